@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/json.hpp"
+
+#include <cmath>
+
+namespace usp {
+namespace {
+
+constexpr int max_depth = 64;
+
+long line_of(const std::string& text, std::size_t byte) {
+  long line = 1;
+  for (std::size_t i = 0; i < byte && i < text.size(); ++i)
+    if (text[i] == '\n') ++line;
+  return line;
+}
+
+/// The key sets of the objects that are open while parsing: what a duplicate is checked against.
+class DuplicateKeys {
+ public:
+  void open() { open_.emplace_back(); }
+  void close() { open_.pop_back(); }
+  [[nodiscard]] bool seen(const std::string& key) { return !open_.back().insert(key).second; }
+
+ private:
+  std::vector<std::set<std::string>> open_;
+};
+
+}  // namespace
+
+Json parse_json(const std::string& text, const std::string& file) {
+  DuplicateKeys keys;
+  auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > max_depth) throw InvalidInput({file, 0, ""}, "nesting deeper than 64 levels; flatten the file");
+    if (event == Json::parse_event_t::object_start) keys.open();
+    if (event == Json::parse_event_t::object_end) keys.close();
+    if (event == Json::parse_event_t::key && keys.seen(parsed.get<std::string>()))
+      throw InvalidInput({file, 0, parsed.get<std::string>()}, "the key stands twice in one object; keep one");
+    return true;
+  };
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::parse_error& error) {
+    throw InvalidInput({file, line_of(text, error.byte), ""}, std::string("not JSON: ") + error.what());
+  } catch (const Json::exception& error) {
+    throw InvalidInput({file, 0, ""}, std::string("not JSON: ") + error.what());
+  }
+}
+
+ObjectReader::ObjectReader(const Json& value, std::string file, std::string pointer)
+    : value_(&value), file_(std::move(file)), pointer_(std::move(pointer)) {
+  if (!value.is_object()) throw InvalidInput({file_, 0, pointer_.empty() ? "/" : pointer_}, "an object is needed here");
+}
+
+bool ObjectReader::has(const char* key) const {
+  const auto at = value_->find(key);
+  return at != value_->end() && !at->is_null();
+}
+
+const Json* ObjectReader::find(const char* key) {
+  known_.insert(key);
+  const auto at = value_->find(key);
+  return at == value_->end() || at->is_null() ? nullptr : &*at;
+}
+
+const Json& ObjectReader::need(const char* key) {
+  const Json* value = find(key);
+  if (value == nullptr) throw MissingValue({file_, 0, pointer_ + "/" + key}, key, "add the key");
+  return *value;
+}
+
+std::string ObjectReader::string(const char* key) { return json_string(need(key), file_, pointer_ + "/" + key); }
+
+std::int64_t ObjectReader::integer(const char* key, std::int64_t least, std::int64_t most) {
+  return json_integer(need(key), file_, pointer_ + "/" + key, least, most);
+}
+
+double ObjectReader::number(const char* key, double least, double most) {
+  return json_number(need(key), file_, pointer_ + "/" + key, least, most);
+}
+
+bool ObjectReader::boolean(const char* key) {
+  const Json& value = need(key);
+  if (!value.is_boolean()) fail(key, "true or false is needed here");
+  return value.get<bool>();
+}
+
+std::optional<std::string> ObjectReader::maybe_string(const char* key) {
+  if (find(key) == nullptr) return std::nullopt;
+  return string(key);
+}
+
+std::optional<std::int64_t> ObjectReader::maybe_integer(const char* key, std::int64_t least, std::int64_t most) {
+  if (find(key) == nullptr) return std::nullopt;
+  return integer(key, least, most);
+}
+
+std::optional<double> ObjectReader::maybe_number(const char* key, double least, double most) {
+  if (find(key) == nullptr) return std::nullopt;
+  return number(key, least, most);
+}
+
+std::optional<bool> ObjectReader::maybe_boolean(const char* key) {
+  if (find(key) == nullptr) return std::nullopt;
+  return boolean(key);
+}
+
+void ObjectReader::array(const char* key, const std::function<void(const Json&, const std::string&)>& each,
+                         bool optional) {
+  const Json* value = optional ? find(key) : &need(key);
+  if (value == nullptr) return;
+  if (!value->is_array()) fail(key, "an array is needed here");
+  for (std::size_t i = 0; i < value->size(); ++i) each((*value)[i], pointer_ + "/" + key + "/" + std::to_string(i));
+}
+
+ObjectReader ObjectReader::object(const char* key) { return {need(key), file_, pointer_ + "/" + key}; }
+
+std::optional<ObjectReader> ObjectReader::maybe_object(const char* key) {
+  if (find(key) == nullptr) return std::nullopt;
+  return object(key);
+}
+
+void ObjectReader::finish() const {
+  for (const auto& item : value_->items())
+    if (known_.count(item.key()) == 0) fail(item.key().c_str(), "the key is not known here; check its spelling");
+}
+
+void ObjectReader::fail(const char* key, const std::string& problem) const {
+  throw InvalidInput({file_, 0, pointer_ + "/" + key}, problem);
+}
+
+std::int64_t json_integer(const Json& value, const std::string& file, const std::string& pointer, std::int64_t least,
+                          std::int64_t most) {
+  const auto refuse = [&](const std::string& why) -> std::int64_t { throw InvalidInput({file, 0, pointer}, why); };
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
+    return refuse("the integer is too large");
+  std::int64_t result = 0;
+  if (value.is_number_integer()) {
+    result = value.get<std::int64_t>();
+  } else if (value.is_number_float() && std::nearbyint(value.get<double>()) == value.get<double>() &&
+             std::abs(value.get<double>()) < 9e15) {
+    result = static_cast<std::int64_t>(value.get<double>());  // 1e6 is how people write a million
+  } else {
+    return refuse("an integer is needed here");
+  }
+  if (result < least || result > most)
+    return refuse(std::to_string(result) + " lies outside " + std::to_string(least) + ".." + std::to_string(most));
+  return result;
+}
+
+double json_number(const Json& value, const std::string& file, const std::string& pointer, double least, double most) {
+  if (!value.is_number()) throw InvalidInput({file, 0, pointer}, "a number is needed here");
+  const double result = value.get<double>();
+  if (!(result >= least && result <= most))
+    throw InvalidInput({file, 0, pointer}, "the number " + value.dump() + " lies outside the legal range");
+  return result;
+}
+
+std::string json_string(const Json& value, const std::string& file, const std::string& pointer) {
+  if (!value.is_string()) throw InvalidInput({file, 0, pointer}, "a string is needed here");
+  return value.get<std::string>();
+}
+
+}  // namespace usp

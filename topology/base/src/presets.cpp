@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/presets.hpp"
+
+#include <filesystem>
+
+#include "usp/base/embedded.hpp"
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+
+namespace usp {
+
+std::vector<std::string> preset_names(const std::string& kind) {
+  std::vector<std::string> names;
+  for (const auto& file : embedded::all()) {
+    std::string_view path = file.path;
+    if (path.size() > kind.size() + 6 && path.substr(0, kind.size()) == kind && path[kind.size()] == '/')
+      names.emplace_back(path.substr(kind.size() + 1, path.size() - kind.size() - 6));
+  }
+  return names;
+}
+
+NamedText file_or_preset(const std::string& kind, const std::string& name) {
+  std::error_code ignored;
+  if (name == "-" || std::filesystem::exists(name, ignored)) return {name, read_file(name)};
+  for (const auto& file : embedded::all())
+    if (file.path == kind + "/" + name + ".json") return {"preset:" + name, std::string(file.text)};
+  const std::vector<std::string> names = preset_names(kind);
+  const std::string near = nearest_name(name, names);
+  throw InvalidInput({name, 0, ""}, "no such file, and no preset of that name; " +
+                                        (near.empty() ? "the presets are " + join(names, ", ")
+                                                      : "did you mean '" + near + "'?"));
+}
+
+}  // namespace usp

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/text.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+#include "usp/base/error.hpp"
+
+namespace usp {
+namespace {
+
+constexpr std::size_t max_file_bytes = std::size_t{64} << 20;
+
+std::string read_stream(std::istream& in, const std::string& path) {
+  std::string text;
+  char buffer[1 << 16];
+  while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
+    text.append(buffer, static_cast<std::size_t>(in.gcount()));
+    if (text.size() > max_file_bytes) throw InvalidInput({path, 0, ""}, "larger than 64 MiB; this is not such a file");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  if (path == "-") return read_stream(std::cin, "-");
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw InvalidInput({path, 0, ""}, "is a folder; name a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw InvalidInput({path, 0, ""}, "cannot be opened; check the path");
+  return read_stream(in, path);
+}
+
+void write_file(const std::string& path, std::string_view content) {
+  if (path == "-") {
+    std::cout << content << std::flush;
+    if (!std::cout) throw EnvironmentError("stdout cannot be written; is the disk full or the pipe closed?");
+    return;
+  }
+  const std::string temporary = path + ".partial";
+  {
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out << content << std::flush;
+    if (!out) throw EnvironmentError(path + " cannot be written; check the folder and the space left");
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (error) throw EnvironmentError(path + " cannot be written: " + error.message());
+}
+
+std::vector<std::string> split_lines(std::string_view text) {
+  std::vector<std::string> lines = split(text, '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  for (auto& line : lines)
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+  return lines;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end == std::string_view::npos ? end : end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+std::vector<std::string> split_blanks(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
+}
+
+std::string trim(std::string_view text) {
+  const auto blank = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+  return std::string(text);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : std::string(separator)) + parts[i];
+  return text;
+}
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = 1 + name.size() / 3;
+  for (const auto& candidate : known) {
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= name.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t change = diagonal + (name[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() <= best_distance && row.back() < name.size()) {
+      if (best.empty() || row.back() < best_distance) best = candidate;
+      best_distance = row.back();
+    }
+  }
+  return best;
+}
+
+}  // namespace usp

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/units.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+
+namespace usp {
+namespace {
+
+[[noreturn]] void refuse(std::string_view flag, std::string_view text, const char* wanted) {
+  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not " + wanted);
+}
+
+/// Splits "1.5M" into 1.5 and "M".
+std::pair<double, std::string> number_and_unit(std::string_view text, std::string_view flag, const char* wanted) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || !std::isfinite(value)) refuse(flag, text, wanted);
+  return {value, trim(std::string_view(end, static_cast<std::size_t>(text.data() + text.size() - end)))};
+}
+
+std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted) {
+  if (value < 0 || value > 9e15 || std::nearbyint(value) != value) refuse(flag, text, wanted);
+  return static_cast<std::int64_t>(value);
+}
+
+std::string printed(const char* format, double value, const char* unit) {
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, value, unit);
+  return buffer.data();
+}
+
+}  // namespace
+
+std::int64_t parse_tokens(std::string_view text, std::string_view flag) {
+  constexpr const char* wanted = "a token count (4096, 128k or 1M)";
+  auto [value, unit] = number_and_unit(text, flag, wanted);
+  if (unit == "k" || unit == "K") value *= 1024;
+  else if (unit == "m" || unit == "M") value *= 1024.0 * 1024;
+  else if (!unit.empty()) refuse(flag, text, wanted);
+  const std::int64_t tokens = whole(value, text, flag, wanted);
+  if (tokens < 1) refuse(flag, text, wanted);
+  return tokens;
+}
+
+std::int64_t parse_bytes(std::string_view text, std::string_view flag) {
+  constexpr const char* wanted = "a size in bytes (80GB, 80GiB, 512MiB)";
+  constexpr std::pair<const char*, double> units[] = {{"", 1},     {"B", 1},          {"KB", 1e3},
+                                                      {"MB", 1e6}, {"GB", 1e9},       {"TB", 1e12},
+                                                      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  const auto [value, unit] = number_and_unit(text, flag, wanted);
+  for (const auto& [name, factor] : units)
+    if (unit == name) return whole(std::nearbyint(value * factor), text, flag, wanted);
+  refuse(flag, text, wanted);
+}
+
+double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
+  constexpr const char* wanted = "a line rate (400G for gigabits, 50GB/s for gigabytes)";
+  constexpr std::pair<const char*, double> units[] = {{"G", 0.125},     {"Gb", 0.125},  {"Gb/s", 0.125}, {"Gbps", 0.125},
+                                                      {"Gbit", 0.125},  {"Gbit/s", 0.125}, {"T", 125},   {"Tb/s", 125},
+                                                      {"GB/s", 1},      {"GB", 1},      {"TB/s", 1000},
+                                                      {"GiB/s", 1.073741824}};
+  const auto [value, unit] = number_and_unit(text, flag, wanted);
+  if (value <= 0) refuse(flag, text, wanted);
+  for (const auto& [name, factor] : units)
+    if (unit == name) return value * factor;
+  refuse(flag, text, wanted);
+}
+
+std::string format_bytes(double bytes) {
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (std::abs(bytes) >= 1024 && unit + 1 < std::size(units)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return printed(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+}
+
+std::string format_seconds(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 1) return printed("%.3g %s", seconds, "s");
+  if (size >= 1e-3) return printed("%.3g %s", seconds * 1e3, "ms");
+  return printed("%.3g %s", seconds * 1e6, "us");
+}
+
+std::string format_tokens(std::int64_t tokens) {
+  if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return std::to_string(tokens >> 20) + "M";
+  if (tokens >= 1024 && tokens % 1024 == 0) return std::to_string(tokens >> 10) + "K";
+  return std::to_string(tokens);
+}
+
+std::string format_fixed(double value, int digits) {
+  std::array<char, 512> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
+  return buffer.data();
+}
+
+std::string format_percent(double fraction, int digits) { return format_fixed(100 * fraction, digits) + "%"; }
+
+std::int64_t parse_integer(std::string_view text, std::string_view flag) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) refuse(flag, text, "an integer");
+  return value;
+}
+
+double parse_number(std::string_view text, std::string_view flag) {
+  const auto [value, unit] = number_and_unit(text, flag, "a number");
+  if (!unit.empty()) refuse(flag, text, "a number");
+  return value;
+}
+
+}  // namespace usp
