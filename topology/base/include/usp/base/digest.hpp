@@ -13,7 +13,7 @@ namespace usp {
 class Digest {
  public:
   Digest& bytes(std::string_view data) {
-    for (unsigned char c : data) state_ = (state_ ^ c) * 0x100000001b3ULL;
+    for (char c : data) state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
     return *this;
   }
   /// Integers and enums enter as eight little-endian bytes, so that their width does not matter.
