@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include "usp/base/error.hpp"
+#include "usp/base/version.hpp"
+#include "verb.hpp"
+
+namespace usp::cli {
+namespace {
+
+int fail(ExitCode code, const char* text) {
+  std::cerr << "usp: " << text << "\n";
+  return static_cast<int>(code);
+}
+
+/// Runs the action and turns whatever it throws into the exit code of the design.
+int run(const Invocation& invocation) {
+  try {
+    invocation.action();
+    std::cout.flush();
+    return std::cout ? 0 : fail(ExitCode::environment, "stdout cannot be written");
+  } catch (const Error& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::environment, "out of memory; the input asks for more than this machine has");
+  } catch (const std::exception& error) {
+    return fail(ExitCode::internal, error.what());
+  }
+}
+
+}  // namespace
+
+CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
+                   const std::string& examples) {
+  CLI::App* verb = app.add_subcommand(name, summary);
+  verb->footer("Examples:\n" + examples);
+  verb->add_flag("--json", invocation.json, "one JSON document on stdout");
+  verb->add_flag("-q,--quiet", invocation.quiet, "no notes on stderr");
+  return verb;
+}
+
+void note(const Invocation& invocation, const std::string& text) {
+  if (!invocation.quiet) std::cerr << "usp: note: " << text << "\n";
+}
+
+}  // namespace usp::cli
+
+int main(int argc, char** argv) {
+  CLI::App app("usp: plan and price sequence-parallel attention on a ring x ulysses mesh", "usp");
+  app.set_version_flag("--version", "usp " + std::string(usp::version));
+  app.require_subcommand(1);
+  usp::cli::Invocation invocation;
+  // usp::cli::register_*(app, invocation), in the order --help lists them.
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {  // --help, --version
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cerr, std::cerr);
+    return static_cast<int>(usp::ExitCode::usage);
+  }
+  return usp::cli::run(invocation);
+}
