@@ -307,7 +307,7 @@ std::string write_cluster_json(const Cluster& cluster) {
                     {"leaves", cluster.fabric.leaves}};
   json["curves"] = write_curves(cluster);
   json["notes"] = cluster.notes;
-  return json.dump(1) + "\n";
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::optional<Cluster> find_cluster_preset(const std::string& name) {
