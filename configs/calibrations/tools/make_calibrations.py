@@ -169,10 +169,10 @@ def interference():
     h100 = ("2x H100, cuDNN 9.19 attention (16 heads, head_dim 128, full, 4K-16K) beside 64-256 MiB transfers: "
             "attention time added, as a share of the transfer's own time")
     return [
-        {"transport": "copy_engine", "share": 0.10, "low": 0.02, "high": 0.42, "attention_low": 0.01,
-         "attention_high": 0.07, "source": h100},
-        {"transport": "nccl", "share": 0.45, "low": 0.27, "high": 0.64, "attention_low": 0.07,
-         "attention_high": 0.69, "source": h100 + ", NCCL 2.28.9 send/recv"},
+        {"transport": "copy_engine", "share": 0.10, "low": 0.02, "high": 0.42,
+         "source": h100 + "; 1 to 7 % of the attention's"},
+        {"transport": "nccl", "share": 0.45, "low": 0.27, "high": 0.64,
+         "source": h100 + "; 7 to 69 % of the attention's; NCCL 2.28.9 send/recv"},
     ]
 
 

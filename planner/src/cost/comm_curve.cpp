@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/comm_curve.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "usp/base/error.hpp"
-
 namespace usp {
 namespace {
 
-// Bands of what was not measured, as relative half widths added to the measured ones. A group size outside the
-// measured ones: the two trends one could follow (hold, or continue) differ by about this much on the L40S.
+// Bands of what was not measured, as relative half widths added to the measured ones. A group size outside
+// the measured ones: the two trends one could follow (hold, or continue) differ by about this much on the
+// L40S.
 constexpr double group_above_band = 0.6;
 // Two-rank all-to-all against measured send/recv on H100: 0.89 to 1.44 of it at 64 to 512 MiB.
 constexpr double two_rank_band = 0.35;
@@ -20,8 +21,8 @@ constexpr double two_rank_band = 0.35;
 constexpr double bytes_above_band = 0.25;
 constexpr double uncalibrated_band = 1.0;
 
-constexpr Collective all_operations[] = {Collective::alltoall, Collective::all_gather, Collective::reduce_scatter,
-                                         Collective::all_reduce};
+constexpr Collective all_operations[] = {Collective::alltoall, Collective::all_gather,
+                                         Collective::reduce_scatter, Collective::all_reduce};
 
 double bus_bandwidth(Collective operation, int ranks, double bytes, double seconds) {
   return traffic_factor(operation, ranks) * bytes / seconds;
@@ -34,7 +35,9 @@ const char* name_of(Collective operation) {
   return names[static_cast<std::size_t>(operation)];
 }
 
-const char* name_of(Transport transport) { return transport == Transport::nccl ? "nccl" : "copy_engine"; }
+const char* name_of(Transport transport) {
+  return transport == Transport::nccl ? "nccl" : "copy_engine";
+}
 
 CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat,
                        std::string source)
@@ -42,13 +45,15 @@ CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops
   const auto positive = [](double x) { return x > 0 && x < std::numeric_limits<double>::infinity(); };
   for (const CollectiveRow& row : rows_)
     if (row.ranks < 2 || !positive(row.bytes) || !positive(row.seconds))
-      throw InvalidInput({source_, 0, name_of(row.operation)},
-                         "a measured collective needs two or more ranks, bytes above zero and a time above zero; "
-                         "leave the row out or correct it");
+      throw InvalidInput(
+          {source_, 0, name_of(row.operation)},
+          "a measured collective needs two or more ranks, bytes above zero and a time above zero; "
+          "leave the row out or correct it");
   for (const HopRow& row : hop_rows_)
     if (!positive(row.bytes) || !positive(row.seconds))
-      throw InvalidInput({source_, 0, name_of(row.transport)},
-                         "a measured transfer needs bytes and a time above zero; leave the row out or correct it");
+      throw InvalidInput(
+          {source_, 0, name_of(row.transport)},
+          "a measured transfer needs bytes and a time above zero; leave the row out or correct it");
   fit_collectives();
   fit_hops();
 }
@@ -60,7 +65,8 @@ CommCurves CommCurves::alpha_beta(double alpha_s, double gb_s) {
     const double bytes = std::ldexp(1.0, octave);
     for (const Collective operation : all_operations)
       for (int ranks = 2; ranks <= max_table_ranks; ++ranks)
-        rows.push_back({operation, ranks, bytes, alpha_s + traffic_factor(operation, ranks) * bytes / (gb_s * 1e9)});
+        rows.push_back(
+            {operation, ranks, bytes, alpha_s + traffic_factor(operation, ranks) * bytes / (gb_s * 1e9)});
     for (const Transport transport : {Transport::copy_engine, Transport::nccl})
       hops.push_back({transport, bytes, alpha_s + bytes / (gb_s * 1e9)});
   }
@@ -156,7 +162,8 @@ CommCurves::Group CommCurves::between(const Curve& curve, Collective operation, 
     if (i > 0) t = std::max(t, seconds[static_cast<std::size_t>(i - 1)]);
   }
   group.table = TimeTable(seconds);
-  group.band = std::max(first->second.residual, second->second.residual) + (inside ? spread : group_above_band);
+  group.band =
+      std::max(first->second.residual, second->second.residual) + (inside ? spread : group_above_band);
   return group;
 }
 
@@ -183,7 +190,8 @@ void CommCurves::fit_hops() {
       start = std::max(0.0, points[0].second - slope * points[0].first);
     }
     for (double bytes = 256; bytes <= limit; bytes *= 2)
-      points.emplace_back(bytes, hop.measured && line ? start + slope * bytes : pair->second.table.at(2 * bytes));
+      points.emplace_back(bytes,
+                          hop.measured && line ? start + slope * bytes : pair->second.table.at(2 * bytes));
     hop.table = TimeTable::through(std::move(points));
   }
 }
@@ -214,8 +222,9 @@ Estimate CommCurves::time(Collective operation, int ranks, double bytes) const {
 Estimate CommCurves::hop(Transport transport, double bytes) const {
   const Hop& of = hop(transport);
   if (!of.known)
-    throw MissingValue({source_, 0, name_of(transport)}, "time of a point-to-point transfer",
-                       "give nccl-tests output of a two-rank all-to-all with --curves, or name a calibration");
+    throw MissingValue(
+        {source_, 0, name_of(transport)}, "time of a point-to-point transfer",
+        "give nccl-tests output of a two-rank all-to-all with --curves, or name a calibration");
   Estimate estimate{of.table.at(bytes), repeat_band(bytes), always_};
   if (always_ != 0) {
     estimate.band = uncalibrated_band;

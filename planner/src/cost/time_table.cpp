@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/planner/comm_curve.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-
-#include "usp/base/error.hpp"
-#include "usp/planner/comm_curve.hpp"
 
 namespace usp {
 namespace {
@@ -33,7 +33,9 @@ std::vector<std::pair<double, double>> isotonic(std::vector<std::pair<double, do
     while (pools.size() > 1) {
       Pool& last = pools.back();
       Pool& before = pools[pools.size() - 2];
-      if (before.log_sum / static_cast<double>(before.count) <= last.log_sum / static_cast<double>(last.count)) break;
+      if (before.log_sum / static_cast<double>(before.count) <=
+          last.log_sum / static_cast<double>(last.count))
+        break;
       before.log_sum += last.log_sum;
       before.count += last.count;
       before.bytes.insert(before.bytes.end(), last.bytes.begin(), last.bytes.end());

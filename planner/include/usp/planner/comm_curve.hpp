@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/estimate.hpp"
+
 #include <array>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "usp/planner/estimate.hpp"
 
 namespace usp {
 
@@ -24,8 +24,8 @@ enum class Transport { copy_engine, nccl };
   return operation == Collective::all_reduce ? 2 * share : share;
 }
 
-/// One measured collective. `bytes` is nccl-tests' "size" column: the total one rank holds (all-to-all: all it
-/// sends, its own part included; all-gather: all it receives; reduce-scatter: all it gives).
+/// One measured collective. `bytes` is nccl-tests' "size" column: the total one rank holds (all-to-all: all
+/// it sends, its own part included; all-gather: all it receives; reduce-scatter: all it gives).
 struct CollectiveRow {
   Collective operation;
   int ranks;
@@ -63,8 +63,8 @@ class TimeTable {
   std::array<double, nodes> per_byte_{};
 };
 
-/// Isotonic regression (pool adjacent violators) of log time over bytes; sorts by bytes, merges equal sizes by
-/// their geometric mean.
+/// Isotonic regression (pool adjacent violators) of log time over bytes; sorts by bytes, merges equal sizes
+/// by their geometric mean.
 [[nodiscard]] std::vector<std::pair<double, double>> isotonic(std::vector<std::pair<double, double>> points);
 
 /// How far repeated measurements of one point lie apart (relative half width), below and from 1 MiB.
@@ -75,13 +75,14 @@ struct Repeatability {
 
 /// Times of collectives and of point-to-point hops on one machine, from measured rows.
 ///
-/// Group sizes that were not measured: bus bandwidth interpolated in log-log between two measured sizes; above
-/// the largest it follows the last trend downwards (PCIe) and never upwards (a switch). Always flagged.
+/// Group sizes that were not measured: bus bandwidth interpolated in log-log between two measured sizes;
+/// above the largest it follows the last trend downwards (PCIe) and never upwards (a switch). Always flagged.
 class CommCurves {
  public:
   CommCurves() = default;
   /// Throws InvalidInput (with `source` as the file) for a row with ranks < 2, bytes or seconds <= 0.
-  CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat, std::string source);
+  CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat,
+             std::string source);
 
   /// Data-sheet model: alpha_s + traffic_factor * bytes / gb_s for every group size; labelled uncalibrated.
   static CommCurves alpha_beta(double alpha_s, double gb_s);
@@ -92,13 +93,13 @@ class CommCurves {
   /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
   [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes) const;
 
-  /// `bytes` to a peer while as many come back. From measured point-to-point rows of that transport, else from a
-  /// two-rank all-to-all of twice the bytes (half of which stays at home), flagged two_rank.
+  /// `bytes` to a peer while as many come back. From measured point-to-point rows of that transport, else
+  /// from a two-rank all-to-all of twice the bytes (half of which stays at home), flagged two_rank.
   [[nodiscard]] Estimate hop(Transport transport, double bytes) const;
 
   /// A hop while all `ranks` ranks of a ring send at once, by what a measured ring all-gather reaches:
-  /// all_gather(ranks, ranks * bytes) / (ranks - 1). On a switch about hop(); on PCIe through one host it can be
-  /// many times slower: a report says so where the two differ.
+  /// all_gather(ranks, ranks * bytes) / (ranks - 1). On a switch about hop(); on PCIe through one host it can
+  /// be many times slower: a report says so where the two differ.
   [[nodiscard]] Estimate crowded_hop(int ranks, double bytes) const;
 
   [[nodiscard]] bool has(Collective operation) const { return !curve(operation).measured.empty(); }
@@ -134,7 +135,9 @@ class CommCurves {
   [[nodiscard]] const Curve& curve(Collective operation) const {
     return curves_[static_cast<std::size_t>(operation)];
   }
-  [[nodiscard]] const Hop& hop(Transport transport) const { return hops_[static_cast<std::size_t>(transport)]; }
+  [[nodiscard]] const Hop& hop(Transport transport) const {
+    return hops_[static_cast<std::size_t>(transport)];
+  }
   void fit_collectives();
   void fill_groups(Curve& curve, Collective operation) const;
   [[nodiscard]] Group between(const Curve& curve, Collective operation, int ranks) const;

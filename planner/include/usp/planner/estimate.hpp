@@ -24,7 +24,9 @@ enum class Extrapolation : std::uint32_t {
   inter_node = 1U << 11,    ///< NIC rate times an assumed efficiency
 };
 
-[[nodiscard]] constexpr std::uint32_t bits(Extrapolation e) { return static_cast<std::uint32_t>(e); }
+[[nodiscard]] constexpr std::uint32_t bits(Extrapolation e) {
+  return static_cast<std::uint32_t>(e);
+}
 
 /// A predicted time with its uncertainty: the truth is expected in seconds * [1 / (1 + band), 1 + band].
 struct Estimate {
