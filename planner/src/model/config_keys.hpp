@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/json.hpp"
+
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "usp/base/json.hpp"
 
 namespace usp {
 
@@ -22,8 +22,8 @@ constexpr std::int64_t window = std::int64_t{1} << 40;
 
 using KeyNames = std::initializer_list<const char*>;
 
-/// The keys of one Hugging Face config object under all names they go by. `null` is absent; two names of one value
-/// that disagree are refused.
+/// The keys of one Hugging Face config object under all names they go by. `null` is absent; two names of one
+/// value that disagree are refused.
 class ConfigKeys {
  public:
   ConfigKeys(const Json& object, std::string file, std::string pointer)

@@ -13,8 +13,10 @@ void read_falcon(Reading& r, ParameterDetails& d) {
 
 void read_positions(Reading& r, ParameterDetails& d) {
   const auto rows = r.keys.integer({"n_positions", "max_position_embeddings"}, 1, limit::vocab);
-  if (rows) d.learnt_positions = *rows;
-  else r.note("n_positions is not stated: the learnt position table is not counted");
+  if (rows)
+    d.learnt_positions = *rows;
+  else
+    r.note("n_positions is not stated: the learnt position table is not counted");
 }
 
 void note_left_out(Reading& r) {

@@ -33,7 +33,8 @@ using W = MlpWidthRule;
 
 std::vector<Family> llama_like() {
   std::vector<Family> f;
-  f.push_back({.names = {"llama"}, .kv = K::equals_heads, .head_dim = H::hidden_over_heads, .details = rms()});
+  f.push_back(
+      {.names = {"llama"}, .kv = K::equals_heads, .head_dim = H::hidden_over_heads, .details = rms()});
   f.push_back({.names = {"mistral"},
                .head_dim = H::hidden_over_heads,
                .pattern = P::window_all,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "reading.hpp"
+
 #include <algorithm>
 #include <map>
 #include <tuple>
-
-#include "reading.hpp"
 
 namespace usp {
 namespace {
@@ -72,9 +72,11 @@ std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
   if (r.family == nullptr || r.family->head_dim == HeadDimRule::stated)
     return r.keys.need(head_dim_names, 1, limit::heads);
   const std::int64_t heads = query.front();
-  if (r.model.hidden % heads != 0 || std::any_of(query.begin(), query.end(), [&](auto q) { return q != heads; }))
+  if (r.model.hidden % heads != 0 ||
+      std::any_of(query.begin(), query.end(), [&](auto q) { return q != heads; }))
     r.keys.missing("head_dim", "hidden_size " + std::to_string(r.model.hidden) + " is not divisible by " +
-                                   std::to_string(heads) + " heads, so the rule hidden / heads gives none; add it");
+                                   std::to_string(heads) +
+                                   " heads, so the rule hidden / heads gives none; add it");
   r.derive("head_dim = hidden / heads = " + std::to_string(r.model.hidden / heads) + ": the rule of " +
            r.model.family);
   return r.model.hidden / heads;
@@ -124,7 +126,8 @@ void read_mla(Reading& r, const std::vector<std::int64_t>& query) {
            std::to_string(mla.nope_head_dim + mla.rope_head_dim) + ", kv_heads = query_heads once expanded");
   const auto stated = r.keys.integer({"num_key_value_heads"}, 1, limit::heads);
   if (stated && *stated != query.front())
-    r.keys.fail("num_key_value_heads", "says " + std::to_string(*stated) + ", but latent attention expands to " +
+    r.keys.fail("num_key_value_heads", "says " + std::to_string(*stated) +
+                                           ", but latent attention expands to " +
                                            std::to_string(query.front()) + " heads (num_attention_heads)");
 }
 
@@ -157,7 +160,8 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
   } else {
     const bool global = mixer == LayerMixer::softmax;
     kind.kv_heads = global && shape.global_kv ? *shape.global_kv : shape.kv[layer];
-    kind.head_dim_qk = kind.head_dim_v = global && shape.global_head_dim ? *shape.global_head_dim : shape.head_dim;
+    kind.head_dim_qk = kind.head_dim_v =
+        global && shape.global_head_dim ? *shape.global_head_dim : shape.head_dim;
     kind.shared_kv = global && r.keys.boolean("attention_k_eq_v").value_or(false);
   }
   if (kind.query_heads % kind.kv_heads != 0)
@@ -180,7 +184,9 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
 
 void read_layers(Reading& r) {
   const auto mixers = read_mixers(r);
-  const auto present = [&](LayerMixer m) { return std::find(mixers.begin(), mixers.end(), m) != mixers.end(); };
+  const auto present = [&](LayerMixer m) {
+    return std::find(mixers.begin(), mixers.end(), m) != mixers.end();
+  };
   const bool all_linear =
       std::all_of(mixers.begin(), mixers.end(), [](LayerMixer m) { return m == LayerMixer::linear; });
   std::optional<LinearHeads> linear;

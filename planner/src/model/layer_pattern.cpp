@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "reading.hpp"
+
+#include <algorithm>
 
 namespace usp {
 namespace {
@@ -9,7 +9,9 @@ namespace {
 using Mixers = std::vector<LayerMixer>;
 using family::PatternRule;
 
-std::size_t layer_count(const Reading& r) { return static_cast<std::size_t>(r.model.layers); }
+std::size_t layer_count(const Reading& r) {
+  return static_cast<std::size_t>(r.model.layers);
+}
 
 Mixers from_layer_types(Reading& r, const std::vector<std::string>& types) {
   if (types.size() != layer_count(r))
@@ -23,8 +25,9 @@ Mixers from_layer_types(Reading& r, const std::vector<std::string>& types) {
   for (const auto& type : types) {
     const auto at = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == type; });
     if (at == names.end())
-      r.keys.fail("layer_types", "'" + type + "' is not a layer this planner knows (full_attention, "
-                                 "sliding_attention, chunked_attention, linear_attention)");
+      r.keys.fail("layer_types", "'" + type +
+                                     "' is not a layer this planner knows (full_attention, "
+                                     "sliding_attention, chunked_attention, linear_attention)");
     mixers.push_back(at->second);
   }
   return mixers;
@@ -48,7 +51,7 @@ std::int64_t period_of(Reading& r, const std::string& what) {
     }
   }
   r.derive("layer pattern: the config states none; the rule of " + r.model.family + " is that " + what +
-           " (period " + std::to_string(f.period) + ")");
+           ", period " + std::to_string(f.period));
   return f.period;
 }
 
@@ -66,7 +69,8 @@ Mixers window_on_all(Reading& r) {
 Mixers window_of_qwen(Reading& r) {
   const auto window = r.keys.integer({"sliding_window"}, 1, limit::window);
   const bool on = r.keys.boolean("use_sliding_window").value_or(false);
-  if (window && !on) r.note("sliding_window is " + std::to_string(*window) + " but use_sliding_window is off");
+  if (window && !on)
+    r.note("sliding_window is " + std::to_string(*window) + " but use_sliding_window is off");
   if (!on || !window) return Mixers(layer_count(r), LayerMixer::softmax);
   const std::int64_t first = r.keys.need({"max_window_layers"}, 0, limit::layers);
   r.derive("use_sliding_window: layers from max_window_layers = " + std::to_string(first) + " on slide");
@@ -84,7 +88,7 @@ Mixers chunks_of_llama4(Reading& r) {
       mixers.push_back(on == 1 ? LayerMixer::chunked : LayerMixer::softmax);
     return mixers;
   }
-  const auto period = period_of(r, "every nth layer sees all tokens, the others their chunk");
+  const auto period = period_of(r, "layers with (i + 1) % period == 0 see all tokens, the others their chunk");
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::chunked);
 }
 
@@ -128,14 +132,16 @@ Mixers of_unknown_family(Reading& r) {
                           "linear_num_key_heads", "linear_attn_config", "attn_type_list", "mamba_d_state",
                           "state_size", "hybrid_override_pattern", "attn_layer_period", "layers_block_type"})
     if (r.keys.has({key}) && !(off && std::string(key) == "sliding_window"))
-      r.keys.missing("layer_types", "the config has " + std::string(key) + " but does not say which layers it concerns, and "
-                                    "the rule of model_type '" + r.model.family + "' is not known; list one type per layer");
+      r.keys.missing("layer_types", "the config has " + std::string(key) +
+                                        " but does not say which layers it concerns, and "
+                                        "the rule of model_type '" +
+                                        r.model.family + "' is not known; list one type per layer");
   r.derive("no layer_types and no window: every layer is taken as full attention");
   return Mixers(layer_count(r), LayerMixer::softmax);
 }
 
 Mixers hybrid_of_qwen(Reading& r) {
-  const auto period = period_of(r, "every nth layer is softmax attention, the others are linear");
+  const auto period = period_of(r, "layers with (i + 1) % period == 0 are softmax attention, the others linear");
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::linear);
 }
 
@@ -160,15 +166,21 @@ std::vector<LayerMixer> read_mixers(Reading& r) {
       if (r.keys.has({"sliding_window"}))
         r.note("sliding_window is set, but " + r.model.family + " has no sliding layers");
       return Mixers(layer_count(r), LayerMixer::softmax);
-    case PatternRule::window_all: return window_on_all(r);
-    case PatternRule::window_qwen: return window_of_qwen(r);
+    case PatternRule::window_all:
+      return window_on_all(r);
+    case PatternRule::window_qwen:
+      return window_of_qwen(r);
     case PatternRule::every_nth_full:
-      return every_nth(r, period_of(r, "every nth layer sees all tokens, the others slide"),
+      return every_nth(r, period_of(r, "layers with (i + 1) % period == 0 see all tokens, the others slide"),
                        LayerMixer::softmax, LayerMixer::sliding);
-    case PatternRule::chunked: return chunks_of_llama4(r);
-    case PatternRule::every_nth_softmax: return hybrid_of_qwen(r);
-    case PatternRule::kimi_linear: return lists_of_kimi(r);
-    case PatternRule::minimax_list: return list_of_minimax(r);
+    case PatternRule::chunked:
+      return chunks_of_llama4(r);
+    case PatternRule::every_nth_softmax:
+      return hybrid_of_qwen(r);
+    case PatternRule::kimi_linear:
+      return lists_of_kimi(r);
+    case PatternRule::minimax_list:
+      return list_of_minimax(r);
   }
   throw InternalError("a layer pattern rule has no reader");
 }

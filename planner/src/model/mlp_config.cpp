@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "reading.hpp"
+
 #include <algorithm>
 #include <functional>
-
-#include "reading.hpp"
 
 namespace usp {
 namespace {
@@ -24,7 +24,8 @@ std::vector<int> layers_where(const Reading& r, const std::function<bool(std::in
 
 std::vector<int> moe_layers_of_qwen(Reading& r) {
   const std::int64_t step = r.keys.integer({"decoder_sparse_step"}, 1, limit::layers).value_or(1);
-  const auto dense = r.keys.integers("mlp_only_layers", 0, r.model.layers - 1).value_or(std::vector<std::int64_t>{});
+  const auto dense =
+      r.keys.integers("mlp_only_layers", 0, r.model.layers - 1).value_or(std::vector<std::int64_t>{});
   return layers_where(r, [&](std::int64_t i) {
     return (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
   });
@@ -42,13 +43,15 @@ std::vector<int> moe_layers_of_deepseek(Reading& r) {
 
 std::vector<int> moe_layers_of_llama4(Reading& r) {
   if (const auto listed = r.keys.integers("moe_layers", 0, r.model.layers - 1))
-    return layers_where(r, [&](std::int64_t i) { return std::find(listed->begin(), listed->end(), i) != listed->end(); });
+    return layers_where(
+        r, [&](std::int64_t i) { return std::find(listed->begin(), listed->end(), i) != listed->end(); });
   const std::int64_t step = r.keys.need({"interleave_moe_layer_step"}, 1, limit::layers);
   return layers_where(r, [&](std::int64_t i) { return (i + 1) % step == 0; });
 }
 
 void read_shared_experts(Reading& r, MixtureOfExperts& moe) {
-  const auto width = r.keys.integer({"shared_expert_intermediate_size", "shared_intermediate_size"}, 0, limit::width);
+  const auto width =
+      r.keys.integer({"shared_expert_intermediate_size", "shared_intermediate_size"}, 0, limit::width);
   if (width && *width > 0) {
     moe.shared_experts = 1;
     moe.shared_intermediate = *width;
@@ -75,16 +78,23 @@ void read_experts(Reading& r, std::int64_t experts) {
   moe.experts = experts;
   moe.experts_per_token = r.keys.need(top_k_names, 1, most_experts);
   if (moe.experts_per_token > experts)
-    r.keys.fail("num_experts_per_tok", std::to_string(moe.experts_per_token) + " of " + std::to_string(experts) +
-                                           " experts per token cannot be");
+    r.keys.fail("num_experts_per_tok", std::to_string(moe.experts_per_token) + " of " +
+                                           std::to_string(experts) + " experts per token cannot be");
   const bool own_width = r.family->moe == MoeRule::qwen_step || r.family->moe == MoeRule::deepseek;
   moe.moe_intermediate = own_width ? r.keys.need({"moe_intermediate_size"}, 1, limit::width)
                                    : r.keys.need(width_names, 1, limit::width);
   switch (r.family->moe) {
-    case MoeRule::qwen_step: moe.layers = moe_layers_of_qwen(r); break;
-    case MoeRule::deepseek: moe.layers = moe_layers_of_deepseek(r); break;
-    case MoeRule::llama4: moe.layers = moe_layers_of_llama4(r); break;
-    default: moe.layers = layers_where(r, [](std::int64_t) { return true; });
+    case MoeRule::qwen_step:
+      moe.layers = moe_layers_of_qwen(r);
+      break;
+    case MoeRule::deepseek:
+      moe.layers = moe_layers_of_deepseek(r);
+      break;
+    case MoeRule::llama4:
+      moe.layers = moe_layers_of_llama4(r);
+      break;
+    default:
+      moe.layers = layers_where(r, [](std::int64_t) { return true; });
   }
   read_shared_experts(r, moe);
   moe.router_bias = has_router_bias(r);
@@ -99,7 +109,8 @@ void read_dense_width(Reading& r) {
                                         : r.keys.integer(width_names, 1, limit::width);
   if (r.model.dense_intermediate || rule == MlpWidthRule::stated) return;
   r.model.dense_intermediate = 4 * r.model.hidden;
-  r.derive("MLP width = 4 * hidden = " + std::to_string(4 * r.model.hidden) + ": the rule of " + r.model.family);
+  r.derive("MLP width = 4 * hidden = " + std::to_string(4 * r.model.hidden) + ": the rule of " +
+           r.model.family);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/model.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <algorithm>
 #include <string_view>
-
-#include "usp/base/error.hpp"
 
 namespace usp {
 
@@ -47,7 +47,8 @@ std::vector<std::int64_t> degrees(const Model& model, Wanted wanted, Most most, 
 
 std::vector<std::int64_t> even_ulysses_degrees(const Model& model) {
   return degrees(
-      model, [](const LayerKind& k) { return !k.is_linear(); }, [](const LayerKind& k) { return k.query_heads; },
+      model, [](const LayerKind& k) { return !k.is_linear(); },
+      [](const LayerKind& k) { return k.query_heads; },
       [](const LayerKind& k, std::int64_t u) {
         return k.query_heads % u == 0 && (k.kv_heads % u == 0 || u % k.kv_heads == 0);
       });
@@ -64,19 +65,26 @@ std::vector<std::int64_t> even_ulysses_degrees_linear(const Model& model) {
 
 std::string_view mixer_name(LayerMixer mixer) {
   switch (mixer) {
-    case LayerMixer::softmax: return "softmax";
-    case LayerMixer::sliding: return "sliding";
-    case LayerMixer::chunked: return "chunked";
-    case LayerMixer::linear: return "linear";
+    case LayerMixer::softmax:
+      return "softmax";
+    case LayerMixer::sliding:
+      return "sliding";
+    case LayerMixer::chunked:
+      return "chunked";
+    case LayerMixer::linear:
+      return "linear";
   }
   throw InternalError("a layer mixer has no name");
 }
 
 std::string_view linear_style_name(LinearStyle style) {
   switch (style) {
-    case LinearStyle::gated_delta: return "gated_delta";
-    case LinearStyle::kda: return "kda";
-    case LinearStyle::lightning: return "lightning";
+    case LinearStyle::gated_delta:
+      return "gated_delta";
+    case LinearStyle::kda:
+      return "kda";
+    case LinearStyle::lightning:
+      return "lightning";
   }
   throw InternalError("a linear style has no name");
 }

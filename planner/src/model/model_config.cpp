@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/model_config.hpp"
 
+#include "reading.hpp"
+
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
-
-#include "reading.hpp"
 
 namespace usp {
 namespace {
@@ -17,7 +17,8 @@ ConfigKeys language_part(ConfigKeys& top) {
   const char* name = nullptr;
   for (const char* key : language_parts) {
     if (!top.has({key})) continue;
-    if (found) top.fail(key, std::string("stands beside ") + name + "; which one is the language model is not clear");
+    if (found)
+      top.fail(key, std::string("stands beside ") + name + "; which one is the language model is not clear");
     found = top.object(key);
     name = key;
   }
@@ -38,7 +39,8 @@ std::string family_name(ConfigKeys& keys, ConfigKeys& top) {
   return "";
 }
 
-/// The file's name without folder and ".json"; the name in the config would be a path of its author's machine.
+/// The file's name without folder and ".json"; the name in the config would be a path of its author's
+/// machine.
 std::string model_name(const std::string& file) {
   std::string name = file.rfind("preset:", 0) == 0 ? file.substr(7) : file;
   if (const auto slash = name.find_last_of('/'); slash != std::string::npos) name = name.substr(slash + 1);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "config_keys.hpp"
 #include "family.hpp"
+
+#include <string>
+#include <vector>
 
 namespace usp {
 

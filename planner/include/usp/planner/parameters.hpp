@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/model.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "usp/planner/model.hpp"
 
 namespace usp {
 
 /// Learnt numbers of one layer, biases included. Empty where the config does not say enough.
 struct LayerParameters {
   std::int64_t attention = 0;  ///< projections, latent projections, qk norms, sinks; linear attention too
-  std::optional<std::int64_t> mlp;            ///< dense MLP, shared experts, router
-  std::optional<std::int64_t> experts;        ///< routed experts, all of them; 0 on dense layers
-  std::optional<std::int64_t> active_experts; ///< those that one token uses
-  std::int64_t norms = 0;                     ///< over the hidden size
+  std::optional<std::int64_t> mlp;             ///< dense MLP, shared experts, router
+  std::optional<std::int64_t> experts;         ///< routed experts, all of them; 0 on dense layers
+  std::optional<std::int64_t> active_experts;  ///< those that one token uses
+  std::int64_t norms = 0;                      ///< over the hidden size
 
   [[nodiscard]] std::optional<std::int64_t> total() const;
   [[nodiscard]] std::optional<std::int64_t> active() const;
