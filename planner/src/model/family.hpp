@@ -34,7 +34,7 @@ struct Family {
   KvRule kv = KvRule::stated;
   HeadDimRule head_dim = HeadDimRule::stated;
   PatternRule pattern = PatternRule::full;
-  int period = 0;               ///< of every_nth_*; the architecture's own default
+  int period = 0;                    ///< of every_nth_*; the architecture's own default
   std::string_view period_key = {};  ///< config key that overrides it
   MoeRule moe = MoeRule::none;
   MlpWidthRule width = MlpWidthRule::stated;

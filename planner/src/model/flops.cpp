@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/flops.hpp"
 
-#include "usp/base/error.hpp"
-
 #include "weights.hpp"
+
+#include "usp/base/error.hpp"
 
 namespace usp {
 namespace {
 
-double multiply_adds(const weights::Weights& w) { return 2 * static_cast<double>(w.matrices); }
+double multiply_adds(const weights::Weights& w) {
+  return 2 * static_cast<double>(w.matrices);
+}
 
 double mlp_flops(const Model& model, std::int64_t width) {
   const auto w = weights::mlp(model, width);
-  if (!w) throw MissingValue({model.name, 0, "/hidden_act"}, "the number of MLP matrices", "use a known model_type");
+  if (!w)
+    throw MissingValue({model.name, 0, "/hidden_act"}, "the number of MLP matrices",
+                       "use a known model_type");
   return multiply_adds(*w);
 }
 
@@ -23,8 +27,8 @@ double moe_flops(const Model& model) {
          (moe.shared_experts > 0 ? mlp_flops(model, moe.shared_intermediate) : 0);
 }
 
-/// Per value head and token, in the recurrent form: read the state with q and add an outer product (4 dk dv); the
-/// delta rules also read it with k before correcting it (2 dk dv).
+/// Per value head and token, in the recurrent form: read the state with q and add an outer product (4 dk dv);
+/// the delta rules also read it with k before correcting it (2 dk dv).
 double linear_core_flops(const LinearHeads& l) {
   const double state = static_cast<double>(l.key_dim) * static_cast<double>(l.value_dim);
   return static_cast<double>(l.value_heads) * state * (l.style == LinearStyle::lightning ? 4 : 6);

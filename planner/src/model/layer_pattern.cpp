@@ -88,7 +88,8 @@ Mixers chunks_of_llama4(Reading& r) {
       mixers.push_back(on == 1 ? LayerMixer::chunked : LayerMixer::softmax);
     return mixers;
   }
-  const auto period = period_of(r, "layers with (i + 1) % period == 0 see all tokens, the others their chunk");
+  const auto period =
+      period_of(r, "layers with (i + 1) % period == 0 see all tokens, the others their chunk");
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::chunked);
 }
 
@@ -141,7 +142,8 @@ Mixers of_unknown_family(Reading& r) {
 }
 
 Mixers hybrid_of_qwen(Reading& r) {
-  const auto period = period_of(r, "layers with (i + 1) % period == 0 are softmax attention, the others linear");
+  const auto period =
+      period_of(r, "layers with (i + 1) % period == 0 are softmax attention, the others linear");
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::linear);
 }
 

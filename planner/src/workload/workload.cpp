@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/workload.hpp"
 
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+
 #include <algorithm>
 #include <random>
 #include <span>
 #include <utility>
-
-#include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
-#include "usp/base/units.hpp"
 
 namespace usp {
 namespace {
@@ -48,7 +48,9 @@ void require(bool holds, const std::string& text) {
 
 }  // namespace
 
-int bytes_of(Precision dtype) { return dtype == Precision::fp32 ? 4 : 2; }
+int bytes_of(Precision dtype) {
+  return dtype == Precision::fp32 ? 4 : 2;
+}
 
 void check_workload(const Workload& w) {
   require(w.seq >= 1, "--seq: a sequence has at least one token");
@@ -62,12 +64,13 @@ void check_workload(const Workload& w) {
   if (w.documents.empty()) return;
   std::int64_t sum = 0;
   for (const auto length : w.documents) {
-    require(length >= 1 && length <= w.seq - sum, "--documents: the lengths exceed the " + std::to_string(w.seq) +
+    require(length >= 1 && length <= w.seq - sum, "--documents: the lengths exceed the " +
+                                                      std::to_string(w.seq) +
                                                       " tokens of --seq, or one of them is not positive");
     sum += length;
   }
-  require(sum == w.seq, "--documents: the lengths sum to " + std::to_string(sum) + " of " + std::to_string(w.seq) +
-                            " tokens; add a document for the padding");
+  require(sum == w.seq, "--documents: the lengths sum to " + std::to_string(sum) + " of " +
+                            std::to_string(w.seq) + " tokens; add a document for the padding");
 }
 
 Precision parse_precision(std::string_view text, std::string_view flag) {
@@ -87,9 +90,15 @@ int parse_zero_stage(std::string_view text, std::string_view flag) {
   return static_cast<int>(stage);
 }
 
-std::string_view precision_name(Precision dtype) { return name_of<Precision>(dtype, precisions); }
-std::string_view recompute_name(Recompute recompute) { return name_of<Recompute>(recompute, recomputes); }
-std::string_view optimizer_name(Optimizer optimizer) { return name_of<Optimizer>(optimizer, optimizers); }
+std::string_view precision_name(Precision dtype) {
+  return name_of<Precision>(dtype, precisions);
+}
+std::string_view recompute_name(Recompute recompute) {
+  return name_of<Recompute>(recompute, recomputes);
+}
+std::string_view optimizer_name(Optimizer optimizer) {
+  return name_of<Optimizer>(optimizer, optimizers);
+}
 
 std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag) {
   std::vector<std::int64_t> lengths;

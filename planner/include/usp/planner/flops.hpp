@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "usp/planner/model.hpp"
 #include "usp/planner/workload.hpp"
 
+#include <cstdint>
+
 namespace usp {
 
-/// Forward FLOPs of one token in one layer, outside the softmax attention core (whose FLOPs are counted from its
-/// slices). A multiply-add is two.
+/// Forward FLOPs of one token in one layer, outside the softmax attention core (whose FLOPs are counted from
+/// its slices). A multiply-add is two.
 struct LayerFlops {
   double projections = 0;  ///< q, k, v, o and latent projections, short convolutions
   double linear_core = 0;  ///< the recurrent state of a linear-attention layer: read, correct, update
@@ -39,16 +39,16 @@ struct StepFlops {
 
 /// Shape of the multi-head, ungated transformers that the DeepSpeed-Ulysses tables measure.
 struct DenseShape {
-  double batch = 0;  ///< B
-  double seq = 0;    ///< S
-  double layers = 0; ///< L
-  double hidden = 0; ///< h
-  double vocab = 0;  ///< V
+  double batch = 0;   ///< B
+  double seq = 0;     ///< S
+  double layers = 0;  ///< L
+  double hidden = 0;  ///< h
+  double vocab = 0;   ///< V
 };
 
-/// FLOPs of a training step as the DeepSpeed-Ulysses tables count them: 96 B S L h^2 (1 + S/(6h) + V/(16 L h)),
-/// which is four passes (forward, recomputed forward, backward twice) of 24 B S L h^2 with attention not causal.
-/// Source: Narayanan et al., arXiv 2104.04473, section 5.1.
+/// FLOPs of a training step as the DeepSpeed-Ulysses tables count them: 96 B S L h^2 (1 + S/(6h) + V/(16 L
+/// h)), which is four passes (forward, recomputed forward, backward twice) of 24 B S L h^2 with attention not
+/// causal. Source: Narayanan et al., arXiv 2104.04473, section 5.1.
 [[nodiscard]] double ulysses_paper_flops(const DenseShape& shape);
 
 }  // namespace usp

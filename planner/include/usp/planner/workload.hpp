@@ -30,15 +30,17 @@ struct Workload {
   std::int64_t batch = 1;  ///< rows per data-parallel replica in one step, all microbatches together
   Precision dtype = Precision::bf16;
   bool causal = true;
-  std::vector<std::int64_t> documents;  ///< lengths of the documents packed into a row, summing to seq; empty: one
-  bool training = true;                 ///< false: forward only
+  std::vector<std::int64_t>
+      documents;         ///< lengths of the documents packed into a row, summing to seq; empty: one
+  bool training = true;  ///< false: forward only
   Recompute recompute = Recompute::full;
   int zero_stage = 3;  ///< 0..3, over data x sequence ranks
   Optimizer optimizer = Optimizer::adamw;
-  bool fp32_gradients = false;     ///< gradients are accumulated in fp32 (18 bytes per parameter with adamw, else 16)
-  std::int64_t microbatches = 1;   ///< batch rows are split into so many; divides batch
-  int pipeline = 1;                ///< pipeline stages
-  int expert = 1;                  ///< expert-parallel ranks, taken from the data x sequence ranks
+  bool fp32_gradients =
+      false;  ///< gradients are accumulated in fp32 (18 bytes per parameter with adamw, else 16)
+  std::int64_t microbatches = 1;  ///< batch rows are split into so many; divides batch
+  int pipeline = 1;               ///< pipeline stages
+  int expert = 1;                 ///< expert-parallel ranks, taken from the data x sequence ranks
 
   [[nodiscard]] std::int64_t rows_per_microbatch() const { return batch / microbatches; }
   [[nodiscard]] std::int64_t tokens() const { return seq * batch; }  ///< per data-parallel replica and step
@@ -61,13 +63,14 @@ void check_workload(const Workload& workload);
 /// "4096,8k,1000": lengths of documents in tokens. Throws UsageError naming `flag`.
 [[nodiscard]] std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag);
 
-/// One positive length per line; blank lines and lines that start with '#' are skipped. Throws InvalidInput with
-/// file and line.
-[[nodiscard]] std::vector<std::int64_t> read_document_lengths(const std::string& text, const std::string& file);
+/// One positive length per line; blank lines and lines that start with '#' are skipped. Throws InvalidInput
+/// with file and line.
+[[nodiscard]] std::vector<std::int64_t> read_document_lengths(const std::string& text,
+                                                              const std::string& file);
 
-/// Draws lengths with replacement until `tokens` are filled; the last document is cut. The same seed gives the same
-/// documents on every machine.
-[[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens,
-                                                       std::uint64_t seed);
+/// Draws lengths with replacement until `tokens` are filled; the last document is cut. The same seed gives
+/// the same documents on every machine.
+[[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths,
+                                                       std::int64_t tokens, std::uint64_t seed);
 
 }  // namespace usp
