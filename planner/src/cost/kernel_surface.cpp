@@ -104,13 +104,13 @@ KernelSurface::Rates KernelSurface::rates_at(double head_dim) const {
   return r;
 }
 
-Estimate KernelSurface::call(const AttentionShape& s, bool backward) const noexcept {
+Estimate KernelSurface::call(const KernelShape& s, bool backward) const noexcept {
   if (s.rows <= 0 || s.query_heads <= 0 || s.mean_keys <= 0) return {};
   const auto head_dim =
       static_cast<std::size_t>(std::clamp((s.head_dim_qk + s.head_dim_v) / 2, 1, max_head_dim));
   const Rates& r = rates_[head_dim];
-  const bool full = s.mask == AttentionShape::Mask::full;
-  const bool window = s.mask == AttentionShape::Mask::window;
+  const bool full = s.mask == KernelShape::Mask::full;
+  const bool window = s.mask == KernelShape::Mask::window;
   const double tile = data_.tile_rows;
   const double longest = full     ? s.key_rows
                          : window ? std::min(s.key_rows, s.mean_keys + tile)

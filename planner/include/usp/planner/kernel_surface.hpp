@@ -11,7 +11,7 @@
 namespace usp {
 
 /// What one attention kernel call computes on one rank. Real numbers, so that means over ranks can be priced.
-struct AttentionShape {
+struct KernelShape {
   enum class Mask { full, causal, window };
 
   double query_heads = 0;  ///< batch rows times query heads of this rank
@@ -79,9 +79,9 @@ class KernelSurface {
   /// Data-sheet model: FLOPs over peak times `efficiency`, nothing else; labelled uncalibrated.
   static KernelSurface constant(double peak_tflops, double efficiency, double memory_gb_s);
 
-  [[nodiscard]] Estimate forward(const AttentionShape& shape) const noexcept { return call(shape, false); }
+  [[nodiscard]] Estimate forward(const KernelShape& shape) const noexcept { return call(shape, false); }
   /// One backward block call (dQ, dK, dV); without prepare_backward.
-  [[nodiscard]] Estimate backward(const AttentionShape& shape) const noexcept { return call(shape, true); }
+  [[nodiscard]] Estimate backward(const KernelShape& shape) const noexcept { return call(shape, true); }
   /// delta = rowsum(dO * O), once per attention call: reads both, writes one fp32 per row.
   [[nodiscard]] Estimate prepare_backward(double head_rows, int head_dim_v, int element_bytes) const noexcept;
   /// Merge of one block's (out, lse) into the fp32 state: reads and writes the state, reads the block, all
@@ -106,7 +106,7 @@ class KernelSurface {
     std::uint32_t extrapolation = 0;
   };
 
-  [[nodiscard]] Estimate call(const AttentionShape& shape, bool backward) const noexcept;
+  [[nodiscard]] Estimate call(const KernelShape& shape, bool backward) const noexcept;
   [[nodiscard]] Rates rates_at(double head_dim) const;
   [[nodiscard]] double score_time(double head_dim) const;
 
