@@ -87,6 +87,15 @@ TEST(CommCurve, PcieCollapsesWithTheGroup) {
             l40s.comm.time(Collective::alltoall, 8, mib).band);
 }
 
+TEST(CommCurve, ASwitchHoldsItsBandwidthAboveTheLargestGroup) {
+  const Calibration a100 = load_calibration("a100_sxm");
+  for (const int ranks : {12, 16, 64})
+    EXPECT_NEAR(bus_gb_s(a100, Collective::alltoall, ranks, 64 * mib) /
+                    bus_gb_s(a100, Collective::alltoall, 8, 64 * mib),
+                1, 0.01)
+        << ranks;
+}
+
 TEST(CommCurve, BeyondTheLargestSizeBandwidthHoldsAndIsFlagged) {
   const Calibration h100 = load_calibration("h100_sxm");
   const Estimate last = h100.comm.time(Collective::alltoall, 8, 512 * mib);
