@@ -5,12 +5,15 @@
 #include <cctype>
 #include <filesystem>
 
+#include "compose_parts.hpp"
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/topology/cluster_io.hpp"
 #include "usp/topology/devices.hpp"
+#include "usp/topology/nccl_xml.hpp"
+#include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
 
@@ -45,8 +48,12 @@ Cluster read_as(SourceFormat format, const Source& source) {
   switch (format) {
     case SourceFormat::cluster_json: return read_cluster_json(source.text, source.file);
     case SourceFormat::synthetic: return read_synthetic(source.text, source.file);
-    default: throw InternalError("a source format has no reader");
+    case SourceFormat::nvidia_smi: return read_nvidia_smi_topo(source.text, source.file);
+    case SourceFormat::nccl_xml: return read_nccl_xml(source.text, source.file);
+    case SourceFormat::slurm: return hosts_of_slurm(source.text, source.file);
+    case SourceFormat::automatic: break;
   }
+  throw InternalError("a source format has no reader");
 }
 
 /// A quantity that the command line states.
@@ -195,9 +202,11 @@ Cluster compose(const ClusterRequest& request) {
   apply_visible(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
   if (request.nodes) apply_nodes(cluster, *request.nodes);
+  if (!request.slurm.empty()) apply_slurm(cluster, read_file(request.slurm), request.slurm);
   if (!request.nic.empty()) apply_nic(cluster, request.nic);
   apply_rates(cluster, request);
   apply_fabric(cluster, request);
+  for (const std::string& curves : request.curves) apply_curves(cluster, read_file(curves), curves);
   validate(cluster, source.file);
   return cluster;
 }

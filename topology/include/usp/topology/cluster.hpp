@@ -95,7 +95,7 @@ struct CurvePoint {
 
 /// Times of one collective over message size, as somebody measured them on this cluster.
 struct MeasuredCurve {
-  std::string collective;  ///< "all_to_all", "all_gather", "reduce_scatter", "all_reduce", "sendrecv"
+  std::string collective;  ///< as nccl-tests names it: "alltoall", "all_gather", "sendrecv", ...
   int ranks = 0;
   int hosts = 0;
   std::string source;
