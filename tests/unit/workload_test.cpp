@@ -51,7 +51,9 @@ TEST(Workload, DrawnDocumentsFillTheTokens) {
 }
 
 TEST(Workload, ContradictionsAreUsageErrors) {
-  Workload w{.seq = 100, .batch = 4};
+  Workload w;
+  w.seq = 100;
+  w.batch = 4;
   EXPECT_NO_THROW(check_workload(w));
   w.documents = {60, 40};
   EXPECT_NO_THROW(check_workload(w));

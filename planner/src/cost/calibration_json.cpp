@@ -53,9 +53,11 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
 
 std::vector<HopRow> read_hops(ObjectReader& top) {
   std::vector<HopRow> rows;
+  std::set<Transport> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
     const Transport transport = reader.enumeration("transport", transport_names);
+    if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
     static_cast<void>(reader.string("source"));
     const std::size_t before = rows.size();
     reader.array("points", [&](const Json& point, const std::string& at) {
