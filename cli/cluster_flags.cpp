@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
 
-#include <utility>
-
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+
+#include <utility>
 
 namespace usp::cli {
 namespace {
 
 constexpr std::pair<const char*, SourceFormat> formats[] = {
-    {"auto", SourceFormat::automatic},  {"cluster", SourceFormat::cluster_json}, {"synthetic", SourceFormat::synthetic},
-    {"nvidia-smi", SourceFormat::nvidia_smi}, {"nccl-xml", SourceFormat::nccl_xml},    {"slurm", SourceFormat::slurm}};
+    {"auto", SourceFormat::automatic},      {"cluster", SourceFormat::cluster_json},
+    {"synthetic", SourceFormat::synthetic}, {"nvidia-smi", SourceFormat::nvidia_smi},
+    {"nccl-xml", SourceFormat::nccl_xml},   {"slurm", SourceFormat::slurm}};
 
 std::optional<double> rate(const std::string& text, const char* flag) {
   return text.empty() ? std::nullopt : std::optional<double>(parse_line_rate_gb_s(text, flag));
@@ -29,7 +30,8 @@ ClusterRequest ClusterFlags::finish() const {
       known = true;
     }
   if (!known)
-    throw UsageError("--format: '" + format + "' is not auto, cluster, synthetic, nvidia-smi, nccl-xml or slurm");
+    throw UsageError("--format: '" + format +
+                     "' is not auto, cluster, synthetic, nvidia-smi, nccl-xml or slurm");
   if (!devices.empty())
     for (const std::string& part : split(devices, ',')) {
       const std::int64_t index = parse_integer(trim(part), "--devices");
@@ -49,7 +51,8 @@ std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::strin
     return verb.add_option(name, target, help)->group(group);
   };
   verb.add_option(source_option, flags->request.source,
-                  "preset, cluster JSON, nvidia-smi topo -m text, NCCL topology XML, Slurm topology.conf, - for stdin, "
+                  "preset, cluster JSON, nvidia-smi topo -m text, NCCL topology XML, Slurm topology.conf, - "
+                  "for stdin, "
                   "or a description such as 'node:4 nvswitch gpu:8(h100) nic:8(400G)'")
       ->required()
       ->group(source_option.rfind("--", 0) == 0 ? group : "Positionals");
@@ -59,7 +62,8 @@ std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::strin
   option("--nodes", flags->request.nodes, "hosts like the one described");
   option("--nic", flags->request.nic, "NICs per host and their rate, e.g. 8x400G; or the rate alone");
   option("--fabric", flags->request.fabric, "none, rail, fat_tree(RATIO) or fat_tree(RATIO,HOSTS_PER_LEAF)");
-  option("--oversubscription", flags->request.oversubscription, "NIC bandwidth below a leaf over its uplinks, at least 1");
+  option("--oversubscription", flags->request.oversubscription,
+         "NIC bandwidth below a leaf over its uplinks, at least 1");
   option("--slurm", flags->request.slurm, "Slurm topology.conf: the hosts and the switches above them");
   option("--curves", flags->request.curves, "nccl-tests output measured on this cluster; may be repeated");
   option("--pcie", flags->pcie, "one direction of a device's slot, e.g. 32GB/s");

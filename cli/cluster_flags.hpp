@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "verb.hpp"
+
+#include "usp/topology/compose.hpp"
+
 #include <memory>
 #include <string>
 
-#include "usp/topology/compose.hpp"
-#include "verb.hpp"
-
 namespace usp::cli {
 
-/// The flags by which every verb names its cluster. `finish()` turns them into a request once they are parsed.
+/// The flags by which every verb names its cluster. `finish()` turns them into a request once they are
+/// parsed.
 struct ClusterFlags {
   ClusterRequest request;
   std::string format = "auto";

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iostream>
-#include <map>
-
 #include "cluster_flags.hpp"
+
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/table.hpp"
@@ -11,6 +9,10 @@
 #include "usp/topology/cluster_io.hpp"
 #include "usp/topology/devices.hpp"
 #include "usp/topology/validate.hpp"
+
+#include <algorithm>
+#include <iostream>
+#include <map>
 
 namespace usp::cli {
 namespace {
@@ -26,13 +28,16 @@ Json quantity_json(const Quantity& value) {
           {"source", value.source}};
 }
 
-Json string_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+Json string_or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
+}
 
 Json topo_json(const Cluster& cluster) {
   Json json = {{"format", "usp.topo"}, {"version", 1}, {"name", cluster.name}};
   json["devices"] = Json::array();
   for (const Device& device : cluster.devices) {
-    const DeviceSpec& spec = cluster.specs[static_cast<std::size_t>(cluster.spec_of_device[static_cast<std::size_t>(device.id)])];
+    const DeviceSpec& spec =
+        cluster.specs[static_cast<std::size_t>(cluster.spec_of_device[static_cast<std::size_t>(device.id)])];
     json["devices"].push_back({{"id", device.id},
                                {"name", string_or_null(spec.name)},
                                {"numa", json_or_null(device.numa)},
@@ -59,7 +64,9 @@ Json topo_json(const Cluster& cluster) {
   json["islands"] = islands(cluster);
   json["nodes"] = Json::array();
   for (const Node& node : cluster.nodes)
-    json["nodes"].push_back({{"id", node.id}, {"name", string_or_null(node.name)}, {"pcie_gb_s", json_or_null(node.pcie_gb_s.value)}});
+    json["nodes"].push_back({{"id", node.id},
+                             {"name", string_or_null(node.name)},
+                             {"pcie_gb_s", json_or_null(node.pcie_gb_s.value)}});
   json["fabric"] = {{"kind", fabric_kind_name(cluster.fabric.kind)},
                     {"oversubscription", quantity_json(cluster.fabric.oversubscription)},
                     {"leaves", cluster.fabric.leaves}};
@@ -75,7 +82,8 @@ std::string ranges(const std::vector<int>& ids) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     std::size_t end = i;
     while (end + 1 < ids.size() && ids[end + 1] == ids[end] + 1) ++end;
-    text += (text.empty() ? "" : ",") + std::to_string(ids[i]) + (end > i ? "-" + std::to_string(ids[end]) : "");
+    text +=
+        (text.empty() ? "" : ",") + std::to_string(ids[i]) + (end > i ? "-" + std::to_string(ids[end]) : "");
     i = end;
   }
   return text;
@@ -84,7 +92,8 @@ std::string ranges(const std::vector<int>& ids) {
 void print_devices(const Cluster& cluster) {
   constexpr std::size_t most = 32;  // a rack is long enough to read
   TextTable table;
-  for (const char* header : {"device", "host", "local", "NUMA", "island", "nearest NICs"}) table.column(header);
+  for (const char* header : {"device", "host", "local", "NUMA", "island", "nearest NICs"})
+    table.column(header);
   const auto groups = islands(cluster);
   std::map<int, std::size_t> island;
   for (std::size_t i = 0; i < groups.size(); ++i)
@@ -136,35 +145,50 @@ void print_islands(const Cluster& cluster) {
 std::vector<std::string> unknowns(const Cluster& cluster) {
   std::vector<std::string> result;
   const bool named = !cluster.specs.empty() && !cluster.specs.front().name.empty();
-  if (cluster.devices.empty()) result.emplace_back("devices: the source names none; describe a host and add --slurm");
+  if (cluster.devices.empty())
+    result.emplace_back("devices: the source names none; describe a host and add --slurm");
   if (!cluster.devices.empty() && !named)
     result.emplace_back("card, its peaks, memory and link bandwidth: name it with --device");
   if (cluster.nodes.size() > 1 && cluster.nics.empty())
     result.emplace_back("NICs: give them with --nic, e.g. --nic 8x400G");
-  for (const Nic& nic : cluster.nics)
-    if (!nic.gb_s.known()) {
-      result.emplace_back("rate of the NICs: give it with --nic, e.g. --nic 400G");
-      break;
-    }
+  const auto rate_unknown = [&](int nic) {
+    return !cluster.nics[static_cast<std::size_t>(nic)].gb_s.known();
+  };
+  const bool any_near = std::any_of(cluster.devices.begin(), cluster.devices.end(),
+                                    [](const Device& device) { return !device.nics.empty(); });
+  bool missing_rate = !any_near && !cluster.nics.empty() && rate_unknown(0);
+  for (const Device& device : cluster.devices)
+    missing_rate = missing_rate || std::any_of(device.nics.begin(), device.nics.end(), rate_unknown);
+  if (missing_rate) result.emplace_back("rate of the NICs: give it with --nic, e.g. --nic 400G");
+  const bool pcie_pairs = std::any_of(cluster.links.begin(), cluster.links.end(), [](const Link& link) {
+    return link.kind != LinkKind::nvlink && link.kind != LinkKind::xgmi;
+  });
+  if (pcie_pairs && !cluster.specs.empty() && !cluster.specs.front().pcie_p2p)
+    result.emplace_back("PCIe peer-to-peer: a path is no proof of it; look at nvidia-smi topo -p2p r");
   if (cluster.nodes.size() > 1 && cluster.fabric.kind == FabricKind::unknown)
-    result.emplace_back("fabric between the hosts: give it with --fabric; until then only NICs limit traffic");
+    result.emplace_back(
+        "fabric between the hosts: give it with --fabric; until then only NICs limit traffic");
   if (cluster.fabric.kind == FabricKind::fat_tree && !cluster.fabric.oversubscription.known())
     result.emplace_back("uplinks of the leaf switches: give --oversubscription");
   return result;
 }
 
 void print_text(const Cluster& cluster) {
-  std::cout << cluster.name << ": " << cluster.nodes.size() << (cluster.nodes.size() == 1 ? " host, " : " hosts, ")
-            << cluster.devices.size() << (cluster.devices.size() == 1 ? " device\n" : " devices\n");
+  std::cout << cluster.name << ": " << cluster.nodes.size()
+            << (cluster.nodes.size() == 1 ? " host, " : " hosts, ") << cluster.devices.size()
+            << (cluster.devices.size() == 1 ? " device\n" : " devices\n");
   for (const DeviceSpec& spec : cluster.specs) {
     std::cout << "card " << (spec.name.empty() ? "unknown" : spec.name);
     if (!spec.name.empty())
       std::cout << ": bf16 " << shown(spec.bf16_tflops, "TFLOP/s") << ", memory "
                 << (spec.memory_bytes.known() ? format_bytes(*spec.memory_bytes.value) : "unknown") << ", "
-                << shown(spec.memory_gb_s, "GB/s");
+                << shown(spec.memory_gb_s, "GB/s")
+                << (spec.pcie_p2p == false ? ", PCIe peer-to-peer disabled: copies go through host memory"
+                                           : "");
     std::cout << "\n";
   }
-  if (!cluster.nodes.empty()) std::cout << "PCIe slot " << shown(cluster.nodes.front().pcie_gb_s, "GB/s") << "\n";
+  if (!cluster.nodes.empty())
+    std::cout << "PCIe slot " << shown(cluster.nodes.front().pcie_gb_s, "GB/s") << "\n";
   if (!cluster.nics.empty())
     std::cout << cluster.nics.size() << " NICs, " << shown(cluster.nics.front().gb_s, "GB/s", 1) << " each\n";
   std::cout << "fabric " << fabric_kind_name(cluster.fabric.kind);
@@ -196,12 +220,13 @@ void print_lists() {
 }  // namespace
 
 void register_topo(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(app, invocation, "topo", "Show a machine or cluster and write it as cluster JSON",
-                            "  usp topo dgx-h100\n"
-                            "  nvidia-smi topo -m | usp topo - --device h100-sxm\n"
-                            "  usp topo node.txt --device h100-sxm --nodes 4 --nic 8x400G --fabric rail -o cluster.json\n"
-                            "  usp topo 'node:2 nvswitch gpu:8(a100) nic:8(200G) fabric:fat_tree(2)' --json\n"
-                            "  usp topo --list");
+  CLI::App* verb =
+      add_verb(app, invocation, "topo", "Show a machine or cluster and write it as cluster JSON",
+               "  usp topo dgx-h100\n"
+               "  nvidia-smi topo -m | usp topo - --device h100-sxm\n"
+               "  usp topo node.txt --device h100-sxm --nodes 4 --nic 8x400G --fabric rail -o cluster.json\n"
+               "  usp topo 'node:2 nvswitch gpu:8(a100) nic:8(200G) fabric:fat_tree(2)' --json\n"
+               "  usp topo --list");
   auto flags = add_cluster_flags(*verb, "FILE");
   auto output = std::make_shared<std::string>();
   auto list = std::make_shared<bool>(false);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/compose.hpp"
 
-#include <algorithm>
-#include <cctype>
-#include <filesystem>
-
 #include "compose_parts.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
@@ -17,10 +14,16 @@
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
 namespace usp {
 namespace {
 
-bool looks_synthetic(const std::string& text) { return text.find("gpu:") != std::string::npos; }
+bool looks_synthetic(const std::string& text) {
+  return text.find("gpu:") != std::string::npos;
+}
 
 /// The text of the source, whatever names it; presets come back parsed.
 struct Source {
@@ -31,44 +34,56 @@ struct Source {
 
 Source find_source(const ClusterRequest& request) {
   const std::string& name = request.source;
-  if (name.empty()) throw UsageError("no cluster is named; give a preset, a file or a description like 'gpu:8(h100)'");
+  if (name.empty())
+    throw UsageError("no cluster is named; give a preset, a file or a description like 'gpu:8(h100)'");
   std::error_code ignored;
   if (name == "-" || std::filesystem::exists(name, ignored)) return {name, read_file(name), std::nullopt};
-  if (request.format == SourceFormat::synthetic || looks_synthetic(name)) return {"description", name, std::nullopt};
+  if (request.format == SourceFormat::synthetic || looks_synthetic(name))
+    return {"description", name, std::nullopt};
   if (auto preset = find_cluster_preset(name)) return {"preset:" + name, "", std::move(preset)};
   const std::vector<std::string> names = preset_names("clusters");
   const std::string near = nearest_name(name, names);
-  throw InvalidInput({name, 0, ""}, "no such file, no preset of that name, and not a description like "
-                                    "'node:4 nvswitch gpu:8(h100) nic:8(400G)'; " +
-                                        (near.empty() ? "the presets are " + join(names, ", ")
-                                                      : "did you mean '" + near + "'?"));
+  throw InvalidInput(
+      {name, 0, ""},
+      "no such file, no preset of that name, and not a description like "
+      "'node:4 nvswitch gpu:8(h100) nic:8(400G)'; " +
+          (near.empty() ? "the presets are " + join(names, ", ") : "did you mean '" + near + "'?"));
 }
 
 Cluster read_as(SourceFormat format, const Source& source) {
   switch (format) {
-    case SourceFormat::cluster_json: return read_cluster_json(source.text, source.file);
-    case SourceFormat::synthetic: return read_synthetic(source.text, source.file);
-    case SourceFormat::nvidia_smi: return read_nvidia_smi_topo(source.text, source.file);
-    case SourceFormat::nccl_xml: return read_nccl_xml(source.text, source.file);
-    case SourceFormat::slurm: return hosts_of_slurm(source.text, source.file);
-    case SourceFormat::automatic: break;
+    case SourceFormat::cluster_json:
+      return read_cluster_json(source.text, source.file);
+    case SourceFormat::synthetic:
+      return read_synthetic(source.text, source.file);
+    case SourceFormat::nvidia_smi:
+      return read_nvidia_smi_topo(source.text, source.file);
+    case SourceFormat::nccl_xml:
+      return read_nccl_xml(source.text, source.file);
+    case SourceFormat::slurm:
+      return hosts_of_slurm(source.text, source.file);
+    case SourceFormat::automatic:
+      break;
   }
   throw InternalError("a source format has no reader");
 }
 
 /// A quantity that the command line states.
-Quantity stated(double value, const std::string& flag) { return {value, Provenance::preset, flag}; }
+Quantity stated(double value, const std::string& flag) {
+  return {value, Provenance::preset, flag};
+}
 
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
   if (visible.empty()) return;
   std::vector<int> ids;
   for (const Node& node : cluster.nodes)
     for (int local : visible) {
-      const auto found = std::find_if(cluster.devices.begin(), cluster.devices.end(), [&](const Device& device) {
-        return device.node == node.id && device.local == local;
-      });
+      const auto found =
+          std::find_if(cluster.devices.begin(), cluster.devices.end(),
+                       [&](const Device& device) { return device.node == node.id && device.local == local; });
       if (found == cluster.devices.end())
-        throw UsageError("--devices: host " + std::to_string(node.id) + " has no device " + std::to_string(local));
+        throw UsageError("--devices: host " + std::to_string(node.id) + " has no device " +
+                         std::to_string(local));
       if (std::find(ids.begin(), ids.end(), found->id) != ids.end())
         throw UsageError("--devices: " + std::to_string(local) + " stands twice; name each device once");
       ids.push_back(found->id);
@@ -99,7 +114,8 @@ void apply_nic(Cluster& cluster, const std::string& text) {
   const bool counted = cross != std::string::npos && cross > 0 &&
                        std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(cross),
                                    [](unsigned char c) { return std::isdigit(c) != 0; });
-  const Quantity rate = stated(parse_line_rate_gb_s(counted ? text.substr(cross + 1) : text, "--nic"), "--nic " + text);
+  const Quantity rate =
+      stated(parse_line_rate_gb_s(counted ? text.substr(cross + 1) : text, "--nic"), "--nic " + text);
   if (!counted) {
     if (cluster.nics.empty())
       throw UsageError("--nic: the source names no NICs; say how many each host has, e.g. --nic 8x" + text);
@@ -108,7 +124,8 @@ void apply_nic(Cluster& cluster, const std::string& text) {
   }
   const std::int64_t count = parse_integer(text.substr(0, cross), "--nic");
   if (count < 1 || count > 1024) throw UsageError("--nic: a host has 1 to 1024 NICs");
-  // Where the source shows that many NICs next to devices (a host also has others, for storage), their affinity stays.
+  // Where the source shows that many NICs next to devices (a host also has others, for storage), their
+  // affinity stays.
   std::vector<bool> near(cluster.nics.size(), false);
   for (const Device& device : cluster.devices)
     for (int nic : device.nics) near[static_cast<std::size_t>(nic)] = true;
@@ -125,7 +142,8 @@ void apply_nic(Cluster& cluster, const std::string& text) {
     return;
   }
   if (!cluster.nics.empty())
-    cluster.notes.push_back("--nic " + text + " replaces the NICs of the source; they are dealt to the devices in order");
+    cluster.notes.push_back("--nic " + text +
+                            " replaces the NICs of the source; they are dealt to the devices in order");
   deal_nics(cluster, static_cast<int>(count), rate);
 }
 
@@ -151,7 +169,8 @@ void apply_rates(Cluster& cluster, const ClusterRequest& request) {
     const int most = *std::max_element(lanes.begin(), lanes.end());
     for (Link& link : cluster.links)
       if (mine(link))
-        link.gb_s = stated(domain.switched ? *request.nvlink_gb_s : *request.nvlink_gb_s * link.lanes / most, "--nvlink");
+        link.gb_s = stated(domain.switched ? *request.nvlink_gb_s : *request.nvlink_gb_s * link.lanes / most,
+                           "--nvlink");
   }
 }
 
@@ -160,7 +179,8 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
     set_fabric(cluster.fabric, request.fabric, static_cast<int>(cluster.nodes.size()), "--fabric");
   if (!request.oversubscription) return;
   if (cluster.fabric.kind != FabricKind::rail && cluster.fabric.kind != FabricKind::fat_tree)
-    throw UsageError("--oversubscription: says nothing without a fabric; add --fabric fat_tree or --fabric rail");
+    throw UsageError(
+        "--oversubscription: says nothing without a fabric; add --fabric fat_tree or --fabric rail");
   if (*request.oversubscription < 1) throw UsageError("--oversubscription: the ratio is at least 1");
   cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
 }
@@ -181,7 +201,8 @@ SourceFormat detect_format(const std::string& text, const std::string& file) {
   if (looks_synthetic(text)) found.push_back(SourceFormat::synthetic);
   if (found.size() == 1) return found.front();
   if (start.find("# nThread") != std::string::npos || text.find("busbw") != std::string::npos)
-    throw InvalidInput({file, 0, ""}, "this is nccl-tests output, which names no machine; give it with --curves");
+    throw InvalidInput({file, 0, ""},
+                       "this is nccl-tests output, which names no machine; give it with --curves");
   throw InvalidInput({file, 0, ""},
                      (found.empty() ? std::string("is none of") : "could be more than one of") +
                          " cluster JSON ('{'), NCCL topology XML ('<'), nvidia-smi topo -m (GPU0 ...), Slurm "

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compose_parts.hpp"
 
-#include <algorithm>
-#include <map>
-
 #include "usp/base/error.hpp"
 #include "usp/topology/compose.hpp"
 #include "usp/topology/nccl_tests.hpp"
 #include "usp/topology/slurm.hpp"
+
+#include <algorithm>
+#include <map>
 
 namespace usp {
 
@@ -23,7 +23,8 @@ Cluster hosts_of_slurm(const std::string& text, const std::string& file) {
   }
   cluster.fabric = fabric_from(topology);
   cluster.notes = topology.notes;
-  cluster.notes.emplace_back("topology.conf names hosts and switches, no devices: describe a host and add --slurm");
+  cluster.notes.emplace_back(
+      "topology.conf names hosts and switches, no devices: describe a host and add --slurm");
   return cluster;
 }
 
