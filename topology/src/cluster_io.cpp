@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/cluster_io.hpp"
 
-#include <algorithm>
-#include <limits>
-
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
+
+#include <algorithm>
+#include <limits>
 
 namespace usp {
 namespace {
@@ -20,9 +20,9 @@ const EnumNames<Provenance> provenance_names = {{"measured", Provenance::measure
                                                 {"guess", Provenance::guess},
                                                 {"unknown", Provenance::unknown}};
 const EnumNames<LinkKind> link_kind_names = {
-    {"nvlink", LinkKind::nvlink}, {"c2c", LinkKind::c2c},   {"xgmi", LinkKind::xgmi},
-    {"pix", LinkKind::pix},       {"pxb", LinkKind::pxb},   {"phb", LinkKind::phb},
-    {"node", LinkKind::node},     {"sys", LinkKind::sys},   {"unknown", LinkKind::unknown}};
+    {"nvlink", LinkKind::nvlink}, {"c2c", LinkKind::c2c}, {"xgmi", LinkKind::xgmi},
+    {"pix", LinkKind::pix},       {"pxb", LinkKind::pxb}, {"phb", LinkKind::phb},
+    {"node", LinkKind::node},     {"sys", LinkKind::sys}, {"unknown", LinkKind::unknown}};
 const EnumNames<FabricKind> fabric_kind_names = {{"none", FabricKind::none},
                                                  {"rail", FabricKind::rail},
                                                  {"fat_tree", FabricKind::fat_tree},
@@ -46,7 +46,9 @@ Json write_quantity(const Quantity& value) {
           {"source", value.source}};
 }
 
-int read_int(ObjectReader& reader, const char* key) { return static_cast<int>(reader.integer(key, 0, max_count)); }
+int read_int(ObjectReader& reader, const char* key) {
+  return static_cast<int>(reader.integer(key, 0, max_count));
+}
 
 std::optional<int> maybe_int(ObjectReader& reader, const char* key) {
   const auto value = reader.maybe_integer(key, 0, max_count);
@@ -64,7 +66,8 @@ std::vector<int> read_ints(const Json& value, const std::string& file, const std
 
 std::vector<int> read_ints(ObjectReader& reader, const char* key) {
   const Json* value = reader.find(key);
-  return value == nullptr ? std::vector<int>{} : read_ints(*value, reader.file(), reader.pointer() + "/" + key);
+  return value == nullptr ? std::vector<int>{}
+                          : read_ints(*value, reader.file(), reader.pointer() + "/" + key);
 }
 
 DeviceSpec read_spec(ObjectReader reader) {
@@ -182,7 +185,8 @@ Cluster read_described(ObjectReader& reader) {
     }
   if (const auto fabric = sources.maybe_string("fabric")) cluster.notes.push_back("fabric: " + *fabric);
   sources.finish();
-  reader.array("aliases", [](const Json&, const std::string&) {}, true);
+  reader.array(
+      "aliases", [](const Json&, const std::string&) {}, true);
   return cluster;
 }
 
@@ -191,7 +195,9 @@ Cluster read_full(ObjectReader& reader) {
   const auto list = [&](const char* key, bool optional, const auto& each) {
     reader.array(
         key,
-        [&](const Json& value, const std::string& pointer) { each(ObjectReader(value, reader.file(), pointer)); },
+        [&](const Json& value, const std::string& pointer) {
+          each(ObjectReader(value, reader.file(), pointer));
+        },
         optional);
   };
   list("specs", false, [&](ObjectReader item) { cluster.specs.push_back(read_spec(std::move(item))); });
@@ -279,7 +285,10 @@ Cluster read_cluster_json(const std::string& text, const std::string& file) {
 
 std::string write_cluster_json(const Cluster& cluster) {
   validate(cluster, "cluster to be written");
-  Json json = {{"format", "usp.cluster"}, {"version", 1}, {"name", cluster.name}, {"calibration", cluster.calibration}};
+  Json json = {{"format", "usp.cluster"},
+               {"version", 1},
+               {"name", cluster.name},
+               {"calibration", cluster.calibration}};
   json["specs"] = write_list(cluster.specs, write_spec);
   json["nodes"] = write_list(cluster.nodes, write_node);
   json["devices"] = write_devices(cluster);
@@ -299,7 +308,8 @@ std::string write_cluster_json(const Cluster& cluster) {
             {"latency_s", write_quantity(link.latency_s)}};
   });
   json["domains"] = write_list(cluster.domains, [](const NvlinkDomain& domain) -> Json {
-    return {{"devices", domain.devices}, {"switched", domain.switched}, {"gb_s", write_quantity(domain.gb_s)}};
+    return {
+        {"devices", domain.devices}, {"switched", domain.switched}, {"gb_s", write_quantity(domain.gb_s)}};
   });
   json["fabric"] = {{"kind", enum_name(cluster.fabric.kind, fabric_kind_names)},
                     {"oversubscription", write_quantity(cluster.fabric.oversubscription)},
@@ -324,8 +334,14 @@ std::optional<Cluster> find_cluster_preset(const std::string& name) {
   return std::nullopt;
 }
 
-std::string link_kind_name(LinkKind kind) { return std::string(enum_name(kind, link_kind_names)); }
-std::string provenance_name(Provenance provenance) { return std::string(enum_name(provenance, provenance_names)); }
-std::string fabric_kind_name(FabricKind kind) { return std::string(enum_name(kind, fabric_kind_names)); }
+std::string link_kind_name(LinkKind kind) {
+  return std::string(enum_name(kind, link_kind_names));
+}
+std::string provenance_name(Provenance provenance) {
+  return std::string(enum_name(provenance, provenance_names));
+}
+std::string fabric_kind_name(FabricKind kind) {
+  return std::string(enum_name(kind, fabric_kind_names));
+}
 
 }  // namespace usp

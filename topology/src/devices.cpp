@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/devices.hpp"
 
-#include <algorithm>
-#include <map>
-
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
+
+#include <algorithm>
+#include <map>
 
 namespace usp {
 namespace {
@@ -80,7 +80,9 @@ Quantity lanes_gb_s(const DevicePreset& preset, int lanes) {
           std::to_string(lanes) + " links of " + preset.spec.name + "; " + preset.lane_gb_s.source};
 }
 
-bool replaceable(const Quantity& value) { return value.provenance != Provenance::measured; }
+bool replaceable(const Quantity& value) {
+  return value.provenance != Provenance::measured;
+}
 
 /// Direct links of every device together, and the links' own bandwidth.
 void name_links(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
@@ -91,7 +93,8 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
     if (link.lanes > preset.lanes || link.kind != preset.peer)
       throw InvalidInput({file, 0, "devices " + pair},
                          std::to_string(link.lanes) + " links join them, and " + preset.spec.name + " has " +
-                             std::to_string(preset.lanes) + "; name the card that is in this machine with --device");
+                             std::to_string(preset.lanes) +
+                             "; name the card that is in this machine with --device");
     total[static_cast<std::size_t>(link.a)] += link.lanes;
     total[static_cast<std::size_t>(link.b)] += link.lanes;
     if (replaceable(link.gb_s)) link.gb_s = lanes_gb_s(preset, link.lanes);
@@ -107,8 +110,8 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
       for (int device : domain.devices) lanes = std::max(lanes, total[static_cast<std::size_t>(device)]);
       if (lanes > preset.lanes)
         throw InvalidInput({file, 0, "device " + std::to_string(domain.devices.front())},
-                           "its direct links add up to " + std::to_string(lanes) + ", and " + preset.spec.name +
-                               " has " + std::to_string(preset.lanes) +
+                           "its direct links add up to " + std::to_string(lanes) + ", and " +
+                               preset.spec.name + " has " + std::to_string(preset.lanes) +
                                "; name the card that is in this machine with --device");
     }
     if (replaceable(domain.gb_s)) domain.gb_s = lanes_gb_s(preset, lanes);
@@ -133,7 +136,8 @@ const DevicePreset& find_device(const std::string& name, const std::string& flag
   }
   const std::string near = nearest_name(wanted, names);
   throw UsageError(flag + ": no card '" + name + "' is known; " +
-                   (near.empty() ? "" : "did you mean '" + near + "'? ") + "The names are " + join(names, ", "));
+                   (near.empty() ? "" : "did you mean '" + near + "'? ") + "The names are " +
+                   join(names, ", "));
 }
 
 void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file) {

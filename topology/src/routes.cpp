@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/routes.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,15 +10,15 @@
 #include <numeric>
 #include <set>
 
-#include "usp/base/error.hpp"
-
 namespace usp {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
 
-/// NUMA node of every device as a dense index per host: what the source says, else the groups that its PCIe paths
-/// form (a path of kind SYS is what leaves a NUMA node).
+/// NUMA node of every device as a dense index per host: what the source says, else the groups that its PCIe
+/// paths form (a path of kind SYS is what leaves a NUMA node).
 std::vector<int> numa_groups(const Cluster& cluster) {
   std::vector<int> root(cluster.devices.size());
   std::iota(root.begin(), root.end(), 0);
@@ -33,8 +35,10 @@ std::vector<int> numa_groups(const Cluster& cluster) {
   }
   std::vector<int> group(cluster.devices.size(), 0);
   for (const Device& device : cluster.devices) {
-    if (device.numa) group[at(device.id)] = *device.numa;
-    else if (apart.count(device.node) != 0) group[at(device.id)] = find(device.id);
+    if (device.numa)
+      group[at(device.id)] = *device.numa;
+    else if (apart.count(device.node) != 0)
+      group[at(device.id)] = find(device.id);
   }
   return group;
 }
@@ -79,9 +83,11 @@ LinkTable::LinkTable(const Cluster& cluster) {
     if (latency_[kind].provenance == Provenance::guess || *latency_[kind].value < *link.latency_s.value)
       latency_[kind] = link.latency_s;
   }
-  if (cluster.fabric.latency_s.known()) latency_[at(static_cast<int>(PathKind::network))] = cluster.fabric.latency_s;
+  if (cluster.fabric.latency_s.known())
+    latency_[at(static_cast<int>(PathKind::network))] = cluster.fabric.latency_s;
   for (const Resource& item : resources_)
-    s_per_byte_.push_back(item.gb_s.known() ? 1e-9 / *item.gb_s.value : std::numeric_limits<double>::quiet_NaN());
+    s_per_byte_.push_back(item.gb_s.known() ? 1e-9 / *item.gb_s.value
+                                            : std::numeric_limits<double>::quiet_NaN());
 }
 
 int LinkTable::resource(ResourceKind kind, std::string name, const Quantity& gb_s, const char* remedy) {
@@ -93,7 +99,8 @@ void LinkTable::prepare_nvlink(const Cluster& cluster) {
   constexpr const char* remedy = "name the card with --device, or give --nvlink";
   for (const NvlinkDomain& domain : cluster.domains) {
     const int id = static_cast<int>(domains_.size());
-    domains_.push_back({domain.switched, static_cast<int>(domain.devices.size()), static_cast<int>(pairs_.size())});
+    domains_.push_back(
+        {domain.switched, static_cast<int>(domain.devices.size()), static_cast<int>(pairs_.size())});
     for (std::size_t i = 0; i < domain.devices.size(); ++i) {
       Ports& ports = ports_[at(domain.devices[i])];
       ports.domain = id;
@@ -110,10 +117,11 @@ void LinkTable::prepare_nvlink(const Cluster& cluster) {
     const bool peer = link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi;
     if (!peer || a.domain < 0 || a.domain != b.domain || domains_[at(a.domain)].switched) continue;
     const Domain& domain = domains_[at(a.domain)];
-    for (const auto& [from, to, x, y] : {std::tuple(link.a, link.b, &a, &b), std::tuple(link.b, link.a, &b, &a)})
-      pairs_[at(domain.first_pair + x->index_in_domain * domain.size + y->index_in_domain)] =
-          resource(ResourceKind::nvlink_pair,
-                   "device " + std::to_string(from) + " to " + std::to_string(to) + " direct link", link.gb_s, remedy);
+    for (const auto& [from, to, x, y] :
+         {std::tuple(link.a, link.b, &a, &b), std::tuple(link.b, link.a, &b, &a)})
+      pairs_[at(domain.first_pair + x->index_in_domain * domain.size + y->index_in_domain)] = resource(
+          ResourceKind::nvlink_pair,
+          "device " + std::to_string(from) + " to " + std::to_string(to) + " direct link", link.gb_s, remedy);
   }
 }
 
@@ -134,7 +142,8 @@ void LinkTable::prepare_hosts(const Cluster& cluster) {
                                          : resource(ResourceKind::numa,
                                                     "host " + std::to_string(node.id) + " NUMA " +
                                                         std::to_string(from) + " to " + std::to_string(to),
-                                                    node.numa_gb_s, "give --numa-bandwidth or name the card with --device"));
+                                                    node.numa_gb_s,
+                                                    "give --numa-bandwidth or name the card with --device"));
   }
   for (const Device& device : cluster.devices) {
     Ports& ports = ports_[at(device.id)];
@@ -203,7 +212,8 @@ void LinkTable::prepare_fabric(const Cluster& cluster) {
   for (std::size_t i = 0; i < below.size(); ++i) {
     const Quantity gb_s = uplink(below[i], cluster.fabric.oversubscription);
     leaf_up_.push_back(resource(ResourceKind::leaf_up, what + std::to_string(i) + " uplinks", gb_s, remedy));
-    leaf_down_.push_back(resource(ResourceKind::leaf_down, what + std::to_string(i) + " downlinks", gb_s, remedy));
+    leaf_down_.push_back(
+        resource(ResourceKind::leaf_down, what + std::to_string(i) + " downlinks", gb_s, remedy));
   }
 }
 
@@ -217,14 +227,15 @@ void LinkTable::prepare_proxies() {
       for (int other : devices) {
         const Ports &from = ports_[at(device)], &via = ports_[at(other)];
         int& slot = proxy_[at(device * rails_ + via.rail)];
-        if (slot < 0 && other != device && via.nic_begin != via.nic_end && visit_nvlink(from, via, [](int, double) {}))
+        if (slot < 0 && other != device && via.nic_begin != via.nic_end &&
+            visit_nvlink(from, via, [](int, double) {}))
           slot = other;
       }
 }
 
 void LinkTable::no_nic(int device) const {
-  throw MissingValue({"cluster", 0, "device " + std::to_string(device)}, "the NIC of host " +
-                         std::to_string(ports_[at(device)].node),
+  throw MissingValue({"cluster", 0, "device " + std::to_string(device)},
+                     "the NIC of host " + std::to_string(ports_[at(device)].node),
                      "give the NICs of each host with --nic, e.g. --nic 8x400G");
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/synthetic.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cctype>
-#include <charconv>
-#include <set>
-
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/topology/devices.hpp"
 #include "usp/topology/validate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <set>
 
 namespace usp {
 namespace {
@@ -164,7 +164,8 @@ class Parser {
     if (!wiring_.empty()) fail(token, "contradicts '" + wiring_ + "'; a host has one kind of wiring");
     wiring_ = token.text;
     if (token.word != "nvlink") no_argument(token);
-    if (token.word != "nvlink" && token.word != "nvswitch" && !token.value.empty()) fail(token, "takes no value");
+    if (token.word != "nvlink" && token.word != "nvswitch" && !token.value.empty())
+      fail(token, "takes no value");
     if (token.word == "nvswitch") {
       result_.wiring = Wiring::switched;
       if (!token.value.empty()) result_.group = count(token, max_devices);
@@ -191,7 +192,8 @@ class Parser {
     if (result_.group == 0) result_.group = result_.gpus;
     const bool spans = result_.wiring == Wiring::switched && result_.group > result_.gpus;
     if (result_.wiring != Wiring::pcie &&
-        (spans ? total % result_.group != 0 || result_.group % result_.gpus != 0 : result_.gpus % result_.group != 0))
+        (spans ? total % result_.group != 0 || result_.group % result_.gpus != 0
+               : result_.gpus % result_.group != 0))
       fail(wiring_token_, "groups of " + std::to_string(result_.group) + " do not divide " +
                               std::to_string(spans ? total : result_.gpus) + " devices");
   }
@@ -252,7 +254,8 @@ class Layout {
       NvlinkDomain domain;
       domain.switched = described_.wiring == Wiring::switched;
       for (int i = first; i < first + described_.group; ++i) {
-        cluster_.devices[static_cast<std::size_t>(i)].nvlink_domain = static_cast<int>(cluster_.domains.size());
+        cluster_.devices[static_cast<std::size_t>(i)].nvlink_domain =
+            static_cast<int>(cluster_.domains.size());
         domain.devices.push_back(i);
       }
       cluster_.domains.push_back(std::move(domain));

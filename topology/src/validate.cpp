@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/validate.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
 #include <utility>
-
-#include "usp/base/error.hpp"
 
 namespace usp {
 namespace {
@@ -33,16 +33,20 @@ class Checker {
     if (!holds) throw InvalidInput({file_, 0, pointer}, problem);
   }
   static std::string at(const char* list, std::size_t index, const char* key = nullptr) {
-    return "/" + std::string(list) + "/" + std::to_string(index) + (key == nullptr ? "" : "/" + std::string(key));
+    return "/" + std::string(list) + "/" + std::to_string(index) +
+           (key == nullptr ? "" : "/" + std::string(key));
   }
-  static bool inside(int index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+  static bool inside(int index, std::size_t size) {
+    return index >= 0 && static_cast<std::size_t>(index) < size;
+  }
 
   /// A value stands exactly where its provenance is not unknown; bandwidths and sizes are positive.
   void quantity(const Quantity& value, const std::string& pointer, double least = 1e-12) const {
     need(value.known() == (value.provenance != Provenance::unknown), pointer,
          "a value needs a provenance (measured, preset, guess), and unknown has no value");
     if (value.known())
-      need(std::isfinite(*value.value) && *value.value >= least, pointer, "the number is too small or not finite");
+      need(std::isfinite(*value.value) && *value.value >= least, pointer,
+           "the number is too small or not finite");
   }
 
   void specs() const {
@@ -55,9 +59,11 @@ class Checker {
       quantity(spec.memory_bytes, at("specs", i, "memory_bytes"));
       quantity(spec.memory_gb_s, at("specs", i, "memory_gb_s"));
     }
-    need(cluster_.spec_of_device.size() == cluster_.devices.size(), "/devices", "every device needs its spec");
+    need(cluster_.spec_of_device.size() == cluster_.devices.size(), "/devices",
+         "every device needs its spec");
     for (std::size_t i = 0; i < cluster_.spec_of_device.size(); ++i)
-      need(inside(cluster_.spec_of_device[i], cluster_.specs.size()), at("devices", i, "spec"), "no such spec");
+      need(inside(cluster_.spec_of_device[i], cluster_.specs.size()), at("devices", i, "spec"),
+           "no such spec");
   }
 
   void nodes() const {
@@ -108,10 +114,12 @@ class Checker {
       need(link.a < link.b, at("links", i), "a must be less than b");
       if (i > 0) {
         const Link& before = cluster_.links[i - 1];
-        need(std::pair(before.a, before.b) < std::pair(link.a, link.b), at("links", i), "not sorted by a and b");
+        need(std::pair(before.a, before.b) < std::pair(link.a, link.b), at("links", i),
+             "not sorted by a and b");
       }
       const bool peer = link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi;
-      need(link.lanes >= 0 && (peer || link.lanes == 0), at("links", i, "lanes"), "only NVLink and xGMI have lanes");
+      need(link.lanes >= 0 && (peer || link.lanes == 0), at("links", i, "lanes"),
+           "only NVLink and xGMI have lanes");
       const bool one_host = cluster_.devices[static_cast<std::size_t>(link.a)].node ==
                             cluster_.devices[static_cast<std::size_t>(link.b)].node;
       need(peer || one_host, at("links", i, "kind"), "a PCIe path cannot join two hosts");
@@ -136,7 +144,8 @@ class Checker {
     }
     const auto named = std::count_if(cluster_.devices.begin(), cluster_.devices.end(),
                                      [](const Device& device) { return device.nvlink_domain >= 0; });
-    need(members == static_cast<std::size_t>(named), "/domains", "a device names a domain that does not list it");
+    need(members == static_cast<std::size_t>(named), "/domains",
+         "a device names a domain that does not list it");
   }
 
   void fabric() const {
@@ -145,8 +154,8 @@ class Checker {
     std::set<int> seen;
     for (std::size_t i = 0; i < cluster_.fabric.leaves.size(); ++i)
       for (int node : cluster_.fabric.leaves[i])
-        need(inside(node, cluster_.nodes.size()) && seen.insert(node).second, "/fabric/leaves/" + std::to_string(i),
-             "must name nodes, each under one leaf");
+        need(inside(node, cluster_.nodes.size()) && seen.insert(node).second,
+             "/fabric/leaves/" + std::to_string(i), "must name nodes, each under one leaf");
     need(seen.empty() || seen.size() == cluster_.nodes.size(), "/fabric/leaves", "every node needs its leaf");
   }
 
@@ -157,7 +166,8 @@ class Checker {
            "needs the name of a collective and its number of ranks");
       double last = -1;
       for (const CurvePoint& point : curve.points) {
-        need(point.bytes > last && std::isfinite(point.bytes) && std::isfinite(point.time_s) && point.time_s > 0,
+        need(point.bytes > last && std::isfinite(point.bytes) && std::isfinite(point.time_s) &&
+                 point.time_s > 0,
              at("curves", i, "points"), "sizes must ascend and times be positive");
         last = point.bytes;
       }
@@ -170,7 +180,9 @@ class Checker {
 
 }  // namespace
 
-void validate(const Cluster& cluster, const std::string& file) { Checker(cluster, file).run(); }
+void validate(const Cluster& cluster, const std::string& file) {
+  Checker(cluster, file).run();
+}
 
 std::vector<std::vector<int>> islands(const Cluster& cluster) {
   std::vector<int> root(cluster.devices.size());

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/topology/cluster.hpp"
+
 #include <string>
 #include <vector>
 
-#include "usp/topology/cluster.hpp"
-
 namespace usp {
 
-/// Reads a cluster file (schema: configs/schema/cluster.v1.schema.json), in full or as a `synthetic` description
-/// with the sources of its values. Throws InvalidInput for anything unknown or inconsistent.
+/// Reads a cluster file (schema: configs/schema/cluster.v1.schema.json), in full or as a `synthetic`
+/// description with the sources of its values. Throws InvalidInput for anything unknown or inconsistent.
 [[nodiscard]] Cluster read_cluster_json(const std::string& text, const std::string& file);
 
 /// The cluster in full; reading it back gives an equal value.

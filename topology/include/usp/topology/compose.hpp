@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/topology/cluster.hpp"
+
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "usp/topology/cluster.hpp"
 
 namespace usp {
 
@@ -28,8 +28,8 @@ struct ClusterRequest {
   std::vector<int> devices;                ///< visible devices of every host, in this order; empty: all
 };
 
-/// Reads the source and applies the rest in this order: visible devices, card, hosts, NICs, fabric, Slurm, curves.
-/// The result is valid. Throws InvalidInput or UsageError.
+/// Reads the source and applies the rest in this order: visible devices, card, hosts, NICs, fabric, Slurm,
+/// curves. The result is valid. Throws InvalidInput or UsageError.
 [[nodiscard]] Cluster compose(const ClusterRequest& request);
 
 /// Format of a text by its content; throws InvalidInput that says what was tried.

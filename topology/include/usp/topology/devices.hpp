@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/topology/cluster.hpp"
+
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "usp/topology/cluster.hpp"
 
 namespace usp {
 
@@ -17,9 +17,9 @@ struct DevicePreset {
   int lanes = 0;                     ///< peer links per device; 0: none
   Quantity lane_gb_s;                ///< one peer link, one direction
   Quantity pcie_gb_s;                ///< the card's slot, one direction
-  Quantity numa_gb_s;                ///< between the NUMA nodes of a host of its generation, one direction (a guess)
-  std::string calibration;           ///< name of the calibration that fits it best; empty: none
-  std::string note;                  ///< why a calibration is borrowed, or what to mind; may be empty
+  Quantity numa_gb_s;       ///< between the NUMA nodes of a host of its generation, one direction (a guess)
+  std::string calibration;  ///< name of the calibration that fits it best; empty: none
+  std::string note;         ///< why a calibration is borrowed, or what to mind; may be empty
 };
 
 /// All of them, in the order of the file.
@@ -29,8 +29,9 @@ struct DevicePreset {
 /// @param flag what named it, for the message. Throws UsageError that lists the known names.
 [[nodiscard]] const DevicePreset& find_device(const std::string& name, const std::string& flag);
 
-/// Names the card of all devices of `cluster`: sets specs, and the bandwidth of every link, domain and slot that
-/// follows from the card. Throws InvalidInput when the links cannot be this card's (more NVLinks than it has).
+/// Names the card of all devices of `cluster`: sets specs, and the bandwidth of every link, domain and slot
+/// that follows from the card. Throws InvalidInput when the links cannot be this card's (more NVLinks than it
+/// has).
 void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file);
 
 }  // namespace usp

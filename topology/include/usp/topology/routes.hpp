@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/topology/cluster.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "usp/topology/cluster.hpp"
-
 namespace usp {
 
 /// Something that transfers share. All are one direction.
 enum class ResourceKind {
-  nvlink_out,   ///< a device's port into its NVLink switch
+  nvlink_out,  ///< a device's port into its NVLink switch
   nvlink_in,
   nvlink_pair,  ///< the direct links from one device to another
   slot_up,      ///< a device's PCIe slot, device to host
   slot_down,
-  numa,         ///< from one NUMA node of a host to another
+  numa,  ///< from one NUMA node of a host to another
   nic_out,
   nic_in,
-  leaf_up,      ///< a leaf switch's uplinks, or a rail's on a rail-optimised fabric
+  leaf_up,  ///< a leaf switch's uplinks, or a rail's on a rail-optimised fabric
   leaf_down,
 };
 
@@ -46,8 +46,8 @@ struct TransferLoad {
   double bytes = 0;
 };
 
-/// The shared resources of a cluster and the route between any two of its devices, prepared so that a route is a few
-/// table look-ups. Immutable, independent of the cluster it was made from.
+/// The shared resources of a cluster and the route between any two of its devices, prepared so that a route
+/// is a few table look-ups. Immutable, independent of the cluster it was made from.
 class LinkTable {
  public:
   explicit LinkTable(const Cluster& cluster);
@@ -56,8 +56,8 @@ class LinkTable {
   [[nodiscard]] int devices() const { return static_cast<int>(ports_.size()); }
   [[nodiscard]] PathKind path(int source, int destination) const;
 
-  /// Calls `hop(resource, share)` for every resource on the way; allocates nothing. Throws MissingValue when there is
-  /// no known way (hosts without NICs).
+  /// Calls `hop(resource, share)` for every resource on the way; allocates nothing. Throws MissingValue when
+  /// there is no known way (hosts without NICs).
   template <class Hop>
   void visit(int source, int destination, Hop&& hop) const;
 
@@ -72,7 +72,9 @@ class LinkTable {
   [[nodiscard]] double busiest_s(std::span<const double> loads) const;
 
   /// Time of one message without its bytes: what the cluster says, else a guess from NCCL's own tables.
-  [[nodiscard]] const Quantity& latency(PathKind kind) const { return latency_[static_cast<std::size_t>(kind)]; }
+  [[nodiscard]] const Quantity& latency(PathKind kind) const {
+    return latency_[static_cast<std::size_t>(kind)];
+  }
 
  private:
   struct Ports {
@@ -127,12 +129,14 @@ class LinkTable {
   std::vector<NicPort> nics_;
   FabricKind fabric_ = FabricKind::unknown;
   int rails_ = 1;
-  std::vector<int> proxy_;                     // per device x rail: the NVLink neighbour on that rail, or -1
-  std::vector<int> leaf_up_, leaf_down_;       // per leaf, or per rail
+  std::vector<int> proxy_;                // per device x rail: the NVLink neighbour on that rail, or -1
+  std::vector<int> leaf_up_, leaf_down_;  // per leaf, or per rail
   std::vector<Quantity> latency_;
 };
 
-[[nodiscard]] inline LinkTable links_of(const Cluster& cluster) { return LinkTable(cluster); }
+[[nodiscard]] inline LinkTable links_of(const Cluster& cluster) {
+  return LinkTable(cluster);
+}
 
 /// The way from one device to another, for people and tests.
 [[nodiscard]] std::vector<RouteHop> route(const LinkTable& table, int source, int destination);
@@ -140,7 +144,8 @@ class LinkTable {
 /// Bytes on every resource while all of `transfers` fly.
 [[nodiscard]] std::vector<double> loads(const LinkTable& table, std::span<const TransferLoad> transfers);
 
-// ---- the hot path, inline -------------------------------------------------------------------------------------
+// ---- the hot path, inline
+// -------------------------------------------------------------------------------------
 
 template <class Hop>
 bool LinkTable::visit_nvlink(const Ports& from, const Ports& to, Hop&& hop) const {
@@ -163,7 +168,8 @@ void LinkTable::visit_nics(const Ports& ports, bool out, Hop&& hop) const {
   for (int i = ports.nic_begin; i < ports.nic_end; ++i) {
     const NicPort& nic = nics_[static_cast<std::size_t>(i)];
     if (nic.numa >= 0 && nic.numa != ports.numa)
-      hop(out ? numa_link(ports.node, ports.numa, nic.numa) : numa_link(ports.node, nic.numa, ports.numa), share);
+      hop(out ? numa_link(ports.node, ports.numa, nic.numa) : numa_link(ports.node, nic.numa, ports.numa),
+          share);
     hop(out ? nic.out : nic.in, share);
   }
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "usp/topology/cluster.hpp"
+
+#include <string>
 
 namespace usp {
 
 /// Reads the one-line form of a cluster, e.g. `node:4 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail`.
 ///
 ///   node:N               hosts, 1 when absent
-///   gpu:N  gpu:N(card)   devices per host; required. A card of `usp topo --list-devices`, aliases too (h100)
+///   gpu:N  gpu:N(card)   devices per host; required. A card of `usp topo --list`, aliases too (h100)
 ///   nic:N  nic:N(rate)   NICs per host, dealt to the devices in order; rate in bits (400G) or bytes (50GB/s)
 ///   numa:N               NUMA nodes per host; devices and NICs are dealt to them in blocks
 ///   nvswitch             one switched NVLink domain per host
-///   nvswitch:N           switched domains of N consecutive devices; they may span hosts (72 on an NVL72 rack)
-///   nvlink:N             islands of N devices, every pair joined by an equal share of the card's links
+///   nvswitch:N           switched domains of N consecutive devices; they may span hosts (72 on an NVL72
+///   rack) nvlink:N             islands of N devices, every pair joined by an equal share of the card's links
 ///   nvlink:N(L)          the same with L links per pair
 ///   pairs                nvlink:2 (bridges)
 ///   cubemesh             the hybrid cube mesh of eight V100 (DGX-1V)

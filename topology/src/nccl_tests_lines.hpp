@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/topology/nccl_tests.hpp"
+
+#include <string>
+#include <vector>
+
+/// Single lines of nccl-tests output. Not installed.
+namespace usp::nccl_tests {
+
+struct RankLine {
+  int rank = 0;
+  int group = 0;
+  std::string host;
+  std::string device;
+  long line = 0;
+};
+
+/// "Rank 0 Group 0 Pid 12 on host device 0 [0000:1b:00] NVIDIA H100"; Group, Pid and "on host" may be absent,
+/// and
+/// "(node 1)" may stand at the end instead.
+[[nodiscard]] RankLine read_rank_line(const std::string& file, long line,
+                                      const std::vector<std::string>& tokens);
+
+/// A finite number of at least zero; throws InvalidInput otherwise.
+[[nodiscard]] double number(const std::string& file, long line, const std::string& token);
+
+/// The table of measurements: remembers the header to read rows by it.
+class Table {
+ public:
+  explicit Table(std::string file) : file_(std::move(file)) {}
+  void read_places(long line, const std::vector<std::string>& tokens);  ///< "out-of-place  in-place"
+  void read_header(long line, const std::vector<std::string>& tokens);
+  void read_units(long line, const std::vector<std::string>& tokens);
+  /// `previous` is the row before, or null.
+  [[nodiscard]] NcclTestsRow read_row(long line, const std::vector<std::string>& tokens,
+                                      const NcclTestsRow* previous);
+
+ private:
+  enum class Check { none, wrong, error };
+  struct Side {
+    std::size_t first = 0;  // column of its time
+    Check check = Check::none;
+  };
+  [[noreturn]] void fail(long line, const std::string& token, const std::string& problem) const;
+  [[nodiscard]] std::optional<NcclTestsTiming> read_side(long line, const std::vector<std::string>& tokens,
+                                                         const Side& side, std::int64_t size_bytes) const;
+  void read_sides(long line, const std::vector<std::string>& tokens, std::size_t at);
+
+  std::string file_;
+  std::vector<std::string> columns_;
+  std::vector<Side> sides_;
+  bool in_place_only_ = false;
+  bool new_header_ = false;
+};
+
+}  // namespace usp::nccl_tests
