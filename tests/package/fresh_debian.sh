@@ -38,7 +38,7 @@ timed() {
 inside() {
   local network=$1 script
   shift
-  # shellcheck disable=SC2016  # expanded by the inner shell
+  # shellcheck disable=SC2016,SC2086,SC2317  # expanded by the inner shell; may be empty; called through timed
   script='mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
   unshare --mount $network bash -c "$script" "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
     ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
