@@ -35,10 +35,10 @@ timed() {
 
 # Runs a command in the new machine, with nothing of this one's environment but its proxy. A mount namespace of
 # its own takes /proc away again when the command ends.
+# shellcheck disable=SC2016,SC2086,SC2317  # expanded by the inner shell; may be empty; called through timed
 inside() {
   local network=$1 script
   shift
-  # shellcheck disable=SC2016,SC2086,SC2317  # expanded by the inner shell; may be empty; called through timed
   script='mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
   unshare --mount $network bash -c "$script" "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
     ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
@@ -64,5 +64,6 @@ done
 for command in "${commands[@]}"; do
   timed "$command, again, no network" inside --net ./usp.sh "$command" || failed=1
 done
-printf '\n%s\n' "$(git -C "$source_dir" log -1 --format='%h %s')" "${times[@]}" "kept: $root"
+echo
+printf '%s\n' "$(git -C "$source_dir" log -1 --format='%h %s')" "${times[@]}" "kept: $root"
 exit "$failed"
