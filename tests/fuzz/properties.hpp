@@ -8,9 +8,9 @@
 #include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/slurm.hpp"
 
-#include <cstdio>
-#include <cstdlib>
+#include <regex>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 /// What must hold for any input of a reader: a sound result or InvalidInput. Each function returns true for a
@@ -25,16 +25,10 @@ inline void require(bool holds, const char* what) {
 /// Lines that anybody would take for a device's row: GPU<number>, then a path token. Written apart from the
 /// reader.
 inline std::size_t row_like_lines(const std::string& text) {
-  std::string clean;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\x1b' && i + 1 < text.size() && text[i + 1] == '[') {
-      i += 2;
-      while (i < text.size() && text[i] >= 0x20 && text[i] <= 0x3f) ++i;
-      if (i < text.size() && text[i] == '\n') clean += '\n';
-      continue;
-    }
-    clean += text[i];
-  }
+  static const std::regex escape("\x1b\\[[ -?]*[^\n]?|\\[[0-9;]+m");
+  static const std::regex no_break_space("\xc2\xa0");
+  std::string clean = std::regex_replace(text, escape, "");
+  clean = std::regex_replace(clean, no_break_space, " ");
   const std::set<std::string> paths{"X", "PIX", "PXB", "PHB", "NODE", "SYS"};
   std::size_t count = 0;
   for (const std::string& line : split_lines(clean)) {
