@@ -53,7 +53,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "usp " + std::string(usp::version));
   app.require_subcommand(1);
   usp::cli::Invocation invocation;
-  // usp::cli::register_*(app, invocation), in the order --help lists them.
+  // In the order --help lists them.
+  usp::cli::register_topo(app, invocation);
+  usp::cli::register_model(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version

@@ -15,21 +15,64 @@ if(USP_SANITIZE)
   target_link_options(usp_build_flags INTERFACE -fsanitize=${USP_SANITIZE})
 endif()
 
-# usp_add_library(<name> SOURCES ... [PUBLIC libs...] [PRIVATE libs...] [INCLUDES dirs...])
+# Packages that a consumer of the static libraries must find, filled by usp_add_library.
+define_property(GLOBAL PROPERTY USP_CONSUMER_PACKAGES BRIEF_DOCS "find_dependency of uspConfig.cmake")
+
+# Links a private library. One that is only headers stays out of the export: a consumer never needs it.
+function(usp_link_private target library)
+  get_target_property(imported ${library} IMPORTED)
+  get_target_property(type ${library} TYPE)
+  get_target_property(links ${library} INTERFACE_LINK_LIBRARIES)
+  if(imported AND type STREQUAL "INTERFACE_LIBRARY" AND NOT links)
+    target_include_directories(${target} SYSTEM
+                               PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_COMPILE_DEFINITIONS>)
+  else()
+    target_link_libraries(${target} PRIVATE ${library})
+    usp_need_package(${library})
+  endif()
+endfunction()
+
+# Notes that consumers need the package of an imported target such as EXPAT::EXPAT.
+function(usp_need_package library)
+  if(library MATCHES "^([A-Za-z0-9_]+)::" AND NOT CMAKE_MATCH_1 STREQUAL "usp")
+    set_property(GLOBAL APPEND PROPERTY USP_CONSUMER_PACKAGES ${CMAKE_MATCH_1})
+  endif()
+endfunction()
+
+# usp_add_library(<name> SOURCES ... [PUBLIC libs...] [PRIVATE libs...])
 # makes the target usp_<name> with the alias usp::<name>; its headers are those below <dir>/include.
 function(usp_add_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(usp_${name} ${arg_SOURCES})
-  add_library(usp::${name} ALIAS usp_${name})
+  set(target usp_${name})
+  add_library(${target} ${arg_SOURCES})
+  add_library(usp::${name} ALIAS ${target})
   target_include_directories(
-    usp_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
-                       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_compile_features(usp_${name} PUBLIC cxx_std_20)
-  target_link_libraries(usp_${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:usp_build_flags> ${arg_PRIVATE})
-  set_target_properties(usp_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
-  install(TARGETS usp_${name} EXPORT usp-targets)
+    ${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
+                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  # The flags are copied, not linked: a static library's private links would be part of the export.
+  target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:usp_build_flags,INTERFACE_COMPILE_OPTIONS>)
+  target_link_libraries(${target} PUBLIC ${arg_PUBLIC})
+  foreach(library IN LISTS arg_PUBLIC)
+    usp_need_package(${library})
+  endforeach()
+  foreach(library IN LISTS arg_PRIVATE)
+    usp_link_private(${target} ${library})
+  endforeach()
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  usp_export_library(${target})
+endfunction()
+
+# Puts a library with its headers (below <dir>/include) into the package.
+function(usp_export_library target)
+  get_target_property(name ${target} EXPORT_NAME)
+  set_property(GLOBAL APPEND PROPERTY USP_COMPONENTS ${name})
+  install(TARGETS ${target} EXPORT usp-targets)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)
-    install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+    # usp/base/json.hpp serves the project's own .cpp files; without it consumers need no nlohmann/json.
+    install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+            FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN json.hpp EXCLUDE)
   endif()
 endfunction()
 

@@ -3,7 +3,7 @@
 // on a machine with clang is kept from coming back here, in seconds and with any compiler.
 #include "mutation.hpp"
 
-#include "properties.hpp"
+#include "properties_json.hpp"
 
 #include <gtest/gtest.h>
 
@@ -25,13 +25,27 @@ const std::string slurm_file =
     "# comment\nSwitchName=s0 Nodes=cfc[01-16],a[1-3,7]\nSwitchName=s1 Nodes=b[01-02] LinkSpeed=100\n"
     "SwitchName=s2 \\\n  Nodes=r[1-2]n[0-3]\nSwitchName=core Switches=s[0-2]\n";
 
-std::vector<std::string> files_of(const std::string& folder) {
+std::vector<std::string> files_below(const std::string& folder) {
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(USP_TEST_DATA) + "/" + folder))
-    paths.push_back(entry.path().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() != ".gitkeep" && entry.path().filename() != ".gitkeep")
+      paths.push_back(entry.path().string());
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> texts;
   for (const auto& path : paths) texts.push_back(read_file(path));
+  return texts;
+}
+
+std::vector<std::string> files_of(const std::string& folder) {
+  return files_below(std::string(USP_TEST_DATA) + "/" + folder);
+}
+
+/// The shipped clusters, and two in full as the reader of another format gives them.
+std::vector<std::string> cluster_files() {
+  std::vector<std::string> texts = files_below(std::string(USP_CONFIGS) + "/clusters");
+  for (const char* name : {"/topo/05_azure_nc96_a100_pairs_4numa.txt", "/topo/20_ansi_underlined_header.txt"})
+    texts.push_back(
+        write_cluster_json(read_nvidia_smi_topo(read_file(USP_TEST_DATA + std::string(name)), name)));
   return texts;
 }
 
@@ -68,6 +82,14 @@ TEST(Mutation, NcclTests) {
 }
 TEST(Mutation, Slurm) {
   mutate_all({"slurm", slurm, 1}, {slurm_file}, 5000);
+}
+
+TEST(Mutation, ClusterJson) {
+  const auto texts = cluster_files();
+  mutate_all({"clusters", cluster_json, texts.size()}, texts, 200);
+}
+TEST(Mutation, ModelConfig) {
+  mutate_all({"hf_config", model_config, 17}, files_of("hf_config"), 200);
 }
 
 /// A damaged device row must never vanish: the property counts rows by itself and is seen to fail without

@@ -19,9 +19,7 @@ std::vector<std::string> preset_names(const std::string& kind) {
   return names;
 }
 
-NamedText file_or_preset(const std::string& kind, const std::string& name) {
-  std::error_code ignored;
-  if (name == "-" || std::filesystem::exists(name, ignored)) return {name, read_file(name)};
+NamedText shipped_preset(const std::string& kind, const std::string& name) {
   for (const auto& file : embedded::all())
     if (file.path == kind + "/" + name + ".json") return {"preset:" + name, std::string(file.text)};
   const std::vector<std::string> names = preset_names(kind);
@@ -29,6 +27,12 @@ NamedText file_or_preset(const std::string& kind, const std::string& name) {
   throw InvalidInput({name, 0, ""}, "no such file, and no preset of that name; " +
                                         (near.empty() ? "the presets are " + join(names, ", ")
                                                       : "did you mean '" + near + "'?"));
+}
+
+NamedText file_or_preset(const std::string& kind, const std::string& name) {
+  std::error_code ignored;
+  if (name == "-" || std::filesystem::exists(name, ignored)) return {name, read_file(name)};
+  return shipped_preset(kind, name);
 }
 
 }  // namespace usp

@@ -29,6 +29,7 @@ struct DeviceSpec {
   Quantity fp8_tflops;
   Quantity memory_bytes;
   Quantity memory_gb_s;
+  std::optional<bool> pcie_p2p;  ///< peers copy over PCIe without a bounce through host memory
 };
 
 struct Device {
@@ -84,6 +85,21 @@ struct Node {
   int numa_count = 0;          ///< 0: unknown
   Quantity host_memory_bytes;
   Quantity pcie_gb_s;          ///< one direction, per device slot
+  Quantity numa_gb_s;          ///< one direction, between two NUMA nodes
+};
+
+struct CurvePoint {
+  double bytes = 0;  ///< message size as nccl-tests prints it (total per rank)
+  double time_s = 0;
+};
+
+/// Times of one collective over message size, as somebody measured them on this cluster.
+struct MeasuredCurve {
+  std::string collective;  ///< as nccl-tests names it: "alltoall", "all_gather", "sendrecv", ...
+  int ranks = 0;
+  int hosts = 0;
+  std::string source;
+  std::vector<CurvePoint> points;  ///< ascending bytes
 };
 
 /// Machines as facts: what there is and how well it is known. Decides nothing.
@@ -97,6 +113,7 @@ struct Cluster {
   std::vector<Node> nodes;
   std::vector<Nic> nics;
   Fabric fabric;
+  std::vector<MeasuredCurve> curves; ///< measured on this cluster; they win over the calibration's
   std::string calibration;           ///< name of the calibration its curves come from; empty: none
   std::vector<std::string> notes;    ///< what a reader derived or could not know, one sentence each
 };

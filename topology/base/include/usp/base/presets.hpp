@@ -14,6 +14,9 @@ struct NamedText {
 /// Names of the shipped files of one kind ("clusters", "models", "calibrations", "schema"), without ".json".
 [[nodiscard]] std::vector<std::string> preset_names(const std::string& kind);
 
+/// The shipped file of that kind and name. Throws InvalidInput when there is none.
+[[nodiscard]] NamedText shipped_preset(const std::string& kind, const std::string& name);
+
 /// The text of a file, of stdin ("-"), or of the preset with that name; a file of the same name wins.
 /// Throws InvalidInput that lists near names when there is neither.
 [[nodiscard]] NamedText file_or_preset(const std::string& kind, const std::string& name);

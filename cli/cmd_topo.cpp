@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <iostream>
+#include <map>
+
+#include "cluster_flags.hpp"
+#include "usp/base/json.hpp"
+#include "usp/base/presets.hpp"
+#include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/topology/cluster_io.hpp"
+#include "usp/topology/devices.hpp"
+#include "usp/topology/validate.hpp"
+
+namespace usp::cli {
+namespace {
+
+std::string shown(const Quantity& value, const char* unit, int digits = 0) {
+  if (!value.known()) return "unknown";
+  return format_fixed(*value.value, digits) + " " + unit + " (" + provenance_name(value.provenance) + ")";
+}
+
+Json quantity_json(const Quantity& value) {
+  return {{"value", json_or_null(value.value)},
+          {"provenance", provenance_name(value.provenance)},
+          {"source", value.source}};
+}
+
+Json string_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json topo_json(const Cluster& cluster) {
+  Json json = {{"format", "usp.topo"}, {"version", 1}, {"name", cluster.name}};
+  json["devices"] = Json::array();
+  for (const Device& device : cluster.devices) {
+    const DeviceSpec& spec = cluster.specs[static_cast<std::size_t>(cluster.spec_of_device[static_cast<std::size_t>(device.id)])];
+    json["devices"].push_back({{"id", device.id},
+                               {"name", string_or_null(spec.name)},
+                               {"numa", json_or_null(device.numa)},
+                               {"node", device.node},
+                               {"local", device.local},
+                               {"nics", device.nics},
+                               {"bf16_tflops", json_or_null(spec.bf16_tflops.value)},
+                               {"memory_bytes", json_or_null(spec.memory_bytes.value)}});
+  }
+  json["nics"] = Json::array();
+  for (const Nic& nic : cluster.nics)
+    json["nics"].push_back({{"id", nic.id},
+                            {"node", nic.node},
+                            {"name", string_or_null(nic.name)},
+                            {"numa", json_or_null(nic.numa)},
+                            {"gb_s", json_or_null(nic.gb_s.value)}});
+  json["links"] = Json::array();
+  for (const Link& link : cluster.links)
+    json["links"].push_back({{"a", link.a},
+                             {"b", link.b},
+                             {"kind", link_kind_name(link.kind)},
+                             {"lanes", link.lanes},
+                             {"gb_s", json_or_null(link.gb_s.value)}});
+  json["islands"] = islands(cluster);
+  json["nodes"] = Json::array();
+  for (const Node& node : cluster.nodes)
+    json["nodes"].push_back({{"id", node.id}, {"name", string_or_null(node.name)}, {"pcie_gb_s", json_or_null(node.pcie_gb_s.value)}});
+  json["fabric"] = {{"kind", fabric_kind_name(cluster.fabric.kind)},
+                    {"oversubscription", quantity_json(cluster.fabric.oversubscription)},
+                    {"leaves", cluster.fabric.leaves}};
+  json["calibration"] = string_or_null(cluster.calibration);
+  json["curves"] = cluster.curves.size();
+  json["notes"] = cluster.notes;
+  return json;
+}
+
+/// 0,1,2,5 as "0-2,5".
+std::string ranges(const std::vector<int>& ids) {
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    std::size_t end = i;
+    while (end + 1 < ids.size() && ids[end + 1] == ids[end] + 1) ++end;
+    text += (text.empty() ? "" : ",") + std::to_string(ids[i]) + (end > i ? "-" + std::to_string(ids[end]) : "");
+    i = end;
+  }
+  return text;
+}
+
+void print_devices(const Cluster& cluster) {
+  constexpr std::size_t most = 32;  // a rack is long enough to read
+  TextTable table;
+  for (const char* header : {"device", "host", "local", "NUMA", "island", "nearest NICs"}) table.column(header);
+  const auto groups = islands(cluster);
+  std::map<int, std::size_t> island;
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    for (int device : groups[i]) island[device] = i;
+  for (const Device& device : cluster.devices) {
+    if (static_cast<std::size_t>(device.id) >= most) break;
+    std::vector<std::string> names;
+    for (int id : device.nics) {
+      const Nic& nic = cluster.nics[static_cast<std::size_t>(id)];
+      names.push_back(nic.name.empty() ? "nic" + std::to_string(id) : nic.name);
+    }
+    table.row({std::to_string(device.id), std::to_string(device.node), std::to_string(device.local),
+               device.numa ? std::to_string(*device.numa) : "unknown", std::to_string(island[device.id]),
+               names.empty() ? "unknown" : join(names, " ")});
+  }
+  std::cout << "\n" << table.str();
+  if (cluster.devices.size() > most)
+    std::cout << "... and " << cluster.devices.size() - most << " more devices (--json lists all)\n";
+}
+
+void print_islands(const Cluster& cluster) {
+  const auto groups = islands(cluster);
+  std::cout << "\n" << groups.size() << (groups.size() == 1 ? " NVLink island" : " NVLink islands") << "\n";
+  for (std::size_t i = 0; i < groups.size() && i < 16; ++i) {
+    std::cout << "  " << i << ": devices " << ranges(groups[i]);
+    const int id = cluster.devices[static_cast<std::size_t>(groups[i].front())].nvlink_domain;
+    if (id < 0) {
+      std::cout << ", PCIe only";
+    } else {
+      const NvlinkDomain& domain = cluster.domains[static_cast<std::size_t>(id)];
+      std::cout << (domain.switched ? ", switched, " : ", direct links, ") << shown(domain.gb_s, "GB/s")
+                << " per device and direction";
+    }
+    std::cout << "\n";
+  }
+  if (groups.size() > 16) std::cout << "  ... and " << groups.size() - 16 << " more\n";
+  std::map<std::string, std::size_t> kinds;
+  for (const Link& link : cluster.links) {
+    std::string name = link_kind_name(link.kind);
+    if (link.lanes > 0) name += " x" + std::to_string(link.lanes);
+    ++kinds[name];
+  }
+  std::vector<std::string> parts;
+  for (const auto& [name, count] : kinds) parts.push_back(std::to_string(count) + " " + name);
+  if (!parts.empty()) std::cout << "  pairs: " << join(parts, ", ") << "\n";
+}
+
+/// What nobody can price yet, and the flag that supplies it.
+std::vector<std::string> unknowns(const Cluster& cluster) {
+  std::vector<std::string> result;
+  const bool named = !cluster.specs.empty() && !cluster.specs.front().name.empty();
+  if (cluster.devices.empty()) result.emplace_back("devices: the source names none; describe a host and add --slurm");
+  if (!cluster.devices.empty() && !named)
+    result.emplace_back("card, its peaks, memory and link bandwidth: name it with --device");
+  if (cluster.nodes.size() > 1 && cluster.nics.empty())
+    result.emplace_back("NICs: give them with --nic, e.g. --nic 8x400G");
+  for (const Nic& nic : cluster.nics)
+    if (!nic.gb_s.known()) {
+      result.emplace_back("rate of the NICs: give it with --nic, e.g. --nic 400G");
+      break;
+    }
+  if (cluster.nodes.size() > 1 && cluster.fabric.kind == FabricKind::unknown)
+    result.emplace_back("fabric between the hosts: give it with --fabric; until then only NICs limit traffic");
+  if (cluster.fabric.kind == FabricKind::fat_tree && !cluster.fabric.oversubscription.known())
+    result.emplace_back("uplinks of the leaf switches: give --oversubscription");
+  return result;
+}
+
+void print_text(const Cluster& cluster) {
+  std::cout << cluster.name << ": " << cluster.nodes.size() << (cluster.nodes.size() == 1 ? " host, " : " hosts, ")
+            << cluster.devices.size() << (cluster.devices.size() == 1 ? " device\n" : " devices\n");
+  for (const DeviceSpec& spec : cluster.specs) {
+    std::cout << "card " << (spec.name.empty() ? "unknown" : spec.name);
+    if (!spec.name.empty())
+      std::cout << ": bf16 " << shown(spec.bf16_tflops, "TFLOP/s") << ", memory "
+                << (spec.memory_bytes.known() ? format_bytes(*spec.memory_bytes.value) : "unknown") << ", "
+                << shown(spec.memory_gb_s, "GB/s");
+    std::cout << "\n";
+  }
+  if (!cluster.nodes.empty()) std::cout << "PCIe slot " << shown(cluster.nodes.front().pcie_gb_s, "GB/s") << "\n";
+  if (!cluster.nics.empty())
+    std::cout << cluster.nics.size() << " NICs, " << shown(cluster.nics.front().gb_s, "GB/s", 1) << " each\n";
+  std::cout << "fabric " << fabric_kind_name(cluster.fabric.kind);
+  if (cluster.fabric.oversubscription.known())
+    std::cout << ", oversubscription " << format_fixed(*cluster.fabric.oversubscription.value, 2);
+  if (!cluster.fabric.leaves.empty()) std::cout << ", " << cluster.fabric.leaves.size() << " leaf switches";
+  std::cout << "\ncalibration " << (cluster.calibration.empty() ? "none" : cluster.calibration) << "\n";
+  for (const MeasuredCurve& curve : cluster.curves)
+    std::cout << "measured " << curve.collective << " on " << curve.ranks << " ranks, " << curve.points.size()
+              << " sizes, " << curve.source << "\n";
+  if (!cluster.devices.empty()) {
+    print_islands(cluster);
+    print_devices(cluster);
+  }
+  const std::vector<std::string> missing = unknowns(cluster);
+  if (!missing.empty()) std::cout << "\nunknown\n";
+  for (const std::string& line : missing) std::cout << "  " << line << "\n";
+}
+
+void print_lists() {
+  std::cout << "cluster presets: " << join(preset_names("clusters"), ", ") << "\ncards:";
+  for (const DevicePreset& preset : device_presets()) {
+    std::cout << " " << preset.spec.name;
+    if (!preset.aliases.empty()) std::cout << " (" << join(preset.aliases, ", ") << ")";
+  }
+  std::cout << "\n";
+}
+
+}  // namespace
+
+void register_topo(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = add_verb(app, invocation, "topo", "Show a machine or cluster and write it as cluster JSON",
+                            "  usp topo dgx-h100\n"
+                            "  nvidia-smi topo -m | usp topo - --device h100-sxm\n"
+                            "  usp topo node.txt --device h100-sxm --nodes 4 --nic 8x400G --fabric rail -o cluster.json\n"
+                            "  usp topo 'node:2 nvswitch gpu:8(a100) nic:8(200G) fabric:fat_tree(2)' --json\n"
+                            "  usp topo --list");
+  auto flags = add_cluster_flags(*verb, "FILE");
+  auto output = std::make_shared<std::string>();
+  auto list = std::make_shared<bool>(false);
+  verb->add_option("-o,--output", *output, "write the cluster JSON here (- for stdout, instead of the text)");
+  verb->add_flag("--list", *list, "names of the shipped clusters and cards");
+  verb->get_option("FILE")->required(false);
+  verb->callback([&invocation, flags, output, list] {
+    invocation.action = [&invocation, flags, output, list] {
+      if (*list) {
+        print_lists();
+        return;
+      }
+      const Cluster cluster = load_cluster(*flags, invocation);
+      if (!output->empty()) write_file(*output, write_cluster_json(cluster));
+      if (*output == "-") return;
+      if (invocation.json)
+        std::cout << topo_json(cluster).dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+      else
+        print_text(cluster);
+    };
+  });
+}
+
+}  // namespace usp::cli

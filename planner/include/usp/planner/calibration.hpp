@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/comm_curve.hpp"
+#include "usp/planner/kernel_surface.hpp"
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+/// What a transfer beside an attention kernel adds to it: `share` of the shorter of the two times, between
+/// `low` and `high` in the measurements.
+struct Interference {
+  double share = 0;
+  double low = 0;
+  double high = 0;
+  std::string source;
+
+  [[nodiscard]] double added_seconds(double attention_s, double transfer_s) const {
+    return share * (attention_s < transfer_s ? attention_s : transfer_s);
+  }
+};
+
+struct CalibrationSource {
+  std::string what;  ///< "collectives", "attention"
+  std::string source;
+  std::string licence;
+  std::string version;
+  std::string note;
+};
+
+/// For the `calibration` object of every report.
+struct CalibrationSummary {
+  std::string name;  ///< "uncalibrated" when there is none
+  bool calibrated = false;
+  std::vector<std::string> sources;
+  double comm_error = 0;    ///< mean relative distance of measured rows from the monotone curves
+  double kernel_error = 0;  ///< mean relative error of the attention fit
+  std::vector<std::string> extrapolations;
+};
+
+/// Measured curves of one machine, or data-sheet rates in the same shape.
+struct Calibration {
+  std::string name;
+  bool calibrated = false;
+  std::string device;
+  CommCurves comm;
+  KernelSurface kernel;
+  std::array<Interference, 2> interference;  ///< index = Transport
+  std::vector<CalibrationSource> sources;
+
+  [[nodiscard]] const Interference& beside(Transport transport) const {
+    return interference[static_cast<std::size_t>(transport)];
+  }
+  /// @param extrapolation bits of the estimates that the report used
+  [[nodiscard]] CalibrationSummary summary(std::uint32_t extrapolation) const;
+};
+
+/// Reads a calibration file or shipped calibration (schema: configs/schema/calibration.v1.schema.json).
+/// Throws InvalidInput naming file and JSON pointer.
+[[nodiscard]] Calibration load_calibration(const std::string& name_or_file);
+[[nodiscard]] Calibration parse_calibration(const std::string& text, const std::string& file);
+
+struct DataSheet {
+  double bf16_tflops = 0;
+  double memory_gb_s = 0;
+  double link_gb_s = 0;     ///< one direction, per device
+  double alpha_s = 5e-6;    ///< one message on one host, order of magnitude
+  double efficiency = 0.5;  ///< constant share of the peak
+};
+
+/// Spec-sheet alpha-beta with constant efficiency; every estimate says "uncalibrated".
+[[nodiscard]] Calibration uncalibrated(const DataSheet& sheet);
+
+/// A share of the NIC line rate with the range in which it was seen.
+struct Efficiency {
+  double value = 0;
+  double low = 0;
+  double high = 0;
+  std::string source;
+
+  /// Band as in Estimate.
+  [[nodiscard]] double band() const;
+};
+
+/// All-to-all that crosses nodes: .24 to .74 of the ceiling by line rates (a cloud vendor's nccl-tests guide,
+/// two racks of GB300; NVIDIA's slides for 4 DGX-H100): uncertain by a factor of two to three, a measured
+/// input is due.
+[[nodiscard]] Efficiency inter_node_alltoall_efficiency();
+/// Ring collectives over NICs, by nodes and bytes (SimAI's efficiency table, 2 to 128 nodes, 16 MB to 1 GB).
+/// A single neighbour hop is the two-node row.
+[[nodiscard]] Efficiency inter_node_ring_efficiency(int nodes, double bytes);
+
+}  // namespace usp

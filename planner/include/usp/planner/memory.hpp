@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/model.hpp"
+#include "usp/planner/parameters.hpp"
+#include "usp/planner/workload.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+enum class MemoryKind {
+  parameters,
+  gradients,
+  optimizer,
+  gathered_layer,
+  activations,
+  live_layer,
+  attention_buffers,
+  kv_copies,
+  logits,
+  communicators,
+  reserve,
+};
+
+struct MemoryRow {
+  MemoryKind kind = MemoryKind::parameters;
+  std::string name;
+  std::int64_t bytes = 0;
+  std::string reason;  ///< one line: how the bytes come about
+};
+
+/// Bytes of one rank (the one of the pipeline stage that needs most). The rows sum to the totals exactly.
+struct MemoryTable {
+  std::vector<MemoryRow> rows;       ///< device memory
+  std::vector<MemoryRow> host_rows;  ///< host memory of the same rank
+  std::int64_t total_bytes = 0;
+  std::int64_t host_total_bytes = 0;
+  int stage = 0;  ///< pipeline stage the table is for
+
+  /// Sum of the device rows of one kind.
+  [[nodiscard]] std::int64_t bytes_of(MemoryKind kind) const;
+};
+
+/// Degrees of the mesh; the ranks of one replica's pipeline stage are tensor x ring x ulysses.
+struct MeshDegrees {
+  std::int64_t data = 1;
+  std::int64_t tensor = 1;
+  std::int64_t ring = 1;
+  std::int64_t ulysses = 1;
+  std::int64_t pipeline = 1;
+  std::int64_t expert = 1;  ///< taken from the data x ring x ulysses ranks
+
+  [[nodiscard]] std::int64_t sharding_ranks() const { return data * ring * ulysses; }
+};
+
+/// A buffer that the attention schedule needs, from its workspace.
+struct MemoryLine {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::string reason;
+};
+
+struct MemoryInput {
+  const Model* model = nullptr;
+  const ParameterCount* parameters = nullptr;  ///< count_parameters(*model)
+  const Workload* workload = nullptr;
+  MeshDegrees mesh;
+  std::int64_t local_tokens = 0;              ///< tokens on this rank in one microbatch (all its rows)
+  std::vector<MemoryLine> attention_buffers;  ///< of the exchange method
+  std::vector<MemoryLine> kv_copies;          ///< keys and values of others that this rank holds
+  std::int64_t communicator_bytes = 0;
+  double reserve_fraction = 0;        ///< of all other device rows: allocator fragmentation
+  std::int64_t loss_tile_tokens = 0;  ///< logits of so many tokens at a time; 0: of all
+  std::int64_t mlp_tile_tokens = 0;   ///< MLP of so many tokens at a time; 0: of all
+  std::int64_t gathered_layers = 2;   ///< ZeRO-3: layers whole at once (the running one and those prefetched)
+};
+
+/// Memory of one rank. Throws MissingValue when the model leaves unknown what a row needs (vocabulary, MLP),
+/// and InvalidInput when the degrees cannot split the model.
+///
+/// Tensor parallelism splits heads, MLP width, experts' width and vocabulary; inputs and residuals of a layer
+/// stay whole. Gradient-accumulation microbatches run one after the other unless there is a pipeline, whose
+/// first stage holds as many as there are stages.
+[[nodiscard]] MemoryTable memory_per_rank(const MemoryInput& input);
+
+/// Bytes that logits of some tokens take in training: in the model's type, an fp32 copy and its fp32
+/// gradient.
+struct LogitsBytes {
+  std::int64_t logits = 0;
+  std::int64_t fp32_copy = 0;
+  std::int64_t gradient = 0;
+  [[nodiscard]] std::int64_t total() const { return logits + fp32_copy + gradient; }
+};
+[[nodiscard]] LogitsBytes logits_bytes(std::int64_t tokens, std::int64_t vocab, const Workload& workload);
+
+/// Activations of one layer that its backward pass reads, in bytes for one token, split by what recompute
+/// drops. For flash attention with a gated MLP: e (4h + 2 Hq d + 2 Hkv d + 3f) + 4 Hq, e bytes per element.
+struct LayerActivations {
+  double checkpoint = 0;  ///< the layer's input
+  double attention = 0;   ///< q, k, v, output, lse; conv and gate inputs of a linear layer
+  double mlp_input = 0;   ///< the MLP's normalised input
+  double norms = 0;       ///< inputs of the norms
+  double mlp = 0;         ///< gate, up and their product; tokens routed to experts
+
+  [[nodiscard]] double total() const { return checkpoint + attention + mlp_input + norms + mlp; }
+};
+[[nodiscard]] LayerActivations layer_activations(const Model& model, int layer, Precision dtype,
+                                                 std::int64_t tensor);
+
+}  // namespace usp

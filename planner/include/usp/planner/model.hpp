@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+/// How a layer mixes tokens. The first three compute softmax attention and differ in what a query sees.
+enum class LayerMixer {
+  softmax,  ///< all earlier tokens (all tokens when not causal)
+  sliding,  ///< the `window` latest tokens
+  chunked,  ///< the tokens of its own chunk of `window` tokens
+  linear,   ///< a recurrent state instead of keys
+};
+
+/// Which linear attention: they differ in their projections, so in parameters and FLOPs.
+enum class LinearStyle {
+  gated_delta,  ///< gated delta rule (Qwen3-Next, Qwen3.5)
+  kda,          ///< Kimi delta attention
+  lightning,    ///< MiniMax lightning attention
+};
+
+/// Heads of a linear-attention layer; queries have as many heads as keys.
+struct LinearHeads {
+  LinearStyle style = LinearStyle::gated_delta;
+  std::int64_t key_heads = 0;
+  std::int64_t value_heads = 0;
+  std::int64_t key_dim = 0;      ///< per head
+  std::int64_t value_dim = 0;    ///< per head
+  std::int64_t conv_kernel = 0;  ///< width of the short causal convolution; 0: none
+};
+
+/// Layers that are alike. The softmax fields are 0 on linear layers, `linear` is empty on the others.
+struct LayerKind {
+  LayerMixer kind = LayerMixer::softmax;
+  std::vector<int> layers;  ///< 0-based, ascending
+  std::int64_t query_heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim_qk = 0;
+  std::int64_t head_dim_v = 0;
+  std::optional<std::int64_t> window;  ///< tokens; of sliding and chunked layers
+  std::optional<double> softcap;       ///< logits become softcap * tanh(logits / softcap)
+  bool sinks = false;                  ///< one learnt logit per head joins the softmax denominator
+  bool output_gate = false;            ///< the query projection makes a gate of its own size for the output
+  bool shared_kv = false;              ///< values are the keys: no value projection
+  std::optional<LinearHeads> linear;
+
+  [[nodiscard]] bool is_linear() const { return kind == LayerMixer::linear; }
+};
+
+/// Multi-head latent attention. The expanded heads are in LayerKind: head_dim_qk = nope + rope.
+struct MlaRanks {
+  std::optional<std::int64_t> q_lora_rank;  ///< empty: queries are projected directly
+  std::int64_t kv_lora_rank = 0;
+  std::int64_t nope_head_dim = 0;
+  std::int64_t rope_head_dim = 0;
+};
+
+struct MixtureOfExperts {
+  std::int64_t experts = 0;
+  std::int64_t experts_per_token = 0;
+  std::int64_t moe_intermediate = 0;     ///< width of one routed expert
+  std::int64_t shared_experts = 0;       ///< 0: none
+  std::int64_t shared_intermediate = 0;  ///< width of all shared experts together
+  bool shared_gate = false;              ///< a learnt scalar gate on the shared expert (Qwen2-MoE and after)
+  bool router_bias = false;              ///< one learnt or tuned bias per expert
+  std::vector<int> layers;               ///< 0-based; the other layers are dense
+};
+
+enum class QkNorm {
+  none,
+  per_head,    ///< one weight per head dimension, shared by the heads
+  projection,  ///< one weight per element of the whole projection
+};
+
+/// Details that only matter for counting parameters. Known by family; empty for an unknown one.
+struct ParameterDetails {
+  bool qkv_bias = false;
+  bool output_bias = false;
+  bool mlp_bias = false;
+  int norms_per_layer = 2;  ///< normalisations over the hidden size in one layer
+  int extra_norms = 1;      ///< outside the layers (the final one)
+  int norm_vectors = 1;     ///< 1: scale (RMSNorm); 2: scale and shift (LayerNorm); 0: none learnt
+  QkNorm qk_norm = QkNorm::none;
+  std::int64_t learnt_positions = 0;  ///< rows of a learnt position table
+};
+
+/// A decoder-only language model (of a multimodal model: its language part). Counts are 64-bit.
+struct Model {
+  std::string name;
+  std::string family;  ///< Hugging Face model_type
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::optional<std::int64_t> vocab;
+  std::optional<bool> tied_embeddings;
+  std::vector<LayerKind> kinds;                    ///< together they name every layer once
+  std::optional<std::int64_t> dense_intermediate;  ///< MLP width of the dense layers
+  std::optional<bool> gated_mlp;                   ///< gate, up and down (3 matrices) or up and down (2)
+  std::optional<MixtureOfExperts> moe;
+  std::optional<MlaRanks> mla;  ///< of the softmax layers
+  std::optional<ParameterDetails> details;
+  std::vector<std::string> derived;  ///< what the architecture's rules supplied, one sentence each
+  std::vector<std::string> notes;    ///< what the reader leaves out or wants known
+
+  /// Index into `kinds` of a layer. Throws InternalError when no kind names it.
+  [[nodiscard]] std::size_t kind_of(int layer) const;
+  /// Layers with softmax attention: full, sliding and chunked.
+  [[nodiscard]] std::int64_t attention_layers() const;
+  [[nodiscard]] bool is_moe_layer(int layer) const;
+};
+
+/// Ulysses degrees U that split every softmax layer evenly: Hq % U == 0 and (Hkv % U == 0 or U % Hkv == 0).
+/// Ascending; empty without softmax layers.
+[[nodiscard]] std::vector<std::int64_t> even_ulysses_degrees(const Model& model);
+
+/// Ulysses degrees that divide key heads and value heads of every linear layer; empty without linear layers.
+[[nodiscard]] std::vector<std::int64_t> even_ulysses_degrees_linear(const Model& model);
+
+[[nodiscard]] std::string_view mixer_name(LayerMixer mixer);  ///< "softmax", "sliding", "chunked", "linear"
+[[nodiscard]] std::string_view linear_style_name(LinearStyle style);
+
+}  // namespace usp

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// `usp score`: predictions against a table of measured distributed attention calls.
+namespace usp {
+
+/// One line of the table: one attention call on `world` = ring * ulysses ranks.
+struct ScoreRow {
+  enum class Direction { forward, backward, forward_backward };
+  enum class Layout { contiguous, zigzag, striped };
+  enum class Exchange { qkvpack, no_packed };  ///< q, k, v in one all-to-all, or in three
+  enum class Type { bf16, fp16 };
+
+  long line = 0;  ///< in the file, from 1
+  std::string machine;
+  int world = 0;
+  Direction direction = Direction::forward;
+  bool causal = true;
+  Type dtype = Type::bf16;
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;  ///< global tokens
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  int ring = 0;
+  int ulysses = 0;
+  Layout layout = Layout::contiguous;
+  Exchange exchange = Exchange::qkvpack;
+  std::optional<double> seconds;  ///< 1 / iters_per_s; empty: out of memory
+};
+
+/// Reads the CSV: comment lines (#) and blank lines are skipped, the header names the columns machine, world,
+/// direction, causal, dtype, batch, seq, heads, kv_heads, head_dim, ring, ulysses, layout, exchange,
+/// iters_per_s in any order. Throws InvalidInput with the line for anything else, for ring * ulysses !=
+/// world, and for a row given twice.
+[[nodiscard]] std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string& file);
+
+/// Predicted cost of a row; seconds, or any number that ranks rows alike (see ScoreMethod::gives_seconds).
+using ScoreFunction = std::function<double(const ScoreRow&)>;
+
+struct ScoreMethod {
+  std::string name;
+  ScoreFunction cost;
+  bool gives_seconds = true;  ///< false: a rule; no MAPE, and tau within groups only
+};
+
+/// Rules of thumb. Where no degree fits the node, the smallest one wins.
+[[nodiscard]] ScoreMethod most_ulysses_rule(int gpus_per_node);
+[[nodiscard]] ScoreMethod always_ring_rule();
+/// Fewest bytes sent per rank; `bytes` comes from the schedule.
+[[nodiscard]] ScoreMethod volume_rule(ScoreFunction bytes);
+[[nodiscard]] ScoreMethod spec_sheet_method(ScoreFunction seconds);
+
+/// How one method does on a set of groups. A group is all rows that differ in ring and ulysses only; it is
+/// ranked when two or more of its rows were measured.
+struct ScoreMetrics {
+  int ranked_groups = 0;
+  int top1 = 0;            ///< groups whose chosen row is the measured best
+  double mean_regret = 0;  ///< chosen measured time / best measured time - 1
+  double worst_regret = 0;
+  double tau_in_groups = 0;    ///< Kendall tau-b of cost against time, mean over ranked groups
+  std::optional<double> tau;   ///< over all scored rows at once
+  std::optional<double> mape;  ///< mean |cost / time - 1| over all scored rows
+  std::int64_t rows = 0;       ///< scored rows
+};
+
+/// Kendall's tau-b, ties counted; 0 when either side is constant or there are fewer than two values.
+[[nodiscard]] double kendall_tau_b(const std::vector<double>& x, const std::vector<double>& y);
+
+struct ScoreChoice {
+  long line = 0;
+  int ring = 0, ulysses = 0;
+  double seconds = 0;  ///< measured
+};
+
+struct ScoreGroup {
+  std::string label;
+  std::int64_t tokens = 0;
+  int out_of_memory = 0;
+  bool gated = false;
+  std::vector<const ScoreRow*> rows;  ///< measured ones, into ScoreReport::rows
+  ScoreChoice best;
+  std::vector<ScoreChoice> choice;        ///< per method
+  std::vector<double> regret;             ///< per method
+  std::vector<std::vector<double>> cost;  ///< per method, per row
+};
+
+struct ScoreReport {
+  std::vector<ScoreRow> rows;
+  std::vector<std::string> methods;
+  std::int64_t gate_tokens = 32768;  ///< groups of at least this many tokens are gated
+  std::int64_t out_of_memory = 0;
+  std::vector<ScoreGroup> groups;
+  std::vector<ScoreMetrics> gated;    ///< per method
+  std::vector<ScoreMetrics> shorter;  ///< per method, shown only
+
+  ScoreReport() = default;
+  ScoreReport(ScoreReport&&) = default;
+  ScoreReport& operator=(ScoreReport&&) = default;
+  ScoreReport(const ScoreReport&) = delete;  ///< groups point into rows
+  ScoreReport& operator=(const ScoreReport&) = delete;
+  ~ScoreReport() = default;
+};
+
+/// Among rows of equal least cost the slowest measured one counts as chosen: a method gets no credit for a
+/// coin toss.
+[[nodiscard]] ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& methods,
+                                std::int64_t gate_tokens = 32768);
+
+[[nodiscard]] std::string score_text(const ScoreReport& report);
+/// One JSON object, "version": 1.
+[[nodiscard]] std::string score_json(const ScoreReport& report);
+
+}  // namespace usp

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace usp {
+
+/// Type of weights and activations on the device.
+enum class Precision { bf16, fp16, fp32 };
+
+/// What of a layer's forward pass the backward pass computes again.
+enum class Recompute {
+  none,       ///< nothing: all inputs of matrix products are kept
+  selective,  ///< the MLP and the norms; attention's q, k, v, output and lse are kept
+  full,       ///< the whole layer, from its kept input (the checkpoint)
+  offload,    ///< as full, with the checkpoints in host memory
+};
+
+enum class Optimizer {
+  adamw,  ///< fp32 master weights and two fp32 moments: 12 bytes per parameter
+  sgd,    ///< fp32 master weights: 4 bytes per parameter
+};
+
+/// What is to be run in one step.
+struct Workload {
+  std::int64_t seq = 0;    ///< tokens of one sequence row
+  std::int64_t batch = 1;  ///< rows per data-parallel replica in one step, all microbatches together
+  Precision dtype = Precision::bf16;
+  bool causal = true;
+  std::vector<std::int64_t>
+      documents;         ///< lengths of the documents packed into a row, summing to seq; empty: one
+  bool training = true;  ///< false: forward only
+  Recompute recompute = Recompute::full;
+  int zero_stage = 3;  ///< 0..3, over data x sequence ranks
+  Optimizer optimizer = Optimizer::adamw;
+  bool fp32_gradients =
+      false;  ///< gradients are accumulated in fp32 (18 bytes per parameter with adamw, else 16)
+  std::int64_t microbatches = 1;  ///< batch rows are split into so many; divides batch
+  int pipeline = 1;               ///< pipeline stages
+  int expert = 1;                 ///< expert-parallel ranks, taken from the data x sequence ranks
+
+  [[nodiscard]] std::int64_t rows_per_microbatch() const { return batch / microbatches; }
+  [[nodiscard]] std::int64_t tokens() const { return seq * batch; }  ///< per data-parallel replica and step
+};
+
+[[nodiscard]] int bytes_of(Precision dtype);
+
+/// Throws UsageError when the fields contradict each other (document sum, ranges, divisibility).
+void check_workload(const Workload& workload);
+
+// Words of the command line. Each throws UsageError naming `flag` and the words it knows.
+[[nodiscard]] Precision parse_precision(std::string_view text, std::string_view flag);
+[[nodiscard]] Recompute parse_recompute(std::string_view text, std::string_view flag);
+[[nodiscard]] Optimizer parse_optimizer(std::string_view text, std::string_view flag);
+[[nodiscard]] int parse_zero_stage(std::string_view text, std::string_view flag);
+[[nodiscard]] std::string_view precision_name(Precision dtype);
+[[nodiscard]] std::string_view recompute_name(Recompute recompute);
+[[nodiscard]] std::string_view optimizer_name(Optimizer optimizer);
+
+/// "4096,8k,1000": lengths of documents in tokens. Throws UsageError naming `flag`.
+[[nodiscard]] std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag);
+
+/// One positive length per line; blank lines and lines that start with '#' are skipped. Throws InvalidInput
+/// with file and line.
+[[nodiscard]] std::vector<std::int64_t> read_document_lengths(const std::string& text,
+                                                              const std::string& file);
+
+/// Draws lengths with replacement until `tokens` are filled; the last document is cut. The same seed gives
+/// the same documents on every machine.
+[[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths,
+                                                       std::int64_t tokens, std::uint64_t seed);
+
+}  // namespace usp

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/mesh.hpp"
+#include "usp/schedule/types.hpp"
+
+#include <vector>
+
+namespace usp {
+
+/// Sizes of one attention call. Tokens are global; every batch row has the same documents.
+struct AttentionShape {
+  i64 batch = 1;
+  i64 q_tokens = 0;
+  i64 kv_tokens = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  DType dtype = DType::bf16;
+};
+
+/// A query at position x sees a key at position y of its document iff diff_min <= x - y <= diff_max.
+/// Causal: (0, unbounded); a window of W: (0, W - 1); everything: (-unbounded, unbounded).
+struct Band {
+  i64 diff_min = -unbounded;
+  i64 diff_max = unbounded;
+  friend bool operator==(Band a, Band b) { return a.diff_min == b.diff_min && a.diff_max == b.diff_max; }
+};
+
+/// The documents of one packed batch, in global token order. Document i owns query tokens [cu_q[i],
+/// cu_q[i+1]) and key tokens [cu_k[i], cu_k[i+1]); a query token t stands at position t + shift[i] on the
+/// scale of the key tokens (0 for self attention; aligns the two sides of cross attention).
+struct Documents {
+  std::vector<i64> cu_q;
+  std::vector<i64> cu_k;
+  std::vector<i64> shift;
+
+  /// One document over everything. A causal cross attention aligns the last query with the last key.
+  [[nodiscard]] static Documents single(i64 q_tokens, i64 kv_tokens, bool align_ends = false) {
+    return {{0, q_tokens}, {0, kv_tokens}, {align_ends ? kv_tokens - q_tokens : 0}};
+  }
+  /// Self attention over documents of the given cumulative lengths.
+  [[nodiscard]] static Documents packed(std::vector<i64> cu_seqlens) {
+    const std::size_t count = cu_seqlens.size() - 1;
+    return {cu_seqlens, cu_seqlens, std::vector<i64>(count, 0)};
+  }
+  [[nodiscard]] std::size_t count() const { return shift.size(); }
+};
+
+/// The recipe of one attention call on a mesh: everything `generate` needs to lay out its schedule, except
+/// the step's documents. Kilobytes for any number of ranks.
+struct AttentionPlan {
+  AttentionShape shape;
+  Mesh mesh;
+  Method method = Method::ring;
+  LayoutKind layout = LayoutKind::zigzag;
+  Band band;
+  DkvReturn dkv_return = DkvReturn::circulate;
+  int head_chunks = 1;
+  bool prune = false;               ///< send only KV rows that some receiver's mask can see
+  bool keep_entry = true;           ///< backward finds q, k, v in row layout as forward left them
+  bool sink = false;                ///< one learned logit per query head joins the softmax
+  std::vector<Range> replicated_q;  ///< tokens that every rank holds; ascending, disjoint
+  std::vector<Range> replicated_k;
+};
+
+}  // namespace usp

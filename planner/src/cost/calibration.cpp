@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/calibration.hpp"
+
+#include "usp/base/error.hpp"
+
+namespace usp {
+
+CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
+  CalibrationSummary summary;
+  summary.name = calibrated ? name : "uncalibrated";
+  summary.calibrated = calibrated;
+  for (const CalibrationSource& source : sources)
+    summary.sources.push_back(source.what + ": " + source.source + ", " + source.version + " (" +
+                              source.licence + ")");
+  summary.comm_error = comm.mean_error();
+  summary.kernel_error = kernel.mean_error();
+  summary.extrapolations = extrapolation_reasons(extrapolation);
+  return summary;
+}
+
+Calibration uncalibrated(const DataSheet& sheet) {
+  if (!(sheet.bf16_tflops > 0))
+    throw MissingValue({"data sheet", 0, ""}, "bf16 peak",
+                       "name the card with --device or give a calibration");
+  if (!(sheet.memory_gb_s > 0))
+    throw MissingValue({"data sheet", 0, ""}, "memory bandwidth",
+                       "name the card with --device or give a calibration");
+  if (!(sheet.link_gb_s > 0))
+    throw MissingValue({"data sheet", 0, ""}, "link bandwidth",
+                       "give it in the cluster file, or measured curves with --curves");
+  Calibration calibration;
+  calibration.name = "uncalibrated";
+  calibration.comm = CommCurves::alpha_beta(sheet.alpha_s, sheet.link_gb_s);
+  calibration.kernel = KernelSurface::constant(sheet.bf16_tflops, sheet.efficiency, sheet.memory_gb_s);
+  return calibration;
+}
+
+}  // namespace usp

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/json.hpp"
+#include "usp/base/presets.hpp"
+#include "usp/planner/calibration.hpp"
+
+#include <cmath>
+#include <set>
+
+namespace usp {
+namespace {
+
+const EnumNames<Collective> collective_names = {{"alltoall", Collective::alltoall},
+                                                {"all_gather", Collective::all_gather},
+                                                {"reduce_scatter", Collective::reduce_scatter},
+                                                {"all_reduce", Collective::all_reduce}};
+const EnumNames<Transport> transport_names = {{"copy_engine", Transport::copy_engine},
+                                              {"nccl", Transport::nccl}};
+constexpr double most = 1e15;
+constexpr double least = 1e-12;
+
+std::vector<CalibrationSource> read_sources(ObjectReader& top) {
+  std::vector<CalibrationSource> sources;
+  top.array("sources", [&](const Json& value, const std::string& pointer) {
+    ObjectReader reader(value, top.file(), pointer);
+    sources.push_back({reader.string("what"), reader.string("source"), reader.string("licence"),
+                       reader.string("version"), reader.maybe_string("note").value_or("")});
+    reader.finish();
+  });
+  return sources;
+}
+
+std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
+  std::vector<CollectiveRow> rows;
+  std::set<std::pair<Collective, int>> seen;
+  top.array("collectives", [&](const Json& value, const std::string& pointer) {
+    ObjectReader reader(value, top.file(), pointer);
+    const Collective operation = reader.enumeration("operation", collective_names);
+    const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
+    double bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
+    if (!seen.insert({operation, ranks}).second)
+      reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
+    const std::size_t before = rows.size();
+    reader.array("time_us", [&](const Json& time, const std::string& at) {
+      rows.push_back({operation, ranks, bytes, json_number(time, top.file(), at, least, most) * 1e-6});
+      bytes *= 2;
+    });
+    if (rows.size() - before < 2 || rows.size() - before > 40)
+      reader.fail("time_us", "a curve holds 2 to 40 times, one per doubling of first_bytes");
+    reader.finish();
+  });
+  return rows;
+}
+
+std::vector<HopRow> read_hops(ObjectReader& top) {
+  std::vector<HopRow> rows;
+  std::set<Transport> seen;
+  top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
+    ObjectReader reader(value, top.file(), pointer);
+    const Transport transport = reader.enumeration("transport", transport_names);
+    if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
+    static_cast<void>(reader.string("source"));
+    const std::size_t before = rows.size();
+    reader.array("points", [&](const Json& point, const std::string& at) {
+      ObjectReader p(point, top.file(), at);
+      const double bytes = p.number("bytes", 1, most);
+      rows.push_back({transport, bytes, bytes / (p.number("gb_s", least, most) * 1e9)});
+      p.finish();
+    });
+    if (rows.size() - before < 2) reader.fail("points", "two points or more make a curve");
+    for (std::size_t i = before + 1; i < rows.size(); ++i)
+      if (rows[i].bytes <= rows[i - 1].bytes || rows[i].seconds <= rows[i - 1].seconds)
+        reader.fail("points", "bytes and times must rise from point to point");
+    reader.finish();
+  });
+  return rows;
+}
+
+std::array<Interference, 2> read_interference(ObjectReader& top) {
+  std::array<Interference, 2> all;
+  std::set<Transport> seen;
+  top.array("interference", [&](const Json& value, const std::string& pointer) {
+    ObjectReader reader(value, top.file(), pointer);
+    const Transport transport = reader.enumeration("transport", transport_names);
+    if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
+    Interference& entry = all[static_cast<std::size_t>(transport)];
+    entry.share = reader.number("share", 0, 1);
+    entry.low = reader.number("low", 0, entry.share);
+    entry.high = reader.number("high", entry.share, 1);
+    entry.source = reader.string("source");
+    reader.finish();
+  });
+  if (seen.size() != transport_names.size())
+    top.fail("interference", "both transports, copy_engine and nccl, must be there");
+  return all;
+}
+
+KernelFit read_fit(ObjectReader reader) {
+  KernelFit fit;
+  fit.head_dim = static_cast<int>(reader.integer("head_dim", 1, 1024));
+  fit.launch_s = reader.number("launch_us", 0, 1e6) * 1e-6;
+  fit.peak_tflops = reader.number("peak_tflops", least, most);
+  fit.serial = reader.number("serial", 0, 100);
+  fit.extra_keys = reader.number("extra_keys", 0, 1e6);
+  fit.kv_gb_s = reader.number("kv_gb_s", least, most);
+  fit.rows = reader.integer("rows", 0, std::int64_t{1} << 40);
+  fit.mape = reader.number("mape", 0, 100);
+  fit.p90 = reader.number("p90", 0, 100);
+  fit.window_mape = reader.maybe_number("window_mape", 0, 100);
+  reader.finish();
+  return fit;
+}
+
+void read_family(ObjectReader reader, KernelData& data) {
+  data.family = reader.string("name");
+  data.full_gain = reader.number("full_gain", 0.1, 10);
+  data.full_extra_keys = reader.number("full_extra_keys", 0, 10);
+  data.softmax_fraction = reader.maybe_number("softmax_fraction", 0, 1).value_or(0);
+  static_cast<void>(reader.maybe_string("softmax_source"));
+  static_cast<void>(reader.string("source"));
+  reader.array("backward", [&](const Json& value, const std::string& pointer) {
+    ObjectReader entry(value, reader.file(), pointer);
+    data.backward.push_back({static_cast<int>(entry.integer("head_dim", 1, 1024)),
+                             entry.number("rate_ratio", 0.1, 10), entry.number("extra_keys", 0, 1e6)});
+    entry.finish();
+    if (data.backward.size() > 1 &&
+        data.backward[data.backward.size() - 2].head_dim >= data.backward.back().head_dim)
+      entry.fail("head_dim", "head dims must rise");
+  });
+  if (data.backward.empty()) reader.fail("backward", "at least one head dim is needed");
+  reader.finish();
+}
+
+void read_attention(ObjectReader reader, KernelData& data) {
+  data.tile_rows = static_cast<int>(reader.integer("tile_rows", 1, 4096));
+  std::vector<double> tokens;
+  reader.array("measured_tokens", [&](const Json& value, const std::string& pointer) {
+    tokens.push_back(
+        static_cast<double>(json_integer(value, reader.file(), pointer, 1, std::int64_t{1} << 40)));
+  });
+  if (tokens.size() != 2 || tokens[0] > tokens[1])
+    reader.fail("measured_tokens",
+                "the least and the most number of tokens measured, in this order, are needed");
+  data.least_tokens = tokens[0];
+  data.most_tokens = tokens[1];
+  reader.array("head_dims", [&](const Json& value, const std::string& pointer) {
+    data.fits.push_back(read_fit(ObjectReader(value, reader.file(), pointer)));
+    if (data.fits.size() > 1 && data.fits[data.fits.size() - 2].head_dim >= data.fits.back().head_dim)
+      reader.fail("head_dims", "head dims must rise");
+  });
+  if (data.fits.empty()) reader.fail("head_dims", "at least one head dim is needed");
+  read_family(reader.object("family"), data);
+  data.scaled_from = reader.maybe_string("scaled_from").value_or("");
+  static_cast<void>(reader.maybe_string("scaled_why"));
+  reader.finish();
+}
+
+}  // namespace
+
+Calibration parse_calibration(const std::string& text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  ObjectReader top(json, file, "");
+  static_cast<void>(top.integer("version", 1, 1));
+  Calibration calibration;
+  calibration.calibrated = true;
+  calibration.name = top.string("name");
+  calibration.sources = read_sources(top);
+  KernelData kernel;
+  double memory_gb_s = 0;
+  {
+    ObjectReader device = top.object("device");
+    calibration.device = device.string("name");
+    kernel.sm_count = static_cast<int>(device.integer("sm_count", 1, 100000));
+    static_cast<void>(device.number("bf16_tflops", least, most));
+    memory_gb_s = device.number("memory_gb_s", least, most);
+    static_cast<void>(device.string("source"));
+    device.finish();
+  }
+  Repeatability repeat;
+  {
+    ObjectReader reader = top.object("repeatability");
+    repeat.below_1mib = reader.number("below_1mib", 0, 10);
+    repeat.from_1mib = reader.number("from_1mib", 0, 10);
+    reader.finish();
+  }
+  {
+    ObjectReader reader = top.object("memory_efficiency");
+    kernel.memory_bytes_s = memory_gb_s * 1e9 * reader.number("value", 0.01, 1);
+    static_cast<void>(reader.string("source"));
+    reader.finish();
+  }
+  auto rows = read_collectives(top);
+  auto hops = read_hops(top);
+  calibration.interference = read_interference(top);
+  read_attention(top.object("attention"), kernel);
+  top.finish();
+  calibration.comm = CommCurves(std::move(rows), std::move(hops), repeat, calibration.name);
+  calibration.kernel = KernelSurface(std::move(kernel));
+  return calibration;
+}
+
+Calibration load_calibration(const std::string& name_or_file) {
+  const NamedText found = file_or_preset("calibrations", name_or_file);
+  return parse_calibration(found.text, found.name);
+}
+
+}  // namespace usp

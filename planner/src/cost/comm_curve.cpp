@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/comm_curve.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace usp {
+namespace {
+
+// Bands of what was not measured, as relative half widths added to the measured ones. A group size outside
+// the measured ones: the two trends one could follow (hold, or continue) differ by about this much on the
+// L40S.
+constexpr double group_above_band = 0.6;
+// Two-rank all-to-all against measured send/recv on H100: 0.89 to 1.44 of it at 64 to 512 MiB.
+constexpr double two_rank_band = 0.35;
+// A larger transfer than any measured one: NCCL's algorithm switches moved bus bandwidth by up to a quarter
+// within a factor of two (nccl issue 2169).
+constexpr double bytes_above_band = 0.25;
+constexpr double uncalibrated_band = 1.0;
+
+constexpr Collective all_operations[] = {Collective::alltoall, Collective::all_gather,
+                                         Collective::reduce_scatter, Collective::all_reduce};
+
+double bus_bandwidth(Collective operation, int ranks, double bytes, double seconds) {
+  return traffic_factor(operation, ranks) * bytes / seconds;
+}
+
+}  // namespace
+
+const char* name_of(Collective operation) {
+  static constexpr const char* names[] = {"alltoall", "all_gather", "reduce_scatter", "all_reduce"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+const char* name_of(Transport transport) {
+  return transport == Transport::nccl ? "nccl" : "copy_engine";
+}
+
+CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat,
+                       std::string source)
+    : rows_(std::move(rows)), hop_rows_(std::move(hops)), repeat_(repeat), source_(std::move(source)) {
+  const auto positive = [](double x) { return x > 0 && x < std::numeric_limits<double>::infinity(); };
+  for (const CollectiveRow& row : rows_)
+    if (row.ranks < 2 || !positive(row.bytes) || !positive(row.seconds))
+      throw InvalidInput(
+          {source_, 0, name_of(row.operation)},
+          "a measured collective needs two or more ranks, bytes above zero and a time above zero; "
+          "leave the row out or correct it");
+  for (const HopRow& row : hop_rows_)
+    if (!positive(row.bytes) || !positive(row.seconds))
+      throw InvalidInput(
+          {source_, 0, name_of(row.transport)},
+          "a measured transfer needs bytes and a time above zero; leave the row out or correct it");
+  fit_collectives();
+  fit_hops();
+}
+
+CommCurves CommCurves::alpha_beta(double alpha_s, double gb_s) {
+  std::vector<CollectiveRow> rows;
+  std::vector<HopRow> hops;
+  for (int octave = 9; octave <= 36; ++octave) {
+    const double bytes = std::ldexp(1.0, octave);
+    for (const Collective operation : all_operations)
+      for (int ranks = 2; ranks <= max_table_ranks; ++ranks)
+        rows.push_back(
+            {operation, ranks, bytes, alpha_s + traffic_factor(operation, ranks) * bytes / (gb_s * 1e9)});
+    for (const Transport transport : {Transport::copy_engine, Transport::nccl})
+      hops.push_back({transport, bytes, alpha_s + bytes / (gb_s * 1e9)});
+  }
+  CommCurves curves(std::move(rows), std::move(hops), {}, "data sheet");
+  curves.always_ = bits(Extrapolation::uncalibrated);
+  return curves;
+}
+
+CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
+  std::vector<CollectiveRow> merged = rows;
+  for (const CollectiveRow& old : rows_) {
+    const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
+      return row.operation == old.operation && row.ranks == old.ranks;
+    });
+    if (!replaced) merged.push_back(old);
+  }
+  // A hop measured elsewhere would contradict the user's own two-rank curve.
+  const bool own_pair = std::any_of(rows.begin(), rows.end(), [](const CollectiveRow& row) {
+    return row.operation == Collective::alltoall && row.ranks == 2;
+  });
+  CommCurves curves(std::move(merged), own_pair ? std::vector<HopRow>{} : hop_rows_, repeat_,
+                    source_.empty() ? source : source + ", else " + source_);
+  curves.always_ = rows.empty() ? always_ : 0;
+  return curves;
+}
+
+void CommCurves::fit_collectives() {
+  double sum = 0;
+  std::size_t count = 0;
+  std::map<std::pair<std::size_t, int>, std::vector<std::pair<double, double>>> series;
+  for (const CollectiveRow& row : rows_)
+    series[{static_cast<std::size_t>(row.operation), row.ranks}].emplace_back(row.bytes, row.seconds);
+  for (auto& [key, points] : series) {
+    Measured measured;
+    measured.table = TimeTable::through(points);
+    std::vector<double> errors;
+    measured.least_bytes = measured.most_bytes = points.front().first;
+    for (const auto& [bytes, seconds] : points) {
+      measured.least_bytes = std::min(measured.least_bytes, bytes);
+      measured.most_bytes = std::max(measured.most_bytes, bytes);
+      errors.push_back(std::abs(measured.table.at(bytes) / seconds - 1));
+      sum += errors.back();
+      worst_error_ = std::max(worst_error_, errors.back());
+      ++count;
+    }
+    std::sort(errors.begin(), errors.end());
+    measured.residual = errors[errors.size() * 9 / 10];
+    curves_[key.first].measured.emplace(key.second, std::move(measured));
+  }
+  mean_error_ = count > 0 ? sum / static_cast<double>(count) : 0;
+  for (const Collective operation : all_operations)
+    fill_groups(curves_[static_cast<std::size_t>(operation)], operation);
+}
+
+void CommCurves::fill_groups(Curve& curve, Collective operation) const {
+  if (curve.measured.empty()) return;
+  curve.groups.resize(max_table_ranks + 1);
+  for (int ranks = 2; ranks <= max_table_ranks; ++ranks) {
+    Group& group = curve.groups[static_cast<std::size_t>(ranks)];
+    const auto exact = curve.measured.find(ranks);
+    if (exact != curve.measured.end())
+      group = {exact->second.table, exact->second.most_bytes, exact->second.residual, 0};
+    else
+      group = between(curve, operation, ranks);
+  }
+}
+
+CommCurves::Group CommCurves::between(const Curve& curve, Collective operation, int ranks) const {
+  const auto above = curve.measured.upper_bound(ranks);
+  const bool inside = above != curve.measured.end() && above != curve.measured.begin();
+  // Two curves to draw a line through; a single one, or one below the least measured size, is held.
+  auto second = inside ? above : above == curve.measured.end() ? std::prev(above) : above;
+  auto first = second == curve.measured.begin() ? second : std::prev(second);
+  if (!inside && above != curve.measured.end()) first = second;
+  Group group;
+  group.most_bytes = std::min(first->second.most_bytes, second->second.most_bytes);
+  group.extrapolation = bits(Extrapolation::group_size);
+  std::array<double, TimeTable::nodes> seconds{};
+  double spread = 0;
+  for (int i = 0; i < TimeTable::nodes; ++i) {
+    const double bytes = TimeTable::node_bytes(i);
+    const double low = bus_bandwidth(operation, first->first, bytes, first->second.table.at(bytes));
+    const double high = bus_bandwidth(operation, second->first, bytes, second->second.table.at(bytes));
+    double rate = high;
+    if (first != second) {
+      double slope = std::log(high / low) / std::log(static_cast<double>(second->first) / first->first);
+      if (!inside) slope = std::min(slope, 0.0);
+      rate = high * std::pow(static_cast<double>(ranks) / second->first, slope);
+    }
+    spread = std::max(spread, std::abs(std::log(high / low)) / 4);
+    double& t = seconds[static_cast<std::size_t>(i)];
+    t = traffic_factor(operation, ranks) * bytes / rate;
+    if (i > 0) t = std::max(t, seconds[static_cast<std::size_t>(i - 1)]);
+  }
+  group.table = TimeTable(seconds);
+  group.band =
+      std::max(first->second.residual, second->second.residual) + (inside ? spread : group_above_band);
+  return group;
+}
+
+void CommCurves::fit_hops() {
+  const Curve& all = curve(Collective::alltoall);
+  const auto pair = all.measured.find(2);
+  for (const Transport transport : {Transport::copy_engine, Transport::nccl}) {
+    Hop& hop = hops_[static_cast<std::size_t>(transport)];
+    std::vector<std::pair<double, double>> points;
+    for (const HopRow& row : hop_rows_)
+      if (row.transport == transport) points.emplace_back(row.bytes, row.seconds);
+    std::sort(points.begin(), points.end());
+    hop.measured = points.size() > 1;
+    hop.known = hop.measured || pair != all.measured.end();
+    if (!hop.known) continue;
+    if (!hop.measured) points.clear();
+    hop.least_bytes = hop.measured ? points.front().first : pair->second.least_bytes / 2;
+    hop.most_bytes = hop.measured ? points.back().first : pair->second.most_bytes / 2;
+    const double limit = hop.measured ? hop.least_bytes / 2 : hop.most_bytes;
+    const bool line = transport == Transport::copy_engine || pair == all.measured.end();
+    double slope = 0, start = 0;
+    if (hop.measured && line) {
+      slope = (points[1].second - points[0].second) / (points[1].first - points[0].first);
+      start = std::max(0.0, points[0].second - slope * points[0].first);
+    }
+    for (double bytes = 256; bytes <= limit; bytes *= 2)
+      points.emplace_back(bytes,
+                          hop.measured && line ? start + slope * bytes : pair->second.table.at(2 * bytes));
+    hop.table = TimeTable::through(std::move(points));
+  }
+}
+
+Estimate CommCurves::time(Collective operation, int ranks, double bytes) const {
+  if (ranks <= 1) return {};
+  const Curve& of = curve(operation);
+  if (of.measured.empty())
+    throw MissingValue({source_, 0, name_of(operation)}, std::string("time of ") + name_of(operation),
+                       "give nccl-tests output of this operation with --curves, or name a calibration");
+  const auto ranks_index = static_cast<std::size_t>(std::min(ranks, max_table_ranks));
+  const Group& group = of.groups[ranks_index];
+  Estimate estimate{group.table.at(bytes), group.band + repeat_band(bytes), group.extrapolation | always_};
+  if (ranks > max_table_ranks) {
+    estimate.seconds *= traffic_factor(operation, ranks) / traffic_factor(operation, max_table_ranks);
+    if (always_ == 0) estimate.extrapolation |= bits(Extrapolation::group_size);
+  }
+  if (always_ != 0) {
+    estimate.band = uncalibrated_band;
+    estimate.extrapolation = always_;
+  } else if (bytes > group.most_bytes) {
+    estimate.band += bytes_above_band;
+    estimate.extrapolation |= bits(Extrapolation::bytes);
+  }
+  return estimate;
+}
+
+Estimate CommCurves::hop(Transport transport, double bytes) const {
+  const Hop& of = hop(transport);
+  if (!of.known)
+    throw MissingValue(
+        {source_, 0, name_of(transport)}, "time of a point-to-point transfer",
+        "give nccl-tests output of a two-rank all-to-all with --curves, or name a calibration");
+  Estimate estimate{of.table.at(bytes), repeat_band(bytes), always_};
+  if (always_ != 0) {
+    estimate.band = uncalibrated_band;
+    return estimate;
+  }
+  const bool from_pair = !of.measured || (transport == Transport::nccl && bytes < of.least_bytes);
+  if (from_pair) {
+    estimate.band += two_rank_band;
+    estimate.extrapolation |= bits(Extrapolation::two_rank);
+  }
+  if (bytes > of.most_bytes || (!from_pair && bytes < of.least_bytes)) {
+    estimate.band += bytes_above_band;
+    estimate.extrapolation |= bits(Extrapolation::bytes);
+  }
+  return estimate;
+}
+
+Estimate CommCurves::crowded_hop(int ranks, double bytes) const {
+  if (ranks <= 1) return {};
+  Estimate estimate = time(Collective::all_gather, ranks, ranks * bytes);
+  estimate.seconds /= ranks - 1;
+  return estimate;
+}
+
+std::vector<int> CommCurves::measured_ranks(Collective operation) const {
+  std::vector<int> ranks;
+  for (const auto& [count, measured] : curve(operation).measured) ranks.push_back(count);
+  return ranks;
+}
+
+}  // namespace usp

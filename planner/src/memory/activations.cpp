@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "states.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/planner/memory.hpp"
+
+namespace usp {
+namespace {
+
+double d(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// Inner width per token of all MLPs that one token runs through.
+double active_width(const Model& model, int layer) {
+  if (model.is_moe_layer(layer))
+    return d(model.moe->experts_per_token) * d(model.moe->moe_intermediate) +
+           (model.moe->shared_experts > 0 ? d(model.moe->shared_intermediate) : 0);
+  if (!model.dense_intermediate)
+    throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
+  return d(*model.dense_intermediate);
+}
+
+double attention_bytes(const Model& model, const LayerKind& kind, double element) {
+  if (const auto& l = kind.linear) {
+    const double keys = d(l->key_heads) * d(l->key_dim), values = d(l->value_heads) * d(l->value_dim);
+    // q, k and v before and after the short convolution, the output gate and the output; decay and beta in
+    // fp32.
+    const double mixed = 2 * keys + values;
+    return element * ((l->conv_kernel > 0 ? 2 : 1) * mixed + 2 * values) + 8 * d(l->value_heads);
+  }
+  const double q = d(kind.query_heads) * d(kind.head_dim_qk), out = d(kind.query_heads) * d(kind.head_dim_v);
+  const double kv = d(kind.kv_heads) * (d(kind.head_dim_qk) + d(kind.head_dim_v));
+  double latent = 0;
+  if (model.mla)
+    latent = d(model.mla->q_lora_rank.value_or(0)) + d(model.mla->kv_lora_rank + model.mla->rope_head_dim);
+  return element * (q + kv + out + (kind.output_gate ? 2 * out : 0) + latent) + 4 * d(kind.query_heads);
+}
+
+}  // namespace
+
+LayerActivations layer_activations(const Model& model, int layer, Precision dtype, std::int64_t tensor) {
+  if (!model.gated_mlp)
+    throw MissingValue({model.name, 0, "/model_type"}, "the number of MLP matrices",
+                       "use a known model_type");
+  const LayerKind& kind = model.kinds[model.kind_of(layer)];
+  const double element = usp::bytes_of(dtype), split = d(tensor), hidden = d(model.hidden);
+  LayerActivations a;
+  a.checkpoint = element * hidden;
+  a.attention = attention_bytes(model, kind, element) / split;
+  a.mlp_input = element * hidden;
+  a.norms = 2 * element * hidden;
+  a.mlp = element * active_width(model, layer) * (*model.gated_mlp ? 3 : 2) / split;
+  // Tokens are copied once per chosen expert on the way in, and their outputs are kept for the weighted sum.
+  if (model.is_moe_layer(layer)) a.mlp += 2 * element * hidden * d(model.moe->experts_per_token);
+  return a;
+}
+
+LogitsBytes logits_bytes(std::int64_t tokens, std::int64_t vocab, const Workload& workload) {
+  static_cast<void>(whole_bytes(16 * d(tokens) * d(vocab)));
+  const std::int64_t count = tokens * vocab;
+  LogitsBytes bytes{.logits = count * usp::bytes_of(workload.dtype)};
+  if (workload.training) bytes.fp32_copy = bytes.gradient = 4 * count;
+  return bytes;
+}
+
+}  // namespace usp

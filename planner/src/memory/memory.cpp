@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/memory.hpp"
+
+#include "states.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+double d(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+void check(const MemoryInput& in) {
+  expects(in.model != nullptr && in.parameters != nullptr && in.workload != nullptr,
+          "a memory input lacks its model");
+  const MeshDegrees& m = in.mesh;
+  const auto refuse = [&](const char* field, const std::string& why) {
+    throw InvalidInput({"mesh", 0, field}, why);
+  };
+  for (const auto degree : {m.data, m.tensor, m.ring, m.ulysses, m.pipeline, m.expert})
+    if (degree < 1) refuse("degrees", "a degree is at least 1");
+  if (m.pipeline > in.model->layers) refuse("pipeline", "more stages than layers");
+  if (m.sharding_ranks() % m.expert != 0)
+    refuse("expert", std::to_string(m.expert) + " expert ranks do not divide the " +
+                         std::to_string(m.sharding_ranks()) + " data x sequence ranks they are taken from");
+  if (in.model->moe && in.model->moe->experts % m.expert != 0)
+    refuse("expert", std::to_string(in.model->moe->experts) + " experts do not divide over " +
+                         std::to_string(m.expert) + " ranks");
+  if (!in.model->moe && m.expert > 1) refuse("expert", "the model has no experts to split");
+  if (in.local_tokens < 0 || in.reserve_fraction < 0 || in.loss_tile_tokens < 0 || in.mlp_tile_tokens < 0 ||
+      in.gathered_layers < 0 || in.communicator_bytes < 0)
+    refuse("sizes", "a size is not negative");
+}
+
+/// Activations of the stage, in bytes, by where they lie.
+struct StageActivations {
+  double saved = 0;  ///< kept on the device for the backward pass
+  double host = 0;   ///< checkpoints in host memory
+  double live = 0;   ///< largest layer that is being computed, beyond what is saved of it
+  std::int64_t in_flight = 1;
+};
+
+double tile(std::int64_t tokens, std::int64_t limit) {
+  return d(limit > 0 ? std::min(tokens, limit) : tokens);
+}
+
+StageActivations stage_activations(const MemoryInput& in, int stage) {
+  const Workload& w = *in.workload;
+  const StageLayers range = stage_layers(in, stage);
+  const double tokens = d(in.local_tokens), mlp_tokens = tile(in.local_tokens, in.mlp_tile_tokens);
+  const bool tiled = mlp_tokens < tokens;
+  StageActivations sum;
+  sum.in_flight = std::min<std::int64_t>(in.mesh.pipeline - stage, w.microbatches);
+  double checkpoint = 0;
+  for (int i = range.first; i < range.last; ++i) {
+    const LayerActivations a = layer_activations(*in.model, i, w.dtype, in.mesh.tensor);
+    const double rest = tokens * (a.attention + a.mlp_input + a.norms), mlp = mlp_tokens * a.mlp;
+    // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
+    const double gradients = w.training ? 2 * tokens * a.checkpoint + mlp : 0;
+    double kept = 0, live = gradients;
+    checkpoint = tokens * a.checkpoint;
+    if (!w.training) {
+      live += checkpoint + rest + mlp;
+    } else if (w.recompute == Recompute::none) {
+      kept = checkpoint + rest + (tiled ? 0 : mlp);  // a tiled MLP computes its tiles again
+      live += tiled ? mlp : 0;
+    } else if (w.recompute == Recompute::selective) {
+      kept = checkpoint + tokens * (a.attention + a.mlp_input);
+      live += tokens * a.norms + mlp;
+    } else {
+      (w.recompute == Recompute::offload ? sum.host : kept) += checkpoint;
+      live += rest + mlp;
+    }
+    sum.saved += kept;
+    sum.live = std::max(sum.live, live);
+  }
+  sum.saved *= d(sum.in_flight);
+  sum.host *= d(sum.in_flight);
+  if (w.training && w.recompute == Recompute::offload) sum.saved = 2 * checkpoint;
+  return sum;
+}
+
+std::string activation_reason(const MemoryInput& in, int stage, const StageActivations& sum) {
+  const StageLayers range = stage_layers(in, stage);
+  const std::string amount = std::to_string(range.last - range.first) + " layers x " +
+                             std::to_string(in.local_tokens) + " tokens x " + std::to_string(sum.in_flight) +
+                             " microbatches";
+  switch (in.workload->recompute) {
+    case Recompute::none:
+      return "all that backward reads: " + amount;
+    case Recompute::selective:
+      return "layer input, q, k, v, output, lse and MLP input: " + amount;
+    case Recompute::full:
+      return "layer inputs (checkpoints): " + amount;
+    case Recompute::offload:
+      return "two checkpoints on their way to and from host memory";
+  }
+  throw InternalError("a recompute mode has no reason");
+}
+
+void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
+  const StageActivations sum = stage_activations(in, stage);
+  if (in.workload->training) {
+    table.rows.push_back({MemoryKind::activations, "saved activations", whole_bytes(sum.saved),
+                          activation_reason(in, stage, sum)});
+    if (in.workload->recompute == Recompute::offload)
+      table.host_rows.push_back({MemoryKind::activations, "offloaded checkpoints", whole_bytes(sum.host),
+                                 "layer inputs of " + std::to_string(sum.in_flight) + " microbatches"});
+  }
+  const bool tiled = in.mlp_tile_tokens > 0 && in.mlp_tile_tokens < in.local_tokens;
+  table.rows.push_back(
+      {MemoryKind::live_layer, "one live layer", whole_bytes(sum.live),
+       std::string("what the running layer adds") + (in.workload->training ? ", with its gradients" : "") +
+           (tiled ? "; MLP in tiles of " + std::to_string(in.mlp_tile_tokens) + " tokens" : "")});
+}
+
+void add_lines(const std::vector<MemoryLine>& lines, MemoryKind kind, MemoryTable& table) {
+  for (const auto& line : lines) table.rows.push_back({kind, line.name, line.bytes, line.reason});
+}
+
+void add_logits_row(const MemoryInput& in, MemoryTable& table) {
+  if (!in.model->vocab) throw MissingValue({in.model->name, 0, "/vocab_size"}, "vocab_size", "add the key");
+  const std::int64_t vocab = (*in.model->vocab + in.mesh.tensor - 1) / in.mesh.tensor;
+  const auto tokens = static_cast<std::int64_t>(tile(in.local_tokens, in.loss_tile_tokens));
+  const LogitsBytes bytes = logits_bytes(tokens, vocab, *in.workload);
+  table.rows.push_back({MemoryKind::logits, tokens < in.local_tokens ? "logits, tiled" : "logits",
+                        bytes.total(),
+                        std::to_string(tokens) + " tokens x " + std::to_string(vocab) + " x (" +
+                            std::to_string(bytes_of(in.workload->dtype)) +
+                            (in.workload->training ? " B, 4 B fp32 copy, 4 B gradient)" : " B)")});
+}
+
+MemoryTable stage_table(const MemoryInput& in, int stage) {
+  MemoryTable table;
+  table.stage = stage;
+  add_state_rows(in, stage, table);
+  add_activation_rows(in, stage, table);
+  add_lines(in.attention_buffers, MemoryKind::attention_buffers, table);
+  add_lines(in.kv_copies, MemoryKind::kv_copies, table);
+  if (stage + 1 == in.mesh.pipeline) add_logits_row(in, table);
+  table.rows.push_back(
+      {MemoryKind::communicators, "communicator buffers", in.communicator_bytes, "as given"});
+  double sum = 0;
+  for (const auto& row : table.rows) sum += d(row.bytes);
+  table.rows.push_back({MemoryKind::reserve, "allocator reserve", whole_bytes(sum * in.reserve_fraction),
+                        format_percent(in.reserve_fraction) + " of the rows above"});
+  static_cast<void>(whole_bytes(sum * (1 + in.reserve_fraction)));
+  for (const auto& row : table.rows) table.total_bytes += row.bytes;
+  for (const auto& row : table.host_rows) table.host_total_bytes += row.bytes;
+  return table;
+}
+
+}  // namespace
+
+std::int64_t MemoryTable::bytes_of(MemoryKind kind) const {
+  std::int64_t sum = 0;
+  for (const auto& row : rows)
+    if (row.kind == kind) sum += row.bytes;
+  return sum;
+}
+
+MemoryTable memory_per_rank(const MemoryInput& input) {
+  check(input);
+  MemoryTable most = stage_table(input, 0);
+  if (input.mesh.pipeline == 1) return most;
+  // Only the first stage holds the embedding and most microbatches, only the last one the head and the
+  // logits.
+  MemoryTable last = stage_table(input, static_cast<int>(input.mesh.pipeline) - 1);
+  return last.total_bytes > most.total_bytes ? last : most;
+}
+
+}  // namespace usp

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "states.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace usp {
+namespace {
+
+/// Parameters that one rank of the stage works with, before ZeRO shards them.
+struct StageParameters {
+  double dense = 0;         ///< replicated over data x sequence ranks
+  double experts = 0;       ///< split over the expert-parallel ranks first
+  double largest_unit = 0;  ///< the largest layer (or embedding, or head): what ZeRO-3 gathers at once
+};
+
+double needed(const std::optional<std::int64_t>& value, const Model& model, const char* key) {
+  if (!value)
+    throw MissingValue({model.name, 0, std::string("/") + key}, key,
+                       "add the key, or use a known model_type");
+  return static_cast<double>(*value);
+}
+
+StageParameters stage_parameters(const MemoryInput& in, int stage) {
+  const ParameterCount& count = *in.parameters;
+  const auto tensor = static_cast<double>(in.mesh.tensor), expert = static_cast<double>(in.mesh.expert);
+  const StageLayers range = stage_layers(in, stage);
+  StageParameters p;
+  for (int i = range.first; i < range.last; ++i) {
+    const LayerParameters& layer = count.layers[static_cast<std::size_t>(i)];
+    const double matrices =
+        static_cast<double>(layer.attention) + needed(layer.mlp, *in.model, "intermediate_size");
+    const double dense = matrices / tensor + static_cast<double>(layer.norms);
+    const double experts = needed(layer.experts, *in.model, "moe_intermediate_size") / tensor / expert;
+    p.dense += dense;
+    p.experts += experts;
+    p.largest_unit = std::max(p.largest_unit, dense + experts);
+  }
+  const bool first = stage == 0, last = stage + 1 == in.mesh.pipeline;
+  const double embedding = needed(count.embedding, *in.model, "vocab_size") / tensor;
+  const double head = needed(count.lm_head, *in.model, "tie_word_embeddings") / tensor;
+  const bool tied = in.model->tied_embeddings.value_or(false);
+  if (first || (last && tied)) p.dense += embedding;  // a tied table stands on both ends of a pipeline
+  if (last) p.dense += head;
+  if (first || last)
+    p.largest_unit = std::max({p.largest_unit, first || tied ? embedding : 0, last ? head : 0});
+  return p;
+}
+
+std::string shards(bool sharded, const MemoryInput& in) {
+  return sharded ? "/ " + std::to_string(in.mesh.sharding_ranks()) + " data x sequence ranks"
+                 : "whole on each rank";
+}
+
+}  // namespace
+
+StageLayers stage_layers(const MemoryInput& in, int stage) {
+  const auto layers = static_cast<int>(in.model->layers), stages = static_cast<int>(in.mesh.pipeline);
+  const int each = layers / stages, extra = layers % stages;
+  const int first = stage * each + std::min(stage, extra);
+  return {first, first + each + (stage < extra ? 1 : 0)};
+}
+
+std::int64_t whole_bytes(double bytes) {
+  if (!(bytes < 9e18))
+    throw InvalidInput({"", 0, ""}, "the sizes give more than 2^63 bytes; they cannot be right");
+  return static_cast<std::int64_t>(std::ceil(bytes));
+}
+
+void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
+  const Workload& w = *in.workload;
+  const StageParameters p = stage_parameters(in, stage);
+  const auto ranks = static_cast<double>(in.mesh.sharding_ranks());
+  // An expert's own copies are fewer by the expert degree, so ZeRO shards it over fewer ranks.
+  const double sharded = p.dense / ranks + p.experts / (ranks / static_cast<double>(in.mesh.expert));
+  const double full = p.dense + p.experts;
+  const double element = bytes_of(w.dtype), gradient = w.fp32_gradients ? 4 : element;
+  const auto row = [&](MemoryKind kind, const char* name, double each, int from_stage) {
+    const bool split = w.zero_stage >= from_stage;
+    table.rows.push_back({kind, name, whole_bytes(each * (split ? sharded : full)),
+                          std::to_string(static_cast<int>(each)) + " B x " +
+                              std::to_string(static_cast<std::int64_t>(full)) + " parameters of the stage, " +
+                              shards(split, in)});
+  };
+  row(MemoryKind::parameters, "parameters", element, 3);
+  if (w.training) {
+    row(MemoryKind::gradients, "gradients", gradient, 2);
+    row(MemoryKind::optimizer,
+        w.optimizer == Optimizer::adamw ? "master weights and moments" : "master weights",
+        w.optimizer == Optimizer::adamw ? 12 : 4, 1);
+  }
+  if (w.zero_stage < 3 && (w.zero_stage < 2 || !w.training)) return;
+  const double layers = w.zero_stage == 3 ? static_cast<double>(in.gathered_layers) : 0;
+  const double bucket = w.training ? gradient : 0;
+  table.rows.push_back({MemoryKind::gathered_layer, "gathered layers and gradient bucket",
+                        whole_bytes(p.largest_unit * (element * layers + bucket)),
+                        std::to_string(static_cast<int>(layers)) + " gathered and " +
+                            (w.training ? "1" : "0") + " unreduced gradient of the largest unit, " +
+                            std::to_string(static_cast<std::int64_t>(p.largest_unit)) + " parameters"});
+}
+
+}  // namespace usp

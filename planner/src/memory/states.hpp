@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/memory.hpp"
+
+namespace usp {
+
+/// Layers of one pipeline stage: the first stages take one more where the split is uneven.
+struct StageLayers {
+  int first = 0;
+  int last = 0;  ///< one past
+};
+[[nodiscard]] StageLayers stage_layers(const MemoryInput& input, int stage);
+
+/// Appends parameters, gradients, optimizer states and the gathered layers of ZeRO-3.
+void add_state_rows(const MemoryInput& input, int stage, MemoryTable& table);
+
+[[nodiscard]] std::int64_t whole_bytes(double bytes);  ///< rounded up; refuses what no machine has
+
+}  // namespace usp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/model.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// What the public model code of each family (Hugging Face transformers, or the repository's own modeling
+/// file) defines where its config.json is silent. Private to the config reader.
+namespace usp::family {
+
+enum class KvRule { stated, equals_heads, multi_query_flag, falcon, group_num };
+enum class HeadDimRule { stated, hidden_over_heads };
+/// Which layers slide, are chunked or are linear when the config has no layer list.
+enum class PatternRule {
+  full,               ///< every layer is full attention
+  window_all,         ///< `sliding_window` set: on every layer
+  window_qwen,        ///< `use_sliding_window` and `max_window_layers`
+  every_nth_full,     ///< layer i is full when (i + 1) % period == 0, else sliding
+  chunked,            ///< as every_nth_full, chunked instead of sliding (Llama 4)
+  every_nth_softmax,  ///< as every_nth_full, linear instead of sliding (Qwen3-Next)
+  kimi_linear,        ///< linear_attn_config
+  minimax_list,       ///< attn_type_list
+};
+enum class MoeRule { none, all_layers, qwen_step, deepseek, llama4 };
+enum class MlpWidthRule { stated, four_hidden_if_absent, four_hidden };
+
+struct Family {
+  std::vector<std::string_view> names = {};  ///< values of model_type
+  KvRule kv = KvRule::stated;
+  HeadDimRule head_dim = HeadDimRule::stated;
+  PatternRule pattern = PatternRule::full;
+  int period = 0;                    ///< of every_nth_*; the architecture's own default
+  std::string_view period_key = {};  ///< config key that overrides it
+  MoeRule moe = MoeRule::none;
+  MlpWidthRule width = MlpWidthRule::stated;
+  bool gated = true;
+  bool tied = false;
+  bool mla = false;
+  bool sinks = false;
+  std::optional<std::int64_t> default_window = {};  ///< of the config class, when the key is absent
+  std::optional<LinearStyle> linear = {};
+  ParameterDetails details = {};
+};
+
+/// Null for a family that is not in the table.
+[[nodiscard]] const Family* find(std::string_view model_type);
+
+/// model_type of an architecture whose configs leave model_type out; empty if there is none.
+[[nodiscard]] std::string model_type_of_architecture(std::string_view architecture);
+
+}  // namespace usp::family

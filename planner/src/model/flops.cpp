@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/flops.hpp"
+
+#include "weights.hpp"
+
+#include "usp/base/error.hpp"
+
+namespace usp {
+namespace {
+
+double multiply_adds(const weights::Weights& w) {
+  return 2 * static_cast<double>(w.matrices);
+}
+
+double mlp_flops(const Model& model, std::int64_t width) {
+  const auto w = weights::mlp(model, width);
+  if (!w)
+    throw MissingValue({model.name, 0, "/hidden_act"}, "the number of MLP matrices",
+                       "use a known model_type");
+  return multiply_adds(*w);
+}
+
+double moe_flops(const Model& model) {
+  const MixtureOfExperts& moe = *model.moe;
+  return multiply_adds(weights::router(model)) +
+         static_cast<double>(moe.experts_per_token) * mlp_flops(model, moe.moe_intermediate) +
+         (moe.shared_experts > 0 ? mlp_flops(model, moe.shared_intermediate) : 0);
+}
+
+/// Per value head and token, in the recurrent form: read the state with q and add an outer product (4 dk dv);
+/// the delta rules also read it with k before correcting it (2 dk dv).
+double linear_core_flops(const LinearHeads& l) {
+  const double state = static_cast<double>(l.key_dim) * static_cast<double>(l.value_dim);
+  return static_cast<double>(l.value_heads) * state * (l.style == LinearStyle::lightning ? 4 : 6);
+}
+
+}  // namespace
+
+LayerFlops layer_flops(const Model& model, int layer) {
+  const LayerKind& kind = model.kinds[model.kind_of(layer)];
+  LayerFlops flops;
+  flops.projections = multiply_adds(weights::attention(model, kind));
+  if (kind.linear) flops.linear_core = linear_core_flops(*kind.linear);
+  if (model.is_moe_layer(layer)) {
+    flops.mlp = moe_flops(model);
+  } else {
+    if (!model.dense_intermediate)
+      throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
+    flops.mlp = mlp_flops(model, *model.dense_intermediate);
+  }
+  return flops;
+}
+
+StepFlops step_flops(const Model& model, const Workload& workload, std::int64_t tokens) {
+  if (!model.vocab) throw MissingValue({model.name, 0, "/vocab_size"}, "vocab_size", "add the key");
+  const auto n = static_cast<double>(tokens);
+  StepFlops step;
+  for (int i = 0; i < model.layers; ++i) {
+    const LayerFlops layer = layer_flops(model, i);
+    step.projections += n * layer.projections;
+    step.linear_core += n * layer.linear_core;
+    step.mlp += n * layer.mlp;
+  }
+  step.logits = n * 2 * static_cast<double>(model.hidden) * static_cast<double>(*model.vocab);
+  step.forward = step.projections + step.linear_core + step.mlp + step.logits;
+  if (!workload.training) return step;
+  step.backward = 2 * step.forward;
+  if (workload.recompute == Recompute::full || workload.recompute == Recompute::offload)
+    step.recompute = step.projections + step.linear_core + step.mlp;
+  if (workload.recompute == Recompute::selective) step.recompute = step.mlp;
+  return step;
+}
+
+double ulysses_paper_flops(const DenseShape& s) {
+  return 96 * s.batch * s.seq * s.layers * s.hidden * s.hidden *
+         (1 + s.seq / (6 * s.hidden) + s.vocab / (16 * s.layers * s.hidden));
+}
+
+}  // namespace usp

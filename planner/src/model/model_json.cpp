@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/json.hpp"
+#include "usp/planner/model_config.hpp"
+#include "usp/planner/parameters.hpp"
+
+#include <algorithm>
+#include <functional>
+
+namespace usp {
+namespace {
+
+/// Null for the fields that a linear layer does not have.
+Json softmax_value(const LayerKind& kind, std::int64_t value) {
+  return kind.is_linear() ? Json(nullptr) : Json(value);
+}
+
+Json kind_json(const LayerKind& kind) {
+  Json j = {{"kind", mixer_name(kind.kind)},
+            {"layers", kind.layers},
+            {"query_heads", softmax_value(kind, kind.query_heads)},
+            {"kv_heads", softmax_value(kind, kind.kv_heads)},
+            {"head_dim_qk", softmax_value(kind, kind.head_dim_qk)},
+            {"head_dim_v", softmax_value(kind, kind.head_dim_v)},
+            {"window", json_or_null(kind.window)},
+            {"softcap", json_or_null(kind.softcap)},
+            {"sinks", kind.sinks},
+            {"output_gate", kind.output_gate},
+            {"linear", nullptr}};
+  if (const auto& l = kind.linear)
+    j["linear"] = {{"style", linear_style_name(l->style)},
+                   {"key_heads", l->key_heads},
+                   {"value_heads", l->value_heads},
+                   {"key_dim", l->key_dim},
+                   {"value_dim", l->value_dim},
+                   {"conv_kernel", l->conv_kernel}};
+  return j;
+}
+
+/// The value that all softmax layers share, the list of distinct ones in layer order, or null without any.
+Json shared_value(const Model& model, const std::function<std::int64_t(const LayerKind&)>& of) {
+  std::vector<std::int64_t> distinct;
+  for (const auto& kind : model.kinds)
+    if (!kind.is_linear() && std::find(distinct.begin(), distinct.end(), of(kind)) == distinct.end())
+      distinct.push_back(of(kind));
+  if (distinct.empty()) return nullptr;
+  return distinct.size() == 1 ? Json(distinct.front()) : Json(distinct);
+}
+
+Json moe_json(const Model& model) {
+  if (!model.moe) return nullptr;
+  const MixtureOfExperts& moe = *model.moe;
+  return {{"experts", moe.experts},
+          {"experts_per_token", moe.experts_per_token},
+          {"moe_intermediate", moe.moe_intermediate},
+          {"shared_experts", moe.shared_experts},
+          {"shared_intermediate", moe.shared_intermediate},
+          {"layers", moe.layers}};
+}
+
+Json mla_json(const Model& model) {
+  if (!model.mla) return nullptr;
+  return {{"q_lora_rank", json_or_null(model.mla->q_lora_rank)},
+          {"kv_lora_rank", model.mla->kv_lora_rank},
+          {"nope_head_dim", model.mla->nope_head_dim},
+          {"rope_head_dim", model.mla->rope_head_dim}};
+}
+
+Json parameters_json(const ParameterCount& count) {
+  return {{"total", json_or_null(count.total)},
+          {"active", json_or_null(count.active)},
+          {"embedding", json_or_null(count.embedding)},
+          {"lm_head", json_or_null(count.lm_head)},
+          {"attention", count.attention},
+          {"linear_attention", count.linear_attention},
+          {"mlp", json_or_null(count.mlp)},
+          {"experts", json_or_null(count.experts)},
+          {"norms", count.norms}};
+}
+
+}  // namespace
+
+std::string model_json(const Model& model) {
+  const ParameterCount count = count_parameters(model);
+  Json kinds = Json::array();
+  for (const auto& kind : model.kinds) kinds.push_back(kind_json(kind));
+  std::vector<std::string> notes = model.notes;
+  notes.insert(notes.end(), count.notes.begin(), count.notes.end());
+  const Json j = {{"format", "usp.model"},
+                  {"version", 1},
+                  {"name", model.name},
+                  {"family", model.family},
+                  {"layers", model.layers},
+                  {"hidden", model.hidden},
+                  {"vocab", json_or_null(model.vocab)},
+                  {"tied_embeddings", json_or_null(model.tied_embeddings)},
+                  {"query_heads", shared_value(model, [](const LayerKind& k) { return k.query_heads; })},
+                  {"kv_heads", shared_value(model, [](const LayerKind& k) { return k.kv_heads; })},
+                  {"head_dim_qk", shared_value(model, [](const LayerKind& k) { return k.head_dim_qk; })},
+                  {"head_dim_v", shared_value(model, [](const LayerKind& k) { return k.head_dim_v; })},
+                  {"attention_layers", model.attention_layers()},
+                  {"layer_kinds", kinds},
+                  {"ulysses_even", even_ulysses_degrees(model)},
+                  {"ulysses_even_linear", even_ulysses_degrees_linear(model)},
+                  {"mlp",
+                   {{"dense_intermediate", json_or_null(model.dense_intermediate)},
+                    {"gated", json_or_null(model.gated_mlp)}}},
+                  {"moe", moe_json(model)},
+                  {"mla", mla_json(model)},
+                  {"parameters", parameters_json(count)},
+                  {"derived", model.derived},
+                  {"notes", notes}};
+  return j.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace usp

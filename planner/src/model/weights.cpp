@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights.hpp"
+
+#include "usp/base/error.hpp"
+
+namespace usp::weights {
+namespace {
+
+Weights latent_attention(const Model& model, const LayerKind& kind) {
+  const MlaRanks& mla = *model.mla;
+  const bool bias = model.details && model.details->qkv_bias;
+  const Wide hidden = model.hidden, q_width = Wide{kind.query_heads} * kind.head_dim_qk;
+  const Wide latent = Wide{mla.kv_lora_rank} + mla.rope_head_dim;
+  Weights w;
+  if (mla.q_lora_rank) {
+    w.matrices += (hidden + q_width) * *mla.q_lora_rank;
+    w.vectors += *mla.q_lora_rank * (bias ? 2 : 1);  // its norm
+  } else {
+    w.matrices += hidden * q_width;
+    w.vectors += bias ? q_width : 0;
+  }
+  w.matrices +=
+      hidden * latent + Wide{mla.kv_lora_rank} * kind.query_heads * (mla.nope_head_dim + kind.head_dim_v);
+  w.matrices += Wide{kind.query_heads} * kind.head_dim_v * hidden;
+  w.vectors += mla.kv_lora_rank + (bias ? latent : 0);
+  if (model.details && model.details->output_bias) w.vectors += hidden;
+  return w;
+}
+
+Weights plain_attention(const Model& model, const LayerKind& kind) {
+  const Wide hidden = model.hidden;
+  const Wide q = Wide{kind.query_heads} * kind.head_dim_qk * (kind.output_gate ? 2 : 1);
+  const Wide k = Wide{kind.kv_heads} * kind.head_dim_qk;
+  const Wide v = kind.shared_kv ? Wide{0} : Wide{kind.kv_heads} * kind.head_dim_v;
+  Weights w;
+  w.matrices = hidden * (q + k + v) + Wide{kind.query_heads} * kind.head_dim_v * hidden;
+  if (kind.sinks) w.vectors += kind.query_heads;
+  if (!model.details) return w;
+  if (model.details->qkv_bias) w.vectors += q + k + v;
+  if (model.details->output_bias) w.vectors += hidden;
+  if (model.details->qk_norm == QkNorm::per_head) w.vectors += 2 * Wide{kind.head_dim_qk};
+  if (model.details->qk_norm == QkNorm::projection)
+    w.vectors += Wide{kind.query_heads + kind.kv_heads} * kind.head_dim_qk;
+  return w;
+}
+
+/// Gated delta rule as in Qwen3-Next: q, k, v and the output gate z, two numbers per value head, a depthwise
+/// convolution over q, k and v, an output norm per head.
+Weights gated_delta(Wide hidden, const LinearHeads& l) {
+  const Wide keys = Wide{l.key_heads} * l.key_dim, values = Wide{l.value_heads} * l.value_dim;
+  return {.matrices = hidden * (2 * keys + 2 * values + 2 * Wide{l.value_heads}) + values * hidden +
+                      (2 * keys + values) * l.conv_kernel,
+          .vectors = 2 * Wide{l.value_heads} + l.value_dim};
+}
+
+/// Kimi delta attention: as above with a decay per channel and an output gate, both of low rank `key_dim`.
+Weights kimi_delta(Wide hidden, const LinearHeads& l) {
+  const Wide width = Wide{l.value_heads} * l.value_dim;
+  const Wide low_rank = 2 * (hidden * l.value_dim + Wide{l.value_dim} * width);
+  return {.matrices = 3 * hidden * width + low_rank + hidden * l.value_heads + width * hidden +
+                      3 * width * l.conv_kernel,
+          .vectors = l.value_heads + width + l.value_dim};
+}
+
+/// Lightning attention as in MiniMax-Text-01: q, k, v, an output gate, a norm over the projection.
+Weights lightning(Wide hidden, const LinearHeads& l) {
+  const Wide width = Wide{l.value_heads} * l.value_dim;
+  return {.matrices = 5 * hidden * width, .vectors = width};
+}
+
+}  // namespace
+
+Weights attention(const Model& model, const LayerKind& kind) {
+  if (!kind.is_linear()) return model.mla ? latent_attention(model, kind) : plain_attention(model, kind);
+  switch (kind.linear->style) {
+    case LinearStyle::gated_delta:
+      return gated_delta(model.hidden, *kind.linear);
+    case LinearStyle::kda:
+      return kimi_delta(model.hidden, *kind.linear);
+    case LinearStyle::lightning:
+      return lightning(model.hidden, *kind.linear);
+  }
+  throw InternalError("a linear style has no weights");
+}
+
+std::optional<Weights> mlp(const Model& model, std::int64_t width) {
+  if (!model.gated_mlp) return std::nullopt;
+  const Wide inner = *model.gated_mlp ? 2 : 1;
+  Weights w;
+  w.matrices = (inner + 1) * Wide{model.hidden} * width;
+  if (model.details && model.details->mlp_bias) w.vectors = inner * width + model.hidden;
+  return w;
+}
+
+Weights router(const Model& model) {
+  const MixtureOfExperts& moe = *model.moe;
+  return {.matrices = Wide{model.hidden} * moe.experts + (moe.shared_gate ? model.hidden : 0),
+          .vectors = moe.router_bias ? moe.experts : 0};
+}
+
+}  // namespace usp::weights

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/generate.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <utility>
+
+namespace usp {
+namespace {
+
+/// What is attended in one tick: the blocks at some ring offsets, and how they get here.
+struct Unit {
+  Deltas deltas;
+  Place place = Place::row;
+  int parent = -1;     ///< the unit whose holder sends the block; -1: the own row
+  int first_tick = 0;  ///< the transfer may start with the unit of this number
+};
+
+Deltas deltas(int begin, int end) {
+  return {static_cast<std::int16_t>(begin), static_cast<std::int16_t>(end)};
+}
+
+/// The schedule of one plan, tick by tick. Chunk c attends unit k in tick c * units + k + 1.
+class Generator {
+ public:
+  Generator(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out)
+      : plan_(plan), shared_kv_(shared_kv), forward_(out.forward), backward_(out.backward) {
+    ring_ = plan.mesh.ring();
+    inner_ = plan.method == Method::double_ring ? plan.mesh.ring_inner : ring_;
+    units_ = plan.method == Method::all_gather_kv ? (ring_ > 1 ? 2 : 1) : ring_;
+    replicated_q_ = !plan.replicated_q.empty();
+    replicated_k_ = !plan.replicated_k.empty();
+    exchanged_ = plan.mesh.ulysses > 1 || replicated_q_ || replicated_k_;
+    expects(plan.method == Method::double_ring || plan.mesh.ring_outer == 1,
+            "only a double ring has an outer ring");
+  }
+
+  void forward() {
+    pass_ = &forward_;
+    pass_->clear();
+    pass_->ticks = plan_.head_chunks * units_ + 2;
+    bind_entry();
+    bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
+         plan_.sink ? Fill::sink : Fill::minus_infinity);
+    bind_home(Tensor::o, Side::q, Fill::nan);
+    for (int c = 0; c < plan_.head_chunks; ++c) {
+      entry(c);
+      for (int k = 0; k < units_; ++k) {
+        route(c, k);
+        attend(WorkKind::attend, c, k, Place::row);
+      }
+      exit(c);
+    }
+    finish();
+  }
+
+  void backward() {
+    pass_ = &backward_;
+    pass_->clear();
+    homing_ = units_ > 1 || plan_.dkv_return == DkvReturn::cycle ? 1 : 0;
+    pass_->ticks = plan_.head_chunks * units_ + 2 + homing_;
+    bind_gradients();
+    for (int c = 0; c < plan_.head_chunks; ++c) {
+      enter_d_o(c);
+      if (!plan_.keep_entry) entry(c);
+      pass_->work.push_back(work(WorkKind::delta, c, 0, Place::row));
+      pass_->work.back().deltas = {};
+      for (int k = 0; k < units_; ++k) {
+        route(c, k);
+        const Place accumulator = accumulator_place(c, k);
+        if (accumulator != Place::row) bind_accumulator(c, k, accumulator);
+        attend(WorkKind::attend_grad, c, k, accumulator);
+        if (accumulator != Place::row) return_dkv(c, k, accumulator);
+      }
+      leave_gradients(c);
+    }
+    finish();
+  }
+
+ private:
+  [[nodiscard]] int tick_of(int chunk, int unit) const { return chunk * units_ + unit + 1; }
+
+  [[nodiscard]] Unit unit(int k) const {
+    if (k == 0) return {deltas(0, 1), Place::row, -1, 0};
+    switch (plan_.method) {
+      case Method::all_gather_kv:
+        return {deltas(1, ring_), Place::all, 0, 0};
+      case Method::ring_direct:
+        return {deltas(k, k + 1), ring_place(k), 0, k - 1};
+      case Method::ring:
+        return {deltas(k, k + 1), ring_place(k), k - 1, k - 1};
+      case Method::double_ring:
+        break;
+    }
+    const int lap = k / inner_, step = k % inner_;
+    if (step != 0) return {deltas(k, k + 1), ring_place(step), k - 1, k - 1};
+    const int source = (lap - 1) * inner_;  // one inner lap early
+    return {deltas(k, k + 1), lap % 2 == 0 ? Place::outer0 : Place::outer1, source, source};
+  }
+  [[nodiscard]] static Place ring_place(int k) { return k % 2 == 0 ? Place::ring0 : Place::ring1; }
+
+  /// Offsets of all units that are fed, directly or not, from unit k's block.
+  [[nodiscard]] Deltas fed_by(int k) const {
+    switch (plan_.method) {
+      case Method::all_gather_kv:
+        return k == 0 ? deltas(0, ring_) : deltas(1, ring_);
+      case Method::ring_direct:
+        return k == 0 ? deltas(0, ring_) : deltas(k, k + 1);
+      case Method::ring:
+        return deltas(k, ring_);
+      case Method::double_ring:
+        break;
+    }
+    return k % inner_ == 0 ? deltas(k, ring_) : deltas(k, (k / inner_ + 1) * inner_);
+  }
+
+  /// The partial dK/dV of unit k rides on with its block to unit k + 1.
+  [[nodiscard]] bool rides(int k) const {
+    if (plan_.dkv_return == DkvReturn::direct || plan_.method == Method::ring_direct) return false;
+    if (k + 1 >= units_ || unit(k + 1).parent != k) return false;
+    return plan_.method != Method::all_gather_kv && (k > 0 || plan_.dkv_return == DkvReturn::cycle);
+  }
+  /// First and last unit of the ride that unit k's partial is on.
+  [[nodiscard]] int ride_begin(int k) const {
+    if (plan_.dkv_return == DkvReturn::direct || plan_.method == Method::ring_direct) return k;
+    if (plan_.method == Method::all_gather_kv) return k;
+    const int lap_begin = plan_.method == Method::double_ring ? k / inner_ * inner_ : 0;
+    return lap_begin == 0 && k > 0 && plan_.dkv_return != DkvReturn::cycle ? 1 : lap_begin;
+  }
+  [[nodiscard]] int ride_end(int k) const {
+    if (!rides(k)) return k;
+    return plan_.method == Method::double_ring ? (k / inner_ + 1) * inner_ - 1 : units_ - 1;
+  }
+  [[nodiscard]] Deltas touched(int k) const { return {unit(ride_begin(k)).deltas.begin, unit(k).deltas.end}; }
+  [[nodiscard]] Deltas onward(int k) const { return {unit(k).deltas.begin, unit(ride_end(k)).deltas.end}; }
+
+  [[nodiscard]] Place row_or_home() const { return exchanged_ ? Place::row : Place::home; }
+  [[nodiscard]] Place kv_place(int k) const { return k == 0 ? row_or_home() : unit(k).place; }
+  [[nodiscard]] Place d_o_place() const { return exchanged_ || replicated_q_ ? Place::row : Place::home; }
+  /// Where unit k's dK/dV is summed; two buffers alternate over the whole pass, not within a chunk.
+  [[nodiscard]] Place accumulator_place(int c, int k) const {
+    if (k == 0 && plan_.dkv_return != DkvReturn::cycle) return Place::row;
+    if (plan_.method == Method::double_ring && k % inner_ == inner_ - 1) {
+      const int lap = c * plan_.mesh.ring_outer + k / inner_;
+      return lap % 2 == 0 ? Place::acc_outer0 : Place::acc_outer1;
+    }
+    return (c * units_ + k) % 2 == 0 ? Place::acc0 : Place::acc1;
+  }
+
+  [[nodiscard]] static TokenSelect row(Side of, End at = End::target) {
+    TokenSelect select;
+    select.of = of;
+    select.at = at;
+    return select;
+  }
+  [[nodiscard]] static TokenSelect home(Side of, End at, Copies copies) {
+    TokenSelect select = row(of, at);
+    select.block = Block::home;
+    select.copies = copies;
+    return select;
+  }
+  /// Key tokens of the row `back` from one end's row.
+  [[nodiscard]] TokenSelect block_behind(int delta, End at, Deltas needed) const {
+    TokenSelect select = row(Side::k, at);
+    select.shift = Mesh::back(plan_.mesh.shift_of(delta));
+    select.needed = needed;
+    return select;
+  }
+  [[nodiscard]] TokenSelect replicated(TokenSelect select) const {
+    select.copies = Copies::replicated;
+    return select;
+  }
+  [[nodiscard]] static TokenSelect partitioned(TokenSelect select) {
+    select.copies = Copies::partitioned;
+    return select;
+  }
+  [[nodiscard]] static HeadSelect heads(HeadKind kind, End at = End::target, int chunk = -1) {
+    return {kind, at, static_cast<std::int16_t>(chunk)};
+  }
+  [[nodiscard]] Deltas everyone() const { return deltas(0, ring_); }
+
+  Bind& bind(int tick, BufferName buffer, const TokenSelect& tokens, HeadSelect select, Fill fill) {
+    Bind entry;
+    entry.buffer = buffer;
+    entry.fill = fill;
+    entry.tick = tick;
+    entry.tokens = tokens;
+    entry.heads = select;
+    return pass_->binds.emplace_back(entry);
+  }
+  void bind_home(Tensor tensor, Side of, Fill fill) {
+    const HeadKind kind = of == Side::q ? HeadKind::all_query : HeadKind::all_kv;
+    bind(0, {tensor, Place::home}, home(of, End::target, Copies::all), heads(kind), fill).with_replicated =
+        true;
+  }
+  void bind_entry() {
+    if (!exchanged_) return;
+    bind(0, {Tensor::q, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    for (Tensor x : {Tensor::k, Tensor::v})
+      bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), Fill::nan);
+  }
+  void bind_gradients() {
+    if (d_o_place() == Place::row)
+      bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    if (!plan_.keep_entry) bind_entry();
+    bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    for (Tensor x : {Tensor::dk, Tensor::dv}) {
+      bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), Fill::zero);
+      bind_home(x, Side::k, Fill::zero);
+    }
+    bind_home(Tensor::dq, Side::q, Fill::zero);
+  }
+
+  Move& move(MoveName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
+    Move entry;
+    entry.name = name;
+    entry.start = entry.due = start;
+    entry.peers = peers;
+    entry.tokens = tokens;
+    entry.heads = select;
+    return pass_->moves.emplace_back(entry);
+  }
+  static void carry(Move& m, Tensor tensor, Place from, Place to) {
+    m.pairs = 1;
+    m.from[0] = {tensor, from};
+    m.to[0] = {tensor, to};
+  }
+  static void carry_two(Move& m, Tensor a, Tensor b, Place from, Place to) {
+    carry(m, a, from, to);
+    m.pairs = 2;
+    m.from[1] = {b, from};
+    m.to[1] = {b, to};
+  }
+
+  void entry(int c) {
+    if (!exchanged_) return;
+    const int t = tick_of(c, 0) - 1;
+    carry(move(MoveName::entry, t, Peers::every_ulysses, home(Side::q, End::source, Copies::partitioned),
+               heads(HeadKind::query, End::target, c)),
+          Tensor::q, Place::home, Place::row);
+    if (replicated_q_)
+      carry(move(MoveName::entry, t, Peers::self, replicated(row(Side::q)),
+                 heads(HeadKind::query, End::target, c)),
+            Tensor::q, Place::home, Place::row);
+    TokenSelect keys = home(Side::k, End::source, Copies::partitioned);
+    keys.needed = everyone();
+    carry_two(move(MoveName::entry, t, Peers::every_ulysses, keys, heads(HeadKind::kv_new, End::target, c)),
+              Tensor::k, Tensor::v, Place::home, Place::row);
+    if (!replicated_k_) return;
+    TokenSelect copies = replicated(row(Side::k));
+    copies.needed = everyone();
+    carry_two(move(MoveName::entry, t, Peers::self, copies, heads(HeadKind::kv_new, End::target, c)),
+              Tensor::k, Tensor::v, Place::home, Place::row);
+  }
+
+  /// Brings the blocks of unit k to this rank, due just before they are attended.
+  void route(int c, int k) {
+    if (k == 0) return;
+    const Unit u = unit(k);
+    const bool several = u.deltas.count() > 1;
+    const int start = tick_of(c, u.first_tick), due = tick_of(c, k) - 1;
+    for (Tensor x : {Tensor::k, Tensor::v}) {
+      Bind& b = bind(start, {x, u.place}, block_behind(u.deltas.begin, End::target, fed_by(k)),
+                     heads(HeadKind::kv, End::target, c), Fill::nan);
+      if (several) b.blocks = u.deltas;
+    }
+    TokenSelect tokens = row(Side::k, End::source);
+    if (several)
+      tokens.needed_by = End::target;
+    else
+      tokens = block_behind(u.deltas.begin, End::target, fed_by(k));
+    Move& m = move(MoveName::route, start, several ? Peers::every_ring : Peers::shift, partitioned(tokens),
+                   heads(HeadKind::kv, End::target, c));
+    m.due = due;
+    carry_two(m, Tensor::k, Tensor::v, kv_place(u.parent), u.place);
+    if (!several)
+      m.shift = Mesh::between(plan_.mesh.shift_of(unit(u.parent).deltas.begin),
+                              plan_.mesh.shift_of(u.deltas.begin));
+    if (!replicated_k_) return;
+    for (int d = u.deltas.begin; d < u.deltas.end; ++d) {
+      Move& copy = move(MoveName::route, start, Peers::self,
+                        replicated(block_behind(d, End::target, deltas(d, d + 1))),
+                        heads(HeadKind::kv, End::target, c));
+      copy.due = due;
+      carry_two(copy, Tensor::k, Tensor::v, Place::home, u.place);
+    }
+  }
+
+  [[nodiscard]] Work work(WorkKind kind, int c, int k, Place dkv) const {
+    Work w;
+    w.kind = kind;
+    w.q = row_or_home();
+    w.kv = kv_place(k);
+    w.d_o = d_o_place();
+    w.dkv = dkv;
+    w.chunk = static_cast<std::int16_t>(c);
+    w.tick = tick_of(c, k);
+    w.deltas = unit(k).deltas;
+    return w;
+  }
+  void attend(WorkKind kind, int c, int k, Place dkv) { pass_->work.push_back(work(kind, c, k, dkv)); }
+
+  void exit(int c) {
+    const int t = tick_of(c, units_ - 1) + 1;
+    carry(move(MoveName::exit, t, Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned),
+               heads(HeadKind::query, End::source, c)),
+          Tensor::o, Place::row, Place::home);
+    if (replicated_q_)
+      carry(move(MoveName::exit, t, Peers::every_world, replicated(row(Side::q, End::source)),
+                 heads(HeadKind::query, End::source, c)),
+            Tensor::o, Place::row, Place::home);
+  }
+
+  /// The forward exit, mirrored: dO enters row layout. Every copy of a replicated token has a dO of its own;
+  /// they add up.
+  void enter_d_o(int c) {
+    if (d_o_place() == Place::home) return;
+    const int t = tick_of(c, 0) - 1;
+    Move& own = move(MoveName::d_exit, t, Peers::every_ulysses,
+                     home(Side::q, End::source, Copies::partitioned), heads(HeadKind::query, End::target, c));
+    own.apply = Apply::add;
+    carry(own, Tensor::d_o, Place::home, Place::row);
+    if (!replicated_q_) return;
+    Move& copies = move(MoveName::d_exit, t, Peers::every_world, replicated(row(Side::q)),
+                        heads(HeadKind::query, End::target, c));
+    copies.apply = Apply::add;
+    carry(copies, Tensor::d_o, Place::home, Place::row);
+  }
+
+  void bind_accumulator(int c, int k, Place place) {
+    const Unit u = unit(k);
+    for (Tensor x : {Tensor::dk, Tensor::dv}) {
+      Bind& b = bind(tick_of(c, k), {x, place}, block_behind(u.deltas.begin, End::target, touched(k)),
+                     heads(HeadKind::kv, End::target, c), Fill::zero);
+      b.tokens.also = onward(k);
+      if (u.deltas.count() > 1) b.blocks = u.deltas;
+    }
+  }
+
+  Move& partial(MoveName name, int start, Peers peers, const TokenSelect& tokens, int c) {
+    Move& m = move(name, start, peers, tokens, heads(HeadKind::kv, End::source, c));
+    m.apply = Apply::add;
+    m.wire = Wire::accumulator;
+    return m;
+  }
+
+  /// A partial dK/dV computed in tick t can leave in tick t + 1: on along the ring for tokens that somebody
+  /// later still adds to, home for the others.
+  void return_dkv(int c, int k, Place place) {
+    const Unit u = unit(k);
+    const int t = tick_of(c, k) + 1;
+    const RingShift here = plan_.mesh.shift_of(u.deltas.begin);
+    Deltas later;
+    if (rides(k)) {
+      later = onward(k + 1);
+      TokenSelect tokens = partitioned(block_behind(u.deltas.begin, End::source, touched(k)));
+      tokens.also = later;
+      Move& m = partial(MoveName::d_route, t, Peers::shift, tokens, c);
+      m.shift = Mesh::between(here, plan_.mesh.shift_of(unit(k + 1).deltas.begin));
+      carry_two(m, Tensor::dk, Tensor::dv, place, accumulator_place(c, k + 1));
+    }
+    if (u.deltas.count() > 1) {
+      TokenSelect tokens = partitioned(row(Side::k, End::target));
+      tokens.needed_by = End::source;
+      carry_two(partial(MoveName::d_home, t, Peers::every_ring, tokens, c), Tensor::dk, Tensor::dv, place,
+                Place::row);
+    } else if (plan_.prune || !later.any()) {
+      TokenSelect tokens = partitioned(block_behind(u.deltas.begin, End::source, u.deltas));
+      tokens.not_needed = later;
+      Move& m = partial(MoveName::d_home, t, Peers::shift, tokens, c);
+      m.shift = Mesh::back(here);
+      const bool outer = place == Place::acc_outer0 || place == Place::acc_outer1;
+      if (outer && k < units_ - 1) m.due = t - 1 + inner_;
+      carry_two(m, Tensor::dk, Tensor::dv, place, Place::row);
+    }
+    if (!replicated_k_) return;
+    for (int d = u.deltas.begin; d < u.deltas.end; ++d)
+      carry_two(partial(MoveName::d_home, t, Peers::self,
+                        replicated(block_behind(d, End::source, deltas(d, d + 1))), c),
+                Tensor::dk, Tensor::dv, place, Place::home);
+  }
+
+  /// The forward entry, mirrored: dQ, dK and dV leave row layout.
+  void leave_gradients(int c) {
+    const int t = tick_of(c, units_ - 1) + 1;
+    const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> Move& {
+      Move& m = move(MoveName::d_entry, start, peers, tokens, heads(kind, End::source, c));
+      m.apply = Apply::add;
+      return m;
+    };
+    carry(leave(t, Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned), HeadKind::query),
+          Tensor::dq, Place::row, Place::home);
+    if (replicated_q_)
+      carry(leave(t, Peers::self, replicated(row(Side::q, End::source)), HeadKind::query), Tensor::dq,
+            Place::row, Place::home);
+    TokenSelect keys = home(Side::k, End::target, Copies::partitioned);
+    keys.needed = everyone();
+    Move& kv = leave(t + homing_, Peers::every_ulysses, keys, HeadKind::kv_last);
+    if (shared_kv_) kv.wire = Wire::accumulator;
+    carry_two(kv, Tensor::dk, Tensor::dv, Place::row, Place::home);
+    if (!replicated_k_) return;
+    TokenSelect copies = replicated(row(Side::k, End::source));
+    copies.needed = everyone();
+    carry_two(leave(t + homing_, Peers::self, copies, HeadKind::kv_last), Tensor::dk, Tensor::dv, Place::row,
+              Place::home);
+  }
+
+  /// Puts the lists in order of tick. They are nearly so: insertion moves an entry by a few places.
+  void finish() {
+    const auto settle = [](auto& list, auto key) {
+      for (std::size_t i = 1; i < list.size(); ++i)
+        for (std::size_t j = i; j > 0 && key(list[j]) < key(list[j - 1]); --j)
+          std::swap(list[j], list[j - 1]);
+    };
+    settle(pass_->binds, [](const Bind& b) { return b.tick; });
+    settle(pass_->moves, [](const Move& m) { return m.start; });
+    settle(pass_->work, [](const Work& w) { return w.tick; });
+  }
+
+  const AttentionPlan& plan_;
+  const bool shared_kv_;
+  CompactPass& forward_;
+  CompactPass& backward_;
+  CompactPass* pass_ = nullptr;
+  int ring_ = 1;
+  int inner_ = 1;
+  int units_ = 1;
+  int homing_ = 0;
+  bool exchanged_ = false;  ///< row layout differs from home layout
+  bool replicated_q_ = false;
+  bool replicated_k_ = false;
+};
+
+}  // namespace
+
+void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out) {
+  Generator generator(plan, shared_kv, out);
+  generator.forward();
+  generator.backward();
+}
+
+}  // namespace usp

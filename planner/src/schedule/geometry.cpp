@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/geometry.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace usp {
+namespace {
+
+[[noreturn]] void refuse(const char* token, const std::string& problem) {
+  throw InvalidInput({"documents", 0, token}, problem);
+}
+
+void check_borders(const std::vector<i64>& cu, i64 tokens, std::size_t documents, const char* name) {
+  if (cu.size() != documents + 1) refuse(name, "needs one entry more than there are documents");
+  if (cu.front() != 0 || cu.back() != tokens)
+    refuse(name, "must run from 0 to " + std::to_string(tokens) + " tokens, the length of the plan");
+  if (!std::is_sorted(cu.begin(), cu.end())) refuse(name, "must not decrease");
+}
+
+}  // namespace
+
+Geometry::Geometry(const AttentionPlan& plan, const Documents& documents)
+    : plan_(plan),
+      documents_(documents),
+      heads_(plan.shape.query_heads, plan.shape.kv_heads, plan.mesh.ulysses, plan.head_chunks) {
+  check_documents();
+  const int ring = plan.mesh.ring(), ulysses = plan.mesh.ulysses;
+  layout_q_ = make_layout(plan.layout, plan.shape.q_tokens, ring, ulysses, documents.cu_q);
+  layout_k_ = make_layout(plan.layout, plan.shape.kv_tokens, ring, ulysses, documents.cu_k);
+  cut_q_ = cut_at_documents(layout_q_, documents_.cu_q);
+  cut_k_ = cut_at_documents(layout_k_, documents_.cu_k);
+  index_keys_by_document();
+  place_replicated(Side::q);
+  place_replicated(Side::k);
+}
+
+void Geometry::check_documents() const {
+  check_borders(documents_.cu_q, plan_.shape.q_tokens, documents_.count(), "cu_seqlens of the queries");
+  check_borders(documents_.cu_k, plan_.shape.kv_tokens, documents_.count(), "cu_seqlens of the keys");
+}
+
+Geometry::Cut Geometry::cut_at_documents(const SequenceLayout& layout, const std::vector<i64>& cu) const {
+  Cut cut;
+  for (int r = 0; r < layout.ring(); ++r) {
+    cut.row_begin.push_back(cut.runs.size());
+    for (const Run& run : layout.row(r)) {
+      auto border = std::upper_bound(cu.begin(), cu.end(), run.first);
+      for (i64 done = 0; done < run.count; ++border) {
+        const i64 first = run.first + done * run.step;
+        if (*border <= first) continue;
+        const i64 count = std::min(run.count - done, slice_detail::ceil_div(*border - first, run.step));
+        cut.runs.push_back({static_cast<std::int32_t>(border - cu.begin() - 1),
+                            r,
+                            {first, count, run.step, run.slot + done}});
+        done += count;
+      }
+    }
+  }
+  cut.row_begin.push_back(cut.runs.size());
+  return cut;
+}
+
+void Geometry::index_keys_by_document() {
+  document_begin_.assign(documents_.count() + 1, 0);
+  for (const DocumentRun& k : cut_k_.runs) ++document_begin_[static_cast<std::size_t>(k.document) + 1];
+  for (std::size_t d = 0; d < documents_.count(); ++d) document_begin_[d + 1] += document_begin_[d];
+  std::vector<std::size_t> next(document_begin_.begin(), document_begin_.end() - 1);
+  keys_by_document_.resize(cut_k_.runs.size());
+  for (std::size_t i = 0; i < cut_k_.runs.size(); ++i)
+    keys_by_document_[next[static_cast<std::size_t>(cut_k_.runs[i].document)]++] =
+        static_cast<std::int32_t>(i);
+}
+
+void Geometry::place_replicated(Side side) {
+  const SequenceLayout& where = layout(side);
+  auto& rows = side == Side::q ? replicated_q_ : replicated_k_;
+  auto& pieces = side == Side::q ? pieces_q_ : pieces_k_;
+  rows.resize(static_cast<std::size_t>(where.ring()));
+  std::vector<std::tuple<i64, int, Range>> found;
+  for (const Range& tokens : side == Side::q ? plan_.replicated_q : plan_.replicated_k)
+    for (int r = 0; r < where.ring(); ++r)
+      for (const Run& run : where.row(r)) {
+        const i64 begin =
+            std::clamp<i64>(slice_detail::ceil_div(tokens.begin - run.first, run.step), 0, run.count);
+        const i64 end =
+            std::clamp<i64>(slice_detail::ceil_div(tokens.end - run.first, run.step), begin, run.count);
+        if (begin == end) continue;
+        rows[static_cast<std::size_t>(r)].push_back({run.slot + begin, run.slot + end});
+        const i64 piece = run.step == 1 ? end - begin : 1;  // tokens of other rows stand between
+        for (i64 i = begin; i < end; i += piece)
+          found.emplace_back(run.first + i * run.step, r, Range{run.slot + i, run.slot + i + piece});
+      }
+  for (auto& set : rows) normalize(set);
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return std::get<0>(a) < std::get<0>(b); });
+  for (const auto& [token, r, slots] : found) pieces.push_back({r, {slots}});
+}
+
+const Intervals& Geometry::replicated(Side side, int ring_row) const {
+  return (side == Side::q ? replicated_q_ : replicated_k_)[static_cast<std::size_t>(ring_row)];
+}
+
+const std::vector<Selection>& Geometry::replicated_pieces(Side side) const {
+  return side == Side::q ? pieces_q_ : pieces_k_;
+}
+
+void Geometry::pair_runs(const Run& q, i64 shift, const DocumentRun& k, std::vector<RowSlice>& out) const {
+  Slice s;
+  s.q_row = q.slot, s.q_pos = q.first + shift, s.q_step = q.step, s.q_count = q.count;
+  s.k_row = k.run.slot, s.k_pos = k.run.first, s.k_step = k.run.step, s.k_count = k.run.count;
+  s.diff_min = plan_.band.diff_min, s.diff_max = plan_.band.diff_max;
+  if (trim(s)) out.push_back({k.ring_row, s});
+}
+
+void Geometry::pair(const DocumentRun& q, std::vector<RowSlice>& out) const {
+  const auto d = static_cast<std::size_t>(q.document);
+  const i64 shift = documents_.shift[d];
+  const i64 first = q.run.first + shift, last = first + (q.run.count - 1) * q.run.step;
+  for (std::size_t i = document_begin_[d]; i < document_begin_[d + 1]; ++i) {
+    const DocumentRun& k = cut_k_.runs[static_cast<std::size_t>(keys_by_document_[i])];
+    if (last - k.run.first < plan_.band.diff_min) continue;
+    if (first - (k.run.first + (k.run.count - 1) * k.run.step) > plan_.band.diff_max) continue;
+    if (q.run.step == k.run.step || q.run.count == 1 || k.run.count == 1) {
+      pair_runs(q.run, shift, k, out);
+      continue;
+    }
+    // Steps that differ have no diagonal to follow: one query row at a time.
+    for (i64 row = 0; row < q.run.count; ++row)
+      pair_runs({q.run.first + row * q.run.step, 1, 1, q.run.slot + row}, shift, k, out);
+  }
+}
+
+const std::vector<RowSlice>& Geometry::slices_of_row(int r) const {
+  if (sliced_row_ == r) return row_slices_;
+  row_slices_.clear();
+  const auto row = static_cast<std::size_t>(r);
+  for (std::size_t i = cut_q_.row_begin[row]; i < cut_q_.row_begin[row + 1]; ++i)
+    pair(cut_q_.runs[i], row_slices_);
+  std::stable_sort(row_slices_.begin(), row_slices_.end(),
+                   [](const RowSlice& a, const RowSlice& b) { return a.key_row < b.key_row; });
+  sliced_row_ = r;
+  return row_slices_;
+}
+
+void Geometry::fill_needs() const {
+  if (needs_filled_) return;
+  std::vector<RowSlice> found;
+  for (const DocumentRun& q : cut_q_.runs) {
+    found.clear();
+    pair(q, found);
+    for (const RowSlice& s : found)
+      needs_.push_back({q.ring_row, s.key_row, {s.slice.k_row, s.slice.k_row + s.slice.k_count}});
+  }
+  std::sort(needs_.begin(), needs_.end(), [](const Need& a, const Need& b) {
+    return std::tie(a.query_row, a.key_row, a.slots.begin) < std::tie(b.query_row, b.key_row, b.slots.begin);
+  });
+  needs_filled_ = true;
+}
+
+Intervals Geometry::need(int r, int j) const {
+  if (!plan_.prune) return {{0, layout_k_.row_size(j)}};
+  fill_needs();
+  Intervals slots;
+  auto at = std::lower_bound(needs_.begin(), needs_.end(), std::pair(r, j),
+                             [](const Need& n, const std::pair<int, int>& key) {
+                               return std::pair<int, int>(n.query_row, n.key_row) < key;
+                             });
+  for (; at != needs_.end() && at->query_row == r && at->key_row == j; ++at) slots.push_back(at->slots);
+  normalize(slots);
+  return slots;
+}
+
+Intervals Geometry::needed(int j, Deltas deltas) const {
+  Intervals slots;
+  for (int d = deltas.begin; d < deltas.end; ++d) {
+    const Intervals part = need(mesh().row_at(j, mesh().shift_of(d)), j);
+    slots.insert(slots.end(), part.begin(), part.end());
+  }
+  normalize(slots);
+  return slots;
+}
+
+void Geometry::filter(Selection& selection, const TokenSelect& select, int source, int target) const {
+  const int j = selection.ring_row;
+  if (select.of == Side::k && plan_.prune) {
+    if (select.needed.any()) selection.slots = intersect(selection.slots, needed(j, select.needed));
+    if (select.needed_by != End::none)
+      selection.slots = intersect(selection.slots,
+                                  need(mesh().ring_of(select.needed_by == End::target ? target : source), j));
+    if (select.also.any()) selection.slots = intersect(selection.slots, needed(j, select.also));
+  }
+  if (select.not_needed.any())
+    selection.slots = plan_.prune ? subtract(selection.slots, needed(j, select.not_needed)) : Intervals{};
+  if (select.copies == Copies::partitioned)
+    selection.slots = subtract(selection.slots, replicated(select.of, j));
+  if (select.copies == Copies::replicated)
+    selection.slots = intersect(selection.slots, replicated(select.of, j));
+}
+
+void Geometry::tokens_of(const TokenSelect& select, int source, int target, Selection& out) const {
+  const int rank = select.at == End::target ? target : source;
+  const SequenceLayout& where = layout(select.of);
+  out.slots.clear();
+  if (select.block == Block::row) {
+    out.ring_row = mesh().row_at(mesh().ring_of(rank), select.shift);
+    out.slots.push_back({0, where.row_size(out.ring_row)});
+  } else {
+    out.ring_row = mesh().ring_of(rank);
+    out.slots.push_back(where.home(out.ring_row, mesh().ulysses_of(rank)));
+  }
+  if (out.slots.front().empty()) out.slots.clear();
+  filter(out, select, source, target);
+}
+
+i64 Geometry::count_of(const TokenSelect& select, int source, int target) const {
+  Selection selection;
+  tokens_of(select, source, target, selection);
+  return total(selection.slots);
+}
+
+Range Geometry::heads_of(HeadSelect select, int source, int target) const {
+  const int u = mesh().ulysses_of(select.at == End::target ? target : source);
+  switch (select.kind) {
+    case HeadKind::query:
+      return select.chunk >= 0 ? heads_.query_of(u, select.chunk) : heads_.query_of(u);
+    case HeadKind::kv:
+      return select.chunk >= 0 ? heads_.kv_of(u, select.chunk) : heads_.kv_of(u);
+    case HeadKind::kv_new:
+      return heads_.kv_new(u, select.chunk);
+    case HeadKind::kv_last:
+      return heads_.kv_last(u, select.chunk);
+    case HeadKind::all_query:
+      return {0, heads_.query()};
+    case HeadKind::all_kv:
+      return {0, heads_.kv()};
+  }
+  throw InternalError("unknown head selector");
+}
+
+void Geometry::targets(const Move& move, int rank, std::vector<int>& out) const {
+  out.clear();
+  const int r = mesh().ring_of(rank), u = mesh().ulysses_of(rank);
+  switch (move.peers) {
+    case Peers::self:
+      out.push_back(rank);
+      break;
+    case Peers::shift:
+      out.push_back(mesh().rank(mesh().row_at(r, move.shift), u));
+      break;
+    case Peers::every_ulysses:
+      for (int x = 0; x < mesh().ulysses; ++x) out.push_back(mesh().rank(r, x));
+      break;
+    case Peers::every_ring:
+      for (int x = 0; x < mesh().ring(); ++x)
+        if (x != r) out.push_back(mesh().rank(x, u));
+      break;
+    case Peers::every_world:
+      for (int x = 0; x < mesh().size(); ++x) out.push_back(x);
+      break;
+  }
+}
+
+void Geometry::sources(const Move& move, int rank, std::vector<int>& out) const {
+  if (move.peers != Peers::shift) return targets(move, rank, out);
+  out.assign(
+      1, mesh().rank(mesh().row_at(mesh().ring_of(rank), Mesh::back(move.shift)), mesh().ulysses_of(rank)));
+}
+
+}  // namespace usp

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/score.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace usp {
+namespace {
+
+auto key_of(const ScoreRow& r) {
+  return std::tie(r.machine, r.world, r.direction, r.causal, r.dtype, r.batch, r.seq, r.heads, r.kv_heads,
+                  r.head_dim, r.layout, r.exchange);
+}
+
+std::string label_of(const ScoreRow& r) {
+  static constexpr const char* directions[] = {"forward", "backward", "forward_backward"};
+  static constexpr const char* layouts[] = {"contiguous", "zigzag", "striped"};
+  return r.machine + " " + directions[static_cast<std::size_t>(r.direction)] + " " + format_tokens(r.seq) +
+         " batch " + std::to_string(r.batch) + " heads " + std::to_string(r.heads) + "/" +
+         std::to_string(r.kv_heads) + "x" + std::to_string(r.head_dim) + (r.causal ? " " : " full ") +
+         layouts[static_cast<std::size_t>(r.layout)] +
+         (r.exchange == ScoreRow::Exchange::qkvpack ? " qkvpack" : " no_packed");
+}
+
+std::vector<ScoreGroup> group_rows(const std::vector<ScoreRow>& rows, std::int64_t gate_tokens) {
+  std::vector<ScoreGroup> groups;
+  std::map<decltype(key_of(rows.front())), std::size_t> index;
+  for (const ScoreRow& row : rows) {
+    const auto [at, fresh] = index.emplace(key_of(row), groups.size());
+    if (fresh) {
+      groups.emplace_back();
+      groups.back().label = label_of(row);
+      groups.back().tokens = row.seq;
+      groups.back().gated = row.seq >= gate_tokens;
+    }
+    ScoreGroup& group = groups[at->second];
+    if (row.seconds)
+      group.rows.push_back(&row);
+    else
+      ++group.out_of_memory;
+  }
+  return groups;
+}
+
+ScoreChoice choice_of(const ScoreRow& row) {
+  return {row.line, row.ring, row.ulysses, *row.seconds};
+}
+
+void judge(ScoreGroup& group, const std::vector<ScoreMethod>& methods) {
+  for (const ScoreMethod& method : methods) {
+    std::vector<double>& costs = group.cost.emplace_back();
+    for (const ScoreRow* row : group.rows) {
+      costs.push_back(method.cost(*row));
+      expects(std::isfinite(costs.back()), "a score method must give a finite cost");
+    }
+  }
+  if (group.rows.empty()) return;
+  const auto faster = [](const ScoreRow* a, const ScoreRow* b) { return *a->seconds < *b->seconds; };
+  group.best = choice_of(**std::min_element(group.rows.begin(), group.rows.end(), faster));
+  for (const std::vector<double>& costs : group.cost) {
+    const double least = *std::min_element(costs.begin(), costs.end());
+    const ScoreRow* chosen = nullptr;
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      if (costs[i] == least && (chosen == nullptr || faster(chosen, group.rows[i]))) chosen = group.rows[i];
+    group.choice.push_back(choice_of(*chosen));
+    group.regret.push_back(*chosen->seconds / group.best.seconds - 1);
+  }
+}
+
+ScoreMetrics measure(const ScoreReport& report, std::size_t method, bool gated, bool gives_seconds) {
+  ScoreMetrics metrics;
+  std::vector<double> all_costs;
+  std::vector<double> all_times;
+  double error = 0;
+  for (const ScoreGroup& group : report.groups) {
+    if (group.gated != gated || group.rows.empty()) continue;
+    std::vector<double> times;
+    for (const ScoreRow* row : group.rows) times.push_back(*row->seconds);
+    const std::vector<double>& costs = group.cost[method];
+    for (std::size_t i = 0; i < costs.size(); ++i) error += std::abs(costs[i] / times[i] - 1);
+    all_costs.insert(all_costs.end(), costs.begin(), costs.end());
+    all_times.insert(all_times.end(), times.begin(), times.end());
+    if (times.size() < 2) continue;
+    ++metrics.ranked_groups;
+    metrics.top1 += group.choice[method].seconds == group.best.seconds ? 1 : 0;
+    metrics.mean_regret += group.regret[method];
+    metrics.worst_regret = std::max(metrics.worst_regret, group.regret[method]);
+    metrics.tau_in_groups += kendall_tau_b(costs, times);
+  }
+  metrics.rows = static_cast<std::int64_t>(all_times.size());
+  if (metrics.ranked_groups > 0) {
+    metrics.mean_regret /= metrics.ranked_groups;
+    metrics.tau_in_groups /= metrics.ranked_groups;
+  }
+  if (gives_seconds && metrics.rows > 0) {
+    metrics.mape = error / static_cast<double>(metrics.rows);
+    metrics.tau = kendall_tau_b(all_costs, all_times);
+  }
+  return metrics;
+}
+
+}  // namespace
+
+ScoreMethod most_ulysses_rule(int gpus_per_node) {
+  return {"most Ulysses inside the node",
+          [gpus_per_node](const ScoreRow& row) {
+            return row.ulysses <= gpus_per_node ? -static_cast<double>(row.ulysses)
+                                                : static_cast<double>(row.ulysses);
+          },
+          false};
+}
+
+ScoreMethod always_ring_rule() {
+  return {"always ring", [](const ScoreRow& row) { return -static_cast<double>(row.ring); }, false};
+}
+
+ScoreMethod volume_rule(ScoreFunction bytes) {
+  return {"volume rule", std::move(bytes), false};
+}
+
+ScoreMethod spec_sheet_method(ScoreFunction seconds) {
+  return {"spec-sheet alpha-beta (uncalibrated)", std::move(seconds), true};
+}
+
+double kendall_tau_b(const std::vector<double>& x, const std::vector<double>& y) {
+  expects(x.size() == y.size(), "tau needs two equally long lists");
+  std::int64_t order = 0;  // concordant minus discordant
+  std::int64_t x_pairs = 0;
+  std::int64_t y_pairs = 0;  // not tied in x, in y
+  const auto sign = [](double a, double b) { return a < b ? -1 : (a > b ? 1 : 0); };
+  for (std::size_t i = 0; i < x.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      const int a = sign(x[i], x[j]);
+      const int b = sign(y[i], y[j]);
+      order += a * b;
+      x_pairs += a * a;
+      y_pairs += b * b;
+    }
+  if (x_pairs == 0 || y_pairs == 0) return 0;
+  return static_cast<double>(order) / std::sqrt(static_cast<double>(x_pairs) * static_cast<double>(y_pairs));
+}
+
+ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& methods,
+                  std::int64_t gate_tokens) {
+  ScoreReport report;
+  report.rows = std::move(rows);
+  report.gate_tokens = gate_tokens;
+  report.out_of_memory =
+      std::count_if(report.rows.begin(), report.rows.end(), [](const ScoreRow& row) { return !row.seconds; });
+  report.groups = group_rows(report.rows, gate_tokens);
+  for (ScoreGroup& group : report.groups) judge(group, methods);
+  for (std::size_t m = 0; m < methods.size(); ++m) {
+    report.methods.push_back(methods[m].name);
+    report.gated.push_back(measure(report, m, true, methods[m].gives_seconds));
+    report.shorter.push_back(measure(report, m, false, methods[m].gives_seconds));
+  }
+  return report;
+}
+
+}  // namespace usp

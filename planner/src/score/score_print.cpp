@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/json.hpp"
+#include "usp/base/table.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/score.hpp"
+
+namespace usp {
+namespace {
+
+std::string mesh_of(const ScoreChoice& choice) {
+  return "(" + std::to_string(choice.ring) + ", " + std::to_string(choice.ulysses) + ")";
+}
+
+std::string metrics_table(const ScoreReport& report, const std::vector<ScoreMetrics>& all) {
+  TextTable table;
+  table.column("method");
+  for (const char* name : {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE"})
+    table.column(name, TextTable::Align::right);
+  for (std::size_t m = 0; m < all.size(); ++m)
+    table.row({report.methods[m], std::to_string(all[m].top1) + "/" + std::to_string(all[m].ranked_groups),
+               format_percent(all[m].mean_regret, 2), format_percent(all[m].worst_regret, 2),
+               format_fixed(all[m].tau_in_groups, 3), all[m].tau ? format_fixed(*all[m].tau, 3) : "-",
+               all[m].mape ? format_percent(*all[m].mape) : "-"});
+  return table.str(2);
+}
+
+std::string group_table(const ScoreReport& report) {
+  TextTable table;
+  table.column("group");
+  table.column("rows", TextTable::Align::right);
+  table.column("best (ring, ulysses)");
+  table.column("time", TextTable::Align::right);
+  for (const std::string& method : report.methods) table.column(method);
+  for (const ScoreGroup& group : report.groups) {
+    if (group.rows.empty()) continue;
+    std::vector<std::string> cells = {group.label + (group.gated ? "" : " [not gated]"),
+                                      std::to_string(group.rows.size()), mesh_of(group.best),
+                                      format_seconds(group.best.seconds)};
+    for (std::size_t m = 0; m < report.methods.size(); ++m)
+      cells.push_back(mesh_of(group.choice[m]) + " +" + format_percent(group.regret[m]));
+    table.row(std::move(cells));
+  }
+  return table.str(2);
+}
+
+Json metrics_json(const ScoreReport& report, const std::vector<ScoreMetrics>& all) {
+  Json list = Json::array();
+  for (std::size_t m = 0; m < all.size(); ++m)
+    list.push_back({{"method", report.methods[m]},
+                    {"groups", all[m].ranked_groups},
+                    {"rows", all[m].rows},
+                    {"top1", all[m].top1},
+                    {"mean_regret", all[m].mean_regret},
+                    {"worst_regret", all[m].worst_regret},
+                    {"tau_in_groups", all[m].tau_in_groups},
+                    {"tau", json_or_null(all[m].tau)},
+                    {"mape", json_or_null(all[m].mape)}});
+  return list;
+}
+
+Json choice_json(const ScoreChoice& choice) {
+  return {{"line", choice.line},
+          {"ring", choice.ring},
+          {"ulysses", choice.ulysses},
+          {"time_ms", choice.seconds * 1e3}};
+}
+
+Json group_json(const ScoreReport& report, const ScoreGroup& group) {
+  Json json = {{"label", group.label},
+               {"tokens", group.tokens},
+               {"gated", group.gated},
+               {"out_of_memory", group.out_of_memory},
+               {"best", group.rows.empty() ? Json(nullptr) : choice_json(group.best)}};
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < group.rows.size(); ++i) {
+    Json costs = Json::object();
+    for (std::size_t m = 0; m < report.methods.size(); ++m) costs[report.methods[m]] = group.cost[m][i];
+    const ScoreRow& of = *group.rows[i];
+    Json row = choice_json({of.line, of.ring, of.ulysses, *of.seconds});
+    row["cost"] = std::move(costs);
+    rows.push_back(std::move(row));
+  }
+  json["rows"] = std::move(rows);
+  Json choices = Json::object();
+  for (std::size_t m = 0; m < group.choice.size(); ++m) {
+    choices[report.methods[m]] = choice_json(group.choice[m]);
+    choices[report.methods[m]]["regret"] = group.regret[m];
+  }
+  json["chosen"] = std::move(choices);
+  return json;
+}
+
+}  // namespace
+
+std::string score_text(const ScoreReport& report) {
+  std::string text = std::to_string(report.rows.size()) + " rows, " + std::to_string(report.groups.size()) +
+                     " groups (rows that differ in ring and ulysses only), " +
+                     std::to_string(report.out_of_memory) + " out of memory (counted, not scored)\n\n";
+  const std::string gate = format_tokens(report.gate_tokens);
+  text += "Groups of " + gate + " tokens and more:\n" + metrics_table(report, report.gated);
+  text += "\nShorter groups (shown, not gated):\n" + metrics_table(report, report.shorter);
+  text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
+  return text;
+}
+
+std::string score_json(const ScoreReport& report) {
+  Json groups = Json::array();
+  for (const ScoreGroup& group : report.groups) groups.push_back(group_json(report, group));
+  const Json json = {{"version", 1},
+                     {"rows", report.rows.size()},
+                     {"out_of_memory", report.out_of_memory},
+                     {"gate_tokens", report.gate_tokens},
+                     {"gated", metrics_json(report, report.gated)},
+                     {"shorter", metrics_json(report, report.shorter)},
+                     {"groups", std::move(groups)}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace usp

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/workload.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <random>
+#include <span>
+#include <utility>
+
+namespace usp {
+namespace {
+
+template <class E>
+using Names = std::span<const std::pair<std::string_view, E>>;
+
+constexpr std::pair<std::string_view, Precision> precisions[] = {
+    {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"fp32", Precision::fp32}};
+constexpr std::pair<std::string_view, Recompute> recomputes[] = {{"none", Recompute::none},
+                                                                 {"selective", Recompute::selective},
+                                                                 {"full", Recompute::full},
+                                                                 {"offload", Recompute::offload}};
+constexpr std::pair<std::string_view, Optimizer> optimizers[] = {{"adamw", Optimizer::adamw},
+                                                                 {"sgd", Optimizer::sgd}};
+
+template <class E>
+E word(std::string_view text, std::string_view flag, Names<E> names) {
+  std::vector<std::string> known;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+    known.emplace_back(name);
+  }
+  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not one of " + join(known, ", "));
+}
+
+template <class E>
+std::string_view name_of(E value, Names<E> names) {
+  for (const auto& [name, known] : names)
+    if (known == value) return name;
+  throw InternalError("an enumerator has no name");
+}
+
+void require(bool holds, const std::string& text) {
+  if (!holds) throw UsageError(text);
+}
+
+}  // namespace
+
+int bytes_of(Precision dtype) {
+  return dtype == Precision::fp32 ? 4 : 2;
+}
+
+void check_workload(const Workload& w) {
+  require(w.seq >= 1, "--seq: a sequence has at least one token");
+  require(w.batch >= 1, "--batch: a step has at least one row per replica");
+  require(w.microbatches >= 1 && w.batch % w.microbatches == 0,
+          "--microbatches: " + std::to_string(w.batch) + " rows cannot be split into " +
+              std::to_string(w.microbatches) + " microbatches; choose a divisor");
+  require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");
+  require(w.pipeline >= 1, "--pipeline: at least one stage");
+  require(w.expert >= 1, "--expert: at least one rank");
+  if (w.documents.empty()) return;
+  std::int64_t sum = 0;
+  for (const auto length : w.documents) {
+    require(length >= 1 && length <= w.seq - sum, "--documents: the lengths exceed the " +
+                                                      std::to_string(w.seq) +
+                                                      " tokens of --seq, or one of them is not positive");
+    sum += length;
+  }
+  require(sum == w.seq, "--documents: the lengths sum to " + std::to_string(sum) + " of " +
+                            std::to_string(w.seq) + " tokens; add a document for the padding");
+}
+
+Precision parse_precision(std::string_view text, std::string_view flag) {
+  return word<Precision>(text, flag, precisions);
+}
+Recompute parse_recompute(std::string_view text, std::string_view flag) {
+  return word<Recompute>(text, flag, recomputes);
+}
+Optimizer parse_optimizer(std::string_view text, std::string_view flag) {
+  return word<Optimizer>(text, flag, optimizers);
+}
+
+int parse_zero_stage(std::string_view text, std::string_view flag) {
+  const auto stage = parse_integer(text, flag);
+  if (stage < 0 || stage > 3)
+    throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not a ZeRO stage (0, 1, 2 or 3)");
+  return static_cast<int>(stage);
+}
+
+std::string_view precision_name(Precision dtype) {
+  return name_of<Precision>(dtype, precisions);
+}
+std::string_view recompute_name(Recompute recompute) {
+  return name_of<Recompute>(recompute, recomputes);
+}
+std::string_view optimizer_name(Optimizer optimizer) {
+  return name_of<Optimizer>(optimizer, optimizers);
+}
+
+std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag) {
+  std::vector<std::int64_t> lengths;
+  for (const auto& part : split(text, ',')) lengths.push_back(parse_tokens(trim(part), flag));
+  return lengths;
+}
+
+std::vector<std::int64_t> read_document_lengths(const std::string& text, const std::string& file) {
+  std::vector<std::int64_t> lengths;
+  long line = 0;
+  for (const auto& raw : split_lines(text)) {
+    ++line;
+    const std::string word_text = trim(raw);
+    if (word_text.empty() || word_text.front() == '#') continue;
+    std::int64_t length = 0;
+    try {
+      length = parse_integer(word_text, file);
+    } catch (const UsageError&) {
+      throw InvalidInput({file, line, word_text}, "a line holds one document length in tokens");
+    }
+    if (length < 1 || length > (std::int64_t{1} << 40))
+      throw InvalidInput({file, line, word_text}, "a document has between 1 and 2^40 tokens");
+    lengths.push_back(length);
+  }
+  if (lengths.empty()) throw InvalidInput({file, 0, ""}, "holds no document length");
+  return lengths;
+}
+
+std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens,
+                                         std::uint64_t seed) {
+  expects(!lengths.empty(), "documents are drawn from no lengths");
+  std::mt19937_64 random(seed);
+  std::vector<std::int64_t> documents;
+  for (std::int64_t left = tokens; left > 0;) {
+    // The remainder, not a distribution: its result is the same in every standard library.
+    const std::int64_t length = std::min(lengths[random() % lengths.size()], left);
+    documents.push_back(length);
+    left -= length;
+  }
+  return documents;
+}
+
+}  // namespace usp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "usp/topology/cluster.hpp"
+
+namespace usp {
+
+enum class SourceFormat { automatic, cluster_json, synthetic, nvidia_smi, nccl_xml, slurm };
+
+/// A source and what is added to it; every verb that takes a cluster fills one of these from the same flags.
+struct ClusterRequest {
+  std::string source;  ///< preset name, file, "-" for stdin, or a synthetic description itself
+  SourceFormat format = SourceFormat::automatic;
+  std::string device;                      ///< card name; empty: as the source says
+  std::optional<int> nodes;                ///< hosts like the source's
+  std::string nic;                         ///< "8x400G", or "400G" for the NICs that are there
+  std::string fabric;                      ///< as in set_fabric
+  std::optional<double> oversubscription;  ///< of leaf uplinks
+  std::optional<double> pcie_gb_s;         ///< per device slot, one direction
+  std::optional<double> nvlink_gb_s;       ///< per device, one direction, all its links together
+  std::optional<double> numa_gb_s;         ///< between NUMA nodes, one direction
+  std::vector<std::string> curves;         ///< nccl-tests outputs
+  std::string slurm;                       ///< topology.conf that names the hosts and their switches
+  std::vector<int> devices;                ///< visible devices of every host, in this order; empty: all
+};
+
+/// Reads the source and applies the rest in this order: visible devices, card, hosts, NICs, fabric, Slurm, curves.
+/// The result is valid. Throws InvalidInput or UsageError.
+[[nodiscard]] Cluster compose(const ClusterRequest& request);
+
+/// Format of a text by its content; throws InvalidInput that says what was tried.
+[[nodiscard]] SourceFormat detect_format(const std::string& text, const std::string& file);
+
+/// `cluster` reduced to these devices in this order; ids become dense, `local` keeps the number tools print.
+[[nodiscard]] Cluster select_devices(const Cluster& cluster, const std::vector<int>& ids);
+
+/// `count` copies of all hosts side by side. NVLink domains, fabrics' leaves and names are copied with them.
+[[nodiscard]] Cluster replicate(const Cluster& cluster, int count);
+
+}  // namespace usp

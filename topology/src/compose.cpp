@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/topology/compose.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "compose_parts.hpp"
+#include "usp/base/error.hpp"
+#include "usp/base/presets.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/topology/cluster_io.hpp"
+#include "usp/topology/devices.hpp"
+#include "usp/topology/nccl_xml.hpp"
+#include "usp/topology/nvidia_smi.hpp"
+#include "usp/topology/synthetic.hpp"
+#include "usp/topology/validate.hpp"
+
+namespace usp {
+namespace {
+
+bool looks_synthetic(const std::string& text) { return text.find("gpu:") != std::string::npos; }
+
+/// The text of the source, whatever names it; presets come back parsed.
+struct Source {
+  std::string file;
+  std::string text;
+  std::optional<Cluster> preset;
+};
+
+Source find_source(const ClusterRequest& request) {
+  const std::string& name = request.source;
+  if (name.empty()) throw UsageError("no cluster is named; give a preset, a file or a description like 'gpu:8(h100)'");
+  std::error_code ignored;
+  if (name == "-" || std::filesystem::exists(name, ignored)) return {name, read_file(name), std::nullopt};
+  if (request.format == SourceFormat::synthetic || looks_synthetic(name)) return {"description", name, std::nullopt};
+  if (auto preset = find_cluster_preset(name)) return {"preset:" + name, "", std::move(preset)};
+  const std::vector<std::string> names = preset_names("clusters");
+  const std::string near = nearest_name(name, names);
+  throw InvalidInput({name, 0, ""}, "no such file, no preset of that name, and not a description like "
+                                    "'node:4 nvswitch gpu:8(h100) nic:8(400G)'; " +
+                                        (near.empty() ? "the presets are " + join(names, ", ")
+                                                      : "did you mean '" + near + "'?"));
+}
+
+Cluster read_as(SourceFormat format, const Source& source) {
+  switch (format) {
+    case SourceFormat::cluster_json: return read_cluster_json(source.text, source.file);
+    case SourceFormat::synthetic: return read_synthetic(source.text, source.file);
+    case SourceFormat::nvidia_smi: return read_nvidia_smi_topo(source.text, source.file);
+    case SourceFormat::nccl_xml: return read_nccl_xml(source.text, source.file);
+    case SourceFormat::slurm: return hosts_of_slurm(source.text, source.file);
+    case SourceFormat::automatic: break;
+  }
+  throw InternalError("a source format has no reader");
+}
+
+/// A quantity that the command line states.
+Quantity stated(double value, const std::string& flag) { return {value, Provenance::preset, flag}; }
+
+void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
+  if (visible.empty()) return;
+  std::vector<int> ids;
+  for (const Node& node : cluster.nodes)
+    for (int local : visible) {
+      const auto found = std::find_if(cluster.devices.begin(), cluster.devices.end(), [&](const Device& device) {
+        return device.node == node.id && device.local == local;
+      });
+      if (found == cluster.devices.end())
+        throw UsageError("--devices: host " + std::to_string(node.id) + " has no device " + std::to_string(local));
+      if (std::find(ids.begin(), ids.end(), found->id) != ids.end())
+        throw UsageError("--devices: " + std::to_string(local) + " stands twice; name each device once");
+      ids.push_back(found->id);
+    }
+  cluster = select_devices(cluster, ids);
+}
+
+void apply_nodes(Cluster& cluster, int wanted) {
+  const int have = static_cast<int>(cluster.nodes.size());
+  if (wanted < 1) throw UsageError("--nodes: at least one host is needed");
+  if (have == 0 || wanted == have) return;
+  if (wanted % have == 0) {
+    cluster = replicate(cluster, wanted / have);
+    return;
+  }
+  if (wanted > have)
+    throw UsageError("--nodes: " + std::to_string(wanted) + " is no multiple of the " + std::to_string(have) +
+                     " hosts that the source describes");
+  std::vector<int> ids;
+  for (const Device& device : cluster.devices)
+    if (device.node < wanted) ids.push_back(device.id);
+  cluster = select_devices(cluster, ids);
+}
+
+/// "8x400G" or "400G".
+void apply_nic(Cluster& cluster, const std::string& text) {
+  const std::size_t cross = text.find_first_of("xX");
+  const bool counted = cross != std::string::npos && cross > 0 &&
+                       std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(cross),
+                                   [](unsigned char c) { return std::isdigit(c) != 0; });
+  const Quantity rate = stated(parse_line_rate_gb_s(counted ? text.substr(cross + 1) : text, "--nic"), "--nic " + text);
+  if (!counted) {
+    if (cluster.nics.empty())
+      throw UsageError("--nic: the source names no NICs; say how many each host has, e.g. --nic 8x" + text);
+    for (Nic& nic : cluster.nics) nic.gb_s = rate;
+    return;
+  }
+  const std::int64_t count = parse_integer(text.substr(0, cross), "--nic");
+  if (count < 1 || count > 1024) throw UsageError("--nic: a host has 1 to 1024 NICs");
+  // Where the source shows that many NICs next to devices (a host also has others, for storage), their affinity stays.
+  std::vector<bool> near(cluster.nics.size(), false);
+  for (const Device& device : cluster.devices)
+    for (int nic : device.nics) near[static_cast<std::size_t>(nic)] = true;
+  std::vector<std::int64_t> near_of(cluster.nodes.size(), 0), all_of(cluster.nodes.size(), 0);
+  for (const Nic& nic : cluster.nics) {
+    ++all_of[static_cast<std::size_t>(nic.node)];
+    if (near[static_cast<std::size_t>(nic.id)]) ++near_of[static_cast<std::size_t>(nic.node)];
+  }
+  const auto is_count = [&](std::int64_t n) { return n == count; };
+  const bool keep_near = std::all_of(near_of.begin(), near_of.end(), is_count);
+  if (keep_near || std::all_of(all_of.begin(), all_of.end(), is_count)) {
+    for (Nic& nic : cluster.nics)
+      if (!keep_near || near[static_cast<std::size_t>(nic.id)]) nic.gb_s = rate;
+    return;
+  }
+  if (!cluster.nics.empty())
+    cluster.notes.push_back("--nic " + text + " replaces the NICs of the source; they are dealt to the devices in order");
+  deal_nics(cluster, static_cast<int>(count), rate);
+}
+
+void apply_rates(Cluster& cluster, const ClusterRequest& request) {
+  for (Node& node : cluster.nodes) {
+    if (request.pcie_gb_s) node.pcie_gb_s = stated(*request.pcie_gb_s, "--pcie");
+    if (request.numa_gb_s) node.numa_gb_s = stated(*request.numa_gb_s, "--numa-bandwidth");
+  }
+  if (!request.nvlink_gb_s) return;
+  if (cluster.domains.empty()) throw UsageError("--nvlink: the source shows no NVLink; drop the flag");
+  for (NvlinkDomain& domain : cluster.domains) {
+    domain.gb_s = stated(*request.nvlink_gb_s, "--nvlink");
+    std::vector<int> lanes(cluster.devices.size(), 0);
+    const auto mine = [&](const Link& link) {
+      return link.lanes > 0 && std::binary_search(domain.devices.begin(), domain.devices.end(), link.a) &&
+             std::binary_search(domain.devices.begin(), domain.devices.end(), link.b);
+    };
+    for (const Link& link : cluster.links)
+      if (mine(link)) {
+        lanes[static_cast<std::size_t>(link.a)] += link.lanes;
+        lanes[static_cast<std::size_t>(link.b)] += link.lanes;
+      }
+    const int most = *std::max_element(lanes.begin(), lanes.end());
+    for (Link& link : cluster.links)
+      if (mine(link))
+        link.gb_s = stated(domain.switched ? *request.nvlink_gb_s : *request.nvlink_gb_s * link.lanes / most, "--nvlink");
+  }
+}
+
+void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
+  if (!request.fabric.empty())
+    set_fabric(cluster.fabric, request.fabric, static_cast<int>(cluster.nodes.size()), "--fabric");
+  if (!request.oversubscription) return;
+  if (cluster.fabric.kind != FabricKind::rail && cluster.fabric.kind != FabricKind::fat_tree)
+    throw UsageError("--oversubscription: says nothing without a fabric; add --fabric fat_tree or --fabric rail");
+  if (*request.oversubscription < 1) throw UsageError("--oversubscription: the ratio is at least 1");
+  cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
+}
+
+}  // namespace
+
+SourceFormat detect_format(const std::string& text, const std::string& file) {
+  const std::string start = trim(std::string_view(text).substr(0, 4096));
+  const bool json = !start.empty() && start.front() == '{';
+  if (json) return SourceFormat::cluster_json;
+  const bool xml = !start.empty() && start.front() == '<';
+  if (xml) return SourceFormat::nccl_xml;
+  std::vector<SourceFormat> found;
+  if (text.find("SwitchName=") != std::string::npos || text.find("BlockName=") != std::string::npos)
+    found.push_back(SourceFormat::slurm);
+  if (text.find("GPU0") != std::string::npos || text.find("GPU1") != std::string::npos)
+    found.push_back(SourceFormat::nvidia_smi);
+  if (looks_synthetic(text)) found.push_back(SourceFormat::synthetic);
+  if (found.size() == 1) return found.front();
+  if (start.find("# nThread") != std::string::npos || text.find("busbw") != std::string::npos)
+    throw InvalidInput({file, 0, ""}, "this is nccl-tests output, which names no machine; give it with --curves");
+  throw InvalidInput({file, 0, ""},
+                     (found.empty() ? std::string("is none of") : "could be more than one of") +
+                         " cluster JSON ('{'), NCCL topology XML ('<'), nvidia-smi topo -m (GPU0 ...), Slurm "
+                         "topology.conf (SwitchName=), a description (gpu:8(h100)); say which with --format");
+}
+
+Cluster compose(const ClusterRequest& request) {
+  Source source = find_source(request);
+  Cluster cluster;
+  if (source.preset) {
+    cluster = std::move(*source.preset);
+  } else {
+    const SourceFormat format =
+        request.format == SourceFormat::automatic ? detect_format(source.text, source.file) : request.format;
+    cluster = read_as(format, source);
+  }
+  if (cluster.name.empty()) cluster.name = std::filesystem::path(source.file).stem().string();
+  apply_visible(cluster, request.devices);
+  if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
+  if (request.nodes) apply_nodes(cluster, *request.nodes);
+  if (!request.slurm.empty()) apply_slurm(cluster, read_file(request.slurm), request.slurm);
+  if (!request.nic.empty()) apply_nic(cluster, request.nic);
+  apply_rates(cluster, request);
+  apply_fabric(cluster, request);
+  for (const std::string& curves : request.curves) apply_curves(cluster, read_file(curves), curves);
+  validate(cluster, source.file);
+  return cluster;
+}
+
+}  // namespace usp

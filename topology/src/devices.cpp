@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/topology/devices.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/base/presets.hpp"
+#include "usp/base/text.hpp"
+
+namespace usp {
+namespace {
+
+using Sources = std::map<std::string, std::string>;
+
+Quantity read_value(ObjectReader& device, const char* key, const Sources& sources) {
+  auto object = device.maybe_object(key);
+  if (!object) return {};
+  Quantity result;
+  result.value = object->number("value", 1e-12, 1e18);
+  const EnumNames<Provenance> names = {
+      {"measured", Provenance::measured}, {"preset", Provenance::preset}, {"guess", Provenance::guess}};
+  result.provenance = object->maybe_enumeration("provenance", names).value_or(Provenance::preset);
+  const std::string source = object->string("source");
+  const auto found = sources.find(source);
+  if (found == sources.end()) object->fail("source", "'" + source + "' is not a key of sources");
+  result.source = found->second;
+  object->finish();
+  return result;
+}
+
+DevicePreset read_device(ObjectReader reader, const Sources& sources) {
+  DevicePreset preset;
+  DeviceSpec& spec = preset.spec;
+  spec.name = reader.string("name");
+  reader.array("aliases", [&](const Json& value, const std::string& pointer) {
+    preset.aliases.push_back(json_string(value, reader.file(), pointer));
+  });
+  spec.bf16_tflops = read_value(reader, "bf16_tflops", sources);
+  spec.fp16_tflops = read_value(reader, "fp16_tflops", sources);
+  spec.fp32_tflops = read_value(reader, "fp32_tflops", sources);
+  spec.fp8_tflops = read_value(reader, "fp8_tflops", sources);
+  spec.memory_bytes = read_value(reader, "memory_bytes", sources);
+  spec.memory_gb_s = read_value(reader, "memory_gb_s", sources);
+  spec.pcie_p2p = reader.maybe_boolean("pcie_p2p");
+  preset.peer =
+      reader.enumeration<LinkKind>("peer", {{"nvlink", LinkKind::nvlink}, {"xgmi", LinkKind::xgmi}});
+  preset.lanes = static_cast<int>(reader.integer("lanes", 0, 64));
+  preset.lane_gb_s = read_value(reader, "lane_gb_s", sources);
+  preset.pcie_gb_s = read_value(reader, "pcie_gb_s", sources);
+  preset.numa_gb_s = read_value(reader, "numa_gb_s", sources);
+  preset.calibration = reader.maybe_string("calibration").value_or("");
+  preset.note = reader.maybe_string("note").value_or("");
+  reader.finish();
+  return preset;
+}
+
+std::vector<DevicePreset> read_devices() {
+  const NamedText file = shipped_preset("devices", "devices");
+  const Json json = parse_json(file.text, file.name);
+  ObjectReader reader(json, file.name, "");
+  (void)reader.enumeration<int>("format", {{"usp.devices", 1}});
+  (void)reader.integer("version", 1, 1);
+  Sources sources;
+  for (const auto& item : reader.need("sources").items())
+    sources[item.key()] = json_string(item.value(), file.name, "/sources/" + item.key());
+  std::vector<DevicePreset> presets;
+  reader.array("devices", [&](const Json& value, const std::string& pointer) {
+    presets.push_back(read_device({value, file.name, pointer}, sources));
+  });
+  reader.finish();
+  return presets;
+}
+
+/// `lanes` times one lane of the card.
+Quantity lanes_gb_s(const DevicePreset& preset, int lanes) {
+  if (!preset.lane_gb_s.known() || lanes <= 0) return {};
+  return {*preset.lane_gb_s.value * lanes, preset.lane_gb_s.provenance,
+          std::to_string(lanes) + " links of " + preset.spec.name + "; " + preset.lane_gb_s.source};
+}
+
+bool replaceable(const Quantity& value) { return value.provenance != Provenance::measured; }
+
+/// Direct links of every device together, and the links' own bandwidth.
+void name_links(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
+  std::vector<int> total(cluster.devices.size(), 0);
+  for (Link& link : cluster.links) {
+    if (link.lanes == 0) continue;
+    const std::string pair = std::to_string(link.a) + "-" + std::to_string(link.b);
+    if (link.lanes > preset.lanes || link.kind != preset.peer)
+      throw InvalidInput({file, 0, "devices " + pair},
+                         std::to_string(link.lanes) + " links join them, and " + preset.spec.name + " has " +
+                             std::to_string(preset.lanes) + "; name the card that is in this machine with --device");
+    total[static_cast<std::size_t>(link.a)] += link.lanes;
+    total[static_cast<std::size_t>(link.b)] += link.lanes;
+    if (replaceable(link.gb_s)) link.gb_s = lanes_gb_s(preset, link.lanes);
+  }
+  for (NvlinkDomain& domain : cluster.domains) {
+    int lanes = 0;
+    if (domain.switched) {
+      for (const Link& link : cluster.links)
+        if (link.lanes > lanes && std::binary_search(domain.devices.begin(), domain.devices.end(), link.a))
+          lanes = link.lanes;
+      if (lanes == 0) lanes = preset.lanes;
+    } else {
+      for (int device : domain.devices) lanes = std::max(lanes, total[static_cast<std::size_t>(device)]);
+      if (lanes > preset.lanes)
+        throw InvalidInput({file, 0, "device " + std::to_string(domain.devices.front())},
+                           "its direct links add up to " + std::to_string(lanes) + ", and " + preset.spec.name +
+                               " has " + std::to_string(preset.lanes) +
+                               "; name the card that is in this machine with --device");
+    }
+    if (replaceable(domain.gb_s)) domain.gb_s = lanes_gb_s(preset, lanes);
+  }
+}
+
+}  // namespace
+
+const std::vector<DevicePreset>& device_presets() {
+  static const std::vector<DevicePreset> presets = read_devices();
+  return presets;
+}
+
+const DevicePreset& find_device(const std::string& name, const std::string& flag) {
+  const std::string wanted = lower(name);
+  std::vector<std::string> names;
+  for (const DevicePreset& preset : device_presets()) {
+    if (preset.spec.name == wanted ||
+        std::find(preset.aliases.begin(), preset.aliases.end(), wanted) != preset.aliases.end())
+      return preset;
+    names.push_back(preset.spec.name);
+  }
+  const std::string near = nearest_name(wanted, names);
+  throw UsageError(flag + ": no card '" + name + "' is known; " +
+                   (near.empty() ? "" : "did you mean '" + near + "'? ") + "The names are " + join(names, ", "));
+}
+
+void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
+  name_links(cluster, preset, file);
+  if (!cluster.devices.empty()) cluster.specs = {preset.spec};
+  cluster.spec_of_device.assign(cluster.devices.size(), 0);
+  for (Node& node : cluster.nodes) {
+    if (replaceable(node.pcie_gb_s)) node.pcie_gb_s = preset.pcie_gb_s;
+    if (replaceable(node.numa_gb_s)) node.numa_gb_s = preset.numa_gb_s;
+  }
+  cluster.calibration = preset.calibration;
+  if (!preset.note.empty()) cluster.notes.push_back(preset.note);
+}
+
+}  // namespace usp

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/topology/validate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "usp/base/error.hpp"
+
+namespace usp {
+namespace {
+
+/// Collects what the checks need: the file for messages and the sizes that indices must stay below.
+class Checker {
+ public:
+  Checker(const Cluster& cluster, std::string file) : cluster_(cluster), file_(std::move(file)) {}
+
+  void run() {
+    specs();
+    nodes();
+    devices();
+    nics();
+    links();
+    domains();
+    fabric();
+    curves();
+  }
+
+ private:
+  void need(bool holds, const std::string& pointer, const std::string& problem) const {
+    if (!holds) throw InvalidInput({file_, 0, pointer}, problem);
+  }
+  static std::string at(const char* list, std::size_t index, const char* key = nullptr) {
+    return "/" + std::string(list) + "/" + std::to_string(index) + (key == nullptr ? "" : "/" + std::string(key));
+  }
+  static bool inside(int index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+
+  /// A value stands exactly where its provenance is not unknown; bandwidths and sizes are positive.
+  void quantity(const Quantity& value, const std::string& pointer, double least = 1e-12) const {
+    need(value.known() == (value.provenance != Provenance::unknown), pointer,
+         "a value needs a provenance (measured, preset, guess), and unknown has no value");
+    if (value.known())
+      need(std::isfinite(*value.value) && *value.value >= least, pointer, "the number is too small or not finite");
+  }
+
+  void specs() const {
+    for (std::size_t i = 0; i < cluster_.specs.size(); ++i) {
+      const DeviceSpec& spec = cluster_.specs[i];
+      quantity(spec.bf16_tflops, at("specs", i, "bf16_tflops"));
+      quantity(spec.fp16_tflops, at("specs", i, "fp16_tflops"));
+      quantity(spec.fp32_tflops, at("specs", i, "fp32_tflops"));
+      quantity(spec.fp8_tflops, at("specs", i, "fp8_tflops"));
+      quantity(spec.memory_bytes, at("specs", i, "memory_bytes"));
+      quantity(spec.memory_gb_s, at("specs", i, "memory_gb_s"));
+    }
+    need(cluster_.spec_of_device.size() == cluster_.devices.size(), "/devices", "every device needs its spec");
+    for (std::size_t i = 0; i < cluster_.spec_of_device.size(); ++i)
+      need(inside(cluster_.spec_of_device[i], cluster_.specs.size()), at("devices", i, "spec"), "no such spec");
+  }
+
+  void nodes() const {
+    for (std::size_t i = 0; i < cluster_.nodes.size(); ++i) {
+      const Node& node = cluster_.nodes[i];
+      need(node.id == static_cast<int>(i), at("nodes", i, "id"), "ids count from 0 without gaps");
+      need(node.numa_count >= 0, at("nodes", i, "numa_count"), "must not be negative");
+      quantity(node.host_memory_bytes, at("nodes", i, "host_memory_bytes"));
+      quantity(node.pcie_gb_s, at("nodes", i, "pcie_gb_s"));
+      quantity(node.numa_gb_s, at("nodes", i, "numa_gb_s"));
+    }
+  }
+
+  void devices() const {
+    std::set<std::pair<int, int>> places;
+    for (std::size_t i = 0; i < cluster_.devices.size(); ++i) {
+      const Device& device = cluster_.devices[i];
+      need(device.id == static_cast<int>(i), at("devices", i, "id"), "ids count from 0 without gaps");
+      need(inside(device.node, cluster_.nodes.size()), at("devices", i, "node"), "no such node");
+      need(device.local >= 0 && places.emplace(device.node, device.local).second, at("devices", i, "local"),
+           "two devices of one host share this number");
+      need(!device.numa || *device.numa >= 0, at("devices", i, "numa"), "must not be negative");
+      need(device.nvlink_domain == -1 || inside(device.nvlink_domain, cluster_.domains.size()),
+           at("devices", i, "nvlink_domain"), "no such domain");
+      std::set<int> seen;
+      for (int nic : device.nics)
+        need(inside(nic, cluster_.nics.size()) && seen.insert(nic).second &&
+                 cluster_.nics[static_cast<std::size_t>(nic)].node == device.node,
+             at("devices", i, "nics"), "must name NICs of the device's own host, each once");
+    }
+  }
+
+  void nics() const {
+    for (std::size_t i = 0; i < cluster_.nics.size(); ++i) {
+      const Nic& nic = cluster_.nics[i];
+      need(nic.id == static_cast<int>(i), at("nics", i, "id"), "ids count from 0 without gaps");
+      need(inside(nic.node, cluster_.nodes.size()), at("nics", i, "node"), "no such node");
+      need(!nic.numa || *nic.numa >= 0, at("nics", i, "numa"), "must not be negative");
+      quantity(nic.gb_s, at("nics", i, "gb_s"));
+    }
+  }
+
+  void links() const {
+    for (std::size_t i = 0; i < cluster_.links.size(); ++i) {
+      const Link& link = cluster_.links[i];
+      need(inside(link.a, cluster_.devices.size()) && inside(link.b, cluster_.devices.size()), at("links", i),
+           "no such device");
+      need(link.a < link.b, at("links", i), "a must be less than b");
+      if (i > 0) {
+        const Link& before = cluster_.links[i - 1];
+        need(std::pair(before.a, before.b) < std::pair(link.a, link.b), at("links", i), "not sorted by a and b");
+      }
+      const bool peer = link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi;
+      need(link.lanes >= 0 && (peer || link.lanes == 0), at("links", i, "lanes"), "only NVLink and xGMI have lanes");
+      const bool one_host = cluster_.devices[static_cast<std::size_t>(link.a)].node ==
+                            cluster_.devices[static_cast<std::size_t>(link.b)].node;
+      need(peer || one_host, at("links", i, "kind"), "a PCIe path cannot join two hosts");
+      quantity(link.gb_s, at("links", i, "gb_s"));
+      quantity(link.latency_s, at("links", i, "latency_s"));
+    }
+  }
+
+  void domains() const {
+    std::size_t members = 0;
+    for (std::size_t i = 0; i < cluster_.domains.size(); ++i) {
+      const NvlinkDomain& domain = cluster_.domains[i];
+      need(!domain.devices.empty() && std::is_sorted(domain.devices.begin(), domain.devices.end()) &&
+               std::adjacent_find(domain.devices.begin(), domain.devices.end()) == domain.devices.end(),
+           at("domains", i, "devices"), "must name devices, ascending, each once");
+      for (int device : domain.devices)
+        need(inside(device, cluster_.devices.size()) &&
+                 cluster_.devices[static_cast<std::size_t>(device)].nvlink_domain == static_cast<int>(i),
+             at("domains", i, "devices"), "a device here does not name this domain as its own");
+      quantity(domain.gb_s, at("domains", i, "gb_s"));
+      members += domain.devices.size();
+    }
+    const auto named = std::count_if(cluster_.devices.begin(), cluster_.devices.end(),
+                                     [](const Device& device) { return device.nvlink_domain >= 0; });
+    need(members == static_cast<std::size_t>(named), "/domains", "a device names a domain that does not list it");
+  }
+
+  void fabric() const {
+    quantity(cluster_.fabric.oversubscription, "/fabric/oversubscription", 1);
+    quantity(cluster_.fabric.latency_s, "/fabric/latency_s", 0);
+    std::set<int> seen;
+    for (std::size_t i = 0; i < cluster_.fabric.leaves.size(); ++i)
+      for (int node : cluster_.fabric.leaves[i])
+        need(inside(node, cluster_.nodes.size()) && seen.insert(node).second, "/fabric/leaves/" + std::to_string(i),
+             "must name nodes, each under one leaf");
+    need(seen.empty() || seen.size() == cluster_.nodes.size(), "/fabric/leaves", "every node needs its leaf");
+  }
+
+  void curves() const {
+    for (std::size_t i = 0; i < cluster_.curves.size(); ++i) {
+      const MeasuredCurve& curve = cluster_.curves[i];
+      need(!curve.collective.empty() && curve.ranks >= 1 && curve.hosts >= 0, at("curves", i),
+           "needs the name of a collective and its number of ranks");
+      double last = -1;
+      for (const CurvePoint& point : curve.points) {
+        need(point.bytes > last && std::isfinite(point.bytes) && std::isfinite(point.time_s) && point.time_s > 0,
+             at("curves", i, "points"), "sizes must ascend and times be positive");
+        last = point.bytes;
+      }
+    }
+  }
+
+  const Cluster& cluster_;
+  std::string file_;
+};
+
+}  // namespace
+
+void validate(const Cluster& cluster, const std::string& file) { Checker(cluster, file).run(); }
+
+std::vector<std::vector<int>> islands(const Cluster& cluster) {
+  std::vector<int> root(cluster.devices.size());
+  std::iota(root.begin(), root.end(), 0);
+  const auto find = [&](int x) {
+    while (root[static_cast<std::size_t>(x)] != x) x = root[static_cast<std::size_t>(x)];
+    return x;
+  };
+  const auto join = [&](int a, int b) {
+    const int x = find(a), y = find(b);
+    root[static_cast<std::size_t>(std::max(x, y))] = std::min(x, y);
+  };
+  for (const Link& link : cluster.links)
+    if (link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi) join(link.a, link.b);
+  for (const NvlinkDomain& domain : cluster.domains)
+    if (domain.switched)
+      for (int device : domain.devices) join(domain.devices.front(), device);
+  std::vector<std::vector<int>> result;
+  std::vector<int> slot(root.size(), -1);
+  for (int i = 0; i < static_cast<int>(root.size()); ++i) {
+    const auto r = static_cast<std::size_t>(find(i));
+    if (slot[r] < 0) {
+      slot[r] = static_cast<int>(result.size());
+      result.emplace_back();
+    }
+    result[static_cast<std::size_t>(slot[r])].push_back(i);
+  }
+  return result;
+}
+
+}  // namespace usp

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything a machine needs to build, try and test usp. See ./usp.sh help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+readonly exit_usage=2
+readonly exit_environment=5
+
+# Debian 12 packages. python3-jsonschema serves the tests; ccache and clang-format are used when present.
+readonly packages=(
+  g++ cmake ninja-build
+  nlohmann-json3-dev libcli11-dev libeigen3-dev libexpat1-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3 python3-jsonschema
+)
+
+say() { printf 'usp.sh: %s\n' "$*" >&2; }
+
+die() {
+  local code=$1
+  shift
+  say "$*"
+  exit "$code"
+}
+
+usage() {
+  cat <<'TEXT'
+usage: ./usp.sh COMMAND
+
+  demo             install what is missing, build, plan Llama-3.1-8B at 1M tokens on 4 DGX-H100 nodes,
+                   write the HTML report
+  test             install what is missing, build, run every test
+  install-deps     only install what is missing (Debian 12 packages; root or sudo)
+  build [PRESET]   only build; PRESET is release (default), debug, asan, ubsan or tsan
+  help             this text
+
+The command line lands at build/bin/usp. Exit codes: 2 usage, 5 the machine lacks something.
+TEXT
+}
+
+installed() { [[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]; }
+
+# Runs a command as root; explains itself when it cannot.
+as_root() {
+  if [[ $(id -u) -eq 0 ]]; then
+    "$@"
+  elif ! command -v sudo >/dev/null; then
+    die $exit_environment "missing packages: ${missing[*]}. This needs root and there is no sudo; as root run:" \
+      "apt-get update && apt-get install --no-install-recommends ${missing[*]}"
+  elif [[ -t 0 ]]; then
+    sudo "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+install_deps() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian system: nothing installed; the build needs the equivalents of ${packages[*]}"
+    return
+  fi
+  local package
+  missing=()
+  for package in "${packages[@]}"; do
+    installed "$package" || missing+=("$package")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  say "installing ${missing[*]}"
+  # An index may be old or absent (a fresh debootstrap has none), so it is fetched first.
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq)
+  if ! as_root "${apt[@]}" update ||
+    ! as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; then
+    die $exit_environment "could not install ${missing[*]}; see the messages above, then run ./usp.sh install-deps again"
+  fi
+}
+
+build_dir() { [[ $1 == release ]] && echo build || echo "build-$1"; }
+
+build() {
+  local preset=$1 options=() dir
+  [[ $preset =~ ^(release|debug|asan|ubsan|tsan)$ ]] ||
+    die $exit_usage "no preset '$preset'; use release, debug, asan, ubsan or tsan"
+  dir=$(build_dir "$preset")
+  # A build folder keeps its generator; a new one takes Ninja, or Make where there is no Ninja.
+  if [[ -f $dir/CMakeCache.txt ]]; then
+    options+=(-G "$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$dir/CMakeCache.txt")")
+  elif ! command -v ninja >/dev/null; then
+    options+=(-G "Unix Makefiles")
+  fi
+  if command -v ccache >/dev/null; then
+    options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  fi
+  cmake --preset "$preset" --log-level=WARNING "${options[@]}" >&2
+  cmake --build --preset "$preset" -j "$(nproc)" >&2
+}
+
+run_tests() {
+  local preset=$1 log status=0
+  log=$(build_dir "$preset")/test.log
+  ctest --preset "$preset" 2>&1 | tee "$log" || status=$?
+  # The closing line goes last: ctest prints it before its list of failures.
+  grep -E '^[0-9]+% tests passed' "$log" || die $exit_environment "ctest did not finish (status $status); see $log"
+  return "$status"
+}
+
+# What the demo plans. Cluster and model are files as users have them; see configs/jobs/README.md.
+plan_and_report() {
+  local usp=build/bin/usp report=build/demo/report.html
+  local job=(
+    --model configs/models/llama-3.1-8b.json --seq 1M
+    --cluster configs/jobs/dgx-h100-topo.txt --device h100-sxm --nodes 4 --nic 8x400G --fabric rail
+  )
+  mkdir -p build/demo
+  echo "\$ usp plan ${job[*]}"
+  "$usp" plan "${job[@]}"
+  echo
+  "$usp" report "${job[@]}" -o "$report"
+  echo "The report is one file; open it in a browser: file://$PWD/$report"
+}
+
+main() {
+  local command=${1:-help}
+  [[ $# -le 1 || ($command == build && $# -eq 2) ]] || die $exit_usage "too many arguments; see ./usp.sh help"
+  case $command in
+    demo)
+      install_deps
+      build release
+      plan_and_report
+      ;;
+    test)
+      install_deps
+      build release
+      run_tests release
+      ;;
+    install-deps) install_deps ;;
+    build) build "${2:-release}" ;;
+    help | -h | --help) usage ;;
+    *) die $exit_usage "no command '$command'; see ./usp.sh help" ;;
+  esac
+}
+
+main "$@"
