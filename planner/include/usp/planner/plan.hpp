@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "usp/planner/memory.hpp"
 #include "usp/planner/model.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/planner/workload.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace usp {
 
@@ -27,11 +27,11 @@ struct Constraints {
 
 /// Memory limits and tiles.
 struct MemoryPolicy {
-  double reserve_fraction = 0.08;          ///< allocator fragmentation, of all other rows
-  i64 communicator_bytes = i64{384} << 20; ///< per rank: NCCL buffers of the groups (340 to 390 MB measured)
-  i64 loss_tile_tokens = 2048;             ///< 0: logits of all local tokens at once
+  double reserve_fraction = 0.08;           ///< allocator fragmentation, of all other rows
+  i64 communicator_bytes = i64{384} << 20;  ///< per rank: NCCL buffers of the groups (340 to 390 MB measured)
+  i64 loss_tile_tokens = 2048;              ///< 0: logits of all local tokens at once
   i64 mlp_tile_tokens = 0;
-  std::optional<double> device_bytes;      ///< instead of the card's memory
+  std::optional<double> device_bytes;  ///< instead of the card's memory
 };
 
 /// A whole training or forward step to lay out on a cluster. Pointers must outlive the result.
@@ -66,8 +66,8 @@ struct Choice {
 struct TimeTerm {
   std::string name;
   double seconds = 0;
-  double band = 0;      ///< relative half width
-  std::string reason;   ///< how it comes about, one line
+  double band = 0;     ///< relative half width
+  std::string reason;  ///< how it comes about, one line
 };
 
 /// Attention of one kind of layer.
@@ -80,9 +80,10 @@ struct LayerAttention {
 struct PlanCandidate {
   Choice choice;
   double step_s = 0;
-  double seconds_per_token = 0;  ///< step_s over all tokens of the step, all replicas: what candidates are ranked by
+  double seconds_per_token =
+      0;  ///< step_s over all tokens of the step, all replicas: what candidates are ranked by
   double band = 0;
-  std::vector<TimeTerm> terms;   ///< sum to step_s
+  std::vector<TimeTerm> terms;  ///< sum to step_s
   std::vector<LayerAttention> attention;
   MemoryTable memory;
   bool fits = false;
@@ -97,11 +98,11 @@ struct Rejection {
 
 /// How sure the choice is.
 struct Verdict {
-  double margin = 0;              ///< runner-up over best, minus one
-  bool tie = false;               ///< the bands of what differs overlap
-  std::string runner_up;          ///< how it differs from the best
-  std::vector<std::string> settle; ///< measurements that would settle a tie
-  std::vector<std::string> hinges; ///< inputs on which the choice hangs
+  double margin = 0;                ///< runner-up over best, minus one
+  bool tie = false;                 ///< the bands of what differs overlap
+  std::string runner_up;            ///< how it differs from the best
+  std::vector<std::string> settle;  ///< measurements that would settle a tie
+  std::vector<std::string> hinges;  ///< inputs on which the choice hangs
 };
 
 struct PlanResult {
@@ -110,7 +111,7 @@ struct PlanResult {
   std::vector<Rejection> rejected;
   Verdict verdict;
   CalibrationSummary calibration;
-  i64 considered = 0;                     ///< attention schedules priced
+  i64 considered = 0;  ///< attention schedules priced
   std::vector<std::string> notes;
   [[nodiscard]] bool feasible() const { return !candidates.empty() && candidates.front().fits; }
   [[nodiscard]] const PlanCandidate& best() const { return candidates.front(); }
@@ -120,22 +121,25 @@ struct PlanResult {
 struct LegalityInput {
   const Model* model = nullptr;
   const Workload* workload = nullptr;
-  i64 world = 0;        ///< devices
+  i64 world = 0;  ///< devices
   int devices_per_node = 0;
 };
 [[nodiscard]] std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh& mesh);
-/// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads == 0).
+/// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads ==
+/// 0).
 [[nodiscard]] bool even_degree(i64 query_heads, i64 kv_heads, int ulysses);
 
-/// Exhaustive search over data x tensor x (ring x ulysses) x placement x method x layout x head chunks x dKV return, with memory choices
-/// decided per mesh. Throws Infeasible when nothing fits, naming what would; MissingValue when an input leaves unknown what is needed.
+/// Exhaustive search over data x tensor x (ring x ulysses) x placement x method x layout x head chunks x dKV
+/// return, with memory choices decided per mesh. Throws Infeasible when nothing fits, naming what would;
+/// MissingValue when an input leaves unknown what is needed.
 [[nodiscard]] PlanResult plan_step(const PlanRequest& request);
 
 /// Prices exactly one layout of the request (all of fixed's degrees given).
 [[nodiscard]] PlanCandidate price_choice(const PlanRequest& request, const Choice& choice);
 
 /// The attention plan of one kind of layer under a choice (heads after tensor parallelism).
-[[nodiscard]] AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, const LayerKind& kind);
+[[nodiscard]] AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice,
+                                           const LayerKind& kind);
 [[nodiscard]] Documents attention_documents(const Workload& workload, const LayerKind& kind);
 
 // Words of JSON and of the command line; parse_* throw UsageError naming `flag` and the words known.

@@ -46,6 +46,12 @@ struct AttentionPrice {
   [[nodiscard]] double seconds() const { return forward.seconds + backward.seconds; }
 };
 
+/// Memory of one attention call at its fullest tick.
+struct LiveBytes {
+  double total = 0;      ///< all buffers that the schedule binds
+  double kv_copies = 0;  ///< of these, keys and values of other rows
+};
+
 /// Bytes that every rank sends and receives in one pass, from the compact form. Exact.
 struct Ledger {
   std::vector<i64> sent;
@@ -76,8 +82,8 @@ class AttentionPricer {
                                          const std::vector<RankSchedule>& ranks,
                                          std::vector<TickPrice>* ticks = nullptr);
 
-  /// Largest sum of live buffers over the ticks of a pass, over ranks: a lower bound of the packed workspace.
-  [[nodiscard]] double live_bytes(const AttentionPlan& plan, Pass pass);
+  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not counted.
+  [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
   /// The schedule of the last priced plan.
   [[nodiscard]] const CompactSchedule& schedule() const { return schedule_; }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/planner/plan.hpp"
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+DType dtype_of(Precision precision) {
+  switch (precision) {
+    case Precision::bf16:
+      return DType::bf16;
+    case Precision::fp16:
+      return DType::fp16;
+    case Precision::fp32:
+      return DType::fp32;
+  }
+  throw InternalError("unknown precision");
+}
+
+}  // namespace
+
+Documents attention_documents(const Workload& workload, const LayerKind& kind) {
+  std::vector<i64> cu{0};
+  std::vector<i64> lengths = workload.documents;
+  if (lengths.empty()) lengths = {workload.seq};
+  const i64 chunk = kind.kind == LayerMixer::chunked ? kind.window.value_or(workload.seq) : workload.seq;
+  for (i64 length : lengths)
+    for (i64 done = 0; done < length; done += chunk) cu.push_back(cu.back() + std::min(chunk, length - done));
+  return Documents::packed(std::move(cu));
+}
+
+AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, const LayerKind& kind) {
+  const Workload& w = request.workload;
+  AttentionPlan plan;
+  const i64 query = kind.query_heads / choice.tensor(),
+            kv = std::max<i64>(1, kind.kv_heads / choice.tensor());
+  plan.shape = {w.rows_per_microbatch(),
+                w.seq,
+                w.seq,
+                static_cast<int>(query),
+                static_cast<int>(kv),
+                static_cast<int>(kind.head_dim_qk),
+                static_cast<int>(kind.head_dim_v),
+                dtype_of(w.dtype)};
+  plan.mesh = choice.mesh;
+  plan.method = choice.method;
+  plan.layout = choice.layout;
+  plan.dkv_return = choice.dkv_return;
+  plan.head_chunks = choice.head_chunks;
+  plan.sink = kind.sinks;
+  if (w.causal) plan.band.diff_min = 0;
+  const bool window = kind.kind == LayerMixer::sliding && kind.window.has_value();
+  if (window) {
+    plan.band.diff_max = *kind.window - 1;
+    if (!w.causal) plan.band.diff_min = 1 - *kind.window;
+  }
+  plan.prune = window || !w.documents.empty() || kind.kind == LayerMixer::chunked;
+  return plan;
+}
+
+}  // namespace usp

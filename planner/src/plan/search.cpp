@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace usp {
+namespace {
+
+/// all_gather_kv holds the keys of the whole sequence; beyond this the other methods send as little and hold
+/// less.
+constexpr int longest_gather = 128;
+
+std::vector<int> divisors(i64 n) {
+  std::vector<int> result;
+  for (i64 d = 1; d <= n; ++d)
+    if (n % d == 0) result.push_back(static_cast<int>(d));
+  return result;
+}
+
+template <class T>
+std::vector<T> fixed_or(const std::optional<T>& fixed, std::vector<T> all) {
+  return fixed ? std::vector<T>{*fixed} : all;
+}
+
+class Search {
+ public:
+  explicit Search(const PlanRequest& request) : request_(request), pricer_(request), fixed_(request.fixed) {}
+
+  PlanResult run() {
+    const i64 ranks = pricer_.world() / request_.workload.pipeline;
+    if (pricer_.world() % request_.workload.pipeline != 0)
+      throw UsageError("pipeline " + std::to_string(request_.workload.pipeline) + " does not divide the " +
+                       std::to_string(pricer_.world()) + " devices of the cluster");
+    for (int tensor : fixed_or(fixed_.tensor, divisors(ranks))) {
+      if (ranks % tensor != 0 || (tensor > pricer_.devices_per_node() && !fixed_.tensor)) continue;
+      for (int group : divisors(ranks / tensor)) {
+        const int data = static_cast<int>(ranks / tensor / group);
+        if (fixed_.data && *fixed_.data != data) continue;
+        for (int ulysses : divisors(group)) try_mesh(tensor, data, group / ulysses, ulysses);
+      }
+    }
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  void try_mesh(int tensor, int data, int ring, int ulysses) {
+    if ((fixed_.ring && *fixed_.ring != ring) || (fixed_.ulysses && *fixed_.ulysses != ulysses)) return;
+    LegalityInput input{request_.model, &request_.workload, pricer_.world(), pricer_.devices_per_node()};
+    if (std::string reason = why_not(input, tensor, data, {1, ring, ulysses}); !reason.empty()) {
+      result_.rejected.push_back({ring, ulysses, data, tensor, std::move(reason)});
+      return;
+    }
+    Choice choice;
+    choice.placement.tensor = tensor;
+    choice.placement.data = data;
+    choice.uneven_heads = uneven(tensor, ulysses);
+    best_.reset();
+    for (LayoutKind layout : layouts(ring))
+      for (const auto& [method, mesh] : methods(ring, ulysses))
+        for (DkvReturn way : returns(method, ring))
+          for (int chunks : head_chunks(tensor, ulysses))
+            for (AxisOrder order : orders(ring, ulysses)) {
+              choice.mesh = mesh;
+              choice.method = method;
+              choice.layout = layout;
+              choice.dkv_return = way;
+              choice.head_chunks = chunks;
+              choice.placement.order = order;
+              consider(choice);
+            }
+    if (best_) decide_memory();
+  }
+
+  [[nodiscard]] bool uneven(int tensor, int ulysses) const {
+    return std::any_of(
+        request_.model->kinds.begin(), request_.model->kinds.end(), [&](const LayerKind& kind) {
+          return !kind.is_linear() &&
+                 !even_degree(kind.query_heads / tensor, std::max<i64>(1, kind.kv_heads / tensor), ulysses);
+        });
+  }
+
+  [[nodiscard]] std::vector<LayoutKind> layouts(int ring) const {
+    if (fixed_.layout) return {*fixed_.layout};
+    if (ring == 1) return {LayoutKind::contiguous};
+    if (!request_.workload.documents.empty())  // striping would cut every document over every rank
+      return {LayoutKind::balanced, LayoutKind::zigzag, LayoutKind::contiguous};
+    if (!request_.workload.causal) return {LayoutKind::contiguous};
+    return {LayoutKind::zigzag, LayoutKind::striped, LayoutKind::contiguous};
+  }
+
+  [[nodiscard]] std::vector<std::pair<Method, Mesh>> methods(int ring, int ulysses) const {
+    std::vector<std::pair<Method, Mesh>> list;
+    const auto wanted = [&](Method m) { return !fixed_.method || *fixed_.method == m; };
+    const Mesh flat{1, ring, ulysses};
+    if (ring == 1)
+      return {{fixed_.method && *fixed_.method != Method::double_ring ? *fixed_.method : Method::ring, flat}};
+    if (wanted(Method::ring)) list.emplace_back(Method::ring, flat);
+    if (wanted(Method::ring_direct)) list.emplace_back(Method::ring_direct, flat);
+    if (wanted(Method::all_gather_kv) && (ring <= longest_gather || fixed_.method))
+      list.emplace_back(Method::all_gather_kv, flat);
+    if (wanted(Method::double_ring))
+      for (int inner : divisors(ring))
+        if (inner > 1 && inner < ring)
+          list.emplace_back(Method::double_ring, Mesh{ring / inner, inner, ulysses});
+    return list;
+  }
+
+  [[nodiscard]] std::vector<DkvReturn> returns(Method method, int ring) const {
+    if (fixed_.dkv_return) return {*fixed_.dkv_return};
+    const bool rides = ring > 1 && (method == Method::ring || method == Method::double_ring);
+    return rides ? std::vector<DkvReturn>{DkvReturn::circulate, DkvReturn::direct}
+                 : std::vector<DkvReturn>{DkvReturn::circulate};
+  }
+
+  /// Head chunks hide the Ulysses exchange behind attention; their borders lie on KV groups.
+  [[nodiscard]] std::vector<int> head_chunks(int tensor, int ulysses) const {
+    if (fixed_.head_chunks) return {*fixed_.head_chunks};
+    std::vector<int> list{1};
+    if (ulysses == 1) return list;
+    for (int chunks : {2, 4}) {
+      const bool fits =
+          std::all_of(request_.model->kinds.begin(), request_.model->kinds.end(), [&](const LayerKind& kind) {
+            return kind.is_linear() || std::max<i64>(1, kind.kv_heads / tensor) / ulysses >= chunks;
+          });
+      if (fits) list.push_back(chunks);
+    }
+    return list;
+  }
+
+  [[nodiscard]] std::vector<AxisOrder> orders(int ring, int ulysses) const {
+    if (fixed_.order) return {*fixed_.order};
+    if (ring == 1 || ulysses == 1) return {AxisOrder::ulysses_inner};
+    return {AxisOrder::ulysses_inner, AxisOrder::ring_inner};
+  }
+
+  void consider(const Choice& choice) {
+    std::vector<LayerAttention> attention = pricer_.attention(choice);
+    const double seconds = pricer_.attention_seconds(attention, Recompute::full);
+    if (best_ && best_->seconds <= seconds) return;
+    best_ = Best{choice, std::move(attention), seconds};
+  }
+
+  /// Recompute and ZeRO stage do not change the schedule: they are chosen per mesh, the fastest that fits.
+  void decide_memory() {
+    Choice choice = best_->choice;
+    const StepPricer::Peak peak = pricer_.peak(choice, best_->attention);
+    std::optional<PlanCandidate> fastest, smallest;
+    for (Recompute recompute : recomputes())
+      for (int stage : stages()) {
+        choice.recompute = recompute;
+        choice.zero_stage = stage;
+        PlanCandidate c = pricer_.candidate(choice, best_->attention, peak);
+        if (!smallest || c.memory.total_bytes < smallest->memory.total_bytes) smallest = c;
+        if (c.fits && (!fastest || c.step_s < fastest->step_s)) fastest = std::move(c);
+      }
+    result_.candidates.push_back(fastest ? *fastest : *smallest);
+    if (fastest && smallest->memory.total_bytes < fastest->memory.total_bytes)
+      result_.candidates.push_back(*smallest);
+  }
+
+  [[nodiscard]] std::vector<Recompute> recomputes() const {
+    if (!request_.workload.training) return {Recompute::none};
+    if (fixed_.recompute) return {*fixed_.recompute};
+    std::vector<Recompute> list{Recompute::none, Recompute::selective, Recompute::full};
+    if (request_.cluster->nodes.front().pcie_gb_s.known()) list.push_back(Recompute::offload);
+    return list;
+  }
+  [[nodiscard]] std::vector<int> stages() const {
+    if (fixed_.zero_stage) return {*fixed_.zero_stage};
+    return request_.workload.training ? std::vector<int>{1, 2, 3} : std::vector<int>{0, 3};
+  }
+
+  void finish() {
+    auto& list = result_.candidates;
+    result_.considered = pricer_.priced();
+    std::stable_sort(list.begin(), list.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
+      if (a.fits != b.fits) return a.fits;
+      return a.fits ? a.seconds_per_token < b.seconds_per_token : a.memory.total_bytes < b.memory.total_bytes;
+    });
+    if (list.empty())
+      throw Infeasible("no mesh is legal for this model on this cluster" + first_reasons(),
+                       remedies_without_mesh());
+    if (!list.front().fits) throw Infeasible(too_big(list.front()), remedies(list.front()));
+    mark_pareto();
+    if (list.size() > request_.keep) shorten();
+    result_.verdict = judge(list);
+    std::uint32_t extrapolation = 0;
+    for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
+    result_.calibration = request_.calibration->summary(extrapolation);
+  }
+
+  void mark_pareto() {
+    i64 least = INT64_MAX;
+    for (std::size_t i = 0; i < result_.candidates.size() && result_.candidates[i].fits; ++i) {
+      if (result_.candidates[i].memory.total_bytes >= least) continue;
+      least = result_.candidates[i].memory.total_bytes;
+      result_.pareto.push_back(i);
+    }
+  }
+
+  /// Keeps the best ones and the whole Pareto front.
+  void shorten() {
+    std::vector<PlanCandidate> kept;
+    std::vector<std::size_t> front;
+    for (std::size_t i = 0; i < result_.candidates.size(); ++i) {
+      const bool on_front =
+          std::find(result_.pareto.begin(), result_.pareto.end(), i) != result_.pareto.end();
+      if (i >= request_.keep && !on_front) continue;
+      if (on_front) front.push_back(kept.size());
+      kept.push_back(std::move(result_.candidates[i]));
+    }
+    result_.candidates = std::move(kept);
+    result_.pareto = std::move(front);
+  }
+
+  [[nodiscard]] std::string first_reasons() const {
+    std::set<std::string> seen;
+    std::string text;
+    for (const Rejection& r : result_.rejected)
+      if (seen.size() < 3 && seen.insert(r.reason).second) text += (text.empty() ? ": " : "; ") + r.reason;
+    return text;
+  }
+  [[nodiscard]] std::vector<std::string> remedies_without_mesh() const {
+    std::vector<std::string> list{"free the degrees that are fixed (--ring, --ulysses, --data, --tensor)"};
+    list.push_back("use a device count whose divisors fit the heads, with --nodes or --devices");
+    return list;
+  }
+  [[nodiscard]] std::string too_big(const PlanCandidate& c) const {
+    const auto largest =
+        std::max_element(c.memory.rows.begin(), c.memory.rows.end(),
+                         [](const MemoryRow& a, const MemoryRow& b) { return a.bytes < b.bytes; });
+    return "no plan fits: the smallest (" + describe(c.choice) + ") needs " +
+           format_bytes(static_cast<double>(c.memory.total_bytes)) + " of " +
+           format_bytes(pricer_.device_bytes()) + " per device; most of it is " + largest->name + ", " +
+           format_bytes(static_cast<double>(largest->bytes)) + " (" + largest->reason + ")";
+  }
+  [[nodiscard]] std::vector<std::string> remedies(const PlanCandidate& c) const {
+    std::vector<std::string> list;
+    const double over = static_cast<double>(c.memory.total_bytes) / pricer_.device_bytes();
+    list.push_back("about " +
+                   std::to_string(static_cast<i64>(static_cast<double>(pricer_.world()) * over) + 1) +
+                   " devices instead of " + std::to_string(pricer_.world()) + " (--nodes)");
+    list.push_back(
+        "a sequence of about " +
+        format_tokens(static_cast<i64>(static_cast<double>(request_.workload.seq) / over) / 1024 * 1024) +
+        " tokens instead of " + format_tokens(request_.workload.seq) + " (--seq)");
+    if (request_.memory.loss_tile_tokens == 0) list.push_back("a tiled loss (--loss-tile 2048)");
+    if (fixed_.recompute) list.push_back("another recompute mode (drop --recompute)");
+    if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.push_back("ZeRO stage 3 (--zero 3)");
+    if (request_.memory.mlp_tile_tokens == 0) list.push_back("a tiled MLP (--mlp-tile 8192)");
+    return list;
+  }
+
+  struct Best {
+    Choice choice;
+    std::vector<LayerAttention> attention;
+    double seconds = 0;
+  };
+
+  const PlanRequest& request_;
+  StepPricer pricer_;
+  const Constraints& fixed_;
+  std::optional<Best> best_;
+  PlanResult result_;
+};
+
+}  // namespace
+
+PlanResult plan_step(const PlanRequest& request) {
+  return Search(request).run();
+}
+
+PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
+  StepPricer pricer(request);
+  const std::string reason =
+      why_not({request.model, &request.workload, pricer.world(), pricer.devices_per_node()}, choice.tensor(),
+              choice.data(), choice.mesh);
+  if (!reason.empty()) throw Infeasible(reason, {});
+  const std::vector<LayerAttention> attention = pricer.attention(choice);
+  return pricer.candidate(choice, attention, pricer.peak(choice, attention));
+}
+
+}  // namespace usp

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step.hpp"
+
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace usp {
+namespace {
+
+bool same_layout(const Choice& a, const Choice& b) {
+  return a.mesh == b.mesh && a.data() == b.data() && a.tensor() == b.tensor();
+}
+
+std::map<std::string, const TimeTerm*> by_name(const PlanCandidate& c) {
+  std::map<std::string, const TimeTerm*> terms;
+  for (const TimeTerm& term : c.terms) terms[term.name] = &term;
+  return terms;
+}
+
+double per_token(const PlanCandidate& c, double seconds) {
+  return seconds * c.seconds_per_token / c.step_s;
+}
+
+/// Errors that both candidates share cancel: only what differs between them, each term by its own band, can
+/// turn the order.
+double doubt(const PlanCandidate& a, const PlanCandidate& b) {
+  const auto x = by_name(a), y = by_name(b);
+  double sum = 0;
+  for (const auto& [name, term] : x) {
+    const auto other = y.find(name);
+    const double theirs = other == y.end() ? 0 : per_token(b, other->second->seconds);
+    const double band = other == y.end() ? term->band : std::max(term->band, other->second->band);
+    sum += band * std::abs(per_token(a, term->seconds) - theirs);
+  }
+  for (const auto& [name, term] : y)
+    if (x.count(name) == 0) sum += term->band * per_token(b, term->seconds);
+  return sum;
+}
+
+void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
+  const Choice& choice = c.choice;
+  for (const LayerAttention& layer : c.attention) {
+    const double bytes = layer.price.forward.wire_bytes;
+    if (choice.mesh.ulysses > 1)
+      out.push_back("alltoall_perf -b 1M -e " +
+                    std::to_string(std::max<i64>(1, static_cast<i64>(bytes) >> 20)) + "M -f 2 -g " +
+                    std::to_string(choice.mesh.ulysses) +
+                    " (nccl-tests on the devices of one ulysses group), then --curves");
+    if (choice.mesh.ring() > 1)
+      out.push_back("sendrecv_perf -b 1M -e " +
+                    std::to_string(std::max<i64>(1, static_cast<i64>(bytes / choice.mesh.ring()) >> 20)) +
+                    "M -f 2 -g 2 (nccl-tests between ring neighbours), then --curves");
+    return;
+  }
+}
+
+/// Terms whose error alone, within its band, would put another candidate first.
+std::vector<std::string> hinges(const std::vector<PlanCandidate>& ranked) {
+  std::vector<std::string> names;
+  const PlanCandidate& best = ranked.front();
+  for (const TimeTerm& term : best.terms) {
+    for (const PlanCandidate& other : ranked) {
+      if (!other.fits || same_layout(best.choice, other.choice)) continue;
+      const auto theirs = by_name(other);
+      const auto found = theirs.find(term.name);
+      const double difference = per_token(best, term.seconds) -
+                                (found == theirs.end() ? 0 : per_token(other, found->second->seconds));
+      const double lead = other.seconds_per_token - best.seconds_per_token;
+      if (std::abs(difference) * term.band <= lead) continue;
+      const bool longer =
+          difference > 0;  // the best spends more on it: it loses where the term is longer than thought
+      names.push_back(term.name + ": " + format_percent(lead / std::abs(difference), 0) +
+                      (longer ? " more" : " less") + " than priced puts '" + describe(other.choice) +
+                      "' first");
+      break;
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+Verdict judge(const std::vector<PlanCandidate>& ranked) {
+  Verdict verdict;
+  const PlanCandidate& best = ranked.front();
+  const auto second = std::find_if(ranked.begin() + 1, ranked.end(), [&](const PlanCandidate& c) {
+    return c.fits && !same_layout(c.choice, best.choice);
+  });
+  if (second == ranked.end()) return verdict;
+  verdict.margin = second->seconds_per_token / best.seconds_per_token - 1;
+  verdict.runner_up = describe(second->choice);
+  verdict.tie = second->seconds_per_token - best.seconds_per_token <= doubt(best, *second);
+  if (verdict.tie) {
+    suggest(best, verdict.settle);
+    suggest(*second, verdict.settle);
+    std::sort(verdict.settle.begin(), verdict.settle.end());
+    verdict.settle.erase(std::unique(verdict.settle.begin(), verdict.settle.end()), verdict.settle.end());
+  }
+  verdict.hinges = hinges(ranked);
+  return verdict;
+}
+
+}  // namespace usp

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pricer_state.hpp"
+
+#include <array>
+
+namespace usp {
+namespace {
+
+/// One buffer of a pass, as the compact form binds it.
+struct Life {
+  BufferName name;
+  double bytes = 0;
+  int first = 0;
+  int last = 0;
+};
+
+/// Follows which buffer a name means, tick by tick.
+class Lives {
+ public:
+  Lives() {
+    for (auto& row : current_) row.fill(-1);
+  }
+  void bind(BufferName name, double bytes, int tick) {
+    slot(name) = static_cast<int>(lives.size());
+    lives.push_back({name, bytes, tick, tick});
+  }
+  void use(BufferName name, int tick) {
+    const int id = slot(name);
+    if (id >= 0)
+      lives[static_cast<std::size_t>(id)].last = std::max(lives[static_cast<std::size_t>(id)].last, tick);
+  }
+  std::vector<Life> lives;
+
+ private:
+  int& slot(BufferName name) {
+    return current_[static_cast<std::size_t>(name.tensor)][static_cast<std::size_t>(name.place)];
+  }
+  std::array<std::array<int, 12>, 10> current_{};
+};
+
+bool outlives(const AttentionPlan& plan, Pass pass, BufferName name) {
+  if (name.place == Place::home) return true;
+  return pass == Pass::forward && name.place == Place::row &&
+         (name.tensor == Tensor::o || name.tensor == Tensor::lse || plan.keep_entry);
+}
+
+bool holds_others_kv(Place place) {
+  return place == Place::ring0 || place == Place::ring1 || place == Place::outer0 || place == Place::outer1 ||
+         place == Place::all;
+}
+
+}  // namespace
+
+LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
+  const Context context = context_of(plan, Placement{});
+  const Heads& heads = context.split->heads;
+  generate(plan, heads.shared_kv(), schedule_);
+  const CompactPass& compact = schedule_.of(pass);
+
+  const auto most_heads = [&](HeadSelect select) {
+    if (select.kind == HeadKind::all_query) return i64{heads.query()};
+    if (select.kind == HeadKind::all_kv) return i64{heads.kv()};
+    i64 most = 0;
+    for (int u = 0; u < heads.ulysses(); ++u) {
+      const bool query = select.kind == HeadKind::query;
+      const Range range = select.chunk >= 0
+                              ? (query ? heads.query_of(u, select.chunk) : heads.kv_of(u, select.chunk))
+                              : (query ? heads.query_of(u) : heads.kv_of(u));
+      most = std::max(most, range.size());
+    }
+    return most;
+  };
+  // Unpruned sizes bound pruned ones; the explicit schedule of the chosen plan gives the exact workspace.
+  const auto rows = [&](const Bind& bind) {
+    const i64 row = bind.tokens.of == Side::q ? context.q_row : context.k_row;
+    if (bind.tokens.block == Block::home) return (row + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
+    return row * std::max(1, bind.blocks.count());
+  };
+  Lives lives;
+  std::size_t move = 0, work = 0, bind = 0;
+  for (int t = 0; t < compact.ticks; ++t) {
+    for (; bind < compact.binds.size() && compact.binds[bind].tick == t; ++bind) {
+      const Bind& b = compact.binds[bind];
+      lives.bind(b.buffer,
+                 static_cast<double>(plan.shape.batch * rows(b) * most_heads(b.heads) *
+                                     width_of(plan.shape, b.buffer.tensor) *
+                                     bytes_of(buffer_type(plan, heads.shared_kv(), b.buffer))),
+                 t);
+    }
+    for (; move < compact.moves.size() && compact.moves[move].start == t; ++move)
+      for (int i = 0; i < compact.moves[move].pairs; ++i) {
+        lives.use(compact.moves[move].from[i], compact.moves[move].due);
+        lives.use(compact.moves[move].to[i], compact.moves[move].due);
+      }
+    for (; work < compact.work.size() && compact.work[work].tick == t; ++work) {
+      const Work& w = compact.work[work];
+      for (BufferName name : {BufferName{Tensor::q, w.q},
+                              {Tensor::k, w.kv},
+                              {Tensor::v, w.kv},
+                              {Tensor::d_o, w.d_o},
+                              {Tensor::o, Place::row},
+                              {Tensor::lse, Place::row},
+                              {Tensor::delta, Place::row},
+                              {Tensor::dq, Place::row},
+                              {Tensor::dk, w.dkv},
+                              {Tensor::dv, w.dkv}})
+        lives.use(name, t);
+    }
+  }
+  std::vector<LiveBytes> at(static_cast<std::size_t>(compact.ticks) + 1);
+  for (const Life& life : lives.lives) {
+    const int last = outlives(plan, pass, life.name) ? compact.ticks : life.last;
+    for (int t = life.first; t <= std::min(last, compact.ticks - 1); ++t) {
+      LiveBytes& sum = at[static_cast<std::size_t>(t)];
+      sum.total += life.bytes;
+      if (holds_others_kv(life.name.place)) sum.kv_copies += life.bytes;
+    }
+  }
+  LiveBytes peak;
+  for (const LiveBytes& sum : at)
+    if (sum.total > peak.total) peak = sum;
+  return peak;
+}
+
+}  // namespace usp
