@@ -6,7 +6,8 @@ target_compile_features(usp_build_flags INTERFACE cxx_std_20)
 target_compile_options(
   usp_build_flags INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
                             -Wold-style-cast
-                            -Wno-restrict # g++ 12 reports std::string concatenation (its bug 105651)
+                            # g++ 12 reports std::string concatenation (its bug 105651)
+                            $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                             $<$<BOOL:${USP_WERROR}>:-Werror>)
 if(USP_SANITIZE)
   target_compile_options(usp_build_flags INTERFACE -fsanitize=${USP_SANITIZE} -fno-omit-frame-pointer

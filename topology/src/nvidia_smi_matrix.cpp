@@ -22,18 +22,33 @@ struct Line {
   std::vector<std::string> tokens;
 };
 
-/// Drops terminal control sequences (ESC [ ... final byte) and a leading byte order mark.
+/// Length of a terminal control sequence at `at`; 0 without one. Web pages lose the ESC of "ESC[4m" and keep
+/// the rest.
+std::size_t escape_length(const std::string& text, std::size_t at) {
+  const bool whole = text[at] == '\x1b';
+  std::size_t end = whole ? at + 1 : at;
+  if (end >= text.size() || text[end] != '[') return 0;
+  const std::size_t parameters = ++end;
+  while (end < text.size() && text[end] >= 0x20 && text[end] < 0x40) ++end;
+  if (end >= text.size() || text[end] == '\n') return whole ? end - at : 0;
+  const bool remnant =
+      text[end] == 'm' && end > parameters && text.find_first_not_of("0123456789;", parameters) == end;
+  return whole || remnant ? end + 1 - at : 0;
+}
+
+/// Drops terminal control sequences and a leading byte order mark; no-break spaces become blanks.
 std::string without_escapes(const std::string& text) {
   std::string result;
   std::size_t at = text.compare(0, 3, "\xef\xbb\xbf") == 0 ? 3 : 0;
   while (at < text.size()) {
-    if (text[at] != '\x1b' || at + 1 >= text.size() || text[at + 1] != '[') {
+    if (const std::size_t length = escape_length(text, at); length > 0) {
+      at += length;
+    } else if (text.compare(at, 2, "\xc2\xa0") == 0) {
+      result += ' ';
+      at += 2;
+    } else {
       result += text[at++];
-      continue;
     }
-    at += 2;
-    while (at < text.size() && text[at] >= 0x20 && text[at] < 0x40) ++at;
-    if (at < text.size() && text[at] != '\n') ++at;
   }
   return result;
 }
