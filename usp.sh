@@ -91,7 +91,7 @@ build() {
   if command -v ccache >/dev/null; then
     options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   fi
-  cmake --preset "$preset" --log-level=WARNING "${options[@]}" >&2
+  cmake --preset "$preset" "${options[@]}" >/dev/null
   cmake --build --preset "$preset" -j "$(nproc)" >&2
 }
 

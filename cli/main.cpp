@@ -51,13 +51,14 @@ void note(const Invocation& invocation, const std::string& text) {
 int main(int argc, char** argv) {
   CLI::App app("usp: plan and price sequence-parallel attention on a ring x ulysses mesh", "usp");
   app.set_version_flag("--version", "usp " + std::string(usp::version));
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name an unknown verb
   usp::cli::Invocation invocation;
   // In the order --help lists them.
   usp::cli::register_topo(app, invocation);
   usp::cli::register_model(app, invocation);
   try {
     app.parse(argc, argv);
+    if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {

@@ -6,6 +6,7 @@ target_compile_features(usp_build_flags INTERFACE cxx_std_20)
 target_compile_options(
   usp_build_flags INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
                             -Wold-style-cast
+                            -Wno-missing-field-initializers # designated initializers leave the rest at its default
                             # g++ 12 reports std::string concatenation (its bug 105651)
                             $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                             $<$<BOOL:${USP_WERROR}>:-Werror>)

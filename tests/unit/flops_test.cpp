@@ -52,6 +52,9 @@ TEST(Flops, AgreeWithTheConventionOutsideTheCore) {
   const double layers = 96.0 * 32 * 4096 * 4096;
   EXPECT_DOUBLE_EQ(step.total() - 3 * step.logits, layers);
   EXPECT_DOUBLE_EQ(3 * step.logits, layers * 50257 / (16.0 * 32 * 4096));
+  const double core = layers / (6.0 * 4096);  // of a sequence of one token
+  EXPECT_DOUBLE_EQ(step.total() + core,
+                   ulysses_paper_flops({.batch = 1, .seq = 1, .layers = 32, .hidden = 4096, .vocab = 50257}));
 }
 
 TEST(Flops, MixtureCountsActiveExperts) {

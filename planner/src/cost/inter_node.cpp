@@ -32,8 +32,7 @@ Efficiency inter_node_ring_efficiency(int nodes, double bytes) {
   const double x = std::log2(std::max(bytes, 1.0));
   double value = row[2];
   if (x <= log_bytes[0]) {
-    // Below the table a message is bound by its start: the time stays that of 16 MB, at the least.
-    value = row[0] * std::exp2(std::max(x, 10.0) - log_bytes[0]);
+    value = row[0];  // no data below 16 MB: its share of the line rate, on top of the latency of a message
   } else if (x < log_bytes[2]) {
     const std::size_t i = x < log_bytes[1] ? 0 : 1;
     value = row[i] * std::pow(row[i + 1] / row[i], (x - log_bytes[i]) / (log_bytes[i + 1] - log_bytes[i]));

@@ -40,19 +40,21 @@ Mixers every_nth(const Reading& r, std::int64_t period, LayerMixer nth, LayerMix
   return mixers;
 }
 
-std::int64_t period_of(Reading& r, const std::string& what) {
+/// `rule` holds "(i + 1) % N == 0"; what is derived names the number.
+std::int64_t period_of(Reading& r, std::string rule) {
   const auto& f = *r.family;
+  std::optional<std::int64_t> stated;
+  std::string origin = "the config states none; the rule of " + r.model.family + " is";
   if (!f.period_key.empty()) {
     const std::string key(f.period_key);
     const std::string private_key = "_" + key;  // newer configs keep it under this name
-    if (const auto stated = r.keys.integer({key.c_str(), private_key.c_str()}, 1, limit::layers)) {
-      r.derive("layer pattern from " + key + " = " + std::to_string(*stated) + ": " + what);
-      return *stated;
-    }
+    stated = r.keys.integer({key.c_str(), private_key.c_str()}, 1, limit::layers);
+    if (stated) origin = "from " + key;
   }
-  r.derive("layer pattern: the config states none; the rule of " + r.model.family + " is that " + what +
-           ", period " + std::to_string(f.period));
-  return f.period;
+  const std::int64_t period = stated.value_or(f.period);
+  rule.replace(rule.find('N'), 1, std::to_string(period));
+  r.derive("layer pattern: " + origin + ": " + rule);
+  return period;
 }
 
 Mixers window_on_all(Reading& r) {
@@ -88,8 +90,7 @@ Mixers chunks_of_llama4(Reading& r) {
       mixers.push_back(on == 1 ? LayerMixer::chunked : LayerMixer::softmax);
     return mixers;
   }
-  const auto period =
-      period_of(r, "layers with (i + 1) % period == 0 see all tokens, the others their chunk");
+  const auto period = period_of(r, "layers with (i + 1) % N == 0 see all tokens, the others their chunk");
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::chunked);
 }
 
@@ -142,8 +143,7 @@ Mixers of_unknown_family(Reading& r) {
 }
 
 Mixers hybrid_of_qwen(Reading& r) {
-  const auto period =
-      period_of(r, "layers with (i + 1) % period == 0 are softmax attention, the others linear");
+  const auto period = period_of(r, "layers with (i + 1) % N == 0 are softmax attention, the others linear");
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::linear);
 }
 
@@ -173,7 +173,7 @@ std::vector<LayerMixer> read_mixers(Reading& r) {
     case PatternRule::window_qwen:
       return window_of_qwen(r);
     case PatternRule::every_nth_full:
-      return every_nth(r, period_of(r, "layers with (i + 1) % period == 0 see all tokens, the others slide"),
+      return every_nth(r, period_of(r, "layers with (i + 1) % N == 0 see all tokens, the others slide"),
                        LayerMixer::softmax, LayerMixer::sliding);
     case PatternRule::chunked:
       return chunks_of_llama4(r);

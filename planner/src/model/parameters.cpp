@@ -103,9 +103,9 @@ ParameterCount count_parameters(const Model& model) {
     count.layers.push_back(layer);
   }
   if (model.details)
-    count.norms = narrow(
-        Wide{count.norms} + Wide{model.details->extra_norms} * model.details->norm_vectors * model.hidden,
-        model);
+    count.outer_norms =
+        narrow(Wide{model.details->extra_norms} * model.details->norm_vectors * model.hidden, model);
+  count.norms = narrow(Wide{count.norms} + count.outer_norms, model);
   if (!count.mlp)
     count.notes.emplace_back("the MLP's width or number of matrices is not stated: the total is unknown");
   const std::optional<std::int64_t> dense = sum_of(

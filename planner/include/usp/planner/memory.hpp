@@ -68,10 +68,10 @@ struct MemoryInput {
   const Model* model = nullptr;
   const ParameterCount* parameters = nullptr;  ///< count_parameters(*model)
   const Workload* workload = nullptr;
-  MeshDegrees mesh;
-  std::int64_t local_tokens = 0;              ///< tokens on this rank in one microbatch (all its rows)
-  std::vector<MemoryLine> attention_buffers;  ///< of the exchange method
-  std::vector<MemoryLine> kv_copies;          ///< keys and values of others that this rank holds
+  MeshDegrees mesh = {};
+  std::int64_t local_tokens = 0;                   ///< tokens on this rank in one microbatch (all its rows)
+  std::vector<MemoryLine> attention_buffers = {};  ///< of the exchange method
+  std::vector<MemoryLine> kv_copies = {};          ///< keys and values of others that this rank holds
   std::int64_t communicator_bytes = 0;
   double reserve_fraction = 0;        ///< of all other device rows: allocator fragmentation
   std::int64_t loss_tile_tokens = 0;  ///< logits of so many tokens at a time; 0: of all

@@ -31,6 +31,7 @@ struct ParameterCount {
   std::optional<std::int64_t> mlp;  ///< dense MLPs, shared experts and routers
   std::optional<std::int64_t> experts;
   std::int64_t norms = 0;
+  std::int64_t outer_norms = 0;  ///< part of `norms`: outside the layers
   std::optional<std::int64_t> total;
   std::optional<std::int64_t> active;  ///< total without the routed experts that a token does not use
   std::vector<LayerParameters> layers;

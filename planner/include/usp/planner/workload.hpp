@@ -30,14 +30,13 @@ struct Workload {
   std::int64_t batch = 1;  ///< rows per data-parallel replica in one step, all microbatches together
   Precision dtype = Precision::bf16;
   bool causal = true;
-  std::vector<std::int64_t>
-      documents;         ///< lengths of the documents packed into a row, summing to seq; empty: one
+  /// Lengths of the documents packed into a row, summing to seq; empty: one document.
+  std::vector<std::int64_t> documents = {};
   bool training = true;  ///< false: forward only
   Recompute recompute = Recompute::full;
   int zero_stage = 3;  ///< 0..3, over data x sequence ranks
   Optimizer optimizer = Optimizer::adamw;
-  bool fp32_gradients =
-      false;  ///< gradients are accumulated in fp32 (18 bytes per parameter with adamw, else 16)
+  bool fp32_gradients = false;    ///< accumulated in fp32: 18 bytes per parameter with adamw, else 16
   std::int64_t microbatches = 1;  ///< batch rows are split into so many; divides batch
   int pipeline = 1;               ///< pipeline stages
   int expert = 1;                 ///< expert-parallel ranks, taken from the data x sequence ranks

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/calibration.hpp"
+#include "usp/planner/placement.hpp"
+#include "usp/schedule/compact.hpp"
+#include "usp/topology/routes.hpp"
+
+#include <array>
+#include <vector>
+
+namespace usp {
+
+/// What one byte per peer costs when all ranks of all groups make the same move at once.
+struct MovePattern {
+  int peers = 0;               ///< other ranks a rank sends to
+  int fast_peers = 0;          ///< most of them that NVLink or the host's PCIe reaches, over ranks
+  double fast_s_per_byte = 0;  ///< busiest resource inside hosts and NVLink domains
+  double slow_s_per_byte = 0;  ///< busiest NIC, slot or uplink on the way between hosts
+  bool crosses_network = false;
+};
+
+/// Time of a move on the two kinds of links, which work side by side.
+struct MoveTime {
+  double fast_s = 0;
+  double slow_s = 0;
+  double band = 0;
+  std::uint32_t extrapolation = 0;
+};
+
+/// How transfers are made; the transports of the runtime differ in what they cost.
+struct TransportOptions {
+  Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
+  bool packed = true;  ///< q, k and v (or k and v) of one tick travel in one exchange
+  bool pack_kernels =
+      false;            ///< a layout change costs a memory-bound pass at both ends (collectives need it)
+  bool overlap = true;  ///< transfers fly beside attention
+};
+
+/// Prices moves on a cluster: routes every message of every group, then applies the time rule: busiest
+/// resource, or the measured curve of that size and group where it is slower, plus the latency of one message
+/// round. Patterns are remembered per mesh and placement.
+class LinkPricer {
+ public:
+  /// Both must outlive the pricer.
+  LinkPricer(const Cluster& cluster, const Calibration& calibration);
+
+  [[nodiscard]] const MovePattern& pattern(const Mesh& mesh, const Placement& placement, Peers peers,
+                                           RingShift shift);
+  /// @param bytes_per_peer mean over the peers of the rank that sends or receives most
+  [[nodiscard]] MoveTime time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
+                              Transport transport) const;
+
+  [[nodiscard]] const Calibration& calibration() const { return calibration_; }
+  [[nodiscard]] const Cluster& cluster() const { return cluster_; }
+
+ private:
+  struct Key {
+    Mesh mesh;
+    int data, tensor;
+    AxisOrder order;
+    std::vector<int> devices;
+  };
+  struct MeshPatterns {
+    Key key;
+    MovePattern ulysses, ring, world;
+    bool has_ulysses = false, has_ring = false, has_world = false;
+    std::vector<MovePattern> shifts;  ///< by outer * ring_inner + inner
+    std::vector<char> has_shift;
+  };
+
+  MeshPatterns& patterns_of(const Mesh& mesh, const Placement& placement);
+  [[nodiscard]] MovePattern measure(const Mesh& mesh, const Placement& placement, Peers peers,
+                                    RingShift shift) const;
+  [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;
+
+  /// Share of the NIC line rate that a hop between nodes reaches, by size.
+  [[nodiscard]] double network_hop_share(double bytes) const;
+
+  static constexpr int octaves = 48;
+  const Cluster& cluster_;
+  const Calibration& calibration_;
+  LinkTable table_;
+  std::array<double, octaves> hop_share_{};  ///< at powers of two bytes
+  double hop_band_ = 0;
+  double exchange_share_ = 1;
+  double exchange_band_ = 0;
+  int devices_per_node_ = 0;  ///< 0: nodes differ, or leaves are oversubscribed
+  std::vector<MeshPatterns> patterns_;
+  std::size_t last_ = 0;
+};
+
+}  // namespace usp

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/expand.hpp"
+#include "usp/planner/generate.hpp"
+#include "usp/planner/links.hpp"
+#include "usp/planner/work_profile.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace usp {
+
+/// How schedules are executed: what the pricer has to charge besides links and attention kernels.
+struct ExecutionOptions {
+  Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
+  bool packed = true;         ///< q, k and v of one tick travel in one exchange; else one exchange each
+  bool pack_kernels = false;  ///< a layout change costs a memory-bound pass at both ends
+  bool merge_kernels =
+      true;             ///< blocks after the first are merged by a kernel of their own (no carried state)
+  bool overlap = true;  ///< transfers may fly beside attention
+};
+
+/// One tick, as priced.
+struct TickPrice {
+  double compute_s = 0;
+  double fast_s = 0;   ///< transfers due here that are still to be served, inside hosts
+  double slow_s = 0;   ///< and between hosts
+  double total_s = 0;  ///< length of the tick
+};
+
+struct PassPrice {
+  double seconds = 0;
+  double compute_s = 0;  ///< sum over ticks of the slowest rank's kernels
+  double exposed_s = 0;  ///< seconds - compute_s: communication that shows, interference included
+  double comm_s = 0;     ///< all transfers one after another
+  double band = 0;       ///< relative half width, as Estimate
+  std::uint32_t extrapolation = 0;
+  double wire_bytes = 0;   ///< most bytes that one rank sends or receives
+  bool overlapped = true;  ///< false: running transfers and kernels one after another is faster
+};
+
+struct AttentionPrice {
+  PassPrice forward;
+  PassPrice backward;
+  [[nodiscard]] double seconds() const { return forward.seconds + backward.seconds; }
+};
+
+/// Bytes that every rank sends and receives in one pass, from the compact form. Exact.
+struct Ledger {
+  std::vector<i64> sent;
+  std::vector<i64> received;
+};
+[[nodiscard]] Ledger ledger(const Geometry& geometry, const CompactPass& pass);
+/// The same for one move.
+void add_move(const Geometry& geometry, const Move& move, Ledger& ledger);
+
+/// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
+/// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. Reads the
+/// compact form only.
+class AttentionPricer {
+ public:
+  /// `links` must outlive the pricer. Shape and documents must fit each other.
+  AttentionPricer(LinkPricer& links, AttentionShape shape, Documents documents, ExecutionOptions options);
+  ~AttentionPricer();
+
+  /// Generates the schedule of the plan and prices it. The plan's shape must equal the pricer's.
+  /// @param forward_ticks, backward_ticks filled when given
+  [[nodiscard]] AttentionPrice price(const AttentionPlan& plan, const Placement& placement,
+                                     std::vector<TickPrice>* forward_ticks = nullptr,
+                                     std::vector<TickPrice>* backward_ticks = nullptr);
+
+  /// Prices one pass from the explicit schedules of all ranks: the same rule on the other form. Slow; for
+  /// tests and `usp explain`.
+  [[nodiscard]] PassPrice price_explicit(const AttentionPlan& plan, const Placement& placement,
+                                         const std::vector<RankSchedule>& ranks,
+                                         std::vector<TickPrice>* ticks = nullptr);
+
+  /// Largest sum of live buffers over the ticks of a pass, over ranks: a lower bound of the packed workspace.
+  [[nodiscard]] double live_bytes(const AttentionPlan& plan, Pass pass);
+
+  /// The schedule of the last priced plan.
+  [[nodiscard]] const CompactSchedule& schedule() const { return schedule_; }
+  [[nodiscard]] const AttentionShape& shape() const { return shape_; }
+  [[nodiscard]] const Documents& documents() const { return documents_; }
+  [[nodiscard]] const ExecutionOptions& options() const { return options_; }
+  [[nodiscard]] LinkPricer& links() { return links_; }
+  /// Visible pairs per head, all rows.
+  [[nodiscard]] double visible_pairs(const AttentionPlan& plan);
+
+ private:
+  struct Shared;
+  struct Context;
+
+  Context context_of(const AttentionPlan& plan, const Placement& placement);
+  [[nodiscard]] double move_bytes_per_peer(const Context& context, const Move& move,
+                                           const MovePattern& pattern);
+  PassPrice price_pass(const Context& context, const CompactPass& pass, std::vector<TickPrice>* ticks);
+
+  LinkPricer& links_;
+  AttentionShape shape_;
+  Documents documents_;
+  ExecutionOptions options_;
+  CompactSchedule schedule_;
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace usp

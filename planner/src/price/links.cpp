@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/links.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace usp {
+namespace {
+
+/// Devices per node when all nodes are alike and filled in order, so that one of them stands for all; else 0.
+int uniform_node_size(const Cluster& cluster) {
+  if (cluster.nodes.empty() || cluster.devices.size() % cluster.nodes.size() != 0) return 0;
+  if (cluster.fabric.kind == FabricKind::fat_tree) return 0;
+  const std::size_t size = cluster.devices.size() / cluster.nodes.size();
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+    const Device& device = cluster.devices[i];
+    if (device.node != static_cast<int>(i / size)) return 0;
+    if (device.nics.size() != cluster.devices[i % size].nics.size()) return 0;
+  }
+  for (const NvlinkDomain& domain : cluster.domains)
+    if (!domain.switched) return 0;
+  return static_cast<int>(size);
+}
+
+bool divides(int a, int b) {
+  return a % b == 0 || b % a == 0;
+}
+
+template <class Each>
+void each_peer(const Mesh& mesh, int p, Peers peers, RingShift shift, const Each& each) {
+  const int r = mesh.ring_of(p), u = mesh.ulysses_of(p);
+  switch (peers) {
+    case Peers::self:
+      break;
+    case Peers::shift:
+      each(mesh.rank(mesh.row_at(r, shift), u));
+      break;
+    case Peers::every_ulysses:
+      for (int x = 0; x < mesh.ulysses; ++x) each(mesh.rank(r, x));
+      break;
+    case Peers::every_ring:
+      for (int x = 0; x < mesh.ring(); ++x) each(mesh.rank(x, u));
+      break;
+    case Peers::every_world:
+      for (int x = 0; x < mesh.size(); ++x) each(x);
+      break;
+  }
+}
+
+}  // namespace
+
+LinkPricer::LinkPricer(const Cluster& cluster, const Calibration& calibration)
+    : cluster_(cluster),
+      calibration_(calibration),
+      table_(cluster),
+      devices_per_node_(uniform_node_size(cluster)) {
+  for (int i = 0; i < octaves; ++i) {
+    const Efficiency share = inter_node_ring_efficiency(2, std::ldexp(1.0, i));
+    hop_share_[static_cast<std::size_t>(i)] = share.value;
+    hop_band_ = std::max(hop_band_, share.band());
+  }
+  const Efficiency exchange = inter_node_alltoall_efficiency();
+  exchange_share_ = exchange.value;
+  exchange_band_ = exchange.band();
+}
+
+double LinkPricer::network_hop_share(double bytes) const {
+  const int octave = std::clamp(std::ilogb(bytes), 0, octaves - 2);
+  const double part = std::clamp(bytes / std::ldexp(1.0, octave) - 1, 0.0, 1.0);
+  const auto i = static_cast<std::size_t>(octave);
+  return hop_share_[i] + part * (hop_share_[i + 1] - hop_share_[i]);
+}
+
+LinkPricer::MeshPatterns& LinkPricer::patterns_of(const Mesh& mesh, const Placement& placement) {
+  const auto same = [&](const MeshPatterns& p) {
+    return p.key.mesh == mesh && p.key.data == placement.data && p.key.tensor == placement.tensor &&
+           p.key.order == placement.order && p.key.devices == placement.devices;
+  };
+  if (last_ < patterns_.size() && same(patterns_[last_])) return patterns_[last_];
+  const auto found = std::find_if(patterns_.begin(), patterns_.end(), same);
+  last_ = static_cast<std::size_t>(found - patterns_.begin());
+  if (found != patterns_.end()) return *found;
+  MeshPatterns fresh;
+  fresh.key = {mesh, placement.data, placement.tensor, placement.order, placement.devices};
+  fresh.shifts.resize(static_cast<std::size_t>(mesh.ring()));
+  fresh.has_shift.assign(static_cast<std::size_t>(mesh.ring()), 0);
+  return patterns_.emplace_back(std::move(fresh));
+}
+
+const MovePattern& LinkPricer::pattern(const Mesh& mesh, const Placement& placement, Peers peers,
+                                       RingShift shift) {
+  MeshPatterns& known = patterns_of(mesh, placement);
+  const auto once = [&](MovePattern& slot, auto& has) -> const MovePattern& {
+    if (!has) {
+      slot = measure(mesh, placement, peers, shift);
+      has = true;
+    }
+    return slot;
+  };
+  switch (peers) {
+    case Peers::every_ulysses:
+      return once(known.ulysses, known.has_ulysses);
+    case Peers::every_ring:
+      return once(known.ring, known.has_ring);
+    case Peers::every_world:
+      return once(known.world, known.has_world);
+    default:
+      break;
+  }
+  const auto index = static_cast<std::size_t>(mesh.row_at(0, shift));
+  return once(known.shifts[index], known.has_shift[index]);
+}
+
+bool LinkPricer::node_symmetric(const Mesh& mesh, const Placement& placement) const {
+  if (devices_per_node_ == 0 || !placement.devices.empty()) return false;
+  if (devices_per_node_ % placement.tensor != 0) return false;
+  const int node = devices_per_node_ / placement.tensor;
+  const bool near_ulysses = placement.order == AxisOrder::ulysses_inner;
+  const int near = near_ulysses ? mesh.ulysses : mesh.ring_inner;
+  const int middle = near * (near_ulysses ? mesh.ring_inner : mesh.ring_outer);
+  return divides(near, node) && divides(middle, node) && divides(mesh.size(), node) &&
+         static_cast<int>(cluster_.devices.size()) == placement.groups() * mesh.size();
+}
+
+MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers,
+                                RingShift shift) const {
+  MovePattern result;
+  const bool one_node = node_symmetric(mesh, placement);
+  std::vector<double> fast(table_.resources().size(), 0.0), slow(table_.resources().size(), 0.0);
+  for (int g = 0; g < placement.groups(); ++g)
+    for (int p = 0; p < mesh.size(); ++p) {
+      const int source = placement.device_of(mesh, g, p);
+      if (one_node && cluster_.devices[static_cast<std::size_t>(source)].node != 0) continue;
+      int others = 0, near = 0;
+      each_peer(mesh, p, peers, shift, [&](int peer) {
+        if (peer == p) return;
+        ++others;
+        const int target = placement.device_of(mesh, g, peer);
+        const bool network = table_.path(source, target) == PathKind::network;
+        near += network ? 0 : 1;
+        result.crosses_network = result.crosses_network || network;
+        table_.add(source, target, 1.0, network ? slow : fast);
+      });
+      result.peers = std::max(result.peers, others);
+      result.fast_peers = std::max(result.fast_peers, near);
+    }
+  result.fast_s_per_byte = table_.busiest_s(fast);
+  result.slow_s_per_byte = table_.busiest_s(slow);
+  return result;
+}
+
+MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
+                          Transport transport) const {
+  MoveTime result;
+  if (bytes_per_peer <= 0 || pattern.peers == 0) return result;
+  if (pattern.fast_peers > 0) {
+    const int n = pattern.fast_peers + 1;
+    Estimate curve;
+    if (peers == Peers::shift) {
+      curve = calibration_.comm.hop(transport, bytes_per_peer);
+    } else {
+      const bool gather =
+          peers == Peers::every_ring && apply == Apply::copy && calibration_.comm.has(Collective::all_gather);
+      curve = calibration_.comm.time(gather ? Collective::all_gather : Collective::alltoall, n,
+                                     bytes_per_peer * n);
+    }
+    result.fast_s = std::max(curve.seconds, bytes_per_peer * pattern.fast_s_per_byte);
+    result.band = curve.band;
+    result.extrapolation = curve.extrapolation;
+  }
+  if (pattern.crosses_network) {
+    const bool hop = peers == Peers::shift;
+    const Quantity& latency = table_.latency(PathKind::network);
+    result.slow_s =
+        latency.value.value_or(0) + bytes_per_peer * pattern.slow_s_per_byte /
+                                        (hop ? network_hop_share(bytes_per_peer) : exchange_share_);
+    if (result.slow_s > result.fast_s) result.band = hop ? hop_band_ : exchange_band_;
+    result.extrapolation |= bits(Extrapolation::inter_node);
+  }
+  return result;
+}
+
+}  // namespace usp

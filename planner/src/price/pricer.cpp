@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pass_sum.hpp"
+#include "pricer_state.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/planner/pricing.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace usp {
+namespace {
+
+/// Rows of one even layout: all ring rows and all homes alike.
+bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
+  const i64 ring = mesh.ring();
+  switch (layout) {
+    case LayoutKind::contiguous:
+    case LayoutKind::striped:
+      return tokens % (ring * mesh.ulysses) == 0;
+    case LayoutKind::zigzag:
+      return tokens % (2 * ring) == 0 && tokens / ring % mesh.ulysses == 0;
+    case LayoutKind::balanced:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Documents documents,
+                                 ExecutionOptions options)
+    : links_(links),
+      shape_(shape),
+      documents_(std::move(documents)),
+      options_(options),
+      shared_(std::make_unique<Shared>()) {}
+
+AttentionPricer::~AttentionPricer() = default;
+
+AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, const Placement& placement) {
+  const Mesh& mesh = plan.mesh;
+  Context context;
+  context.plan = &plan;
+  context.placement = &placement;
+  auto split = shared_->heads.find({mesh.ulysses, plan.head_chunks});
+  if (split == shared_->heads.end())
+    split =
+        shared_->heads
+            .emplace(std::pair(mesh.ulysses, plan.head_chunks),
+                     HeadSplit(Heads(shape_.query_heads, shape_.kv_heads, mesh.ulysses, plan.head_chunks)))
+            .first;
+  context.split = &split->second;
+
+  const bool gathering = plan.method == Method::all_gather_kv;
+  const auto layout = static_cast<int>(plan.layout);
+  const std::tuple profile_key(mesh.ring_outer, mesh.ring_inner, layout, gathering ? 1 : 0,
+                               plan.band.diff_min, plan.band.diff_max, false);
+  auto profile = shared_->profiles.find(profile_key);
+  if (profile == shared_->profiles.end()) {
+    AttentionPlan rows = plan;
+    rows.mesh.ulysses = 1;
+    rows.head_chunks = 1;
+    rows.prune = false;
+    rows.replicated_q.clear();
+    rows.replicated_k.clear();
+    profile = shared_->profiles.emplace(profile_key, WorkProfile(Geometry(rows, documents_))).first;
+  }
+  context.profile = &profile->second;
+
+  const bool even = context.split->heads.even() && even_rows(plan.layout, shape_.q_tokens, mesh) &&
+                    even_rows(plan.layout, shape_.kv_tokens, mesh) && !plan.prune &&
+                    plan.replicated_q.empty() && plan.replicated_k.empty();
+  context.q_row = (shape_.q_tokens + mesh.ring() - 1) / mesh.ring();
+  context.k_row = (shape_.kv_tokens + mesh.ring() - 1) / mesh.ring();
+  if (even) return context;
+  const std::tuple key(mesh.ring_outer, mesh.ring_inner, mesh.ulysses, plan.head_chunks, layout, plan.prune,
+                       plan.band.diff_min, plan.band.diff_max);
+  auto geometry = shared_->geometries.find(key);
+  const bool replicated = !plan.replicated_q.empty() || !plan.replicated_k.empty();
+  if (replicated && geometry != shared_->geometries.end()) {
+    shared_->geometries.erase(geometry);  // the key leaves the replicated tokens out
+    geometry = shared_->geometries.end();
+  }
+  if (geometry == shared_->geometries.end())
+    geometry = shared_->geometries.emplace(key, Geometry(plan, documents_)).first;
+  context.geometry = &geometry->second;
+  for (int r = 0; r < mesh.ring(); ++r) {
+    context.q_row = std::max(context.q_row, context.geometry->layout(Side::q).row_size(r));
+    context.k_row = std::max(context.k_row, context.geometry->layout(Side::k).row_size(r));
+  }
+  return context;
+}
+
+double AttentionPricer::move_bytes_per_peer(const Context& context, const Move& move,
+                                            const MovePattern& pattern) {
+  const AttentionPlan& plan = *context.plan;
+  if (context.geometry == nullptr) {
+    if (move.tokens.not_needed.any()) return 0;
+    const Heads& heads = context.split->heads;
+    i64 count = 0;
+    switch (move.heads.kind) {
+      case HeadKind::query:
+        count = heads.query_of(0, move.heads.chunk).size();
+        break;
+      case HeadKind::kv:
+        count = heads.kv_of(0, move.heads.chunk).size();
+        break;
+      case HeadKind::kv_new:
+        count = heads.kv_new(0, move.heads.chunk).size();
+        break;
+      case HeadKind::kv_last:
+        count = heads.kv_last(0, move.heads.chunk).size();
+        break;
+      default:
+        throw InternalError("a move carries the heads of one chunk");
+    }
+    i64 tokens = move.tokens.of == Side::q ? context.q_row : context.k_row;
+    if (move.tokens.block == Block::home) tokens /= plan.mesh.ulysses;
+    return static_cast<double>(tokens * count * wire_bytes_per_row_head(plan, move));
+  }
+  const auto ranks = static_cast<std::size_t>(plan.mesh.size());
+  Ledger bytes{std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)};
+  add_move(*context.geometry, move, bytes);
+  i64 most = 0;
+  for (std::size_t p = 0; p < ranks; ++p) most = std::max({most, bytes.sent[p], bytes.received[p]});
+  return static_cast<double>(most) / std::max(1, pattern.peers);
+}
+
+PassPrice AttentionPricer::price_pass(const Context& context, const CompactPass& pass,
+                                      std::vector<TickPrice>* ticks) {
+  const AttentionPlan& plan = *context.plan;
+  PassSum sum(links_, options_);
+  const UnitTimes times(links_.calibration().kernel, plan, options_);
+  int last_front = -1, last_chunk = -1;
+  bool last_first = false;
+  Estimate last;
+  std::size_t move = 0, work = 0;
+  for (int t = 0; t < pass.ticks; ++t) {
+    for (; move < pass.moves.size() && pass.moves[move].start == t; ++move) {
+      const Move& m = pass.moves[move];
+      if (m.peers == Peers::self) continue;
+      const MovePattern& pattern = links_.pattern(plan.mesh, *context.placement, m.peers, m.shift);
+      if (pattern.peers > 0) sum.post(m, pattern, move_bytes_per_peer(context, m, pattern));
+    }
+    for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
+      const Work& w = pass.work[work];
+      const auto& counts = context.split->distinct[static_cast<std::size_t>(w.chunk)];
+      if (w.kind == WorkKind::delta) {
+        Estimate longest;
+        for (const HeadCount& c : counts) keep_longest(longest, times.delta(c.query, context.q_row));
+        sum.work(longest);
+        continue;
+      }
+      const int front = context.profile->front_of(w.deltas);
+      const bool first = w.deltas.begin == 0;
+      if (front != last_front || w.chunk != last_chunk || first != last_first) {
+        last = {};
+        for (const HeadCount& c : counts)
+          for (const BlockShape& block : context.profile->front(front))
+            keep_longest(last, times.attend(c, block, w.kind, first));
+        last_front = front;
+        last_chunk = w.chunk;
+        last_first = first;
+      }
+      sum.work(last);
+    }
+    sum.tick(t, ticks, !options_.overlap);
+  }
+  return sum.finish();
+}
+
+AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement& placement,
+                                      std::vector<TickPrice>* forward_ticks,
+                                      std::vector<TickPrice>* backward_ticks) {
+  const Context context = context_of(plan, placement);
+  generate(plan, context.split->heads.shared_kv(), schedule_);
+  AttentionPrice price;
+  price.forward = price_pass(context, schedule_.forward, forward_ticks);
+  price.backward = price_pass(context, schedule_.backward, backward_ticks);
+  return price;
+}
+
+double AttentionPricer::visible_pairs(const AttentionPlan& plan) {
+  return context_of(plan, Placement{}).profile->total_area();
+}
+
+}  // namespace usp

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/work_profile.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace usp {
+namespace {
+
+/// Sums slices of one query row against some blocks; rows and keys are counted once.
+class ShapeSum {
+ public:
+  void add(const RowSlice& s) {
+    shape_.area += static_cast<double>(area(s.slice));
+    queries_.push_back({s.slice.q_row, s.slice.q_row + s.slice.q_count});
+    keys_.push_back({s.slice.k_row, s.slice.k_row + s.slice.k_count});
+  }
+  /// Keys of different blocks never overlap: their unions are taken block by block.
+  void end_block() {
+    normalize(keys_);
+    shape_.keys += static_cast<double>(total(keys_));
+    keys_.clear();
+  }
+  [[nodiscard]] BlockShape take() {
+    normalize(queries_);
+    shape_.rows = static_cast<double>(total(queries_));
+    queries_.clear();
+    return std::exchange(shape_, {});
+  }
+
+ private:
+  BlockShape shape_;
+  Intervals queries_, keys_;
+};
+
+bool covers(const BlockShape& a, const BlockShape& b) {
+  if (a.full() != b.full()) return false;
+  return a.rows >= b.rows && a.keys >= b.keys && a.area * b.rows >= b.area * a.rows;
+}
+
+void insert(ShapeFront& front, const BlockShape& shape) {
+  if (shape.area == 0) return;
+  for (const BlockShape& other : front)
+    if (covers(other, shape)) return;
+  front.erase(std::remove_if(front.begin(), front.end(),
+                             [&](const BlockShape& other) { return covers(shape, other); }),
+              front.end());
+  front.push_back(shape);
+}
+
+/// Whether a pair of rows is described by the difference of their numbers alone: one document, equal even
+/// rows, and for zigzag a mask without a window (then only the sign of the difference matters).
+bool depends_on_difference(const Geometry& geometry) {
+  const AttentionPlan& plan = geometry.plan();
+  const i64 ring = plan.mesh.ring(), tokens = plan.shape.q_tokens;
+  if (geometry.documents().count() != 1 || geometry.documents().shift.front() != 0 ||
+      tokens != plan.shape.kv_tokens)
+    return false;
+  const bool windowless =
+      plan.band.diff_max == unbounded && (plan.band.diff_min == 0 || plan.band.diff_min == -unbounded);
+  switch (plan.layout) {
+    case LayoutKind::contiguous:
+    case LayoutKind::striped:
+      return tokens % ring == 0;
+    case LayoutKind::zigzag:
+      return tokens % (2 * ring) == 0 && windowless;
+    case LayoutKind::balanced:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+WorkProfile::WorkProfile(const Geometry& geometry) {
+  const AttentionPlan& plan = geometry.plan();
+  by_delta_.assign(static_cast<std::size_t>(plan.mesh.ring()), -1);
+  if (plan.method != Method::all_gather_kv && depends_on_difference(geometry))
+    by_difference(geometry);
+  else
+    by_row(geometry);
+}
+
+int WorkProfile::keep(ShapeFront front) {
+  for (std::size_t i = fronts_.size(); i-- > 0 && i + 4 > fronts_.size();)
+    if (fronts_[i] == front) return static_cast<int>(i);
+  fronts_.push_back(std::move(front));
+  return static_cast<int>(fronts_.size()) - 1;
+}
+
+void WorkProfile::by_difference(const Geometry& geometry) {
+  const Mesh& mesh = geometry.mesh();
+  const int ring = mesh.ring();
+  std::vector<BlockShape> shapes(static_cast<std::size_t>(2 * ring - 1));  // by r - j + ring - 1
+  ShapeSum sum;
+  for (int r : {ring - 1, 0}) {
+    const auto& slices = geometry.slices_of_row(r);
+    for (std::size_t i = 0; i < slices.size();) {
+      const int j = slices[i].key_row;
+      for (; i < slices.size() && slices[i].key_row == j; ++i) sum.add(slices[i]);
+      sum.end_block();
+      shapes[static_cast<std::size_t>(r - j + ring - 1)] = sum.take();
+    }
+  }
+  for (int x = 1 - ring; x < ring; ++x)
+    total_area_ += shapes[static_cast<std::size_t>(x + ring - 1)].area * (ring - std::abs(x));
+  for (int d = 0; d < ring; ++d) {
+    ShapeFront front;
+    const int outer = d / mesh.ring_inner, inner = d % mesh.ring_inner;
+    for (int o : {outer, outer - mesh.ring_outer})
+      for (int i : {inner, inner - mesh.ring_inner}) {
+        const bool exists = (o >= 0 || outer > 0) && (i >= 0 || inner > 0);
+        if (exists) insert(front, shapes[static_cast<std::size_t>(o * mesh.ring_inner + i + ring - 1)]);
+      }
+    by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
+  }
+}
+
+void WorkProfile::by_row(const Geometry& geometry) {
+  const Mesh& mesh = geometry.mesh();
+  const int ring = mesh.ring();
+  std::vector<ShapeFront> fronts(static_cast<std::size_t>(ring));
+  ShapeFront remote;
+  ShapeSum block, others;
+  for (int r = 0; r < ring; ++r) {
+    const auto& slices = geometry.slices_of_row(r);
+    for (std::size_t i = 0; i < slices.size();) {
+      const int j = slices[i].key_row;
+      for (; i < slices.size() && slices[i].key_row == j; ++i) {
+        block.add(slices[i]);
+        if (j != r) others.add(slices[i]);
+      }
+      block.end_block();
+      others.end_block();
+      const BlockShape shape = block.take();
+      total_area_ += shape.area;
+      // Offset d with row_at(r, -d) == j.
+      const int outer = (r / mesh.ring_inner - j / mesh.ring_inner + mesh.ring_outer) % mesh.ring_outer;
+      const int inner = (r % mesh.ring_inner - j % mesh.ring_inner + mesh.ring_inner) % mesh.ring_inner;
+      insert(fronts[static_cast<std::size_t>(outer * mesh.ring_inner + inner)], shape);
+    }
+    insert(remote, others.take());
+  }
+  for (std::size_t d = 0; d < fronts.size(); ++d) by_delta_[d] = keep(std::move(fronts[d]));
+  if (geometry.plan().method == Method::all_gather_kv) remote_ = keep(std::move(remote));
+}
+
+}  // namespace usp

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of CONTRIBUTING.md that a machine can see: licence lines, size, tabs, layers, what may be included."""
+import pathlib
+import re
+import sys
+
+from repo_files import CPP, SCRIPTS, own_files, suffix
+
+MAX_LINES = 500
+ENVIRONMENT_READER = "topology/base/src/env.cpp"
+JSON_HEADER = "topology/base/include/usp/base/json.hpp"
+OUTSIDE = "." + "./shared"
+
+# Layer -> layers it may include, besides itself.
+ALLOWED = {
+    "base": set(),
+    "topology": {"base"},
+    "schedule": {"base"},
+    "planner": {"base", "topology", "schedule"},
+    "kernels": {"base", "schedule"},
+    "runtime": {"base", "topology", "schedule", "planner", "kernels"},
+    "cli": {"base", "topology", "schedule", "planner", "kernels", "runtime"},
+}
+# No CUDA, NCCL or MPI in these layers.
+HOST_ONLY = {"base", "topology", "schedule", "planner", "cli"}
+DEVICE_HEADER = re.compile(r"^((cuda|cudnn|cublas|nvml)[\w/]*\.h|nccl\.h|mpi\.h|nvtx3/.*)$")
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def layer_of(name):
+    """The layer of a file by its folder; None outside the layers (tests, configs)."""
+    if name.startswith("topology/base/"):
+        return "base"
+    if name.startswith(("planner/include/usp/schedule/", "planner/src/schedule/")):
+        return "schedule"
+    top = name.split("/")[0]
+    return top if top in ALLOWED else None
+
+
+def public_headers(names):
+    """{"usp/base/error.hpp": "topology/base/include/usp/base/error.hpp"}"""
+    found = {}
+    for name in names:
+        if "/include/" in name and layer_of(name) and suffix(name) in CPP:
+            found[name.split("/include/", 1)[1].removesuffix(".in")] = name
+    return found
+
+
+def check_include(name, header, owners):
+    layer = layer_of(name)
+    if layer is None:
+        return None
+    owner = layer_of(owners[header]) if header in owners else None
+    if owner and owner != layer and owner not in ALLOWED[layer]:
+        return f"{layer} must not include {header} of {owner}"
+    if header.startswith("usp/") and header not in owners:
+        return f"includes {header}, which no layer owns"
+    if layer in HOST_ONLY and DEVICE_HEADER.match(header):
+        return f"{layer} builds without CUDA, NCCL and MPI, but includes {header}"
+    if header.startswith("nlohmann/") and suffix(name) != ".cpp" and name != JSON_HEADER:
+        return f"includes {header}; only .cpp files may (through usp/base/json.hpp)"
+    if header == "usp/base/json.hpp" and name in owners.values():
+        return "a public header must not include usp/base/json.hpp"
+    return None
+
+
+def check_cpp(name, text, owners):
+    faults = []
+    if text.count("\n") > MAX_LINES:
+        faults.append(f"{text.count(chr(10))} lines; split it ({MAX_LINES} at most)")
+    if suffix(name) in {".hpp", ".h", ".cuh"} and "#pragma once" not in text:
+        faults.append("header without #pragma once")
+    if re.search(r"\b(secure_)?getenv\s*\(", text) and name != ENVIRONMENT_READER:
+        faults.append(f"reads the environment; only {ENVIRONMENT_READER} may")
+    faults += [fault for header in INCLUDE.findall(text) if (fault := check_include(name, header, owners))]
+    return faults
+
+
+def check_file(name, text, owners):
+    """Faults of one file."""
+    kind = suffix(name)
+    faults = []
+    if kind in CPP | SCRIPTS and "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.split("\n")[:3]):
+        faults.append("no SPDX line on top")
+    if "\t" in text and kind in CPP | SCRIPTS | {".json", ".md"}:
+        faults.append("holds a tab")
+    if OUTSIDE in text:
+        faults.append("refers to a folder outside the repository")
+    if text and not text.endswith("\n"):
+        faults.append("does not end with a newline")
+    if kind in CPP:
+        faults += check_cpp(name, text, owners)
+    return faults
+
+
+def check_tree(root):
+    names = own_files(root)
+    owners = public_headers(names)
+    faults = []
+    for name in names:
+        try:
+            text = (pathlib.Path(root) / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            faults.append(f"{name}: is not UTF-8")
+            continue
+        faults += [f"{name}: {fault}" for fault in check_file(name, text, owners)]
+    return faults, len(names)
+
+
+def main():
+    faults, count = check_tree(sys.argv[1])
+    for fault in faults:
+        print(fault)
+    print(f"{count} files checked, {len(faults)} faults")
+    return 1 if faults or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two forms of a schedule carry the same bytes, exactly, and cost the same time, to rounding.
+#include "usp/planner/pricing.hpp"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "schedule_cases.hpp"
+#include "usp/topology/synthetic.hpp"
+
+namespace usp::test {
+namespace {
+
+struct Machine {
+  Cluster cluster;
+  Calibration calibration;
+};
+
+const Machine& machine() {
+  static const Machine m{read_synthetic("node:256 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail", "test"), load_calibration("h100_sxm")};
+  return m;
+}
+
+std::vector<RankSchedule> expand_all(const Geometry& geometry, const CompactSchedule& compact, Pass pass) {
+  std::vector<RankSchedule> ranks;
+  for (int p = 0; p < geometry.mesh().size(); ++p) ranks.push_back(expand(geometry, compact, p, pass));
+  return ranks;
+}
+
+void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links) {
+  const Geometry geometry(c.plan, c.documents);
+  AttentionPricer pricer(links, c.plan.shape, c.documents, {});
+  const AttentionPrice price = pricer.price(c.plan, placement);
+  for (Pass pass : {Pass::forward, Pass::backward}) {
+    const auto ranks = expand_all(geometry, pricer.schedule(), pass);
+    const Ledger bytes = ledger(geometry, pricer.schedule().of(pass));
+    for (std::size_t p = 0; p < ranks.size(); ++p) {
+      i64 sent = 0, received = 0;
+      for (const Transfer& t : ranks[p].transfers) (t.send ? sent : received) += t.bytes;
+      ASSERT_EQ(bytes.sent[p], sent) << "rank " << p << ", " << describe(c);
+      ASSERT_EQ(bytes.received[p], received) << "rank " << p << ", " << describe(c);
+    }
+    const PassPrice& compact = pass == Pass::forward ? price.forward : price.backward;
+    const PassPrice explicit_price = pricer.price_explicit(c.plan, placement, ranks);
+    ASSERT_NEAR(compact.seconds, explicit_price.seconds, 1e-9 * explicit_price.seconds) << describe(c);
+    ASSERT_NEAR(compact.wire_bytes, explicit_price.wire_bytes, 1e-9 * explicit_price.wire_bytes) << describe(c);
+    ASSERT_GT(compact.seconds, 0);
+  }
+}
+
+TEST(Pricing, CompactEqualsExplicitOnRandomCases) {
+  CaseGenerator g(11);
+  LinkPricer links(machine().cluster, machine().calibration);
+  for (int i = 0; i < 600; ++i) {
+    ScheduleCase c = g.draw();
+    Placement placement;
+    placement.order = g.chance(0.5) ? AxisOrder::ulysses_inner : AxisOrder::ring_inner;
+    check(c, placement, links);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Pricing, CompactEqualsExplicitOnEveryMeshOfUpTo64Ranks) {
+  CaseGenerator g(12);
+  LinkPricer links(machine().cluster, machine().calibration);
+  for (int ranks = 1; ranks <= 64; ++ranks) {
+    ScheduleCase c = g.draw(ranks);
+    if (c.plan.mesh.ulysses > c.plan.shape.query_heads) {
+      c.plan.shape.query_heads = 64;
+      c.plan.shape.kv_heads = 8;
+    }
+    check(c, {}, links);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Pricing, CompactEqualsExplicitOnLargeEvenMeshes) {
+  LinkPricer links(machine().cluster, machine().calibration);
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
+    for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped})
+      for (const int ulysses : {8, 64}) {
+        ScheduleCase c;
+        c.plan.mesh = {1, 512 / ulysses, ulysses};
+        if (method == Method::double_ring) c.plan.mesh = {512 / ulysses / 4, 4, ulysses};
+        c.plan.method = method;
+        c.plan.layout = layout;
+        c.plan.band = {0, unbounded};
+        c.plan.shape = {1, 1 << 17, 1 << 17, 64, 8, 128, 128, DType::bf16};
+        c.documents = Documents::single(1 << 17, 1 << 17);
+        check(c, {}, links);
+        if (HasFatalFailure()) return;
+      }
+}
+
+TEST(Pricing, MoreBandwidthNeverCosts) {
+  CaseGenerator g(13);
+  for (int i = 0; i < 40; ++i) {
+    const ScheduleCase c = g.draw();
+    double before = 0;
+    for (const char* nic : {"100G", "200G", "400G", "800G"}) {
+      const Cluster cluster = read_synthetic("node:8 gpu:1(h100-sxm) nic:1(" + std::string(nic) + ") fabric:rail", "test");
+      LinkPricer links(cluster, machine().calibration);
+      AttentionPricer pricer(links, c.plan.shape, c.documents, {});
+      const double seconds = pricer.price(c.plan, {}).seconds();
+      if (before > 0) ASSERT_LE(seconds, before * (1 + 1e-12)) << nic << " " << describe(c);
+      before = seconds;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace usp::test

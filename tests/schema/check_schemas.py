@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the draft-07 schemas of configs/schema, and by them the shipped files and what the verbs print.
+
+- every schema is valid draft-07, has a title, and says of each object it describes whether further keys are
+  allowed ("additionalProperties"), because an unknown key is an error in this project's own files;
+- every configs/*/*.json fits the schema of its format and version ("format": "usp.cluster", "version": 1 is
+  cluster.v1.schema.json; without a format the folder tells); configs/models holds Hugging Face configs, which
+  have none;
+- with --usp and --outputs: a table [{"args": [...], "schema": "<file>"}] of commands; the JSON each prints
+  on stdout fits the schema. {source} and {configs} in an argument are folders.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import jsonschema
+
+# Folders below configs whose JSON files are not in a format of this project.
+FOREIGN = {"models", "schema", "cmake"}
+NESTED = ("properties", "patternProperties", "definitions")
+TIMEOUT_S = 60
+
+
+def refuse_constant(name):
+    raise ValueError(f"{name} is no JSON")
+
+
+def refuse_duplicates(pairs):
+    keys = [key for key, _ in pairs]
+    repeated = {key for key in keys if keys.count(key) > 1}
+    if repeated:
+        raise ValueError(f"repeated keys {sorted(repeated)}")
+    return dict(pairs)
+
+
+def load(text):
+    return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+
+
+def open_objects(schema, path="#"):
+    """Paths of the described objects that leave further keys unmentioned."""
+    if isinstance(schema, list):
+        return [found for i, item in enumerate(schema) for found in open_objects(item, f"{path}/{i}")]
+    if not isinstance(schema, dict):
+        return []
+    found = [path] if "properties" in schema and "additionalProperties" not in schema else []
+    for key, value in schema.items():
+        if key in NESTED:
+            for name, nested in value.items():
+                found += open_objects(nested, f"{path}/{key}/{name}")
+        elif key not in ("enum", "const", "default", "examples"):
+            found += open_objects(value, f"{path}/{key}")
+    return found
+
+
+def check_schema(schema):
+    """Faults of one schema document."""
+    try:
+        jsonschema.Draft7Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        return [f"no draft-07 schema: {error.message}"]
+    faults = [f"{path}: says nothing about additionalProperties" for path in open_objects(schema)]
+    if schema.get("$schema") != "http://json-schema.org/draft-07/schema#":
+        faults.append('"$schema" does not name draft-07')
+    if not schema.get("title"):
+        faults.append("has no title")
+    return faults
+
+
+def check_document(document, schema):
+    """Faults of one document by a schema."""
+    errors = jsonschema.Draft7Validator(schema).iter_errors(document)
+    return [f"/{'/'.join(str(key) for key in error.absolute_path)}: {error.message[:300]}" for error in errors]
+
+
+def load_schemas(folder):
+    """({name: schema}, faults)"""
+    schemas, faults = {}, []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            schemas[file.name] = load(file.read_text())
+            faults += [f"{file.name}: {fault}" for fault in check_schema(schemas[file.name])]
+        except ValueError as error:
+            faults.append(f"{file.name}: {error}")
+    return schemas, faults
+
+
+def schema_name(document, folder):
+    """The schema file of a document: by its "format", else by the folder that holds it."""
+    if not isinstance(document, dict):
+        document = {}
+    kind = str(document.get("format", "usp." + folder.removesuffix("s"))).removeprefix("usp.")
+    return f"{kind}.v{document.get('version')}.schema.json"
+
+
+def check_file(file, schemas):
+    try:
+        document = load(file.read_text())
+    except ValueError as error:
+        return [str(error)]
+    name = schema_name(document, file.parent.name)
+    if name not in schemas:
+        return [f"needs configs/schema/{name}, which does not exist"]
+    return check_document(document, schemas[name])
+
+
+def check_files(configs, schemas):
+    """(faults, how many files were read)"""
+    files = sorted(file for file in configs.glob("*/*.json") if file.parent.name not in FOREIGN)
+    faults = [f"{file.parent.name}/{file.name}: {fault}" for file in files for fault in check_file(file, schemas)]
+    return faults, len(files)
+
+
+def check_output(usp, entry, source, schemas):
+    args = [arg.replace("{source}", str(source)).replace("{configs}", str(source / "configs"))
+            for arg in entry["args"]]
+    label = "usp " + " ".join(entry["args"])
+    if entry["schema"] not in schemas:
+        return [f"{label}: no schema {entry['schema']}"]
+    run = subprocess.run([str(usp)] + args, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if run.returncode != 0:
+        return [f"{label}: exit {run.returncode}: {run.stderr.strip()[:500]}"]
+    try:
+        return [f"{label}: {fault}" for fault in check_document(load(run.stdout), schemas[entry["schema"]])]
+    except ValueError as error:
+        return [f"{label}: {error}"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Check schemas, shipped files and printed JSON.")
+    parser.add_argument("--source", required=True, type=pathlib.Path)
+    parser.add_argument("--usp", type=pathlib.Path)
+    parser.add_argument("--outputs", type=pathlib.Path)
+    args = parser.parse_args()
+    configs = args.source / "configs"
+    schemas, faults = load_schemas(configs / "schema")
+    if args.usp:
+        entries = load(args.outputs.read_text())
+        checked = len(entries)
+        for entry in entries:
+            faults += check_output(args.usp.resolve(), entry, args.source, schemas)
+    else:
+        found, checked = check_files(configs, schemas)
+        faults += found
+    for fault in faults:
+        print(fault)
+    print(f"{len(schemas)} schemas and {checked} documents checked, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The schema checker itself: each kind of fault is found."""
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+from check_schemas import check_document, check_files, check_output, check_schema, load
+
+GOOD = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "title": "cluster",
+    "type": "object",
+    "properties": {"nodes": {"type": "integer", "minimum": 1}, "format": {}, "version": {}},
+    "required": ["nodes"],
+    "additionalProperties": False,
+}
+
+
+class Checker(unittest.TestCase):
+    def test_schema(self):
+        self.assertEqual(check_schema(GOOD), [])
+        nested = {"type": "array", "items": {"properties": {"x": {}}}}
+        for broken in ({"type": "objekt"}, {"title": ""}, {"$schema": "other"}, {"definitions": {"a": nested}}):
+            with self.subTest(broken=broken):
+                self.assertEqual(len(check_schema({**GOOD, **broken})), 1)
+
+    def test_document(self):
+        self.assertEqual(check_document({"nodes": 4}, GOOD), [])
+        for broken in ({}, {"nodes": 0}, {"nodes": 1.5}, {"nodes": 4, "typo": 1}):
+            with self.subTest(broken=broken):
+                self.assertEqual(len(check_document(broken, GOOD)), 1)
+
+    def test_text_must_be_strict_json(self):
+        for text in ('{"a": NaN}', '{"a": 1, "a": 2}', "{} {}", ""):
+            with self.subTest(text=text), self.assertRaises(ValueError):
+                load(text)
+
+    def test_files_are_found_and_need_their_schema(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "clusters", "a.json")
+            file.parent.mkdir()
+            good = '{"format": "usp.cluster", "version": 1, "nodes": 4}'
+            schemas = {"cluster.v1.schema.json": GOOD}
+            for text, known, faults in ((good, schemas, 0), (good, {}, 1), (good.replace("4", '"4"'), schemas, 1),
+                                        (good.replace("1", "2"), schemas, 1), ('{"nodes": 4}', schemas, 1),
+                                        ('{"version": 1, "nodes": 4}', schemas, 0), ("[]", schemas, 1)):
+                file.write_text(text)
+                found, checked = check_files(pathlib.Path(folder), known)
+                self.assertEqual((len(found), checked), (faults, 1))
+
+    def test_output(self):
+        for text, schema, faults in (({"nodes": 4}, "good", 0), ({"nodes": 0}, "good", 1), ({"nodes": 4}, "none", 1)):
+            entry = {"args": [json.dumps(text)], "schema": schema}
+            self.assertEqual(len(check_output("/bin/echo", entry, pathlib.Path("/"), {"good": GOOD})), faults)
+        self.assertEqual(len(check_output("/bin/false", {"args": [], "schema": "good"}, pathlib.Path("/"),
+                                          {"good": GOOD})), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
