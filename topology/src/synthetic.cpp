@@ -130,6 +130,7 @@ class Parser {
       result_.nics = count(token, 1024);
       if (!token.argument.empty()) take_rate(token);
     } else if (token.word == "fabric") {
+      if (token.value.empty()) fail(token, "needs a kind: fabric:rail, fabric:fat_tree(2)");
       result_.fabric = token.text.substr(std::string("fabric:").size());
       Fabric trial;
       try {
