@@ -27,7 +27,7 @@ inline bool cluster_json(const std::string& text) {
 inline bool model_config(const std::string& text) {
   try {
     const Model model = read_model_config(text, "input");
-    require(!model.layer_kinds.empty(), "a model without layers");
+    require(!model.kinds.empty(), "a model without layers");
     require(!model_json(model).empty(), "a model that prints nothing");
     return true;
   } catch (const InvalidInput&) {
