@@ -103,7 +103,9 @@ TEST(Pricing, MoreBandwidthNeverCosts) {
       LinkPricer links(cluster, machine().calibration);
       AttentionPricer pricer(links, c.plan.shape, c.documents, {});
       const double seconds = pricer.price(c.plan, {}).seconds();
-      if (before > 0) ASSERT_LE(seconds, before * (1 + 1e-12)) << nic << " " << describe(c);
+      if (before > 0) {
+        ASSERT_LE(seconds, before * (1 + 1e-12)) << nic << " " << describe(c);
+      }
       before = seconds;
     }
   }

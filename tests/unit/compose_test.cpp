@@ -164,7 +164,7 @@ TEST(Compose, FormatsByContent) {
   EXPECT_EQ(detect_format(read_file(h100_text), "f"), SourceFormat::nvidia_smi);
   EXPECT_EQ(detect_format("gpu:8(h100) nvswitch\n", "f"), SourceFormat::synthetic);
   EXPECT_EQ(detect_format("SwitchName=a Nodes=b\n", "f"), SourceFormat::slurm);
-  for (const std::string bad : {std::string(), std::string("hello"), std::string("GPU0 gpu:8"),
+  for (const std::string& bad : {std::string(), std::string("hello"), std::string("GPU0 gpu:8"),
                                 read_file(data + "/nccl_tests/b200_8gpu_all_reduce.txt")})
     EXPECT_THROW((void)detect_format(bad, "f"), InvalidInput) << bad.substr(0, 20);
   EXPECT_THROW((void)compose(from("no-such-thing")), InvalidInput);

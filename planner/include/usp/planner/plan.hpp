@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "usp/planner/memory.hpp"
+#include "usp/planner/model.hpp"
+#include "usp/planner/pricing.hpp"
+#include "usp/planner/workload.hpp"
+
+namespace usp {
+
+/// What the user has decided; an empty field is the planner's to choose.
+struct Constraints {
+  std::optional<int> ring, ulysses, data, tensor;
+  std::optional<Method> method;
+  std::optional<LayoutKind> layout;
+  std::optional<DkvReturn> dkv_return;
+  std::optional<int> head_chunks;
+  std::optional<AxisOrder> order;
+  std::optional<Recompute> recompute;
+  std::optional<int> zero_stage;
+};
+
+/// Memory limits and tiles.
+struct MemoryPolicy {
+  double reserve_fraction = 0.08;          ///< allocator fragmentation, of all other rows
+  i64 communicator_bytes = i64{384} << 20; ///< per rank: NCCL buffers of the groups (340 to 390 MB measured)
+  i64 loss_tile_tokens = 2048;             ///< 0: logits of all local tokens at once
+  i64 mlp_tile_tokens = 0;
+  std::optional<double> device_bytes;      ///< instead of the card's memory
+};
+
+/// A whole training or forward step to lay out on a cluster. Pointers must outlive the result.
+struct PlanRequest {
+  const Cluster* cluster = nullptr;
+  const Calibration* calibration = nullptr;
+  const Model* model = nullptr;
+  Workload workload;
+  Constraints fixed;
+  MemoryPolicy memory;
+  ExecutionOptions execution;
+  std::size_t keep = 32;  ///< candidates to return
+};
+
+/// One way to lay the step out.
+struct Choice {
+  Mesh mesh;
+  Placement placement;
+  Method method = Method::ring;
+  LayoutKind layout = LayoutKind::zigzag;
+  DkvReturn dkv_return = DkvReturn::circulate;
+  int head_chunks = 1;
+  bool prune = false;
+  Recompute recompute = Recompute::full;
+  int zero_stage = 3;
+  bool uneven_heads = false;
+  [[nodiscard]] int data() const { return placement.data; }
+  [[nodiscard]] int tensor() const { return placement.tensor; }
+};
+
+/// A part of the step's time.
+struct TimeTerm {
+  std::string name;
+  double seconds = 0;
+  double band = 0;      ///< relative half width
+  std::string reason;   ///< how it comes about, one line
+};
+
+/// Attention of one kind of layer.
+struct LayerAttention {
+  std::size_t kind = 0;  ///< index into Model::kinds
+  AttentionPlan plan;
+  AttentionPrice price;  ///< of one layer, one microbatch
+};
+
+struct PlanCandidate {
+  Choice choice;
+  double step_s = 0;
+  double seconds_per_token = 0;  ///< step_s over all tokens of the step, all replicas: what candidates are ranked by
+  double band = 0;
+  std::vector<TimeTerm> terms;   ///< sum to step_s
+  std::vector<LayerAttention> attention;
+  MemoryTable memory;
+  bool fits = false;
+  std::uint32_t extrapolation = 0;
+};
+
+/// A layout that is not a candidate, and why.
+struct Rejection {
+  int ring = 0, ulysses = 0, data = 0, tensor = 0;
+  std::string reason;
+};
+
+/// How sure the choice is.
+struct Verdict {
+  double margin = 0;              ///< runner-up over best, minus one
+  bool tie = false;               ///< the bands of what differs overlap
+  std::string runner_up;          ///< how it differs from the best
+  std::vector<std::string> settle; ///< measurements that would settle a tie
+  std::vector<std::string> hinges; ///< inputs on which the choice hangs
+};
+
+struct PlanResult {
+  std::vector<PlanCandidate> candidates;  ///< those that fit, best first; then the nearest that do not
+  std::vector<std::size_t> pareto;        ///< indices into candidates: no other is both faster and smaller
+  std::vector<Rejection> rejected;
+  Verdict verdict;
+  CalibrationSummary calibration;
+  i64 considered = 0;                     ///< attention schedules priced
+  std::vector<std::string> notes;
+  [[nodiscard]] bool feasible() const { return !candidates.empty() && candidates.front().fits; }
+  [[nodiscard]] const PlanCandidate& best() const { return candidates.front(); }
+};
+
+/// Why a mesh is not allowed for some heads and tokens; empty when it is. The one place that knows the rules.
+struct LegalityInput {
+  const Model* model = nullptr;
+  const Workload* workload = nullptr;
+  i64 world = 0;        ///< devices
+  int devices_per_node = 0;
+};
+[[nodiscard]] std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh& mesh);
+/// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads == 0).
+[[nodiscard]] bool even_degree(i64 query_heads, i64 kv_heads, int ulysses);
+
+/// Exhaustive search over data x tensor x (ring x ulysses) x placement x method x layout x head chunks x dKV return, with memory choices
+/// decided per mesh. Throws Infeasible when nothing fits, naming what would; MissingValue when an input leaves unknown what is needed.
+[[nodiscard]] PlanResult plan_step(const PlanRequest& request);
+
+/// Prices exactly one layout of the request (all of fixed's degrees given).
+[[nodiscard]] PlanCandidate price_choice(const PlanRequest& request, const Choice& choice);
+
+/// The attention plan of one kind of layer under a choice (heads after tensor parallelism).
+[[nodiscard]] AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, const LayerKind& kind);
+[[nodiscard]] Documents attention_documents(const Workload& workload, const LayerKind& kind);
+
+// Words of JSON and of the command line; parse_* throw UsageError naming `flag` and the words known.
+[[nodiscard]] std::string_view method_name(Method method);
+[[nodiscard]] std::string_view layout_name(LayoutKind layout);
+[[nodiscard]] std::string_view dkv_return_name(DkvReturn value);
+[[nodiscard]] std::string_view order_name(AxisOrder order);
+[[nodiscard]] Method parse_method(std::string_view text, std::string_view flag);
+[[nodiscard]] LayoutKind parse_layout(std::string_view text, std::string_view flag);
+[[nodiscard]] DkvReturn parse_dkv_return(std::string_view text, std::string_view flag);
+[[nodiscard]] AxisOrder parse_order(std::string_view text, std::string_view flag);
+
+/// "ring 4 x ulysses 8, zigzag, double_ring, ..." in one line.
+[[nodiscard]] std::string describe(const Choice& choice);
+
+}  // namespace usp
