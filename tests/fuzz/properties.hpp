@@ -35,7 +35,7 @@ inline std::size_t row_like_lines(const std::string& text) {
     const auto tokens = split_blanks(line);
     if (tokens.size() < 2 || tokens[0].size() < 4 || tokens[0].compare(0, 3, "GPU") != 0) continue;
     if (tokens[0].find_first_not_of("0123456789", 3) != std::string::npos) continue;
-    const bool nvlink = tokens[1].size() > 2 && tokens[1].size() < 5 && tokens[1].compare(0, 2, "NV") == 0 &&
+    const bool nvlink = tokens[1].size() > 2 && tokens[1].size() < 6 && tokens[1].compare(0, 2, "NV") == 0 &&
                         tokens[1].find_first_not_of("0123456789", 2) == std::string::npos;
     if (nvlink || paths.count(tokens[1]) != 0) ++count;
   }
