@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "schedule_audit.hpp"
+
 #include "usp/planner/expand.hpp"
 
 #include <cmath>
@@ -121,18 +123,7 @@ class RankState {
   }
   /// Global tokens of the rows of a buffer.
   [[nodiscard]] std::vector<i64> tokens(const Buffer& b) const {
-    const Side side = b.name.tensor == Tensor::k || b.name.tensor == Tensor::v ||
-                              b.name.tensor == Tensor::dk || b.name.tensor == Tensor::dv
-                          ? Side::k
-                          : Side::q;
-    std::vector<i64> ids(static_cast<std::size_t>(b.rows), -1);
-    for (std::int32_t i = 0; i < b.pieces.count; ++i) {
-      const Piece& p = schedule(pass_).pieces[static_cast<std::size_t>(b.pieces.begin + i)];
-      for (const Run& run : geometry_.layout(side).tokens_of(p.ring_row, p.slots))
-        for (i64 n = 0; n < run.count; ++n)
-          ids[static_cast<std::size_t>(p.row + run.slot + n)] = run.first + n * run.step;
-    }
-    return ids;
+    return buffer_tokens(geometry_, schedule(pass_), b);
   }
   std::vector<double> d_sink;
 
