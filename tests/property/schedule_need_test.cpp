@@ -52,10 +52,11 @@ class Need {
       ASSERT_TRUE(seen_between(j, d, last_fed(d), pair.first))
           << "key " << pair.first << " rank " << rank << ", " << describe(case_);
     }
-    for (const auto& [k, j] : key_row_)
-      if (j != r && sees(r, k) && !contains(plan_.replicated_k, k))
-        for (i64 h : kv_heads(plan_.mesh.ulysses_of(rank)))
-          ASSERT_EQ(got.count({k, h}), 1U) << "key " << k << " rank " << rank << ", " << describe(case_);
+    for (const auto& [k, j] : key_row_) {
+      if (j == r || !sees(r, k) || contains(plan_.replicated_k, k)) continue;
+      for (i64 h : kv_heads(plan_.mesh.ulysses_of(rank)))
+        ASSERT_EQ(got.count({k, h}), 1U) << "key " << k << " rank " << rank << ", " << describe(case_);
+    }
   }
 
   /// Backward: the partial dK, dV of every remote consumer leaves once, and no sum of nothing travels.
@@ -69,10 +70,11 @@ class Need {
         ASSERT_TRUE(seen_between(j, first_rider(d), d, pair.first))
             << "an empty sum of key " << pair.first << " leaves rank " << rank << ", " << describe(case_);
       }
-      for (const auto& [k, j] : key_row_)
-        if (j != r && sees(r, k) && !contains(plan_.replicated_k, k))
-          for (i64 h : kv_heads(plan_.mesh.ulysses_of(rank)))
-            ASSERT_EQ(left.count({k, h}), 1U) << "key " << k << " rank " << rank << ", " << describe(case_);
+      for (const auto& [k, j] : key_row_) {
+        if (j == r || !sees(r, k) || contains(plan_.replicated_k, k)) continue;
+        for (i64 h : kv_heads(plan_.mesh.ulysses_of(rank)))
+          ASSERT_EQ(left.count({k, h}), 1U) << "key " << k << " rank " << rank << ", " << describe(case_);
+      }
     }
   }
 

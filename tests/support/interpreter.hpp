@@ -6,6 +6,7 @@
 #include "usp/planner/expand.hpp"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -245,12 +246,16 @@ class RankState {
 };
 
 /// Messages under way, by (move, source, target).
-using Network = std::map<std::tuple<int, int, int>, std::vector<double>>;
+using MessageKey = std::tuple<int, int, int>;
+using Network = std::map<MessageKey, std::vector<double>>;
+
+/// What happens to a message on arrival: how often it is applied. It may change what is under way.
+using Courier = std::function<int(Network&, const MessageKey&, const RankSchedule&, const Transfer&)>;
 
 /// Runs one pass on all ranks in lock step: posts, then steps, then arrivals of every tick. Throws when a
 /// message is missing or left over.
 inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& problem,
-                     const std::vector<Array>& d_o) {
+                     const std::vector<Array>& d_o, const Courier& courier = {}) {
   Network network;
   for (std::size_t p = 0; p < ranks.size(); ++p) ranks[p].start(pass, problem, d_o[p]);
   const int ticks = static_cast<int>(ranks.front().schedule(pass).ticks.size());
@@ -274,10 +279,11 @@ inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& pr
         const RankSchedule& s = ranks[p].schedule(pass);
         const Transfer& m = s.transfers[static_cast<std::size_t>(
             s.arrivals[static_cast<std::size_t>(list(p, t).arrivals.begin + i)])];
-        const auto found = network.find({m.move, m.peer, static_cast<int>(p)});
-        if (found == network.end()) throw std::runtime_error("a receive has no send");
-        ranks[p].apply(m, found->second);
-        network.erase(found);
+        const MessageKey key{m.move, m.peer, static_cast<int>(p)};
+        if (network.count(key) == 0) throw std::runtime_error("a receive has no send");
+        for (int n = courier ? courier(network, key, s, m) : 1; n > 0; --n)
+          ranks[p].apply(m, network.at(key));
+        network.erase(key);
       }
   }
   if (!network.empty()) throw std::runtime_error("a message was sent and never received");
