@@ -51,8 +51,8 @@ void check_double_rings(ScheduleCase c, const ClosedForms& form) {
       c.plan.dkv_return = way;
       expect(c, form.with_hops(ring - 1));
     }
-    c.plan.dkv_return = DkvReturn::cycle;  // an inner ring of one row has no circle
-    expect(c, form.with_hops(inner > 1 ? ring : ring - 1));
+    c.plan.dkv_return = DkvReturn::cycle;
+    expect(c, form.with_hops(ring > 1 ? ring : 0));
   }
 }
 

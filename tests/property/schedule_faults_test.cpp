@@ -40,7 +40,7 @@ bool noticed(Trial& trial, Pass pass, const Courier& courier) {
   }
 }
 
-/// Counts the messages of a pass that come from another rank.
+/// The messages of a pass that come from another rank.
 std::vector<MessageKey> messages(const Trial& trial, Pass pass) {
   std::vector<MessageKey> keys;
   for (std::size_t p = 0; p < trial.ranks().size(); ++p)
@@ -98,10 +98,10 @@ TEST(ScheduleFaults, AnyStaleSlotIsNoticed) {
                       std::vector<double>& before = last[{s.rank, {name.tensor, name.place}}];
                       std::vector<double>& payload = network.at(key);
                       if (key == late && !before.empty()) {
-                        applied = true;
-                        const std::size_t size = payload.size();
-                        payload = before;
-                        payload.resize(size, before.back());
+                        std::vector<double> old = before;
+                        old.resize(payload.size(), before.back());
+                        applied = old != payload;  // chunks that share a KV head send it again
+                        payload = old;
                       }
                       before = payload;
                       return 1;
@@ -114,30 +114,34 @@ TEST(ScheduleFaults, AnyStaleSlotIsNoticed) {
   EXPECT_GT(stale, 300);
 }
 
-/// Two ranks get each other's message of one move.
+/// Two ranks get each other's message of one move. (At one rank the order of two additions is free.)
 TEST(ScheduleFaults, SwappedPeersAreNoticed) {
   int swapped = 0;
-  for (const ScheduleCase& c : telling_cases(40, 24)) {
+  for (const ScheduleCase& c : telling_cases(60, 24)) {
+    // Ranks that share a KV head hold equal copies and add to one sum: a swap between them changes nothing.
+    if (Heads(c.plan.shape.query_heads, c.plan.shape.kv_heads, c.plan.mesh.ulysses, 1).shared_kv()) continue;
     Trial trial(c, 4);
     for (Pass pass : both_passes) {
       const std::vector<MessageKey> keys = messages(trial, pass);
       for (std::size_t i = 0; i + 1 < keys.size(); i += 3) {
-        const auto other =
-            std::find_if(keys.begin() + static_cast<std::ptrdiff_t>(i) + 1, keys.end(),
-                         [&](const MessageKey& k) { return std::get<0>(k) == std::get<0>(keys[i]); });
+        const auto other = std::find_if(
+            keys.begin() + static_cast<std::ptrdiff_t>(i) + 1, keys.end(), [&](const MessageKey& k) {
+              return std::get<0>(k) == std::get<0>(keys[i]) && std::get<2>(k) != std::get<2>(keys[i]);
+            });
         if (other == keys.end()) continue;
-        bool done = false;
+        bool done = false, differ = false;
+        const bool seen = noticed(
+            trial, pass, [&](Network& network, const MessageKey& key, const RankSchedule&, const Transfer&) {
+              if (!done && (key == keys[i] || key == *other)) {
+                done = true;
+                differ = network.at(keys[i]) != network.at(*other);  // ranks may share a KV head
+                std::swap(network.at(keys[i]), network.at(*other));
+              }
+              return 1;
+            });
+        if (!differ) continue;
         ++swapped;
-        ASSERT_TRUE(
-            noticed(trial, pass,
-                    [&](Network& network, const MessageKey& key, const RankSchedule&, const Transfer&) {
-                      if (!done && (key == keys[i] || key == *other)) {
-                        done = true;
-                        std::swap(network.at(keys[i]), network.at(*other));
-                      }
-                      return 1;
-                    }))
-            << "move " << std::get<0>(keys[i]) << ", " << describe(c);
+        ASSERT_TRUE(seen) << "move " << std::get<0>(keys[i]) << ", " << describe(c);
       }
     }
   }

@@ -62,7 +62,8 @@ TEST(ScheduleWorkspace, BuffersThatLiveTogetherNeverOverlap) {
   for (int ranks : {4, 8, 16})
     for (int i = 0; i < 15 && !HasFailure(); ++i) check(g.draw_even(ranks, 2));
   std::cout << "packed over alive: worst " << worst << ", mean " << sum / count << "\n";
-  EXPECT_LE(worst, 1.3);
+  EXPECT_LE(worst, 1.5);
+  EXPECT_LE(sum / count, 1.02);
 }
 
 /// Every number of a schedule, in order.
