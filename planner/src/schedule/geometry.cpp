@@ -157,29 +157,50 @@ void Geometry::fill_needs() const {
   std::sort(needs_.begin(), needs_.end(), [](const Need& a, const Need& b) {
     return std::tie(a.query_row, a.key_row, a.slots.begin) < std::tie(b.query_row, b.key_row, b.slots.begin);
   });
+  join_needs();
   needs_filled_ = true;
 }
 
-Intervals Geometry::need(int r, int j) const {
-  if (!plan_.prune) return {{0, layout_k_.row_size(j)}};
+/// Neighbouring documents touch: what is left per pair of rows is a handful of ranges.
+void Geometry::join_needs() const {
+  std::size_t kept = 0;
+  for (const Need& next : needs_) {
+    Need* last = kept > 0 ? &needs_[kept - 1] : nullptr;
+    if (last != nullptr && last->query_row == next.query_row && last->key_row == next.key_row &&
+        next.slots.begin <= last->slots.end)
+      last->slots.end = std::max(last->slots.end, next.slots.end);
+    else
+      needs_[kept++] = next;
+  }
+  needs_.resize(kept);
+  need_begin_.assign(static_cast<std::size_t>(mesh().ring()) + 1, 0);
+  for (const Need& n : needs_) ++need_begin_[static_cast<std::size_t>(n.query_row) + 1];
+  for (std::size_t r = 1; r < need_begin_.size(); ++r) need_begin_[r] += need_begin_[r - 1];
+}
+
+void Geometry::append_need(int r, int j, Intervals& out) const {
+  if (!plan_.prune) {
+    if (layout_k_.row_size(j) > 0) out.push_back({0, layout_k_.row_size(j)});
+    return;
+  }
   fill_needs();
+  const auto row = static_cast<std::size_t>(r);
+  const auto begin = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row]),
+             end = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row + 1]);
+  auto at = std::lower_bound(begin, end, j, [](const Need& n, int key_row) { return n.key_row < key_row; });
+  for (; at != end && at->key_row == j; ++at) out.push_back(at->slots);
+}
+
+Intervals Geometry::need(int r, int j) const {
   Intervals slots;
-  auto at = std::lower_bound(needs_.begin(), needs_.end(), std::pair(r, j),
-                             [](const Need& n, const std::pair<int, int>& key) {
-                               return std::pair<int, int>(n.query_row, n.key_row) < key;
-                             });
-  for (; at != needs_.end() && at->query_row == r && at->key_row == j; ++at) slots.push_back(at->slots);
-  normalize(slots);
+  append_need(r, j, slots);
   return slots;
 }
 
 Intervals Geometry::needed(int j, Deltas deltas) const {
   Intervals slots;
-  for (int d = deltas.begin; d < deltas.end; ++d) {
-    const Intervals part = need(mesh().row_at(j, mesh().shift_of(d)), j);
-    slots.insert(slots.end(), part.begin(), part.end());
-  }
-  normalize(slots);
+  for (int d = deltas.begin; d < deltas.end; ++d) append_need(mesh().row_at(j, mesh().shift_of(d)), j, slots);
+  if (deltas.count() > 1) normalize(slots);
   return slots;
 }
 

@@ -88,6 +88,8 @@ class Geometry {
   void pair(const DocumentRun& q, std::vector<RowSlice>& out) const;
   void pair_runs(const Run& q, i64 shift, const DocumentRun& k, std::vector<RowSlice>& out) const;
   void fill_needs() const;
+  void join_needs() const;
+  void append_need(int r, int j, Intervals& out) const;
   [[nodiscard]] Intervals needed(int j, Deltas deltas) const;
   void filter(Selection& selection, const TokenSelect& select, int source, int target) const;
 
@@ -104,7 +106,8 @@ class Geometry {
   mutable int sliced_row_ = -1;
   mutable std::vector<RowSlice> row_slices_;
   mutable bool needs_filled_ = false;
-  mutable std::vector<Need> needs_;  ///< sorted by query row, key row, slot
+  mutable std::vector<Need> needs_;              ///< sorted by query row, key row, slot; joined
+  mutable std::vector<std::size_t> need_begin_;  ///< per query row
 };
 
 }  // namespace usp
