@@ -152,10 +152,12 @@ void Geometry::fill_needs() const {
     found.clear();
     pair(q, found);
     for (const RowSlice& s : found)
-      needs_.push_back({q.ring_row, s.key_row, {s.slice.k_row, s.slice.k_row + s.slice.k_count}});
+      needs_.push_back({s.key_row,
+                        offset_between(s.key_row, q.ring_row),
+                        {s.slice.k_row, s.slice.k_row + s.slice.k_count}});
   }
   std::sort(needs_.begin(), needs_.end(), [](const Need& a, const Need& b) {
-    return std::tie(a.query_row, a.key_row, a.slots.begin) < std::tie(b.query_row, b.key_row, b.slots.begin);
+    return std::tie(a.key_row, a.delta, a.slots.begin) < std::tie(b.key_row, b.delta, b.slots.begin);
   });
   join_needs();
   needs_filled_ = true;
@@ -166,7 +168,7 @@ void Geometry::join_needs() const {
   std::size_t kept = 0;
   for (const Need& next : needs_) {
     Need* last = kept > 0 ? &needs_[kept - 1] : nullptr;
-    if (last != nullptr && last->query_row == next.query_row && last->key_row == next.key_row &&
+    if (last != nullptr && last->key_row == next.key_row && last->delta == next.delta &&
         next.slots.begin <= last->slots.end)
       last->slots.end = std::max(last->slots.end, next.slots.end);
     else
@@ -174,32 +176,33 @@ void Geometry::join_needs() const {
   }
   needs_.resize(kept);
   need_begin_.assign(static_cast<std::size_t>(mesh().ring()) + 1, 0);
-  for (const Need& n : needs_) ++need_begin_[static_cast<std::size_t>(n.query_row) + 1];
+  for (const Need& n : needs_) ++need_begin_[static_cast<std::size_t>(n.key_row) + 1];
   for (std::size_t r = 1; r < need_begin_.size(); ++r) need_begin_[r] += need_begin_[r - 1];
 }
 
-void Geometry::append_need(int r, int j, Intervals& out) const {
-  if (!plan_.prune) {
-    if (layout_k_.row_size(j) > 0) out.push_back({0, layout_k_.row_size(j)});
-    return;
-  }
-  fill_needs();
-  const auto row = static_cast<std::size_t>(r);
-  const auto begin = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row]),
-             end = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row + 1]);
-  auto at = std::lower_bound(begin, end, j, [](const Need& n, int key_row) { return n.key_row < key_row; });
-  for (; at != end && at->key_row == j; ++at) out.push_back(at->slots);
+int Geometry::offset_between(int from, int to) const {
+  const int inner = mesh().ring_inner, outer = mesh().ring_outer;
+  return (to / inner - from / inner + outer) % outer * inner + (to % inner - from % inner + inner) % inner;
 }
 
 Intervals Geometry::need(int r, int j) const {
-  Intervals slots;
-  append_need(r, j, slots);
-  return slots;
+  const int delta = offset_between(j, r);
+  return needed(j, {static_cast<std::int16_t>(delta), static_cast<std::int16_t>(delta + 1)});
 }
 
 Intervals Geometry::needed(int j, Deltas deltas) const {
   Intervals slots;
-  for (int d = deltas.begin; d < deltas.end; ++d) append_need(mesh().row_at(j, mesh().shift_of(d)), j, slots);
+  if (!plan_.prune) {
+    if (layout_k_.row_size(j) > 0) slots.push_back({0, layout_k_.row_size(j)});
+    return slots;
+  }
+  fill_needs();
+  const auto row = static_cast<std::size_t>(j);
+  const auto begin = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row]),
+             end = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row + 1]);
+  auto at =
+      std::lower_bound(begin, end, deltas.begin, [](const Need& n, int delta) { return n.delta < delta; });
+  for (; at != end && at->delta < deltas.end; ++at) slots.push_back(at->slots);
   if (deltas.count() > 1) normalize(slots);
   return slots;
 }
