@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "schedule_audit.hpp"
+
 #include "usp/planner/expand.hpp"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -121,18 +124,7 @@ class RankState {
   }
   /// Global tokens of the rows of a buffer.
   [[nodiscard]] std::vector<i64> tokens(const Buffer& b) const {
-    const Side side = b.name.tensor == Tensor::k || b.name.tensor == Tensor::v ||
-                              b.name.tensor == Tensor::dk || b.name.tensor == Tensor::dv
-                          ? Side::k
-                          : Side::q;
-    std::vector<i64> ids(static_cast<std::size_t>(b.rows), -1);
-    for (std::int32_t i = 0; i < b.pieces.count; ++i) {
-      const Piece& p = schedule(pass_).pieces[static_cast<std::size_t>(b.pieces.begin + i)];
-      for (const Run& run : geometry_.layout(side).tokens_of(p.ring_row, p.slots))
-        for (i64 n = 0; n < run.count; ++n)
-          ids[static_cast<std::size_t>(p.row + run.slot + n)] = run.first + n * run.step;
-    }
-    return ids;
+    return buffer_tokens(geometry_, schedule(pass_), b);
   }
   std::vector<double> d_sink;
 
@@ -254,12 +246,16 @@ class RankState {
 };
 
 /// Messages under way, by (move, source, target).
-using Network = std::map<std::tuple<int, int, int>, std::vector<double>>;
+using MessageKey = std::tuple<int, int, int>;
+using Network = std::map<MessageKey, std::vector<double>>;
+
+/// What happens to a message on arrival: how often it is applied. It may change what is under way.
+using Courier = std::function<int(Network&, const MessageKey&, const RankSchedule&, const Transfer&)>;
 
 /// Runs one pass on all ranks in lock step: posts, then steps, then arrivals of every tick. Throws when a
 /// message is missing or left over.
 inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& problem,
-                     const std::vector<Array>& d_o) {
+                     const std::vector<Array>& d_o, const Courier& courier = {}) {
   Network network;
   for (std::size_t p = 0; p < ranks.size(); ++p) ranks[p].start(pass, problem, d_o[p]);
   const int ticks = static_cast<int>(ranks.front().schedule(pass).ticks.size());
@@ -283,10 +279,11 @@ inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& pr
         const RankSchedule& s = ranks[p].schedule(pass);
         const Transfer& m = s.transfers[static_cast<std::size_t>(
             s.arrivals[static_cast<std::size_t>(list(p, t).arrivals.begin + i)])];
-        const auto found = network.find({m.move, m.peer, static_cast<int>(p)});
-        if (found == network.end()) throw std::runtime_error("a receive has no send");
-        ranks[p].apply(m, found->second);
-        network.erase(found);
+        const MessageKey key{m.move, m.peer, static_cast<int>(p)};
+        if (network.count(key) == 0) throw std::runtime_error("a receive has no send");
+        for (int n = courier ? courier(network, key, s, m) : 1; n > 0; --n)
+          ranks[p].apply(m, network.at(key));
+        network.erase(key);
       }
   }
   if (!network.empty()) throw std::runtime_error("a message was sent and never received");

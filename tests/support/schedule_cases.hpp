@@ -56,6 +56,22 @@ class CaseGenerator {
     return c;
   }
 
+  /// As draw, with lengths and heads that divide evenly, and more tokens. @param per_rank tokens per rank / 8
+  [[nodiscard]] ScheduleCase draw_even(int ranks, i64 per_rank) {
+    ScheduleCase c = draw(ranks);
+    AttentionShape& shape = c.plan.shape;
+    shape.query_heads = 2 * c.plan.mesh.ulysses;
+    shape.kv_heads = c.plan.mesh.ulysses;
+    shape.q_tokens = shape.kv_tokens = 8 * ranks * per_rank;
+    c.plan.replicated_q.clear();
+    c.plan.replicated_k.clear();
+    const i64 documents = pick<i64>({1, 1, 3, 7});
+    c.documents = Documents::packed(borders(shape.q_tokens, documents));
+    const i64 window = between(shape.q_tokens / 8, shape.q_tokens);
+    c.plan.band = pick<Band>({{0, unbounded}, {0, unbounded}, {0, window - 1}, {}});
+    return c;
+  }
+
  private:
   void draw_mesh(AttentionPlan& plan, int ranks) {
     std::vector<int> divisors;

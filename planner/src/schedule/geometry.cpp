@@ -152,34 +152,58 @@ void Geometry::fill_needs() const {
     found.clear();
     pair(q, found);
     for (const RowSlice& s : found)
-      needs_.push_back({q.ring_row, s.key_row, {s.slice.k_row, s.slice.k_row + s.slice.k_count}});
+      needs_.push_back({s.key_row,
+                        offset_between(s.key_row, q.ring_row),
+                        {s.slice.k_row, s.slice.k_row + s.slice.k_count}});
   }
   std::sort(needs_.begin(), needs_.end(), [](const Need& a, const Need& b) {
-    return std::tie(a.query_row, a.key_row, a.slots.begin) < std::tie(b.query_row, b.key_row, b.slots.begin);
+    return std::tie(a.key_row, a.delta, a.slots.begin) < std::tie(b.key_row, b.delta, b.slots.begin);
   });
+  join_needs();
   needs_filled_ = true;
 }
 
+/// Neighbouring documents touch: what is left per pair of rows is a handful of ranges.
+void Geometry::join_needs() const {
+  std::size_t kept = 0;
+  for (const Need& next : needs_) {
+    Need* last = kept > 0 ? &needs_[kept - 1] : nullptr;
+    if (last != nullptr && last->key_row == next.key_row && last->delta == next.delta &&
+        next.slots.begin <= last->slots.end)
+      last->slots.end = std::max(last->slots.end, next.slots.end);
+    else
+      needs_[kept++] = next;
+  }
+  needs_.resize(kept);
+  need_begin_.assign(static_cast<std::size_t>(mesh().ring()) + 1, 0);
+  for (const Need& n : needs_) ++need_begin_[static_cast<std::size_t>(n.key_row) + 1];
+  for (std::size_t r = 1; r < need_begin_.size(); ++r) need_begin_[r] += need_begin_[r - 1];
+}
+
+int Geometry::offset_between(int from, int to) const {
+  const int inner = mesh().ring_inner, outer = mesh().ring_outer;
+  return (to / inner - from / inner + outer) % outer * inner + (to % inner - from % inner + inner) % inner;
+}
+
 Intervals Geometry::need(int r, int j) const {
-  if (!plan_.prune) return {{0, layout_k_.row_size(j)}};
-  fill_needs();
-  Intervals slots;
-  auto at = std::lower_bound(needs_.begin(), needs_.end(), std::pair(r, j),
-                             [](const Need& n, const std::pair<int, int>& key) {
-                               return std::pair<int, int>(n.query_row, n.key_row) < key;
-                             });
-  for (; at != needs_.end() && at->query_row == r && at->key_row == j; ++at) slots.push_back(at->slots);
-  normalize(slots);
-  return slots;
+  const int delta = offset_between(j, r);
+  return needed(j, {static_cast<std::int16_t>(delta), static_cast<std::int16_t>(delta + 1)});
 }
 
 Intervals Geometry::needed(int j, Deltas deltas) const {
   Intervals slots;
-  for (int d = deltas.begin; d < deltas.end; ++d) {
-    const Intervals part = need(mesh().row_at(j, mesh().shift_of(d)), j);
-    slots.insert(slots.end(), part.begin(), part.end());
+  if (!plan_.prune) {
+    if (layout_k_.row_size(j) > 0) slots.push_back({0, layout_k_.row_size(j)});
+    return slots;
   }
-  normalize(slots);
+  fill_needs();
+  const auto row = static_cast<std::size_t>(j);
+  const auto begin = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row]),
+             end = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row + 1]);
+  auto at =
+      std::lower_bound(begin, end, deltas.begin, [](const Need& n, int delta) { return n.delta < delta; });
+  for (; at != end && at->delta < deltas.end; ++at) slots.push_back(at->slots);
+  if (deltas.count() > 1) normalize(slots);
   return slots;
 }
 

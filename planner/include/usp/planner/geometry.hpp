@@ -72,8 +72,8 @@ class Geometry {
     Run run;
   };
   struct Need {
-    std::int32_t query_row = 0;
     std::int32_t key_row = 0;
+    std::int32_t delta = 0;  ///< ring offset from the key row to the query row
     Range slots;
   };
   struct Cut {
@@ -88,6 +88,8 @@ class Geometry {
   void pair(const DocumentRun& q, std::vector<RowSlice>& out) const;
   void pair_runs(const Run& q, i64 shift, const DocumentRun& k, std::vector<RowSlice>& out) const;
   void fill_needs() const;
+  void join_needs() const;
+  [[nodiscard]] int offset_between(int from, int to) const;
   [[nodiscard]] Intervals needed(int j, Deltas deltas) const;
   void filter(Selection& selection, const TokenSelect& select, int source, int target) const;
 
@@ -104,7 +106,8 @@ class Geometry {
   mutable int sliced_row_ = -1;
   mutable std::vector<RowSlice> row_slices_;
   mutable bool needs_filled_ = false;
-  mutable std::vector<Need> needs_;  ///< sorted by query row, key row, slot
+  mutable std::vector<Need> needs_;              ///< sorted by key row, offset, slot; joined
+  mutable std::vector<std::size_t> need_begin_;  ///< per key row
 };
 
 }  // namespace usp

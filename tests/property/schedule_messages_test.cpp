@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends match receives, lives cover uses, and nothing touches memory that a message is reading or writing.
+#include "schedule_audit.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+namespace usp::test {
+namespace {
+
+using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  ///< move, source, target
+
+/// Bytes by their definition: boxes x width x batch x the type on the wire.
+i64 boxed_bytes(const RankSchedule& s, const Transfer& t, i64 batch) {
+  i64 bytes = 0;
+  for_each(s.boxes, t.boxes, [&](const Box& box, std::int32_t) {
+    bytes += box.rows.size() * box.heads.size() * buffer_of(s, box.buffer).width * batch * bytes_of(t.wire);
+  });
+  return bytes;
+}
+
+void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
+  std::map<Key, std::pair<const RankSchedule*, const Transfer*>> sent;
+  for (const RankSchedule& s : all.of(pass))
+    for (const Transfer& t : s.transfers) {
+      if (!t.send) continue;
+      ASSERT_TRUE(sent.emplace(Key{t.move, s.rank, t.peer}, std::pair(&s, &t)).second) << describe(c);
+      ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : boxed_bytes(s, t, c.plan.shape.batch)) << describe(c);
+    }
+  for (const RankSchedule& s : all.of(pass))
+    for (const Transfer& t : s.transfers) {
+      if (t.send) continue;
+      const auto found = sent.find(Key{t.move, t.peer, s.rank});
+      ASSERT_NE(found, sent.end()) << "a receive without a send, " << describe(c);
+      const auto& [source, m] = found->second;
+      ASSERT_EQ(t.bytes, m->bytes) << describe(c);
+      ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : boxed_bytes(s, t, c.plan.shape.batch)) << describe(c);
+      ASSERT_EQ(std::tuple(t.apply, t.wire, t.start, t.due), std::tuple(m->apply, m->wire, m->start, m->due));
+      const auto from = cells_of(all.geometry, *source, *m), to = cells_of(all.geometry, s, t);
+      ASSERT_EQ(from.size(), to.size()) << describe(c);
+      for (std::size_t i = 0; i < from.size(); ++i)
+        ASSERT_EQ(std::tuple(from[i].tensor, from[i].token, from[i].head),
+                  std::tuple(to[i].tensor, to[i].token, to[i].head))
+            << describe(c);
+      sent.erase(found);
+    }
+  ASSERT_TRUE(sent.empty()) << "a send without a receive, " << describe(c);
+}
+
+/// Every transfer is posted once, at its start; every receive arrives once, at its due tick.
+void check_lists(const ScheduleCase& c, const RankSchedule& s) {
+  std::vector<int> posted(s.transfers.size(), 0), arrived(s.transfers.size(), 0), ran(s.steps.size(), 0);
+  for (std::size_t t = 0; t < s.ticks.size(); ++t) {
+    for_each(s.transfers, s.ticks[t].posts, [&](const Transfer& m, std::int32_t i) {
+      ASSERT_EQ(m.start, static_cast<std::int32_t>(t)) << describe(c);
+      ASSERT_LE(m.start, m.due) << describe(c);
+      ASSERT_LT(m.due, static_cast<std::int32_t>(s.ticks.size())) << describe(c);
+      ++posted.at(static_cast<std::size_t>(i));
+    });
+    for_each(s.steps, s.ticks[t].steps,
+             [&](const Step&, std::int32_t i) { ++ran.at(static_cast<std::size_t>(i)); });
+    for_each(s.arrivals, s.ticks[t].arrivals, [&](std::int32_t i, std::int32_t) {
+      const Transfer& m = s.transfers.at(static_cast<std::size_t>(i));
+      ASSERT_EQ(m.due, static_cast<std::int32_t>(t)) << describe(c);
+      ASSERT_FALSE(m.send);
+      ++arrived.at(static_cast<std::size_t>(i));
+    });
+  }
+  for (std::size_t i = 0; i < s.transfers.size(); ++i) {
+    ASSERT_EQ(posted[i], 1) << describe(c);
+    ASSERT_EQ(arrived[i], s.transfers[i].send ? 0 : 1) << describe(c);
+  }
+  for (int n : ran) ASSERT_EQ(n, 1) << describe(c);
+}
+
+/// One use of a region of a buffer, from one moment to another. A tick has four moments: posts, steps,
+/// arrivals, and the wait for sends.
+struct Access {
+  Range rows, heads;
+  std::int32_t from = 0, to = 0;
+  bool write = false;
+  bool ordered = false;  ///< arrivals and steps of one moment run in the listed order
+};
+
+class Accesses {
+ public:
+  Accesses(const ScheduleCase& c, const RankSchedule& s) : case_(c), s_(s), list_(s.buffers.size()) {
+    for (const Transfer& t : s.transfers) transfer(t);
+    for (std::size_t t = 0; t < s.ticks.size(); ++t)
+      for_each(s.steps, s.ticks[t].steps, [&](const Step& step, std::int32_t) {
+        std::visit([&](const auto& x) { this->step(x, static_cast<std::int32_t>(t)); }, step);
+      });
+  }
+
+  void check_lives() const {
+    std::map<std::pair<Tensor, Place>, std::int32_t> busy_until;
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      const Buffer& b = s_.buffers[i];
+      for (const Access& a : list_[i]) {
+        ASSERT_LE(b.first, a.from / 4) << describe(case_);
+        ASSERT_GE(b.last, a.to / 4) << describe(case_);
+        ASSERT_GE(std::min(a.rows.begin, a.heads.begin - b.heads.begin), 0) << describe(case_);
+        ASSERT_LE(a.rows.end, b.rows) << describe(case_);
+        ASSERT_LE(a.heads.end, b.heads.end) << describe(case_);
+      }
+      if (b.name.place == Place::stage) continue;
+      const auto [known, fresh] = busy_until.emplace(std::pair(b.name.tensor, b.name.place), b.last);
+      if (!fresh) {
+        ASSERT_LT(known->second, b.first) << "bound again while in use, " << describe(case_);
+      }
+      known->second = b.last;
+    }
+  }
+
+  void check_conflicts() const {
+    for (std::size_t i = 0; i < list_.size(); ++i)
+      for (std::size_t a = 0; a < list_[i].size(); ++a)
+        for (std::size_t b = 0; b < a; ++b)
+          ASSERT_FALSE(conflict(list_[i][a], list_[i][b]))
+              << "tensor " << static_cast<int>(s_.buffers[i].name.tensor) << " place "
+              << static_cast<int>(s_.buffers[i].name.place) << " moments " << list_[i][a].from << "-"
+              << list_[i][a].to << " and " << list_[i][b].from << "-" << list_[i][b].to << ", "
+              << describe(case_);
+  }
+
+ private:
+  [[nodiscard]] static bool overlap(Range a, Range b) { return a.begin < b.end && b.begin < a.end; }
+  [[nodiscard]] static bool conflict(const Access& a, const Access& b) {
+    return (a.write || b.write) && !(a.ordered && b.ordered) && a.from <= b.to && b.from <= a.to &&
+           overlap(a.rows, b.rows) && overlap(a.heads, b.heads);
+  }
+  void note(BufferId id, const Access& a) { list_.at(static_cast<std::size_t>(id)).push_back(a); }
+
+  /// A send reads until it is waited for. A receive without a stage may be written at any time until it is
+  /// applied; else only then.
+  void transfer(const Transfer& t) {
+    const bool direct = t.apply == Apply::copy && t.stage < 0;
+    Access a;
+    a.write = !t.send;
+    a.ordered = !t.send && !direct;
+    a.from = a.ordered ? 4 * t.due + 2 : 4 * t.start;
+    a.to = t.send ? 4 * t.due + 3 : 4 * t.due + 2;
+    for_each(s_.boxes, t.boxes, [&](const Box& box, std::int32_t) {
+      a.rows = box.rows;
+      a.heads = box.heads;
+      note(box.buffer, a);
+    });
+    if (t.stage >= 0) {
+      Access stage{{0, 1}, {0, 1}, 4 * t.start, 4 * t.due + (t.send ? 3 : 2), true, false};
+      note(t.stage, stage);
+    }
+  }
+  void touch(BufferId id, Range rows, Range heads, std::int32_t tick, bool write) {
+    note(id, {rows, heads, 4 * tick + 1, 4 * tick + 1, write, true});
+  }
+  void step(const Attend& x, std::int32_t t) {
+    for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
+      const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count};
+      touch(x.q, queries, x.query_heads, t, false);
+      for (BufferId id : {x.k, x.v}) touch(id, keys, x.kv_heads, t, false);
+      for (BufferId id : {x.o, x.lse}) touch(id, queries, x.query_heads, t, true);
+    });
+  }
+  void step(const DeltaRows& x, std::int32_t t) {
+    const Range rows{0, buffer_of(s_, x.o).rows};
+    for (BufferId id : {x.d_o, x.o, x.lse}) touch(id, rows, x.query_heads, t, false);
+    touch(x.delta, rows, x.query_heads, t, true);
+  }
+  void step(const AttendGrad& x, std::int32_t t) {
+    for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
+      const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count},
+          sums{s.dk_row, s.dk_row + s.k_count};
+      for (BufferId id : {x.q, x.d_o, x.lse, x.delta}) touch(id, queries, x.query_heads, t, false);
+      for (BufferId id : {x.k, x.v}) touch(id, keys, x.kv_heads, t, false);
+      touch(x.dq, queries, x.query_heads, t, true);
+      for (BufferId id : {x.dk, x.dv}) touch(id, sums, x.kv_heads, t, true);
+    });
+  }
+
+  const ScheduleCase& case_;
+  const RankSchedule& s_;
+  std::vector<std::vector<Access>> list_;
+};
+
+void check(const ScheduleCase& c) {
+  const Expanded all(c);
+  for (Pass pass : both_passes) {
+    check_matching(c, all, pass);
+    for (const RankSchedule& s : all.of(pass)) {
+      check_lists(c, s);
+      const Accesses accesses(c, s);
+      accesses.check_lives();
+      accesses.check_conflicts();
+    }
+  }
+}
+
+TEST(ScheduleMessages, RandomCases) {
+  CaseGenerator g(5);
+  for (int i = 0; i < 800 && !testing::Test::HasFailure(); ++i) check(g.draw());
+}
+
+TEST(ScheduleMessages, EvenCases) {
+  CaseGenerator g(6);
+  for (int ranks : {4, 8, 12, 16})
+    for (int i = 0; i < 15 && !testing::Test::HasFailure(); ++i) check(g.draw_even(ranks, 1));
+}
+
+}  // namespace
+}  // namespace usp::test

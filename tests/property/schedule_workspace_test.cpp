@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workspace packing, and expansion as a pure function of plan, batch and rank.
+#include "schedule_audit.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace usp::test {
+namespace {
+
+i64 aligned(i64 bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+/// Returns packed bytes over the most bytes alive in any tick.
+double check_workspace(const ScheduleCase& c, const RankSchedule& s) {
+  const i64 batch = c.plan.shape.batch;
+  const int ticks = static_cast<int>(s.ticks.size());
+  const Workspace w = pack_workspace(s, batch);
+  EXPECT_EQ(w.offset.size(), s.buffers.size());
+  std::vector<i64> alive(static_cast<std::size_t>(ticks), 0);
+  for (std::size_t i = 0; i < s.buffers.size(); ++i) {
+    const Buffer& a = s.buffers[i];
+    if (!a.internal(ticks)) {
+      EXPECT_EQ(w.offset[i], -1) << describe(c);
+      continue;
+    }
+    const i64 end = w.offset[i] + bytes_of(a, batch);
+    EXPECT_GE(w.offset[i], 0) << describe(c);
+    EXPECT_EQ(w.offset[i] % 256, 0);
+    EXPECT_LE(end, w.bytes) << describe(c);
+    for (int t = a.first; t <= a.last; ++t)
+      alive.at(static_cast<std::size_t>(t)) += aligned(bytes_of(a, batch));
+    for (std::size_t j = 0; j < i; ++j) {
+      const Buffer& b = s.buffers[j];
+      if (!b.internal(ticks) || a.first > b.last || b.first > a.last) continue;
+      EXPECT_FALSE(w.offset[i] < w.offset[j] + bytes_of(b, batch) && w.offset[j] < end) << describe(c);
+    }
+  }
+  const i64 most = alive.empty() ? 0 : *std::max_element(alive.begin(), alive.end());
+  EXPECT_GE(w.bytes, most) << describe(c);
+  return most == 0 ? 1 : static_cast<double>(w.bytes) / static_cast<double>(most);
+}
+
+TEST(ScheduleWorkspace, BuffersThatLiveTogetherNeverOverlap) {
+  CaseGenerator g(12);
+  double worst = 1, sum = 0;
+  int count = 0;
+  const auto check = [&](ScheduleCase c) {
+    c.plan.shape.head_dim_qk = c.plan.shape.head_dim_v = 64;  // large against the alignment
+    const Expanded all(c);
+    for (Pass pass : both_passes)
+      for (const RankSchedule& s : all.of(pass)) {
+        const double ratio = check_workspace(c, s);
+        worst = std::max(worst, ratio);
+        sum += ratio;
+        ++count;
+      }
+  };
+  for (int i = 0; i < 500 && !HasFailure(); ++i) check(g.draw());
+  for (int ranks : {4, 8, 16})
+    for (int i = 0; i < 15 && !HasFailure(); ++i) check(g.draw_even(ranks, 2));
+  std::cout << "packed over alive: worst " << worst << ", mean " << sum / count << "\n";
+  EXPECT_LE(worst, 1.5);
+  EXPECT_LE(sum / count, 1.02);
+}
+
+/// Every number of a schedule, in order.
+class Fingerprint {
+ public:
+  explicit Fingerprint(const RankSchedule& s) {
+    add(s.rank, s.pass);
+    for (const Buffer& b : s.buffers) {
+      add(b.name.tensor, b.name.place, b.type, b.fill, b.rows, b.width, b.first, b.last);
+      range(b.heads), list(b.pieces);
+    }
+    for (const Transfer& t : s.transfers) {
+      add(t.peer, t.send, t.apply, t.wire, t.move, t.start, t.due, t.bytes, t.stage);
+      list(t.boxes);
+    }
+    for (const Step& step : s.steps) std::visit([&](const auto& x) { this->step(x); }, step);
+    for (const Tick& t : s.ticks) list(t.posts), list(t.steps), list(t.arrivals);
+    for (std::int32_t i : s.arrivals) add(i);
+    for (const Box& b : s.boxes) add(b.buffer), range(b.rows), range(b.heads);
+    for (const Piece& p : s.pieces) add(p.ring_row, p.row), range(p.slots);
+    for (const Slice& x : s.slices)
+      add(x.q_row, x.q_pos, x.q_step, x.q_count, x.k_row, x.k_pos, x.k_step, x.k_count, x.dk_row, x.diff_min,
+          x.diff_max);
+  }
+  friend bool operator==(const Fingerprint& a, const Fingerprint& b) { return a.numbers_ == b.numbers_; }
+
+ private:
+  template <class... T>
+  void add(T... value) {
+    (numbers_.push_back(static_cast<i64>(value)), ...);
+  }
+  void range(Range r) { add(r.begin, r.end); }
+  void list(ListRef l) { add(l.begin, l.count); }
+  void step(const Attend& x) {
+    add(0, x.q, x.k, x.v, x.o, x.lse);
+    range(x.query_heads), range(x.kv_heads), list(x.slices);
+  }
+  void step(const DeltaRows& x) {
+    add(1, x.d_o, x.o, x.lse, x.delta);
+    range(x.query_heads);
+  }
+  void step(const AttendGrad& x) {
+    add(2, x.q, x.k, x.v, x.d_o, x.lse, x.delta, x.dq, x.dk, x.dv);
+    range(x.query_heads), range(x.kv_heads), list(x.slices);
+  }
+  std::vector<i64> numbers_;
+};
+
+/// One shared geometry in rank order, one read in another order, and one per rank give the same bytes.
+TEST(ScheduleDeterminism, ExpansionDependsOnPlanBatchAndRankOnly) {
+  CaseGenerator g(13);
+  for (int i = 0; i < 300; ++i) {
+    const ScheduleCase c = g.draw();
+    const Expanded all(c), again(c);
+    std::vector<int> order(static_cast<std::size_t>(c.plan.mesh.size()));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), g.engine());
+    const Geometry shared(c.plan, c.documents);
+    for (int p : order)
+      for (Pass pass : both_passes) {
+        const Geometry own(c.plan, c.documents);
+        CompactSchedule compact;
+        generate(c.plan, own.heads().shared_kv(), compact);
+        const Fingerprint expected(all.of(pass)[static_cast<std::size_t>(p)]);
+        ASSERT_EQ(Fingerprint(again.of(pass)[static_cast<std::size_t>(p)]), expected) << describe(c);
+        ASSERT_EQ(Fingerprint(expand(shared, compact, p, pass)), expected) << describe(c);
+        ASSERT_EQ(Fingerprint(expand(own, compact, p, pass)), expected) << describe(c);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace usp::test
