@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace usp {
 namespace {
@@ -11,6 +12,17 @@ namespace {
 double required(const Quantity& quantity, const std::string& key, const char* remedy) {
   if (!quantity.known()) throw MissingValue({"cluster", 0, ""}, key, remedy);
   return *quantity.value;
+}
+
+/// GB/s of the NICs that the devices of the first host use: those nearest to some device, or all where nothing is known.
+double nearest_nics_gb_s(const Cluster& cluster) {
+  std::set<int> used;
+  for (const Device& device : cluster.devices)
+    if (device.node == 0) used.insert(device.nics.begin(), device.nics.end());
+  double gb_s = 0;
+  for (const Nic& nic : cluster.nics)
+    if (nic.node == 0 && (used.empty() || used.count(nic.id) > 0)) gb_s += nic.gb_s.value.value_or(0);
+  return gb_s;
 }
 
 }  // namespace
@@ -42,10 +54,7 @@ StepPricer::StepPricer(const PlanRequest& request)
   domain_devices_ = devices_per_node_;
   for (const NvlinkDomain& domain : cluster.domains)
     domain_devices_ = std::max(domain_devices_, static_cast<int>(domain.devices.size()));
-  double nic_gb_s = 0;
-  for (const Nic& nic : cluster.nics)
-    if (nic.node == 0) nic_gb_s += nic.gb_s.value.value_or(0);
-  nic_bytes_s_ = nic_gb_s * 1e9;
+  nic_bytes_s_ = nearest_nics_gb_s(cluster) * 1e9;
   world_ = static_cast<i64>(cluster.devices.size());
   softmax_layers_ = request.model->attention_layers();
 }
