@@ -113,6 +113,24 @@ const MovePattern& LinkPricer::pattern(const Mesh& mesh, const Placement& placem
   return once(known.shifts[index], known.has_shift[index]);
 }
 
+void LinkPricer::Loads::add(const LinkTable& table, int source, int target) {
+  bytes.resize(table.resources().size(), 0.0);
+  table.visit(source, target, [&](int resource, double share) {
+    double& load = bytes[static_cast<std::size_t>(resource)];
+    if (load == 0) touched.push_back(resource);
+    load += share;
+  });
+}
+
+double LinkPricer::Loads::take_busiest_s(const LinkTable& table) {
+  double longest = 0;
+  for (int resource : touched)
+    longest = std::max(longest, table.load_s(resource, bytes[static_cast<std::size_t>(resource)]));
+  for (int resource : touched) bytes[static_cast<std::size_t>(resource)] = 0;
+  touched.clear();
+  return longest;
+}
+
 bool LinkPricer::node_symmetric(const Mesh& mesh, const Placement& placement) const {
   if (devices_per_node_ == 0 || !placement.devices.empty()) return false;
   if (devices_per_node_ % placement.tensor != 0) return false;
@@ -127,27 +145,26 @@ bool LinkPricer::node_symmetric(const Mesh& mesh, const Placement& placement) co
 MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers,
                                 RingShift shift) const {
   MovePattern result;
-  const bool one_node = node_symmetric(mesh, placement);
-  std::vector<double> fast(table_.resources().size(), 0.0), slow(table_.resources().size(), 0.0);
-  for (int g = 0; g < placement.groups(); ++g)
-    for (int p = 0; p < mesh.size(); ++p) {
-      const int source = placement.device_of(mesh, g, p);
-      if (one_node && cluster_.devices[static_cast<std::size_t>(source)].node != 0) continue;
-      int others = 0, near = 0;
-      each_peer(mesh, p, peers, shift, [&](int peer) {
-        if (peer == p) return;
-        ++others;
-        const int target = placement.device_of(mesh, g, peer);
-        const bool network = table_.path(source, target) == PathKind::network;
-        near += network ? 0 : 1;
-        result.crosses_network = result.crosses_network || network;
-        table_.add(source, target, 1.0, network ? slow : fast);
-      });
-      result.peers = std::max(result.peers, others);
-      result.fast_peers = std::max(result.fast_peers, near);
-    }
-  result.fast_s_per_byte = table_.busiest_s(fast);
-  result.slow_s_per_byte = table_.busiest_s(slow);
+  // Where all nodes see the same, the first one stands for all.
+  const int senders = node_symmetric(mesh, placement) ? devices_per_node_ : placement.groups() * mesh.size();
+  for (int index = 0; index < senders; ++index) {
+    const int g = placement.group_of(mesh, index), p = placement.rank_of(mesh, index);
+    const int source = placement.device_of(mesh, g, p);
+    int others = 0, near = 0;
+    each_peer(mesh, p, peers, shift, [&](int peer) {
+      if (peer == p) return;
+      ++others;
+      const int target = placement.device_of(mesh, g, peer);
+      const bool network = table_.path(source, target) == PathKind::network;
+      near += network ? 0 : 1;
+      result.crosses_network = result.crosses_network || network;
+      (network ? slow_ : fast_).add(table_, source, target);
+    });
+    result.peers = std::max(result.peers, others);
+    result.fast_peers = std::max(result.fast_peers, near);
+  }
+  result.fast_s_per_byte = fast_.take_busiest_s(table_);
+  result.slow_s_per_byte = slow_.take_busiest_s(table_);
   return result;
 }
 

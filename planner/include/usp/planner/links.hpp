@@ -77,6 +77,14 @@ class LinkPricer {
   /// Share of the NIC line rate that a hop between nodes reaches, by size.
   [[nodiscard]] double network_hop_share(double bytes) const;
 
+  /// Loads of the few resources that a pattern touches, in arrays over all resources that stay zero between patterns.
+  struct Loads {
+    std::vector<double> bytes;
+    std::vector<int> touched;
+    void add(const LinkTable& table, int source, int target);
+    [[nodiscard]] double take_busiest_s(const LinkTable& table);
+  };
+
   static constexpr int octaves = 48;
   const Cluster& cluster_;
   const Calibration& calibration_;
@@ -86,6 +94,7 @@ class LinkPricer {
   double exchange_share_ = 1;
   double exchange_band_ = 0;
   int devices_per_node_ = 0;  ///< 0: nodes differ, or leaves are oversubscribed
+  mutable Loads fast_, slow_;
   std::vector<MeshPatterns> patterns_;
   std::size_t last_ = 0;
 };

@@ -70,6 +70,8 @@ class LinkTable {
   /// Bandwidth part of the time rule: max over resources of load / bandwidth, in seconds.
   /// Throws MissingValue naming the flag when a loaded resource has no known bandwidth.
   [[nodiscard]] double busiest_s(std::span<const double> loads) const;
+  /// The same for one resource.
+  [[nodiscard]] double load_s(int resource, double bytes) const;
 
   /// Time of one message without its bytes: what the cluster says, else a guess from NCCL's own tables.
   [[nodiscard]] const Quantity& latency(PathKind kind) const {
