@@ -61,10 +61,11 @@ class Search {
     choice.placement.data = data;
     choice.uneven_heads = uneven(tensor, ulysses);
     best_.reset();
-    for (LayoutKind layout : layouts(ring))
-      for (const auto& [method, mesh] : methods(ring, ulysses))
-        for (DkvReturn way : returns(method, ring))
-          for (int chunks : head_chunks(tensor, ulysses))
+    // Layout and axis order leave the schedule as it is: innermost, so that it is generated once for them.
+    for (const auto& [method, mesh] : methods(ring, ulysses))
+      for (DkvReturn way : returns(method, ring))
+        for (int chunks : head_chunks(tensor, ulysses))
+          for (LayoutKind layout : layouts(ring))
             for (AxisOrder order : orders(ring, ulysses)) {
               choice.mesh = mesh;
               choice.method = method;

@@ -14,7 +14,8 @@ double required(const Quantity& quantity, const std::string& key, const char* re
   return *quantity.value;
 }
 
-/// GB/s of the NICs that the devices of the first host use: those nearest to some device, or all where nothing is known.
+/// GB/s of the NICs that the devices of the first host use: those nearest to some device, or all where
+/// nothing is known.
 double nearest_nics_gb_s(const Cluster& cluster) {
   std::set<int> used;
   for (const Device& device : cluster.devices)

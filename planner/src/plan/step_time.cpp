@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step.hpp"
-#include "usp/base/error.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/planner/flops.hpp"
 
 #include <algorithm>

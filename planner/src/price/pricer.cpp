@@ -170,11 +170,23 @@ PassPrice AttentionPricer::price_pass(const Context& context, const CompactPass&
   return sum.finish();
 }
 
+bool AttentionPricer::same_schedule(const AttentionPlan& plan) const {
+  if (!generated_) return false;
+  const AttentionPlan& last = *generated_;
+  return last.mesh == plan.mesh && last.method == plan.method && last.dkv_return == plan.dkv_return &&
+         last.head_chunks == plan.head_chunks && last.prune == plan.prune &&
+         last.keep_entry == plan.keep_entry && last.sink == plan.sink &&
+         last.replicated_q == plan.replicated_q && last.replicated_k == plan.replicated_k;
+}
+
 AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement& placement,
                                       std::vector<TickPrice>* forward_ticks,
                                       std::vector<TickPrice>* backward_ticks) {
   const Context context = context_of(plan, placement);
-  generate(plan, context.split->heads.shared_kv(), schedule_);
+  if (!same_schedule(plan)) {
+    generate(plan, context.split->heads.shared_kv(), schedule_);
+    generated_ = plan;
+  }
   AttentionPrice price;
   price.forward = price_pass(context, schedule_.forward, forward_ticks);
   price.backward = price_pass(context, schedule_.backward, backward_ticks);

@@ -77,7 +77,8 @@ class LinkPricer {
   /// Share of the NIC line rate that a hop between nodes reaches, by size.
   [[nodiscard]] double network_hop_share(double bytes) const;
 
-  /// Loads of the few resources that a pattern touches, in arrays over all resources that stay zero between patterns.
+  /// Loads of the few resources that a pattern touches, in arrays over all resources that stay zero between
+  /// patterns.
   struct Loads {
     std::vector<double> bytes;
     std::vector<int> touched;

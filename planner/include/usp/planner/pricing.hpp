@@ -7,6 +7,7 @@
 #include "usp/planner/work_profile.hpp"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace usp {
@@ -82,7 +83,8 @@ class AttentionPricer {
                                          const std::vector<RankSchedule>& ranks,
                                          std::vector<TickPrice>* ticks = nullptr);
 
-  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not counted.
+  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not
+  /// counted.
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
   /// The schedule of the last priced plan.
@@ -98,6 +100,9 @@ class AttentionPricer {
   struct Shared;
   struct Context;
 
+  /// The last generated schedule is this plan's: layout, placement and documents do not shape it.
+  [[nodiscard]] bool same_schedule(const AttentionPlan& plan) const;
+
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const Move& move,
                                            const MovePattern& pattern);
@@ -108,6 +113,7 @@ class AttentionPricer {
   Documents documents_;
   ExecutionOptions options_;
   CompactSchedule schedule_;
+  std::optional<AttentionPlan> generated_;  ///< what schedule_ was made from
   std::unique_ptr<Shared> shared_;
 };
 
