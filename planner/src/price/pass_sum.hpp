@@ -24,28 +24,32 @@ class PassSum {
     // The sends of a hop are posted as one group whatever the exchange does.
     const double rounds = options_.packed || move.peers == Peers::shift ? 1 : move.pairs;
     bytes_ += bytes_per_peer * pattern.peers;
-    if (options_.pack_kernels && move.peers != Peers::shift)
-      kernels_ +=
-          links_.calibration().kernel.memory_bound(2 * bytes_per_peer * (pattern.peers + 1)).seconds * 2;
+    const double pack_s =
+        options_.pack_kernels && move.peers != Peers::shift
+            ? 2 * rounds *
+                  links_.calibration()
+                      .kernel.memory_bound(2 * bytes_per_peer * (pattern.peers + 1) / rounds)
+                      .seconds
+            : 0;
     if (options_.packed && pending_ && pending_->pattern == &pattern && pending_->due == move.due &&
         pending_->apply == move.apply) {
       pending_->bytes += bytes_per_peer;
+      pending_->pack_s += pack_s;
       return;
     }
     flush();
-    pending_ = Pending{&pattern, move.peers, move.apply, move.due, bytes_per_peer / rounds, rounds};
+    pending_ = Pending{&pattern, move.peers, move.apply, move.due, bytes_per_peer / rounds, rounds, pack_s};
   }
 
   void work(const Estimate& estimate) { estimate_ += estimate; }
 
   void tick(int t, std::vector<TickPrice>* ticks, bool show_serial) {
     flush();
-    const double compute = estimate_.seconds + kernels_;
+    const double compute = estimate_.seconds;
     result.band += estimate_.band * estimate_.seconds;
     result.extrapolation |= estimate_.extrapolation;
     result.compute_s += compute;
     estimate_ = {};
-    kernels_ = 0;
     const TickPrice with = overlapped_.run(t, compute), without = serial_.run(t, compute);
     with_ += with.total_s;
     without_ += without.total_s;
@@ -70,6 +74,7 @@ class PassSum {
     int due;
     double bytes;
     double rounds;
+    double pack_s;  ///< before and after: nothing of the exchange can hide behind its own packing
   };
 
   void flush() {
@@ -81,7 +86,8 @@ class PassSum {
       last_bytes_ = p.bytes;
       last_apply_ = p.apply;
     }
-    const double fast = last_time_.fast_s * p.rounds, slow = last_time_.slow_s * p.rounds;
+    const auto with_pack = [&p](double seconds) { return seconds > 0 ? seconds * p.rounds + p.pack_s : 0; };
+    const double fast = with_pack(last_time_.fast_s), slow = with_pack(last_time_.slow_s);
     overlapped_.post(p.due, fast, slow);
     serial_.post(p.due, fast, slow);
     const double longest = std::max(fast, slow);
@@ -95,7 +101,7 @@ class PassSum {
   const ExecutionOptions& options_;
   Timeline overlapped_, serial_;
   Estimate estimate_;
-  double kernels_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
+  double bytes_ = 0, with_ = 0, without_ = 0;
   std::optional<Pending> pending_;
   const MovePattern* last_pattern_ = nullptr;
   double last_bytes_ = -1;

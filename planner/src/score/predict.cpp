@@ -101,14 +101,19 @@ ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const Execution
 
 ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std::vector<ScoreRow> rows,
                      const std::string& file, std::int64_t gate_tokens) {
-  const Calibration sheet = uncalibrated(data_sheet_of(cluster));
-  ScorePredictor predictor(cluster, calibration, file), bare(cluster, sheet, file);
+  DataSheet sheet = data_sheet_of(cluster);
+  const Calibration guess = uncalibrated(sheet);
+  sheet.efficiency = 1;
+  const Calibration peak = uncalibrated(sheet);
+  ScorePredictor predictor(cluster, calibration, file), at_peak(cluster, peak, file),
+      at_guess(cluster, guess, file);
   const std::vector<ScoreMethod> methods = {
       {"usp", [&](const ScoreRow& row) { return predictor.seconds(row); }, true},
       most_ulysses_rule(node_size(cluster)),
       always_ring_rule(),
       volume_rule([&](const ScoreRow& row) { return predictor.wire_bytes(row); }),
-      spec_sheet_method([&](const ScoreRow& row) { return bare.bare_seconds(row); })};
+      spec_sheet_method([&](const ScoreRow& row) { return at_peak.bare_seconds(row); }),
+      {"the same at half the peak", [&](const ScoreRow& row) { return at_guess.bare_seconds(row); }, true}};
   // A row that ran out of memory is not priced, but still has to be one that could be.
   for (const ScoreRow& row : rows)
     if (!row.seconds) static_cast<void>(score_plan(row, file));

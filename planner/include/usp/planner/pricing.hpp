@@ -15,7 +15,7 @@ namespace usp {
 struct ExecutionOptions {
   Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
   bool packed = true;         ///< q, k and v of one tick travel in one exchange; else one exchange each
-  bool pack_kernels = false;  ///< a layout change costs a memory-bound pass at both ends
+  bool pack_kernels = false;  ///< an exchange waits for a memory-bound pass at both ends
   bool merge_kernels =
       true;             ///< blocks after the first are merged by a kernel of their own (no carried state)
   bool overlap = true;  ///< transfers may fly beside attention

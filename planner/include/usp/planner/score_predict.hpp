@@ -26,7 +26,7 @@ class ScorePredictor {
 
   /// Of the row's direction, in seconds. Throws InvalidInput when the cluster has fewer devices than `world`.
   [[nodiscard]] double seconds(const ScoreRow& row) { return price(row, score_execution(row)).seconds; }
-  /// Data-sheet alpha-beta: FLOPs and bytes only, no merge or pack kernels.
+  /// FLOPs and bytes only, no merge or pack kernels: for data-sheet rates.
   [[nodiscard]] double bare_seconds(const ScoreRow& row);
   /// Most bytes that one rank sends or receives, from the schedule.
   [[nodiscard]] double wire_bytes(const ScoreRow& row) { return price(row, score_execution(row)).wire_bytes; }
