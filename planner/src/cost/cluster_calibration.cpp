@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 namespace usp {
@@ -105,6 +106,13 @@ Calibration calibration_of(const Cluster& cluster, const std::string& name) {
   scale_kernels(cluster, calibration);
   use_own_curves(cluster, calibration);
   return calibration;
+}
+
+int node_size(const Cluster& cluster) {
+  std::map<int, int> count;
+  int most = 1;
+  for (const Device& device : cluster.devices) most = std::max(most, ++count[device.node]);
+  return most;
 }
 
 DataSheet data_sheet_of(const Cluster& cluster) {

@@ -2,6 +2,7 @@
 #include "usp/planner/comm_curve.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -260,6 +261,16 @@ std::vector<int> CommCurves::measured_ranks(Collective operation) const {
   std::vector<int> ranks;
   for (const auto& [count, measured] : curve(operation).measured) ranks.push_back(count);
   return ranks;
+}
+
+std::string crowded_hop_note(const CommCurves& curves, Transport transport, int ranks, double bytes) {
+  if (ranks < 3 || bytes <= 0 || !curves.has(Collective::all_gather) || curves.measured_hops(transport))
+    return "";
+  const double factor = curves.crowded_hop(ranks, bytes).seconds / curves.hop(transport, bytes).seconds;
+  if (factor < 1.5) return "";
+  return "ring hops are priced from a transfer between two ranks; a measured all-gather of " +
+         std::to_string(ranks) + " ranks at once is " + format_fixed(factor, 1) +
+         " times slower per hop: measure send/recv on this machine (--curves)";
 }
 
 }  // namespace usp

@@ -2,10 +2,11 @@
 #include "usp/planner/price_report.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/units.hpp"
+#include "usp/planner/cluster_calibration.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 namespace usp {
@@ -130,6 +131,13 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
     report.notes.push_back("uneven heads: " + std::to_string(plan.shape.query_heads) + " query and " +
                            std::to_string(plan.shape.kv_heads) + " KV heads on ulysses " +
                            std::to_string(plan.mesh.ulysses) + "; the rank with most sets the pace");
+  for (const MoveBytes& move : report.passes.front().moves) {
+    if (move.name != "route") continue;
+    const double hop = static_cast<double>(move.sent_max) / std::max(1, plan.mesh.ring() - 1);
+    const std::string note = crowded_hop_note(calibration.comm, call.execution.transport,
+                                              std::min(plan.mesh.ring(), node_size(cluster)), hop);
+    if (!note.empty()) report.notes.push_back(note);
+  }
   if (plan.mesh.size() < static_cast<int>(cluster.devices.size()))
     report.notes.push_back("the first " + std::to_string(plan.mesh.size()) + " of " +
                            std::to_string(cluster.devices.size()) + " devices are used, the others idle");

@@ -4,7 +4,6 @@
 #include "usp/planner/score_predict.hpp"
 
 #include <algorithm>
-#include <map>
 
 namespace usp {
 namespace {
@@ -28,12 +27,18 @@ void check(bool holds, const ScoreRow& row, const std::string& file, const char*
   if (!holds) throw InvalidInput({file, row.line, token}, problem);
 }
 
-/// Most devices of one host that are there: what "inside the node" means.
-int node_size(const Cluster& cluster) {
-  std::map<int, int> count;
-  int most = 1;
-  for (const Device& device : cluster.devices) most = std::max(most, ++count[device.node]);
-  return most;
+/// What a reader of predictions for rings should know, from the longest row.
+std::vector<std::string> notes_on(const std::vector<ScoreRow>& rows, const Cluster& cluster,
+                                  const Calibration& calibration) {
+  const ScoreRow* longest = nullptr;
+  for (const ScoreRow& row : rows)
+    if (row.ring > 2 && (longest == nullptr || row.seq > longest->seq)) longest = &row;
+  if (longest == nullptr) return {};
+  const double hop = 2.0 * 2 * static_cast<double>(longest->batch * longest->kv_heads * longest->head_dim) *
+                     static_cast<double>(longest->seq / longest->world);
+  const std::string note =
+      crowded_hop_note(calibration.comm, Transport::nccl, std::min(longest->ring, node_size(cluster)), hop);
+  return note.empty() ? std::vector<std::string>{} : std::vector<std::string>{note};
 }
 
 }  // namespace
@@ -119,6 +124,7 @@ ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std
     if (!row.seconds) static_cast<void>(score_plan(row, file));
   ScoreReport report = score(std::move(rows), methods, gate_tokens);
   report.cluster = cluster.name;
+  report.notes = notes_on(report.rows, cluster, calibration);
   report.calibration = calibration.summary(predictor.extrapolation());
   return report;
 }

@@ -103,6 +103,7 @@ std::string score_text(const ScoreReport& report) {
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
   if (!report.cluster.empty())
     text += "\nPriced on " + report.cluster + "\n" + summary_text(report.calibration);
+  for (const std::string& note : report.notes) text += "note: " + note + "\n";
   return text;
 }
 
@@ -118,7 +119,8 @@ std::string score_json(const ScoreReport& report) {
                      {"gate_tokens", report.gate_tokens},
                      {"gated", metrics_json(report, report.gated)},
                      {"shorter", metrics_json(report, report.shorter)},
-                     {"groups", std::move(groups)}};
+                     {"groups", std::move(groups)},
+                     {"notes", report.notes}};
   return json.dump(2) + "\n";
 }
 

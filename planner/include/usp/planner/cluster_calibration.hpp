@@ -14,6 +14,9 @@ namespace usp {
 /// neither names one, and --device when the card is not known.
 [[nodiscard]] Calibration calibration_of(const Cluster& cluster, const std::string& name = "");
 
+/// Most devices that one host has: what "inside the node" means.
+[[nodiscard]] int node_size(const Cluster& cluster);
+
 /// Peak, memory bandwidth and link bandwidth of the slowest card. Throws MissingValue naming the flag.
 [[nodiscard]] DataSheet data_sheet_of(const Cluster& cluster);
 

@@ -161,4 +161,9 @@ class CommCurves {
   std::array<Hop, 2> hops_;
 };
 
+/// One sentence where all ranks of a ring sending at once may be much slower than the two-rank curve that
+/// hops are priced from (PCIe through one host); empty where the two agree or were not both measured.
+[[nodiscard]] std::string crowded_hop_note(const CommCurves& curves, Transport transport, int ranks,
+                                           double bytes);
+
 }  // namespace usp

@@ -96,6 +96,7 @@ struct ScoreGroup {
 struct ScoreReport {
   std::string cluster;             ///< empty where the methods need none
   CalibrationSummary calibration;  ///< of the prediction
+  std::vector<std::string> notes;
   std::vector<ScoreRow> rows;
   std::vector<std::string> methods;
   std::int64_t gate_tokens = 32768;  ///< groups of at least this many tokens are gated
