@@ -98,8 +98,8 @@ TEST(ScoreL40s, MostUlyssesLosesEveryGroupOnPcie) {
 }
 
 /// The factor that the curves imply for U = 8 against ring 4 x ulysses 2: exchanges of all ranks at the
-/// measured all-to-all of 8 and of 2 ranks; hops, from the two-rank curve, show as far as they outlast the
-/// kernels beside them.
+/// measured all-to-all of 8 and of 2 ranks; four ticks of a quarter of the kernels each, hops from the
+/// two-rank curve beside three of them with their measured interference; merges and packing at memory speed.
 TEST(ScoreL40s, LosesByTheFactorTheCurvesImply) {
   const Cluster cluster = preset("l40s");
   const Calibration calibration = calibration_of(cluster);
@@ -125,12 +125,17 @@ TEST(ScoreL40s, LosesByTheFactorTheCurvesImply) {
     call.rows = call.key_rows = static_cast<double>(row.seq);
     call.mean_keys = 0.5 * (call.rows + 1);
     const double kernels = calibration.kernel.forward(call).seconds;
-    const double hops = 3 * comm.hop(Transport::nccl, 2 * part).seconds;
+    const double pack = 2 * calibration.kernel.memory_bound(2 * 4 * part).seconds;
+    const double merge =
+        calibration.kernel.merge(call.query_heads * 4 * call.rows / 4, call.head_dim_v, 2).seconds;
+    const double hop = comm.hop(Transport::nccl, 2 * part).seconds;
+    const double tick = kernels / 4 + merge;
+    const double beside = tick + calibration.beside(Transport::nccl).added_seconds(tick, hop);
     const double implied =
-        (kernels + exchange(8)) / (kernels + exchange(2) + std::max(0.0, hops - 0.75 * kernels));
+        (kernels + exchange(8) + pack) / (exchange(2) + pack + 3 * std::max(beside, hop) + tick);
     const double priced = predictor.seconds(row) / predictor.seconds(other);
     EXPECT_GT(priced, 1.9) << row.line;
-    EXPECT_NEAR(priced / implied, 1, 0.15) << row.line << " implied " << implied << " priced " << priced;
+    EXPECT_NEAR(priced / implied, 1, 0.08) << row.line << " implied " << implied << " priced " << priced;
     ++checked;
   }
   EXPECT_EQ(checked, 4);
