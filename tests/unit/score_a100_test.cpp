@@ -128,7 +128,9 @@ TEST(ScoreL40s, LosesByTheFactorTheCurvesImply) {
     const double pack = 2 * calibration.kernel.memory_bound(2 * 4 * part).seconds;
     const double merge =
         calibration.kernel.merge(call.query_heads * 4 * call.rows / 4, call.head_dim_v, 2).seconds;
-    const double hop = comm.hop(Transport::nccl, 2 * part).seconds;
+    // Two rings side by side cross from one socket to the other.
+    const double socket = 2 * 2 * part / (*cluster.nodes.front().numa_gb_s.value * 1e9);
+    const double hop = std::max(comm.hop(Transport::nccl, 2 * part).seconds, socket);
     const double tick = kernels / 4 + merge;
     const double beside = tick + calibration.beside(Transport::nccl).added_seconds(tick, hop);
     const double implied =
