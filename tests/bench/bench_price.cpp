@@ -2,6 +2,7 @@
 // Candidates per second on one core: one attention call, its compact schedule generated and priced, over all
 // meshes, methods, layouts, head chunks, dK/dV returns and axis orders of P ranks. "Cold" builds the pricer
 // (head splits, work profiles, link patterns) inside the measured region, once per sweep, as a search does.
+// Layouts and axis orders of one schedule lie side by side: the pricer generates it once for them.
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/topology/compose.hpp"
@@ -18,21 +19,21 @@ struct Candidate {
 
 void add_variants(std::vector<Candidate>& out, AttentionPlan plan) {
   const bool chained = plan.method == Method::ring || plan.method == Method::double_ring;
-  for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped})
-    for (const int chunks : {1, 2, 4}) {
-      if (chunks * plan.mesh.ulysses > plan.shape.query_heads) continue;
-      for (const DkvReturn back : {DkvReturn::circulate, DkvReturn::direct}) {
-        if (!chained && back == DkvReturn::direct) continue;
+  for (const int chunks : {1, 2, 4}) {
+    if (chunks * plan.mesh.ulysses > plan.shape.query_heads) continue;
+    for (const DkvReturn back : {DkvReturn::circulate, DkvReturn::direct}) {
+      if (!chained && back == DkvReturn::direct) continue;
+      for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped})
         for (const AxisOrder order : {AxisOrder::ulysses_inner, AxisOrder::ring_inner}) {
-          plan.layout = layout;
           plan.head_chunks = chunks;
           plan.dkv_return = back;
+          plan.layout = layout;
           Candidate candidate{plan, {}};
           candidate.placement.order = order;
           out.push_back(candidate);
         }
-      }
     }
+  }
 }
 
 std::vector<Candidate> candidates(int ranks, const AttentionShape& shape) {

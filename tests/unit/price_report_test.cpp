@@ -100,5 +100,37 @@ TEST(PriceReport, UnevenHeadsAreSaid) {
   EXPECT_EQ(price_call(machine.cluster, machine.calibration, forward).passes.size(), 1U);
 }
 
+TEST(PriceReport, APricerForgetsNothingItShould) {
+  // One pricer over many candidates gives what a fresh one gives for each.
+  const Machine machine("dgx-h100");
+  LinkPricer links(machine.cluster, machine.calibration);
+  const AttentionShape shape{1, 65536, 65536, 12, 4, 128, 64, DType::bf16};
+  const Documents documents = Documents::single(65536, 65536);
+  AttentionPricer shared(links, shape, documents, {});
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
+    for (const int ulysses : {1, 2, 4, 8, 3})
+      for (const int chunks : {1, 2})
+        for (const DkvReturn back : {DkvReturn::circulate, DkvReturn::direct})
+          for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped})
+            for (const bool prune : {false, true}) {
+              AttentionPlan plan;
+              plan.shape = shape;
+              plan.band = {0, unbounded};
+              const int ring = 8 / ulysses;
+              plan.mesh = {1, ring, ulysses};
+              plan.method = method;
+              if (method == Method::double_ring && ring % 2 == 0) plan.mesh = {2, ring / 2, ulysses};
+              plan.head_chunks = chunks * ulysses <= 12 ? chunks : 1;
+              plan.dkv_return = back;
+              plan.layout = layout;
+              plan.prune = prune;
+              AttentionPricer fresh(links, shape, documents, {});
+              const AttentionPrice a = shared.price(plan, {}), b = fresh.price(plan, {});
+              ASSERT_EQ(a.forward.seconds, b.forward.seconds);
+              ASSERT_EQ(a.backward.seconds, b.backward.seconds);
+              ASSERT_EQ(a.backward.wire_bytes, b.backward.wire_bytes);
+            }
+}
+
 }  // namespace
 }  // namespace usp

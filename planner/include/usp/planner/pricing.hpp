@@ -102,6 +102,7 @@ class AttentionPricer {
   Documents documents_;
   ExecutionOptions options_;
   CompactSchedule schedule_;
+  ScheduleKey schedule_key_;  ///< of schedule_
   std::unique_ptr<Shared> shared_;
 };
 
