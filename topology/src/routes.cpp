@@ -247,16 +247,26 @@ PathKind LinkTable::path(int source, int destination) const {
   return from.numa == to.numa ? PathKind::pcie : PathKind::numa;
 }
 
+double LinkTable::seconds_on(std::size_t resource, double bytes) const {
+  const double seconds = bytes * s_per_byte_[resource];
+  if (std::isnan(seconds))
+    throw MissingValue({"cluster", 0, resources_[resource].name}, "the bandwidth",
+                       resources_[resource].remedy);
+  return seconds;
+}
+
 double LinkTable::busiest_s(std::span<const double> loads) const {
   expects(loads.size() == resources_.size(), "one load per resource is needed");
   double longest = 0;
-  for (std::size_t i = 0; i < loads.size(); ++i) {
-    if (loads[i] <= 0) continue;
-    const double seconds = loads[i] * s_per_byte_[i];
-    if (std::isnan(seconds))
-      throw MissingValue({"cluster", 0, resources_[i].name}, "the bandwidth", resources_[i].remedy);
-    longest = std::max(longest, seconds);
-  }
+  for (std::size_t i = 0; i < loads.size(); ++i)
+    if (loads[i] > 0) longest = std::max(longest, seconds_on(i, loads[i]));
+  return longest;
+}
+
+double LinkTable::busiest_s(std::span<const double> loads, std::span<const int> loaded) const {
+  expects(loads.size() == resources_.size(), "one load per resource is needed");
+  double longest = 0;
+  for (const int i : loaded) longest = std::max(longest, seconds_on(at(i), loads[at(i)]));
   return longest;
 }
 

@@ -30,8 +30,8 @@ class PassSum {
                       .kernel.memory_bound(2 * bytes_per_peer * (pattern.peers + 1) / rounds)
                       .seconds
             : 0;
-    if (options_.packed && pending_ && pending_->pattern == &pattern && pending_->due == move.due &&
-        pending_->apply == move.apply) {
+    if (options_.packed && pending_ && pending_->pattern == &pattern && pending_->peers == move.peers &&
+        pending_->due == move.due && pending_->apply == move.apply) {
       pending_->bytes += bytes_per_peer;
       pending_->pack_s += pack_s;
       return;
@@ -79,6 +79,7 @@ class PassSum {
 
   struct Known {
     const MovePattern* pattern = nullptr;
+    Peers peers = Peers::self;
     double bytes = -1;
     Apply apply = Apply::copy;
     MoveTime time;
@@ -86,10 +87,12 @@ class PassSum {
 
   const MoveTime& time_of(const Pending& p) {
     for (const Known& known : known_)
-      if (known.pattern == p.pattern && known.bytes == p.bytes && known.apply == p.apply) return known.time;
+      if (known.pattern == p.pattern && known.bytes == p.bytes && known.apply == p.apply &&
+          known.peers == p.peers)
+        return known.time;
     Known& fresh = known_[oldest_];
     oldest_ = (oldest_ + 1) % known_.size();
-    fresh = {p.pattern, p.bytes, p.apply,
+    fresh = {p.pattern, p.peers, p.bytes, p.apply,
              links_.time(*p.pattern, p.peers, p.apply, p.bytes, options_.transport)};
     return fresh.time;
   }

@@ -70,6 +70,8 @@ class LinkTable {
   /// Bandwidth part of the time rule: max over resources of load / bandwidth, in seconds.
   /// Throws MissingValue naming the flag when a loaded resource has no known bandwidth.
   [[nodiscard]] double busiest_s(std::span<const double> loads) const;
+  /// The same where only the resources `loaded` carry anything.
+  [[nodiscard]] double busiest_s(std::span<const double> loads, std::span<const int> loaded) const;
 
   /// Time of one message without its bytes: what the cluster says, else a guess from NCCL's own tables.
   [[nodiscard]] const Quantity& latency(PathKind kind) const {
@@ -102,6 +104,7 @@ class LinkTable {
   void prepare_fabric(const Cluster& cluster);
   void prepare_proxies();
   [[noreturn]] void no_nic(int device) const;
+  [[nodiscard]] double seconds_on(std::size_t resource, double bytes) const;
 
   [[nodiscard]] int nvlink_pair(const Ports& from, const Ports& to) const {
     const Domain& domain = domains_[static_cast<std::size_t>(from.domain)];
