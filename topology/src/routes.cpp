@@ -247,20 +247,27 @@ PathKind LinkTable::path(int source, int destination) const {
   return from.numa == to.numa ? PathKind::pcie : PathKind::numa;
 }
 
+double LinkTable::seconds_on(std::size_t resource, double bytes) const {
+  const double seconds = bytes * s_per_byte_[resource];
+  if (std::isnan(seconds))
+    throw MissingValue({"cluster", 0, resources_[resource].name}, "the bandwidth",
+                       resources_[resource].remedy);
+  return seconds;
+}
+
 double LinkTable::busiest_s(std::span<const double> loads) const {
   expects(loads.size() == resources_.size(), "one load per resource is needed");
   double longest = 0;
   for (std::size_t i = 0; i < loads.size(); ++i)
-    if (loads[i] > 0) longest = std::max(longest, load_s(static_cast<int>(i), loads[i]));
+    if (loads[i] > 0) longest = std::max(longest, seconds_on(i, loads[i]));
   return longest;
 }
 
-double LinkTable::load_s(int resource, double bytes) const {
-  const auto i = static_cast<std::size_t>(resource);
-  const double seconds = bytes * s_per_byte_[i];
-  if (std::isnan(seconds))
-    throw MissingValue({"cluster", 0, resources_[i].name}, "the bandwidth", resources_[i].remedy);
-  return seconds;
+double LinkTable::busiest_s(std::span<const double> loads, std::span<const int> loaded) const {
+  expects(loads.size() == resources_.size(), "one load per resource is needed");
+  double longest = 0;
+  for (const int i : loaded) longest = std::max(longest, seconds_on(at(i), loads[at(i)]));
+  return longest;
 }
 
 std::vector<RouteHop> route(const LinkTable& table, int source, int destination) {

@@ -2,6 +2,7 @@
 #include "usp/planner/comm_curve.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -75,7 +76,8 @@ CommCurves CommCurves::alpha_beta(double alpha_s, double gb_s) {
   return curves;
 }
 
-CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
+CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::vector<HopRow>& hops,
+                            const std::string& source) const {
   std::vector<CollectiveRow> merged = rows;
   for (const CollectiveRow& old : rows_) {
     const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
@@ -87,9 +89,15 @@ CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::s
   const bool own_pair = std::any_of(rows.begin(), rows.end(), [](const CollectiveRow& row) {
     return row.operation == Collective::alltoall && row.ranks == 2;
   });
-  CommCurves curves(std::move(merged), own_pair ? std::vector<HopRow>{} : hop_rows_, repeat_,
+  std::vector<HopRow> all_hops = hops;
+  for (const HopRow& old : hop_rows_) {
+    const bool replaced = std::any_of(hops.begin(), hops.end(),
+                                      [&](const HopRow& hop) { return hop.transport == old.transport; });
+    if (!own_pair && !replaced) all_hops.push_back(old);
+  }
+  CommCurves curves(std::move(merged), std::move(all_hops), repeat_,
                     source_.empty() ? source : source + ", else " + source_);
-  curves.always_ = rows.empty() ? always_ : 0;
+  curves.always_ = rows.empty() && hops.empty() ? always_ : 0;
   return curves;
 }
 
@@ -253,6 +261,16 @@ std::vector<int> CommCurves::measured_ranks(Collective operation) const {
   std::vector<int> ranks;
   for (const auto& [count, measured] : curve(operation).measured) ranks.push_back(count);
   return ranks;
+}
+
+std::string crowded_hop_note(const CommCurves& curves, Transport transport, int ranks, double bytes) {
+  if (ranks < 3 || bytes <= 0 || !curves.has(Collective::all_gather) || curves.measured_hops(transport))
+    return "";
+  const double factor = curves.crowded_hop(ranks, bytes).seconds / curves.hop(transport, bytes).seconds;
+  if (factor < 1.5) return "";
+  return "ring hops are priced from a transfer between two ranks; a measured all-gather of " +
+         std::to_string(ranks) + " ranks at once is " + format_fixed(factor, 1) +
+         " times slower per hop: measure send/recv on this machine (--curves)";
 }
 
 }  // namespace usp

@@ -56,6 +56,8 @@ LinkPricer::LinkPricer(const Cluster& cluster, const Calibration& calibration)
       calibration_(calibration),
       table_(cluster),
       devices_per_node_(uniform_node_size(cluster)) {
+  fast_.bytes.assign(table_.resources().size(), 0.0);
+  slow_.bytes.assign(table_.resources().size(), 0.0);
   for (int i = 0; i < octaves; ++i) {
     const Efficiency share = inter_node_ring_efficiency(2, std::ldexp(1.0, i));
     hop_share_[static_cast<std::size_t>(i)] = share.value;
@@ -84,51 +86,33 @@ LinkPricer::MeshPatterns& LinkPricer::patterns_of(const Mesh& mesh, const Placem
   if (found != patterns_.end()) return *found;
   MeshPatterns fresh;
   fresh.key = {mesh, placement.data, placement.tensor, placement.order, placement.devices};
-  fresh.shifts.resize(static_cast<std::size_t>(mesh.ring()));
-  fresh.has_shift.assign(static_cast<std::size_t>(mesh.ring()), 0);
+  fresh.shifts.assign(static_cast<std::size_t>(mesh.ring()), nullptr);
   return patterns_.emplace_back(std::move(fresh));
 }
 
 const MovePattern& LinkPricer::pattern(const Mesh& mesh, const Placement& placement, Peers peers,
                                        RingShift shift) {
   MeshPatterns& known = patterns_of(mesh, placement);
-  const auto once = [&](MovePattern& slot, auto& has) -> const MovePattern& {
-    if (!has) {
-      slot = measure(mesh, placement, peers, shift);
-      has = true;
-    }
-    return slot;
+  const auto once = [&](const MovePattern*& slot) -> const MovePattern& {
+    if (slot != nullptr) return *slot;
+    const MovePattern found = measure(mesh, placement, peers, shift);
+    for (const MovePattern& other : known.distinct)
+      if (other == found) slot = &other;
+    if (slot == nullptr) slot = &known.distinct.emplace_back(found);
+    return *slot;
   };
   switch (peers) {
     case Peers::every_ulysses:
-      return once(known.ulysses, known.has_ulysses);
+      return once(known.ulysses);
     case Peers::every_ring:
-      return once(known.ring, known.has_ring);
+      return once(known.ring);
     case Peers::every_world:
-      return once(known.world, known.has_world);
+      return once(known.world);
     default:
       break;
   }
   const auto index = static_cast<std::size_t>(mesh.row_at(0, shift));
-  return once(known.shifts[index], known.has_shift[index]);
-}
-
-void LinkPricer::Loads::add(const LinkTable& table, int source, int target) {
-  bytes.resize(table.resources().size(), 0.0);
-  table.visit(source, target, [&](int resource, double share) {
-    double& load = bytes[static_cast<std::size_t>(resource)];
-    if (load == 0) touched.push_back(resource);
-    load += share;
-  });
-}
-
-double LinkPricer::Loads::take_busiest_s(const LinkTable& table) {
-  double longest = 0;
-  for (int resource : touched)
-    longest = std::max(longest, table.load_s(resource, bytes[static_cast<std::size_t>(resource)]));
-  for (int resource : touched) bytes[static_cast<std::size_t>(resource)] = 0;
-  touched.clear();
-  return longest;
+  return once(known.shifts[index]);
 }
 
 bool LinkPricer::node_symmetric(const Mesh& mesh, const Placement& placement) const {
@@ -142,29 +126,35 @@ bool LinkPricer::node_symmetric(const Mesh& mesh, const Placement& placement) co
          static_cast<int>(cluster_.devices.size()) == placement.groups() * mesh.size();
 }
 
-MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers,
-                                RingShift shift) const {
+MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers, RingShift shift) {
   MovePattern result;
-  // Where all nodes see the same, the first one stands for all.
-  const int senders = node_symmetric(mesh, placement) ? devices_per_node_ : placement.groups() * mesh.size();
-  for (int index = 0; index < senders; ++index) {
-    const int g = placement.group_of(mesh, index), p = placement.rank_of(mesh, index);
-    const int source = placement.device_of(mesh, g, p);
-    int others = 0, near = 0;
-    each_peer(mesh, p, peers, shift, [&](int peer) {
-      if (peer == p) return;
-      ++others;
-      const int target = placement.device_of(mesh, g, peer);
-      const bool network = table_.path(source, target) == PathKind::network;
-      near += network ? 0 : 1;
-      result.crosses_network = result.crosses_network || network;
-      (network ? slow_ : fast_).add(table_, source, target);
-    });
-    result.peers = std::max(result.peers, others);
-    result.fast_peers = std::max(result.fast_peers, near);
-  }
-  result.fast_s_per_byte = fast_.take_busiest_s(table_);
-  result.slow_s_per_byte = slow_.take_busiest_s(table_);
+  const bool one_node = node_symmetric(mesh, placement);
+  fast_.clear();
+  slow_.clear();
+  for (int g = 0; g < placement.groups(); ++g)
+    for (int slot = 0; slot < mesh.size(); ++slot) {
+      // In order of device, so that the first host, where it stands for all, is a prefix.
+      const int p = placement.order == AxisOrder::ulysses_inner
+                        ? slot
+                        : mesh.rank(slot % mesh.ring(), slot / mesh.ring());
+      const int source = placement.device_of(mesh, g, p);
+      if (one_node && cluster_.devices[static_cast<std::size_t>(source)].node != 0) break;
+      int others = 0, near = 0;
+      each_peer(mesh, p, peers, shift, [&](int peer) {
+        if (peer == p) return;
+        ++others;
+        const int target = placement.device_of(mesh, g, peer);
+        const bool network = table_.path(source, target) == PathKind::network;
+        near += network ? 0 : 1;
+        result.crosses_network = result.crosses_network || network;
+        Loads& loads = network ? slow_ : fast_;
+        table_.visit(source, target, [&](int resource, double share) { loads.add(resource, share); });
+      });
+      result.peers = std::max(result.peers, others);
+      result.fast_peers = std::max(result.fast_peers, near);
+    }
+  result.fast_s_per_byte = table_.busiest_s(fast_.bytes, fast_.loaded);
+  result.slow_s_per_byte = table_.busiest_s(slow_.bytes, slow_.loaded);
   return result;
 }
 

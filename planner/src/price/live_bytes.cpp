@@ -54,10 +54,7 @@ bool holds_others_kv(Place place) {
 LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   const Context context = context_of(plan, Placement{});
   const Heads& heads = context.split->heads;
-  if (!same_schedule(plan)) {
-    generate(plan, heads.shared_kv(), schedule_);
-    generated_ = plan;
-  }
+  lay_out(plan, heads.shared_kv());
   const CompactPass& compact = schedule_.of(pass);
 
   const auto most_heads = [&](HeadSelect select) {

@@ -4,7 +4,9 @@
 #include "pricer_state.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace usp {
@@ -13,38 +15,41 @@ namespace usp {
 class PassSum {
  public:
   PassSum(LinkPricer& links, const ExecutionOptions& options)
-      : links_(links),
-        options_(options),
-        overlapped_(links.calibration().beside(options.transport), true),
-        serial_(links.calibration().beside(options.transport), false) {}
+      : links_(links), options_(options), overlapped_(links.calibration().beside(options.transport)) {}
 
   /// Moves of one tick that share pattern and due date travel in one exchange, when packed.
   void post(const Move& move, const MovePattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
-    const double rounds = options_.packed ? 1 : move.pairs;
+    // The sends of a hop are posted as one group whatever the exchange does.
+    const double rounds = options_.packed || move.peers == Peers::shift ? 1 : move.pairs;
     bytes_ += bytes_per_peer * pattern.peers;
-    if (options_.pack_kernels && move.peers != Peers::shift)
-      kernels_ +=
-          links_.calibration().kernel.memory_bound(2 * bytes_per_peer * (pattern.peers + 1)).seconds * 2;
-    if (options_.packed && pending_ && pending_->pattern == &pattern && pending_->due == move.due &&
-        pending_->apply == move.apply) {
+    const double pack_s =
+        options_.pack_kernels && move.peers != Peers::shift
+            ? 2 * rounds *
+                  links_.calibration()
+                      .kernel.memory_bound(2 * bytes_per_peer * (pattern.peers + 1) / rounds)
+                      .seconds
+            : 0;
+    if (options_.packed && pending_ && pending_->pattern == &pattern && pending_->peers == move.peers &&
+        pending_->due == move.due && pending_->apply == move.apply) {
       pending_->bytes += bytes_per_peer;
+      pending_->pack_s += pack_s;
       return;
     }
     flush();
-    pending_ = Pending{&pattern, move.peers, move.apply, move.due, bytes_per_peer / rounds, rounds};
+    pending_ = Pending{&pattern, move.peers, move.apply, move.due, bytes_per_peer / rounds, rounds, pack_s};
   }
 
-  void work(const Estimate& estimate) { estimate_ += estimate; }
+  void work(const Estimate& estimate) {
+    compute_ += estimate.seconds;
+    result.band += estimate.band * estimate.seconds;
+    result.extrapolation |= estimate.extrapolation;
+  }
 
   void tick(int t, std::vector<TickPrice>* ticks, bool show_serial) {
     flush();
-    const double compute = estimate_.seconds + kernels_;
-    result.band += estimate_.band * estimate_.seconds;
-    result.extrapolation |= estimate_.extrapolation;
+    const double compute = std::exchange(compute_, 0);
     result.compute_s += compute;
-    estimate_ = {};
-    kernels_ = 0;
     const TickPrice with = overlapped_.run(t, compute), without = serial_.run(t, compute);
     with_ += with.total_s;
     without_ += without.total_s;
@@ -69,37 +74,52 @@ class PassSum {
     int due;
     double bytes;
     double rounds;
+    double pack_s;  ///< before and after: nothing of the exchange can hide behind its own packing
   };
+
+  struct Known {
+    const MovePattern* pattern = nullptr;
+    Peers peers = Peers::self;
+    double bytes = -1;
+    Apply apply = Apply::copy;
+    MoveTime time;
+  };
+
+  const MoveTime& time_of(const Pending& p) {
+    for (const Known& known : known_)
+      if (known.pattern == p.pattern && known.bytes == p.bytes && known.apply == p.apply &&
+          known.peers == p.peers)
+        return known.time;
+    Known& fresh = known_[oldest_];
+    oldest_ = (oldest_ + 1) % known_.size();
+    fresh = {p.pattern, p.peers, p.bytes, p.apply,
+             links_.time(*p.pattern, p.peers, p.apply, p.bytes, options_.transport)};
+    return fresh.time;
+  }
 
   void flush() {
     if (!pending_) return;
     const Pending& p = *pending_;
-    if (p.pattern != last_pattern_ || p.bytes != last_bytes_ || p.apply != last_apply_) {
-      last_time_ = links_.time(*p.pattern, p.peers, p.apply, p.bytes, options_.transport);
-      last_pattern_ = p.pattern;
-      last_bytes_ = p.bytes;
-      last_apply_ = p.apply;
-    }
-    const double fast = last_time_.fast_s * p.rounds, slow = last_time_.slow_s * p.rounds;
+    const MoveTime& time = time_of(p);
+    const auto with_pack = [&p](double seconds) { return seconds > 0 ? seconds * p.rounds + p.pack_s : 0; };
+    const double fast = with_pack(time.fast_s), slow = with_pack(time.slow_s);
     overlapped_.post(p.due, fast, slow);
     serial_.post(p.due, fast, slow);
     const double longest = std::max(fast, slow);
     result.comm_s += longest;
-    result.band += last_time_.band * longest;
-    result.extrapolation |= last_time_.extrapolation;
+    result.band += time.band * longest;
+    result.extrapolation |= time.extrapolation;
     pending_.reset();
   }
 
   LinkPricer& links_;
   const ExecutionOptions& options_;
-  Timeline overlapped_, serial_;
-  Estimate estimate_;
-  double kernels_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
+  Timeline overlapped_;
+  SerialTimeline serial_;
+  double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
   std::optional<Pending> pending_;
-  const MovePattern* last_pattern_ = nullptr;
-  double last_bytes_ = -1;
-  Apply last_apply_ = Apply::copy;
-  MoveTime last_time_;
+  std::array<Known, 4> known_;  ///< the few exchanges that the ticks of a pass repeat
+  std::size_t oldest_ = 0;
   PassPrice result;
 };
 

@@ -6,6 +6,7 @@
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
 namespace usp {
@@ -24,6 +25,23 @@ bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
       return false;
   }
   return false;
+}
+
+/// The last move of each name: nearly every tick repeats it.
+constexpr std::size_t move_names = static_cast<std::size_t>(MoveName::d_home) + 1;
+struct MoveCost {
+  const Move* move = nullptr;
+  const MovePattern* pattern = nullptr;
+  double bytes = 0;
+};
+
+/// Where all ranks and blocks are even, two such moves carry the same bytes to the same peers.
+bool weighs_alike(const Move& a, const Move& b) {
+  return a.peers == b.peers && a.shift == b.shift && a.heads.kind == b.heads.kind &&
+         a.heads.chunk == b.heads.chunk && a.wire == b.wire && a.pairs == b.pairs &&
+         a.from[0].tensor == b.from[0].tensor && a.from[1].tensor == b.from[1].tensor &&
+         a.tokens.of == b.tokens.of && a.tokens.block == b.tokens.block &&
+         a.tokens.not_needed.any() == b.tokens.not_needed.any();
 }
 
 }  // namespace
@@ -135,13 +153,19 @@ PassPrice AttentionPricer::price_pass(const Context& context, const CompactPass&
   int last_front = -1, last_chunk = -1;
   bool last_first = false;
   Estimate last;
+  std::array<MoveCost, move_names> costs;
   std::size_t move = 0, work = 0;
   for (int t = 0; t < pass.ticks; ++t) {
     for (; move < pass.moves.size() && pass.moves[move].start == t; ++move) {
       const Move& m = pass.moves[move];
       if (m.peers == Peers::self) continue;
-      const MovePattern& pattern = links_.pattern(plan.mesh, *context.placement, m.peers, m.shift);
-      if (pattern.peers > 0) sum.post(m, pattern, move_bytes_per_peer(context, m, pattern));
+      MoveCost& cost = costs[static_cast<std::size_t>(m.name)];
+      if (context.geometry != nullptr || cost.move == nullptr || !weighs_alike(*cost.move, m)) {
+        cost.move = &m;
+        cost.pattern = &links_.pattern(plan.mesh, *context.placement, m.peers, m.shift);
+        cost.bytes = cost.pattern->peers > 0 ? move_bytes_per_peer(context, m, *cost.pattern) : 0;
+      }
+      sum.post(m, *cost.pattern, cost.bytes);
     }
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const Work& w = pass.work[work];
@@ -170,23 +194,18 @@ PassPrice AttentionPricer::price_pass(const Context& context, const CompactPass&
   return sum.finish();
 }
 
-bool AttentionPricer::same_schedule(const AttentionPlan& plan) const {
-  if (!generated_) return false;
-  const AttentionPlan& last = *generated_;
-  return last.mesh == plan.mesh && last.method == plan.method && last.dkv_return == plan.dkv_return &&
-         last.head_chunks == plan.head_chunks && last.prune == plan.prune &&
-         last.keep_entry == plan.keep_entry && last.sink == plan.sink &&
-         last.replicated_q == plan.replicated_q && last.replicated_k == plan.replicated_k;
+void AttentionPricer::lay_out(const AttentionPlan& plan, bool shared_kv) {
+  const ScheduleKey key = schedule_key(plan, shared_kv);
+  if (key == schedule_key_) return;
+  generate(plan, shared_kv, schedule_);
+  schedule_key_ = key;
 }
 
 AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement& placement,
                                       std::vector<TickPrice>* forward_ticks,
                                       std::vector<TickPrice>* backward_ticks) {
   const Context context = context_of(plan, placement);
-  if (!same_schedule(plan)) {
-    generate(plan, context.split->heads.shared_kv(), schedule_);
-    generated_ = plan;
-  }
+  lay_out(plan, context.split->heads.shared_kv());
   AttentionPrice price;
   price.forward = price_pass(context, schedule_.forward, forward_ticks);
   price.backward = price_pass(context, schedule_.backward, backward_ticks);

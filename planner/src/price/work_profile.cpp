@@ -76,7 +76,8 @@ bool depends_on_difference(const Geometry& geometry) {
 WorkProfile::WorkProfile(const Geometry& geometry) {
   const AttentionPlan& plan = geometry.plan();
   by_delta_.assign(static_cast<std::size_t>(plan.mesh.ring()), -1);
-  if (plan.method != Method::all_gather_kv && depends_on_difference(geometry))
+  const bool windowless = plan.band.diff_max == unbounded;
+  if (depends_on_difference(geometry) && (plan.method != Method::all_gather_kv || windowless))
     by_difference(geometry);
   else
     by_row(geometry);
@@ -115,6 +116,33 @@ void WorkProfile::by_difference(const Geometry& geometry) {
       }
     by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
   }
+  if (geometry.plan().method == Method::all_gather_kv) remote_ = keep(all_remote(shapes, ring));
+}
+
+/// All remote blocks of each row at once. Without a window the rows that see something of one block are among
+/// those that see something of another, so that their union is the largest.
+ShapeFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int ring) {
+  const auto join = [](BlockShape& sum, const BlockShape& next) {
+    sum.rows = std::max(sum.rows, next.rows);
+    sum.keys += next.keys;
+    sum.area += next.area;
+  };
+  std::vector<BlockShape> before(static_cast<std::size_t>(ring));  // by number of earlier key rows
+  std::vector<BlockShape> after(static_cast<std::size_t>(ring));   // by number of later key rows
+  for (int n = 1; n < ring; ++n) {
+    const auto i = static_cast<std::size_t>(n);
+    before[i] = before[i - 1];
+    join(before[i], shapes[static_cast<std::size_t>(ring - 1 + n)]);
+    after[i] = after[i - 1];
+    join(after[i], shapes[static_cast<std::size_t>(ring - 1 - n)]);
+  }
+  ShapeFront front;
+  for (int r = 0; r < ring; ++r) {
+    BlockShape sum = before[static_cast<std::size_t>(r)];
+    join(sum, after[static_cast<std::size_t>(ring - 1 - r)]);
+    insert(front, sum);
+  }
+  return front;
 }
 
 void WorkProfile::by_row(const Geometry& geometry) {

@@ -23,28 +23,29 @@ Deltas deltas(int begin, int end) {
 /// The schedule of one plan, tick by tick. Chunk c attends unit k in tick c * units + k + 1.
 class Generator {
  public:
-  Generator(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out)
-      : plan_(plan), shared_kv_(shared_kv), forward_(out.forward), backward_(out.backward) {
-    ring_ = plan.mesh.ring();
-    inner_ = plan.method == Method::double_ring ? plan.mesh.ring_inner : ring_;
-    units_ = plan.method == Method::all_gather_kv ? (ring_ > 1 ? 2 : 1) : ring_;
-    replicated_q_ = !plan.replicated_q.empty();
-    replicated_k_ = !plan.replicated_k.empty();
-    exchanged_ = plan.mesh.ulysses > 1 || replicated_q_ || replicated_k_;
-    expects(plan.method == Method::double_ring || plan.mesh.ring_outer == 1,
-            "only a double ring has an outer ring");
+  /// Reads nothing but the key.
+  Generator(const ScheduleKey& key, CompactSchedule& out)
+      : key_(key), mesh_{key.ring_outer, key.ring_inner, 1}, forward_(out.forward), backward_(out.backward) {
+    ring_ = mesh_.ring();
+    inner_ = key.method == Method::double_ring ? mesh_.ring_inner : ring_;
+    units_ = key.method == Method::all_gather_kv ? (ring_ > 1 ? 2 : 1) : ring_;
+    replicated_q_ = key.replicated_q;
+    replicated_k_ = key.replicated_k;
+    exchanged_ = key.exchanged;
+    shared_kv_ = key.shared_kv;
+    expects(key.method == Method::double_ring || key.ring_outer == 1, "only a double ring has an outer ring");
   }
 
   void forward() {
     pass_ = &forward_;
     pass_->clear();
-    pass_->ticks = plan_.head_chunks * units_ + 2;
+    pass_->ticks = key_.head_chunks * units_ + 2;
     bind_entry();
     bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
     bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
-         plan_.sink ? Fill::sink : Fill::minus_infinity);
+         key_.sink ? Fill::sink : Fill::minus_infinity);
     bind_home(Tensor::o, Side::q, Fill::nan);
-    for (int c = 0; c < plan_.head_chunks; ++c) {
+    for (int c = 0; c < key_.head_chunks; ++c) {
       entry(c);
       for (int k = 0; k < units_; ++k) {
         route(c, k);
@@ -58,12 +59,12 @@ class Generator {
   void backward() {
     pass_ = &backward_;
     pass_->clear();
-    homing_ = units_ > 1 || plan_.dkv_return == DkvReturn::cycle ? 1 : 0;
-    pass_->ticks = plan_.head_chunks * units_ + 2 + homing_;
+    homing_ = units_ > 1 || key_.dkv_return == DkvReturn::cycle ? 1 : 0;
+    pass_->ticks = key_.head_chunks * units_ + 2 + homing_;
     bind_gradients();
-    for (int c = 0; c < plan_.head_chunks; ++c) {
+    for (int c = 0; c < key_.head_chunks; ++c) {
       enter_d_o(c);
-      if (!plan_.keep_entry) entry(c);
+      if (!key_.keep_entry) entry(c);
       pass_->work.push_back(work(WorkKind::delta, c, 0, Place::row));
       pass_->work.back().deltas = {};
       for (int k = 0; k < units_; ++k) {
@@ -83,7 +84,7 @@ class Generator {
 
   [[nodiscard]] Unit unit(int k) const {
     if (k == 0) return {deltas(0, 1), Place::row, -1, 0};
-    switch (plan_.method) {
+    switch (key_.method) {
       case Method::all_gather_kv:
         return {deltas(1, ring_), Place::all, 0, 0};
       case Method::ring_direct:
@@ -102,7 +103,7 @@ class Generator {
 
   /// Offsets of all units that are fed, directly or not, from unit k's block.
   [[nodiscard]] Deltas fed_by(int k) const {
-    switch (plan_.method) {
+    switch (key_.method) {
       case Method::all_gather_kv:
         return k == 0 ? deltas(0, ring_) : deltas(1, ring_);
       case Method::ring_direct:
@@ -117,20 +118,20 @@ class Generator {
 
   /// The partial dK/dV of unit k rides on with its block to unit k + 1.
   [[nodiscard]] bool rides(int k) const {
-    if (plan_.dkv_return == DkvReturn::direct || plan_.method == Method::ring_direct) return false;
+    if (key_.dkv_return == DkvReturn::direct || key_.method == Method::ring_direct) return false;
     if (k + 1 >= units_ || unit(k + 1).parent != k) return false;
-    return plan_.method != Method::all_gather_kv && (k > 0 || plan_.dkv_return == DkvReturn::cycle);
+    return key_.method != Method::all_gather_kv && (k > 0 || key_.dkv_return == DkvReturn::cycle);
   }
   /// First and last unit of the ride that unit k's partial is on.
   [[nodiscard]] int ride_begin(int k) const {
-    if (plan_.dkv_return == DkvReturn::direct || plan_.method == Method::ring_direct) return k;
-    if (plan_.method == Method::all_gather_kv) return k;
-    const int lap_begin = plan_.method == Method::double_ring ? k / inner_ * inner_ : 0;
-    return lap_begin == 0 && k > 0 && plan_.dkv_return != DkvReturn::cycle ? 1 : lap_begin;
+    if (key_.dkv_return == DkvReturn::direct || key_.method == Method::ring_direct) return k;
+    if (key_.method == Method::all_gather_kv) return k;
+    const int lap_begin = key_.method == Method::double_ring ? k / inner_ * inner_ : 0;
+    return lap_begin == 0 && k > 0 && key_.dkv_return != DkvReturn::cycle ? 1 : lap_begin;
   }
   [[nodiscard]] int ride_end(int k) const {
     if (!rides(k)) return k;
-    return plan_.method == Method::double_ring ? (k / inner_ + 1) * inner_ - 1 : units_ - 1;
+    return key_.method == Method::double_ring ? (k / inner_ + 1) * inner_ - 1 : units_ - 1;
   }
   [[nodiscard]] Deltas touched(int k) const { return {unit(ride_begin(k)).deltas.begin, unit(k).deltas.end}; }
   [[nodiscard]] Deltas onward(int k) const { return {unit(k).deltas.begin, unit(ride_end(k)).deltas.end}; }
@@ -140,9 +141,9 @@ class Generator {
   [[nodiscard]] Place d_o_place() const { return exchanged_ || replicated_q_ ? Place::row : Place::home; }
   /// Where unit k's dK/dV is summed; two buffers alternate over the whole pass, not within a chunk.
   [[nodiscard]] Place accumulator_place(int c, int k) const {
-    if (k == 0 && plan_.dkv_return != DkvReturn::cycle) return Place::row;
-    if (plan_.method == Method::double_ring && k % inner_ == inner_ - 1) {
-      const int lap = c * plan_.mesh.ring_outer + k / inner_;
+    if (k == 0 && key_.dkv_return != DkvReturn::cycle) return Place::row;
+    if (key_.method == Method::double_ring && k % inner_ == inner_ - 1) {
+      const int lap = c * mesh_.ring_outer + k / inner_;
       return lap % 2 == 0 ? Place::acc_outer0 : Place::acc_outer1;
     }
     return (c * units_ + k) % 2 == 0 ? Place::acc0 : Place::acc1;
@@ -163,7 +164,7 @@ class Generator {
   /// Key tokens of the row `back` from one end's row.
   [[nodiscard]] TokenSelect block_behind(int delta, End at, Deltas needed) const {
     TokenSelect select = row(Side::k, at);
-    select.shift = Mesh::back(plan_.mesh.shift_of(delta));
+    select.shift = Mesh::back(mesh_.shift_of(delta));
     select.needed = needed;
     return select;
   }
@@ -203,7 +204,7 @@ class Generator {
   void bind_gradients() {
     if (d_o_place() == Place::row)
       bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
-    if (!plan_.keep_entry) bind_entry();
+    if (!key_.keep_entry) bind_entry();
     bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
     for (Tensor x : {Tensor::dk, Tensor::dv}) {
@@ -276,8 +277,7 @@ class Generator {
     m.due = due;
     carry_two(m, Tensor::k, Tensor::v, kv_place(u.parent), u.place);
     if (!several)
-      m.shift = Mesh::between(plan_.mesh.shift_of(unit(u.parent).deltas.begin),
-                              plan_.mesh.shift_of(u.deltas.begin));
+      m.shift = Mesh::between(mesh_.shift_of(unit(u.parent).deltas.begin), mesh_.shift_of(u.deltas.begin));
     if (!replicated_k_) return;
     for (int d = u.deltas.begin; d < u.deltas.end; ++d) {
       Move& copy = move(MoveName::route, start, Peers::self,
@@ -351,14 +351,14 @@ class Generator {
   void return_dkv(int c, int k, Place place) {
     const Unit u = unit(k);
     const int t = tick_of(c, k) + 1;
-    const RingShift here = plan_.mesh.shift_of(u.deltas.begin);
+    const RingShift here = mesh_.shift_of(u.deltas.begin);
     Deltas later;
     if (rides(k)) {
       later = onward(k + 1);
       TokenSelect tokens = partitioned(block_behind(u.deltas.begin, End::source, touched(k)));
       tokens.also = later;
       Move& m = partial(MoveName::d_route, t, Peers::shift, tokens, c);
-      m.shift = Mesh::between(here, plan_.mesh.shift_of(unit(k + 1).deltas.begin));
+      m.shift = Mesh::between(here, mesh_.shift_of(unit(k + 1).deltas.begin));
       carry_two(m, Tensor::dk, Tensor::dv, place, accumulator_place(c, k + 1));
     }
     if (u.deltas.count() > 1) {
@@ -366,7 +366,7 @@ class Generator {
       tokens.needed_by = End::source;
       carry_two(partial(MoveName::d_home, t, Peers::every_ring, tokens, c), Tensor::dk, Tensor::dv, place,
                 Place::row);
-    } else if (plan_.prune || !later.any()) {
+    } else if (key_.prune || !later.any()) {
       TokenSelect tokens = partitioned(block_behind(u.deltas.begin, End::source, u.deltas));
       tokens.not_needed = later;
       Move& m = partial(MoveName::d_home, t, Peers::shift, tokens, c);
@@ -419,8 +419,8 @@ class Generator {
     settle(pass_->work, [](const Work& w) { return w.tick; });
   }
 
-  const AttentionPlan& plan_;
-  const bool shared_kv_;
+  const ScheduleKey& key_;
+  const Mesh mesh_;
   CompactPass& forward_;
   CompactPass& backward_;
   CompactPass* pass_ = nullptr;
@@ -431,12 +431,31 @@ class Generator {
   bool exchanged_ = false;  ///< row layout differs from home layout
   bool replicated_q_ = false;
   bool replicated_k_ = false;
+  bool shared_kv_ = false;
 };
 
 }  // namespace
 
+ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
+  ScheduleKey key;
+  key.ring_outer = plan.mesh.ring_outer;
+  key.ring_inner = plan.mesh.ring_inner;
+  key.head_chunks = plan.head_chunks;
+  key.method = plan.method;
+  key.dkv_return = plan.dkv_return;
+  key.replicated_q = !plan.replicated_q.empty();
+  key.replicated_k = !plan.replicated_k.empty();
+  key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;
+  key.shared_kv = shared_kv;
+  key.prune = plan.prune;
+  key.keep_entry = plan.keep_entry;
+  key.sink = plan.sink;
+  return key;
+}
+
 void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out) {
-  Generator generator(plan, shared_kv, out);
+  const ScheduleKey key = schedule_key(plan, shared_kv);
+  Generator generator(key, out);
   generator.forward();
   generator.backward();
 }

@@ -13,6 +13,19 @@ struct CompactSchedule {
   [[nodiscard]] const CompactPass& of(Pass pass) const { return pass == Pass::forward ? forward : backward; }
 };
 
+/// All that the schedule of a plan depends on: equal keys, equal schedules. Layout, placement, heads and
+/// tokens are not among it, which a search uses.
+struct ScheduleKey {
+  int ring_outer = 0, ring_inner = 0, head_chunks = 0;
+  Method method = Method::ring;
+  DkvReturn dkv_return = DkvReturn::circulate;
+  bool exchanged = false;  ///< row layout differs from home layout
+  bool replicated_q = false, replicated_k = false, shared_kv = false;
+  bool prune = false, keep_entry = false, sink = false;
+  friend bool operator==(const ScheduleKey&, const ScheduleKey&) = default;
+};
+[[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);
+
 /// Lays out the schedule of a plan; pure, local, O(ring * head_chunks). `out` is cleared and refilled, so
 /// that a search allocates nothing once it is warm. `shared_kv` tells whether some KV head is attended on
 /// several ulysses ranks (Heads::shared_kv): then its dK/dV crosses the wire in the accumulator type. Expects

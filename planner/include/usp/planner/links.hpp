@@ -7,6 +7,7 @@
 #include "usp/topology/routes.hpp"
 
 #include <array>
+#include <deque>
 #include <vector>
 
 namespace usp {
@@ -18,6 +19,7 @@ struct MovePattern {
   double fast_s_per_byte = 0;  ///< busiest resource inside hosts and NVLink domains
   double slow_s_per_byte = 0;  ///< busiest NIC, slot or uplink on the way between hosts
   bool crosses_network = false;
+  friend bool operator==(const MovePattern&, const MovePattern&) = default;
 };
 
 /// Time of a move on the two kinds of links, which work side by side.
@@ -63,28 +65,32 @@ class LinkPricer {
   };
   struct MeshPatterns {
     Key key;
-    MovePattern ulysses, ring, world;
-    bool has_ulysses = false, has_ring = false, has_world = false;
-    std::vector<MovePattern> shifts;  ///< by outer * ring_inner + inner
-    std::vector<char> has_shift;
+    const MovePattern *ulysses = nullptr, *ring = nullptr, *world = nullptr;
+    std::vector<const MovePattern*> shifts;  ///< by outer * ring_inner + inner
+    std::deque<MovePattern> distinct;        ///< equal patterns are one object, which callers compare
+  };
+  /// Bytes per resource of the pattern that is being measured.
+  struct Loads {
+    std::vector<double> bytes;
+    std::vector<int> loaded;
+    void add(int resource, double share) {
+      double& sum = bytes[static_cast<std::size_t>(resource)];
+      if (sum == 0) loaded.push_back(resource);
+      sum += share;
+    }
+    void clear() {
+      for (const int i : loaded) bytes[static_cast<std::size_t>(i)] = 0;
+      loaded.clear();
+    }
   };
 
   MeshPatterns& patterns_of(const Mesh& mesh, const Placement& placement);
   [[nodiscard]] MovePattern measure(const Mesh& mesh, const Placement& placement, Peers peers,
-                                    RingShift shift) const;
+                                    RingShift shift);
   [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;
 
   /// Share of the NIC line rate that a hop between nodes reaches, by size.
   [[nodiscard]] double network_hop_share(double bytes) const;
-
-  /// Loads of the few resources that a pattern touches, in arrays over all resources that stay zero between
-  /// patterns.
-  struct Loads {
-    std::vector<double> bytes;
-    std::vector<int> touched;
-    void add(const LinkTable& table, int source, int target);
-    [[nodiscard]] double take_busiest_s(const LinkTable& table);
-  };
 
   static constexpr int octaves = 48;
   const Cluster& cluster_;
@@ -95,8 +101,8 @@ class LinkPricer {
   double exchange_share_ = 1;
   double exchange_band_ = 0;
   int devices_per_node_ = 0;  ///< 0: nodes differ, or leaves are oversubscribed
-  mutable Loads fast_, slow_;
-  std::vector<MeshPatterns> patterns_;
+  std::deque<MeshPatterns> patterns_;
+  Loads fast_, slow_;
   std::size_t last_ = 0;
 };
 

@@ -7,7 +7,6 @@
 #include "usp/planner/work_profile.hpp"
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace usp {
@@ -16,7 +15,7 @@ namespace usp {
 struct ExecutionOptions {
   Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
   bool packed = true;         ///< q, k and v of one tick travel in one exchange; else one exchange each
-  bool pack_kernels = false;  ///< a layout change costs a memory-bound pass at both ends
+  bool pack_kernels = false;  ///< an exchange waits for a memory-bound pass at both ends
   bool merge_kernels =
       true;             ///< blocks after the first are merged by a kernel of their own (no carried state)
   bool overlap = true;  ///< transfers may fly beside attention
@@ -83,8 +82,7 @@ class AttentionPricer {
                                          const std::vector<RankSchedule>& ranks,
                                          std::vector<TickPrice>* ticks = nullptr);
 
-  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not
-  /// counted.
+  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not counted.
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
   /// The schedule of the last priced plan.
@@ -100,8 +98,7 @@ class AttentionPricer {
   struct Shared;
   struct Context;
 
-  /// The last generated schedule is this plan's: layout, placement and documents do not shape it.
-  [[nodiscard]] bool same_schedule(const AttentionPlan& plan) const;
+  void lay_out(const AttentionPlan& plan, bool shared_kv);  ///< fills schedule_ unless it holds this plan's
 
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const Move& move,
@@ -113,7 +110,7 @@ class AttentionPricer {
   Documents documents_;
   ExecutionOptions options_;
   CompactSchedule schedule_;
-  std::optional<AttentionPlan> generated_;  ///< what schedule_ was made from
+  ScheduleKey schedule_key_;  ///< of schedule_
   std::unique_ptr<Shared> shared_;
 };
 

@@ -41,6 +41,7 @@ class WorkProfile {
  private:
   void by_difference(const Geometry& geometry);
   void by_row(const Geometry& geometry);
+  [[nodiscard]] static ShapeFront all_remote(const std::vector<BlockShape>& shapes, int ring);
   int keep(ShapeFront front);
 
   std::vector<ShapeFront> fronts_;

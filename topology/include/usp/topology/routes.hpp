@@ -70,8 +70,8 @@ class LinkTable {
   /// Bandwidth part of the time rule: max over resources of load / bandwidth, in seconds.
   /// Throws MissingValue naming the flag when a loaded resource has no known bandwidth.
   [[nodiscard]] double busiest_s(std::span<const double> loads) const;
-  /// The same for one resource.
-  [[nodiscard]] double load_s(int resource, double bytes) const;
+  /// The same where only the resources `loaded` carry anything.
+  [[nodiscard]] double busiest_s(std::span<const double> loads, std::span<const int> loaded) const;
 
   /// Time of one message without its bytes: what the cluster says, else a guess from NCCL's own tables.
   [[nodiscard]] const Quantity& latency(PathKind kind) const {
@@ -104,6 +104,7 @@ class LinkTable {
   void prepare_fabric(const Cluster& cluster);
   void prepare_proxies();
   [[noreturn]] void no_nic(int device) const;
+  [[nodiscard]] double seconds_on(std::size_t resource, double bytes) const;
 
   [[nodiscard]] int nvlink_pair(const Ports& from, const Ports& to) const {
     const Domain& domain = domains_[static_cast<std::size_t>(from.domain)];
@@ -166,7 +167,7 @@ bool LinkTable::visit_nvlink(const Ports& from, const Ports& to, Hop&& hop) cons
 template <class Hop>
 void LinkTable::visit_nics(const Ports& ports, bool out, Hop&& hop) const {
   const double share = 1.0 / (ports.nic_end - ports.nic_begin);
-  if (out) hop(ports.slot_up, 1.0);
+  hop(out ? ports.slot_up : ports.slot_down, 1.0);
   for (int i = ports.nic_begin; i < ports.nic_end; ++i) {
     const NicPort& nic = nics_[static_cast<std::size_t>(i)];
     if (nic.numa >= 0 && nic.numa != ports.numa)
@@ -174,7 +175,6 @@ void LinkTable::visit_nics(const Ports& ports, bool out, Hop&& hop) const {
           share);
     hop(out ? nic.out : nic.in, share);
   }
-  if (!out) hop(ports.slot_down, 1.0);
 }
 
 template <class Hop>

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/price_report.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/topology/compose.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace usp {
+namespace {
+
+struct Machine {
+  explicit Machine(const std::string& name) {
+    ClusterRequest request;
+    request.source = name;
+    cluster = compose(request);
+    calibration = calibration_of(cluster);
+  }
+  Cluster cluster;
+  Calibration calibration;
+};
+
+AttentionCall call_of(int ring, int ulysses, int heads = 32, int kv_heads = 8, i64 tokens = 65536) {
+  AttentionCall call;
+  call.plan.shape = {1, tokens, tokens, heads, kv_heads, 128, 128, DType::bf16};
+  call.plan.mesh = {1, ring, ulysses};
+  call.plan.band = {0, unbounded};
+  call.documents = Documents::single(tokens, tokens);
+  return call;
+}
+
+TEST(PriceReport, TicksAndMovesSumUp) {
+  for (const char* name : {"dgx-h100", "l40s"}) {
+    const Machine machine(name);
+    for (const int ulysses : {1, 2, 4, 8}) {
+      const PriceReport report =
+          price_call(machine.cluster, machine.calibration, call_of(8 / ulysses, ulysses));
+      double seconds = 0;
+      for (const PassReport& pass : report.passes) {
+        double ticks = 0;
+        for (const TickPrice& tick : pass.ticks) ticks += tick.total_s;
+        EXPECT_NEAR(ticks, pass.price.seconds, 1e-9 * ticks) << name << " " << ulysses;
+        seconds += pass.price.seconds;
+        i64 total = 0;
+        for (const MoveBytes& move : pass.moves) total += move.total;
+        EXPECT_EQ(total, pass.all.total);
+      }
+      EXPECT_NEAR(seconds, report.seconds, 1e-12);
+    }
+  }
+}
+
+TEST(PriceReport, BytesOfAnEvenMeshAreTheClosedForms) {
+  const Machine machine("dgx-h100");
+  const PriceReport report = price_call(machine.cluster, machine.calibration, call_of(2, 4));
+  // X = tokens/P * head_dim * 2 bytes; entry (U-1)/U X (H + 2G), hops 2 G X, exit (U-1)/U X H.
+  const i64 x = 65536 / 8 * 128 * 2;
+  const PassReport& forward = report.passes[0];
+  ASSERT_EQ(forward.moves.size(), 3U);
+  EXPECT_EQ(forward.moves[0].name, "entry");
+  EXPECT_EQ(forward.moves[0].sent_max, 3 * x * (32 + 16) / 4);
+  EXPECT_EQ(forward.moves[1].name, "route");
+  EXPECT_EQ(forward.moves[1].sent_max, 2 * 8 * x);
+  EXPECT_EQ(forward.moves[2].name, "exit");
+  EXPECT_EQ(forward.moves[2].sent_max, 3 * x * 32 / 4);
+  EXPECT_EQ(forward.all.total, 8 * forward.all.sent_max);
+}
+
+TEST(PriceReport, RefusesWithTheNearestDegrees) {
+  const Machine machine("dgx-h100");
+  const auto refusal = [&](const AttentionCall& call) {
+    try {
+      static_cast<void>(price_call(machine.cluster, machine.calibration, call));
+    } catch (const Infeasible& error) {
+      EXPECT_FALSE(error.remedies().empty());
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_NE(refusal(call_of(1, 8, 4, 4)).find("(2, 4)"), std::string::npos) << refusal(call_of(1, 8, 4, 4));
+  EXPECT_NE(refusal(call_of(4096, 8)).find("devices"), std::string::npos);
+  EXPECT_NE(refusal(call_of(2, 4, 9, 2)).find("KV heads"), std::string::npos);
+  AttentionCall chunks = call_of(1, 8);
+  chunks.plan.head_chunks = 5;
+  EXPECT_NE(refusal(chunks).find("chunks"), std::string::npos);
+  EXPECT_EQ(refusal(call_of(2, 4)), "none");
+}
+
+TEST(PriceReport, UnevenHeadsAreSaid) {
+  const Machine machine("dgx-h100");
+  const PriceReport report = price_call(machine.cluster, machine.calibration, call_of(1, 8, 28, 4));
+  EXPECT_TRUE(report.uneven_heads);
+  ASSERT_FALSE(report.notes.empty());
+  EXPECT_NE(report.notes.front().find("uneven"), std::string::npos);
+  AttentionCall forward = call_of(1, 8);
+  forward.backward = false;
+  EXPECT_EQ(price_call(machine.cluster, machine.calibration, forward).passes.size(), 1U);
+}
+
+TEST(PriceReport, APricerForgetsNothingItShould) {
+  // One pricer over many candidates gives what a fresh one gives for each.
+  const Machine machine("dgx-h100");
+  LinkPricer links(machine.cluster, machine.calibration);
+  const AttentionShape shape{1, 65536, 65536, 12, 4, 128, 64, DType::bf16};
+  const Documents documents = Documents::single(65536, 65536);
+  AttentionPricer shared(links, shape, documents, {});
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
+    for (const int ulysses : {1, 2, 4, 8, 3})
+      for (const int chunks : {1, 2})
+        for (const DkvReturn back : {DkvReturn::circulate, DkvReturn::direct})
+          for (const LayoutKind layout : {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped})
+            for (const bool prune : {false, true}) {
+              AttentionPlan plan;
+              plan.shape = shape;
+              plan.band = {0, unbounded};
+              const int ring = 8 / ulysses;
+              plan.mesh = {1, ring, ulysses};
+              plan.method = method;
+              if (method == Method::double_ring && ring % 2 == 0) plan.mesh = {2, ring / 2, ulysses};
+              plan.head_chunks = chunks * ulysses <= 12 ? chunks : 1;
+              plan.dkv_return = back;
+              plan.layout = layout;
+              plan.prune = prune;
+              AttentionPricer fresh(links, shape, documents, {});
+              const AttentionPrice a = shared.price(plan, {}), b = fresh.price(plan, {});
+              ASSERT_EQ(a.forward.seconds, b.forward.seconds);
+              ASSERT_EQ(a.backward.seconds, b.backward.seconds);
+              ASSERT_EQ(a.backward.wire_bytes, b.backward.wire_bytes);
+            }
+}
+
+}  // namespace
+}  // namespace usp
