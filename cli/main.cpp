@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "verb.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/version.hpp"
+
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
-
-#include "usp/base/error.hpp"
-#include "usp/base/version.hpp"
-#include "verb.hpp"
 
 namespace usp::cli {
 namespace {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <CLI/CLI.hpp>
+
 #include <functional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 namespace usp::cli {
 
-/// What the command line chose: each verb sets `action` from its callback; main runs it and maps errors to exit codes.
+/// What the command line chose: each verb sets `action` from its callback; main runs it and maps errors to
+/// exit codes.
 struct Invocation {
-  bool json = false;               ///< print one JSON document on stdout instead of text
-  bool quiet = false;              ///< no notes on stderr
+  bool json = false;   ///< print one JSON document on stdout instead of text
+  bool quiet = false;  ///< no notes on stderr
   std::function<void()> action;
 };
 

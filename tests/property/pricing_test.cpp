@@ -2,12 +2,13 @@
 // The two forms of a schedule carry the same bytes, exactly, and cost the same time, to rounding.
 #include "usp/planner/pricing.hpp"
 
-#include <numeric>
+#include "schedule_cases.hpp"
+
+#include "usp/topology/synthetic.hpp"
 
 #include <gtest/gtest.h>
 
-#include "schedule_cases.hpp"
-#include "usp/topology/synthetic.hpp"
+#include <numeric>
 
 namespace usp::test {
 namespace {
@@ -18,7 +19,8 @@ struct Machine {
 };
 
 const Machine& machine() {
-  static const Machine m{read_synthetic("node:256 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail", "test"), load_calibration("h100_sxm")};
+  static const Machine m{read_synthetic("node:256 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail", "test"),
+                         load_calibration("h100_sxm")};
   return m;
 }
 
@@ -44,7 +46,8 @@ void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links)
     const PassPrice& compact = pass == Pass::forward ? price.forward : price.backward;
     const PassPrice explicit_price = pricer.price_explicit(c.plan, placement, ranks);
     ASSERT_NEAR(compact.seconds, explicit_price.seconds, 1e-9 * explicit_price.seconds) << describe(c);
-    ASSERT_NEAR(compact.wire_bytes, explicit_price.wire_bytes, 1e-9 * explicit_price.wire_bytes) << describe(c);
+    ASSERT_NEAR(compact.wire_bytes, explicit_price.wire_bytes, 1e-9 * explicit_price.wire_bytes)
+        << describe(c);
     ASSERT_GT(compact.seconds, 0);
   }
 }
@@ -99,7 +102,8 @@ TEST(Pricing, MoreBandwidthNeverCosts) {
     const ScheduleCase c = g.draw();
     double before = 0;
     for (const char* nic : {"100G", "200G", "400G", "800G"}) {
-      const Cluster cluster = read_synthetic("node:8 gpu:1(h100-sxm) nic:1(" + std::string(nic) + ") fabric:rail", "test");
+      const Cluster cluster =
+          read_synthetic("node:8 gpu:1(h100-sxm) nic:1(" + std::string(nic) + ") fabric:rail", "test");
       LinkPricer links(cluster, machine().calibration);
       AttentionPricer pricer(links, c.plan.shape, c.documents, {});
       const double seconds = pricer.price(c.plan, {}).seconds();

@@ -78,7 +78,7 @@ TEST(KernelSurface, TimeNeverFallsWithMoreWork) {
     for (int i = 0; i < 2000; ++i) {
       const int head_dim = static_cast<int>(real(16, 300));
       KernelShape s{real(1, 256), real(1, 64),  head_dim, head_dim, real(1, 1e6), 1,
-                       real(2, 1e6), Mask::causal, 2};
+                    real(2, 1e6), Mask::causal, 2};
       s.mask = static_cast<Mask>(i % 3);
       s.mean_keys = s.mask == Mask::full ? s.key_rows : real(1, s.key_rows);
       KernelShape more = s;

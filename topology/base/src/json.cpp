@@ -31,11 +31,13 @@ class DuplicateKeys {
 Json parse_json(const std::string& text, const std::string& file) {
   DuplicateKeys keys;
   auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > max_depth) throw InvalidInput({file, 0, ""}, "nesting deeper than 64 levels; flatten the file");
+    if (depth > max_depth)
+      throw InvalidInput({file, 0, ""}, "nesting deeper than 64 levels; flatten the file");
     if (event == Json::parse_event_t::object_start) keys.open();
     if (event == Json::parse_event_t::object_end) keys.close();
     if (event == Json::parse_event_t::key && keys.seen(parsed.get<std::string>()))
-      throw InvalidInput({file, 0, parsed.get<std::string>()}, "the key stands twice in one object; keep one");
+      throw InvalidInput({file, 0, parsed.get<std::string>()},
+                         "the key stands twice in one object; keep one");
     return true;
   };
   try {
@@ -49,7 +51,8 @@ Json parse_json(const std::string& text, const std::string& file) {
 
 ObjectReader::ObjectReader(const Json& value, std::string file, std::string pointer)
     : value_(&value), file_(std::move(file)), pointer_(std::move(pointer)) {
-  if (!value.is_object()) throw InvalidInput({file_, 0, pointer_.empty() ? "/" : pointer_}, "an object is needed here");
+  if (!value.is_object())
+    throw InvalidInput({file_, 0, pointer_.empty() ? "/" : pointer_}, "an object is needed here");
 }
 
 bool ObjectReader::has(const char* key) const {
@@ -69,7 +72,9 @@ const Json& ObjectReader::need(const char* key) {
   return *value;
 }
 
-std::string ObjectReader::string(const char* key) { return json_string(need(key), file_, pointer_ + "/" + key); }
+std::string ObjectReader::string(const char* key) {
+  return json_string(need(key), file_, pointer_ + "/" + key);
+}
 
 std::int64_t ObjectReader::integer(const char* key, std::int64_t least, std::int64_t most) {
   return json_integer(need(key), file_, pointer_ + "/" + key, least, most);
@@ -90,7 +95,8 @@ std::optional<std::string> ObjectReader::maybe_string(const char* key) {
   return string(key);
 }
 
-std::optional<std::int64_t> ObjectReader::maybe_integer(const char* key, std::int64_t least, std::int64_t most) {
+std::optional<std::int64_t> ObjectReader::maybe_integer(const char* key, std::int64_t least,
+                                                        std::int64_t most) {
   if (find(key) == nullptr) return std::nullopt;
   return integer(key, least, most);
 }
@@ -110,10 +116,13 @@ void ObjectReader::array(const char* key, const std::function<void(const Json&, 
   const Json* value = optional ? find(key) : &need(key);
   if (value == nullptr) return;
   if (!value->is_array()) fail(key, "an array is needed here");
-  for (std::size_t i = 0; i < value->size(); ++i) each((*value)[i], pointer_ + "/" + key + "/" + std::to_string(i));
+  for (std::size_t i = 0; i < value->size(); ++i)
+    each((*value)[i], pointer_ + "/" + key + "/" + std::to_string(i));
 }
 
-ObjectReader ObjectReader::object(const char* key) { return {need(key), file_, pointer_ + "/" + key}; }
+ObjectReader ObjectReader::object(const char* key) {
+  return {need(key), file_, pointer_ + "/" + key};
+}
 
 std::optional<ObjectReader> ObjectReader::maybe_object(const char* key) {
   if (find(key) == nullptr) return std::nullopt;
@@ -122,16 +131,19 @@ std::optional<ObjectReader> ObjectReader::maybe_object(const char* key) {
 
 void ObjectReader::finish() const {
   for (const auto& item : value_->items())
-    if (known_.count(item.key()) == 0) fail(item.key().c_str(), "the key is not known here; check its spelling");
+    if (known_.count(item.key()) == 0)
+      fail(item.key().c_str(), "the key is not known here; check its spelling");
 }
 
 void ObjectReader::fail(const char* key, const std::string& problem) const {
   throw InvalidInput({file_, 0, pointer_ + "/" + key}, problem);
 }
 
-std::int64_t json_integer(const Json& value, const std::string& file, const std::string& pointer, std::int64_t least,
-                          std::int64_t most) {
-  const auto refuse = [&](const std::string& why) -> std::int64_t { throw InvalidInput({file, 0, pointer}, why); };
+std::int64_t json_integer(const Json& value, const std::string& file, const std::string& pointer,
+                          std::int64_t least, std::int64_t most) {
+  const auto refuse = [&](const std::string& why) -> std::int64_t {
+    throw InvalidInput({file, 0, pointer}, why);
+  };
   if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     return refuse("the integer is too large");
   std::int64_t result = 0;
@@ -144,11 +156,13 @@ std::int64_t json_integer(const Json& value, const std::string& file, const std:
     return refuse("an integer is needed here");
   }
   if (result < least || result > most)
-    return refuse(std::to_string(result) + " lies outside " + std::to_string(least) + ".." + std::to_string(most));
+    return refuse(std::to_string(result) + " lies outside " + std::to_string(least) + ".." +
+                  std::to_string(most));
   return result;
 }
 
-double json_number(const Json& value, const std::string& file, const std::string& pointer, double least, double most) {
+double json_number(const Json& value, const std::string& file, const std::string& pointer, double least,
+                   double most) {
   if (!value.is_number()) throw InvalidInput({file, 0, pointer}, "a number is needed here");
   const double result = value.get<double>();
   if (!(result >= least && result <= most))

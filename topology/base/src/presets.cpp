@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/presets.hpp"
 
-#include <filesystem>
-
 #include "usp/base/embedded.hpp"
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+
+#include <filesystem>
 
 namespace usp {
 

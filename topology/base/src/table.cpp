@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/table.hpp"
 
-#include <algorithm>
-
 #include "usp/base/error.hpp"
+
+#include <algorithm>
 
 namespace usp {
 namespace {
@@ -16,14 +16,18 @@ std::size_t width(const std::string& text) {
 
 }  // namespace
 
-void TextTable::column(std::string header, Align align) { columns_.push_back({std::move(header), align}); }
+void TextTable::column(std::string header, Align align) {
+  columns_.push_back({std::move(header), align});
+}
 
 void TextTable::row(std::vector<std::string> cells) {
   expects(cells.size() == columns_.size(), "a table row has another number of cells than columns");
   rows_.push_back(std::move(cells));
 }
 
-void TextTable::rule() { rows_.emplace_back(); }
+void TextTable::rule() {
+  rows_.emplace_back();
+}
 
 std::string TextTable::str(int indent) const {
   std::vector<std::size_t> widths;
@@ -48,7 +52,8 @@ std::string TextTable::str(int indent) const {
   for (std::size_t w : widths) total += w + 2;
   for (const auto& cells : rows_) {
     if (cells.empty()) {
-      text += std::string(static_cast<std::size_t>(indent), ' ') + std::string(total > 2 ? total - 2 : 0, '-') + "\n";
+      text += std::string(static_cast<std::size_t>(indent), ' ') +
+              std::string(total > 2 ? total - 2 : 0, '-') + "\n";
       continue;
     }
     line([&](std::size_t c) -> const std::string& { return cells[c]; });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/text.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -9,8 +11,6 @@
 #include <iostream>
 #include <iterator>
 #include <sstream>
-
-#include "usp/base/error.hpp"
 
 namespace usp {
 namespace {
@@ -22,7 +22,8 @@ std::string read_stream(std::istream& in, const std::string& path) {
   char buffer[1 << 16];
   while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
     text.append(buffer, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > max_file_bytes) throw InvalidInput({path, 0, ""}, "larger than 64 MiB; this is not such a file");
+    if (text.size() > max_file_bytes)
+      throw InvalidInput({path, 0, ""}, "larger than 64 MiB; this is not such a file");
   }
   return text;
 }
@@ -32,7 +33,8 @@ std::string read_stream(std::istream& in, const std::string& path) {
 std::string read_file(const std::string& path) {
   if (path == "-") return read_stream(std::cin, "-");
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw InvalidInput({path, 0, ""}, "is a folder; name a file");
+  if (std::filesystem::is_directory(path, ignored))
+    throw InvalidInput({path, 0, ""}, "is a folder; name a file");
   std::ifstream in(path, std::ios::binary);
   if (!in) throw InvalidInput({path, 0, ""}, "cannot be opened; check the path");
   return read_stream(in, path);

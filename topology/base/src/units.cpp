@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/units.hpp"
 
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <utility>
-
-#include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
 
 namespace usp {
 namespace {
@@ -18,7 +18,8 @@ namespace {
 }
 
 /// Splits "1.5M" into 1.5 and "M".
-std::pair<double, std::string> number_and_unit(std::string_view text, std::string_view flag, const char* wanted) {
+std::pair<double, std::string> number_and_unit(std::string_view text, std::string_view flag,
+                                               const char* wanted) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || !std::isfinite(value)) refuse(flag, text, wanted);
@@ -41,9 +42,12 @@ std::string printed(const char* format, double value, const char* unit) {
 std::int64_t parse_tokens(std::string_view text, std::string_view flag) {
   constexpr const char* wanted = "a token count (4096, 128k or 1M)";
   auto [value, unit] = number_and_unit(text, flag, wanted);
-  if (unit == "k" || unit == "K") value *= 1024;
-  else if (unit == "m" || unit == "M") value *= 1024.0 * 1024;
-  else if (!unit.empty()) refuse(flag, text, wanted);
+  if (unit == "k" || unit == "K")
+    value *= 1024;
+  else if (unit == "m" || unit == "M")
+    value *= 1024.0 * 1024;
+  else if (!unit.empty())
+    refuse(flag, text, wanted);
   const std::int64_t tokens = whole(value, text, flag, wanted);
   if (tokens < 1) refuse(flag, text, wanted);
   return tokens;
@@ -51,9 +55,9 @@ std::int64_t parse_tokens(std::string_view text, std::string_view flag) {
 
 std::int64_t parse_bytes(std::string_view text, std::string_view flag) {
   constexpr const char* wanted = "a size in bytes (80GB, 80GiB, 512MiB)";
-  constexpr std::pair<const char*, double> units[] = {{"", 1},     {"B", 1},          {"KB", 1e3},
-                                                      {"MB", 1e6}, {"GB", 1e9},       {"TB", 1e12},
-                                                      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  constexpr std::pair<const char*, double> units[] = {
+      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   const auto [value, unit] = number_and_unit(text, flag, wanted);
   for (const auto& [name, factor] : units)
     if (unit == name) return whole(std::nearbyint(value * factor), text, flag, wanted);
@@ -62,10 +66,9 @@ std::int64_t parse_bytes(std::string_view text, std::string_view flag) {
 
 double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
   constexpr const char* wanted = "a line rate (400G for gigabits, 50GB/s for gigabytes)";
-  constexpr std::pair<const char*, double> units[] = {{"G", 0.125},     {"Gb", 0.125},  {"Gb/s", 0.125}, {"Gbps", 0.125},
-                                                      {"Gbit", 0.125},  {"Gbit/s", 0.125}, {"T", 125},   {"Tb/s", 125},
-                                                      {"GB/s", 1},      {"GB", 1},      {"TB/s", 1000},
-                                                      {"GiB/s", 1.073741824}};
+  constexpr std::pair<const char*, double> units[] = {
+      {"G", 0.125}, {"Gb", 0.125}, {"Gb/s", 0.125}, {"Gbps", 0.125}, {"Gbit", 0.125}, {"Gbit/s", 0.125},
+      {"T", 125},   {"Tb/s", 125}, {"GB/s", 1},     {"GB", 1},       {"TB/s", 1000},  {"GiB/s", 1.073741824}};
   const auto [value, unit] = number_and_unit(text, flag, wanted);
   if (value <= 0) refuse(flag, text, wanted);
   for (const auto& [name, factor] : units)
@@ -102,7 +105,9 @@ std::string format_fixed(double value, int digits) {
   return buffer.data();
 }
 
-std::string format_percent(double fraction, int digits) { return format_fixed(100 * fraction, digits) + "%"; }
+std::string format_percent(double fraction, int digits) {
+  return format_fixed(100 * fraction, digits) + "%";
+}
 
 std::int64_t parse_integer(std::string_view text, std::string_view flag) {
   std::int64_t value = 0;

@@ -82,7 +82,8 @@ class AttentionPricer {
                                          const std::vector<RankSchedule>& ranks,
                                          std::vector<TickPrice>* ticks = nullptr);
 
-  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not counted.
+  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not
+  /// counted.
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
   /// The schedule of the last priced plan.

@@ -8,8 +8,8 @@
 
 namespace usp {
 
-/// 64-bit FNV-1a over a sequence of values: tells whether two ranks or two files hold the same thing. Not a defence
-/// against an adversary.
+/// 64-bit FNV-1a over a sequence of values: tells whether two ranks or two files hold the same thing. Not a
+/// defence against an adversary.
 class Digest {
  public:
   Digest& bytes(std::string_view data) {

@@ -54,7 +54,8 @@ class InvalidInput : public Error {
   std::string problem_;
 };
 
-/// A value that the input leaves unknown and the operation needs (exit 3): names the key and what supplies it.
+/// A value that the input leaves unknown and the operation needs (exit 3): names the key and what supplies
+/// it.
 class MissingValue : public InvalidInput {
  public:
   /// @param key    what is unknown, e.g. "devices[].peak_tflops"

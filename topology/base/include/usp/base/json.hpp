@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/error.hpp"
+
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -9,10 +13,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <nlohmann/json.hpp>
-
-#include "usp/base/error.hpp"
 
 /// Strict JSON: unknown keys, unknown enum values, duplicate keys, fractions for integers and out-of-range
 /// numbers are errors that name the file and the JSON pointer. Include only from .cpp files.
@@ -33,17 +33,18 @@ class ObjectReader {
   /// @param pointer JSON pointer of `value` inside the file, for messages.
   ObjectReader(const Json& value, std::string file, std::string pointer);
 
-  [[nodiscard]] bool has(const char* key) const;          ///< present and not null
-  [[nodiscard]] const Json* find(const char* key);        ///< marks the key as known; null and absent give nullptr
-  [[nodiscard]] const Json& need(const char* key);        ///< as find; throws MissingValue when absent
-  void ignore(const char* key) { known_.insert(key); }    ///< a key that may be there and does not concern us
+  [[nodiscard]] bool has(const char* key) const;    ///< present and not null
+  [[nodiscard]] const Json* find(const char* key);  ///< marks the key as known; null and absent give nullptr
+  [[nodiscard]] const Json& need(const char* key);  ///< as find; throws MissingValue when absent
+  void ignore(const char* key) { known_.insert(key); }  ///< a key that may be there and does not concern us
 
   [[nodiscard]] std::string string(const char* key);
   [[nodiscard]] std::int64_t integer(const char* key, std::int64_t least, std::int64_t most);
   [[nodiscard]] double number(const char* key, double least, double most);
   [[nodiscard]] bool boolean(const char* key);
   [[nodiscard]] std::optional<std::string> maybe_string(const char* key);
-  [[nodiscard]] std::optional<std::int64_t> maybe_integer(const char* key, std::int64_t least, std::int64_t most);
+  [[nodiscard]] std::optional<std::int64_t> maybe_integer(const char* key, std::int64_t least,
+                                                          std::int64_t most);
   [[nodiscard]] std::optional<double> maybe_number(const char* key, double least, double most);
   [[nodiscard]] std::optional<bool> maybe_boolean(const char* key);
 
@@ -84,10 +85,10 @@ class ObjectReader {
 };
 
 /// Integer, number or string out of one JSON value, with the same strictness.
-[[nodiscard]] std::int64_t json_integer(const Json& value, const std::string& file, const std::string& pointer,
-                                        std::int64_t least, std::int64_t most);
-[[nodiscard]] double json_number(const Json& value, const std::string& file, const std::string& pointer, double least,
-                                 double most);
+[[nodiscard]] std::int64_t json_integer(const Json& value, const std::string& file,
+                                        const std::string& pointer, std::int64_t least, std::int64_t most);
+[[nodiscard]] double json_number(const Json& value, const std::string& file, const std::string& pointer,
+                                 double least, double most);
 [[nodiscard]] std::string json_string(const Json& value, const std::string& file, const std::string& pointer);
 
 /// Null for an empty optional.

@@ -11,7 +11,8 @@ namespace usp {
 /// 64 MiB.
 [[nodiscard]] std::string read_file(const std::string& path);
 
-/// Writes through a temporary name in the same folder, so that a reader never sees half a file; "-" is stdout.
+/// Writes through a temporary name in the same folder, so that a reader never sees half a file; "-" is
+/// stdout.
 void write_file(const std::string& path, std::string_view content);
 
 /// Lines without their ends (\n or \r\n).
@@ -22,7 +23,8 @@ void write_file(const std::string& path, std::string_view content);
 [[nodiscard]] std::string lower(std::string_view text);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
-/// The name among `known` nearest to `name` by edit distance, if near enough to be a typing error; else empty.
+/// The name among `known` nearest to `name` by edit distance, if near enough to be a typing error; else
+/// empty.
 [[nodiscard]] std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace usp

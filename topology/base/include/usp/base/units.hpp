@@ -5,7 +5,8 @@
 #include <string>
 #include <string_view>
 
-/// Units live in names (`_bytes`, `_s`, `_gbps` = 1e9 bytes per second). These parse and print what people write.
+/// Units live in names (`_bytes`, `_s`, `_gbps` = 1e9 bytes per second). These parse and print what people
+/// write.
 namespace usp {
 
 /// "4096", "128k" (131072), "1M" (1048576), "1.5M": binary multiples, as sequence lengths are meant.
@@ -15,12 +16,13 @@ namespace usp {
 /// "80GB" (decimal), "80GiB" (binary), plain bytes. Throws UsageError naming `flag`.
 [[nodiscard]] std::int64_t parse_bytes(std::string_view text, std::string_view flag);
 
-/// Line rates as people write them, returned in GB/s (1e9 bytes per second) in one direction: "400G", "400Gb/s" and
-/// "400Gbit" are bits (50 GB/s); "50GB/s" and "46GiB/s" are bytes. A bare number is refused: 50 could be either.
+/// Line rates as people write them, returned in GB/s (1e9 bytes per second) in one direction: "400G",
+/// "400Gb/s" and "400Gbit" are bits (50 GB/s); "50GB/s" and "46GiB/s" are bytes. A bare number is refused: 50
+/// could be either.
 [[nodiscard]] double parse_line_rate_gb_s(std::string_view text, std::string_view flag);
 
-[[nodiscard]] std::string format_bytes(double bytes);    ///< "1.50 GiB"
-[[nodiscard]] std::string format_seconds(double seconds);  ///< "12.3 ms"
+[[nodiscard]] std::string format_bytes(double bytes);          ///< "1.50 GiB"
+[[nodiscard]] std::string format_seconds(double seconds);      ///< "12.3 ms"
 [[nodiscard]] std::string format_tokens(std::int64_t tokens);  ///< "128K", "1M", "57826"
 [[nodiscard]] std::string format_fixed(double value, int digits);
 [[nodiscard]] std::string format_percent(double fraction, int digits = 1);
