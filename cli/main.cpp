@@ -56,6 +56,8 @@ int main(int argc, char** argv) {
   // In the order --help lists them.
   usp::cli::register_topo(app, invocation);
   usp::cli::register_model(app, invocation);
+  usp::cli::register_price(app, invocation);
+  usp::cli::register_score(app, invocation);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");
