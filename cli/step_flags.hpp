@@ -8,31 +8,58 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace usp::cli {
+
+/// What the user has decided of a layout; what is empty is the planner's to choose.
+struct FixedFlags {
+  std::optional<int> ring, ulysses, data, tensor, head_chunks;
+  std::string method, layout, dkv_return, order;
+
+  /// Throws UsageError naming the flag.
+  [[nodiscard]] Constraints constraints() const;
+};
+void add_fixed_flags(CLI::App& verb, FixedFlags& flags);
+
+/// How schedules are executed and priced.
+struct ExecutionFlags {
+  std::string transport = "copy_engine";
+  bool no_overlap = false;
+  std::string calibration;
+  std::size_t top = 32;
+
+  [[nodiscard]] ExecutionOptions options() const;
+};
+void add_execution_flags(CLI::App& verb, ExecutionFlags& flags);
+
+/// Documents packed into a row, given or drawn.
+struct DocumentFlags {
+  std::string documents, document_lengths;
+  std::uint64_t seed = 0;
+
+  /// Lengths for a row of `seq` tokens; empty: one document.
+  [[nodiscard]] std::vector<std::int64_t> lengths(std::int64_t seq) const;
+};
+void add_document_flags(CLI::App& verb, DocumentFlags& flags, const char* group);
 
 /// The flags that name a whole step, for every verb that plans one. Texts are parsed by load_step.
 struct StepFlags {
   std::string model;
   std::shared_ptr<ClusterFlags> cluster;
-  std::string calibration;
   std::string seq;
   std::string dtype = "bf16";
   std::int64_t batch = 1;
   bool causal = false, full = false;
-  std::string documents, document_lengths;
-  std::uint64_t seed = 0;
+  DocumentFlags documents;
   bool forward_only = false;
   std::string recompute, zero, optimizer = "adamw";
   std::int64_t microbatches = 1;
   int pipeline = 1, expert = 1;
-  std::optional<int> ring, ulysses, data, tensor, head_chunks;
-  std::string method, layout, dkv_return, order;
+  FixedFlags fixed;
   std::optional<double> reserve;
   std::string loss_tile, mlp_tile, memory;
-  std::string transport = "copy_engine";
-  bool no_overlap = false;
-  std::size_t top = 32;
+  ExecutionFlags execution;
 };
 
 /// Adds all of them, the cluster's too.

@@ -62,7 +62,8 @@ std::vector<int> world_devices(const Mesh& mesh, const Placement& placement, int
     for (int replica = 0; replica < placement.data; ++replica)
       for (int p = 0; p < mesh.size(); ++p)
         for (int t = 0; t < placement.tensor; ++t)
-          devices.push_back(stage * stage_ranks + placement.device_of(mesh, replica * placement.tensor + t, p));
+          devices.push_back(stage * stage_ranks +
+                            placement.device_of(mesh, replica * placement.tensor + t, p));
   return devices;
 }
 

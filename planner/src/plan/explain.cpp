@@ -37,9 +37,9 @@ std::string heads_text(Range heads) {
 }
 
 std::string devices_text(const std::vector<int>& devices) {
-  return devices.size() <= 8 ? rank_list(devices)
-                             : number(devices.front()) + " and " +
-                                   number(static_cast<i64>(devices.size()) - 1) + " more";
+  return devices.size() <= 8
+             ? rank_list(devices)
+             : number(devices.front()) + " and " + number(static_cast<i64>(devices.size()) - 1) + " more";
 }
 
 std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
@@ -82,9 +82,9 @@ std::string message_text(const MessageView& m, bool arrival) {
 
 std::string step_text(const StepView& step) {
   if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
-  return step.kind + ": query heads " + heads_text(step.query_heads) + ", kv heads " + heads_text(step.kv_heads) +
-         ", " + number(static_cast<i64>(step.slices)) + (step.slices == 1 ? " slice, " : " slices, ") +
-         number(step.pairs) + " pairs per head";
+  return step.kind + ": query heads " + heads_text(step.query_heads) + ", kv heads " +
+         heads_text(step.kv_heads) + ", " + number(static_cast<i64>(step.slices)) +
+         (step.slices == 1 ? " slice, " : " slices, ") + number(step.pairs) + " pairs per head";
 }
 
 std::string bind_text(const std::vector<BindView>& binds) {
@@ -120,8 +120,9 @@ std::string schedule_text(const ExplainRequest& request, const ExplainView& view
 
 std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   const AttentionShape& s = layer.plan.shape;
-  std::string text = plan.model + " on " + plan.cluster + "\n  ring " + number(plan.mesh.ring()) + " x ulysses " +
-                     number(plan.mesh.ulysses) + ", " + std::string(layout_name(layer.plan.layout));
+  std::string text = plan.model + " on " + plan.cluster + "\n  ring " + number(plan.mesh.ring()) +
+                     " x ulysses " + number(plan.mesh.ulysses) + ", " +
+                     std::string(layout_name(layer.plan.layout));
   if (plan.mesh.ring() > 1) text += ", " + std::string(method_name(layer.plan.method));
   if (plan.placement.tensor > 1) text += ", tensor " + number(plan.placement.tensor);
   if (plan.placement.data > 1) text += ", data " + number(plan.placement.data);
@@ -140,9 +141,14 @@ Json range_json(Range range) {
 }
 
 Json message_json(const MessageView& m) {
-  return {{"move", m.move},   {"tensors", m.what}, {"direction", m.send ? "send" : "receive"},
-          {"apply", m.add ? "add" : "copy"},       {"wire", type_name(m.wire)},
-          {"start", m.start}, {"due", m.due},      {"peers", m.peers},
+  return {{"move", m.move},
+          {"tensors", m.what},
+          {"direction", m.send ? "send" : "receive"},
+          {"apply", m.add ? "add" : "copy"},
+          {"wire", type_name(m.wire)},
+          {"start", m.start},
+          {"due", m.due},
+          {"peers", m.peers},
           {"bytes", m.bytes}};
 }
 
@@ -182,7 +188,8 @@ std::string explain_text(const PlanFile& plan, const ExplainRequest& request) {
   const PlanLayer& layer = plan.layers[request.layer];
   std::string text = headline(plan, layer);
   if (plan.layers.size() > 1) {
-    text += "  one of " + number(static_cast<i64>(plan.layers.size())) + " kinds of attention layer (--layer):";
+    text +=
+        "  one of " + number(static_cast<i64>(plan.layers.size())) + " kinds of attention layer (--layer):";
     for (std::size_t i = 0; i < plan.layers.size(); ++i)
       text += (i == 0 ? " " : ", ") + number(static_cast<i64>(i)) + " " + plan.layers[i].kind;
     text += "\n";

@@ -11,8 +11,8 @@ namespace usp {
 namespace {
 
 constexpr const char* tensor_words[] = {"q", "k", "v", "o", "lse", "d_o", "delta", "dq", "dk", "dv"};
-constexpr const char* place_words[] = {"home",   "row",  "ring0", "ring1",     "outer0",     "outer1",
-                                       "all", "acc0", "acc1",  "acc_outer0", "acc_outer1", "stage"};
+constexpr const char* place_words[] = {"home", "row",  "ring0", "ring1",      "outer0",     "outer1",
+                                       "all",  "acc0", "acc1",  "acc_outer0", "acc_outer1", "stage"};
 constexpr const char* move_words[] = {"entry", "exit", "route", "d_exit", "d_entry", "d_route", "d_home"};
 constexpr const char* fill_words[] = {"", "zero", "minus infinity", "sink"};
 
@@ -37,9 +37,9 @@ class Viewer {
       TickView& view = list[t];
       for (const Buffer& buffer : s_.buffers)
         if (buffer.first == static_cast<int>(t)) view.binds.push_back(bind(buffer));
-      for (int i = 0; i < tick.posts.count; ++i)
-        add(s_.transfers[at(tick.posts.begin + i)], view.posts);
-      for (int i = 0; i < tick.steps.count; ++i) view.steps.push_back(step(s_.steps[at(tick.steps.begin + i)]));
+      for (int i = 0; i < tick.posts.count; ++i) add(s_.transfers[at(tick.posts.begin + i)], view.posts);
+      for (int i = 0; i < tick.steps.count; ++i)
+        view.steps.push_back(step(s_.steps[at(tick.steps.begin + i)]));
       for (int i = 0; i < tick.arrivals.count; ++i)
         add(s_.transfers[at(s_.arrivals[at(tick.arrivals.begin + i)])], view.arrivals);
     }
@@ -50,10 +50,14 @@ class Viewer {
   static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
   [[nodiscard]] BindView bind(const Buffer& b) const {
-    return {name_of(b.name), fill_words[index(b.fill)],
-            b.rows,          b.heads.size(),
-            b.width,         bytes_of(b, batch_),
-            b.first,         b.last,
+    return {name_of(b.name),
+            fill_words[index(b.fill)],
+            b.rows,
+            b.heads.size(),
+            b.width,
+            bytes_of(b, batch_),
+            b.first,
+            b.last,
             b.internal(static_cast<int>(s_.ticks.size()))};
   }
 
@@ -127,7 +131,8 @@ std::vector<RankView> rank_views(const PlanFile& plan, const Geometry& geometry)
 std::string method_words(const PlanFile& plan, const AttentionPlan& a) {
   const int ring = plan.mesh.ring();
   if (ring == 1)
-    return "one ring row: the Ulysses exchange gives each rank some heads of the whole sequence; nothing else "
+    return "one ring row: the Ulysses exchange gives each rank some heads of the whole sequence; nothing "
+           "else "
            "moves";
   switch (a.method) {
     case Method::ring:
@@ -140,8 +145,9 @@ std::string method_words(const PlanFile& plan, const AttentionPlan& a) {
       return "all_gather_kv: all other rows' keys arrive while the rank attends to its own, then run as one "
              "large block; fewest rounds, most memory";
     case Method::double_ring:
-      return "double_ring " + std::to_string(plan.mesh.ring_outer) + "x" + std::to_string(plan.mesh.ring_inner) +
-             ": blocks travel an inner ring of " + std::to_string(plan.mesh.ring_inner) +
+      return "double_ring " + std::to_string(plan.mesh.ring_outer) + "x" +
+             std::to_string(plan.mesh.ring_inner) + ": blocks travel an inner ring of " +
+             std::to_string(plan.mesh.ring_inner) +
              "; the next outer block starts one inner lap early and has that lap to cross the slow links";
   }
   throw InternalError("a method without words");
@@ -173,10 +179,12 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
                         std::to_string(shape.kv_heads) + " heads over " + std::to_string(u) + " ranks, " +
                         std::to_string(geometry.heads().query_of(0).size()) + " query heads each";
     if (!geometry.heads().even())
-      heads += " at most (uneven: the last has " + std::to_string(geometry.heads().query_of(u - 1).size()) + ")";
+      heads +=
+          " at most (uneven: the last has " + std::to_string(geometry.heads().query_of(u - 1).size()) + ")";
     if (geometry.heads().shared_kv())
-      heads += "; a KV head is sent to each rank that attends it, never repeated before the exchange, and its "
-               "gradient is summed over them in a fixed order";
+      heads +=
+          "; a KV head is sent to each rank that attends it, never repeated before the exchange, and its "
+          "gradient is summed over them in a fixed order";
     lines.push_back(heads);
   }
   if (a.head_chunks > 1)
@@ -184,9 +192,10 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
                     " head chunks: the exchange of one chunk hides behind the attention of another");
   if (a.prune) lines.emplace_back("pruned: only keys that some query of the receiver can see are sent");
   if (plan.training && plan.mesh.ring() > 1 && a.method != Method::all_gather_kv)
-    lines.push_back(a.dkv_return == DkvReturn::direct
-                        ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
-                        : "dK and dV ride on with their block, one hop behind it, and then go home");
+    lines.push_back(
+        a.dkv_return == DkvReturn::direct
+            ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
+            : "dK and dV ride on with their block, one hop behind it, and then go home");
   return lines;
 }
 
@@ -194,7 +203,8 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
 
 ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
   if (request.layer >= plan.layers.size())
-    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) + " kinds of attention layer, 0 to " +
+    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) +
+                     " kinds of attention layer, 0 to " +
                      std::to_string(static_cast<i64>(plan.layers.size()) - 1));
   if (request.rank && (*request.rank < 0 || *request.rank >= plan.mesh.size()))
     throw UsageError("--rank: ranks of a group are 0 to " + std::to_string(plan.mesh.size() - 1));
@@ -208,8 +218,8 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
       throw UsageError("--documents: the lengths sum to " + std::to_string(sum) + ", the plan is for " +
                        std::to_string(plan.capacity_tokens) + " tokens");
     if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
-      throw UsageError("--documents: " + std::to_string(lengths.size()) + " documents exceed the plan's capacity of " +
-                       std::to_string(plan.capacity_documents));
+      throw UsageError("--documents: " + std::to_string(lengths.size()) +
+                       " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
   }
   const Geometry geometry(layer.plan, layer_documents(layer, lengths));
   ExplainView view;

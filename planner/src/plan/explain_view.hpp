@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/explain.hpp"
 #include "usp/planner/expand.hpp"
+#include "usp/planner/explain.hpp"
 
 #include <string>
 #include <vector>
@@ -14,9 +14,9 @@ namespace usp {
 struct RankView {
   int rank = 0, ring = 0, ulysses = 0;
   i64 tokens = 0;
-  std::vector<Run> runs;      ///< of its own query tokens, ascending
+  std::vector<Run> runs;        ///< of its own query tokens, ascending
   Range query_heads, kv_heads;  ///< that it attends
-  std::vector<int> devices;   ///< one per group of the first pipeline stage
+  std::vector<int> devices;     ///< one per group of the first pipeline stage
 };
 
 /// Messages of one move with the same fate, over all peers.
@@ -35,7 +35,7 @@ struct StepView {
   std::string kind;  ///< "attend", "delta", "attend_grad"
   Range query_heads, kv_heads;
   std::size_t slices = 0;
-  i64 pairs = 0;  ///< visible (query, key) pairs per head
+  i64 pairs = 0;               ///< visible (query, key) pairs per head
   i64 q_rows = 0, k_rows = 0;  ///< summed over the slices
 };
 

@@ -154,7 +154,8 @@ class AttentionSearch {
   [[nodiscard]] std::vector<std::string> remedies() const {
     std::vector<std::string> even, meshes;
     for (const int u : divisors_of(legality_.world / std::max(1, data_ * tensor_)))
-      if (why_not(legality_, tensor_, data_, {1, static_cast<int>(legality_.world) / (data_ * tensor_ * u), u})
+      if (why_not(legality_, tensor_, data_,
+                  {1, static_cast<int>(legality_.world) / (data_ * tensor_ * u), u})
               .empty())
         meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
                          " --ulysses " + std::to_string(u) +
@@ -183,8 +184,10 @@ class AttentionSearch {
 
 double AttentionCandidate::band() const {
   const double sum = seconds();
-  return sum > 0 ? (price.forward.seconds * price.forward.band + price.backward.seconds * price.backward.band) / sum
-                 : 0;
+  return sum > 0
+             ? (price.forward.seconds * price.forward.band + price.backward.seconds * price.backward.band) /
+                   sum
+             : 0;
 }
 
 AttentionResult plan_attention(const AttentionRequest& request) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/plan_file.hpp"
+
 #include "usp/base/digest.hpp"
 #include "usp/base/json.hpp"
-#include "usp/planner/plan_file.hpp"
 
 #include <limits>
 
@@ -26,9 +27,8 @@ const EnumNames<LayoutKind>& layout_words() {
   return words;
 }
 const EnumNames<DkvReturn>& return_words() {
-  static const EnumNames<DkvReturn> words = {{"circulate", DkvReturn::circulate},
-                                             {"direct", DkvReturn::direct},
-                                             {"cycle", DkvReturn::cycle}};
+  static const EnumNames<DkvReturn> words = {
+      {"circulate", DkvReturn::circulate}, {"direct", DkvReturn::direct}, {"cycle", DkvReturn::cycle}};
   return words;
 }
 const EnumNames<AxisOrder>& order_words() {
@@ -87,14 +87,10 @@ Json layer_json(const PlanLayer& layer, bool training) {
   const AttentionShape& shape = plan.shape;
   Json json = {{"kind", layer.kind}, {"layers", layer.layers}};
   json["chunk_tokens"] = layer.chunk_tokens > 0 ? Json(layer.chunk_tokens) : Json(nullptr);
-  json["shape"] = {{"batch", shape.batch},
-                   {"q_tokens", shape.q_tokens},
-                   {"kv_tokens", shape.kv_tokens},
-                   {"query_heads", shape.query_heads},
-                   {"kv_heads", shape.kv_heads},
-                   {"head_dim_qk", shape.head_dim_qk},
-                   {"head_dim_v", shape.head_dim_v},
-                   {"dtype", enum_name(shape.dtype, dtype_words())}};
+  json["shape"] = {{"batch", shape.batch},           {"q_tokens", shape.q_tokens},
+                   {"kv_tokens", shape.kv_tokens},   {"query_heads", shape.query_heads},
+                   {"kv_heads", shape.kv_heads},     {"head_dim_qk", shape.head_dim_qk},
+                   {"head_dim_v", shape.head_dim_v}, {"dtype", enum_name(shape.dtype, dtype_words())}};
   json["method"] = enum_name(plan.method, method_words());
   json["layout"] = enum_name(plan.layout, layout_words());
   json["band"] = {{"diff_min", limit_json(plan.band.diff_min)}, {"diff_max", limit_json(plan.band.diff_max)}};
@@ -112,8 +108,10 @@ Json layer_json(const PlanLayer& layer, bool training) {
 
 /// Everything but the digest, keys in a fixed order.
 Json body(const PlanFile& plan) {
-  Json json = {{"format", "usp.plan"},     {"version", 1},
-               {"model", plan.model},      {"cluster", plan.cluster},
+  Json json = {{"format", "usp.plan"},
+               {"version", 1},
+               {"model", plan.model},
+               {"cluster", plan.cluster},
                {"training", plan.training}};
   json["mesh"] = {{"ring", plan.mesh.ring()},
                   {"ring_outer", plan.mesh.ring_outer},
@@ -348,8 +346,9 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   const std::string stated = reader.string("digest");
   reader.finish();
   if (const std::string found = plan_digest(plan); found != stated)
-    throw InvalidInput({file, 0, "/digest"}, "the plan was changed after it was written: its digest is " + found +
-                                                 ", the file states " + stated + "; write it anew with usp plan -o");
+    throw InvalidInput({file, 0, "/digest"}, "the plan was changed after it was written: its digest is " +
+                                                 found + ", the file states " + stated +
+                                                 "; write it anew with usp plan -o");
   return plan;
 }
 

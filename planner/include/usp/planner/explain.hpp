@@ -11,9 +11,9 @@ namespace usp {
 
 /// What to explain of a plan.
 struct ExplainRequest {
-  std::optional<int> rank;         ///< of one sequence-parallel group; empty: no schedule, tokens only
+  std::optional<int> rank;  ///< of one sequence-parallel group; empty: no schedule, tokens only
   Pass pass = Pass::forward;
-  std::size_t layer = 0;           ///< index into PlanFile::layers
+  std::size_t layer = 0;                      ///< index into PlanFile::layers
   std::optional<std::vector<i64>> documents;  ///< of another batch; empty: those of the plan
 };
 

@@ -37,7 +37,7 @@ enum class WorkspaceBasis {
 };
 
 struct PlanFile {
-  std::string model;    ///< names, for people
+  std::string model;  ///< names, for people
   std::string cluster;
   bool training = true;
   Mesh mesh;
