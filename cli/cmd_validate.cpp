@@ -171,7 +171,7 @@ void validate_file(const std::string& name, const std::string& as, const Invocat
                      .dump(1, ' ', false, Json::error_handler_t::replace)
               << "\n";
   else
-    std::cout << "ok: " << name << " is valid " << kind.title << ": " << summary << "\n";
+    std::cout << "ok: " << name << " (" << kind.title << "): " << summary << "\n";
 }
 
 }  // namespace

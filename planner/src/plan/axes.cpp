@@ -29,6 +29,7 @@ std::string words(const Cluster& cluster, const AxisView& axis) {
   if (axis.crosses) return "spans " + hosts + ": crosses the NICs";
   const bool xgmi = std::any_of(cluster.links.begin(), cluster.links.end(),
                                 [](const Link& link) { return link.kind == LinkKind::xgmi; });
+  if (!axis.one_domain && cluster.links.empty()) return "inside one host";
   const std::string link = axis.one_domain ? (xgmi ? "xGMI" : "NVLink") : "PCIe";
   if (axis.hosts > 1) return link + " across " + hosts + " of one domain; nothing crosses the NICs";
   return link + " inside one host" + (cluster.nodes.size() > 1 ? "; nothing crosses the NICs" : "");

@@ -6,6 +6,8 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
+#include <algorithm>
+
 namespace usp {
 namespace {
 
@@ -73,7 +75,6 @@ std::string peers_text(const MessageView& m) {
 
 std::string message_text(const MessageView& m, bool arrival) {
   const std::string tensors = m.what + " (" + m.move + ")";
-  if (m.bytes == 0) return (arrival ? "own part arrives: " : "own part moves: ") + tensors;
   const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(type_name(m.wire));
   if (arrival) return (m.add ? "add  " : "land ") + tensors + " from " + peers_text(m) + ", " + size;
   return (m.send ? "send " : "recv ") + tensors + (m.send ? " to " : " from ") + peers_text(m) + ", " + size +
@@ -92,7 +93,7 @@ std::string bind_text(const std::vector<BindView>& binds) {
   std::vector<std::string> names;
   for (const BindView& bind : binds) {
     bytes += bind.bytes;
-    names.push_back(bind.name);
+    if (std::find(names.begin(), names.end(), bind.name) == names.end()) names.push_back(bind.name);
   }
   return "bind " + join(names, ", ") + " (" + format_bytes(static_cast<double>(bytes)) + ")";
 }
@@ -110,7 +111,7 @@ std::string schedule_text(const ExplainRequest& request, const ExplainView& view
     const auto line = [&](const std::string& what) { text += "    " + what + "\n"; };
     if (!tick.binds.empty()) line(bind_text(tick.binds));
     for (const MessageView& m : tick.posts)
-      if (m.send || m.bytes > 0) line(message_text(m, false));
+      if (m.bytes > 0) line(message_text(m, false));
     for (const StepView& step : tick.steps) line(step_text(step));
     for (const MessageView& m : tick.arrivals)
       if (m.bytes > 0) line(message_text(m, true));

@@ -77,7 +77,7 @@ class Viewer {
              v.due == view.due;
     });
     MessageView& entry = same != out.end() ? *same : out.emplace_back(std::move(view));
-    entry.peers.push_back(transfer.peer);
+    if (transfer.bytes > 0) entry.peers.push_back(transfer.peer);  // the own part never flies
     entry.bytes += transfer.bytes;
   }
 

@@ -7,6 +7,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace usp {
 namespace {
@@ -146,13 +147,15 @@ class AttentionSearch {
   [[nodiscard]] std::string nothing() const {
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = "no mesh of " + std::to_string(legality_.world) + " ranks is legal for this call";
-    for (std::size_t i = 0; i < result_.rejected.size() && i < 3; ++i)
-      text += (i == 0 ? ": " : "; ") + result_.rejected[i].reason;
+    std::set<std::string> seen;
+    for (const Rejection& r : result_.rejected)
+      if (seen.size() < 3 && seen.insert(r.reason).second)
+        text += (seen.size() == 1 ? ": " : "; ") + r.reason;
     return text;
   }
 
   [[nodiscard]] std::vector<std::string> remedies() const {
-    std::vector<std::string> even, meshes;
+    std::vector<std::string> meshes;
     for (const int u : divisors_of(legality_.world / std::max(1, data_ * tensor_)))
       if (why_not(legality_, tensor_, data_,
                   {1, static_cast<int>(legality_.world) / (data_ * tensor_ * u), u})
