@@ -5,6 +5,9 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/plan_print.hpp"
 
+#include <algorithm>
+#include <vector>
+
 namespace usp {
 namespace {
 
@@ -36,17 +39,47 @@ std::string pass_text(const char* name, const PassPrice& pass, bool calibrated) 
          " exchange that shows; " + format_bytes(pass.wire_bytes) + " sent by a rank";
 }
 
+/// Variants of one mesh often cost the same: a reader wants the meshes side by side.
+std::vector<const AttentionCandidate*> best_of_meshes(const AttentionResult& result) {
+  std::vector<const AttentionCandidate*> list;
+  for (const AttentionCandidate& c : result.candidates) {
+    const Mesh& mesh = c.plan.mesh;
+    const bool seen = std::any_of(list.begin(), list.end(), [&](const AttentionCandidate* other) {
+      return other->plan.mesh.ring() == mesh.ring() && other->plan.mesh.ulysses == mesh.ulysses;
+    });
+    if (!seen && list.size() < most_rows) list.push_back(&c);
+  }
+  return list;
+}
+
+/// How many other ways on the same mesh cost as much, to a tenth of a percent.
+std::string equals_text(const AttentionResult& result) {
+  const AttentionCandidate& best = result.best();
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t i = 1; i < result.candidates.size(); ++i) {
+    const AttentionCandidate& c = result.candidates[i];
+    const bool same_mesh =
+        c.plan.mesh.ring() == best.plan.mesh.ring() && c.plan.mesh.ulysses == best.plan.mesh.ulysses;
+    if (!same_mesh || c.seconds() > best.seconds() * 1.001) continue;
+    if (count++ == 0) text = describe(c);
+  }
+  if (count == 0) return "";
+  return "as fast within 0.1%: " + text + (count > 1 ? ", and " + std::to_string(count - 1) + " more" : "") +
+         "\n";
+}
+
 std::string candidates_text(const AttentionRequest& request, const AttentionResult& result) {
   const bool calibrated = result.calibration.calibrated;
   TextTable table;
-  table.column("candidate");
+  table.column("best of each mesh");
   table.column(time_header("time", calibrated), Align::right);
   table.column("slower", Align::right);
   table.column("forward", Align::right);
   if (request.training) table.column("backward", Align::right);
   table.column("buffers", Align::right);
-  for (std::size_t i = 0; i < result.candidates.size() && i < most_rows; ++i) {
-    const AttentionCandidate& c = result.candidates[i];
+  for (const AttentionCandidate* of_mesh : best_of_meshes(result)) {
+    const AttentionCandidate& c = *of_mesh;
     std::vector<std::string> row = {describe(c), format_seconds(c.seconds()),
                                     "+" + format_percent(c.seconds() / result.best().seconds() - 1),
                                     format_seconds(c.price.forward.seconds)};
@@ -54,7 +87,7 @@ std::string candidates_text(const AttentionRequest& request, const AttentionResu
     row.push_back(format_bytes(c.live_bytes));
     table.row(row);
   }
-  return "\n" + table.str();
+  return "\n" + table.str() + equals_text(result);
 }
 
 std::string other_passes(const AttentionRequest& request, const AttentionResult& result) {
@@ -92,7 +125,8 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   if (result.margin > 0)
     text += std::string("\n") + (result.tie ? "a tie: " : "") + "the next mesh is " +
             format_percent(result.margin) + " slower" +
-            (result.tie ? ", less than the error of either" : "") + "\n";
+            (result.tie ? ", less than the error of what differs" : "") + "\n";
+  text += list_text("to settle it, measure", result.settle);
   text += rejected_text(result.rejected) + groups_text(axes);
   return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
          " schedules priced\n";

@@ -7,6 +7,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace usp {
@@ -25,6 +26,32 @@ Model one_layer(const AttentionShape& shape) {
   model.layers = 1;
   model.kinds = {kind};
   return model;
+}
+
+bool same_degrees(const AttentionCandidate& a, const AttentionCandidate& b) {
+  return a.plan.mesh.ring() == b.plan.mesh.ring() && a.plan.mesh.ulysses == b.plan.mesh.ulysses;
+}
+
+/// Errors that both share cancel: only what differs can turn the order.
+double doubt(const PassPrice& a, const PassPrice& b) {
+  return std::max(a.band, b.band) *
+         (std::abs(a.compute_s - b.compute_s) + std::abs(a.exposed_s - b.exposed_s));
+}
+
+/// nccl-tests runs at the sizes of this candidate.
+std::vector<std::string> measurements(const AttentionCandidate& c) {
+  const Mesh& mesh = c.plan.mesh;
+  const auto sizes = [&](double bytes) {
+    return " -b 1M -e " + std::to_string(std::max<i64>(1, static_cast<i64>(bytes) >> 20)) + "M -f 2 -g ";
+  };
+  const double bytes = c.price.forward.wire_bytes;
+  std::vector<std::string> runs;
+  if (mesh.ulysses > 1)
+    runs.push_back("alltoall_perf" + sizes(bytes) + std::to_string(mesh.ulysses) +
+                   " on the devices of one ulysses group, then --curves");
+  if (mesh.ring() > 1)
+    runs.push_back("sendrecv_perf" + sizes(bytes / mesh.ring()) + "2 between ring neighbours, then --curves");
+  return runs;
 }
 
 class AttentionSearch {
@@ -123,19 +150,39 @@ class AttentionSearch {
     result_.best_forward = *std::min_element(list.begin(), list.end(), by(forward));
     result_.best_backward =
         request_.training ? *std::min_element(list.begin(), list.end(), by(backward)) : result_.best_forward;
-    const AttentionCandidate& best = list.front();
-    const auto next = std::find_if(list.begin(), list.end(), [&](const AttentionCandidate& c) {
-      return !(c.plan.mesh.ring() == best.plan.mesh.ring() && c.plan.mesh.ulysses == best.plan.mesh.ulysses);
-    });
-    if (next != list.end()) {
-      result_.margin = next->seconds() / best.seconds() - 1;
-      result_.tie = result_.margin <= std::min(best.band(), next->band());
-    }
-    if (list.size() > request_.keep) list.resize(request_.keep);
+    judge();
+    keep_best_of_every_mesh();
     for (AttentionCandidate& c : list) fill_live(c);
     fill_live(result_.best_forward);
     fill_live(result_.best_backward);
     result_.calibration = request_.calibration->summary(extrapolation_);
+  }
+
+  void judge() {
+    const auto& list = result_.candidates;
+    const AttentionCandidate& best = list.front();
+    const auto next = std::find_if(list.begin(), list.end(),
+                                   [&](const AttentionCandidate& c) { return !same_degrees(c, best); });
+    if (next == list.end()) return;
+    result_.margin = next->seconds() / best.seconds() - 1;
+    result_.tie = next->seconds() - best.seconds() <= doubt(best.price.forward, next->price.forward) +
+                                                          doubt(best.price.backward, next->price.backward);
+    if (!result_.tie) return;
+    for (const AttentionCandidate* c : {&best, &*next})
+      for (const std::string& run : measurements(*c))
+        if (std::find(result_.settle.begin(), result_.settle.end(), run) == result_.settle.end())
+          result_.settle.push_back(run);
+  }
+
+  /// The `keep` best, and the best of each further mesh.
+  void keep_best_of_every_mesh() {
+    std::vector<AttentionCandidate> kept;
+    for (AttentionCandidate& c : result_.candidates) {
+      const bool first_of_mesh = std::none_of(
+          kept.begin(), kept.end(), [&](const AttentionCandidate& other) { return same_degrees(c, other); });
+      if (kept.size() < request_.keep || first_of_mesh) kept.push_back(std::move(c));
+    }
+    result_.candidates = std::move(kept);
   }
 
   void fill_live(AttentionCandidate& c) {

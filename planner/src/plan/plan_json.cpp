@@ -165,7 +165,7 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
   for (const AttentionCandidate& c : result.candidates)
     json["candidates"].push_back(candidate_json(c, request.training));
   json["rejected"] = rejected_json(result.rejected);
-  json["verdict"] = {{"margin", result.margin}, {"tie", result.tie}};
+  json["verdict"] = {{"margin", result.margin}, {"tie", result.tie}, {"settle", result.settle}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["considered"] = result.considered;
   return dumped(json);

@@ -35,12 +35,13 @@ struct AttentionCandidate {
 };
 
 struct AttentionResult {
-  std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first
+  std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
   std::vector<Rejection> rejected;
-  double margin = 0;  ///< of the next mesh over the best one
-  bool tie = false;   ///< the margin lies inside the bands
+  double margin = 0;                ///< of the next mesh over the best one
+  bool tie = false;                 ///< the bands of what differs overlap
+  std::vector<std::string> settle;  ///< measurements that would settle a tie
   CalibrationSummary calibration;
   i64 considered = 0;
   [[nodiscard]] const AttentionCandidate& best() const { return candidates.front(); }
