@@ -57,7 +57,10 @@ int main(int argc, char** argv) {
   // In the order --help lists them.
   usp::cli::register_topo(app, invocation);
   usp::cli::register_model(app, invocation);
+  usp::cli::register_plan(app, invocation);
   usp::cli::register_price(app, invocation);
+  usp::cli::register_explain(app, invocation);
+  usp::cli::register_validate(app, invocation);
   usp::cli::register_score(app, invocation);
   try {
     app.parse(argc, argv);

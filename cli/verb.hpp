@@ -26,7 +26,10 @@ void note(const Invocation& invocation, const std::string& text);
 // One file per verb.
 void register_topo(CLI::App& app, Invocation& invocation);
 void register_model(CLI::App& app, Invocation& invocation);
+void register_plan(CLI::App& app, Invocation& invocation);
 void register_price(CLI::App& app, Invocation& invocation);
+void register_explain(CLI::App& app, Invocation& invocation);
+void register_validate(CLI::App& app, Invocation& invocation);
 void register_score(CLI::App& app, Invocation& invocation);
 
 }  // namespace usp::cli
