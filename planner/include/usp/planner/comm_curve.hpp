@@ -90,6 +90,10 @@ class CommCurves {
   /// The same curves with those of the given rows put in place of the ones with equal operation and ranks.
   [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::string& source) const;
 
+  /// The same curves on links `ratio` times as fast: what exceeds the shortest time of a group size shrinks
+  /// by it. An assumption, for what-if.
+  [[nodiscard]] CommCurves on_faster_links(double ratio) const;
+
   /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
   [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes) const;
 
