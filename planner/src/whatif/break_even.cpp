@@ -56,15 +56,22 @@ class Line {
   double quantum_;
 };
 
-/// Narrows the first change between two searched values and confirms it by searches.
+/// Narrows the first change between two searched values. Winners and rivals of the two ends are priced where
+/// possible; when whole searches do not confirm what they say, searches narrow it instead.
 BreakEven narrow(Line& line, const std::string& name, double low, const PointPlan& from, double high,
                  const PointPlan& to) {
   std::vector<Choice> rivals = from.kept;
   merge_rivals(rivals, to.kept);
-  for (double middle = line.between(low, high); middle > low; middle = line.between(low, high))
-    (same_outcome(line.reprice(middle, rivals), from) ? low : high) = middle;
-  BreakEven even{name, line.value(low), line.value(high), line.search(low), line.search(high), false};
-  even.verified = same_outcome(even.from, from) && !same_outcome(even.to, from);
+  const auto narrowed = [&](const auto& plan_of) {
+    double below = low, above = high;
+    for (double middle = line.between(below, above); middle > below; middle = line.between(below, above))
+      (same_outcome(plan_of(middle), from) ? below : above) = middle;
+    BreakEven even{name, line.value(below), line.value(above), line.search(below), line.search(above), false};
+    even.verified = same_outcome(even.from, from) && !same_outcome(even.to, from);
+    return even;
+  };
+  BreakEven even = narrowed([&](double value) { return line.reprice(value, rivals); });
+  if (!even.verified) even = narrowed([&](double value) { return line.search(value); });
   return even;
 }
 
