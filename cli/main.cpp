@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "verb.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/version.hpp"
+
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
-
-#include "usp/base/error.hpp"
-#include "usp/base/version.hpp"
-#include "verb.hpp"
 
 namespace usp::cli {
 namespace {
@@ -56,6 +57,11 @@ int main(int argc, char** argv) {
   // In the order --help lists them.
   usp::cli::register_topo(app, invocation);
   usp::cli::register_model(app, invocation);
+  usp::cli::register_plan(app, invocation);
+  usp::cli::register_price(app, invocation);
+  usp::cli::register_explain(app, invocation);
+  usp::cli::register_validate(app, invocation);
+  usp::cli::register_score(app, invocation);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");

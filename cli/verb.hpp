@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <CLI/CLI.hpp>
+
 #include <functional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 namespace usp::cli {
 
-/// What the command line chose: each verb sets `action` from its callback; main runs it and maps errors to exit codes.
+/// What the command line chose: each verb sets `action` from its callback; main runs it and maps errors to
+/// exit codes.
 struct Invocation {
-  bool json = false;               ///< print one JSON document on stdout instead of text
-  bool quiet = false;              ///< no notes on stderr
+  bool json = false;   ///< print one JSON document on stdout instead of text
+  bool quiet = false;  ///< no notes on stderr
   std::function<void()> action;
 };
 
@@ -25,5 +26,10 @@ void note(const Invocation& invocation, const std::string& text);
 // One file per verb.
 void register_topo(CLI::App& app, Invocation& invocation);
 void register_model(CLI::App& app, Invocation& invocation);
+void register_plan(CLI::App& app, Invocation& invocation);
+void register_price(CLI::App& app, Invocation& invocation);
+void register_explain(CLI::App& app, Invocation& invocation);
+void register_validate(CLI::App& app, Invocation& invocation);
+void register_score(CLI::App& app, Invocation& invocation);
 
 }  // namespace usp::cli

@@ -170,8 +170,8 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
     ObjectReader device = top.object("device");
     calibration.device = device.string("name");
     kernel.sm_count = static_cast<int>(device.integer("sm_count", 1, 100000));
-    static_cast<void>(device.number("bf16_tflops", least, most));
-    memory_gb_s = device.number("memory_gb_s", least, most);
+    calibration.device_bf16_tflops = device.number("bf16_tflops", least, most);
+    calibration.device_memory_gb_s = memory_gb_s = device.number("memory_gb_s", least, most);
     static_cast<void>(device.string("source"));
     device.finish();
   }

@@ -75,7 +75,8 @@ CommCurves CommCurves::alpha_beta(double alpha_s, double gb_s) {
   return curves;
 }
 
-CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
+CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::vector<HopRow>& hops,
+                            const std::string& source) const {
   std::vector<CollectiveRow> merged = rows;
   for (const CollectiveRow& old : rows_) {
     const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
@@ -87,9 +88,15 @@ CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::s
   const bool own_pair = std::any_of(rows.begin(), rows.end(), [](const CollectiveRow& row) {
     return row.operation == Collective::alltoall && row.ranks == 2;
   });
-  CommCurves curves(std::move(merged), own_pair ? std::vector<HopRow>{} : hop_rows_, repeat_,
+  std::vector<HopRow> all_hops = hops;
+  for (const HopRow& old : hop_rows_) {
+    const bool replaced = std::any_of(hops.begin(), hops.end(),
+                                      [&](const HopRow& hop) { return hop.transport == old.transport; });
+    if (!own_pair && !replaced) all_hops.push_back(old);
+  }
+  CommCurves curves(std::move(merged), std::move(all_hops), repeat_,
                     source_.empty() ? source : source + ", else " + source_);
-  curves.always_ = rows.empty() ? always_ : 0;
+  curves.always_ = rows.empty() && hops.empty() ? always_ : 0;
   return curves;
 }
 

@@ -21,7 +21,8 @@ class PassSum {
   /// Moves of one tick that share pattern and due date travel in one exchange, when packed.
   void post(const Move& move, const MovePattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
-    const double rounds = options_.packed ? 1 : move.pairs;
+    // The sends of a hop are posted as one group whatever the exchange does.
+    const double rounds = options_.packed || move.peers == Peers::shift ? 1 : move.pairs;
     bytes_ += bytes_per_peer * pattern.peers;
     if (options_.pack_kernels && move.peers != Peers::shift)
       kernels_ +=

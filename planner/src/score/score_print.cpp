@@ -2,6 +2,7 @@
 #include "usp/base/json.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/calibration.hpp"
 #include "usp/planner/score.hpp"
 
 namespace usp {
@@ -100,13 +101,18 @@ std::string score_text(const ScoreReport& report) {
   text += "Groups of " + gate + " tokens and more:\n" + metrics_table(report, report.gated);
   text += "\nShorter groups (shown, not gated):\n" + metrics_table(report, report.shorter);
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
+  if (!report.cluster.empty())
+    text += "\nPriced on " + report.cluster + "\n" + summary_text(report.calibration);
   return text;
 }
 
 std::string score_json(const ScoreReport& report) {
   Json groups = Json::array();
   for (const ScoreGroup& group : report.groups) groups.push_back(group_json(report, group));
-  const Json json = {{"version", 1},
+  const Json json = {{"format", "usp.score"},
+                     {"version", 1},
+                     {"cluster", report.cluster.empty() ? Json(nullptr) : Json(report.cluster)},
+                     {"calibration", parse_json(summary_json(report.calibration), "calibration")},
                      {"rows", report.rows.size()},
                      {"out_of_memory", report.out_of_memory},
                      {"gate_tokens", report.gate_tokens},

@@ -41,11 +41,18 @@ struct CalibrationSummary {
   std::vector<std::string> extrapolations;
 };
 
+/// The summary as one JSON object.
+[[nodiscard]] std::string summary_json(const CalibrationSummary& summary);
+/// The summary as lines for people.
+[[nodiscard]] std::string summary_text(const CalibrationSummary& summary);
+
 /// Measured curves of one machine, or data-sheet rates in the same shape.
 struct Calibration {
   std::string name;
   bool calibrated = false;
   std::string device;
+  double device_bf16_tflops = 0;  ///< data sheet of the card that was measured
+  double device_memory_gb_s = 0;
   CommCurves comm;
   KernelSurface kernel;
   std::array<Interference, 2> interference;  ///< index = Transport

@@ -87,8 +87,13 @@ class CommCurves {
   /// Data-sheet model: alpha_s + traffic_factor * bytes / gb_s for every group size; labelled uncalibrated.
   static CommCurves alpha_beta(double alpha_s, double gb_s);
 
-  /// The same curves with those of the given rows put in place of the ones with equal operation and ranks.
-  [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::string& source) const;
+  /// The same curves with those of the given rows put in place of the ones with equal operation and ranks,
+  /// and `hops`, if any, in place of those of their transport.
+  [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
+    return with(rows, {}, source);
+  }
+  [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::vector<HopRow>& hops,
+                                const std::string& source) const;
 
   /// The same curves on links `ratio` times as fast: what exceeds the shortest time of a group size shrinks
   /// by it. An assumption, for what-if.

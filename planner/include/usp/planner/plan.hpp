@@ -129,6 +129,10 @@ struct LegalityInput {
 /// 0).
 [[nodiscard]] bool even_degree(i64 query_heads, i64 kv_heads, int ulysses);
 
+/// Whether the degrees that the request fixes can make up the cluster. Throws Infeasible that says what they
+/// make instead and which degree would do.
+void check_degrees(const PlanRequest& request);
+
 /// Exhaustive search over data x tensor x (ring x ulysses) x placement x method x layout x head chunks x dKV
 /// return, with memory choices decided per mesh. Throws Infeasible when nothing fits, naming what would;
 /// MissingValue when an input leaves unknown what is needed.

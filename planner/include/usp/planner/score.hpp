@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/calibration.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -92,6 +94,8 @@ struct ScoreGroup {
 };
 
 struct ScoreReport {
+  std::string cluster;             ///< empty where the methods need none
+  CalibrationSummary calibration;  ///< of the prediction
   std::vector<ScoreRow> rows;
   std::vector<std::string> methods;
   std::int64_t gate_tokens = 32768;  ///< groups of at least this many tokens are gated

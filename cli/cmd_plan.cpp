@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_flags.hpp"
+#include "step_flags.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/plan_attention.hpp"
+#include "usp/planner/plan_file.hpp"
+#include "usp/planner/plan_print.hpp"
+
+#include <iostream>
+
+namespace usp::cli {
+namespace {
+
+constexpr const char* output_help = "write the plan file here (- for stdout, instead of the text)";
+
+void plan_whole_step(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
+  const auto input = load_step(flags, invocation);
+  const PlanRequest& request = input->request;
+  check_degrees(request);
+  const PlanResult result = plan_step(request);
+  if (!output.empty()) write_file(output, write_plan(make_plan_file(request, result.best())));
+  if (output == "-") return;
+  std::cout << (invocation.json ? plan_result_json(request, result) : plan_text(request, result));
+}
+
+/// The call's flags: those of every verb for one call, and what only planning needs.
+struct CallFlags {
+  std::shared_ptr<AttentionFlags> attention;
+  std::shared_ptr<ClusterFlags> cluster;
+  FixedFlags fixed;
+  ExecutionFlags execution;
+  std::string kv_seq;
+  std::optional<int> ranks;
+  std::string output;
+};
+
+Documents documents_of(const CallFlags& flags, const AttentionShape& shape, const Band& band) {
+  if (shape.q_tokens == shape.kv_tokens) return flags.attention->packed_documents();
+  if (!flags.attention->documents.empty())
+    throw UsageError("--kv-seq and --documents exclude each other; packed documents attend to themselves");
+  return Documents::single(shape.q_tokens, shape.kv_tokens, band.diff_min == 0);
+}
+
+Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
+  const bool named = !flags.cluster->request.source.empty();
+  if (named && flags.ranks)
+    throw UsageError("--cluster and --ranks exclude each other; a cluster has its devices");
+  if (named) return load_cluster(*flags.cluster, invocation);
+  if (!flags.ranks)
+    throw UsageError("no machine is named; give --cluster, or --ranks N for threads of this host");
+  Cluster cluster = thread_cluster(*flags.ranks);
+  for (const std::string& text : cluster.notes) note(invocation, text);
+  return cluster;
+}
+
+void plan_call(const CallFlags& flags, const Invocation& invocation) {
+  AttentionRequest request;
+  request.shape = flags.attention->shape();
+  if (!flags.kv_seq.empty()) request.shape.kv_tokens = parse_tokens(flags.kv_seq, "--kv-seq");
+  if (request.shape.query_heads % request.shape.kv_heads != 0)
+    throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
+                     std::to_string(request.shape.query_heads));
+  request.band = flags.attention->band();
+  request.documents = documents_of(flags, request.shape, request.band);
+  if (request.documents.count() > 1)
+    for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
+      request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
+  request.training = !flags.attention->forward_only;
+  request.fixed = flags.fixed.constraints();
+  request.execution = flags.execution.options();
+  request.keep = flags.execution.top;
+  const Cluster cluster = cluster_of(flags, invocation);
+  const Calibration calibration =
+      flags.ranks ? uncalibrated(data_sheet_of(cluster))
+                  : calibration_or_sheet(cluster, flags.execution.calibration, invocation);
+  request.cluster = &cluster;
+  request.calibration = &calibration;
+  const AttentionResult result = plan_attention(request);
+  if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
+  if (flags.output == "-") return;
+  std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
+}
+
+void register_call(CLI::App& plan, Invocation& invocation) {
+  CLI::App* verb = add_verb(
+      plan, invocation, "attention", "Plan one attention call instead of a whole step",
+      "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 1M --cluster dgx-h100 --nodes 4\n"
+      "  usp plan attention --heads 28 --kv-heads 4 --head-dim 64 --seq 4096 --ranks 6 --ring 3 --ulysses 2 "
+      "-o plan.json");
+  auto flags = std::make_shared<CallFlags>();
+  flags->attention = add_attention_flags(*verb);
+  verb->add_option("--kv-seq", flags->kv_seq, "global keys, where they are not the queries' tokens")
+      ->group("Attention");
+  flags->cluster = add_cluster_flags(*verb, "--cluster");
+  verb->get_option("--cluster")->required(false);
+  verb->add_option("--ranks", flags->ranks, "threads of this host instead of a cluster; times are a guess")
+      ->check(CLI::Range(1, 4096))
+      ->group("Cluster");
+  add_fixed_flags(*verb, flags->fixed);
+  add_execution_flags(*verb, flags->execution);
+  verb->add_option("-o,--output", flags->output, output_help);
+  verb->callback(
+      [flags, &invocation] { invocation.action = [flags, &invocation] { plan_call(*flags, invocation); }; });
+}
+
+}  // namespace
+
+void register_plan(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = add_verb(
+      app, invocation, "plan", "Choose the layout of a training or forward step on a cluster, with reasons",
+      "  usp plan llama-3.1-8b --seq 1M --cluster dgx-h100 --nodes 4\n"
+      "  usp plan config.json --seq 256k --batch 8 --cluster node.txt --device h100-sxm --nodes 4 --nic "
+      "8x400G "
+      "-o plan.json\n"
+      "  usp plan qwen3-8b --seq 128k --document-lengths lengths.txt --cluster l40s --json\n"
+      "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 128k --cluster dgx-h100");
+  auto flags = add_step_flags(*verb);
+  auto output = std::make_shared<std::string>();
+  verb->add_option("-o,--output", *output, output_help);
+  register_call(*verb, invocation);
+  verb->callback([verb, flags, output, &invocation] {
+    if (!verb->get_subcommands().empty()) return;
+    invocation.action = [flags, output, &invocation] { plan_whole_step(*flags, *output, invocation); };
+  });
+}
+
+}  // namespace usp::cli

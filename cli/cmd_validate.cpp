@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verb.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/base/presets.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/calibration.hpp"
+#include "usp/planner/model_config.hpp"
+#include "usp/planner/plan_file.hpp"
+#include "usp/planner/score.hpp"
+#include "usp/topology/cluster_io.hpp"
+#include "usp/topology/nccl_tests.hpp"
+#include "usp/topology/nccl_xml.hpp"
+#include "usp/topology/nvidia_smi.hpp"
+#include "usp/topology/slurm.hpp"
+#include "usp/topology/synthetic.hpp"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+namespace usp::cli {
+namespace {
+
+std::string counted(std::size_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+std::string machine(const Cluster& cluster) {
+  return counted(cluster.nodes.size(), "host") + ", " + counted(cluster.devices.size(), "device") + ", " +
+         counted(cluster.nics.size(), "NIC");
+}
+
+std::string plan_summary(const std::string& text, const std::string& file) {
+  const PlanFile plan = read_plan(text, file);
+  return plan.model + " on " + plan.cluster + ", ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
+         std::to_string(plan.mesh.ulysses) + ", " + format_tokens(plan.capacity_tokens) + " tokens, digest " +
+         plan_digest(plan);
+}
+
+std::string model_summary(const std::string& text, const std::string& file) {
+  const Model model = read_model_config(text, file);
+  return model.family + ", " + counted(static_cast<std::size_t>(model.layers), "layer") + ", " +
+         std::to_string(model.attention_layers()) + " with softmax attention, hidden " +
+         std::to_string(model.hidden);
+}
+
+std::string calibration_summary(const std::string& text, const std::string& file) {
+  const Calibration calibration = parse_calibration(text, file);
+  return calibration.name + " measured on " + calibration.device + ", " +
+         counted(calibration.sources.size(), "source");
+}
+
+std::string nccl_tests_summary(const std::string& text, const std::string& file) {
+  const NcclTestsResult result = read_nccl_tests(text, file);
+  return result.operation.value_or("an operation it does not name") + " on " +
+         (result.ranks ? counted(static_cast<std::size_t>(*result.ranks), "rank")
+                       : "an unknown number of ranks") +
+         ", " + counted(result.rows.size(), "row");
+}
+
+std::string slurm_summary(const std::string& text, const std::string& file) {
+  const SlurmTopology topology = read_slurm_topology(text, file);
+  return std::to_string(topology.switches.size()) +
+         (topology.switches.size() == 1 ? " switch" : " switches") + ", " +
+         counted(topology.node_names.size(), "node");
+}
+
+std::string score_summary(const std::string& text, const std::string& file) {
+  const auto rows = parse_score_csv(text, file);
+  const auto timed =
+      std::count_if(rows.begin(), rows.end(), [](const ScoreRow& row) { return row.seconds.has_value(); });
+  return counted(rows.size(), "row") + ", " + std::to_string(timed) + " with a time";
+}
+
+std::string lengths_summary(const std::string& text, const std::string& file) {
+  return counted(read_document_lengths(text, file).size(), "document length");
+}
+
+/// A kind of file: its word for --as, what it is called, and its reader, which throws or sums up.
+struct Kind {
+  const char* word;
+  const char* title;
+  std::string (*read)(const std::string& text, const std::string& file);
+};
+
+constexpr Kind kinds[] = {
+    {"cluster", "cluster JSON",
+     [](const std::string& t, const std::string& f) { return machine(read_cluster_json(t, f)); }},
+    {"synthetic", "cluster description",
+     [](const std::string& t, const std::string& f) { return machine(read_synthetic(t, f)); }},
+    {"nvidia-smi", "nvidia-smi topo -m text",
+     [](const std::string& t, const std::string& f) { return machine(read_nvidia_smi_topo(t, f)); }},
+    {"nccl-xml", "NCCL topology XML",
+     [](const std::string& t, const std::string& f) { return machine(read_nccl_xml(t, f)); }},
+    {"nccl-tests", "nccl-tests output", nccl_tests_summary},
+    {"slurm", "Slurm topology.conf", slurm_summary},
+    {"plan", "plan", plan_summary},
+    {"calibration", "calibration", calibration_summary},
+    {"model", "Hugging Face config", model_summary},
+    {"score", "score CSV", score_summary},
+    {"lengths", "document lengths", lengths_summary},
+};
+
+const Kind& kind_named(const std::string& word) {
+  std::vector<std::string> words;
+  for (const Kind& kind : kinds) {
+    if (word == kind.word) return kind;
+    words.emplace_back(kind.word);
+  }
+  throw UsageError("--as: '" + word + "' is not one of " + join(words, ", "));
+}
+
+const char* json_kind(const Json& json, const std::string& file) {
+  if (!json.is_object())
+    throw InvalidInput({file, 0, ""}, "holds JSON, but no file of this project is a list or a value");
+  const auto format = json.find("format");
+  if (format != json.end() && format->is_string()) {
+    const std::string word = format->get<std::string>();
+    if (word == "usp.cluster") return "cluster";
+    if (word == "usp.plan") return "plan";
+    if (word == "usp.calibration") return "calibration";
+    throw InvalidInput({file, 0, "/format"},
+                       "'" + word +
+                           "' is no format that this program reads; what verbs print with "
+                           "--json is described by the schemas in configs/schema");
+  }
+  if (json.contains("collectives") && json.contains("device")) return "calibration";
+  if (json.contains("model_type") || json.contains("architectures") || json.contains("text_config"))
+    return "model";
+  throw InvalidInput(
+      {file, 0, ""},
+      "holds JSON of no known kind: it has no \"format\", no \"model_type\" and no \"collectives\"; "
+      "name the kind with --as");
+}
+
+bool has(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// The kind of a text by what only that kind holds.
+const char* detect(const std::string& text, const std::string& file) {
+  const std::string start = trim(text.substr(0, 4096));
+  if (start.empty()) throw InvalidInput({file, 0, ""}, "the file is empty");
+  if (start.front() == '{' || start.front() == '[') return json_kind(parse_json(text, file), file);
+  if (start.front() == '<') return "nccl-xml";
+  const std::string small = lower(text);
+  if (has(small, "switchname=") || has(small, "blockname=")) return "slurm";
+  if (has(small, "algbw") || has(small, "nthread")) return "nccl-tests";
+  if (has(small, "machine,") || has(small, ",iters_per_s")) return "score";
+  if (has(small, "gpu:") && !has(small, "gpu0")) return "synthetic";
+  const std::vector<std::string> lines = split_lines(text);
+  const bool numbers = std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
+    const std::string word = trim(line);
+    return word.empty() || word.front() == '#' || word.find_first_not_of("0123456789") == std::string::npos;
+  });
+  if (numbers) return "lengths";
+  if (has(small, "gpu0") || has(small, "nv1") || has(small, "pix") || has(small, "sys")) return "nvidia-smi";
+  throw InvalidInput({file, 0, ""}, "is of no kind that this program knows; name it with --as");
+}
+
+void validate_file(const std::string& name, const std::string& as, const Invocation& invocation) {
+  const std::string text = read_file(name);
+  const Kind& kind = kind_named(as.empty() ? detect(text, name) : as);
+  const std::string summary = kind.read(text, name);
+  if (invocation.json)
+    std::cout << Json{{"format", "usp.validate"}, {"version", 1}, {"file", name},
+                      {"kind", kind.word},        {"ok", true},   {"summary", summary}}
+                     .dump(1, ' ', false, Json::error_handler_t::replace)
+              << "\n";
+  else
+    std::cout << "ok: " << name << " is valid " << kind.title << ": " << summary << "\n";
+}
+
+}  // namespace
+
+void register_validate(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = add_verb(app, invocation, "validate", "Check a file that this program reads or writes",
+                            "  usp validate cluster.json\n"
+                            "  usp validate plan.json --json\n"
+                            "  usp validate topo.txt --as nvidia-smi");
+  auto file = std::make_shared<std::string>();
+  auto as = std::make_shared<std::string>();
+  verb->add_option("FILE", *file, "the file, '-' for stdin")->required();
+  verb->add_option("--as", *as,
+                   "its kind, where it should not be told from its content: cluster, synthetic, nvidia-smi, "
+                   "nccl-xml, nccl-tests, slurm, plan, calibration, model, score or lengths");
+  verb->callback([file, as, &invocation] {
+    invocation.action = [file, as, &invocation] { validate_file(*file, *as, invocation); };
+  });
+}
+
+}  // namespace usp::cli

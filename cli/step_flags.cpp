@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_flags.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/model_config.hpp"
+
+namespace usp::cli {
+namespace {
+
+constexpr int most_degree = 1 << 20;
+
+/// Adds options of one group under the name it has in --help.
+class Group {
+ public:
+  Group(CLI::App& verb, const char* name) : verb_(verb), name_(name) {}
+
+  template <class T>
+  CLI::Option* option(const char* name, T& target, const char* help) {
+    return verb_.add_option(name, target, help)->group(name_);
+  }
+  void flag(const char* name, bool& target, const char* help) {
+    verb_.add_flag(name, target, help)->group(name_);
+  }
+
+ private:
+  CLI::App& verb_;
+  const char* name_;
+};
+
+void add_workload(CLI::App& verb, StepFlags& flags) {
+  Group group(verb, "Step");
+  group.option("--seq", flags.seq, "tokens of one sequence, e.g. 128k or 1M");
+  group.option("--batch", flags.batch, "sequences of one replica in one step (1)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  group.option("--dtype", flags.dtype, "bf16, fp16 or fp32 (bf16)");
+  group.flag("--causal", flags.causal, "causal mask (the default)");
+  group.flag("--full", flags.full, "no mask");
+  add_document_flags(verb, flags.documents, "Step");
+  group.flag("--forward-only", flags.forward_only, "no backward pass, no optimizer");
+  group.option("--recompute", flags.recompute, "none, selective, full or offload; default: what is fastest");
+  group.option("--zero", flags.zero,
+               "ZeRO stage 0 to 3 over data x sequence ranks; default: what is fastest");
+  group.option("--optimizer", flags.optimizer, "adamw or sgd (adamw)");
+  group.option("--microbatches", flags.microbatches, "parts of the batch run one after another (1)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  group.option("--pipeline", flags.pipeline, "pipeline stages (1)")->check(CLI::Range(1, most_degree));
+  group.option("--expert", flags.expert, "expert-parallel ranks (1)")->check(CLI::Range(1, most_degree));
+}
+
+void add_memory(CLI::App& verb, StepFlags& flags) {
+  Group memory(verb, "Memory");
+  memory.option("--memory", flags.memory, "memory of a device instead of the card's, e.g. 80GiB");
+  memory.option("--reserve", flags.reserve, "share kept for the allocator's fragmentation (0.08)")
+      ->check(CLI::Range(0.0, 1.0));
+  memory.option("--loss-tile", flags.loss_tile, "tokens whose logits exist at once; 0: all (2048)");
+  memory.option("--mlp-tile", flags.mlp_tile, "tokens whose MLP activations exist at once; 0: all (0)");
+}
+
+Workload workload_of(const StepFlags& flags) {
+  if (flags.causal && flags.full) throw UsageError("--causal and --full exclude each other; give one");
+  Workload workload;
+  workload.seq = parse_tokens(flags.seq, "--seq");
+  workload.batch = flags.batch;
+  workload.dtype = parse_precision(flags.dtype, "--dtype");
+  workload.causal = !flags.full;
+  workload.documents = flags.documents.lengths(workload.seq);
+  workload.training = !flags.forward_only;
+  workload.optimizer = parse_optimizer(flags.optimizer, "--optimizer");
+  workload.microbatches = flags.microbatches;
+  workload.pipeline = flags.pipeline;
+  workload.expert = flags.expert;
+  if (!flags.recompute.empty()) workload.recompute = parse_recompute(flags.recompute, "--recompute");
+  if (!flags.zero.empty()) workload.zero_stage = parse_zero_stage(flags.zero, "--zero");
+  check_workload(workload);
+  return workload;
+}
+
+Constraints constraints_of(const StepFlags& flags) {
+  Constraints fixed = flags.fixed.constraints();
+  if (!flags.recompute.empty()) fixed.recompute = parse_recompute(flags.recompute, "--recompute");
+  if (!flags.zero.empty()) fixed.zero_stage = parse_zero_stage(flags.zero, "--zero");
+  return fixed;
+}
+
+std::int64_t tile(const std::string& text, const char* flag, std::int64_t standard) {
+  if (text.empty()) return standard;
+  return text == "0" ? 0 : parse_tokens(text, flag);
+}
+
+MemoryPolicy memory_of(const StepFlags& flags) {
+  MemoryPolicy policy;
+  if (flags.reserve) policy.reserve_fraction = *flags.reserve;
+  policy.loss_tile_tokens = tile(flags.loss_tile, "--loss-tile", policy.loss_tile_tokens);
+  policy.mlp_tile_tokens = tile(flags.mlp_tile, "--mlp-tile", policy.mlp_tile_tokens);
+  if (!flags.memory.empty()) policy.device_bytes = static_cast<double>(parse_bytes(flags.memory, "--memory"));
+  return policy;
+}
+
+}  // namespace
+
+Constraints FixedFlags::constraints() const {
+  Constraints fixed;
+  fixed.ring = ring;
+  fixed.ulysses = ulysses;
+  fixed.data = data;
+  fixed.tensor = tensor;
+  fixed.head_chunks = head_chunks;
+  if (!method.empty()) fixed.method = parse_method(method, "--method");
+  if (!layout.empty()) fixed.layout = parse_layout(layout, "--layout");
+  if (!dkv_return.empty()) fixed.dkv_return = parse_dkv_return(dkv_return, "--dkv-return");
+  if (!order.empty()) fixed.order = parse_order(order, "--order");
+  return fixed;
+}
+
+void add_fixed_flags(CLI::App& verb, FixedFlags& flags) {
+  Group group(verb, "Decided already (the planner chooses the rest)");
+  const auto degree = [&](const char* name, std::optional<int>& target, const char* help) {
+    group.option(name, target, help)->check(CLI::Range(1, most_degree));
+  };
+  degree("--ring", flags.ring, "ring degree");
+  degree("--ulysses", flags.ulysses, "Ulysses degree");
+  degree("--data", flags.data, "data-parallel replicas");
+  degree("--tensor", flags.tensor, "tensor-parallel degree");
+  degree("--head-chunks", flags.head_chunks, "chunks in which heads are exchanged and attended");
+  group.option("--method", flags.method, "ring, ring_direct, all_gather_kv or double_ring");
+  group.option("--layout", flags.layout, "contiguous, zigzag, striped or balanced");
+  group.option("--dkv-return", flags.dkv_return, "circulate, direct or cycle");
+  group.option("--order", flags.order, "axis on neighbouring devices: ulysses_inner or ring_inner");
+}
+
+ExecutionOptions ExecutionFlags::options() const {
+  if (transport != "copy_engine" && transport != "nccl")
+    throw UsageError("--transport: '" + transport + "' is not one of copy_engine, nccl");
+  ExecutionOptions options;
+  options.transport = transport == "nccl" ? Transport::nccl : Transport::copy_engine;
+  options.pack_kernels = options.transport == Transport::nccl;
+  options.overlap = !no_overlap;
+  return options;
+}
+
+void add_execution_flags(CLI::App& verb, ExecutionFlags& flags) {
+  Group group(verb, "Execution");
+  group.option("--transport", flags.transport, "inside a host: copy_engine or nccl (copy_engine)");
+  group.flag("--no-overlap", flags.no_overlap, "transfers and kernels one after another");
+  group.option("--calibration", flags.calibration,
+               "calibration file or shipped calibration; default: the one of the card");
+  group.option("--top", flags.top, "candidates to keep (32)")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
+}
+
+std::vector<std::int64_t> DocumentFlags::lengths(std::int64_t seq) const {
+  if (!documents.empty() && !document_lengths.empty())
+    throw UsageError("--documents and --document-lengths exclude each other; give one");
+  if (!documents.empty()) return parse_document_lengths(documents, "--documents");
+  if (document_lengths.empty()) return {};
+  return draw_documents(read_document_lengths(read_file(document_lengths), document_lengths), seq, seed);
+}
+
+void add_document_flags(CLI::App& verb, DocumentFlags& flags, const char* name) {
+  Group group(verb, name);
+  group.option("--documents", flags.documents, "lengths of packed documents that sum to --seq, e.g. 96k,32k");
+  group.option("--document-lengths", flags.document_lengths,
+               "file with one length per line; documents are drawn from it until --seq is full");
+  group.option("--seed", flags.seed, "of that draw (0)");
+}
+
+std::shared_ptr<StepFlags> add_step_flags(CLI::App& verb) {
+  auto flags = std::make_shared<StepFlags>();
+  verb.add_option("MODEL,--model", flags->model,
+                  "Hugging Face config.json, '-' for stdin, or a preset's name");
+  flags->cluster = add_cluster_flags(verb, "--cluster");
+  verb.get_option("--cluster")->required(false);  // a verb below this one may have its own
+  add_workload(verb, *flags);
+  add_fixed_flags(verb, flags->fixed);
+  add_memory(verb, *flags);
+  add_execution_flags(verb, flags->execution);
+  return flags;
+}
+
+Calibration calibration_or_sheet(const Cluster& cluster, const std::string& name,
+                                 const Invocation& invocation) {
+  if (!name.empty() || !cluster.calibration.empty()) return calibration_of(cluster, name);
+  note(invocation, "no calibration fits this card: times are uncalibrated, from its data sheet");
+  return uncalibrated(data_sheet_of(cluster));
+}
+
+std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& invocation) {
+  if (flags.model.empty())
+    throw UsageError("no model is named; give a config.json or a preset such as llama-3.1-8b");
+  if (flags.seq.empty()) throw UsageError("--seq is missing: tokens of one sequence, e.g. --seq 1M");
+  auto input = std::make_unique<StepInput>();
+  PlanRequest& request = input->request;
+  request.workload = workload_of(flags);
+  request.fixed = constraints_of(flags);
+  request.memory = memory_of(flags);
+  request.execution = flags.execution.options();
+  request.keep = flags.execution.top;
+  input->model = load_model(flags.model);
+  input->cluster = load_cluster(*flags.cluster, invocation);
+  input->calibration = calibration_or_sheet(input->cluster, flags.execution.calibration, invocation);
+  request.cluster = &input->cluster;
+  request.calibration = &input->calibration;
+  request.model = &input->model;
+  return input;
+}
+
+}  // namespace usp::cli

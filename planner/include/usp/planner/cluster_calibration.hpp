@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/calibration.hpp"
+#include "usp/topology/cluster.hpp"
+
+#include <string>
+
+namespace usp {
+
+/// The calibration that prices a cluster: `name` (a file or a shipped one), else the one the cluster names.
+/// Curves measured on one host of this cluster replace the calibration's; kernels measured on another card
+/// are scaled by peak and memory bandwidth and labelled so. Throws MissingValue naming --calibration when
+/// neither names one, and --device when the card is not known.
+[[nodiscard]] Calibration calibration_of(const Cluster& cluster, const std::string& name = "");
+
+/// Peak, memory bandwidth and link bandwidth of the slowest card. Throws MissingValue naming the flag.
+[[nodiscard]] DataSheet data_sheet_of(const Cluster& cluster);
+
+}  // namespace usp

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/plan.hpp"
+#include "usp/planner/plan_file.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+/// One attention call to lay out on a cluster. Pointers must outlive the result.
+struct AttentionRequest {
+  const Cluster* cluster = nullptr;
+  const Calibration* calibration = nullptr;
+  AttentionShape shape;
+  Documents documents;
+  std::vector<i64> lengths;  ///< of the packed documents; empty: one
+  Band band{0, unbounded};
+  bool training = true;  ///< price forward and backward; else forward only
+  Constraints fixed;     ///< data and tensor are 1 where not given
+  ExecutionOptions execution;
+  std::size_t keep = 32;
+};
+
+struct AttentionCandidate {
+  AttentionPlan plan;
+  Placement placement;
+  AttentionPrice price;
+  bool uneven_heads = false;
+  double live_bytes = 0;  ///< buffers of the fullest tick of either pass; of the kept candidates
+  [[nodiscard]] double seconds() const { return price.seconds(); }
+  [[nodiscard]] double band() const;  ///< of the sum of both passes
+};
+
+struct AttentionResult {
+  std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first
+  AttentionCandidate best_forward;             ///< of all, by that pass alone
+  AttentionCandidate best_backward;            ///< the same as best_forward when forward only
+  std::vector<Rejection> rejected;
+  double margin = 0;  ///< of the next mesh over the best one
+  bool tie = false;   ///< the margin lies inside the bands
+  CalibrationSummary calibration;
+  i64 considered = 0;
+  [[nodiscard]] const AttentionCandidate& best() const { return candidates.front(); }
+};
+
+/// Exhaustive: every mesh of the cluster's devices x method x layout x dKV return x head chunks x axis order.
+/// Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
+[[nodiscard]] AttentionResult plan_attention(const AttentionRequest& request);
+
+/// The recipe of a candidate.
+[[nodiscard]] PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidate& candidate);
+
+/// One line: "ring 3 x ulysses 2, zigzag, ring_direct, ...".
+[[nodiscard]] std::string describe(const AttentionCandidate& candidate);
+
+/// N threads of one host, each a device of its own behind one bus. Every number in it is a guess, named so:
+/// it serves to write a plan for a run on threads, not to predict its time.
+[[nodiscard]] Cluster thread_cluster(int ranks);
+
+}  // namespace usp

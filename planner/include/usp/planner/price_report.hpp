@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/pricing.hpp"
+
+#include <string>
+#include <vector>
+
+/// `usp price`: what one given layout of one attention call costs, tick by tick and byte by byte.
+namespace usp {
+
+/// One attention call laid out on a machine.
+struct AttentionCall {
+  AttentionPlan plan;
+  Documents documents;
+  Placement placement;
+  ExecutionOptions execution;
+  bool backward = true;  ///< false: forward only
+};
+
+/// Bytes of one kind of move in one pass, over the ranks of the group.
+struct MoveBytes {
+  std::string name;  ///< entry, route, exit, d_exit, d_route, d_home, d_entry; "all" for their sum
+  i64 total = 0;     ///< sent by all ranks
+  i64 sent_max = 0, received_max = 0;
+  double mean = 0;  ///< sent per rank
+};
+
+struct PassReport {
+  PassPrice price;
+  std::vector<TickPrice> ticks;  ///< sum to price.seconds
+  std::vector<MoveBytes> moves;  ///< in order of first use
+  MoveBytes all;
+};
+
+struct PriceReport {
+  AttentionCall call;
+  std::string cluster;
+  CalibrationSummary calibration;
+  std::vector<PassReport> passes;  ///< forward, and backward if asked for
+  double seconds = 0;
+  double band = 0;  ///< relative half width
+  bool uneven_heads = false;
+  std::vector<std::string> notes;
+};
+
+/// Throws Infeasible naming the reason and the nearest degrees that work.
+void check_call(const AttentionCall& call, const Cluster& cluster);
+
+/// Checks and prices the call.
+[[nodiscard]] PriceReport price_call(const Cluster& cluster, const Calibration& calibration,
+                                     const AttentionCall& call);
+
+[[nodiscard]] std::string price_text(const PriceReport& report);
+/// One JSON object, "format": "usp.price", "version": 1.
+[[nodiscard]] std::string price_json(const PriceReport& report);
+
+}  // namespace usp

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/cluster_calibration.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace usp {
+namespace {
+
+/// Least known value over the cards of a cluster; a card without it is an error.
+double least_of(const Cluster& cluster, const Quantity DeviceSpec::*member, const char* what) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const DeviceSpec& spec : cluster.specs) {
+    if (!(spec.*member).known())
+      throw MissingValue({cluster.name, 0, spec.name.empty() ? "the card" : spec.name}, what,
+                         "name the card with --device");
+    least = std::min(least, *(spec.*member).value);
+  }
+  if (!std::isfinite(least))
+    throw MissingValue({cluster.name, 0, "the card"}, what, "name the card with --device");
+  return least;
+}
+
+double link_gb_s(const Cluster& cluster) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Device& device : cluster.devices) {
+    const Node& node = cluster.nodes[static_cast<std::size_t>(device.node)];
+    const NvlinkDomain* domain =
+        device.nvlink_domain < 0 ? nullptr : &cluster.domains[static_cast<std::size_t>(device.nvlink_domain)];
+    // A bridge between two cards does not carry a group of eight: only a switch is the link of a device.
+    const Quantity& link = domain != nullptr && domain->switched ? domain->gb_s : node.pcie_gb_s;
+    if (!link.known())
+      throw MissingValue({cluster.name, 0, "device " + std::to_string(device.id)}, "the link bandwidth",
+                         "name the card with --device, or give --nvlink or --pcie");
+    least = std::min(least, *link.value);
+  }
+  return least;
+}
+
+std::optional<Collective> collective_named(const std::string& name) {
+  for (const Collective c :
+       {Collective::alltoall, Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce})
+    if (name == name_of(c)) return c;
+  return std::nullopt;
+}
+
+/// Curves of one host; those that span hosts mix two kinds of link and stay unused, which the report says.
+void use_own_curves(const Cluster& cluster, Calibration& calibration) {
+  std::vector<CollectiveRow> rows;
+  std::vector<HopRow> hops;
+  std::string source;
+  for (const MeasuredCurve& curve : cluster.curves) {
+    const std::optional<Collective> operation = collective_named(curve.collective);
+    const bool hop = curve.collective == "sendrecv" && curve.points.size() > 1;
+    const bool used = curve.hosts <= 1 && curve.ranks >= 2 && (operation || hop);
+    for (const CurvePoint& point : curve.points) {
+      if (!used || point.bytes <= 0 || point.time_s <= 0) continue;
+      if (operation)
+        rows.push_back({*operation, curve.ranks, point.bytes, point.time_s});
+      else
+        hops.push_back({Transport::nccl, point.bytes, point.time_s});
+    }
+    calibration.sources.push_back(
+        {(used ? "" : "not used: ") + curve.collective + " on " + std::to_string(curve.ranks) + " ranks",
+         curve.source, "own measurement", "nccl-tests",
+         used ? "" : "only curves of one host and of a known operation are used"});
+    if (used && source.find(curve.source) == std::string::npos)
+      source += (source.empty() ? "" : ", ") + curve.source;
+  }
+  if (!rows.empty() || !hops.empty()) calibration.comm = calibration.comm.with(rows, hops, source);
+}
+
+/// Kernels of another card: rates follow peak and memory bandwidth, launches stay.
+void scale_kernels(const Cluster& cluster, Calibration& calibration) {
+  constexpr double same_card = 0.02;  // data sheets round
+  const double peak =
+      least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
+  const double memory =
+      least_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
+  KernelData data = calibration.kernel.data();
+  data.memory_bytes_s *= memory;
+  if (std::abs(peak - 1) > same_card) {
+    data.scaled_from = calibration.name + (data.scaled_from.empty() ? "" : ", itself scaled");
+    for (KernelFit& fit : data.fits) {
+      fit.peak_tflops *= peak;
+      fit.kv_gb_s *= memory;
+    }
+  }
+  calibration.kernel = KernelSurface(std::move(data));
+}
+
+}  // namespace
+
+Calibration calibration_of(const Cluster& cluster, const std::string& name) {
+  const std::string& wanted = name.empty() ? cluster.calibration : name;
+  if (wanted.empty())
+    throw MissingValue({cluster.name, 0, ""}, "the calibration",
+                       "name one with --calibration, or a card that has one with --device");
+  Calibration calibration = load_calibration(wanted);
+  scale_kernels(cluster, calibration);
+  use_own_curves(cluster, calibration);
+  return calibration;
+}
+
+DataSheet data_sheet_of(const Cluster& cluster) {
+  DataSheet sheet;
+  sheet.bf16_tflops = least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
+  sheet.memory_gb_s = least_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth");
+  sheet.link_gb_s = link_gb_s(cluster);
+  return sheet;
+}
+
+}  // namespace usp

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/plan.hpp"
+
+#include <vector>
+
+namespace usp {
+
+/// What decides which ways of exchange are worth pricing on one mesh.
+struct AlternativesInput {
+  const Constraints* fixed = nullptr;
+  int ring = 1, ulysses = 1;
+  i64 kv_heads = 1;
+  bool causal = true;
+  bool packed = false;  ///< several documents
+};
+
+/// Method x mesh cut x layout x dKV return x head chunks x axis order, for given degrees.
+[[nodiscard]] std::vector<Choice> alternatives(const AlternativesInput& input);
+
+[[nodiscard]] std::vector<int> divisors_of(i64 n);
+
+}  // namespace usp

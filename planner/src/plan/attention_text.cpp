@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "print_parts.hpp"
+
+#include "usp/base/table.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/plan_print.hpp"
+
+namespace usp {
+namespace {
+
+using Align = TextTable::Align;
+constexpr std::size_t most_rows = 6;
+
+std::string call_text(const AttentionRequest& request) {
+  const AttentionShape& s = request.shape;
+  const auto words = [](i64 value) { return std::to_string(value); };
+  std::string text = "attention of " + words(s.query_heads) + "/" + words(s.kv_heads) + " heads, dim " +
+                     words(s.head_dim_qk) +
+                     (s.head_dim_v == s.head_dim_qk ? "" : " (values " + words(s.head_dim_v) + ")") + ", " +
+                     format_tokens(s.q_tokens) + " tokens";
+  if (s.kv_tokens != s.q_tokens) text += " against " + format_tokens(s.kv_tokens) + " keys";
+  text += " x batch " + words(s.batch);
+  if (request.lengths.size() > 1) text += " of " + std::to_string(request.lengths.size()) + " documents each";
+  if (request.band.diff_max < unbounded)
+    text += ", window " + words(request.band.diff_max + 1);
+  else
+    text += request.band.diff_min == 0 ? ", causal" : ", full";
+  text += request.training ? ", forward and backward" : ", forward only";
+  return text + "\non " + request.cluster->name + ", " + std::to_string(request.cluster->devices.size()) +
+         " devices\n";
+}
+
+std::string pass_text(const char* name, const PassPrice& pass, bool calibrated) {
+  return std::string("\n  ") + name + time_text(pass.seconds, pass.band, calibrated) + ", of it " +
+         format_seconds(pass.compute_s) + " kernels and " + format_seconds(pass.exposed_s) +
+         " exchange that shows; " + format_bytes(pass.wire_bytes) + " sent by a rank";
+}
+
+std::string candidates_text(const AttentionRequest& request, const AttentionResult& result) {
+  const bool calibrated = result.calibration.calibrated;
+  TextTable table;
+  table.column("candidate");
+  table.column(time_header("time", calibrated), Align::right);
+  table.column("slower", Align::right);
+  table.column("forward", Align::right);
+  if (request.training) table.column("backward", Align::right);
+  table.column("buffers", Align::right);
+  for (std::size_t i = 0; i < result.candidates.size() && i < most_rows; ++i) {
+    const AttentionCandidate& c = result.candidates[i];
+    std::vector<std::string> row = {describe(c), format_seconds(c.seconds()),
+                                    "+" + format_percent(c.seconds() / result.best().seconds() - 1),
+                                    format_seconds(c.price.forward.seconds)};
+    if (request.training) row.push_back(format_seconds(c.price.backward.seconds));
+    row.push_back(format_bytes(c.live_bytes));
+    table.row(row);
+  }
+  return "\n" + table.str();
+}
+
+std::string other_passes(const AttentionRequest& request, const AttentionResult& result) {
+  if (!request.training) return "";
+  std::string text;
+  const bool calibrated = result.calibration.calibrated;
+  const std::string best = describe(result.best());
+  const std::string forward = describe(result.best_forward), backward = describe(result.best_backward);
+  if (forward != best)
+    text += "forward alone is fastest with " + forward + ": " +
+            time_text(result.best_forward.price.forward.seconds, result.best_forward.price.forward.band,
+                      calibrated) +
+            "\n";
+  if (backward != best)
+    text += "backward alone is fastest with " + backward + ": " +
+            time_text(result.best_backward.price.backward.seconds, result.best_backward.price.backward.band,
+                      calibrated) +
+            "\n";
+  return text.empty() ? "" : "\n" + text;
+}
+
+}  // namespace
+
+std::string attention_text(const AttentionRequest& request, const AttentionResult& result) {
+  const AttentionCandidate& best = result.best();
+  const bool calibrated = result.calibration.calibrated;
+  const std::vector<AxisView> axes =
+      axes_of(*request.cluster, best.plan.mesh, best.placement, 1, request.execution.transport);
+  std::string text = call_text(request) + "\n" + describe(best);
+  if (request.training) text += "\n  time      " + time_text(best.seconds(), best.band(), calibrated);
+  text += pass_text("forward   ", best.price.forward, calibrated);
+  if (request.training) text += pass_text("backward  ", best.price.backward, calibrated);
+  text += "\n  buffers   " + format_bytes(best.live_bytes) + " at the fullest tick\n";
+  text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
+  if (result.margin > 0)
+    text += std::string("\n") + (result.tie ? "a tie: " : "") + "the next mesh is " +
+            format_percent(result.margin) + " slower" +
+            (result.tie ? ", less than the error of either" : "") + "\n";
+  text += rejected_text(result.rejected) + groups_text(axes);
+  return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
+         " schedules priced\n";
+}
+
+}  // namespace usp

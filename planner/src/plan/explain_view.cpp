@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "explain_view.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace usp {
+namespace {
+
+constexpr const char* tensor_words[] = {"q", "k", "v", "o", "lse", "d_o", "delta", "dq", "dk", "dv"};
+constexpr const char* place_words[] = {"home", "row",  "ring0", "ring1",      "outer0",     "outer1",
+                                       "all",  "acc0", "acc1",  "acc_outer0", "acc_outer1", "stage"};
+constexpr const char* move_words[] = {"entry", "exit", "route", "d_exit", "d_entry", "d_route", "d_home"};
+constexpr const char* fill_words[] = {"", "zero", "minus infinity", "sink"};
+
+template <class E>
+std::size_t index(E value) {
+  return static_cast<std::size_t>(value);
+}
+
+std::string name_of(BufferName name) {
+  return std::string(tensor_words[index(name.tensor)]) + " " + place_words[index(name.place)];
+}
+
+class Viewer {
+ public:
+  Viewer(const RankSchedule& schedule, const CompactPass& compact, i64 batch)
+      : s_(schedule), compact_(compact), batch_(batch) {}
+
+  [[nodiscard]] std::vector<TickView> ticks() const {
+    std::vector<TickView> list(s_.ticks.size());
+    for (std::size_t t = 0; t < s_.ticks.size(); ++t) {
+      const Tick& tick = s_.ticks[t];
+      TickView& view = list[t];
+      for (const Buffer& buffer : s_.buffers)
+        if (buffer.first == static_cast<int>(t)) view.binds.push_back(bind(buffer));
+      for (int i = 0; i < tick.posts.count; ++i) add(s_.transfers[at(tick.posts.begin + i)], view.posts);
+      for (int i = 0; i < tick.steps.count; ++i)
+        view.steps.push_back(step(s_.steps[at(tick.steps.begin + i)]));
+      for (int i = 0; i < tick.arrivals.count; ++i)
+        add(s_.transfers[at(s_.arrivals[at(tick.arrivals.begin + i)])], view.arrivals);
+    }
+    return list;
+  }
+
+ private:
+  static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+  [[nodiscard]] BindView bind(const Buffer& b) const {
+    return {name_of(b.name),
+            fill_words[index(b.fill)],
+            b.rows,
+            b.heads.size(),
+            b.width,
+            bytes_of(b, batch_),
+            b.first,
+            b.last,
+            b.internal(static_cast<int>(s_.ticks.size()))};
+  }
+
+  void add(const Transfer& transfer, std::vector<MessageView>& out) const {
+    const Move& move = compact_.moves[at(transfer.move)];
+    MessageView view;
+    view.move = move_words[index(move.name)];
+    view.what = tensor_words[index(move.from[0].tensor)];
+    if (move.pairs > 1) view.what += std::string(" ") + tensor_words[index(move.from[1].tensor)];
+    view.send = transfer.send;
+    view.add = transfer.apply == Apply::add;
+    view.wire = transfer.wire;
+    view.start = transfer.start;
+    view.due = transfer.due;
+    const auto same = std::find_if(out.begin(), out.end(), [&](const MessageView& v) {
+      return v.move == view.move && v.what == view.what && v.send == view.send && v.start == view.start &&
+             v.due == view.due;
+    });
+    MessageView& entry = same != out.end() ? *same : out.emplace_back(std::move(view));
+    entry.peers.push_back(transfer.peer);
+    entry.bytes += transfer.bytes;
+  }
+
+  [[nodiscard]] StepView step(const Step& any) const {
+    if (const auto* attend = std::get_if<Attend>(&any))
+      return sliced("attend", attend->query_heads, attend->kv_heads, attend->slices);
+    if (const auto* grad = std::get_if<AttendGrad>(&any))
+      return sliced("attend_grad", grad->query_heads, grad->kv_heads, grad->slices);
+    StepView view;
+    view.kind = "delta";
+    view.query_heads = std::get<DeltaRows>(any).query_heads;
+    return view;
+  }
+
+  [[nodiscard]] StepView sliced(const char* kind, Range query, Range kv, ListRef slices) const {
+    StepView view{kind, query, kv, static_cast<std::size_t>(slices.count), 0, 0, 0};
+    for (int i = 0; i < slices.count; ++i) {
+      const Slice& slice = s_.slices[at(slices.begin + i)];
+      view.pairs += area(slice);
+      view.q_rows += slice.q_count;
+      view.k_rows += slice.k_count;
+    }
+    return view;
+  }
+
+  const RankSchedule& s_;
+  const CompactPass& compact_;
+  i64 batch_;
+};
+
+std::vector<RankView> rank_views(const PlanFile& plan, const Geometry& geometry) {
+  std::vector<RankView> ranks;
+  const SequenceLayout& layout = geometry.layout(Side::q);
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    RankView view;
+    view.rank = rank;
+    view.ring = plan.mesh.ring_of(rank);
+    view.ulysses = plan.mesh.ulysses_of(rank);
+    const Range home = layout.home(view.ring, view.ulysses);
+    view.tokens = home.size();
+    view.runs = layout.tokens_of(view.ring, home);
+    view.query_heads = geometry.heads().query_of(view.ulysses);
+    view.kv_heads = geometry.heads().kv_of(view.ulysses);
+    for (int group = 0; group < plan.placement.groups(); ++group)
+      view.devices.push_back(plan.placement.device_of(plan.mesh, group, rank));
+    ranks.push_back(std::move(view));
+  }
+  return ranks;
+}
+
+std::string method_words(const PlanFile& plan, const AttentionPlan& a) {
+  const int ring = plan.mesh.ring();
+  if (ring == 1)
+    return "one ring row: the Ulysses exchange gives each rank some heads of the whole sequence; nothing "
+           "else "
+           "moves";
+  switch (a.method) {
+    case Method::ring:
+      return "ring: in unit d a rank attends to the keys of the row d behind it, received from its "
+             "neighbour, which attended to them in the unit before";
+    case Method::ring_direct:
+      return "ring_direct: in unit d a rank attends to the keys of the row d behind it, sent by their owner "
+             "straight to it; no block waits for a neighbour";
+    case Method::all_gather_kv:
+      return "all_gather_kv: all other rows' keys arrive while the rank attends to its own, then run as one "
+             "large block; fewest rounds, most memory";
+    case Method::double_ring:
+      return "double_ring " + std::to_string(plan.mesh.ring_outer) + "x" +
+             std::to_string(plan.mesh.ring_inner) + ": blocks travel an inner ring of " +
+             std::to_string(plan.mesh.ring_inner) +
+             "; the next outer block starts one inner lap early and has that lap to cross the slow links";
+  }
+  throw InternalError("a method without words");
+}
+
+std::string layout_words(const AttentionPlan& a, int ring) {
+  if (ring == 1) return "contiguous: there is one ring row, so every order is balanced";
+  switch (a.layout) {
+    case LayoutKind::contiguous:
+      return "contiguous: equal ranges in order" +
+             std::string(a.band.diff_min >= 0 ? "; under a causal mask the last row has most work" : "");
+    case LayoutKind::zigzag:
+      return "zigzag: row r holds chunks r and 2R-1-r of 2R, so that every row sees as many keys";
+    case LayoutKind::striped:
+      return "striped: row r holds every R-th token, so that every block is nearly causal and even";
+    case LayoutKind::balanced:
+      return "balanced: chunks are dealt to rows by the causal area of their documents";
+  }
+  throw InternalError("a layout without words");
+}
+
+std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const Geometry& geometry) {
+  const AttentionPlan& a = layer.plan;
+  const AttentionShape& shape = a.shape;
+  std::vector<std::string> lines{method_words(plan, a), layout_words(a, plan.mesh.ring())};
+  const int u = plan.mesh.ulysses;
+  if (u > 1) {
+    std::string heads = "ulysses " + std::to_string(u) + ": " + std::to_string(shape.query_heads) + "/" +
+                        std::to_string(shape.kv_heads) + " heads over " + std::to_string(u) + " ranks, " +
+                        std::to_string(geometry.heads().query_of(0).size()) + " query heads each";
+    if (!geometry.heads().even())
+      heads +=
+          " at most (uneven: the last has " + std::to_string(geometry.heads().query_of(u - 1).size()) + ")";
+    if (geometry.heads().shared_kv())
+      heads +=
+          "; a KV head is sent to each rank that attends it, never repeated before the exchange, and its "
+          "gradient is summed over them in a fixed order";
+    lines.push_back(heads);
+  }
+  if (a.head_chunks > 1)
+    lines.push_back(std::to_string(a.head_chunks) +
+                    " head chunks: the exchange of one chunk hides behind the attention of another");
+  if (a.prune) lines.emplace_back("pruned: only keys that some query of the receiver can see are sent");
+  if (plan.training && plan.mesh.ring() > 1 && a.method != Method::all_gather_kv)
+    lines.push_back(
+        a.dkv_return == DkvReturn::direct
+            ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
+            : "dK and dV ride on with their block, one hop behind it, and then go home");
+  return lines;
+}
+
+}  // namespace
+
+ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
+  if (request.layer >= plan.layers.size())
+    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) +
+                     " kinds of attention layer, 0 to " +
+                     std::to_string(static_cast<i64>(plan.layers.size()) - 1));
+  if (request.rank && (*request.rank < 0 || *request.rank >= plan.mesh.size()))
+    throw UsageError("--rank: ranks of a group are 0 to " + std::to_string(plan.mesh.size() - 1));
+  if (request.pass == Pass::backward && !plan.training)
+    throw UsageError("--pass backward: the plan is for the forward pass only");
+  const PlanLayer& layer = plan.layers[request.layer];
+  const std::vector<i64> lengths = request.documents.value_or(plan.documents);
+  if (request.documents) {
+    const i64 sum = std::accumulate(lengths.begin(), lengths.end(), i64{0});
+    if (sum != plan.capacity_tokens)
+      throw UsageError("--documents: the lengths sum to " + std::to_string(sum) + ", the plan is for " +
+                       std::to_string(plan.capacity_tokens) + " tokens");
+    if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
+      throw UsageError("--documents: " + std::to_string(lengths.size()) +
+                       " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
+  }
+  const Geometry geometry(layer.plan, layer_documents(layer, lengths));
+  ExplainView view;
+  view.ranks = rank_views(plan, geometry);
+  view.why = why(plan, layer, geometry);
+  if (!request.rank) return view;
+  CompactSchedule compact;
+  generate(layer.plan, geometry.heads().shared_kv(), compact);
+  const RankSchedule schedule = expand(geometry, compact, *request.rank, request.pass);
+  view.has_schedule = true;
+  view.ticks = Viewer(schedule, compact.of(request.pass), layer.plan.shape.batch).ticks();
+  view.workspace_bytes = pack_workspace(schedule, layer.plan.shape.batch).bytes;
+  for (const Transfer& transfer : schedule.transfers)
+    (transfer.send ? view.sent_bytes : view.received_bytes) += transfer.bytes;
+  return view;
+}
+
+}  // namespace usp

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/plan_attention.hpp"
+
+#include "alternatives.hpp"
+
+#include "usp/base/digest.hpp"
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+/// The call as a model of one layer, so that the rules of legality are asked in one place.
+Model one_layer(const AttentionShape& shape) {
+  LayerKind kind;
+  kind.layers = {0};
+  kind.query_heads = shape.query_heads;
+  kind.kv_heads = shape.kv_heads;
+  kind.head_dim_qk = shape.head_dim_qk;
+  kind.head_dim_v = shape.head_dim_v;
+  Model model;
+  model.name = "attention call";
+  model.layers = 1;
+  model.kinds = {kind};
+  return model;
+}
+
+class AttentionSearch {
+ public:
+  explicit AttentionSearch(const AttentionRequest& request)
+      : request_(request),
+        links_(*request.cluster, *request.calibration),
+        model_(one_layer(request.shape)),
+        data_(request.fixed.data.value_or(1)),
+        tensor_(request.fixed.tensor.value_or(1)) {
+    workload_.seq = request.shape.q_tokens;
+    workload_.batch = request.shape.batch;
+    legality_ = {&model_, &workload_, static_cast<i64>(request.cluster->devices.size()),
+                 static_cast<int>(request.cluster->devices.size() /
+                                  std::max<std::size_t>(1, request.cluster->nodes.size()))};
+  }
+
+  AttentionResult run() {
+    const AttentionShape& shape = request_.shape;
+    if (tensor_ > 1 && (shape.query_heads % tensor_ != 0 ||
+                        (shape.kv_heads % tensor_ != 0 && tensor_ % shape.kv_heads != 0)))
+      throw Infeasible(why_not(legality_, tensor_, data_, {1, 1, 1}), {"another --tensor"});
+    local_ = shape;
+    local_.query_heads /= tensor_;
+    local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
+    pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
+    for (const auto& [ring, ulysses] : meshes()) try_mesh(ring, ulysses);
+    if (result_.candidates.empty()) throw Infeasible(nothing(), remedies());
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  /// Both degrees given are tried even where they do not match the cluster: legality says why.
+  [[nodiscard]] std::vector<std::pair<int, int>> meshes() const {
+    const Constraints& fixed = request_.fixed;
+    if (fixed.ring && fixed.ulysses) return {{*fixed.ring, *fixed.ulysses}};
+    const i64 group = legality_.world / std::max(1, data_ * tensor_);
+    std::vector<std::pair<int, int>> list;
+    for (const int ulysses : divisors_of(group)) {
+      const int ring = static_cast<int>(group) / ulysses;
+      if ((!fixed.ring || *fixed.ring == ring) && (!fixed.ulysses || *fixed.ulysses == ulysses))
+        list.emplace_back(ring, ulysses);
+    }
+    return list;
+  }
+
+  void try_mesh(int ring, int ulysses) {
+    if (std::string reason = why_not(legality_, tensor_, data_, {1, ring, ulysses}); !reason.empty()) {
+      result_.rejected.push_back({ring, ulysses, data_, tensor_, std::move(reason)});
+      return;
+    }
+    const AlternativesInput input{&request_.fixed,
+                                  ring,
+                                  ulysses,
+                                  local_.kv_heads,
+                                  request_.band.diff_min == 0,
+                                  request_.documents.count() > 1};
+    for (const Choice& choice : alternatives(input)) {
+      AttentionCandidate candidate;
+      candidate.plan = plan_of(choice);
+      candidate.placement = choice.placement;
+      candidate.placement.data = data_;
+      candidate.placement.tensor = tensor_;
+      candidate.uneven_heads = !even_degree(local_.query_heads, local_.kv_heads, ulysses);
+      candidate.price = pricer_->price(candidate.plan, candidate.placement);
+      if (!request_.training) candidate.price.backward = {};
+      ++result_.considered;
+      extrapolation_ |= candidate.price.forward.extrapolation | candidate.price.backward.extrapolation;
+      result_.candidates.push_back(std::move(candidate));
+    }
+  }
+
+  [[nodiscard]] AttentionPlan plan_of(const Choice& choice) const {
+    AttentionPlan plan;
+    plan.shape = local_;
+    plan.mesh = choice.mesh;
+    plan.method = choice.method;
+    plan.layout = choice.layout;
+    plan.band = request_.band;
+    plan.dkv_return = choice.dkv_return;
+    plan.head_chunks = choice.head_chunks;
+    plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
+    return plan;
+  }
+
+  void finish() {
+    auto& list = result_.candidates;
+    const auto by = [](auto time) {
+      return [time](const AttentionCandidate& a, const AttentionCandidate& b) { return time(a) < time(b); };
+    };
+    const auto forward = [](const AttentionCandidate& c) { return c.price.forward.seconds; };
+    const auto backward = [](const AttentionCandidate& c) { return c.price.backward.seconds; };
+    const auto both = [](const AttentionCandidate& c) { return c.seconds(); };
+    std::stable_sort(list.begin(), list.end(), by(both));
+    result_.best_forward = *std::min_element(list.begin(), list.end(), by(forward));
+    result_.best_backward =
+        request_.training ? *std::min_element(list.begin(), list.end(), by(backward)) : result_.best_forward;
+    const AttentionCandidate& best = list.front();
+    const auto next = std::find_if(list.begin(), list.end(), [&](const AttentionCandidate& c) {
+      return !(c.plan.mesh.ring() == best.plan.mesh.ring() && c.plan.mesh.ulysses == best.plan.mesh.ulysses);
+    });
+    if (next != list.end()) {
+      result_.margin = next->seconds() / best.seconds() - 1;
+      result_.tie = result_.margin <= std::min(best.band(), next->band());
+    }
+    if (list.size() > request_.keep) list.resize(request_.keep);
+    for (AttentionCandidate& c : list) fill_live(c);
+    fill_live(result_.best_forward);
+    fill_live(result_.best_backward);
+    result_.calibration = request_.calibration->summary(extrapolation_);
+  }
+
+  void fill_live(AttentionCandidate& c) {
+    c.live_bytes = pricer_->live_bytes(c.plan, Pass::forward).total;
+    if (request_.training)
+      c.live_bytes = std::max(c.live_bytes, pricer_->live_bytes(c.plan, Pass::backward).total);
+  }
+
+  [[nodiscard]] std::string nothing() const {
+    if (result_.rejected.size() == 1) return result_.rejected.front().reason;
+    std::string text = "no mesh of " + std::to_string(legality_.world) + " ranks is legal for this call";
+    for (std::size_t i = 0; i < result_.rejected.size() && i < 3; ++i)
+      text += (i == 0 ? ": " : "; ") + result_.rejected[i].reason;
+    return text;
+  }
+
+  [[nodiscard]] std::vector<std::string> remedies() const {
+    std::vector<std::string> even, meshes;
+    for (const int u : divisors_of(legality_.world / std::max(1, data_ * tensor_)))
+      if (why_not(legality_, tensor_, data_,
+                  {1, static_cast<int>(legality_.world) / (data_ * tensor_ * u), u})
+              .empty())
+        meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
+                         " --ulysses " + std::to_string(u) +
+                         (even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
+    if (meshes.empty())
+      return {"a number of devices that the call can use: at most one rank per token, and ulysses at most " +
+              std::to_string(local_.query_heads)};
+    std::string text = "one of the meshes that are legal here: " + meshes.front();
+    for (std::size_t i = 1; i < meshes.size() && i < 8; ++i) text += ", " + meshes[i];
+    return {text};
+  }
+
+  const AttentionRequest& request_;
+  LinkPricer links_;
+  Model model_;
+  Workload workload_;
+  LegalityInput legality_;
+  int data_, tensor_;
+  AttentionShape local_;
+  std::unique_ptr<AttentionPricer> pricer_;
+  std::uint32_t extrapolation_ = 0;
+  AttentionResult result_;
+};
+
+}  // namespace
+
+double AttentionCandidate::band() const {
+  const double sum = seconds();
+  return sum > 0
+             ? (price.forward.seconds * price.forward.band + price.backward.seconds * price.backward.band) /
+                   sum
+             : 0;
+}
+
+AttentionResult plan_attention(const AttentionRequest& request) {
+  expects(!request.cluster->devices.empty(), "a cluster without devices");
+  return AttentionSearch(request).run();
+}
+
+PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidate& candidate) {
+  PlanFile file;
+  const AttentionShape& shape = candidate.plan.shape;
+  file.model = "attention call";
+  file.cluster = request.cluster->name;
+  file.training = request.training;
+  file.mesh = candidate.plan.mesh;
+  file.placement = candidate.placement;
+  file.capacity_tokens = shape.q_tokens;
+  file.capacity_documents = std::max<i64>(1, static_cast<i64>(request.lengths.size()));
+  file.documents = request.lengths;
+  file.overlap = request.execution.overlap;
+  file.ulysses_transport = file.ring_transport = request.execution.transport;
+  for (const AxisView& axis :
+       axes_of(*request.cluster, file.mesh, file.placement, 1, request.execution.transport))
+    (axis.name == "ulysses" ? file.ulysses_transport : file.ring_transport) = axis.transport;
+  file.step_s = candidate.seconds();
+  file.step_band = candidate.band();
+  file.calibration = request.calibration->calibrated ? request.calibration->name : "uncalibrated";
+  PlanLayer layer;
+  layer.kind = request.band.diff_max < unbounded ? "sliding" : "softmax";
+  layer.plan = candidate.plan;
+  layer.forward = {candidate.price.forward.seconds, candidate.price.forward.band, 0, 0, 0};
+  if (request.training)
+    layer.backward = {candidate.price.backward.seconds, candidate.price.backward.band, 0, 0, 0};
+  predict_bytes(layer, request.documents, request.training, file.workspace);
+  if (file.workspace == WorkspaceBasis::bound) {
+    layer.forward.workspace_bytes = static_cast<i64>(candidate.live_bytes);
+    if (request.training) layer.backward.workspace_bytes = static_cast<i64>(candidate.live_bytes);
+  }
+  file.layers.push_back(std::move(layer));
+  Digest digest;
+  digest.add(shape.batch).add(shape.q_tokens).add(shape.kv_tokens).add(request.training);
+  for (const i64 length : request.lengths) digest.add(length);
+  file.workload_digest = digest.hex();
+  file.model_digest = Digest()
+                          .add(shape.query_heads)
+                          .add(shape.kv_heads)
+                          .add(shape.head_dim_qk)
+                          .add(shape.head_dim_v)
+                          .add(shape.dtype)
+                          .hex();
+  file.cluster_digest = cluster_digest(*request.cluster);
+  return file;
+}
+
+std::string describe(const AttentionCandidate& candidate) {
+  const AttentionPlan& plan = candidate.plan;
+  const Mesh& m = plan.mesh;
+  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses) + ", " +
+                     std::string(layout_name(plan.layout));
+  if (m.ring() > 1) {
+    text += ", " + std::string(method_name(plan.method));
+    if (plan.method == Method::double_ring)
+      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
+    if (plan.dkv_return != DkvReturn::circulate)
+      text += ", dkv " + std::string(dkv_return_name(plan.dkv_return));
+    if (m.ulysses > 1) text += ", " + std::string(order_name(candidate.placement.order));
+  }
+  if (plan.head_chunks > 1) text += ", " + std::to_string(plan.head_chunks) + " head chunks";
+  if (candidate.uneven_heads) text += ", uneven heads";
+  return text;
+}
+
+Cluster thread_cluster(int ranks) {
+  const auto guess = [](double value) { return Quantity{value, Provenance::guess, "one thread of a host"}; };
+  Cluster cluster;
+  cluster.name = std::to_string(ranks) + " threads of one host";
+  DeviceSpec thread;
+  thread.name = "thread";
+  thread.bf16_tflops = thread.fp16_tflops = thread.fp32_tflops = guess(0.05);
+  thread.memory_bytes = guess(4e9);
+  thread.memory_gb_s = guess(8);
+  cluster.specs = {thread};
+  Node node;
+  node.numa_count = 1;
+  node.pcie_gb_s = guess(8);
+  node.numa_gb_s = guess(8);
+  cluster.nodes = {node};
+  for (int id = 0; id < ranks; ++id) {
+    Device device;
+    device.id = device.local = id;
+    device.numa = 0;
+    cluster.devices.push_back(device);
+    cluster.spec_of_device.push_back(0);
+  }
+  cluster.fabric.kind = FabricKind::none;
+  cluster.notes.push_back("threads of this host: every rate is a guess, times are uncalibrated");
+  return cluster;
+}
+
+}  // namespace usp

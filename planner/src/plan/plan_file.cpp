@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/plan_file.hpp"
+
+#include "usp/base/digest.hpp"
+#include "usp/base/json.hpp"
+
+#include <limits>
+
+namespace usp {
+namespace {
+
+constexpr i64 most = std::numeric_limits<i64>::max() / 4;
+constexpr i64 most_degree = 32767;  // RingShift counts in 16 bits
+
+const EnumNames<Method>& method_words() {
+  static const EnumNames<Method> words = {{"ring", Method::ring},
+                                          {"ring_direct", Method::ring_direct},
+                                          {"all_gather_kv", Method::all_gather_kv},
+                                          {"double_ring", Method::double_ring}};
+  return words;
+}
+const EnumNames<LayoutKind>& layout_words() {
+  static const EnumNames<LayoutKind> words = {{"contiguous", LayoutKind::contiguous},
+                                              {"zigzag", LayoutKind::zigzag},
+                                              {"striped", LayoutKind::striped},
+                                              {"balanced", LayoutKind::balanced}};
+  return words;
+}
+const EnumNames<DkvReturn>& return_words() {
+  static const EnumNames<DkvReturn> words = {
+      {"circulate", DkvReturn::circulate}, {"direct", DkvReturn::direct}, {"cycle", DkvReturn::cycle}};
+  return words;
+}
+const EnumNames<AxisOrder>& order_words() {
+  static const EnumNames<AxisOrder> words = {{"ulysses_inner", AxisOrder::ulysses_inner},
+                                             {"ring_inner", AxisOrder::ring_inner}};
+  return words;
+}
+const EnumNames<DType>& dtype_words() {
+  static const EnumNames<DType> words = {
+      {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
+  return words;
+}
+const EnumNames<Transport>& transport_words() {
+  static const EnumNames<Transport> words = {{"nccl", Transport::nccl},
+                                             {"copy_engine", Transport::copy_engine}};
+  return words;
+}
+const EnumNames<Recompute>& recompute_words() {
+  static const EnumNames<Recompute> words = {{"none", Recompute::none},
+                                             {"selective", Recompute::selective},
+                                             {"full", Recompute::full},
+                                             {"offload", Recompute::offload}};
+  return words;
+}
+const EnumNames<WorkspaceBasis>& basis_words() {
+  static const EnumNames<WorkspaceBasis> words = {{"exact", WorkspaceBasis::exact},
+                                                  {"bound", WorkspaceBasis::bound}};
+  return words;
+}
+const EnumNames<std::string>& kind_words() {
+  static const EnumNames<std::string> words = {
+      {"softmax", "softmax"}, {"sliding", "sliding"}, {"chunked", "chunked"}};
+  return words;
+}
+
+Json limit_json(i64 value) {
+  return value <= -unbounded || value >= unbounded ? Json(nullptr) : Json(value);
+}
+
+Json ranges_json(const std::vector<Range>& ranges) {
+  Json json = Json::array();
+  for (const Range& range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+Json pass_json(const PassPrediction& pass) {
+  return {{"seconds", pass.seconds},
+          {"band", pass.band},
+          {"sent_bytes", pass.sent_bytes},
+          {"received_bytes", pass.received_bytes},
+          {"workspace_bytes", pass.workspace_bytes}};
+}
+
+Json layer_json(const PlanLayer& layer, bool training) {
+  const AttentionPlan& plan = layer.plan;
+  const AttentionShape& shape = plan.shape;
+  Json json = {{"kind", layer.kind}, {"layers", layer.layers}};
+  json["chunk_tokens"] = layer.chunk_tokens > 0 ? Json(layer.chunk_tokens) : Json(nullptr);
+  json["shape"] = {{"batch", shape.batch},           {"q_tokens", shape.q_tokens},
+                   {"kv_tokens", shape.kv_tokens},   {"query_heads", shape.query_heads},
+                   {"kv_heads", shape.kv_heads},     {"head_dim_qk", shape.head_dim_qk},
+                   {"head_dim_v", shape.head_dim_v}, {"dtype", enum_name(shape.dtype, dtype_words())}};
+  json["method"] = enum_name(plan.method, method_words());
+  json["layout"] = enum_name(plan.layout, layout_words());
+  json["band"] = {{"diff_min", limit_json(plan.band.diff_min)}, {"diff_max", limit_json(plan.band.diff_max)}};
+  json["dkv_return"] = enum_name(plan.dkv_return, return_words());
+  json["head_chunks"] = plan.head_chunks;
+  json["prune"] = plan.prune;
+  json["keep_entry"] = plan.keep_entry;
+  json["sink"] = plan.sink;
+  json["replicated_q"] = ranges_json(plan.replicated_q);
+  json["replicated_k"] = ranges_json(plan.replicated_k);
+  json["prediction"] = {{"forward", pass_json(layer.forward)},
+                        {"backward", training ? pass_json(layer.backward) : Json(nullptr)}};
+  return json;
+}
+
+/// Everything but the digest, keys in a fixed order.
+Json body(const PlanFile& plan) {
+  Json json = {{"format", "usp.plan"},
+               {"version", 1},
+               {"model", plan.model},
+               {"cluster", plan.cluster},
+               {"training", plan.training}};
+  json["mesh"] = {{"ring", plan.mesh.ring()},
+                  {"ring_outer", plan.mesh.ring_outer},
+                  {"ring_inner", plan.mesh.ring_inner},
+                  {"ulysses", plan.mesh.ulysses}};
+  json["placement"] = {{"data", plan.placement.data},
+                       {"tensor", plan.placement.tensor},
+                       {"pipeline", plan.pipeline},
+                       {"order", enum_name(plan.placement.order, order_words())},
+                       {"devices", plan.placement.devices}};
+  json["recompute"] = enum_name(plan.recompute, recompute_words());
+  json["zero_stage"] = plan.zero_stage;
+  json["capacity"] = {{"tokens", plan.capacity_tokens}, {"documents", plan.capacity_documents}};
+  json["documents"] = plan.documents;
+  json["transports"] = {{"ulysses", enum_name(plan.ulysses_transport, transport_words())},
+                        {"ring", enum_name(plan.ring_transport, transport_words())}};
+  json["overlap"] = plan.overlap;
+  json["layers"] = Json::array();
+  for (const PlanLayer& layer : plan.layers) json["layers"].push_back(layer_json(layer, plan.training));
+  json["prediction"] = {{"step_s", plan.step_s},
+                        {"band", plan.step_band},
+                        {"memory_bytes", plan.memory_bytes > 0 ? Json(plan.memory_bytes) : Json(nullptr)},
+                        {"calibration", plan.calibration},
+                        {"workspace", enum_name(plan.workspace, basis_words())}};
+  json["digests"] = {
+      {"model", plan.model_digest}, {"workload", plan.workload_digest}, {"cluster", plan.cluster_digest}};
+  return json;
+}
+
+std::string digest_of(const Json& json) {
+  return Digest().bytes(json.dump(-1, ' ', false, Json::error_handler_t::replace)).hex();
+}
+
+i64 limit_in(ObjectReader& reader, const char* key, i64 otherwise) {
+  return reader.maybe_integer(key, -unbounded, unbounded).value_or(otherwise);
+}
+
+std::vector<i64> integers(ObjectReader& reader, const char* key, i64 least) {
+  std::vector<i64> list;
+  reader.array(key, [&](const Json& value, const std::string& pointer) {
+    list.push_back(json_integer(value, reader.file(), pointer, least, most));
+  });
+  return list;
+}
+
+std::vector<int> small_integers(ObjectReader& reader, const char* key) {
+  std::vector<int> list;
+  reader.array(key, [&](const Json& value, const std::string& pointer) {
+    list.push_back(static_cast<int>(json_integer(value, reader.file(), pointer, 0, 1 << 24)));
+  });
+  return list;
+}
+
+std::vector<Range> ranges(ObjectReader& reader, const char* key, i64 tokens) {
+  std::vector<Range> list;
+  reader.array(key, [&](const Json& value, const std::string& pointer) {
+    if (!value.is_array() || value.size() != 2)
+      throw InvalidInput({reader.file(), 0, pointer}, "a range is [begin, end]");
+    const i64 least = list.empty() ? 0 : list.back().end;
+    const i64 begin = json_integer(value[0], reader.file(), pointer + "/0", least, tokens);
+    list.push_back({begin, json_integer(value[1], reader.file(), pointer + "/1", begin, tokens)});
+  });
+  return list;
+}
+
+PassPrediction pass_in(ObjectReader reader) {
+  PassPrediction pass;
+  pass.seconds = reader.number("seconds", 0, 1e15);
+  pass.band = reader.number("band", 0, 1e6);
+  pass.sent_bytes = reader.integer("sent_bytes", 0, most);
+  pass.received_bytes = reader.integer("received_bytes", 0, most);
+  pass.workspace_bytes = reader.integer("workspace_bytes", 0, most);
+  reader.finish();
+  return pass;
+}
+
+AttentionShape shape_in(ObjectReader reader) {
+  AttentionShape shape;
+  shape.batch = reader.integer("batch", 1, i64{1} << 32);
+  shape.q_tokens = reader.integer("q_tokens", 1, unbounded);
+  shape.kv_tokens = reader.integer("kv_tokens", 1, unbounded);
+  shape.query_heads = static_cast<int>(reader.integer("query_heads", 1, most_degree));
+  shape.kv_heads = static_cast<int>(reader.integer("kv_heads", 1, most_degree));
+  if (shape.query_heads % shape.kv_heads != 0)
+    reader.fail("kv_heads", "does not divide query_heads " + std::to_string(shape.query_heads));
+  shape.head_dim_qk = static_cast<int>(reader.integer("head_dim_qk", 1, 1 << 16));
+  shape.head_dim_v = static_cast<int>(reader.integer("head_dim_v", 1, 1 << 16));
+  shape.dtype = reader.enumeration("dtype", dtype_words());
+  reader.finish();
+  return shape;
+}
+
+void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
+  if (plan.mesh.ulysses > plan.shape.query_heads)
+    reader.fail("shape", "has fewer query heads than the mesh has ulysses ranks, " +
+                             std::to_string(plan.mesh.ulysses));
+  if (plan.method != Method::double_ring && plan.mesh.ring_outer > 1 && plan.mesh.ring_inner > 1)
+    reader.fail("method", "only double_ring has an outer and an inner ring");
+  if (plan.band.diff_min > plan.band.diff_max) reader.fail("band", "diff_min exceeds diff_max");
+}
+
+PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
+  PlanLayer layer;
+  AttentionPlan& plan = layer.plan;
+  layer.kind = reader.enumeration("kind", kind_words());
+  layer.layers = small_integers(reader, "layers");
+  layer.chunk_tokens = reader.maybe_integer("chunk_tokens", 1, unbounded).value_or(0);
+  plan.mesh = mesh;
+  plan.shape = shape_in(reader.object("shape"));
+  plan.method = reader.enumeration("method", method_words());
+  plan.layout = reader.enumeration("layout", layout_words());
+  ObjectReader band = reader.object("band");
+  plan.band = {limit_in(band, "diff_min", -unbounded), limit_in(band, "diff_max", unbounded)};
+  band.finish();
+  plan.dkv_return = reader.enumeration("dkv_return", return_words());
+  plan.head_chunks = static_cast<int>(reader.integer("head_chunks", 1, 1024));
+  plan.prune = reader.boolean("prune");
+  plan.keep_entry = reader.boolean("keep_entry");
+  plan.sink = reader.boolean("sink");
+  plan.replicated_q = ranges(reader, "replicated_q", plan.shape.q_tokens);
+  plan.replicated_k = ranges(reader, "replicated_k", plan.shape.kv_tokens);
+  check_layer(reader, plan);
+  ObjectReader prediction = reader.object("prediction");
+  layer.forward = pass_in(prediction.object("forward"));
+  if (training)
+    layer.backward = pass_in(prediction.object("backward"));
+  else if (prediction.find("backward") != nullptr)
+    prediction.fail("backward", "a plan that is not for training has none");
+  prediction.finish();
+  reader.finish();
+  return layer;
+}
+
+Mesh mesh_in(ObjectReader reader) {
+  Mesh mesh;
+  mesh.ring_outer = static_cast<int>(reader.integer("ring_outer", 1, most_degree));
+  mesh.ring_inner = static_cast<int>(reader.integer("ring_inner", 1, most_degree));
+  mesh.ulysses = static_cast<int>(reader.integer("ulysses", 1, most_degree));
+  if (reader.integer("ring", 1, most_degree) != i64{mesh.ring_outer} * mesh.ring_inner)
+    reader.fail("ring", "is not ring_outer x ring_inner");
+  if (i64{mesh.ring()} * mesh.ulysses > (1 << 24)) reader.fail("ulysses", "the mesh has too many ranks");
+  reader.finish();
+  return mesh;
+}
+
+void placement_in(ObjectReader reader, PlanFile& plan) {
+  plan.placement.data = static_cast<int>(reader.integer("data", 1, 1 << 20));
+  plan.placement.tensor = static_cast<int>(reader.integer("tensor", 1, 1 << 20));
+  plan.pipeline = static_cast<int>(reader.integer("pipeline", 1, 1 << 20));
+  plan.placement.order = reader.enumeration("order", order_words());
+  plan.placement.devices = small_integers(reader, "devices");
+  const i64 stage = i64{plan.placement.data} * plan.placement.tensor * plan.mesh.size();
+  if (stage * plan.pipeline > (1 << 24)) reader.fail("data", "the plan has too many ranks");
+  if (!plan.placement.devices.empty()) {
+    if (static_cast<i64>(plan.placement.devices.size()) != stage)
+      reader.fail("devices", "does not list the " + std::to_string(stage) + " devices of a stage");
+    std::vector<char> seen(plan.placement.devices.size(), 0);
+    for (const int device : plan.placement.devices) {
+      if (device >= stage || seen[static_cast<std::size_t>(device)] != 0)
+        reader.fail("devices", "is no permutation: see " + std::to_string(device));
+      seen[static_cast<std::size_t>(device)] = 1;
+    }
+  }
+  reader.finish();
+}
+
+void prediction_in(ObjectReader reader, PlanFile& plan) {
+  plan.step_s = reader.number("step_s", 0, 1e15);
+  plan.step_band = reader.number("band", 0, 1e6);
+  plan.memory_bytes = reader.maybe_integer("memory_bytes", 1, most).value_or(0);
+  plan.calibration = reader.string("calibration");
+  plan.workspace = reader.enumeration("workspace", basis_words());
+  reader.finish();
+}
+
+void documents_in(ObjectReader& reader, PlanFile& plan) {
+  ObjectReader capacity = reader.object("capacity");
+  plan.capacity_tokens = capacity.integer("tokens", 1, unbounded);
+  plan.capacity_documents = capacity.integer("documents", 1, unbounded);
+  capacity.finish();
+  plan.documents = integers(reader, "documents", 1);
+  if (plan.documents.empty()) return;
+  i64 sum = 0;
+  for (const i64 length : plan.documents) sum += std::min(length, unbounded);
+  if (sum != plan.capacity_tokens)
+    reader.fail("documents", "sum to " + std::to_string(sum) + ", the capacity is " +
+                                 std::to_string(plan.capacity_tokens) + " tokens");
+}
+
+}  // namespace
+
+std::string plan_digest(const PlanFile& plan) {
+  return digest_of(body(plan));
+}
+
+std::string write_plan(const PlanFile& plan) {
+  Json json = body(plan);
+  json["digest"] = digest_of(json);
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+PlanFile read_plan(const std::string& text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  ObjectReader reader(json, file, "");
+  (void)reader.enumeration<int>("format", {{"usp.plan", 1}});
+  (void)reader.integer("version", 1, 1);
+  PlanFile plan;
+  plan.model = reader.string("model");
+  plan.cluster = reader.string("cluster");
+  plan.training = reader.boolean("training");
+  plan.mesh = mesh_in(reader.object("mesh"));
+  placement_in(reader.object("placement"), plan);
+  plan.recompute = reader.enumeration("recompute", recompute_words());
+  plan.zero_stage = static_cast<int>(reader.integer("zero_stage", 0, 3));
+  documents_in(reader, plan);
+  ObjectReader transports = reader.object("transports");
+  plan.ulysses_transport = transports.enumeration("ulysses", transport_words());
+  plan.ring_transport = transports.enumeration("ring", transport_words());
+  transports.finish();
+  plan.overlap = reader.boolean("overlap");
+  reader.array("layers", [&](const Json& value, const std::string& pointer) {
+    plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
+    if (plan.layers.back().plan.shape.q_tokens != plan.capacity_tokens)
+      throw InvalidInput({file, 0, pointer + "/shape/q_tokens"}, "is not the capacity of the plan");
+  });
+  prediction_in(reader.object("prediction"), plan);
+  ObjectReader digests = reader.object("digests");
+  plan.model_digest = digests.string("model");
+  plan.workload_digest = digests.string("workload");
+  plan.cluster_digest = digests.string("cluster");
+  digests.finish();
+  const std::string stated = reader.string("digest");
+  reader.finish();
+  if (const std::string found = plan_digest(plan); found != stated)
+    throw InvalidInput({file, 0, "/digest"}, "the plan was changed after it was written: its digest is " +
+                                                 found + ", the file states " + stated +
+                                                 "; write it anew with usp plan -o");
+  return plan;
+}
+
+}  // namespace usp

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/digest.hpp"
+#include "usp/base/error.hpp"
+#include "usp/planner/model_config.hpp"
+#include "usp/planner/plan_file.hpp"
+#include "usp/topology/cluster_io.hpp"
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+/// Ranks whose explicit schedules are packed one by one; beyond, the bound of the compact form is named.
+constexpr int most_expanded = 64;
+/// Documents beyond which expanding every rank costs more than the plan.
+constexpr std::size_t most_documents = 512;
+
+i64 packed_workspace(const Geometry& geometry, const CompactSchedule& compact, Pass pass) {
+  i64 most = 0;
+  const AttentionPlan& plan = geometry.plan();
+  for (int rank = 0; rank < plan.mesh.size(); ++rank)
+    most = std::max(most, pack_workspace(expand(geometry, compact, rank, pass), plan.shape.batch).bytes);
+  return most;
+}
+
+Transport transport_of(const std::vector<AxisView>& axes, const std::string& name, Transport standard) {
+  for (const AxisView& axis : axes)
+    if (axis.name == name) return axis.transport;
+  return standard;
+}
+
+}  // namespace
+
+void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, WorkspaceBasis& basis) {
+  const Geometry geometry(layer.plan, documents);
+  CompactSchedule compact;
+  generate(layer.plan, geometry.heads().shared_kv(), compact);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    if (pass == Pass::backward && !training) continue;
+    PassPrediction& prediction = pass == Pass::forward ? layer.forward : layer.backward;
+    const Ledger bytes = ledger(geometry, compact.of(pass));
+    prediction.sent_bytes = *std::max_element(bytes.sent.begin(), bytes.sent.end());
+    prediction.received_bytes = *std::max_element(bytes.received.begin(), bytes.received.end());
+    if (layer.plan.mesh.size() <= most_expanded && documents.count() <= most_documents)
+      prediction.workspace_bytes = packed_workspace(geometry, compact, pass);
+    else
+      basis = WorkspaceBasis::bound;
+  }
+}
+
+Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths) {
+  const AttentionShape& shape = layer.plan.shape;
+  if (lengths.empty() && layer.chunk_tokens == 0)
+    return Documents::single(shape.q_tokens, shape.kv_tokens, shape.q_tokens != shape.kv_tokens);
+  std::vector<i64> cu_seqlens{0};
+  for (i64 length : lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths) {
+    const i64 chunk = layer.chunk_tokens > 0 ? layer.chunk_tokens : std::max<i64>(1, length);
+    for (i64 done = 0; done < length; done += chunk)
+      cu_seqlens.push_back(cu_seqlens.back() + std::min(chunk, length - done));
+  }
+  return Documents::packed(std::move(cu_seqlens));
+}
+
+PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candidate) {
+  const Choice& choice = candidate.choice;
+  const Workload& workload = request.workload;
+  PlanFile file;
+  file.model = request.model->name;
+  file.cluster = request.cluster->name;
+  file.training = workload.training;
+  file.mesh = choice.mesh;
+  file.placement = choice.placement;
+  file.pipeline = workload.pipeline;
+  file.recompute = choice.recompute;
+  file.zero_stage = choice.zero_stage;
+  file.capacity_tokens = workload.seq;
+  file.capacity_documents = std::max<i64>(1, static_cast<i64>(workload.documents.size()));
+  file.documents = workload.documents;
+  const std::vector<AxisView> axes = axes_of(*request.cluster, choice.mesh, choice.placement,
+                                             workload.pipeline, request.execution.transport);
+  file.ulysses_transport = transport_of(axes, "ulysses", request.execution.transport);
+  file.ring_transport = transport_of(axes, "ring", request.execution.transport);
+  file.overlap = request.execution.overlap;
+  file.step_s = candidate.step_s;
+  file.step_band = candidate.band;
+  file.memory_bytes = candidate.memory.total_bytes;
+  file.calibration = request.calibration->calibrated ? request.calibration->name : "uncalibrated";
+  file.model_digest = model_digest(*request.model);
+  file.workload_digest = workload_digest(workload);
+  file.cluster_digest = cluster_digest(*request.cluster);
+  LinkPricer links(*request.cluster, *request.calibration);
+  for (const LayerAttention& attention : candidate.attention) {
+    const LayerKind& kind = request.model->kinds[attention.kind];
+    PlanLayer layer;
+    layer.kind = mixer_name(kind.kind);
+    layer.layers = kind.layers;
+    layer.plan = attention.plan;
+    if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);
+    layer.forward = {attention.price.forward.seconds, attention.price.forward.band, 0, 0, 0};
+    if (workload.training)
+      layer.backward = {attention.price.backward.seconds, attention.price.backward.band, 0, 0, 0};
+    const Documents documents = attention_documents(workload, kind);
+    predict_bytes(layer, documents, workload.training, file.workspace);
+    file.layers.push_back(std::move(layer));
+  }
+  if (file.workspace == WorkspaceBasis::bound)
+    for (PlanLayer& layer : file.layers) {
+      AttentionPricer pricer(links, layer.plan.shape, layer_documents(layer, file.documents),
+                             request.execution);
+      for (const Pass pass : {Pass::forward, Pass::backward}) {
+        if (pass == Pass::backward && !workload.training) continue;
+        (pass == Pass::forward ? layer.forward : layer.backward).workspace_bytes =
+            static_cast<i64>(pricer.live_bytes(layer.plan, pass).total);
+      }
+    }
+  return file;
+}
+
+std::string cluster_digest(const Cluster& cluster) {
+  return Digest().bytes(write_cluster_json(cluster)).hex();
+}
+
+std::string model_digest(const Model& model) {
+  return Digest().bytes(model_json(model)).hex();
+}
+
+std::string workload_digest(const Workload& w) {
+  Digest digest;
+  digest.add(w.seq).add(w.batch).add(w.dtype).add(w.causal).add(w.training).add(w.optimizer);
+  digest.add(w.fp32_gradients).add(w.microbatches).add(w.pipeline).add(w.expert);
+  digest.add(w.documents.size());
+  for (const i64 length : w.documents) digest.add(length);
+  return digest.hex();
+}
+
+}  // namespace usp

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/price_report.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace usp {
+namespace {
+
+const char* name_of(MoveName name) {
+  static constexpr const char* names[] = {"entry", "exit", "route", "d_exit", "d_entry", "d_route", "d_home"};
+  return names[static_cast<std::size_t>(name)];
+}
+
+MoveBytes summed(std::string name, const Ledger& ledger) {
+  MoveBytes bytes;
+  bytes.name = std::move(name);
+  bytes.total = std::accumulate(ledger.sent.begin(), ledger.sent.end(), i64{0});
+  bytes.sent_max = *std::max_element(ledger.sent.begin(), ledger.sent.end());
+  bytes.received_max = *std::max_element(ledger.received.begin(), ledger.received.end());
+  bytes.mean = static_cast<double>(bytes.total) / static_cast<double>(ledger.sent.size());
+  return bytes;
+}
+
+/// Degrees that keep the number of ranks and can be used, nearest to the wanted one first.
+std::string nearest_meshes(const AttentionPlan& plan, i64 devices) {
+  const i64 wanted = std::min<i64>(i64{plan.mesh.ring()} * plan.mesh.ulysses, devices);
+  std::vector<i64> degrees;
+  for (i64 u = 1; u <= plan.shape.query_heads && u <= wanted; ++u)
+    if (wanted % u == 0) degrees.push_back(u);
+  std::sort(degrees.begin(), degrees.end(),
+            [&](i64 a, i64 b) { return std::abs(a - plan.mesh.ulysses) < std::abs(b - plan.mesh.ulysses); });
+  std::string text = "(ring, ulysses) = ";
+  for (std::size_t i = 0; i < degrees.size() && i < 3; ++i)
+    text += (i == 0 ? "(" : ", (") + std::to_string(wanted / degrees[i]) + ", " + std::to_string(degrees[i]) +
+            ")";
+  return text;
+}
+
+PassReport pass_report(const Geometry& geometry, const CompactPass& pass, const PassPrice& price,
+                       std::vector<TickPrice> ticks) {
+  PassReport report;
+  report.price = price;
+  report.ticks = std::move(ticks);
+  const auto ranks = static_cast<std::size_t>(geometry.mesh().size());
+  std::vector<std::pair<MoveName, Ledger>> by_name;
+  for (const Move& move : pass.moves) {
+    auto found = std::find_if(by_name.begin(), by_name.end(),
+                              [&](const auto& entry) { return entry.first == move.name; });
+    if (found == by_name.end())
+      found = by_name.insert(found, {move.name, {std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)}});
+    add_move(geometry, move, found->second);
+  }
+  for (const auto& [name, bytes] : by_name) report.moves.push_back(summed(name_of(name), bytes));
+  report.all = summed("all", ledger(geometry, pass));
+  return report;
+}
+
+}  // namespace
+
+void check_call(const AttentionCall& call, const Cluster& cluster) {
+  const AttentionPlan& plan = call.plan;
+  const AttentionShape& shape = plan.shape;
+  const auto devices = static_cast<i64>(cluster.devices.size());
+  const i64 ranks = i64{plan.mesh.ring()} * plan.mesh.ulysses;
+  const std::string near = nearest_meshes(plan, devices);
+  if (shape.query_heads % shape.kv_heads != 0)
+    throw Infeasible(std::to_string(shape.query_heads) + " query heads do not form equal groups over " +
+                         std::to_string(shape.kv_heads) + " KV heads",
+                     {"a number of KV heads that divides the query heads"});
+  if (plan.mesh.ulysses > shape.query_heads)
+    throw Infeasible("ulysses " + std::to_string(plan.mesh.ulysses) + " exceeds the " +
+                         std::to_string(shape.query_heads) +
+                         " query heads, so that some rank would hold none",
+                     {near});
+  if (ranks > devices)
+    throw Infeasible("ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
+                         std::to_string(plan.mesh.ulysses) + " needs " + std::to_string(ranks) +
+                         " devices, the cluster has " + std::to_string(devices),
+                     {near, "more hosts with --nodes"});
+  if (ranks > shape.q_tokens)
+    throw Infeasible(std::to_string(shape.q_tokens) + " tokens are fewer than the " + std::to_string(ranks) +
+                         " ranks, so that some rank would hold none",
+                     {"a smaller mesh", "a longer sequence with --seq"});
+  const i64 least_heads = shape.query_heads / plan.mesh.ulysses;
+  if (plan.head_chunks > least_heads)
+    throw Infeasible(std::to_string(plan.head_chunks) +
+                         " head chunks need as many query heads on every rank, " + "there are " +
+                         std::to_string(least_heads),
+                     {"--head-chunks " + std::to_string(least_heads) + " or fewer"});
+}
+
+PriceReport price_call(const Cluster& cluster, const Calibration& calibration, const AttentionCall& call) {
+  check_call(call, cluster);
+  LinkPricer links(cluster, calibration);
+  const AttentionPlan& plan = call.plan;
+  AttentionPricer pricer(links, plan.shape, call.documents, call.execution);
+  std::vector<TickPrice> ticks[2];
+  const AttentionPrice price = pricer.price(plan, call.placement, &ticks[0], &ticks[1]);
+  const PassPrice* passes[2] = {&price.forward, &price.backward};
+  if (call.execution.overlap && (!price.forward.overlapped || !price.backward.overlapped)) {
+    ExecutionOptions serial = call.execution;
+    serial.overlap = false;
+    AttentionPricer other(links, plan.shape, call.documents, serial);
+    std::vector<TickPrice> serial_ticks[2];
+    static_cast<void>(other.price(plan, call.placement, &serial_ticks[0], &serial_ticks[1]));
+    for (int i = 0; i < 2; ++i)
+      if (!passes[i]->overlapped) ticks[i] = std::move(serial_ticks[i]);
+  }
+  PriceReport report;
+  report.call = call;
+  report.cluster = cluster.name;
+  const Geometry geometry(plan, call.documents);
+  report.uneven_heads = !geometry.heads().even();
+  std::uint32_t extrapolation = 0;
+  for (int i = 0; i < (call.backward ? 2 : 1); ++i) {
+    const CompactPass& pass = pricer.schedule().of(i == 0 ? Pass::forward : Pass::backward);
+    report.passes.push_back(pass_report(geometry, pass, *passes[i], std::move(ticks[i])));
+    report.seconds += passes[i]->seconds;
+    report.band += passes[i]->band * passes[i]->seconds;
+    extrapolation |= passes[i]->extrapolation;
+  }
+  if (report.seconds > 0) report.band /= report.seconds;
+  report.calibration = calibration.summary(extrapolation);
+  if (report.uneven_heads)
+    report.notes.push_back("uneven heads: " + std::to_string(plan.shape.query_heads) + " query and " +
+                           std::to_string(plan.shape.kv_heads) + " KV heads on ulysses " +
+                           std::to_string(plan.mesh.ulysses) + "; the rank with most sets the pace");
+  if (plan.mesh.size() < static_cast<int>(cluster.devices.size()))
+    report.notes.push_back("the first " + std::to_string(plan.mesh.size()) + " of " +
+                           std::to_string(cluster.devices.size()) + " devices are used, the others idle");
+  return report;
+}
+
+}  // namespace usp

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/score_predict.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace usp {
+namespace {
+
+using Direction = ScoreRow::Direction;
+
+LayoutKind layout_of(ScoreRow::Layout layout) {
+  switch (layout) {
+    case ScoreRow::Layout::contiguous:
+      return LayoutKind::contiguous;
+    case ScoreRow::Layout::zigzag:
+      return LayoutKind::zigzag;
+    case ScoreRow::Layout::striped:
+      return LayoutKind::striped;
+  }
+  throw InternalError("a layout of a score row is not known");
+}
+
+void check(bool holds, const ScoreRow& row, const std::string& file, const char* token,
+           const std::string& problem) {
+  if (!holds) throw InvalidInput({file, row.line, token}, problem);
+}
+
+/// Most devices of one host that are there: what "inside the node" means.
+int node_size(const Cluster& cluster) {
+  std::map<int, int> count;
+  int most = 1;
+  for (const Device& device : cluster.devices) most = std::max(most, ++count[device.node]);
+  return most;
+}
+
+}  // namespace
+
+AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
+  check(row.heads % row.kv_heads == 0, row, file, "kv_heads",
+        std::to_string(row.heads) + " query heads do not divide into " + std::to_string(row.kv_heads) +
+            " groups; correct the row");
+  check(row.ulysses <= row.heads, row, file, "ulysses",
+        "a Ulysses degree of " + std::to_string(row.ulysses) + " exceeds the " + std::to_string(row.heads) +
+            " query heads, so that some rank would hold none; correct the row");
+  AttentionPlan plan;
+  plan.shape = {row.batch,
+                row.seq,
+                row.seq,
+                static_cast<int>(row.heads),
+                static_cast<int>(row.kv_heads),
+                static_cast<int>(row.head_dim),
+                static_cast<int>(row.head_dim),
+                row.dtype == ScoreRow::Type::bf16 ? DType::bf16 : DType::fp16};
+  plan.mesh = {1, row.ring, row.ulysses};
+  plan.method = Method::ring;
+  plan.layout = layout_of(row.layout);
+  if (row.causal) plan.band = {0, unbounded};
+  plan.dkv_return = DkvReturn::cycle;
+  return plan;
+}
+
+ExecutionOptions score_execution(const ScoreRow& row) {
+  ExecutionOptions options;
+  options.transport = Transport::nccl;
+  options.packed = row.exchange == ScoreRow::Exchange::qkvpack;
+  options.pack_kernels = true;
+  options.merge_kernels = true;
+  return options;
+}
+
+ScorePredictor::ScorePredictor(const Cluster& cluster, const Calibration& calibration, std::string file)
+    : cluster_(cluster), links_(cluster, calibration), file_(std::move(file)) {}
+
+double ScorePredictor::bare_seconds(const ScoreRow& row) {
+  ExecutionOptions options = score_execution(row);
+  options.pack_kernels = options.merge_kernels = false;
+  return price(row, options).seconds;
+}
+
+ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const ExecutionOptions& options) {
+  check(static_cast<std::size_t>(row.world) <= cluster_.devices.size(), row, file_, "world",
+        std::to_string(row.world) + " ranks need as many devices, the cluster has " +
+            std::to_string(cluster_.devices.size()) + "; name the machine that was measured, or add hosts " +
+            "with --nodes");
+  const AttentionPlan plan = score_plan(row, file_);
+  AttentionPricer pricer(links_, plan.shape, Documents::single(row.seq, row.seq), options);
+  const AttentionPrice both = pricer.price(plan, Placement{});
+  Price result;
+  const auto add = [&](const PassPrice& pass) {
+    result.seconds += pass.seconds;
+    result.wire_bytes += pass.wire_bytes;
+    extrapolation_ |= pass.extrapolation;
+  };
+  if (row.direction != Direction::backward) add(both.forward);
+  if (row.direction != Direction::forward) add(both.backward);
+  return result;
+}
+
+ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std::vector<ScoreRow> rows,
+                     const std::string& file, std::int64_t gate_tokens) {
+  const Calibration sheet = uncalibrated(data_sheet_of(cluster));
+  ScorePredictor predictor(cluster, calibration, file), bare(cluster, sheet, file);
+  const std::vector<ScoreMethod> methods = {
+      {"usp", [&](const ScoreRow& row) { return predictor.seconds(row); }, true},
+      most_ulysses_rule(node_size(cluster)),
+      always_ring_rule(),
+      volume_rule([&](const ScoreRow& row) { return predictor.wire_bytes(row); }),
+      spec_sheet_method([&](const ScoreRow& row) { return bare.bare_seconds(row); })};
+  // A row that ran out of memory is not priced, but still has to be one that could be.
+  for (const ScoreRow& row : rows)
+    if (!row.seconds) static_cast<void>(score_plan(row, file));
+  ScoreReport report = score(std::move(rows), methods, gate_tokens);
+  report.cluster = cluster.name;
+  report.calibration = calibration.summary(predictor.extrapolation());
+  return report;
+}
+
+}  // namespace usp
