@@ -36,6 +36,8 @@ class Grid {
   void fill() {
     Cell whole{Index(axes_.size(), 0), Index(axes_.size(), 0)};
     start(whole, 0);
+    for (const WhatIfPoint& point : result_.points)
+      result_.repriced += point.plan.feasible && !point.plan.searched ? 1 : 0;
     mark_changes();
   }
 
@@ -110,29 +112,35 @@ class Grid {
     refine(right);
   }
 
+  [[nodiscard]] const PointPlan& plan_of(const Index& at) const { return result_.points[flat(at)].plan; }
+
+  /// All corners have a plan, or none has.
   [[nodiscard]] bool agree(const std::vector<Index>& corners) const {
-    const PointPlan& first = result_.points[flat(corners.front())].plan;
     return std::all_of(corners.begin(), corners.end(), [&](const Index& corner) {
-      const PointPlan& plan = result_.points[flat(corner)].plan;
-      return plan.feasible == first.feasible && (!plan.feasible || same_lead(plan.choice, first.choice));
+      return plan_of(corner).feasible == plan_of(corners.front()).feasible;
     });
   }
 
-  /// Prices the corners' winner and rivals at all other points; false when another one leads somewhere.
+  [[nodiscard]] bool led_at(const std::vector<Index>& corners, const Choice& choice) const {
+    return std::any_of(corners.begin(), corners.end(),
+                       [&](const Index& corner) { return same_lead(plan_of(corner).choice, choice); });
+  }
+
+  /// Prices the corners' winners and rivals at all other points; false when one leads that leads at no
+  /// corner.
   bool fill_inside(const Cell& cell, const std::vector<Index>& corners) {
-    const PointPlan first = result_.points[flat(corners.front())].plan;
     std::vector<Choice> rivals;
-    for (const Index& corner : corners) merge_rivals(rivals, result_.points[flat(corner)].plan.kept);
+    for (const Index& corner : corners) merge_rivals(rivals, plan_of(corner).kept);
+    const bool feasible = plan_of(corners.front()).feasible;
     Index at = cell.low;
     do {
-      if (known_[flat(at)]) continue;
+      if (known_[flat(at)] && plan_of(at).searched) continue;
       PointPlan plan;
-      if (first.feasible) {
+      if (feasible) {
         plan = price_rivals(variants_.at(axes_, values(at)), rivals);
-        if (!plan.feasible || !same_lead(plan.choice, first.choice)) return false;
-        ++result_.repriced;
+        if (!plan.feasible || !led_at(corners, plan.choice)) return false;
       } else {
-        plan.why = "as at the points around it: " + first.why;
+        plan.why = "as at the points around it: " + plan_of(corners.front()).why;
       }
       store(at, std::move(plan));
     } while (advance(cell, at));

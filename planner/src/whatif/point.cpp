@@ -9,6 +9,8 @@ namespace usp {
 namespace {
 
 constexpr std::size_t rivals_kept = 4;
+constexpr double rival_lead = 1.06;   ///< slower by less may lead near by
+constexpr double short_memory = 0.7;  ///< of the card: the smallest layout may soon be the only one
 
 bool same_schedule(const Choice& a, const Choice& b) {
   return same_lead(a, b) && a.dkv_return == b.dkv_return && a.head_chunks == b.head_chunks &&
@@ -34,6 +36,25 @@ PointPlan summary(const PlanResult& result) {
   plan.runner_up = result.verdict.runner_up;
   plan.margin = result.verdict.margin;
   return plan;
+}
+
+/// The layouts that can lead near by: the best, its runner-up, others a little slower; and the smallest where
+/// memory is short.
+std::vector<Choice> rivals_of(const PlanResult& result, double device_bytes) {
+  std::vector<Choice> kept = {result.best().choice};
+  bool runner_up = false;
+  for (const PlanCandidate& c : result.candidates) {
+    if (!c.fits || kept.size() == rivals_kept) break;
+    const bool other_mesh = !(c.choice.mesh == kept.front().mesh && c.choice.data() == kept.front().data() &&
+                              c.choice.tensor() == kept.front().tensor());
+    const bool near = c.seconds_per_token <= rival_lead * result.best().seconds_per_token;
+    if (near || (other_mesh && !runner_up)) merge_rivals(kept, {c.choice});
+    runner_up |= other_mesh;
+  }
+  const auto least = static_cast<double>(result.candidates[result.pareto.back()].memory.total_bytes);
+  if (least > short_memory * device_bytes)
+    merge_rivals(kept, {result.candidates[result.pareto.back()].choice});
+  return kept;
 }
 
 PointPlan nothing(const std::string& why) {
@@ -63,9 +84,7 @@ PointPlan search_point(const Variant& variant) {
     const PlanResult result = search_with(request, pricer);
     PointPlan plan = summary(result);
     plan.searched = true;
-    for (const PlanCandidate& c : result.candidates)
-      if (c.fits && plan.kept.size() < rivals_kept) merge_rivals(plan.kept, {c.choice});
-    if (!result.pareto.empty()) merge_rivals(plan.kept, {result.candidates[result.pareto.back()].choice});
+    plan.kept = rivals_of(result, pricer.device_bytes());
     return plan;
   } catch (const Infeasible& error) {
     PointPlan plan = nothing(error.what());
