@@ -25,7 +25,8 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
                    "or device; 400G is a line rate), memory, nodes, gpus, ring, ulysses, tensor, zero, "
                    "heads, kv_heads, "
                    "layout, method, recompute. VALUES: A,B,C or FIRST:LAST:xFACTOR or FIRST:LAST:+STEP")
-      ->required();
+      ->required()
+      ->allow_extra_args(false);
   verb->add_flag("--no-break-even", *plain, "leave out the search for break-evens and the longest sequence");
   verb->callback([flags, sweeps, plain, &invocation] {
     invocation.action = [flags, sweeps, plain, &invocation] {
