@@ -13,10 +13,10 @@ namespace {
 
 constexpr const char* style = R"css(
 :root{--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--box:#f6f8fa;--limit:#b3261e;--curve:#0b62c4;
---c0:#2f6fb7;--c1:#d9822b;--c2:#3f9a5a;--c3:#b5499a;--c4:#7a6bd0;--c5:#c2a51f;--c6:#2aa1a8;--c7:#c0504d;--c8:#7f8a96;--c9:#8a6a4f}
+--c0:#2f6fb7;--c1:#d9822b;--c2:#3f9a5a;--c3:#b5499a;--c4:#7a6bd0;--c5:#c2a51f;--c6:#2aa1a8;--c7:#c0504d;--c8:#7f8a96;--c9:#8a6a4f;--c10:#1f3d66;--c11:#9bb53c}
 @media (prefers-color-scheme:dark){:root{--bg:#12161c;--fg:#e6edf3;--dim:#9aa6b2;--line:#36404c;--box:#1b2129;
 --limit:#ff8a80;--curve:#79b8ff;--c0:#5b9be0;--c1:#e8a05c;--c2:#63bd7e;--c3:#d377bd;--c4:#a79bf0;--c5:#d9c04a;
---c6:#55c3c9;--c7:#e07f7b;--c8:#a3aeb9;--c9:#b8957a}}
+--c6:#55c3c9;--c7:#e07f7b;--c8:#a3aeb9;--c9:#b8957a;--c10:#9db7e0;--c11:#bcd465}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:16px;max-width:980px;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;overflow-wrap:anywhere}
@@ -40,7 +40,7 @@ th,td{padding:3px 12px 3px 0;border-bottom:1px solid var(--line);text-align:left
 
 std::string colours() {
   std::string css;
-  for (std::size_t i = 0; i < 10; ++i) {
+  for (std::size_t i = 0; i < 12; ++i) {
     const std::string c = colour(i);
     css += "." + c + "{fill:var(--" + c + ");background:var(--" + c + ")}.tint." + c + "{stroke:var(--" + c +
            ")}\n";

@@ -46,13 +46,13 @@ std::string escaped(std::string_view text) {
 }
 
 std::string colour(std::size_t index) {
-  return "c" + std::to_string(index % 10);
+  return "c" + std::to_string(index % 12);
 }
 
 Svg::Svg(double width, double height, const std::string& title, const std::string& description)
     : body_("<svg role=\"img\" viewBox=\"0 0 " + px(width) + " " + px(height) +
-            "\" style=\"min-width:" + px(std::min(width, 620.0)) + "px\"><title>" + escaped(title) +
-            "</title><desc>" + escaped(description) + "</desc>\n") {}
+            "\" style=\"min-width:" + px(std::min(width, 620.0)) + "px;max-width:" + px(width * 1.15) +
+            "px\"><title>" + escaped(title) + "</title><desc>" + escaped(description) + "</desc>\n") {}
 
 void Svg::rect(double x, double y, double width, double height, const std::string& classes,
                const std::string& hover) {
@@ -86,14 +86,14 @@ std::string Svg::str() const {
 }
 
 std::vector<double> Scale::ticks() const {
-  const double span = most - least;
+  const double span = (most - least) / unit;
   if (!(span > 0)) return {least};
   double step = std::pow(10.0, std::floor(std::log10(span / 5)));
   for (const double factor : {2.0, 2.5, 2.0})
     if (span / step > 6) step *= factor;
   std::vector<double> list;
-  for (double tick = std::ceil(least / step) * step; tick <= most + step * 1e-6; tick += step)
-    list.push_back(tick);
+  for (double tick = std::ceil(least / unit / step) * step; tick * unit <= most * (1 + 1e-9); tick += step)
+    list.push_back(tick * unit);
   return list;
 }
 

@@ -13,7 +13,7 @@ namespace usp {
 /// Text as HTML or SVG content or attribute: & < > " ' become entities, control characters blanks.
 [[nodiscard]] std::string escaped(std::string_view text);
 
-/// "c3": the class of a colour; colours repeat after ten.
+/// "c3": the class of a colour; colours repeat after twelve.
 [[nodiscard]] std::string colour(std::size_t index);
 
 /// Builds one picture. Coordinates in pixels of the view box; all texts are escaped here.
@@ -39,6 +39,7 @@ class Svg {
 struct Scale {
   double least = 0, most = 1;
   double from = 0, to = 1;  ///< pixels
+  double unit = 1;          ///< ticks are round multiples of it: 1 GiB for bytes
   [[nodiscard]] double at(double value) const {
     return from + (to - from) * (most > least ? (value - least) / (most - least) : 0.5);
   }

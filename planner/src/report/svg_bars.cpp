@@ -9,6 +9,7 @@ namespace usp {
 namespace {
 
 constexpr std::size_t most_bars = 6;
+constexpr double gib = 1024.0 * 1024 * 1024;
 constexpr double width = 860, left = 10, bar_height = 22, row_height = 52;
 
 struct Part {
@@ -37,8 +38,9 @@ std::string legend(const std::vector<std::string>& names) {
 struct Chart {
   std::string title, description;
   std::string (*print)(double);
-  double limit = 0;  ///< a line across all bars; 0: none
+  double limit = 0;  ///< a line beside every bar; 0: none
   std::string limit_label;
+  double unit = 1;  ///< of round ticks
 };
 
 std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
@@ -49,7 +51,7 @@ std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
     most = std::max(most, sum);
   }
   const double height = row_height * static_cast<double>(bars.size()) + 44;
-  const Scale scale{0, most, left, width - 20};
+  const Scale scale{0, most, left, width - 20, chart.unit};
   Svg svg(width, height, chart.title, chart.description);
   std::vector<std::string> names;
   double y = 4;
@@ -63,6 +65,8 @@ std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
                part.name + ": " + chart.print(part.amount));
       sum += part.amount;
     }
+    if (chart.limit > 0)
+      svg.line(scale.at(chart.limit), y + 16, scale.at(chart.limit), y + 20 + bar_height, "limit");
     y += row_height;
   }
   for (const double tick : scale.ticks()) {
@@ -71,7 +75,6 @@ std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
   }
   svg.line(left, y, width - 20, y, "axis");
   if (chart.limit > 0) {
-    svg.line(scale.at(chart.limit), 18, scale.at(chart.limit), y, "limit");
     svg.text(scale.at(chart.limit), y + 36, chart.limit_label, "end strong");
   }
   return svg.str() + legend(names);
@@ -149,7 +152,10 @@ std::string memory_section(const ReportInput& input) {
   });
   const Chart chart{"Memory of one rank",
                     "Stacked bars: bytes on the fullest rank by what holds them, against the card's memory.",
-                    print_bytes, card, "the card: " + format_bytes(card)};
+                    print_bytes,
+                    card,
+                    "the card: " + format_bytes(card),
+                    gib};
   std::string text = "<section id=\"memory\"><h2>Memory</h2>\n" + stacked(chart, bars) +
                      table("Memory by row", bars, print_bytes);
   std::vector<std::vector<std::string>> rows = {{"row of the best", "how it comes about", "bytes"}};

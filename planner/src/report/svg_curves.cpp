@@ -10,6 +10,7 @@ namespace usp {
 namespace {
 
 constexpr double width = 860, height = 320, left = 92, right = 820, top = 34, bottom = 262;
+constexpr double gib = 1024.0 * 1024 * 1024;
 
 struct Frame {
   Scale x, y;
@@ -49,6 +50,7 @@ struct Series {
   double (*value)(const PointPlan&);
   double limit;
   std::string limit_label;
+  double unit = 1;
 };
 
 double nanoseconds_per_token(const PointPlan& plan) {
@@ -67,7 +69,7 @@ std::string curve(const WhatIfResult& sweep, const Series& series) {
     if (point.plan.feasible) most = std::max(most, series.value(point.plan));
   }
   const Frame frame{{ticks.front(), ticks.back(), left + 20, right - 20},
-                    {0, most * 1.08, bottom, top},
+                    {0, most * 1.08, bottom, top, series.unit},
                     "sequence length, tokens",
                     series.y_label,
                     print_log_tokens,
@@ -135,7 +137,7 @@ std::string pareto_section(const ReportInput& input) {
   }
   const double pad = std::max(0.05 * most_time, 0.08 * (most_time - least_time));
   const Frame frame{{std::max(0.0, least_time - pad), most_time + pad, left, right},
-                    {0.9 * least_memory, 1.08 * most_memory, bottom, top},
+                    {0.9 * least_memory, 1.08 * most_memory, bottom, top, gib},
                     "time for as many tokens as a step of the best",
                     "memory of one rank",
                     print_seconds,
@@ -172,7 +174,7 @@ std::string sweep_section(const ReportInput& input) {
   text += curve(sweep, {"Time per token over sequence length", "time per token of the step", print_seconds,
                         nanoseconds_per_token, 0, ""});
   text += curve(sweep, {"Memory over sequence length", "memory of one rank", print_bytes, memory_of, card,
-                        "the card: " + format_bytes(card)});
+                        "the card: " + format_bytes(card), gib});
   text += html_table("Best layout by sequence length (* the lead changed)", sweep_rows(sweep), 3);
   for (const BreakEven& even : sweep.break_evens)
     text += "<p>Between " + escaped(even.below.text) + " and " + escaped(even.above.text) +

@@ -78,7 +78,7 @@ std::string picture(const Drawing& drawing) {
   const double rows = std::ceil(most / per_row), columns = std::min<double>(per_row, most);
   const double width = std::max(120.0, columns * (cell_width + gap) + gap);
   const double height = 22 + rows * (cell_height + gap) + gap;
-  const int across = std::min(3, hosts);
+  const int across = hosts == 4 ? 2 : std::min(3, hosts);
   Svg svg(
       across * (width + 12) + 4, std::ceil(hosts / static_cast<double>(across)) * (height + 12) + 4,
       "The mesh on the machine",
