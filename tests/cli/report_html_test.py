@@ -79,7 +79,7 @@ def main():
         runs = [[str(model), "--seq", "256k", "--cluster", "dgx-h100", "--nodes", "4"],
                 ["qwen3-8b", "--seq", "64k", "--cluster", "l40s", "--documents", "32k,16k,16k"],
                 ["llama-3.1-8b", "--seq", "8k", "--cluster", "dgx-h100", "--devices", "0", "--forward-only"],
-                ["gpt-oss-20b", "--seq", "128k", "--cluster", "gb200-nvl72", "--forward-only"]]
+                ["gpt-oss-20b", "--seq", "64k", "--cluster", "dgx-h100", "--devices", "0,1", "--forward-only"]]
         failed = 0
         for args in runs:
             run = subprocess.run([usp, "report", *args, "-q", "-o", "-"], capture_output=True, text=True, timeout=60,

@@ -27,10 +27,20 @@ class Line {
   [[nodiscard]] AxisValue value(double number) const { return axis_value(kind(), number); }
   PointPlan search(double number) {
     ++result_.searches;
-    return search_point(variants_.at(axis_, {value(number)}));
+    try {
+      return search_point(variants_.at(axis_, {value(number)}));
+    } catch (const UsageError& error) {  // this value cannot be combined with the others
+      PointPlan plan;
+      plan.why = error.what();
+      return plan;
+    }
   }
   PointPlan reprice(double number, const std::vector<Choice>& rivals) {
-    return price_rivals(variants_.at(axis_, {value(number)}), rivals);
+    try {
+      return price_rivals(variants_.at(axis_, {value(number)}), rivals);
+    } catch (const UsageError&) {
+      return {};
+    }
   }
   /// A value between two, on the grid of the axis; one of them when there is none.
   [[nodiscard]] double between(double low, double high) const {

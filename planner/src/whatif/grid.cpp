@@ -200,6 +200,10 @@ WhatIfResult what_if(const WhatIfRequest& request) {
   WhatIfResult result;
   result.axes = request.axes;
   Variants variants(request.base);
+  for (const Axis& axis :
+       request.axes)  // what no value of the axis can cure is an error, not a point without a plan
+    if (axis.kind == AxisKind::nic || axis.kind == AxisKind::nvlink || axis.kind == AxisKind::seq)
+      static_cast<void>(variants.at({axis}, {axis.values.front()}));
   result.base = search_point(variants.at({}, {}));
   ++result.searches;
   if (!request.axes.empty()) Grid(request, variants, result).fill();
