@@ -80,6 +80,15 @@ TEST(WhatIf, EveryPointEqualsAWholeSearch) {
   }
 }
 
+TEST(WhatIf, TheBaseAsAPointIsTheBase) {
+  Setting s;
+  s.request.axes = {parse_axis("seq=128k:512k:x2")};
+  s.request.break_evens = false;
+  const WhatIfResult result = what_if(s.request);
+  EXPECT_EQ(describe(result.points[1].plan.choice), describe(result.base.choice));
+  EXPECT_DOUBLE_EQ(result.points[1].plan.step_s, result.base.step_s);
+}
+
 TEST(WhatIf, DeltasAreDifferencesOfDirectPlans) {
   Setting s;
   s.request.axes = {parse_axis("seq=512k")};

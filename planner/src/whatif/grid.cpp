@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::size_t coarse_step = 8;  ///< points along an axis between the first searches
 constexpr std::size_t most_points = 1000000;
+constexpr std::size_t all_searched = 64;  ///< so few points are searched whole
+constexpr double near_ratio =
+    1.5;  ///< a cell's ends are no farther apart: beyond, other layouts may lead inside
 
 using Index = std::vector<std::size_t>;
 
@@ -103,7 +106,7 @@ class Grid {
     }
     for (const Index& corner : corners) search(corner);
     if (axes_.empty() || cell.high[widest] - cell.low[widest] < 2) return;
-    if (agree(corners) && fill_inside(cell, corners)) return;
+    if (known_.size() > all_searched && close(cell) && agree(corners) && fill_inside(cell, corners)) return;
     const std::size_t middle = (cell.low[widest] + cell.high[widest]) / 2;
     Cell left = cell, right = cell;
     left.high[widest] = middle;
@@ -113,6 +116,14 @@ class Grid {
   }
 
   [[nodiscard]] const PointPlan& plan_of(const Index& at) const { return result_.points[flat(at)].plan; }
+
+  [[nodiscard]] bool close(const Cell& cell) const {
+    for (std::size_t i = 0; i < axes_.size(); ++i)
+      if (axes_[i].values[cell.high[i]].number > near_ratio * axes_[i].values[cell.low[i]].number &&
+          axes_[i].continuous())
+        return false;
+    return true;
+  }
 
   /// All corners have a plan, or none has.
   [[nodiscard]] bool agree(const std::vector<Index>& corners) const {

@@ -8,8 +8,8 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t rivals_kept = 3;
-constexpr double rival_lead = 1.03;   ///< slower by less may lead near by
+constexpr std::size_t rivals_kept = 4;
+constexpr double rival_lead = 1.04;   ///< slower by less may lead near by
 constexpr double short_memory = 0.7;  ///< of the card: the smallest layout may soon be the only one
 
 bool same_schedule(const Choice& a, const Choice& b) {
