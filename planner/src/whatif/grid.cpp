@@ -141,14 +141,19 @@ class Grid {
   /// corner.
   bool fill_inside(const Cell& cell, const std::vector<Index>& corners) {
     std::vector<Choice> rivals;
-    for (const Index& corner : corners) merge_rivals(rivals, plan_of(corner).kept);
+    bool settled = true;  // all corners and rivals make the same memory choices: so does what lies between
+    for (const Index& corner : corners) {
+      merge_rivals(rivals, plan_of(corner).kept);
+      for (const Choice& kept : plan_of(corner).kept)
+        settled &= kept.recompute == rivals.front().recompute && kept.zero_stage == rivals.front().zero_stage;
+    }
     const bool feasible = plan_of(corners.front()).feasible;
     Index at = cell.low;
     do {
       if (known_[flat(at)] && plan_of(at).searched) continue;
       PointPlan plan;
       if (feasible) {
-        plan = price_rivals(variants_.at(axes_, values(at)), rivals);
+        plan = price_rivals(variants_.at(axes_, values(at)), rivals, settled);
         if (!plan.feasible || !led_at(corners, plan.choice)) return false;
       } else {
         plan.why = "as at the points around it: " + plan_of(corners.front()).why;

@@ -93,7 +93,7 @@ PointPlan search_point(const Variant& variant) {
   }
 }
 
-PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals) {
+PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals, bool memory_settled) {
   StepPricer pricer(variant.request, variant.links);
   std::vector<PlanResult> fitting;
   std::string why = "none of the layouts near by fits";
@@ -108,6 +108,10 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
     one.fixed.dkv_return = rival.dkv_return;
     one.fixed.head_chunks = rival.head_chunks;
     one.fixed.order = rival.placement.order;
+    if (memory_settled) {
+      one.fixed.zero_stage = rival.zero_stage;
+      one.fixed.recompute = rival.recompute;
+    }
     try {
       fitting.push_back(search_with(one, pricer));
     } catch (const Infeasible& error) {

@@ -46,8 +46,10 @@ class Variants {
 
 /// Plans a variant by a whole search; infeasible points say why.
 [[nodiscard]] PointPlan search_point(const Variant& variant);
-/// Prices these layouts only (memory choices are made again); infeasible when none fits.
-[[nodiscard]] PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals);
+/// Prices these layouts only; infeasible when none fits.
+/// @param memory_settled recompute and ZeRO stage stay as the rivals have them; else they are chosen again
+[[nodiscard]] PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals,
+                                     bool memory_settled = false);
 /// Adds the layouts of `more` that `list` lacks.
 void merge_rivals(std::vector<Choice>& list, const std::vector<Choice>& more);
 
