@@ -62,6 +62,8 @@ int main(int argc, char** argv) {
   usp::cli::register_explain(app, invocation);
   usp::cli::register_validate(app, invocation);
   usp::cli::register_score(app, invocation);
+  usp::cli::register_whatif(app, invocation);
+  usp::cli::register_report(app, invocation);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");

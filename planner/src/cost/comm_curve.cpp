@@ -101,6 +101,30 @@ CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::v
   return curves;
 }
 
+CommCurves CommCurves::on_faster_links(double ratio) const {
+  std::map<std::pair<Collective, int>, double> shortest;
+  for (const CollectiveRow& row : rows_) {
+    double& least = shortest.try_emplace({row.operation, row.ranks}, row.seconds).first->second;
+    least = std::min(least, row.seconds);
+  }
+  std::map<Transport, double> shortest_hop;
+  for (const HopRow& row : hop_rows_) {
+    double& least = shortest_hop.try_emplace(row.transport, row.seconds).first->second;
+    least = std::min(least, row.seconds);
+  }
+  std::vector<CollectiveRow> rows = rows_;
+  for (CollectiveRow& row : rows) {
+    const double least = shortest[{row.operation, row.ranks}];
+    row.seconds = least + (row.seconds - least) / ratio;
+  }
+  std::vector<HopRow> hops = hop_rows_;
+  for (HopRow& row : hops)
+    row.seconds = shortest_hop[row.transport] + (row.seconds - shortest_hop[row.transport]) / ratio;
+  CommCurves curves(std::move(rows), std::move(hops), repeat_, source_);
+  curves.always_ = always_;
+  return curves;
+}
+
 void CommCurves::fit_collectives() {
   double sum = 0;
   std::size_t count = 0;

@@ -29,7 +29,8 @@ std::vector<T> fixed_or(const std::optional<T>& fixed, std::vector<T> all) {
 
 class Search {
  public:
-  explicit Search(const PlanRequest& request) : request_(request), pricer_(request), fixed_(request.fixed) {}
+  Search(const PlanRequest& request, StepPricer& pricer)
+      : request_(request), pricer_(pricer), fixed_(request.fixed) {}
 
   PlanResult run() {
     const i64 ranks = pricer_.world() / request_.workload.pipeline;
@@ -265,7 +266,7 @@ class Search {
   };
 
   const PlanRequest& request_;
-  StepPricer pricer_;
+  StepPricer& pricer_;
   const Constraints& fixed_;
   std::optional<Best> best_;
   PlanResult result_;
@@ -273,8 +274,13 @@ class Search {
 
 }  // namespace
 
+PlanResult search_with(const PlanRequest& request, StepPricer& pricer) {
+  return Search(request, pricer).run();
+}
+
 PlanResult plan_step(const PlanRequest& request) {
-  return Search(request).run();
+  StepPricer pricer(request);
+  return search_with(request, pricer);
 }
 
 PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {

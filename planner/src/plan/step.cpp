@@ -28,9 +28,9 @@ double nearest_nics_gb_s(const Cluster& cluster) {
 
 }  // namespace
 
-StepPricer::StepPricer(const PlanRequest& request)
+StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> links)
     : request_(request),
-      links_(*request.cluster, *request.calibration),
+      links_(links ? std::move(links) : std::make_shared<LinkPricer>(*request.cluster, *request.calibration)),
       parameters_(count_parameters(*request.model)) {
   const Cluster& cluster = *request.cluster;
   expects(!cluster.devices.empty() && !cluster.specs.empty(), "a cluster without devices");
@@ -67,7 +67,7 @@ AttentionPricer& StepPricer::pricer(std::size_t kind, int tensor) {
     one.placement.tensor = tensor;
     const LayerKind& layer = request_.model->kinds[kind];
     slot =
-        std::make_unique<AttentionPricer>(links_, attention_plan(request_, one, layer).shape,
+        std::make_unique<AttentionPricer>(*links_, attention_plan(request_, one, layer).shape,
                                           attention_documents(request_.workload, layer), request_.execution);
   }
   return *slot;

@@ -14,7 +14,8 @@ namespace usp {
 class StepPricer {
  public:
   /// Throws MissingValue when cluster or model leave unknown what a step needs.
-  explicit StepPricer(const PlanRequest& request);
+  /// @param links of the same cluster and calibration, shared with other requests; none: made here
+  explicit StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> links = nullptr);
 
   /// Attention of all layers of one microbatch under a choice: forward and backward seconds.
   [[nodiscard]] std::vector<LayerAttention> attention(const Choice& choice);
@@ -52,7 +53,7 @@ class StepPricer {
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
 
   const PlanRequest& request_;
-  LinkPricer links_;
+  std::shared_ptr<LinkPricer> links_;
   ParameterCount parameters_;
   double device_bytes_ = 0;
   double peak_flops_ = 0;
@@ -65,6 +66,9 @@ class StepPricer {
   i64 priced_ = 0;
   std::map<std::pair<std::size_t, int>, std::unique_ptr<AttentionPricer>> pricers_;
 };
+
+/// plan_step with a pricer made for this request or for one that differs in `fixed` and `keep` only.
+[[nodiscard]] PlanResult search_with(const PlanRequest& request, StepPricer& pricer);
 
 /// Compares the best candidates: margin, whether it is a tie, what would settle it, on which inputs it hangs.
 [[nodiscard]] Verdict judge(const std::vector<PlanCandidate>& ranked);

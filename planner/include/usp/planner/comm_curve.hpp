@@ -95,6 +95,10 @@ class CommCurves {
   [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::vector<HopRow>& hops,
                                 const std::string& source) const;
 
+  /// The same curves on links `ratio` times as fast: what exceeds the shortest time of a group size shrinks
+  /// by it. An assumption, for what-if.
+  [[nodiscard]] CommCurves on_faster_links(double ratio) const;
+
   /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
   [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes) const;
 

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_flags.hpp"
+
+#include "usp/base/json.hpp"
+#include "usp/base/text.hpp"
+#include "usp/planner/report.hpp"
+
+#include <iostream>
+
+namespace usp::cli {
+namespace {
+
+void write_report(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
+  const auto input = load_step(flags, invocation);
+  check_degrees(input->request);
+  const PlanResult plan = plan_step(input->request);
+  const WhatIfResult sweep = report_sweep(input->request);
+  write_file(output, report_html({&input->request, &plan, &sweep}));
+  if (output == "-") return;
+  if (invocation.json)
+    std::cout << Json{{"format", "usp.report"}, {"version", 1}, {"file", output}}.dump(
+                     1, ' ', false, Json::error_handler_t::replace)
+              << "\n";
+  else
+    std::cout << output << "\n";
+}
+
+}  // namespace
+
+void register_report(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb =
+      add_verb(app, invocation, "report", "Write the plan of a step as one HTML file to look at",
+               "  usp report llama-3.1-8b --seq 1M --cluster dgx-h100 --nodes 4 -o report.html\n"
+               "  usp report config.json --seq 256k --cluster node.txt --device h100-sxm --nic 8x400G");
+  auto flags = add_step_flags(*verb);
+  auto output = std::make_shared<std::string>("usp-report.html");
+  verb->add_option("-o,--output", *output, "the file to write (usp-report.html); - for stdout");
+  verb->callback([flags, output, &invocation] {
+    invocation.action = [flags, output, &invocation] { write_report(*flags, *output, invocation); };
+  });
+}
+
+}  // namespace usp::cli

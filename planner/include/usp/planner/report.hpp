@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/plan.hpp"
+#include "usp/planner/whatif.hpp"
+
+#include <string>
+
+namespace usp {
+
+/// What a report shows; the pointers must outlive the call.
+struct ReportInput {
+  const PlanRequest* request = nullptr;
+  const PlanResult* plan = nullptr;
+  const WhatIfResult* sweep = nullptr;  ///< over the sequence length (its first axis); none: no curves
+};
+
+/// One self-contained HTML file: no network, no scripts; light and dark by the reader's preference. Every
+/// figure has a title, a description and its numbers as a table. All text of the input is escaped.
+[[nodiscard]] std::string report_html(const ReportInput& input);
+
+/// The sweep that a report shows: powers of two around the request's sequence length.
+[[nodiscard]] WhatIfResult report_sweep(const PlanRequest& request);
+
+}  // namespace usp

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/plan.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace usp {
+
+enum class AxisKind {
+  seq,     ///< tokens of a row
+  batch,   ///< rows per replica and step
+  nic,     ///< GB/s of each NIC, one direction
+  nvlink,  ///< GB/s of each device's NVLinks together, one direction
+  memory,  ///< bytes per device
+  nodes,   ///< hosts like the first
+  gpus,    ///< devices in all
+  ring,    ///< and the rest of these are constraints or the model's heads
+  ulysses,
+  tensor,
+  zero,
+  heads,
+  kv_heads,
+  layout,
+  method,
+  recompute,
+};
+
+struct AxisValue {
+  double number = 0;  ///< in the axis' unit; of words, their position
+  std::string text;   ///< "128K", "50 GB/s", "zigzag"
+};
+
+/// One thing that varies.
+struct Axis {
+  AxisKind kind = AxisKind::seq;
+  std::string name;
+  std::string unit;  ///< "tokens", "GB/s per NIC", ...; empty: a word or a plain number
+  std::vector<AxisValue> values;
+  /// Quantities between whose values others lie, on which the plan depends smoothly but for changes of lead.
+  [[nodiscard]] bool continuous() const;
+};
+
+/// "seq=128k:4m:x2", "memory=40GB:80GB:+8GB", "nic=25,50,100" (GB/s per NIC) or "nic=200G,400G" (line rates),
+/// "layout=zigzag,striped". Throws UsageError naming --sweep.
+[[nodiscard]] Axis parse_axis(std::string_view text);
+/// A value of an axis with its printed form.
+[[nodiscard]] AxisValue axis_value(AxisKind kind, double number);
+
+struct WhatIfRequest {
+  PlanRequest base;
+  std::vector<Axis> axes;   ///< several multiply; the last one varies fastest
+  bool break_evens = true;  ///< of the continuous axes, and the longest sequence that fits
+};
+
+/// The best plan at one point, without what only a plan of its own needs.
+struct PointPlan {
+  bool feasible = false;
+  std::string why;  ///< why nothing fits
+  Choice choice;
+  double step_s = 0;
+  double seconds_per_token = 0;
+  double band = 0;
+  std::vector<TimeTerm> terms;  ///< without reasons
+  i64 memory_bytes = 0;
+  std::string binding_row;   ///< the largest row of the memory table
+  std::string runner_up;     ///< empty: no other layout fits
+  double margin = 0;         ///< of the best over the runner-up
+  bool searched = false;     ///< by the whole search; else the winner and its rivals were priced again
+  std::vector<Choice> kept;  ///< of a search: the best layouts and the smallest; rivals near this point
+};
+
+struct WhatIfPoint {
+  std::vector<std::size_t> at;  ///< index into each axis' values
+  PointPlan plan;
+  bool lead_changed = false;  ///< another layout than at the point before along some continuous axis
+};
+
+/// Where something changes along one axis, everything else as in the base.
+struct BreakEven {
+  std::string axis;
+  AxisValue below, above;  ///< the change lies between them
+  PointPlan from, to;      ///< the plans there
+  bool verified = false;   ///< whole searches on both sides confirm it
+};
+
+/// The longest sequence that some plan fits, everything else as in the base.
+struct SequenceLimit {
+  i64 seq = 0;
+  bool bounded = true;  ///< false: `seq` fits and more was not tried
+  std::string choice;
+  std::string binding_row;  ///< largest row of the memory table there
+  std::string binding_reason;
+  i64 binding_bytes = 0, total_bytes = 0;
+  double device_bytes = 0;
+};
+
+struct TermDelta {
+  std::string name;
+  double base_s = 0, point_s = 0;
+  [[nodiscard]] double delta_s() const { return point_s - base_s; }
+};
+
+struct WhatIfResult {
+  std::vector<Axis> axes;
+  PointPlan base;
+  std::vector<WhatIfPoint> points;
+  std::vector<BreakEven> break_evens;
+  std::optional<SequenceLimit> longest;
+  i64 searches = 0;  ///< whole searches
+  i64 repriced = 0;  ///< points for which the winner and its rivals were priced again
+  std::vector<std::string> notes;
+};
+
+/// Plans the base and every point of the product of the axes. Whole searches run at coarse points and
+/// wherever the lead or feasibility changes; between points that agree, their winners and rivals are priced
+/// again. Throws UsageError for axes that the request cannot vary, MissingValue as plan_step.
+[[nodiscard]] WhatIfResult what_if(const WhatIfRequest& request);
+
+/// The request at one value per axis planned by a whole search; what what_if must agree with.
+[[nodiscard]] PointPlan plan_at(const PlanRequest& base, const std::vector<Axis>& axes,
+                                const std::vector<AxisValue>& values);
+
+/// Terms of both plans by name, in the base's order, then those that only the point has.
+[[nodiscard]] std::vector<TermDelta> term_deltas(const PointPlan& base, const PointPlan& point);
+
+/// Same mesh, data and tensor degree, method and layout: what "the lead" means.
+[[nodiscard]] bool same_lead(const Choice& a, const Choice& b);
+
+/// Schema: configs/schema/whatif.v1.schema.json.
+[[nodiscard]] std::string whatif_json(const WhatIfResult& result);
+/// Tables and break-evens for people.
+[[nodiscard]] std::string whatif_text(const WhatIfResult& result);
+
+}  // namespace usp

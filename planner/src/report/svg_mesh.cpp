@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "svg.hpp"
+
+#include "usp/base/units.hpp"
+#include "usp/planner/axes.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace usp {
+namespace {
+
+constexpr int most_hosts = 8;     ///< drawn; the others repeat the pattern
+constexpr int most_devices = 32;  ///< drawn of one host
+constexpr double cell_width = 62, cell_height = 44, gap = 6, per_row = 4;
+
+struct Seat {
+  int rank = -1;  ///< of the world
+  int replica = 0, row = 0, column = 0;
+};
+
+/// What every device does; index = device.
+std::vector<Seat> seats_of(const Cluster& cluster, const Choice& choice, int pipeline) {
+  std::vector<Seat> seats(cluster.devices.size());
+  const std::vector<int> devices = world_devices(choice.mesh, choice.placement, pipeline);
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const auto device = static_cast<std::size_t>(devices[rank]);
+    if (devices[rank] < 0 || device >= seats.size()) continue;
+    const int slot = static_cast<int>(rank) / choice.tensor();
+    const int p = slot % choice.mesh.size();
+    seats[device] = {static_cast<int>(rank), slot / choice.mesh.size(), choice.mesh.ring_of(p),
+                     choice.mesh.ulysses_of(p)};
+  }
+  return seats;
+}
+
+struct Drawing {
+  const Cluster& cluster;
+  const Choice& choice;
+  const std::vector<Seat>& seats;
+};
+
+void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, double y, double width,
+               double height) {
+  svg.rect(x, y, width, height, "box");
+  svg.text(x + gap, y + 15, "host " + std::to_string(node.id), "strong");
+  int shown = 0;
+  for (const Device& device : drawing.cluster.devices) {
+    if (device.node != node.id || shown == most_devices) continue;
+    const double left = x + gap + (shown % static_cast<int>(per_row)) * (cell_width + gap);
+    const double top = y + 22 + (shown / static_cast<int>(per_row)) * (cell_height + gap);
+    const Seat& seat = drawing.seats[static_cast<std::size_t>(device.id)];
+    const bool by_row = drawing.choice.mesh.ring() > 1;
+    const int hue = by_row ? seat.row : drawing.choice.data() > 1 ? seat.replica : seat.column;
+    const std::string place = "r" + std::to_string(seat.row) + " u" + std::to_string(seat.column);
+    svg.rect(left, top, cell_width, cell_height,
+             seat.rank < 0 ? "box" : "tint " + colour(static_cast<std::size_t>(hue)),
+             "device " + std::to_string(device.id) + ": rank " + std::to_string(seat.rank) + ", ring row " +
+                 std::to_string(seat.row) + ", ulysses " + std::to_string(seat.column) + ", replica " +
+                 std::to_string(seat.replica));
+    svg.text(left + cell_width / 2, top + 18, seat.rank < 0 ? "idle" : std::to_string(seat.rank),
+             "mid strong");
+    if (seat.rank >= 0) svg.text(left + cell_width / 2, top + 35, place, "mid small");
+    ++shown;
+  }
+}
+
+int devices_of(const Cluster& cluster, int node) {
+  return static_cast<int>(std::count_if(cluster.devices.begin(), cluster.devices.end(),
+                                        [&](const Device& d) { return d.node == node; }));
+}
+
+std::string picture(const Drawing& drawing) {
+  const Cluster& cluster = drawing.cluster;
+  const int hosts = std::min<int>(most_hosts, static_cast<int>(cluster.nodes.size()));
+  int most = 1;
+  for (int n = 0; n < hosts; ++n) most = std::max(most, std::min(most_devices, devices_of(cluster, n)));
+  const double rows = std::ceil(most / per_row), columns = std::min<double>(per_row, most);
+  const double width = std::max(120.0, columns * (cell_width + gap) + gap);
+  const double height = 22 + rows * (cell_height + gap) + gap;
+  const int across = hosts == 4 ? 2 : std::min(3, hosts);
+  Svg svg(
+      across * (width + 12) + 4, std::ceil(hosts / static_cast<double>(across)) * (height + 12) + 4,
+      "The mesh on the machine",
+      "Hosts as boxes, devices inside them with their rank; coloured by ring row, or by replica or ulysses "
+      "rank where the ring has one row.");
+  for (int n = 0; n < hosts; ++n)
+    draw_host(svg, drawing, cluster.nodes[static_cast<std::size_t>(n)], 4 + (n % across) * (width + 12),
+              4 + (n / across) * (height + 12), width, height);
+  return svg.str();
+}
+
+}  // namespace
+
+std::string mesh_section(const ReportInput& input) {
+  const Cluster& cluster = *input.request->cluster;
+  const Choice& choice = input.plan->best().choice;
+  const int pipeline = input.request->workload.pipeline;
+  const std::vector<Seat> seats = seats_of(cluster, choice, pipeline);
+  std::string text =
+      "<section id=\"mesh\"><h2>The mesh on the machine</h2>\n<p>The number is the rank; r is its ring row, "
+      "u its place in the ulysses group. " +
+      std::string(choice.mesh.ring() > 1 ? "A colour is a ring row."
+                  : choice.data() > 1    ? "A colour is a data-parallel replica."
+                                         : "A colour is a place in the ulysses group.") +
+      "</p>\n" + picture({cluster, choice, seats});
+  const auto hosts = static_cast<int>(cluster.nodes.size());
+  if (hosts > most_hosts)
+    text += "<p class=\"note\">" + std::to_string(hosts - most_hosts) + " more hosts are not drawn.</p>\n";
+  std::vector<std::vector<std::string>> rows = {{"axis", "degree", "first group", "links it uses"}};
+  for (const AxisView& axis :
+       axes_of(cluster, choice.mesh, choice.placement, pipeline, input.request->execution.transport))
+    rows.push_back({axis.name, std::to_string(axis.degree),
+                    axis.groups.empty() ? "" : rank_list(axis.groups.front()), axis.where});
+  return text + html_table("Axes and the links they use", rows, 9) + "</section>\n";
+}
+
+}  // namespace usp

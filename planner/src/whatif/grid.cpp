@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "variant.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace usp {
+namespace {
+
+constexpr std::size_t coarse_step = 8;  ///< points along an axis between the first searches
+constexpr std::size_t most_points = 1000000;
+constexpr std::size_t all_searched = 64;  ///< so few points are searched whole
+constexpr double near_ratio =
+    1.5;  ///< a cell's ends are no farther apart: beyond, other layouts may lead inside
+
+using Index = std::vector<std::size_t>;
+
+struct Cell {
+  Index low, high;  ///< both ends belong to it
+};
+
+/// The product of the axes, filled from coarse to fine.
+class Grid {
+ public:
+  Grid(const WhatIfRequest& request, Variants& variants, WhatIfResult& result)
+      : axes_(request.axes), variants_(variants), result_(result) {
+    std::size_t count = 1;
+    for (const Axis& axis : axes_) {
+      count *= axis.values.size();
+      if (count > most_points)
+        throw UsageError("--sweep: more than " + std::to_string(most_points) + " points; take fewer values");
+    }
+    result_.points.resize(count);
+    known_.assign(count, false);
+  }
+
+  void fill() {
+    Cell whole{Index(axes_.size(), 0), Index(axes_.size(), 0)};
+    start(whole, 0);
+    for (const WhatIfPoint& point : result_.points)
+      result_.repriced += point.plan.feasible && !point.plan.searched ? 1 : 0;
+    mark_changes();
+  }
+
+ private:
+  /// Splits into cells of one value per discrete axis and of a few steps per continuous one.
+  void start(Cell& cell, std::size_t axis) {
+    if (axis == axes_.size()) return refine(cell);
+    const std::size_t last = axes_[axis].values.size() - 1;
+    const bool smooth = axes_[axis].continuous() && last > 0;
+    const std::size_t step = smooth ? coarse_step : 1;
+    for (std::size_t low = 0; smooth ? low < last : low <= last; low += step) {
+      cell.low[axis] = low;
+      cell.high[axis] = smooth ? std::min(last, low + step) : low;
+      start(cell, axis + 1);
+    }
+  }
+
+  [[nodiscard]] std::size_t flat(const Index& at) const {
+    std::size_t index = 0;
+    for (std::size_t i = 0; i < axes_.size(); ++i) index = index * axes_[i].values.size() + at[i];
+    return index;
+  }
+
+  [[nodiscard]] std::vector<AxisValue> values(const Index& at) const {
+    std::vector<AxisValue> list;
+    for (std::size_t i = 0; i < axes_.size(); ++i) list.push_back(axes_[i].values[at[i]]);
+    return list;
+  }
+
+  void store(const Index& at, PointPlan plan) {
+    const std::size_t index = flat(at);
+    result_.points[index].at = at;
+    result_.points[index].plan = std::move(plan);
+    known_[index] = true;
+  }
+
+  const PointPlan& search(const Index& at) {
+    const std::size_t index = flat(at);
+    if (known_[index] && result_.points[index].plan.searched) return result_.points[index].plan;
+    PointPlan plan;
+    try {
+      plan = search_point(variants_.at(axes_, values(at)));
+    } catch (const UsageError& error) {  // this value cannot be combined with the others
+      plan.why = error.what();
+      plan.searched = true;
+    }
+    ++result_.searches;
+    store(at, std::move(plan));
+    return result_.points[index].plan;
+  }
+
+  void refine(const Cell& cell) {
+    std::vector<Index> corners = {cell.low};
+    std::size_t widest = 0;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      if (cell.high[i] == cell.low[i]) continue;
+      if (cell.high[i] - cell.low[i] > cell.high[widest] - cell.low[widest]) widest = i;
+      const std::size_t count = corners.size();
+      for (std::size_t c = 0; c < count; ++c) {
+        corners.push_back(corners[c]);
+        corners.back()[i] = cell.high[i];
+      }
+    }
+    for (const Index& corner : corners) search(corner);
+    if (axes_.empty() || cell.high[widest] - cell.low[widest] < 2) return;
+    if (known_.size() > all_searched && close(cell) && agree(corners) && fill_inside(cell, corners)) return;
+    const std::size_t middle = (cell.low[widest] + cell.high[widest]) / 2;
+    Cell left = cell, right = cell;
+    left.high[widest] = middle;
+    right.low[widest] = middle;
+    refine(left);
+    refine(right);
+  }
+
+  [[nodiscard]] const PointPlan& plan_of(const Index& at) const { return result_.points[flat(at)].plan; }
+
+  [[nodiscard]] bool close(const Cell& cell) const {
+    for (std::size_t i = 0; i < axes_.size(); ++i)
+      if (axes_[i].values[cell.high[i]].number > near_ratio * axes_[i].values[cell.low[i]].number &&
+          axes_[i].continuous())
+        return false;
+    return true;
+  }
+
+  /// All corners have a plan, or none has.
+  [[nodiscard]] bool agree(const std::vector<Index>& corners) const {
+    return std::all_of(corners.begin(), corners.end(), [&](const Index& corner) {
+      return plan_of(corner).feasible == plan_of(corners.front()).feasible;
+    });
+  }
+
+  [[nodiscard]] bool led_at(const std::vector<Index>& corners, const Choice& choice) const {
+    return std::any_of(corners.begin(), corners.end(),
+                       [&](const Index& corner) { return same_lead(plan_of(corner).choice, choice); });
+  }
+
+  /// Prices the corners' winners and rivals at all other points; false when one leads that leads at no
+  /// corner.
+  bool fill_inside(const Cell& cell, const std::vector<Index>& corners) {
+    std::vector<Choice> rivals;
+    bool settled = true;  // all corners and rivals make the same memory choices: so does what lies between
+    for (const Index& corner : corners) {
+      merge_rivals(rivals, plan_of(corner).kept);
+      for (const Choice& kept : plan_of(corner).kept)
+        settled &= kept.recompute == rivals.front().recompute && kept.zero_stage == rivals.front().zero_stage;
+    }
+    const bool feasible = plan_of(corners.front()).feasible;
+    Index at = cell.low;
+    do {
+      if (known_[flat(at)] && plan_of(at).searched) continue;
+      PointPlan plan;
+      if (feasible) {
+        plan = price_rivals(variants_.at(axes_, values(at)), rivals, settled);
+        if (!plan.feasible || !led_at(corners, plan.choice)) return false;
+      } else {
+        plan.why = "as at the points around it: " + plan_of(corners.front()).why;
+      }
+      store(at, std::move(plan));
+    } while (advance(cell, at));
+    return true;
+  }
+
+  [[nodiscard]] static bool advance(const Cell& cell, Index& at) {
+    for (std::size_t i = at.size(); i-- > 0;) {
+      if (++at[i] <= cell.high[i]) return true;
+      at[i] = cell.low[i];
+    }
+    return false;
+  }
+
+  void mark_changes() {
+    for (WhatIfPoint& point : result_.points)
+      for (std::size_t i = 0; i < axes_.size(); ++i) {
+        if (!axes_[i].continuous() || point.at[i] == 0) continue;
+        Index before = point.at;
+        --before[i];
+        const PointPlan& other = result_.points[flat(before)].plan;
+        point.lead_changed |= other.feasible != point.plan.feasible ||
+                              (other.feasible && !same_lead(other.choice, point.plan.choice));
+      }
+  }
+
+  const std::vector<Axis>& axes_;
+  Variants& variants_;
+  WhatIfResult& result_;
+  std::vector<bool> known_;
+};
+
+void note_assumptions(WhatIfResult& result) {
+  for (const Axis& axis : result.axes) {
+    if (axis.kind == AxisKind::nvlink)
+      result.notes.emplace_back(
+          "nvlink: measured curves are scaled with the bandwidth above their shortest time; an assumption");
+    if (axis.kind == AxisKind::heads || axis.kind == AxisKind::kv_heads)
+      result.notes.emplace_back(axis.name +
+                                ": head dims stay, so the projections and the parameters grow with it");
+    if (axis.kind == AxisKind::nodes || axis.kind == AxisKind::gpus)
+      result.notes.emplace_back(
+          axis.name + ": data-parallel replicas change with it: compare times per token, not per step");
+  }
+}
+
+}  // namespace
+
+WhatIfResult what_if(const WhatIfRequest& request) {
+  for (std::size_t i = 0; i < request.axes.size(); ++i) {
+    if (request.axes[i].values.empty())
+      throw UsageError("--sweep: " + request.axes[i].name + " has no values");
+    for (std::size_t j = 0; j < i; ++j)
+      if (request.axes[i].kind == request.axes[j].kind)
+        throw UsageError("--sweep: " + request.axes[i].name + " is given twice");
+  }
+  WhatIfResult result;
+  result.axes = request.axes;
+  Variants variants(request.base);
+  for (const Axis& axis :
+       request.axes)  // what no value of the axis can cure is an error, not a point without a plan
+    if (axis.kind == AxisKind::nic || axis.kind == AxisKind::nvlink || axis.kind == AxisKind::seq)
+      static_cast<void>(variants.at({axis}, {axis.values.front()}));
+  result.base = search_point(variants.at({}, {}));
+  ++result.searches;
+  if (!request.axes.empty()) Grid(request, variants, result).fill();
+  note_assumptions(result);
+  if (request.break_evens) find_break_evens(request, variants, result);
+  return result;
+}
+
+PointPlan plan_at(const PlanRequest& base, const std::vector<Axis>& axes,
+                  const std::vector<AxisValue>& values) {
+  Variants variants(base);
+  return search_point(variants.at(axes, values));
+}
+
+}  // namespace usp
