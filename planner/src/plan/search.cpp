@@ -191,10 +191,10 @@ class Search {
     if (!list.front().fits) throw Infeasible(too_big(list.front()), remedies(list.front()));
     mark_pareto();
     if (list.size() > request_.keep) shorten();
-    result_.verdict = judge(list);
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
     result_.calibration = request_.calibration->summary(extrapolation);
+    result_.verdict = judge(list, result_.calibration.kernel_error);
   }
 
   void mark_pareto() {

@@ -71,6 +71,7 @@ class StepPricer {
 [[nodiscard]] PlanResult search_with(const PlanRequest& request, StepPricer& pricer);
 
 /// Compares the best candidates: margin, whether it is a tie, what would settle it, on which inputs it hangs.
-[[nodiscard]] Verdict judge(const std::vector<PlanCandidate>& ranked);
+/// @param kernel_error mean relative error of the attention fit
+[[nodiscard]] Verdict judge(const std::vector<PlanCandidate>& ranked, double kernel_error);
 
 }  // namespace usp

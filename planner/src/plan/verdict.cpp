@@ -24,11 +24,22 @@ double per_token(const PlanCandidate& c, double seconds) {
   return seconds * c.seconds_per_token / c.step_s;
 }
 
-/// Errors that both candidates share cancel: only what differs between them, each term by its own band, can
-/// turn the order.
-double doubt(const PlanCandidate& a, const PlanCandidate& b) {
+/// Two block shapes read off one fitted surface err mostly together; this part of the fit's mean error is
+/// taken to fall on each alone. An assumption, not a measurement.
+constexpr double independent_part = 1.0 / 3;
+
+double attention_per_token(const PlanCandidate& c) {
+  double seconds = 0;
+  for (const TimeTerm& term : c.terms)
+    if (term.name.rfind("attention", 0) == 0) seconds += term.seconds;
+  return per_token(c, seconds);
+}
+
+/// Errors that both candidates share cancel: what differs between them, each term by its own band, can turn
+/// the order, and so can the part of the kernel error that is each shape's own.
+double doubt(const PlanCandidate& a, const PlanCandidate& b, double kernel_error) {
   const auto x = by_name(a), y = by_name(b);
-  double sum = 0;
+  double sum = independent_part * kernel_error * std::max(attention_per_token(a), attention_per_token(b));
   for (const auto& [name, term] : x) {
     const auto other = y.find(name);
     const double theirs = other == y.end() ? 0 : per_token(b, other->second->seconds);
@@ -83,7 +94,7 @@ std::vector<std::string> hinges(const std::vector<PlanCandidate>& ranked) {
 
 }  // namespace
 
-Verdict judge(const std::vector<PlanCandidate>& ranked) {
+Verdict judge(const std::vector<PlanCandidate>& ranked, double kernel_error) {
   Verdict verdict;
   const PlanCandidate& best = ranked.front();
   const auto second = std::find_if(ranked.begin() + 1, ranked.end(), [&](const PlanCandidate& c) {
@@ -92,7 +103,7 @@ Verdict judge(const std::vector<PlanCandidate>& ranked) {
   if (second == ranked.end()) return verdict;
   verdict.margin = second->seconds_per_token / best.seconds_per_token - 1;
   verdict.runner_up = describe(second->choice);
-  verdict.tie = second->seconds_per_token - best.seconds_per_token <= doubt(best, *second);
+  verdict.tie = second->seconds_per_token - best.seconds_per_token <= doubt(best, *second, kernel_error);
   if (verdict.tie) {
     suggest(best, verdict.settle);
     suggest(*second, verdict.settle);

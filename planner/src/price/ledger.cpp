@@ -47,10 +47,13 @@ class MoveLedger {
   }
 
   void add_shift() {
+    const std::vector<i64>& counts = geometry_.counts_by_row(move_.tokens);
     for (int r = 0; r < mesh_.ring(); ++r) {
       const int to = mesh_.row_at(r, move_.shift);
       if (to == r) continue;
-      const i64 tokens = geometry_.count_of(move_.tokens, mesh_.rank(r, 0), mesh_.rank(to, 0));
+      const int owner = move_.tokens.at == End::target ? to : r;
+      const i64 tokens = counts[at(mesh_.row_at(owner, move_.tokens.shift))];
+      if (tokens == 0) continue;
       for (int u = 0; u < mesh_.ulysses; ++u)
         message(mesh_.rank(r, u), mesh_.rank(to, u),
                 tokens * weight_ * heads(mesh_.rank(r, u), mesh_.rank(to, u)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/geometry.hpp"
 
+#include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 
 #include <algorithm>
@@ -237,6 +238,26 @@ void Geometry::tokens_of(const TokenSelect& select, int source, int target, Sele
   }
   if (out.slots.front().empty()) out.slots.clear();
   filter(out, select, source, target);
+}
+
+std::size_t Geometry::CountKeyHash::operator()(const CountKey& key) const {
+  Digest digest;
+  digest.add(key.of).add(key.copies);
+  for (Deltas d : {key.needed, key.also, key.not_needed}) digest.add(d.begin).add(d.end);
+  return digest.value();
+}
+
+const std::vector<i64>& Geometry::counts_by_row(const TokenSelect& select) const {
+  expects(select.block == Block::row && select.needed_by == End::none,
+          "tokens of a row that depend on the receiver have no one count");
+  const CountKey key{select.of, select.copies, select.needed, select.also, select.not_needed};
+  const auto [known, fresh] = row_counts_.try_emplace(key);
+  if (!fresh) return known->second;
+  TokenSelect own = select;
+  own.shift = {};
+  for (int r = 0; r < mesh().ring(); ++r)
+    known->second.push_back(count_of(own, mesh().rank(r, 0), mesh().rank(r, 0)));
+  return known->second;
 }
 
 i64 Geometry::count_of(const TokenSelect& select, int source, int target) const {

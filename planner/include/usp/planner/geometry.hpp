@@ -7,6 +7,7 @@
 #include "usp/schedule/layout.hpp"
 #include "usp/schedule/slice.hpp"
 
+#include <unordered_map>
 #include <vector>
 
 namespace usp {
@@ -52,6 +53,9 @@ class Geometry {
 
   [[nodiscard]] Range heads_of(HeadSelect select, int source, int target) const;
   void tokens_of(const TokenSelect& select, int source, int target, Selection& out) const;
+  /// Tokens per block (by its ring row) of a selector of whole rows that no single receiver filters;
+  /// remembered.
+  [[nodiscard]] const std::vector<i64>& counts_by_row(const TokenSelect& select) const;
   /// Number of tokens only.
   [[nodiscard]] i64 count_of(const TokenSelect& select, int source, int target) const;
 
@@ -105,6 +109,19 @@ class Geometry {
   std::vector<std::size_t> document_begin_;
   mutable int sliced_row_ = -1;
   mutable std::vector<RowSlice> row_slices_;
+  struct CountKey {
+    Side of;
+    Copies copies;
+    Deltas needed, also, not_needed;
+    friend bool operator==(const CountKey& a, const CountKey& b) {
+      return a.of == b.of && a.copies == b.copies && a.needed == b.needed && a.also == b.also &&
+             a.not_needed == b.not_needed;
+    }
+  };
+  struct CountKeyHash {
+    std::size_t operator()(const CountKey& key) const;
+  };
+  mutable std::unordered_map<CountKey, std::vector<i64>, CountKeyHash> row_counts_;
   mutable bool needs_filled_ = false;
   mutable std::vector<Need> needs_;              ///< sorted by key row, offset, slot; joined
   mutable std::vector<std::size_t> need_begin_;  ///< per key row

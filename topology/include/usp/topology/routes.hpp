@@ -167,7 +167,7 @@ bool LinkTable::visit_nvlink(const Ports& from, const Ports& to, Hop&& hop) cons
 template <class Hop>
 void LinkTable::visit_nics(const Ports& ports, bool out, Hop&& hop) const {
   const double share = 1.0 / (ports.nic_end - ports.nic_begin);
-  hop(out ? ports.slot_up : ports.slot_down, 1.0);
+  if (out) hop(ports.slot_up, 1.0);
   for (int i = ports.nic_begin; i < ports.nic_end; ++i) {
     const NicPort& nic = nics_[static_cast<std::size_t>(i)];
     if (nic.numa >= 0 && nic.numa != ports.numa)
@@ -175,6 +175,7 @@ void LinkTable::visit_nics(const Ports& ports, bool out, Hop&& hop) const {
           share);
     hop(out ? nic.out : nic.in, share);
   }
+  if (!out) hop(ports.slot_down, 1.0);
 }
 
 template <class Hop>
