@@ -77,8 +77,10 @@ install_deps() {
 
 build_dir() { [[ $1 == release ]] && echo build || echo "build-$1"; }
 
+# build PRESET [TARGET...]: everything without a target.
 build() {
   local preset=$1 options=() dir
+  local targets=("${@:2}")
   [[ $preset =~ ^(release|debug|asan|ubsan|tsan)$ ]] ||
     die $exit_usage "no preset '$preset'; use release, debug, asan, ubsan or tsan"
   dir=$(build_dir "$preset")
@@ -92,7 +94,7 @@ build() {
     options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   fi
   cmake --preset "$preset" "${options[@]}" >/dev/null
-  cmake --build --preset "$preset" -j "$(nproc)" >&2
+  cmake --build --preset "$preset" -j "$(nproc)" ${targets[@]:+--target "${targets[@]}"} >&2
 }
 
 run_tests() {
@@ -125,7 +127,7 @@ main() {
   case $command in
     demo)
       install_deps
-      build release
+      build release usp
       plan_and_report
       ;;
     test)

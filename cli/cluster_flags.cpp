@@ -73,6 +73,8 @@ std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::strin
 }
 
 Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
+  if (const auto& ratio = flags.request.oversubscription; ratio && !(*ratio >= 1 && *ratio < 1e6))
+    throw UsageError("--oversubscription: a ratio of 1 or more is needed");
   Cluster cluster = compose(flags.finish());
   for (const std::string& text : cluster.notes) note(invocation, text);
   return cluster;

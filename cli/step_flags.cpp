@@ -53,7 +53,7 @@ void add_workload(CLI::App& verb, StepFlags& flags) {
 void add_memory(CLI::App& verb, StepFlags& flags) {
   Group memory(verb, "Memory");
   memory.option("--memory", flags.memory, "memory of a device instead of the card's, e.g. 80GiB");
-  memory.option("--reserve", flags.reserve, "share kept for the allocator's fragmentation (0.08)")
+  memory.option("--reserve", flags.reserve, "allocator fragmentation, as a share of all other rows (0.08)")
       ->check(CLI::Range(0.0, 1.0));
   memory.option("--loss-tile", flags.loss_tile, "tokens whose logits exist at once; 0: all (2048)");
   memory.option("--mlp-tile", flags.mlp_tile, "tokens whose MLP activations exist at once; 0: all (0)");
@@ -92,10 +92,17 @@ std::int64_t tile(const std::string& text, const char* flag, std::int64_t standa
 
 MemoryPolicy memory_of(const StepFlags& flags) {
   MemoryPolicy policy;
-  if (flags.reserve) policy.reserve_fraction = *flags.reserve;
+  if (flags.reserve) {
+    if (!(*flags.reserve >= 0 && *flags.reserve < 1))
+      throw UsageError("--reserve: a share of the other rows is needed, 0 or more and less than 1");
+    policy.reserve_fraction = *flags.reserve;
+  }
   policy.loss_tile_tokens = tile(flags.loss_tile, "--loss-tile", policy.loss_tile_tokens);
   policy.mlp_tile_tokens = tile(flags.mlp_tile, "--mlp-tile", policy.mlp_tile_tokens);
-  if (!flags.memory.empty()) policy.device_bytes = static_cast<double>(parse_bytes(flags.memory, "--memory"));
+  if (!flags.memory.empty()) {
+    policy.device_bytes = static_cast<double>(parse_bytes(flags.memory, "--memory"));
+    if (*policy.device_bytes <= 0) throw UsageError("--memory: a device without memory holds no plan");
+  }
   return policy;
 }
 

@@ -51,21 +51,28 @@ double doubt(const PlanCandidate& a, const PlanCandidate& b, double kernel_error
   return sum;
 }
 
+/// Largest message size of a sweep that covers `bytes`, for nccl-tests' -e.
+std::string sweep_end(double bytes) {
+  i64 mib = 1;
+  while (static_cast<double>(mib << 20) < bytes) mib *= 2;
+  return std::to_string(mib) + "M";
+}
+
 void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
   const Choice& choice = c.choice;
-  for (const LayerAttention& layer : c.attention) {
-    const double bytes = layer.price.forward.wire_bytes;
-    if (choice.mesh.ulysses > 1)
-      out.push_back("alltoall_perf -b 1M -e " +
-                    std::to_string(std::max<i64>(1, static_cast<i64>(bytes) >> 20)) + "M -f 2 -g " +
-                    std::to_string(choice.mesh.ulysses) +
-                    " (nccl-tests on the devices of one ulysses group), then --curves");
-    if (choice.mesh.ring() > 1)
-      out.push_back("sendrecv_perf -b 1M -e " +
-                    std::to_string(std::max<i64>(1, static_cast<i64>(bytes / choice.mesh.ring()) >> 20)) +
-                    "M -f 2 -g 2 (nccl-tests between ring neighbours), then --curves");
-    return;
-  }
+  if (c.attention.empty()) return;
+  const PassPrice& forward = c.attention.front().price.forward;
+  const std::string ulysses = std::to_string(choice.mesh.ulysses);
+  const bool crosses = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
+  if (choice.mesh.ulysses > 1)
+    out.push_back("alltoall_perf -b 1M -e " + sweep_end(forward.wire_bytes) + " -f 2 -g " + ulysses +
+                  " (nccl-tests on the devices of one ulysses group), then --curves");
+  if (choice.mesh.ring() == 1) return;
+  const std::string hop =
+      "sendrecv_perf -b 1M -e " + sweep_end(forward.wire_bytes / choice.mesh.ring()) + " -f 2 ";
+  out.push_back(crosses ? "mpirun -n 2 --map-by node " + hop +
+                              "-g 1 (nccl-tests with MPI, on two neighbouring hosts)"
+                        : hop + "-g 2 (nccl-tests between ring neighbours), then --curves");
 }
 
 /// Terms whose error alone, within its band, would put another candidate first.

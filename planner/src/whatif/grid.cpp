@@ -224,6 +224,7 @@ WhatIfResult what_if(const WhatIfRequest& request) {
   ++result.searches;
   if (!request.axes.empty()) Grid(request, variants, result).fill();
   note_assumptions(result);
+  result.break_evens_sought = request.break_evens;
   if (request.break_evens) find_break_evens(request, variants, result);
   return result;
 }

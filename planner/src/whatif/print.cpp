@@ -213,7 +213,7 @@ std::string whatif_text(const WhatIfResult& result) {
   else
     text += result.base.why + "\n";
   if (!result.points.empty()) text += point_table(result);
-  text += "break-evens (all else as in the base)\n" + break_even_lines(result);
+  if (result.break_evens_sought) text += "break-evens (all else as in the base)\n" + break_even_lines(result);
   if (result.base.feasible) text += diff_table(result);
   for (const std::string& note : result.notes) text += "note: " + note + "\n";
   return text + std::to_string(result.searches) + " whole searches, " + std::to_string(result.repriced) +

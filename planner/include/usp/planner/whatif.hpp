@@ -108,6 +108,7 @@ struct WhatIfResult {
   std::vector<Axis> axes;
   PointPlan base;
   std::vector<WhatIfPoint> points;
+  bool break_evens_sought = true;
   std::vector<BreakEven> break_evens;
   std::optional<SequenceLimit> longest;
   i64 searches = 0;  ///< whole searches
