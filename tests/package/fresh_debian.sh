@@ -42,7 +42,7 @@ inside() {
   script='mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
   unshare --mount $network bash -c "$script" "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
     ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
-    bash -c 'cd /root/usp && "$@"' bash "$@"
+    bash -c 'cd /srv/usp && "$@"' bash "$@"
 }
 
 mkdir -p "$(dirname "$root")"
@@ -53,7 +53,7 @@ else
     { tail -5 "$root.log" >&2; exit 5; }
 fi
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-git clone -q "$source_dir" "$root/root/usp"
+git clone -q "$source_dir" "$root/srv/usp"
 
 failed=0
 timed "install-deps" inside "" ./usp.sh install-deps || failed=1

@@ -69,10 +69,12 @@ std::vector<int> divisors_of(i64 n) {
 std::vector<Choice> alternatives(const AlternativesInput& in) {
   std::vector<Choice> list;
   Choice choice;
-  for (const LayoutKind layout : layouts(in))
-    for (const auto& [method, mesh] : methods(in))
-      for (const DkvReturn way : returns(in, method))
-        for (const int chunks : head_chunks(in))
+  // Layout and axis order leave the schedule as it is: innermost, so that a pricer generates it once for
+  // them.
+  for (const auto& [method, mesh] : methods(in))
+    for (const DkvReturn way : returns(in, method))
+      for (const int chunks : head_chunks(in))
+        for (const LayoutKind layout : layouts(in))
           for (const AxisOrder order : orders(in)) {
             choice.mesh = mesh;
             choice.method = method;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "alternatives.hpp"
 #include "step.hpp"
 
 #include "usp/base/error.hpp"
@@ -10,17 +11,6 @@
 
 namespace usp {
 namespace {
-
-/// all_gather_kv holds the keys of the whole sequence; beyond this the other methods send as little and hold
-/// less.
-constexpr int longest_gather = 128;
-
-std::vector<int> divisors(i64 n) {
-  std::vector<int> result;
-  for (i64 d = 1; d <= n; ++d)
-    if (n % d == 0) result.push_back(static_cast<int>(d));
-  return result;
-}
 
 template <class T>
 std::vector<T> fixed_or(const std::optional<T>& fixed, std::vector<T> all) {
@@ -37,12 +27,12 @@ class Search {
     if (pricer_.world() % request_.workload.pipeline != 0)
       throw UsageError("pipeline " + std::to_string(request_.workload.pipeline) + " does not divide the " +
                        std::to_string(pricer_.world()) + " devices of the cluster");
-    for (int tensor : fixed_or(fixed_.tensor, divisors(ranks))) {
+    for (int tensor : fixed_or(fixed_.tensor, divisors_of(ranks))) {
       if (ranks % tensor != 0 || (tensor > pricer_.devices_per_node() && !fixed_.tensor)) continue;
-      for (int group : divisors(ranks / tensor)) {
+      for (int group : divisors_of(ranks / tensor)) {
         const int data = static_cast<int>(ranks / tensor / group);
         if (fixed_.data && *fixed_.data != data) continue;
-        for (int ulysses : divisors(group)) try_mesh(tensor, data, group / ulysses, ulysses);
+        for (int ulysses : divisors_of(group)) try_mesh(tensor, data, group / ulysses, ulysses);
       }
     }
     finish();
@@ -57,25 +47,15 @@ class Search {
       result_.rejected.push_back({ring, ulysses, data, tensor, std::move(reason)});
       return;
     }
-    Choice choice;
-    choice.placement.tensor = tensor;
-    choice.placement.data = data;
-    choice.uneven_heads = uneven(tensor, ulysses);
+    const bool uneven_heads = uneven(tensor, ulysses);
     best_.reset();
-    // Layout and axis order leave the schedule as it is: innermost, so that it is generated once for them.
-    for (const auto& [method, mesh] : methods(ring, ulysses))
-      for (DkvReturn way : returns(method, ring))
-        for (int chunks : head_chunks(tensor, ulysses))
-          for (LayoutKind layout : layouts(ring))
-            for (AxisOrder order : orders(ring, ulysses)) {
-              choice.mesh = mesh;
-              choice.method = method;
-              choice.layout = layout;
-              choice.dkv_return = way;
-              choice.head_chunks = chunks;
-              choice.placement.order = order;
-              consider(choice);
-            }
+    for (Choice& choice : alternatives({&fixed_, ring, ulysses, fewest_kv_heads(tensor),
+                                        request_.workload.causal, !request_.workload.documents.empty()})) {
+      choice.placement.tensor = tensor;
+      choice.placement.data = data;
+      choice.uneven_heads = uneven_heads;
+      consider(choice);
+    }
     if (best_) decide_memory();
   }
 
@@ -87,58 +67,12 @@ class Search {
         });
   }
 
-  [[nodiscard]] std::vector<LayoutKind> layouts(int ring) const {
-    if (fixed_.layout) return {*fixed_.layout};
-    if (ring == 1) return {LayoutKind::contiguous};
-    if (!request_.workload.documents.empty())  // striping would cut every document over every rank
-      return {LayoutKind::balanced, LayoutKind::zigzag, LayoutKind::contiguous};
-    if (!request_.workload.causal) return {LayoutKind::contiguous};
-    return {LayoutKind::zigzag, LayoutKind::striped, LayoutKind::contiguous};
-  }
-
-  [[nodiscard]] std::vector<std::pair<Method, Mesh>> methods(int ring, int ulysses) const {
-    std::vector<std::pair<Method, Mesh>> list;
-    const auto wanted = [&](Method m) { return !fixed_.method || *fixed_.method == m; };
-    const Mesh flat{1, ring, ulysses};
-    if (ring == 1)
-      return {{fixed_.method && *fixed_.method != Method::double_ring ? *fixed_.method : Method::ring, flat}};
-    if (wanted(Method::ring)) list.emplace_back(Method::ring, flat);
-    if (wanted(Method::ring_direct)) list.emplace_back(Method::ring_direct, flat);
-    if (wanted(Method::all_gather_kv) && (ring <= longest_gather || fixed_.method))
-      list.emplace_back(Method::all_gather_kv, flat);
-    if (wanted(Method::double_ring))
-      for (int inner : divisors(ring))
-        if (inner > 1 && inner < ring)
-          list.emplace_back(Method::double_ring, Mesh{ring / inner, inner, ulysses});
-    return list;
-  }
-
-  [[nodiscard]] std::vector<DkvReturn> returns(Method method, int ring) const {
-    if (fixed_.dkv_return) return {*fixed_.dkv_return};
-    const bool rides = ring > 1 && (method == Method::ring || method == Method::double_ring);
-    return rides ? std::vector<DkvReturn>{DkvReturn::circulate, DkvReturn::direct}
-                 : std::vector<DkvReturn>{DkvReturn::circulate};
-  }
-
-  /// Head chunks hide the Ulysses exchange behind attention; their borders lie on KV groups.
-  [[nodiscard]] std::vector<int> head_chunks(int tensor, int ulysses) const {
-    if (fixed_.head_chunks) return {*fixed_.head_chunks};
-    std::vector<int> list{1};
-    if (ulysses == 1) return list;
-    for (int chunks : {2, 4}) {
-      const bool fits =
-          std::all_of(request_.model->kinds.begin(), request_.model->kinds.end(), [&](const LayerKind& kind) {
-            return kind.is_linear() || std::max<i64>(1, kind.kv_heads / tensor) / ulysses >= chunks;
-          });
-      if (fits) list.push_back(chunks);
-    }
-    return list;
-  }
-
-  [[nodiscard]] std::vector<AxisOrder> orders(int ring, int ulysses) const {
-    if (fixed_.order) return {*fixed_.order};
-    if (ring == 1 || ulysses == 1) return {AxisOrder::ulysses_inner};
-    return {AxisOrder::ulysses_inner, AxisOrder::ring_inner};
+  /// Fewest KV heads of a softmax layer after tensor parallelism: what head chunks have to fit.
+  [[nodiscard]] i64 fewest_kv_heads(int tensor) const {
+    i64 fewest = INT64_MAX;
+    for (const LayerKind& kind : request_.model->kinds)
+      if (!kind.is_linear()) fewest = std::min(fewest, std::max<i64>(1, kind.kv_heads / tensor));
+    return fewest;
   }
 
   void consider(const Choice& choice) {

@@ -43,7 +43,6 @@ struct AttentionPricer::Shared {
   std::map<std::tuple<int, int, int, int, i64, i64, bool>, WorkProfile>
       profiles;  ///< by ring, layout, band, gathering
   std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;
-  std::vector<std::pair<i64, bool>> scratch;
 };
 
 struct AttentionPricer::Context {

@@ -28,14 +28,6 @@ struct Placement {
     const int index = (group / tensor * mesh.size() + slot) * tensor + group % tensor;
     return devices.empty() ? index : devices[static_cast<std::size_t>(index)];
   }
-  /// The group and the rank at an index (the inverse, before `devices`).
-  [[nodiscard]] int group_of(const Mesh& mesh, int index) const {
-    return index / (mesh.size() * tensor) * tensor + index % tensor;
-  }
-  [[nodiscard]] int rank_of(const Mesh& mesh, int index) const {
-    const int slot = index / tensor % mesh.size();
-    return order == AxisOrder::ulysses_inner ? slot : mesh.rank(slot % mesh.ring(), slot / mesh.ring());
-  }
 };
 
 }  // namespace usp
