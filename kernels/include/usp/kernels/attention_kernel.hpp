@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/kernels/score_terms.hpp"
+#include "usp/kernels/view.hpp"
+#include "usp/schedule/slice.hpp"
+
+/// One block of attention on one rank: the contract of every backend. Kernels compute; they never
+/// communicate. Local, synchronous for host backends.
+namespace usp {
+
+/// Called between tiles so that transfers advance while a kernel runs (MPI makes no progress of its own).
+struct Progress {
+  void (*call)(void*) = nullptr;
+  void* context = nullptr;
+  void operator()() const {
+    if (call != nullptr) call(context);
+  }
+};
+
+/// Which heads and pairs a call covers. Query head h reads KV head h / group; both are global numbers, so a
+/// rank may hold any range of heads, torn groups included.
+struct AttendScope {
+  Range query_heads;
+  int group = 1;                  ///< query heads per KV head
+  const Slice* slices = nullptr;  ///< rows are rows of the views
+  i64 slice_count = 0;
+  const ScoreTerms* terms = nullptr;
+  Progress progress;
+};
+
+/// Merges the pairs of the slices into the carried state: o is normalised by exp(lse), lse is the natural
+/// log-sum-exp so far; both in the accumulator type. The empty state is o = 0, lse = -inf (or the sink's
+/// logit), and a row that sees nothing leaves it untouched, bit for bit. No pair may be covered twice.
+struct AttendArgs {
+  ConstView q, k, v;  ///< widths: Dqk, Dqk, Dv
+  View o;             ///< width Dv
+  View lse;           ///< width 1
+  AttendScope scope;
+};
+
+/// delta = rowsum(dO * O) of every row, for the heads of `query_heads`; with a sink also its gradient:
+/// d_sink[h] -= sum over rows of exp(sink[h] - lse) * delta.
+struct DeltaArgs {
+  ConstView d_o, o, lse;
+  View delta;
+  Range query_heads;
+  const double* sink = nullptr;  ///< per global query head; null: none
+  double* d_sink = nullptr;      ///< added to, per global query head
+};
+
+/// Adds the gradients of the slices' pairs into dq, dk, dv (accumulator type), from the final lse and delta
+/// of the whole softmax: P = exp(S - lse), dS = P * (dP - delta). Key rows of dk and dv count from
+/// Slice::dk_row. Nothing is written for rows with lse = -inf.
+struct AttendGradArgs {
+  ConstView q, k, v, d_o, lse, delta;
+  View dq, dk, dv;
+  AttendScope scope;
+};
+
+/// A backend. Any of bf16, fp16, fp32 with an fp32 state, or fp64 with an fp64 state; q, k and v of one type,
+/// d_o of that or the accumulator type. Results do not depend on how the work is spread over threads.
+/// Throws InternalError when views do not fit together.
+class AttentionKernel {
+ public:
+  virtual ~AttentionKernel() = default;
+  [[nodiscard]] virtual const char* name() const = 0;
+  virtual void attend(const AttendArgs& args) = 0;
+  virtual void delta(const DeltaArgs& args) = 0;
+  virtual void attend_grad(const AttendGradArgs& args) = 0;
+};
+
+/// Checks that views and scope of a call fit together and into the rows the slices name; every backend calls
+/// these first. Throws InternalError.
+void check(const AttendArgs& args);
+void check(const DeltaArgs& args);
+void check(const AttendGradArgs& args);
+
+}  // namespace usp

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/kernels/attention_kernel.hpp"
+
+#include <memory>
+
+namespace usp {
+
+/// The truth: plain loops, all arithmetic in fp64 whatever the types (a carried state still rounds to its
+/// type).
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_reference_kernel();
+
+/// Blockwise online softmax on the CPU with SIMD chosen at run time. Single-threaded: a rank is a thread.
+/// Holds its own scratch, allocated when made or when a call is the first of its head dims; one instance per
+/// rank.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_cpu_kernel();
+
+}  // namespace usp

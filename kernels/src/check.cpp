@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+
+namespace usp {
+namespace {
+
+template <class V>
+void check_heads(const V& view, Range heads, const char* what) {
+  expects(view.heads.begin <= heads.begin && heads.end <= view.heads.end, what);
+}
+
+[[nodiscard]] Range kv_heads(const AttendScope& scope) {
+  return {scope.query_heads.begin / scope.group, (scope.query_heads.end - 1) / scope.group + 1};
+}
+
+void check_scope(const AttendScope& scope, const ConstView& q, const ConstView& k, const ConstView& v) {
+  expects(scope.group >= 1 && scope.terms != nullptr, "an attention call has no group or terms");
+  expects(q.type == k.type && k.type == v.type, "q, k and v differ in type");
+  expects(q.width == k.width && k.rows == v.rows && q.batch == k.batch && k.batch == v.batch,
+          "q, k and v do not fit together");
+  if (scope.query_heads.empty()) return;
+  check_heads(q, scope.query_heads, "q lacks query heads of the call");
+  check_heads(k, kv_heads(scope), "k lacks KV heads of the call");
+  check_heads(v, kv_heads(scope), "v lacks KV heads of the call");
+  for (i64 i = 0; i < scope.slice_count; ++i) {
+    const Slice& s = scope.slices[i];
+    expects(s.q_row >= 0 && s.q_count >= 0 && s.q_row + s.q_count <= q.rows,
+            "a slice names queries that q lacks");
+    expects(s.k_row >= 0 && s.k_count >= 0 && s.k_row + s.k_count <= k.rows,
+            "a slice names keys that k lacks");
+  }
+}
+
+template <class V>
+void check_state(const V& view, DType io, i64 rows, i64 width, const char* what) {
+  expects(view.type == accumulator_of(io) && view.rows == rows && view.width == width, what);
+}
+
+}  // namespace
+
+void check(const AttendArgs& a) {
+  check_scope(a.scope, a.q, a.k, a.v);
+  check_state(a.o, a.q.type, a.q.rows, a.v.width, "o does not fit q and v");
+  check_state(a.lse, a.q.type, a.q.rows, 1, "lse does not fit q");
+  check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
+  check_heads(a.lse, a.scope.query_heads, "lse lacks query heads of the call");
+}
+
+void check(const DeltaArgs& a) {
+  expects(a.d_o.rows == a.o.rows && a.d_o.width == a.o.width && a.d_o.batch == a.o.batch,
+          "d_o does not fit o");
+  expects(a.delta.rows == a.o.rows && a.delta.width == 1 && a.lse.rows == a.o.rows, "delta does not fit o");
+  expects((a.sink == nullptr) == (a.d_sink == nullptr), "a sink needs a place for its gradient");
+  check_heads(a.d_o, a.query_heads, "d_o lacks query heads of the call");
+  check_heads(a.o, a.query_heads, "o lacks query heads of the call");
+  check_heads(a.lse, a.query_heads, "lse lacks query heads of the call");
+  check_heads(a.delta, a.query_heads, "delta lacks query heads of the call");
+}
+
+void check(const AttendGradArgs& a) {
+  check_scope(a.scope, a.q, a.k, a.v);
+  const DType io = a.q.type;
+  expects((a.d_o.type == io || a.d_o.type == accumulator_of(io)) && a.d_o.rows == a.q.rows &&
+              a.d_o.width == a.v.width,
+          "d_o does not fit q and v");
+  check_state(a.lse, io, a.q.rows, 1, "lse does not fit q");
+  check_state(a.delta, io, a.q.rows, 1, "delta does not fit q");
+  check_state(a.dq, io, a.q.rows, a.q.width, "dq does not fit q");
+  check_state(a.dk, io, a.dk.rows, a.k.width, "dk does not fit k");
+  check_state(a.dv, io, a.dk.rows, a.v.width, "dv does not fit v");
+  if (a.scope.query_heads.empty()) return;
+  check_heads(a.dq, a.scope.query_heads, "dq lacks query heads of the call");
+  check_heads(a.dk, kv_heads(a.scope), "dk lacks KV heads of the call");
+  check_heads(a.dv, kv_heads(a.scope), "dv lacks KV heads of the call");
+  for (i64 i = 0; i < a.scope.slice_count; ++i) {
+    const Slice& s = a.scope.slices[i];
+    expects(s.dk_row >= 0 && s.dk_row + s.k_count <= a.dk.rows, "a slice names keys that dk lacks");
+  }
+}
+
+}  // namespace usp

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/errors.hpp"
+#include "usp/comm/message.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+/// Ranks that talk to one another. One point-to-point primitive carries every exchange: a hop, an
+/// all-to-all-v and a gather are lists of messages.
+namespace usp {
+
+/// Names a posted message until it has been waited for.
+using Ticket = std::int32_t;
+
+struct CommOptions {
+  double watchdog_s = 60;          ///< a wait that lasts longer ends the job
+  i64 chunk_bytes = i64{1} << 30;  ///< greatest single transfer that reaches the driver
+};
+
+/// A group of ranks. Not thread-safe: one thread per rank. Host buffers.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual const char* name() const = 0;  ///< "serial", "threads", "mpi", "dry_run"
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  /// Starts messages; local. tickets[i] names messages[i]. A send's boxes must not change, and a receive's
+  /// must not be read, until waited for. A message to the rank itself is refused (copy instead). Empty
+  /// messages are legal and complete at once. Allocates nothing once reserve() has covered what is in flight.
+  virtual void post(const Message* messages, i64 count, Ticket* tickets) = 0;
+  /// Blocks until the message is complete. Throws CommunicationError after the watchdog time, naming
+  /// operation, tick and the peers that did not arrive, or when the job was aborted elsewhere.
+  virtual void wait(Ticket ticket) = 0;
+  /// True when complete (the ticket is then spent).
+  [[nodiscard]] virtual bool test(Ticket ticket) = 0;
+  /// Lets messages in flight advance; cheap, never blocks. Throws when the job was aborted elsewhere.
+  virtual void progress() = 0;
+  /// Room for so many messages in flight with so many boxes in all.
+  virtual void reserve(i64 messages, i64 boxes) = 0;
+
+  /// Collective over this communicator: every rank passes the same list (of ranks of this communicator, any
+  /// order; rank i of the group is ranks[i]). Null for ranks that are not in it, and for groups of one.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks) = 0;
+
+  // Collectives; every rank calls them in the same order. Sums run in rank order on every backend.
+  virtual void barrier() = 0;
+  /// bytes of each rank, in rank order, to every rank.
+  virtual void all_gather(const void* mine, void* all, i64 bytes) = 0;
+  virtual void broadcast(void* data, i64 bytes, int root) = 0;
+  virtual void all_reduce_sum(float* data, i64 count) = 0;
+  virtual void all_reduce_sum(double* data, i64 count) = 0;
+  virtual void all_reduce_sum(i64* data, i64 count) = 0;
+  /// Sums size() parts of `count` each; this rank keeps part rank().
+  virtual void reduce_scatter_sum(const float* parts, float* mine, i64 count) = 0;
+  virtual void reduce_scatter_sum(const double* parts, double* mine, i64 count) = 0;
+
+  /// Ends the job: every other rank's next call throws this story. Idempotent; the first story wins.
+  virtual void abort(const CommunicationFault& fault) = 0;
+
+  /// Counts of what this rank moved through this communicator.
+  [[nodiscard]] virtual Traffic& traffic() = 0;
+};
+
+/// One rank, no peers.
+[[nodiscard]] std::unique_ptr<Communicator> make_serial_communicator();
+
+}  // namespace usp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/base/error.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+/// What went wrong between ranks (exit 5). Every rank of the job throws one with the same story.
+struct CommunicationFault {
+  std::string operation;     ///< e.g. "route", "barrier"
+  std::int32_t tick = -1;    ///< -1: outside a schedule
+  int rank = -1;             ///< who noticed
+  std::vector<int> missing;  ///< peers that did not arrive or that failed
+  std::string story;         ///< the whole sentence
+};
+
+class CommunicationError : public Error {
+ public:
+  explicit CommunicationError(CommunicationFault fault)
+      : Error(ExitCode::environment, fault.story), fault_(std::move(fault)) {}
+  [[nodiscard]] const CommunicationFault& fault() const noexcept { return fault_; }
+
+ private:
+  CommunicationFault fault_;
+};
+
+/// Ranks do not hold the same thing (exit 5): found before the first exchange.
+class DisagreementError : public Error {
+ public:
+  DisagreementError(std::string field, std::vector<int> ranks, const std::string& text)
+      : Error(ExitCode::environment, text), field_(std::move(field)), ranks_(std::move(ranks)) {}
+  [[nodiscard]] const std::string& field() const noexcept { return field_; }
+  [[nodiscard]] const std::vector<int>& ranks() const noexcept { return ranks_; }
+
+ private:
+  std::string field_;
+  std::vector<int> ranks_;
+};
+
+}  // namespace usp

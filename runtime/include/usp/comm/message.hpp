@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/types.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace usp {
+
+/// A strided box of bytes: count[0] x count[1] x count[2] runs of run_bytes, run (i, j, k) at data +
+/// i*stride[0] + j*stride[1] + k*stride[2] (strides in bytes). Its payload is the runs in that order. What
+/// one 2D copy, or one MPI vector type, can move.
+struct ByteBox {
+  std::byte* data = nullptr;
+  i64 count[3] = {1, 1, 1};
+  i64 stride[3] = {0, 0, 0};
+  i64 run_bytes = 0;
+  [[nodiscard]] i64 bytes() const { return count[0] * count[1] * count[2] * run_bytes; }
+};
+
+/// One message of this rank. Both ends give equal payloads, cut into boxes as each likes.
+struct Message {
+  int peer = 0;
+  bool send = false;
+  i64 tag = 0;                 ///< matches send to receive between two ranks; unique among messages in flight
+  std::int32_t tick = 0;       ///< where it is counted (Traffic) and what errors name
+  const char* operation = "";  ///< what errors name; a string literal
+  const ByteBox* boxes = nullptr;  ///< must stay valid until the message is complete
+  i64 box_count = 0;
+  [[nodiscard]] i64 bytes() const {
+    i64 sum = 0;
+    for (i64 i = 0; i < box_count; ++i) sum += boxes[i].bytes();
+    return sum;
+  }
+};
+
+/// Bytes counted where they reach memcpy, MPI or the driver: per tick and peer, sent and received apart.
+class Traffic {
+ public:
+  /// Makes room for ticks [0, ticks) and clears the counts. Counting beyond grows (and allocates).
+  void reset(int ticks, int ranks);
+  void count(std::int32_t tick, int peer, bool send, i64 bytes);
+  [[nodiscard]] i64 bytes(std::int32_t tick, int peer, bool send) const;
+  [[nodiscard]] i64 total(bool send) const;
+  [[nodiscard]] int ticks() const { return ticks_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+
+ private:
+  int ticks_ = 0;
+  int ranks_ = 0;
+  std::vector<i64> counts_;  ///< [tick][peer][received, sent]
+};
+
+}  // namespace usp
