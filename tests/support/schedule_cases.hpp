@@ -48,6 +48,7 @@ class CaseGenerator {
     plan.prune = chance(0.6);
     plan.keep_entry = chance(0.7);
     plan.sink = chance(0.4);
+    plan.lse_home = chance(0.4);
     plan.dkv_return =
         pick<DkvReturn>({DkvReturn::circulate, DkvReturn::circulate, DkvReturn::direct, DkvReturn::cycle});
     if (plan.method == Method::ring_direct || plan.method == Method::all_gather_kv)

@@ -89,6 +89,7 @@ class Trial {
     for (const RankState& rank : ranks_) {
       e.o = std::max(e.o, worst(rank, Tensor::o, Place::home, truth_.o));
       e.lse = std::max(e.lse, worst(rank, Tensor::lse, Place::row, truth_.lse));
+      if (case_.plan.lse_home) e.lse = std::max(e.lse, worst(rank, Tensor::lse, Place::home, truth_.lse));
     }
     run_pass(ranks_, Pass::backward, problem_, d_o_, backward);
     e.dq = worst_sum(ranks_, Tensor::dq, truth_.dq);

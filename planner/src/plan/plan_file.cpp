@@ -11,6 +11,7 @@ namespace {
 
 constexpr i64 most = std::numeric_limits<i64>::max() / 4;
 constexpr i64 most_degree = 32767;  // RingShift counts in 16 bits
+constexpr double most_scale = 1e6;  // of logits: beyond, something else was meant
 
 const EnumNames<Method>& method_words() {
   static const EnumNames<Method> words = {{"ring", Method::ring},
@@ -82,6 +83,14 @@ Json pass_json(const PassPrediction& pass) {
           {"workspace_bytes", pass.workspace_bytes}};
 }
 
+Json score_json(const ScoreRules& score) {
+  return {{"scale", score.scale == 0 ? Json(nullptr) : Json(score.scale)},
+          {"softcap", score.softcap},
+          {"dropout", score.dropout},
+          {"alibi", score.alibi},
+          {"block_tokens", score.block_tokens}};
+}
+
 Json layer_json(const PlanLayer& layer, bool training) {
   const AttentionPlan& plan = layer.plan;
   const AttentionShape& shape = plan.shape;
@@ -99,6 +108,8 @@ Json layer_json(const PlanLayer& layer, bool training) {
   json["prune"] = plan.prune;
   json["keep_entry"] = plan.keep_entry;
   json["sink"] = plan.sink;
+  json["lse_home"] = plan.lse_home;
+  json["score"] = score_json(plan.score);
   json["replicated_q"] = ranges_json(plan.replicated_q);
   json["replicated_k"] = ranges_json(plan.replicated_k);
   json["prediction"] = {{"forward", pass_json(layer.forward)},
@@ -204,6 +215,18 @@ AttentionShape shape_in(ObjectReader reader) {
   return shape;
 }
 
+ScoreRules score_in(ObjectReader reader) {
+  ScoreRules score;
+  score.scale = reader.maybe_number("scale", -most_scale, most_scale).value_or(0);
+  score.softcap = reader.number("softcap", 0, most_scale);
+  score.dropout = reader.number("dropout", 0, 1);
+  if (score.dropout >= 1) reader.fail("dropout", "must be below 1: nothing would be left");
+  score.alibi = reader.boolean("alibi");
+  score.block_tokens = reader.integer("block_tokens", 0, unbounded);
+  reader.finish();
+  return score;
+}
+
 void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
   if (plan.mesh.ulysses > plan.shape.query_heads)
     reader.fail("shape", "has fewer query heads than the mesh has ulysses ranks, " +
@@ -231,6 +254,8 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.prune = reader.boolean("prune");
   plan.keep_entry = reader.boolean("keep_entry");
   plan.sink = reader.boolean("sink");
+  plan.lse_home = reader.boolean("lse_home");
+  plan.score = score_in(reader.object("score"));
   plan.replicated_q = ranges(reader, "replicated_q", plan.shape.q_tokens);
   plan.replicated_k = ranges(reader, "replicated_k", plan.shape.kv_tokens);
   check_layer(reader, plan);

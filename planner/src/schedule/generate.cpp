@@ -45,13 +45,15 @@ class Generator {
     bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
          key_.sink ? Fill::sink : Fill::minus_infinity);
     bind_home(Tensor::o, Side::q, Fill::nan);
+    if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
     for (int c = 0; c < key_.head_chunks; ++c) {
       entry(c);
       for (int k = 0; k < units_; ++k) {
         route(c, k);
         attend(WorkKind::attend, c, k, Place::row);
       }
-      exit(c);
+      exit(c, Tensor::o, Wire::io);
+      if (key_.lse_home) exit(c, Tensor::lse, Wire::accumulator);
     }
     finish();
   }
@@ -302,15 +304,15 @@ class Generator {
   }
   void attend(WorkKind kind, int c, int k, Place dkv) { pass_->work.push_back(work(kind, c, k, dkv)); }
 
-  void exit(int c) {
+  void exit(int c, Tensor tensor, Wire wire) {
     const int t = tick_of(c, units_ - 1) + 1;
-    carry(move(MoveName::exit, t, Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned),
-               heads(HeadKind::query, End::source, c)),
-          Tensor::o, Place::row, Place::home);
-    if (replicated_q_)
-      carry(move(MoveName::exit, t, Peers::every_world, replicated(row(Side::q, End::source)),
-                 heads(HeadKind::query, End::source, c)),
-            Tensor::o, Place::row, Place::home);
+    const auto leave = [&](Peers peers, const TokenSelect& tokens) {
+      Move& m = move(MoveName::exit, t, peers, tokens, heads(HeadKind::query, End::source, c));
+      m.wire = wire;
+      carry(m, tensor, Place::row, Place::home);
+    };
+    leave(Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned));
+    if (replicated_q_) leave(Peers::every_world, replicated(row(Side::q, End::source)));
   }
 
   /// The forward exit, mirrored: dO enters row layout. Every copy of a replicated token has a dO of its own;
@@ -450,6 +452,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.prune = plan.prune;
   key.keep_entry = plan.keep_entry;
   key.sink = plan.sink;
+  key.lse_home = plan.lse_home;
   return key;
 }
 

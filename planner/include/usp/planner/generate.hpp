@@ -21,7 +21,7 @@ struct ScheduleKey {
   DkvReturn dkv_return = DkvReturn::circulate;
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
-  bool prune = false, keep_entry = false, sink = false;
+  bool prune = false, keep_entry = false, sink = false, lse_home = false;
   friend bool operator==(const ScheduleKey&, const ScheduleKey&) = default;
 };
 [[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);

@@ -48,6 +48,21 @@ struct Documents {
   [[nodiscard]] std::size_t count() const { return shift.size(); }
 };
 
+/// What becomes of a visible pair's logit. What differs by head or step (ALiBi slopes, sink logits, the
+/// dropout seed, the block pattern) comes with the call, not with the plan.
+struct ScoreRules {
+  double scale = 0;      ///< of q.k; 0: 1 / sqrt(head_dim_qk)
+  double softcap = 0;    ///< cap * tanh(logit / cap); 0: none
+  double dropout = 0;    ///< of probabilities, keyed by global (batch, head, query, key), in [0, 1)
+  bool alibi = false;    ///< a slope per query head
+  i64 block_tokens = 0;  ///< edge of the blocks of a per-head block pattern over global tokens; 0: none.
+                         ///< Bytes and price are those of the mask without the pattern
+  friend bool operator==(const ScoreRules& a, const ScoreRules& b) {
+    return a.scale == b.scale && a.softcap == b.softcap && a.dropout == b.dropout && a.alibi == b.alibi &&
+           a.block_tokens == b.block_tokens;
+  }
+};
+
 /// The recipe of one attention call on a mesh: everything `generate` needs to lay out its schedule, except
 /// the step's documents. Kilobytes for any number of ranks.
 struct AttentionPlan {
@@ -58,9 +73,11 @@ struct AttentionPlan {
   Band band;
   DkvReturn dkv_return = DkvReturn::circulate;
   int head_chunks = 1;
-  bool prune = false;               ///< send only KV rows that some receiver's mask can see
-  bool keep_entry = true;           ///< backward finds q, k, v in row layout as forward left them
-  bool sink = false;                ///< one learned logit per query head joins the softmax
+  bool prune = false;      ///< send only KV rows that some receiver's mask can see
+  bool keep_entry = true;  ///< backward finds q, k, v in row layout as forward left them
+  bool sink = false;       ///< one learned logit per query head joins the softmax
+  bool lse_home = false;   ///< forward returns lse in home layout too
+  ScoreRules score;
   std::vector<Range> replicated_q;  ///< tokens that every rank holds; ascending, disjoint
   std::vector<Range> replicated_k;
 };
