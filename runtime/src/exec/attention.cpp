@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/attention.hpp"
+
+#include "batch.hpp"
+
+#include "usp/base/digest.hpp"
+#include "usp/base/error.hpp"
+#include "usp/comm/agreement.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+
+namespace usp {
+namespace {
+
+constexpr std::byte untouched{0xa5};
+
+void require(bool holds, const std::string& text) {
+  if (!holds) throw UsageError(text);
+}
+
+template <class V>
+void check_tensor(const V& view, const char* name, const AttentionShape& shape, const Buffer& like) {
+  const std::string what(name);
+  require(view.batch == shape.batch, what + " has " + std::to_string(view.batch) + " batch rows, the plan " +
+                                         std::to_string(shape.batch));
+  require(view.rows == like.rows, what + " has " + std::to_string(view.rows) + " rows, this rank holds " +
+                                      std::to_string(like.rows) + " tokens; see q_tokens() and kv_tokens()");
+  require(view.heads == like.heads && view.width == like.width,
+          what + " needs heads 0 to " + std::to_string(like.heads.end - 1) + " of width " +
+              std::to_string(like.width));
+  require(view.data != nullptr || view.elements() == 0, what + " has no memory");
+}
+
+}  // namespace
+
+struct AttentionOperator::State {
+  State(const AttentionPlan& p, Communicator& c, AttentionKernel& k, const OperatorOptions& o)
+      : plan(p), communicator(c), kernel(k), options(o) {}
+
+  AttentionPlan plan;
+  Communicator& communicator;
+  AttentionKernel& kernel;
+  OperatorOptions options;
+  std::unique_ptr<Batch> batch;
+  std::optional<PassRunner> runner[2];
+  PassRecord records[2];
+  Arena workspace, saved, sums;
+  std::vector<i64> q_tokens, kv_tokens;
+  ScoreTerms terms;
+  i64 calls = 0;
+  std::uint64_t forward_inputs = 0;  ///< digest of what both passes must share
+  bool inputs_agreed = false;
+  bool have_forward = false;
+
+  [[nodiscard]] static int index(Pass pass) { return pass == Pass::forward ? 0 : 1; }
+  [[nodiscard]] const Buffer& buffer(Pass pass, BufferId id) const {
+    return batch->schedule(pass).buffers[static_cast<std::size_t>(id)];
+  }
+
+  void check_inputs(const AttentionInputs& in);
+  void set_terms(const AttentionInputs& in);
+  [[nodiscard]] std::uint64_t digest_of(const AttentionInputs& in) const;
+  void place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out);
+  void run(Pass pass, const AttentionInputs& in, double* d_sink);
+  void measure(Pass pass);
+  void place_result(Pass pass, Tensor tensor, const View& target);
+  void finish_result(Tensor tensor, const View& target);
+};
+
+AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& communicator,
+                                     AttentionKernel& kernel, const OperatorOptions& options)
+    : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
+  require(communicator.size() == plan.mesh.size(),
+          "the plan is for " + std::to_string(plan.mesh.size()) + " ranks, the communicator has " +
+              std::to_string(communicator.size()) + "; start as many ranks as the plan has");
+  const AttentionShape& s = plan.shape;
+  agree(communicator, {{"dtype", Digest().add(s.dtype).value()},
+                       {"shape", Digest()
+                                     .add(s.batch)
+                                     .add(s.q_tokens)
+                                     .add(s.kv_tokens)
+                                     .add(s.query_heads)
+                                     .add(s.kv_heads)
+                                     .add(s.head_dim_qk)
+                                     .add(s.head_dim_v)
+                                     .value()},
+                       {"layout", Digest().add(plan.layout).value()},
+                       {"plan", digest(plan)}});
+}
+
+AttentionOperator::~AttentionOperator() = default;
+
+void AttentionOperator::set_batch(const Documents& documents) {
+  State& s = *state_;
+  agree(s.communicator, {{"batch", digest(documents)}});
+  AttentionPlan plan = s.plan;
+  const auto tokens = [&](const std::vector<i64>& cu, i64 capacity, const char* what) {
+    const i64 count = cu.empty() ? 0 : cu.back();
+    if (count < 1 || count > capacity)
+      throw InvalidInput({"batch", 0, what}, "the batch has " + std::to_string(count) +
+                                                 " tokens, the plan has room for 1 to " +
+                                                 std::to_string(capacity) + "; plan for more");
+    return count;
+  };
+  plan.shape.q_tokens = tokens(documents.cu_q, s.plan.shape.q_tokens, "cu_q");
+  plan.shape.kv_tokens = tokens(documents.cu_k, s.plan.shape.kv_tokens, "cu_k");
+  if (plan.score.block_tokens > 0 && documents.cu_q != documents.cu_k)
+    throw InvalidInput({"batch", 0, "cu_k"}, "a block pattern needs queries and keys of the same tokens");
+  s.runner[0].reset();
+  s.runner[1].reset();
+  s.batch = std::make_unique<Batch>(plan, documents, s.communicator.rank());
+  s.workspace.reserve(
+      std::max(s.batch->workspace_bytes(Pass::forward), s.batch->workspace_bytes(Pass::backward)));
+  s.saved.reserve(s.batch->saved_bytes());
+  s.sums.reserve(s.batch->sums_bytes());
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const RankSchedule& schedule = s.batch->schedule(pass);
+    s.runner[State::index(pass)].emplace(schedule, s.communicator, s.kernel, s.options.debug_nan);
+    s.batch->place_own(pass, *s.runner[State::index(pass)], s.workspace.data(), s.saved.data());
+    PassRecord& record = s.records[State::index(pass)];
+    record = {};
+    record.pass = pass;
+    record.planned = planned_traffic(schedule, s.communicator.size());
+    record.workspace_bytes = s.batch->workspace_bytes(pass);
+    record.ticks.resize(schedule.ticks.size());
+  }
+  const auto home = [&](Tensor tensor, Side side) {
+    return s.batch->tokens(
+        Pass::forward, s.buffer(Pass::forward, s.batch->input(Pass::forward, {tensor, Place::home})), side);
+  };
+  s.q_tokens = home(Tensor::q, Side::q);
+  s.kv_tokens = home(Tensor::k, Side::k);
+  s.inputs_agreed = s.have_forward = false;
+}
+
+void AttentionOperator::State::check_inputs(const AttentionInputs& in) {
+  require(batch != nullptr, "set_batch comes before forward and backward");
+  const AttentionShape& shape = batch->plan().shape;
+  const auto like = [&](Tensor tensor) -> const Buffer& {
+    return buffer(Pass::forward, batch->input(Pass::forward, {tensor, Place::home}));
+  };
+  check_tensor(in.q, "q", shape, like(Tensor::q));
+  check_tensor(in.k, "k", shape, like(Tensor::k));
+  check_tensor(in.v, "v", shape, like(Tensor::v));
+  require(in.q.type == shape.dtype && in.k.type == shape.dtype && in.v.type == shape.dtype,
+          "q, k and v must have the plan's dtype");
+  require((in.sink != nullptr) == plan.sink,
+          plan.sink ? "the plan has a sink: give its logits"
+                    : "sink logits were given, the plan has none: plan with a sink");
+  require((in.alibi_slopes != nullptr) == plan.score.alibi,
+          plan.score.alibi ? "the plan has ALiBi: give its slopes"
+                           : "ALiBi slopes were given, the plan has none");
+  const i64 edge = plan.score.block_tokens;
+  require((in.blocks != nullptr) == (edge > 0), edge > 0 ? "the plan has a block pattern: give it"
+                                                         : "a block pattern was given, the plan has none");
+  if (edge == 0) return;
+  const i64 rows = (shape.q_tokens + edge - 1) / edge;
+  require(in.blocks->block_q == edge && in.blocks->block_k == edge && in.blocks->rows >= rows &&
+              in.blocks->columns >= rows && in.blocks->admitted != nullptr,
+          "the block pattern does not cover the batch in blocks of " + std::to_string(edge) + " tokens");
+}
+
+void AttentionOperator::State::set_terms(const AttentionInputs& in) {
+  const ScoreRules& rules = plan.score;
+  terms = {};
+  terms.scale = rules.scale != 0 ? rules.scale : 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
+  terms.softcap = rules.softcap;
+  terms.alibi_slopes = in.alibi_slopes;
+  terms.dropout = rules.dropout;
+  terms.dropout_seed = in.dropout_seed;
+  terms.blocks = in.blocks;
+}
+
+std::uint64_t AttentionOperator::State::digest_of(const AttentionInputs& in) const {
+  Digest d;
+  const auto reals = [&](const double* values) {
+    if (values != nullptr)
+      d.bytes({reinterpret_cast<const char*>(values),
+               static_cast<std::size_t>(plan.shape.query_heads) * sizeof(double)});
+  };
+  reals(in.sink);
+  reals(in.alibi_slopes);
+  d.add(plan.score.dropout != 0 ? in.dropout_seed : 0);
+  if (in.blocks != nullptr)
+    d.bytes({reinterpret_cast<const char*>(in.blocks->admitted),
+             static_cast<std::size_t>(plan.shape.query_heads * in.blocks->rows * in.blocks->columns)});
+  return d.value();
+}
+
+void AttentionOperator::State::place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out) {
+  const auto place = [&](Tensor tensor, const ConstView& view) {
+    const BufferId id = batch->input(pass, {tensor, Place::home});
+    // Inputs are only read; one view type serves the buffers of a schedule.
+    View target(const_cast<std::byte*>(view.data), view.type, view.batch, view.rows, view.heads, view.width);
+    target.batch_stride = view.batch_stride, target.row_stride = view.row_stride,
+    target.head_stride = view.head_stride;
+    runner[index(pass)]->place(id, target);
+  };
+  place(Tensor::q, in.q);
+  place(Tensor::k, in.k);
+  place(Tensor::v, in.v);
+  if (pass == Pass::backward) place(Tensor::d_o, d_out);
+}
+
+void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double* d_sink) {
+  PassRecord& record = records[index(pass)];
+  if (options.measure_workspace) std::fill_n(workspace.data(), workspace.bytes(), untouched);
+  communicator.traffic().reset(static_cast<int>(record.ticks.size()), communicator.size());
+  set_terms(in);
+  StepInputs inputs;
+  inputs.group = plan.shape.query_heads / plan.shape.kv_heads;
+  inputs.terms = &terms;
+  inputs.sink = in.sink;
+  inputs.d_sink = d_sink;
+  runner[index(pass)]->run(inputs, calls++, record.ticks);
+  record.executed = communicator.traffic();
+  if (options.measure_workspace) measure(pass);
+}
+
+void AttentionOperator::State::measure(Pass pass) {
+  i64 end = workspace.bytes();
+  while (end > 0 && workspace.data()[end - 1] == untouched) --end;
+  records[index(pass)].touched_bytes = end;
+}
+
+void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
+  State& s = *state_;
+  s.check_inputs(in);
+  if (!s.inputs_agreed || s.plan.score.dropout != 0) agree(s.communicator, {{"inputs", s.digest_of(in)}});
+  s.inputs_agreed = true;
+  s.forward_inputs = s.digest_of(in);
+  const AttentionShape& shape = s.batch->plan().shape;
+  const BufferId o = s.batch->result(Pass::forward, {Tensor::o, Place::home});
+  check_tensor(out, "out", shape, s.buffer(Pass::forward, o));
+  require(out.type == shape.dtype, "out must have the plan's dtype");
+  s.place_inputs(Pass::forward, in, {});
+  s.runner[0]->place(o, out);
+  if (s.plan.lse_home) {
+    const BufferId id = s.batch->result(Pass::forward, {Tensor::lse, Place::home});
+    check_tensor(lse, "lse", shape, s.buffer(Pass::forward, id));
+    require(lse.type == accumulator_of(shape.dtype), "lse must have the accumulator type");
+    s.runner[0]->place(id, lse);
+  } else {
+    require(lse.data == nullptr, "the plan does not return lse; plan with lse_home");
+  }
+  s.run(Pass::forward, in, nullptr);
+  s.have_forward = true;
+}
+
+/// A gradient lands in the caller's tensor where that has the type of the sum.
+void AttentionOperator::State::place_result(Pass pass, Tensor tensor, const View& target) {
+  const BufferId id = batch->result(pass, {tensor, Place::home});
+  const Buffer& b = buffer(pass, id);
+  check_tensor(target, "a gradient", batch->plan().shape, b);
+  const bool direct = target.type == b.type;
+  runner[index(pass)]->place(id, direct ? target : batch->packed(b, sums.data() + batch->sum_offset(tensor)));
+}
+
+void AttentionOperator::State::finish_result(Tensor tensor, const View& target) {
+  const BufferId id = batch->result(Pass::backward, {tensor, Place::home});
+  const View sum = runner[1]->view(id);
+  if (sum.data == target.data) return;
+  copy_box(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads}, Land::put);
+}
+
+void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
+                                 const AttentionGradients& gradients) {
+  State& s = *state_;
+  s.check_inputs(in);
+  require(s.have_forward, "backward comes after forward of the same batch");
+  require(s.digest_of(in) == s.forward_inputs,
+          "backward was given other sinks, slopes, blocks or seed than forward");
+  const AttentionShape& shape = s.batch->plan().shape;
+  check_tensor(d_out, "d_out", shape,
+               s.buffer(Pass::backward, s.batch->input(Pass::backward, {Tensor::d_o, Place::home})));
+  require(d_out.type == shape.dtype, "d_out must have the plan's dtype");
+  require((gradients.d_sink != nullptr) == s.plan.sink, "d_sink goes with a plan that has a sink");
+  s.place_inputs(Pass::backward, in, d_out);
+  s.place_result(Pass::backward, Tensor::dq, gradients.dq);
+  s.place_result(Pass::backward, Tensor::dk, gradients.dk);
+  s.place_result(Pass::backward, Tensor::dv, gradients.dv);
+  s.run(Pass::backward, in, gradients.d_sink);
+  s.finish_result(Tensor::dq, gradients.dq);
+  s.finish_result(Tensor::dk, gradients.dk);
+  s.finish_result(Tensor::dv, gradients.dv);
+}
+
+const std::vector<i64>& AttentionOperator::q_tokens() const {
+  return state_->q_tokens;
+}
+const std::vector<i64>& AttentionOperator::kv_tokens() const {
+  return state_->kv_tokens;
+}
+const PassRecord& AttentionOperator::record(Pass pass) const {
+  return state_->records[State::index(pass)];
+}
+const RankSchedule& AttentionOperator::schedule(Pass pass) const {
+  return state_->batch->schedule(pass);
+}
+i64 AttentionOperator::workspace_bytes() const {
+  return state_->workspace.bytes();
+}
+i64 AttentionOperator::saved_bytes() const {
+  return state_->saved.bytes();
+}
+
+ConstView AttentionOperator::row_lse() const {
+  const BufferId id = state_->batch->input(Pass::backward, {Tensor::lse, Place::row});
+  return state_->runner[1]->view(id);
+}
+
+std::vector<i64> AttentionOperator::row_tokens() const {
+  const BufferId id = state_->batch->input(Pass::backward, {Tensor::lse, Place::row});
+  return state_->batch->tokens(Pass::backward, state_->buffer(Pass::backward, id), Side::q);
+}
+
+}  // namespace usp

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/digest.hpp"
+
+#include "usp/runtime/attention.hpp"
+
+#include <cstring>
+
+namespace usp {
+namespace {
+
+[[nodiscard]] std::uint64_t bits(double x) {
+  std::uint64_t word;
+  std::memcpy(&word, &x, sizeof word);
+  return word;
+}
+
+void add_ranges(Digest& digest, const std::vector<Range>& ranges) {
+  digest.add(ranges.size());
+  for (const Range& r : ranges) digest.add(r.begin).add(r.end);
+}
+
+void add_list(Digest& digest, const std::vector<i64>& list) {
+  digest.add(list.size());
+  for (const i64 x : list) digest.add(x);
+}
+
+}  // namespace
+
+std::uint64_t digest(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  Digest d;
+  d.add(s.batch).add(s.q_tokens).add(s.kv_tokens).add(s.query_heads).add(s.kv_heads);
+  d.add(s.head_dim_qk).add(s.head_dim_v).add(s.dtype);
+  d.add(plan.mesh.ring_outer).add(plan.mesh.ring_inner).add(plan.mesh.ulysses);
+  d.add(plan.method).add(plan.layout).add(plan.band.diff_min).add(plan.band.diff_max).add(plan.dkv_return);
+  d.add(plan.head_chunks).add(plan.prune).add(plan.keep_entry).add(plan.sink).add(plan.lse_home);
+  d.add(bits(plan.score.scale)).add(bits(plan.score.softcap)).add(bits(plan.score.dropout));
+  d.add(plan.score.alibi).add(plan.score.block_tokens);
+  add_ranges(d, plan.replicated_q);
+  add_ranges(d, plan.replicated_k);
+  return d.value();
+}
+
+std::uint64_t digest(const Documents& documents) {
+  Digest d;
+  add_list(d, documents.cu_q);
+  add_list(d, documents.cu_k);
+  add_list(d, documents.shift);
+  return d.value();
+}
+
+}  // namespace usp

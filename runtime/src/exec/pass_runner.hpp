@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+#include "usp/kernels/boxes.hpp"
+#include "usp/runtime/execution.hpp"
+#include "usp/schedule/rank_schedule.hpp"
+
+#include <vector>
+
+namespace usp {
+
+/// What the steps of a pass need besides buffers.
+struct StepInputs {
+  int group = 1;
+  const ScoreTerms* terms = nullptr;
+  const double* sink = nullptr;
+  double* d_sink = nullptr;
+};
+
+/// Executes one explicit schedule, again and again, in buffers that somebody else has laid out: the loop of
+/// the runtime, the same forward and backward. Allocates when made, not when run.
+class PassRunner {
+ public:
+  PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
+             bool debug_nan);
+
+  /// Where buffer `id` lies; every buffer has to be placed before run().
+  void place(BufferId id, const View& view) { views_[static_cast<std::size_t>(id)] = view; }
+  [[nodiscard]] const View& view(BufferId id) const { return views_[static_cast<std::size_t>(id)]; }
+
+  /// Collective. `call` is the same on every rank and differs between passes in flight.
+  void run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times);
+
+ private:
+  void bind(int tick);
+  void post(const Tick& tick);
+  void describe(const Transfer& t, std::size_t index);
+  void compute(const Attend& step);
+  void compute(const DeltaRows& step);
+  void compute(const AttendGrad& step);
+  void arrive(std::int32_t index);
+  void copy_to_self(const Transfer& receive);
+  void finish_sends(int tick);
+  [[nodiscard]] AttendScope scope(Range heads, ListRef slices) const;
+  [[nodiscard]] static Land land(const Transfer& t) { return t.apply == Apply::add ? Land::add : Land::put; }
+
+  const RankSchedule& schedule_;
+  Communicator& communicator_;
+  AttentionKernel& kernel_;
+  const bool debug_nan_;
+  StepInputs inputs_;
+  std::vector<View> views_;
+  std::vector<std::vector<BufferId>> begins_;         ///< per tick
+  std::vector<std::vector<std::int32_t>> sends_due_;  ///< per tick: transfers
+  std::vector<std::int32_t> self_send_;               ///< per transfer: a self receive's send
+  std::vector<std::size_t> box_begin_;                ///< per transfer, into byte_boxes_
+  std::vector<ByteBox> byte_boxes_;
+  std::vector<Message> messages_;     ///< of one tick
+  std::vector<std::int32_t> posted_;  ///< transfers of messages_
+  std::vector<Ticket> new_tickets_;
+  std::vector<Ticket> tickets_;  ///< per transfer
+};
+
+/// The bytes of a box of a view, in payload order (row, batch, head).
+[[nodiscard]] ByteBox byte_box(const View& view, Range rows, Range heads);
+
+}  // namespace usp
