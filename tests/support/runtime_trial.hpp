@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime_cases.hpp"
+
+#include "usp/comm/communicator.hpp"
+#include "usp/kernels/backends.hpp"
+#include "usp/kernels/boxes.hpp"
+#include "usp/runtime/attention.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+/// Runs one case on the ranks of a communicator and holds every result against the fp64 oracle: the reference
+/// kernel over the whole problem at once, which the contract suite holds against dense attention.
+namespace usp::test {
+
+/// Owns the memory of a view, in any order of axes.
+class HostTensor {
+ public:
+  HostTensor() = default;
+  HostTensor(DType type, i64 batch, i64 rows, i64 heads, i64 width,
+             MemoryOrder order = MemoryOrder::batch_row_head)
+      : bytes_(static_cast<std::size_t>(batch * rows * heads * width * bytes_of(type))),
+        view_(bytes_.data(), type, batch, rows, {0, heads}, width) {
+    if (order == MemoryOrder::row_batch_head)
+      view_.row_stride = batch * heads * width, view_.batch_stride = heads * width;
+    if (order == MemoryOrder::batch_head_row) view_.row_stride = width, view_.head_stride = rows * width;
+  }
+  [[nodiscard]] const View& view() const { return view_; }
+  [[nodiscard]] std::byte* data() { return bytes_.data(); }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
+  /// As fp64, packed [batch][row][head][width].
+  [[nodiscard]] std::vector<double> values() const {
+    std::vector<double> out(static_cast<std::size_t>(view_.elements()));
+    View packed(reinterpret_cast<std::byte*>(out.data()), DType::fp64, view_.batch, view_.rows, view_.heads,
+                view_.width);
+    copy_box(view_, whole(view_), packed, whole(packed), Land::put);
+    return out;
+  }
+  void set(const std::vector<double>& values) {
+    ConstView packed(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, view_.batch, view_.rows,
+                     view_.heads, view_.width);
+    copy_box(packed, whole(packed), view_, whole(view_), Land::put);
+  }
+  template <class V>
+  [[nodiscard]] static BoxOf whole(const V& v) {
+    return {{0, v.rows}, v.heads};
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  View view_;
+};
+
+/// Global values, fp64, [batch][token][head][width].
+struct Values {
+  i64 batch = 0, tokens = 0, heads = 0, width = 0;
+  std::vector<double> data;
+  Values() = default;
+  Values(i64 b, i64 t, i64 h, i64 w)
+      : batch(b), tokens(t), heads(h), width(w), data(static_cast<std::size_t>(b * t * h * w)) {}
+  [[nodiscard]] i64 run() const { return heads * width; }
+  [[nodiscard]] View view() {
+    return {reinterpret_cast<std::byte*>(data.data()), DType::fp64, batch, tokens, {0, heads}, width};
+  }
+  /// Rows of some tokens.
+  [[nodiscard]] std::vector<double> rows(const std::vector<i64>& ids) const {
+    std::vector<double> out;
+    for (i64 b = 0; b < batch; ++b)
+      for (const i64 t : ids) {
+        const auto at = data.begin() + (b * tokens + t) * run();
+        out.insert(out.end(), at, at + run());
+      }
+    return out;
+  }
+  void add_rows(const std::vector<i64>& ids, const std::vector<double>& values) {
+    for (i64 b = 0; b < batch; ++b)
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        for (i64 x = 0; x < run(); ++x)
+          data[static_cast<std::size_t>((b * tokens + ids[i]) * run() + x)] +=
+              values[(static_cast<std::size_t>(b) * ids.size() + i) * static_cast<std::size_t>(run()) +
+                     static_cast<std::size_t>(x)];
+  }
+};
+
+[[nodiscard]] inline Values noise(CaseGenerator& draw, i64 b, i64 t, i64 h, i64 w, DType dtype) {
+  Values v(b, t, h, w);
+  std::normal_distribution<> normal;
+  HostTensor rounded(dtype, b, t, h, w);
+  for (double& x : v.data) x = normal(draw.engine());
+  rounded.set(v.data);
+  v.data = rounded.values();
+  return v;
+}
+
+/// What goes in, the same on every rank.
+struct GlobalInputs {
+  Values q, k, v;
+  std::vector<double> sink, slopes;
+  std::vector<std::uint8_t> admitted;
+  BlockMask blocks;
+
+  explicit GlobalInputs(const RuntimeCase& c) {
+    CaseGenerator draw(c.seed + 1);
+    const AttentionShape& s = c.plan.shape;
+    q = noise(draw, s.batch, s.q_tokens, s.query_heads, s.head_dim_qk, s.dtype);
+    k = noise(draw, s.batch, s.kv_tokens, s.kv_heads, s.head_dim_qk, s.dtype);
+    v = noise(draw, s.batch, s.kv_tokens, s.kv_heads, s.head_dim_v, s.dtype);
+    for (int h = 0; h < s.query_heads; ++h) {
+      sink.push_back(0.3 * h - 0.5);
+      slopes.push_back(std::pow(2.0, -8.0 * (h + 1) / s.query_heads));
+    }
+    if (c.plan.score.block_tokens == 0) return;
+    const i64 n = (s.q_tokens + c.plan.score.block_tokens - 1) / c.plan.score.block_tokens;
+    for (i64 i = 0; i < s.query_heads * n * n; ++i) admitted.push_back(draw.chance(0.6) ? 1 : 0);
+    blocks = {c.plan.score.block_tokens, c.plan.score.block_tokens, n, n, admitted.data()};
+  }
+  [[nodiscard]] ScoreTerms terms(const AttentionPlan& plan) const {
+    ScoreTerms t;
+    t.scale = 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
+    t.softcap = plan.score.softcap;
+    t.alibi_slopes = plan.score.alibi ? slopes.data() : nullptr;
+    t.dropout = plan.score.dropout;
+    t.dropout_seed = 1234567;
+    t.blocks = plan.score.block_tokens > 0 ? &blocks : nullptr;
+    return t;
+  }
+};
+
+struct Results {
+  Values o, lse, dq, dk, dv;
+  std::vector<double> d_sink;
+};
+
+/// The whole problem at once in fp64.
+[[nodiscard]] inline Results oracle(const RuntimeCase& c, GlobalInputs& in, Values& d_o) {
+  const AttentionShape& s = c.plan.shape;
+  Results r{Values(s.batch, s.q_tokens, s.query_heads, s.head_dim_v),
+            Values(s.batch, s.q_tokens, s.query_heads, 1),
+            Values(s.batch, s.q_tokens, s.query_heads, s.head_dim_qk),
+            Values(s.batch, s.kv_tokens, s.kv_heads, s.head_dim_qk),
+            Values(s.batch, s.kv_tokens, s.kv_heads, s.head_dim_v),
+            std::vector<double>(static_cast<std::size_t>(s.query_heads))};
+  for (std::size_t i = 0; i < r.lse.data.size(); ++i)
+    r.lse.data[i] = c.plan.sink ? in.sink[i % static_cast<std::size_t>(s.query_heads)]
+                                : -std::numeric_limits<double>::infinity();
+  std::vector<Slice> slices;
+  for (std::size_t d = 0; d < c.documents.count(); ++d) {
+    Slice x;
+    x.q_row = c.documents.cu_q[d], x.q_count = c.documents.cu_q[d + 1] - x.q_row,
+    x.q_pos = x.q_row + c.documents.shift[d];
+    x.k_row = x.k_pos = x.dk_row = c.documents.cu_k[d], x.k_count = c.documents.cu_k[d + 1] - x.k_row;
+    x.diff_min = c.plan.band.diff_min, x.diff_max = c.plan.band.diff_max;
+    slices.push_back(x);
+  }
+  const ScoreTerms terms = in.terms(c.plan);
+  const AttendScope scope{{0, s.query_heads},
+                          s.query_heads / s.kv_heads,
+                          slices.data(),
+                          static_cast<i64>(slices.size()),
+                          &terms,
+                          {}};
+  const auto kernel = make_reference_kernel();
+  kernel->attend({in.q.view(), in.k.view(), in.v.view(), r.o.view(), r.lse.view(), scope});
+  Values delta(s.batch, s.q_tokens, s.query_heads, 1);
+  kernel->delta({d_o.view(),
+                 r.o.view(),
+                 r.lse.view(),
+                 delta.view(),
+                 {0, s.query_heads},
+                 c.plan.sink ? in.sink.data() : nullptr,
+                 c.plan.sink ? r.d_sink.data() : nullptr});
+  kernel->attend_grad({in.q.view(), in.k.view(), in.v.view(), d_o.view(), r.lse.view(), delta.view(),
+                       r.dq.view(), r.dk.view(), r.dv.view(), scope});
+  return r;
+}
+
+/// RMS(a - b) / RMS(b); infinities must agree exactly.
+[[nodiscard]] inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
+  double top = 0, bottom = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    if (std::isinf(b[i]) && a[i] == b[i]) continue;
+    top += (a[i] - b[i]) * (a[i] - b[i]);
+    bottom += b[i] * b[i];
+  }
+  if (top == 0) return 0;
+  return bottom == 0 ? std::sqrt(top) : std::sqrt(top / bottom);
+}
+
+struct TrialErrors {
+  double o = 0, lse = 0, dq = 0, dk = 0, dv = 0, d_sink = 0;
+  std::string bytes;  ///< first difference between planned and executed bytes on this rank
+  i64 workspace = 0, touched[2] = {0, 0}, planned[2] = {0, 0};
+  std::vector<std::byte> bits;  ///< everything this rank computed
+  [[nodiscard]] double worst() const { return std::max({o, lse, dq, dk, dv, d_sink}); }
+};
+
+/// Collective: one rank's part of a trial; the errors are the same on every rank but for `bytes` and `bits`.
+[[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, Communicator& comm, AttentionKernel& kernel,
+                                           const OperatorOptions& options = {}) {
+  GlobalInputs in(c);
+  const AttentionShape& s = c.plan.shape;
+  AttentionOperator op(c.plan, comm, kernel, options);
+  op.set_batch(c.documents);
+  const auto tensor = [&](const Values& global, const std::vector<i64>& tokens) {
+    HostTensor t(s.dtype, s.batch, static_cast<i64>(tokens.size()), global.heads, global.width, c.order);
+    t.set(global.rows(tokens));
+    return t;
+  };
+  const HostTensor q = tensor(in.q, op.q_tokens()), k = tensor(in.k, op.kv_tokens()),
+                   v = tensor(in.v, op.kv_tokens());
+  const auto rows = static_cast<i64>(op.q_tokens().size()), keys = static_cast<i64>(op.kv_tokens().size());
+  // Every copy of a replicated token has a dO of its own; the truth is their sum.
+  CaseGenerator draw(c.seed + 100 + static_cast<std::uint64_t>(comm.rank()));
+  Values local = noise(draw, s.batch, rows, s.query_heads, s.head_dim_v, s.dtype);
+  HostTensor d_out(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order);
+  d_out.set(local.data);
+  Values d_o(s.batch, s.q_tokens, s.query_heads, s.head_dim_v);
+  d_o.add_rows(op.q_tokens(), local.data);
+  comm.all_reduce_sum(d_o.data.data(), static_cast<i64>(d_o.data.size()));
+  const Results truth = oracle(c, in, d_o);
+
+  AttentionInputs inputs{q.view(),
+                         k.view(),
+                         v.view(),
+                         c.plan.sink ? in.sink.data() : nullptr,
+                         c.plan.score.alibi ? in.slopes.data() : nullptr,
+                         c.plan.score.block_tokens > 0 ? &in.blocks : nullptr,
+                         1234567};
+  const DType sum = accumulator_of(s.dtype);
+  HostTensor out(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order),
+      lse(sum, s.batch, rows, s.query_heads, 1, c.order);
+  HostTensor dq(s.dtype, s.batch, rows, s.query_heads, s.head_dim_qk, c.order),
+      dk(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_qk, c.order),
+      dv(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_v, c.order);
+  std::vector<double> d_sink(static_cast<std::size_t>(s.query_heads));
+  op.forward(inputs, out.view(), c.plan.lse_home ? lse.view() : View{});
+  TrialErrors e;
+  e.bytes = difference(op.record(Pass::forward).planned, op.record(Pass::forward).executed);
+  op.backward(inputs, d_out.view(), {dq.view(), dk.view(), dv.view(), c.plan.sink ? d_sink.data() : nullptr});
+  if (e.bytes.empty())
+    e.bytes = difference(op.record(Pass::backward).planned, op.record(Pass::backward).executed);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    e.touched[pass == Pass::forward ? 0 : 1] = op.record(pass).touched_bytes;
+    e.planned[pass == Pass::forward ? 0 : 1] = op.record(pass).workspace_bytes;
+  }
+
+  // Errors of all ranks together: sums of squares would need infinities apart, so each takes the worst rank.
+  const auto worst_rank = [&](double mine) {
+    std::vector<double> all(static_cast<std::size_t>(comm.size()));
+    comm.all_gather(&mine, all.data(), sizeof mine);
+    double top = 0;
+    for (const double x : all) top = std::isnan(x) ? x : std::max(top, x);
+    return top;
+  };
+  e.o = worst_rank(relative_error(out.values(), truth.o.rows(op.q_tokens())));
+  if (c.plan.lse_home) e.lse = worst_rank(relative_error(lse.values(), truth.lse.rows(op.q_tokens())));
+  const auto gradient = [&](const HostTensor& part, const std::vector<i64>& tokens, const Values& like) {
+    Values total(like.batch, like.tokens, like.heads, like.width);
+    total.add_rows(tokens, part.values());
+    comm.all_reduce_sum(total.data.data(), static_cast<i64>(total.data.size()));
+    return relative_error(total.data, like.data);
+  };
+  e.dq = gradient(dq, op.q_tokens(), truth.dq);
+  e.dk = gradient(dk, op.kv_tokens(), truth.dk);
+  e.dv = gradient(dv, op.kv_tokens(), truth.dv);
+  if (c.plan.sink) {
+    comm.all_reduce_sum(d_sink.data(), static_cast<i64>(d_sink.size()));
+    e.d_sink = relative_error(d_sink, truth.d_sink);
+  }
+  for (const HostTensor* t : {&out, &lse, &dq, &dk, &dv})
+    e.bits.insert(e.bits.end(), t->bytes().begin(), t->bytes().end());
+  return e;
+}
+
+}  // namespace usp::test
