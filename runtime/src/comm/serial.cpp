@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives.hpp"
+
+#include <optional>
+
+namespace usp {
+namespace {
+
+class SerialCommunicator final : public comm::CollectiveCommunicator {
+ public:
+  SerialCommunicator() : CollectiveCommunicator(1) {}
+  [[nodiscard]] const char* name() const override { return "serial"; }
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 1; }
+  void wait(Ticket /*ticket*/) override { throw InternalError("a single rank waits for a message"); }
+  [[nodiscard]] bool test(Ticket /*ticket*/) override {
+    throw InternalError("a single rank tests a message");
+  }
+  void progress() override {
+    if (fault_) throw CommunicationError(*fault_);
+  }
+  void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
+    comm::check_group(*this, ranks);
+    return nullptr;
+  }
+  void abort(const CommunicationFault& fault) override {
+    if (!fault_) fault_ = fault;
+  }
+
+ protected:
+  void start(const Message* /*messages*/, i64 /*count*/, Ticket* /*tickets*/) override { progress(); }
+
+ private:
+  std::optional<CommunicationFault> fault_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_serial_communicator() {
+  return std::make_unique<SerialCommunicator>();
+}
+
+}  // namespace usp

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/comm/threads.hpp"
+
+#include "faults.hpp"
+#include "threads_world.hpp"
+
+#include <numeric>
+#include <system_error>
+#include <thread>
+
+namespace usp {
+namespace {
+
+std::vector<int> first_ranks(int count) {
+  std::vector<int> ranks(static_cast<std::size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+struct Job {
+  Job(int ranks, const CommOptions& options)
+      : world(ranks, options),
+        hub(std::make_shared<comm::Hub>(first_ranks(ranks))),
+        errors(static_cast<std::size_t>(ranks)) {}
+  comm::World world;
+  std::shared_ptr<comm::Hub> hub;
+  std::vector<std::exception_ptr> errors;
+};
+
+void run_rank(Job& job, int rank, const std::function<void(Communicator&)>& body) {
+  try {
+    const auto communicator = comm::make_thread_communicator(job.world, job.hub, rank);
+    try {
+      body(*communicator);
+    } catch (...) {
+      job.errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
+    }
+  } catch (...) {  // no memory for the communicator
+    job.errors[static_cast<std::size_t>(rank)] = std::current_exception();
+    job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
+  }
+}
+
+}  // namespace
+
+void run_threads(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
+  if (ranks < 1) throw UsageError("a job of " + std::to_string(ranks) + " ranks; it needs at least one");
+  Job job(ranks, options);
+  std::vector<std::thread> threads;
+  try {
+    for (int rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&job, &body, rank] { run_rank(job, rank, body); });
+  } catch (const std::system_error& error) {
+    const auto rank = static_cast<int>(threads.size());
+    const std::string text = "the system refuses thread " + std::to_string(rank + 1) + " of " +
+                             std::to_string(ranks) + ": " + error.what() + "; run fewer ranks";
+    job.errors[threads.size()] = std::make_exception_ptr(EnvironmentError(text));
+    job.world.abort(comm::failure_fault(rank, text), rank);
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!job.world.aborted()) return;
+  const std::exception_ptr first = job.errors[static_cast<std::size_t>(job.world.origin())];
+  if (first) std::rethrow_exception(first);
+  throw CommunicationError(job.world.fault());
+}
+
+}  // namespace usp
