@@ -1,46 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/agreement.hpp"
 
+#include "faults.hpp"
+
 #include <algorithm>
 #include <map>
 
 namespace usp {
 namespace {
 
-[[nodiscard]] std::string list(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return text;
+/// The value that most ranks hold; of several such, the one of the lowest rank.
+std::uint64_t usual_value(const std::vector<std::uint64_t>& values) {
+  std::map<std::uint64_t, int> holders;
+  for (const std::uint64_t value : values) ++holders[value];
+  std::uint64_t usual = values.front();
+  for (const std::uint64_t value : values)
+    if (holders[value] > holders[usual]) usual = value;
+  return usual;
 }
 
-/// Ranks whose digest is not the one that most have (of equals, the one of the lowest rank).
-[[nodiscard]] std::vector<int> dissenters(const std::vector<std::uint64_t>& digests, std::size_t field,
-                                          std::size_t fields) {
-  std::map<std::uint64_t, int> votes;
-  const std::size_t ranks = digests.size() / fields;
-  for (std::size_t p = 0; p < ranks; ++p) ++votes[digests[p * fields + field]];
-  std::uint64_t most = digests[field];
-  for (const auto& [digest, count] : votes)
-    if (count > votes[most]) most = digest;
-  std::vector<int> out;
-  for (std::size_t p = 0; p < ranks; ++p)
-    if (digests[p * fields + field] != most) out.push_back(static_cast<int>(p));
-  return out;
+/// `values` are those of all ranks, in rank order.
+void check_field(const std::string& name, const std::vector<std::uint64_t>& values) {
+  const std::uint64_t usual = usual_value(values);
+  std::vector<int> others;
+  for (std::size_t rank = 0; rank < values.size(); ++rank)
+    if (values[rank] != usual) others.push_back(static_cast<int>(rank));
+  if (others.empty()) return;
+  throw DisagreementError(
+      name, others,
+      comm::list_ranks(others) + (others.size() == 1 ? " holds" : " hold") + " another '" + name +
+          "' than the other " + std::to_string(values.size() - others.size()) + " of " +
+          std::to_string(values.size()) +
+          " ranks; the exchange would mix unlike data. Start every rank with the same " + name);
+}
+
+std::uint64_t digest_names(const std::vector<AgreedField>& fields) {
+  std::uint64_t digest = 1469598103934665603U;  // FNV-1a
+  for (const AgreedField& field : fields) {
+    for (const char letter : field.name)
+      digest = (digest ^ static_cast<unsigned char>(letter)) * 1099511628211U;
+    digest = (digest ^ 0xffU) * 1099511628211U;
+  }
+  return digest;
 }
 
 }  // namespace
 
 void agree(Communicator& communicator, const std::vector<AgreedField>& fields) {
-  std::vector<std::uint64_t> mine, all(fields.size() * static_cast<std::size_t>(communicator.size()));
+  const auto ranks = static_cast<std::size_t>(communicator.size());
+  std::vector<std::uint64_t> values(ranks);
+  const std::uint64_t names = digest_names(fields);
+  communicator.all_gather(&names, values.data(), sizeof names);
+  check_field("list of agreed fields", values);
+
+  std::vector<std::uint64_t> mine;
   for (const AgreedField& field : fields) mine.push_back(field.digest);
+  std::vector<std::uint64_t> all(ranks * mine.size());
   communicator.all_gather(mine.data(), all.data(), static_cast<i64>(mine.size() * sizeof(std::uint64_t)));
-  for (std::size_t f = 0; f < fields.size(); ++f) {
-    const std::vector<int> ranks = dissenters(all, f, fields.size());
-    if (ranks.empty()) continue;
-    throw DisagreementError(
-        fields[f].name, ranks,
-        "rank " + list(ranks) + " of " + std::to_string(communicator.size()) + " holds another " +
-            fields[f].name + " than the others, so the exchanges would not match; give every rank the same");
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) values[rank] = all[rank * fields.size() + i];
+    check_field(fields[i].name, values);
   }
 }
 

@@ -6,54 +6,84 @@
 #include <algorithm>
 #include <cstring>
 
-namespace usp {
+namespace usp::comm {
 
-/// Walks the payload of a list of boxes run by run, stopping anywhere inside a run.
-class BoxWalk {
+/// Walks a box list in payload order; runs of a box that lie back to back come as one.
+class RunCursor {
  public:
-  BoxWalk(const ByteBox* boxes, i64 count) : box_(boxes), end_(boxes + count) { skip_empty(); }
-
+  RunCursor(const ByteBox* boxes, i64 count) : box_(boxes), end_(boxes + count) { enter(); }
   [[nodiscard]] bool done() const { return box_ == end_; }
-  /// What is left of the run at hand.
-  [[nodiscard]] std::byte* data() const {
-    return box_->data + at_[0] * box_->stride[0] + at_[1] * box_->stride[1] + at_[2] * box_->stride[2] +
-           offset_;
-  }
-  [[nodiscard]] i64 left() const { return box_->run_bytes - offset_; }
+  [[nodiscard]] std::byte* data() const { return run_ + used_; }
+  /// Bytes from data() to the end of the run.
+  [[nodiscard]] i64 left() const { return run_bytes_ - used_; }
+  /// At most left().
   void advance(i64 bytes) {
-    offset_ += bytes;
-    if (offset_ < box_->run_bytes) return;
-    offset_ = 0;
-    for (int axis = 2; axis >= 0; --axis) {
-      if (++at_[axis] < box_->count[axis]) return;
-      at_[axis] = 0;
-    }
-    ++box_;
-    skip_empty();
+    used_ += bytes;
+    if (used_ == run_bytes_) next_run();
   }
 
  private:
-  void skip_empty() {
+  void enter() {
     while (box_ != end_ && box_->bytes() == 0) ++box_;
+    if (box_ == end_) return;
+    run_bytes_ = box_->run_bytes;
+    std::copy_n(box_->count, 3, count_);
+    std::copy_n(box_->stride, 3, stride_);
+    for (int fold = 0; fold < 3 && (count_[2] == 1 || stride_[2] == run_bytes_); ++fold) {
+      run_bytes_ *= count_[2];
+      count_[2] = count_[1];
+      stride_[2] = stride_[1];
+      count_[1] = count_[0];
+      stride_[1] = stride_[0];
+      count_[0] = 1;
+    }
+    std::fill_n(at_, 3, i64{0});
+    used_ = 0;
+    run_ = box_->data;
   }
+
+  void next_run() {
+    used_ = 0;
+    if (++at_[2] < count_[2]) {
+      run_ += stride_[2];
+      return;
+    }
+    at_[2] = 0;
+    if (++at_[1] == count_[1]) {
+      at_[1] = 0;
+      if (++at_[0] == count_[0]) {
+        ++box_;
+        enter();
+        return;
+      }
+    }
+    run_ = box_->data + at_[0] * stride_[0] + at_[1] * stride_[1];
+  }
+
   const ByteBox* box_;
   const ByteBox* end_;
+  std::byte* run_ = nullptr;
+  i64 run_bytes_ = 0;
+  i64 used_ = 0;
+  i64 count_[3] = {1, 1, 1};
+  i64 stride_[3] = {0, 0, 0};
   i64 at_[3] = {0, 0, 0};
-  i64 offset_ = 0;
 };
 
-/// Copies one payload into the other, cut as each is; returns the bytes copied (the lesser of the two).
-inline i64 copy_boxes(const Message& from, const Message& to) {
-  BoxWalk source(from.boxes, from.box_count), target(to.boxes, to.box_count);
-  i64 copied = 0;
+/// Copies one payload from its sender's boxes to its receiver's, each cut as it likes. Returns the bytes that
+/// went through memcpy.
+inline i64 copy_payload(const Message& from, const Message& to) {
+  RunCursor source(from.boxes, from.box_count);
+  RunCursor target(to.boxes, to.box_count);
+  i64 moved = 0;
   while (!source.done() && !target.done()) {
     const i64 bytes = std::min(source.left(), target.left());
     std::memcpy(target.data(), source.data(), static_cast<std::size_t>(bytes));
     source.advance(bytes);
     target.advance(bytes);
-    copied += bytes;
+    moved += bytes;
   }
-  return copied;
+  return moved;
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -1,28 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "p2p_collectives.hpp"
+#include "collectives.hpp"
+
+#include <optional>
 
 namespace usp {
 namespace {
 
-class SerialCommunicator final : public P2pCommunicator {
+class SerialCommunicator final : public comm::CollectiveCommunicator {
  public:
-  SerialCommunicator() { traffic_.reset(0, 1); }
+  SerialCommunicator() : CollectiveCommunicator(1) {}
   [[nodiscard]] const char* name() const override { return "serial"; }
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
-  void post(const Message*, i64 count, Ticket*) override {
-    expects(count == 0, "one rank has no peer to talk to");
+  void wait(Ticket /*ticket*/) override { throw InternalError("a single rank waits for a message"); }
+  [[nodiscard]] bool test(Ticket /*ticket*/) override {
+    throw InternalError("a single rank tests a message");
   }
-  void wait(Ticket) override { throw InternalError("one rank has nothing to wait for"); }
-  [[nodiscard]] bool test(Ticket) override { throw InternalError("one rank has nothing to wait for"); }
-  void progress() override {}
-  void reserve(i64, i64) override {}
-  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>&) override { return nullptr; }
-  void abort(const CommunicationFault& fault) override { throw CommunicationError(fault); }
-  [[nodiscard]] Traffic& traffic() override { return traffic_; }
+  void progress() override {
+    if (fault_) throw CommunicationError(*fault_);
+  }
+  void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
+    comm::check_group(*this, ranks);
+    return nullptr;
+  }
+  void abort(const CommunicationFault& fault) override {
+    if (!fault_) fault_ = fault;
+  }
+
+ protected:
+  void start(const Message* /*messages*/, i64 /*count*/, Ticket* /*tickets*/) override { progress(); }
 
  private:
-  Traffic traffic_;
+  std::optional<CommunicationFault> fault_;
 };
 
 }  // namespace

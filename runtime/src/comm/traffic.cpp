@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
 #include "usp/comm/message.hpp"
 
 #include <algorithm>
@@ -13,6 +14,8 @@ void Traffic::reset(int ticks, int ranks) {
 }
 
 void Traffic::count(std::int32_t tick, int peer, bool send, i64 bytes) {
+  if (tick < 0) return;
+  expects(peer >= 0 && peer < ranks_, "traffic with a rank that was not reset for");
   if (tick >= ticks_) {
     counts_.resize(static_cast<std::size_t>(tick + 1) * static_cast<std::size_t>(ranks_) * 2, 0);
     ticks_ = tick + 1;
@@ -24,7 +27,7 @@ void Traffic::count(std::int32_t tick, int peer, bool send, i64 bytes) {
 }
 
 i64 Traffic::bytes(std::int32_t tick, int peer, bool send) const {
-  if (tick >= ticks_ || peer >= ranks_) return 0;
+  if (tick < 0 || tick >= ticks_ || peer >= ranks_) return 0;
   return counts_[(static_cast<std::size_t>(tick) * static_cast<std::size_t>(ranks_) +
                   static_cast<std::size_t>(peer)) *
                      2 +

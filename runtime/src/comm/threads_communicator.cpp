@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "box_walk.hpp"
+#include "collectives.hpp"
+#include "faults.hpp"
+#include "threads_world.hpp"
+
+#include <algorithm>
+
+namespace usp::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using State = Slot::State;
+
+class ThreadCommunicator final : public CollectiveCommunicator {
+ public:
+  ThreadCommunicator(World& world, std::shared_ptr<Hub> hub, int rank)
+      : CollectiveCommunicator(static_cast<int>(hub->job_ranks.size())),
+        world_(world),
+        hub_(std::move(hub)),
+        rank_(rank),
+        job_rank_(hub_->job_ranks[static_cast<std::size_t>(rank)]),
+        slots_(hub_->slots[static_cast<std::size_t>(rank)]) {}
+  ~ThreadCommunicator() override {
+    const auto in_flight = static_cast<i64>(slots_.size() - free_.size());
+    if (in_flight > 0) world_.abort(unfinished_fault(job_rank_, in_flight), job_rank_);
+  }
+  ThreadCommunicator(const ThreadCommunicator&) = delete;
+  ThreadCommunicator& operator=(const ThreadCommunicator&) = delete;
+
+  [[nodiscard]] const char* name() const override { return "threads"; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return static_cast<int>(hub_->job_ranks.size()); }
+  void wait(Ticket ticket) override;
+  [[nodiscard]] bool test(Ticket ticket) override;
+  void progress() override;
+  void reserve(i64 messages, i64 boxes) override;
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
+  void abort(const CommunicationFault& fault) override { world_.abort(fault, job_rank_); }
+
+ protected:
+  void start(const Message* messages, i64 count, Ticket* tickets) override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  [[nodiscard]] int job_rank(int rank) const { return hub_->job_ranks[static_cast<std::size_t>(rank)]; }
+  Slot& slot_of(Ticket ticket);
+  Ticket open_slot(const Message& message);
+  void meet(Slot& slot, Lock& lock);
+  void copy(Slot& slot, Lock& lock);
+  void finish(Slot& slot, Ticket ticket);
+  [[noreturn]] void report_late(const Slot& slot, Lock& lock);
+
+  World& world_;
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+  int job_rank_;
+  std::deque<Slot>& slots_;
+  std::vector<Ticket> free_;
+  i64 groups_ = 0;
+};
+
+Slot& ThreadCommunicator::slot_of(Ticket ticket) {
+  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < slots_.size(), "a ticket that was never given");
+  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
+  expects(slot.state.load(std::memory_order_acquire) != State::free, "a ticket that is spent");
+  return slot;
+}
+
+void ThreadCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+  free_.reserve(static_cast<std::size_t>(messages));
+  while (static_cast<i64>(slots_.size()) < messages) {
+    free_.push_back(static_cast<Ticket>(slots_.size()));
+    slots_.emplace_back();
+  }
+}
+
+Ticket ThreadCommunicator::open_slot(const Message& message) {
+  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(slots_.size())), 0);
+  const Ticket ticket = free_.back();
+  free_.pop_back();
+  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
+  slot.message = message;
+  slot.bytes = message.bytes();
+  slot.moved = 0;
+  slot.owner = job_rank_;
+  slot.state.store(slot.bytes == 0 ? State::done : State::open, std::memory_order_relaxed);
+  return ticket;
+}
+
+void ThreadCommunicator::start(const Message* messages, i64 count, Ticket* tickets) {
+  progress();
+  for (i64 i = 0; i < count; ++i) tickets[i] = open_slot(messages[i]);
+  Lock lock(world_.lock());
+  if (world_.aborted()) world_.raise(job_rank_, lock);
+  for (i64 i = 0; i < count; ++i) {
+    Slot& slot = slots_[static_cast<std::size_t>(tickets[i])];
+    if (slot.bytes > 0) meet(slot, lock);
+  }
+}
+
+/// Pairs an end with the other one, or leaves it in its lane. Lock held.
+void ThreadCommunicator::meet(Slot& slot, Lock& lock) {
+  const Message& message = slot.message;
+  const int source = message.send ? rank_ : message.peer;
+  const int target = message.send ? message.peer : rank_;
+  const auto at =
+      static_cast<std::size_t>(source) * hub_->job_ranks.size() + static_cast<std::size_t>(target);
+  Slot* partner = (message.send ? hub_->receives : hub_->sends)[at].take(message.tag);
+  if (partner == nullptr) {
+    (message.send ? hub_->sends : hub_->receives)[at].append(slot);
+    return;
+  }
+  if (partner->bytes != slot.bytes) {
+    world_.abort_locked(size_fault(message, job_rank_, job_rank(message.peer), slot.bytes, partner->bytes),
+                        job_rank_, lock);
+    world_.raise(job_rank_, lock);
+  }
+  slot.partner = partner;
+  partner->partner = &slot;
+  slot.state.store(State::paired, std::memory_order_relaxed);
+  partner->state.store(State::paired, std::memory_order_relaxed);
+  world_.wake(partner->owner);
+}
+
+/// Moves the payload of a pair; the lock is let go meanwhile.
+void ThreadCommunicator::copy(Slot& slot, Lock& lock) {
+  Slot& partner = *slot.partner;
+  slot.state.store(State::copying, std::memory_order_relaxed);
+  partner.state.store(State::copying, std::memory_order_relaxed);
+  world_.lend(partner.owner);
+  lock.unlock();
+  const i64 moved = slot.message.send ? copy_payload(slot.message, partner.message)
+                                      : copy_payload(partner.message, slot.message);
+  lock.lock();
+  slot.moved = moved;
+  partner.moved = moved;
+  const int owner = partner.owner;
+  slot.state.store(State::done, std::memory_order_release);
+  partner.state.store(State::done, std::memory_order_release);
+  world_.give_back(owner);
+}
+
+void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
+  traffic().count(slot.message.tick, slot.message.peer, slot.message.send, slot.moved);
+  slot.partner = nullptr;
+  slot.state.store(State::free, std::memory_order_relaxed);
+  free_.push_back(ticket);
+}
+
+void ThreadCommunicator::wait(Ticket ticket) {
+  Slot& slot = slot_of(ticket);
+  progress();
+  if (slot.state.load(std::memory_order_acquire) != State::done) {
+    Lock lock(world_.lock());
+    const auto limit = std::chrono::duration<double>(world_.watchdog_s());
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+    while (slot.state.load(std::memory_order_relaxed) != State::done) {
+      if (world_.aborted()) world_.raise(job_rank_, lock);
+      if (slot.state.load(std::memory_order_relaxed) == State::paired) {
+        copy(slot, lock);
+      } else if (!world_.sleep(job_rank_, lock, deadline) && !world_.aborted() &&
+                 slot.state.load(std::memory_order_relaxed) == State::open) {
+        report_late(slot, lock);
+      }
+    }
+  }
+  finish(slot, ticket);
+}
+
+bool ThreadCommunicator::test(Ticket ticket) {
+  Slot& slot = slot_of(ticket);
+  progress();
+  if (slot.state.load(std::memory_order_acquire) != State::done) {
+    Lock lock(world_.lock());
+    if (world_.aborted()) world_.raise(job_rank_, lock);
+    if (slot.state.load(std::memory_order_relaxed) == State::paired) copy(slot, lock);
+    if (slot.state.load(std::memory_order_relaxed) != State::done) return false;
+  }
+  finish(slot, ticket);
+  return true;
+}
+
+void ThreadCommunicator::progress() {
+  if (!world_.aborted()) return;
+  Lock lock(world_.lock());
+  world_.raise(job_rank_, lock);
+}
+
+/// Names every peer that this rank still misses in the same operation, and the ranks that wait for nobody:
+/// among these is the cause when the peers are themselves held up.
+void ThreadCommunicator::report_late(const Slot& slot, Lock& lock) {
+  std::vector<int> missing;
+  for (const Slot& other : slots_)
+    if (other.state.load(std::memory_order_relaxed) == State::open &&
+        other.message.tick == slot.message.tick &&
+        std::string_view(other.message.operation) == slot.message.operation)
+      missing.push_back(job_rank(other.message.peer));
+  std::vector<int> busy = world_.busy_ranks();
+  std::erase(busy, job_rank_);
+  const std::string hint = busy.empty() ? "" : " (waiting for nobody: " + list_ranks(std::move(busy)) + ")";
+  world_.abort_locked(late_fault(slot.message, job_rank_, std::move(missing), world_.watchdog_s(), hint),
+                      job_rank_, lock);
+  world_.raise(job_rank_, lock);
+}
+
+std::unique_ptr<Communicator> ThreadCommunicator::group(const std::vector<int>& ranks) {
+  check_group(*this, ranks);
+  const i64 sequence = groups_++;
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (ranks.size() < 2 || mine == ranks.end()) return nullptr;
+  std::vector<int> job_ranks;
+  for (const int rank : ranks) job_ranks.push_back(job_rank(rank));
+  return make_thread_communicator(world_, world_.group_hub(hub_.get(), sequence, job_ranks),
+                                  static_cast<int>(mine - ranks.begin()));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_thread_communicator(World& world, std::shared_ptr<Hub> hub, int rank) {
+  return std::make_unique<ThreadCommunicator>(world, std::move(hub), rank);
+}
+
+}  // namespace usp::comm
