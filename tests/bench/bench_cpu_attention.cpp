@@ -141,10 +141,16 @@ void print_table(const Options& options, i64 length) {
     const auto note = [&](Times& to, double seconds) {
       if (round >= 0) to.all.push_back(seconds);
     };
-    for (std::size_t g = 0; g < gemms.size(); ++g)
-      for (int i = 0; i < 5; ++i)
-        note(gemm_times[g], timed([&] { gemms[g].multiply(n, a.data(), b.data(), c.data()); }));
-    note(forward, timed([&] { attention.forward(); }));
+    // Samples of like length on both sides: the best of many short ones would flatter the one.
+    const double seconds = timed([&] { attention.forward(); });
+    note(forward, seconds);
+    for (std::size_t g = 0; g < gemms.size(); ++g) {
+      const int times = std::max(1, static_cast<int>(seconds * 80e9 / gemm_flops));
+      note(gemm_times[g], timed([&] {
+                            for (int i = 0; i < times; ++i)
+                              gemms[g].multiply(n, a.data(), b.data(), c.data());
+                          }) / times);
+    }
     note(backward, timed([&] { attention.backward(); }));
   }
   double best = 0, median = 0;

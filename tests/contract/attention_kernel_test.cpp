@@ -222,8 +222,7 @@ TEST_P(AttentionContract, LogitsFarApart) {
   run.all(*kernel);
   const std::vector<double> v = in.v.values(), o = run.o.values(), dv = run.dv.values();
   for (std::size_t i = 0; i < o.size(); ++i) EXPECT_EQ(o[i], v[2 * 3 + i % 3]);
-  for (std::size_t i = 0; i < dv.size(); ++i)
-    EXPECT_EQ(dv[i] != 0, i / 3 == 2);
+  for (std::size_t i = 0; i < dv.size(); ++i) EXPECT_EQ(dv[i] != 0, i / 3 == 2);
 }
 
 TEST_P(AttentionContract, MergeWeighsExactly) {

@@ -105,6 +105,7 @@ class Backward {
     for (i64 p = 0; p < count; ++p) {
       if (seen_[p].empty()) continue;
       touched_ = {std::min(touched_.begin, seen_[p].begin), std::max(touched_.end, seen_[p].end)};
+      prefetch_queries(head, {rows.end, std::min(rows.end + rows.size(), slice_->q_count)}, p, count);
       grad_part(p, tile);
       a_.scope.progress();
     }
@@ -149,6 +150,15 @@ class Backward {
       ops_.pack_panel(
           {rows.data + r * rows.stride, rows.stride, std::min(columns, rows.count - r), rows.width}, factor,
           vectors, panels + r * rows.width);
+  }
+
+  /// Rows that follow soon: the next block's queries, and where this panel's dQ is added.
+  void prefetch_queries(i64 head, Range next, i64 p, i64 panels) const {
+    const Range rows = share({slice_->q_row + next.begin, slice_->q_row + next.end}, p, panels);
+    prefetch(a_.q, batch_, head, rows);
+    prefetch(a_.d_o, batch_, head, rows);
+    const i64 own = slice_->q_row + panels_[p].first;
+    prefetch(a_.dq, batch_, head, {own, own + panels_[p].count});
   }
 
   /// P and dS of one panel, and its dQ.

@@ -6,7 +6,7 @@ namespace usp::cpu {
 namespace {
 
 /// Query panels (of all heads that share a KV head) held against one packed tile of keys and values.
-constexpr i64 max_panels = 16;
+constexpr i64 max_panels = 64;
 
 template <class T>
 class Forward {
@@ -74,6 +74,7 @@ class Forward {
         if (seen.empty()) continue;
         if (!packed) pack(tile);
         packed = true;
+        prefetch_keys({tile.end, std::min(tile.end + tile_keys_, keys.end)}, p);
         attend_part(p, tile, seen);
         a_.scope.progress();
       }
@@ -113,6 +114,13 @@ class Forward {
     const Range rows{slice_->k_row + tile.begin, slice_->k_row + tile.end};
     ops_.pack_strips(rows_of(ops_, a_.k, batch_, kv_, rows, staging_), key_strips_);
     ops_.pack_element_strips(rows_of(ops_, a_.v, batch_, kv_, rows, staging_), value_stride(), value_strips_);
+  }
+
+  /// Spreads the reading of the next tile over the panels of this one.
+  void prefetch_keys(Range next, i64 p) const {
+    const Range rows = share({slice_->k_row + next.begin, slice_->k_row + next.end}, p, panel_count_);
+    prefetch(a_.k, batch_, kv_, rows);
+    prefetch(a_.v, batch_, kv_, rows);
   }
 
   void attend_part(i64 p, Range tile, Range seen) {

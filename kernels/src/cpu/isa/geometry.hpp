@@ -18,5 +18,14 @@ constexpr std::int64_t group_vectors(std::int64_t left) {
   return left < panel_vectors ? left : panel_vectors;
 }
 
+/// Calls f with the number of vectors as a constant.
+template <class F>
+USP_INLINE void with_vectors(i64 vectors, const F& f) {
+  if constexpr (panel_vectors >= 3)
+    if (vectors == 3) return f(std::integral_constant<int, 3>());
+  if (vectors == 2) return f(std::integral_constant<int, 2>());
+  f(std::integral_constant<int, 1>());
+}
+
 }  // namespace
 }  // namespace usp::cpu

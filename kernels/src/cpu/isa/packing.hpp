@@ -62,25 +62,36 @@ USP_INLINE void pack_transposed(const T* rows, i64 stride, i64 count, i64 width,
 
 template <class T>
 void pack_strips(const Rows<T>& rows, T* strips) {
-  for (i64 r = 0; r < rows.count; r += strip_rows)
+  for (i64 r = 0; r < rows.count; r += strip_rows) {
     pack_transposed<strip_rows>(rows.data + r * rows.stride, rows.stride, rows.count - r, rows.width, T{1},
                                 strips + r * rows.width, strip_rows);
+  }
 }
 
 template <class T>
 void pack_element_strips(const Rows<T>& rows, i64 strip_stride, T* strips) {
+  using V = typename VectorOf<T, USP_STRIP>::type;
   const i64 whole = rows.width / strip_rows;
-  for (i64 r = 0; r < rows.count; ++r) {
-    const T* from = rows.data + r * rows.stride;
-    T* to = strips + r * strip_rows;
+  i64 r = 0;
+  // Four rows at once fill whole cache lines of every strip.
+  for (; r + 4 <= rows.count; r += 4) {
     for (i64 s = 0; s < whole; ++s)
-      __builtin_memcpy(to + s * strip_stride, from + s * strip_rows, strip_rows * sizeof(T));
-    if (whole * strip_rows == rows.width) continue;
+#pragma GCC unroll 4
+      for (i64 i = r; i < r + 4; ++i)
+        store(strips + s * strip_stride + i * strip_rows,
+              load<V>(rows.data + i * rows.stride + s * strip_rows));
+  }
+  for (; r < rows.count; ++r)
+    for (i64 s = 0; s < whole; ++s)
+      store(strips + s * strip_stride + r * strip_rows,
+            load<V>(rows.data + r * rows.stride + s * strip_rows));
+  if (whole * strip_rows == rows.width) return;
+  for (r = 0; r < rows.count; ++r)
     for (i64 i = 0; i < strip_rows; ++i) {
       const i64 w = whole * strip_rows + i;
-      to[whole * strip_stride + i] = w < rows.width ? from[w] : T{0};
+      strips[whole * strip_stride + r * strip_rows + i] =
+          w < rows.width ? rows.data[r * rows.stride + w] : T{0};
     }
-  }
 }
 
 template <class T>
@@ -91,19 +102,33 @@ void pack_panel(const Rows<T>& rows, T factor, int vectors, T* panel) {
                                  rows.width, factor, panel + v * lanes, vectors * lanes);
 }
 
+/// One group of N vectors of columns.
+template <int N, class T>
+void pack_group(const Rows<T>& rows, i64 first, i64 row_capacity, T* to) {
+  constexpr i64 lanes = lanes_of<T>, width = N * lanes;
+  const i64 present = rows.width - first < width ? rows.width - first : width;
+  for (i64 r = 0; r < rows.count; ++r, to += width) {
+    const T* from = rows.data + r * rows.stride + first;
+    if (present == width) {
+#pragma GCC unroll 4
+      for (int v = 0; v < N; ++v) store(to + v * lanes, load<Vec<T>>(from + v * lanes));
+    } else {
+      for (i64 w = 0; w < width; ++w) to[w] = w < present ? from[w] : T{0};
+    }
+  }
+  for (i64 i = 0; i < (row_capacity - rows.count) * width; ++i) to[i] = T{0};
+}
+
 template <class T>
 void pack_columns(const Rows<T>& rows, i64 row_capacity, T* columns) {
   constexpr i64 lanes = lanes_of<T>;
   const i64 vectors = (rows.width + lanes - 1) / lanes;
   for (i64 first = 0; first < vectors;) {
-    const i64 width = group_vectors(vectors - first) * lanes;
-    T* to = columns + first * lanes * row_capacity;
-    const i64 present = rows.width - first * lanes < width ? rows.width - first * lanes : width;
-    for (i64 r = 0; r < row_capacity; ++r) {
-      const T* from = rows.data + r * rows.stride + first * lanes;
-      for (i64 w = 0; w < width; ++w) to[r * width + w] = r < rows.count && w < present ? from[w] : T{0};
-    }
-    first += width / lanes;
+    const i64 group = group_vectors(vectors - first);
+    with_vectors(group, [&](auto n) {
+      pack_group<n()>(rows, first * lanes, row_capacity, columns + first * lanes * row_capacity);
+    });
+    first += group;
   }
 }
 

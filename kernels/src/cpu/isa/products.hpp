@@ -48,6 +48,8 @@ struct Sums {
 template <class T, int N>
 void strip_product_of(const StripProduct<T>& p) {
   constexpr i64 width = N * static_cast<i64>(lanes_of<T>);
+  // Strips stream from the second-level cache, a panel stays in the first.
+  constexpr i64 ahead = 1024 / static_cast<i64>(sizeof(T));
   for (i64 s = 0; s < p.strip_count; ++s) {
     const T* strip = p.strips + s * p.strip_stride;
     const T* columns = p.panel;
@@ -57,19 +59,15 @@ void strip_product_of(const StripProduct<T>& p) {
       sums.load_from(out, width);
     else
       sums.clear();
-    for (i64 d = 0; d < p.depth; ++d, strip += strip_rows, columns += width)
-      sums.add_product(strip, 1, columns);
+    i64 d = 0;
+    for (; d + 4 <= p.depth; d += 4, strip += 4 * strip_rows, columns += 4 * width) {
+      __builtin_prefetch(strip + ahead);
+#pragma GCC unroll 4
+      for (i64 i = 0; i < 4; ++i) sums.add_product(strip + i * strip_rows, 1, columns + i * width);
+    }
+    for (; d < p.depth; ++d, strip += strip_rows, columns += width) sums.add_product(strip, 1, columns);
     sums.store_to(out, width);
   }
-}
-
-/// Calls f with the number of vectors as a constant.
-template <class F>
-USP_INLINE void with_vectors(i64 vectors, const F& f) {
-  if constexpr (panel_vectors >= 3)
-    if (vectors == 3) return f(std::integral_constant<int, 3>());
-  if (vectors == 2) return f(std::integral_constant<int, 2>());
-  f(std::integral_constant<int, 1>());
 }
 
 template <class T>
