@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "panel.hpp"
+#include "passes.hpp"
+
+namespace usp::cpu {
+
+template <class T>
+void delta(const TileOps<T>& ops, Scratch& scratch, const DeltaArgs& a) {
+  T* staging = nullptr;
+  scratch.divide([&](Scratch& s) { s.take(staging, a.o.width); });
+  for (i64 head = a.query_heads.begin; head < a.query_heads.end; ++head)
+    for (i64 b = 0; b < a.o.batch; ++b)
+      for (i64 r = 0; r < a.o.rows; ++r) {
+        const Rows<T> d_o = rows_of(ops, a.d_o, b, head, {r, r + 1}, staging);
+        const double sum = ops.dot(d_o.data, reinterpret_cast<const T*>(a.o.at(b, r, head)), a.o.width);
+        set_scalar(a.delta, b, r, head, sum);
+        if (a.sink != nullptr) a.d_sink[head] -= std::exp(a.sink[head] - scalar(a.lse, b, r, head)) * sum;
+      }
+}
+template void delta(const TileOps<float>&, Scratch&, const DeltaArgs&);
+template void delta(const TileOps<double>&, Scratch&, const DeltaArgs&);
+
+}  // namespace usp::cpu

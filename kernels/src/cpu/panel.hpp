@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tile_ops.hpp"
+
+#include "usp/kernels/view.hpp"
+#include "usp/schedule/slice.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace usp::cpu {
+
+[[nodiscard]] inline i64 ceil_to(i64 x, i64 unit) {
+  return (x + unit - 1) / unit * unit;
+}
+
+/// Keys of a slice that its query row i sees: with one band of position differences always one range.
+[[nodiscard]] inline Range visible_keys(const Slice& s, i64 i) {
+  const i64 x = s.q_pos + i * s.q_step;
+  i64 least = x - s.diff_max - s.k_pos, most = x - s.diff_min - s.k_pos, step = s.k_step;
+  if (step == 0) return least <= 0 && most >= 0 ? Range{0, s.k_count} : Range{0, 0};
+  if (step < 0) {
+    step = -step;
+    std::swap(least, most);
+    least = -least;
+    most = -most;
+  }
+  const Range keys{std::max<i64>(0, slice_detail::ceil_div(least, step)),
+                   std::min(s.k_count, slice_detail::floor_div(most, step) + 1)};
+  return keys.empty() ? Range{0, 0} : keys;
+}
+
+/// False only if no pair of the sub-rectangle is visible.
+[[nodiscard]] inline bool may_see(const Slice& s, Range queries, Range keys) {
+  const auto ends = [](i64 pos, i64 step, Range r) {
+    const i64 a = pos + r.begin * step, b = pos + (r.end - 1) * step;
+    return Range{std::min(a, b), std::max(a, b)};
+  };
+  const Range x = ends(s.q_pos, s.q_step, queries), y = ends(s.k_pos, s.k_step, keys);
+  return x.begin - y.end <= s.diff_max && x.end - y.begin >= s.diff_min;
+}
+
+/// Up to vectors * lanes adjacent query rows of one head, which fill the columns of a panel.
+struct Panel {
+  i64 head = 0;
+  i64 first = 0;  ///< row of the slice
+  i64 count = 0;
+  int vectors = 0;
+  const Range* rows = nullptr;  ///< per row: keys of the slice that it sees
+  Range any;                    ///< keys that some row sees lie within
+  Range all;                    ///< keys that all rows see
+};
+
+/// Finds what the rows of a panel see; `rows` holds `count` ranges.
+inline void look(Panel& panel, const Slice& s, Range* rows) {
+  panel.rows = rows;
+  panel.any = {std::numeric_limits<i64>::max(), 0};
+  panel.all = {0, s.k_count};
+  for (i64 i = 0; i < panel.count; ++i) {
+    const Range keys = rows[i] = visible_keys(s, panel.first + i);
+    panel.all = {std::max(panel.all.begin, keys.begin), std::min(panel.all.end, keys.end)};
+    if (keys.empty()) continue;
+    panel.any = {std::min(panel.any.begin, keys.begin), std::max(panel.any.end, keys.end)};
+  }
+  if (panel.any.empty()) panel.any = {0, 0};
+}
+
+/// How few vectors hold so many rows.
+template <class T>
+[[nodiscard]] int vectors_for(const TileOps<T>& ops, i64 rows) {
+  return static_cast<int>(std::min<i64>(ops.max_vectors, (rows + ops.lanes - 1) / ops.lanes));
+}
+
+/// Keys per tile: one panel of logits takes three quarters of a first-level cache of 32 KiB.
+template <class T>
+[[nodiscard]] i64 keys_per_tile(const TileOps<T>& ops) {
+  const i64 keys = 24576 / (ops.max_vectors * ops.lanes * static_cast<i64>(sizeof(T)));
+  return std::clamp<i64>(keys / ops.strip * ops.strip, 64, 256);
+}
+
+/// Rows of one head as elements T: in place where they are such, else widened into `staging`. Rows marked in
+/// `dead` (null: none) read as zeros.
+template <class T>
+[[nodiscard]] Rows<T> rows_of(const TileOps<T>& ops, ConstView view, i64 batch, i64 head, Range range,
+                              T* staging, const bool* dead = nullptr) {
+  const bool same = bytes_of(view.type) == static_cast<i64>(sizeof(T));
+  const bool alive = dead == nullptr || std::find(dead, dead + range.size(), true) == dead + range.size();
+  if (same && alive)
+    return {reinterpret_cast<const T*>(view.at(batch, range.begin, head)), view.row_stride, range.size(),
+            view.width};
+  for (i64 r = 0; r < range.size(); ++r) {
+    T* to = staging + r * view.width;
+    if (dead != nullptr && dead[r])
+      std::fill(to, to + view.width, T{0});
+    else
+      ops.widen(view.at(batch, range.begin + r, head), view.type, view.width, to);
+  }
+  return {staging, view.width, range.size(), view.width};
+}
+
+/// Asks for rows that will soon be read: strided rows are beyond what hardware foresees.
+inline void prefetch(ConstView view, i64 batch, i64 head, Range rows) {
+  constexpr i64 line = 64;
+  for (i64 r = rows.begin; r < rows.end; ++r) {
+    const std::byte* row = view.at(batch, r, head);
+    for (i64 at = 0; at < view.width * bytes_of(view.type); at += line) __builtin_prefetch(row + at);
+  }
+}
+
+/// Part `index` of `parts` of a range.
+[[nodiscard]] inline Range share(Range range, i64 index, i64 parts) {
+  return {range.begin + range.size() * index / parts, range.begin + range.size() * (index + 1) / parts};
+}
+
+[[nodiscard]] inline double scalar(ConstView view, i64 batch, i64 row, i64 head) {
+  const std::byte* at = view.at(batch, row, head);
+  return view.type == DType::fp64 ? *reinterpret_cast<const double*>(at)
+                                  : static_cast<double>(*reinterpret_cast<const float*>(at));
+}
+
+inline void set_scalar(View view, i64 batch, i64 row, i64 head, double x) {
+  std::byte* at = view.at(batch, row, head);
+  if (view.type == DType::fp64)
+    *reinterpret_cast<double*>(at) = x;
+  else
+    *reinterpret_cast<float*>(at) = static_cast<float>(x);
+}
+
+/// KV heads that the query heads read, and the query heads of one of them.
+[[nodiscard]] inline Range kv_heads_of(Range query_heads, int group) {
+  return {query_heads.begin / group, (query_heads.end - 1) / group + 1};
+}
+[[nodiscard]] inline Range readers_of(i64 kv_head, Range query_heads, int group) {
+  return {std::max(query_heads.begin, kv_head * group), std::min(query_heads.end, (kv_head + 1) * group)};
+}
+
+}  // namespace usp::cpu

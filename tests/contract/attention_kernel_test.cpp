@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every attention backend must do, for every type it takes.
+#include "attention_cases.hpp"
+#include "backends_under_test.hpp"
+#include "dense_attention.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/kernels/backends.hpp"
+
+#include <gtest/gtest.h>
+
+namespace usp::test {
+namespace {
+
+struct Backend {
+  std::size_t number;
+  DType type;
+  friend void PrintTo(const Backend& b, std::ostream* out) { *out << backends()[b.number].name; }
+};
+
+class AttentionContract : public ::testing::TestWithParam<Backend> {
+ protected:
+  [[nodiscard]] static std::unique_ptr<AttentionKernel> make() {
+    return backends()[GetParam().number].make();
+  }
+  [[nodiscard]] static DType type() { return GetParam().type; }
+  [[nodiscard]] static DType state() { return accumulator_of(type()); }
+  [[nodiscard]] static double tolerance() { return type() == DType::fp64 ? 1e-12 : 1e-5; }
+
+  static void expect_close(const Results& a, const Results& b, double limit) {
+    EXPECT_LT(error(a.o, b.o), limit) << "o";
+    EXPECT_LT(error(a.lse, b.lse), limit) << "lse";
+    EXPECT_LT(error(a.delta, b.delta), limit) << "delta";
+    EXPECT_LT(error(a.dq, b.dq), limit) << "dq";
+    EXPECT_LT(error(a.dk, b.dk), limit) << "dk";
+    EXPECT_LT(error(a.dv, b.dv), limit) << "dv";
+    EXPECT_LT(error(a.d_sink, b.d_sink), limit) << "d_sink";
+  }
+
+  /// The truth for inputs of this type: the same rounded numbers, in fp64.
+  static Results reference(const Case& c, const Inputs& in) {
+    const Inputs exact(c, in);
+    Trial run(c, exact);
+    run.all(*make_reference_kernel());
+    return run.results();
+  }
+};
+
+TEST_P(AttentionContract, EqualsReference) {
+  const auto kernel = make();
+  for (const Case& c : all_cases()) {
+    SCOPED_TRACE(c.name);
+    const Inputs in(c, type(), c.seed % 2 == 0 ? type() : state());
+    Trial run(c, in);
+    run.all(*kernel);
+    expect_close(run.results(), reference(c, in), tolerance());
+  }
+}
+
+TEST_P(AttentionContract, LayoutsOfTensorsAreAlike) {
+  const auto kernel = make();
+  Case c = one_slice("layouts", banded(67, 71, -9, 30), 18);
+  c.batch = 3;
+  c.group = 3;
+  c.query_heads = {2, 8};
+  c.dv = 10;
+  const Inputs in(c, type(), type());
+  Trial base(c, in);
+  base.all(*kernel);
+  for (const Order order : {Order::sequence_first, Order::head_first, Order::padded}) {
+    const Inputs same(c, type(), type(), order);
+    Trial run(c, same, order);
+    run.all(*kernel);
+    const Results a = run.results(), b = base.results();
+    EXPECT_TRUE(a.o == b.o && a.lse == b.lse && a.dq == b.dq && a.dk == b.dk && a.dv == b.dv);
+  }
+}
+
+TEST_P(AttentionContract, RepeatsBitForBit) {
+  Case c = one_slice("repeat", banded(150, 310, -200, unbounded), 24);
+  c.dropout = 0.1;
+  const Inputs in(c, type(), type());
+  Trial first(c, in);
+  first.all(*make());
+  const auto used = make();
+  Case other = one_slice("other", rectangle(40, 90), 40);
+  const Inputs other_in(other, type(), type());
+  Trial(other, other_in).all(*used);
+  Trial second(c, in);
+  second.all(*used);
+  EXPECT_EQ(first.o.memory(), second.o.memory());
+  EXPECT_EQ(first.lse.memory(), second.lse.memory());
+  EXPECT_EQ(first.dq.memory(), second.dq.memory());
+  EXPECT_EQ(first.dk.memory(), second.dk.memory());
+  EXPECT_EQ(first.dv.memory(), second.dv.memory());
+}
+
+/// A causal square cut into blocks of keys, last first.
+Case blocks_of_keys(i64 rows, i64 block) {
+  Case c = one_slice("carried", rectangle(rows, rows), 16);
+  c.slices.clear();
+  for (i64 key = (rows - 1) / block * block; key >= 0; key -= block) {
+    Slice s = banded(rows, std::min(block, rows - key), 0, unbounded);
+    s.k_row = s.k_pos = s.dk_row = key;
+    c.slices.push_back(s);
+  }
+  return c;
+}
+
+TEST_P(AttentionContract, CarriedStateEqualsOneCall) {
+  const auto kernel = make();
+  const Case parts = blocks_of_keys(103, 23);
+  Case whole = parts;
+  whole.slices = {banded(103, 103, 0, unbounded)};
+  const Inputs in(parts, type(), type());
+  Trial one(whole, in), several(parts, in);
+  one.all(*kernel);
+  several.all(*kernel, parts.slices.size());
+  expect_close(several.results(), one.results(), tolerance());
+}
+
+TEST_P(AttentionContract, RowsThatSeeNothingStayUntouched) {
+  const auto kernel = make();
+  Case c = one_slice("unseen", banded(80, 33, 30, 50), 11);
+  c.blocks = block_mask(4, 40, 80, 33);
+  const Inputs in(c, type(), type());
+  Trial run(c, in);
+  run.o.set(-0.0);
+  run.dq.set(-0.0);
+  const auto before_o = run.o.memory(), before_dq = run.dq.memory();
+  run.all(*kernel);
+  const std::vector<double> lse = run.lse.values();
+  const std::size_t row = before_o.size() / lse.size(), grad_row = before_dq.size() / lse.size();
+  std::size_t unseen = 0;
+  for (std::size_t r = 0; r < lse.size(); ++r) {
+    if (!std::isinf(lse[r])) continue;
+    ++unseen;
+    EXPECT_TRUE(std::equal(before_o.begin() + static_cast<long>(r * row),
+                           before_o.begin() + static_cast<long>((r + 1) * row),
+                           run.o.memory().begin() + static_cast<long>(r * row)));
+    EXPECT_TRUE(std::equal(before_dq.begin() + static_cast<long>(r * grad_row),
+                           before_dq.begin() + static_cast<long>((r + 1) * grad_row),
+                           run.dq.memory().begin() + static_cast<long>(r * grad_row)));
+  }
+  EXPECT_GT(unseen, 30U);
+  EXPECT_LT(unseen, lse.size());
+}
+
+TEST_P(AttentionContract, CarriedRowsOutsideTheMaskKeepTheirBits) {
+  const auto kernel = make();
+  Case c = one_slice("kept", banded(64, 64, 20, unbounded), 9);
+  const Inputs in(c, type(), type());
+  Trial run(c, in);
+  run.o.set(0.3);
+  run.lse.set(1.7);
+  const auto before = run.o.memory();
+  run.attend(*kernel, 0, 1);
+  const auto seen_from = static_cast<long>(before.size() / 64 * 20);
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + seen_from, run.o.memory().begin()));
+  EXPECT_FALSE(std::equal(before.begin() + seen_from, before.end(), run.o.memory().begin() + seen_from));
+}
+
+TEST_P(AttentionContract, GradientSkipsRowsThatNothingWasSeenFor) {
+  const auto kernel = make();
+  const Case c = one_slice("dead", rectangle(30, 40), 6);
+  Inputs in(c, type(), type());
+  Trial run(c, in);
+  run.attend(*kernel, 0, 1);
+  std::vector<double> lse = run.lse.values(), q = in.q.values(), d_o = in.d_o.values();
+  run.delta.set(0.25);
+  for (const std::size_t r : {0U, 13U, 29U}) {
+    lse[r] = -std::numeric_limits<double>::infinity();
+    for (std::size_t w = 0; w < 6; ++w)
+      q[r * 6 + w] = d_o[r * 6 + w] = std::numeric_limits<double>::quiet_NaN();
+  }
+  run.lse.set(lse);
+  in.q.set(q);
+  in.d_o.set(d_o);
+  const Inputs exact(c, in);
+  Trial truth(c, exact);
+  truth.lse.set(lse);
+  truth.delta.set(0.25);
+  truth.grad(*make_reference_kernel(), 0, 1);
+  run.grad(*kernel, 0, 1);
+  EXPECT_LT(error(run.dq.values(), truth.dq.values()), tolerance());
+  EXPECT_LT(error(run.dk.values(), truth.dk.values()), tolerance());
+  EXPECT_LT(error(run.dv.values(), truth.dv.values()), tolerance());
+}
+
+/// Keys 1 and queries `logit` in one dimension: the logits are exact in every type.
+Case constant_logits(i64 keys) {
+  Case c = one_slice("constant", rectangle(5, keys), 1);
+  c.dv = 3;
+  return c;
+}
+
+TEST_P(AttentionContract, LogSumExpOfTrueLogits) {
+  const auto kernel = make();
+  for (const double logit : {-30000.0, -1000.0, -64.0, 0.0, 64.0, 1000.0, 30000.0}) {
+    SCOPED_TRACE(logit);
+    const Case c = constant_logits(9);
+    Inputs in(c, type(), type());
+    in.q.set(logit);
+    in.k.set(1.0);
+    Trial run(c, in);
+    run.attend(*kernel, 0, 1);
+    const double q = in.q.values().front();
+    for (const double lse : run.lse.values())
+      EXPECT_NEAR(lse, q + std::log(9.0), (1 + std::abs(q)) * tolerance() / 10);
+    const Results truth = reference(c, in);
+    EXPECT_LT(error(run.o.values(), truth.o), type() == DType::fp64 ? 1e-11 : 1e-5);
+  }
+}
+
+TEST_P(AttentionContract, LogitsFarApart) {
+  const auto kernel = make();
+  const Case c = constant_logits(4);
+  Inputs in(c, type(), type());
+  in.q.set(1.0);
+  in.k.set(std::vector<double>{-20000, 0, 20000, -128});
+  Trial run(c, in);
+  run.all(*kernel);
+  const std::vector<double> v = in.v.values(), o = run.o.values(), dv = run.dv.values();
+  for (std::size_t i = 0; i < o.size(); ++i) EXPECT_EQ(o[i], v[2 * 3 + i % 3]);
+  for (std::size_t i = 0; i < dv.size(); ++i) EXPECT_EQ(dv[i] != 0, i / 3 == 2);
+}
+
+TEST_P(AttentionContract, MergeWeighsExactly) {
+  const auto kernel = make();
+  const Case c = constant_logits(1);
+  for (const auto& [carried, own] : {std::pair{0.0, 100.0}, {100.0, 0.0}, {0.0, 0.0}, {-64.0, -64.0}}) {
+    Inputs in(c, type(), type());
+    in.q.set(own);
+    in.k.set(1.0);
+    in.v.set(1.0);
+    Trial run(c, in);
+    run.o.set(3.0);
+    run.lse.set(carried);
+    run.attend(*kernel, 0, 1);
+    const double own_as_stored = in.q.values().front();
+    const double most = std::max(carried, own_as_stored);
+    const double total = std::exp(carried - most) + std::exp(own_as_stored - most);
+    const double o = (3 * std::exp(carried - most) + std::exp(own_as_stored - most)) / total;
+    for (const double x : run.o.values()) EXPECT_NEAR(x, o, tolerance());
+    for (const double x : run.lse.values())
+      EXPECT_NEAR(x, most + std::log(total), (1 + std::abs(most)) * tolerance() / 10);
+  }
+}
+
+TEST_P(AttentionContract, CallsProgressBetweenTiles) {
+  const auto kernel = make();
+  const Case c = one_slice("progress", rectangle(200, 700), 4);
+  const Inputs in(c, type(), type());
+  Trial run(c, in);
+  int calls = 0;
+  run.progress = {[](void* count) { ++*static_cast<int*>(count); }, &calls};
+  run.attend(*kernel, 0, 1);
+  const int forward = calls;
+  run.grad(*kernel, 0, 1);
+  if (std::string(kernel->name()) == "reference") return;
+  EXPECT_GT(forward, 3);
+  EXPECT_GT(calls - forward, 3);
+}
+
+TEST_P(AttentionContract, NoSlicesOrHeadsIsNoWork) {
+  const auto kernel = make();
+  Case c = one_slice("empty", rectangle(4, 4));
+  c.slices.clear();
+  const Inputs in(c, type(), type());
+  Trial run(c, in);
+  run.all(*kernel);
+  for (const double x : run.dk.values()) EXPECT_EQ(x, 0);
+  c.slices = {rectangle(0, 4), rectangle(4, 0)};
+  Trial hollow(c, in);
+  hollow.all(*kernel);
+  for (const double x : hollow.lse.values()) EXPECT_TRUE(std::isinf(x));
+}
+
+TEST_P(AttentionContract, RefusesViewsThatDoNotFit) {
+  const auto kernel = make();
+  Case c = one_slice("misfit", rectangle(6, 6));
+  const Inputs in(c, type(), type());
+  c.slices[0].q_count = 7;
+  EXPECT_THROW(Trial(c, in).attend(*kernel, 0, 1), InternalError);
+}
+
+std::vector<Backend> parameters() {
+  std::vector<Backend> all;
+  for (std::size_t i = 0; i < backends().size(); ++i)
+    for (const DType t : {DType::bf16, DType::fp16, DType::fp32, DType::fp64}) all.push_back({i, t});
+  return all;
+}
+
+std::string name_of_parameter(const ::testing::TestParamInfo<Backend>& info) {
+  static const char* const types[] = {"bf16", "fp16", "fp32", "fp64"};
+  return backends()[info.param.number].name + "_" + types[static_cast<std::size_t>(info.param.type)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionContract, ::testing::ValuesIn(parameters()), name_of_parameter);
+
+}  // namespace
+}  // namespace usp::test
