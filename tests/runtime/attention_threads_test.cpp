@@ -51,8 +51,17 @@ void sweep(DType dtype, KernelMaker make, double tolerance, std::uint64_t seed, 
   EXPECT_GE(next, rows.size()) << "the design was not run to its end";
 }
 
+TEST(AttentionThreads, EveryMeshOverTheDesignFp64) {
+  sweep(DType::fp64, make_cpu_kernel, 1e-10, 1000, 2);
+}
 TEST(AttentionThreads, EveryMeshOverTheDesignFp64Reference) {
-  sweep(DType::fp64, make_reference_kernel, 1e-10, 1000, 3);
+  sweep(DType::fp64, make_reference_kernel, 1e-10, 5000, 2);
+}
+TEST(AttentionThreads, EveryMeshOverTheDesignFp32) {
+  sweep(DType::fp32, make_cpu_kernel, 1e-5, 9000, 2);
+}
+TEST(AttentionThreads, EveryMeshOverTheDesignBf16) {
+  sweep(DType::bf16, make_cpu_kernel, 1e-2, 13000, 2);
 }
 
 }  // namespace
