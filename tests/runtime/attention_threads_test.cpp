@@ -15,23 +15,23 @@ using KernelMaker = std::unique_ptr<AttentionKernel> (*)();
 /// Runs a case on threads; fails with its description.
 void expect_exact(const RuntimeCase& c, KernelMaker make, double tolerance,
                   const OperatorOptions& options = {}) {
-  SCOPED_TRACE(describe(c));
   std::mutex mutex;
   try {
     run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {
       const auto kernel = make();
       const TrialErrors e = run_trial(c, comm, *kernel, options);
       const std::lock_guard lock(mutex);
+      SCOPED_TRACE(describe(c) + " rank " + std::to_string(comm.rank()));
       EXPECT_LE(e.o, tolerance);
       EXPECT_LE(e.lse, tolerance);
       EXPECT_LE(e.dq, tolerance);
       EXPECT_LE(e.dk, tolerance);
       EXPECT_LE(e.dv, tolerance);
       EXPECT_LE(e.d_sink, tolerance);
-      EXPECT_EQ(e.bytes, "") << "rank " << comm.rank();
+      EXPECT_EQ(e.bytes, "");
     });
   } catch (const std::exception& e) {
-    ADD_FAILURE() << e.what();
+    ADD_FAILURE() << describe(c) << ": " << e.what();
   }
 }
 
@@ -62,6 +62,72 @@ TEST(AttentionThreads, EveryMeshOverTheDesignFp32) {
 }
 TEST(AttentionThreads, EveryMeshOverTheDesignBf16) {
   sweep(DType::bf16, make_cpu_kernel, 1e-2, 13000, 2);
+}
+
+/// A plan of some size on which layouts, hops and heads all matter.
+[[nodiscard]] RuntimeCase middling(int ring, int ulysses, DType dtype) {
+  RuntimeCase c;
+  c.plan.mesh = {1, ring, ulysses};
+  c.plan.shape = {2, 96, 96, 8, 4, 32, 32, dtype};
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::packed({0, 37, 41, 96});
+  c.seed = 77;
+  return c;
+}
+
+[[nodiscard]] std::vector<std::vector<std::byte>> bits_of(const RuntimeCase& c) {
+  std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(c.plan.mesh.size()));
+  run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
+    const auto kernel = make_cpu_kernel();
+    bits[static_cast<std::size_t>(comm.rank())] = run_trial(c, comm, *kernel, {}, false).bits;
+  });
+  return bits;
+}
+
+TEST(AttentionThreads, SamePlanSameBits) {
+  const RuntimeCase c = middling(3, 2, DType::bf16);
+  const auto first = bits_of(c);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(bits_of(c), first) << "run " << i;
+}
+
+TEST(AttentionThreads, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
+    for (const auto& [ring, ulysses] : {std::pair(4, 2), std::pair(1, 4), std::pair(6, 1), std::pair(4, 1)}) {
+      RuntimeCase c = middling(ring, ulysses, DType::fp32);
+      c.plan.method = method;
+      if (method == Method::double_ring && ring % 2 == 0) c.plan.mesh = {ring / 2, 2, ulysses};
+      run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
+        const auto kernel = make_cpu_kernel();
+        const TrialErrors e = run_trial(c, comm, *kernel, {.measure_workspace = true}, false);
+        for (const int pass : {0, 1})
+          EXPECT_EQ(e.touched[pass], e.planned[pass]) << describe(c) << " pass " << pass;
+      });
+    }
+}
+
+/// Errors of a long-ish causal call at some ring degree, bf16 in, fp32 carried.
+[[nodiscard]] TrialErrors bf16_errors(int ring) {
+  RuntimeCase c;
+  c.plan.mesh = {1, ring, 1};
+  c.plan.shape = {1, 512, 512, 2, 1, 64, 64, DType::bf16};
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::single(512, 512);
+  c.seed = 5;
+  TrialErrors e;
+  run_threads(ring, {}, [&](Communicator& comm) {
+    const auto kernel = make_cpu_kernel();
+    const TrialErrors mine = run_trial(c, comm, *kernel);
+    if (comm.rank() == 0) e = mine;
+  });
+  return e;
+}
+
+TEST(AttentionThreads, Bf16ErrorDoesNotGrowWithTheRing) {
+  const TrialErrors one = bf16_errors(1), eight = bf16_errors(8);
+  EXPECT_LE(eight.o, 1.05 * one.o);
+  EXPECT_LE(eight.dq, 1.05 * one.dq);
+  EXPECT_LE(eight.dk, 1.05 * one.dk);
+  EXPECT_LE(eight.dv, 1.05 * one.dv);
 }
 
 }  // namespace

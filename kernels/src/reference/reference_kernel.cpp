@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
+#include "usp/kernels/boxes.hpp"
 #include "usp/kernels/numeric_types.hpp"
 
 #include <algorithm>
@@ -35,8 +36,38 @@ void store(View view, i64 b, i64 row, i64 head, i64 i, double x) {
     *reinterpret_cast<float*>(at) = static_cast<float>(x);
 }
 
-void add(View view, i64 b, i64 row, i64 head, i64 i, double x) {
-  store(view, b, row, head, i, load(view, b, row, head, i) + x);
+/// To an accumulator: fp64 or fp32.
+void add(const View& view, i64 b, i64 row, i64 head, i64 i, double x) {
+  if (view.type == DType::fp64)
+    reinterpret_cast<double*>(view.at(b, row, head))[i] += x;
+  else
+    store(view, b, row, head, i, load(view, b, row, head, i) + x);
+}
+
+/// A packed fp64 copy of a view: what the loops read.
+class Doubles {
+ public:
+  explicit Doubles(const ConstView& view) : view_(view), values_(static_cast<std::size_t>(view.elements())) {
+    View packed(reinterpret_cast<std::byte*>(values_.data()), DType::fp64, view.batch, view.rows, view.heads,
+                view.width);
+    const BoxOf whole{{0, view.rows}, view.heads};
+    copy_box(view, whole, packed, whole, Land::put);
+  }
+  [[nodiscard]] const double* row(i64 b, i64 r, i64 head) const {
+    return values_.data() +
+           ((b * view_.rows + r) * view_.heads.size() + head - view_.heads.begin) * view_.width;
+  }
+  [[nodiscard]] i64 width() const { return view_.width; }
+
+ private:
+  ConstView view_;
+  std::vector<double> values_;
+};
+
+[[nodiscard]] double dot(const double* a, const double* b, i64 count) {
+  double sum = 0;
+  for (i64 i = 0; i < count; ++i) sum += a[i] * b[i];
+  return sum;
 }
 
 /// A pair's logit, how it depends on scale * q.k, and what dropout makes of its probability.
@@ -49,7 +80,7 @@ struct Logit {
 
 class Pairs {
  public:
-  Pairs(ConstView q, ConstView k, const AttendScope& scope)
+  Pairs(const ConstView& q, const ConstView& k, const AttendScope& scope)
       : q_(q), k_(k), scope_(scope), terms_(*scope.terms) {}
 
   [[nodiscard]] Logit logit(const Slice& s, i64 b, i64 head, i64 i, i64 j) const {
@@ -58,10 +89,8 @@ class Pairs {
     if (x - y < s.diff_min || x - y > s.diff_max) return out;
     if (terms_.blocks != nullptr && !terms_.blocks->admits(head, x, y)) return out;
     out.visible = true;
-    double dot = 0;
-    for (i64 w = 0; w < q_.width; ++w)
-      dot += load(q_, b, s.q_row + i, head, w) * load(k_, b, s.k_row + j, head / scope_.group, w);
-    out.value = dot * terms_.scale;
+    out.value = terms_.scale *
+                dot(q_.row(b, s.q_row + i, head), k_.row(b, s.k_row + j, head / scope_.group), q_.width());
     if (terms_.softcap != 0) {
       const double t = std::tanh(out.value / terms_.softcap);
       out.value = terms_.softcap * t;
@@ -77,7 +106,7 @@ class Pairs {
   }
 
  private:
-  ConstView q_, k_;
+  Doubles q_, k_;
   const AttendScope& scope_;
   const ScoreTerms& terms_;
 };
@@ -89,10 +118,13 @@ class ReferenceKernel final : public AttentionKernel {
   void attend(const AttendArgs& a) override {
     check(a);
     const AttendScope& scope = a.scope;
+    const Pairs pairs(a.q, a.k, scope);
+    const Doubles v(a.v);
     for (i64 n = 0; n < scope.slice_count; ++n)
       for (i64 b = 0; b < a.q.batch; ++b)
         for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
-          for (i64 i = 0; i < scope.slices[n].q_count; ++i) attend_row(a, scope.slices[n], b, head, i);
+          for (i64 i = 0; i < scope.slices[n].q_count; ++i)
+            attend_row(a, pairs, v, {scope.slices + n, b, head, i});
   }
 
   void delta(const DeltaArgs& a) override {
@@ -110,22 +142,34 @@ class ReferenceKernel final : public AttentionKernel {
   void attend_grad(const AttendGradArgs& a) override {
     check(a);
     const AttendScope& scope = a.scope;
+    const GradInputs in{Pairs(a.q, a.k, scope), Doubles(a.q), Doubles(a.k), Doubles(a.v), Doubles(a.d_o)};
     for (i64 n = 0; n < scope.slice_count; ++n)
       for (i64 b = 0; b < a.q.batch; ++b)
         for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
-          for (i64 i = 0; i < scope.slices[n].q_count; ++i) grad_row(a, scope.slices[n], b, head, i);
+          for (i64 i = 0; i < scope.slices[n].q_count; ++i) grad_row(a, in, {scope.slices + n, b, head, i});
   }
 
  private:
-  /// One query row against the keys of one slice: two passes, then a merge shifted by the greater maximum.
-  void attend_row(const AttendArgs& a, const Slice& s, i64 b, i64 head, i64 i) {
-    const Pairs pairs(a.q, a.k, a.scope);
+  /// One query row of one slice.
+  struct RowOf {
+    const Slice* slice;
+    i64 b, head, i;
+    [[nodiscard]] i64 row() const { return slice->q_row + i; }
+  };
+  struct GradInputs {
+    Pairs pairs;
+    Doubles q, k, v, d_o;
+  };
+
+  /// Two passes over the keys of the slice, then a merge shifted by the greater maximum.
+  void attend_row(const AttendArgs& a, const Pairs& pairs, const Doubles& v, const RowOf& r) {
+    const Slice& s = *r.slice;
     logits_.resize(static_cast<std::size_t>(s.k_count));
-    const double old = load(a.lse, b, s.q_row + i, head, 0);
+    const double old = load(a.lse, r.b, r.row(), r.head, 0);
     double top = old;
     bool any = false;
     for (i64 j = 0; j < s.k_count; ++j) {
-      Logit& x = logits_[static_cast<std::size_t>(j)] = pairs.logit(s, b, head, i, j);
+      Logit& x = logits_[static_cast<std::size_t>(j)] = pairs.logit(s, r.b, r.head, r.i, j);
       if (!x.visible) continue;
       any = true;
       top = std::max(top, x.value);
@@ -135,42 +179,45 @@ class ReferenceKernel final : public AttentionKernel {
     for (const Logit& x : logits_)
       if (x.visible) sum += std::exp(x.value - top);
     const double lse = top + std::log(sum), carried = std::exp(old - lse);
-    const i64 kv = head / a.scope.group;
-    for (i64 w = 0; w < a.v.width; ++w) {
-      double o = carried == 0 ? 0 : carried * load(a.o, b, s.q_row + i, head, w);
-      for (i64 j = 0; j < s.k_count; ++j) {
-        const Logit& x = logits_[static_cast<std::size_t>(j)];
-        if (x.visible && x.keep != 0)
-          o += std::exp(x.value - lse) * x.keep * load(a.v, b, s.k_row + j, kv, w);
-      }
-      store(a.o, b, s.q_row + i, head, w, o);
+    sums_.assign(static_cast<std::size_t>(v.width()), 0);
+    for (i64 w = 0; carried != 0 && w < v.width(); ++w)
+      sums_[static_cast<std::size_t>(w)] = carried * load(a.o, r.b, r.row(), r.head, w);
+    for (i64 j = 0; j < s.k_count; ++j) {
+      const Logit& x = logits_[static_cast<std::size_t>(j)];
+      if (!x.visible || x.keep == 0) continue;
+      const double p = std::exp(x.value - lse) * x.keep;
+      const double* value = v.row(r.b, s.k_row + j, r.head / a.scope.group);
+      for (i64 w = 0; w < v.width(); ++w) sums_[static_cast<std::size_t>(w)] += p * value[w];
     }
-    store(a.lse, b, s.q_row + i, head, 0, lse);
+    for (i64 w = 0; w < v.width(); ++w)
+      store(a.o, r.b, r.row(), r.head, w, sums_[static_cast<std::size_t>(w)]);
+    store(a.lse, r.b, r.row(), r.head, 0, lse);
   }
 
-  static void grad_row(const AttendGradArgs& a, const Slice& s, i64 b, i64 head, i64 i) {
-    const double lse = load(a.lse, b, s.q_row + i, head, 0);
+  static void grad_row(const AttendGradArgs& a, const GradInputs& in, const RowOf& r) {
+    const Slice& s = *r.slice;
+    const double lse = load(a.lse, r.b, r.row(), r.head, 0);
     if (std::isinf(lse)) return;
-    const Pairs pairs(a.q, a.k, a.scope);
-    const double delta = load(a.delta, b, s.q_row + i, head, 0);
-    const i64 kv = head / a.scope.group, qr = s.q_row + i;
+    const double delta = load(a.delta, r.b, r.row(), r.head, 0);
+    const i64 kv = r.head / a.scope.group;
+    const double *q = in.q.row(r.b, r.row(), r.head), *d_o = in.d_o.row(r.b, r.row(), r.head);
     for (i64 j = 0; j < s.k_count; ++j) {
-      const Logit x = pairs.logit(s, b, head, i, j);
+      const Logit x = in.pairs.logit(s, r.b, r.head, r.i, j);
       if (!x.visible) continue;
       const double p = std::exp(x.value - lse);
-      double dp = 0;
-      for (i64 w = 0; w < a.v.width; ++w) {
-        dp += load(a.d_o, b, qr, head, w) * load(a.v, b, s.k_row + j, kv, w);
-        add(a.dv, b, s.dk_row + j, kv, w, p * x.keep * load(a.d_o, b, qr, head, w));
-      }
+      const double dp = dot(d_o, in.v.row(r.b, s.k_row + j, kv), a.v.width);
+      if (x.keep != 0)
+        for (i64 w = 0; w < a.v.width; ++w) add(a.dv, r.b, s.dk_row + j, kv, w, p * x.keep * d_o[w]);
       const double ds = p * (x.keep * dp - delta) * x.slope * a.scope.terms->scale;
+      const double* k = in.k.row(r.b, s.k_row + j, kv);
       for (i64 w = 0; w < a.q.width; ++w) {
-        add(a.dq, b, qr, head, w, ds * load(a.k, b, s.k_row + j, kv, w));
-        add(a.dk, b, s.dk_row + j, kv, w, ds * load(a.q, b, qr, head, w));
+        add(a.dq, r.b, r.row(), r.head, w, ds * k[w]);
+        add(a.dk, r.b, s.dk_row + j, kv, w, ds * q[w]);
       }
     }
   }
 
+  std::vector<double> sums_;
   std::vector<Logit> logits_;
 };
 
