@@ -12,6 +12,7 @@ readonly packages=(
   g++ cmake ninja-build
   nlohmann-json3-dev libcli11-dev libeigen3-dev libexpat1-dev
   libgtest-dev libgmock-dev libbenchmark-dev
+  libopenmpi-dev openmpi-bin
   python3 python3-jsonschema
 )
 

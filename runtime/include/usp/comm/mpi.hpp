@@ -3,6 +3,8 @@
 
 #include "usp/comm/communicator.hpp"
 
+#include <functional>
+
 namespace usp {
 
 /// Whether this build has MPI.
@@ -11,8 +13,12 @@ namespace usp {
 [[nodiscard]] bool mpi_launched();
 
 /// MPI for the life of this object: MPI_Init_thread and MPI_Finalize unless the application did the former.
-/// One per process. Throws EnvironmentError when the build has no MPI, naming what to install.
+/// One per process; made and used by the thread that initialized MPI. Collective. Throws EnvironmentError
+/// when the build has no MPI, naming what to install. After a fault, or when left by an exception, the
+/// destructor ends the whole job as run_mpi() does, unless the application initialized MPI.
 class MpiSession {
+  friend int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body);
+
  public:
   explicit MpiSession(const CommOptions& options);
   ~MpiSession();
@@ -25,5 +31,11 @@ class MpiSession {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// For main programs: runs `body` as this rank of the job. Returns 0 when it returned. When it threw on any
+/// rank, prints one line per rank to stderr (its own error, or the story of the rank that failed first) and
+/// ends all processes without returning; mpirun's exit code is that of the first error: 5 for faults between
+/// ranks, else its ExitCode. Collective.
+int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body);
 
 }  // namespace usp

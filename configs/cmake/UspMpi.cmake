@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# MPI is optional: USP_MPI is AUTO (used when found), ON (must be found) or OFF.
+set(USP_MPI "AUTO" CACHE STRING "Build with MPI: AUTO, ON or OFF")
+set_property(CACHE USP_MPI PROPERTY STRINGS AUTO ON OFF)
+
+# Sets USP_HAS_MPI in the caller, and MPIEXEC_EXECUTABLE for tests.
+macro(usp_find_mpi)
+  set(USP_HAS_MPI FALSE)
+  if(USP_MPI STREQUAL "AUTO")
+    find_package(MPI QUIET COMPONENTS C)
+  elseif(USP_MPI)
+    find_package(MPI REQUIRED COMPONENTS C)
+  endif()
+  if(USP_MPI AND MPI_C_FOUND)
+    set(USP_HAS_MPI TRUE)
+  endif()
+endmacro()
+
+# The files of the library are linked, not MPI::MPI_C: a consumer in C++ alone could not find that target again.
+function(usp_link_mpi target)
+  target_include_directories(${target} SYSTEM PRIVATE ${MPI_C_INCLUDE_DIRS})
+  target_link_libraries(${target} PRIVATE ${MPI_C_LIBRARIES})
+endfunction()

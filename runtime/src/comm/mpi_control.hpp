@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+
+#include <array>
+#include <mpi.h>
+#include <optional>
+#include <vector>
+
+namespace usp::comm {
+
+/// Throws InternalError for a return code other than success outside a message.
+void check_mpi(int code, const char* call);
+[[nodiscard]] std::string mpi_error_text(int code);
+
+/// Tells all processes of a job what went wrong, on a communicator of its own. A notice is small enough to
+/// leave eagerly: it arrives even when the receiver is busy, who reads it in its next call.
+class MpiControl {
+ public:
+  /// Collective.
+  explicit MpiControl(MPI_Comm parent);
+  ~MpiControl();
+  MpiControl(const MpiControl&) = delete;
+  MpiControl& operator=(const MpiControl&) = delete;
+
+  /// Gives notice to all, unless the job is over already. `exit_code` is what the job ends with.
+  void announce(const CommunicationFault& fault, ExitCode exit_code);
+  /// Lets MPI advance; throws the story once there is one.
+  void poll();
+  /// Throws the story. Waits a moment first for notices that crossed: that of the lowest rank wins.
+  [[noreturn]] void raise();
+  [[nodiscard]] bool aborted() const { return story_.has_value(); }
+  [[nodiscard]] const CommunicationFault& fault() const { return story_->fault; }
+  [[nodiscard]] ExitCode exit_code() const { return story_->exit_code; }
+  /// Waits until all ranks got here, at most `grace_s`; false when some did not.
+  [[nodiscard]] bool meet(double grace_s);
+
+ private:
+  struct Story {
+    CommunicationFault fault;
+    ExitCode exit_code = ExitCode::environment;
+    int origin = 0;
+  };
+  /// What travels.
+  struct Notice {
+    int origin = 0;
+    int exit_code = 0;
+    std::int32_t tick = -1;
+    int rank = -1;
+    int missing_count = 0;
+    std::array<int, 64> missing{};
+    std::array<char, 64> operation{};
+    std::array<char, 1024> story{};
+  };
+  static Notice pack(const Story& story);
+  static Story unpack(const Notice& notice);
+  void listen();
+  void receive();
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  Notice incoming_;
+  Notice outgoing_;
+  MPI_Request listening_ = MPI_REQUEST_NULL;
+  std::vector<MPI_Request> sending_;
+  std::optional<Story> story_;
+  bool settled_ = false;  ///< the story does not change any more
+};
+
+}  // namespace usp::comm

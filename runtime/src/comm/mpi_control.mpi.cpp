@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mpi_control.hpp"
+
+#include "pause.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace usp::comm {
+namespace {
+
+/// How long notices that crossed may take.
+constexpr double crossing_s = 0.05;
+
+}  // namespace
+
+std::string mpi_error_text(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+void check_mpi(int code, const char* call) {
+  if (code != MPI_SUCCESS) throw InternalError(std::string(call) + ": " + mpi_error_text(code));
+}
+
+MpiControl::MpiControl(MPI_Comm parent) {
+  check_mpi(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+  listen();
+}
+
+MpiControl::~MpiControl() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0 || aborted()) return;
+  if (listening_ != MPI_REQUEST_NULL) {
+    MPI_Cancel(&listening_);
+    MPI_Wait(&listening_, MPI_STATUS_IGNORE);
+  }
+  MPI_Comm_free(&comm_);
+}
+
+void MpiControl::listen() {
+  static_assert(std::is_trivially_copyable_v<Notice> && sizeof(Notice) < 2048);
+  check_mpi(MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &listening_),
+            "MPI_Irecv");
+}
+
+MpiControl::Notice MpiControl::pack(const Story& story) {
+  Notice notice;
+  notice.origin = story.origin;
+  notice.exit_code = static_cast<int>(story.exit_code);
+  notice.tick = story.fault.tick;
+  notice.rank = story.fault.rank;
+  const std::size_t missing = std::min(story.fault.missing.size(), notice.missing.size());
+  notice.missing_count = static_cast<int>(missing);
+  std::copy_n(story.fault.missing.begin(), missing, notice.missing.begin());
+  story.fault.operation.copy(notice.operation.data(), notice.operation.size() - 1);
+  story.fault.story.copy(notice.story.data(), notice.story.size() - 1);
+  return notice;
+}
+
+MpiControl::Story MpiControl::unpack(const Notice& notice) {
+  return {.fault = {notice.operation.data(),
+                    notice.tick,
+                    notice.rank,
+                    {notice.missing.begin(), notice.missing.begin() + notice.missing_count},
+                    notice.story.data()},
+          .exit_code = static_cast<ExitCode>(notice.exit_code),
+          .origin = notice.origin};
+}
+
+void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
+  receive();
+  if (aborted()) return;
+  story_ = {fault, exit_code, rank_};
+  outgoing_ = pack(*story_);
+  story_ = unpack(outgoing_);  // every rank tells the same, cut at the same place
+  sending_.resize(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_)
+      MPI_Isend(&outgoing_, sizeof outgoing_, MPI_BYTE, peer, 0, comm_,
+                &sending_[static_cast<std::size_t>(peer)]);
+}
+
+/// Takes the notices that are there.
+void MpiControl::receive() {
+  int arrived = 1;
+  while (arrived != 0) {
+    check_mpi(MPI_Test(&listening_, &arrived, MPI_STATUS_IGNORE), "MPI_Test");
+    if (arrived == 0) return;
+    Story story = unpack(incoming_);
+    if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
+    listen();
+  }
+}
+
+void MpiControl::poll() {
+  receive();
+  if (aborted()) raise();
+}
+
+void MpiControl::raise() {
+  Pause pause(crossing_s);
+  while (!settled_ && !pause.over()) {
+    receive();
+    pause.rest();
+  }
+  settled_ = true;
+  throw CommunicationError(story_->fault);
+}
+
+bool MpiControl::meet(double grace_s) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
+  Pause pause(grace_s);
+  int done = 0;
+  while (done == 0 && !pause.over()) {
+    receive();
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done == 0) pause.rest();
+  }
+  return done != 0;
+}
+
+}  // namespace usp::comm

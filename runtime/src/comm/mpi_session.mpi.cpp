@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "faults.hpp"
+#include "mpi_communicator.hpp"
+
+#include "usp/comm/agreement.hpp"
+#include "usp/comm/mpi.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <new>
+#include <numeric>
+
+namespace usp {
+namespace {
+
+/// How long a rank that knows of a fault waits for the others to tell theirs.
+constexpr double grace_s = 5;
+
+void initialize_mpi() {
+  int level = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS ||
+      level < MPI_THREAD_FUNNELED)
+    throw EnvironmentError("MPI does not start with MPI_THREAD_FUNNELED; use an MPI built with threads");
+}
+
+/// Tells what happened to this rank.
+void print_story(int rank, const std::string& text) {
+  std::fprintf(stderr, "usp: rank %d: %s\n", rank, text.c_str());
+  std::fflush(nullptr);
+}
+
+/// Gives the others time to tell their story, then ends all processes. MPI_Finalize would wait for ranks that
+/// may never come.
+[[noreturn]] void end_job(comm::MpiControl& control) {
+  const int code = static_cast<int>(control.exit_code());
+  (void)control.meet(grace_s);
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+ExitCode exit_code_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return known.code();
+  } catch (const std::bad_alloc&) {
+    return ExitCode::environment;
+  } catch (...) {
+    return ExitCode::internal;
+  }
+}
+
+}  // namespace
+
+struct MpiSession::State {
+  bool owns_mpi = false;
+  int exceptions = 0;  ///< that were in flight when the session began
+  std::shared_ptr<comm::MpiControl> control;
+  std::unique_ptr<comm::MpiCommunicator> world;
+  std::unique_ptr<comm::MpiCommunicator> closing;  ///< for waiting until all are done, as long as it takes
+};
+
+namespace {
+
+std::unique_ptr<comm::MpiCommunicator> duplicate_world(const std::shared_ptr<comm::MpiControl>& control,
+                                                       const CommOptions& options) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  comm::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  int size = 1;
+  MPI_Comm_size(copy, &size);
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_unique<comm::MpiCommunicator>(copy, std::move(ranks), control, options);
+}
+
+}  // namespace
+
+bool mpi_available() {
+  return true;
+}
+
+MpiSession::MpiSession(const CommOptions& options) : state_(std::make_unique<State>()) {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0)
+    throw EnvironmentError("MPI has ended in this process and cannot start again; keep one session for all");
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  state_->owns_mpi = initialized == 0;
+  if (state_->owns_mpi) initialize_mpi();
+  state_->exceptions = std::uncaught_exceptions();
+  state_->control = std::make_shared<comm::MpiControl>(MPI_COMM_WORLD);
+  state_->world = duplicate_world(state_->control, options);
+  state_->closing = duplicate_world(state_->control, {.watchdog_s = std::numeric_limits<double>::max(),
+                                                      .chunk_bytes = options.chunk_bytes});
+  agree(*state_->world, {{"chunk_bytes", static_cast<std::uint64_t>(options.chunk_bytes)}});
+}
+
+MpiSession::~MpiSession() {
+  const int rank = state_->world->rank();
+  if (state_->owns_mpi && std::uncaught_exceptions() > state_->exceptions && !state_->control->aborted()) {
+    const auto fault = comm::failure_fault(rank, "an exception left its MPI session");
+    state_->control->announce(fault, ExitCode::environment);
+    print_story(rank, state_->control->fault().story);
+  }
+  state_->closing.reset();
+  state_->world.reset();
+  if (!state_->owns_mpi) return;
+  if (state_->control->aborted()) end_job(*state_->control);
+  state_->control.reset();
+  MPI_Finalize();
+}
+
+Communicator& MpiSession::world() {
+  return *state_->world;
+}
+
+int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body) {
+  const MpiSession session(options);
+  MpiSession::State& state = *session.state_;
+  try {
+    body(*state.world);
+    state.closing->barrier();  // nobody leaves while another may still fail
+  } catch (const std::exception& error) {
+    const int rank = state.world->rank();
+    state.control->announce(comm::fault_of(std::current_exception(), rank),
+                            exit_code_of(std::current_exception()));
+    print_story(rank, error.what());
+    end_job(*state.control);
+  }
+  return 0;
+}
+
+}  // namespace usp

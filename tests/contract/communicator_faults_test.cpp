@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "communicator_payload.hpp"
+
+#include "usp/comm/threads.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace usp {
+namespace {
+
+/// The faults that ranks threw. Runs `body` and swallows what run_threads rethrows.
+class Witness {
+ public:
+  void run(int ranks, double watchdog_s, const std::function<void(Communicator&)>& body) {
+    try {
+      run_threads(ranks, {.watchdog_s = watchdog_s}, [&](Communicator& communicator) {
+        try {
+          body(communicator);
+        } catch (const CommunicationError& error) {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          faults.push_back(error.fault());
+          throw;
+        }
+      });
+    } catch (const std::exception& error) {
+      final_text = error.what();
+    }
+  }
+  void expect_same_story(std::size_t ranks) const {
+    ASSERT_EQ(faults.size(), ranks);
+    for (const CommunicationFault& fault : faults) EXPECT_EQ(fault.story, faults[0].story);
+  }
+  std::vector<CommunicationFault> faults;
+  std::string final_text;
+
+ private:
+  std::mutex mutex_;
+};
+
+/// Works without waiting for anybody until the job ends.
+[[noreturn]] void work_on(Communicator& communicator) {
+  while (true) {
+    communicator.progress();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Message one_byte(int peer, bool send, std::int32_t tick, const ByteBox& box) {
+  return {.peer = peer,
+          .send = send,
+          .tag = 3,
+          .tick = tick,
+          .operation = "route",
+          .boxes = &box,
+          .box_count = 1};
+}
+
+TEST(ThreadFaults, ARankThatThrowsEndsAllOthers) {
+  for (const int thrower : {0, 2, 4}) {
+    Witness witness;
+    witness.run(5, 60, [&](Communicator& communicator) {
+      if (communicator.rank() == thrower) throw std::runtime_error("out of paper");
+      communicator.barrier();
+    });
+    EXPECT_EQ(witness.final_text, "out of paper");
+    witness.expect_same_story(4);
+    EXPECT_EQ(witness.faults[0].story, "rank " + std::to_string(thrower) + " failed: out of paper");
+    EXPECT_EQ(witness.faults[0].missing, std::vector<int>{thrower});
+  }
+}
+
+TEST(ThreadFaults, TheFirstErrorKeepsItsType) {
+  EXPECT_THROW(run_threads(3, {},
+                           [](Communicator& communicator) {
+                             if (communicator.rank() == 1) throw VerificationError("wrong");
+                             communicator.barrier();
+                           }),
+               VerificationError);
+}
+
+TEST(ThreadFaults, AnAbortReachesEverybodyAndTheFirstStoryWins) {
+  Witness witness;
+  witness.run(4, 60, [](Communicator& communicator) {
+    const auto group = communicator.group({0, 1, 2});
+    if (communicator.rank() == 3) {
+      communicator.abort({.operation = "x", .rank = 3, .story = "first"});
+      communicator.abort({.operation = "x", .rank = 3, .story = "second"});
+      communicator.progress();
+    }
+    if (communicator.rank() == 2) work_on(communicator);
+    group->barrier();
+  });
+  witness.expect_same_story(4);
+  EXPECT_EQ(witness.final_text, "first");
+}
+
+TEST(ThreadFaults, TheWatchdogNamesTheMissingRank) {
+  const std::vector<std::function<void(Communicator&)>> collectives{
+      [](Communicator& communicator) { communicator.barrier(); },
+      [](Communicator& communicator) {
+        std::vector<double> data(100);
+        communicator.all_reduce_sum(data.data(), 100);
+      },
+      [](Communicator& communicator) {
+        (void)communicator.group({0, 1, 2, 3});
+      }};
+  for (const auto& collective : collectives) {
+    Witness witness;
+    witness.run(4, 0.2, [&](Communicator& communicator) {
+      if (communicator.rank() == 2) work_on(communicator);
+      collective(communicator);
+    });
+    witness.expect_same_story(4);
+    EXPECT_EQ(witness.faults[0].missing, std::vector<int>{2});
+    EXPECT_NE(witness.final_text.find("rank 2, which did not arrive"), std::string::npos)
+        << witness.final_text;
+  }
+}
+
+TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
+  Witness witness;
+  witness.run(4, 0.2, [](Communicator& communicator) {
+    if (communicator.rank() == 2) work_on(communicator);
+    std::byte byte{};
+    const ByteBox box{.data = &byte, .run_bytes = 1};
+    const Message message = one_byte((communicator.rank() + 3) % 4, false, 6, box);
+    Ticket ticket = 0;
+    communicator.post(&message, 1, &ticket);
+    communicator.wait(ticket);
+  });
+  witness.expect_same_story(4);
+  const CommunicationFault& fault = witness.faults[0];
+  EXPECT_EQ(fault.operation, "route");
+  EXPECT_EQ(fault.tick, 6);
+  EXPECT_EQ(fault.missing, std::vector<int>{(fault.rank + 3) % 4});
+  EXPECT_NE(fault.story.find("'route' of tick 6"), std::string::npos) << fault.story;
+  EXPECT_NE(fault.story.find("waiting for nobody: rank 2)"), std::string::npos) << fault.story;
+}
+
+TEST(ThreadFaults, GroupsNameRanksOfTheJob) {
+  Witness witness;
+  witness.run(4, 0.2, [](Communicator& communicator) {
+    const auto group = communicator.group({3, 1});
+    if (communicator.rank() == 1) work_on(communicator);
+    (group != nullptr ? *group : communicator).barrier();
+  });
+  ASSERT_FALSE(witness.faults.empty());
+  EXPECT_EQ(witness.faults[0].missing.back(), witness.faults[0].rank == 3 ? 1 : 3);
+}
+
+TEST(ThreadFaults, SizesThatDifferAreNoticed) {
+  Witness witness;
+  witness.run(3, 60, [](Communicator& communicator) {
+    std::vector<std::byte> memory(8);
+    const ByteBox box{.data = memory.data(), .run_bytes = communicator.rank() == 0 ? 8 : 7};
+    const Message message = one_byte(1 - communicator.rank(), communicator.rank() == 0, 1, box);
+    Ticket ticket = 0;
+    if (communicator.rank() == 2) work_on(communicator);
+    communicator.post(&message, 1, &ticket);
+    communicator.wait(ticket);
+  });
+  witness.expect_same_story(3);
+  EXPECT_NE(witness.final_text.find("8"), std::string::npos);
+  EXPECT_NE(witness.final_text.find("7"), std::string::npos);
+}
+
+TEST(ThreadFaults, MessagesLeftInFlightAreNoticed) {
+  Witness witness;
+  witness.run(2, 60, [](Communicator& communicator) {
+    std::byte byte{};
+    const ByteBox box{.data = &byte, .run_bytes = 1};
+    const Message message = one_byte(1 - communicator.rank(), false, 1, box);
+    Ticket ticket = 0;
+    if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
+    if (communicator.rank() == 1) communicator.barrier();
+  });
+  EXPECT_NE(witness.final_text.find("1 messages posted and not waited for"), std::string::npos)
+      << witness.final_text;
+}
+
+TEST(ThreadFaults, SpentTicketsAndForeignRanksAreRefused) {
+  EXPECT_THROW(run_threads(2, {}, [](Communicator& communicator) { communicator.wait(5); }), InternalError);
+  for (const int peer : {-1, 0, 2})
+    EXPECT_THROW(run_threads(2, {},
+                             [&](Communicator& communicator) {
+                               const Message message{.peer = peer, .operation = "route"};
+                               Ticket ticket = 0;
+                               if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
+                             }),
+                 InternalError);
+}
+
+/// A rank leaves while a peer copies from its memory: abort() and wait() return only when that is over.
+TEST(ThreadFaults, NobodyReadsTheMemoryOfARankThatFailed) {
+  for (int trial = 0; trial < 20; ++trial) {
+    Witness witness;
+    witness.run(4, 60, [&](Communicator& communicator) {
+      const int ranks = communicator.size();
+      contract::Random mine(static_cast<std::uint64_t>(communicator.rank()));
+      std::vector<contract::Planned> plan;
+      for (int source = 0; source < ranks; ++source)
+        for (int target = 0; target < ranks; ++target)
+          if (source != target) plan.push_back({source, target, 200000, 1, 0});
+      contract::Batch batch(plan, communicator.rank(), mine);
+      batch.post(communicator, mine);
+      if (communicator.rank() == trial % ranks)
+        communicator.abort({.rank = communicator.rank(), .story = "gone"});
+      batch.finish(communicator, mine);
+    });
+    EXPECT_EQ(witness.final_text, "gone");
+  }
+}
+
+}  // namespace
+}  // namespace usp

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "communicator_contract.hpp"
+
+#include "usp/comm/dry_run.hpp"
+#include "usp/comm/threads.hpp"
+
+#include <gtest/gtest.h>
+
+namespace usp {
+namespace {
+
+using contract::Check;
+using contract::communicator_checks;
+
+TEST(SerialCommunicator, KeepsTheContract) {
+  const auto communicator = make_serial_communicator();
+  for (const Check& check : communicator_checks()) {
+    SCOPED_TRACE(check.name);
+    EXPECT_NO_THROW(check.run(*communicator));
+  }
+}
+
+TEST(SerialCommunicator, ThrowsOnceAborted) {
+  const auto communicator = make_serial_communicator();
+  communicator->abort({.story = "first"});
+  communicator->abort({.story = "second"});
+  try {
+    communicator->progress();
+    FAIL();
+  } catch (const CommunicationError& error) {
+    EXPECT_STREQ(error.what(), "first");
+  }
+}
+
+class Threads : public testing::TestWithParam<int> {};
+
+TEST_P(Threads, KeepTheContract) {
+  for (const Check& check : communicator_checks()) {
+    SCOPED_TRACE(check.name);
+    EXPECT_NO_THROW(run_threads(GetParam(), {}, check.run));
+  }
+}
+
+/// All checks on one set of ranks, so that what one leaves behind meets the next.
+TEST_P(Threads, KeepTheContractInOneJob) {
+  EXPECT_NO_THROW(run_threads(GetParam(), {}, [](Communicator& communicator) {
+    for (const Check& check : communicator_checks()) check.run(communicator);
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 16));
+
+TEST(Threads, RefuseNoRanks) {
+  EXPECT_THROW(run_threads(0, {}, [](Communicator&) {}), UsageError);
+}
+
+/// Plays a plan on a dry run; `skip` leaves out one rank's part of one message.
+void play(DryRun& dry, const std::vector<contract::Planned>& plan, int ranks, int skip = -1, i64 extra = 0) {
+  for (int rank = 0; rank < ranks; ++rank)
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      const contract::Planned& planned = plan[i];
+      if (planned.source != rank && planned.target != rank) continue;
+      const bool send = planned.source == rank;
+      if (static_cast<int>(i) == skip && !send && extra == 0) continue;
+      const ByteBox box{.run_bytes = planned.bytes + (static_cast<int>(i) == skip && !send ? extra : 0)};
+      const Message message{.peer = send ? planned.target : planned.source,
+                            .send = send,
+                            .tag = planned.tag,
+                            .tick = planned.tick,
+                            .operation = "route",
+                            .boxes = &box,
+                            .box_count = 1};
+      Ticket ticket = 0;
+      dry.rank(rank).post(&message, 1, &ticket);
+      dry.rank(rank).wait(ticket);
+    }
+}
+
+std::string complaint(const DryRun& dry) {
+  try {
+    dry.check();
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(DryRun, CountsAndMatches) {
+  contract::Random random(1);
+  const auto plan = contract::random_plan(5, 50, 100, random);
+  DryRun dry(5);
+  play(dry, plan, 5);
+  EXPECT_EQ(complaint(dry), "");
+  i64 sent = 0;
+  for (const contract::Planned& planned : plan) sent += planned.source == 2 ? planned.bytes : 0;
+  EXPECT_GT(sent, 0);
+  EXPECT_EQ(dry.rank(2).traffic().total(true), sent);
+}
+
+TEST(DryRun, NamesWhatDoesNotMatch) {
+  const std::vector<contract::Planned> plan{{0, 1, 10, 7, 2}, {1, 2, 20, 8, 3}};
+  DryRun lonely(3);
+  play(lonely, plan, 3, 1);
+  EXPECT_NE(complaint(lonely).find("rank 1 sends 20 bytes to rank 2 in 'route' of tick 3 (tag 8)"),
+            std::string::npos)
+      << complaint(lonely);
+  DryRun uneven(3);
+  play(uneven, plan, 3, 0, 5);
+  EXPECT_NE(complaint(uneven).find("rank 1 expects 15 bytes in 'route' of tick 2, but rank 0 sends 10"),
+            std::string::npos)
+      << complaint(uneven);
+  EXPECT_THROW(uneven.rank(0).barrier(), InternalError);
+  EXPECT_THROW((void)uneven.rank(0).group({0, 1}), InternalError);
+}
+
+}  // namespace
+}  // namespace usp
