@@ -21,3 +21,13 @@ function(usp_link_mpi target)
   target_include_directories(${target} SYSTEM PRIVATE ${MPI_C_INCLUDE_DIRS})
   target_link_libraries(${target} PRIVATE ${MPI_C_LIBRARIES})
 endfunction()
+
+# usp_add_mpi_test(<name> <ranks> PROGRAM [ARG...]): what mpirun starts on so many ranks of this machine. Call after
+# usp_find_mpi.
+function(usp_add_mpi_test name ranks)
+  # The kernel of a container may refuse to read another process's memory.
+  add_test(NAME mpi.${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --mca btl_vader_single_copy_mechanism none -n
+                                    ${ranks} ${ARGN})
+  set_tests_properties(mpi.${name} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2 ENVIRONMENT
+                                              "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
