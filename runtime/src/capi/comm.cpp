@@ -7,6 +7,22 @@ using usp::capi::given;
 using usp::capi::guarded;
 using usp::capi::require;
 
+namespace {
+
+/// The callback may be C++: run_threads knows exceptions that derive from std::exception only.
+int call(usp_rank_function function, usp_comm& comm, void* user) {
+  try {
+    return function(&comm, user);
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    throw usp::UsageError(
+        "the rank function threw something that is no std::exception; return a status instead");
+  }
+}
+
+}  // namespace
+
 usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user) {
   return guarded([&] {
     require(function != nullptr, "function is null; it must be given");
@@ -15,7 +31,7 @@ usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user
     usp::run_threads(ranks, {}, [&](usp::Communicator& communicator) {
       usp::capi::forget();  // rank 0 runs on the caller's thread
       usp_comm comm{&communicator, nullptr};
-      const int status = function(&comm, user);
+      const int status = call(function, comm, user);
       if (status != USP_OK) usp::capi::throw_returned(communicator.rank(), status);
     });
   });
