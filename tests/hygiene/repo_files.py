@@ -4,7 +4,7 @@ import pathlib
 
 FOLDERS = ("topology", "planner", "kernels", "runtime", "cli", "configs", "tests")
 DATA = ("tests/data/", "configs/models/", "configs/jobs/")
-CPP = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
+CPP = {".cpp", ".hpp", ".c", ".h", ".cu", ".cuh"}
 SCRIPTS = {".py", ".sh", ".cmake"}
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Script: configures, builds and runs consumer/ against the build tree or an install tree of usp.
-#   TREE build|install, USP_BUILD, USP_SOURCE, USP_VERSION, COMPONENTS, GENERATOR, CXX, SANITIZE,
+#   TREE build|install, USP_BUILD, USP_SOURCE, USP_VERSION, COMPONENTS, GENERATOR, CC, CXX, SANITIZE,
 #   WORK (scratch folder)
 file(REMOVE_RECURSE ${WORK})
 if(TREE STREQUAL "install")
@@ -10,7 +10,7 @@ if(TREE STREQUAL "install")
   # Moved, to show that nothing in it holds the place it was installed to.
   file(RENAME ${prefix} ${WORK}/moved)
   set(prefix ${WORK}/moved)
-  file(GLOB_RECURSE texts ${prefix}/*.cmake ${prefix}/*.hpp)
+  file(GLOB_RECURSE texts ${prefix}/*.cmake ${prefix}/*.hpp ${prefix}/*.h)
   foreach(file IN LISTS texts)
     file(READ ${file} text)
     string(FIND "${text}" "${USP_SOURCE}" at)
@@ -33,13 +33,31 @@ endif()
 macro(configure folder components version)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/${folder} -G ${GENERATOR}
-            -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix}
+            -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_C_FLAGS=${flags}
+            -DCMAKE_CXX_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix} ${ARGN}
             -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON -DWANTED_VERSION=${version}
             "-DWANTED_COMPONENTS=${components}"
     RESULT_VARIABLE status OUTPUT_VARIABLE log ERROR_VARIABLE log)
 endmacro()
 
-configure(consumer "${COMPONENTS}" ${USP_VERSION})
+# Writes the first block of README.md that is fenced as `language` to a file.
+function(extract_program language file)
+  file(READ ${USP_SOURCE}/README.md text)
+  string(FIND "${text}" "\n```${language}\n" begin)
+  if(begin EQUAL -1)
+    message(FATAL_ERROR "README.md has no program fenced as ${language}")
+  endif()
+  string(LENGTH "\n```${language}\n" fence)
+  math(EXPR begin "${begin} + ${fence}")
+  string(SUBSTRING "${text}" ${begin} -1 text)
+  string(FIND "${text}" "\n```" length)
+  string(SUBSTRING "${text}" 0 ${length} text)
+  file(WRITE ${file} "${text}\n")
+endfunction()
+extract_program(cpp ${WORK}/readme/readme.cpp)
+extract_program(c ${WORK}/readme/readme.c)
+
+configure(consumer "${COMPONENTS}" ${USP_VERSION} -DREADME_PROGRAMS=${WORK}/readme)
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "the consumer does not configure:\n${log}")
 endif()
@@ -48,6 +66,12 @@ execute_process(COMMAND ${WORK}/consumer/consumer OUTPUT_VARIABLE out COMMAND_ER
 if(NOT out STREQUAL "usp ${USP_VERSION}: 131072 tokens\n")
   message(FATAL_ERROR "the consumer printed: ${out}")
 endif()
+foreach(program readme_cpp readme_c)
+  execute_process(COMMAND ${WORK}/consumer/${program} OUTPUT_VARIABLE out COMMAND_ERROR_IS_FATAL ANY)
+  if(out)
+    message(FATAL_ERROR "${program} of README.md printed: ${out}")
+  endif()
+endforeach()
 
 configure(no_component "base;warp_drive" ${USP_VERSION})
 if(status EQUAL 0 OR NOT log MATCHES "no component 'warp_drive'")

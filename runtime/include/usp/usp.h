@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The C API of usp: exact attention on a ring x ulysses mesh. C99.
+ *
+ * Functions return a status; on failure usp_last_error() of the same thread says what is wrong and what to
+ * do, and nothing is written to results. A null pointer where one is not said to be allowed is USP_USAGE.
+ * Handles are opaque; *_destroy accepts null. Handles belong to the thread that uses them: plans may be read
+ * by many, a communicator and the attentions on it serve one rank, which is one thread. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The exit codes of the command line. */
+typedef enum usp_status {
+  USP_OK = 0,
+  USP_INTERNAL = 1,      /**< a broken invariant of the library */
+  USP_USAGE = 2,         /**< arguments that cannot be understood or combined */
+  USP_INVALID_INPUT = 3, /**< input that is not what it claims to be, or does not fit the plan */
+  USP_INFEASIBLE = 4,    /**< nothing legal, or nothing that fits */
+  USP_ENVIRONMENT = 5,   /**< the machine or another rank failed, memory ran out, ranks disagree */
+  USP_VERIFICATION = 6   /**< a check against a reference failed */
+} usp_status;
+
+/** Element types. Sums (lse, and gradients where wanted) are fp64 for fp64 tensors and fp32 for all others.
+ */
+enum { USP_BF16 = 0, USP_FP16 = 1, USP_FP32 = 2, USP_FP64 = 3 };
+/** How the ring axis exchanges keys and values. */
+enum { USP_RING = 0, USP_RING_DIRECT = 1, USP_ALL_GATHER_KV = 2, USP_DOUBLE_RING = 3 };
+/** Which tokens a ring row owns. */
+enum { USP_CONTIGUOUS = 0, USP_ZIGZAG = 1, USP_STRIPED = 2, USP_BALANCED = 3 };
+/** How partial key and value gradients reach their owner. */
+enum { USP_DKV_CIRCULATE = 0, USP_DKV_DIRECT = 1, USP_DKV_CYCLE = 2 };
+enum { USP_FORWARD = 0, USP_BACKWARD = 1 };
+/** A position difference that no mask reaches. */
+#define USP_UNBOUNDED (INT64_C(1) << 40)
+
+typedef struct usp_plan usp_plan;
+typedef struct usp_comm usp_comm;
+typedef struct usp_attention usp_attention;
+
+/** "major.minor.patch" of the library. */
+const char* usp_version(void);
+/** What the last call that failed on this thread found wrong; empty when none did. Thread-local: valid until
+ * the next call that fails on this thread. */
+const char* usp_last_error(void);
+/** "ok", "usage", ...; "unknown" for other numbers. */
+const char* usp_status_name(int status);
+
+/* Plans ------------------------------------------------------------------------------------------------- */
+
+/** One attention call. Fill with usp_attention_desc_init, which puts the values in brackets; those marked *
+ * must be set. Later versions add fields at the end only. */
+typedef struct usp_attention_desc {
+  size_t size;          /**< sizeof the struct the caller was compiled with */
+  int64_t batch;        /**< rows that share the documents [1] */
+  int64_t q_tokens;     /**< * greatest count of tokens of a step, over all ranks */
+  int64_t kv_tokens;    /**< [0: q_tokens] */
+  int32_t query_heads;  /**< * */
+  int32_t kv_heads;     /**< divides query_heads [0: query_heads] */
+  int32_t head_dim_qk;  /**< * */
+  int32_t head_dim_v;   /**< [0: head_dim_qk] */
+  int32_t dtype;        /**< * of q, k, v and out */
+  int32_t ring;         /**< mesh: ring x ulysses ranks, rank = ring row * ulysses + column [1] */
+  int32_t ring_outer;   /**< divides ring; above 1 with USP_DOUBLE_RING only [1] */
+  int32_t ulysses;      /**< at most query_heads; need not divide anything [1] */
+  int32_t method;       /**< [USP_RING] */
+  int32_t layout;       /**< [USP_ZIGZAG] */
+  int32_t dkv_return;   /**< [USP_DKV_CIRCULATE] */
+  int32_t head_chunks;  /**< heads are exchanged in so many parts [1] */
+  int64_t diff_min;     /**< a query at x sees a key at y iff diff_min <= x - y <= diff_max: causal is 0, */
+  int64_t diff_max;     /**< USP_UNBOUNDED; a window of W: 0, W - 1 [-USP_UNBOUNDED, USP_UNBOUNDED] */
+  int32_t prune;        /**< nonzero: send only keys that a receiver can see [0] */
+  int32_t sink;         /**< nonzero: one logit per query head joins the softmax [0] */
+  int32_t return_lse;   /**< nonzero: forward returns the log-sum-exp [0] */
+  int32_t alibi;        /**< nonzero: a slope per query head [0] */
+  int32_t keep_entry;   /**< nonzero: backward reuses q, k, v as forward exchanged them [1] */
+  int32_t reserved;     /**< 0 */
+  double scale;         /**< of q.k [0: 1 / sqrt(head_dim_qk)] */
+  double softcap;       /**< [0: none] */
+  double dropout;       /**< probability, below 1 [0] */
+  int64_t block_tokens; /**< edge of the blocks of a per-head pattern [0: no pattern] */
+  const int64_t* replicated_q; /**< tokens that every rank holds: begin, end pairs, ascending [null] */
+  int64_t replicated_q_count;  /**< pairs [0] */
+  const int64_t* replicated_k;
+  int64_t replicated_k_count;
+} usp_attention_desc;
+
+/** Local. size: sizeof(usp_attention_desc). */
+usp_status usp_attention_desc_init(usp_attention_desc* desc, size_t size);
+/** Local. Checks the fields (USP_USAGE) and copies them. */
+usp_status usp_plan_create(const usp_attention_desc* desc, usp_plan** plan);
+/** Local. The text of a plan file (`usp plan -o`), of which layer entry `layer` (0 for `usp plan attention`).
+ */
+usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan);
+/** The fields of a plan. desc->size must be set; the replicated_* point into the plan. */
+usp_status usp_plan_get_desc(const usp_plan* plan, usp_attention_desc* desc);
+/** Ranks of the mesh; 0 for null. */
+int32_t usp_plan_ranks(const usp_plan* plan);
+void usp_plan_destroy(usp_plan* plan);
+
+/* Ranks ------------------------------------------------------------------------------------------------- */
+
+/** What a rank runs; returns a usp_status. */
+typedef int (*usp_rank_function)(usp_comm* comm, void* user);
+
+/** Runs `function` on `ranks` threads, each with a communicator that lives for the call; joins them. A rank
+ * that returns other than USP_OK ends the others (their calls fail with USP_ENVIRONMENT) and is what this
+ * returns, with its usp_last_error(). A rank that others wait for longer than 60 s ends the job. */
+usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user);
+/** One rank, no peers. */
+usp_status usp_comm_create_serial(usp_comm** comm);
+/** Does nothing to a communicator that usp_run_threads lent. */
+void usp_comm_destroy(usp_comm* comm);
+/** -1 for null. */
+int32_t usp_comm_rank(const usp_comm* comm);
+int32_t usp_comm_size(const usp_comm* comm);
+/** Collective. */
+usp_status usp_comm_barrier(usp_comm* comm);
+/** Collective: sums in rank order, in place; the same bits on every rank. */
+usp_status usp_comm_all_reduce_f32(usp_comm* comm, float* data, int64_t count);
+usp_status usp_comm_all_reduce_f64(usp_comm* comm, double* data, int64_t count);
+
+/* Attention --------------------------------------------------------------------------------------------- */
+
+/** A tensor [batch][row][head][width]: width is contiguous, the other strides are in elements and free.
+ * Counts follow from plan and batch: rows are the rank's home tokens, heads are all of the plan's. */
+typedef struct usp_tensor {
+  void* data; /**< inputs are only read */
+  int32_t dtype;
+  int64_t batch_stride;
+  int64_t row_stride;
+  int64_t head_stride;
+} usp_tensor;
+
+/** A batch-first contiguous tensor of so many rows, heads and width. */
+usp_tensor usp_tensor_contiguous(void* data, int32_t dtype, int64_t rows, int64_t heads, int64_t width);
+
+/** What both passes read. Per-head arrays are indexed by global query head and are the same on every rank. */
+typedef struct usp_attention_inputs {
+  size_t size;
+  usp_tensor q, k, v;
+  const double* sink;         /**< logits, iff the plan has a sink */
+  const double* alibi_slopes; /**< iff the plan has ALiBi */
+  const uint8_t* blocks; /**< [head][block row][block column], nonzero: may see; iff the plan has blocks */
+  int64_t block_rows;    /**< at least ceil(query tokens / block_tokens) */
+  int64_t block_columns;
+  uint64_t dropout_seed; /**< read where the plan has dropout */
+} usp_attention_inputs;
+
+/** Written by backward. Types: the inputs', or that of sums. Gradients of replicated tokens and of sinks are
+ * partial: their gradient is the sum over ranks. */
+typedef struct usp_attention_gradients {
+  size_t size;
+  usp_tensor dq, dk, dv;
+  double* d_sink; /**< per query head, added to; iff the plan has a sink */
+} usp_attention_gradients;
+
+/** Bytes of the last call of a pass on this rank; planned ones are known from set_batch on. */
+typedef struct usp_pass_record {
+  size_t size;
+  int64_t planned_sent;
+  int64_t planned_received;
+  int64_t executed_sent;
+  int64_t executed_received;
+  int32_t equal; /**< 1: planned and executed agree for every tick and peer */
+  int32_t ticks;
+  int64_t workspace_bytes;
+} usp_pass_record;
+
+/* Zero all fields and set the size. Local. size: sizeof the struct. */
+usp_status usp_attention_inputs_init(usp_attention_inputs* inputs, size_t size);
+usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size_t size);
+
+/** Collective. The communicator's size is the plan's and it outlives the attention; the plan is copied. */
+usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention);
+void usp_attention_destroy(usp_attention* attention);
+
+/** Collective: the documents of the steps that follow, cu_seqlens[0] = 0 to cu_seqlens[documents] in tokens,
+ * at most those of the plan. Null and 0: one document over all tokens of the plan. Local memory follows. */
+usp_status usp_attention_set_batch(usp_attention* attention, const int64_t* cu_seqlens, int64_t documents);
+/** Collective: the same for queries and keys of different lengths. Query token t of document i stands at
+ * position t + shift[i] on the scale of the key tokens; shift null: last query of a document at its last key.
+ */
+usp_status usp_attention_set_cross_batch(usp_attention* attention, const int64_t* cu_q, const int64_t* cu_k,
+                                         const int64_t* shift, int64_t documents);
+/** Global tokens of this rank's rows, in order; valid until the next set_batch. Either result may be null. */
+usp_status usp_attention_q_tokens(const usp_attention* attention, const int64_t** tokens, int64_t* count);
+usp_status usp_attention_kv_tokens(const usp_attention* attention, const int64_t** tokens, int64_t* count);
+
+/** Collective. lse: width 1, the type of sums; null unless the plan returns it. */
+usp_status usp_attention_forward(usp_attention* attention, const usp_attention_inputs* inputs,
+                                 const usp_tensor* out, const usp_tensor* lse);
+/** Collective, after forward with the same inputs. */
+usp_status usp_attention_backward(usp_attention* attention, const usp_attention_inputs* inputs,
+                                  const usp_tensor* d_out, const usp_attention_gradients* gradients);
+
+/** record->size must be set. */
+usp_status usp_attention_record(const usp_attention* attention, int32_t pass, usp_pass_record* record);
+/** Bytes that start in one tick to (sent) or from one peer. Either pair of results may be null. */
+usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, int32_t tick, int32_t peer,
+                                 int64_t planned[2], int64_t executed[2]);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "handles.hpp"
+
+#include "usp/comm/threads.hpp"
+
+using usp::capi::given;
+using usp::capi::guarded;
+using usp::capi::require;
+
+namespace {
+
+/// The callback may be C++: run_threads knows exceptions that derive from std::exception only.
+int call(usp_rank_function function, usp_comm& comm, void* user) {
+  try {
+    return function(&comm, user);
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    throw usp::UsageError(
+        "the rank function threw something that is no std::exception; return a status instead");
+  }
+}
+
+}  // namespace
+
+usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user) {
+  return guarded([&] {
+    require(function != nullptr, "function is null; it must be given");
+    require(ranks >= 1 && ranks <= (1 << 16),
+            "ranks is " + std::to_string(ranks) + "; it must be 1 to 65536");
+    usp::run_threads(ranks, {}, [&](usp::Communicator& communicator) {
+      usp::capi::forget();  // rank 0 runs on the caller's thread
+      usp_comm comm{&communicator, nullptr};
+      const int status = call(function, comm, user);
+      if (status != USP_OK) usp::capi::throw_returned(communicator.rank(), status);
+    });
+  });
+}
+
+usp_status usp_comm_create_serial(usp_comm** comm) {
+  return guarded([&] {
+    given(comm, "comm");
+    auto made = std::make_unique<usp_comm>();
+    made->owned = usp::make_serial_communicator();
+    made->communicator = made->owned.get();
+    *comm = made.release();
+  });
+}
+
+void usp_comm_destroy(usp_comm* comm) {
+  if (comm != nullptr && comm->owned) delete comm;
+}
+
+int32_t usp_comm_rank(const usp_comm* comm) {
+  return comm == nullptr ? -1 : comm->communicator->rank();
+}
+
+int32_t usp_comm_size(const usp_comm* comm) {
+  return comm == nullptr ? -1 : comm->communicator->size();
+}
+
+usp_status usp_comm_barrier(usp_comm* comm) {
+  return guarded([&] { given(comm, "comm").communicator->barrier(); });
+}
+
+namespace {
+
+template <class T>
+usp_status all_reduce(usp_comm* comm, T* data, int64_t count) {
+  return guarded([&] {
+    given(comm, "comm");
+    require(count >= 0, "count is negative");
+    require(data != nullptr || count == 0, "data is null; it must be given");
+    comm->communicator->all_reduce_sum(data, count);
+  });
+}
+
+}  // namespace
+
+usp_status usp_comm_all_reduce_f32(usp_comm* comm, float* data, int64_t count) {
+  return all_reduce(comm, data, count);
+}
+
+usp_status usp_comm_all_reduce_f64(usp_comm* comm, double* data, int64_t count) {
+  return all_reduce(comm, data, count);
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/base/error.hpp"
+#include "usp/comm/communicator.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+#include "usp/planner/plan_file.hpp"
+#include "usp/runtime/attention.hpp"
+#include "usp/usp.h"
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct usp_plan {
+  usp::PlanLayer layer;
+  std::vector<std::int64_t> replicated_q, replicated_k;  ///< begin, end pairs of the plan's ranges
+};
+
+struct usp_comm {
+  usp::Communicator* communicator = nullptr;
+  std::unique_ptr<usp::Communicator> owned;  ///< null: lent by usp_run_threads
+};
+
+struct usp_attention {
+  usp_attention(const usp_plan& plan, usp::Communicator& communicator);
+  usp::PlanLayer layer;
+  std::unique_ptr<usp::AttentionKernel> kernel;
+  usp::AttentionOperator attention;
+  bool has_batch = false;
+};
+
+namespace usp::capi {
+
+/// Remembers the exception being handled as this thread's last error and gives its status.
+usp_status report() noexcept;
+/// Forgets this thread's last error.
+void forget() noexcept;
+/// The error of a rank function that returned `status`: what this thread reported last, if that was it.
+[[noreturn]] void throw_returned(int rank, int status);
+
+/// Runs what a C function does; no exception leaves it.
+template <class F>
+usp_status guarded(const F& body) noexcept {
+  try {
+    body();
+    return USP_OK;
+  } catch (...) {
+    return report();
+  }
+}
+
+inline void require(bool holds, const std::string& problem) {
+  if (!holds) throw UsageError(problem);
+}
+
+template <class T>
+T& given(T* pointer, const char* name) {
+  if (pointer == nullptr) throw UsageError(std::string(name) + " is null; it must be given");
+  return *pointer;
+}
+
+/// Refuses sizes that no version of a struct up to this library's had. `first` is the size of the first
+/// version.
+inline void check_size(std::size_t size, std::size_t first, std::size_t own, const char* name) {
+  require(size >= first, std::string(name) + ".size is " + std::to_string(size) + ", less than the " +
+                             std::to_string(first) + " bytes of its first version; call the init function");
+  require(size <= own, std::string(name) + ".size is " + std::to_string(size) + ", this library knows " +
+                           std::to_string(own) + " bytes; load the library that goes with the header");
+}
+
+/// A struct of this library's size from a caller's, which may be shorter: what that lacks has its default.
+template <class T>
+T taken(const T* from, std::size_t first, const T& defaults, const char* name) {
+  given(from, name);
+  check_size(from->size, first, sizeof(T), name);
+  T own = defaults;
+  std::memcpy(&own, from, from->size);
+  own.size = sizeof(T);
+  return own;
+}
+
+/// The other way: as much as the caller has room for.
+template <class T>
+void put(const T& own, std::size_t first, T* to, const char* name) {
+  given(to, name);
+  const std::size_t size = to->size;
+  check_size(size, first, sizeof(T), name);
+  std::memcpy(to, &own, size);
+  to->size = size;
+}
+
+/// What the init functions do.
+template <class T>
+void start(T* to, std::size_t size, std::size_t first, const T& defaults, const char* name) {
+  given(to, name);
+  check_size(size, first, sizeof(T), name);
+  std::memcpy(to, &defaults, size);
+  to->size = size;
+}
+
+/// An enumerator by its number in usp.h, which is that of the C++ type.
+template <class E>
+E enumerator(std::int32_t value, E last, const char* name) {
+  require(value >= 0 && value <= static_cast<std::int32_t>(last),
+          std::string(name) + " is " + std::to_string(value) + "; usp.h lists 0 to " +
+              std::to_string(static_cast<int>(last)));
+  return static_cast<E>(value);
+}
+
+/// The kernel behind every usp_attention.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_kernel();
+
+}  // namespace usp::capi

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "handles.hpp"
+
+#include <cmath>
+
+using usp::capi::given;
+using usp::capi::guarded;
+using usp::capi::require;
+
+namespace usp::capi {
+namespace {
+
+constexpr std::size_t first_desc =
+    offsetof(usp_attention_desc, replicated_k_count) + sizeof(usp_attention_desc::replicated_k_count);
+constexpr i64 most_degree = 1 << 16;
+
+usp_attention_desc defaults() {
+  usp_attention_desc d{};
+  d.size = sizeof d;
+  d.batch = 1;
+  d.dtype = -1;
+  d.ring = d.ring_outer = d.ulysses = 1;
+  d.method = USP_RING;
+  d.layout = USP_ZIGZAG;
+  d.dkv_return = USP_DKV_CIRCULATE;
+  d.head_chunks = 1;
+  d.keep_entry = 1;
+  d.diff_min = -USP_UNBOUNDED;
+  d.diff_max = USP_UNBOUNDED;
+  return d;
+}
+
+template <class T>
+T within(T value, i64 least, i64 most, const char* name) {
+  require(value >= least && value <= most, std::string(name) + " is " + std::to_string(value) +
+                                               "; it must be " + std::to_string(least) + " to " +
+                                               std::to_string(most));
+  return value;
+}
+
+AttentionShape shape_of(const usp_attention_desc& d) {
+  AttentionShape s;
+  s.batch = within(d.batch, 1, i64{1} << 32, "batch");
+  s.q_tokens = within(d.q_tokens, 1, unbounded, "q_tokens");
+  s.kv_tokens = within(d.kv_tokens == 0 ? d.q_tokens : d.kv_tokens, 1, unbounded, "kv_tokens");
+  s.query_heads = within(d.query_heads, 1, most_degree, "query_heads");
+  s.kv_heads = within(d.kv_heads == 0 ? d.query_heads : d.kv_heads, 1, most_degree, "kv_heads");
+  require(s.query_heads % s.kv_heads == 0, "kv_heads " + std::to_string(s.kv_heads) +
+                                               " does not divide query_heads " +
+                                               std::to_string(s.query_heads));
+  s.head_dim_qk = within(d.head_dim_qk, 1, 1 << 16, "head_dim_qk");
+  s.head_dim_v = within(d.head_dim_v == 0 ? d.head_dim_qk : d.head_dim_v, 1, 1 << 16, "head_dim_v");
+  s.dtype = enumerator(d.dtype, DType::fp64, "dtype");
+  return s;
+}
+
+Mesh mesh_of(const usp_attention_desc& d) {
+  within(d.ring, 1, most_degree, "ring");
+  within(d.ring_outer, 1, d.ring, "ring_outer");
+  within(d.ulysses, 1, most_degree, "ulysses");
+  require(d.ring % d.ring_outer == 0,
+          "ring_outer " + std::to_string(d.ring_outer) + " does not divide ring " + std::to_string(d.ring));
+  require(d.ring_outer == 1 || d.method == USP_DOUBLE_RING, "only USP_DOUBLE_RING has an outer ring");
+  require(i64{d.ring} * d.ulysses <= 1 << 24, "the mesh has too many ranks");
+  require(d.ulysses <= d.query_heads, "ulysses " + std::to_string(d.ulysses) + " exceeds the " +
+                                          std::to_string(d.query_heads) +
+                                          " query heads: some ranks would hold none; widen the ring instead");
+  return {d.ring_outer, d.ring / d.ring_outer, d.ulysses};
+}
+
+ScoreRules score_of(const usp_attention_desc& d) {
+  require(std::isfinite(d.scale), "scale is not finite");
+  require(std::isfinite(d.softcap) && d.softcap >= 0, "softcap must be finite and not negative");
+  require(d.dropout >= 0 && d.dropout < 1, "dropout must be at least 0 and below 1");
+  return {d.scale, d.softcap, d.dropout, d.alibi != 0, within(d.block_tokens, 0, unbounded, "block_tokens")};
+}
+
+std::vector<Range> ranges_of(const int64_t* pairs, i64 count, i64 tokens, const char* name) {
+  require(count >= 0, std::string(name) + "_count is negative");
+  if (count > 0) given(pairs, name);
+  std::vector<Range> ranges;
+  for (i64 i = 0; i < count; ++i) {
+    const Range range{pairs[2 * i], pairs[2 * i + 1]};
+    require(range.begin >= (ranges.empty() ? 0 : ranges.back().end) && range.end >= range.begin &&
+                range.end <= tokens,
+            std::string(name) + " must be ascending and disjoint, within " + std::to_string(tokens) +
+                " tokens; range " + std::to_string(i) + " is not");
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+AttentionPlan plan_of(const usp_attention_desc& d) {
+  AttentionPlan p;
+  p.shape = shape_of(d);
+  p.mesh = mesh_of(d);
+  p.method = enumerator(d.method, Method::double_ring, "method");
+  p.layout = enumerator(d.layout, LayoutKind::balanced, "layout");
+  require(d.diff_min <= d.diff_max, "diff_min exceeds diff_max: no pair would be visible");
+  p.band = {within(d.diff_min, -unbounded, unbounded, "diff_min"),
+            within(d.diff_max, -unbounded, unbounded, "diff_max")};
+  p.dkv_return = enumerator(d.dkv_return, DkvReturn::cycle, "dkv_return");
+  p.head_chunks = within(d.head_chunks, 1, 1024, "head_chunks");
+  p.prune = d.prune != 0;
+  p.keep_entry = d.keep_entry != 0;
+  p.sink = d.sink != 0;
+  p.lse_home = d.return_lse != 0;
+  p.score = score_of(d);
+  p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, p.shape.q_tokens, "replicated_q");
+  p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, p.shape.kv_tokens, "replicated_k");
+  require(d.reserved == 0, "reserved must be 0");
+  return p;
+}
+
+usp_attention_desc desc_of(const usp_plan& handle) {
+  const AttentionPlan& p = handle.layer.plan;
+  usp_attention_desc d = defaults();
+  d.batch = p.shape.batch;
+  d.q_tokens = p.shape.q_tokens;
+  d.kv_tokens = p.shape.kv_tokens;
+  d.query_heads = p.shape.query_heads;
+  d.kv_heads = p.shape.kv_heads;
+  d.head_dim_qk = p.shape.head_dim_qk;
+  d.head_dim_v = p.shape.head_dim_v;
+  d.dtype = static_cast<int32_t>(p.shape.dtype);
+  d.ring = p.mesh.ring();
+  d.ring_outer = p.mesh.ring_outer;
+  d.ulysses = p.mesh.ulysses;
+  d.method = static_cast<int32_t>(p.method);
+  d.layout = static_cast<int32_t>(p.layout);
+  d.dkv_return = static_cast<int32_t>(p.dkv_return);
+  d.head_chunks = p.head_chunks;
+  d.diff_min = p.band.diff_min;
+  d.diff_max = p.band.diff_max;
+  d.prune = p.prune;
+  d.sink = p.sink;
+  d.return_lse = p.lse_home;
+  d.alibi = p.score.alibi;
+  d.keep_entry = p.keep_entry;
+  d.scale = p.score.scale;
+  d.softcap = p.score.softcap;
+  d.dropout = p.score.dropout;
+  d.block_tokens = p.score.block_tokens;
+  d.replicated_q = handle.replicated_q.data();
+  d.replicated_q_count = static_cast<int64_t>(handle.replicated_q.size() / 2);
+  d.replicated_k = handle.replicated_k.data();
+  d.replicated_k_count = static_cast<int64_t>(handle.replicated_k.size() / 2);
+  return d;
+}
+
+usp_plan* handle_of(PlanLayer layer) {
+  auto handle = std::make_unique<usp_plan>();
+  handle->layer = std::move(layer);
+  const auto pairs = [](const std::vector<Range>& ranges, std::vector<int64_t>& out) {
+    for (const Range range : ranges) out.insert(out.end(), {range.begin, range.end});
+  };
+  pairs(handle->layer.plan.replicated_q, handle->replicated_q);
+  pairs(handle->layer.plan.replicated_k, handle->replicated_k);
+  return handle.release();
+}
+
+}  // namespace
+}  // namespace usp::capi
+
+usp_status usp_attention_desc_init(usp_attention_desc* desc, size_t size) {
+  using namespace usp::capi;
+  return guarded([&] { start(desc, size, first_desc, defaults(), "desc"); });
+}
+
+usp_status usp_plan_create(const usp_attention_desc* desc, usp_plan** plan) {
+  using namespace usp::capi;
+  return guarded([&] {
+    given(plan, "plan");
+    usp::PlanLayer layer;
+    layer.kind = "softmax";
+    layer.plan = plan_of(taken(desc, first_desc, defaults(), "desc"));
+    *plan = handle_of(std::move(layer));
+  });
+}
+
+usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan) {
+  using namespace usp::capi;
+  return guarded([&] {
+    given(text, "text");
+    given(plan, "plan");
+    usp::PlanFile file = usp::read_plan(text, "plan");
+    const auto layers = static_cast<usp::i64>(file.layers.size());
+    require(layer >= 0 && layer < layers,
+            "layer is " + std::to_string(layer) + "; the plan has layers 0 to " + std::to_string(layers - 1));
+    *plan = handle_of(std::move(file.layers[static_cast<std::size_t>(layer)]));
+  });
+}
+
+usp_status usp_plan_get_desc(const usp_plan* plan, usp_attention_desc* desc) {
+  using namespace usp::capi;
+  return guarded([&] { put(desc_of(given(plan, "plan")), first_desc, desc, "desc"); });
+}
+
+int32_t usp_plan_ranks(const usp_plan* plan) {
+  return plan == nullptr ? 0 : plan->layer.plan.mesh.size();
+}
+
+void usp_plan_destroy(usp_plan* plan) {
+  delete plan;
+}
