@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "mpi_api.hpp"
+
 #include "usp/comm/communicator.hpp"
 
 #include <array>
-#include <mpi.h>
 #include <optional>
 #include <vector>
 

@@ -16,7 +16,7 @@ namespace usp {
 namespace {
 
 /// How long a rank that knows of a fault waits for the others to tell theirs.
-constexpr double grace_s = 5;
+constexpr double grace_s = 3;
 
 void initialize_mpi() {
   int level = MPI_THREAD_SINGLE;
@@ -50,6 +50,13 @@ ExitCode exit_code_of(const std::exception_ptr& error) {
   } catch (...) {
     return ExitCode::internal;
   }
+}
+
+/// Within a catch: tells all of the error that this rank caught, and ends the job.
+[[noreturn]] void fail_job(comm::MpiControl& control, int rank, const std::exception& error) {
+  control.announce(comm::fault_of(std::current_exception(), rank), exit_code_of(std::current_exception()));
+  print_story(rank, error.what());
+  end_job(control);
 }
 
 }  // namespace
@@ -95,7 +102,12 @@ MpiSession::MpiSession(const CommOptions& options) : state_(std::make_unique<Sta
   state_->world = duplicate_world(state_->control, options);
   state_->closing = duplicate_world(state_->control, {.watchdog_s = std::numeric_limits<double>::max(),
                                                       .chunk_bytes = options.chunk_bytes});
-  agree(*state_->world, {{"chunk_bytes", static_cast<std::uint64_t>(options.chunk_bytes)}});
+  try {
+    agree(*state_->world, {{"chunk_bytes", static_cast<std::uint64_t>(options.chunk_bytes)}});
+  } catch (const std::exception& error) {
+    if (!state_->owns_mpi) throw;
+    fail_job(*state_->control, state_->world->rank(), error);
+  }
 }
 
 MpiSession::~MpiSession() {
@@ -124,11 +136,7 @@ int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>
     body(*state.world);
     state.closing->barrier();  // nobody leaves while another may still fail
   } catch (const std::exception& error) {
-    const int rank = state.world->rank();
-    state.control->announce(comm::fault_of(std::current_exception(), rank),
-                            exit_code_of(std::current_exception()));
-    print_story(rank, error.what());
-    end_job(*state.control);
+    fail_job(*state.control, state.world->rank(), error);
   }
   return 0;
 }

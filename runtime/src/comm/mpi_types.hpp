@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "mpi_api.hpp"
+
 #include "usp/comm/message.hpp"
 
-#include <mpi.h>
 #include <vector>
 
 namespace usp::comm {

@@ -13,9 +13,10 @@ namespace usp {
 [[nodiscard]] bool mpi_launched();
 
 /// MPI for the life of this object: MPI_Init_thread and MPI_Finalize unless the application did the former.
-/// One per process; made and used by the thread that initialized MPI. Collective. Throws EnvironmentError
-/// when the build has no MPI, naming what to install. After a fault, or when left by an exception, the
-/// destructor ends the whole job as run_mpi() does, unless the application initialized MPI.
+/// One per process; made and used by the thread that initialized MPI. Collective; all ranks give the same
+/// options. Throws EnvironmentError when the build has no MPI, naming what to install. When its making fails
+/// between ranks, and in its destructor after a fault or while an exception leaves it, it ends the whole job
+/// as run_mpi() does, unless the application initialized MPI.
 class MpiSession {
   friend int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body);
 
