@@ -14,6 +14,9 @@ macro(usp_find_mpi)
   if(USP_MPI AND MPI_C_FOUND)
     set(USP_HAS_MPI TRUE)
   endif()
+  # For tests. The kernel of a container may refuse to read another process's memory.
+  set(USP_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe --mca btl_vader_single_copy_mechanism none -n)
+  set(USP_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 endmacro()
 
 # The files of the library are linked, not MPI::MPI_C: a consumer in C++ alone could not find that target again.
@@ -25,9 +28,6 @@ endfunction()
 # usp_add_mpi_test(<name> <ranks> PROGRAM [ARG...]): what mpirun starts on so many ranks of this machine. Call after
 # usp_find_mpi.
 function(usp_add_mpi_test name ranks)
-  # The kernel of a container may refuse to read another process's memory.
-  add_test(NAME mpi.${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --mca btl_vader_single_copy_mechanism none -n
-                                    ${ranks} ${ARGN})
-  set_tests_properties(mpi.${name} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2 ENVIRONMENT
-                                              "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+  add_test(NAME mpi.${name} COMMAND ${USP_MPIRUN} ${ranks} ${ARGN})
+  set_tests_properties(mpi.${name} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${USP_MPI_ENVIRONMENT}")
 endfunction()
