@@ -144,12 +144,13 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     for (; move < pass.moves.size() && pass.moves[move].start == t; ++move) {
       const Move& m = pass.moves[move];
       if (m.peers == Peers::self) continue;
-      MoveCost& cost = costs[kinds.of(move)];
-      if (context.geometry != nullptr || cost.pattern == nullptr) {
-        cost.pattern = &links_.pattern(patterns, m.peers, m.shift);
-        cost.bytes = cost.pattern->peers > 0 ? move_bytes_per_peer(context, m, *cost.pattern) : 0;
-      }
-      sum.post(m, *cost.pattern, cost.bytes);
+      const std::size_t kind = kinds.of(move);
+      const MovePattern*& pattern = costs[kind].pattern;
+      if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
+      if (pattern->peers == 0) continue;
+      double& bytes = costs[kinds.twin_of(kind)].bytes;
+      if (bytes < 0 || context.geometry != nullptr) bytes = move_bytes_per_peer(context, m, *pattern);
+      sum.post(m, *pattern, bytes);
     }
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const Work& w = pass.work[work];

@@ -33,7 +33,7 @@ struct HeadSplit {
 /// What one move of a kind costs.
 struct MoveCost {
   const MovePattern* pattern = nullptr;
-  double bytes = 0;  ///< per peer
+  double bytes = -1;  ///< per peer; negative: not known
 };
 
 /// What candidates share.
