@@ -47,7 +47,7 @@ class PassSum {
     const double compute = std::exchange(compute_, 0);
     const bool idle = overlapped_.idle() && serial_.idle(t);
     if (!(idle && last_idle_ && compute == last_.with.compute_s && posts_ == last_posts_)) {
-      last_ = {};
+      last_.bytes = last_.comm_s = last_.band = 0;
       exchange(t);
       last_.with = overlapped_.run(t, compute);
       last_.without = serial_.run(t, compute);
