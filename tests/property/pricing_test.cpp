@@ -35,8 +35,8 @@ void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links)
   AttentionPricer pricer(links, c.plan.shape, c.documents, {});
   const AttentionPrice price = pricer.price(c.plan, placement);
   for (Pass pass : {Pass::forward, Pass::backward}) {
-    const auto ranks = expand_all(geometry, pricer.schedule(), pass);
-    const Ledger bytes = ledger(geometry, pricer.schedule().of(pass));
+    const auto ranks = expand_all(geometry, pricer.schedule(c.plan), pass);
+    const Ledger bytes = ledger(geometry, pricer.schedule(c.plan).of(pass));
     for (std::size_t p = 0; p < ranks.size(); ++p) {
       i64 sent = 0, received = 0;
       for (const Transfer& t : ranks[p].transfers) (t.send ? sent : received) += t.bytes;

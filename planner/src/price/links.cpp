@@ -75,27 +75,23 @@ double LinkPricer::network_hop_share(double bytes) const {
   return hop_share_[i] + part * (hop_share_[i + 1] - hop_share_[i]);
 }
 
-LinkPricer::MeshPatterns& LinkPricer::patterns_of(const Mesh& mesh, const Placement& placement) {
-  const auto same = [&](const MeshPatterns& p) {
-    return p.key.mesh == mesh && p.key.data == placement.data && p.key.tensor == placement.tensor &&
-           p.key.order == placement.order && p.key.devices == placement.devices;
-  };
+LinkPricer::MeshPatterns& LinkPricer::patterns(const Mesh& mesh, const Placement& placement) {
+  const auto same = [&](const MeshPatterns& p) { return p.mesh == mesh && p.placement == placement; };
   if (last_ < patterns_.size() && same(patterns_[last_])) return patterns_[last_];
   const auto found = std::find_if(patterns_.begin(), patterns_.end(), same);
   last_ = static_cast<std::size_t>(found - patterns_.begin());
   if (found != patterns_.end()) return *found;
   MeshPatterns fresh;
-  fresh.key = {mesh, placement.data, placement.tensor, placement.order, placement.devices};
+  fresh.mesh = mesh;
+  fresh.placement = placement;
   fresh.shifts.assign(static_cast<std::size_t>(mesh.ring()), nullptr);
   return patterns_.emplace_back(std::move(fresh));
 }
 
-const MovePattern& LinkPricer::pattern(const Mesh& mesh, const Placement& placement, Peers peers,
-                                       RingShift shift) {
-  MeshPatterns& known = patterns_of(mesh, placement);
+const MovePattern& LinkPricer::pattern(MeshPatterns& known, Peers peers, RingShift shift) {
   const auto once = [&](const MovePattern*& slot) -> const MovePattern& {
     if (slot != nullptr) return *slot;
-    const MovePattern found = measure(mesh, placement, peers, shift);
+    const MovePattern found = measure(known.mesh, known.placement, peers, shift);
     for (const MovePattern& other : known.distinct)
       if (other == found) slot = &other;
     if (slot == nullptr) slot = &known.distinct.emplace_back(found);
@@ -111,7 +107,7 @@ const MovePattern& LinkPricer::pattern(const Mesh& mesh, const Placement& placem
     default:
       break;
   }
-  const auto index = static_cast<std::size_t>(mesh.row_at(0, shift));
+  const auto index = static_cast<std::size_t>(known.mesh.row_at(0, shift));
   return once(known.shifts[index]);
 }
 

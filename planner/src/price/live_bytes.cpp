@@ -54,7 +54,7 @@ bool holds_others_kv(Place place) {
 LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   const Context context = context_of(plan, Placement{});
   const Heads& heads = context.split->heads;
-  lay_out(plan, heads.shared_kv());
+  lay_out(plan, heads.shared_kv(), Binds::with);
   const CompactPass& compact = schedule_.of(pass);
 
   const auto most_heads = [&](HeadSelect select) {

@@ -1,43 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "pricer_state.hpp"
+#include "timeline.hpp"
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <utility>
 #include <vector>
 
 namespace usp {
 
-/// Adds up what moves and kernels of one pass cost.
+/// Adds up what moves and kernels of one pass cost. Made once for many passes, so that it allocates nothing
+/// once it is warm.
 class PassSum {
  public:
   PassSum(LinkPricer& links, const ExecutionOptions& options)
       : links_(links), options_(options), overlapped_(links.calibration().beside(options.transport)) {}
 
-  /// Moves of one tick that share pattern and due date travel in one exchange, when packed.
+  void start(int ticks) {
+    overlapped_.start();
+    serial_.start(ticks);
+    compute_ = bytes_ = with_ = without_ = 0;
+    posts_.clear();
+    last_posts_.clear();
+    last_ = {};
+    last_idle_ = false;
+    known_.fill({});
+    result = {};
+  }
+
+  /// A move that starts in the current tick.
   void post(const Move& move, const MovePattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
-    // The sends of a hop are posted as one group whatever the exchange does.
-    const double rounds = options_.packed || move.peers == Peers::shift ? 1 : move.pairs;
-    bytes_ += bytes_per_peer * pattern.peers;
-    const double pack_s =
-        options_.pack_kernels && move.peers != Peers::shift
-            ? 2 * rounds *
-                  links_.calibration()
-                      .kernel.memory_bound(2 * bytes_per_peer * (pattern.peers + 1) / rounds)
-                      .seconds
-            : 0;
-    if (options_.packed && pending_ && pending_->pattern == &pattern && pending_->peers == move.peers &&
-        pending_->due == move.due && pending_->apply == move.apply) {
-      pending_->bytes += bytes_per_peer;
-      pending_->pack_s += pack_s;
-      return;
-    }
-    flush();
-    pending_ = Pending{&pattern, move.peers, move.apply, move.due, bytes_per_peer / rounds, rounds, pack_s};
+    posts_.push_back({&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.apply});
   }
 
   void work(const Estimate& estimate) {
@@ -46,14 +41,27 @@ class PassSum {
     result.extrapolation |= estimate.extrapolation;
   }
 
+  /// Ends a tick. Most ticks of a ring repeat the one before: where links are idle before and after it, such
+  /// a tick costs what that one did.
   void tick(int t, std::vector<TickPrice>* ticks, bool show_serial) {
-    flush();
     const double compute = std::exchange(compute_, 0);
+    const bool idle = overlapped_.idle() && serial_.idle(t);
+    if (!(idle && last_idle_ && compute == last_.with.compute_s && posts_ == last_posts_)) {
+      last_.bytes = last_.comm_s = last_.band = 0;
+      exchange(t);
+      last_.with = overlapped_.run(t, compute);
+      last_.without = serial_.run(t, compute);
+      last_idle_ = idle;
+    }
+    posts_.swap(last_posts_);
+    posts_.clear();
+    bytes_ += last_.bytes;
+    result.comm_s += last_.comm_s;
+    result.band += last_.band;
     result.compute_s += compute;
-    const TickPrice with = overlapped_.run(t, compute), without = serial_.run(t, compute);
-    with_ += with.total_s;
-    without_ += without.total_s;
-    if (ticks != nullptr) ticks->push_back(show_serial ? without : with);
+    with_ += last_.with.total_s;
+    without_ += last_.without.total_s;
+    if (ticks != nullptr) ticks->push_back(show_serial ? last_.without : last_.with);
   }
 
   [[nodiscard]] PassPrice finish() {
@@ -67,16 +75,24 @@ class PassSum {
   }
 
  private:
-  struct Pending {
+  struct Post {
     const MovePattern* pattern;
+    double bytes;  ///< per peer
+    int flight;    ///< ticks from start to due
+    std::uint8_t pairs;
     Peers peers;
     Apply apply;
-    int due;
-    double bytes;
-    double rounds;
-    double pack_s;  ///< before and after: nothing of the exchange can hide behind its own packing
+    [[nodiscard]] bool travels_with(const Post& other) const {
+      return pattern == other.pattern && peers == other.peers && flight == other.flight &&
+             apply == other.apply;
+    }
+    friend bool operator==(const Post&, const Post&) = default;
   };
-
+  /// What one tick adds.
+  struct TickCost {
+    TickPrice with, without;
+    double bytes = 0, comm_s = 0, band = 0;
+  };
   struct Known {
     const MovePattern* pattern = nullptr;
     Peers peers = Peers::self;
@@ -85,31 +101,51 @@ class PassSum {
     MoveTime time;
   };
 
-  const MoveTime& time_of(const Pending& p) {
+  const MoveTime& time_of(const Post& p, double bytes) {
     for (const Known& known : known_)
-      if (known.pattern == p.pattern && known.bytes == p.bytes && known.apply == p.apply &&
+      if (known.pattern == p.pattern && known.bytes == bytes && known.apply == p.apply &&
           known.peers == p.peers)
         return known.time;
     Known& fresh = known_[oldest_];
     oldest_ = (oldest_ + 1) % known_.size();
-    fresh = {p.pattern, p.peers, p.bytes, p.apply,
-             links_.time(*p.pattern, p.peers, p.apply, p.bytes, options_.transport)};
+    fresh = {p.pattern, p.peers, bytes, p.apply,
+             links_.time(*p.pattern, p.peers, p.apply, bytes, options_.transport)};
     return fresh.time;
   }
 
-  void flush() {
-    if (!pending_) return;
-    const Pending& p = *pending_;
-    const MoveTime& time = time_of(p);
-    const auto with_pack = [&p](double seconds) { return seconds > 0 ? seconds * p.rounds + p.pack_s : 0; };
+  /// Sends off the moves of a tick. Those that share pattern and due date travel in one exchange, when
+  /// packed.
+  void exchange(int t) {
+    for (std::size_t i = 0; i < posts_.size();) {
+      const Post& first = posts_[i];
+      // The sends of a hop are posted as one group whatever the exchange does.
+      const double rounds = options_.packed || first.peers == Peers::shift ? 1 : first.pairs;
+      double bytes = 0, pack_s = 0;
+      do {
+        bytes += posts_[i].bytes / rounds;
+        pack_s += pack_seconds(posts_[i], rounds);
+      } while (++i < posts_.size() && options_.packed && posts_[i].travels_with(first));
+      send(t + first.flight, time_of(first, bytes), rounds, pack_s);
+      last_.bytes += bytes * rounds * first.pattern->peers;
+    }
+  }
+
+  /// Before and after: nothing of an exchange can hide behind its own packing.
+  [[nodiscard]] double pack_seconds(const Post& post, double rounds) const {
+    if (!options_.pack_kernels || post.peers == Peers::shift) return 0;
+    const double bytes = 2 * post.bytes * (post.pattern->peers + 1) / rounds;
+    return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
+  }
+
+  void send(int due, const MoveTime& time, double rounds, double pack_s) {
+    const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double fast = with_pack(time.fast_s), slow = with_pack(time.slow_s);
-    overlapped_.post(p.due, fast, slow);
-    serial_.post(p.due, fast, slow);
+    overlapped_.post(due, fast, slow);
+    serial_.post(due, fast, slow);
     const double longest = std::max(fast, slow);
-    result.comm_s += longest;
-    result.band += time.band * longest;
+    last_.comm_s += longest;
+    last_.band += time.band * longest;
     result.extrapolation |= time.extrapolation;
-    pending_.reset();
   }
 
   LinkPricer& links_;
@@ -117,10 +153,21 @@ class PassSum {
   Timeline overlapped_;
   SerialTimeline serial_;
   double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
-  std::optional<Pending> pending_;
+  std::vector<Post> posts_, last_posts_;  ///< of this tick and of the one before
+  TickCost last_;
+  bool last_idle_ = false;      ///< nothing flew when the last tick that was run began
   std::array<Known, 4> known_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;
   PassPrice result;
+};
+
+/// Query and KV heads of one ulysses rank in one chunk.
+struct HeadCount {
+  i64 query = 0;
+  i64 kv = 0;
+  friend bool operator==(const HeadCount& a, const HeadCount& b) {
+    return a.query == b.query && a.kv == b.kv;
+  }
 };
 
 /// Kernel times of the units of one plan.

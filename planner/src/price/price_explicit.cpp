@@ -49,9 +49,11 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
                                           std::vector<TickPrice>* ticks) {
   const Context context = context_of(plan, placement);
   CompactSchedule compact;
-  generate(plan, context.split->heads.shared_kv(), compact);
+  generate(plan, context.split->heads.shared_kv(), compact, Binds::without);
   const CompactPass& pass = compact.of(ranks.front().pass);
+  LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, placement);
   PassSum sum(links_, options_);
+  sum.start(pass.ticks);
   const UnitTimes times(links_.calibration().kernel, plan, options_);
   // Bytes of every move from the messages themselves.
   std::vector<Ledger> moved(pass.moves.size());
@@ -64,7 +66,7 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
     for (std::size_t i = 0; i < pass.moves.size(); ++i) {
       const Move& m = pass.moves[i];
       if (m.start != t || m.peers == Peers::self) continue;
-      const MovePattern& pattern = links_.pattern(plan.mesh, placement, m.peers, m.shift);
+      const MovePattern& pattern = links_.pattern(patterns, m.peers, m.shift);
       i64 most = 0;
       for (std::size_t p = 0; p < ranks.size(); ++p)
         most = std::max({most, moved[i].sent[p], moved[i].received[p]});

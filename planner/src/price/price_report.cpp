@@ -119,7 +119,7 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   report.uneven_heads = !geometry.heads().even();
   std::uint32_t extrapolation = 0;
   for (int i = 0; i < (call.backward ? 2 : 1); ++i) {
-    const CompactPass& pass = pricer.schedule().of(i == 0 ? Pass::forward : Pass::backward);
+    const CompactPass& pass = pricer.schedule(plan).of(i == 0 ? Pass::forward : Pass::backward);
     report.passes.push_back(pass_report(geometry, pass, *passes[i], std::move(ticks[i])));
     report.seconds += passes[i]->seconds;
     report.band += passes[i]->band * passes[i]->seconds;

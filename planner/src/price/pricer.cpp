@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pass_sum.hpp"
 #include "pricer_state.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
 namespace usp {
@@ -27,23 +25,6 @@ bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
   return false;
 }
 
-/// The last move of each name: nearly every tick repeats it.
-constexpr std::size_t move_names = static_cast<std::size_t>(MoveName::d_home) + 1;
-struct MoveCost {
-  const Move* move = nullptr;
-  const MovePattern* pattern = nullptr;
-  double bytes = 0;
-};
-
-/// Where all ranks and blocks are even, two such moves carry the same bytes to the same peers.
-bool weighs_alike(const Move& a, const Move& b) {
-  return a.peers == b.peers && a.shift == b.shift && a.heads.kind == b.heads.kind &&
-         a.heads.chunk == b.heads.chunk && a.wire == b.wire && a.pairs == b.pairs &&
-         a.from[0].tensor == b.from[0].tensor && a.from[1].tensor == b.from[1].tensor &&
-         a.tokens.of == b.tokens.of && a.tokens.block == b.tokens.block &&
-         a.tokens.not_needed.any() == b.tokens.not_needed.any();
-}
-
 }  // namespace
 
 AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Documents documents,
@@ -52,7 +33,7 @@ AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Docume
       shape_(shape),
       documents_(std::move(documents)),
       options_(options),
-      shared_(std::make_unique<Shared>()) {}
+      shared_(std::make_unique<Shared>(links_, options_)) {}
 
 AttentionPricer::~AttentionPricer() = default;
 
@@ -145,27 +126,31 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const Move& 
   return static_cast<double>(most) / std::max(1, pattern.peers);
 }
 
-PassPrice AttentionPricer::price_pass(const Context& context, const CompactPass& pass,
-                                      std::vector<TickPrice>* ticks) {
+PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks) {
   const AttentionPlan& plan = *context.plan;
-  PassSum sum(links_, options_);
+  const CompactPass& pass = schedule_.of(which);
+  const MoveKinds& kinds = shared_->kinds[static_cast<std::size_t>(which)];
+  std::vector<MoveCost>& costs = shared_->costs;
+  costs.assign(kinds.count(), {});
+  LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, *context.placement);
+  PassSum& sum = shared_->sum;
+  sum.start(pass.ticks);
   const UnitTimes times(links_.calibration().kernel, plan, options_);
   int last_front = -1, last_chunk = -1;
   bool last_first = false;
   Estimate last;
-  std::array<MoveCost, move_names> costs;
   std::size_t move = 0, work = 0;
   for (int t = 0; t < pass.ticks; ++t) {
     for (; move < pass.moves.size() && pass.moves[move].start == t; ++move) {
       const Move& m = pass.moves[move];
       if (m.peers == Peers::self) continue;
-      MoveCost& cost = costs[static_cast<std::size_t>(m.name)];
-      if (context.geometry != nullptr || cost.move == nullptr || !weighs_alike(*cost.move, m)) {
-        cost.move = &m;
-        cost.pattern = &links_.pattern(plan.mesh, *context.placement, m.peers, m.shift);
-        cost.bytes = cost.pattern->peers > 0 ? move_bytes_per_peer(context, m, *cost.pattern) : 0;
-      }
-      sum.post(m, *cost.pattern, cost.bytes);
+      const std::size_t kind = kinds.of(move);
+      const MovePattern*& pattern = costs[kind].pattern;
+      if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
+      if (pattern->peers == 0) continue;
+      double& bytes = costs[kinds.twin_of(kind)].bytes;
+      if (bytes < 0 || context.geometry != nullptr) bytes = move_bytes_per_peer(context, m, *pattern);
+      sum.post(m, *pattern, bytes);
     }
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const Work& w = pass.work[work];
@@ -194,21 +179,29 @@ PassPrice AttentionPricer::price_pass(const Context& context, const CompactPass&
   return sum.finish();
 }
 
-void AttentionPricer::lay_out(const AttentionPlan& plan, bool shared_kv) {
+void AttentionPricer::lay_out(const AttentionPlan& plan, bool shared_kv, Binds binds) {
   const ScheduleKey key = schedule_key(plan, shared_kv);
-  if (key == schedule_key_) return;
-  generate(plan, shared_kv, schedule_);
+  if (key == schedule_key_ && (has_binds_ || binds == Binds::without)) return;
+  generate(plan, shared_kv, schedule_, binds);
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    shared_->kinds[static_cast<std::size_t>(pass)].number(schedule_.of(pass), plan.mesh);
   schedule_key_ = key;
+  has_binds_ = binds == Binds::with;
+}
+
+const CompactSchedule& AttentionPricer::schedule(const AttentionPlan& plan) {
+  lay_out(plan, context_of(plan, Placement{}).split->heads.shared_kv(), Binds::with);
+  return schedule_;
 }
 
 AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement& placement,
                                       std::vector<TickPrice>* forward_ticks,
                                       std::vector<TickPrice>* backward_ticks) {
   const Context context = context_of(plan, placement);
-  lay_out(plan, context.split->heads.shared_kv());
+  lay_out(plan, context.split->heads.shared_kv(), Binds::without);
   AttentionPrice price;
-  price.forward = price_pass(context, schedule_.forward, forward_ticks);
-  price.backward = price_pass(context, schedule_.backward, backward_ticks);
+  price.forward = price_pass(context, Pass::forward, forward_ticks);
+  price.backward = price_pass(context, Pass::backward, backward_ticks);
   return price;
 }
 

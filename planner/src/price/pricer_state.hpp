@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "timeline.hpp"
+#include "move_kinds.hpp"
+#include "pass_sum.hpp"
 
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 namespace usp {
-
-/// Query and KV heads of one ulysses rank in one chunk.
-struct HeadCount {
-  i64 query = 0;
-  i64 kv = 0;
-  friend bool operator==(const HeadCount& a, const HeadCount& b) {
-    return a.query == b.query && a.kv == b.kv;
-  }
-};
 
 struct HeadSplit {
   explicit HeadSplit(Heads split)
@@ -37,12 +30,23 @@ struct HeadSplit {
   std::vector<std::vector<HeadCount>> distinct;  ///< per chunk
 };
 
+/// What one move of a kind costs.
+struct MoveCost {
+  const MovePattern* pattern = nullptr;
+  double bytes = -1;  ///< per peer; negative: not known
+};
+
 /// What candidates share.
 struct AttentionPricer::Shared {
+  Shared(LinkPricer& links, const ExecutionOptions& options) : sum(links, options) {}
+
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
   std::map<std::tuple<int, int, int, int, i64, i64, bool>, WorkProfile>
       profiles;  ///< by ring, layout, band, gathering
   std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;
+  std::array<MoveKinds, 2> kinds;  ///< of the schedule's passes
+  PassSum sum;
+  std::vector<MoveCost> costs;  ///< by kind, of the pass that is being priced
 };
 
 struct AttentionPricer::Context {

@@ -17,19 +17,22 @@ class Timeline {
  public:
   explicit Timeline(const Interference& interference) : interference_(interference) {}
 
+  void start() {
+    for (auto& link : flying_) link.clear();
+  }
+
   void post(int due, double fast_s, double slow_s) {
     if (fast_s > 0) flying_[0].push_back({due, fast_s});
     if (slow_s > 0) flying_[1].push_back({due, slow_s});
   }
 
+  /// Nothing flies.
+  [[nodiscard]] bool idle() const { return flying_[0].empty() && flying_[1].empty(); }
+
   TickPrice run(int tick, double compute_s) {
     TickPrice price;
     price.compute_s = compute_s;
-    price.fast_s = due(flying_[0], tick);
-    price.slow_s = due(flying_[1], tick);
-    double beside = 0;
-    for (const auto& link : flying_)
-      for (const Flight& f : link) beside += f.left_s;
+    const double beside = sum(flying_[0], tick, price.fast_s) + sum(flying_[1], tick, price.slow_s);
     const double busy = compute_s + interference_.added_seconds(compute_s, beside);
     price.total_s = std::max({busy, price.fast_s, price.slow_s});
     serve(flying_[0], tick, price.total_s - price.fast_s);
@@ -43,14 +46,18 @@ class Timeline {
     double left_s = 0;
   };
 
-  [[nodiscard]] static double due(const std::vector<Flight>& link, int tick) {
-    double sum = 0;
-    for (const Flight& f : link)
-      if (f.due == tick) sum += f.left_s;
-    return sum;
+  /// All that flies; what of it is due comes on top of `due_s`.
+  [[nodiscard]] static double sum(const std::vector<Flight>& link, int tick, double& due_s) {
+    double all = 0;
+    for (const Flight& f : link) {
+      all += f.left_s;
+      if (f.due == tick) due_s += f.left_s;
+    }
+    return all;
   }
   /// Drops what was due and gives the time left over to the rest, earliest due date first.
   static void serve(std::vector<Flight>& link, int tick, double left) {
+    if (link.empty()) return;
     std::size_t kept = 0;
     bool sorted = true;
     for (const Flight& f : link) {
@@ -62,11 +69,10 @@ class Timeline {
     if (!sorted)
       std::stable_sort(link.begin(), link.end(),
                        [](const Flight& a, const Flight& b) { return a.due < b.due; });
-    for (Flight& f : link) {
-      const double served = std::min(left, f.left_s);
-      f.left_s -= served;
-      left -= served;
-    }
+    std::size_t done = 0;  // the first to be due are served in full
+    for (; done < kept && link[done].left_s <= left; ++done) left -= link[done].left_s;
+    if (done < kept) link[done].left_s -= left;
+    link.erase(link.begin(), link.begin() + static_cast<std::ptrdiff_t>(done));
   }
 
   const Interference& interference_;
@@ -76,23 +82,33 @@ class Timeline {
 /// Transfers and kernels one after another: a tick is its kernels and then what is due in it.
 class SerialTimeline {
  public:
+  void start(int ticks) { due_.assign(static_cast<std::size_t>(ticks), {}); }
+
   void post(int due, double fast_s, double slow_s) {
-    const auto at = static_cast<std::size_t>(due);
-    if (at >= due_.size()) due_.resize(at + 1);
-    due_[at].fast_s += fast_s;
-    due_[at].slow_s += slow_s;
+    Due& at = due_[static_cast<std::size_t>(due)];
+    at.fast_s += fast_s;
+    at.slow_s += slow_s;
+  }
+  /// Nothing is due in this tick yet.
+  [[nodiscard]] bool idle(int tick) const {
+    const Due& due = due_[static_cast<std::size_t>(tick)];
+    return due.fast_s == 0 && due.slow_s == 0;
   }
   [[nodiscard]] TickPrice run(int tick, double compute_s) const {
     TickPrice price;
-    const auto at = static_cast<std::size_t>(tick);
-    if (at < due_.size()) price = due_[at];
+    const Due& due = due_[static_cast<std::size_t>(tick)];
+    price.fast_s = due.fast_s;
+    price.slow_s = due.slow_s;
     price.compute_s = compute_s;
     price.total_s = compute_s + std::max(price.fast_s, price.slow_s);
     return price;
   }
 
  private:
-  std::vector<TickPrice> due_;
+  struct Due {
+    double fast_s = 0, slow_s = 0;
+  };
+  std::vector<Due> due_;  ///< by tick
 };
 
 }  // namespace usp

@@ -24,8 +24,12 @@ Deltas deltas(int begin, int end) {
 class Generator {
  public:
   /// Reads nothing but the key.
-  Generator(const ScheduleKey& key, CompactSchedule& out)
-      : key_(key), mesh_{key.ring_outer, key.ring_inner, 1}, forward_(out.forward), backward_(out.backward) {
+  Generator(const ScheduleKey& key, CompactSchedule& out, Binds binds)
+      : key_(key),
+        mesh_{key.ring_outer, key.ring_inner, 1},
+        binds_(binds == Binds::with),
+        forward_(out.forward),
+        backward_(out.backward) {
     ring_ = mesh_.ring();
     inner_ = key.method == Method::double_ring ? mesh_.ring_inner : ring_;
     units_ = key.method == Method::all_gather_kv ? (ring_ > 1 ? 2 : 1) : ring_;
@@ -40,12 +44,7 @@ class Generator {
     pass_ = &forward_;
     pass_->clear();
     pass_->ticks = key_.head_chunks * units_ + 2;
-    bind_entry();
-    bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
-    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
-         key_.sink ? Fill::sink : Fill::minus_infinity);
-    bind_home(Tensor::o, Side::q, Fill::nan);
-    if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
+    if (binds_) bind_outputs();
     for (int c = 0; c < key_.head_chunks; ++c) {
       entry(c);
       for (int k = 0; k < units_; ++k) {
@@ -63,7 +62,7 @@ class Generator {
     pass_->clear();
     homing_ = units_ > 1 || key_.dkv_return == DkvReturn::cycle ? 1 : 0;
     pass_->ticks = key_.head_chunks * units_ + 2 + homing_;
-    bind_gradients();
+    if (binds_) bind_gradients();
     for (int c = 0; c < key_.head_chunks; ++c) {
       enter_d_o(c);
       if (!key_.keep_entry) entry(c);
@@ -72,7 +71,7 @@ class Generator {
       for (int k = 0; k < units_; ++k) {
         route(c, k);
         const Place accumulator = accumulator_place(c, k);
-        if (accumulator != Place::row) bind_accumulator(c, k, accumulator);
+        if (binds_ && accumulator != Place::row) bind_accumulator(c, k, accumulator);
         attend(WorkKind::attend_grad, c, k, accumulator);
         if (accumulator != Place::row) return_dkv(c, k, accumulator);
       }
@@ -203,6 +202,14 @@ class Generator {
     for (Tensor x : {Tensor::k, Tensor::v})
       bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), Fill::nan);
   }
+  void bind_outputs() {
+    bind_entry();
+    bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
+         key_.sink ? Fill::sink : Fill::minus_infinity);
+    bind_home(Tensor::o, Side::q, Fill::nan);
+    if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
+  }
   void bind_gradients() {
     if (d_o_place() == Place::row)
       bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
@@ -258,17 +265,22 @@ class Generator {
               Tensor::k, Tensor::v, Place::home, Place::row);
   }
 
+  void bind_block(int c, int k, int start) {
+    const Unit u = unit(k);
+    for (Tensor x : {Tensor::k, Tensor::v}) {
+      Bind& b = bind(start, {x, u.place}, block_behind(u.deltas.begin, End::target, fed_by(k)),
+                     heads(HeadKind::kv, End::target, c), Fill::nan);
+      if (u.deltas.count() > 1) b.blocks = u.deltas;
+    }
+  }
+
   /// Brings the blocks of unit k to this rank, due just before they are attended.
   void route(int c, int k) {
     if (k == 0) return;
     const Unit u = unit(k);
     const bool several = u.deltas.count() > 1;
     const int start = tick_of(c, u.first_tick), due = tick_of(c, k) - 1;
-    for (Tensor x : {Tensor::k, Tensor::v}) {
-      Bind& b = bind(start, {x, u.place}, block_behind(u.deltas.begin, End::target, fed_by(k)),
-                     heads(HeadKind::kv, End::target, c), Fill::nan);
-      if (several) b.blocks = u.deltas;
-    }
+    if (binds_) bind_block(c, k, start);
     TokenSelect tokens = row(Side::k, End::source);
     if (several)
       tokens.needed_by = End::target;
@@ -423,6 +435,7 @@ class Generator {
 
   const ScheduleKey& key_;
   const Mesh mesh_;
+  const bool binds_;
   CompactPass& forward_;
   CompactPass& backward_;
   CompactPass* pass_ = nullptr;
@@ -456,9 +469,9 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   return key;
 }
 
-void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out) {
+void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out, Binds binds) {
   const ScheduleKey key = schedule_key(plan, shared_kv);
-  Generator generator(key, out);
+  Generator generator(key, out, binds);
   generator.forward();
   generator.backward();
 }

@@ -47,8 +47,17 @@ class LinkPricer {
   /// Both must outlive the pricer.
   LinkPricer(const Cluster& cluster, const Calibration& calibration);
 
-  [[nodiscard]] const MovePattern& pattern(const Mesh& mesh, const Placement& placement, Peers peers,
-                                           RingShift shift);
+  /// The patterns of one mesh and placement, which lie still as long as the pricer lives.
+  struct MeshPatterns {
+    Mesh mesh;
+    Placement placement;
+    const MovePattern *ulysses = nullptr, *ring = nullptr, *world = nullptr;
+    std::vector<const MovePattern*> shifts;  ///< by outer * ring_inner + inner
+    std::deque<MovePattern> distinct;
+  };
+  [[nodiscard]] MeshPatterns& patterns(const Mesh& mesh, const Placement& placement);
+  /// Equal patterns of a mesh are one object.
+  [[nodiscard]] const MovePattern& pattern(MeshPatterns& patterns, Peers peers, RingShift shift);
   /// @param bytes_per_peer mean over the peers of the rank that sends or receives most
   [[nodiscard]] MoveTime time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
                               Transport transport) const;
@@ -57,18 +66,6 @@ class LinkPricer {
   [[nodiscard]] const Cluster& cluster() const { return cluster_; }
 
  private:
-  struct Key {
-    Mesh mesh;
-    int data, tensor;
-    AxisOrder order;
-    std::vector<int> devices;
-  };
-  struct MeshPatterns {
-    Key key;
-    const MovePattern *ulysses = nullptr, *ring = nullptr, *world = nullptr;
-    std::vector<const MovePattern*> shifts;  ///< by outer * ring_inner + inner
-    std::deque<MovePattern> distinct;        ///< equal patterns are one object, which callers compare
-  };
   /// Bytes per resource of the pattern that is being measured.
   struct Loads {
     std::vector<double> bytes;
@@ -84,7 +81,6 @@ class LinkPricer {
     }
   };
 
-  MeshPatterns& patterns_of(const Mesh& mesh, const Placement& placement);
   [[nodiscard]] MovePattern measure(const Mesh& mesh, const Placement& placement, Peers peers,
                                     RingShift shift);
   [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;

@@ -28,6 +28,7 @@ struct Placement {
     const int index = (group / tensor * mesh.size() + slot) * tensor + group % tensor;
     return devices.empty() ? index : devices[static_cast<std::size_t>(index)];
   }
+  friend bool operator==(const Placement&, const Placement&) = default;
 };
 
 }  // namespace usp

@@ -86,8 +86,8 @@ class AttentionPricer {
   /// counted.
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
-  /// The schedule of the last priced plan.
-  [[nodiscard]] const CompactSchedule& schedule() const { return schedule_; }
+  /// The schedule of a plan; valid until the next call.
+  [[nodiscard]] const CompactSchedule& schedule(const AttentionPlan& plan);
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
   [[nodiscard]] const Documents& documents() const { return documents_; }
   [[nodiscard]] const ExecutionOptions& options() const { return options_; }
@@ -99,12 +99,13 @@ class AttentionPricer {
   struct Shared;
   struct Context;
 
-  void lay_out(const AttentionPlan& plan, bool shared_kv);  ///< fills schedule_ unless it holds this plan's
+  /// Fills schedule_ unless it holds this plan's.
+  void lay_out(const AttentionPlan& plan, bool shared_kv, Binds binds);
 
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const Move& move,
                                            const MovePattern& pattern);
-  PassPrice price_pass(const Context& context, const CompactPass& pass, std::vector<TickPrice>* ticks);
+  PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
 
   LinkPricer& links_;
   AttentionShape shape_;
@@ -112,6 +113,7 @@ class AttentionPricer {
   ExecutionOptions options_;
   CompactSchedule schedule_;
   ScheduleKey schedule_key_;  ///< of schedule_
+  bool has_binds_ = false;
   std::unique_ptr<Shared> shared_;
 };
 
