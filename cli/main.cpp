@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   usp::cli::register_price(app, invocation);
   usp::cli::register_explain(app, invocation);
   usp::cli::register_validate(app, invocation);
+  usp::cli::register_run(app, invocation);
   usp::cli::register_score(app, invocation);
   usp::cli::register_whatif(app, invocation);
   usp::cli::register_report(app, invocation);

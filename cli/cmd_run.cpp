@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_flags.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/runtime/run_print.hpp"
+#include "usp/runtime/verify.hpp"
+
+#include <iostream>
+
+namespace usp::cli {
+namespace {
+
+struct TensorFlags {
+  std::string q, k, v, d_out;
+};
+
+struct ResultFlags {
+  bool verify = false, debug_nan = false;
+  std::optional<double> tolerance;
+  std::string output, trace;
+};
+
+/// Random tensors, with those of the files in their place.
+CallTensors tensors_of(const LoadedCall& call, const TensorFlags& files, std::uint64_t seed) {
+  CallTensors tensors = random_tensors(call.plan, call.documents, seed);
+  const AttentionShape& s = call.plan.shape;
+  const auto read = [&](const std::string& file, i64 tokens, i64 heads, i64 width, HostTensor& target) {
+    if (!file.empty()) target = read_tensor(file, s.dtype, {s.batch, tokens, heads, width});
+  };
+  const i64 queries = call.documents.cu_q.back(), keys = call.documents.cu_k.back();
+  read(files.q, queries, s.query_heads, s.head_dim_qk, tensors.q);
+  read(files.k, keys, s.kv_heads, s.head_dim_qk, tensors.k);
+  read(files.v, keys, s.kv_heads, s.head_dim_v, tensors.v);
+  read(files.d_out, queries, s.query_heads, s.head_dim_v, tensors.d_out);
+  return tensors;
+}
+
+void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
+              const Invocation& invocation) {
+  LoadedCall call = load_call(flags);
+  if (!files.d_out.empty() && !call.options.training)
+    throw UsageError("--dout is the gradient of a backward pass, this run has none; leave it out");
+  if (wanted.tolerance && !wanted.verify)
+    throw UsageError("--tolerance bounds what --verify finds; give both");
+  const CallTensors tensors = tensors_of(call, files, flags.seed);
+  call.options.collect = wanted.verify || !wanted.output.empty();
+  call.options.call.measure_workspace = true;
+  call.options.call.debug_nan = wanted.debug_nan;
+  std::optional<CallRun> run = run_call(call.plan, call.documents, tensors, call.options);
+  if (!run) return;
+  RunSummary summary;
+  summary.plan = call.plan;
+  summary.digest = plan_digest(call.file);
+  summary.run = std::move(*run);
+  summary.tolerance = tolerance_of(call.plan.shape.dtype);
+  if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance};
+  if (wanted.verify)
+    summary.errors =
+        errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training));
+  if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
+  std::cout << (invocation.json ? run_json(summary) : run_text(summary)) << std::flush;
+  if (const std::string fault = run_fault(summary); !fault.empty())
+    throw VerificationError("the run is wrong: " + fault);
+}
+
+}  // namespace
+
+void register_run(CLI::App& app, Invocation& invocation) {
+  CLI::App* verb = add_verb(app, invocation, "run",
+                            "Execute a plan on threads of this host, count its bytes, verify its results",
+                            "  usp run plan.json --verify\n"
+                            "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"
+                            "  usp run plan.json --seed 7 --verify --json");
+  auto flags = add_run_flags(*verb);
+  auto files = std::make_shared<TensorFlags>();
+  const auto tensor = [&](const char* name, std::string& target, const char* help) {
+    verb->add_option(name, target, help)->group("Tensors");
+  };
+  tensor("--q", files->q,
+         ".npy file [batch][token][head][width]: f2, f4, f8, or u2 as bits of bf16 (random)");
+  tensor("--k", files->k, "the same of keys (random)");
+  tensor("--v", files->v, "the same of values (random)");
+  tensor("--dout", files->d_out, "the same of the output's gradient (random)");
+  auto wanted = std::make_shared<ResultFlags>();
+  verb->add_flag(
+      "--verify", wanted->verify,
+      "compare with dense attention in fp64; exit 6 beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 "
+      "(out, lse) and 2e-2 (gradients), RMS");
+  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");
+  verb->add_option("-o,--output", wanted->output,
+                   "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order");
+  verb->callback([=, &invocation] {
+    invocation.action = [=, &invocation] { run_plan(*flags, *files, *wanted, invocation); };
+  });
+}
+
+}  // namespace usp::cli

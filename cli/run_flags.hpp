@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "verb.hpp"
+
+#include "usp/planner/plan_file.hpp"
+#include "usp/runtime/call_run.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace usp::cli {
+
+/// The flags of every verb that executes a plan.
+struct RunFlags {
+  std::string file;
+  std::size_t layer = 0;
+  std::string documents;
+  std::uint64_t seed = 0;
+  std::string kernel;
+  double watchdog_s = 60;
+  bool forward_only = false;
+};
+std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb);
+
+/// One layer of a plan file, ready to run.
+struct LoadedCall {
+  PlanFile file;
+  AttentionPlan plan;
+  Documents documents;
+  RunOptions options;
+};
+
+/// Throws UsageError naming the flag, InvalidInput for a file that is no plan or a batch beyond its capacity.
+[[nodiscard]] LoadedCall load_call(const RunFlags& flags);
+
+}  // namespace usp::cli

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+#include "usp/kernels/score_terms.hpp"
+#include "usp/runtime/attention.hpp"
+#include "usp/runtime/host_tensor.hpp"
+#include "usp/schedule/attention.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// One attention call from whole tensors to whole tensors: what `usp run` and `usp bench` do.
+namespace usp {
+
+/// Everything a call reads, whole: [batch][token][head][width] in the plan's type. Per head: by query head.
+struct CallTensors {
+  HostTensor q, k, v, d_out;
+  std::vector<double> sink, alibi_slopes;
+  std::vector<std::uint8_t> admitted;  ///< of the block pattern
+  std::uint64_t dropout_seed = 0;
+};
+
+/// Normally distributed tensors, sink logits, ALiBi's own slopes 2^(-8 (h + 1) / heads), and a pattern that
+/// admits six blocks of ten; what the plan does not have is left empty. The same on every rank.
+[[nodiscard]] CallTensors random_tensors(const AttentionPlan& plan, const Documents& documents,
+                                         std::uint64_t seed);
+/// The pattern of a plan that has one; points into `tensors`.
+[[nodiscard]] BlockMask block_mask(const AttentionPlan& plan, const Documents& documents,
+                                   const CallTensors& tensors);
+
+/// The kernel of a name; of an empty name, the fastest of this build. Throws UsageError for an unknown one.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_kernel(const std::string& name);
+
+struct RunOptions {
+  bool training = true;
+  int warm_up = 0;
+  int repeat = 1;
+  bool collect = true;  ///< bring results to rank 0
+  std::string kernel;
+  CommOptions comm;
+  OperatorOptions call;
+};
+
+/// Rows of one rank.
+struct Part {
+  std::vector<i64> tokens;
+  HostTensor rows;
+};
+
+struct RankRun {
+  PassRecord record[2];            ///< forward, backward; of the last repetition
+  std::vector<double> seconds[2];  ///< of every repetition after warm-up
+};
+
+struct CallRun {
+  std::string kernel, communicator;
+  bool training = true;
+  std::vector<RankRun> ranks;
+  /// One part per rank and tensor. Of tokens that every rank holds, out and lse are copies; gradients are
+  /// partial sums.
+  std::vector<Part> out, lse, dq, dk, dv;
+  std::vector<double> d_sink;
+
+  /// Median over repetitions of the slowest rank.
+  [[nodiscard]] double seconds(Pass pass) const;
+  /// Bytes sent by all ranks.
+  [[nodiscard]] i64 planned_bytes(Pass pass) const;
+  [[nodiscard]] i64 executed_bytes(Pass pass) const;
+  /// The first rank, tick and peer where executed bytes are not the planned ones, in words; empty: equal.
+  [[nodiscard]] std::string bytes_difference() const;
+};
+
+/// Runs forward, and backward when training, on as many ranks as the plan's mesh has. A token that every rank
+/// holds has its dO on one of them and zero on the others. Empty in processes without rank 0.
+[[nodiscard]] std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
+                                              const CallTensors& tensors, const RunOptions& options);
+
+/// Global tensor of the parts, in token order: copies are the same row, or partial sums add up.
+[[nodiscard]] HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add);
+
+}  // namespace usp

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/runtime/verify.hpp"
+
+#include <optional>
+#include <string>
+
+namespace usp {
+
+/// What `usp run` reports.
+struct RunSummary {
+  AttentionPlan plan;
+  std::string digest;  ///< of the plan file
+  CallRun run;
+  std::optional<CallErrors> errors;  ///< empty: not verified
+  Tolerance tolerance;
+};
+
+[[nodiscard]] std::string run_text(const RunSummary& summary);
+/// One JSON object, "format": "usp.run", "version": 1.
+[[nodiscard]] std::string run_json(const RunSummary& summary);
+/// What is wrong with the run: results beyond their bounds, bytes that were not planned. Empty when nothing.
+[[nodiscard]] std::string run_fault(const RunSummary& summary);
+
+/// Writes out.npy, lse.npy and, when training, dq.npy, dk.npy, dv.npy (d_sink.npy) into a folder, global and
+/// in token order, in the plan's type (lse in the accumulator type, d_sink in f8). Makes the folder. Throws
+/// EnvironmentError.
+void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
+                   const CallRun& run);
+/// A global tensor from a .npy file, converted to the plan's type; u2 is read as the bits of bf16, for plans
+/// in bf16. Throws InvalidInput naming the file when it cannot be read or has another shape.
+[[nodiscard]] HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i64>& shape);
+
+}  // namespace usp

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/call_run.hpp"
+
+#include "gather.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/ranks.hpp"
+#include "usp/kernels/boxes.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace usp {
+namespace {
+
+int index(Pass pass) {
+  return pass == Pass::forward ? 0 : 1;
+}
+
+/// One rank's share of a call.
+class RankCall {
+ public:
+  RankCall(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors,
+           const RunOptions& options, Communicator& communicator)
+      : plan_(plan),
+        options_(options),
+        communicator_(communicator),
+        kernel_(make_kernel(options.kernel)),
+        operator_(plan, communicator, *kernel_, options.call) {
+    operator_.set_batch(documents);
+    q_ = tensors.q.rows_of(operator_.q_tokens());
+    k_ = tensors.k.rows_of(operator_.kv_tokens());
+    v_ = tensors.v.rows_of(operator_.kv_tokens());
+    if (options.training) d_out_ = own_d_out(tensors.d_out);
+    if (plan.score.block_tokens > 0) blocks_ = block_mask(plan, documents, tensors);
+    inputs_ = {q_.view(),
+               k_.view(),
+               v_.view(),
+               plan.sink ? tensors.sink.data() : nullptr,
+               plan.score.alibi ? tensors.alibi_slopes.data() : nullptr,
+               plan.score.block_tokens > 0 ? &blocks_ : nullptr,
+               tensors.dropout_seed};
+    make_results();
+  }
+
+  void run(CallRun& report) {
+    for (int i = 0; i < options_.warm_up + options_.repeat; ++i) {
+      const bool counts = i >= options_.warm_up;
+      time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_.view(), lse_target()); });
+      if (options_.collect && i + 1 == options_.warm_up + options_.repeat && !plan_.lse_home)
+        row_lse_ = {operator_.row_tokens(), HostTensor::copy_of(operator_.row_lse())};
+      if (!options_.training) continue;
+      std::fill(d_sink_.begin(), d_sink_.end(), 0.0);
+      time(Pass::backward, counts, [&] {
+        operator_.backward(inputs_, d_out_.view(),
+                           {dq_.view(), dk_.view(), dv_.view(), plan_.sink ? d_sink_.data() : nullptr});
+      });
+    }
+    for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
+    collect(report);
+  }
+
+ private:
+  /// Tokens that every rank holds have their dO on one rank: the copies then add up to the given tensor.
+  [[nodiscard]] HostTensor own_d_out(const HostTensor& global) const {
+    HostTensor mine = global.rows_of(operator_.q_tokens());
+    const View view = mine.view();
+    for (std::size_t i = 0; i < operator_.q_tokens().size(); ++i) {
+      const i64 token = operator_.q_tokens()[i], row = static_cast<i64>(i);
+      const bool shared = std::any_of(plan_.replicated_q.begin(), plan_.replicated_q.end(),
+                                      [&](Range r) { return r.begin <= token && token < r.end; });
+      if (!shared || token % communicator_.size() == communicator_.rank()) continue;
+      for (i64 b = 0; b < view.batch; ++b)
+        std::fill_n(view.at(b, row, view.heads.begin), view.row_stride * bytes_of(view.type), std::byte{0});
+    }
+    return mine;
+  }
+
+  void make_results() {
+    const AttentionShape& s = plan_.shape;
+    const auto rows = static_cast<i64>(operator_.q_tokens().size()),
+               keys = static_cast<i64>(operator_.kv_tokens().size());
+    const Range queries{0, s.query_heads}, kv{0, s.kv_heads};
+    out_ = HostTensor(s.dtype, s.batch, rows, queries, s.head_dim_v);
+    if (plan_.lse_home) lse_ = HostTensor(accumulator_of(s.dtype), s.batch, rows, queries, 1);
+    if (!options_.training) return;
+    dq_ = HostTensor(s.dtype, s.batch, rows, queries, s.head_dim_qk);
+    dk_ = HostTensor(s.dtype, s.batch, keys, kv, s.head_dim_qk);
+    dv_ = HostTensor(s.dtype, s.batch, keys, kv, s.head_dim_v);
+    d_sink_.assign(static_cast<std::size_t>(plan_.sink ? s.query_heads : 0), 0);
+  }
+
+  [[nodiscard]] View lse_target() { return plan_.lse_home ? lse_.view() : View{}; }
+
+  template <class Call>
+  void time(Pass pass, bool counts, Call&& call) {
+    communicator_.barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    const std::chrono::duration<double> span = std::chrono::steady_clock::now() - begin;
+    if (counts) run_.seconds[index(pass)].push_back(span.count());
+  }
+
+  void collect(CallRun& report) {
+    const bool root = communicator_.rank() == 0;
+    auto ranks = gather(communicator_, run_);
+    const auto bring = [&](const std::vector<i64>& tokens, HostTensor& rows, std::vector<Part>& target) {
+      auto parts = gather(communicator_, Part{tokens, std::move(rows)});
+      if (root) target = std::move(parts);
+    };
+    if (options_.collect) {
+      bring(operator_.q_tokens(), out_, report.out);
+      if (plan_.lse_home)
+        bring(operator_.q_tokens(), lse_, report.lse);
+      else
+        bring(row_lse_.tokens, row_lse_.rows, report.lse);
+      if (options_.training) {
+        bring(operator_.q_tokens(), dq_, report.dq);
+        bring(operator_.kv_tokens(), dk_, report.dk);
+        bring(operator_.kv_tokens(), dv_, report.dv);
+        if (plan_.sink) communicator_.all_reduce_sum(d_sink_.data(), static_cast<i64>(d_sink_.size()));
+      }
+    }
+    if (!root) return;
+    report.ranks = std::move(ranks);
+    report.d_sink = d_sink_;
+    report.kernel = kernel_->name();
+    report.communicator = communicator_.name();
+    report.training = options_.training;
+  }
+
+  const AttentionPlan& plan_;
+  const RunOptions& options_;
+  Communicator& communicator_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttentionOperator operator_;
+  BlockMask blocks_;
+  AttentionInputs inputs_;
+  HostTensor q_, k_, v_, d_out_, out_, lse_, dq_, dk_, dv_;
+  Part row_lse_;
+  std::vector<double> d_sink_;
+  RankRun run_;
+};
+
+}  // namespace
+
+std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
+                                const CallTensors& tensors, const RunOptions& options) {
+  CallRun report;
+  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+    RankCall(plan, documents, tensors, options, communicator).run(report);
+  });
+  if (!here) return std::nullopt;
+  return report;
+}
+
+double CallRun::seconds(Pass pass) const {
+  const std::size_t count = ranks.front().seconds[index(pass)].size();
+  std::vector<double> slowest(count, 0);
+  for (const RankRun& rank : ranks)
+    for (std::size_t i = 0; i < count; ++i) slowest[i] = std::max(slowest[i], rank.seconds[index(pass)][i]);
+  std::sort(slowest.begin(), slowest.end());
+  if (count == 0) return 0;
+  return (slowest[(count - 1) / 2] + slowest[count / 2]) / 2;
+}
+
+i64 CallRun::planned_bytes(Pass pass) const {
+  i64 sum = 0;
+  for (const RankRun& rank : ranks) sum += rank.record[index(pass)].planned.total(true);
+  return sum;
+}
+
+i64 CallRun::executed_bytes(Pass pass) const {
+  i64 sum = 0;
+  for (const RankRun& rank : ranks) sum += rank.record[index(pass)].executed.total(true);
+  return sum;
+}
+
+std::string CallRun::bytes_difference() const {
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (const int i : {0, 1}) {
+      if (i == 1 && !training) continue;
+      const PassRecord& record = ranks[r].record[i];
+      const std::string found = difference(record.planned, record.executed);
+      if (!found.empty())
+        return "rank " + std::to_string(r) + ", " + (i == 0 ? "forward" : "backward") + ": " + found;
+    }
+  return "";
+}
+
+HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add) {
+  expects(!parts.empty(), "nothing was collected");
+  const ConstView first = parts.front().rows.view();
+  Range heads = first.heads;
+  for (const Part& part : parts) {
+    heads.begin = std::min(heads.begin, part.rows.view().heads.begin);
+    heads.end = std::max(heads.end, part.rows.view().heads.end);
+  }
+  HostTensor sum(DType::fp64, first.batch, tokens, heads, first.width);
+  for (const Part& part : parts) {
+    const ConstView rows = part.rows.view();
+    for (std::size_t i = 0; i < part.tokens.size(); ++i) {
+      const auto row = static_cast<i64>(i);
+      copy_box(rows, {{row, row + 1}, rows.heads}, sum.view(),
+               {{part.tokens[i], part.tokens[i] + 1}, rows.heads}, add ? Land::add : Land::put);
+    }
+  }
+  return sum;
+}
+
+}  // namespace usp

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/kernels/backends.hpp"
+#include "usp/runtime/call_run.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace usp {
+namespace {
+
+HostTensor noise(std::mt19937_64& engine, const AttentionShape& shape, i64 tokens, int heads, int width) {
+  HostTensor values(DType::fp64, shape.batch, tokens, {0, heads}, width);
+  std::normal_distribution<> normal;
+  auto& bytes = values.bytes();
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(double)) {
+    const double value = normal(engine);
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+  }
+  return values.as(shape.dtype);
+}
+
+i64 blocks_of(const AttentionPlan& plan, const Documents& documents) {
+  return (documents.cu_q.back() + plan.score.block_tokens - 1) / plan.score.block_tokens;
+}
+
+}  // namespace
+
+CallTensors random_tensors(const AttentionPlan& plan, const Documents& documents, std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  const AttentionShape& s = plan.shape;
+  const i64 queries = documents.cu_q.back(), keys = documents.cu_k.back();
+  CallTensors t;
+  t.q = noise(engine, s, queries, s.query_heads, s.head_dim_qk);
+  t.k = noise(engine, s, keys, s.kv_heads, s.head_dim_qk);
+  t.v = noise(engine, s, keys, s.kv_heads, s.head_dim_v);
+  t.d_out = noise(engine, s, queries, s.query_heads, s.head_dim_v);
+  t.dropout_seed = seed;
+  std::normal_distribution<> normal;
+  for (int h = 0; h < s.query_heads; ++h) {
+    if (plan.sink) t.sink.push_back(normal(engine));
+    if (plan.score.alibi) t.alibi_slopes.push_back(std::exp2(-8.0 * (h + 1) / s.query_heads));
+  }
+  if (plan.score.block_tokens == 0) return t;
+  const i64 n = blocks_of(plan, documents);
+  std::bernoulli_distribution admits(0.6);
+  for (i64 i = 0; i < s.query_heads * n * n; ++i) t.admitted.push_back(admits(engine) ? 1 : 0);
+  return t;
+}
+
+BlockMask block_mask(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors) {
+  const i64 edge = plan.score.block_tokens, n = blocks_of(plan, documents);
+  return {edge, edge, n, n, tensors.admitted.data()};
+}
+
+std::unique_ptr<AttentionKernel> make_kernel(const std::string& name) {
+  if (name.empty() || name == "reference") return make_reference_kernel();
+  throw UsageError("--kernel: '" + name + "' is not one of reference");
+}
+
+}  // namespace usp

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gather.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <cstring>
+
+namespace usp {
+namespace {
+
+/// Values one after another, as bytes.
+class Writer {
+ public:
+  void bytes(const void* data, std::size_t count) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), begin, begin + count);
+  }
+  template <class T>
+  void value(T x) {
+    bytes(&x, sizeof x);
+  }
+  template <class T>
+  void list(const std::vector<T>& values) {
+    value(static_cast<i64>(values.size()));
+    if (!values.empty()) bytes(values.data(), values.size() * sizeof(T));
+  }
+  [[nodiscard]] const std::vector<std::byte>& content() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::vector<std::byte>& bytes) : bytes_(bytes) {}
+  void bytes(void* data, std::size_t count) {
+    expects(at_ + count <= bytes_.size(), "a gathered report ends early");
+    if (count > 0) std::memcpy(data, bytes_.data() + at_, count);
+    at_ += count;
+  }
+  template <class T>
+  [[nodiscard]] T value() {
+    T x;
+    bytes(&x, sizeof x);
+    return x;
+  }
+  template <class T>
+  [[nodiscard]] std::vector<T> list() {
+    std::vector<T> values(static_cast<std::size_t>(value<i64>()));
+    bytes(values.data(), values.size() * sizeof(T));
+    return values;
+  }
+
+ private:
+  const std::vector<std::byte>& bytes_;
+  std::size_t at_ = 0;
+};
+
+void write(Writer& out, const Traffic& traffic) {
+  out.value(traffic.ticks());
+  out.value(traffic.ranks());
+  for (int tick = 0; tick < traffic.ticks(); ++tick)
+    for (int peer = 0; peer < traffic.ranks(); ++peer)
+      for (const bool send : {false, true}) out.value(traffic.bytes(tick, peer, send));
+}
+
+Traffic traffic_in(Reader& in) {
+  const int ticks = in.value<int>(), ranks = in.value<int>();
+  Traffic traffic;
+  traffic.reset(ticks, ranks);
+  for (int tick = 0; tick < ticks; ++tick)
+    for (int peer = 0; peer < ranks; ++peer)
+      for (const bool send : {false, true}) traffic.count(tick, peer, send, in.value<i64>());
+  return traffic;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::byte>> gather(Communicator& communicator, const std::vector<std::byte>& mine) {
+  const int ranks = communicator.size();
+  std::vector<i64> sizes(static_cast<std::size_t>(ranks));
+  const auto size = static_cast<i64>(mine.size());
+  communicator.all_gather(&size, sizes.data(), sizeof size);
+  std::vector<std::vector<std::byte>> all;
+  const auto message = [&](int peer, bool send, std::byte* data, i64 bytes) {
+    ByteBox box;
+    box.data = data;
+    box.run_bytes = bytes;
+    Message m;
+    m.peer = peer;
+    m.send = send;
+    m.operation = "gather";
+    m.boxes = &box;
+    m.box_count = 1;
+    Ticket ticket = 0;
+    communicator.reserve(1, 1);
+    communicator.post(&m, 1, &ticket);
+    communicator.wait(ticket);
+  };
+  if (communicator.rank() != 0) {
+    message(0, true, const_cast<std::byte*>(mine.data()), size);
+    return all;
+  }
+  all.push_back(mine);
+  for (int peer = 1; peer < ranks; ++peer) {
+    all.emplace_back(static_cast<std::size_t>(sizes[static_cast<std::size_t>(peer)]));
+    message(peer, false, all.back().data(), sizes[static_cast<std::size_t>(peer)]);
+  }
+  return all;
+}
+
+std::vector<Part> gather(Communicator& communicator, const Part& mine) {
+  Writer out;
+  const ConstView view = mine.rows.view();
+  out.list(mine.tokens);
+  out.value(view.type);
+  for (const i64 n : {view.batch, view.heads.begin, view.heads.end, view.width}) out.value(n);
+  out.bytes(mine.rows.bytes().data(), mine.rows.bytes().size());
+  std::vector<Part> parts;
+  for (const std::vector<std::byte>& bytes : gather(communicator, out.content())) {
+    Reader in(bytes);
+    Part part;
+    part.tokens = in.list<i64>();
+    const auto type = in.value<DType>();
+    const i64 batch = in.value<i64>();
+    const i64 first = in.value<i64>(), last = in.value<i64>();
+    const i64 width = in.value<i64>();
+    part.rows = HostTensor(type, batch, static_cast<i64>(part.tokens.size()), {first, last}, width);
+    in.bytes(part.rows.bytes().data(), part.rows.bytes().size());
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
+  Writer out;
+  for (const int i : {0, 1}) {
+    const PassRecord& record = mine.record[i];
+    write(out, record.planned);
+    write(out, record.executed);
+    out.list(record.ticks);
+    out.value(record.workspace_bytes);
+    out.value(record.touched_bytes);
+    out.list(mine.seconds[i]);
+  }
+  std::vector<RankRun> all;
+  for (const std::vector<std::byte>& bytes : gather(communicator, out.content())) {
+    Reader in(bytes);
+    RankRun run;
+    for (const int i : {0, 1}) {
+      PassRecord& record = run.record[i];
+      record.pass = i == 0 ? Pass::forward : Pass::backward;
+      record.planned = traffic_in(in);
+      record.executed = traffic_in(in);
+      record.ticks = in.list<TickTimes>();
+      record.workspace_bytes = in.value<i64>();
+      record.touched_bytes = in.value<i64>();
+      run.seconds[i] = in.list<double>();
+    }
+    all.push_back(std::move(run));
+  }
+  return all;
+}
+
+}  // namespace usp

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/run_print.hpp"
+
+#include "usp/base/json.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace usp {
+namespace {
+
+const char* dtype_name(DType type) {
+  static constexpr const char* names[] = {"bf16", "fp16", "fp32", "fp64"};
+  return names[static_cast<std::size_t>(type)];
+}
+
+std::vector<Pass> passes_of(const CallRun& run) {
+  return run.training ? std::vector<Pass>{Pass::forward, Pass::backward} : std::vector<Pass>{Pass::forward};
+}
+
+int index(Pass pass) {
+  return pass == Pass::forward ? 0 : 1;
+}
+
+const char* name_of(Pass pass) {
+  return pass == Pass::forward ? "forward" : "backward";
+}
+
+i64 most_workspace(const CallRun& run, Pass pass) {
+  i64 most = 0;
+  for (const RankRun& rank : run.ranks) most = std::max(most, rank.record[index(pass)].workspace_bytes);
+  return most;
+}
+
+/// Of the rank that touched most; -1 when not measured.
+i64 most_touched(const CallRun& run, Pass pass) {
+  i64 most = -1;
+  for (const RankRun& rank : run.ranks) most = std::max(most, rank.record[index(pass)].touched_bytes);
+  return most;
+}
+
+/// JSON has no NaN: a word stands for it.
+Json error_json(const std::optional<double>& error) {
+  if (!error) return nullptr;
+  return std::isfinite(*error) ? Json(*error) : Json("not finite");
+}
+
+Json pass_json(const CallRun& run, Pass pass) {
+  const i64 touched = most_touched(run, pass);
+  return {
+      {"time_ms", run.seconds(pass) * 1e3},
+      {"bytes", {{"planned", run.planned_bytes(pass)}, {"executed", run.executed_bytes(pass)}}},
+      {"workspace",
+       {{"planned", most_workspace(run, pass)}, {"touched", touched < 0 ? Json(nullptr) : Json(touched)}}}};
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2e", value);
+  return text;
+}
+
+}  // namespace
+
+std::string run_fault(const RunSummary& summary) {
+  std::string text;
+  if (summary.errors) text = exceeded(*summary.errors, summary.tolerance);
+  if (!text.empty()) text = "against the fp64 oracle " + text;
+  const std::string bytes = summary.run.bytes_difference();
+  if (bytes.empty()) return text;
+  return text + (text.empty() ? "" : "; ") + "executed bytes are not the planned ones: " + bytes;
+}
+
+std::string run_json(const RunSummary& summary) {
+  const CallRun& run = summary.run;
+  const Mesh& mesh = summary.plan.mesh;
+  const std::string difference = run.bytes_difference();
+  Json json = {{"format", "usp.run"},
+               {"version", 1},
+               {"plan", summary.digest},
+               {"mesh", {{"ring", mesh.ring()}, {"ulysses", mesh.ulysses}}},
+               {"ranks", mesh.size()},
+               {"communicator", run.communicator},
+               {"kernel", run.kernel},
+               {"dtype", dtype_name(summary.plan.shape.dtype)},
+               {"ok", run_fault(summary).empty()}};
+  const CallErrors errors = summary.errors.value_or(CallErrors{});
+  json["errors"] = {{"out", error_json(errors.out)}, {"lse", error_json(errors.lse)},
+                    {"dq", error_json(errors.dq)},   {"dk", error_json(errors.dk)},
+                    {"dv", error_json(errors.dv)},   {"d_sink", error_json(errors.d_sink)}};
+  json["tolerance"] =
+      summary.errors ? Json{{"output", summary.tolerance.output}, {"gradient", summary.tolerance.gradient}}
+                     : Json(nullptr);
+  i64 planned = 0, executed = 0;
+  for (const Pass pass : passes_of(run)) {
+    planned += run.planned_bytes(pass);
+    executed += run.executed_bytes(pass);
+  }
+  json["bytes"] = {{"planned", planned},
+                   {"executed", executed},
+                   {"equal", difference.empty()},
+                   {"difference", difference.empty() ? Json(nullptr) : Json(difference)}};
+  json["passes"] = {{"forward", pass_json(run, Pass::forward)},
+                    {"backward", run.training ? pass_json(run, Pass::backward) : Json(nullptr)}};
+  return json.dump(2) + "\n";
+}
+
+std::string run_text(const RunSummary& summary) {
+  const CallRun& run = summary.run;
+  const Mesh& mesh = summary.plan.mesh;
+  std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
+                     " on " + std::to_string(mesh.size()) + (mesh.size() == 1 ? " rank (" : " ranks (") +
+                     run.communicator + "), " + run.kernel + " kernel, " +
+                     dtype_name(summary.plan.shape.dtype) + "\n";
+  for (const Pass pass : passes_of(run)) {
+    const i64 touched = most_touched(run, pass);
+    text += std::string("  ") + name_of(pass) + (pass == Pass::forward ? "   " : "  ") +
+            format_seconds(run.seconds(pass)) + ", " +
+            format_bytes(static_cast<double>(run.executed_bytes(pass))) + " sent by all ranks, workspace " +
+            format_bytes(static_cast<double>(most_workspace(run, pass))) +
+            (touched < 0 ? "" : " (touched " + format_bytes(static_cast<double>(touched)) + ")") + "\n";
+  }
+  const std::string difference = run.bytes_difference();
+  text += "  bytes     " +
+          (difference.empty() ? std::string("as planned, per rank, tick and peer")
+                              : "not as planned: " + difference) +
+          "\n";
+  if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
+  text += "  errors    RMS against the fp64 oracle:";
+  const auto add = [&](const char* name, const std::optional<double>& error) {
+    if (error) text += std::string(" ") + name + " " + number(*error);
+  };
+  add("out", summary.errors->out);
+  add("lse", summary.errors->lse);
+  add("dq", summary.errors->dq);
+  add("dk", summary.errors->dk);
+  add("dv", summary.errors->dv);
+  add("d_sink", summary.errors->d_sink);
+  return text + "\n            bounds " + number(summary.tolerance.output) + " (out, lse), " +
+         number(summary.tolerance.gradient) + " (gradients)\n";
+}
+
+}  // namespace usp
