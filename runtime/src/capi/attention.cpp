@@ -8,7 +8,7 @@
 namespace usp::capi {
 
 std::unique_ptr<AttentionKernel> make_kernel() {
-  return make_reference_kernel();
+  return make_cpu_kernel();
 }
 
 namespace {

@@ -1,11 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/ranks.hpp"
 
+#include "usp/comm/mpi.hpp"
 #include "usp/comm/threads.hpp"
 
+#include <string>
+
 namespace usp {
+namespace {
+
+[[nodiscard]] bool run_processes(int ranks, const CommOptions& options,
+                                 const std::function<void(Communicator&)>& body) {
+  if (!mpi_available())
+    throw EnvironmentError(
+        "this process was started by mpirun or srun, but this build has no MPI: every process would run alone; "
+        "start it without, or build with libopenmpi-dev");
+  bool first = false;
+  run_mpi(options, [&](Communicator& world) {
+    if (world.size() != ranks)
+      throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, mpirun started " +
+                       std::to_string(world.size()) + "; start " + std::to_string(ranks) + " with -n");
+    first = world.rank() == 0;
+    body(world);
+  });
+  return first;
+}
+
+}  // namespace
 
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
+  if (mpi_launched()) return run_processes(ranks, options, body);
   if (ranks == 1)
     body(*make_serial_communicator());
   else

@@ -55,8 +55,9 @@ BlockMask block_mask(const AttentionPlan& plan, const Documents& documents, cons
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(const std::string& name) {
-  if (name.empty() || name == "reference") return make_reference_kernel();
-  throw UsageError("--kernel: '" + name + "' is not one of reference");
+  if (name.empty() || name == "cpu") return make_cpu_kernel();
+  if (name == "reference") return make_reference_kernel();
+  throw UsageError("--kernel: '" + name + "' is not one of cpu, reference");
 }
 
 }  // namespace usp
