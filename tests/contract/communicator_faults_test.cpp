@@ -197,7 +197,7 @@ TEST(ThreadFaults, SpentTicketsAndForeignRanksAreRefused) {
 
 /// A rank leaves while a peer copies from its memory: abort() and wait() return only when that is over.
 TEST(ThreadFaults, NobodyReadsTheMemoryOfARankThatFailed) {
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial = 0; trial < 12; ++trial) {
     Witness witness;
     witness.run(4, 60, [&](Communicator& communicator) {
       const int ranks = communicator.size();
@@ -205,7 +205,7 @@ TEST(ThreadFaults, NobodyReadsTheMemoryOfARankThatFailed) {
       std::vector<contract::Planned> plan;
       for (int source = 0; source < ranks; ++source)
         for (int target = 0; target < ranks; ++target)
-          if (source != target) plan.push_back({source, target, 200000, 1, 0});
+          if (source != target) plan.push_back({source, target, 50000, 1, 0});
       contract::Batch batch(plan, communicator.rank(), mine);
       batch.post(communicator, mine);
       if (communicator.rank() == trial % ranks)

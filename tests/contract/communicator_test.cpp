@@ -9,15 +9,9 @@
 namespace usp {
 namespace {
 
-using contract::Check;
-using contract::communicator_checks;
-
 TEST(SerialCommunicator, KeepsTheContract) {
   const auto communicator = make_serial_communicator();
-  for (const Check& check : communicator_checks()) {
-    SCOPED_TRACE(check.name);
-    EXPECT_NO_THROW(check.run(*communicator));
-  }
+  EXPECT_NO_THROW(contract::run_checks(*communicator));
 }
 
 TEST(SerialCommunicator, ThrowsOnceAborted) {
@@ -34,18 +28,9 @@ TEST(SerialCommunicator, ThrowsOnceAborted) {
 
 class Threads : public testing::TestWithParam<int> {};
 
-TEST_P(Threads, KeepTheContract) {
-  for (const Check& check : communicator_checks()) {
-    SCOPED_TRACE(check.name);
-    EXPECT_NO_THROW(run_threads(GetParam(), {}, check.run));
-  }
-}
-
 /// All checks on one set of ranks, so that what one leaves behind meets the next.
-TEST_P(Threads, KeepTheContractInOneJob) {
-  EXPECT_NO_THROW(run_threads(GetParam(), {}, [](Communicator& communicator) {
-    for (const Check& check : communicator_checks()) check.run(communicator);
-  }));
+TEST_P(Threads, KeepTheContract) {
+  EXPECT_NO_THROW(run_threads(GetParam(), {}, contract::run_checks));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 16));

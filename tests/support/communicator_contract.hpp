@@ -43,10 +43,10 @@ inline std::vector<Planned> random_plan(int ranks, int count, i64 greatest, Rand
 }
 
 inline void random_messages(Communicator& communicator) {
-  for (std::uint64_t trial = 0; trial < 12; ++trial) {
+  for (std::uint64_t trial = 0; trial < 8; ++trial) {
     Random shared = shared_random(trial);
     Random mine = own_random(trial, communicator);
-    const auto plan = random_plan(communicator.size(), 40, trial % 4 == 3 ? 30000 : 900, shared);
+    const auto plan = random_plan(communicator.size(), 40, trial % 6 == 5 ? 9000 : 900, shared);
     Batch batch(plan, communicator.rank(), mine);
     batch.post(communicator, mine);
     batch.finish(communicator, mine);
@@ -326,6 +326,18 @@ inline std::vector<Check> communicator_checks() {
           {"wrong groups", wrong_groups},
           {"collectives", collectives},
           {"agreement", agreement}};
+}
+
+/// All checks, one after another on the same communicator.
+inline void run_checks(Communicator& communicator) {
+  for (const Check& check : communicator_checks()) {
+    try {
+      check.run(communicator);
+    } catch (const std::exception& error) {
+      throw std::runtime_error(std::string(check.name) + ": " + error.what());
+    }
+    communicator.barrier();
+  }
 }
 
 }  // namespace usp::contract
