@@ -22,8 +22,9 @@ void register_bench(CLI::App& app, Invocation& invocation) {
       LoadedCall call = load_call(*flags);
       call.options.repeat = *repeat;
       const CallTensors tensors = random_tensors(call.plan, call.documents, flags->seed);
-      const BenchReport report = bench_call(call.plan, call.documents, tensors, call.options);
-      std::cout << (invocation.json ? bench_json(report) : bench_text(report));
+      const auto report = bench_call(call.plan, call.documents, tensors, call.options);
+      if (!report) return;
+      std::cout << (invocation.json ? bench_json(*report) : bench_text(*report));
     };
   });
 }

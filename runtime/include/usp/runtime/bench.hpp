@@ -3,6 +3,7 @@
 
 #include "usp/runtime/call_run.hpp"
 
+#include <optional>
 #include <string>
 
 namespace usp {
@@ -31,9 +32,9 @@ struct BenchReport {
   [[nodiscard]] double share_of_single(const PassBench& pass) const;
 };
 
-/// Runs the plan, then the same call on one rank; collective over the plan's ranks.
-[[nodiscard]] BenchReport bench_call(const AttentionPlan& plan, const Documents& documents,
-                                     const CallTensors& tensors, RunOptions options);
+/// Runs the plan, then the same call on one rank. Empty in processes without rank 0.
+[[nodiscard]] std::optional<BenchReport> bench_call(const AttentionPlan& plan, const Documents& documents,
+                                                    const CallTensors& tensors, RunOptions options);
 
 [[nodiscard]] std::string bench_text(const BenchReport& report);
 /// One JSON object, "format": "usp.bench", "version": 1.
