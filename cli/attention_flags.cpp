@@ -29,10 +29,14 @@ AttentionShape AttentionFlags::shape() const {
   shape.kv_heads = kv_heads;
   shape.head_dim_qk = head_dim;
   shape.head_dim_v = head_dim_v.value_or(head_dim);
-  if (dtype != "bf16" && dtype != "fp16")
-    throw UsageError("--dtype: '" + dtype + "' is not one of bf16, fp16");
-  shape.dtype = dtype == "bf16" ? DType::bf16 : DType::fp16;
-  return shape;
+  static const std::pair<const char*, DType> types[] = {
+      {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
+  for (const auto& [name, type] : types)
+    if (dtype == name) {
+      shape.dtype = type;
+      return shape;
+    }
+  throw UsageError("--dtype: '" + dtype + "' is not one of bf16, fp16, fp32, fp64");
 }
 
 Band AttentionFlags::band() const {
@@ -77,7 +81,8 @@ std::shared_ptr<AttentionFlags> add_attention_flags(CLI::App& verb) {
   option("--batch", flags->batch, "sequences")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
-  option("--dtype", flags->dtype, "bf16 or fp16")->capture_default_str();
+  option("--dtype", flags->dtype, "bf16, fp16, fp32 or fp64; times of the last two are uncalibrated")
+      ->capture_default_str();
   option("--window", flags->window, "a query sees this many tokens, itself included");
   option("--documents", flags->documents, "lengths of packed documents that sum to --seq, e.g. 37k,51k,40k");
   verb.add_flag("--causal", flags->causal, "causal mask (the default)")->group("Attention");

@@ -10,6 +10,7 @@
 #include "usp/planner/plan_file.hpp"
 #include "usp/planner/plan_print.hpp"
 
+#include <algorithm>
 #include <iostream>
 
 namespace usp::cli {
@@ -34,6 +35,9 @@ struct CallFlags {
   FixedFlags fixed;
   ExecutionFlags execution;
   std::string kv_seq;
+  ScoreRules score;
+  bool sink = false, lse = false;
+  std::string replicated;
   std::optional<int> ranks;
   std::string output;
 };
@@ -57,6 +61,43 @@ Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
   return cluster;
 }
 
+/// What the call does beyond masked softmax, and which tokens every rank holds.
+void set_rules(const CallFlags& flags, AttentionRequest& request) {
+  request.score = flags.score;
+  request.sink = flags.sink;
+  request.lse_home = flags.lse;
+  const AttentionShape& shape = request.shape;
+  if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
+    throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
+  if (flags.replicated.empty()) return;
+  const std::int64_t tokens = parse_tokens(flags.replicated, "--replicated");
+  if (tokens > std::min(shape.q_tokens, shape.kv_tokens))
+    throw UsageError("--replicated: " + std::to_string(tokens) + " tokens are more than the call has");
+  if (tokens == 0) return;
+  request.replicated_k = {{0, tokens}};
+  if (shape.q_tokens == shape.kv_tokens) request.replicated_q = request.replicated_k;
+}
+
+void add_rule_flags(CLI::App& verb, CallFlags& flags) {
+  const auto option = [&](const char* name, auto& target, const char* help) {
+    return verb.add_option(name, target, help)->group("Attention");
+  };
+  option("--scale", flags.score.scale, "of q.k (1 / sqrt of --head-dim)")->check(CLI::Range(-1e6, 1e6));
+  option("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)")
+      ->check(CLI::Range(0.0, 1e6));
+  option("--dropout", flags.score.dropout, "probability to drop, below 1")->check(CLI::Range(0.0, 0.999999));
+  option("--blocks", flags.score.block_tokens,
+         "edge in tokens of a per-head block pattern given with the run")
+      ->check(CLI::Range(std::int64_t{1}, unbounded));
+  option("--replicated", flags.replicated,
+         "the first N tokens are on every rank; of --kv-seq, only the keys");
+  verb.add_flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run")
+      ->group("Attention");
+  verb.add_flag("--sinks", flags.sink, "a learned logit per query head joins the softmax")
+      ->group("Attention");
+  verb.add_flag("--lse", flags.lse, "return the log-sum-exp in the layout of the output")->group("Attention");
+}
+
 void plan_call(const CallFlags& flags, const Invocation& invocation) {
   AttentionRequest request;
   request.shape = flags.attention->shape();
@@ -66,6 +107,10 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
                      std::to_string(request.shape.query_heads));
   request.band = flags.attention->band();
   request.documents = documents_of(flags, request.shape, request.band);
+  set_rules(flags, request);
+  if (bytes_of(request.shape.dtype) > 2)
+    note(invocation,
+         "times of " + flags.attention->dtype + " are a guess: no kernel of that type is calibrated");
   if (request.documents.count() > 1)
     for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
       request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
@@ -95,6 +140,7 @@ void register_call(CLI::App& plan, Invocation& invocation) {
   flags->attention = add_attention_flags(*verb);
   verb->add_option("--kv-seq", flags->kv_seq, "global keys, where they are not the queries' tokens")
       ->group("Attention");
+  add_rule_flags(*verb, *flags);
   flags->cluster = add_cluster_flags(*verb, "--cluster");
   verb->get_option("--cluster")->required(false);
   verb->add_option("--ranks", flags->ranks, "threads of this host instead of a cluster; times are a guess")

@@ -2,7 +2,9 @@
 #include "run_flags.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/runtime/run_print.hpp"
+#include "usp/runtime/trace.hpp"
 #include "usp/runtime/verify.hpp"
 
 #include <iostream>
@@ -58,6 +60,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
     summary.errors =
         errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training));
   if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
+  if (!wanted.trace.empty()) write_file(wanted.trace, chrome_trace(call.plan, call.documents, summary.run));
   std::cout << (invocation.json ? run_json(summary) : run_text(summary)) << std::flush;
   if (const std::string fault = run_fault(summary); !fault.empty())
     throw VerificationError("the run is wrong: " + fault);
@@ -91,6 +94,8 @@ void register_run(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");
   verb->add_option("-o,--output", wanted->output,
                    "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order");
+  verb->add_option("--trace", wanted->trace,
+                   "Chrome trace of planned and executed ticks (Perfetto opens it)");
   verb->callback([=, &invocation] {
     invocation.action = [=, &invocation] { run_plan(*flags, *files, *wanted, invocation); };
   });

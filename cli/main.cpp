@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
   usp::cli::register_explain(app, invocation);
   usp::cli::register_validate(app, invocation);
   usp::cli::register_run(app, invocation);
+  usp::cli::register_bench(app, invocation);
   usp::cli::register_score(app, invocation);
   usp::cli::register_whatif(app, invocation);
   usp::cli::register_report(app, invocation);

@@ -31,6 +31,7 @@ void register_price(CLI::App& app, Invocation& invocation);
 void register_explain(CLI::App& app, Invocation& invocation);
 void register_validate(CLI::App& app, Invocation& invocation);
 void register_run(CLI::App& app, Invocation& invocation);
+void register_bench(CLI::App& app, Invocation& invocation);
 void register_score(CLI::App& app, Invocation& invocation);
 void register_whatif(CLI::App& app, Invocation& invocation);
 void register_report(CLI::App& app, Invocation& invocation);

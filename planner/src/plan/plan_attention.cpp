@@ -132,6 +132,11 @@ class AttentionSearch {
     plan.method = choice.method;
     plan.layout = choice.layout;
     plan.band = request_.band;
+    plan.sink = request_.sink;
+    plan.lse_home = request_.lse_home;
+    plan.score = request_.score;
+    plan.replicated_q = request_.replicated_q;
+    plan.replicated_k = request_.replicated_k;
     plan.dkv_return = choice.dkv_return;
     plan.head_chunks = choice.head_chunks;
     plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;

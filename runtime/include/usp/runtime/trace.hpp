@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/runtime/call_run.hpp"
+
+#include <string>
+
+namespace usp {
+
+/// A Chrome trace (opens in Perfetto): one process per rank with the tracks "planned" and "executed". Planned
+/// ticks are priced as for threads of one host (guessed rates) and scaled so that a pass is as long as it was
+/// measured; args carry tick, steps, bytes posted, and the unscaled prediction.
+[[nodiscard]] std::string chrome_trace(const AttentionPlan& plan, const Documents& documents,
+                                       const CallRun& run);
+
+}  // namespace usp

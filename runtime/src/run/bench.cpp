@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/bench.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/base/units.hpp"
+#include "usp/schedule/slice.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+namespace usp {
+namespace {
+
+/// Visible pairs of all heads and batch rows, block patterns and dropout apart.
+double visible_pairs(const AttentionPlan& plan, const Documents& documents) {
+  double pairs = 0;
+  for (std::size_t d = 0; d < documents.count(); ++d) {
+    Slice slice;
+    slice.q_count = documents.cu_q[d + 1] - documents.cu_q[d];
+    slice.k_count = documents.cu_k[d + 1] - documents.cu_k[d];
+    slice.q_pos = documents.cu_q[d] + documents.shift[d];
+    slice.k_pos = documents.cu_k[d];
+    slice.diff_min = plan.band.diff_min;
+    slice.diff_max = plan.band.diff_max;
+    pairs += static_cast<double>(area(slice));
+  }
+  return pairs * static_cast<double>(plan.shape.batch) * plan.shape.query_heads;
+}
+
+double flops_per_pair(const AttentionShape& shape, Pass pass) {
+  return pass == Pass::forward ? 2.0 * (shape.head_dim_qk + shape.head_dim_v)
+                               : 2.0 * (3 * shape.head_dim_qk + 2 * shape.head_dim_v);
+}
+
+AttentionPlan on_one_rank(AttentionPlan plan) {
+  plan.mesh = {1, 1, 1};
+  plan.method = Method::ring;
+  plan.dkv_return = DkvReturn::circulate;
+  plan.head_chunks = 1;
+  plan.replicated_q.clear();
+  plan.replicated_k.clear();
+  return plan;
+}
+
+const char* name_of(Pass pass) {
+  return pass == Pass::forward ? "forward" : "backward";
+}
+
+}  // namespace
+
+int BenchReport::workers() const {
+  return std::min(plan.mesh.size(), cores);
+}
+
+double BenchReport::share_of_single(const PassBench& pass) const {
+  return pass.single_seconds / (workers() * pass.seconds);
+}
+
+std::optional<BenchReport> bench_call(const AttentionPlan& plan, const Documents& documents,
+                                      const CallTensors& tensors, RunOptions options) {
+  options.collect = false;
+  options.warm_up = std::max(1, options.warm_up);
+  const auto run = run_call(plan, documents, tensors, options);
+  if (!run) return std::nullopt;
+  const auto single = run_call(on_one_rank(plan), documents, tensors, options);
+  expects(single.has_value(), "one rank that is not here");
+  BenchReport report;
+  report.plan = plan;
+  report.kernel = run->kernel;
+  report.communicator = run->communicator;
+  report.repeat = options.repeat;
+  report.cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const double pairs = visible_pairs(plan, documents);
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    if (pass == Pass::forward || options.training)
+      report.passes.push_back({pass, run->seconds(pass), single->seconds(pass), run->executed_bytes(pass),
+                               pairs * flops_per_pair(plan.shape, pass)});
+  return report;
+}
+
+std::string bench_text(const BenchReport& report) {
+  char line[160];
+  std::snprintf(line, sizeof line, "ring %d x ulysses %d (%s), %s kernel, median of %d\n",
+                report.plan.mesh.ring(), report.plan.mesh.ulysses, report.communicator.c_str(),
+                report.kernel.c_str(), report.repeat);
+  std::string text = line;
+  std::snprintf(line, sizeof line, "  %-9s %12s %12s %10s %12s %8s\n", "pass", "time", "bytes", "GFLOP/s",
+                "single rank", "of it");
+  text += line;
+  for (const PassBench& pass : report.passes) {
+    std::snprintf(line, sizeof line, "  %-9s %12s %12s %10.2f %12s %7.1f%%\n", name_of(pass.pass),
+                  format_seconds(pass.seconds).c_str(), format_bytes(static_cast<double>(pass.bytes)).c_str(),
+                  pass.gflop_s(), format_seconds(pass.single_seconds).c_str(),
+                  100 * report.share_of_single(pass));
+    text += line;
+  }
+  std::snprintf(line, sizeof line,
+                "  single rank: the same kernel, whole problem, one thread; of it: single / (%d x time), "
+                "for %d ranks on %d cores\n",
+                report.workers(), report.plan.mesh.size(), report.cores);
+  return text + line;
+}
+
+std::string bench_json(const BenchReport& report) {
+  Json json = {{"format", "usp.bench"},
+               {"version", 1},
+               {"mesh", {{"ring", report.plan.mesh.ring()}, {"ulysses", report.plan.mesh.ulysses}}},
+               {"ranks", report.plan.mesh.size()},
+               {"communicator", report.communicator},
+               {"kernel", report.kernel},
+               {"repeat", report.repeat},
+               {"cores", report.cores},
+               {"workers", report.workers()},
+               {"passes", Json::array()}};
+  for (const PassBench& pass : report.passes)
+    json["passes"].push_back({{"pass", name_of(pass.pass)},
+                              {"time_ms", pass.seconds * 1e3},
+                              {"bytes", pass.bytes},
+                              {"gflop_s", pass.gflop_s()},
+                              {"single_rank_ms", pass.single_seconds * 1e3},
+                              {"percent_of_single_rank", 100 * report.share_of_single(pass)}});
+  return json.dump(2) + "\n";
+}
+
+}  // namespace usp

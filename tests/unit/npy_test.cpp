@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/npy.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <gtest/gtest.h>
+
+namespace usp {
+namespace {
+
+std::string file_of(const std::string& header, std::size_t data, char version = 1) {
+  std::string text = "\x93NUMPY";
+  text += version;
+  text += '\0';
+  text += static_cast<char>(header.size() & 0xff);
+  text += static_cast<char>(header.size() >> 8);
+  if (version == 2) text += std::string(2, '\0');
+  return text + header + std::string(data, '\x01');
+}
+
+std::string problem_of(const std::string& content) {
+  try {
+    static_cast<void>(parse_npy(content, "x.npy"));
+  } catch (const InvalidInput& error) {
+    EXPECT_EQ(error.where().file, "x.npy");
+    EXPECT_EQ(error.code(), ExitCode::invalid_input);
+    return error.what();
+  }
+  return "no error";
+}
+
+constexpr const char* good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n";
+
+TEST(Npy, ReadsWhatItWrites) {
+  for (const NpyType type : {NpyType::f2, NpyType::f4, NpyType::f8, NpyType::u2})
+    for (const std::vector<i64>& shape : {std::vector<i64>{}, {5}, {2, 3}, {1, 2, 3, 4}, {0, 4}}) {
+      i64 bytes = bytes_of(type);
+      for (const i64 extent : shape) bytes *= extent;
+      NpyArray array{type, shape, std::vector<std::byte>(static_cast<std::size_t>(bytes), std::byte{7})};
+      const std::string content = npy_bytes(array);
+      EXPECT_EQ((content.size() - static_cast<std::size_t>(bytes)) % 64, 0U);
+      const NpyArray back = parse_npy(content, "x.npy");
+      EXPECT_EQ(back.type, type);
+      EXPECT_EQ(back.shape, shape);
+      EXPECT_EQ(back.bytes, array.bytes);
+    }
+}
+
+TEST(Npy, ReadsVersionTwo) {
+  EXPECT_EQ(parse_npy(file_of(good, 24, 2), "x.npy").shape, (std::vector<i64>{2, 3}));
+}
+
+TEST(Npy, RefusesWithFileAndReason) {
+  const auto header = [](const std::string& text) { return file_of(text, 24); };
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "no .npy"},
+      {"PK\x03\x04", "no .npy"},
+      {"\x93NUMPY", "ends inside"},
+      {file_of(good, 24, 3), "version 3.0"},
+      {file_of(good, 24).substr(0, 20), "ends inside"},
+      {file_of(good, 23), "cut off"},
+      {file_of(good, 25), "cut off"},
+      {header("{'descr': '|O', 'fortran_order': False, 'shape': (2, 3), }"), "objects"},
+      {header("{'descr': '>f4', 'fortran_order': False, 'shape': (2, 3), }"), "big endian"},
+      {header("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }"), "not one of"},
+      {header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3), }"), "records"},
+      {header("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }"), "Fortran"},
+      {header("{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3), }"), "neither"},
+      {header("{'descr': '<f4', 'shape': (2, 3), }"), "lacks"},
+      {header("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"), "repeated"},
+      {header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'extra': 1}"), "unknown"},
+      {header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, -3), }"), "no number"},
+      {header("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }"), "too large"},
+      {header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 4), }"), "too large"},
+      {header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } x"), "after"},
+      {header("{'descr': '<f4"), "not closed"},
+      {header("{"), "missing"}};
+  for (const auto& [content, reason] : cases) {
+    const std::string problem = problem_of(content);
+    EXPECT_NE(problem.find(reason), std::string::npos) << problem << " lacks " << reason;
+  }
+}
+
+}  // namespace
+}  // namespace usp
