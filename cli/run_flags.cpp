@@ -30,14 +30,14 @@ LoadedCall load_call(const RunFlags& flags) {
   const PlanLayer& layer = call.file.layers[flags.layer];
   call.plan = layer.plan;
   const bool given = !flags.documents.empty();
+  if (given && call.plan.shape.q_tokens != call.plan.shape.kv_tokens)
+    throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
   const std::vector<i64> lengths =
       given ? parse_document_lengths(flags.documents, "--documents") : call.file.documents;
   if (given && static_cast<i64>(lengths.size()) > call.file.capacity_documents)
     throw UsageError("--documents: " + std::to_string(lengths.size()) +
                      " documents exceed the plan's capacity of " +
                      std::to_string(call.file.capacity_documents));
-  if (given && call.plan.shape.q_tokens != call.plan.shape.kv_tokens)
-    throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
   call.documents = layer_documents(layer, lengths);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)
     throw UsageError("--documents: " + std::to_string(call.documents.cu_q.back()) +
