@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run by mpirun: every mesh of the job's ranks over rows of the design, against the fp64 oracle and bit for bit
-// against the same case on threads. Exits nonzero on the first difference.
+// Run by mpirun: every mesh of the job's ranks over rows of the design, against the fp64 oracle and bit for
+// bit against the same case on threads. Exits nonzero on the first difference.
 #include "runtime_trial.hpp"
 
 #include "usp/base/digest.hpp"
@@ -33,7 +33,8 @@ void run_case(const RuntimeCase& c, Communicator& comm, double tolerance) {
   if (comm.rank() != 0) return;
   run_threads(comm.size(), {}, [&](Communicator& thread) {
     const auto other = make_cpu_kernel();
-    threads[static_cast<std::size_t>(thread.rank())] = digest_of(run_trial(c, thread, *other, {}, false).bits);
+    threads[static_cast<std::size_t>(thread.rank())] =
+        digest_of(run_trial(c, thread, *other, {}, false).bits);
   });
   require(all == threads, "MPI and threads differ in bits", c);
 }

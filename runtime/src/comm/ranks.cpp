@@ -13,7 +13,8 @@ namespace {
                                  const std::function<void(Communicator&)>& body) {
   if (!mpi_available())
     throw EnvironmentError(
-        "this process was started by mpirun or srun, but this build has no MPI: every process would run alone; "
+        "this process was started by mpirun or srun, but this build has no MPI: every process would run "
+        "alone; "
         "start it without, or build with libopenmpi-dev");
   bool first = false;
   run_mpi(options, [&](Communicator& world) {
