@@ -30,7 +30,9 @@ class Communicator {
 
   /// Starts messages; local. tickets[i] names messages[i]. A send's boxes must not change, and a receive's
   /// must not be read, until waited for. A message to the rank itself is refused (copy instead). Empty
-  /// messages are legal and complete at once. Allocates nothing once reserve() has covered what is in flight.
+  /// messages are legal and complete at once. Throws CommunicationError when the sizes of both ends differ
+  /// (here or when waited for). Allocates nothing of this project's own once reserve() has covered what is in
+  /// flight.
   virtual void post(const Message* messages, i64 count, Ticket* tickets) = 0;
   /// Blocks until the message is complete. Throws CommunicationError after the watchdog time, naming
   /// operation, tick and the peers that did not arrive, or when the job was aborted elsewhere.
@@ -44,9 +46,11 @@ class Communicator {
 
   /// Collective over this communicator: every rank passes the same list (of ranks of this communicator, any
   /// order; rank i of the group is ranks[i]). Null for ranks that are not in it, and for groups of one.
+  /// Throws UsageError for repeated or unknown ranks, DisagreementError when the lists differ.
   [[nodiscard]] virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks) = 0;
 
-  // Collectives; every rank calls them in the same order. Sums run in rank order on every backend.
+  // Collectives; every rank calls them in the same order. Sums run in rank order on every backend. They may
+  // allocate, obey the watchdog, and are not counted in traffic().
   virtual void barrier() = 0;
   /// bytes of each rank, in rank order, to every rank.
   virtual void all_gather(const void* mine, void* all, i64 bytes) = 0;
@@ -58,10 +62,13 @@ class Communicator {
   virtual void reduce_scatter_sum(const float* parts, float* mine, i64 count) = 0;
   virtual void reduce_scatter_sum(const double* parts, double* mine, i64 count) = 0;
 
-  /// Ends the job: every other rank's next call throws this story. Idempotent; the first story wins.
+  /// Ends the job: every rank's next call throws this story. Idempotent; the first story wins. On threads it
+  /// returns when no peer reads or writes this rank's boxes any more (so does a throw out of any call here):
+  /// a rank that leaves with messages in flight calls it before it frees their memory.
   virtual void abort(const CommunicationFault& fault) = 0;
 
-  /// Counts of what this rank moved through this communicator.
+  /// Counts of what this rank moved through this communicator: its own messages of ticks >= 0, a receive once
+  /// it was waited for. A group counts for itself, with its own ranks.
   [[nodiscard]] virtual Traffic& traffic() = 0;
 };
 

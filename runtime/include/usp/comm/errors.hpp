@@ -9,7 +9,8 @@
 
 namespace usp {
 
-/// What went wrong between ranks (exit 5). Every rank of the job throws one with the same story.
+/// What went wrong between ranks (exit 5). Every rank of the job throws one with the same story. Ranks are
+/// those of the whole job, also where a group noticed.
 struct CommunicationFault {
   std::string operation;     ///< e.g. "route", "barrier"
   std::int32_t tick = -1;    ///< -1: outside a schedule

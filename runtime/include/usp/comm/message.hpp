@@ -24,9 +24,11 @@ struct ByteBox {
 struct Message {
   int peer = 0;
   bool send = false;
-  i64 tag = 0;                 ///< matches send to receive between two ranks; unique among messages in flight
-  std::int32_t tick = 0;       ///< where it is counted (Traffic) and what errors name
-  const char* operation = "";  ///< what errors name; a string literal
+  /// Matches send to receive between two ranks; unique among messages in flight of one direction. Any value
+  /// but the lowest, which is the collectives'; from 0 on is fastest on MPI.
+  i64 tag = 0;
+  std::int32_t tick = 0;           ///< where it is counted (Traffic) and what errors name; < 0: not counted
+  const char* operation = "";      ///< what errors name; a string literal
   const ByteBox* boxes = nullptr;  ///< must stay valid until the message is complete
   i64 box_count = 0;
   [[nodiscard]] i64 bytes() const {
