@@ -11,8 +11,6 @@
 namespace usp::cli {
 namespace {
 
-constexpr int most_degree = 32767;
-
 std::int64_t positive_tokens(const std::string& text, const char* flag) {
   const std::int64_t tokens = parse_tokens(text, flag);
   if (tokens < 1) throw UsageError(std::string(flag) + ": at least one token is needed");
@@ -29,14 +27,8 @@ AttentionShape AttentionFlags::shape() const {
   shape.kv_heads = kv_heads;
   shape.head_dim_qk = head_dim;
   shape.head_dim_v = head_dim_v.value_or(head_dim);
-  static const std::pair<const char*, DType> types[] = {
-      {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
-  for (const auto& [name, type] : types)
-    if (dtype == name) {
-      shape.dtype = type;
-      return shape;
-    }
-  throw UsageError("--dtype: '" + dtype + "' is not one of bf16, fp16, fp32, fp64");
+  shape.dtype = parse_dtype(dtype, "--dtype");
+  return shape;
 }
 
 Band AttentionFlags::band() const {

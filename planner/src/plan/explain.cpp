@@ -5,6 +5,7 @@
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/plan.hpp"
 
 #include <algorithm>
 
@@ -64,10 +65,6 @@ std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
   return text;
 }
 
-std::string_view type_name(DType type) {
-  return type == DType::bf16 ? "bf16" : type == DType::fp16 ? "fp16" : type == DType::fp32 ? "fp32" : "fp64";
-}
-
 std::string peers_text(const MessageView& m) {
   return (m.peers.size() == 1 ? "rank " : "ranks ") +
          (m.peers.size() > 16 ? number(static_cast<i64>(m.peers.size())) + " of them" : rank_list(m.peers));
@@ -75,7 +72,7 @@ std::string peers_text(const MessageView& m) {
 
 std::string message_text(const MessageView& m, bool arrival) {
   const std::string tensors = m.what + " (" + m.move + ")";
-  const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(type_name(m.wire));
+  const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(dtype_name(m.wire));
   if (arrival) return (m.add ? "add  " : "land ") + tensors + " from " + peers_text(m) + ", " + size;
   return (m.send ? "send " : "recv ") + tensors + (m.send ? " to " : " from ") + peers_text(m) + ", " + size +
          (m.due > m.start ? ", due at the end of tick " + number(m.due) : "");
@@ -100,7 +97,7 @@ std::string bind_text(const std::vector<BindView>& binds) {
 
 std::string schedule_text(const ExplainRequest& request, const ExplainView& view) {
   std::string text = "\nschedule of rank " + number(*request.rank) + ", " +
-                     (request.pass == Pass::forward ? "forward" : "backward") + ": " +
+                     std::string(pass_name(request.pass)) + ": " +
                      number(static_cast<i64>(view.ticks.size())) + " ticks, sends " +
                      format_bytes(static_cast<double>(view.sent_bytes)) + ", receives " +
                      format_bytes(static_cast<double>(view.received_bytes)) + ", workspace " +
@@ -146,7 +143,7 @@ Json message_json(const MessageView& m) {
           {"tensors", m.what},
           {"direction", m.send ? "send" : "receive"},
           {"apply", m.add ? "add" : "copy"},
-          {"wire", type_name(m.wire)},
+          {"wire", dtype_name(m.wire)},
           {"start", m.start},
           {"due", m.due},
           {"peers", m.peers},
@@ -224,7 +221,7 @@ std::string explain_json(const PlanFile& plan, const ExplainRequest& request) {
   json["schedule"] = nullptr;
   if (view.has_schedule)
     json["schedule"] = {{"rank", *request.rank},
-                        {"pass", request.pass == Pass::forward ? "forward" : "backward"},
+                        {"pass", pass_name(request.pass)},
                         {"sent_bytes", view.sent_bytes},
                         {"received_bytes", view.received_bytes},
                         {"workspace_bytes", view.workspace_bytes},

@@ -24,6 +24,10 @@ constexpr Word<DkvReturn> returns[] = {
 constexpr Word<AxisOrder> orders[] = {{"ulysses_inner", AxisOrder::ulysses_inner},
                                       {"ring_inner", AxisOrder::ring_inner}};
 
+constexpr Word<DType> dtypes[] = {
+    {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
+constexpr Word<Pass> passes[] = {{"forward", Pass::forward}, {"backward", Pass::backward}};
+
 template <class E, std::size_t N>
 std::string_view name_in(const Word<E> (&words)[N], E value) {
   for (const Word<E>& word : words)
@@ -55,6 +59,12 @@ std::string_view dkv_return_name(DkvReturn value) {
 std::string_view order_name(AxisOrder order) {
   return name_in(orders, order);
 }
+std::string_view dtype_name(DType type) {
+  return name_in(dtypes, type);
+}
+std::string_view pass_name(Pass pass) {
+  return name_in(passes, pass);
+}
 Method parse_method(std::string_view text, std::string_view flag) {
   return value_in(methods, text, flag);
 }
@@ -66,6 +76,9 @@ DkvReturn parse_dkv_return(std::string_view text, std::string_view flag) {
 }
 AxisOrder parse_order(std::string_view text, std::string_view flag) {
   return value_in(orders, text, flag);
+}
+DType parse_dtype(std::string_view text, std::string_view flag) {
+  return value_in(dtypes, text, flag);
 }
 
 std::string describe(const Choice& c) {

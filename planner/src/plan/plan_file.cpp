@@ -10,7 +10,6 @@ namespace usp {
 namespace {
 
 constexpr i64 most = std::numeric_limits<i64>::max() / 4;
-constexpr i64 most_degree = 32767;  // RingShift counts in 16 bits
 constexpr double most_scale = 1e6;  // of logits: beyond, something else was meant
 
 const EnumNames<Method>& method_words() {

@@ -42,7 +42,7 @@ Json shape_json(const AttentionCall& call) {
           {"kv_heads", shape.kv_heads},
           {"head_dim_qk", shape.head_dim_qk},
           {"head_dim_v", shape.head_dim_v},
-          {"dtype", shape.dtype == DType::bf16 ? "bf16" : "fp16"},
+          {"dtype", dtype_name(shape.dtype)},
           {"causal", band.diff_min == 0},
           {"window", windowed ? Json(band.diff_max + 1) : Json(nullptr)},
           {"documents", call.documents.count()}};

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::size_t first_desc =
     offsetof(usp_attention_desc, replicated_k_count) + sizeof(usp_attention_desc::replicated_k_count);
-constexpr i64 most_degree = 1 << 16;
 
 usp_attention_desc defaults() {
   usp_attention_desc d{};

@@ -3,6 +3,7 @@
 
 #include "usp/base/json.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/plan.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,21 +12,12 @@
 namespace usp {
 namespace {
 
-const char* dtype_name(DType type) {
-  static constexpr const char* names[] = {"bf16", "fp16", "fp32", "fp64"};
-  return names[static_cast<std::size_t>(type)];
-}
-
 std::vector<Pass> passes_of(const CallRun& run) {
   return run.training ? std::vector<Pass>{Pass::forward, Pass::backward} : std::vector<Pass>{Pass::forward};
 }
 
 int index(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
-}
-
-const char* name_of(Pass pass) {
-  return pass == Pass::forward ? "forward" : "backward";
 }
 
 i64 most_workspace(const CallRun& run, Pass pass) {
@@ -113,10 +105,10 @@ std::string run_text(const RunSummary& summary) {
   std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
                      " on " + std::to_string(mesh.size()) + (mesh.size() == 1 ? " rank (" : " ranks (") +
                      run.communicator + "), " + run.kernel + " kernel, " +
-                     dtype_name(summary.plan.shape.dtype) + "\n";
+                     std::string(dtype_name(summary.plan.shape.dtype)) + "\n";
   for (const Pass pass : passes_of(run)) {
     const i64 touched = most_touched(run, pass);
-    text += std::string("  ") + name_of(pass) + (pass == Pass::forward ? "   " : "  ") +
+    text += "  " + std::string(pass_name(pass)) + (pass == Pass::forward ? "   " : "  ") +
             format_seconds(run.seconds(pass)) + ", " +
             format_bytes(static_cast<double>(run.executed_bytes(pass))) + " sent by all ranks, workspace " +
             format_bytes(static_cast<double>(most_workspace(run, pass))) +

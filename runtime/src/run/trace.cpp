@@ -4,6 +4,7 @@
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/expand.hpp"
+#include "usp/planner/plan.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/pricing.hpp"
 
@@ -78,7 +79,7 @@ void planned_spans(Trace& trace, int rank, const std::vector<TickPrice>& ticks, 
     const double end = at + ticks[i].total_s * factor;
     trace.span("tick " + std::to_string(i), rank, planned_track, at, end,
                {{"tick", i},
-                {"pass", record.pass == Pass::forward ? "forward" : "backward"},
+                {"pass", pass_name(record.pass)},
                 {"steps", steps_json(schedule, i)},
                 {"sent_bytes", bytes_at(record.planned, i, true)},
                 {"received_bytes", bytes_at(record.planned, i, false)},
@@ -92,7 +93,7 @@ void executed_spans(Trace& trace, int rank, double begin_s, const RankSchedule& 
   for (std::size_t i = 0; i < record.ticks.size(); ++i) {
     const TickTimes& t = record.ticks[i];
     const Json args = {{"tick", i},
-                       {"pass", record.pass == Pass::forward ? "forward" : "backward"},
+                       {"pass", pass_name(record.pass)},
                        {"steps", steps_json(schedule, i)},
                        {"sent_bytes", bytes_at(record.executed, i, true)},
                        {"received_bytes", bytes_at(record.executed, i, false)}};
