@@ -10,10 +10,6 @@ void check_heads(const V& view, Range heads, const char* what) {
   expects(view.heads.begin <= heads.begin && heads.end <= view.heads.end, what);
 }
 
-[[nodiscard]] Range kv_heads(const AttendScope& scope) {
-  return {scope.query_heads.begin / scope.group, (scope.query_heads.end - 1) / scope.group + 1};
-}
-
 void check_scope(const AttendScope& scope, const ConstView& q, const ConstView& k, const ConstView& v) {
   expects(scope.group >= 1 && scope.terms != nullptr, "an attention call has no group or terms");
   expects(q.type == k.type && k.type == v.type, "q, k and v differ in type");
@@ -21,8 +17,8 @@ void check_scope(const AttendScope& scope, const ConstView& q, const ConstView& 
           "q, k and v do not fit together");
   if (scope.query_heads.empty()) return;
   check_heads(q, scope.query_heads, "q lacks query heads of the call");
-  check_heads(k, kv_heads(scope), "k lacks KV heads of the call");
-  check_heads(v, kv_heads(scope), "v lacks KV heads of the call");
+  check_heads(k, scope.kv_heads(), "k lacks KV heads of the call");
+  check_heads(v, scope.kv_heads(), "v lacks KV heads of the call");
   for (i64 i = 0; i < scope.slice_count; ++i) {
     const Slice& s = scope.slices[i];
     expects(s.q_row >= 0 && s.q_count >= 0 && s.q_row + s.q_count <= q.rows,
@@ -71,8 +67,8 @@ void check(const AttendGradArgs& a) {
   check_state(a.dv, io, a.dk.rows, a.v.width, "dv does not fit v");
   if (a.scope.query_heads.empty()) return;
   check_heads(a.dq, a.scope.query_heads, "dq lacks query heads of the call");
-  check_heads(a.dk, kv_heads(a.scope), "dk lacks KV heads of the call");
-  check_heads(a.dv, kv_heads(a.scope), "dv lacks KV heads of the call");
+  check_heads(a.dk, a.scope.kv_heads(), "dk lacks KV heads of the call");
+  check_heads(a.dv, a.scope.kv_heads(), "dv lacks KV heads of the call");
   for (i64 i = 0; i < a.scope.slice_count; ++i) {
     const Slice& s = a.scope.slices[i];
     expects(s.dk_row >= 0 && s.dk_row + s.k_count <= a.dk.rows, "a slice names keys that dk lacks");

@@ -25,7 +25,7 @@ class Backward {
 
   void run() {
     const AttendScope& scope = a_.scope;
-    const Range kv_heads = kv_heads_of(scope.query_heads, scope.group);
+    const Range kv_heads = scope.kv_heads();
     for (i64 n = 0; n < scope.slice_count; ++n)
       for (i64 b = 0; b < a_.q.batch; ++b)
         for (i64 kv = kv_heads.begin; kv < kv_heads.end; ++kv) {
@@ -51,7 +51,7 @@ class Backward {
     s.take(delta_, rows);
     s.take(key_strips_, tile_keys_ * a_.k.width);
     s.take(value_strips_, tile_keys_ * a_.v.width);
-    s.take(key_elements_, element_stride() * (dqk_strips_ / ops_.strip));
+    s.take(key_elements_, element_stride(ops_, tile_keys_) * (dqk_strips_ / ops_.strip));
     s.take(dk_, tile_keys_ * dqk_columns_);
     s.take(dv_, tile_keys_ * dv_columns_);
     s.take(q_panels_, rows * a_.q.width);
@@ -65,9 +65,6 @@ class Backward {
     s.take(dq_, width_ * dqk_strips_);
     s.take(dq_rows_, width_ * dqk_strips_);
     s.take(staging_, std::max(tile_keys_, rows) * std::max(a_.q.width, a_.v.width));
-  }
-  [[nodiscard]] i64 element_stride() const {
-    return tile_keys_ * ops_.strip + 64 / static_cast<i64>(sizeof(T));
   }
 
   /// All queries of the heads against one tile of keys.
@@ -118,7 +115,7 @@ class Backward {
     const Range rows{slice_->k_row + tile.begin, slice_->k_row + tile.end};
     const Rows<T> keys = rows_of(ops_, a_.k, batch_, kv_, rows, staging_);
     ops_.pack_strips(keys, key_strips_);
-    ops_.pack_element_strips(keys, element_stride(), key_elements_);
+    ops_.pack_element_strips(keys, element_stride(ops_, tile_keys_), key_elements_);
     ops_.pack_strips(rows_of(ops_, a_.v, batch_, kv_, rows, staging_), value_strips_);
     std::fill_n(dk_, tile_keys_ * dqk_columns_, T{0});
     std::fill_n(dv_, tile_keys_ * dv_columns_, T{0});
@@ -126,7 +123,6 @@ class Backward {
 
   /// The scale of dS = P (dP - delta) * scale rides on dO and delta.
   void pack_queries(i64 head, Range rows, i64 capacity, int vectors) {
-    constexpr double log2_e = 1.442695040888963407;
     const double scale = a_.scope.terms->scale;
     const Range range{slice_->q_row + rows.begin, slice_->q_row + rows.end};
     for (i64 i = 0; i < capacity; ++i) {
@@ -172,8 +168,9 @@ class Backward {
     T* const slope = terms.softcap != 0 ? slope_ : nullptr;
     logits_.compute(panel, tile, seen, key_strips_, a_.k.width, q_panels_ + p * columns * a_.q.width,
                     probabilities, slope);
-    multiply_values(panel, seen, do_panels_ + p * columns * a_.v.width, ds);
     const PanelPart<T> part{probabilities, seen, panel.vectors};
+    ops_.strip_product(product_of_keys(ops_, {ds, seen, panel.vectors}, value_strips_, a_.v.width,
+                                       do_panels_ + p * columns * a_.v.width));
     if (slope == nullptr && terms.dropout == 0) {
       ops_.softmax_grad(part, ds, lse_ + p * columns, delta_ + p * columns);
     } else {
@@ -184,19 +181,6 @@ class Backward {
     clear_to_strips(probabilities, seen, columns);
     clear_to_strips(ds, seen, columns);
     add_dq(panel, seen, ds, dead_ + p * columns);
-  }
-
-  void multiply_values(const Panel& panel, Range seen, const T* d_o, T* out) const {
-    StripProduct<T> product;
-    const i64 first = seen.begin / ops_.strip * ops_.strip;
-    product.strips = value_strips_ + first * a_.v.width;
-    product.strip_stride = ops_.strip * a_.v.width;
-    product.strip_count = ceil_to(seen.end - first, ops_.strip) / ops_.strip;
-    product.depth = a_.v.width;
-    product.panel = d_o;
-    product.vectors = panel.vectors;
-    product.out = out + first * panel.vectors * ops_.lanes;
-    ops_.strip_product(product);
   }
 
   /// Zeros from the seen keys out to the borders of their strips.
@@ -210,7 +194,7 @@ class Backward {
     const i64 columns = panel.vectors * ops_.lanes;
     StripProduct<T> product;
     product.strips = key_elements_ + seen.begin * ops_.strip;
-    product.strip_stride = element_stride();
+    product.strip_stride = element_stride(ops_, tile_keys_);
     product.strip_count = dqk_strips_ / ops_.strip;
     product.depth = seen.size();
     product.panel = ds + seen.begin * columns;

@@ -23,7 +23,7 @@ class Forward {
 
   void run() {
     const AttendScope& scope = a_.scope;
-    const Range kv_heads = kv_heads_of(scope.query_heads, scope.group);
+    const Range kv_heads = scope.kv_heads();
     for (i64 n = 0; n < scope.slice_count; ++n)
       for (i64 b = 0; b < a_.q.batch; ++b)
         for (i64 kv = kv_heads.begin; kv < kv_heads.end; ++kv)
@@ -41,14 +41,10 @@ class Forward {
     s.take(sum_, max_panels * width_);
     s.take(correction_, width_);
     s.take(key_strips_, tile_keys_ * a_.k.width);
-    s.take(value_strips_, value_stride() * (dv_ / ops_.strip));
+    s.take(value_strips_, element_stride(ops_, tile_keys_) * (dv_ / ops_.strip));
     s.take(tile_, tile_keys_ * width_);
     s.take(keep_, tile_keys_ * width_);
     s.take(staging_, std::max(tile_keys_, width_) * std::max(a_.q.width, dv_));
-  }
-  /// A line more than the tile: strips a power of two apart would share few cache sets.
-  [[nodiscard]] i64 value_stride() const {
-    return tile_keys_ * ops_.strip + 64 / static_cast<i64>(sizeof(T));
   }
 
   void attend_slice(const Slice& s, i64 b, i64 kv, Range heads) {
@@ -113,7 +109,8 @@ class Forward {
   void pack(Range tile) {
     const Range rows{slice_->k_row + tile.begin, slice_->k_row + tile.end};
     ops_.pack_strips(rows_of(ops_, a_.k, batch_, kv_, rows, staging_), key_strips_);
-    ops_.pack_element_strips(rows_of(ops_, a_.v, batch_, kv_, rows, staging_), value_stride(), value_strips_);
+    ops_.pack_element_strips(rows_of(ops_, a_.v, batch_, kv_, rows, staging_),
+                             element_stride(ops_, tile_keys_), value_strips_);
   }
 
   /// Spreads the reading of the next tile over the panels of this one.
@@ -138,7 +135,7 @@ class Forward {
     }
     StripProduct<T> product;
     product.strips = value_strips_ + seen.begin * ops_.strip;
-    product.strip_stride = value_stride();
+    product.strip_stride = element_stride(ops_, tile_keys_);
     product.strip_count = dv_ / ops_.strip;
     product.depth = seen.size();
     product.panel = tile_ + seen.begin * columns;

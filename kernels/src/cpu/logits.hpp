@@ -8,6 +8,8 @@
 
 namespace usp::cpu {
 
+constexpr double log2_e = 1.442695040888963407;
+
 /// Logits of parts of panels, in units of log 2, with all score terms and masks of a call.
 template <class T>
 class Logits {
@@ -41,17 +43,8 @@ class Logits {
   /// Fills keys `seen` of `out` ([key][vectors * lanes]) and, where not null, the softcap's slope.
   void compute(const Panel& panel, Range tile, Range seen, const T* key_strips, i64 width, const T* queries,
                T* out, T* slope) const {
-    StripProduct<T> product;
-    const i64 first = seen.begin / ops_.strip * ops_.strip;
-    product.strips = key_strips + first * width;
-    product.strip_stride = ops_.strip * width;
-    product.strip_count = ceil_to(seen.end - first, ops_.strip) / ops_.strip;
-    product.depth = width;
-    product.panel = queries;
-    product.vectors = panel.vectors;
-    product.out = out + first * panel.vectors * ops_.lanes;
-    ops_.strip_product(product);
     const PanelPart<T> part{out, seen, panel.vectors};
+    ops_.strip_product(product_of_keys(ops_, part, key_strips, width, queries));
     if (terms_.softcap != 0) ops_.softcap(part, static_cast<T>(terms_.softcap * log2_e), slope);
     if (terms_.alibi_slopes != nullptr) add_alibi(panel, tile, part);
     if (panel.all.begin > tile.begin + seen.begin || panel.all.end < tile.begin + seen.end)
@@ -69,8 +62,6 @@ class Logits {
   }
 
  private:
-  static constexpr double log2_e = 1.442695040888963407;
-
   [[nodiscard]] i64 q_pos(i64 row) const { return slice_->q_pos + row * slice_->q_step; }
   [[nodiscard]] i64 k_pos(i64 key) const { return slice_->k_pos + key * slice_->k_step; }
   [[nodiscard]] const std::uint8_t* block_row(const Panel& panel, i64 row) const {

@@ -80,6 +80,30 @@ template <class T>
   return std::clamp<i64>(keys / ops.strip * ops.strip, 64, 256);
 }
 
+/// Elements from one strip of a tile's packed rows to the next: a line more than the tile, since strips a
+/// power of two apart would share few cache sets.
+template <class T>
+[[nodiscard]] i64 element_stride(const TileOps<T>& ops, i64 keys) {
+  return keys * ops.strip + 64 / static_cast<i64>(sizeof(T));
+}
+
+/// The product of the part's keys, packed as strips [key / strip][width][strip], with a panel of depth
+/// `width`: into the part's tile, from strip border to strip border.
+template <class T>
+[[nodiscard]] StripProduct<T> product_of_keys(const TileOps<T>& ops, const PanelPart<T>& part,
+                                              const T* strips, i64 width, const T* panel) {
+  const i64 first = part.keys.begin / ops.strip * ops.strip;
+  StripProduct<T> product;
+  product.strips = strips + first * width;
+  product.strip_stride = ops.strip * width;
+  product.strip_count = ceil_to(part.keys.end - first, ops.strip) / ops.strip;
+  product.depth = width;
+  product.panel = panel;
+  product.vectors = part.vectors;
+  product.out = part.tile + first * part.vectors * ops.lanes;
+  return product;
+}
+
 /// Rows of one head as elements T: in place where they are such, else widened into `staging`. Rows marked in
 /// `dead` (null: none) read as zeros.
 template <class T>
@@ -128,10 +152,7 @@ inline void set_scalar(View view, i64 batch, i64 row, i64 head, double x) {
     *reinterpret_cast<float*>(at) = static_cast<float>(x);
 }
 
-/// KV heads that the query heads read, and the query heads of one of them.
-[[nodiscard]] inline Range kv_heads_of(Range query_heads, int group) {
-  return {query_heads.begin / group, (query_heads.end - 1) / group + 1};
-}
+/// Query heads that read a KV head.
 [[nodiscard]] inline Range readers_of(i64 kv_head, Range query_heads, int group) {
   return {std::max(query_heads.begin, kv_head * group), std::min(query_heads.end, (kv_head + 1) * group)};
 }

@@ -27,6 +27,11 @@ struct AttendScope {
   i64 slice_count = 0;
   const ScoreTerms* terms = nullptr;
   Progress progress;
+
+  /// KV heads that the query heads read; expects some query head.
+  [[nodiscard]] Range kv_heads() const {
+    return {query_heads.begin / group, (query_heads.end - 1) / group + 1};
+  }
 };
 
 /// Merges the pairs of the slices into the carried state: o is normalised by exp(lse), lse is the natural

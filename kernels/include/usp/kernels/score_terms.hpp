@@ -33,9 +33,6 @@ struct ScoreTerms {
   double dropout = 0;                    ///< probability to drop, in [0, 1)
   std::uint64_t dropout_seed = 0;
   const BlockMask* blocks = nullptr;  ///< null: all
-  [[nodiscard]] bool plain() const {
-    return softcap == 0 && alibi_slopes == nullptr && dropout == 0 && blocks == nullptr;
-  }
 };
 
 /// The global name of a pair: what dropout is keyed by.
