@@ -24,20 +24,14 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
 LoadedCall load_call(const RunFlags& flags) {
   LoadedCall call;
   call.file = read_plan(read_file(flags.file), flags.file);
-  if (flags.layer >= call.file.layers.size())
-    throw UsageError("--layer: the plan has " + std::to_string(call.file.layers.size()) +
-                     " kinds of attention layer, counted from 0");
-  const PlanLayer& layer = call.file.layers[flags.layer];
+  const PlanLayer& layer = layer_at(call.file, flags.layer);
   call.plan = layer.plan;
   const bool given = !flags.documents.empty();
   if (given && call.plan.shape.q_tokens != call.plan.shape.kv_tokens)
     throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
   const std::vector<i64> lengths =
       given ? parse_document_lengths(flags.documents, "--documents") : call.file.documents;
-  if (given && static_cast<i64>(lengths.size()) > call.file.capacity_documents)
-    throw UsageError("--documents: " + std::to_string(lengths.size()) +
-                     " documents exceed the plan's capacity of " +
-                     std::to_string(call.file.capacity_documents));
+  if (given) check_document_count(call.file, lengths);
   call.documents = layer_documents(layer, lengths);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)
     throw UsageError("--documents: " + std::to_string(call.documents.cu_q.back()) +

@@ -87,7 +87,7 @@ void play(const std::string& scenario, Communicator& communicator) {
   communicator.barrier();
 }
 
-/// A job that does not use run_mpi: the session's end must not hang.
+/// A job without run_mpi: the end of its MpiSession must not hang.
 int left_by_exception(const CommOptions& options) {
   try {
     MpiSession session(options);

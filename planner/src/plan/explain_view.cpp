@@ -202,24 +202,18 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
 }  // namespace
 
 ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
-  if (request.layer >= plan.layers.size())
-    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) +
-                     " kinds of attention layer, 0 to " +
-                     std::to_string(static_cast<i64>(plan.layers.size()) - 1));
+  const PlanLayer& layer = layer_at(plan, request.layer);
   if (request.rank && (*request.rank < 0 || *request.rank >= plan.mesh.size()))
     throw UsageError("--rank: ranks of a group are 0 to " + std::to_string(plan.mesh.size() - 1));
   if (request.pass == Pass::backward && !plan.training)
     throw UsageError("--pass backward: the plan is for the forward pass only");
-  const PlanLayer& layer = plan.layers[request.layer];
   const std::vector<i64> lengths = request.documents.value_or(plan.documents);
   if (request.documents) {
     const i64 sum = std::accumulate(lengths.begin(), lengths.end(), i64{0});
     if (sum != plan.capacity_tokens)
       throw UsageError("--documents: the lengths sum to " + std::to_string(sum) + ", the plan is for " +
                        std::to_string(plan.capacity_tokens) + " tokens");
-    if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
-      throw UsageError("--documents: " + std::to_string(lengths.size()) +
-                       " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
+    check_document_count(plan, lengths);
   }
   const Geometry geometry(layer.plan, layer_documents(layer, lengths));
   ExplainView view;

@@ -48,6 +48,20 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
   }
 }
 
+const PlanLayer& layer_at(const PlanFile& plan, std::size_t index) {
+  if (index >= plan.layers.size())
+    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) +
+                     " kinds of attention layer, 0 to " +
+                     std::to_string(static_cast<i64>(plan.layers.size()) - 1));
+  return plan.layers[index];
+}
+
+void check_document_count(const PlanFile& plan, const std::vector<i64>& lengths) {
+  if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
+    throw UsageError("--documents: " + std::to_string(lengths.size()) +
+                     " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
+}
+
 Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths) {
   const AttentionShape& shape = layer.plan.shape;
   if (lengths.empty() && layer.chunk_tokens == 0)

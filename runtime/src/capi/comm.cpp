@@ -9,7 +9,7 @@ using usp::capi::require;
 
 namespace {
 
-/// The callback may be C++: run_threads knows exceptions that derive from std::exception only.
+/// The callback may be C++: what it throws gets a text that says what to do.
 int call(usp_rank_function function, usp_comm& comm, void* user) {
   try {
     return function(&comm, user);

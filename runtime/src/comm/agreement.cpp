@@ -3,6 +3,8 @@
 
 #include "faults.hpp"
 
+#include "usp/base/digest.hpp"
+
 #include <algorithm>
 #include <map>
 
@@ -35,13 +37,9 @@ void check_field(const std::string& name, const std::vector<std::uint64_t>& valu
 }
 
 std::uint64_t digest_names(const std::vector<AgreedField>& fields) {
-  std::uint64_t digest = 1469598103934665603U;  // FNV-1a
-  for (const AgreedField& field : fields) {
-    for (const char letter : field.name)
-      digest = (digest ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-    digest = (digest ^ 0xffU) * 1099511628211U;
-  }
-  return digest;
+  Digest digest;
+  for (const AgreedField& field : fields) digest.add(field.name.size()).bytes(field.name);
+  return digest.value();
 }
 
 }  // namespace

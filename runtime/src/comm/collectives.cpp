@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives.hpp"
 
+#include "usp/base/digest.hpp"
 #include "usp/comm/agreement.hpp"
 
 #include <algorithm>
@@ -18,12 +19,10 @@ class Exchange {
   explicit Exchange(const char* operation) : operation_(operation) {}
   void send(int peer, const void* data, i64 bytes) { add(peer, true, const_cast<void*>(data), bytes); }
   void receive(int peer, void* data, i64 bytes) { add(peer, false, data, bytes); }
-  /// `start` takes what Communicator::post takes.
-  template <class Start>
-  void run(Communicator& communicator, const Start& start) {
+  void run(CollectiveCommunicator& communicator) {
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].boxes = &boxes_[i];
     tickets_.resize(messages_.size());
-    start(messages_.data(), static_cast<i64>(messages_.size()), tickets_.data());
+    communicator.start(messages_.data(), static_cast<i64>(messages_.size()), tickets_.data());
     for (const Ticket ticket : tickets_) communicator.wait(ticket);
   }
 
@@ -63,10 +62,9 @@ void sum_in_rank_order(int ranks, i64 count, const Term& term, T* out) {
 
 /// Sends theirs(peer) to each peer, receives its counterpart of `count` elements, and sums all in rank order
 /// into `out`; `own` is this rank's term and may be `out`. `theirs_count(peer)` elements go to a peer.
-template <class T, class Start, class Theirs, class Count>
-void exchange_and_sum(Communicator& communicator, const char* operation, const Start& start,
-                      const Theirs& theirs, const Count& theirs_count, const T* own, T* out, i64 count,
-                      std::vector<T>& scratch) {
+template <class T, class Theirs, class Count>
+void exchange_and_sum(CollectiveCommunicator& communicator, const char* operation, const Theirs& theirs,
+                      const Count& theirs_count, const T* own, T* out, i64 count, std::vector<T>& scratch) {
   Exchange exchange(operation);
   scratch.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(communicator.size()));
   const auto size = static_cast<i64>(sizeof(T));
@@ -74,7 +72,7 @@ void exchange_and_sum(Communicator& communicator, const char* operation, const S
     exchange.send(peer, theirs(peer), theirs_count(peer) * size);
     exchange.receive(peer, scratch.data() + peer * count, count * size);
   }
-  exchange.run(communicator, start);
+  exchange.run(communicator);
   const auto term = [&](int rank) {
     return rank == communicator.rank() ? own : scratch.data() + rank * count;
   };
@@ -82,8 +80,8 @@ void exchange_and_sum(Communicator& communicator, const char* operation, const S
 }
 
 /// Each rank sums its own slice of a block and gives it to all: two exchanges of the block's bytes.
-template <class T, class Start>
-void all_reduce(Communicator& communicator, const Start& start, T* data, i64 count) {
+template <class T>
+void all_reduce(CollectiveCommunicator& communicator, T* data, i64 count) {
   const int ranks = communicator.size();
   if (ranks == 1) return;
   std::vector<T> scratch;
@@ -95,25 +93,25 @@ void all_reduce(Communicator& communicator, const Start& start, T* data, i64 cou
     const auto at = [&](int rank) { return data + base + begin(rank); };
     T* mine = at(communicator.rank());
     const i64 mine_count = length(communicator.rank());
-    exchange_and_sum<T>(communicator, "all_reduce", start, at, length, mine, mine, mine_count, scratch);
+    exchange_and_sum<T>(communicator, "all_reduce", at, length, mine, mine, mine_count, scratch);
     Exchange give("all_reduce");
     for (const int peer : peers_of(communicator)) {
       give.send(peer, mine, mine_count * static_cast<i64>(sizeof(T)));
       give.receive(peer, at(peer), length(peer) * static_cast<i64>(sizeof(T)));
     }
-    give.run(communicator, start);
+    give.run(communicator);
   }
 }
 
-template <class T, class Start>
-void reduce_scatter(Communicator& communicator, const Start& start, const T* parts, T* mine, i64 count) {
+template <class T>
+void reduce_scatter(CollectiveCommunicator& communicator, const T* parts, T* mine, i64 count) {
   std::vector<T> scratch;
   for (i64 base = 0; base < count; base += block_elements) {
     const i64 block = std::min(count - base, block_elements);
     const auto at = [&](int rank) { return parts + rank * count + base; };
     exchange_and_sum<T>(
-        communicator, "reduce_scatter", start, at, [&](int) { return block; }, at(communicator.rank()),
-        mine + base, block, scratch);
+        communicator, "reduce_scatter", at, [&](int) { return block; }, at(communicator.rank()), mine + base,
+        block, scratch);
   }
 }
 
@@ -137,7 +135,7 @@ void CollectiveCommunicator::barrier() {
     exchange.send(peer, &mine, 1);
     exchange.receive(peer, &theirs[static_cast<std::size_t>(peer)], 1);
   }
-  exchange.run(*this, [this](auto... list) { start(list...); });
+  exchange.run(*this);
 }
 
 void CollectiveCommunicator::all_gather(const void* mine, void* all, i64 bytes) {
@@ -148,7 +146,7 @@ void CollectiveCommunicator::all_gather(const void* mine, void* all, i64 bytes) 
     exchange.receive(peer, out + peer * bytes, bytes);
   }
   if (bytes > 0) std::memmove(out + rank() * bytes, mine, static_cast<std::size_t>(bytes));
-  exchange.run(*this, [this](auto... list) { start(list...); });
+  exchange.run(*this);
 }
 
 void CollectiveCommunicator::broadcast(void* data, i64 bytes, int root) {
@@ -159,38 +157,34 @@ void CollectiveCommunicator::broadcast(void* data, i64 bytes, int root) {
   } else {
     exchange.receive(root, data, bytes);
   }
-  exchange.run(*this, [this](auto... list) { start(list...); });
+  exchange.run(*this);
 }
 
 void CollectiveCommunicator::all_reduce_sum(float* data, i64 count) {
-  all_reduce(
-      *this, [this](auto... list) { start(list...); }, data, count);
+  all_reduce(*this, data, count);
 }
 
 void CollectiveCommunicator::all_reduce_sum(double* data, i64 count) {
-  all_reduce(
-      *this, [this](auto... list) { start(list...); }, data, count);
+  all_reduce(*this, data, count);
 }
 
 void CollectiveCommunicator::all_reduce_sum(i64* data, i64 count) {
-  all_reduce(
-      *this, [this](auto... list) { start(list...); }, data, count);
+  all_reduce(*this, data, count);
 }
 
 void CollectiveCommunicator::reduce_scatter_sum(const float* parts, float* mine, i64 count) {
-  reduce_scatter(
-      *this, [this](auto... list) { start(list...); }, parts, mine, count);
+  reduce_scatter(*this, parts, mine, count);
 }
 
 void CollectiveCommunicator::reduce_scatter_sum(const double* parts, double* mine, i64 count) {
-  reduce_scatter(
-      *this, [this](auto... list) { start(list...); }, parts, mine, count);
+  reduce_scatter(*this, parts, mine, count);
 }
 
 void check_group(Communicator& communicator, const std::vector<int>& ranks) {
-  std::uint64_t digest = 1469598103934665603U;  // FNV-1a
-  for (const int rank : ranks) digest = (digest ^ static_cast<std::uint64_t>(rank)) * 1099511628211U;
-  agree(communicator, {{"group", digest ^ ranks.size()}});
+  Digest digest;
+  digest.add(ranks.size());
+  for (const int rank : ranks) digest.add(rank);
+  agree(communicator, {{"group", digest.value()}});
   std::vector<int> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   const bool strangers = !sorted.empty() && (sorted.front() < 0 || sorted.back() >= communicator.size());

@@ -29,8 +29,7 @@ class CollectiveCommunicator : public Communicator {
   void reduce_scatter_sum(const double* parts, double* mine, i64 count) final;
   [[nodiscard]] Traffic& traffic() final { return traffic_; }
 
- protected:
-  /// post() after its checks; empty messages come here too.
+  /// post() after its checks, for the collectives' own messages too; empty ones come here as well.
   virtual void start(const Message* messages, i64 count, Ticket* tickets) = 0;
 
  private:

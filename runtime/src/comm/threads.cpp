@@ -28,17 +28,19 @@ struct Job {
 };
 
 void run_rank(Job& job, int rank, const std::function<void(Communicator&)>& body) {
+  const auto give_up = [&] {
+    job.errors[static_cast<std::size_t>(rank)] = std::current_exception();
+    job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
+  };
   try {
     const auto communicator = comm::make_thread_communicator(job.world, job.hub, rank);
     try {
       body(*communicator);
     } catch (...) {
-      job.errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
+      give_up();  // before the communicator ends and misses its messages
     }
-  } catch (...) {  // no memory for the communicator
-    job.errors[static_cast<std::size_t>(rank)] = std::current_exception();
-    job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
+  } catch (...) {
+    give_up();
   }
 }
 

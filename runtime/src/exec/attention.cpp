@@ -2,13 +2,13 @@
 #include "usp/runtime/attention.hpp"
 
 #include "batch.hpp"
+#include "score.hpp"
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
 
@@ -61,7 +61,6 @@ struct AttentionOperator::State {
   }
 
   void check_inputs(const AttentionInputs& in);
-  void set_terms(const AttentionInputs& in);
   [[nodiscard]] std::uint64_t digest_of(const AttentionInputs& in) const;
   void place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out);
   void run(Pass pass, const AttentionInputs& in, double* d_sink);
@@ -163,17 +162,6 @@ void AttentionOperator::State::check_inputs(const AttentionInputs& in) {
           "the block pattern does not cover the batch in blocks of " + std::to_string(edge) + " tokens");
 }
 
-void AttentionOperator::State::set_terms(const AttentionInputs& in) {
-  const ScoreRules& rules = plan.score;
-  terms = {};
-  terms.scale = rules.scale != 0 ? rules.scale : 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
-  terms.softcap = rules.softcap;
-  terms.alibi_slopes = in.alibi_slopes;
-  terms.dropout = rules.dropout;
-  terms.dropout_seed = in.dropout_seed;
-  terms.blocks = in.blocks;
-}
-
 std::uint64_t AttentionOperator::State::digest_of(const AttentionInputs& in) const {
   Digest d;
   const auto reals = [&](const double* values) {
@@ -209,7 +197,7 @@ void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double*
   PassRecord& record = records[index(pass)];
   if (options.measure_workspace) std::fill_n(workspace.data(), workspace.bytes(), untouched);
   communicator.traffic().reset(static_cast<int>(record.ticks.size()), communicator.size());
-  set_terms(in);
+  terms = score_terms(plan, in);
   StepInputs inputs;
   inputs.group = plan.shape.query_heads / plan.shape.kv_heads;
   inputs.terms = &terms;
@@ -229,9 +217,9 @@ void AttentionOperator::State::measure(Pass pass) {
 void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   State& s = *state_;
   s.check_inputs(in);
-  if (!s.inputs_agreed || s.plan.score.dropout != 0) agree(s.communicator, {{"inputs", s.digest_of(in)}});
-  s.inputs_agreed = true;
   s.forward_inputs = s.digest_of(in);
+  if (!s.inputs_agreed || s.plan.score.dropout != 0) agree(s.communicator, {{"inputs", s.forward_inputs}});
+  s.inputs_agreed = true;
   const AttentionShape& shape = s.batch->plan().shape;
   const BufferId o = s.batch->result(Pass::forward, {Tensor::o, Place::home});
   check_tensor(out, "out", shape, s.buffer(Pass::forward, o));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/bench.hpp"
 
+#include "call_parts.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/base/units.hpp"
-#include "usp/schedule/slice.hpp"
+#include "usp/planner/plan.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -16,16 +18,7 @@ namespace {
 /// Visible pairs of all heads and batch rows, block patterns and dropout apart.
 double visible_pairs(const AttentionPlan& plan, const Documents& documents) {
   double pairs = 0;
-  for (std::size_t d = 0; d < documents.count(); ++d) {
-    Slice slice;
-    slice.q_count = documents.cu_q[d + 1] - documents.cu_q[d];
-    slice.k_count = documents.cu_k[d + 1] - documents.cu_k[d];
-    slice.q_pos = documents.cu_q[d] + documents.shift[d];
-    slice.k_pos = documents.cu_k[d];
-    slice.diff_min = plan.band.diff_min;
-    slice.diff_max = plan.band.diff_max;
-    pairs += static_cast<double>(area(slice));
-  }
+  for (const Slice& slice : document_slices(plan.band, documents)) pairs += static_cast<double>(area(slice));
   return pairs * static_cast<double>(plan.shape.batch) * plan.shape.query_heads;
 }
 
@@ -42,10 +35,6 @@ AttentionPlan on_one_rank(AttentionPlan plan) {
   plan.replicated_q.clear();
   plan.replicated_k.clear();
   return plan;
-}
-
-const char* name_of(Pass pass) {
-  return pass == Pass::forward ? "forward" : "backward";
 }
 
 }  // namespace
@@ -90,7 +79,7 @@ std::string bench_text(const BenchReport& report) {
                 "single rank", "of it");
   text += line;
   for (const PassBench& pass : report.passes) {
-    std::snprintf(line, sizeof line, "  %-9s %12s %12s %10.2f %12s %7.1f%%\n", name_of(pass.pass),
+    std::snprintf(line, sizeof line, "  %-9s %12s %12s %10.2f %12s %7.1f%%\n", pass_name(pass.pass).data(),
                   format_seconds(pass.seconds).c_str(), format_bytes(static_cast<double>(pass.bytes)).c_str(),
                   pass.gflop_s(), format_seconds(pass.single_seconds).c_str(),
                   100 * report.share_of_single(pass));
@@ -115,7 +104,7 @@ std::string bench_json(const BenchReport& report) {
                {"workers", report.workers()},
                {"passes", Json::array()}};
   for (const PassBench& pass : report.passes)
-    json["passes"].push_back({{"pass", name_of(pass.pass)},
+    json["passes"].push_back({{"pass", pass_name(pass.pass)},
                               {"time_ms", pass.seconds * 1e3},
                               {"bytes", pass.bytes},
                               {"gflop_s", pass.gflop_s()},

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/call_run.hpp"
 
+#include "call_parts.hpp"
 #include "gather.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/kernels/boxes.hpp"
+#include "usp/planner/plan.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -32,14 +34,11 @@ class RankCall {
     k_ = tensors.k.rows_of(operator_.kv_tokens());
     v_ = tensors.v.rows_of(operator_.kv_tokens());
     if (options.training) d_out_ = own_d_out(tensors.d_out);
-    if (plan.score.block_tokens > 0) blocks_ = block_mask(plan, documents, tensors);
-    inputs_ = {q_.view(),
-               k_.view(),
-               v_.view(),
-               plan.sink ? tensors.sink.data() : nullptr,
-               plan.score.alibi ? tensors.alibi_slopes.data() : nullptr,
-               plan.score.block_tokens > 0 ? &blocks_ : nullptr,
-               tensors.dropout_seed};
+    blocks_ = block_mask(plan, documents, tensors);
+    inputs_ = per_head_inputs(plan, tensors, blocks_);
+    inputs_.q = q_.view();
+    inputs_.k = k_.view();
+    inputs_.v = v_.view();
     make_results();
   }
 
@@ -183,7 +182,7 @@ std::string CallRun::bytes_difference() const {
       const PassRecord& record = ranks[r].record[i];
       const std::string found = difference(record.planned, record.executed);
       if (!found.empty())
-        return "rank " + std::to_string(r) + ", " + (i == 0 ? "forward" : "backward") + ": " + found;
+        return "rank " + std::to_string(r) + ", " + std::string(pass_name(record.pass)) + ": " + found;
     }
   return "";
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "call_parts.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/runtime/call_run.hpp"
@@ -50,8 +52,35 @@ CallTensors random_tensors(const AttentionPlan& plan, const Documents& documents
 }
 
 BlockMask block_mask(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors) {
+  if (plan.score.block_tokens == 0) return {};
   const i64 edge = plan.score.block_tokens, n = blocks_of(plan, documents);
   return {edge, edge, n, n, tensors.admitted.data()};
+}
+
+AttentionInputs per_head_inputs(const AttentionPlan& plan, const CallTensors& tensors,
+                                const BlockMask& blocks) {
+  AttentionInputs in;
+  if (plan.sink) in.sink = tensors.sink.data();
+  if (plan.score.alibi) in.alibi_slopes = tensors.alibi_slopes.data();
+  if (plan.score.block_tokens > 0) in.blocks = &blocks;
+  in.dropout_seed = tensors.dropout_seed;
+  return in;
+}
+
+std::vector<Slice> document_slices(const Band& band, const Documents& documents) {
+  std::vector<Slice> slices;
+  for (std::size_t d = 0; d < documents.count(); ++d) {
+    Slice x;
+    x.q_row = documents.cu_q[d];
+    x.q_count = documents.cu_q[d + 1] - x.q_row;
+    x.q_pos = x.q_row + documents.shift[d];
+    x.k_row = x.k_pos = x.dk_row = documents.cu_k[d];
+    x.k_count = documents.cu_k[d + 1] - x.k_row;
+    x.diff_min = band.diff_min;
+    x.diff_max = band.diff_max;
+    slices.push_back(x);
+  }
+  return slices;
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(const std::string& name) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/verify.hpp"
 
+#include "../exec/score.hpp"
+#include "call_parts.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/kernels/boxes.hpp"
-#include "usp/schedule/slice.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -38,22 +40,6 @@ void on_all_cores(int count, const Body& body) {
     if (error) std::rethrow_exception(error);
 }
 
-std::vector<Slice> slices_of(const Band& band, const Documents& documents) {
-  std::vector<Slice> slices;
-  for (std::size_t d = 0; d < documents.count(); ++d) {
-    Slice x;
-    x.q_row = documents.cu_q[d];
-    x.q_count = documents.cu_q[d + 1] - x.q_row;
-    x.q_pos = x.q_row + documents.shift[d];
-    x.k_row = x.k_pos = x.dk_row = documents.cu_k[d];
-    x.k_count = documents.cu_k[d + 1] - x.k_row;
-    x.diff_min = band.diff_min;
-    x.diff_max = band.diff_max;
-    slices.push_back(x);
-  }
-  return slices;
-}
-
 /// The state before the first pair: nothing, or the sink alone.
 void start_lse(const AttentionPlan& plan, const CallTensors& tensors, HostTensor& lse) {
   const View view = lse.view();
@@ -62,18 +48,6 @@ void start_lse(const AttentionPlan& plan, const CallTensors& tensors, HostTensor
   for (i64 b = 0; b < view.batch; ++b)
     for (i64 row = 0; row < view.rows; ++row)
       std::memcpy(view.at(b, row, 0), tensors.sink.data(), tensors.sink.size() * sizeof(double));
-}
-
-ScoreTerms terms_of(const AttentionPlan& plan, const CallTensors& tensors, const BlockMask& blocks) {
-  ScoreTerms terms;
-  terms.scale =
-      plan.score.scale != 0 ? plan.score.scale : 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
-  terms.softcap = plan.score.softcap;
-  terms.alibi_slopes = plan.score.alibi ? tensors.alibi_slopes.data() : nullptr;
-  terms.dropout = plan.score.dropout;
-  terms.dropout_seed = tensors.dropout_seed;
-  terms.blocks = plan.score.block_tokens > 0 ? &blocks : nullptr;
-  return terms;
 }
 
 /// Sums of squares of what is compared, part by part.
@@ -140,9 +114,10 @@ DenseResults dense_attention(const AttentionPlan& plan, const Documents& documen
     r.dv = HostTensor(DType::fp64, s.batch, keys, kv, s.head_dim_v);
     if (plan.sink) r.d_sink.assign(static_cast<std::size_t>(s.query_heads), 0);
   }
-  const std::vector<Slice> slices = slices_of(plan.band, documents);
-  const BlockMask blocks = plan.score.block_tokens > 0 ? block_mask(plan, documents, tensors) : BlockMask{};
-  const ScoreTerms terms = terms_of(plan, tensors, blocks);
+  const std::vector<Slice> slices = document_slices(plan.band, documents);
+  const BlockMask blocks = block_mask(plan, documents, tensors);
+  const AttentionInputs inputs = per_head_inputs(plan, tensors, blocks);
+  const ScoreTerms terms = score_terms(plan, inputs);
   const int group = s.query_heads / s.kv_heads;
   on_all_cores(s.kv_heads, [&](int kv_head) {  // gradients of a KV head are one core's
     const auto kernel = make_reference_kernel();
@@ -155,8 +130,8 @@ DenseResults dense_attention(const AttentionPlan& plan, const Documents& documen
     kernel->attend({q.view(), k.view(), v.view(), r.out.view(), r.lse.view(), scope});
     if (!training) return;
     const HostTensor& d_o = d_out;
-    kernel->delta({d_o.view(), r.out.view(), r.lse.view(), delta.view(), scope.query_heads,
-                   plan.sink ? tensors.sink.data() : nullptr, plan.sink ? r.d_sink.data() : nullptr});
+    kernel->delta({d_o.view(), r.out.view(), r.lse.view(), delta.view(), scope.query_heads, inputs.sink,
+                   plan.sink ? r.d_sink.data() : nullptr});
     kernel->attend_grad({q.view(), k.view(), v.view(), d_o.view(), r.lse.view(), delta.view(), r.dq.view(),
                          r.dk.view(), r.dv.view(), scope});
   });

@@ -66,6 +66,12 @@ struct PlanFile {
 /// Fills the predictions of a layer from its schedule: bytes, and the workspace (exact up to 64 ranks).
 void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, WorkspaceBasis& basis);
 
+/// A layer by its place. Throws UsageError naming --layer when there is none.
+[[nodiscard]] const PlanLayer& layer_at(const PlanFile& plan, std::size_t index);
+
+/// Refuses a batch of more documents than the plan has room for (UsageError naming --documents).
+void check_document_count(const PlanFile& plan, const std::vector<i64>& lengths);
+
 /// Documents of a layer for the lengths of a batch (empty: one document).
 [[nodiscard]] Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths);
 

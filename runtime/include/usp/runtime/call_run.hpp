@@ -28,7 +28,7 @@ struct CallTensors {
 /// admits six blocks of ten; what the plan does not have is left empty. The same on every rank.
 [[nodiscard]] CallTensors random_tensors(const AttentionPlan& plan, const Documents& documents,
                                          std::uint64_t seed);
-/// The pattern of a plan that has one; points into `tensors`.
+/// The pattern of a plan, empty where it has none; points into `tensors`.
 [[nodiscard]] BlockMask block_mask(const AttentionPlan& plan, const Documents& documents,
                                    const CallTensors& tensors);
 

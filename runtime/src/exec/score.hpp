@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/runtime/attention.hpp"
+
+#include <cmath>
+
+namespace usp {
+
+/// What kernels are told about logits: the plan's rules with what comes with the call.
+[[nodiscard]] inline ScoreTerms score_terms(const AttentionPlan& plan, const AttentionInputs& in) {
+  const ScoreRules& rules = plan.score;
+  ScoreTerms terms;
+  terms.scale = rules.scale != 0 ? rules.scale : 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
+  terms.softcap = rules.softcap;
+  terms.alibi_slopes = in.alibi_slopes;
+  terms.dropout = rules.dropout;
+  terms.dropout_seed = in.dropout_seed;
+  terms.blocks = in.blocks;
+  return terms;
+}
+
+}  // namespace usp

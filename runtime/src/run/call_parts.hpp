@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/runtime/call_run.hpp"
+#include "usp/schedule/slice.hpp"
+
+#include <vector>
+
+namespace usp {
+
+/// What a call reads beside q, k and v; points into `tensors` and `blocks`.
+[[nodiscard]] AttentionInputs per_head_inputs(const AttentionPlan& plan, const CallTensors& tensors,
+                                              const BlockMask& blocks);
+
+/// The mask of a whole call: one slice per document, rows being global tokens.
+[[nodiscard]] std::vector<Slice> document_slices(const Band& band, const Documents& documents);
+
+}  // namespace usp
