@@ -3,19 +3,23 @@
 
 add_library(usp_build_flags INTERFACE)
 target_compile_features(usp_build_flags INTERFACE cxx_std_20)
+set(usp_host_flags
+    -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast
+    -Wno-missing-field-initializers # designated initializers leave the rest at its default
+    # g++ 12 reports its own std::string and std::vector when inlined (bugs 105651, 105329)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overread>
+    $<$<BOOL:${USP_WERROR}>:-Werror>)
+set(usp_cuda_flags -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers --expt-relaxed-constexpr
+                   $<$<BOOL:${USP_WERROR}>:-Werror=all-warnings>)
 target_compile_options(
-  usp_build_flags INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
-                            -Wold-style-cast
-                            -Wno-missing-field-initializers # designated initializers leave the rest at its default
-                            # g++ 12 reports its own std::string and std::vector when inlined (bugs 105651, 105329)
-                            $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                            $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
-                            $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
-                            $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overread>
-                            $<$<BOOL:${USP_WERROR}>:-Werror>)
+  usp_build_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${usp_host_flags}>"
+                            "$<$<COMPILE_LANGUAGE:CUDA>:${usp_cuda_flags}>")
 if(USP_SANITIZE)
-  target_compile_options(usp_build_flags INTERFACE -fsanitize=${USP_SANITIZE} -fno-omit-frame-pointer
-                                                   -fno-sanitize-recover=all)
+  target_compile_options(usp_build_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${USP_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(usp_build_flags INTERFACE -fsanitize=${USP_SANITIZE})
 endif()
 

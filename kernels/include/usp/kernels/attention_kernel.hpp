@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/kernels/memory.hpp"
 #include "usp/kernels/score_terms.hpp"
 #include "usp/kernels/view.hpp"
 #include "usp/schedule/slice.hpp"
 
 /// One block of attention on one rank: the contract of every backend. Kernels compute; they never
-/// communicate. Local, synchronous for host backends.
+/// communicate. Local. On the host a call is done when it returns; on a GPU it is enqueued on the stream of
+/// the kernel's memory.
 namespace usp {
 
 /// Called between tiles so that transfers advance while a kernel runs (MPI makes no progress of its own).
@@ -37,11 +39,17 @@ struct AttendScope {
 /// Merges the pairs of the slices into the carried state: o is normalised by exp(lse), lse is the natural
 /// log-sum-exp so far; both in the accumulator type. The empty state is o = 0, lse = -inf (or the sink's
 /// logit), and a row that sees nothing leaves it untouched, bit for bit. No pair may be covered twice.
+///
+/// `fresh`: the state is empty whatever its memory holds. It is not read, and all rows of the scope's heads
+/// are written (with the empty state where a row sees nothing); backends that say so may then write o in the
+/// input type, rounded once.
 struct AttendArgs {
   ConstView q, k, v;  ///< widths: Dqk, Dqk, Dv
   View o;             ///< width Dv
   View lse;           ///< width 1
   AttendScope scope;
+  bool fresh = false;
+  const double* sink = nullptr;  ///< with fresh: the empty state's logit per global query head; null: none
 };
 
 /// delta = rowsum(dO * O) of every row, for the heads of `query_heads`; with a sink also its gradient:
@@ -57,10 +65,14 @@ struct DeltaArgs {
 /// Adds the gradients of the slices' pairs into dq, dk, dv (accumulator type), from the final lse and delta
 /// of the whole softmax: P = exp(S - lse), dS = P * (dP - delta). Key rows of dk and dv count from
 /// Slice::dk_row. Nothing is written for rows with lse = -inf.
+///
+/// `fresh`: dq, dk and dv hold nothing yet. They are not read, and all rows of the scope's heads are written
+/// (zero where there is no pair); backends that say so may then write them in the input type, rounded once.
 struct AttendGradArgs {
   ConstView q, k, v, d_o, lse, delta;
   View dq, dk, dv;
   AttendScope scope;
+  bool fresh = false;
 };
 
 /// A backend. Any of bf16, fp16, fp32 with an fp32 state, or fp64 with an fp64 state; q, k and v of one type,
@@ -70,6 +82,13 @@ class AttentionKernel {
  public:
   virtual ~AttentionKernel() = default;
   [[nodiscard]] virtual const char* name() const = 0;
+  /// Where the views of all calls, and everything that is per head, lie.
+  [[nodiscard]] virtual Memory& memory() { return host_memory(); }
+  /// Slices given so far are about to change or go: a backend that keeps tables by a slice list's address
+  /// drops them.
+  virtual void forget() {}
+  /// With `fresh`, results may have the input type.
+  [[nodiscard]] virtual bool rounds_results() const { return false; }
   virtual void attend(const AttendArgs& args) = 0;
   virtual void delta(const DeltaArgs& args) = 0;
   virtual void attend_grad(const AttendGradArgs& args) = 0;

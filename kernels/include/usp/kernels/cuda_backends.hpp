@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/device/device.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+#include "usp/kernels/memory.hpp"
+
+#include <memory>
+
+/// What works in the memory of one GPU, in the order of one stream. Views and everything that is per head
+/// (sinks, slopes, block patterns) lie in device memory; slices and ScoreTerms themselves on the host. All
+/// throw EnvironmentError in a build without CUDA.
+namespace usp {
+
+[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const Stream& stream);
+
+struct CudaKernelOptions {
+  bool deterministic = false;  ///< gradients repeat bit for bit
+};
+
+/// Tensor cores by mma.sync, sm_80 and up: bf16 and fp16 with an fp32 state, head dims up to 256, everything
+/// that AttentionKernel names. `memory` (of make_cuda_memory) gives the stream, and outlives the kernel.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_portable_kernel(Memory& memory,
+                                                                    const CudaKernelOptions& options = {});
+
+/// cuDNN's fused attention: whole blocks in bf16 or fp16, merged into the fp32 state by a kernel of this
+/// project. What it does not do goes to the portable kernel.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory,
+                                                                 const CudaKernelOptions& options = {});
+
+}  // namespace usp

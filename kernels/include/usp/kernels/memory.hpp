@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/kernels/boxes.hpp"
+
+#include <memory>
+
+struct CUstream_st;
+
+namespace usp {
+
+/// Memory that only grows; its content does not survive growth.
+class Arena {
+ public:
+  virtual ~Arena() = default;
+  virtual void reserve(i64 bytes) = 0;
+  [[nodiscard]] virtual std::byte* data() const = 0;  ///< on a boundary of 256 bytes
+  [[nodiscard]] virtual i64 bytes() const = 0;
+};
+
+/// One kind of memory, and the copies inside it: boxes.hpp for the memory that a kernel works in. On the host
+/// every call is done when it returns; on a GPU it is enqueued on the memory's stream, and order on that
+/// stream is order of effect. Not thread-safe: one per rank.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  /// The stream that orders the copies; null on the host.
+  [[nodiscard]] virtual CUstream_st* stream() const = 0;
+  [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
+
+  virtual void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) = 0;
+  virtual std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) = 0;
+  virtual const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box,
+                                      Land land) = 0;
+  virtual void fill(View to, double value) = 0;
+  /// values[h] for every row of (global) head h; `values` lies in this memory.
+  virtual void fill_heads(View to, const double* values) = 0;
+
+  virtual void set_bytes(std::byte* to, int value, i64 bytes) = 0;
+  virtual void from_host(std::byte* to, const void* host, i64 bytes) = 0;
+  virtual void to_host(void* host, const std::byte* from, i64 bytes) = 0;
+  /// Blocks until everything enqueued so far is done.
+  virtual void synchronize() = 0;
+};
+
+/// Ordinary memory; stateless, so one serves every rank.
+[[nodiscard]] Memory& host_memory();
+
+}  // namespace usp
