@@ -38,6 +38,7 @@ struct CallFlags {
   ScoreRules score;
   bool sink = false, lse = false;
   std::string replicated;
+  std::string backend = "cpu";
   std::optional<int> ranks;
   std::string output;
 };
@@ -66,6 +67,7 @@ void set_rules(const CallFlags& flags, AttentionRequest& request) {
   request.score = flags.score;
   request.sink = flags.sink;
   request.lse_home = flags.lse;
+  request.backend = parse_backend(flags.backend, "--backend");
   const AttentionShape& shape = request.shape;
   if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
@@ -91,6 +93,8 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
       ->check(CLI::Range(std::int64_t{1}, unbounded));
   option("--replicated", flags.replicated,
          "the first N tokens are on every rank; of --kv-seq, only the keys");
+  option("--backend", flags.backend, "who computes the blocks: cpu, portable (CUDA), cudnn")
+      ->capture_default_str();
   verb.add_flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run")
       ->group("Attention");
   verb.add_flag("--sinks", flags.sink, "a learned logit per query head joins the softmax")

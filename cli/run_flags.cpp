@@ -13,7 +13,10 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)");
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
   verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")->capture_default_str();
-  verb.add_option("--kernel", flags->kernel, "attention kernel (the fastest of this build)");
+  verb.add_option("--kernel", flags->kernel, "cpu, reference, portable or cudnn (the plan's backend)");
+  verb.add_option("--devices", flags->devices, "GPUs of the ranks, such as 0,1, round and round (all)")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
   verb.add_option("--watchdog", flags->watchdog_s, "seconds that a rank may wait for its peers")
       ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
@@ -38,6 +41,9 @@ LoadedCall load_call(const RunFlags& flags) {
                      " tokens exceed the plan's capacity of " + std::to_string(call.plan.shape.q_tokens));
   call.options.training = call.file.training && !flags.forward_only;
   call.options.kernel = flags.kernel;
+  call.options.devices = flags.devices;
+  call.options.ulysses_transport = call.file.ulysses_transport;
+  call.options.ring_transport = call.file.ring_transport;
   call.options.comm.watchdog_s = flags.watchdog_s;
   return call;
 }

@@ -19,6 +19,7 @@ struct RunFlags {
   std::string documents;
   std::uint64_t seed = 0;
   std::string kernel;
+  std::vector<int> devices;
   double watchdog_s = 60;
   bool forward_only = false;
 };

@@ -2,9 +2,12 @@
 #include "communicator_contract.hpp"
 
 #include "usp/comm/dry_run.hpp"
+#include "usp/comm/routed.hpp"
 #include "usp/comm/threads.hpp"
 
 #include <gtest/gtest.h>
+
+#include <numeric>
 
 namespace usp {
 namespace {
@@ -34,6 +37,37 @@ TEST_P(Threads, KeepTheContract) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 16));
+
+/// Two ways to every peer, taken in turn.
+TEST_P(Threads, KeepTheContractWhenRouted) {
+  const int ranks = GetParam();
+  if (ranks < 2) return;
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_NO_THROW(run_threads(ranks, {}, [&](Communicator& control) {
+    const std::vector<int> reversed(all.rbegin(), all.rend());
+    const auto forth = control.group(all), back = control.group(reversed);
+    std::vector<Route> routes;
+    for (const int peer : all)
+      routes.push_back((peer + control.rank()) % 2 == 0 ? Route{forth.get(), peer}
+                                                        : Route{back.get(), ranks - 1 - peer});
+    const auto routed = make_routed_communicator(control, routes);
+    contract::run_checks(*routed);
+  }));
+}
+
+TEST(RoutedCommunicator, RefusesAPeerItCannotReach) {
+  EXPECT_THROW(run_threads(2, {},
+                           [](Communicator& control) {
+                             const auto routed = make_routed_communicator(control, std::vector<Route>(2));
+                             const ByteBox box{.run_bytes = 0};
+                             const Message m{
+                                 .peer = 1 - control.rank(), .send = true, .boxes = &box, .box_count = 1};
+                             Ticket ticket = 0;
+                             routed->post(&m, 1, &ticket);
+                           }),
+               UsageError);
+}
 
 TEST(Threads, RefuseNoRanks) {
   EXPECT_THROW(run_threads(0, {}, [](Communicator&) {}), UsageError);

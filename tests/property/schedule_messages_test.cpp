@@ -156,6 +156,8 @@ class Accesses {
     note(id, {rows, heads, 4 * tick + 1, 4 * tick + 1, write, true});
   }
   void step(const Attend& x, std::int32_t t) {
+    if (x.fresh)
+      for (BufferId id : {x.o, x.lse}) touch(id, {0, buffer_of(s_, id).rows}, x.query_heads, t, true);
     for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count};
       touch(x.q, queries, x.query_heads, t, false);

@@ -98,7 +98,7 @@ class Fingerprint {
   void range(Range r) { add(r.begin, r.end); }
   void list(ListRef l) { add(l.begin, l.count); }
   void step(const Attend& x) {
-    add(0, x.q, x.k, x.v, x.o, x.lse);
+    add(0, x.q, x.k, x.v, x.o, x.lse, x.fresh);
     range(x.query_heads), range(x.kv_heads), list(x.slices);
   }
   void step(const DeltaRows& x) {
@@ -106,7 +106,7 @@ class Fingerprint {
     range(x.query_heads);
   }
   void step(const AttendGrad& x) {
-    add(2, x.q, x.k, x.v, x.d_o, x.lse, x.delta, x.dq, x.dk, x.dv);
+    add(2, x.q, x.k, x.v, x.d_o, x.lse, x.delta, x.dq, x.dk, x.dv, x.fresh, x.o);
     range(x.query_heads), range(x.kv_heads), list(x.slices);
   }
   std::vector<i64> numbers_;

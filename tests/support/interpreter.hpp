@@ -59,14 +59,14 @@ class RankState {
     if (pass == Pass::backward)
       for (std::size_t i = 0; i < arrays_.size(); ++i) {
         const Buffer& b = schedule(Pass::forward).buffers[i];
-        if (b.name.place == Place::row) saved[key(b.name)] = arrays_[i];
+        if (b.name.place == Place::row || b.name.tensor == Tensor::o) saved[key(b.name)] = arrays_[i];
       }
     if (d_sink.empty()) d_sink.assign(problem.sink.size(), 0);
     arrays_.assign(schedule(pass).buffers.size(), Array());
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       const Buffer& b = schedule(pass).buffers[i];
       if (b.first >= 0) continue;
-      if (b.name.place == Place::home)
+      if (b.name.place == Place::home && b.name.tensor != Tensor::o)
         arrays_[i] = b.name.tensor == Tensor::d_o ? d_o_local : gather(b, input(b.name.tensor));
       else
         arrays_[i] = saved.at(key(b.name));
@@ -180,9 +180,26 @@ class RankState {
     return sum * problem_->scale;
   }
 
+  void zero(BufferId id, Range heads) {
+    Array& a = array(id);
+    for (i64 b = 0; b < a.batch; ++b)
+      for (i64 r = 0; r < a.rows; ++r)
+        for (i64 h = heads.begin; h < heads.end; ++h)
+          for (i64 w = 0; w < a.width; ++w) a.at(b, r, h - head0(id), w) = 0;
+  }
+
   void compute(const Attend& s) {
     const i64 group = geometry_.heads().group();
     Array &q = array(s.q), &k = array(s.k), &v = array(s.v), &o = array(s.o), &lse = array(s.lse);
+    if (s.fresh) {
+      zero(s.o, s.query_heads);
+      for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head)
+        for (i64 b = 0; b < lse.batch; ++b)
+          for (i64 r = 0; r < lse.rows; ++r)
+            lse.at(b, r, head - head0(s.lse), 0) = geometry_.plan().sink
+                                                       ? problem_->sink[static_cast<std::size_t>(head)]
+                                                       : -std::numeric_limits<double>::infinity();
+    }
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head) {
       const i64 h = head - head0(s.q), kh = head / group - head0(s.k), oh = head - head0(s.o);
       pairs(s.slices, [&](i64 i, i64 j, i64) {
@@ -219,6 +236,11 @@ class RankState {
     Array &q = array(s.q), &k = array(s.k), &v = array(s.v), &d_o = array(s.d_o), &lse = array(s.lse),
           &delta = array(s.delta);
     Array &dq = array(s.dq), &dk = array(s.dk), &dv = array(s.dv);
+    if (s.fresh) {
+      zero(s.dq, s.query_heads);
+      zero(s.dk, s.kv_heads);
+      zero(s.dv, s.kv_heads);
+    }
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head) {
       const i64 h = head - head0(s.q), kh = head / group - head0(s.k), dkh = head / group - head0(s.dk);
       pairs(s.slices, [&](i64 i, i64 j, i64 out) {

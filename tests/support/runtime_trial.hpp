@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "placed.hpp"
 #include "runtime_cases.hpp"
 
 #include "usp/comm/communicator.hpp"
@@ -32,6 +33,7 @@ class HostTensor {
   [[nodiscard]] const View& view() const { return view_; }
   [[nodiscard]] std::byte* data() { return bytes_.data(); }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
+  [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
   /// As fp64, packed [batch][row][head][width].
   [[nodiscard]] std::vector<double> values() const {
     std::vector<double> out(static_cast<std::size_t>(view_.elements()));
@@ -224,8 +226,8 @@ struct TrialErrors {
     t.set(global.rows(tokens));
     return t;
   };
-  const HostTensor q = tensor(in.q, op.q_tokens()), k = tensor(in.k, op.kv_tokens()),
-                   v = tensor(in.v, op.kv_tokens());
+  HostTensor q = tensor(in.q, op.q_tokens()), k = tensor(in.k, op.kv_tokens()),
+             v = tensor(in.v, op.kv_tokens());
   const auto rows = static_cast<i64>(op.q_tokens().size()), keys = static_cast<i64>(op.kv_tokens().size());
   // Every copy of a replicated token has a dO of its own; the truth is their sum.
   CaseGenerator draw(c.seed + 100 + static_cast<std::uint64_t>(comm.rank()));
@@ -237,11 +239,16 @@ struct TrialErrors {
   comm.all_reduce_sum(d_o.data.data(), static_cast<i64>(d_o.data.size()));
   const Results truth = verify ? oracle(c, in, d_o) : Results();
 
-  AttentionInputs inputs{q.view(),
-                         k.view(),
-                         v.view(),
-                         c.plan.sink ? in.sink.data() : nullptr,
-                         c.plan.score.alibi ? in.slopes.data() : nullptr,
+  Memory& memory = kernel.memory();
+  Placed<HostTensor> q_on(memory, q), k_on(memory, k), v_on(memory, v), d_out_on(memory, d_out);
+  const PlacedList<double> sink(memory, in.sink), slopes(memory, in.slopes);
+  const PlacedList<std::uint8_t> admitted(memory, in.admitted);
+  in.blocks.admitted = admitted.data();
+  AttentionInputs inputs{q_on.view(),
+                         k_on.view(),
+                         v_on.view(),
+                         c.plan.sink ? sink.data() : nullptr,
+                         c.plan.score.alibi ? slopes.data() : nullptr,
                          c.plan.score.block_tokens > 0 ? &in.blocks : nullptr,
                          1234567};
   const DType sum = accumulator_of(s.dtype);
@@ -251,10 +258,16 @@ struct TrialErrors {
       dk(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_qk, c.order),
       dv(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_v, c.order);
   std::vector<double> d_sink(static_cast<std::size_t>(s.query_heads));
-  op.forward(inputs, out.view(), c.plan.lse_home ? lse.view() : View{});
+  Placed<HostTensor> out_on(memory, out), lse_on(memory, lse), dq_on(memory, dq), dk_on(memory, dk),
+      dv_on(memory, dv);
+  const PlacedList<double> d_sink_on(memory, d_sink);
+  op.forward(inputs, out_on.view(), c.plan.lse_home ? lse_on.view() : View{});
   TrialErrors e;
   e.bytes = difference(op.record(Pass::forward).planned, op.record(Pass::forward).executed);
-  op.backward(inputs, d_out.view(), {dq.view(), dk.view(), dv.view(), c.plan.sink ? d_sink.data() : nullptr});
+  op.backward(inputs, d_out_on.view(),
+              {dq_on.view(), dk_on.view(), dv_on.view(), c.plan.sink ? d_sink_on.data() : nullptr});
+  for (Placed<HostTensor>* result : {&out_on, &lse_on, &dq_on, &dk_on, &dv_on}) result->fetch();
+  d_sink = d_sink_on.fetch();
   if (e.bytes.empty())
     e.bytes = difference(op.record(Pass::backward).planned, op.record(Pass::backward).executed);
   for (const Pass pass : {Pass::forward, Pass::backward}) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../fresh.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/kernels/boxes.hpp"
@@ -117,6 +119,7 @@ class ReferenceKernel final : public AttentionKernel {
 
   void attend(const AttendArgs& a) override {
     check(a);
+    begin_fresh(a);
     const AttendScope& scope = a.scope;
     const Pairs pairs(a.q, a.k, scope);
     const Doubles v(a.v);
@@ -141,6 +144,7 @@ class ReferenceKernel final : public AttentionKernel {
 
   void attend_grad(const AttendGradArgs& a) override {
     check(a);
+    begin_fresh(a);
     const AttendScope& scope = a.scope;
     const GradInputs in{Pairs(a.q, a.k, scope), Doubles(a.q), Doubles(a.k), Doubles(a.v), Doubles(a.d_o)};
     for (i64 n = 0; n < scope.slice_count; ++n)

@@ -26,6 +26,8 @@ constexpr Word<AxisOrder> orders[] = {{"ulysses_inner", AxisOrder::ulysses_inner
 
 constexpr Word<DType> dtypes[] = {
     {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
+constexpr Word<Backend> backends[] = {
+    {"cpu", Backend::cpu}, {"portable", Backend::portable}, {"cudnn", Backend::cudnn}};
 constexpr Word<Pass> passes[] = {{"forward", Pass::forward}, {"backward", Pass::backward}};
 
 template <class E, std::size_t N>
@@ -55,6 +57,12 @@ std::string_view layout_name(LayoutKind layout) {
 }
 std::string_view dkv_return_name(DkvReturn value) {
   return name_in(returns, value);
+}
+std::string_view backend_name(Backend backend) {
+  return name_in(backends, backend);
+}
+Backend parse_backend(std::string_view text, std::string_view flag) {
+  return value_in(backends, text, flag);
 }
 std::string_view order_name(AxisOrder order) {
   return name_in(orders, order);

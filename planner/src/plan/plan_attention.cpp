@@ -134,6 +134,7 @@ class AttentionSearch {
     plan.band = request_.band;
     plan.sink = request_.sink;
     plan.lse_home = request_.lse_home;
+    plan.backend = request_.backend;
     plan.score = request_.score;
     plan.replicated_q = request_.replicated_q;
     plan.replicated_k = request_.replicated_k;

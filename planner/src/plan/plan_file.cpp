@@ -41,6 +41,11 @@ const EnumNames<DType>& dtype_words() {
       {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
   return words;
 }
+const EnumNames<Backend>& backend_words() {
+  static const EnumNames<Backend> words = {
+      {"cpu", Backend::cpu}, {"portable", Backend::portable}, {"cudnn", Backend::cudnn}};
+  return words;
+}
 const EnumNames<Transport>& transport_words() {
   static const EnumNames<Transport> words = {{"nccl", Transport::nccl},
                                              {"copy_engine", Transport::copy_engine}};
@@ -108,6 +113,7 @@ Json layer_json(const PlanLayer& layer, bool training) {
   json["keep_entry"] = plan.keep_entry;
   json["sink"] = plan.sink;
   json["lse_home"] = plan.lse_home;
+  json["backend"] = enum_name(plan.backend, backend_words());
   json["score"] = score_json(plan.score);
   json["replicated_q"] = ranges_json(plan.replicated_q);
   json["replicated_k"] = ranges_json(plan.replicated_k);
@@ -254,6 +260,7 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.keep_entry = reader.boolean("keep_entry");
   plan.sink = reader.boolean("sink");
   plan.lse_home = reader.boolean("lse_home");
+  plan.backend = reader.enumeration("backend", backend_words());
   plan.score = score_in(reader.object("score"));
   plan.replicated_q = ranges(reader, "replicated_q", plan.shape.q_tokens);
   plan.replicated_k = ranges(reader, "replicated_k", plan.shape.kv_tokens);

@@ -98,10 +98,10 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
                               {Tensor::k, w.kv},
                               {Tensor::v, w.kv},
                               {Tensor::d_o, w.d_o},
-                              {Tensor::o, Place::row},
+                              {Tensor::o, w.o},
                               {Tensor::lse, Place::row},
                               {Tensor::delta, Place::row},
-                              {Tensor::dq, Place::row},
+                              {Tensor::dq, w.dq},
                               {Tensor::dk, w.dkv},
                               {Tensor::dv, w.dkv}})
         lives.use(name, t);

@@ -2,6 +2,7 @@
 #include "usp/planner/expand.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/generate.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@ namespace usp {
 
 DType buffer_type(const AttentionPlan& plan, bool shared_kv, BufferName name) {
   const DType io = plan.shape.dtype, sum = accumulator_of(io);
+  const bool rounded = name.place == Place::home || (name.place == Place::row && direct_results(plan));
   switch (name.tensor) {
     case Tensor::q:
     case Tensor::k:
@@ -19,10 +21,10 @@ DType buffer_type(const AttentionPlan& plan, bool shared_kv, BufferName name) {
       return name.place == Place::row && !plan.replicated_q.empty() ? sum : io;
     case Tensor::o:
     case Tensor::dq:
-      return name.place == Place::home ? io : sum;
+      return rounded ? io : sum;
     case Tensor::dk:
     case Tensor::dv:
-      return name.place == Place::home && !shared_kv && plan.replicated_k.empty() ? io : sum;
+      return rounded && !shared_kv && plan.replicated_k.empty() ? io : sum;
     case Tensor::lse:
     case Tensor::delta:
       return sum;
@@ -126,6 +128,7 @@ class Expander {
     input(Tensor::v, Side::k);
     if (out_.pass == Pass::forward) return;
     input(Tensor::d_o, Side::q);
+    if (direct_results(plan_) && !schedule_key(plan_, false).exchanged) input(Tensor::o, Side::q);
     for (const Bind& bind : compact.forward.binds) {
       if (bind.buffer.place != Place::row) continue;
       const bool entry = bind.buffer.tensor == Tensor::q || bind.buffer.tensor == Tensor::k ||
@@ -271,22 +274,23 @@ class Expander {
       return id;
     };
     if (w.kind == WorkKind::delta) {
-      out_.steps.emplace_back(DeltaRows{at(Tensor::d_o, w.d_o), at(Tensor::o, Place::row),
+      out_.steps.emplace_back(DeltaRows{at(Tensor::d_o, w.d_o), at(Tensor::o, w.o),
                                         at(Tensor::lse, Place::row), at(Tensor::delta, Place::row), heads});
       return;
     }
     const Range kv_heads = geometry_.heads().kv_of(u, w.chunk);
     const ListRef slices = collect_slices(w);
-    if (slices.count == 0) return;
+    if (slices.count == 0 && !w.fresh) return;
     const BufferId q = at(Tensor::q, w.q), k = at(Tensor::k, w.kv), v = at(Tensor::v, w.kv),
                    lse = at(Tensor::lse, Place::row);
     if (w.kind == WorkKind::attend) {
-      out_.steps.emplace_back(Attend{q, k, v, at(Tensor::o, Place::row), lse, heads, kv_heads, slices});
+      out_.steps.emplace_back(Attend{q, k, v, at(Tensor::o, w.o), lse, heads, kv_heads, slices, w.fresh});
       return;
     }
     out_.steps.emplace_back(AttendGrad{q, k, v, at(Tensor::d_o, w.d_o), lse, at(Tensor::delta, Place::row),
-                                       at(Tensor::dq, Place::row), at(Tensor::dk, w.dkv),
-                                       at(Tensor::dv, w.dkv), heads, kv_heads, slices});
+                                       at(Tensor::dq, w.dq), at(Tensor::dk, w.dkv), at(Tensor::dv, w.dkv),
+                                       heads, kv_heads, slices, w.fresh,
+                                       plan_.backend == Backend::cudnn ? at(Tensor::o, w.o) : -1});
   }
 
   /// Slices of the unit's blocks, from slots of the ring rows to rows of the buffers.

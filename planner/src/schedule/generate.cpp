@@ -37,6 +37,7 @@ class Generator {
     replicated_k_ = key.replicated_k;
     exchanged_ = key.exchanged;
     shared_kv_ = key.shared_kv;
+    in_place_ = key.direct && !exchanged_;
     expects(key.method == Method::double_ring || key.ring_outer == 1, "only a double ring has an outer ring");
   }
 
@@ -51,7 +52,7 @@ class Generator {
         route(c, k);
         attend(WorkKind::attend, c, k, Place::row);
       }
-      exit(c, Tensor::o, Wire::io);
+      if (!in_place_) exit(c, Tensor::o, Wire::io);
       if (key_.lse_home) exit(c, Tensor::lse, Wire::accumulator);
     }
     finish();
@@ -71,11 +72,12 @@ class Generator {
       for (int k = 0; k < units_; ++k) {
         route(c, k);
         const Place accumulator = accumulator_place(c, k);
-        if (binds_ && accumulator != Place::row) bind_accumulator(c, k, accumulator);
+        const bool away = accumulator != result_place();
+        if (binds_ && away) bind_accumulator(c, k, accumulator);
         attend(WorkKind::attend_grad, c, k, accumulator);
-        if (accumulator != Place::row) return_dkv(c, k, accumulator);
+        if (away) return_dkv(c, k, accumulator);
       }
-      leave_gradients(c);
+      if (!in_place_) leave_gradients(c);
     }
     finish();
   }
@@ -140,9 +142,11 @@ class Generator {
   [[nodiscard]] Place row_or_home() const { return exchanged_ ? Place::row : Place::home; }
   [[nodiscard]] Place kv_place(int k) const { return k == 0 ? row_or_home() : unit(k).place; }
   [[nodiscard]] Place d_o_place() const { return exchanged_ || replicated_q_ ? Place::row : Place::home; }
+  /// Where o, dq and the own block's dk and dv are computed.
+  [[nodiscard]] Place result_place() const { return in_place_ ? Place::home : Place::row; }
   /// Where unit k's dK/dV is summed; two buffers alternate over the whole pass, not within a chunk.
   [[nodiscard]] Place accumulator_place(int c, int k) const {
-    if (k == 0 && key_.dkv_return != DkvReturn::cycle) return Place::row;
+    if (k == 0 && key_.dkv_return != DkvReturn::cycle) return result_place();
     if (key_.method == Method::double_ring && k % inner_ == inner_ - 1) {
       const int lap = c * mesh_.ring_outer + k / inner_;
       return lap % 2 == 0 ? Place::acc_outer0 : Place::acc_outer1;
@@ -196,6 +200,8 @@ class Generator {
     bind(0, {tensor, Place::home}, home(of, End::target, Copies::all), heads(kind), fill).with_replicated =
         true;
   }
+  /// What a result begins with, where it is not written at once.
+  [[nodiscard]] Fill begin(Fill fill) const { return key_.direct ? Fill::nan : fill; }
   void bind_entry() {
     if (!exchanged_) return;
     bind(0, {Tensor::q, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
@@ -204,9 +210,9 @@ class Generator {
   }
   void bind_outputs() {
     bind_entry();
-    bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    if (!in_place_) bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
     bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
-         key_.sink ? Fill::sink : Fill::minus_infinity);
+         begin(key_.sink ? Fill::sink : Fill::minus_infinity));
     bind_home(Tensor::o, Side::q, Fill::nan);
     if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
   }
@@ -215,12 +221,13 @@ class Generator {
       bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
     if (!key_.keep_entry) bind_entry();
     bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
-    bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    if (!in_place_)
+      bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
     for (Tensor x : {Tensor::dk, Tensor::dv}) {
-      bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), Fill::zero);
-      bind_home(x, Side::k, Fill::zero);
+      if (!in_place_) bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), begin(Fill::zero));
+      bind_home(x, Side::k, shared_kv_ ? Fill::zero : begin(Fill::zero));  // several contributors add up
     }
-    bind_home(Tensor::dq, Side::q, Fill::zero);
+    bind_home(Tensor::dq, Side::q, begin(Fill::zero));
   }
 
   Move& move(MoveName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
@@ -308,6 +315,8 @@ class Generator {
     w.q = row_or_home();
     w.kv = kv_place(k);
     w.d_o = d_o_place();
+    w.o = w.dq = result_place();
+    w.fresh = key_.direct && kind != WorkKind::delta;
     w.dkv = dkv;
     w.chunk = static_cast<std::int16_t>(c);
     w.tick = tick_of(c, k);
@@ -401,7 +410,8 @@ class Generator {
     const int t = tick_of(c, units_ - 1) + 1;
     const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> Move& {
       Move& m = move(MoveName::d_entry, start, peers, tokens, heads(kind, End::source, c));
-      m.apply = Apply::add;
+      const bool alone = kind == HeadKind::query || !shared_kv_;  // one contributor per token and head
+      m.apply = key_.direct && alone ? Apply::copy : Apply::add;
       return m;
     };
     carry(leave(t, Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned), HeadKind::query),
@@ -410,7 +420,7 @@ class Generator {
       carry(leave(t, Peers::self, replicated(row(Side::q, End::source)), HeadKind::query), Tensor::dq,
             Place::row, Place::home);
     TokenSelect keys = home(Side::k, End::target, Copies::partitioned);
-    keys.needed = everyone();
+    if (!key_.direct) keys.needed = everyone();
     Move& kv = leave(t + homing_, Peers::every_ulysses, keys, HeadKind::kv_last);
     if (shared_kv_) kv.wire = Wire::accumulator;
     carry_two(kv, Tensor::dk, Tensor::dv, Place::row, Place::home);
@@ -447,27 +457,10 @@ class Generator {
   bool replicated_q_ = false;
   bool replicated_k_ = false;
   bool shared_kv_ = false;
+  bool in_place_ = false;  ///< results are computed in the caller's tensors
 };
 
 }  // namespace
-
-ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
-  ScheduleKey key;
-  key.ring_outer = plan.mesh.ring_outer;
-  key.ring_inner = plan.mesh.ring_inner;
-  key.head_chunks = plan.head_chunks;
-  key.method = plan.method;
-  key.dkv_return = plan.dkv_return;
-  key.replicated_q = !plan.replicated_q.empty();
-  key.replicated_k = !plan.replicated_k.empty();
-  key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;
-  key.shared_kv = shared_kv;
-  key.prune = plan.prune;
-  key.keep_entry = plan.keep_entry;
-  key.sink = plan.sink;
-  key.lse_home = plan.lse_home;
-  return key;
-}
 
 void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out, Binds binds) {
   const ScheduleKey key = schedule_key(plan, shared_kv);

@@ -7,6 +7,7 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
+#include "usp/planner/plan.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -15,7 +16,7 @@
 namespace usp {
 namespace {
 
-constexpr std::byte untouched{0xa5};
+constexpr unsigned char untouched = 0xa5;
 
 void require(bool holds, const std::string& text) {
   if (!holds) throw UsageError(text);
@@ -38,22 +39,31 @@ void check_tensor(const V& view, const char* name, const AttentionShape& shape, 
 
 struct AttentionOperator::State {
   State(const AttentionPlan& p, Communicator& c, AttentionKernel& k, const OperatorOptions& o)
-      : plan(p), communicator(c), kernel(k), options(o) {}
+      : plan(p),
+        communicator(c),
+        kernel(k),
+        memory(k.memory()),
+        options(o),
+        workspace(memory.make_arena()),
+        saved(memory.make_arena()),
+        sums(memory.make_arena()) {}
 
   AttentionPlan plan;
   Communicator& communicator;
   AttentionKernel& kernel;
+  Memory& memory;
   OperatorOptions options;
   std::unique_ptr<Batch> batch;
   std::optional<PassRunner> runner[2];
   PassRecord records[2];
-  Arena workspace, saved, sums;
+  std::unique_ptr<Arena> workspace, saved, sums;
   std::vector<i64> q_tokens, kv_tokens;
   ScoreTerms terms;
   i64 calls = 0;
   std::uint64_t forward_inputs = 0;  ///< digest of what both passes must share
   bool inputs_agreed = false;
   bool have_forward = false;
+  View out;  ///< of the last forward
 
   [[nodiscard]] static int index(Pass pass) { return pass == Pass::forward ? 0 : 1; }
   [[nodiscard]] const Buffer& buffer(Pass pass, BufferId id) const {
@@ -61,7 +71,9 @@ struct AttentionOperator::State {
   }
 
   void check_inputs(const AttentionInputs& in);
-  [[nodiscard]] std::uint64_t digest_of(const AttentionInputs& in) const;
+  [[nodiscard]] std::uint64_t digest_of(const AttentionInputs& in, bool by_address) const;
+  /// Whether what comes with a call lies where reading it costs nothing.
+  [[nodiscard]] bool on_host() const { return memory.stream() == nullptr; }
   void place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out);
   void run(Pass pass, const AttentionInputs& in, double* d_sink);
   void measure(Pass pass);
@@ -72,6 +84,9 @@ struct AttentionOperator::State {
 AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& communicator,
                                      AttentionKernel& kernel, const OperatorOptions& options)
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
+  require(kernel.rounds_results() || !direct_results(plan),
+          "the plan's steps round their results (backend " + std::string(backend_name(plan.backend)) +
+              "), the " + kernel.name() + " kernel keeps a wider state; plan with --backend cpu");
   require(communicator.size() == plan.mesh.size(),
           "the plan is for " + std::to_string(plan.mesh.size()) + " ranks, the communicator has " +
               std::to_string(communicator.size()) + "; start as many ranks as the plan has");
@@ -110,15 +125,17 @@ void AttentionOperator::set_batch(const Documents& documents) {
     throw InvalidInput({"batch", 0, "cu_k"}, "a block pattern needs queries and keys of the same tokens");
   s.runner[0].reset();
   s.runner[1].reset();
+  s.memory.synchronize();  // what is in flight reads the old buffers and slices
+  s.kernel.forget();
   s.batch = std::make_unique<Batch>(plan, documents, s.communicator.rank());
-  s.workspace.reserve(
+  s.workspace->reserve(
       std::max(s.batch->workspace_bytes(Pass::forward), s.batch->workspace_bytes(Pass::backward)));
-  s.saved.reserve(s.batch->saved_bytes());
-  s.sums.reserve(s.batch->sums_bytes());
+  s.saved->reserve(s.batch->saved_bytes());
+  s.sums->reserve(s.batch->sums_bytes());
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const RankSchedule& schedule = s.batch->schedule(pass);
     s.runner[State::index(pass)].emplace(schedule, s.communicator, s.kernel, s.options.debug_nan);
-    s.batch->place_own(pass, *s.runner[State::index(pass)], s.workspace.data(), s.saved.data());
+    s.batch->place_own(pass, *s.runner[State::index(pass)], s.workspace->data(), s.saved->data());
     PassRecord& record = s.records[State::index(pass)];
     record = {};
     record.pass = pass;
@@ -162,19 +179,25 @@ void AttentionOperator::State::check_inputs(const AttentionInputs& in) {
           "the block pattern does not cover the batch in blocks of " + std::to_string(edge) + " tokens");
 }
 
-std::uint64_t AttentionOperator::State::digest_of(const AttentionInputs& in) const {
+/// Of the content; with `by_address`, of where it lies: reading a GPU's memory would hold up its stream.
+std::uint64_t AttentionOperator::State::digest_of(const AttentionInputs& in, bool by_address) const {
   Digest d;
-  const auto reals = [&](const double* values) {
-    if (values != nullptr)
-      d.bytes({reinterpret_cast<const char*>(values),
-               static_cast<std::size_t>(plan.shape.query_heads) * sizeof(double)});
+  const auto add = [&](const void* values, i64 bytes) {
+    if (values == nullptr) return;
+    if (by_address) {
+      d.add(reinterpret_cast<std::uintptr_t>(values));
+      return;
+    }
+    std::string content(static_cast<std::size_t>(bytes), '\0');
+    memory.to_host(content.data(), static_cast<const std::byte*>(values), bytes);
+    memory.synchronize();
+    d.bytes(content);
   };
-  reals(in.sink);
-  reals(in.alibi_slopes);
-  d.add(plan.score.dropout != 0 ? in.dropout_seed : 0);
+  add(in.sink, plan.shape.query_heads * static_cast<i64>(sizeof(double)));
+  add(in.alibi_slopes, plan.shape.query_heads * static_cast<i64>(sizeof(double)));
   if (in.blocks != nullptr)
-    d.bytes({reinterpret_cast<const char*>(in.blocks->admitted),
-             static_cast<std::size_t>(plan.shape.query_heads * in.blocks->rows * in.blocks->columns)});
+    add(in.blocks->admitted, plan.shape.query_heads * in.blocks->rows * in.blocks->columns);
+  d.add(plan.score.dropout != 0 ? in.dropout_seed : 0);
   return d.value();
 }
 
@@ -190,12 +213,14 @@ void AttentionOperator::State::place_inputs(Pass pass, const AttentionInputs& in
   place(Tensor::q, in.q);
   place(Tensor::k, in.k);
   place(Tensor::v, in.v);
-  if (pass == Pass::backward) place(Tensor::d_o, d_out);
+  if (pass == Pass::forward) return;
+  place(Tensor::d_o, d_out);
+  if (batch->input(pass, {Tensor::o, Place::home}) >= 0) place(Tensor::o, out);
 }
 
 void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double* d_sink) {
   PassRecord& record = records[index(pass)];
-  if (options.measure_workspace) std::fill_n(workspace.data(), workspace.bytes(), untouched);
+  if (options.measure_workspace) memory.set_bytes(workspace->data(), untouched, workspace->bytes());
   communicator.traffic().reset(static_cast<int>(record.ticks.size()), communicator.size());
   terms = score_terms(plan, in);
   StepInputs inputs;
@@ -209,16 +234,22 @@ void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double*
 }
 
 void AttentionOperator::State::measure(Pass pass) {
-  i64 end = workspace.bytes();
-  while (end > 0 && workspace.data()[end - 1] == untouched) --end;
+  std::vector<unsigned char> content(static_cast<std::size_t>(workspace->bytes()));
+  memory.to_host(content.data(), workspace->data(), workspace->bytes());
+  memory.synchronize();
+  i64 end = workspace->bytes();
+  while (end > 0 && content[static_cast<std::size_t>(end - 1)] == untouched) --end;
   records[index(pass)].touched_bytes = end;
 }
 
 void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   State& s = *state_;
   s.check_inputs(in);
-  s.forward_inputs = s.digest_of(in);
-  if (!s.inputs_agreed || s.plan.score.dropout != 0) agree(s.communicator, {{"inputs", s.forward_inputs}});
+  s.forward_inputs = s.digest_of(in, !s.on_host());
+  if (!s.inputs_agreed)
+    agree(s.communicator, {{"inputs", s.digest_of(in, false)}});
+  else if (s.plan.score.dropout != 0)
+    agree(s.communicator, {{"dropout_seed", in.dropout_seed}});
   s.inputs_agreed = true;
   const AttentionShape& shape = s.batch->plan().shape;
   const BufferId o = s.batch->result(Pass::forward, {Tensor::o, Place::home});
@@ -226,6 +257,7 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   require(out.type == shape.dtype, "out must have the plan's dtype");
   s.place_inputs(Pass::forward, in, {});
   s.runner[0]->place(o, out);
+  s.out = out;
   if (s.plan.lse_home) {
     const BufferId id = s.batch->result(Pass::forward, {Tensor::lse, Place::home});
     check_tensor(lse, "lse", shape, s.buffer(Pass::forward, id));
@@ -244,14 +276,15 @@ void AttentionOperator::State::place_result(Pass pass, Tensor tensor, const View
   const Buffer& b = buffer(pass, id);
   check_tensor(target, "a gradient", batch->plan().shape, b);
   const bool direct = target.type == b.type;
-  runner[index(pass)]->place(id, direct ? target : batch->packed(b, sums.data() + batch->sum_offset(tensor)));
+  runner[index(pass)]->place(id,
+                             direct ? target : batch->packed(b, sums->data() + batch->sum_offset(tensor)));
 }
 
 void AttentionOperator::State::finish_result(Tensor tensor, const View& target) {
   const BufferId id = batch->result(Pass::backward, {tensor, Place::home});
   const View sum = runner[1]->view(id);
   if (sum.data == target.data) return;
-  copy_box(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads}, Land::put);
+  memory.copy_box(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads}, Land::put);
 }
 
 void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
@@ -259,7 +292,7 @@ void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
   State& s = *state_;
   s.check_inputs(in);
   require(s.have_forward, "backward comes after forward of the same batch");
-  require(s.digest_of(in) == s.forward_inputs,
+  require(s.digest_of(in, !s.on_host()) == s.forward_inputs,
           "backward was given other sinks, slopes, blocks or seed than forward");
   const AttentionShape& shape = s.batch->plan().shape;
   check_tensor(d_out, "d_out", shape,
@@ -289,10 +322,10 @@ const RankSchedule& AttentionOperator::schedule(Pass pass) const {
   return state_->batch->schedule(pass);
 }
 i64 AttentionOperator::workspace_bytes() const {
-  return state_->workspace.bytes();
+  return state_->workspace->bytes();
 }
 i64 AttentionOperator::saved_bytes() const {
-  return state_->saved.bytes();
+  return state_->saved->bytes();
 }
 
 ConstView AttentionOperator::row_lse() const {

@@ -4,7 +4,6 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
-#include <cstdint>
 
 namespace usp {
 namespace {
@@ -23,14 +22,6 @@ constexpr i64 alignment = 256;
 }
 
 }  // namespace
-
-void Arena::reserve(i64 bytes) {
-  if (bytes <= bytes_) return;
-  memory_.resize(static_cast<std::size_t>(bytes + alignment));
-  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-  aligned_ = memory_.data() + (align(static_cast<i64>(address)) - static_cast<i64>(address));
-  bytes_ = bytes;
-}
 
 Batch::Batch(const AttentionPlan& plan, const Documents& documents, int rank) : geometry_(plan, documents) {
   CompactSchedule compact;

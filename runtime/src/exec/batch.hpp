@@ -11,19 +11,6 @@
 
 namespace usp {
 
-/// Memory that only grows, on a boundary that suits SIMD and pages.
-class Arena {
- public:
-  void reserve(i64 bytes);
-  [[nodiscard]] std::byte* data() { return aligned_; }
-  [[nodiscard]] i64 bytes() const { return bytes_; }
-
- private:
-  std::vector<std::byte> memory_;
-  std::byte* aligned_ = nullptr;
-  i64 bytes_ = 0;
-};
-
 /// The schedules of one batch on one rank and where their buffers lie.
 class Batch {
  public:

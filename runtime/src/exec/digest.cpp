@@ -33,7 +33,12 @@ std::uint64_t digest(const AttentionPlan& plan) {
   d.add(s.head_dim_qk).add(s.head_dim_v).add(s.dtype);
   d.add(plan.mesh.ring_outer).add(plan.mesh.ring_inner).add(plan.mesh.ulysses);
   d.add(plan.method).add(plan.layout).add(plan.band.diff_min).add(plan.band.diff_max).add(plan.dkv_return);
-  d.add(plan.head_chunks).add(plan.prune).add(plan.keep_entry).add(plan.sink).add(plan.lse_home);
+  d.add(plan.head_chunks)
+      .add(plan.prune)
+      .add(plan.keep_entry)
+      .add(plan.sink)
+      .add(plan.lse_home)
+      .add(plan.backend);
   d.add(bits(plan.score.scale)).add(bits(plan.score.softcap)).add(bits(plan.score.dropout));
   d.add(plan.score.alibi).add(plan.score.block_tokens);
   add_ranges(d, plan.replicated_q);

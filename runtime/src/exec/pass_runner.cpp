@@ -17,11 +17,12 @@ namespace {
       return std::numeric_limits<double>::quiet_NaN();
     case Fill::zero:
       return 0;
+    case Fill::sink:  // a value per head
+      break;
     case Fill::minus_infinity:
-    case Fill::sink:
       return -std::numeric_limits<double>::infinity();
   }
-  throw InternalError("unknown fill");
+  throw InternalError("a fill without a value");
 }
 
 [[nodiscard]] const char* operation(Pass pass, Apply apply) {
@@ -50,7 +51,11 @@ ByteBox byte_box(const View& view, Range rows, Range heads) {
 
 PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
                        bool debug_nan)
-    : schedule_(schedule), communicator_(communicator), kernel_(kernel), debug_nan_(debug_nan) {
+    : schedule_(schedule),
+      communicator_(communicator),
+      kernel_(kernel),
+      memory_(kernel.memory()),
+      debug_nan_(debug_nan) {
   const std::size_t ticks = schedule.ticks.size(), transfers = schedule.transfers.size();
   views_.resize(schedule.buffers.size());
   begins_.resize(ticks);
@@ -119,14 +124,10 @@ void PassRunner::bind(int tick) {
     const Buffer& b = schedule_.buffers[static_cast<std::size_t>(id)];
     if (b.name.place == Place::stage || (b.fill == Fill::nan && !debug_nan_)) continue;
     const View& whole = view(id);
-    fill(whole, fill_value(b.fill));
-    if (b.fill != Fill::sink) continue;
-    for (i64 head = b.heads.begin; head < b.heads.end; ++head) {
-      View one = whole;
-      one.data = whole.at(0, 0, head);
-      one.heads = {head, head + 1};
-      fill(one, inputs_.sink[head]);
-    }
+    if (b.fill == Fill::sink)
+      memory_.fill_heads(whole, inputs_.sink);
+    else
+      memory_.fill(whole, fill_value(b.fill));
   }
 }
 
@@ -161,7 +162,7 @@ void PassRunner::describe(const Transfer& t, std::size_t index) {
     std::byte* payload = out->data;
     for (std::int32_t i = 0; t.send && i < t.boxes.count; ++i) {
       const Box& box = schedule_.boxes[static_cast<std::size_t>(t.boxes.begin + i)];
-      payload = pack_box(view(box.buffer), {box.rows, box.heads}, t.wire, payload);
+      payload = memory_.pack_box(view(box.buffer), {box.rows, box.heads}, t.wire, payload);
     }
     return;
   }
@@ -184,7 +185,8 @@ AttendScope PassRunner::scope(Range heads, ListRef slices) const {
 }
 
 void PassRunner::compute(const Attend& s) {
-  kernel_.attend({view(s.q), view(s.k), view(s.v), view(s.o), view(s.lse), scope(s.query_heads, s.slices)});
+  kernel_.attend({view(s.q), view(s.k), view(s.v), view(s.o), view(s.lse), scope(s.query_heads, s.slices),
+                  s.fresh, inputs_.sink});
 }
 
 void PassRunner::compute(const DeltaRows& s) {
@@ -194,7 +196,7 @@ void PassRunner::compute(const DeltaRows& s) {
 
 void PassRunner::compute(const AttendGrad& s) {
   kernel_.attend_grad({view(s.q), view(s.k), view(s.v), view(s.d_o), view(s.lse), view(s.delta), view(s.dq),
-                       view(s.dk), view(s.dv), scope(s.query_heads, s.slices)});
+                       view(s.dk), view(s.dv), scope(s.query_heads, s.slices), s.fresh});
 }
 
 void PassRunner::arrive(std::int32_t index) {
@@ -205,7 +207,7 @@ void PassRunner::arrive(std::int32_t index) {
   const std::byte* payload = view(t.stage).data;
   for (std::int32_t i = 0; i < t.boxes.count; ++i) {
     const Box& box = schedule_.boxes[static_cast<std::size_t>(t.boxes.begin + i)];
-    payload = unpack_box(payload, t.wire, view(box.buffer), {box.rows, box.heads}, land(t));
+    payload = memory_.unpack_box(payload, t.wire, view(box.buffer), {box.rows, box.heads}, land(t));
   }
 }
 
@@ -219,8 +221,8 @@ void PassRunner::copy_to_self(const Transfer& receive) {
   i64 from_row = from->rows.begin, to_row = to->rows.begin;
   while (to != to_end) {
     const i64 rows = std::min(from->rows.end - from_row, to->rows.end - to_row);
-    copy_box(view(from->buffer), {{from_row, from_row + rows}, from->heads}, view(to->buffer),
-             {{to_row, to_row + rows}, to->heads}, land(receive));
+    memory_.copy_box(view(from->buffer), {{from_row, from_row + rows}, from->heads}, view(to->buffer),
+                     {{to_row, to_row + rows}, to->heads}, land(receive));
     from_row += rows, to_row += rows;
     if (to_row == to->rows.end && ++to != to_end) to_row = to->rows.begin;
     if (from_row == from->rows.end && to != to_end) from_row = (++from)->rows.begin;

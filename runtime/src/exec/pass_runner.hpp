@@ -15,12 +15,13 @@ namespace usp {
 struct StepInputs {
   int group = 1;
   const ScoreTerms* terms = nullptr;
-  const double* sink = nullptr;
+  const double* sink = nullptr;  ///< in the kernel's memory
   double* d_sink = nullptr;
 };
 
 /// Executes one explicit schedule, again and again, in buffers that somebody else has laid out: the loop of
-/// the runtime, the same forward and backward. Allocates when made, not when run.
+/// the runtime, the same forward and backward, on the host and on GPUs: there a run enqueues, and order on
+/// the stream of the kernel's memory takes the place of completion. Allocates when made, not when run.
 class PassRunner {
  public:
   PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
@@ -49,6 +50,7 @@ class PassRunner {
   const RankSchedule& schedule_;
   Communicator& communicator_;
   AttentionKernel& kernel_;
+  Memory& memory_;
   const bool debug_nan_;
   StepInputs inputs_;
   std::vector<View> views_;

@@ -3,6 +3,7 @@
 
 #include "call_parts.hpp"
 #include "gather.hpp"
+#include "rank_engine.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/ranks.hpp"
@@ -23,12 +24,12 @@ int index(Pass pass) {
 class RankCall {
  public:
   RankCall(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors,
-           const RunOptions& options, Communicator& communicator)
+           const RunOptions& options, Communicator& control)
       : plan_(plan),
         options_(options),
-        communicator_(communicator),
-        kernel_(make_kernel(options.kernel)),
-        operator_(plan, communicator, *kernel_, options.call) {
+        engine_(plan, options, control),
+        communicator_(engine_.communicator()),
+        operator_(plan, communicator_, engine_.kernel(), options.call) {
     operator_.set_batch(documents);
     q_ = tensors.q.rows_of(operator_.q_tokens());
     k_ = tensors.k.rows_of(operator_.kv_tokens());
@@ -36,25 +37,23 @@ class RankCall {
     if (options.training) d_out_ = own_d_out(tensors.d_out);
     blocks_ = block_mask(plan, documents, tensors);
     inputs_ = per_head_inputs(plan, tensors, blocks_);
-    inputs_.q = q_.view();
-    inputs_.k = k_.view();
-    inputs_.v = v_.view();
     make_results();
+    mirror(tensors);
   }
 
   void run(CallRun& report) {
     for (int i = 0; i < options_.warm_up + options_.repeat; ++i) {
       const bool counts = i >= options_.warm_up;
-      time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_.view(), lse_target()); });
-      if (options_.collect && i + 1 == options_.warm_up + options_.repeat && !plan_.lse_home)
-        row_lse_ = {operator_.row_tokens(), HostTensor::copy_of(operator_.row_lse())};
+      time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_on_.view(), lse_on_.view()); });
+      if (options_.collect && i + 1 == options_.warm_up + options_.repeat && !plan_.lse_home) keep_row_lse();
       if (!options_.training) continue;
-      std::fill(d_sink_.begin(), d_sink_.end(), 0.0);
+      d_sink_on_.clear();
       time(Pass::backward, counts, [&] {
-        operator_.backward(inputs_, d_out_.view(),
-                           {dq_.view(), dk_.view(), dv_.view(), plan_.sink ? d_sink_.data() : nullptr});
+        operator_.backward(inputs_, d_out_on_.view(),
+                           {dq_on_.view(), dk_on_.view(), dv_on_.view(), d_sink_on_.data()});
       });
     }
+    if (options_.collect) fetch();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
     collect(report);
   }
@@ -89,13 +88,49 @@ class RankCall {
     d_sink_.assign(static_cast<std::size_t>(plan_.sink ? s.query_heads : 0), 0);
   }
 
-  [[nodiscard]] View lse_target() { return plan_.lse_home ? lse_.view() : View{}; }
+  /// Puts everything where the kernel reads and writes it.
+  void mirror(const CallTensors& tensors) {
+    Memory& memory = engine_.memory();
+    const auto tensor = [&](Mirror& mirrored, HostTensor& host) {
+      if (!host.empty() || host.view().width > 0) mirrored = Mirror(memory, host);
+    };
+    tensor(q_on_, q_), tensor(k_on_, k_), tensor(v_on_, v_), tensor(d_out_on_, d_out_);
+    tensor(out_on_, out_), tensor(lse_on_, lse_), tensor(dq_on_, dq_), tensor(dk_on_, dk_),
+        tensor(dv_on_, dv_);
+    inputs_.q = q_on_.view();
+    inputs_.k = k_on_.view();
+    inputs_.v = v_on_.view();
+    sink_on_ = MirroredList<double>(memory, plan_.sink ? tensors.sink : std::vector<double>{});
+    d_sink_on_ = MirroredList<double>(memory, d_sink_);
+    slopes_on_ =
+        MirroredList<double>(memory, plan_.score.alibi ? tensors.alibi_slopes : std::vector<double>{});
+    admitted_on_ = MirroredList<std::uint8_t>(
+        memory, plan_.score.block_tokens > 0 ? tensors.admitted : std::vector<std::uint8_t>{});
+    inputs_.sink = sink_on_.data();
+    inputs_.alibi_slopes = slopes_on_.data();
+    blocks_.admitted = admitted_on_.data();
+  }
+
+  void fetch() {
+    for (Mirror* tensor : {&out_on_, &lse_on_, &dq_on_, &dk_on_, &dv_on_}) tensor->fetch();
+    d_sink_ = d_sink_on_.fetch();
+  }
+
+  void keep_row_lse() {
+    const ConstView lse = operator_.row_lse();
+    HostTensor host(lse.type, lse.batch, lse.rows, lse.heads, lse.width);
+    engine_.memory().to_host(host.bytes().data(), lse.data, static_cast<i64>(host.bytes().size()));
+    engine_.memory().synchronize();
+    row_lse_ = {operator_.row_tokens(), std::move(host)};
+  }
 
   template <class Call>
   void time(Pass pass, bool counts, Call&& call) {
+    engine_.memory().synchronize();
     communicator_.barrier();
     const auto begin = std::chrono::steady_clock::now();
     call();
+    engine_.memory().synchronize();
     const std::chrono::duration<double> span = std::chrono::steady_clock::now() - begin;
     if (counts) run_.seconds[index(pass)].push_back(span.count());
   }
@@ -123,19 +158,22 @@ class RankCall {
     if (!root) return;
     report.ranks = std::move(ranks);
     report.d_sink = d_sink_;
-    report.kernel = kernel_->name();
+    report.kernel = engine_.kernel().name();
     report.communicator = communicator_.name();
     report.training = options_.training;
   }
 
   const AttentionPlan& plan_;
   const RunOptions& options_;
+  RankEngine engine_;
   Communicator& communicator_;
-  std::unique_ptr<AttentionKernel> kernel_;
   AttentionOperator operator_;
   BlockMask blocks_;
   AttentionInputs inputs_;
   HostTensor q_, k_, v_, d_out_, out_, lse_, dq_, dk_, dv_;
+  Mirror q_on_, k_on_, v_on_, d_out_on_, out_on_, lse_on_, dq_on_, dk_on_, dv_on_;
+  MirroredList<double> sink_on_, d_sink_on_, slopes_on_;
+  MirroredList<std::uint8_t> admitted_on_;
   Part row_lse_;
   std::vector<double> d_sink_;
   RankRun run_;

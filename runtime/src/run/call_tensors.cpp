@@ -83,10 +83,4 @@ std::vector<Slice> document_slices(const Band& band, const Documents& documents)
   return slices;
 }
 
-std::unique_ptr<AttentionKernel> make_kernel(const std::string& name) {
-  if (name.empty() || name == "cpu") return make_cpu_kernel();
-  if (name == "reference") return make_reference_kernel();
-  throw UsageError("--kernel: '" + name + "' is not one of cpu, reference");
-}
-
 }  // namespace usp

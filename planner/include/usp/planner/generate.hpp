@@ -21,9 +21,13 @@ struct ScheduleKey {
   DkvReturn dkv_return = DkvReturn::circulate;
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
+  bool direct = false;  ///< direct_results()
   bool prune = false, keep_entry = false, sink = false, lse_home = false;
   friend bool operator==(const ScheduleKey&, const ScheduleKey&) = default;
 };
+/// Every query row meets all its keys in one step of a backend that rounds results itself: then results are
+/// computed in the input type at once and, without an exchange, straight in the caller's tensors.
+[[nodiscard]] bool direct_results(const AttentionPlan& plan);
 [[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);
 
 /// Whether a schedule says which buffers its names mean. Memory and expansion need it; times and bytes do

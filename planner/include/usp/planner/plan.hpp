@@ -152,12 +152,14 @@ void check_degrees(const PlanRequest& request);
 [[nodiscard]] std::string_view dkv_return_name(DkvReturn value);
 [[nodiscard]] std::string_view order_name(AxisOrder order);
 [[nodiscard]] std::string_view dtype_name(DType type);
+[[nodiscard]] std::string_view backend_name(Backend backend);
 [[nodiscard]] std::string_view pass_name(Pass pass);
 [[nodiscard]] Method parse_method(std::string_view text, std::string_view flag);
 [[nodiscard]] LayoutKind parse_layout(std::string_view text, std::string_view flag);
 [[nodiscard]] DkvReturn parse_dkv_return(std::string_view text, std::string_view flag);
 [[nodiscard]] AxisOrder parse_order(std::string_view text, std::string_view flag);
 [[nodiscard]] DType parse_dtype(std::string_view text, std::string_view flag);
+[[nodiscard]] Backend parse_backend(std::string_view text, std::string_view flag);
 
 /// "ring 4 x ulysses 8, zigzag, double_ring, ..." in one line.
 [[nodiscard]] std::string describe(const Choice& choice);

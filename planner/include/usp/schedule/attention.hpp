@@ -63,6 +63,12 @@ struct ScoreRules {
   }
 };
 
+/// Who computes the blocks of a plan.
+///   cpu       blockwise on the host, any input type
+///   portable  this project's CUDA kernel
+///   cudnn     NVIDIA's, with what it does not do left to `portable`
+enum class Backend : std::uint8_t { cpu, portable, cudnn };
+
 /// The recipe of one attention call on a mesh: everything `generate` needs to lay out its schedule, except
 /// the step's documents. Kilobytes for any number of ranks.
 struct AttentionPlan {
@@ -77,6 +83,7 @@ struct AttentionPlan {
   bool keep_entry = true;  ///< backward finds q, k, v in row layout as forward left them
   bool sink = false;       ///< one learned logit per query head joins the softmax
   bool lse_home = false;   ///< forward returns lse in home layout too
+  Backend backend = Backend::cpu;
   ScoreRules score;
   std::vector<Range> replicated_q;  ///< tokens that every rank holds; ascending, disjoint
   std::vector<Range> replicated_k;

@@ -88,13 +88,17 @@ struct Move {
 
 enum class WorkKind : std::uint8_t { attend, delta, attend_grad };
 
-/// A computation inside one tick: the rank's query rows against the key blocks at `deltas`.
+/// A computation inside one tick: the rank's query rows against the key blocks at `deltas`. `fresh`: it is
+/// all that its results get, so they need no beginning and are rounded once.
 struct Work {
   WorkKind kind = WorkKind::attend;
   Place q = Place::home;
   Place kv = Place::home;
   Place d_o = Place::home;
+  Place o = Place::row;
+  Place dq = Place::row;
   Place dkv = Place::row;
+  bool fresh = false;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
   Deltas deltas;

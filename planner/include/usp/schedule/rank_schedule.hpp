@@ -76,6 +76,7 @@ struct Attend {
   BufferId q = 0, k = 0, v = 0, o = 0, lse = 0;
   Range query_heads, kv_heads;
   ListRef slices;
+  bool fresh = false;  ///< o and lse hold nothing yet, and get nothing else
 };
 
 /// delta = rowsum(dO * O); with a sink also its gradient.
@@ -89,6 +90,8 @@ struct AttendGrad {
   BufferId q = 0, k = 0, v = 0, d_o = 0, lse = 0, delta = 0, dq = 0, dk = 0, dv = 0;
   Range query_heads, kv_heads;
   ListRef slices;
+  bool fresh = false;  ///< dq, dk and dv hold nothing yet, and get nothing else
+  BufferId o = -1;     ///< for backends that read it beside delta
 };
 
 using Step = std::variant<Attend, DeltaRows, AttendGrad>;

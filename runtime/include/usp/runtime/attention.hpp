@@ -37,7 +37,9 @@ struct AttentionGradients {
 };
 
 /// One attention layer on one rank. Construction, set_batch, forward and backward are collective: every rank
-/// calls them in the same order. Host tensors; calls return when this rank is done.
+/// calls them in the same order. All tensors, and what is per head, lie in the kernel's memory. On the host
+/// calls return when this rank is done; on a GPU its work is enqueued on the memory's stream by then, and the
+/// calls wait for other ranks' threads only.
 class AttentionOperator {
  public:
   /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws UsageError
@@ -59,7 +61,8 @@ class AttentionOperator {
   /// out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in the
   /// accumulator type; required iff the plan returns it (lse_home).
   void forward(const AttentionInputs& inputs, View out, View lse = {});
-  /// After forward with the same inputs. d_out as out.
+  /// After forward with the same inputs; `out` of that call is read again and must be as forward left it.
+  /// d_out as out.
   void backward(const AttentionInputs& inputs, ConstView d_out, const AttentionGradients& gradients);
 
   /// Of the last call of each pass.

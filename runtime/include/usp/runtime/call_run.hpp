@@ -4,6 +4,7 @@
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/score_terms.hpp"
+#include "usp/planner/comm_curve.hpp"
 #include "usp/runtime/attention.hpp"
 #include "usp/runtime/host_tensor.hpp"
 #include "usp/schedule/attention.hpp"
@@ -32,15 +33,15 @@ struct CallTensors {
 [[nodiscard]] BlockMask block_mask(const AttentionPlan& plan, const Documents& documents,
                                    const CallTensors& tensors);
 
-/// The kernel of a name; of an empty name, the fastest of this build. Throws UsageError for an unknown one.
-[[nodiscard]] std::unique_ptr<AttentionKernel> make_kernel(const std::string& name);
-
 struct RunOptions {
   bool training = true;
   int warm_up = 0;
   int repeat = 1;
   bool collect = true;  ///< bring results to rank 0
-  std::string kernel;
+  std::string kernel;   ///< cpu, reference, portable or cudnn; empty: the plan's backend
+  /// Of GPU kernels, by axis of the mesh.
+  Transport ulysses_transport = Transport::copy_engine, ring_transport = Transport::copy_engine;
+  std::vector<int> devices;  ///< GPUs of the ranks, round and round; empty: all there are
   CommOptions comm;
   OperatorOptions call;
 };

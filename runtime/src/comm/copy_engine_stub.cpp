@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/comm/copy_engine.hpp"
+
+namespace usp {
+
+std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator&, const Stream&) {
+  throw EnvironmentError(
+      "this build has no CUDA support: there are no copy engines; configure with -DUSP_CUDA=ON");
+}
+
+}  // namespace usp

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl_api.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/nccl.hpp"
+
+#include <dlfcn.h>
+#include <optional>
+
+namespace usp {
+namespace comm {
+namespace {
+
+template <class Call>
+[[nodiscard]] bool find(void* library, const char* name, Call& call) {
+  call = reinterpret_cast<Call>(dlsym(library, name));
+  return call != nullptr;
+}
+
+[[nodiscard]] std::optional<NcclApi> open_library() {
+  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return std::nullopt;
+  NcclApi api;
+  const bool complete =
+      find(library, "ncclGetUniqueId", api.get_unique_id) &&
+      find(library, "ncclCommInitRank", api.comm_init_rank) &&
+      find(library, "ncclCommDestroy", api.comm_destroy) && find(library, "ncclCommAbort", api.comm_abort) &&
+      find(library, "ncclCommGetAsyncError", api.comm_get_async_error) &&
+      find(library, "ncclGroupStart", api.group_start) && find(library, "ncclGroupEnd", api.group_end) &&
+      find(library, "ncclSend", api.send) && find(library, "ncclRecv", api.recv) &&
+      find(library, "ncclGetErrorString", api.get_error_string);
+  if (!complete) return std::nullopt;
+  return api;
+}
+
+}  // namespace
+
+const NcclApi* load_nccl() {
+  static const std::optional<NcclApi> api = open_library();
+  return api ? &*api : nullptr;
+}
+
+}  // namespace comm
+
+bool nccl_available() {
+  return comm::load_nccl() != nullptr;
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, const Stream& compute) {
+  const comm::NcclApi* api = comm::load_nccl();
+  if (api == nullptr)
+    throw EnvironmentError(
+        "libnccl.so.2 cannot be loaded; install NCCL or add its folder to LD_LIBRARY_PATH");
+  return comm::make_nccl_communicator(control, compute.get(), compute.device(), *api);
+}
+
+}  // namespace usp

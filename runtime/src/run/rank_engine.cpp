@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rank_engine.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/copy_engine.hpp"
+#include "usp/comm/nccl.hpp"
+#include "usp/comm/routed.hpp"
+#include "usp/kernels/backends.hpp"
+#include "usp/planner/plan.hpp"
+
+#include <string>
+
+namespace usp {
+namespace {
+
+[[nodiscard]] bool on_gpu(const std::string& kernel) {
+  return kernel == "portable" || kernel == "cudnn";
+}
+
+/// Rank p takes the p-th of the listed devices, or of all there are, round and round.
+[[nodiscard]] int device_of(int rank, const std::vector<int>& devices) {
+  const int count = devices.empty() ? device_count() : static_cast<int>(devices.size());
+  if (count == 0)
+    throw EnvironmentError(has_cuda() ? "this process sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES"
+                                      : "this build has no CUDA support; configure with -DUSP_CUDA=ON, or "
+                                        "run with --kernel cpu");
+  return devices.empty() ? rank % count : devices[static_cast<std::size_t>(rank % count)];
+}
+
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_host_kernel(const std::string& name) {
+  if (name == "cpu") return make_cpu_kernel();
+  if (name == "reference") return make_reference_kernel();
+  throw UsageError("--kernel: '" + name + "' is not one of cpu, reference, portable, cudnn");
+}
+
+}  // namespace
+
+RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Communicator& control)
+    : control_(control) {
+  const std::string name = options.kernel.empty() ? std::string(backend_name(plan.backend)) : options.kernel;
+  if (!on_gpu(name)) {
+    kernel_ = make_host_kernel(name);
+    return;
+  }
+  stream_.emplace(device_of(control.rank(), options.devices));
+  memory_ = make_cuda_memory(*stream_);
+  kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_) : make_portable_kernel(*memory_);
+  connect(plan.mesh, options);
+}
+
+std::unique_ptr<Communicator> RankEngine::transport(Transport kind, Communicator& control) {
+  if (kind == Transport::nccl) return make_nccl_communicator(control, *stream_);
+  return make_copy_engine_communicator(control, *stream_);
+}
+
+/// One transport for all ranks, or one per axis: then each group of an axis has a communicator of its own.
+void RankEngine::connect(const Mesh& mesh, const RunOptions& options) {
+  if (mesh.ring() == 1 || mesh.ulysses == 1 || options.ring_transport == options.ulysses_transport) {
+    payload_ = transport(mesh.ulysses == 1 ? options.ring_transport : options.ulysses_transport, control_);
+    return;
+  }
+  std::vector<Route> routes(static_cast<std::size_t>(mesh.size()));
+  const auto join = [&](const std::vector<int>& ranks, Transport kind) {
+    std::unique_ptr<Communicator> group = control_.group(ranks);
+    if (group == nullptr) return;
+    std::unique_ptr<Communicator> via = transport(kind, *group);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      routes[static_cast<std::size_t>(ranks[i])] = {via.get(), static_cast<int>(i)};
+    axes_.push_back(std::move(group));
+    axes_.push_back(std::move(via));
+  };
+  for (int r = 0; r < mesh.ring(); ++r) {
+    std::vector<int> row;
+    for (int u = 0; u < mesh.ulysses; ++u) row.push_back(mesh.rank(r, u));
+    join(row, options.ulysses_transport);
+  }
+  for (int u = 0; u < mesh.ulysses; ++u) {
+    std::vector<int> column;
+    for (int r = 0; r < mesh.ring(); ++r) column.push_back(mesh.rank(r, u));
+    join(column, options.ring_transport);
+  }
+  payload_ = make_routed_communicator(control_, std::move(routes));
+}
+
+Mirror::Mirror(Memory& memory, HostTensor& host) : memory_(&memory), host_(&host), view_(host.view()) {
+  if (memory.stream() == nullptr) return;
+  const auto bytes = static_cast<i64>(host.bytes().size());
+  copy_ = memory.make_arena();
+  copy_->reserve(bytes);
+  memory.from_host(copy_->data(), host.bytes().data(), bytes);
+  memory.synchronize();
+  view_.data = copy_->data();
+}
+
+void Mirror::fetch() {
+  if (copy_ == nullptr) return;
+  memory_->to_host(host_->bytes().data(), copy_->data(), static_cast<i64>(host_->bytes().size()));
+  memory_->synchronize();
+}
+
+}  // namespace usp

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/device/device.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+#include "usp/runtime/call_run.hpp"
+#include "usp/runtime/host_tensor.hpp"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace usp {
+
+/// What computes and what communicates on one rank of a call: on the host, or on one of its GPUs.
+class RankEngine {
+ public:
+  /// Collective over `control`, which outlives this.
+  RankEngine(const AttentionPlan& plan, const RunOptions& options, Communicator& control);
+
+  [[nodiscard]] AttentionKernel& kernel() { return *kernel_; }
+  [[nodiscard]] Communicator& communicator() { return payload_ == nullptr ? control_ : *payload_; }
+  [[nodiscard]] Memory& memory() { return kernel_->memory(); }
+
+ private:
+  void connect(const Mesh& mesh, const RunOptions& options);
+  [[nodiscard]] std::unique_ptr<Communicator> transport(Transport kind, Communicator& control);
+
+  Communicator& control_;
+  std::optional<Stream> stream_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  std::vector<std::unique_ptr<Communicator>> axes_;  ///< of a mesh with a transport per axis
+  std::unique_ptr<Communicator> payload_;
+};
+
+/// A host tensor as a kernel sees it: itself on the host, a copy in a GPU's memory.
+class Mirror {
+ public:
+  Mirror() = default;
+  /// Brings the content along. `host` outlives this and stays where it is.
+  Mirror(Memory& memory, HostTensor& host);
+  [[nodiscard]] View view() const { return view_; }
+  /// Brings the content back; blocks.
+  void fetch();
+
+ private:
+  Memory* memory_ = nullptr;
+  HostTensor* host_ = nullptr;
+  std::unique_ptr<Arena> copy_;
+  View view_;
+};
+
+/// The same for a plain list.
+template <class T>
+class MirroredList {
+ public:
+  MirroredList() = default;
+  MirroredList(Memory& memory, const std::vector<T>& host) : memory_(&memory), count_(host.size()) {
+    if (memory.stream() == nullptr) {
+      own_ = host;
+      return;
+    }
+    copy_ = memory.make_arena();
+    copy_->reserve(bytes());
+    memory.from_host(copy_->data(), host.data(), bytes());
+    memory.synchronize();
+  }
+  [[nodiscard]] T* data() {
+    if (count_ == 0) return nullptr;
+    return copy_ == nullptr ? own_.data() : reinterpret_cast<T*>(copy_->data());
+  }
+  /// Blocks.
+  [[nodiscard]] std::vector<T> fetch() {
+    if (copy_ == nullptr) return own_;
+    std::vector<T> host(count_);
+    memory_->to_host(host.data(), copy_->data(), bytes());
+    memory_->synchronize();
+    return host;
+  }
+  void clear() {
+    if (count_ > 0) memory_->set_bytes(reinterpret_cast<std::byte*>(data()), 0, bytes());
+  }
+
+ private:
+  [[nodiscard]] i64 bytes() const { return static_cast<i64>(count_ * sizeof(T)); }
+  Memory* memory_ = nullptr;
+  std::size_t count_ = 0;
+  std::vector<T> own_;
+  std::unique_ptr<Arena> copy_;
+};
+
+}  // namespace usp

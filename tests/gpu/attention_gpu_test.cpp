@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu_rank.hpp"
+#include "runtime_trial.hpp"
+
+#include "usp/comm/threads.hpp"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <utility>
+
+/// Planned attention on GPUs against the fp64 oracle: the design of the CPU suite, on as many GPUs as there
+/// are (several ranks share one where there are fewer). Skipped without a GPU.
+namespace usp::test {
+namespace {
+
+class AttentionGpu : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    if (device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+[[nodiscard]] std::unique_ptr<AttentionKernel> make(Backend backend, Memory& memory) {
+  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_portable_kernel(memory);
+}
+
+/// What a GPU kernel takes: widths of whole 16-byte rows.
+[[nodiscard]] RuntimeCase with_gpu_widths(RuntimeCase c, Backend backend) {
+  AttentionShape& s = c.plan.shape;
+  s.head_dim_v = s.head_dim_qk == 8 ? 64 : s.head_dim_qk == 5 ? 24 : 192;
+  s.head_dim_qk = s.head_dim_qk == 8 ? 64 : s.head_dim_qk == 5 ? 40 : 128;
+  c.plan.backend = backend;
+  return c;
+}
+
+struct Bounds {
+  double out = 1e-2, gradient = 2e-2;
+};
+
+void expect_exact(const RuntimeCase& c, const Bounds& bounds, const OperatorOptions& options = {}) {
+  std::mutex mutex;
+  try {
+    run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
+      GpuRank rank(control);
+      const auto kernel = make(c.plan.backend, *rank.memory);
+      const TrialErrors e = run_trial(c, *rank.communicator, *kernel, options);
+      const std::lock_guard lock(mutex);
+      SCOPED_TRACE(describe(c) + " rank " + std::to_string(control.rank()));
+      EXPECT_LE(e.o, bounds.out);
+      EXPECT_LE(e.lse, bounds.out);
+      EXPECT_LE(e.dq, bounds.gradient);
+      EXPECT_LE(e.dk, bounds.gradient);
+      EXPECT_LE(e.dv, bounds.gradient);
+      EXPECT_LE(e.d_sink, bounds.gradient);
+      EXPECT_EQ(e.bytes, "");
+    });
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << describe(c) << ": " << e.what();
+  }
+}
+
+void sweep(Backend backend, DType dtype, std::uint64_t seed) {
+  const auto rows = pairwise(Factors::levels(), 7);
+  static constexpr std::pair<int, int> meshes[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 4},
+                                                   {4, 1}, {3, 2}, {2, 4}, {8, 1}, {1, 8}};
+  int failures = 0;
+  for (std::size_t i = 0; i < 2 * rows.size(); ++i) {
+    const auto [ring, ulysses] = meshes[i % std::size(meshes)];
+    const RuntimeCase c =
+        with_gpu_widths(make_case(rows[i % rows.size()], ring, ulysses, dtype, seed + i), backend);
+    expect_exact(c, {}, {.debug_nan = true});
+    if (::testing::Test::HasFailure() && ++failures == 5) return;
+  }
+}
+
+TEST_P(AttentionGpu, MeshesOverTheDesignBf16) {
+  sweep(GetParam(), DType::bf16, 21000);
+}
+TEST_P(AttentionGpu, MeshesOverTheDesignFp16) {
+  sweep(GetParam(), DType::fp16, 25000);
+}
+
+[[nodiscard]] RuntimeCase middling(Backend backend, int ring, int ulysses) {
+  RuntimeCase c;
+  c.plan.backend = backend;
+  c.plan.mesh = {1, ring, ulysses};
+  c.plan.shape = {2, 300, 300, 8, 4, 128, 128, DType::bf16};
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::packed({0, 137, 141, 300});
+  c.seed = 77;
+  return c;
+}
+
+TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
+  for (const auto& [ring, ulysses] : {std::pair(1, 1), std::pair(2, 2), std::pair(1, 4), std::pair(4, 1)}) {
+    const RuntimeCase c = middling(GetParam(), ring, ulysses);
+    run_threads(c.plan.mesh.size(), {}, [&](Communicator& control) {
+      GpuRank rank(control);
+      const auto kernel = make(GetParam(), *rank.memory);
+      const TrialErrors e = run_trial(c, *rank.communicator, *kernel, {.measure_workspace = true}, false);
+      for (const int pass : {0, 1})
+        EXPECT_EQ(e.touched[pass], e.planned[pass]) << describe(c) << " pass " << pass;
+    });
+  }
+}
+
+/// Errors of a causal call at some ring degree.
+[[nodiscard]] TrialErrors errors_at(Backend backend, int ring) {
+  RuntimeCase c;
+  c.plan.backend = backend;
+  c.plan.mesh = {1, ring, 1};
+  c.plan.shape = {1, 1024, 1024, 2, 1, 64, 64, DType::bf16};
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::single(1024, 1024);
+  c.seed = 5;
+  TrialErrors e;
+  run_threads(ring, {}, [&](Communicator& control) {
+    GpuRank rank(control);
+    const auto kernel = make(backend, *rank.memory);
+    const TrialErrors mine = run_trial(c, *rank.communicator, *kernel);
+    if (control.rank() == 0) e = mine;
+  });
+  return e;
+}
+
+TEST_P(AttentionGpu, ErrorIsFlatOverTheRing) {
+  // A backend that emits rounded blocks may lose once against its single call, and no more after that.
+  const bool carries = GetParam() == Backend::portable;
+  const TrialErrors one = errors_at(GetParam(), 1), two = errors_at(GetParam(), 2);
+  const TrialErrors& base = carries ? one : two;
+  for (const int ring : {2, 4, 8}) {
+    const TrialErrors many = errors_at(GetParam(), ring);
+    for (const auto member : {&TrialErrors::o, &TrialErrors::dq, &TrialErrors::dk, &TrialErrors::dv}) {
+      EXPECT_LE(many.*member, 1.05 * (base.*member)) << "ring " << ring;
+      EXPECT_LE(many.*member, 1.3 * (one.*member)) << "ring " << ring;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu, testing::Values(Backend::portable, Backend::cudnn),
+                         [](const auto& info) {
+                           return info.param == Backend::cudnn ? "cudnn" : "portable";
+                         });
+
+}  // namespace
+}  // namespace usp::test
