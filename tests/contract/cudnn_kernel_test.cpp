@@ -57,8 +57,8 @@ class Cudnn : public ::testing::Test {
                           run.o.view()});
     return run.results();
   }
-  void expect_right(const Case& c) {
-    for (const DType type : {DType::bf16, DType::fp16}) {
+  void expect_right(const Case& c, const std::vector<DType>& types = {DType::bf16}) {
+    for (const DType type : types) {
       SCOPED_TRACE(c.name + (type == DType::bf16 ? " bf16" : " fp16"));
       const Inputs in(c, type, type);
       const Results truth = reference(c, in);
@@ -83,7 +83,8 @@ Case heads_of(Case c, Range heads, int group) {
 
 TEST_F(Cudnn, OneBlock) {
   expect_right(heads_of(one_slice("full", rectangle(192, 320), 128), {0, 2}, 1));
-  expect_right(heads_of(one_slice("causal", banded(256, 256, 0, unbounded), 128), {4, 8}, 2));
+  expect_right(heads_of(one_slice("causal", banded(256, 256, 0, unbounded), 128), {4, 8}, 2),
+               {DType::bf16, DType::fp16});
   expect_right(heads_of(one_slice("causal_64", banded(200, 200, 0, unbounded), 64), {0, 4}, 4));
   expect_right(one_slice("causal_256", banded(130, 130, 0, unbounded), 256));
   expect_right(one_slice("offset", banded(100, 180, -80, unbounded), 64));

@@ -156,16 +156,6 @@ void in_parts(StridedCopy copy, F&& f) {
   in_parts(copy, f);
 }
 
-/// One type, put, and rows at one pitch: what cudaMemcpy2D takes.
-[[nodiscard]] bool driver_copies(const StridedCopy& copy) {
-  constexpr i64 greatest_pitch = std::numeric_limits<std::int32_t>::max();
-  if (copy.land != Land::put || copy.from_type != copy.to_type || copy.rank > 2) return false;
-  if (copy.rank == 1) return true;
-  const i64 width = copy.axes[1].count, bytes = bytes_of(copy.to_type);
-  const auto pitch_fits = [&](i64 stride) { return stride >= width && stride * bytes <= greatest_pitch; };
-  return pitch_fits(copy.axes[0].from) && pitch_fits(copy.axes[0].to);
-}
-
 }  // namespace
 
 void launch_copy_kernel(const StridedCopy& whole, CUstream_st* stream) {
@@ -186,18 +176,10 @@ void launch_copy_kernel(const StridedCopy& whole, CUstream_st* stream) {
 
 void launch_copy(const StridedCopy& copy, CUstream_st* stream) {
   if (copy.elements() == 0) return;
-  if (!driver_copies(copy)) return launch_copy_kernel(copy, stream);
-  const auto bytes = [&](i64 elements) {
-    return static_cast<std::size_t>(elements * bytes_of(copy.to_type));
-  };
-  if (copy.rank == 1)
-    check_cuda(cudaMemcpyAsync(copy.to, copy.from, bytes(copy.axes[0].count), cudaMemcpyDefault, stream),
-               "cudaMemcpyAsync");
-  else
-    check_cuda(cudaMemcpy2DAsync(copy.to, bytes(copy.axes[0].to), copy.from, bytes(copy.axes[0].from),
-                                 bytes(copy.axes[1].count), static_cast<std::size_t>(copy.axes[0].count),
-                                 cudaMemcpyDefault, stream),
-               "cudaMemcpy2DAsync");
+  const bool plain = copy.rank == 1 && copy.land == Land::put && copy.from_type == copy.to_type;
+  if (!plain) return launch_copy_kernel(copy, stream);
+  const auto bytes = static_cast<std::size_t>(copy.elements() * bytes_of(copy.to_type));
+  check_cuda(cudaMemcpyAsync(copy.to, copy.from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
 }
 
 void launch_fill(const View& to, double value, CUstream_st* stream) {

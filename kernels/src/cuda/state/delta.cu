@@ -12,32 +12,38 @@ template <class Grad, class Out, int pack>
 __global__ void __launch_bounds__(row_threads)
     delta_kernel(Deal deal, RowsOf<const Grad> d_o, RowsOf<const Out> o, RowsOf<float> delta) {
   float sum[rows_per_group] = {};
+  const Grad* a_row[rows_per_group];
+  const Out* b_row[rows_per_group];
+#pragma unroll
+  for (int u = 0; u < rows_per_group; ++u) {
+    const std::uint32_t n = deal.existing(deal.number(u));
+    a_row[u] = d_o.row(deal, n);
+    b_row[u] = o.row(deal, n);
+  }
+#pragma unroll 1
   for (int w = deal.lane() * pack; w < deal.width; w += deal.lanes * pack) {
     Pack<Grad, pack> a[rows_per_group];
     Pack<Out, pack> b[rows_per_group];
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u) {
-      if (deal.number(u) >= deal.count) break;
-      const Deal::Row r = deal.row(deal.number(u));
-      a[u] = Pack<Grad, pack>::load(d_o.at(r.batch, r.row, r.head) + w);
-      b[u] = Pack<Out, pack>::load(o.at(r.batch, r.row, r.head) + w);
+      a[u] = Pack<Grad, pack>::load(a_row[u] + w);
+      b[u] = Pack<Out, pack>::load(b_row[u] + w);
     }
 #pragma unroll
-    for (int u = 0; u < rows_per_group; ++u) {
-      if (deal.number(u) >= deal.count) break;
+    for (int u = 0; u < rows_per_group; ++u)
 #pragma unroll
       for (int i = 0; i < pack; ++i) sum[u] += widen(a[u].at(i)) * widen(b[u].at(i));
-    }
   }
+  for (int step = deal.lanes / 2; step > 0; step /= 2)
 #pragma unroll
-  for (int u = 0; u < rows_per_group; ++u) {
-    for (int step = deal.lanes / 2; step > 0; step /= 2)
-      sum[u] += __shfl_down_sync(0xffffffffU, sum[u], static_cast<unsigned>(step));
-    const std::uint32_t n = deal.number(u);
-    if (n >= deal.count || deal.lane() != 0) continue;
-    const Deal::Row r = deal.row(n);
-    *delta.at(r.batch, r.row, r.head) = sum[u];
-  }
+    for (int u = 0; u < rows_per_group; ++u) sum[u] += __shfl_xor_sync(0xffffffffU, sum[u], step);
+  // All lanes of a group hold the sums of its rows; a group has a lane for each.
+  float own = sum[0];
+#pragma unroll
+  for (int u = 1; u < rows_per_group; ++u)
+    if (deal.lane() == u) own = sum[u];
+  const std::uint32_t n = deal.number(deal.lane());
+  if (deal.lane() < rows_per_group && n < deal.count) *delta.row(deal, n) = own;
 }
 
 constexpr int sink_threads = 1024;
@@ -48,11 +54,12 @@ __global__ void __launch_bounds__(sink_threads)
                 double* d_sink) {
   __shared__ double sums[sink_threads];
   const int head = static_cast<int>(blockIdx.x);
-  const float logit = static_cast<float>(sink[head]);
+  const double logit = sink[head];
   double sum = 0;
   for (i64 b = 0; b < batch; ++b)
     for (i64 r = threadIdx.x; r < rows; r += sink_threads)
-      sum += static_cast<double>(expf(logit - *lse.at(b, r, head)) * *delta.at(b, r, head));
+      sum +=
+          exp(logit - static_cast<double>(*lse.at(b, r, head))) * static_cast<double>(*delta.at(b, r, head));
   sums[threadIdx.x] = sum;
   for (int half = sink_threads / 2; half > 0; half /= 2) {
     __syncthreads();
@@ -70,7 +77,7 @@ void delta_of(const DeltaArgs& a, cudaStream_t stream) {
   const bool packed = a.o.width % pack == 0 && d_o.aligned(pack) && o.aligned(pack);
   const Deal deal(a.o.batch, a.o.rows, a.query_heads.size(), a.o.width, packed ? pack : 1);
   const auto kernel = packed ? delta_kernel<Grad, Out, pack> : delta_kernel<Grad, Out, 1>;
-  kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, d_o, o, delta);
+  kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, d_o.dealt(deal), o.dealt(deal), delta.dealt(deal));
   check_launch("delta_kernel");
 }
 

@@ -28,53 +28,52 @@ template <class In, int pack, bool fresh>
 __global__ void __launch_bounds__(row_threads)
     merge_kernel(Deal deal, RowsOf<const In> o_i, RowsOf<const float> lse_i, RowsOf<float> o,
                  RowsOf<float> lse, const double* sink) {
-  Joined joined[rows_per_group];
-  bool seen[rows_per_group] = {};
+  // A group has a lane for each of its rows: that lane alone reads and writes the row's lse.
+  const int lane = deal.lane();
+  float weight = 0;
+  bool seen = false;
+  const std::uint32_t own_row = deal.number(lane);
+  if (lane < rows_per_group && own_row < deal.count) {
+    float* const at = lse.row(deal, own_row);
+    const float own = *lse_i.row(deal, own_row);
+    const float carried = fresh ? empty_lse(sink, deal.head(own_row)) : *at;
+    seen = own != -INFINITY;
+    const Joined joined = seen ? join(carried, own) : Joined{carried, 0};
+    weight = joined.weight;
+    if (fresh || seen) *at = joined.lse;
+  }
+  const In* in_row[rows_per_group];
+  float* out_row[rows_per_group];
+  float weights[rows_per_group];
+  bool sees[rows_per_group], writes[rows_per_group];
 #pragma unroll
   for (int u = 0; u < rows_per_group; ++u) {
     const std::uint32_t n = deal.number(u);
-    if (n >= deal.count) break;
-    const Deal::Row r = deal.row(n);
-    const float own = *lse_i.at(r.batch, r.row, r.head);
-    const float carried = fresh ? empty_lse(sink, r.head) : *lse.at(r.batch, r.row, r.head);
-    seen[u] = own != -INFINITY;
-    joined[u] = seen[u] ? join(carried, own) : Joined{carried, 0};
+    in_row[u] = o_i.row(deal, deal.existing(n));
+    out_row[u] = o.row(deal, deal.existing(n));
+    weights[u] = __shfl_sync(0xffffffffU, weight, u, deal.lanes);
+    sees[u] = __shfl_sync(0xffffffffU, static_cast<int>(seen), u, deal.lanes) != 0;
+    writes[u] = n < deal.count && (fresh || sees[u]);
   }
-  for (int w = deal.lane() * pack; w < deal.width; w += deal.lanes * pack) {
+#pragma unroll 1
+  for (int w = lane * pack; w < deal.width; w += deal.lanes * pack) {
     Pack<In, pack> in[rows_per_group];
     Pack<float, pack> out[rows_per_group];
-    i64 target[rows_per_group];
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u) {
-      if (deal.number(u) >= deal.count) break;
-      const Deal::Row r = deal.row(deal.number(u));
-      target[u] = r.batch * o.batch_stride + r.row * o.row_stride + r.head * o.head_stride + w;
-      if (!seen[u]) continue;
-      in[u] = Pack<In, pack>::load(o_i.at(r.batch, r.row, r.head) + w);
-      if constexpr (!fresh) out[u] = Pack<float, pack>::load(o.data + target[u]);
+      in[u] = Pack<In, pack>::load(in_row[u] + w);
+      if constexpr (!fresh) out[u] = Pack<float, pack>::load(out_row[u] + w);
     }
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u) {
-      if (deal.number(u) >= deal.count) break;
-      if (!fresh && !seen[u]) continue;
 #pragma unroll
       for (int i = 0; i < pack; ++i) {
         const float before = fresh ? 0.0F : out[u].at(i);
-        const float own = seen[u] ? widen(in[u].at(i)) : 0.0F;
-        out[u].set(i, before + joined[u].weight * (own - before));
+        const float own = sees[u] ? widen(in[u].at(i)) : 0.0F;
+        out[u].set(i, before + weights[u] * (own - before));
       }
-      out[u].store(o.data + target[u]);
+      if (writes[u]) out[u].store(out_row[u] + w);
     }
-  }
-  // The lanes of a group have all read lse before its first lane writes it.
-  __syncwarp();
-  if (deal.lane() != 0) return;
-#pragma unroll
-  for (int u = 0; u < rows_per_group; ++u) {
-    const std::uint32_t n = deal.number(u);
-    if (n >= deal.count) break;
-    const Deal::Row r = deal.row(n);
-    if (fresh || seen[u]) *lse.at(r.batch, r.row, r.head) = joined[u].lse;
   }
 }
 
@@ -88,7 +87,8 @@ void merge_of(const MergeArgs& a, cudaStream_t stream) {
   const bool packed = a.o.width % pack == 0 && o_i.aligned(pack) && o.aligned(pack);
   const Deal deal(a.o.batch, a.rows.size(), a.heads.size(), a.o.width, packed ? pack : 1);
   const auto kernel = packed ? merge_kernel<In, pack, fresh> : merge_kernel<In, 1, fresh>;
-  kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, o_i, lse_i, o, lse,
+  kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, o_i.dealt(deal), lse_i.dealt(deal), o.dealt(deal),
+                                                    lse.dealt(deal),
                                                     a.sink == nullptr ? nullptr : a.sink + a.heads.begin);
   check_launch("merge_kernel");
 }

@@ -15,7 +15,7 @@ void launch_delta(const DeltaArgs& args, CUstream_st* stream);
 
 /// A block's result that joins the carried state, row r of the block in row rows.begin + r of the state:
 /// with w = 1 / (1 + exp(lse - lse_i)), o += w * (o_i - o) and lse = max + log1p(exp(-|lse - lse_i|)).
-/// A row of the block with lse_i = -inf changes nothing and its o_i is not read.
+/// A row of the block with lse_i = -inf changes nothing, whatever its o_i.
 struct MergeArgs {
   ConstView o_i, lse_i;  ///< o_i of bf16, fp16 or fp32; lse_i of fp32
   View o, lse;           ///< fp32
