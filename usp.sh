@@ -16,6 +16,9 @@ readonly packages=(
   python3 python3-jsonschema
 )
 
+# PyPI package whose headers the cuDNN backend is compiled with, at the version it was tested with.
+readonly cudnn_frontend=nvidia-cudnn-frontend==1.32.0
+
 say() { printf 'usp.sh: %s\n' "$*" >&2; }
 
 die() {
@@ -33,6 +36,8 @@ usage: ./usp.sh COMMAND
                    write the HTML report
   test             install what is missing, build, run every test
   install-deps     only install what is missing (Debian 12 packages; root or sudo)
+  install-cuda     fetch what the cuDNN backend is compiled with into build/python (headers from PyPI); nvcc and
+                   cuDNN itself come with the machine
   build [PRESET]   only build; PRESET is release (default), debug, asan, ubsan or tsan
   help             this text
 
@@ -74,6 +79,27 @@ install_deps() {
     ! as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; then
     die $exit_environment "could not install ${missing[*]}; see the messages above, then run ./usp.sh install-deps again"
   fi
+}
+
+install_cuda() {
+  local folder=build/python wheel
+  if ! python3 -m pip --version >/dev/null 2>&1; then
+    die $exit_environment "python3 has no pip, which fetches $cudnn_frontend; install python3-pip"
+  fi
+  mkdir -p "$folder"
+  python3 -m pip -q download --no-deps --only-binary=:all: -d "$folder" "$cudnn_frontend" ||
+    die $exit_environment "could not fetch $cudnn_frontend from PyPI; unpack its folder include into $folder by hand"
+  for wheel in "$folder"/nvidia_cudnn_frontend-*.whl; do
+    python3 - "$wheel" "$folder" <<'PYTHON'
+import sys
+import zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.startswith("include/")])
+PYTHON
+    rm "$wheel"
+  done
+  say "cudnn-frontend's headers are in $folder/include; configure again to use them"
 }
 
 build_dir() { [[ $1 == release ]] && echo build || echo "build-$1"; }
@@ -137,6 +163,7 @@ main() {
       run_tests release
       ;;
     install-deps) install_deps ;;
+    install-cuda) install_cuda ;;
     build) build "${2:-release}" ;;
     help | -h | --help) usage ;;
     *) die $exit_usage "no command '$command'; see ./usp.sh help" ;;

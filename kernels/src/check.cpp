@@ -33,11 +33,17 @@ void check_state(const V& view, DType io, i64 rows, i64 width, const char* what)
   expects(view.type == accumulator_of(io) && view.rows == rows && view.width == width, what);
 }
 
+/// The same for a result that may be written in the input type.
+void check_result(View view, DType io, bool may_round, i64 rows, i64 width, const char* what) {
+  if (may_round && view.type == io) view.type = accumulator_of(io);
+  check_state(view, io, rows, width, what);
+}
+
 }  // namespace
 
-void check(const AttendArgs& a) {
+void check(const AttendArgs& a, bool rounds_results) {
   check_scope(a.scope, a.q, a.k, a.v);
-  check_state(a.o, a.q.type, a.q.rows, a.v.width, "o does not fit q and v");
+  check_result(a.o, a.q.type, a.fresh && rounds_results, a.q.rows, a.v.width, "o does not fit q and v");
   check_state(a.lse, a.q.type, a.q.rows, 1, "lse does not fit q");
   check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
   check_heads(a.lse, a.scope.query_heads, "lse lacks query heads of the call");
@@ -54,18 +60,23 @@ void check(const DeltaArgs& a) {
   check_heads(a.delta, a.query_heads, "delta lacks query heads of the call");
 }
 
-void check(const AttendGradArgs& a) {
+void check(const AttendGradArgs& a, bool rounds_results) {
   check_scope(a.scope, a.q, a.k, a.v);
   const DType io = a.q.type;
+  const bool may_round = a.fresh && rounds_results;
   expects((a.d_o.type == io || a.d_o.type == accumulator_of(io)) && a.d_o.rows == a.q.rows &&
               a.d_o.width == a.v.width,
           "d_o does not fit q and v");
   check_state(a.lse, io, a.q.rows, 1, "lse does not fit q");
   check_state(a.delta, io, a.q.rows, 1, "delta does not fit q");
-  check_state(a.dq, io, a.q.rows, a.q.width, "dq does not fit q");
-  check_state(a.dk, io, a.dk.rows, a.k.width, "dk does not fit k");
-  check_state(a.dv, io, a.dk.rows, a.v.width, "dv does not fit v");
+  expects(a.o.data == nullptr || ((a.o.type == io || a.o.type == accumulator_of(io)) &&
+                                  a.o.rows == a.q.rows && a.o.width == a.v.width),
+          "o does not fit q and v");
+  check_result(a.dq, io, may_round, a.q.rows, a.q.width, "dq does not fit q");
+  check_result(a.dk, io, may_round, a.dk.rows, a.k.width, "dk does not fit k");
+  check_result(a.dv, io, may_round, a.dk.rows, a.v.width, "dv does not fit v");
   if (a.scope.query_heads.empty()) return;
+  if (a.o.data != nullptr) check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
   check_heads(a.dq, a.scope.query_heads, "dq lacks query heads of the call");
   check_heads(a.dk, a.scope.kv_heads(), "dk lacks KV heads of the call");
   check_heads(a.dv, a.scope.kv_heads(), "dv lacks KV heads of the call");

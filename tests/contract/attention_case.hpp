@@ -162,7 +162,7 @@ class Trial {
   }
   void grad(AttentionKernel& kernel, std::size_t first, std::size_t end) {
     kernel.attend_grad({in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), lse.view(), delta.view(),
-                        dq.view(), dk.view(), dv.view(), scope(first, end)});
+                        dq.view(), dk.view(), dv.view(), scope(first, end), false, o.view()});
   }
   void all(AttentionKernel& kernel, std::size_t calls = 1) {
     const std::size_t n = c.slices.size();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu_kernel.hpp"
+#include "usp/kernels/attention_kernel.hpp"
 
-#include "usp/kernels/backends.hpp"
-
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,21 +11,16 @@ namespace usp::test {
 
 struct NamedBackend {
   std::string name;
+  /// Throws EnvironmentError where the machine lacks what it takes.
   std::unique_ptr<AttentionKernel> (*make)();
+  std::vector<DType> types{DType::bf16, DType::fp16, DType::fp32, DType::fp64};
+  /// Relative RMS error by type, in the order of DType.
+  double tolerance[4] = {1e-5, 1e-5, 1e-5, 1e-12};
+  /// Tests of AttentionContract that do not hold for it.
+  std::vector<std::string> refuses{};
 };
 
-/// The reference and every CPU variant that this machine runs.
-inline const std::vector<NamedBackend>& backends() {
-  static const std::vector<NamedBackend> all = [] {
-    std::vector<NamedBackend> found{{"reference", make_reference_kernel},
-                                    {"generic", [] { return cpu::make_kernel(cpu::Isa::generic); }}};
-    if (cpu::has_isa(cpu::Isa::avx2))
-      found.push_back({"avx2", [] { return cpu::make_kernel(cpu::Isa::avx2); }});
-    if (cpu::has_isa(cpu::Isa::avx512))
-      found.push_back({"avx512", [] { return cpu::make_kernel(cpu::Isa::avx512); }});
-    return found;
-  }();
-  return all;
-}
+/// What a test binary covers: backends_cpu.cpp or backends_cuda.cpp.
+[[nodiscard]] const std::vector<NamedBackend>& backends();
 
 }  // namespace usp::test

@@ -3,6 +3,7 @@
 #include "usp/kernels/boxes.hpp"
 
 #include "attention_case.hpp"
+#include "memory_under_test.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/numeric_types.hpp"
@@ -45,8 +46,8 @@ double element(const View& v, i64 b, i64 r, i64 h, i64 w) {
   throw InternalError("unknown element type");
 }
 
-Tensor4 noisy(DType type, Order order, Range heads, unsigned seed) {
-  Tensor4 t(type, 2, 9, heads, 5, order);
+Tensor4 noisy(DType type, Order order, Range heads, unsigned seed, i64 width = 5) {
+  Tensor4 t(type, 2, 9, heads, width, order);
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
   std::vector<double> values(static_cast<std::size_t>(t.view().elements()));
@@ -78,7 +79,15 @@ void expect_landed(const Tensor4& from, const Tensor4& before, const Tensor4& to
         }
 }
 
-TEST(Boxes, EveryPairOfTypesAndLayouts) {
+class Boxes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (memory_under_test() == nullptr) GTEST_SKIP() << "there is no GPU";
+  }
+  [[nodiscard]] static Memory& memory() { return *memory_under_test(); }
+};
+
+TEST_F(Boxes, EveryPairOfTypesAndLayouts) {
   for (const DType a : types)
     for (const DType b : types)
       for (const Order from_order : orders)
@@ -86,12 +95,25 @@ TEST(Boxes, EveryPairOfTypesAndLayouts) {
           for (const Land land : {Land::put, Land::add}) {
             const Tensor4 from = noisy(a, from_order, {2, 7}, 1), before = noisy(b, to_order, {0, 5}, 2);
             Tensor4 to = before;
-            copy_box(from.view(), source, to.view(), target, land);
+            memory().copy_box(from.view(), source, to.view(), target, land);
             expect_landed(from, before, to, land, a);
           }
 }
 
-TEST(Boxes, PayloadsOfEveryWireType) {
+TEST_F(Boxes, RowsOfWholeVectors) {
+  for (const DType a : types)
+    for (const DType b : types)
+      for (const Order order : orders)
+        for (const Land land : {Land::put, Land::add}) {
+          const Tensor4 from = noisy(a, order, {2, 7}, 5, 48),
+                        before = noisy(b, Order::head_first, {0, 5}, 6, 48);
+          Tensor4 to = before;
+          memory().copy_box(from.view(), source, to.view(), target, land);
+          expect_landed(from, before, to, land, a);
+        }
+}
+
+TEST_F(Boxes, PayloadsOfEveryWireType) {
   for (const DType a : types)
     for (const DType wire : types)
       for (const DType b : types)
@@ -100,14 +122,15 @@ TEST(Boxes, PayloadsOfEveryWireType) {
                         before = noisy(b, Order::head_first, {0, 5}, 4);
           Tensor4 to = before;
           std::vector<std::byte> payload(static_cast<std::size_t>(5 * 2 * 3 * 5 * bytes_of(wire)));
-          EXPECT_EQ(pack_box(from.view(), source, wire, payload.data()), payload.data() + payload.size());
-          EXPECT_EQ(unpack_box(payload.data(), wire, to.view(), target, land),
+          EXPECT_EQ(memory().pack_box(from.view(), source, wire, payload.data()),
+                    payload.data() + payload.size());
+          EXPECT_EQ(memory().unpack_box(payload.data(), wire, to.view(), target, land),
                     payload.data() + payload.size());
           expect_landed(from, before, to, land, wire);
         }
 }
 
-TEST(Boxes, PayloadOrderIsRowBatchHeadElement) {
+TEST_F(Boxes, PayloadOrderIsRowBatchHeadElement) {
   Tensor4 t(DType::fp32, 2, 3, {0, 2}, 2, Order::head_first);
   for (i64 r = 0; r < 3; ++r)
     for (i64 b = 0; b < 2; ++b)
@@ -117,26 +140,26 @@ TEST(Boxes, PayloadOrderIsRowBatchHeadElement) {
           std::memcpy(t.view().at(b, r, h) + 4 * w, &x, sizeof x);
         }
   std::vector<float> payload(8);
-  pack_box(t.view(), {{1, 2}, {0, 2}}, DType::fp32, reinterpret_cast<std::byte*>(payload.data()));
+  memory().pack_box(t.view(), {{1, 2}, {0, 2}}, DType::fp32, reinterpret_cast<std::byte*>(payload.data()));
   EXPECT_EQ(payload, (std::vector<float>{1000, 1001, 1010, 1011, 1100, 1101, 1110, 1111}));
 }
 
-TEST(Boxes, SameTypesKeepTheirBits) {
+TEST_F(Boxes, SameTypesKeepTheirBits) {
   for (const DType type : types) {
     Tensor4 from(type, 1, 2, {0, 1}, 8), to = from;
     const i64 bytes = 16 * bytes_of(type);
     for (i64 i = 0; i < bytes; ++i)
       from.view().data[i] = static_cast<std::byte>(i % 2 == 0 ? 0xff : 0x7f + i);
-    copy_box(from.view(), {{0, 2}, {0, 1}}, to.view(), {{0, 2}, {0, 1}}, Land::put);
+    memory().copy_box(from.view(), {{0, 2}, {0, 1}}, to.view(), {{0, 2}, {0, 1}}, Land::put);
     EXPECT_EQ(from.memory(), to.memory());
   }
 }
 
-TEST(Boxes, NarrowTypesRoundToNearestEven) {
+TEST_F(Boxes, NarrowTypesRoundToNearestEven) {
   const auto through = [](DType type, float x) {
     Tensor4 wide(DType::fp32, 1, 1, {0, 1}, 1), narrow(type, 1, 1, {0, 1}, 1);
     wide.set(static_cast<double>(x));
-    copy_box(wide.view(), {{0, 1}, {0, 1}}, narrow.view(), {{0, 1}, {0, 1}}, Land::put);
+    memory().copy_box(wide.view(), {{0, 1}, {0, 1}}, narrow.view(), {{0, 1}, {0, 1}}, Land::put);
     return element(narrow.view(), 0, 0, 0, 0);
   };
   EXPECT_EQ(through(DType::bf16, 1 + 0x1p-8F), 1.0);           // half way: to even
@@ -153,12 +176,27 @@ TEST(Boxes, NarrowTypesRoundToNearestEven) {
   EXPECT_TRUE(std::isnan(through(DType::fp16, std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST(Boxes, RefuseToReachOutside) {
+TEST_F(Boxes, RefuseToReachOutside) {
   const Tensor4 t(DType::fp32, 1, 4, {0, 2}, 3);
   Tensor4 to = t;
-  EXPECT_THROW(copy_box(t.view(), {{0, 5}, {0, 2}}, to.view(), {{0, 5}, {0, 2}}, Land::put), InternalError);
-  EXPECT_THROW(copy_box(t.view(), {{0, 2}, {0, 2}}, to.view(), {{0, 3}, {0, 2}}, Land::put), InternalError);
-  EXPECT_THROW(pack_box(t.view(), {{0, 2}, {1, 3}}, DType::fp32, nullptr), InternalError);
+  EXPECT_THROW(memory().copy_box(t.view(), {{0, 5}, {0, 2}}, to.view(), {{0, 5}, {0, 2}}, Land::put),
+               InternalError);
+  EXPECT_THROW(memory().copy_box(t.view(), {{0, 2}, {0, 2}}, to.view(), {{0, 3}, {0, 2}}, Land::put),
+               InternalError);
+  EXPECT_THROW(memory().pack_box(t.view(), {{0, 2}, {1, 3}}, DType::fp32, nullptr), InternalError);
+}
+
+TEST_F(Boxes, FillsHeadsAndWholeTensors) {
+  for (const DType type : types)
+    for (const Order order : orders) {
+      const Tensor4 t(type, 2, 9, {2, 5}, 6, order);
+      const std::vector<double> by_head{0, 1, 0.5, -3, 1e30};
+      memory().fill_heads(t.view(), by_head.data());
+      for (i64 h = 2; h < 5; ++h)
+        EXPECT_EQ(element(t.view(), 1, 8, h, 5), rounded(type, by_head[static_cast<std::size_t>(h)]));
+      memory().fill(t.view(), 0.1);
+      for (const double x : t.values()) EXPECT_EQ(x, rounded(type, 0.1));
+    }
 }
 
 }  // namespace

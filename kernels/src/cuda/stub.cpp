@@ -2,7 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
-/// What stands in for the backends of GPUs in a build without CUDA.
+/// What stands in for the GPU backends in a build without CUDA.
 namespace usp {
 namespace {
 

@@ -196,7 +196,8 @@ void PassRunner::compute(const DeltaRows& s) {
 
 void PassRunner::compute(const AttendGrad& s) {
   kernel_.attend_grad({view(s.q), view(s.k), view(s.v), view(s.d_o), view(s.lse), view(s.delta), view(s.dq),
-                       view(s.dk), view(s.dv), scope(s.query_heads, s.slices), s.fresh});
+                       view(s.dk), view(s.dv), scope(s.query_heads, s.slices), s.fresh,
+                       s.o >= 0 ? ConstView(view(s.o)) : ConstView{}});
 }
 
 void PassRunner::arrive(std::int32_t index) {

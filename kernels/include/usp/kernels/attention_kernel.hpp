@@ -73,6 +73,8 @@ struct AttendGradArgs {
   View dq, dk, dv;
   AttendScope scope;
   bool fresh = false;
+  /// The final o, of the input or the accumulator type, for a backend that asks; data null: not given.
+  ConstView o;
 };
 
 /// A backend. Any of bf16, fp16, fp32 with an fp32 state, or fp64 with an fp64 state; q, k and v of one type,
@@ -89,15 +91,17 @@ class AttentionKernel {
   virtual void forget() {}
   /// With `fresh`, results may have the input type.
   [[nodiscard]] virtual bool rounds_results() const { return false; }
+  /// attend_grad is better given o: without it a backend takes a slower way.
+  [[nodiscard]] virtual bool wants_o() const { return false; }
   virtual void attend(const AttendArgs& args) = 0;
   virtual void delta(const DeltaArgs& args) = 0;
   virtual void attend_grad(const AttendGradArgs& args) = 0;
 };
 
 /// Checks that views and scope of a call fit together and into the rows the slices name; every backend calls
-/// these first. Throws InternalError.
-void check(const AttendArgs& args);
+/// these first, with its rounds_results(). Throws InternalError.
+void check(const AttendArgs& args, bool rounds_results = false);
 void check(const DeltaArgs& args);
-void check(const AttendGradArgs& args);
+void check(const AttendGradArgs& args, bool rounds_results = false);
 
 }  // namespace usp

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine.hpp"
+
+#include "../state/state.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/device/cuda_error.hpp"
+
+#include <cstring>
+
+namespace usp::cuda::cudnn {
+namespace {
+
+[[nodiscard]] int device_of(CUstream_st* stream) {
+  int device = 0;
+  check_cuda(cudaStreamGetDevice(stream, &device), "cudaStreamGetDevice");
+  return device;
+}
+
+class CudnnKernel final : public AttentionKernel {
+ public:
+  CudnnKernel(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback)
+      : memory_(memory), engine_(memory, options, std::move(fallback)) {}
+  [[nodiscard]] const char* name() const override { return "cudnn"; }
+  [[nodiscard]] Memory& memory() override { return memory_; }
+  [[nodiscard]] bool rounds_results() const override { return true; }
+  [[nodiscard]] bool wants_o() const override { return true; }
+  void forget() override { engine_.forget(); }
+  void attend(const AttendArgs& a) override {
+    check(a, true);
+    const DeviceScope scope(engine_.device());
+    if (!a.scope.query_heads.empty()) engine_.attend(a);
+  }
+  void delta(const DeltaArgs& a) override {
+    const DeviceScope scope(engine_.device());
+    launch_delta(a, memory_.stream());
+  }
+  void attend_grad(const AttendGradArgs& a) override {
+    check(a, true);
+    const DeviceScope scope(engine_.device());
+    if (!a.scope.query_heads.empty()) engine_.attend_grad(a);
+  }
+
+ private:
+  Memory& memory_;
+  Engine engine_;
+};
+
+}  // namespace
+
+bool aligned(const ConstView& v) {
+  const i64 elements = 16 / bytes_of(v.type);
+  return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0 && v.batch_stride % elements == 0 &&
+         v.row_stride % elements == 0 && v.head_stride % elements == 0;
+}
+
+View heads_of(const View& v, Range heads) {
+  View part = v;
+  part.data = v.at(0, 0, heads.begin);
+  part.heads = heads;
+  return part;
+}
+
+Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback)
+    : memory_(memory),
+      options_(options),
+      make_fallback_(std::move(fallback)),
+      stream_(memory.stream()),
+      device_(device_of(stream_)),
+      compute_major_(device_info(device_).compute_major),
+      graphs_([this] {
+        const DeviceScope scope(device_);
+        return Graphs(stream_);
+      }()),
+      block_scratch_(memory),
+      state_scratch_(memory),
+      input_scratch_(memory),
+      workspace_(memory.make_arena()) {}
+
+AttentionKernel& Engine::fallback() {
+  if (fallback_ == nullptr) fallback_ = make_fallback_();
+  return *fallback_;
+}
+
+void Engine::forget() {
+  if (fallback_ != nullptr) fallback_->forget();
+  kept_.clear();
+}
+
+const Slice* Engine::keep(const std::vector<Slice>& slices) {
+  for (const std::vector<Slice>& known : kept_)
+    if (known.size() == slices.size() &&
+        std::memcmp(known.data(), slices.data(), slices.size() * sizeof(Slice)) == 0)
+      return known.data();
+  return kept_.emplace_back(slices).data();
+}
+
+Share Engine::divide(const AttendScope& scope, const CallTraits& call, bool rows_aligned) const {
+  Share share;
+  if (!rows_aligned || !why_not(call).empty()) {
+    share.rest.assign(scope.slices, scope.slices + scope.slice_count);
+    return share;
+  }
+  Blocks found = blocks_of(scope.slices, scope.slice_count, call.backward);
+  share.rest = std::move(found.rest);
+  for (const Block& b : found.blocks) {
+    if (why_not(b).empty())
+      share.blocks.push_back(b);
+    else
+      share.rest.push_back(slice_of(b));
+  }
+  return share;
+}
+
+std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOptions& options,
+                                             MakeFallback fallback) {
+  return std::make_unique<CudnnKernel>(memory, options, std::move(fallback));
+}
+
+}  // namespace usp::cuda::cudnn
+
+namespace usp {
+
+std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory, const CudaKernelOptions& options) {
+  return cuda::cudnn::make_kernel(memory, options,
+                                  [&memory, options] { return make_portable_kernel(memory, options); });
+}
+
+}  // namespace usp

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands in for cuDNN in a build that did not find its headers.
+#include "graphs.hpp"
+
+#include "usp/base/error.hpp"
+
+namespace usp::cuda::cudnn {
+
+std::unique_ptr<Library> open_library(CUstream_st*) {
+  throw EnvironmentError(
+      "this build has no cuDNN: its headers or those of cudnn-frontend were not found; run ./usp.sh "
+      "install-cuda, set CUDNN_ROOT to a folder with include/cudnn.h, and configure again");
+}
+
+}  // namespace usp::cuda::cudnn

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strided_copy.hpp"
+
+#include "usp/device/cuda_error.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+
+namespace usp {
+namespace cuda {
+namespace {
+
+class DeviceArena final : public Arena {
+ public:
+  explicit DeviceArena(int device) : device_(device) {}
+  void reserve(i64 bytes) override {
+    if (bytes <= buffer_.bytes()) return;
+    // Freed first, so that the peak is the greater of the two; cudaFree waits for what still reads it.
+    buffer_ = DeviceBuffer();
+    buffer_ = DeviceBuffer(device_, bytes);
+  }
+  std::byte* data() const override { return buffer_.data(); }
+  i64 bytes() const override { return buffer_.bytes(); }
+
+ private:
+  DeviceBuffer buffer_;
+  int device_;
+};
+
+class CudaMemory final : public Memory {
+ public:
+  explicit CudaMemory(const Stream& stream) : stream_(stream.get()), device_(stream.device()) {}
+  CUstream_st* stream() const override { return stream_; }
+  std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_); }
+
+  void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
+    const DeviceScope scope(device_);
+    launch_copy(box_copy(from, source, to, target, land), stream_);
+  }
+  std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) override {
+    const View to = payload_view(payload, wire, from.batch, box, from.width);
+    copy_box(from, box, to, {{0, to.rows}, to.heads}, Land::put);
+    return payload + to.elements() * bytes_of(wire);
+  }
+  const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box, Land land) override {
+    const ConstView from = payload_view(payload, wire, to.batch, box, to.width);
+    copy_box(from, {{0, from.rows}, from.heads}, to, box, land);
+    return payload + from.elements() * bytes_of(wire);
+  }
+  void fill(View to, double value) override {
+    const DeviceScope scope(device_);
+    launch_fill(to, value, stream_);
+  }
+  void fill_heads(View to, const double* values) override {
+    const DeviceScope scope(device_);
+    launch_fill_heads(to, values, stream_);
+  }
+
+  void set_bytes(std::byte* to, int value, i64 bytes) override {
+    const DeviceScope scope(device_);
+    set_device_bytes(to, value, bytes, stream_);
+  }
+  void from_host(std::byte* to, const void* host, i64 bytes) override {
+    const DeviceScope scope(device_);
+    copy_to_device(to, host, bytes, stream_);
+  }
+  void to_host(void* host, const std::byte* from, i64 bytes) override {
+    const DeviceScope scope(device_);
+    copy_to_host(host, from, bytes, stream_);
+  }
+  void synchronize() override { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+ private:
+  StreamHandle stream_;
+  int device_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<Memory> make_cuda_memory(const Stream& stream) {
+  return std::make_unique<cuda::CudaMemory>(stream);
+}
+
+}  // namespace usp

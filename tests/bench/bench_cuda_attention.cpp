@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times a GPU backend on one device, for bench_cuda_attention_torch.py: reads lines
+//   BACKEND SEQ HEADS KV_HEADS HEAD_DIM CAUSAL(0|1) HEAD_FIRST(0|1) ROUNDS
+// and answers each with a line of ROUNDS pairs of seconds, forward and gradient. bf16 in and out, a fresh
+// state, the L2 cache flushed before each call.
+#include "usp/kernels/cuda_backends.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace usp::bench {
+namespace {
+
+struct Job {
+  std::string backend;
+  i64 rows = 0, heads = 0, kv_heads = 0, width = 0;
+  int causal = 0, head_first = 0, rounds = 0;
+};
+
+class Tensor {
+ public:
+  Tensor(const Job& job, i64 heads, i64 width, DType type = DType::bf16)
+      : buffer_(0, job.rows * heads * width * bytes_of(type)),
+        view_(buffer_.data(), type, 1, job.rows, {0, heads}, width) {
+    if (job.head_first == 0) return;
+    view_.row_stride = width;
+    view_.head_stride = job.rows * width;
+  }
+  Tensor& randomize(StreamHandle stream, unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<std::uint16_t> pattern(1U << 20);
+    for (std::uint16_t& x : pattern) {
+      const float f = normal(random);
+      std::uint32_t bits;
+      std::memcpy(&bits, &f, 4);
+      x = static_cast<std::uint16_t>(bits >> 16);
+    }
+    // Rolled by a prime each time, so that rows differ.
+    const i64 bytes = static_cast<i64>(pattern.size()) * 2;
+    for (i64 at = 0; at < buffer_.bytes(); at += bytes) {
+      std::rotate(pattern.begin(), pattern.begin() + 100003, pattern.end());
+      copy_to_device(buffer_.data() + at, pattern.data(), std::min(bytes, buffer_.bytes() - at), stream);
+    }
+    return *this;
+  }
+  [[nodiscard]] const View& view() const { return view_; }
+
+ private:
+  DeviceBuffer buffer_;
+  View view_;
+};
+
+class Bench {
+ public:
+  void run(const Job& job) {
+    AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : this->portable();
+    Tensor q(job, job.heads, job.width), k(job, job.kv_heads, job.width), v(job, job.kv_heads, job.width);
+    Tensor d_o(job, job.heads, job.width), o(job, job.heads, job.width);
+    Tensor dq(job, job.heads, job.width), dk(job, job.kv_heads, job.width), dv(job, job.kv_heads, job.width);
+    Tensor lse(job, job.heads, 1, DType::fp32), delta(job, job.heads, 1, DType::fp32);
+    unsigned seed = 1;
+    for (Tensor* t : {&q, &k, &v, &d_o}) t->randomize(stream_.get(), seed++);
+    Slice slice;
+    slice.q_count = slice.k_count = job.rows;
+    if (job.causal != 0) slice.diff_min = 0;
+    ScoreTerms terms;
+    terms.scale = 1 / std::sqrt(static_cast<double>(job.width));
+    const AttendScope scope{
+        {0, job.heads}, static_cast<int>(job.heads / job.kv_heads), &slice, 1, &terms, {}};
+    kernel.forget();
+    for (int round = -1; round < job.rounds; ++round) {
+      const double forward = timed([&] {
+        kernel.attend({q.view(), k.view(), v.view(), o.view(), lse.view(), scope, true});
+      });
+      kernel.delta({d_o.view(), o.view(), lse.view(), delta.view(), {0, job.heads}});
+      const double backward = timed([&] {
+        kernel.attend_grad({q.view(), k.view(), v.view(), d_o.view(), lse.view(), delta.view(), dq.view(),
+                            dk.view(), dv.view(), scope, true, o.view()});
+      });
+      if (round >= 0) std::printf("%.9g %.9g ", forward, backward);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+ private:
+  AttentionKernel& portable() {
+    if (portable_ == nullptr) portable_ = make_portable_kernel(*memory_);
+    return *portable_;
+  }
+  template <class F>
+  double timed(F&& f) {
+    set_device_bytes(flush_.data(), 1, flush_.bytes(), stream_.get());
+    begin_.record(stream_.get());
+    f();
+    end_.record(stream_.get());
+    return seconds_between(begin_, end_);
+  }
+
+  Stream stream_{0};
+  std::unique_ptr<Memory> memory_ = make_cuda_memory(stream_);
+  std::unique_ptr<AttentionKernel> cudnn_ = make_cudnn_kernel(*memory_), portable_;
+  DeviceBuffer flush_{0, i64{1} << 30};
+  Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
+};
+
+}  // namespace
+}  // namespace usp::bench
+
+int main() {
+  usp::bench::Bench bench;
+  for (std::string line; std::getline(std::cin, line);) {
+    usp::bench::Job job;
+    std::istringstream(line) >> job.backend >> job.rows >> job.heads >> job.kv_heads >> job.width >>
+        job.causal >> job.head_first >> job.rounds;
+    bench.run(job);
+  }
+  return 0;
+}

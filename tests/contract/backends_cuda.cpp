@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends_under_test.hpp"
+#include "cudnn_kernel.hpp"
+#include "device_mirror.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/kernels/backends.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+
+namespace usp::test {
+namespace {
+
+void need_gpu() {
+  if (device_count() == 0) throw EnvironmentError("there is no GPU");
+}
+
+std::unique_ptr<AttentionKernel> portable() {
+  need_gpu();
+  return on_device([](Memory& memory) { return make_portable_kernel(memory); });
+}
+
+/// What cuDNN does not take goes to the reference, so that a wrong route shows as a wrong number.
+std::unique_ptr<AttentionKernel> cudnn() {
+  need_gpu();
+  return on_device([](Memory& memory) {
+    return cuda::cudnn::make_kernel(memory, {},
+                                    [&memory] { return from_host(memory, make_reference_kernel()); });
+  });
+}
+
+}  // namespace
+
+const std::vector<NamedBackend>& backends() {
+  // P is rounded to the input type before the product with V, and so is dS.
+  static const std::vector<NamedBackend> all{
+      {"portable",
+       portable,
+       {DType::bf16, DType::fp16},
+       {2e-2, 3e-3, 0, 0},
+       {"CallsProgressBetweenTiles", "RepeatsBitForBit"}},
+      // It takes o instead of delta, and a row with lse = -inf must still have finite queries.
+      {"cudnn",
+       cudnn,
+       {DType::bf16, DType::fp16},
+       {2e-2, 3e-3, 0, 0},
+       {"CallsProgressBetweenTiles", "GradientSkipsRowsThatNothingWasSeenFor"}}};
+  return all;
+}
+
+}  // namespace usp::test

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_mirror.hpp"
+
+#include "usp/kernels/cuda_backends.hpp"
+
+#include <cstring>
+#include <vector>
+
+namespace usp::test {
+namespace {
+
+/// Bytes from a view's first element to its last.
+[[nodiscard]] i64 span_of(const ConstView& v) {
+  if (v.elements() == 0) return 0;
+  return ((v.batch - 1) * v.batch_stride + (v.rows - 1) * v.row_stride +
+          (v.heads.size() - 1) * v.head_stride + v.width) *
+         bytes_of(v.type);
+}
+
+/// Copies of host memory on the device for one call.
+class Uploads {
+ public:
+  explicit Uploads(Memory& memory) : memory_(memory) {}
+  [[nodiscard]] const std::byte* bytes(const void* host, i64 count) {
+    if (host == nullptr) return nullptr;
+    buffers_.emplace_back(0, count);
+    memory_.from_host(buffers_.back().data(), host, count);
+    return buffers_.back().data();
+  }
+  [[nodiscard]] ConstView view(ConstView v) {
+    v.data = v.data == nullptr ? nullptr : bytes(v.data, span_of(v));
+    return v;
+  }
+  /// One that goes back with bring_back().
+  [[nodiscard]] View result(View v) {
+    std::byte* const host = v.data;
+    v.data = const_cast<std::byte*>(bytes(host, span_of(v)));
+    results_.push_back({host, v.data, span_of(v)});
+    return v;
+  }
+  [[nodiscard]] double* result(double* host, i64 count) {
+    View v(reinterpret_cast<std::byte*>(host), DType::fp64, 1, 1, {0, 1}, count);
+    return host == nullptr ? nullptr : reinterpret_cast<double*>(result(v).data);
+  }
+  [[nodiscard]] const double* doubles(const double* host, i64 count) {
+    return reinterpret_cast<const double*>(bytes(host, count * 8));
+  }
+  void bring_back() {
+    for (const Result& r : results_) memory_.to_host(r.host, r.device, r.bytes);
+    memory_.synchronize();
+  }
+
+ private:
+  struct Result {
+    std::byte *host, *device;
+    i64 bytes;
+  };
+  Memory& memory_;
+  std::vector<DeviceBuffer> buffers_;
+  std::vector<Result> results_;
+};
+
+/// A scope whose per-head tables lie on the device.
+struct DeviceScopeOfCall {
+  DeviceScopeOfCall(const AttendScope& scope, Uploads& up) : terms(*scope.terms), moved(scope) {
+    const i64 heads = scope.query_heads.end;
+    terms.alibi_slopes = up.doubles(terms.alibi_slopes, heads);
+    if (terms.blocks != nullptr) {
+      blocks = *terms.blocks;
+      blocks.admitted = reinterpret_cast<const std::uint8_t*>(
+          up.bytes(blocks.admitted, heads * blocks.rows * blocks.columns));
+      terms.blocks = &blocks;
+    }
+    moved.terms = &terms;
+  }
+  DeviceScopeOfCall(const DeviceScopeOfCall&) = delete;
+  DeviceScopeOfCall& operator=(const DeviceScopeOfCall&) = delete;
+  ScoreTerms terms;
+  BlockMask blocks;
+  AttendScope moved;
+};
+
+class OnDevice final : public AttentionKernel {
+ public:
+  explicit OnDevice(const std::function<std::unique_ptr<AttentionKernel>(Memory&)>& make)
+      : stream_(0), memory_(make_cuda_memory(stream_)), kernel_(make(*memory_)) {}
+  [[nodiscard]] const char* name() const override { return kernel_->name(); }
+  [[nodiscard]] bool rounds_results() const override { return kernel_->rounds_results(); }
+  void attend(const AttendArgs& a) override {
+    Uploads up(*memory_);
+    const DeviceScopeOfCall scope(a.scope, up);
+    AttendArgs d = a;
+    d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v);
+    d.o = up.result(a.o), d.lse = up.result(a.lse);
+    d.sink = up.doubles(a.sink, a.scope.query_heads.end);
+    d.scope = scope.moved;
+    kernel_->forget();  // the slices of another test may have lain at the same address
+    kernel_->attend(d);
+    up.bring_back();
+  }
+  void delta(const DeltaArgs& a) override {
+    Uploads up(*memory_);
+    DeltaArgs d = a;
+    d.d_o = up.view(a.d_o), d.o = up.view(a.o), d.lse = up.view(a.lse);
+    d.delta = up.result(a.delta);
+    d.sink = up.doubles(a.sink, a.query_heads.end);
+    d.d_sink = up.result(a.d_sink, a.query_heads.end);
+    kernel_->delta(d);
+    up.bring_back();
+  }
+  void attend_grad(const AttendGradArgs& a) override {
+    Uploads up(*memory_);
+    const DeviceScopeOfCall scope(a.scope, up);
+    AttendGradArgs d = a;
+    d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v), d.d_o = up.view(a.d_o), d.o = up.view(a.o);
+    d.lse = up.view(a.lse), d.delta = up.view(a.delta);
+    d.dq = up.result(a.dq), d.dk = up.result(a.dk), d.dv = up.result(a.dv);
+    d.scope = scope.moved;
+    kernel_->forget();
+    kernel_->attend_grad(d);
+    up.bring_back();
+  }
+
+ private:
+  Stream stream_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<AttentionKernel> kernel_;
+};
+
+/// Copies of device memory on the host for one call.
+class Downloads {
+ public:
+  explicit Downloads(Memory& memory) : memory_(memory) {}
+  [[nodiscard]] std::byte* bytes(const void* device, i64 count) {
+    if (device == nullptr) return nullptr;
+    copies_.emplace_back(static_cast<std::size_t>(count));
+    memory_.to_host(copies_.back().data(), static_cast<const std::byte*>(device), count);
+    memory_.synchronize();
+    return copies_.back().data();
+  }
+  template <class V>
+  [[nodiscard]] V view(V v) {
+    v.data = bytes(v.data, span_of(v));
+    return v;
+  }
+  void bring_back(const View& host, const View& device) {
+    memory_.from_host(device.data, host.data, span_of(device));
+    memory_.synchronize();
+  }
+
+ private:
+  Memory& memory_;
+  std::vector<std::vector<std::byte>> copies_;
+};
+
+class FromHost final : public AttentionKernel {
+ public:
+  FromHost(Memory& memory, std::unique_ptr<AttentionKernel> kernel)
+      : memory_(memory), kernel_(std::move(kernel)) {}
+  [[nodiscard]] const char* name() const override { return kernel_->name(); }
+  [[nodiscard]] Memory& memory() override { return memory_; }
+  void attend(const AttendArgs& a) override {
+    Downloads down(memory_);
+    AttendArgs h = a;
+    h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v);
+    h.o = down.view(a.o), h.lse = down.view(a.lse);
+    begin_fresh(h, a, down);
+    with_scope(h, down, [&] { kernel_->attend(h); });
+    down.bring_back(h.o, a.o);
+    down.bring_back(h.lse, a.lse);
+  }
+  void delta(const DeltaArgs&) override { throw std::logic_error("a GPU kernel has its own delta"); }
+  void attend_grad(const AttendGradArgs& a) override {
+    Downloads down(memory_);
+    AttendGradArgs h = a;
+    h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v), h.d_o = down.view(a.d_o);
+    h.lse = down.view(a.lse), h.delta = down.view(a.delta), h.o = down.view(a.o);
+    h.dq = down.view(a.dq), h.dk = down.view(a.dk), h.dv = down.view(a.dv);
+    if (a.fresh)
+      for (const View* v : {&h.dq, &h.dk, &h.dv}) fill(*v, 0);
+    h.fresh = false;
+    with_scope(h, down, [&] { kernel_->attend_grad(h); });
+    down.bring_back(h.dq, a.dq);
+    down.bring_back(h.dk, a.dk);
+    down.bring_back(h.dv, a.dv);
+  }
+
+ private:
+  static void begin_fresh(AttendArgs& h, const AttendArgs& a, Downloads& down) {
+    if (!a.fresh) return;
+    fill(h.o, 0);
+    fill(h.lse, -std::numeric_limits<double>::infinity());
+    const auto* sinks = reinterpret_cast<const double*>(down.bytes(a.sink, a.scope.query_heads.end * 8));
+    if (sinks != nullptr) host_memory().fill_heads(h.lse, sinks);
+    h.fresh = false;
+    h.sink = nullptr;
+  }
+  template <class Args, class F>
+  static void with_scope(Args& h, Downloads& down, F&& run) {
+    ScoreTerms terms = *h.scope.terms;
+    BlockMask blocks;
+    const i64 heads = h.scope.query_heads.end;
+    terms.alibi_slopes = reinterpret_cast<const double*>(down.bytes(terms.alibi_slopes, heads * 8));
+    if (terms.blocks != nullptr) {
+      blocks = *terms.blocks;
+      blocks.admitted = reinterpret_cast<const std::uint8_t*>(
+          down.bytes(blocks.admitted, heads * blocks.rows * blocks.columns));
+      terms.blocks = &blocks;
+    }
+    h.scope.terms = &terms;
+    run();
+  }
+
+  Memory& memory_;
+  std::unique_ptr<AttentionKernel> kernel_;
+};
+
+class MirroredMemory final : public Memory {
+ public:
+  MirroredMemory() : stream_(0), memory_(make_cuda_memory(stream_)) {}
+  [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
+  [[nodiscard]] std::unique_ptr<Arena> make_arena() override { return host_memory().make_arena(); }
+  void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
+    Uploads up(*memory_);
+    memory_->copy_box(up.view(from), source, up.result(to), target, land);
+    up.bring_back();
+  }
+  std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) override {
+    Uploads up(*memory_);
+    const View host = payload_of(payload, wire, from, box), device = up.result(host);
+    const std::byte* end = memory_->pack_box(up.view(from), box, wire, device.data);
+    up.bring_back();
+    return payload + (end - device.data);
+  }
+  const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box, Land land) override {
+    Uploads up(*memory_);
+    const ConstView device = up.view(payload_of(const_cast<std::byte*>(payload), wire, to, box));
+    const std::byte* end = memory_->unpack_box(device.data, wire, up.result(to), box, land);
+    up.bring_back();
+    return payload + (end - device.data);
+  }
+  void fill(View to, double value) override {
+    Uploads up(*memory_);
+    memory_->fill(up.result(to), value);
+    up.bring_back();
+  }
+  void fill_heads(View to, const double* values) override {
+    Uploads up(*memory_);
+    memory_->fill_heads(up.result(to), up.doubles(values, to.heads.end));
+    up.bring_back();
+  }
+  void set_bytes(std::byte* to, int value, i64 bytes) override { host_memory().set_bytes(to, value, bytes); }
+  void from_host(std::byte* to, const void* host, i64 bytes) override {
+    std::memcpy(to, host, static_cast<std::size_t>(bytes));
+  }
+  void to_host(void* host, const std::byte* from, i64 bytes) override {
+    std::memcpy(host, from, static_cast<std::size_t>(bytes));
+  }
+  void synchronize() override { memory_->synchronize(); }
+
+ private:
+  [[nodiscard]] static View payload_of(std::byte* payload, DType wire, const ConstView& v, const BoxOf& box) {
+    return {payload, wire, v.batch, box.rows.size(), box.heads, v.width};
+  }
+  Stream stream_;
+  std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionKernel> on_device(
+    const std::function<std::unique_ptr<AttentionKernel>(Memory&)>& make) {
+  return std::make_unique<OnDevice>(make);
+}
+std::unique_ptr<AttentionKernel> from_host(Memory& memory, std::unique_ptr<AttentionKernel> kernel) {
+  return std::make_unique<FromHost>(memory, std::move(kernel));
+}
+std::unique_ptr<Memory> mirrored_cuda_memory() {
+  return std::make_unique<MirroredMemory>();
+}
+
+}  // namespace usp::test

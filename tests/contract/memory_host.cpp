@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_under_test.hpp"
+
+namespace usp::test {
+
+Memory* memory_under_test() {
+  return &host_memory();
+}
+
+}  // namespace usp::test
