@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../state/state.hpp"
+#include "params.hpp"
+#include "work_list.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/device/cuda_error.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace usp {
+namespace {
+
+using namespace portable;
+
+template <class V>
+[[nodiscard]] bool divides(const V& view, std::uintptr_t bytes, i64 elements) {
+  return reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0 && view.batch_stride % elements == 0 &&
+         view.row_stride % elements == 0 && view.head_stride % elements == 0;
+}
+
+template <class V>
+[[nodiscard]] Strided strided(const V& view) {
+  Strided s;
+  s.type = view.type;
+  s.batch = view.batch_stride, s.row = view.row_stride, s.head = view.head_stride;
+  s.pairs = divides(view, static_cast<std::uintptr_t>(2 * bytes_of(view.type)), 2);
+  // The heads of a view start anywhere, the kernels count them from 0.
+  const auto at = reinterpret_cast<std::uintptr_t>(view.data) -
+                  static_cast<std::uintptr_t>(view.heads.begin * view.head_stride * bytes_of(view.type));
+  s.data = reinterpret_cast<char*>(at);
+  return s;
+}
+
+/// Padded head dims that a pair of true ones runs in.
+struct PaddedDims {
+  int dk = 0, dv = 0;
+  bool terms = false;
+};
+
+[[nodiscard]] int padded(i64 width, std::initializer_list<int> dims) {
+  for (const int d : dims)
+    if (width <= d) return d;
+  throw EnvironmentError("a head dim of " + std::to_string(width) +
+                         " is more than the portable GPU kernel's 256; use a model with smaller heads");
+}
+
+[[nodiscard]] PaddedDims padded_dims(i64 dqk, i64 dv, bool terms) {
+  if (!terms && dqk > 128 && dqk <= 192 && dv <= 128) return {192, 128, false};
+  const i64 width = std::max(dqk, dv);
+  const int d = terms ? padded(width, {64, 128, 256}) : padded(width, {64, 96, 128, 192, 256});
+  return {d, d, terms};
+}
+
+[[nodiscard]] Terms terms_of(const ScoreTerms& t) {
+  Terms out;
+  out.scale = static_cast<float>(t.scale);
+  out.scale_log2 = static_cast<float>(t.scale * 1.4426950408889634);
+  out.softcap = static_cast<float>(t.softcap);
+  out.slopes = t.alibi_slopes;
+  out.dropout = t.dropout != 0;
+  out.threshold = dropout_threshold(t.dropout);
+  out.keep = static_cast<float>(1 / (1 - t.dropout));
+  out.seed = t.dropout_seed;
+  if (t.blocks == nullptr) return out;
+  out.block_q = t.blocks->block_q, out.block_k = t.blocks->block_k;
+  out.block_rows = t.blocks->rows, out.block_columns = t.blocks->columns;
+  out.admitted = t.blocks->admitted;
+  return out;
+}
+
+/// More than a band of positions; a scale that turns the order of scores round counts too.
+[[nodiscard]] bool needs_terms(const ScoreTerms& t) {
+  return t.softcap != 0 || t.alibi_slopes != nullptr || t.dropout != 0 || t.blocks != nullptr ||
+         !(t.scale > 0);
+}
+
+void check_type(DType io) {
+  if (io != DType::bf16 && io != DType::fp16)
+    throw EnvironmentError(
+        "the portable GPU kernel takes bf16 and fp16, which tensor cores multiply; convert the "
+        "inputs or use the CPU");
+}
+
+void forward(const ForwardParams& p, PaddedDims d, DType io, cudaStream_t stream) {
+  if (d.terms)
+    return d.dk == 64    ? launch_forward<64, 64, true>(p, io, stream)
+           : d.dk == 128 ? launch_forward<128, 128, true>(p, io, stream)
+                         : launch_forward<256, 256, true>(p, io, stream);
+  switch (d.dk) {
+    case 64:
+      return launch_forward<64, 64, false>(p, io, stream);
+    case 96:
+      return launch_forward<96, 96, false>(p, io, stream);
+    case 128:
+      return launch_forward<128, 128, false>(p, io, stream);
+    case 192:
+      return d.dv == 128 ? launch_forward<192, 128, false>(p, io, stream)
+                         : launch_forward<192, 192, false>(p, io, stream);
+    default:
+      return launch_forward<256, 256, false>(p, io, stream);
+  }
+}
+
+void backward(const BackwardParams& p, PaddedDims d, DType io, cudaStream_t stream) {
+  if (d.terms)
+    return d.dk == 64    ? launch_backward<64, 64, true>(p, io, stream)
+           : d.dk == 128 ? launch_backward<128, 128, true>(p, io, stream)
+                         : launch_backward<256, 256, true>(p, io, stream);
+  switch (d.dk) {
+    case 64:
+      return launch_backward<64, 64, false>(p, io, stream);
+    case 96:
+      return launch_backward<96, 96, false>(p, io, stream);
+    case 128:
+      return launch_backward<128, 128, false>(p, io, stream);
+    case 192:
+      return d.dv == 128 ? launch_backward<192, 128, false>(p, io, stream)
+                         : launch_backward<192, 192, false>(p, io, stream);
+    default:
+      return launch_backward<256, 256, false>(p, io, stream);
+  }
+}
+
+void query_grad(const QueryGradParams& p, PaddedDims d, DType io, cudaStream_t stream) {
+  if (d.dk == 64) return launch_query_grad<64>(p, io, stream);
+  if (d.dk == 128) return launch_query_grad<128>(p, io, stream);
+  return launch_query_grad<256>(p, io, stream);
+}
+
+[[nodiscard]] int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+class PortableKernel final : public AttentionKernel {
+ public:
+  PortableKernel(Memory& memory, const CudaKernelOptions& options)
+      : memory_(memory), stream_(memory.stream()), options_(options), lists_(memory) {
+    check_cuda(cudaStreamGetDevice(stream_, &device_), "cudaStreamGetDevice");
+    if (attribute(cudaDevAttrComputeCapabilityMajor, device_) < 8)
+      throw EnvironmentError(
+          "GPU " + std::to_string(device_) +
+          " is older than compute capability 8.0, which the portable kernel is made for; use the CPU");
+    shared_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
+    shared_per_sm_ = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_);
+    for (auto& arena : scratch_) arena = memory.make_arena();
+  }
+
+  [[nodiscard]] const char* name() const override { return "portable"; }
+  [[nodiscard]] Memory& memory() override { return memory_; }
+  void forget() override { lists_.forget(); }
+  [[nodiscard]] bool rounds_results() const override { return true; }
+
+  void attend(const AttendArgs& a) override {
+    check(a, rounds_results());
+    check_type(a.q.type);
+    if (a.scope.query_heads.empty() || a.q.batch == 0) return;
+    const DeviceScope on(device_);
+    const PaddedDims dims = padded_dims(a.q.width, a.v.width, needs_terms(*a.scope.terms));
+    ForwardParams p;
+    const DeviceTable& table =
+        lists_.queries(slices_of(a.scope), a.q.rows, forward_rows(dims.dv, dims.terms));
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh, a.fresh)) return;
+    p.segments = static_cast<const KeySegment*>(table.segments);
+    p.o = strided(a.o);
+    p.lse = strided(a.lse);
+    p.sink = a.sink;
+    forward(p, dims, a.q.type, stream_);
+  }
+
+  void delta(const DeltaArgs& a) override {
+    check(a);
+    const DeviceScope on(device_);
+    cuda::launch_delta(a, stream_);
+  }
+
+  void attend_grad(const AttendGradArgs& a) override {
+    check(a, rounds_results());
+    check_type(a.q.type);
+    if (a.scope.query_heads.empty() || a.q.batch == 0) return;
+    const DeviceScope on(device_);
+    const Strided d_o = input(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
+    const bool whole_dq = options_.deterministic;
+    const View dq = whole_dq ? a.dq : begin_query_grad(a);
+    key_grad(a, d_o, strided(dq));
+    const BoxOf box{{0, a.dq.rows}, a.scope.query_heads};
+    if (whole_dq)
+      query_grad_alone(a, d_o);
+    else if (dq.data != a.dq.data)
+      memory_.copy_box(dq, box, a.dq, box, Land::put);
+  }
+
+ private:
+  enum class Role { q, k, v, d_o, dq, count };
+  struct Operands {
+    ConstView q, k, v;
+  };
+
+  [[nodiscard]] static SliceList slices_of(const AttendScope& scope) {
+    return {scope.slices, scope.slice_count};
+  }
+
+  /// What all launches share; false when there is no tile to work on.
+  bool describe(Common& p, const DeviceTable& table, const AttendScope& scope, const Operands& in, bool fresh,
+                bool all_tiles) {
+    p.tile_count = all_tiles ? table.tile_count : table.busy;
+    if (p.tile_count == 0) return false;
+    p.q = input(in.q, in.q.type, scope.query_heads, Role::q);
+    p.k = input(in.k, in.q.type, scope.kv_heads(), Role::k);
+    p.v = input(in.v, in.q.type, scope.kv_heads(), Role::v);
+    p.tiles = table.tiles;
+    p.slices = table.slices;
+    p.q_rows = static_cast<int>(in.q.rows);
+    p.head_begin = static_cast<int>(scope.query_heads.begin);
+    p.head_end = static_cast<int>(scope.query_heads.end);
+    p.group = scope.group;
+    p.batch = static_cast<int>(in.q.batch);
+    p.dqk = static_cast<int>(in.q.width);
+    p.dv = static_cast<int>(in.v.width);
+    p.shared_per_block = shared_per_block_, p.shared_per_sm = shared_per_sm_;
+    p.fresh = fresh;
+    p.terms = terms_of(*scope.terms);
+    return true;
+  }
+
+  void key_grad(const AttendGradArgs& a, const Strided& d_o, const Strided& dq) {
+    PaddedDims dims = padded_dims(a.q.width, a.v.width, needs_terms(*a.scope.terms));
+    if (backward_shared_bytes(dims.dk, dims.dv, dims.terms, 1) > shared_per_block_)
+      dims = padded_dims(a.q.width, a.v.width, true);  // smaller tiles
+    need_shared(backward_shared_bytes(dims.dk, dims.dv, dims.terms, 1));
+    BackwardParams p;
+    const DeviceTable& table = lists_.keys(slices_of(a.scope), a.dk.rows, backward_keys(dims.dk, dims.terms));
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh, a.fresh)) return;
+    p.segments = static_cast<const QuerySegment*>(table.segments);
+    p.d_o = d_o;
+    p.lse = strided(a.lse), p.delta = strided(a.delta);
+    p.dq = dq, p.dk = strided(a.dk), p.dv_out = strided(a.dv);
+    p.dk_rows = static_cast<int>(a.dk.rows);
+    p.add_dq = !options_.deterministic;
+    backward(p, dims, a.q.type, stream_);
+  }
+
+  void query_grad_alone(const AttendGradArgs& a, const Strided& d_o) {
+    const PaddedDims dims = padded_dims(a.q.width, a.v.width, true);
+    need_shared(query_grad_shared_bytes(dims.dk));
+    QueryGradParams p;
+    const DeviceTable& table = lists_.queries(slices_of(a.scope), a.q.rows, query_grad_rows);
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh, a.fresh)) return;
+    p.segments = static_cast<const KeySegment*>(table.segments);
+    p.d_o = d_o;
+    p.lse = strided(a.lse), p.delta = strided(a.delta), p.dq = strided(a.dq);
+    query_grad(p, dims, a.q.type, stream_);
+  }
+
+  /// Where dq is summed: itself, zeroed when fresh, or fp32 scratch when it is to be rounded in the end.
+  [[nodiscard]] View begin_query_grad(const AttendGradArgs& a) {
+    if (!a.fresh) return a.dq;
+    const Range heads = a.scope.query_heads;
+    View sum = a.dq;
+    if (a.dq.type != DType::fp32)
+      sum = View(scratch(Role::dq, a.q.batch * a.q.rows * heads.size() * a.dq.width * 4), DType::fp32,
+                 a.q.batch, a.q.rows, heads, a.dq.width);
+    View part = sum;
+    part.data = sum.at(0, 0, heads.begin);
+    part.heads = heads;
+    memory_.fill(part, 0);
+    return sum;
+  }
+
+  /// A view as the kernels read it; one that 16-byte copies cannot read is copied first, its width filled up.
+  [[nodiscard]] Strided input(const ConstView& view, DType io, Range heads, Role role) {
+    if (view.type == io && view.width % 8 == 0 && divides(view, 16, 8)) return strided(view);
+    const i64 width = (view.width + 7) / 8 * 8;
+    View copy(scratch(role, view.batch * view.rows * heads.size() * width * bytes_of(io)), io, view.batch,
+              view.rows, heads, width);
+    if (width != view.width) memory_.fill(copy, 0);
+    copy.width = view.width;
+    const BoxOf box{{0, view.rows}, heads};
+    memory_.copy_box(view, box, copy, box, Land::put);
+    return strided(copy);
+  }
+
+  [[nodiscard]] std::byte* scratch(Role role, i64 bytes) {
+    Arena& arena = *scratch_[static_cast<std::size_t>(role)];
+    arena.reserve(bytes);
+    return arena.data();
+  }
+
+  void need_shared(int bytes) const {
+    if (bytes <= shared_per_block_) return;
+    throw EnvironmentError("backward attention of this head dim needs " + std::to_string(bytes) +
+                           " bytes of shared memory in a block, and GPU " + std::to_string(device_) +
+                           " has " + std::to_string(shared_per_block_) +
+                           "; use a data-center GPU or the CPU");
+  }
+
+  Memory& memory_;
+  StreamHandle stream_;
+  CudaKernelOptions options_;
+  WorkLists lists_;
+  int device_ = 0, shared_per_block_ = 0, shared_per_sm_ = 0;
+  std::array<std::unique_ptr<Arena>, static_cast<std::size_t>(Role::count)> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionKernel> make_portable_kernel(Memory& memory, const CudaKernelOptions& options) {
+  return std::make_unique<PortableKernel>(memory, options);
+}
+
+}  // namespace usp

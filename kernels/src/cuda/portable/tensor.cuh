@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "mma.cuh"
+#include "params.hpp"
+
+/// Rows of views as the kernels read and write them.
+namespace usp::portable {
+
+/// The first element of a row; `Element` is its type.
+template <class Element>
+__device__ __forceinline__ Element* row_of(const Strided& view, int batch, int head, int row) {
+  return reinterpret_cast<Element*>(view.data) + batch * view.batch + head * view.head + row * view.row;
+}
+/// The same for 16-bit inputs, as bytes.
+__device__ __forceinline__ const char* half_row(const Strided& view, int batch, int head, i64 row) {
+  return view.data + 2 * (batch * view.batch + head * view.head + row * view.row);
+}
+
+/// Up to two neighbouring floats; columns from `width` on read as zero.
+__device__ __forceinline__ float2 load_pair(const float* row, int column, int width, bool pairs) {
+  if (pairs && column + 1 < width) return *reinterpret_cast<const float2*>(row + column);
+  return {column < width ? row[column] : 0.f, column + 1 < width ? row[column + 1] : 0.f};
+}
+__device__ __forceinline__ void store_pair(float* row, int column, int width, bool pairs, float2 x) {
+  if (pairs && column + 1 < width) {
+    *reinterpret_cast<float2*>(row + column) = x;
+    return;
+  }
+  if (column < width) row[column] = x.x;
+  if (column + 1 < width) row[column + 1] = x.y;
+}
+template <class T>
+__device__ __forceinline__ void store_rounded(typename T::type* row, int column, int width, bool pairs,
+                                              float2 x) {
+  if (pairs && column + 1 < width) {
+    *reinterpret_cast<std::uint32_t*>(row + column) = pack<T>(x.x, x.y);
+    return;
+  }
+  if (column < width) row[column] = T::round(x.x);
+  if (column + 1 < width) row[column + 1] = T::round(x.y);
+}
+
+/// Adds two neighbouring floats without a return value; one transaction where the architecture has it.
+__device__ __forceinline__ void add_pair(float* at, float2 x) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(at), "f"(x.x), "f"(x.y) : "memory");
+#else
+  atomicAdd(at, x.x);
+  atomicAdd(at + 1, x.y);
+#endif
+}
+/// The same where a row ends or is not aligned.
+__device__ __forceinline__ void add_single(float* row, int column, int width, float2 x) {
+  if (column < width) atomicAdd(row + column, x.x);
+  if (column + 1 < width) atomicAdd(row + column + 1, x.y);
+}
+
+/// A warp's block of a result: MB blocks of 16 rows by NB blocks of 8 columns, from row and column on.
+struct ResultPlace {
+  int batch, head, row, row_end, column, width;
+};
+
+/// Writes or adds (not atomically) a block, times `factor`.
+template <class T, int MB, int NB>
+__device__ __forceinline__ void write_block(const float (&block)[MB][NB][4], const Strided& to, bool fresh,
+                                            float factor, const ResultPlace& place) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+  for (int m = 0; m < MB; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = place.row + m * 16 + h * 8 + (lane >> 2);
+      if (row >= place.row_end) continue;
+#pragma unroll
+      for (int n = 0; n < NB; ++n) {
+        const int column = place.column + n * 8 + 2 * (lane & 3);
+        float2 x = {block[m][n][2 * h] * factor, block[m][n][2 * h + 1] * factor};
+        if (to.type != DType::fp32) {
+          store_rounded<T>(row_of<typename T::type>(to, place.batch, place.head, row), column, place.width,
+                           to.pairs, x);
+          continue;
+        }
+        float* out = row_of<float>(to, place.batch, place.head, row);
+        if (!fresh) {
+          const float2 old = load_pair(out, column, place.width, to.pairs);
+          x.x += old.x, x.y += old.y;
+        }
+        store_pair(out, column, place.width, to.pairs, x);
+      }
+    }
+}
+
+}  // namespace usp::portable

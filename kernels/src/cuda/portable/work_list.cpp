@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "work_list.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace usp::portable {
+namespace {
+
+using slice_detail::ceil_div;
+using slice_detail::floor_div;
+
+/// A step that nothing depends on may be anything; all others are positive.
+[[nodiscard]] Slice with_steps(Slice s) {
+  if (s.q_count == 1) s.q_step = 1;
+  if (s.k_count == 1) s.k_step = 1;
+  expects(s.q_step > 0 && s.k_step > 0, "a slice steps backwards");
+  return s;
+}
+
+[[nodiscard]] Range intersect(Range a, Range b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+/// Indices of keys that query i sees, not cut to the slice.
+[[nodiscard]] Range keys_of(const Slice& s, i64 i) {
+  const i64 x = s.q_pos + i * s.q_step - s.k_pos;
+  return {ceil_div(x - s.diff_max, s.k_step), floor_div(x - s.diff_min, s.k_step) + 1};
+}
+/// Indices of queries that see key j, not cut to the slice.
+[[nodiscard]] Range queries_of(const Slice& s, i64 j) {
+  const i64 y = s.k_pos + j * s.k_step - s.q_pos;
+  return {ceil_div(y + s.diff_min, s.q_step), floor_div(y + s.diff_max, s.q_step) + 1};
+}
+
+/// What the first to the last of a run of rows see: any of them, and all of them. Both ends grow along the
+/// run.
+struct Seen {
+  Range any, all;
+  Seen(Range first, Range last, i64 count) {
+    any = intersect({first.begin, last.end}, {0, count});
+    all = intersect({last.begin, first.end}, {0, count});
+    if (all.empty()) all = {0, 0};
+  }
+};
+
+[[nodiscard]] Range moved(Range r, i64 by) {
+  return {r.begin + by, r.end + by};
+}
+
+/// Calls visit(tile, rows) for each tile that the rows touch.
+template <class Visit>
+void each_tile(Range rows, int tile_rows, const Visit& visit) {
+  for (i64 tile = rows.begin / tile_rows; tile * tile_rows < rows.end; ++tile)
+    visit(static_cast<std::size_t>(tile), intersect(rows, {tile * tile_rows, (tile + 1) * tile_rows}));
+}
+
+template <class Segment>
+[[nodiscard]] i64 work_of(const std::vector<Segment>& segments) {
+  i64 tiles = 0;
+  for (const Segment& s : segments) tiles += (s.end - s.begin + streamed_rows - 1) / streamed_rows;
+  return tiles;
+}
+
+/// Heavy tiles first: what is left for the end of the grid is small.
+template <class Segment>
+[[nodiscard]] TileTable<Segment> in_order(const std::vector<std::vector<Segment>>& tiles, int tile_rows) {
+  std::vector<std::size_t> order(tiles.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<i64> work(tiles.size());
+  std::transform(tiles.begin(), tiles.end(), work.begin(), work_of<Segment>);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
+  TileTable<Segment> table;
+  for (const std::size_t tile : order) {
+    const int begin = static_cast<int>(table.segments.size());
+    table.segments.insert(table.segments.end(), tiles[tile].begin(), tiles[tile].end());
+    table.tiles.push_back(
+        {static_cast<int>(tile) * tile_rows, begin, static_cast<int>(table.segments.size()), 0});
+    if (!tiles[tile].empty()) ++table.busy;
+  }
+  return table;
+}
+
+[[nodiscard]] std::size_t tile_count(i64 rows, int tile_rows) {
+  expects(rows < (i64{1} << 31), "a view has more rows than the GPU kernels count");
+  return static_cast<std::size_t>((rows + tile_rows - 1) / tile_rows);
+}
+
+/// Segments of a tile that mean the same key rows load them together; keys that lie apart are loaded by
+/// turns.
+void join_loads(std::vector<QuerySegment>& segments) {
+  std::stable_sort(segments.begin(), segments.end(), [](const QuerySegment& a, const QuerySegment& b) {
+    return std::tie(a.shift, a.load_begin) < std::tie(b.shift, b.load_begin);
+  });
+  for (std::size_t first = 0; first < segments.size();) {
+    std::size_t end = first;
+    int reach = segments[first].load_end;
+    while (end < segments.size() && segments[end].shift == segments[first].shift &&
+           segments[end].load_begin <= reach)
+      reach = std::max(reach, segments[end++].load_end);
+    for (std::size_t i = first; i < end; ++i)
+      segments[i].load_begin = segments[first].load_begin, segments[i].load_end = reach;
+    first = end;
+  }
+}
+
+}  // namespace
+
+TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int tile_rows) {
+  std::vector<std::vector<KeySegment>> tiles(tile_count(q_rows, tile_rows));
+  for (i64 n = 0; n < slices.count; ++n) {
+    const Slice& given = slices.at[n];
+    if (given.q_count <= 0 || given.k_count <= 0) continue;
+    const Slice s = with_steps(given);
+    each_tile({s.q_row, s.q_row + s.q_count}, tile_rows, [&](std::size_t tile, Range rows) {
+      const Seen seen(keys_of(s, rows.begin - s.q_row), keys_of(s, rows.end - 1 - s.q_row), s.k_count);
+      if (seen.any.empty()) return;
+      const i64 first = static_cast<i64>(tile) * tile_rows;
+      const bool whole = rows.begin == first && rows.end == std::min(first + tile_rows, q_rows);
+      const Range any = moved(seen.any, s.k_row), all = whole ? moved(seen.all, s.k_row) : Range{0, 0};
+      tiles[tile].push_back({static_cast<int>(n),
+                             static_cast<int>(any.begin),
+                             static_cast<int>(any.end),
+                             static_cast<int>(all.begin),
+                             static_cast<int>(all.end),
+                             {}});
+    });
+  }
+  return in_order(tiles, tile_rows);
+}
+
+TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int tile_rows) {
+  std::vector<std::vector<QuerySegment>> tiles(tile_count(dk_rows, tile_rows));
+  for (i64 n = 0; n < slices.count; ++n) {
+    const Slice& given = slices.at[n];
+    if (given.q_count <= 0 || given.k_count <= 0) continue;
+    const Slice s = with_steps(given);
+    each_tile({s.dk_row, s.dk_row + s.k_count}, tile_rows, [&](std::size_t tile, Range rows) {
+      const Seen seen(queries_of(s, rows.begin - s.dk_row), queries_of(s, rows.end - 1 - s.dk_row),
+                      s.q_count);
+      if (seen.any.empty()) return;
+      const Range any = moved(seen.any, s.q_row);
+      const Range all = rows.size() == tile_rows ? moved(seen.all, s.q_row) : Range{0, 0};
+      tiles[tile].push_back({static_cast<int>(n), static_cast<int>(any.begin), static_cast<int>(any.end),
+                             static_cast<int>(all.begin), static_cast<int>(all.end),
+                             static_cast<int>(s.k_row - s.dk_row), static_cast<int>(rows.begin),
+                             static_cast<int>(rows.end)});
+    });
+  }
+  for (std::vector<QuerySegment>& tile : tiles) join_loads(tile);
+  return in_order(tiles, tile_rows);
+}
+
+const DeviceTable& WorkLists::queries(const SliceList& slices, i64 q_rows, int tile_rows) {
+  return find({slices.at, slices.count, Side::queries, q_rows, tile_rows},
+              [&] { return send(slices, tiles_of_queries(slices, q_rows, tile_rows)); });
+}
+
+const DeviceTable& WorkLists::keys(const SliceList& slices, i64 dk_rows, int tile_rows) {
+  return find({slices.at, slices.count, Side::keys, dk_rows, tile_rows},
+              [&] { return send(slices, tiles_of_keys(slices, dk_rows, tile_rows)); });
+}
+
+void WorkLists::forget() {
+  for (auto& [key, entry] : entries_) spare_.push_back(std::move(entry.memory));
+  entries_.clear();
+}
+
+template <class Make>
+const DeviceTable& WorkLists::find(const Key& key, const Make& make) {
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) return found->second.table;
+  return entries_.emplace(key, make()).first->second.table;
+}
+
+template <class Segment>
+WorkLists::Entry WorkLists::send(const SliceList& slices, const TileTable<Segment>& table) {
+  std::vector<std::byte> image;
+  const auto append = [&](const void* from, std::size_t bytes) {
+    const std::size_t at = image.size();
+    image.resize((at + bytes + 15) / 16 * 16);
+    if (bytes != 0) std::memcpy(image.data() + at, from, bytes);
+    return at;
+  };
+  std::vector<DeviceSlice> device_slices;
+  for (i64 n = 0; n < slices.count; ++n) {
+    const Slice& given = slices.at[n];
+    const Slice s = given.q_count > 0 && given.k_count > 0 ? with_steps(given) : Slice{};
+    device_slices.push_back({s.q_pos, s.k_pos, s.q_step, s.k_step, s.diff_min, s.diff_max,
+                             static_cast<int>(s.q_row), static_cast<int>(s.q_count),
+                             static_cast<int>(s.k_row), static_cast<int>(s.k_count)});
+  }
+  const std::size_t slices_at = append(device_slices.data(), device_slices.size() * sizeof(DeviceSlice));
+  const std::size_t tiles_at = append(table.tiles.data(), table.tiles.size() * sizeof(TileEntry));
+  const std::size_t segments_at = append(table.segments.data(), table.segments.size() * sizeof(Segment));
+
+  Entry entry;
+  if (spare_.empty()) {
+    entry.memory = memory_.make_arena();
+  } else {
+    entry.memory = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  entry.memory->reserve(static_cast<i64>(image.size()));
+  std::byte* device = entry.memory->data();
+  memory_.from_host(device, image.data(), static_cast<i64>(image.size()));
+  entry.table = {reinterpret_cast<const DeviceSlice*>(device + slices_at),
+                 reinterpret_cast<const TileEntry*>(device + tiles_at), device + segments_at,
+                 static_cast<int>(table.tiles.size()), table.busy};
+  return entry;
+}
+
+}  // namespace usp::portable
