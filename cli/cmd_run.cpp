@@ -48,6 +48,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   call.options.collect = wanted.verify || !wanted.output.empty();
   call.options.call.measure_workspace = true;
   call.options.call.debug_nan = wanted.debug_nan;
+  call.options.call.stream_times = !wanted.trace.empty();
   std::optional<CallRun> run = run_call(call.plan, call.documents, tensors, call.options);
   if (!run) return;
   RunSummary summary;

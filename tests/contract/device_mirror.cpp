@@ -219,6 +219,7 @@ class MirroredMemory final : public Memory {
  public:
   MirroredMemory() : stream_(0), memory_(make_cuda_memory(stream_)) {}
   [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
+  [[nodiscard]] int device() const override { return -1; }
   [[nodiscard]] std::unique_ptr<Arena> make_arena() override { return host_memory().make_arena(); }
   void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
     Uploads up(*memory_);

@@ -139,8 +139,8 @@ TEST_P(AttentionGpu, ErrorIsFlatOverTheRing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu, testing::Values(Backend::portable, Backend::cudnn),
-                         [](const auto& info) {
-                           return info.param == Backend::cudnn ? "cudnn" : "portable";
+                         [](const auto& backend) {
+                           return backend.param == Backend::cudnn ? "cudnn" : "portable";
                          });
 
 }  // namespace

@@ -174,7 +174,8 @@ class Accesses {
     for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count},
           sums{s.dk_row, s.dk_row + s.k_count};
-      for (BufferId id : {x.q, x.d_o, x.lse, x.delta}) touch(id, queries, x.query_heads, t, false);
+      for (BufferId id : {x.q, x.d_o, x.lse, x.delta < 0 ? x.o : x.delta})
+        touch(id, queries, x.query_heads, t, false);
       for (BufferId id : {x.k, x.v}) touch(id, keys, x.kv_heads, t, false);
       touch(x.dq, queries, x.query_heads, t, true);
       for (BufferId id : {x.dk, x.dv}) touch(id, sums, x.kv_heads, t, true);

@@ -233,8 +233,14 @@ class RankState {
   }
   void compute(const AttendGrad& s) {
     const i64 group = geometry_.heads().group();
-    Array &q = array(s.q), &k = array(s.k), &v = array(s.v), &d_o = array(s.d_o), &lse = array(s.lse),
-          &delta = array(s.delta);
+    Array &q = array(s.q), &k = array(s.k), &v = array(s.v), &d_o = array(s.d_o), &lse = array(s.lse);
+    const auto delta = [&](i64 b, i64 i, i64 head) {
+      if (s.delta >= 0) return array(s.delta).at(b, i, head - head0(s.delta), 0);
+      double sum = 0;
+      for (i64 w = 0; w < d_o.width; ++w)
+        sum += d_o.at(b, i, head - head0(s.d_o), w) * array(s.o).at(b, i, head - head0(s.o), w);
+      return sum;
+    };
     Array &dq = array(s.dq), &dk = array(s.dk), &dv = array(s.dv);
     if (s.fresh) {
       zero(s.dq, s.query_heads);
@@ -248,7 +254,7 @@ class RankState {
           const double p = std::exp(score(q, b, i, h, k, j, kh) - lse.at(b, i, head - head0(s.lse), 0));
           double dp = 0;
           for (i64 w = 0; w < v.width; ++w) dp += d_o.at(b, i, head - head0(s.d_o), w) * v.at(b, j, kh, w);
-          const double ds = p * (dp - delta.at(b, i, head - head0(s.delta), 0)) * problem_->scale;
+          const double ds = p * (dp - delta(b, i, head)) * problem_->scale;
           for (i64 w = 0; w < q.width; ++w) {
             dq.at(b, i, head - head0(s.dq), w) += ds * k.at(b, j, kh, w);
             dk.at(b, out, dkh, w) += ds * q.at(b, i, h, w);

@@ -31,6 +31,7 @@ class HostArena final : public Arena {
 class HostMemory final : public Memory {
  public:
   CUstream_st* stream() const override { return nullptr; }
+  int device() const override { return -1; }
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<HostArena>(); }
   void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
     usp::copy_box(from, source, to, target, land);

@@ -287,10 +287,11 @@ class Expander {
       out_.steps.emplace_back(Attend{q, k, v, at(Tensor::o, w.o), lse, heads, kv_heads, slices, w.fresh});
       return;
     }
-    out_.steps.emplace_back(AttendGrad{q, k, v, at(Tensor::d_o, w.d_o), lse, at(Tensor::delta, Place::row),
-                                       at(Tensor::dq, w.dq), at(Tensor::dk, w.dkv), at(Tensor::dv, w.dkv),
-                                       heads, kv_heads, slices, w.fresh,
-                                       plan_.backend == Backend::cudnn ? at(Tensor::o, w.o) : -1});
+    out_.steps.emplace_back(
+        AttendGrad{q, k, v, at(Tensor::d_o, w.d_o), lse,
+                   held({Tensor::delta, Place::row}) < 0 ? -1 : at(Tensor::delta, Place::row),
+                   at(Tensor::dq, w.dq), at(Tensor::dk, w.dkv), at(Tensor::dv, w.dkv), heads, kv_heads,
+                   slices, w.fresh, plan_.backend == Backend::cudnn ? at(Tensor::o, w.o) : -1});
   }
 
   /// Slices of the unit's blocks, from slots of the ring rows to rows of the buffers.

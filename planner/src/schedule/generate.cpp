@@ -67,8 +67,10 @@ class Generator {
     for (int c = 0; c < key_.head_chunks; ++c) {
       enter_d_o(c);
       if (!key_.keep_entry) entry(c);
-      pass_->work.push_back(work(WorkKind::delta, c, 0, Place::row));
-      pass_->work.back().deltas = {};
+      if (key_.delta) {
+        pass_->work.push_back(work(WorkKind::delta, c, 0, Place::row));
+        pass_->work.back().deltas = {};
+      }
       for (int k = 0; k < units_; ++k) {
         route(c, k);
         const Place accumulator = accumulator_place(c, k);
@@ -220,7 +222,7 @@ class Generator {
     if (d_o_place() == Place::row)
       bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
     if (!key_.keep_entry) bind_entry();
-    bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    if (key_.delta) bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     if (!in_place_)
       bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
     for (Tensor x : {Tensor::dk, Tensor::dv}) {

@@ -29,6 +29,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;
   key.shared_kv = shared_kv;
   key.direct = direct_results(plan);
+  key.delta = plan.backend != Backend::cudnn || plan.sink;  // a sink's gradient is the sum of delta
   key.prune = plan.prune;
   key.keep_entry = plan.keep_entry;
   key.sink = plan.sink;

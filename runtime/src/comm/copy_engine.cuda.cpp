@@ -4,12 +4,14 @@
 #include "box_planes.hpp"
 #include "controlled.hpp"
 #include "faults.hpp"
+#include "process_sharing.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/device/cuda_error.hpp"
 #include "usp/device/device.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -19,19 +21,28 @@
 namespace usp {
 namespace {
 
-/// What a sender tells its receiver. Pointers mean the same in all threads of a process.
+/// An event as another thread of this process knows it, or another process.
+struct EventName {
+  EventHandle handle = nullptr;
+  cudaIpcEventHandle_t shared{};
+};
+
+/// What a sender tells its receiver. Pointers mean something to threads of one process only; between
+/// processes a second message carries the boxes.
 struct Offer {
   const ByteBox* boxes = nullptr;
   i64 box_count = 0;
   i64 bytes = 0;
-  EventHandle ready = nullptr;  ///< the sender's compute stream has filled the boxes
-  i64 acknowledged = 0;         ///< receipts of this receiver that the sender has heeded so far
+  EventName ready;       ///< the sender's compute stream has filled the boxes
+  i64 acknowledged = 0;  ///< receipts of this receiver that the sender has heeded so far
 };
 
 /// What the receiver tells back.
 struct Receipt {
-  EventHandle done = nullptr;  ///< the boxes have been read
+  EventName done;  ///< the boxes have been read
 };
+
+enum class Control : std::uint8_t { offer, boxes, receipt };
 
 /// One end of a message in flight.
 struct InFlight {
@@ -41,12 +52,12 @@ struct InFlight {
   i64 bytes = 0;
   Offer offer;
   Receipt receipt;
-  ByteBox offer_box, receipt_box;
-  Ticket offer_ticket = -1;
-  Ticket receipt_ticket = -1;
+  std::vector<comm::SharedBox> shared;  ///< between processes: the sender's boxes
+  ByteBox offer_box, boxes_box, receipt_box;
+  Ticket offer_ticket = -1, boxes_ticket = -1, receipt_ticket = -1;
   Event mark;  ///< where the compute stream stood when this end was posted
 
-  explicit InFlight(int device) : mark(device) {
+  InFlight(int device, EventUse use) : mark(device, use) {
     offer_box.data = reinterpret_cast<std::byte*>(&offer);
     offer_box.run_bytes = sizeof offer;
     receipt_box.data = reinterpret_cast<std::byte*>(&receipt);
@@ -55,45 +66,57 @@ struct InFlight {
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
 
-  /// The control message that carries the offer, or the receipt: the same peer, operation and tick.
-  [[nodiscard]] Message control(bool receipts) const {
+  /// The control message of a kind: the same peer, operation and tick.
+  [[nodiscard]] Message control(Control kind) {
+    boxes_box.data = reinterpret_cast<std::byte*>(shared.data());
+    boxes_box.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedBox));
     Message m = message;
-    m.send = message.send != receipts;
-    m.tag = 2 * message.tag + (receipts ? 1 : 0);
-    m.boxes = receipts ? &receipt_box : &offer_box;
+    m.send = message.send != (kind == Control::receipt);
+    m.tag = 3 * message.tag + static_cast<i64>(kind);
+    m.boxes = kind == Control::offer ? &offer_box : kind == Control::boxes ? &boxes_box : &receipt_box;
     m.box_count = 1;
     return m;
   }
 };
 
-/// Events that say "read" to one peer. The peer waits for one when it likes, so each is recorded again only
-/// once the peer has said that it did.
+/// Events that say "read" to one peer. The peer waits for one when it likes, so they are recorded again only
+/// once the peer has said that it has waited for all.
 class ReceiptEvents {
  public:
-  explicit ReceiptEvents(int device) : device_(device) {}
+  ReceiptEvents(int device, EventUse use) : device_(device), use_(use) {}
   void acknowledge(i64 count) {
-    for (; acknowledged_ < count; ++acknowledged_) {
-      free_.push_back(out_.front());
-      out_.pop_front();
-    }
+    if (count == issued_) used_ = 0;
   }
   [[nodiscard]] const Event& next() {
-    if (free_.empty()) {
-      events_.emplace_back(device_);
-      free_.push_back(&events_.back());
-    }
-    out_.push_back(free_.back());
-    free_.pop_back();
-    return *out_.back();
+    if (used_ == events_.size()) events_.emplace_back(device_, use_);
+    ++issued_;
+    return events_[used_++];
   }
 
  private:
   int device_;
-  i64 acknowledged_ = 0;
+  EventUse use_;
+  i64 issued_ = 0;
+  std::size_t used_ = 0;
   std::deque<Event> events_;
-  std::vector<const Event*> free_;
-  std::deque<const Event*> out_;
 };
+
+/// Who a device is, whatever number a process gives it.
+[[nodiscard]] cudaUUID_t identity(int device) {
+  cudaDeviceProp p;
+  check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
+  return p.uuid;
+}
+
+/// This process's number of a peer's device.
+[[nodiscard]] int number_of(const cudaUUID_t& device, int peer) {
+  for (int i = 0; i < device_count(); ++i)
+    if (const cudaUUID_t known = identity(i); std::memcmp(&known, &device, sizeof known) == 0) return i;
+  throw EnvironmentError(
+      "the GPU of rank " + std::to_string(peer) +
+      " is not visible here, so copies to it would go through the host; let every process see "
+      "all GPUs (CUDA_VISIBLE_DEVICES)");
+}
 
 void enable_peer_access(int mine, int other) {
   if (mine == other) return;
@@ -115,7 +138,9 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
  public:
   template <class Control>
   CopyEngineCommunicator(Control&& control, const Stream& compute)
-      : ControlledCommunicator(std::forward<Control>(control)), compute_(compute) {
+      : ControlledCommunicator(std::forward<Control>(control)),
+        compute_(compute),
+        imports_(compute.device()) {
     connect();
   }
   ~CopyEngineCommunicator() override {
@@ -138,12 +163,20 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
 
  private:
   void connect();
+  [[nodiscard]] EventName name_of(const Event& event) const;
+  [[nodiscard]] EventHandle handle_of(const EventName& event);
+  void import_boxes(InFlight& end);
   [[nodiscard]] InFlight& in_flight(Ticket ticket);
   void open(const Message& message, Ticket ticket);
   void fetch(InFlight& end);
   void finish(InFlight& end, Ticket ticket);
 
   const Stream& compute_;
+  bool processes_ = false;  ///< ranks are processes
+  EventUse use_ = EventUse::order;
+  comm::Exports exports_;
+  comm::Imports imports_;
+  std::vector<ByteBox> imported_;
   std::deque<Stream> copies_;           ///< per peer that sends
   std::deque<ReceiptEvents> receipts_;  ///< per peer that sends
   std::vector<i64> acknowledged_;       ///< per peer that receives
@@ -153,20 +186,36 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
 };
 
 void CopyEngineCommunicator::connect() {
-  const std::string_view name = control().name();
-  if (name != "threads" && name != "serial")
-    throw UsageError("copy engines need ranks that are threads of one process, not '" + std::string(name) +
-                     "'; use NCCL between processes");
-  std::vector<int> devices(static_cast<std::size_t>(size()));
+  const std::string_view kind = control().name();
+  if (kind != "threads" && kind != "serial" && kind != "mpi")
+    throw UsageError(
+        "copy engines need ranks that are threads of one process or processes of one host, not '" +
+        std::string(kind) + "'");
+  processes_ = kind == "mpi";
+  use_ = processes_ ? EventUse::interprocess : EventUse::order;
   const int mine = compute_.device();
-  all_gather(&mine, devices.data(), sizeof mine);
-  for (const int other : devices) enable_peer_access(mine, other);
-  barrier();  // a copy may start once both directions are open
+  const cudaUUID_t me = identity(mine);
+  std::vector<cudaUUID_t> devices(static_cast<std::size_t>(size()));
+  all_gather(&me, devices.data(), sizeof me);
+  for (int peer = 0; peer < size(); ++peer)
+    enable_peer_access(mine, number_of(devices[static_cast<std::size_t>(peer)], peer));
+  barrier();  // memory may be opened and copied once both directions are open
   for (int peer = 0; peer < size(); ++peer) {
     copies_.emplace_back(mine);
-    receipts_.emplace_back(mine);
+    receipts_.emplace_back(mine, use_);
   }
   acknowledged_.resize(static_cast<std::size_t>(size()));
+}
+
+EventName CopyEngineCommunicator::name_of(const Event& event) const {
+  EventName name;
+  name.handle = event.get();
+  if (processes_) name.shared = comm::share(event);
+  return name;
+}
+
+EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
+  return processes_ ? imports_.event(event.shared) : event.handle;
 }
 
 InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
@@ -177,12 +226,12 @@ InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
 }
 
 void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
-  control().reserve(2 * messages, 2 * messages);
+  control().reserve(3 * messages, 3 * messages);
   free_.reserve(static_cast<std::size_t>(messages));
   receiving_.reserve(static_cast<std::size_t>(messages));
   while (static_cast<i64>(ends_.size()) < messages) {
     free_.push_back(static_cast<Ticket>(ends_.size()));
-    ends_.emplace_back(compute_.device());
+    ends_.emplace_back(compute_.device(), use_);
   }
 }
 
@@ -204,16 +253,37 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
   end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
   if (end.bytes == 0) return;
   end.mark.record(compute_.get());
-  const Message offer = end.control(false), receipt = end.control(true);
+  const Message offer = end.control(Control::offer);
   if (!message.send) {
     control().post(&offer, 1, &end.offer_ticket);
     receiving_.push_back(ticket);
     return;
   }
-  end.offer = {message.boxes, message.box_count, end.bytes, end.mark.get(),
+  end.offer = {message.boxes, message.box_count, end.bytes, name_of(end.mark),
                acknowledged_[static_cast<std::size_t>(message.peer)]};
   control().post(&offer, 1, &end.offer_ticket);
+  if (processes_) {
+    end.shared.clear();
+    for (i64 i = 0; i < message.box_count; ++i)
+      end.shared.push_back(message.boxes[i].bytes() > 0 ? exports_.box(message.boxes[i]) : comm::SharedBox{});
+    const Message boxes = end.control(Control::boxes);
+    control().post(&boxes, 1, &end.boxes_ticket);
+  }
+  const Message receipt = end.control(Control::receipt);
   control().post(&receipt, 1, &end.receipt_ticket);
+}
+
+/// Between processes: the sender's boxes, as this process reaches them.
+void CopyEngineCommunicator::import_boxes(InFlight& end) {
+  end.shared.resize(static_cast<std::size_t>(end.offer.box_count));
+  const Message boxes = end.control(Control::boxes);
+  control().post(&boxes, 1, &end.boxes_ticket);
+  control().wait(end.boxes_ticket);
+  imported_.clear();
+  for (const comm::SharedBox& box : end.shared)
+    if (box.shape.bytes() > 0 && box.shape.data != nullptr) imported_.push_back(imports_.box(box));
+  end.offer.boxes = imported_.data();
+  end.offer.box_count = static_cast<i64>(imported_.size());
 }
 
 /// The offer is there: enqueues the copy and tells the sender when it will be done.
@@ -229,7 +299,8 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
   ReceiptEvents& receipts = receipts_[peer];
   receipts.acknowledge(offer.acknowledged);
   const StreamHandle copies = copies_[peer].get();
-  wait_for(copies, offer.ready);
+  if (processes_) import_boxes(end);
+  wait_for(copies, handle_of(offer.ready));
   wait_for(copies, end.mark.get());
   Message from = end.message;
   from.boxes = offer.boxes;
@@ -243,8 +314,8 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
   });
   const Event& done = receipts.next();
   done.record(copies);
-  end.receipt.done = done.get();
-  const Message receipt = end.control(true);
+  end.receipt.done = name_of(done);
+  const Message receipt = end.control(Control::receipt);
   control().post(&receipt, 1, &end.receipt_ticket);
 }
 
@@ -292,7 +363,8 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
   if (end.state == InFlight::State::open) {
     // Small control sends complete where they are taken; the payload they announce is ordered by events.
     control().wait(end.message.send ? end.offer_ticket : end.receipt_ticket);
-    wait_for(compute_.get(), end.receipt.done);
+    if (end.message.send && processes_) control().wait(end.boxes_ticket);
+    wait_for(compute_.get(), end.message.send ? handle_of(end.receipt.done) : end.receipt.done.handle);
     if (end.message.send) ++acknowledged_[static_cast<std::size_t>(end.message.peer)];
   }
   traffic().count(end.message.tick, end.message.peer, end.message.send, end.bytes);

@@ -87,6 +87,9 @@ AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& co
   require(kernel.rounds_results() || !direct_results(plan),
           "the plan's steps round their results (backend " + std::string(backend_name(plan.backend)) +
               "), the " + kernel.name() + " kernel keeps a wider state; plan with --backend cpu");
+  require(kernel.wants_o() || plan.backend != Backend::cudnn,
+          std::string("the plan is for cuDNN, whose backward needs no delta; the ") + kernel.name() +
+              " kernel does: plan with another --backend");
   require(communicator.size() == plan.mesh.size(),
           "the plan is for " + std::to_string(plan.mesh.size()) + " ranks, the communicator has " +
               std::to_string(communicator.size()) + "; start as many ranks as the plan has");
@@ -134,7 +137,7 @@ void AttentionOperator::set_batch(const Documents& documents) {
   s.sums->reserve(s.batch->sums_bytes());
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const RankSchedule& schedule = s.batch->schedule(pass);
-    s.runner[State::index(pass)].emplace(schedule, s.communicator, s.kernel, s.options.debug_nan);
+    s.runner[State::index(pass)].emplace(schedule, s.communicator, s.kernel, s.options);
     s.batch->place_own(pass, *s.runner[State::index(pass)], s.workspace->data(), s.saved->data());
     PassRecord& record = s.records[State::index(pass)];
     record = {};

@@ -4,7 +4,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <cstdio>
 #include <limits>
 #include <variant>
 
@@ -50,12 +50,13 @@ ByteBox byte_box(const View& view, Range rows, Range heads) {
 }
 
 PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-                       bool debug_nan)
+                       const OperatorOptions& options)
     : schedule_(schedule),
       communicator_(communicator),
       kernel_(kernel),
       memory_(kernel.memory()),
-      debug_nan_(debug_nan) {
+      debug_nan_(options.debug_nan) {
+  if (options.stream_times && memory_.stream() != nullptr) clock_.emplace(memory_.device(), memory_.stream());
   const std::size_t ticks = schedule.ticks.size(), transfers = schedule.transfers.size();
   views_.resize(schedule.buffers.size());
   begins_.resize(ticks);
@@ -92,31 +93,51 @@ PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator,
 }
 
 void PassRunner::run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
-  const auto now = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  start_ = std::chrono::steady_clock::now();
+  if (clock_) clock_->restart();
   inputs_ = inputs;
   times.resize(schedule_.ticks.size());
   const i64 first_tag = call << 20;  // a pass has far fewer moves
   for (std::size_t t = 0; t < schedule_.ticks.size(); ++t) {
-    const Tick& tick = schedule_.ticks[t];
-    times[t].begin_s = now();
-    bind(static_cast<int>(t));
-    post(tick);
-    for (Message& m : messages_) m.tag += first_tag;
-    communicator_.post(messages_.data(), static_cast<i64>(messages_.size()), new_tickets_.data());
-    for (std::size_t i = 0; i < posted_.size(); ++i)
-      tickets_[static_cast<std::size_t>(posted_[i])] = new_tickets_[i];
-    times[t].posted_s = now();
-    for (std::int32_t i = 0; i < tick.steps.count; ++i)
-      std::visit([&](const auto& step) { compute(step); },
-                 schedule_.steps[static_cast<std::size_t>(tick.steps.begin + i)]);
-    times[t].computed_s = now();
-    for (std::int32_t i = 0; i < tick.arrivals.count; ++i)
-      arrive(schedule_.arrivals[static_cast<std::size_t>(tick.arrivals.begin + i)]);
-    finish_sends(static_cast<int>(t));
-    times[t].end_s = now();
+    char name[64];
+    std::snprintf(name, sizeof name, "%s tick %zu", schedule_.pass == Pass::forward ? "forward" : "backward",
+                  t);
+    const NamedRange range(name);
+    run_tick(t, first_tag, times[t]);
   }
+  if (clock_) read_clock(times);
+}
+
+void PassRunner::run_tick(std::size_t t, i64 first_tag, TickTimes& times) {
+  const Tick& tick = schedule_.ticks[t];
+  times.begin_s = now();
+  bind(static_cast<int>(t));
+  post(tick);
+  for (Message& m : messages_) m.tag += first_tag;
+  communicator_.post(messages_.data(), static_cast<i64>(messages_.size()), new_tickets_.data());
+  for (std::size_t i = 0; i < posted_.size(); ++i)
+    tickets_[static_cast<std::size_t>(posted_[i])] = new_tickets_[i];
+  times.posted_s = now();
+  for (std::int32_t i = 0; i < tick.steps.count; ++i)
+    std::visit([&](const auto& step) { compute(step); },
+               schedule_.steps[static_cast<std::size_t>(tick.steps.begin + i)]);
+  times.computed_s = now();
+  for (std::int32_t i = 0; i < tick.arrivals.count; ++i)
+    arrive(schedule_.arrivals[static_cast<std::size_t>(tick.arrivals.begin + i)]);
+  finish_sends(static_cast<int>(t));
+  times.end_s = now();
+}
+
+/// Seconds since the pass began, on this thread; on a stream whose times are wanted, its next mark.
+double PassRunner::now() {
+  if (clock_) clock_->mark();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+void PassRunner::read_clock(std::vector<TickTimes>& times) const {
+  std::size_t mark = 0;
+  for (TickTimes& t : times)
+    for (double* at : {&t.begin_s, &t.posted_s, &t.computed_s, &t.end_s}) *at = clock_->at(++mark);
 }
 
 void PassRunner::bind(int tick) {
@@ -195,8 +216,9 @@ void PassRunner::compute(const DeltaRows& s) {
 }
 
 void PassRunner::compute(const AttendGrad& s) {
-  kernel_.attend_grad({view(s.q), view(s.k), view(s.v), view(s.d_o), view(s.lse), view(s.delta), view(s.dq),
-                       view(s.dk), view(s.dv), scope(s.query_heads, s.slices), s.fresh,
+  kernel_.attend_grad({view(s.q), view(s.k), view(s.v), view(s.d_o), view(s.lse),
+                       s.delta >= 0 ? ConstView(view(s.delta)) : ConstView{}, view(s.dq), view(s.dk),
+                       view(s.dv), scope(s.query_heads, s.slices), s.fresh,
                        s.o >= 0 ? ConstView(view(s.o)) : ConstView{}});
 }
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include "usp/comm/communicator.hpp"
+#include "usp/device/stream_clock.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/boxes.hpp"
-#include "usp/runtime/execution.hpp"
+#include "usp/runtime/attention.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <chrono>
+#include <optional>
 #include <vector>
 
 namespace usp {
@@ -25,7 +28,7 @@ struct StepInputs {
 class PassRunner {
  public:
   PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-             bool debug_nan);
+             const OperatorOptions& options);
 
   /// Where buffer `id` lies; every buffer has to be placed before run().
   void place(BufferId id, const View& view) { views_[static_cast<std::size_t>(id)] = view; }
@@ -35,6 +38,9 @@ class PassRunner {
   void run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times);
 
  private:
+  void run_tick(std::size_t tick, i64 first_tag, TickTimes& times);
+  void read_clock(std::vector<TickTimes>& times) const;
+  [[nodiscard]] double now();
   void bind(int tick);
   void post(const Tick& tick);
   void describe(const Transfer& t, std::size_t index);
@@ -52,7 +58,9 @@ class PassRunner {
   AttentionKernel& kernel_;
   Memory& memory_;
   const bool debug_nan_;
+  std::optional<StreamClock> clock_;  ///< a GPU's stream whose times are wanted
   StepInputs inputs_;
+  std::chrono::steady_clock::time_point start_;
   std::vector<View> views_;
   std::vector<std::vector<BufferId>> begins_;         ///< per tick
   std::vector<std::vector<std::int32_t>> sends_due_;  ///< per tick: transfers

@@ -73,7 +73,8 @@ struct AttendGradArgs {
   View dq, dk, dv;
   AttendScope scope;
   bool fresh = false;
-  /// The final o, of the input or the accumulator type, for a backend that asks; data null: not given.
+  /// The final o, of the input or the accumulator type, for a backend that asks (wants_o); data null: not
+  /// given. Such a backend, given o, needs no delta.
   ConstView o;
 };
 

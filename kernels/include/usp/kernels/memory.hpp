@@ -26,6 +26,8 @@ class Memory {
   virtual ~Memory() = default;
   /// The stream that orders the copies; null on the host.
   [[nodiscard]] virtual CUstream_st* stream() const = 0;
+  /// The GPU's ordinal; -1 on the host.
+  [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
 
   virtual void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) = 0;

@@ -29,6 +29,7 @@ class CudaMemory final : public Memory {
  public:
   explicit CudaMemory(const Stream& stream) : stream_(stream.get()), device_(stream.device()) {}
   CUstream_st* stream() const override { return stream_; }
+  int device() const override { return device_; }
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_); }
 
   void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {

@@ -22,6 +22,7 @@ struct ScheduleKey {
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
   bool direct = false;  ///< direct_results()
+  bool delta = true;    ///< backward begins with rowsum(dO * O); cuDNN takes it from O itself
   bool prune = false, keep_entry = false, sink = false, lse_home = false;
   friend bool operator==(const ScheduleKey&, const ScheduleKey&) = default;
 };

@@ -85,7 +85,8 @@ struct DeltaRows {
   Range query_heads;
 };
 
-/// Adds the gradients of one block of pairs into dq, dk, dv, from the final lse and delta.
+/// Adds the gradients of one block of pairs into dq, dk, dv, from the final lse and delta; delta is -1 where
+/// the backend takes it from o.
 struct AttendGrad {
   BufferId q = 0, k = 0, v = 0, d_o = 0, lse = 0, delta = 0, dq = 0, dk = 0, dv = 0;
   Range query_heads, kv_heads;

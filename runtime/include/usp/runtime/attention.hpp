@@ -14,6 +14,7 @@ namespace usp {
 
 struct OperatorOptions {
   bool debug_nan = false;          ///< what is not there yet reads as NaN
+  bool stream_times = false;       ///< on a GPU: TickTimes of its stream; a call then waits for its own end
   bool measure_workspace = false;  ///< fill the workspace with a pattern and find what was touched
 };
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/device/device.hpp"
+
+#include <deque>
+
+namespace usp {
+
+/// When a stream reached points of its work; events, so that nobody waits while the work runs.
+class StreamClock {
+ public:
+  StreamClock(int device, StreamHandle stream) : device_(device), stream_(stream) {}
+  /// Begins anew with mark 0.
+  void restart();
+  /// The point enqueued by now, as the next mark.
+  void mark();
+  /// Seconds from mark 0 to mark `index`; blocks until it is reached.
+  [[nodiscard]] double at(std::size_t index) const { return seconds_between(marks_.front(), marks_[index]); }
+
+ private:
+  int device_;
+  StreamHandle stream_;
+  std::size_t used_ = 0;
+  std::deque<Event> marks_;
+};
+
+/// A range that profilers show on this thread's line (NVTX), named while it lives; nothing without CUDA.
+class NamedRange {
+ public:
+  explicit NamedRange(const char* name);
+  ~NamedRange();
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
+};
+
+}  // namespace usp

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/device/stream_clock.hpp"
+
+namespace usp {
+
+void StreamClock::restart() {
+  used_ = 0;
+  mark();
+}
+
+void StreamClock::mark() {
+  if (used_ == marks_.size()) marks_.emplace_back(device_, EventUse::timing);
+  marks_[used_++].record(stream_);
+}
+
+}  // namespace usp

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process_sharing.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/device/cuda_error.hpp"
+
+#include <cstring>
+#include <cuda.h>
+#include <string>
+
+namespace usp::comm {
+namespace {
+
+/// A call of the driver, which programs without one do not link.
+template <class Call>
+[[nodiscard]] Call driver_call(const char* name) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check_cuda(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found),
+             "cudaGetDriverEntryPoint");
+  if (found != cudaDriverEntryPointSuccess)
+    throw EnvironmentError("this driver has no " + std::string(name) + "; update it");
+  return reinterpret_cast<Call>(address);
+}
+
+void check_driver(CUresult result, const char* call) {
+  if (result != CUDA_SUCCESS)
+    throw EnvironmentError(std::string(call) + " failed with CUDA driver error " + std::to_string(result) +
+                           ": tensors shared between processes must be plain device memory (cudaMalloc)");
+}
+
+template <class Handle>
+[[nodiscard]] std::array<unsigned char, CUDA_IPC_HANDLE_SIZE> key_of(const Handle& handle) {
+  std::array<unsigned char, CUDA_IPC_HANDLE_SIZE> key;
+  std::memcpy(key.data(), &handle, key.size());
+  return key;
+}
+
+}  // namespace
+
+SharedBox Exports::box(const ByteBox& box) {
+  static const auto attribute =
+      driver_call<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)>("cuPointerGetAttribute");
+  static const auto range =
+      driver_call<CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr)>("cuMemGetAddressRange");
+  const auto address = reinterpret_cast<CUdeviceptr>(box.data);
+  unsigned long long number = 0;
+  check_driver(attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), "cuPointerGetAttribute");
+  CUdeviceptr base = 0;
+  check_driver(range(&base, nullptr, address), "cuMemGetAddressRange");
+  auto known = handles_.find(number);
+  if (known == handles_.end()) {
+    cudaIpcMemHandle_t handle;
+    check_cuda(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(base)), "cudaIpcGetMemHandle");
+    known = handles_.emplace(number, handle).first;
+  }
+  return {known->second, static_cast<i64>(address - base), box};
+}
+
+Imports::~Imports() {
+  for (const auto& [key, event] : events_)
+    if (cudaEventDestroy(event) != cudaSuccess) cudaGetLastError();
+  for (const auto& [key, memory] : memory_)
+    if (cudaIpcCloseMemHandle(memory) != cudaSuccess) cudaGetLastError();
+}
+
+ByteBox Imports::box(const SharedBox& box) {
+  const Key key = key_of(box.allocation);
+  auto known = memory_.find(key);
+  if (known == memory_.end()) {
+    const DeviceScope scope(device_);
+    void* memory = nullptr;
+    check_cuda(cudaIpcOpenMemHandle(&memory, box.allocation, cudaIpcMemLazyEnablePeerAccess),
+               "cudaIpcOpenMemHandle");
+    known = memory_.emplace(key, static_cast<std::byte*>(memory)).first;
+  }
+  ByteBox mine = box.shape;
+  mine.data = known->second + box.offset;
+  return mine;
+}
+
+EventHandle Imports::event(const cudaIpcEventHandle_t& handle) {
+  const Key key = key_of(handle);
+  auto known = events_.find(key);
+  if (known == events_.end()) {
+    const DeviceScope scope(device_);
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaIpcOpenEventHandle(&event, handle), "cudaIpcOpenEventHandle");
+    known = events_.emplace(key, event).first;
+  }
+  return known->second;
+}
+
+cudaIpcEventHandle_t share(const Event& event) {
+  cudaIpcEventHandle_t handle;
+  check_cuda(cudaIpcGetEventHandle(&handle, event.get()), "cudaIpcGetEventHandle");
+  return handle;
+}
+
+}  // namespace usp::comm

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/message.hpp"
+#include "usp/device/device.hpp"
+
+#include <array>
+#include <cuda_runtime_api.h>
+#include <map>
+
+/// Device memory and events between processes of one host (CUDA IPC).
+namespace usp::comm {
+
+/// A box as another process can find it.
+struct SharedBox {
+  cudaIpcMemHandle_t allocation{};
+  i64 offset = 0;  ///< of the box's first byte in its allocation
+  ByteBox shape;   ///< all but `data`
+};
+
+/// Names what this process owns. Allocations are asked for once.
+class Exports {
+ public:
+  /// Throws EnvironmentError for memory that is no plain allocation of this process.
+  [[nodiscard]] SharedBox box(const ByteBox& box);
+
+ private:
+  std::map<unsigned long long, cudaIpcMemHandle_t> handles_;  ///< by the allocation's own number
+};
+
+/// Opens what other processes own, once each; closes it in the end. Both GPUs must have opened peer access
+/// before: else every copy silently goes through the host.
+class Imports {
+ public:
+  explicit Imports(int device) : device_(device) {}
+  ~Imports();
+  Imports(const Imports&) = delete;
+  Imports& operator=(const Imports&) = delete;
+  [[nodiscard]] ByteBox box(const SharedBox& box);
+  [[nodiscard]] EventHandle event(const cudaIpcEventHandle_t& handle);
+
+ private:
+  using Key = std::array<unsigned char, CUDA_IPC_HANDLE_SIZE>;
+  int device_;
+  std::map<Key, std::byte*> memory_;
+  std::map<Key, EventHandle> events_;
+};
+
+[[nodiscard]] cudaIpcEventHandle_t share(const Event& event);
+
+}  // namespace usp::comm

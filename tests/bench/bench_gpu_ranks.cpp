@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times planned attention over ranks on the GPUs there are, through the public operator; for
+// bench_gpu_ranks_torch.py. Reads lines
+//   BACKEND TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS KV_HEADS HEAD_DIM CAUSAL(0|1) ROUNDS
+// and answers each with ROUNDS pairs of seconds (forward, backward), each the slowest rank's.
+#include "gpu_rank.hpp"
+
+#include "usp/comm/nccl.hpp"
+#include "usp/comm/threads.hpp"
+#include "usp/runtime/attention.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace usp::bench {
+namespace {
+
+struct Job {
+  std::string backend, transport;
+  int ring = 1, ulysses = 1, chunks = 1;
+  i64 tokens = 0;
+  int heads = 0, kv_heads = 0, width = 0, causal = 0, rounds = 0;
+
+  [[nodiscard]] AttentionPlan plan() const {
+    AttentionPlan p;
+    p.backend = backend == "cudnn" ? Backend::cudnn : Backend::portable;
+    p.mesh = {1, ring, ulysses};
+    p.head_chunks = chunks;
+    p.shape = {1, tokens, tokens, heads, kv_heads, width, width, DType::bf16};
+    p.band = causal != 0 ? Band{0, unbounded} : Band{};
+    p.layout = causal != 0 ? LayoutKind::zigzag : LayoutKind::contiguous;
+    p.dkv_return = DkvReturn::circulate;
+    return p;
+  }
+};
+
+[[nodiscard]] DeviceBuffer noise(int device, i64 bytes, StreamHandle stream, unsigned seed) {
+  DeviceBuffer buffer(device, bytes);
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> pattern(1U << 20);
+  for (std::uint16_t& x : pattern) {
+    const float f = normal(random);
+    std::uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    x = static_cast<std::uint16_t>(bits >> 16);
+  }
+  const auto step = static_cast<i64>(pattern.size() * sizeof(std::uint16_t));
+  for (i64 at = 0; at < bytes; at += step) {
+    std::rotate(pattern.begin(), pattern.begin() + 100003, pattern.end());
+    copy_to_device(buffer.data() + at, pattern.data(), std::min(step, bytes - at), stream);
+  }
+  return buffer;
+}
+
+class Rank {
+ public:
+  Rank(const Job& job, Communicator& control)
+      : control_(control),
+        gpu_(control),
+        kernel_(job.backend == "cudnn" ? make_cudnn_kernel(*gpu_.memory)
+                                       : make_portable_kernel(*gpu_.memory)),
+        nccl_(job.transport == "nccl" ? make_nccl_communicator(control, gpu_.stream) : nullptr),
+        attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.communicator, *kernel_) {
+    attention_.set_batch(Documents::single(job.tokens, job.tokens));
+    const auto rows = static_cast<i64>(attention_.q_tokens().size());
+    const i64 q_bytes = rows * job.heads * job.width * 2, kv_bytes = rows * job.kv_heads * job.width * 2;
+    const int device = gpu_.stream.device();
+    auto seed = static_cast<unsigned>(control.rank() * 16);
+    for (const i64 bytes : {q_bytes, kv_bytes, kv_bytes, q_bytes})
+      inputs_.push_back(noise(device, bytes, gpu_.stream.get(), ++seed));
+    for (const i64 bytes : {q_bytes, q_bytes, kv_bytes, kv_bytes}) results_.emplace_back(device, bytes);
+    const auto view = [&](const DeviceBuffer& b, int heads) {
+      return View(b.data(), DType::bf16, 1, rows, {0, heads}, job.width);
+    };
+    in_.q = view(inputs_[0], job.heads);
+    in_.k = view(inputs_[1], job.kv_heads);
+    in_.v = view(inputs_[2], job.kv_heads);
+    d_out_ = view(inputs_[3], job.heads);
+    out_ = view(results_[0], job.heads);
+    gradients_ = {view(results_[1], job.heads), view(results_[2], job.kv_heads),
+                  view(results_[3], job.kv_heads), nullptr};
+    for (int i = 0; i < 3; ++i) events_.emplace_back(device, EventUse::timing);
+  }
+
+  [[nodiscard]] std::array<double, 2> round() {
+    gpu_.stream.synchronize();
+    control_.barrier();
+    events_[0].record(gpu_.stream.get());
+    attention_.forward(in_, out_);
+    events_[1].record(gpu_.stream.get());
+    attention_.backward(in_, d_out_, gradients_);
+    events_[2].record(gpu_.stream.get());
+    return {seconds_between(events_[0], events_[1]), seconds_between(events_[1], events_[2])};
+  }
+
+ private:
+  Communicator& control_;
+  test::GpuRank gpu_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  std::unique_ptr<Communicator> nccl_;
+  AttentionOperator attention_;
+  std::vector<DeviceBuffer> inputs_, results_;
+  AttentionInputs in_;
+  ConstView d_out_;
+  View out_;
+  AttentionGradients gradients_;
+  std::vector<Event> events_;
+};
+
+void run(const Job& job) {
+  const int ranks = job.ring * job.ulysses;
+  run_threads(ranks, {}, [&](Communicator& control) {
+    Rank rank(job, control);
+    for (int i = 0; i < 2; ++i) (void)rank.round();
+    for (int i = 0; i < job.rounds; ++i) {
+      const std::array<double, 2> mine = rank.round();
+      std::vector<std::array<double, 2>> all(static_cast<std::size_t>(ranks));
+      control.all_gather(mine.data(), all.data(), sizeof mine);
+      if (control.rank() != 0) continue;
+      for (const int pass : {0, 1}) {
+        double slowest = 0;
+        for (const auto& times : all) slowest = std::max(slowest, times[static_cast<std::size_t>(pass)]);
+        std::printf("%.9g ", slowest);
+      }
+    }
+  });
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace usp::bench
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    usp::bench::Job job;
+    std::istringstream(line) >> job.backend >> job.transport >> job.ring >> job.ulysses >> job.chunks >>
+        job.tokens >> job.heads >> job.kv_heads >> job.width >> job.causal >> job.rounds;
+    try {
+      usp::bench::run(job);
+    } catch (const std::exception& error) {
+      std::printf("error: %s\n", error.what());
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Planned attention over the GPUs of one host beside PyTorch's context parallel, forward and backward.
+
+    tests/bench/bench_gpu_ranks_torch.py build/bin/bench_gpu_ranks [--gpus 2] [--seq 16384 65536 131072]
+
+Needs a Python with torch on a machine with that many GPUs. First PyTorch's context parallel over all backends and
+rotations (one process a GPU), then every mesh of this project (one thread a GPU); causal, bf16, random inputs. One row
+each: median milliseconds and TFLOP/s per GPU of forward, and of forward and backward together (a backward counts 2.5
+forwards).
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+
+def context_parallel_api():
+    try:
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+    except ImportError:
+        from torch.distributed.tensor.experimental._context_parallel._attention import (context_parallel,
+                                                                                        set_rotate_method)
+    return context_parallel, set_rotate_method
+
+
+def torch_rank(rank, options, path):
+    """One process of context parallel; rank 0 writes {"seq backend rotation": [[forward, both], ...]} in ms."""
+    import torch.distributed as dist
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    context_parallel, set_rotate_method = context_parallel_api()
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=options.gpus)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (options.gpus,))
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    found = {}
+    for seq in options.seq:
+        for name, backend in backends.items():
+            for rotation in ("allgather", "alltoall"):
+                try:
+                    set_rotate_method(rotation)
+                    times = torch_times(mesh, context_parallel, sdpa_kernel, backend, seq, options)
+                except Exception as error:  # a combination that PyTorch refuses is a row that says so
+                    times = f"{type(error).__name__}: {error}"[:120]
+                found[f"{seq} {name} {rotation}"] = times
+                torch.cuda.empty_cache()
+    if rank == 0:
+        pathlib.Path(path).write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def torch_times(mesh, context_parallel, sdpa_kernel, backend, seq, options):
+    import torch.distributed as dist
+
+    def tensor(heads):
+        return torch.randn((1, heads, seq, options.head_dim), device="cuda", dtype=torch.bfloat16)
+
+    q, k, v = tensor(options.heads), tensor(options.kv_heads), tensor(options.kv_heads)
+    times = []
+    with sdpa_kernel(backend), context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]):
+        for x in (q, k, v):
+            x.requires_grad_(True)
+        d_o = torch.randn_like(q)
+        for _ in range(options.rounds + 2):
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+            torch.cuda.synchronize()
+            dist.barrier()
+            torch.cuda.synchronize()
+            events[0].record()
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=options.heads != options.kv_heads)
+            events[1].record()
+            out.backward(d_o)
+            events[2].record()
+            torch.cuda.synchronize()
+            mine = torch.tensor([events[0].elapsed_time(events[1]), events[0].elapsed_time(events[2])],
+                                device="cuda")
+            dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+            times.append(mine.tolist())
+            for x in (q, k, v):
+                x.grad = None
+    return times[2:]
+
+
+def rate(options, seq, milliseconds, passes):
+    """TFLOP/s per GPU of a causal call."""
+    flops = 2 * seq * seq * options.head_dim * options.heads * passes
+    return flops / (milliseconds * 1e-3) / options.gpus * 1e-12
+
+
+def row(options, seq, name, times):
+    if isinstance(times, str):
+        print(f"{seq:7} {name:44} {times}", flush=True)
+        return
+    forward, both = (statistics.median(t[i] for t in times) for i in range(2))
+    print(f"{seq:7} {name:44} {forward:9.3f} {rate(options, seq, forward, 1):6.0f} {both:9.3f} "
+          f"{rate(options, seq, both, 3.5):6.0f}", flush=True)
+
+
+def run_torch(options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "times.json"
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29533")
+        torch.multiprocessing.spawn(torch_rank, (options, str(path)), nprocs=options.gpus)
+        for key, times in json.loads(path.read_text()).items():
+            seq, name = key.split(" ", 1)
+            row(options, int(seq), f"torch context parallel, {name}", times)
+
+
+def library_path():
+    packages = pathlib.Path(torch.__file__).parent.parent / "nvidia"
+    names = ("libcudnn.so.9", "libcudart.so.13", "libnccl.so.2")
+    found = {str(p.parent) for name in names for p in packages.rglob(name)}
+    return ":".join(sorted(found) + [os.environ.get("LD_LIBRARY_PATH", "")])
+
+
+def own_jobs(options):
+    for ulysses in [d for d in range(1, options.gpus + 1) if options.gpus % d == 0]:
+        ring = options.gpus // ulysses
+        for backend in options.backends:
+            for transport in options.transports if options.gpus > 1 else ["copy_engine"]:
+                for chunks in ([1, 2, 4] if ulysses > 1 else [1]):
+                    yield backend, transport, ring, ulysses, chunks
+
+
+def run_own(options):
+    environment = {**os.environ, "LD_LIBRARY_PATH": library_path()}
+    with subprocess.Popen([options.bench], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          env=environment) as bench:
+        for seq in options.seq:
+            for backend, transport, ring, ulysses, chunks in own_jobs(options):
+                bench.stdin.write(f"{backend} {transport} {ring} {ulysses} {chunks} {seq} {options.heads} "
+                                  f"{options.kv_heads} {options.head_dim} 1 {options.rounds}\n")
+                bench.stdin.flush()
+                answer = bench.stdout.readline().strip()
+                name = f"{ring} x {ulysses}, {chunks} chunks, {backend}, {transport}"
+                if answer.startswith("error") or not answer:
+                    row(options, seq, name, answer[:150] or "ended")
+                    continue
+                numbers = [1e3 * float(x) for x in answer.split()]
+                row(options, seq, name, [(f, f + b) for f, b in zip(numbers[::2], numbers[1::2])])
+        bench.stdin.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bench")
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--seq", type=int, nargs="+", default=[16384, 65536, 131072])
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--kv-heads", type=int, default=16)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--backends", nargs="+", default=["cudnn", "portable"], choices=["cudnn", "portable"])
+    parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
+                        choices=["copy_engine", "nccl"])
+    parser.add_argument("--no-torch", action="store_true")
+    options = parser.parse_args()
+    print(f"{options.gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, "
+          f"cuDNN {torch.backends.cudnn.version()}, NCCL {torch.cuda.nccl.version()}, {platform.platform()}; "
+          f"causal, {options.heads}/{options.kv_heads} heads of {options.head_dim}, bf16")
+    print(f"{'seq':>7} {'':44} {'fwd ms':>9} {'TF/s':>6} {'both ms':>9} {'TF/s':>6}")
+    if options.gpus > 1 and not options.no_torch:
+        run_torch(options)
+    run_own(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
