@@ -57,33 +57,55 @@ class Tensor {
   View view_;
 };
 
-class Bench {
- public:
-  void run(const Job& job) {
-    AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : this->portable();
-    Tensor q(job, job.heads, job.width), k(job, job.kv_heads, job.width), v(job, job.kv_heads, job.width);
-    Tensor d_o(job, job.heads, job.width), o(job, job.heads, job.width);
-    Tensor dq(job, job.heads, job.width), dk(job, job.kv_heads, job.width), dv(job, job.kv_heads, job.width);
-    Tensor lse(job, job.heads, 1, DType::fp32), delta(job, job.heads, 1, DType::fp32);
+/// The tensors of a job, kept while the same job is asked for again: a pause for new ones would let the card
+/// clock higher than its peer's.
+struct Prepared {
+  Prepared(const Job& j, StreamHandle stream)
+      : job(j),
+        q(job, job.heads, job.width),
+        k(job, job.kv_heads, job.width),
+        v(job, job.kv_heads, job.width),
+        d_o(job, job.heads, job.width),
+        o(job, job.heads, job.width),
+        dq(job, job.heads, job.width),
+        dk(job, job.kv_heads, job.width),
+        dv(job, job.kv_heads, job.width),
+        lse(job, job.heads, 1, DType::fp32),
+        delta(job, job.heads, 1, DType::fp32) {
     unsigned seed = 1;
-    for (Tensor* t : {&q, &k, &v, &d_o}) t->randomize(stream_.get(), seed++);
-    Slice slice;
+    for (Tensor* t : {&q, &k, &v, &d_o}) t->randomize(stream, seed++);
     slice.q_count = slice.k_count = job.rows;
     if (job.causal != 0) slice.diff_min = 0;
-    ScoreTerms terms;
     terms.scale = 1 / std::sqrt(static_cast<double>(job.width));
-    const AttendScope scope{
-        {0, job.heads}, static_cast<int>(job.heads / job.kv_heads), &slice, 1, &terms, {}};
-    kernel.forget();
-    for (int round = -1; round < job.rounds; ++round) {
-      const double forward = timed([&] {
-        kernel.attend({q.view(), k.view(), v.view(), o.view(), lse.view(), scope, true});
-      });
-      kernel.delta({d_o.view(), o.view(), lse.view(), delta.view(), {0, job.heads}});
-      const double backward = timed([&] {
-        kernel.attend_grad({q.view(), k.view(), v.view(), d_o.view(), lse.view(), delta.view(), dq.view(),
-                            dk.view(), dv.view(), scope, true, o.view()});
-      });
+  }
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+  [[nodiscard]] AttendScope scope() const {
+    return {{0, job.heads}, static_cast<int>(job.heads / job.kv_heads), &slice, 1, &terms, {}};
+  }
+
+  Job job;
+  Tensor q, k, v, d_o, o, dq, dk, dv, lse, delta;
+  Slice slice;
+  ScoreTerms terms;
+};
+
+class Bench {
+ public:
+  void run(const std::string& line) {
+    Job job;
+    std::istringstream(line) >> job.backend >> job.rows >> job.heads >> job.kv_heads >> job.width >>
+        job.causal >> job.head_first >> job.rounds;
+    const bool repeated = line == last_;
+    last_ = line;
+    AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : portable();
+    if (!repeated) {
+      prepared_.reset();
+      prepared_ = std::make_unique<Prepared>(job, stream_.get());
+      kernel.forget();
+    }
+    for (int round = repeated ? 0 : -1; round < job.rounds; ++round) {
+      const auto [forward, backward] = once(kernel, *prepared_);
       if (round >= 0) std::printf("%.9g %.9g ", forward, backward);
     }
     std::printf("\n");
@@ -94,6 +116,18 @@ class Bench {
   AttentionKernel& portable() {
     if (portable_ == nullptr) portable_ = make_portable_kernel(*memory_);
     return *portable_;
+  }
+  /// Seconds of forward and gradient.
+  std::pair<double, double> once(AttentionKernel& kernel, const Prepared& p) {
+    const double forward = timed([&] {
+      kernel.attend({p.q.view(), p.k.view(), p.v.view(), p.o.view(), p.lse.view(), p.scope(), true});
+    });
+    kernel.delta({p.d_o.view(), p.o.view(), p.lse.view(), p.delta.view(), {0, p.job.heads}});
+    const double backward = timed([&] {
+      kernel.attend_grad({p.q.view(), p.k.view(), p.v.view(), p.d_o.view(), p.lse.view(), p.delta.view(),
+                          p.dq.view(), p.dk.view(), p.dv.view(), p.scope(), true, p.o.view()});
+    });
+    return {forward, backward};
   }
   template <class F>
   double timed(F&& f) {
@@ -109,6 +143,8 @@ class Bench {
   std::unique_ptr<AttentionKernel> cudnn_ = make_cudnn_kernel(*memory_), portable_;
   DeviceBuffer flush_{0, i64{1} << 30};
   Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
+  std::string last_;
+  std::unique_ptr<Prepared> prepared_;
 };
 
 }  // namespace
@@ -116,11 +152,6 @@ class Bench {
 
 int main() {
   usp::bench::Bench bench;
-  for (std::string line; std::getline(std::cin, line);) {
-    usp::bench::Job job;
-    std::istringstream(line) >> job.backend >> job.rows >> job.heads >> job.kv_heads >> job.width >>
-        job.causal >> job.head_first >> job.rounds;
-    bench.run(job);
-  }
+  for (std::string line; std::getline(std::cin, line);) bench.run(line);
   return 0;
 }

@@ -56,15 +56,16 @@ class Torch:
         torch.cuda.synchronize()
         return begin.elapsed_time(end), result
 
-    def times(self, rounds):
+    def times(self, rounds, first):
+        """Of some rounds; the first call has one more, which does not count."""
         found = []
         with sdpa_kernel(self.peer):
-            for _ in range(rounds + 1):
+            for _ in range(rounds + first):
                 forward, o = self.timed(lambda: torch.nn.functional.scaled_dot_product_attention(
                     self.q, self.k, self.v, is_causal=self.causal, enable_gqa=self.grouped))
                 backward, _ = self.timed(lambda: torch.autograd.grad(o, (self.q, self.k, self.v), self.d_o))
                 found.append((forward, backward))
-        return found[1:]
+        return found[first:]
 
 
 def own_times(bench, backend, shape, head_first, rounds):
@@ -78,8 +79,8 @@ def own_times(bench, backend, shape, head_first, rounds):
 def compare(bench, options, shape, head_first):
     ours, theirs = [], []
     peer = Torch(PEERS[options.peer], shape, head_first)
-    for _ in range(options.turns):
-        theirs += peer.times(options.rounds)
+    for turn in range(options.turns):
+        theirs += peer.times(options.rounds, int(turn == 0))
         ours += own_times(bench, options.backend, shape, head_first, options.rounds)
     rows, (heads, kv_heads), width, causal = shape
     cells = []
@@ -99,8 +100,8 @@ def main():
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--seq", type=int, nargs="+", default=[16384, 32768])
     parser.add_argument("--orders", nargs="+", default=["bhsd", "bshd"], choices=["bhsd", "bshd"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
           f"{platform.platform()}")

@@ -132,6 +132,37 @@ TEST_F(Cudnn, SinkOfAFreshState) {
   EXPECT_LT(error(run.d_sink, truth.d_sink), 2e-2);
 }
 
+TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
+  const auto mixed = on_device([](Memory& memory) {
+    return cuda::cudnn::make_kernel(memory, {},
+                                    [&memory] { return from_host(memory, make_reference_kernel()); });
+  });
+  Case c = one_slice("mixed", rectangle(64, 300), 64);
+  // The second slice has more queries than its window has keys, so it goes to the fallback.
+  Slice window = banded(64, 40, 10, 20);
+  window.k_row = window.dk_row = 64;
+  c.slices = {banded(64, 64, 0, unbounded), window};
+  const Inputs in(c, DType::bf16, DType::bf16);
+  Trial run(c, in);
+  run.all(*mixed);
+  const Results truth = reference(c, in);
+  expect_close(run.results(), truth, DType::bf16);
+  for (Tensor4* t : {&run.dq, &run.dk, &run.dv}) t->set(0.0);
+  mixed->attend_grad({in.q.view(),
+                      in.k.view(),
+                      in.v.view(),
+                      in.d_o.view(),
+                      run.lse.view(),
+                      {},
+                      run.dq.view(),
+                      run.dk.view(),
+                      run.dv.view(),
+                      run.scope(0, 2),
+                      false,
+                      run.o.view()});
+  expect_close(run.results(), truth, DType::bf16);
+}
+
 TEST_F(Cudnn, EqualCallsAllocateOnce) {
   Stream stream(0);
   const auto memory = make_cuda_memory(stream);

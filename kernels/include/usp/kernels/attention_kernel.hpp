@@ -92,7 +92,7 @@ class AttentionKernel {
   virtual void forget() {}
   /// With `fresh`, results may have the input type.
   [[nodiscard]] virtual bool rounds_results() const { return false; }
-  /// attend_grad is better given o: without it a backend takes a slower way.
+  /// attend_grad is better given o, and then needs no delta; without o it takes a slower way.
   [[nodiscard]] virtual bool wants_o() const { return false; }
   virtual void attend(const AttendArgs& args) = 0;
   virtual void delta(const DeltaArgs& args) = 0;

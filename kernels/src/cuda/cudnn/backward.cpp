@@ -129,9 +129,21 @@ void Engine::attend_grad(const AttendGradArgs& given) {
   with_grad_state(a, [&](const AttendGradArgs& wide) { grad_merged(wide, blocks, share.rest); });
 }
 
+void Engine::grad_by_fallback(const AttendGradArgs& a) {
+  if (a.delta.data != nullptr) return fallback().attend_grad(a);
+  AttendGradArgs with = a;
+  View delta(nullptr, DType::fp32, a.q.batch, a.q.rows, a.scope.query_heads, 1);
+  delta_scratch_.begin();
+  delta_scratch_.want(delta);
+  delta_scratch_.reserve();
+  launch_delta({a.d_o, a.o, a.lse, delta, a.scope.query_heads}, stream_);
+  with.delta = delta;
+  fallback().attend_grad(with);
+}
+
 void Engine::leave(const AttendGradArgs& a) {
-  if (fallback().rounds_results()) return fallback().attend_grad(a);
-  with_grad_state(a, [&](const AttendGradArgs& wide) { fallback().attend_grad(wide); });
+  if (fallback().rounds_results()) return grad_by_fallback(a);
+  with_grad_state(a, [&](const AttendGradArgs& wide) { grad_by_fallback(wide); });
 }
 
 void Engine::grad_block(const AttendGradArgs& a, const Planned& p, const BlockGrads& to, const View& stats) {
@@ -181,7 +193,7 @@ void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& bl
   left.scope.slices = keep(rest);
   left.scope.slice_count = static_cast<i64>(rest.size());
   left.fresh = false;
-  fallback().attend_grad(left);
+  grad_by_fallback(left);
 }
 
 }  // namespace usp::cuda::cudnn

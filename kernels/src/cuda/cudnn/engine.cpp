@@ -75,6 +75,7 @@ Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fa
       block_scratch_(memory),
       state_scratch_(memory),
       input_scratch_(memory),
+      delta_scratch_(memory),
       workspace_(memory.make_arena()) {}
 
 AttentionKernel& Engine::fallback() {

@@ -47,6 +47,8 @@ class Engine {
   [[nodiscard]] AttentionKernel& fallback();
   void leave(const AttendArgs& args);
   void leave(const AttendGradArgs& args);
+  /// The gradient by the fallback, which needs a delta.
+  void grad_by_fallback(const AttendGradArgs& args);
   /// The slices at an address of their own until forget(): the fallback may keep tables by it.
   [[nodiscard]] const Slice* keep(const std::vector<Slice>& slices);
 
@@ -76,7 +78,7 @@ class Engine {
   CUstream_st* stream_;
   int device_, compute_major_;
   Graphs graphs_;
-  Scratch block_scratch_, state_scratch_, input_scratch_;
+  Scratch block_scratch_, state_scratch_, input_scratch_, delta_scratch_;
   std::unique_ptr<Arena> workspace_;
 };
 

@@ -43,11 +43,11 @@ template <int bytes>
 struct Raw;
 template <>
 struct Raw<2> {
-  using type = std::uint16_t;
+  using type = unsigned short;
 };
 template <>
 struct Raw<4> {
-  using type = std::uint32_t;
+  using type = unsigned;
 };
 template <>
 struct Raw<8> {
@@ -64,6 +64,8 @@ struct Pack {
   using Word = typename Raw<static_cast<int>(sizeof(T)) * count>::type;
   Word word;
   __device__ static Pack load(const T* from) { return {*reinterpret_cast<const Word*>(from)}; }
+  /// What nothing reads again soon.
+  __device__ static Pack stream(const T* from) { return {__ldcs(reinterpret_cast<const Word*>(from))}; }
   __device__ void store(T* to) const { *reinterpret_cast<Word*>(to) = word; }
   __device__ T at(int i) const {
     T x;

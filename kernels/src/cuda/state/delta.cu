@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(row_threads)
     Pack<Out, pack> b[rows_per_group];
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u) {
-      a[u] = Pack<Grad, pack>::load(a_row[u] + w);
-      b[u] = Pack<Out, pack>::load(b_row[u] + w);
+      a[u] = Pack<Grad, pack>::stream(a_row[u] + w);
+      b[u] = Pack<Out, pack>::stream(b_row[u] + w);
     }
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u)
