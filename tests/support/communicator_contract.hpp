@@ -128,6 +128,27 @@ inline void test_tells_the_truth(Communicator& communicator) {
   require(value == 4711, "the value that test() announced");
 }
 
+/// Payloads that take many calls to move arrive though nobody waits.
+inline void progress_moves_payloads(Communicator& communicator) {
+  const int ranks = communicator.size();
+  if (ranks == 1) return;
+  std::vector<Planned> plan;
+  for (int source = 0; source < ranks; ++source) {
+    plan.push_back({source, (source + 1) % ranks, 400'009, 1, 0});
+    plan.push_back({source, (source + 1) % ranks, 70'003, 2, 0});
+  }
+  Random mine = own_random(78, communicator);
+  Batch batch(plan, communicator.rank(), mine);
+  batch.post(communicator, mine);
+  for (std::size_t i = 0; i < batch.tickets.size(); ++i) {
+    while (!communicator.test(batch.tickets[i])) {
+      communicator.progress();
+      std::this_thread::yield();
+    }
+    if (!batch.messages[i].send) batch.payloads[i].check(batch.messages[i].peer, batch.messages[i].tag);
+  }
+}
+
 inline void traffic_is_what_was_sent(Communicator& communicator) {
   Random shared = shared_random(5);
   Random mine = own_random(5, communicator);
@@ -321,6 +342,7 @@ inline std::vector<Check> communicator_checks() {
           {"empty messages", empty_messages},
           {"many in flight", many_in_flight},
           {"test()", test_tells_the_truth},
+          {"progress()", progress_moves_payloads},
           {"traffic", traffic_is_what_was_sent},
           {"groups", groups},
           {"wrong groups", wrong_groups},
