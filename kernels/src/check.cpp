@@ -29,16 +29,18 @@ void check_scope(const AttendScope& scope, const ConstView& q, const ConstView& 
 }
 
 template <class V>
-void check_state(const V& view, DType io, i64 rows, i64 width, const char* what) {
-  expects(view.type == accumulator_of(io) && view.rows == rows && view.width == width, what);
+void check_state(const V& view, const ConstView& q, i64 rows, i64 width, const char* what) {
+  expects(view.type == accumulator_of(q.type) && view.batch == q.batch && view.rows == rows &&
+              view.width == width,
+          what);
 }
 
 }  // namespace
 
 void check(const AttendArgs& a) {
   check_scope(a.scope, a.q, a.k, a.v);
-  check_state(a.o, a.q.type, a.q.rows, a.v.width, "o does not fit q and v");
-  check_state(a.lse, a.q.type, a.q.rows, 1, "lse does not fit q");
+  check_state(a.o, a.q, a.q.rows, a.v.width, "o does not fit q and v");
+  check_state(a.lse, a.q, a.q.rows, 1, "lse does not fit q");
   check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
   check_heads(a.lse, a.scope.query_heads, "lse lacks query heads of the call");
 }
@@ -46,7 +48,9 @@ void check(const AttendArgs& a) {
 void check(const DeltaArgs& a) {
   expects(a.d_o.rows == a.o.rows && a.d_o.width == a.o.width && a.d_o.batch == a.o.batch,
           "d_o does not fit o");
-  expects(a.delta.rows == a.o.rows && a.delta.width == 1 && a.lse.rows == a.o.rows, "delta does not fit o");
+  expects(a.delta.rows == a.o.rows && a.delta.width == 1 && a.delta.batch == a.o.batch,
+          "delta does not fit o");
+  expects(a.lse.rows == a.o.rows && a.lse.width == 1 && a.lse.batch == a.o.batch, "lse does not fit o");
   expects((a.sink == nullptr) == (a.d_sink == nullptr), "a sink needs a place for its gradient");
   check_heads(a.d_o, a.query_heads, "d_o lacks query heads of the call");
   check_heads(a.o, a.query_heads, "o lacks query heads of the call");
@@ -57,14 +61,14 @@ void check(const DeltaArgs& a) {
 void check(const AttendGradArgs& a) {
   check_scope(a.scope, a.q, a.k, a.v);
   const DType io = a.q.type;
-  expects((a.d_o.type == io || a.d_o.type == accumulator_of(io)) && a.d_o.rows == a.q.rows &&
-              a.d_o.width == a.v.width,
+  expects((a.d_o.type == io || a.d_o.type == accumulator_of(io)) && a.d_o.batch == a.q.batch &&
+              a.d_o.rows == a.q.rows && a.d_o.width == a.v.width,
           "d_o does not fit q and v");
-  check_state(a.lse, io, a.q.rows, 1, "lse does not fit q");
-  check_state(a.delta, io, a.q.rows, 1, "delta does not fit q");
-  check_state(a.dq, io, a.q.rows, a.q.width, "dq does not fit q");
-  check_state(a.dk, io, a.dk.rows, a.k.width, "dk does not fit k");
-  check_state(a.dv, io, a.dk.rows, a.v.width, "dv does not fit v");
+  check_state(a.lse, a.q, a.q.rows, 1, "lse does not fit q");
+  check_state(a.delta, a.q, a.q.rows, 1, "delta does not fit q");
+  check_state(a.dq, a.q, a.q.rows, a.q.width, "dq does not fit q");
+  check_state(a.dk, a.q, a.dk.rows, a.k.width, "dk does not fit k");
+  check_state(a.dv, a.q, a.dk.rows, a.v.width, "dv does not fit v");
   if (a.scope.query_heads.empty()) return;
   check_heads(a.dq, a.scope.query_heads, "dq lacks query heads of the call");
   check_heads(a.dk, a.scope.kv_heads(), "dk lacks KV heads of the call");
