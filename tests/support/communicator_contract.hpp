@@ -336,6 +336,35 @@ inline void agreement(Communicator& communicator) {
   require(other_fields, "other fields are an error on every rank");
 }
 
+/// Messages and collectives in another order on every other rank, and two groups in opposite orders: nobody
+/// waits for an order that was never agreed (NVIDIA/nccl #1192, #783).
+inline void orders_may_differ(Communicator& communicator) {
+  const int ranks = communicator.size();
+  const auto other = communicator.group(every(ranks, 0, 1));
+  if (other == nullptr) return;
+  const bool odd = communicator.rank() % 2 == 1;
+  Random shared = shared_random(12);
+  Random mine = own_random(12, communicator);
+  const auto plan = random_plan(ranks, 30, 4000, shared);
+  Batch first(plan, communicator.rank(), mine);
+  Batch second(plan, communicator.rank(), mine);
+  i64 sum = 1;
+  if (odd) {
+    second.post(*other, mine);
+    communicator.all_reduce_sum(&sum, 1);
+    first.post(communicator, mine);
+    second.finish(*other, mine);
+    first.finish(communicator, mine);
+  } else {
+    first.post(communicator, mine);
+    second.post(*other, mine);
+    communicator.all_reduce_sum(&sum, 1);
+    second.finish(*other, mine);
+    first.finish(communicator, mine);
+  }
+  require(sum == ranks, "a sum between messages");
+}
+
 inline std::vector<Check> communicator_checks() {
   return {{"random messages", random_messages},
           {"all-to-all, hop and gather", all_to_all_hop_gather},
@@ -345,6 +374,7 @@ inline std::vector<Check> communicator_checks() {
           {"progress()", progress_moves_payloads},
           {"traffic", traffic_is_what_was_sent},
           {"groups", groups},
+          {"orders that differ", orders_may_differ},
           {"wrong groups", wrong_groups},
           {"collectives", collectives},
           {"agreement", agreement}};
