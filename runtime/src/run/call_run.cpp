@@ -19,6 +19,10 @@ int index(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
 }
 
+int repetitions(const RunOptions& options) {
+  return options.warm_up + options.repeat;
+}
+
 /// One rank's share of a call.
 class RankCall {
  public:
@@ -42,19 +46,21 @@ class RankCall {
     make_results();
   }
 
-  void run(CallRun& report) {
-    for (int i = 0; i < options_.warm_up + options_.repeat; ++i) {
-      const bool counts = i >= options_.warm_up;
-      time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_.view(), lse_target()); });
-      if (options_.collect && i + 1 == options_.warm_up + options_.repeat && !plan_.lse_home)
-        row_lse_ = {operator_.row_tokens(), HostTensor::copy_of(operator_.row_lse())};
-      if (!options_.training) continue;
-      std::fill(d_sink_.begin(), d_sink_.end(), 0.0);
-      time(Pass::backward, counts, [&] {
-        operator_.backward(inputs_, d_out_.view(),
-                           {dq_.view(), dk_.view(), dv_.view(), plan_.sink ? d_sink_.data() : nullptr});
-      });
-    }
+  /// One repetition; the first ones warm up.
+  void repeat(int i) {
+    const bool counts = i >= options_.warm_up;
+    time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_.view(), lse_target()); });
+    if (options_.collect && i + 1 == repetitions(options_) && !plan_.lse_home)
+      row_lse_ = {operator_.row_tokens(), HostTensor::copy_of(operator_.row_lse())};
+    if (!options_.training) return;
+    std::fill(d_sink_.begin(), d_sink_.end(), 0.0);
+    time(Pass::backward, counts, [&] {
+      operator_.backward(inputs_, d_out_.view(),
+                         {dq_.view(), dk_.view(), dv_.view(), plan_.sink ? d_sink_.data() : nullptr});
+    });
+  }
+
+  void finish(CallRun& report) {
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
     collect(report);
   }
@@ -147,7 +153,31 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
                                 const CallTensors& tensors, const RunOptions& options) {
   CallRun report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
-    RankCall(plan, documents, tensors, options, communicator).run(report);
+    RankCall call(plan, documents, tensors, options, communicator);
+    for (int i = 0; i < repetitions(options); ++i) call.repeat(i);
+    call.finish(report);
+  });
+  if (!here) return std::nullopt;
+  return report;
+}
+
+std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
+                                        const Documents& documents, const CallTensors& tensors,
+                                        const RunOptions& options) {
+  expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
+  RunsInTurns report;
+  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+    RankCall call(plan, documents, tensors, options, communicator);
+    const auto self = make_serial_communicator();
+    std::optional<RankCall> other;
+    if (communicator.rank() == 0) other.emplace(alone, documents, tensors, options, *self);
+    for (int i = 0; i < repetitions(options); ++i) {
+      call.repeat(i);
+      communicator.barrier();
+      if (other) other->repeat(i);
+    }
+    call.finish(report.ranks);
+    if (other) other->finish(report.alone);
   });
   if (!here) return std::nullopt;
   return report;
