@@ -17,7 +17,7 @@ struct TensorFlags {
 };
 
 struct ResultFlags {
-  bool verify = false, debug_nan = false;
+  bool verify = false, debug_nan = false, dry_run = false;
   std::optional<double> tolerance;
   std::string output, trace;
 };
@@ -37,6 +37,35 @@ CallTensors tensors_of(const LoadedCall& call, const TensorFlags& files, std::ui
   return tensors;
 }
 
+void print(const RunSummary& summary, bool json) {
+  std::cout << (json ? run_json(summary) : run_text(summary)) << std::flush;
+  if (const std::string fault = run_fault(summary); !fault.empty())
+    throw VerificationError("the run is wrong: " + fault);
+}
+
+RunSummary summary_of(const LoadedCall& call, CallRun run) {
+  RunSummary summary;
+  summary.plan = call.plan;
+  summary.digest = plan_digest(call.file);
+  summary.run = std::move(run);
+  summary.tolerance = tolerance_of(call.plan.shape.dtype);
+  return summary;
+}
+
+/// No tensor and no kernel: a plan that does not fit this host is checked too.
+void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
+                  const Invocation& invocation) {
+  const std::string given =
+      files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace + flags.kernel;
+  if (!given.empty() || wanted.verify || wanted.tolerance || wanted.debug_nan)
+    throw UsageError(
+        "--dry-run moves and computes nothing; leave out tensors, --kernel, --verify, --tolerance, "
+        "--debug-nan, -o "
+        "and --trace");
+  const LoadedCall call = load_call(flags);
+  print(summary_of(call, dry_run_call(call.plan, call.documents, call.options.training)), invocation.json);
+}
+
 void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
               const Invocation& invocation) {
   LoadedCall call = load_call(flags);
@@ -51,20 +80,14 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   call.options.call.stream_times = !wanted.trace.empty();
   std::optional<CallRun> run = run_call(call.plan, call.documents, tensors, call.options);
   if (!run) return;
-  RunSummary summary;
-  summary.plan = call.plan;
-  summary.digest = plan_digest(call.file);
-  summary.run = std::move(*run);
-  summary.tolerance = tolerance_of(call.plan.shape.dtype);
+  RunSummary summary = summary_of(call, std::move(*run));
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance};
   if (wanted.verify)
     summary.errors =
         errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training));
   if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
   if (!wanted.trace.empty()) write_file(wanted.trace, chrome_trace(call.plan, call.documents, summary.run));
-  std::cout << (invocation.json ? run_json(summary) : run_text(summary)) << std::flush;
-  if (const std::string fault = run_fault(summary); !fault.empty())
-    throw VerificationError("the run is wrong: " + fault);
+  print(summary, invocation.json);
 }
 
 }  // namespace
@@ -74,7 +97,8 @@ void register_run(CLI::App& app, Invocation& invocation) {
                             "Execute a plan on threads of this host, count its bytes, verify its results",
                             "  usp run plan.json --verify\n"
                             "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"
-                            "  usp run plan.json --seed 7 --verify --json");
+                            "  usp run plan.json --seed 7 --verify --json\n"
+                            "  usp run plan.json --dry-run");
   auto flags = add_run_flags(*verb);
   auto files = std::make_shared<TensorFlags>();
   const auto tensor = [&](const char* name, std::string& target, const char* help) {
@@ -92,13 +116,17 @@ void register_run(CLI::App& app, Invocation& invocation) {
       "(out, lse) and 2e-2 (gradients), RMS");
   verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")
       ->check(CLI::NonNegativeNumber);
+  verb->add_flag("--dry-run", wanted->dry_run,
+                 "play the schedules of all ranks without payload: count bytes, match sends and receives");
   verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");
   verb->add_option("-o,--output", wanted->output,
                    "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order");
   verb->add_option("--trace", wanted->trace,
                    "Chrome trace of planned and executed ticks (Perfetto opens it)");
   verb->callback([=, &invocation] {
-    invocation.action = [=, &invocation] { run_plan(*flags, *files, *wanted, invocation); };
+    invocation.action = [=, &invocation] {
+      (wanted->dry_run ? dry_run_plan : run_plan)(*flags, *files, *wanted, invocation);
+    };
   });
 }
 

@@ -29,22 +29,24 @@ void check_scope(const AttendScope& scope, const ConstView& q, const ConstView& 
 }
 
 template <class V>
-void check_state(const V& view, DType io, i64 rows, i64 width, const char* what) {
-  expects(view.type == accumulator_of(io) && view.rows == rows && view.width == width, what);
+void check_state(const V& view, const ConstView& q, i64 rows, i64 width, const char* what) {
+  expects(view.type == accumulator_of(q.type) && view.batch == q.batch && view.rows == rows &&
+              view.width == width,
+          what);
 }
 
 /// The same for a result that may be written in the input type.
-void check_result(View view, DType io, bool may_round, i64 rows, i64 width, const char* what) {
-  if (may_round && view.type == io) view.type = accumulator_of(io);
-  check_state(view, io, rows, width, what);
+void check_result(View view, const ConstView& q, bool may_round, i64 rows, i64 width, const char* what) {
+  if (may_round && view.type == q.type) view.type = accumulator_of(q.type);
+  check_state(view, q, rows, width, what);
 }
 
 }  // namespace
 
 void check(const AttendArgs& a, bool rounds_results) {
   check_scope(a.scope, a.q, a.k, a.v);
-  check_result(a.o, a.q.type, a.fresh && rounds_results, a.q.rows, a.v.width, "o does not fit q and v");
-  check_state(a.lse, a.q.type, a.q.rows, 1, "lse does not fit q");
+  check_result(a.o, a.q, a.fresh && rounds_results, a.q.rows, a.v.width, "o does not fit q and v");
+  check_state(a.lse, a.q, a.q.rows, 1, "lse does not fit q");
   check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
   check_heads(a.lse, a.scope.query_heads, "lse lacks query heads of the call");
 }
@@ -52,7 +54,9 @@ void check(const AttendArgs& a, bool rounds_results) {
 void check(const DeltaArgs& a) {
   expects(a.d_o.rows == a.o.rows && a.d_o.width == a.o.width && a.d_o.batch == a.o.batch,
           "d_o does not fit o");
-  expects(a.delta.rows == a.o.rows && a.delta.width == 1 && a.lse.rows == a.o.rows, "delta does not fit o");
+  expects(a.delta.rows == a.o.rows && a.delta.width == 1 && a.delta.batch == a.o.batch,
+          "delta does not fit o");
+  expects(a.lse.rows == a.o.rows && a.lse.width == 1 && a.lse.batch == a.o.batch, "lse does not fit o");
   expects((a.sink == nullptr) == (a.d_sink == nullptr), "a sink needs a place for its gradient");
   check_heads(a.d_o, a.query_heads, "d_o lacks query heads of the call");
   check_heads(a.o, a.query_heads, "o lacks query heads of the call");
@@ -64,18 +68,18 @@ void check(const AttendGradArgs& a, bool rounds_results) {
   check_scope(a.scope, a.q, a.k, a.v);
   const DType io = a.q.type;
   const bool may_round = a.fresh && rounds_results;
-  expects((a.d_o.type == io || a.d_o.type == accumulator_of(io)) && a.d_o.rows == a.q.rows &&
-              a.d_o.width == a.v.width,
-          "d_o does not fit q and v");
-  check_state(a.lse, io, a.q.rows, 1, "lse does not fit q");
+  const auto like_o = [&](const ConstView& view) {
+    return (view.type == io || view.type == accumulator_of(io)) && view.batch == a.q.batch &&
+           view.rows == a.q.rows && view.width == a.v.width;
+  };
+  expects(like_o(a.d_o), "d_o does not fit q and v");
+  check_state(a.lse, a.q, a.q.rows, 1, "lse does not fit q");
   if (a.delta.data != nullptr || a.o.data == nullptr)
-    check_state(a.delta, io, a.q.rows, 1, "delta does not fit q");
-  expects(a.o.data == nullptr || ((a.o.type == io || a.o.type == accumulator_of(io)) &&
-                                  a.o.rows == a.q.rows && a.o.width == a.v.width),
-          "o does not fit q and v");
-  check_result(a.dq, io, may_round, a.q.rows, a.q.width, "dq does not fit q");
-  check_result(a.dk, io, may_round, a.dk.rows, a.k.width, "dk does not fit k");
-  check_result(a.dv, io, may_round, a.dk.rows, a.v.width, "dv does not fit v");
+    check_state(a.delta, a.q, a.q.rows, 1, "delta does not fit q");
+  expects(a.o.data == nullptr || like_o(a.o), "o does not fit q and v");
+  check_result(a.dq, a.q, may_round, a.q.rows, a.q.width, "dq does not fit q");
+  check_result(a.dk, a.q, may_round, a.dk.rows, a.k.width, "dk does not fit k");
+  check_result(a.dv, a.q, may_round, a.dk.rows, a.v.width, "dv does not fit v");
   if (a.scope.query_heads.empty()) return;
   if (a.o.data != nullptr) check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
   check_heads(a.dq, a.scope.query_heads, "dq lacks query heads of the call");

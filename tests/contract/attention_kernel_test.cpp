@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <utility>
 
 namespace usp::test {
 namespace {
@@ -300,6 +301,27 @@ TEST_P(AttentionContract, RefusesViewsThatDoNotFit) {
   const Inputs in(c, type(), type());
   c.slices[0].q_count = 7;
   EXPECT_THROW(Trial(c, in).attend(*kernel, 0, 1), InternalError);
+}
+
+TEST_P(AttentionContract, RefusesATensorOfAnotherBatch) {
+  const auto kernel = make();
+  Case c = one_slice("batch", rectangle(6, 6));
+  c.batch = 2;
+  Inputs in(c, type(), type());
+  Trial run(c, in);
+  EXPECT_NO_THROW(run.all(*kernel));
+  const auto cut = [](Tensor4& tensor) {
+    const View v = tensor.view();
+    return Tensor4(v.type, 1, v.rows, v.heads, v.width);
+  };
+  const std::pair<const char*, Tensor4*> tensors[] = {
+      {"q", &in.q},          {"k", &in.k},     {"v", &in.v},    {"o", &run.o},   {"lse", &run.lse},
+      {"delta", &run.delta}, {"d_o", &in.d_o}, {"dq", &run.dq}, {"dk", &run.dk}, {"dv", &run.dv}};
+  for (const auto& [name, tensor] : tensors) {
+    const Tensor4 whole = std::exchange(*tensor, cut(*tensor));
+    EXPECT_THROW(run.all(*kernel), InternalError) << name;
+    *tensor = whole;
+  }
 }
 
 std::vector<Backend> parameters() {

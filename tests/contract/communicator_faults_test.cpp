@@ -6,9 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <mutex>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 
 namespace usp {
 namespace {
@@ -215,6 +220,32 @@ TEST(ThreadFaults, NobodyReadsTheMemoryOfARankThatFailed) {
     EXPECT_EQ(witness.final_text, "gone");
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these need address space of their own
+
+/// Leaves room for a few threads' stacks.
+void limit_address_space() {
+  i64 pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto bytes = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20U);
+  const rlimit limit{bytes, bytes};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::perror("setrlimit");
+}
+
+TEST(ThreadFaultsDeathTest, AThreadThatCannotBeMadeEndsTheOthers) {
+  const auto run = [] {
+    limit_address_space();
+    try {
+      run_threads(200, {}, work_on);
+    } catch (const Error& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(static_cast<int>(error.code()));
+    }
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(5), "refuses thread .* of 200: .*run fewer ranks");
+}
+
+#endif
 
 }  // namespace
 }  // namespace usp

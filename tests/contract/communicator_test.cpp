@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <numeric>
 
 namespace usp {
@@ -71,6 +72,87 @@ TEST(RoutedCommunicator, RefusesAPeerItCannotReach) {
 
 TEST(Threads, RefuseNoRanks) {
   EXPECT_THROW(run_threads(0, {}, [](Communicator&) {}), UsageError);
+}
+
+/// One message of `bytes` from rank 0, which sleeps once both ends are posted until rank 1 has done
+/// `receive`. Then both ends have to be complete at the first look.
+void receive_alone(i64 bytes, const std::function<void(Communicator&, contract::Payload&)>& receive) {
+  std::barrier<> together(2);  // not of the communicator: its calls would move the payload
+  run_threads(2, {}, [&](Communicator& communicator) {
+    contract::Random random(static_cast<std::uint64_t>(communicator.rank()));
+    contract::Payload payload(bytes, random);
+    const bool sender = communicator.rank() == 0;
+    if (sender) payload.fill(0, 5);
+    const Message message{.peer = 1 - communicator.rank(),
+                          .send = sender,
+                          .tag = 5,
+                          .tick = 0,
+                          .operation = "route",
+                          .boxes = payload.boxes.data(),
+                          .box_count = static_cast<i64>(payload.boxes.size())};
+    Ticket ticket = 0;
+    communicator.post(&message, 1, &ticket);
+    together.arrive_and_wait();
+    if (!sender) receive(communicator, payload);
+    together.arrive_and_wait();
+    EXPECT_TRUE(communicator.test(ticket));
+    EXPECT_EQ(communicator.traffic().bytes(0, 1 - communicator.rank(), sender), bytes);
+  });
+}
+
+TEST(Threads, ProgressOfTheReceiverMovesAPayload) {
+  receive_alone(1'000'003, [](Communicator& communicator, contract::Payload& payload) {
+    for (int call = 0; call < 1000; ++call) communicator.progress();
+    EXPECT_NO_THROW(payload.check(0, 5));
+  });
+}
+
+/// A kernel calls progress() between tiles, which a long copy would hold up.
+TEST(Threads, OneCallOfProgressMovesAPart) {
+  constexpr i64 bytes = 4'000'000;
+  receive_alone(bytes, [](Communicator& communicator, contract::Payload& payload) {
+    communicator.progress();
+    i64 moved = 0;
+    payload.each(
+        [&](const std::byte& byte, i64 at) { moved += byte == contract::value_at(0, 5, at) ? 1 : 0; });
+    EXPECT_GT(moved, 60'000);  // one of 256 bytes is right by chance
+    EXPECT_LT(moved, bytes / 8);
+    for (int call = 0; call < 1000; ++call) communicator.progress();
+  });
+}
+
+/// Both ranks send first and receive then (NVIDIA/nccl #479). A run that is given a thousand times makes a
+/// GiB of a MiB.
+TEST(Threads, BothSendFirstWhateverTheSize) {
+  for (const i64 bytes : {i64{1}, i64{1} << 30}) {
+    run_threads(2, {}, [&](Communicator& communicator) {
+      std::vector<std::byte> memory[2] = {std::vector<std::byte>(i64{1} << 20),
+                                          std::vector<std::byte>(i64{1} << 20)};
+      const int peer = 1 - communicator.rank();
+      memory[0].assign(memory[0].size(), static_cast<std::byte>(peer + 1));
+      Ticket tickets[2];
+      ByteBox boxes[2];
+      for (const int way : {0, 1}) {
+        boxes[way].data = memory[way].data();
+        boxes[way].run_bytes = std::min(bytes, i64{1} << 20);
+        boxes[way].count[0] = bytes / boxes[way].run_bytes;
+        boxes[way].stride[0] = 0;
+        const Message message{.peer = peer,
+                              .send = way == 0,
+                              .tag = 1,
+                              .tick = 0,
+                              .operation = "route",
+                              .boxes = &boxes[way],
+                              .box_count = 1};
+        communicator.post(&message, 1, &tickets[way]);
+      }
+      communicator.wait(tickets[0]);
+      communicator.wait(tickets[1]);
+      EXPECT_EQ(memory[1][0], static_cast<std::byte>(communicator.rank() + 1));
+      EXPECT_EQ(communicator.traffic().total(true), bytes);
+      EXPECT_EQ(communicator.traffic().total(false), bytes);
+    });
+  }
 }
 
 /// Plays a plan on a dry run; `skip` leaves out one rank's part of one message.

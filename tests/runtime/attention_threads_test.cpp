@@ -90,19 +90,41 @@ TEST(AttentionThreads, SamePlanSameBits) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(bits_of(c), first) << "run " << i;
 }
 
+void expect_whole_workspace(const RuntimeCase& c) {
+  run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
+    const auto kernel = make_cpu_kernel();
+    const TrialErrors e = run_trial(c, comm, *kernel, {.measure_workspace = true}, false);
+    for (const int pass : {0, 1})
+      EXPECT_EQ(e.touched[pass], e.planned[pass])
+          << describe(c) << " rank " << comm.rank() << " pass " << pass;
+  });
+}
+
+constexpr DType every_dtype[] = {DType::bf16, DType::fp16, DType::fp32, DType::fp64};
+
 TEST(AttentionThreads, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
-    for (const auto& [ring, ulysses] : {std::pair(4, 2), std::pair(1, 4), std::pair(6, 1), std::pair(4, 1)}) {
-      RuntimeCase c = middling(ring, ulysses, DType::fp32);
-      c.plan.method = method;
-      if (method == Method::double_ring && ring % 2 == 0) c.plan.mesh = {ring / 2, 2, ulysses};
-      run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
-        const auto kernel = make_cpu_kernel();
-        const TrialErrors e = run_trial(c, comm, *kernel, {.measure_workspace = true}, false);
-        for (const int pass : {0, 1})
-          EXPECT_EQ(e.touched[pass], e.planned[pass]) << describe(c) << " pass " << pass;
-      });
-    }
+    for (const auto& [ring, ulysses] : {std::pair(4, 2), std::pair(1, 4), std::pair(6, 1), std::pair(4, 1)})
+      for (const DType dtype : every_dtype) {
+        RuntimeCase c = middling(ring, ulysses, dtype);
+        c.plan.method = method;
+        if (method == Method::double_ring && ring % 2 == 0) c.plan.mesh = {ring / 2, 2, ulysses};
+        expect_whole_workspace(c);
+        c.plan.shape.head_dim_qk = 23, c.plan.shape.head_dim_v = 17;
+        c.plan.shape.batch = 1;
+        expect_whole_workspace(c);
+      }
+}
+
+TEST(AttentionThreads, WorkspaceIsTouchedToItsPlannedEndOverTheDesign) {
+  const auto rows = pairwise(Factors::levels(), 7);
+  std::size_t next = 0;
+  for (const DType dtype : every_dtype)
+    for (const auto& [ring, ulysses] : {std::pair(1, 3), std::pair(3, 1), std::pair(2, 2), std::pair(4, 1)})
+      for (int n = 0; n < 6; ++n, ++next) {
+        expect_whole_workspace(make_case(rows[next % rows.size()], ring, ulysses, dtype, 17000 + next));
+        if (HasFailure()) return;
+      }
 }
 
 /// Errors of a long-ish causal call at some ring degree, bf16 in, fp32 carried.

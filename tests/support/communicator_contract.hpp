@@ -128,6 +128,27 @@ inline void test_tells_the_truth(Communicator& communicator) {
   require(value == 4711, "the value that test() announced");
 }
 
+/// Payloads that take many calls to move arrive though nobody waits.
+inline void progress_moves_payloads(Communicator& communicator) {
+  const int ranks = communicator.size();
+  if (ranks == 1) return;
+  std::vector<Planned> plan;
+  for (int source = 0; source < ranks; ++source) {
+    plan.push_back({source, (source + 1) % ranks, 400'009, 1, 0});
+    plan.push_back({source, (source + 1) % ranks, 70'003, 2, 0});
+  }
+  Random mine = own_random(78, communicator);
+  Batch batch(plan, communicator.rank(), mine);
+  batch.post(communicator, mine);
+  for (std::size_t i = 0; i < batch.tickets.size(); ++i) {
+    while (!communicator.test(batch.tickets[i])) {
+      communicator.progress();
+      std::this_thread::yield();
+    }
+    if (!batch.messages[i].send) batch.payloads[i].check(batch.messages[i].peer, batch.messages[i].tag);
+  }
+}
+
 inline void traffic_is_what_was_sent(Communicator& communicator) {
   Random shared = shared_random(5);
   Random mine = own_random(5, communicator);
@@ -315,14 +336,45 @@ inline void agreement(Communicator& communicator) {
   require(other_fields, "other fields are an error on every rank");
 }
 
+/// Messages and collectives in another order on every other rank, and two groups in opposite orders: nobody
+/// waits for an order that was never agreed (NVIDIA/nccl #1192, #783).
+inline void orders_may_differ(Communicator& communicator) {
+  const int ranks = communicator.size();
+  const auto other = communicator.group(every(ranks, 0, 1));
+  if (other == nullptr) return;
+  const bool odd = communicator.rank() % 2 == 1;
+  Random shared = shared_random(12);
+  Random mine = own_random(12, communicator);
+  const auto plan = random_plan(ranks, 30, 4000, shared);
+  Batch first(plan, communicator.rank(), mine);
+  Batch second(plan, communicator.rank(), mine);
+  i64 sum = 1;
+  if (odd) {
+    second.post(*other, mine);
+    communicator.all_reduce_sum(&sum, 1);
+    first.post(communicator, mine);
+    second.finish(*other, mine);
+    first.finish(communicator, mine);
+  } else {
+    first.post(communicator, mine);
+    second.post(*other, mine);
+    communicator.all_reduce_sum(&sum, 1);
+    second.finish(*other, mine);
+    first.finish(communicator, mine);
+  }
+  require(sum == ranks, "a sum between messages");
+}
+
 inline std::vector<Check> communicator_checks() {
   return {{"random messages", random_messages},
           {"all-to-all, hop and gather", all_to_all_hop_gather},
           {"empty messages", empty_messages},
           {"many in flight", many_in_flight},
           {"test()", test_tells_the_truth},
+          {"progress()", progress_moves_payloads},
           {"traffic", traffic_is_what_was_sent},
           {"groups", groups},
+          {"orders that differ", orders_may_differ},
           {"wrong groups", wrong_groups},
           {"collectives", collectives},
           {"agreement", agreement}};

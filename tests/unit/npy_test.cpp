@@ -46,6 +46,50 @@ TEST(Npy, ReadsWhatItWrites) {
     }
 }
 
+/// A file as numpy.save of numpy 2.4.6 writes it: a header padded to 118 bytes, and the data in hexadecimal.
+std::string numpy_file(const std::string& dictionary, const std::string& hex) {
+  std::string header = dictionary;
+  header.append(117 - dictionary.size(), ' ');
+  header += '\n';
+  std::string data;
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    data += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return file_of(header, 0) + data;
+}
+
+TEST(Npy, ReadsWhatNumpyWrites) {
+  struct Saved {
+    const char *dictionary, *hex;
+    NpyType type;
+    std::vector<i64> shape;
+  };
+  const Saved files[] = {
+      {"{'descr': '<f2', 'fortran_order': False, 'shape': (1, 3), }", "003c004100c2", NpyType::f2, {1, 3}},
+      {"{'descr': '<f4', 'fortran_order': False, 'shape': (), }", "00004040", NpyType::f4, {}},
+      {"{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }",
+       "0000000000000000000000000000f03f",
+       NpyType::f8,
+       {2}},
+      {"{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }", "00000100", NpyType::u2, {2}}};
+  for (const Saved& saved : files) {
+    const std::string content = numpy_file(saved.dictionary, saved.hex);
+    const NpyArray array = parse_npy(content, "x.npy");
+    EXPECT_EQ(array.type, saved.type);
+    EXPECT_EQ(array.shape, saved.shape);
+    EXPECT_EQ(content.substr(128),
+              std::string(reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size()));
+  }
+  // numpy.asfortranarray(...), and dtype='>f8'
+  EXPECT_NE(problem_of(numpy_file("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }",
+                                  "00000000000040400000803f00008040000000400000a040"))
+                .find("numpy.ascontiguousarray"),
+            std::string::npos);
+  EXPECT_NE(problem_of(numpy_file("{'descr': '>f8', 'fortran_order': False, 'shape': (2,), }",
+                                  "00000000000000003ff0000000000000"))
+                .find("save little endian"),
+            std::string::npos);
+}
+
 TEST(Npy, ReadsVersionTwo) {
   EXPECT_EQ(parse_npy(file_of(good, 24, 2), "x.npy").shape, (std::vector<i64>{2, 3}));
 }

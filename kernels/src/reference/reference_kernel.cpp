@@ -46,14 +46,28 @@ void add(const View& view, i64 b, i64 row, i64 head, i64 i, double x) {
     store(view, b, row, head, i, load(view, b, row, head, i) + x);
 }
 
-/// A packed fp64 copy of a view: what the loops read.
+/// Rows that the slices of a call name. Others may be on their way in meanwhile: nobody may look at them.
+[[nodiscard]] std::vector<Range> query_rows(const AttendScope& scope) {
+  std::vector<Range> rows;
+  for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
+    rows.push_back({s->q_row, s->q_row + s->q_count});
+  return rows;
+}
+[[nodiscard]] std::vector<Range> key_rows(const AttendScope& scope) {
+  std::vector<Range> rows;
+  for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
+    rows.push_back({s->k_row, s->k_row + s->k_count});
+  return rows;
+}
+
+/// A packed fp64 copy of some rows and heads of a view, where they lie in it: what the loops read.
 class Doubles {
  public:
-  explicit Doubles(const ConstView& view) : view_(view), values_(static_cast<std::size_t>(view.elements())) {
+  Doubles(const ConstView& view, const std::vector<Range>& rows, Range heads)
+      : view_(view), values_(static_cast<std::size_t>(view.elements())) {
     View packed(reinterpret_cast<std::byte*>(values_.data()), DType::fp64, view.batch, view.rows, view.heads,
                 view.width);
-    const BoxOf whole{{0, view.rows}, view.heads};
-    copy_box(view, whole, packed, whole, Land::put);
+    for (const Range& range : rows) copy_box(view, {range, heads}, packed, {range, heads}, Land::put);
   }
   [[nodiscard]] const double* row(i64 b, i64 r, i64 head) const {
     return values_.data() +
@@ -83,7 +97,10 @@ struct Logit {
 class Pairs {
  public:
   Pairs(const ConstView& q, const ConstView& k, const AttendScope& scope)
-      : q_(q), k_(k), scope_(scope), terms_(*scope.terms) {}
+      : q_(q, query_rows(scope), scope.query_heads),
+        k_(k, key_rows(scope), scope.kv_heads()),
+        scope_(scope),
+        terms_(*scope.terms) {}
 
   [[nodiscard]] Logit logit(const Slice& s, i64 b, i64 head, i64 i, i64 j) const {
     Logit out;
@@ -121,8 +138,9 @@ class ReferenceKernel final : public AttentionKernel {
     check(a);
     begin_fresh(a);
     const AttendScope& scope = a.scope;
+    if (scope.query_heads.empty()) return;
     const Pairs pairs(a.q, a.k, scope);
-    const Doubles v(a.v);
+    const Doubles v(a.v, key_rows(scope), scope.kv_heads());
     for (i64 n = 0; n < scope.slice_count; ++n)
       for (i64 b = 0; b < a.q.batch; ++b)
         for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
@@ -146,7 +164,11 @@ class ReferenceKernel final : public AttentionKernel {
     check(a);
     begin_fresh(a);
     const AttendScope& scope = a.scope;
-    const GradInputs in{Pairs(a.q, a.k, scope), Doubles(a.q), Doubles(a.k), Doubles(a.v), Doubles(a.d_o)};
+    if (scope.query_heads.empty()) return;
+    const std::vector<Range> queries = query_rows(scope), keys = key_rows(scope);
+    const Range heads = scope.query_heads, kv_heads = scope.kv_heads();
+    const GradInputs in{Pairs(a.q, a.k, scope), Doubles(a.q, queries, heads), Doubles(a.k, keys, kv_heads),
+                        Doubles(a.v, keys, kv_heads), Doubles(a.d_o, queries, heads)};
     for (i64 n = 0; n < scope.slice_count; ++n)
       for (i64 b = 0; b < a.q.batch; ++b)
         for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)

@@ -2,9 +2,35 @@
 #include "usp/planner/expand.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <initializer_list>
+#include <variant>
 
 namespace usp {
+namespace {
+
+/// Marks the buffers that something fills, moves or computes on. A pruned plan binds some that nobody does.
+class Touched {
+ public:
+  explicit Touched(const RankSchedule& schedule) : touched_(schedule.buffers.size(), false) {
+    for (std::size_t i = 0; i < touched_.size(); ++i) touched_[i] = schedule.buffers[i].fill != Fill::nan;
+    for (const Box& box : schedule.boxes) mark({box.buffer});
+    for (const Transfer& t : schedule.transfers)
+      if (t.stage >= 0) mark({t.stage});
+    for (const Step& step : schedule.steps) std::visit([&](const auto& s) { of(s); }, step);
+  }
+  [[nodiscard]] bool operator[](std::size_t i) const { return touched_[i]; }
+
+ private:
+  void mark(std::initializer_list<BufferId> ids) {
+    for (const BufferId id : ids) touched_[static_cast<std::size_t>(id)] = true;
+  }
+  void of(const Attend& s) { mark({s.q, s.k, s.v, s.o, s.lse}); }
+  void of(const DeltaRows& s) { mark({s.d_o, s.o, s.lse, s.delta}); }
+  void of(const AttendGrad& s) { mark({s.q, s.k, s.v, s.d_o, s.lse, s.delta, s.dq, s.dk, s.dv}); }
+  std::vector<bool> touched_;
+};
+
+}  // namespace
 
 Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
   constexpr i64 alignment = 256;
@@ -12,9 +38,10 @@ Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
   const auto& buffers = schedule.buffers;
   Workspace result;
   result.offset.assign(buffers.size(), -1);
+  const Touched touched(schedule);
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < buffers.size(); ++i)
-    if (buffers[i].internal(ticks)) order.push_back(i);
+    if (buffers[i].internal(ticks) && touched[i]) order.push_back(i);
   const auto size_of = [&](std::size_t i) {
     return (bytes_of(buffers[i], batch) + alignment - 1) / alignment * alignment;
   };
@@ -34,7 +61,7 @@ Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
       at = std::max(at, range.end);
     }
     result.offset[i] = at;
-    result.bytes = std::max(result.bytes, at + size_of(i));
+    result.bytes = std::max(result.bytes, at + bytes_of(buffers[i], batch));
     placed.push_back(i);
   }
   return result;

@@ -11,6 +11,7 @@ namespace usp::comm {
 /// Walks a box list in payload order; runs of a box that lie back to back come as one.
 class RunCursor {
  public:
+  RunCursor() = default;
   RunCursor(const ByteBox* boxes, i64 count) : box_(boxes), end_(boxes + count) { enter(); }
   [[nodiscard]] bool done() const { return box_ == end_; }
   [[nodiscard]] std::byte* data() const { return run_ + used_; }
@@ -60,8 +61,8 @@ class RunCursor {
     run_ = box_->data + at_[0] * stride_[0] + at_[1] * stride_[1];
   }
 
-  const ByteBox* box_;
-  const ByteBox* end_;
+  const ByteBox* box_ = nullptr;
+  const ByteBox* end_ = nullptr;
   std::byte* run_ = nullptr;
   i64 run_bytes_ = 0;
   i64 used_ = 0;
@@ -70,20 +71,34 @@ class RunCursor {
   i64 at_[3] = {0, 0, 0};
 };
 
-/// Copies one payload from its sender's boxes to its receiver's, each cut as it likes. Returns the bytes that
-/// went through memcpy.
-inline i64 copy_payload(const Message& from, const Message& to) {
-  RunCursor source(from.boxes, from.box_count);
-  RunCursor target(to.boxes, to.box_count);
-  i64 moved = 0;
-  while (!source.done() && !target.done()) {
-    const i64 bytes = std::min(source.left(), target.left());
-    std::memcpy(target.data(), source.data(), static_cast<std::size_t>(bytes));
-    source.advance(bytes);
-    target.advance(bytes);
-    moved += bytes;
+/// Copies one payload from its sender's boxes to its receiver's, each cut as it likes, in as many parts as
+/// one likes.
+class PayloadCopy {
+ public:
+  PayloadCopy() = default;
+  PayloadCopy(const Message& from, const Message& to)
+      : source_(from.boxes, from.box_count), target_(to.boxes, to.box_count) {}
+  [[nodiscard]] bool done() const { return source_.done() || target_.done(); }
+  /// Bytes that went through memcpy so far.
+  [[nodiscard]] i64 moved() const { return moved_; }
+  /// Copies the next `limit` bytes, or what is left; returns how many.
+  i64 advance(i64 limit) {
+    const i64 before = moved_;
+    while (!done() && limit > 0) {
+      const i64 bytes = std::min({source_.left(), target_.left(), limit});
+      std::memcpy(target_.data(), source_.data(), static_cast<std::size_t>(bytes));
+      source_.advance(bytes);
+      target_.advance(bytes);
+      moved_ += bytes;
+      limit -= bytes;
+    }
+    return moved_ - before;
   }
-  return moved;
-}
+
+ private:
+  RunCursor source_;
+  RunCursor target_;
+  i64 moved_ = 0;
+};
 
 }  // namespace usp::comm

@@ -2,14 +2,13 @@
 #include "usp/base/env.hpp"
 #include "usp/comm/mpi.hpp"
 
-#include <algorithm>
-
 namespace usp {
 
 bool mpi_launched() {
-  const auto marks = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"};
-  return std::any_of(marks.begin(), marks.end(),
-                     [](const char* name) { return environment(name).has_value(); });
+  if (environment("OMPI_COMM_WORLD_SIZE")) return true;
+  // A step of one task is what an interactive shell of Slurm is: its ranks are threads.
+  if (const auto tasks = environment("SLURM_STEP_NUM_TASKS")) return *tasks != "1";
+  return environment("PMI_SIZE") || environment("PMIX_RANK");
 }
 
 }  // namespace usp

@@ -5,7 +5,6 @@
 #include "threads_world.hpp"
 
 #include <numeric>
-#include <system_error>
 #include <thread>
 
 namespace usp {
@@ -50,10 +49,11 @@ void run_threads(int ranks, const CommOptions& options, const std::function<void
   if (ranks < 1) throw UsageError("a job of " + std::to_string(ranks) + " ranks; it needs at least one");
   Job job(ranks, options);
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
   try {
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&job, &body, rank] { run_rank(job, rank, body); });
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {  // no thread or no memory left; those that run are ended and joined
     const auto rank = static_cast<int>(threads.size());
     const std::string text = "the system refuses thread " + std::to_string(rank + 1) + " of " +
                              std::to_string(ranks) + ": " + error.what() + "; run fewer ranks";

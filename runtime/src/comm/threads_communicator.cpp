@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "box_walk.hpp"
 #include "collectives.hpp"
 #include "faults.hpp"
 #include "threads_world.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace usp::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using State = Slot::State;
+
+/// What one call of progress() copies at most, so that a kernel's tile is not held up: some 10 us.
+constexpr i64 part_bytes = i64{1} << 17;
+/// What a message costs beside its bytes.
+constexpr i64 message_cost_bytes = i64{1} << 12;
+constexpr i64 all_bytes = std::numeric_limits<i64>::max();
 
 class ThreadCommunicator final : public CollectiveCommunicator {
  public:
@@ -20,7 +26,8 @@ class ThreadCommunicator final : public CollectiveCommunicator {
         hub_(std::move(hub)),
         rank_(rank),
         job_rank_(hub_->job_ranks[static_cast<std::size_t>(rank)]),
-        slots_(hub_->slots[static_cast<std::size_t>(rank)]) {}
+        slots_(hub_->slots[static_cast<std::size_t>(rank)]),
+        inbox_(hub_->inboxes[static_cast<std::size_t>(rank)]) {}
   ~ThreadCommunicator() override {
     const auto in_flight = static_cast<i64>(slots_.size() - free_.size());
     if (in_flight > 0) world_.abort(unfinished_fault(job_rank_, in_flight), job_rank_);
@@ -46,8 +53,13 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] int job_rank(int rank) const { return hub_->job_ranks[static_cast<std::size_t>(rank)]; }
   Slot& slot_of(Ticket ticket);
   Ticket open_slot(const Message& message);
+  void check_abort();
   void meet(Slot& slot, Lock& lock);
-  void copy(Slot& slot, Lock& lock);
+  i64 copy(Slot& slot, i64 limit, Lock& lock);
+  void copy_part(Lock& lock);
+  [[nodiscard]] Inbox& inbox_of(const Slot& slot) {
+    return hub_->inboxes[static_cast<std::size_t>(slot.message.send ? slot.message.peer : rank_)];
+  }
   void finish(Slot& slot, Ticket ticket);
   [[noreturn]] void report_late(const Slot& slot, Lock& lock);
 
@@ -56,6 +68,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   int rank_;
   int job_rank_;
   std::deque<Slot>& slots_;
+  Inbox& inbox_;
   std::vector<Ticket> free_;
   i64 groups_ = 0;
 };
@@ -89,7 +102,7 @@ Ticket ThreadCommunicator::open_slot(const Message& message) {
 }
 
 void ThreadCommunicator::start(const Message* messages, i64 count, Ticket* tickets) {
-  progress();
+  check_abort();
   for (i64 i = 0; i < count; ++i) tickets[i] = open_slot(messages[i]);
   Lock lock(world_.lock());
   if (world_.aborted()) world_.raise(job_rank_, lock);
@@ -118,27 +131,42 @@ void ThreadCommunicator::meet(Slot& slot, Lock& lock) {
   }
   slot.partner = partner;
   partner->partner = &slot;
+  Slot& receive = message.send ? *partner : slot;
+  receive.payload = PayloadCopy((message.send ? slot : *partner).message, receive.message);
+  inbox_of(slot).append(receive);
   slot.state.store(State::paired, std::memory_order_relaxed);
   partner->state.store(State::paired, std::memory_order_relaxed);
   world_.wake(partner->owner);
 }
 
-/// Moves the payload of a pair; the lock is let go meanwhile.
-void ThreadCommunicator::copy(Slot& slot, Lock& lock) {
+/// Moves `limit` bytes of a pair's payload, or what is left; the lock is let go meanwhile. Returns how many.
+i64 ThreadCommunicator::copy(Slot& slot, i64 limit, Lock& lock) {
   Slot& partner = *slot.partner;
+  Slot& receive = slot.message.send ? partner : slot;
+  Inbox& inbox = inbox_of(slot);
+  inbox.remove(receive);
   slot.state.store(State::copying, std::memory_order_relaxed);
   partner.state.store(State::copying, std::memory_order_relaxed);
-  world_.lend(partner.owner);
-  lock.unlock();
-  const i64 moved = slot.message.send ? copy_payload(slot.message, partner.message)
-                                      : copy_payload(partner.message, slot.message);
-  lock.lock();
-  slot.moved = moved;
-  partner.moved = moved;
   const int owner = partner.owner;
-  slot.state.store(State::done, std::memory_order_release);
-  partner.state.store(State::done, std::memory_order_release);
+  world_.lend(owner);
+  lock.unlock();
+  const i64 moved = receive.payload.advance(limit);
+  lock.lock();
+  const bool done = receive.payload.done();
+  if (done)
+    slot.moved = partner.moved = receive.payload.moved();
+  else
+    inbox.append(receive);
+  slot.state.store(done ? State::done : State::paired, std::memory_order_release);
+  partner.state.store(done ? State::done : State::paired, std::memory_order_release);
   world_.give_back(owner);
+  return moved;
+}
+
+/// Copies a little of what this rank may receive.
+void ThreadCommunicator::copy_part(Lock& lock) {
+  for (i64 left = part_bytes; left > 0 && inbox_.ready.first != nullptr && !world_.aborted();)
+    left -= std::max(copy(*inbox_.ready.first, left, lock), message_cost_bytes);
 }
 
 void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
@@ -150,7 +178,7 @@ void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
 
 void ThreadCommunicator::wait(Ticket ticket) {
   Slot& slot = slot_of(ticket);
-  progress();
+  check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
     Lock lock(world_.lock());
     const auto limit = std::chrono::duration<double>(world_.watchdog_s());
@@ -158,7 +186,9 @@ void ThreadCommunicator::wait(Ticket ticket) {
     while (slot.state.load(std::memory_order_relaxed) != State::done) {
       if (world_.aborted()) world_.raise(job_rank_, lock);
       if (slot.state.load(std::memory_order_relaxed) == State::paired) {
-        copy(slot, lock);
+        copy(slot, all_bytes, lock);
+      } else if (inbox_.ready.first != nullptr) {
+        copy_part(lock);
       } else if (!world_.sleep(job_rank_, lock, deadline) && !world_.aborted() &&
                  slot.state.load(std::memory_order_relaxed) == State::open) {
         report_late(slot, lock);
@@ -170,11 +200,11 @@ void ThreadCommunicator::wait(Ticket ticket) {
 
 bool ThreadCommunicator::test(Ticket ticket) {
   Slot& slot = slot_of(ticket);
-  progress();
+  check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
     Lock lock(world_.lock());
     if (world_.aborted()) world_.raise(job_rank_, lock);
-    if (slot.state.load(std::memory_order_relaxed) == State::paired) copy(slot, lock);
+    if (slot.state.load(std::memory_order_relaxed) == State::paired) copy(slot, all_bytes, lock);
     if (slot.state.load(std::memory_order_relaxed) != State::done) return false;
   }
   finish(slot, ticket);
@@ -182,6 +212,13 @@ bool ThreadCommunicator::test(Ticket ticket) {
 }
 
 void ThreadCommunicator::progress() {
+  check_abort();
+  if (!inbox_.any.load(std::memory_order_relaxed)) return;
+  Lock lock(world_.lock(), std::try_to_lock);
+  if (lock.owns_lock()) copy_part(lock);
+}
+
+void ThreadCommunicator::check_abort() {
   if (!world_.aborted()) return;
   Lock lock(world_.lock());
   world_.raise(job_rank_, lock);

@@ -6,6 +6,7 @@
 namespace usp::comm {
 
 void Lane::append(Slot& slot) {
+  slot.previous = last;
   slot.next = nullptr;
   (last == nullptr ? first : last->next) = &slot;
   last = &slot;
@@ -18,11 +19,19 @@ Slot* Lane::take(i64 tag) {
   return slot;
 }
 
-void Lane::remove(const Slot& slot) {
-  Slot* before = nullptr;
-  for (Slot* at = first; at != &slot; at = at->next) before = at;
-  (before == nullptr ? first : before->next) = slot.next;
-  if (last == &slot) last = before;
+void Lane::remove(Slot& slot) {
+  (slot.previous == nullptr ? first : slot.previous->next) = slot.next;
+  (slot.next == nullptr ? last : slot.next->previous) = slot.previous;
+}
+
+void Inbox::append(Slot& slot) {
+  ready.append(slot);
+  any.store(true, std::memory_order_relaxed);
+}
+
+void Inbox::remove(Slot& slot) {
+  ready.remove(slot);
+  any.store(ready.first != nullptr, std::memory_order_relaxed);
 }
 
 World::World(int ranks, const CommOptions& options)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "box_walk.hpp"
+
 #include "usp/comm/communicator.hpp"
 
 #include <atomic>
@@ -16,7 +18,7 @@ namespace usp::comm {
 
 /// One end of a message. Changes state under the world's lock; `done` may be read without it.
 ///   open     posted, the other end is not there yet
-///   paired   both ends are there; whichever waits or tests first copies
+///   paired   both ends are there; the receiver's progress copies a part, whoever waits or tests the rest
 ///   copying  the owner of one end copies, without the lock
 struct Slot {
   enum class State : std::uint8_t { free, open, paired, copying, done };
@@ -26,17 +28,27 @@ struct Slot {
   i64 moved = 0;
   int owner = 0;  ///< rank of the job
   Slot* partner = nullptr;
-  Slot* next = nullptr;  ///< in its lane
+  PayloadCopy payload;       ///< of a pair, in its receiving end
+  Slot* previous = nullptr;  ///< in its lane
+  Slot* next = nullptr;
 };
 
-/// Open ends of one direction between two ranks, oldest first.
+/// Ends in a list, oldest first.
 struct Lane {
   Slot* first = nullptr;
   Slot* last = nullptr;
   void append(Slot& slot);
   /// Removes and returns the oldest end with this tag; null when there is none.
   Slot* take(i64 tag);
-  void remove(const Slot& slot);
+  void remove(Slot& slot);
+};
+
+/// Receives of one rank whose senders are there.
+struct Inbox {
+  Lane ready;
+  std::atomic<bool> any{false};  ///< whether `ready` has some, for a look without the lock
+  void append(Slot& slot);
+  void remove(Slot& slot);
 };
 
 /// What the ranks of one communicator share.
@@ -45,10 +57,12 @@ struct Hub {
       : job_ranks(std::move(ranks)),
         sends(job_ranks.size() * job_ranks.size()),
         receives(sends.size()),
+        inboxes(job_ranks.size()),
         slots(job_ranks.size()) {}
   std::vector<int> job_ranks;
-  std::vector<Lane> sends;     ///< [source][target]
-  std::vector<Lane> receives;  ///< [source][target]
+  std::vector<Lane> sends;     ///< open ends, [source][target]
+  std::vector<Lane> receives;  ///< open ends, [source][target]
+  std::vector<Inbox> inboxes;  ///< by rank
   /// By rank. They live here, so that an end outlives the communicator of a rank that fails.
   std::vector<std::deque<Slot>> slots;
 };

@@ -16,7 +16,8 @@
 namespace usp {
 namespace {
 
-constexpr unsigned char untouched = 0xa5;
+/// The highest byte of no number that an attention call computes: fp16 NaN, beyond 1e37 in the other types.
+constexpr unsigned char untouched = 0x7e;
 
 void require(bool holds, const std::string& text) {
   if (!holds) throw UsageError(text);

@@ -51,20 +51,20 @@ std::optional<BenchReport> bench_call(const AttentionPlan& plan, const Documents
                                       const CallTensors& tensors, RunOptions options) {
   options.collect = false;
   options.warm_up = std::max(1, options.warm_up);
-  const auto run = run_call(plan, documents, tensors, options);
-  if (!run) return std::nullopt;
-  const auto single = run_call(on_one_rank(plan), documents, tensors, options);
-  expects(single.has_value(), "one rank that is not here");
+  options.comm.watchdog_s *= 1 + plan.mesh.size();  // ranks wait while one does the work of all
+  const auto runs = run_in_turns(plan, on_one_rank(plan), documents, tensors, options);
+  if (!runs) return std::nullopt;
+  const CallRun& run = runs->ranks;
   BenchReport report;
   report.plan = plan;
-  report.kernel = run->kernel;
-  report.communicator = run->communicator;
+  report.kernel = run.kernel;
+  report.communicator = run.communicator;
   report.repeat = options.repeat;
   report.cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const double pairs = visible_pairs(plan, documents);
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (pass == Pass::forward || options.training)
-      report.passes.push_back({pass, run->seconds(pass), single->seconds(pass), run->executed_bytes(pass),
+      report.passes.push_back({pass, run.seconds(pass), runs->alone.seconds(pass), run.executed_bytes(pass),
                                pairs * flops_per_pair(plan.shape, pass)});
   return report;
 }

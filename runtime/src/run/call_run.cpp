@@ -20,6 +20,10 @@ int index(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
 }
 
+int repetitions(const RunOptions& options) {
+  return options.warm_up + options.repeat;
+}
+
 /// One rank's share of a call.
 class RankCall {
  public:
@@ -41,18 +45,20 @@ class RankCall {
     mirror(tensors);
   }
 
-  void run(CallRun& report) {
-    for (int i = 0; i < options_.warm_up + options_.repeat; ++i) {
-      const bool counts = i >= options_.warm_up;
-      time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_on_.view(), lse_on_.view()); });
-      if (options_.collect && i + 1 == options_.warm_up + options_.repeat && !plan_.lse_home) keep_row_lse();
-      if (!options_.training) continue;
-      d_sink_on_.clear();
-      time(Pass::backward, counts, [&] {
-        operator_.backward(inputs_, d_out_on_.view(),
-                           {dq_on_.view(), dk_on_.view(), dv_on_.view(), d_sink_on_.data()});
-      });
-    }
+  /// One repetition; the first ones warm up.
+  void repeat(int i) {
+    const bool counts = i >= options_.warm_up;
+    time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_on_.view(), lse_on_.view()); });
+    if (options_.collect && i + 1 == repetitions(options_) && !plan_.lse_home) keep_row_lse();
+    if (!options_.training) return;
+    d_sink_on_.clear();
+    time(Pass::backward, counts, [&] {
+      operator_.backward(inputs_, d_out_on_.view(),
+                         {dq_on_.view(), dk_on_.view(), dv_on_.view(), d_sink_on_.data()});
+    });
+  }
+
+  void finish(CallRun& report) {
     if (options_.collect) fetch();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
     collect(report);
@@ -185,7 +191,31 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
                                 const CallTensors& tensors, const RunOptions& options) {
   CallRun report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
-    RankCall(plan, documents, tensors, options, communicator).run(report);
+    RankCall call(plan, documents, tensors, options, communicator);
+    for (int i = 0; i < repetitions(options); ++i) call.repeat(i);
+    call.finish(report);
+  });
+  if (!here) return std::nullopt;
+  return report;
+}
+
+std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
+                                        const Documents& documents, const CallTensors& tensors,
+                                        const RunOptions& options) {
+  expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
+  RunsInTurns report;
+  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+    RankCall call(plan, documents, tensors, options, communicator);
+    const auto self = make_serial_communicator();
+    std::optional<RankCall> other;
+    if (communicator.rank() == 0) other.emplace(alone, documents, tensors, options, *self);
+    for (int i = 0; i < repetitions(options); ++i) {
+      call.repeat(i);
+      communicator.barrier();
+      if (other) other->repeat(i);
+    }
+    call.finish(report.ranks);
+    if (other) other->finish(report.alone);
   });
   if (!here) return std::nullopt;
   return report;

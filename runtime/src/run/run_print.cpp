@@ -33,6 +33,11 @@ i64 most_touched(const CallRun& run, Pass pass) {
   return most;
 }
 
+/// Nothing was computed or timed.
+bool is_dry(const CallRun& run) {
+  return run.ranks.front().seconds[0].empty();
+}
+
 /// JSON has no NaN: a word stands for it.
 Json error_json(const std::optional<double>& error) {
   if (!error) return nullptr;
@@ -42,7 +47,7 @@ Json error_json(const std::optional<double>& error) {
 Json pass_json(const CallRun& run, Pass pass) {
   const i64 touched = most_touched(run, pass);
   return {
-      {"time_ms", run.seconds(pass) * 1e3},
+      {"time_ms", is_dry(run) ? Json(nullptr) : Json(run.seconds(pass) * 1e3)},
       {"bytes", {{"planned", run.planned_bytes(pass)}, {"executed", run.executed_bytes(pass)}}},
       {"workspace",
        {{"planned", most_workspace(run, pass)}, {"touched", touched < 0 ? Json(nullptr) : Json(touched)}}}};
@@ -104,12 +109,12 @@ std::string run_text(const RunSummary& summary) {
   const Mesh& mesh = summary.plan.mesh;
   std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
                      " on " + std::to_string(mesh.size()) + (mesh.size() == 1 ? " rank (" : " ranks (") +
-                     run.communicator + "), " + run.kernel + " kernel, " +
+                     run.communicator + "), " + (is_dry(run) ? "no" : run.kernel) + " kernel, " +
                      std::string(dtype_name(summary.plan.shape.dtype)) + "\n";
   for (const Pass pass : passes_of(run)) {
     const i64 touched = most_touched(run, pass);
     text += "  " + std::string(pass_name(pass)) + (pass == Pass::forward ? "   " : "  ") +
-            format_seconds(run.seconds(pass)) + ", " +
+            (is_dry(run) ? "" : format_seconds(run.seconds(pass)) + ", ") +
             format_bytes(static_cast<double>(run.executed_bytes(pass))) + " sent by all ranks, workspace " +
             format_bytes(static_cast<double>(most_workspace(run, pass))) +
             (touched < 0 ? "" : " (touched " + format_bytes(static_cast<double>(touched)) + ")") + "\n";
@@ -119,6 +124,7 @@ std::string run_text(const RunSummary& summary) {
           (difference.empty() ? std::string("as planned, per rank, tick and peer")
                               : "not as planned: " + difference) +
           "\n";
+  if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
   text += "  errors    RMS against the fp64 oracle:";
   const auto add = [&](const char* name, const std::optional<double>& error) {

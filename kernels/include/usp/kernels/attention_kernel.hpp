@@ -21,7 +21,8 @@ struct Progress {
 };
 
 /// Which heads and pairs a call covers. Query head h reads KV head h / group; both are global numbers, so a
-/// rank may hold any range of heads, torn groups included.
+/// rank may hold any range of heads, torn groups included. A kernel reads and writes no other rows and heads:
+/// a transfer may be filling them.
 struct AttendScope {
   Range query_heads;
   int group = 1;                  ///< query heads per KV head

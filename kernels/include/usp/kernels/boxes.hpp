@@ -15,8 +15,8 @@ struct BoxOf {
 
 enum class Land : std::uint8_t { put, add };
 
-/// Converts between any two of bf16, fp16, fp32 and fp64 (to nearest even); `add` sums in the wider of fp32
-/// and the target's type. Same types copy bit for bit.
+/// Converts between any two of bf16, fp16, fp32 and fp64 (to nearest even); `add` sums in the widest of
+/// fp32 and both types. Same types copy bit for bit.
 /// Box to box of equal shape, in one process.
 void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land);
 /// Box to contiguous payload of `wire` elements; returns the end of what was written.

@@ -26,10 +26,10 @@ namespace usp {
 
 /// Where each internal buffer lies in one workspace: lives that overlap never share bytes.
 struct Workspace {
-  std::vector<i64> offset;  ///< per buffer; -1 for buffers that live outside the pass
+  std::vector<i64> offset;  ///< per buffer; -1: lives outside the pass, or nothing touches it
   i64 bytes = 0;
 };
-/// Packs greedily, greatest first; offsets are multiples of 256 bytes.
+/// Packs greedily, greatest first; offsets are multiples of 256 bytes, the end is that of the last buffer.
 [[nodiscard]] Workspace pack_workspace(const RankSchedule& schedule, i64 batch);
 
 }  // namespace usp

@@ -9,7 +9,7 @@ namespace usp {
 
 /// Whether this build has MPI.
 [[nodiscard]] bool mpi_available();
-/// Whether this process was started by mpirun or srun (one of their variables is set).
+/// Whether this process was started by mpirun, or by srun as one of several tasks (by their variables).
 [[nodiscard]] bool mpi_launched();
 
 /// MPI for the life of this object: MPI_Init_thread and MPI_Finalize unless the application did the former.

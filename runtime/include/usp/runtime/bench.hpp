@@ -32,7 +32,7 @@ struct BenchReport {
   [[nodiscard]] double share_of_single(const PassBench& pass) const;
 };
 
-/// Runs the plan, then the same call on one rank. Empty in processes without rank 0.
+/// Runs the plan and the same call on one rank in turns. Empty in processes without rank 0.
 [[nodiscard]] std::optional<BenchReport> bench_call(const AttentionPlan& plan, const Documents& documents,
                                                     const CallTensors& tensors, RunOptions options);
 

@@ -54,7 +54,7 @@ struct Part {
 
 struct RankRun {
   PassRecord record[2];            ///< forward, backward; of the last repetition
-  std::vector<double> seconds[2];  ///< of every repetition after warm-up
+  std::vector<double> seconds[2];  ///< of every repetition after warm-up; empty: a dry run
 };
 
 struct CallRun {
@@ -79,6 +79,21 @@ struct CallRun {
 /// holds has its dO on one of them and zero on the others. Empty in processes without rank 0.
 [[nodiscard]] std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
                                               const CallTensors& tensors, const RunOptions& options);
+
+/// Two runs that met the same state of the machine.
+struct RunsInTurns {
+  CallRun ranks, alone;
+};
+/// As run_call; after each repetition rank 0 runs one of `alone`, a plan for one rank, while the other ranks
+/// wait for it: the watchdog time bounds that too.
+[[nodiscard]] std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
+                                                      const Documents& documents, const CallTensors& tensors,
+                                                      const RunOptions& options);
+
+/// Plays the schedules of all ranks one after another, without payload and without kernels, in this process:
+/// records are filled, nothing else. Every transfer is posted in its tick and completed once; throws
+/// InternalError naming the first send that meets no receive of its size.
+[[nodiscard]] CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training);
 
 /// Global tensor of the parts, in token order: copies are the same row, or partial sums add up.
 [[nodiscard]] HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add);

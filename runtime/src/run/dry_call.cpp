@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../exec/batch.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/dry_run.hpp"
+#include "usp/runtime/call_run.hpp"
+
+namespace usp {
+namespace {
+
+/// What a transfer weighs by the boxes that it fills or empties.
+i64 bytes_of_boxes(const RankSchedule& schedule, const Transfer& t, i64 batch) {
+  i64 sum = 0;
+  for (std::int32_t i = t.boxes.begin; i < t.boxes.begin + t.boxes.count; ++i) {
+    const Box& box = schedule.boxes[static_cast<std::size_t>(i)];
+    const Buffer& buffer = schedule.buffers[static_cast<std::size_t>(box.buffer)];
+    sum += box.rows.size() * box.heads.size() * buffer.width * batch *
+           bytes_of(t.stage >= 0 ? t.wire : buffer.type);
+  }
+  return sum;
+}
+
+/// One rank's pass, without memory.
+class DryPass {
+ public:
+  DryPass(const RankSchedule& schedule, i64 batch, Communicator& communicator)
+      : schedule_(schedule),
+        batch_(batch),
+        communicator_(communicator),
+        state_(schedule.transfers.size(), State::waits) {}
+
+  void run() {
+    for (std::size_t tick = 0; tick < schedule_.ticks.size(); ++tick) {
+      const Tick& t = schedule_.ticks[tick];
+      for (std::int32_t i = t.posts.begin; i < t.posts.begin + t.posts.count; ++i)
+        post(static_cast<std::size_t>(i), static_cast<std::int32_t>(tick));
+      for (std::int32_t i = t.arrivals.begin; i < t.arrivals.begin + t.arrivals.count; ++i)
+        complete(static_cast<std::size_t>(schedule_.arrivals[static_cast<std::size_t>(i)]));
+      for (std::size_t i = 0; i < schedule_.transfers.size(); ++i)
+        if (schedule_.transfers[i].send && schedule_.transfers[i].due == static_cast<std::int32_t>(tick))
+          complete(i);
+    }
+    for (const State state : state_) expects(state == State::complete, "a transfer that nobody waits for");
+  }
+
+ private:
+  enum class State : std::uint8_t { waits, posted, complete };
+
+  void post(std::size_t i, std::int32_t tick) {
+    const Transfer& t = schedule_.transfers[i];
+    expects(state_[i] == State::waits && t.start == tick, "a transfer that starts twice or in another tick");
+    state_[i] = State::posted;
+    if (t.peer == schedule_.rank) return;
+    const ByteBox box{.run_bytes = bytes_of_boxes(schedule_, t, batch_)};
+    const Message message{
+        .peer = t.peer,
+        .send = t.send,
+        .tag = t.move,
+        .tick = tick,
+        .operation = schedule_.pass == Pass::forward ? "a forward exchange" : "a backward exchange",
+        .boxes = &box,
+        .box_count = 1};
+    Ticket ticket = 0;
+    communicator_.post(&message, 1, &ticket);
+    communicator_.wait(ticket);
+  }
+
+  void complete(std::size_t i) {
+    expects(state_[i] == State::posted, "a transfer that is waited for before it starts, or twice");
+    state_[i] = State::complete;
+  }
+
+  const RankSchedule& schedule_;
+  i64 batch_;
+  Communicator& communicator_;
+  std::vector<State> state_;
+};
+
+}  // namespace
+
+CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training) {
+  const int ranks = plan.mesh.size();
+  CallRun report;
+  report.kernel = "none";
+  report.training = training;
+  report.ranks.resize(static_cast<std::size_t>(ranks));
+  DryRun passes[] = {DryRun(ranks), DryRun(ranks)};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Batch batch(plan, documents, rank);
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      if (pass == Pass::backward && !training) continue;
+      const int index = pass == Pass::forward ? 0 : 1;
+      const RankSchedule& schedule = batch.schedule(pass);
+      Communicator& communicator = passes[index].rank(rank);
+      communicator.traffic().reset(static_cast<int>(schedule.ticks.size()), ranks);
+      DryPass(schedule, plan.shape.batch, communicator).run();
+      PassRecord& record = report.ranks[static_cast<std::size_t>(rank)].record[index];
+      record.pass = pass;
+      record.planned = planned_traffic(schedule, ranks);
+      record.executed = communicator.traffic();
+      record.workspace_bytes = batch.workspace_bytes(pass);
+      report.communicator = communicator.name();
+    }
+  }
+  for (const DryRun& pass : passes) pass.check();
+  return report;
+}
+
+}  // namespace usp
