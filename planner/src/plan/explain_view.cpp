@@ -209,10 +209,7 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
     throw UsageError("--pass backward: the plan is for the forward pass only");
   const std::vector<i64> lengths = request.documents.value_or(plan.documents);
   if (request.documents) {
-    const i64 sum = std::accumulate(lengths.begin(), lengths.end(), i64{0});
-    if (sum != plan.capacity_tokens)
-      throw UsageError("--documents: the lengths sum to " + std::to_string(sum) + ", the plan is for " +
-                       std::to_string(plan.capacity_tokens) + " tokens");
+    check_documents(lengths, plan.capacity_tokens);
     check_document_count(plan, lengths);
   }
   const Geometry geometry(layer.plan, layer_documents(layer, lengths));

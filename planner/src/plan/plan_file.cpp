@@ -232,6 +232,8 @@ void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
                              std::to_string(plan.mesh.ulysses));
   if (plan.method != Method::double_ring && plan.mesh.ring_outer > 1 && plan.mesh.ring_inner > 1)
     reader.fail("method", "only double_ring has an outer and an inner ring");
+  if (plan.method == Method::double_ring && plan.mesh.ring_inner == 1 && plan.mesh.ring_outer > 1)
+    reader.fail("method", "a double ring whose inner ring has one rank is a ring; write \"ring\"");
   if (plan.band.diff_min > plan.band.diff_max) reader.fail("band", "diff_min exceeds diff_max");
 }
 

@@ -38,6 +38,7 @@ class Generator {
     exchanged_ = key.exchanged;
     shared_kv_ = key.shared_kv;
     expects(key.method == Method::double_ring || key.ring_outer == 1, "only a double ring has an outer ring");
+    expects(key.ring_inner > 1 || key.ring_outer == 1, "an inner ring of one rank is a ring");
   }
 
   void forward() {

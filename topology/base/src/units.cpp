@@ -27,7 +27,10 @@ std::pair<double, std::string> number_and_unit(std::string_view text, std::strin
 }
 
 std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted) {
-  if (value < 0 || value > 9e15 || std::nearbyint(value) != value) refuse(flag, text, wanted);
+  constexpr double most = 9e15;  // whole numbers stay exact in a double
+  if (value > most)
+    throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is too large; the most is 9e15");
+  if (value < 0 || std::nearbyint(value) != value) refuse(flag, text, wanted);
   return static_cast<std::int64_t>(value);
 }
 

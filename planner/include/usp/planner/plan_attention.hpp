@@ -45,12 +45,14 @@ struct AttentionResult {
   double margin = 0;                ///< of the next mesh over the best one
   bool tie = false;                 ///< the bands of what differs overlap
   std::vector<std::string> settle;  ///< measurements that would settle a tie
+  std::vector<std::string> notes;
   CalibrationSummary calibration;
   i64 considered = 0;
   [[nodiscard]] const AttentionCandidate& best() const { return candidates.front(); }
 };
 
-/// Exhaustive: every mesh of the cluster's devices x method x layout x dKV return x head chunks x axis order.
+/// Exhaustive: every mesh of the cluster's devices (of the first ones, where ring and ulysses are fixed to
+/// fewer: the result notes it) x method x layout x dKV return x head chunks x axis order.
 /// Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
 [[nodiscard]] AttentionResult plan_attention(const AttentionRequest& request);
 
