@@ -118,6 +118,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
   request.fixed = flags.fixed.constraints();
   request.execution = flags.execution.options();
   request.keep = flags.execution.top;
+  request.all_devices = flags.ranks.has_value();
   const Cluster cluster = cluster_of(flags, invocation);
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))
@@ -143,7 +144,8 @@ void register_call(CLI::App& plan, Invocation& invocation) {
   add_rule_flags(*verb, *flags);
   flags->cluster = add_cluster_flags(*verb, "--cluster");
   verb->get_option("--cluster")->required(false);
-  verb->add_option("--ranks", flags->ranks, "threads of this host instead of a cluster; times are a guess")
+  verb->add_option("--ranks", flags->ranks,
+                   "threads of this host instead of a cluster, all in the call; times are a guess")
       ->check(CLI::Range(1, 4096))
       ->group("Cluster");
   add_fixed_flags(*verb, flags->fixed);

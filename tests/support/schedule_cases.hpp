@@ -85,7 +85,7 @@ class CaseGenerator {
     if (plan.method != Method::double_ring) return;
     std::vector<int> inner;
     for (int d : divisors)
-      if (ring % d == 0 && (d > 1 || ring == 1)) inner.push_back(d);
+      if (ring % d == 0) inner.push_back(d);
     plan.mesh.ring_inner = pick(inner);
     plan.mesh.ring_outer = ring / plan.mesh.ring_inner;
   }

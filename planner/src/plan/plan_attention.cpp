@@ -90,7 +90,7 @@ class AttentionSearch {
   /// Degrees that are all given may name fewer ranks than there are devices: one call need not use them all.
   void take_part() {
     const Constraints& fixed = request_.fixed;
-    if (!fixed.ring || !fixed.ulysses) return;
+    if (request_.all_devices || !fixed.ring || !fixed.ulysses) return;
     const i64 used = i64{*fixed.ring} * *fixed.ulysses * data_ * tensor_;
     if (used >= legality_.world) return;
     result_.notes.push_back(idle_devices_note(used, legality_.world));

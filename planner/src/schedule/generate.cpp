@@ -37,8 +37,8 @@ class Generator {
     replicated_k_ = key.replicated_k;
     exchanged_ = key.exchanged;
     shared_kv_ = key.shared_kv;
-    expects(key.method == Method::double_ring || key.ring_outer == 1, "only a double ring has an outer ring");
-    expects(key.ring_inner > 1 || key.ring_outer == 1, "an inner ring of one rank is a ring");
+    expects(key.method == Method::double_ring || key.ring_outer == 1 || key.ring_inner == 1,
+            "only a double ring has an outer and an inner ring");
   }
 
   void forward() {
@@ -457,7 +457,9 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.ring_outer = plan.mesh.ring_outer;
   key.ring_inner = plan.mesh.ring_inner;
   key.head_chunks = plan.head_chunks;
-  key.method = plan.method;
+  // Laps of one rank: the outer hops alone, which are a ring.
+  const bool ring = plan.method == Method::double_ring && plan.mesh.ring_inner == 1;
+  key.method = ring ? Method::ring : plan.method;
   key.dkv_return = plan.dkv_return;
   key.replicated_q = !plan.replicated_q.empty();
   key.replicated_k = !plan.replicated_k.empty();
