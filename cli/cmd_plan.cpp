@@ -42,11 +42,11 @@ struct CallFlags {
   std::string output;
 };
 
-Documents documents_of(const CallFlags& flags, const AttentionShape& shape, const Band& band) {
+Documents documents_of(const CallFlags& flags, const AttentionShape& shape) {
   if (shape.q_tokens == shape.kv_tokens) return flags.attention->packed_documents();
   if (!flags.attention->documents.empty())
     throw UsageError("--kv-seq and --documents exclude each other; packed documents attend to themselves");
-  return Documents::single(shape.q_tokens, shape.kv_tokens, band.diff_min == 0);
+  return Documents::single(shape.q_tokens, shape.kv_tokens);
 }
 
 Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
@@ -101,12 +101,12 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
 void plan_call(const CallFlags& flags, const Invocation& invocation) {
   AttentionRequest request;
   request.shape = flags.attention->shape();
-  if (!flags.kv_seq.empty()) request.shape.kv_tokens = parse_tokens(flags.kv_seq, "--kv-seq");
+  if (!flags.kv_seq.empty()) request.shape.kv_tokens = positive_tokens(flags.kv_seq, "--kv-seq");
   if (request.shape.query_heads % request.shape.kv_heads != 0)
     throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
                      std::to_string(request.shape.query_heads));
   request.band = flags.attention->band();
-  request.documents = documents_of(flags, request.shape, request.band);
+  request.documents = documents_of(flags, request.shape);
   set_rules(flags, request);
   if (bytes_of(request.shape.dtype) > 2)
     note(invocation,

@@ -80,6 +80,7 @@ class AttentionSearch {
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
+    if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     for (const auto& [ring, ulysses] : meshes()) try_mesh(ring, ulysses);
     if (result_.candidates.empty()) throw Infeasible(nothing(), remedies());
     finish();
@@ -306,6 +307,12 @@ PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidat
                           .hex();
   file.cluster_digest = cluster_digest(*request.cluster);
   return file;
+}
+
+std::string block_pattern_note(const ScoreRules& score) {
+  return "block pattern: the blocks of " + std::to_string(score.block_tokens) +
+         " tokens that it skips come with the run, so that times, bytes and memory are those of the mask "
+         "without it: an upper bound";
 }
 
 std::string describe(const AttentionCandidate& candidate) {

@@ -53,6 +53,9 @@ struct AttentionResult {
   [[nodiscard]] const AttentionCandidate& best() const { return candidates.front(); }
 };
 
+/// What is said of a call with a block pattern: which blocks it skips comes with the run.
+[[nodiscard]] std::string block_pattern_note(const ScoreRules& score);
+
 /// Exhaustive: every mesh of the cluster's devices (of the first ones, where ring and ulysses are fixed to
 /// fewer: the result notes it) x method x layout x dKV return x head chunks x axis order.
 /// Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
