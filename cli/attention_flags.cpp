@@ -10,12 +10,15 @@
 #include <vector>
 
 namespace usp::cli {
+namespace {
 
 std::int64_t positive_tokens(const std::string& text, const char* flag) {
   const std::int64_t tokens = parse_tokens(text, flag);
   if (tokens < 1) throw UsageError(std::string(flag) + ": at least one token is needed");
   return tokens;
 }
+
+}  // namespace
 
 AttentionShape AttentionFlags::shape() const {
   AttentionShape shape;

@@ -13,9 +13,6 @@
 
 namespace usp::cli {
 
-/// "128k" as a count of at least one. Throws UsageError naming the flag.
-[[nodiscard]] std::int64_t positive_tokens(const std::string& text, const char* flag);
-
 /// The flags that name one attention call, for every verb that takes one.
 struct AttentionFlags {
   int heads = 0;

@@ -101,7 +101,7 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
 void plan_call(const CallFlags& flags, const Invocation& invocation) {
   AttentionRequest request;
   request.shape = flags.attention->shape();
-  if (!flags.kv_seq.empty()) request.shape.kv_tokens = positive_tokens(flags.kv_seq, "--kv-seq");
+  if (!flags.kv_seq.empty()) request.shape.kv_tokens = parse_tokens(flags.kv_seq, "--kv-seq");
   if (request.shape.query_heads % request.shape.kv_heads != 0)
     throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
                      std::to_string(request.shape.query_heads));

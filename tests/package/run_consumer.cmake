@@ -73,26 +73,6 @@ foreach(program readme_cpp readme_c)
   endif()
 endforeach()
 
-# What the README says of the library, as it is written there.
-file(STRINGS ${USP_SOURCE}/README.md lines REGEX "^    (find_package|target_link_libraries)\\(")
-list(LENGTH lines count)
-if(NOT count EQUAL 2)
-  message(FATAL_ERROR "the README names ${count} CMake lines instead of find_package and target_link_libraries")
-endif()
-list(JOIN lines "\n" lines)
-string(REPLACE "    target_link_libraries" "add_executable(mine mine.cpp)\n    target_link_libraries" lines "${lines}")
-file(WRITE ${WORK}/readme_source/CMakeLists.txt
-     "cmake_minimum_required(VERSION 3.25)\nproject(readme LANGUAGES CXX)\n${lines}\n")
-file(COPY ${CMAKE_CURRENT_LIST_DIR}/consumer/mine.cpp DESTINATION ${WORK}/readme_source)
-execute_process(
-  COMMAND ${CMAKE_COMMAND} -S ${WORK}/readme_source -B ${WORK}/readme -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
-          -DCMAKE_CXX_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/readme OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${WORK}/readme/mine OUTPUT_VARIABLE out COMMAND_ERROR_IS_FATAL ANY)
-if(NOT out MATCHES "^ring [0-9]+ x ulysses [0-9]+")
-  message(FATAL_ERROR "the README's program printed: ${out}")
-endif()
-
 configure(no_component "base;warp_drive" ${USP_VERSION})
 if(status EQUAL 0 OR NOT log MATCHES "no component 'warp_drive'")
   message(FATAL_ERROR "an unknown component must be refused by name:\n${log}")
