@@ -144,7 +144,7 @@ plan_and_report() {
   echo "\$ usp plan ${job[*]}"
   "$usp" plan "${job[@]}"
   echo
-  "$usp" report "${job[@]}" -o "$report"
+  "$usp" report "${job[@]}" -o "$report" --quiet  # its notes are those of the plan
   echo "The report is one file; open it in a browser: file://$PWD/$report"
 }
 

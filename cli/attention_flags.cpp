@@ -5,6 +5,7 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/planner/workload.hpp"
 
 #include <vector>
 
@@ -41,18 +42,10 @@ Band AttentionFlags::band() const {
 Documents AttentionFlags::packed_documents() const {
   const std::int64_t tokens = positive_tokens(seq, "--seq");
   if (documents.empty()) return Documents::single(tokens, tokens);
+  const std::vector<i64> lengths = parse_document_lengths(documents, "--documents");
+  check_documents(lengths, tokens);
   std::vector<i64> cu_seqlens{0};
-  for (const std::string& part : split(documents, ',')) {
-    const std::int64_t length = positive_tokens(trim(part), "--documents");
-    if (length > tokens - cu_seqlens.back())
-      throw InvalidInput({"--documents", 0, part},
-                         "the lengths exceed the " + std::to_string(tokens) + " tokens of --seq");
-    cu_seqlens.push_back(cu_seqlens.back() + length);
-  }
-  if (cu_seqlens.back() != tokens)
-    throw InvalidInput({"--documents", 0, documents},
-                       "the lengths sum to " + std::to_string(cu_seqlens.back()) + ", --seq says " +
-                           std::to_string(tokens) + "; make them equal");
+  for (const i64 length : lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
   return Documents::packed(std::move(cu_seqlens));
 }
 
@@ -91,6 +84,9 @@ AttentionPlan LayoutFlags::plan(const AttentionFlags& attention) const {
   if (rows % inner != 0)
     throw UsageError("--ring-inner: " + std::to_string(inner) + " does not divide --ring " +
                      std::to_string(rows) + "; give a divisor");
+  if (inner == 1 && rows > 1)
+    throw UsageError(
+        "--ring-inner 1: an inner ring of one rank is a plain ring; use --method ring without it");
   plan.mesh = {rows / inner, inner, ulysses.value_or(1)};
   const Method standard = inner == rows ? Method::ring : Method::double_ring;
   plan.method = method.empty() ? standard : parse_method(method, "--method");

@@ -43,11 +43,11 @@ struct CallFlags {
   std::string output;
 };
 
-Documents documents_of(const CallFlags& flags, const AttentionShape& shape, const Band& band) {
+Documents documents_of(const CallFlags& flags, const AttentionShape& shape) {
   if (shape.q_tokens == shape.kv_tokens) return flags.attention->packed_documents();
   if (!flags.attention->documents.empty())
     throw UsageError("--kv-seq and --documents exclude each other; packed documents attend to themselves");
-  return Documents::single(shape.q_tokens, shape.kv_tokens, band.diff_min == 0);
+  return Documents::single(shape.q_tokens, shape.kv_tokens);
 }
 
 Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
@@ -110,7 +110,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
     throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
                      std::to_string(request.shape.query_heads));
   request.band = flags.attention->band();
-  request.documents = documents_of(flags, request.shape, request.band);
+  request.documents = documents_of(flags, request.shape);
   set_rules(flags, request);
   if (bytes_of(request.shape.dtype) > 2)
     note(invocation,
@@ -122,6 +122,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
   request.fixed = flags.fixed.constraints();
   request.execution = flags.execution.options();
   request.keep = flags.execution.top;
+  request.all_devices = flags.ranks.has_value();
   const Cluster cluster = cluster_of(flags, invocation);
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))
@@ -147,7 +148,8 @@ void register_call(CLI::App& plan, Invocation& invocation) {
   add_rule_flags(*verb, *flags);
   flags->cluster = add_cluster_flags(*verb, "--cluster");
   verb->get_option("--cluster")->required(false);
-  verb->add_option("--ranks", flags->ranks, "threads of this host instead of a cluster; times are a guess")
+  verb->add_option("--ranks", flags->ranks,
+                   "threads of this host instead of a cluster, all in the call; times are a guess")
       ->check(CLI::Range(1, 4096))
       ->group("Cluster");
   add_fixed_flags(*verb, flags->fixed);

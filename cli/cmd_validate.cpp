@@ -144,6 +144,8 @@ bool has(const std::string& text, const char* part) {
 const char* detect(const std::string& text, const std::string& file) {
   const std::string start = trim(text.substr(0, 4096));
   if (start.empty()) throw InvalidInput({file, 0, ""}, "the file is empty");
+  if (text.find('\0') != std::string::npos)
+    throw InvalidInput({file, 0, ""}, "is a binary file; this program reads only text");
   if (start.front() == '{' || start.front() == '[') return json_kind(parse_json(text, file), file);
   if (start.front() == '<') return "nccl-xml";
   const std::string small = lower(text);

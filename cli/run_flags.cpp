@@ -30,11 +30,9 @@ LoadedCall load_call(const RunFlags& flags) {
   const PlanLayer& layer = layer_at(call.file, flags.layer);
   call.plan = layer.plan;
   const bool given = !flags.documents.empty();
-  if (given && call.plan.shape.q_tokens != call.plan.shape.kv_tokens)
-    throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
   const std::vector<i64> lengths =
       given ? parse_document_lengths(flags.documents, "--documents") : call.file.documents;
-  if (given) check_document_count(call.file, lengths);
+  if (given) check_other_batch(call.file, layer, lengths);
   call.documents = layer_documents(layer, lengths);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)
     throw UsageError("--documents: " + std::to_string(call.documents.cu_q.back()) +

@@ -93,6 +93,11 @@ TEST(Mutation, ModelConfig) {
   mutate_all({"hf_config", model_config, 16}, files_of("hf_config"), 200);
 }
 
+/// One of them was changed after it was written, which the property mends.
+TEST(Mutation, PlanFile) {
+  mutate_all({"plans", plan_file, 3}, files_of("plans"), 3000);
+}
+
 /// A damaged device row must never vanish: the property counts rows by itself and is seen to fail without
 /// one.
 TEST(Mutation, PropertyCountsRows) {

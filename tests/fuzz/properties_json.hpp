@@ -3,7 +3,9 @@
 
 #include "properties.hpp"
 
+#include "usp/planner/explain.hpp"
 #include "usp/planner/model_config.hpp"
+#include "usp/planner/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
 
 #include <string>
@@ -31,6 +33,45 @@ inline bool model_config(const std::string& text) {
     require(!model_json(model).empty(), "a model that prints nothing");
     return true;
   } catch (const InvalidInput&) {
+    return false;
+  }
+}
+
+/// Reads a plan whatever digest it states: mutations would all stop there.
+inline PlanFile read_plan_resigned(const std::string& text) {
+  try {
+    return read_plan(text, "input");
+  } catch (const InvalidInput& error) {
+    const std::string found = "its digest is ", stated = "the file states ";
+    const std::size_t a = error.problem().find(found), b = error.problem().find(stated);
+    if (error.where().token != "/digest" || a == std::string::npos || b == std::string::npos) throw;
+    const std::size_t begin = a + found.size(), old = b + stated.size();
+    const std::string right = error.problem().substr(begin, error.problem().find(',', begin) - begin);
+    const std::string wrong = error.problem().substr(old, error.problem().rfind(';') - old);
+    std::string resigned = text;
+    const std::size_t at = wrong.empty() ? std::string::npos : resigned.rfind(wrong);
+    if (at == std::string::npos) throw;
+    return read_plan(resigned.replace(at, wrong.size(), right), "resigned");
+  }
+}
+
+/// What was read is written and read again without a change, and a small plan can be explained.
+inline bool plan_file(const std::string& text) {
+  try {
+    const PlanFile plan = read_plan_resigned(text);
+    const std::string written = write_plan(plan);
+    require(write_plan(read_plan(written, "written")) == written, "the round trip changes a plan");
+    if (plan.mesh.size() > 64 || plan.capacity_tokens > (1 << 20) || plan.layers.empty()) return true;
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      if (pass == Pass::backward && !plan.training) continue;
+      ExplainRequest request;
+      request.rank = plan.mesh.size() - 1;
+      request.pass = pass;
+      require(!explain_text(plan, request).empty(), "a plan explained by nothing");
+    }
+    return true;
+  } catch (const InvalidInput& error) {
+    require(error.where().file != "written", error.what());
     return false;
   }
 }

@@ -110,8 +110,9 @@ class Need {
   /// The first offset whose partial may ride in the sum that stands at offset d.
   [[nodiscard]] int first_rider(int d) const {
     if (one_hop() || plan_.dkv_return == DkvReturn::direct) return d;
-    const int lap =
-        plan_.method == Method::double_ring ? d / plan_.mesh.ring_inner * plan_.mesh.ring_inner : 0;
+    const int inner = plan_.mesh.ring_inner;
+    // Laps of one rank are no laps: the outer hops alone are a ring.
+    const int lap = plan_.method == Method::double_ring && inner > 1 ? d / inner * inner : 0;
     return lap == 0 && plan_.dkv_return != DkvReturn::cycle ? 1 : lap;
   }
   /// KV heads that the query heads of a ulysses rank use: query heads are cut to within one, larger first.

@@ -34,7 +34,10 @@ static void test_desc(void) {
   FIELD(q_tokens = 0, "q_tokens");
   FIELD(kv_heads = 3, "kv_heads 3 does not divide");
   FIELD(ulysses = 5, "ulysses 5 exceeds");
-  FIELD(ring_outer = 2, "USP_DOUBLE_RING");
+  FIELD(ring_outer = 2, "ring_outer 2 needs method double_ring");
+  FIELD(method = (d.ring_outer = 2, USP_DOUBLE_RING), "ring_inner is 1");
+  FIELD(ring_outer = 0, "ring_outer 0 does not divide");
+  FIELD(block_tokens = -1, "block_tokens is -1");
   FIELD(method = 9, "method is 9");
   FIELD(diff_min = 1 + (d.diff_max = 0), "diff_min exceeds");
   FIELD(dropout = 1.0, "dropout");

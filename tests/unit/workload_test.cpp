@@ -59,7 +59,7 @@ TEST(Workload, ContradictionsAreUsageErrors) {
   EXPECT_NO_THROW(check_workload(w));
   for (const Lengths& bad : {Lengths{60}, Lengths{60, 41}, Lengths{100, 0}, Lengths{-1, 101}}) {
     w.documents = bad;
-    EXPECT_THROW(check_workload(w), UsageError);
+    EXPECT_THROW(check_workload(w), InvalidInput);
   }
   w.documents.clear();
   w.microbatches = 3;

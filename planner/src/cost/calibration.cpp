@@ -15,6 +15,7 @@ CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
   summary.comm_error = comm.mean_error();
   summary.kernel_error = kernel.mean_error();
   summary.extrapolations = extrapolation_reasons(extrapolation);
+  if (!other_card.empty()) summary.extrapolations.push_back(other_card);
   return summary;
 }
 

@@ -76,9 +76,25 @@ void use_own_curves(const Cluster& cluster, Calibration& calibration) {
   if (!rows.empty() || !hops.empty()) calibration.comm = calibration.comm.with(rows, hops, source);
 }
 
+constexpr double same_card = 0.02;  // data sheets round
+
+/// Says so where a calibration is asked for by name and is of another card: its links are taken as they are.
+void name_other_card(const Cluster& cluster, const std::string& asked, Calibration& calibration) {
+  const auto differs = [](double a, double b) { return std::abs(a / b - 1) > same_card; };
+  const bool shipped = asked == calibration.name;
+  const bool other =
+      (shipped && !cluster.calibration.empty() && asked != cluster.calibration) ||
+      differs(least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak"), calibration.device_bf16_tflops) ||
+      differs(least_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth"),
+              calibration.device_memory_gb_s);
+  if (!other) return;
+  calibration.other_card = "calibration " + calibration.name + " was measured on " + calibration.device +
+                           ", the cluster has " + cluster.specs.front().name +
+                           ": link curves are taken as measured there, kernel rates follow the data sheets";
+}
+
 /// Kernels of another card: rates follow peak and memory bandwidth, launches stay.
 void scale_kernels(const Cluster& cluster, Calibration& calibration) {
-  constexpr double same_card = 0.02;  // data sheets round
   const double peak =
       least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
   const double memory =
@@ -103,6 +119,7 @@ Calibration calibration_of(const Cluster& cluster, const std::string& name) {
     throw MissingValue({cluster.name, 0, ""}, "the calibration",
                        "name one with --calibration, or a card that has one with --device");
   Calibration calibration = load_calibration(wanted);
+  if (!name.empty()) name_other_card(cluster, name, calibration);
   scale_kernels(cluster, calibration);
   use_own_curves(cluster, calibration);
   return calibration;

@@ -57,8 +57,9 @@ StageActivations stage_activations(const MemoryInput& in, int stage) {
   StageActivations sum;
   sum.in_flight = std::min<std::int64_t>(in.mesh.pipeline - stage, w.microbatches);
   double checkpoint = 0;
-  for (int i = range.first; i < range.last; ++i) {
-    const LayerActivations a = layer_activations(*in.model, i, w.dtype, in.mesh.tensor);
+  for (const AlikeLayers& layers : alike_layers(*in.model, range.first, range.last)) {
+    const LayerActivations a = layer_activations(*in.model, layers.layer, w.dtype, in.mesh.tensor);
+    const double count = d(layers.count);
     const double rest = tokens * (a.attention + a.mlp_input + a.norms), mlp = mlp_tokens * a.mlp;
     // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
     const double gradients = w.training ? 2 * tokens * a.checkpoint + mlp : 0;
@@ -73,10 +74,13 @@ StageActivations stage_activations(const MemoryInput& in, int stage) {
       kept = checkpoint + tokens * (a.attention + a.mlp_input);
       live += tokens * a.norms + mlp;
     } else {
-      (w.recompute == Recompute::offload ? sum.host : kept) += checkpoint;
+      if (w.recompute == Recompute::offload)
+        sum.host += checkpoint * count;
+      else
+        kept = checkpoint;
       live += rest + mlp;
     }
-    sum.saved += kept;
+    sum.saved += kept * count;
     sum.live = std::max(sum.live, live);
   }
   sum.saved *= d(sum.in_flight);

@@ -55,11 +55,12 @@ StepFlops step_flops(const Model& model, const Workload& workload, std::int64_t 
   if (!model.vocab) throw MissingValue({model.name, 0, "/vocab_size"}, "vocab_size", "add the key");
   const auto n = static_cast<double>(tokens);
   StepFlops step;
-  for (int i = 0; i < model.layers; ++i) {
-    const LayerFlops layer = layer_flops(model, i);
-    step.projections += n * layer.projections;
-    step.linear_core += n * layer.linear_core;
-    step.mlp += n * layer.mlp;
+  for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
+    const LayerFlops layer = layer_flops(model, layers.layer);
+    const double times = n * static_cast<double>(layers.count);
+    step.projections += times * layer.projections;
+    step.linear_core += times * layer.linear_core;
+    step.mlp += times * layer.mlp;
   }
   step.logits = n * 2 * static_cast<double>(model.hidden) * static_cast<double>(*model.vocab);
   step.forward = step.projections + step.linear_core + step.mlp + step.logits;

@@ -14,6 +14,24 @@ std::size_t Model::kind_of(int layer) const {
   throw InternalError("layer " + std::to_string(layer) + " belongs to no layer kind");
 }
 
+std::vector<AlikeLayers> alike_layers(const Model& model, int first, int last) {
+  std::vector<AlikeLayers> groups;
+  std::int64_t found = 0;
+  for (const LayerKind& kind : model.kinds) {
+    AlikeLayers dense, experts;
+    for (const int layer : kind.layers) {
+      if (layer < first || layer >= last) continue;
+      AlikeLayers& group = model.is_moe_layer(layer) ? experts : dense;
+      group = {layer, group.count + 1};
+    }
+    for (const AlikeLayers& group : {dense, experts})
+      if (group.count > 0) groups.push_back(group);
+    found += dense.count + experts.count;
+  }
+  expects(found == last - first, "each layer belongs to one layer kind");
+  return groups;
+}
+
 std::int64_t Model::attention_layers() const {
   std::int64_t count = 0;
   for (const auto& kind : kinds)

@@ -128,6 +128,7 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
             (result.tie ? ", less than the error of what differs" : "") + "\n";
   text += list_text("to settle it, measure", result.settle);
   text += rejected_text(result.rejected) + groups_text(axes);
+  for (const std::string& note : result.notes) text += "\nnote: " + note + "\n";
   return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
          " schedules priced\n";
 }

@@ -3,9 +3,9 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/plan_attention.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace usp {
 namespace {
@@ -191,6 +191,7 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
     lines.push_back(std::to_string(a.head_chunks) +
                     " head chunks: the exchange of one chunk hides behind the attention of another");
   if (a.prune) lines.emplace_back("pruned: only keys that some query of the receiver can see are sent");
+  if (a.score.block_tokens > 0) lines.push_back(block_pattern_note(a.score));
   if (plan.training && plan.mesh.ring() > 1 && a.method != Method::all_gather_kv)
     lines.push_back(
         a.dkv_return == DkvReturn::direct
@@ -209,11 +210,8 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
     throw UsageError("--pass backward: the plan is for the forward pass only");
   const std::vector<i64> lengths = request.documents.value_or(plan.documents);
   if (request.documents) {
-    const i64 sum = std::accumulate(lengths.begin(), lengths.end(), i64{0});
-    if (sum != plan.capacity_tokens)
-      throw UsageError("--documents: the lengths sum to " + std::to_string(sum) + ", the plan is for " +
-                       std::to_string(plan.capacity_tokens) + " tokens");
-    check_document_count(plan, lengths);
+    check_other_batch(plan, layer, lengths);
+    check_documents(lengths, plan.capacity_tokens);
   }
   const Geometry geometry(layer.plan, layer_documents(layer, lengths));
   ExplainView view;

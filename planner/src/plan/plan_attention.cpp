@@ -5,6 +5,7 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/price_report.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -78,6 +79,8 @@ class AttentionSearch {
     local_.query_heads /= tensor_;
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
+    take_part();
+    if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     for (const auto& [ring, ulysses] : meshes()) try_mesh(ring, ulysses);
     if (result_.candidates.empty()) throw Infeasible(nothing(), remedies());
     finish();
@@ -85,6 +88,16 @@ class AttentionSearch {
   }
 
  private:
+  /// Degrees that are all given may name fewer ranks than there are devices: one call need not use them all.
+  void take_part() {
+    const Constraints& fixed = request_.fixed;
+    if (request_.all_devices || !fixed.ring || !fixed.ulysses) return;
+    const i64 used = i64{*fixed.ring} * *fixed.ulysses * data_ * tensor_;
+    if (used >= legality_.world) return;
+    result_.notes.push_back(idle_devices_note(used, legality_.world));
+    legality_.world = used;
+  }
+
   /// Both degrees given are tried even where they do not match the cluster: legality says why.
   [[nodiscard]] std::vector<std::pair<int, int>> meshes() const {
     const Constraints& fixed = request_.fixed;
@@ -295,6 +308,12 @@ PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidat
                           .hex();
   file.cluster_digest = cluster_digest(*request.cluster);
   return file;
+}
+
+std::string block_pattern_note(const ScoreRules& score) {
+  return "block pattern: the blocks of " + std::to_string(score.block_tokens) +
+         " tokens that it skips come with the run, so that times, bytes and memory are those of the mask "
+         "without it: an upper bound";
 }
 
 std::string describe(const AttentionCandidate& candidate) {

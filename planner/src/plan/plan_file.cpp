@@ -3,6 +3,7 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/json.hpp"
+#include "usp/planner/check_plan.hpp"
 
 #include <limits>
 
@@ -10,7 +11,6 @@ namespace usp {
 namespace {
 
 constexpr i64 most = std::numeric_limits<i64>::max() / 4;
-constexpr double most_scale = 1e6;  // of logits: beyond, something else was meant
 
 const EnumNames<Method>& method_words() {
   static const EnumNames<Method> words = {{"ring", Method::ring},
@@ -181,14 +181,19 @@ std::vector<int> small_integers(ObjectReader& reader, const char* key) {
   return list;
 }
 
-std::vector<Range> ranges(ObjectReader& reader, const char* key, i64 tokens) {
+/// What fits the field; check_attention_plan says what it may be.
+int small_integer(ObjectReader& reader, const char* key) {
+  using Limits = std::numeric_limits<int>;
+  return static_cast<int>(reader.integer(key, Limits::min(), Limits::max()));
+}
+
+std::vector<Range> ranges(ObjectReader& reader, const char* key) {
   std::vector<Range> list;
   reader.array(key, [&](const Json& value, const std::string& pointer) {
     if (!value.is_array() || value.size() != 2)
       throw InvalidInput({reader.file(), 0, pointer}, "a range is [begin, end]");
-    const i64 least = list.empty() ? 0 : list.back().end;
-    const i64 begin = json_integer(value[0], reader.file(), pointer + "/0", least, tokens);
-    list.push_back({begin, json_integer(value[1], reader.file(), pointer + "/1", begin, tokens)});
+    list.push_back({json_integer(value[0], reader.file(), pointer + "/0", 0, most),
+                    json_integer(value[1], reader.file(), pointer + "/1", 0, most)});
   });
   return list;
 }
@@ -206,39 +211,39 @@ PassPrediction pass_in(ObjectReader reader) {
 
 AttentionShape shape_in(ObjectReader reader) {
   AttentionShape shape;
-  shape.batch = reader.integer("batch", 1, i64{1} << 32);
-  shape.q_tokens = reader.integer("q_tokens", 1, unbounded);
-  shape.kv_tokens = reader.integer("kv_tokens", 1, unbounded);
-  shape.query_heads = static_cast<int>(reader.integer("query_heads", 1, most_degree));
-  shape.kv_heads = static_cast<int>(reader.integer("kv_heads", 1, most_degree));
-  if (shape.query_heads % shape.kv_heads != 0)
-    reader.fail("kv_heads", "does not divide query_heads " + std::to_string(shape.query_heads));
-  shape.head_dim_qk = static_cast<int>(reader.integer("head_dim_qk", 1, 1 << 16));
-  shape.head_dim_v = static_cast<int>(reader.integer("head_dim_v", 1, 1 << 16));
+  shape.batch = reader.integer("batch", -most, most);
+  shape.q_tokens = reader.integer("q_tokens", -most, most);
+  shape.kv_tokens = reader.integer("kv_tokens", -most, most);
+  shape.query_heads = small_integer(reader, "query_heads");
+  shape.kv_heads = small_integer(reader, "kv_heads");
+  shape.head_dim_qk = small_integer(reader, "head_dim_qk");
+  shape.head_dim_v = small_integer(reader, "head_dim_v");
   shape.dtype = reader.enumeration("dtype", dtype_words());
   reader.finish();
   return shape;
 }
 
 ScoreRules score_in(ObjectReader reader) {
+  constexpr double widest = std::numeric_limits<double>::max();
   ScoreRules score;
-  score.scale = reader.maybe_number("scale", -most_scale, most_scale).value_or(0);
-  score.softcap = reader.number("softcap", 0, most_scale);
-  score.dropout = reader.number("dropout", 0, 1);
-  if (score.dropout >= 1) reader.fail("dropout", "must be below 1: nothing would be left");
+  score.scale = reader.maybe_number("scale", -widest, widest).value_or(0);
+  score.softcap = reader.number("softcap", -widest, widest);
+  score.dropout = reader.number("dropout", -widest, widest);
   score.alibi = reader.boolean("alibi");
-  score.block_tokens = reader.integer("block_tokens", 0, unbounded);
+  score.block_tokens = reader.integer("block_tokens", -most, most);
   reader.finish();
   return score;
 }
 
+/// The mesh stands once, above the layers.
 void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
-  if (plan.mesh.ulysses > plan.shape.query_heads)
-    reader.fail("shape", "has fewer query heads than the mesh has ulysses ranks, " +
-                             std::to_string(plan.mesh.ulysses));
-  if (plan.method != Method::double_ring && plan.mesh.ring_outer > 1 && plan.mesh.ring_inner > 1)
-    reader.fail("method", "only double_ring has an outer and an inner ring");
-  if (plan.band.diff_min > plan.band.diff_max) reader.fail("band", "diff_min exceeds diff_max");
+  try {
+    check_attention_plan(plan);
+  } catch (const InvalidInput& error) {
+    const std::string& field = error.where().token;
+    const bool of_mesh = field.compare(0, 5, "mesh/") == 0;
+    throw InvalidInput({reader.file(), 0, (of_mesh ? "" : reader.pointer()) + "/" + field}, error.problem());
+  }
 }
 
 PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
@@ -255,15 +260,15 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.band = {limit_in(band, "diff_min", -unbounded), limit_in(band, "diff_max", unbounded)};
   band.finish();
   plan.dkv_return = reader.enumeration("dkv_return", return_words());
-  plan.head_chunks = static_cast<int>(reader.integer("head_chunks", 1, 1024));
+  plan.head_chunks = small_integer(reader, "head_chunks");
   plan.prune = reader.boolean("prune");
   plan.keep_entry = reader.boolean("keep_entry");
   plan.sink = reader.boolean("sink");
   plan.lse_home = reader.boolean("lse_home");
   plan.backend = reader.enumeration("backend", backend_words());
   plan.score = score_in(reader.object("score"));
-  plan.replicated_q = ranges(reader, "replicated_q", plan.shape.q_tokens);
-  plan.replicated_k = ranges(reader, "replicated_k", plan.shape.kv_tokens);
+  plan.replicated_q = ranges(reader, "replicated_q");
+  plan.replicated_k = ranges(reader, "replicated_k");
   check_layer(reader, plan);
   ObjectReader prediction = reader.object("prediction");
   layer.forward = pass_in(prediction.object("forward"));
@@ -274,6 +279,16 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   prediction.finish();
   reader.finish();
   return layer;
+}
+
+/// The batch is the plan's; only a single document may meet keys of another length.
+void check_tokens(const PlanFile& plan, const PlanLayer& layer, const ObjectReader& reader) {
+  const AttentionShape& shape = layer.plan.shape;
+  if (shape.q_tokens != plan.capacity_tokens)
+    reader.fail("shape/q_tokens", "is not the capacity of the plan");
+  if (shape.kv_tokens != shape.q_tokens && (!plan.documents.empty() || layer.chunk_tokens > 0))
+    reader.fail("shape/kv_tokens",
+                "differs from q_tokens: cross attention takes neither documents nor chunks");
 }
 
 Mesh mesh_in(ObjectReader reader) {
@@ -365,8 +380,7 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   plan.overlap = reader.boolean("overlap");
   reader.array("layers", [&](const Json& value, const std::string& pointer) {
     plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
-    if (plan.layers.back().plan.shape.q_tokens != plan.capacity_tokens)
-      throw InvalidInput({file, 0, pointer + "/shape/q_tokens"}, "is not the capacity of the plan");
+    check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));
   });
   prediction_in(reader.object("prediction"), plan);
   ObjectReader digests = reader.object("digests");

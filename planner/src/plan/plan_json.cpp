@@ -134,6 +134,7 @@ std::string plan_result_json(const PlanRequest& request, const PlanResult& resul
                {"cluster", request.cluster->name},
                {"best", best_json(request, result.best())},
                {"candidates", Json::array()}};
+  json["ranked_by"] = "tokens_per_s";
   for (const PlanCandidate& c : result.candidates) json["candidates"].push_back(brief_json(c));
   json["pareto"] = result.pareto;
   json["rejected"] = rejected_json(result.rejected);
@@ -168,6 +169,7 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
   json["verdict"] = {{"margin", result.margin}, {"tie", result.tie}, {"settle", result.settle}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["considered"] = result.considered;
+  json["notes"] = result.notes;
   return dumped(json);
 }
 

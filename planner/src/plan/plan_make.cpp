@@ -56,7 +56,9 @@ const PlanLayer& layer_at(const PlanFile& plan, std::size_t index) {
   return plan.layers[index];
 }
 
-void check_document_count(const PlanFile& plan, const std::vector<i64>& lengths) {
+void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::vector<i64>& lengths) {
+  if (layer.plan.shape.q_tokens != layer.plan.shape.kv_tokens)
+    throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
   if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
     throw UsageError("--documents: " + std::to_string(lengths.size()) +
                      " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
@@ -64,8 +66,7 @@ void check_document_count(const PlanFile& plan, const std::vector<i64>& lengths)
 
 Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths) {
   const AttentionShape& shape = layer.plan.shape;
-  if (lengths.empty() && layer.chunk_tokens == 0)
-    return Documents::single(shape.q_tokens, shape.kv_tokens, shape.q_tokens != shape.kv_tokens);
+  if (lengths.empty() && layer.chunk_tokens == 0) return Documents::single(shape.q_tokens, shape.kv_tokens);
   std::vector<i64> cu_seqlens{0};
   for (i64 length : lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths) {
     const i64 chunk = layer.chunk_tokens > 0 ? layer.chunk_tokens : std::max<i64>(1, length);

@@ -86,18 +86,26 @@ class Search {
   void decide_memory() {
     Choice choice = best_->choice;
     const StepPricer::Peak peak = pricer_.peak(choice, best_->attention);
-    std::optional<PlanCandidate> fastest, smallest;
+    std::vector<PlanCandidate> all;
     for (Recompute recompute : recomputes())
       for (int stage : stages()) {
         choice.recompute = recompute;
         choice.zero_stage = stage;
-        PlanCandidate c = pricer_.candidate(choice, best_->attention, peak);
-        if (!smallest || c.memory.total_bytes < smallest->memory.total_bytes) smallest = c;
-        if (c.fits && (!fastest || c.step_s < fastest->step_s)) fastest = std::move(c);
+        all.push_back(pricer_.candidate(choice, best_->attention, peak));
       }
-    result_.candidates.push_back(fastest ? *fastest : *smallest);
-    if (fastest && smallest->memory.total_bytes < fastest->memory.total_bytes)
-      result_.candidates.push_back(*smallest);
+    std::size_t smallest = 0;
+    std::optional<std::size_t> fastest;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i].memory.total_bytes < all[smallest].memory.total_bytes) smallest = i;
+      if (all[i].fits && (!fastest || all[i].step_s < all[*fastest].step_s)) fastest = i;
+    }
+    if (fastest) keep(std::move(all[*fastest]));
+    if (!fastest || all[smallest].memory.total_bytes < result_.candidates.back().memory.total_bytes)
+      keep(std::move(all[smallest]));
+  }
+  void keep(PlanCandidate candidate) {
+    candidate.attention = best_->attention;
+    result_.candidates.push_back(std::move(candidate));
   }
 
   [[nodiscard]] std::vector<Recompute> recomputes() const {
@@ -224,7 +232,9 @@ PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
               choice.data(), choice.mesh);
   if (!reason.empty()) throw Infeasible(reason, {});
   const std::vector<LayerAttention> attention = pricer.attention(choice);
-  return pricer.candidate(choice, attention, pricer.peak(choice, attention));
+  PlanCandidate candidate = pricer.candidate(choice, attention, pricer.peak(choice, attention));
+  candidate.attention = attention;
+  return candidate;
 }
 
 }  // namespace usp

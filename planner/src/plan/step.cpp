@@ -120,9 +120,8 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
                                     const Peak& peak) const {
   PlanCandidate c;
   c.choice = choice;
-  c.attention = attention;
   add_memory(c, peak);
-  add_time(c);
+  add_time(c, attention);
   return c;
 }
 

@@ -30,7 +30,7 @@ class StepPricer {
   };
   [[nodiscard]] Peak peak(const Choice& choice, const std::vector<LayerAttention>& attention);
 
-  /// Time terms and memory of a choice whose attention is priced.
+  /// Time terms and memory of a choice whose attention is priced; `attention` of the result is left empty.
   [[nodiscard]] PlanCandidate candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
                                         const Peak& peak) const;
 
@@ -44,7 +44,7 @@ class StepPricer {
  private:
   AttentionPricer& pricer(std::size_t kind, int tensor);
   [[nodiscard]] i64 local_tokens(const Choice& choice) const;
-  void add_time(PlanCandidate& c) const;
+  void add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const;
   void add_dense(PlanCandidate& c, double& compute_s) const;
   void add_tensor(PlanCandidate& c) const;
   void add_states(PlanCandidate& c, double compute_s) const;

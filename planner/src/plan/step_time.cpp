@@ -39,12 +39,12 @@ Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, dou
   return time;
 }
 
-void StepPricer::add_time(PlanCandidate& c) const {
+void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const {
   const Workload& w = request_.workload;
   const auto microbatches = static_cast<double>(w.microbatches);
   double forward = 0, backward = 0, forward_band = 0, backward_band = 0;
   double exposed = 0;
-  for (const LayerAttention& layer : c.attention) {
+  for (const LayerAttention& layer : attention) {
     const double layers =
         static_cast<double>(request_.model->kinds[layer.kind].layers.size()) / w.pipeline * microbatches;
     forward += layers * layer.price.forward.seconds;

@@ -24,7 +24,15 @@ class MoveKinds {
       if (last.move == nullptr || !alike(*last.move, move)) last = {&move, add(move)};
       of_.push_back(last.kind);
     }
+    group_ticks(pass);
   }
+  /// Ticks of one group start the same moves: as many of the same kinds, as long in flight, applied alike.
+  [[nodiscard]] std::size_t group_of(int tick) const {
+    return static_cast<std::size_t>(group_of_[static_cast<std::size_t>(tick)]);
+  }
+  [[nodiscard]] std::size_t groups() const { return groups_.size(); }
+  /// Past the last move that starts in this tick.
+  [[nodiscard]] std::size_t end_of(int tick) const { return end_of_[static_cast<std::size_t>(tick)]; }
   [[nodiscard]] std::size_t of(std::size_t move) const { return static_cast<std::size_t>(of_[move]); }
   /// The first kind that carries as many bytes as this one, wherever to.
   [[nodiscard]] std::size_t twin_of(std::size_t kind) const {
@@ -38,6 +46,34 @@ class MoveKinds {
     const Move* move = nullptr;
     int kind = 0;
   };
+  struct MoveRange {
+    std::size_t begin = 0, end = 0;
+  };
+  void group_ticks(const CompactPass& pass) {
+    constexpr std::size_t looked_at = 8;  // a ring repeats one tick, a double ring few
+    groups_.clear();
+    group_of_.clear();
+    end_of_.clear();
+    MoveRange tick;
+    for (int t = 0; t < pass.ticks; ++t) {
+      tick.begin = tick.end;
+      while (tick.end < pass.moves.size() && pass.moves[tick.end].start == t) ++tick.end;
+      std::size_t group = groups_.size();
+      for (std::size_t i = group; group == groups_.size() && i > 0 && groups_.size() - i < looked_at; --i)
+        if (start_alike(pass.moves, groups_[i - 1], tick)) group = i - 1;
+      if (group == groups_.size()) groups_.push_back(tick);
+      group_of_.push_back(static_cast<int>(group));
+      end_of_.push_back(tick.end);
+    }
+  }
+  [[nodiscard]] bool start_alike(const std::vector<Move>& moves, MoveRange a, MoveRange b) const {
+    if (a.end - a.begin != b.end - b.begin) return false;
+    for (std::size_t i = a.begin, j = b.begin; i < a.end; ++i, ++j)
+      if (of_[i] != of_[j] || moves[i].apply != moves[j].apply ||
+          moves[i].due - moves[i].start != moves[j].due - moves[j].start)
+        return false;
+    return true;
+  }
   int add(const Move& move) {
     const int kind = static_cast<int>(twin_of_.size());
     Last& last = last_twin_[static_cast<std::size_t>(move.name)];
@@ -58,6 +94,9 @@ class MoveKinds {
   std::array<Last, names> last_twin_;
   std::vector<int> of_;       ///< by move
   std::vector<int> twin_of_;  ///< by kind
+  std::vector<MoveRange> groups_;
+  std::vector<int> group_of_;        ///< by tick
+  std::vector<std::size_t> end_of_;  ///< by tick
 };
 
 }  // namespace usp

@@ -10,6 +10,26 @@
 
 namespace usp {
 
+/// What the moves that start in one tick become on the links.
+struct Exchanges {
+  struct Send {
+    int flight;  ///< ticks from start to due
+    double fast_s, slow_s;
+  };
+  std::vector<Send> sends;
+  double bytes = 0, comm_s = 0, band = 0;
+  bool at_once = true;      ///< all are due in the tick in which they start
+  bool priced = false;      ///< the tick is known where links are idle before it, and so after it
+  TickPrice with, without;  ///< then with these kernels
+
+  void clear() {
+    sends.clear();
+    bytes = comm_s = band = 0;
+    at_once = true;
+    priced = false;
+  }
+};
+
 /// Adds up what moves and kernels of one pass cost. Made once for many passes, so that it allocates nothing
 /// once it is warm.
 class PassSum {
@@ -22,14 +42,12 @@ class PassSum {
     serial_.start(ticks);
     compute_ = bytes_ = with_ = without_ = 0;
     posts_.clear();
-    last_posts_.clear();
-    last_ = {};
-    last_idle_ = false;
+    last_ = nullptr;
     known_.fill({});
     result = {};
   }
 
-  /// A move that starts in the current tick.
+  /// A move that starts in the tick whose exchange() comes next.
   void post(const Move& move, const MovePattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
     posts_.push_back({&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.apply});
@@ -41,27 +59,53 @@ class PassSum {
     result.extrapolation |= estimate.extrapolation;
   }
 
-  /// Ends a tick. Most ticks of a ring repeat the one before: where links are idle before and after it, such
-  /// a tick costs what that one did.
-  void tick(int t, std::vector<TickPrice>* ticks, bool show_serial) {
-    const double compute = std::exchange(compute_, 0);
-    const bool idle = overlapped_.idle() && serial_.idle(t);
-    if (!(idle && last_idle_ && compute == last_.with.compute_s && posts_ == last_posts_)) {
-      last_.bytes = last_.comm_s = last_.band = 0;
-      exchange(t);
-      last_.with = overlapped_.run(t, compute);
-      last_.without = serial_.run(t, compute);
-      last_idle_ = idle;
+  /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
+  /// Moves that share pattern and due date travel in one, when packed.
+  Exchanges& exchange(Exchanges& out) {
+    if (last_ != nullptr && posts_ == last_posts_) {
+      posts_.clear();
+      return *last_;
+    }
+    out.clear();
+    for (std::size_t i = 0; i < posts_.size();) {
+      const Post& first = posts_[i];
+      // The sends of a hop are posted as one group whatever the exchange does.
+      const double rounds = options_.packed || first.peers == Peers::shift ? 1 : first.pairs;
+      double bytes = 0, pack_s = 0;
+      do {
+        bytes += posts_[i].bytes / rounds;
+        pack_s += pack_seconds(posts_[i], rounds);
+      } while (++i < posts_.size() && options_.packed && posts_[i].travels_with(first));
+      send(out, first.flight, time_of(first, bytes), rounds, pack_s);
+      out.bytes += bytes * rounds * first.pattern->peers;
     }
     posts_.swap(last_posts_);
     posts_.clear();
-    bytes_ += last_.bytes;
-    result.comm_s += last_.comm_s;
-    result.band += last_.band;
+    last_ = &out;
+    return out;
+  }
+
+  /// Ends a tick in which `started` start. Most ticks of a ring repeat others: where links are idle before
+  /// such a tick and all that starts is due in it, it costs what it did before.
+  void tick(int t, Exchanges& started, std::vector<TickPrice>* ticks, bool show_serial) {
+    const double compute = std::exchange(compute_, 0);
+    const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t);
+    if (!(alone && started.priced && compute == started.with.compute_s)) {
+      for (const Exchanges::Send& send : started.sends) {
+        overlapped_.post(t + send.flight, send.fast_s, send.slow_s);
+        serial_.post(t + send.flight, send.fast_s, send.slow_s);
+      }
+      started.with = overlapped_.run(t, compute);
+      started.without = serial_.run(t, compute);
+      started.priced = alone;
+    }
+    bytes_ += started.bytes;
+    result.comm_s += started.comm_s;
+    result.band += started.band;
     result.compute_s += compute;
-    with_ += last_.with.total_s;
-    without_ += last_.without.total_s;
-    if (ticks != nullptr) ticks->push_back(show_serial ? last_.without : last_.with);
+    with_ += started.with.total_s;
+    without_ += started.without.total_s;
+    if (ticks != nullptr) ticks->push_back(show_serial ? started.without : started.with);
   }
 
   [[nodiscard]] PassPrice finish() {
@@ -88,11 +132,6 @@ class PassSum {
     }
     friend bool operator==(const Post&, const Post&) = default;
   };
-  /// What one tick adds.
-  struct TickCost {
-    TickPrice with, without;
-    double bytes = 0, comm_s = 0, band = 0;
-  };
   struct Known {
     const MovePattern* pattern = nullptr;
     Peers peers = Peers::self;
@@ -113,23 +152,6 @@ class PassSum {
     return fresh.time;
   }
 
-  /// Sends off the moves of a tick. Those that share pattern and due date travel in one exchange, when
-  /// packed.
-  void exchange(int t) {
-    for (std::size_t i = 0; i < posts_.size();) {
-      const Post& first = posts_[i];
-      // The sends of a hop are posted as one group whatever the exchange does.
-      const double rounds = options_.packed || first.peers == Peers::shift ? 1 : first.pairs;
-      double bytes = 0, pack_s = 0;
-      do {
-        bytes += posts_[i].bytes / rounds;
-        pack_s += pack_seconds(posts_[i], rounds);
-      } while (++i < posts_.size() && options_.packed && posts_[i].travels_with(first));
-      send(t + first.flight, time_of(first, bytes), rounds, pack_s);
-      last_.bytes += bytes * rounds * first.pattern->peers;
-    }
-  }
-
   /// Before and after: nothing of an exchange can hide behind its own packing.
   [[nodiscard]] double pack_seconds(const Post& post, double rounds) const {
     if (!options_.pack_kernels || post.peers == Peers::shift) return 0;
@@ -137,14 +159,14 @@ class PassSum {
     return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
   }
 
-  void send(int due, const MoveTime& time, double rounds, double pack_s) {
+  void send(Exchanges& out, int flight, const MoveTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double fast = with_pack(time.fast_s), slow = with_pack(time.slow_s);
-    overlapped_.post(due, fast, slow);
-    serial_.post(due, fast, slow);
+    out.sends.push_back({flight, fast, slow});
+    out.at_once = out.at_once && flight == 0;
     const double longest = std::max(fast, slow);
-    last_.comm_s += longest;
-    last_.band += time.band * longest;
+    out.comm_s += longest;
+    out.band += time.band * longest;
     result.extrapolation |= time.extrapolation;
   }
 
@@ -153,9 +175,9 @@ class PassSum {
   Timeline overlapped_;
   SerialTimeline serial_;
   double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
-  std::vector<Post> posts_, last_posts_;  ///< of this tick and of the one before
-  TickCost last_;
-  bool last_idle_ = false;      ///< nothing flew when the last tick that was run began
+  std::vector<Post> posts_;       ///< of this tick
+  std::vector<Post> last_posts_;  ///< what `last_` was made of
+  Exchanges* last_ = nullptr;
   std::array<Known, 4> known_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;
   PassPrice result;

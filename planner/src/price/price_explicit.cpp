@@ -53,6 +53,7 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
   const CompactPass& pass = compact.of(ranks.front().pass);
   LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, placement);
   PassSum sum(links_, options_);
+  Exchanges started;
   sum.start(pass.ticks);
   const UnitTimes times(links_.calibration().kernel, plan, options_);
   // Bytes of every move from the messages themselves.
@@ -89,7 +90,8 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
     }
     sum.work(slowest_delta);
     sum.work(slowest_attend);
-    sum.tick(t, ticks, !options_.overlap);
+    (void)sum.exchange(started);
+    sum.tick(t, started, ticks, !options_.overlap);
   }
   return sum.finish();
 }

@@ -95,6 +95,11 @@ void check_call(const AttentionCall& call, const Cluster& cluster) {
                      {"--head-chunks " + std::to_string(least_heads) + " or fewer"});
 }
 
+std::string idle_devices_note(i64 used, i64 devices) {
+  return "the first " + std::to_string(used) + " of " + std::to_string(devices) +
+         " devices are used, the others idle";
+}
+
 PriceReport price_call(const Cluster& cluster, const Calibration& calibration, const AttentionCall& call) {
   check_call(call, cluster);
   LinkPricer links(cluster, calibration);
@@ -139,8 +144,7 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
     if (!note.empty()) report.notes.push_back(note);
   }
   if (plan.mesh.size() < static_cast<int>(cluster.devices.size()))
-    report.notes.push_back("the first " + std::to_string(plan.mesh.size()) + " of " +
-                           std::to_string(cluster.devices.size()) + " devices are used, the others idle");
+    report.notes.push_back(idle_devices_note(plan.mesh.size(), static_cast<i64>(cluster.devices.size())));
   return report;
 }
 

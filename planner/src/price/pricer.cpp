@@ -132,6 +132,8 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   const MoveKinds& kinds = shared_->kinds[static_cast<std::size_t>(which)];
   std::vector<MoveCost>& costs = shared_->costs;
   costs.assign(kinds.count(), {});
+  if (shared_->exchanges.size() < kinds.groups()) shared_->exchanges.resize(kinds.groups());
+  shared_->started.assign(kinds.groups(), nullptr);
   LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, *context.placement);
   PassSum& sum = shared_->sum;
   sum.start(pass.ticks);
@@ -139,19 +141,25 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   int last_front = -1, last_chunk = -1;
   bool last_first = false;
   Estimate last;
+  const auto post = [&](std::size_t move) {
+    const Move& m = pass.moves[move];
+    if (m.peers == Peers::self) return;
+    const std::size_t kind = kinds.of(move);
+    const MovePattern*& pattern = costs[kind].pattern;
+    if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
+    if (pattern->peers == 0) return;
+    double& bytes = costs[kinds.twin_of(kind)].bytes;
+    if (bytes < 0 || context.geometry != nullptr) bytes = move_bytes_per_peer(context, m, *pattern);
+    sum.post(m, *pattern, bytes);
+  };
   std::size_t move = 0, work = 0;
   for (int t = 0; t < pass.ticks; ++t) {
-    for (; move < pass.moves.size() && pass.moves[move].start == t; ++move) {
-      const Move& m = pass.moves[move];
-      if (m.peers == Peers::self) continue;
-      const std::size_t kind = kinds.of(move);
-      const MovePattern*& pattern = costs[kind].pattern;
-      if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
-      if (pattern->peers == 0) continue;
-      double& bytes = costs[kinds.twin_of(kind)].bytes;
-      if (bytes < 0 || context.geometry != nullptr) bytes = move_bytes_per_peer(context, m, *pattern);
-      sum.post(m, *pattern, bytes);
+    Exchanges*& started = shared_->started[kinds.group_of(t)];
+    if (started == nullptr || context.geometry != nullptr) {
+      for (; move < kinds.end_of(t); ++move) post(move);
+      started = &sum.exchange(shared_->exchanges[kinds.group_of(t)]);
     }
+    move = kinds.end_of(t);
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const Work& w = pass.work[work];
       const auto& counts = context.split->distinct[static_cast<std::size_t>(w.chunk)];
@@ -174,7 +182,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
       }
       sum.work(last);
     }
-    sum.tick(t, ticks, !options_.overlap);
+    sum.tick(t, *started, ticks, !options_.overlap);
   }
   return sum.finish();
 }

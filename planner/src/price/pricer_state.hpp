@@ -46,7 +46,10 @@ struct AttentionPricer::Shared {
   std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;
   std::array<MoveKinds, 2> kinds;  ///< of the schedule's passes
   PassSum sum;
-  std::vector<MoveCost> costs;  ///< by kind, of the pass that is being priced
+  // Of the pass that is being priced.
+  std::vector<MoveCost> costs;       ///< by kind
+  std::vector<Exchanges> exchanges;  ///< by group of ticks; room for them
+  std::vector<Exchanges*> started;   ///< by group of ticks; null: not known
 };
 
 struct AttentionPricer::Context {

@@ -38,7 +38,8 @@ class Generator {
     exchanged_ = key.exchanged;
     shared_kv_ = key.shared_kv;
     in_place_ = key.direct && !exchanged_;
-    expects(key.method == Method::double_ring || key.ring_outer == 1, "only a double ring has an outer ring");
+    expects(key.method == Method::double_ring || key.ring_outer == 1 || key.ring_inner == 1,
+            "only a double ring has an outer and an inner ring");
   }
 
   void forward() {

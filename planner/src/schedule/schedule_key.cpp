@@ -22,7 +22,9 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.ring_outer = plan.mesh.ring_outer;
   key.ring_inner = plan.mesh.ring_inner;
   key.head_chunks = plan.head_chunks;
-  key.method = plan.method;
+  // Laps of one rank: the outer hops alone, which are a ring.
+  const bool ring = plan.method == Method::double_ring && plan.mesh.ring_inner == 1;
+  key.method = ring ? Method::ring : plan.method;
   key.dkv_return = plan.dkv_return;
   key.replicated_q = !plan.replicated_q.empty();
   key.replicated_k = !plan.replicated_k.empty();

@@ -42,7 +42,8 @@ const AxisName& find_axis(const std::string& name) {
   }
   const std::string near = nearest_name(name, known);
   throw UsageError(std::string(flag) + ": '" + name + "' is no axis" +
-                   (near.empty() ? "" : "; did you mean " + near + "?") + " Known: " + join(known, ", "));
+                   (near.empty() ? "; known are " : "; did you mean " + near + "? Known are ") +
+                   join(known, ", "));
 }
 
 bool is_word(AxisKind kind) {

@@ -189,8 +189,23 @@ class Grid {
   std::vector<bool> known_;
 };
 
-void note_assumptions(WhatIfResult& result) {
+/// No transfer between devices crosses a NIC.
+bool one_fast_domain(const Cluster& cluster) {
+  return cluster.nodes.size() == 1 ||
+         std::any_of(cluster.domains.begin(), cluster.domains.end(), [&](const NvlinkDomain& domain) {
+           return domain.switched && domain.devices.size() == cluster.devices.size();
+         });
+}
+
+void note_assumptions(const Cluster& cluster, WhatIfResult& result) {
+  const bool grows = std::any_of(result.axes.begin(), result.axes.end(), [](const Axis& axis) {
+    return axis.kind == AxisKind::nodes || axis.kind == AxisKind::gpus;
+  });
   for (const Axis& axis : result.axes) {
+    if (axis.kind == AxisKind::nic && !grows && one_fast_domain(cluster))
+      result.notes.emplace_back(
+          "nic: all devices share one host or NVLink domain, so that no transfer crosses a NIC: this sweep "
+          "cannot change the answer; add hosts with --nodes");
     if (axis.kind == AxisKind::nvlink)
       result.notes.emplace_back(
           "nvlink: measured curves are scaled with the bandwidth above their shortest time; an assumption");
@@ -223,7 +238,7 @@ WhatIfResult what_if(const WhatIfRequest& request) {
   result.base = search_point(variants.at({}, {}));
   ++result.searches;
   if (!request.axes.empty()) Grid(request, variants, result).fill();
-  note_assumptions(result);
+  note_assumptions(*request.base.cluster, result);
   result.break_evens_sought = request.break_evens;
   if (request.break_evens) find_break_evens(request, variants, result);
   return result;

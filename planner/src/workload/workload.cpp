@@ -61,16 +61,22 @@ void check_workload(const Workload& w) {
   require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");
   require(w.pipeline >= 1, "--pipeline: at least one stage");
   require(w.expert >= 1, "--expert: at least one rank");
-  if (w.documents.empty()) return;
+  if (!w.documents.empty()) check_documents(w.documents, w.seq);
+}
+
+void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens) {
   std::int64_t sum = 0;
-  for (const auto length : w.documents) {
-    require(length >= 1 && length <= w.seq - sum, "--documents: the lengths exceed the " +
-                                                      std::to_string(w.seq) +
-                                                      " tokens of --seq, or one of them is not positive");
+  for (const auto length : lengths) {
+    if (length < 1 || length > tokens - sum)
+      throw InvalidInput({"--documents", 0, std::to_string(length)},
+                         "the lengths exceed the " + std::to_string(tokens) +
+                             " tokens of the sequence, or one of them is not positive; make them sum to it");
     sum += length;
   }
-  require(sum == w.seq, "--documents: the lengths sum to " + std::to_string(sum) + " of " +
-                            std::to_string(w.seq) + " tokens; add a document for the padding");
+  if (sum != tokens)
+    throw InvalidInput({"--documents", 0, ""},
+                       "the lengths sum to " + std::to_string(sum) + " of " + std::to_string(tokens) +
+                           " tokens; make them equal, with a document for the padding");
 }
 
 Precision parse_precision(std::string_view text, std::string_view flag) {

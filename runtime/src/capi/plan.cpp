@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 
-#include <cmath>
+#include "usp/planner/check_plan.hpp"
 
 using usp::capi::given;
 using usp::capi::guarded;
@@ -29,64 +29,45 @@ usp_attention_desc defaults() {
   return d;
 }
 
-template <class T>
-T within(T value, i64 least, i64 most, const char* name) {
-  require(value >= least && value <= most, std::string(name) + " is " + std::to_string(value) +
-                                               "; it must be " + std::to_string(least) + " to " +
-                                               std::to_string(most));
-  return value;
-}
-
 AttentionShape shape_of(const usp_attention_desc& d) {
   AttentionShape s;
-  s.batch = within(d.batch, 1, i64{1} << 32, "batch");
-  s.q_tokens = within(d.q_tokens, 1, unbounded, "q_tokens");
-  s.kv_tokens = within(d.kv_tokens == 0 ? d.q_tokens : d.kv_tokens, 1, unbounded, "kv_tokens");
-  s.query_heads = within(d.query_heads, 1, most_degree, "query_heads");
-  s.kv_heads = within(d.kv_heads == 0 ? d.query_heads : d.kv_heads, 1, most_degree, "kv_heads");
-  require(s.query_heads % s.kv_heads == 0, "kv_heads " + std::to_string(s.kv_heads) +
-                                               " does not divide query_heads " +
-                                               std::to_string(s.query_heads));
-  s.head_dim_qk = within(d.head_dim_qk, 1, 1 << 16, "head_dim_qk");
-  s.head_dim_v = within(d.head_dim_v == 0 ? d.head_dim_qk : d.head_dim_v, 1, 1 << 16, "head_dim_v");
+  s.batch = d.batch;
+  s.q_tokens = d.q_tokens;
+  s.kv_tokens = d.kv_tokens == 0 ? d.q_tokens : d.kv_tokens;
+  s.query_heads = d.query_heads;
+  s.kv_heads = d.kv_heads == 0 ? d.query_heads : d.kv_heads;
+  s.head_dim_qk = d.head_dim_qk;
+  s.head_dim_v = d.head_dim_v == 0 ? d.head_dim_qk : d.head_dim_v;
   s.dtype = enumerator(d.dtype, DType::fp64, "dtype");
   return s;
 }
 
 Mesh mesh_of(const usp_attention_desc& d) {
-  within(d.ring, 1, most_degree, "ring");
-  within(d.ring_outer, 1, d.ring, "ring_outer");
-  within(d.ulysses, 1, most_degree, "ulysses");
-  require(d.ring % d.ring_outer == 0,
+  require(d.ring >= 1, "ring is " + std::to_string(d.ring) + "; it must be at least 1");
+  require(d.ring_outer >= 1 && d.ring % d.ring_outer == 0,
           "ring_outer " + std::to_string(d.ring_outer) + " does not divide ring " + std::to_string(d.ring));
-  require(d.ring_outer == 1 || d.method == USP_DOUBLE_RING, "only USP_DOUBLE_RING has an outer ring");
-  require(i64{d.ring} * d.ulysses <= 1 << 24, "the mesh has too many ranks");
-  require(d.ulysses <= d.query_heads, "ulysses " + std::to_string(d.ulysses) + " exceeds the " +
-                                          std::to_string(d.query_heads) +
-                                          " query heads: some ranks would hold none; widen the ring instead");
   return {d.ring_outer, d.ring / d.ring_outer, d.ulysses};
 }
 
-ScoreRules score_of(const usp_attention_desc& d) {
-  require(std::isfinite(d.scale), "scale is not finite");
-  require(std::isfinite(d.softcap) && d.softcap >= 0, "softcap must be finite and not negative");
-  require(d.dropout >= 0 && d.dropout < 1, "dropout must be at least 0 and below 1");
-  return {d.scale, d.softcap, d.dropout, d.alibi != 0, within(d.block_tokens, 0, unbounded, "block_tokens")};
-}
-
-std::vector<Range> ranges_of(const int64_t* pairs, i64 count, i64 tokens, const char* name) {
+std::vector<Range> ranges_of(const int64_t* pairs, i64 count, const char* name) {
   require(count >= 0, std::string(name) + "_count is negative");
   if (count > 0) given(pairs, name);
   std::vector<Range> ranges;
-  for (i64 i = 0; i < count; ++i) {
-    const Range range{pairs[2 * i], pairs[2 * i + 1]};
-    require(range.begin >= (ranges.empty() ? 0 : ranges.back().end) && range.end >= range.begin &&
-                range.end <= tokens,
-            std::string(name) + " must be ascending and disjoint, within " + std::to_string(tokens) +
-                " tokens; range " + std::to_string(i) + " is not");
-    ranges.push_back(range);
-  }
+  for (i64 i = 0; i < count; ++i) ranges.push_back({pairs[2 * i], pairs[2 * i + 1]});
   return ranges;
+}
+
+/// A descriptor is an argument: what is wrong with it is a usage error that names its member.
+void check(const AttentionPlan& plan) {
+  try {
+    check_attention_plan(plan);
+  } catch (const InvalidInput& error) {
+    const std::string& path = error.where().token;
+    const std::size_t end = path.find("replicated") == 0 ? path.find('/') : path.size();
+    const std::size_t slash = path.rfind('/', end - 1);
+    const std::size_t begin = slash == std::string::npos ? 0 : slash + 1;
+    throw UsageError(path.substr(begin, end - begin) + " " + error.problem());
+  }
 }
 
 AttentionPlan plan_of(const usp_attention_desc& d) {
@@ -95,19 +76,18 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.mesh = mesh_of(d);
   p.method = enumerator(d.method, Method::double_ring, "method");
   p.layout = enumerator(d.layout, LayoutKind::balanced, "layout");
-  require(d.diff_min <= d.diff_max, "diff_min exceeds diff_max: no pair would be visible");
-  p.band = {within(d.diff_min, -unbounded, unbounded, "diff_min"),
-            within(d.diff_max, -unbounded, unbounded, "diff_max")};
+  p.band = {d.diff_min, d.diff_max};
   p.dkv_return = enumerator(d.dkv_return, DkvReturn::cycle, "dkv_return");
-  p.head_chunks = within(d.head_chunks, 1, 1024, "head_chunks");
+  p.head_chunks = d.head_chunks;
   p.prune = d.prune != 0;
   p.keep_entry = d.keep_entry != 0;
   p.sink = d.sink != 0;
   p.lse_home = d.return_lse != 0;
-  p.score = score_of(d);
-  p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, p.shape.q_tokens, "replicated_q");
-  p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, p.shape.kv_tokens, "replicated_k");
+  p.score = {d.scale, d.softcap, d.dropout, d.alibi != 0, d.block_tokens};
+  p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, "replicated_q");
+  p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, "replicated_k");
   require(d.reserved == 0, "reserved must be 0");
+  check(p);
   return p;
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/json.hpp"
 
+#include "usp/base/text.hpp"
+
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 
 namespace usp {
@@ -13,6 +17,17 @@ long line_of(const std::string& text, std::size_t byte) {
   for (std::size_t i = 0; i < byte && i < text.size(); ++i)
     if (text[i] == '\n') ++line;
   return line;
+}
+
+/// @param byte where the parser stopped, counted from 1
+std::string why_not_json(const std::string& text, std::size_t byte) {
+  if (trim(text).empty()) return "not JSON: the file is empty";
+  if (byte > text.size()) return "not JSON: it ends inside a value, as if it were cut off";
+  const auto c = static_cast<unsigned char>(text[std::max<std::size_t>(byte, 1) - 1]);
+  const std::string at = " at byte " + std::to_string(byte);
+  if (std::isprint(c) != 0) return std::string("not JSON: unexpected '") + static_cast<char>(c) + "'" + at;
+  if (std::isspace(c) != 0) return "not JSON: a value, key or string does not end" + at;
+  return "not JSON: unexpected value " + std::to_string(c) + at + "; the file may be binary";
 }
 
 /// The key sets of the objects that are open while parsing: what a duplicate is checked against.
@@ -43,9 +58,9 @@ Json parse_json(const std::string& text, const std::string& file) {
   try {
     return Json::parse(text, check);
   } catch (const Json::parse_error& error) {
-    throw InvalidInput({file, line_of(text, error.byte), ""}, std::string("not JSON: ") + error.what());
-  } catch (const Json::exception& error) {
-    throw InvalidInput({file, 0, ""}, std::string("not JSON: ") + error.what());
+    throw InvalidInput({file, line_of(text, error.byte), ""}, why_not_json(text, error.byte));
+  } catch (const Json::exception&) {
+    throw InvalidInput({file, 0, ""}, "not JSON: it holds a number beyond the range of a double");
   }
 }
 

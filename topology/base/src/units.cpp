@@ -26,8 +26,15 @@ std::pair<double, std::string> number_and_unit(std::string_view text, std::strin
   return {value, trim(std::string_view(end, static_cast<std::size_t>(text.data() + text.size() - end)))};
 }
 
-std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted) {
-  if (value < 0 || value > 9e15 || std::nearbyint(value) != value) refuse(flag, text, wanted);
+constexpr std::int64_t most_whole = std::int64_t{9} * 1000 * 1000 * 1000 * 1000 * 1000;  // exact in a double
+constexpr std::int64_t most_tokens = std::int64_t{1} << 40;  // positions of a schedule stay below it
+
+std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted,
+                   std::int64_t most = most_whole) {
+  if (value > static_cast<double>(most))
+    throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is too large; the most is " +
+                     std::to_string(most));
+  if (value < 0 || std::nearbyint(value) != value) refuse(flag, text, wanted);
   return static_cast<std::int64_t>(value);
 }
 
@@ -48,7 +55,7 @@ std::int64_t parse_tokens(std::string_view text, std::string_view flag) {
     value *= 1024.0 * 1024;
   else if (!unit.empty())
     refuse(flag, text, wanted);
-  const std::int64_t tokens = whole(value, text, flag, wanted);
+  const std::int64_t tokens = whole(value, text, flag, wanted, most_tokens);
   if (tokens < 1) refuse(flag, text, wanted);
   return tokens;
 }

@@ -51,6 +51,7 @@ struct Calibration {
   std::string name;
   bool calibrated = false;
   std::string device;
+  std::string other_card;  ///< that it is asked for on another card than it was measured on; empty: it is not
   double device_bf16_tflops = 0;  ///< data sheet of the card that was measured
   double device_memory_gb_s = 0;
   CommCurves comm;

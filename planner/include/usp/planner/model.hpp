@@ -112,6 +112,14 @@ struct Model {
   [[nodiscard]] bool is_moe_layer(int layer) const;
 };
 
+/// Layers of one kind with the same MLP: what holds for one of them holds for all.
+struct AlikeLayers {
+  int layer = 0;  ///< one of them
+  std::int64_t count = 0;
+};
+/// Groups the layers [first, last). Throws InternalError when no kind names one.
+[[nodiscard]] std::vector<AlikeLayers> alike_layers(const Model& model, int first, int last);
+
 /// Ulysses degrees U that split every softmax layer evenly: Hq % U == 0 and (Hkv % U == 0 or U % Hkv == 0).
 /// Ascending; empty without softmax layers.
 [[nodiscard]] std::vector<std::int64_t> even_ulysses_degrees(const Model& model);

@@ -26,6 +26,8 @@ struct AttentionRequest {
   Constraints fixed;     ///< data and tensor are 1 where not given
   ExecutionOptions execution;
   std::size_t keep = 32;
+  bool all_devices =
+      false;  ///< the devices are the ranks of a launch: degrees that leave some idle are refused
 };
 
 struct AttentionCandidate {
@@ -46,12 +48,17 @@ struct AttentionResult {
   double margin = 0;                ///< of the next mesh over the best one
   bool tie = false;                 ///< the bands of what differs overlap
   std::vector<std::string> settle;  ///< measurements that would settle a tie
+  std::vector<std::string> notes;
   CalibrationSummary calibration;
   i64 considered = 0;
   [[nodiscard]] const AttentionCandidate& best() const { return candidates.front(); }
 };
 
-/// Exhaustive: every mesh of the cluster's devices x method x layout x dKV return x head chunks x axis order.
+/// What is said of a call with a block pattern: which blocks it skips comes with the run.
+[[nodiscard]] std::string block_pattern_note(const ScoreRules& score);
+
+/// Exhaustive: every mesh of the cluster's devices (of the first ones, where ring and ulysses are fixed to
+/// fewer: the result notes it) x method x layout x dKV return x head chunks x axis order.
 /// Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
 [[nodiscard]] AttentionResult plan_attention(const AttentionRequest& request);
 

@@ -69,8 +69,9 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
 /// A layer by its place. Throws UsageError naming --layer when there is none.
 [[nodiscard]] const PlanLayer& layer_at(const PlanFile& plan, std::size_t index);
 
-/// Refuses a batch of more documents than the plan has room for (UsageError naming --documents).
-void check_document_count(const PlanFile& plan, const std::vector<i64>& lengths);
+/// Refuses another batch than the planned one where a layer is cross attention, and one of more documents
+/// than the plan has room for (UsageError naming --documents).
+void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::vector<i64>& lengths);
 
 /// Documents of a layer for the lengths of a batch (empty: one document).
 [[nodiscard]] Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths);

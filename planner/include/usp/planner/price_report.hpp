@@ -55,4 +55,7 @@ void check_call(const AttentionCall& call, const Cluster& cluster);
 /// One JSON object, "format": "usp.price", "version": 1.
 [[nodiscard]] std::string price_json(const PriceReport& report);
 
+/// What is said where an attention call uses only some devices, the first ones.
+[[nodiscard]] std::string idle_devices_note(i64 used, i64 devices);
+
 }  // namespace usp

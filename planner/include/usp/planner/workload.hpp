@@ -59,6 +59,9 @@ void check_workload(const Workload& workload);
 [[nodiscard]] std::string_view recompute_name(Recompute recompute);
 [[nodiscard]] std::string_view optimizer_name(Optimizer optimizer);
 
+/// Throws InvalidInput unless the lengths of packed documents sum to the tokens of a sequence.
+void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens);
+
 /// "4096,8k,1000": lengths of documents in tokens. Throws UsageError naming `flag`.
 [[nodiscard]] std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag);
 

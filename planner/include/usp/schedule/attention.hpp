@@ -36,9 +36,10 @@ struct Documents {
   std::vector<i64> cu_k;
   std::vector<i64> shift;
 
-  /// One document over everything. A causal cross attention aligns the last query with the last key.
-  [[nodiscard]] static Documents single(i64 q_tokens, i64 kv_tokens, bool align_ends = false) {
-    return {{0, q_tokens}, {0, kv_tokens}, {align_ends ? kv_tokens - q_tokens : 0}};
+  /// One document over everything. The last query stands at the last key, whatever the mask: causal masks,
+  /// windows and ALiBi distances count from there.
+  [[nodiscard]] static Documents single(i64 q_tokens, i64 kv_tokens) {
+    return {{0, q_tokens}, {0, kv_tokens}, {kv_tokens - q_tokens}};
   }
   /// Self attention over documents of the given cumulative lengths.
   [[nodiscard]] static Documents packed(std::vector<i64> cu_seqlens) {

@@ -10,7 +10,7 @@
 namespace usp {
 
 /// "4096", "128k" (131072), "1M" (1048576), "1.5M": binary multiples, as sequence lengths are meant.
-/// Throws UsageError naming `flag`.
+/// Throws UsageError naming `flag`, also beyond 2^40 tokens.
 [[nodiscard]] std::int64_t parse_tokens(std::string_view text, std::string_view flag);
 
 /// "80GB" (decimal), "80GiB" (binary), plain bytes. Throws UsageError naming `flag`.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/check_plan.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/plan_attention.hpp"
+#include "usp/planner/plan_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+namespace usp {
+namespace {
+
+AttentionPlan good() {
+  AttentionPlan plan;
+  plan.shape = {1, 64, 64, 8, 4, 32, 32, DType::bf16};
+  plan.mesh = {2, 2, 4};
+  plan.method = Method::double_ring;
+  plan.replicated_k = {{0, 2}, {4, 6}};
+  return plan;
+}
+
+/// The field that a change makes wrong.
+std::string field_of(const std::function<void(AttentionPlan&)>& change) {
+  AttentionPlan plan = good();
+  change(plan);
+  try {
+    check_attention_plan(plan);
+  } catch (const InvalidInput& error) {
+    return error.where().token;
+  }
+  return "";
+}
+
+TEST(CheckPlan, EachFieldIsNamed) {
+  using Plan = AttentionPlan;
+  EXPECT_EQ(field_of([](Plan&) {}), "");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.batch = 0; }), "shape/batch");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.q_tokens = unbounded + 1; }), "shape/q_tokens");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.kv_heads = 3; }), "shape/kv_heads");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.head_dim_v = -1; }), "shape/head_dim_v");
+  EXPECT_EQ(field_of([](Plan& p) { p.mesh.ulysses = 9; }), "mesh/ulysses");
+  EXPECT_EQ(field_of([](Plan& p) { p.mesh.ring_inner = 0; }), "mesh/ring_inner");
+  EXPECT_EQ(field_of([](Plan& p) { p.mesh = {4, 1, 4}; }), "mesh/ring_inner");
+  EXPECT_EQ(field_of([](Plan& p) { p.mesh = {200, 200, 1}; }), "mesh/ring");
+  EXPECT_EQ(field_of([](Plan& p) { p.method = Method::ring; }), "mesh/ring_outer");
+  EXPECT_EQ(field_of([](Plan& p) { p.band = {1, 0}; }), "band/diff_min");
+  EXPECT_EQ(field_of([](Plan& p) { p.head_chunks = 0; }), "head_chunks");
+  EXPECT_EQ(field_of([](Plan& p) { p.score.scale = std::nan(""); }), "score/scale");
+  EXPECT_EQ(field_of([](Plan& p) { p.score.softcap = -1; }), "score/softcap");
+  EXPECT_EQ(field_of([](Plan& p) { p.score.dropout = 1; }), "score/dropout");
+  EXPECT_EQ(field_of([](Plan& p) { p.score.block_tokens = p.shape.kv_tokens = 32; }), "score/block_tokens");
+  EXPECT_EQ(field_of([](Plan& p) { p.replicated_q = {{0, 65}}; }), "replicated_q/0");
+  EXPECT_EQ(field_of([](Plan& p) { p.replicated_k[1].begin = 1; }), "replicated_k/1");
+}
+
+PlanFile file_of(const AttentionShape& shape, Band band) {
+  const Cluster cluster = thread_cluster(3);
+  const Calibration calibration = uncalibrated(data_sheet_of(cluster));
+  AttentionRequest request;
+  request.cluster = &cluster;
+  request.calibration = &calibration;
+  request.shape = shape;
+  request.band = band;
+  request.score.alibi = true;
+  request.documents = Documents::single(shape.q_tokens, shape.kv_tokens);
+  return make_plan_file(request, plan_attention(request).best());
+}
+
+/// What is wrong in a file is found by the same rules and named where it stands there.
+TEST(CheckPlan, FilesNameThePointer) {
+  const std::string text = write_plan(file_of({1, 24, 24, 6, 6, 8, 8, DType::bf16}, {}));
+  const std::pair<const char*, Json> wrong[] = {{"/layers/0/shape/kv_heads", 4},
+                                                {"/layers/0/shape/query_heads", 0},
+                                                {"/layers/0/score/dropout", 1.0},
+                                                {"/layers/0/head_chunks", 2000},
+                                                {"/layers/0/replicated_k/0", Json::array({0, 25})},
+                                                {"/mesh/ulysses", 0},
+                                                {"/layers/0/shape/q_tokens", 12}};
+  for (const auto& [pointer, value] : wrong) {
+    Json json = Json::parse(text);
+    json[Json::json_pointer(pointer)] = value;
+    try {
+      (void)read_plan(json.dump(), "plan");
+      ADD_FAILURE() << pointer;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where().token, pointer);
+    }
+  }
+}
+
+/// The last query stands at the last key, whoever makes the documents and whatever the mask.
+TEST(CheckPlan, CrossAttentionHasOneAlignment) {
+  for (const Band band : {Band{}, Band{0, unbounded}})
+    for (const i64 keys : {36, 12}) {
+      const PlanFile plan = file_of({1, 24, keys, 6, 6, 8, 8, DType::bf16}, band);
+      const Documents ran = layer_documents(plan.layers.front(), {});
+      EXPECT_EQ(ran.shift, (std::vector<i64>{keys - 24}));
+      EXPECT_EQ(ran.shift, Documents::single(24, keys).shift);
+    }
+}
+
+}  // namespace
+}  // namespace usp
