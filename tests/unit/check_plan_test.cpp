@@ -48,6 +48,9 @@ TEST(CheckPlan, EachFieldIsNamed) {
   EXPECT_EQ(field_of([](Plan& p) { p.mesh = {4, 1, 4}; }), "mesh/ring_inner");
   EXPECT_EQ(field_of([](Plan& p) { p.mesh = {200, 200, 1}; }), "mesh/ring");
   EXPECT_EQ(field_of([](Plan& p) { p.method = Method::ring; }), "mesh/ring_outer");
+  EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::cudnn; }), "");
+  EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::portable, p.shape.dtype = DType::fp32; }), "backend");
+  EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::cudnn, p.shape.head_dim_v = 257; }), "backend");
   EXPECT_EQ(field_of([](Plan& p) { p.band = {1, 0}; }), "band/diff_min");
   EXPECT_EQ(field_of([](Plan& p) { p.head_chunks = 0; }), "head_chunks");
   EXPECT_EQ(field_of([](Plan& p) { p.score.scale = std::nan(""); }), "score/scale");

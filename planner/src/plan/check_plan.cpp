@@ -2,7 +2,9 @@
 #include "usp/planner/check_plan.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/plan.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -11,6 +13,7 @@ namespace {
 
 constexpr i64 most_batch = i64{1} << 32;
 constexpr i64 most_head_dim = 1 << 16;
+constexpr int most_gpu_head_dim = 256;
 constexpr i64 most_ranks = 1 << 24;
 constexpr i64 most_chunks = 1024;
 constexpr double most_scale = 1e6;  // of logits: beyond, something else was meant
@@ -71,6 +74,19 @@ void check_score(const AttentionPlan& plan) {
     fail("score/block_tokens", "needs queries and keys of the same tokens; leave out the block pattern");
 }
 
+/// What no GPU backend takes. What cuDNN alone does not take it leaves to the portable kernel, block by block.
+void check_backend(const AttentionPlan& plan) {
+  if (plan.backend == Backend::cpu) return;
+  const std::string name(backend_name(plan.backend));
+  const AttentionShape& s = plan.shape;
+  if (s.dtype != DType::bf16 && s.dtype != DType::fp16)
+    fail("backend", name + " takes bf16 and fp16, which tensor cores multiply, not " +
+                        std::string(dtype_name(s.dtype)) + "; use backend cpu");
+  if (std::max(s.head_dim_qk, s.head_dim_v) > most_gpu_head_dim)
+    fail("backend", name + " takes head dims up to " + std::to_string(most_gpu_head_dim) + ", not " +
+                        std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
+}
+
 void check_ranges(const std::string& field, const std::vector<Range>& ranges, i64 tokens) {
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const i64 least = i == 0 ? 0 : ranges[i - 1].end;
@@ -86,6 +102,7 @@ void check_ranges(const std::string& field, const std::vector<Range>& ranges, i6
 void check_attention_plan(const AttentionPlan& plan) {
   check_shape(plan.shape);
   check_mesh(plan);
+  check_backend(plan);
   within("band/diff_min", plan.band.diff_min, -unbounded, unbounded);
   within("band/diff_max", plan.band.diff_max, -unbounded, unbounded);
   if (plan.band.diff_min > plan.band.diff_max)

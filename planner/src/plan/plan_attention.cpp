@@ -5,6 +5,7 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/price_report.hpp"
 
 #include <algorithm>
@@ -126,6 +127,7 @@ class AttentionSearch {
     for (const Choice& choice : alternatives(input)) {
       AttentionCandidate candidate;
       candidate.plan = plan_of(choice);
+      check_attention_plan(candidate.plan);
       candidate.placement = choice.placement;
       candidate.placement.data = data_;
       candidate.placement.tensor = tensor_;
