@@ -198,25 +198,21 @@ __device__ __forceinline__ void load_row_values(char* to, const Strided& lse, co
 /// Adds a warp's block of dQ, times `factor`, to rows that other blocks of the grid add to as well.
 template <int MB, int NB>
 __device__ __forceinline__ void add_block(const float (&block)[MB][NB][4], const Strided& to, float factor,
-                                          const ResultPlace& place, bool whole) {
+                                          const ResultPlace& place) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int first = place.row + (lane >> 2), column = place.column + 2 * (lane & 3);
+  float* out = row_of<float>(to, place.batch, place.head, first) + column;
+  const i64 step = 8 * to.row;
 #pragma unroll
-  for (int m = 0; m < MB; ++m)
+  for (int i = 0; i < 2 * MB; ++i, out += step) {
+    if (first + 8 * i < place.row_end) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = place.row + m * 16 + h * 8 + (lane >> 2);
-      if (row >= place.row_end) continue;
-      float* out = row_of<float>(to, place.batch, place.head, row) + place.column + 2 * (lane & 3);
-      const int width = place.width - place.column - 2 * (lane & 3);
-#pragma unroll
-      for (int n = 0; n < NB; ++n) {
-        const float2 x = {block[m][n][2 * h] * factor, block[m][n][2 * h + 1] * factor};
-        if (whole)
-          add_pair(out + n * 8, x);
-        else
-          add_single(out, n * 8, width, x);
-      }
+      for (int n = 0; n < NB; ++n)
+        if (n * 8 < place.width - column)
+          add_pair(out + n * 8,
+                   {block[i / 2][n][i % 2 * 2] * factor, block[i / 2][n][i % 2 * 2 + 1] * factor});
     }
+  }
 }
 
 /// Scores of backward with everything beside the band: `s` becomes P times the softcap's slope, and P without
@@ -353,8 +349,8 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
       multiply_plain<T, Tr::keys>(
           dq, LaneAddress<Tr::keys>(ds_at, Blocks::down, query_row, 0),
           LaneAddress<Tr::Dk, (Tr::DqB & (Tr::DqB - 1)) == 0>(k_at, Blocks::down, 0, query_warp * Tr::DqB));
-      add_block(dq, p.dq, p.terms.scale, {batch, head, q + query_row, q_end, query_warp * Tr::DqB * 8, p.dqk},
-                p.dq.pairs && p.dqk == Tr::Dk);
+      add_block(dq, p.dq, p.terms.scale,
+                {batch, head, q + query_row, q_end, query_warp * Tr::DqB * 8, (p.dqk + 1) / 2 * 2});
     }
     multiply_transposed<T, Tr::rows>(
         dk, LaneAddress<Tr::keys>(ds_at, Blocks::along, 0, key_row / 8),

@@ -76,7 +76,8 @@ struct BackwardParams : Common {
   const QuerySegment* segments = nullptr;
   Strided d_o, lse, delta, dq, dk, dv_out;
   int dk_rows = 0;
-  bool add_dq = true;  ///< by atomics; otherwise another kernel makes dq
+  bool add_dq =
+      true;  ///< by atomics, to dq of even width and aligned pairs; otherwise another kernel makes dq
 };
 
 struct QueryGradParams : Common {

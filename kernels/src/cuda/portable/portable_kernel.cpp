@@ -192,7 +192,7 @@ class PortableKernel final : public AttentionKernel {
     if (whole_dq)
       query_grad_alone(a, d_o);
     else if (dq.data != a.dq.data)
-      memory_.copy_box(dq, box, a.dq, box, Land::put);
+      memory_.copy_box(dq, box, a.dq, box, a.fresh ? Land::put : Land::add);
   }
 
  private:
@@ -257,18 +257,23 @@ class PortableKernel final : public AttentionKernel {
     query_grad(p, dims, a.q.type, stream_);
   }
 
-  /// Where dq is summed: itself, zeroed when fresh, or fp32 scratch when it is to be rounded in the end.
+  /// Where dq is summed: itself, zeroed when fresh, or fp32 scratch when it is to be rounded in the end or
+  /// its elements do not lie in aligned pairs.
   [[nodiscard]] View begin_query_grad(const AttendGradArgs& a) {
-    if (!a.fresh) return a.dq;
     const Range heads = a.scope.query_heads;
+    const bool direct = a.dq.type == DType::fp32 && a.dq.width % 2 == 0 && strided(a.dq).pairs;
+    if (direct && !a.fresh) return a.dq;
     View sum = a.dq;
-    if (a.dq.type != DType::fp32)
-      sum = View(scratch(Role::dq, a.q.batch * a.q.rows * heads.size() * a.dq.width * 4), DType::fp32,
-                 a.q.batch, a.q.rows, heads, a.dq.width);
+    if (!direct) {
+      const i64 width = (a.dq.width + 1) / 2 * 2;
+      sum = View(scratch(Role::dq, a.q.batch * a.q.rows * heads.size() * width * 4), DType::fp32, a.q.batch,
+                 a.q.rows, heads, width);
+    }
     View part = sum;
     part.data = sum.at(0, 0, heads.begin);
     part.heads = heads;
     memory_.fill(part, 0);
+    sum.width = a.dq.width;
     return sum;
   }
 

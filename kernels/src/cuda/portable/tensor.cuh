@@ -50,12 +50,6 @@ __device__ __forceinline__ void add_pair(float* at, float2 x) {
   atomicAdd(at + 1, x.y);
 #endif
 }
-/// The same where a row ends or is not aligned.
-__device__ __forceinline__ void add_single(float* row, int column, int width, float2 x) {
-  if (column < width) atomicAdd(row + column, x.x);
-  if (column + 1 < width) atomicAdd(row + column + 1, x.y);
-}
-
 /// A warp's block of a result: MB blocks of 16 rows by NB blocks of 8 columns, from row and column on.
 struct ResultPlace {
   int batch, head, row, row_end, column, width;
