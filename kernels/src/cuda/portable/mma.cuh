@@ -39,12 +39,21 @@ __device__ __forceinline__ void copies_wait() {
 __device__ __forceinline__ void load_fragment(std::uint32_t (&r)[4], std::uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared));
+               : "r"(shared)
+               : "memory");
 }
 __device__ __forceinline__ void load_fragment_transposed(std::uint32_t (&r)[4], std::uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared));
+               : "r"(shared)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t shared, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(shared), "r"(x) : "memory");
+}
+/// Waits for `threads` threads that name the same barrier (not 0, which is __syncthreads()).
+__device__ __forceinline__ void wait_for_group(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 /// c += a * b for one 16 x 8 block and a depth of 16.
