@@ -38,35 +38,26 @@ struct BackwardTraits {
                 "as laid out in the kernel");
 };
 
-#ifndef USP_AHEAD
-#define USP_AHEAD 2
-#endif
 /// acc += A B over `steps` of depth 16, whose fragments the readers give: one 16 x 16 block of A, two 16 x 8
-/// blocks of B. They are read one step ahead of their use.
-template <class T, int steps, bool ahead, int MB, int NB, class ReadA, class ReadB>
+/// blocks of B.
+template <class T, int steps, int MB, int NB, class ReadA, class ReadB>
 __device__ __forceinline__ void multiply_steps(float (&acc)[MB][NB][4], const ReadA& read_a,
                                                const ReadB& read_b) {
-  std::uint32_t a[2][MB][4], b[2][NB / 2][4];
-  const auto read = [&](int k) {
-#pragma unroll
-    for (int m = 0; m < MB; ++m) read_a(a[k & 1][m], k, m);
-#pragma unroll
-    for (int n = 0; n < NB / 2; ++n) read_b(b[k & 1][n], k, n);
-  };
-  if (ahead) read(0);
 #pragma unroll
   for (int k = 0; k < steps; ++k) {
-    if (!ahead)
-      read(k);
-    else if (k + 1 < steps)
-      read(k + 1);
+    std::uint32_t a[MB][4];
 #pragma unroll
-    for (int n = 0; n < NB / 2; ++n)
+    for (int m = 0; m < MB; ++m) read_a(a[m], k, m);
+#pragma unroll
+    for (int n = 0; n < NB / 2; ++n) {
+      std::uint32_t b[4];
+      read_b(b, k, n);
 #pragma unroll
       for (int m = 0; m < MB; ++m) {
-        multiply<T>(acc[m][2 * n], a[k & 1][m], b[k & 1][n][0], b[k & 1][n][1]);
-        multiply<T>(acc[m][2 * n + 1], a[k & 1][m], b[k & 1][n][2], b[k & 1][n][3]);
+        multiply<T>(acc[m][2 * n], a[m], b[0], b[1]);
+        multiply<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
       }
+    }
   }
 }
 
@@ -74,7 +65,7 @@ __device__ __forceinline__ void multiply_steps(float (&acc)[MB][NB][4], const Re
 template <class T, int depth, int MB, int NB, class LaneA, class LaneB>
 __device__ __forceinline__ void multiply_transposed(float (&acc)[MB][NB][4], const LaneA& a_lane,
                                                     const LaneB& b_lane, std::uint32_t b_at) {
-  multiply_steps<T, depth / 16, (USP_AHEAD > 1)>(
+  multiply_steps<T, depth / 16>(
       acc, [&](std::uint32_t(&r)[4], int k, int m) { load_fragment_transposed(r, a_lane.at(k * 16, 2 * m)); },
       [&](std::uint32_t(&r)[4], int k, int n) {
         load_fragment_transposed(r, b_at + b_lane.at(k * 16, 2 * n));
@@ -85,7 +76,7 @@ __device__ __forceinline__ void multiply_transposed(float (&acc)[MB][NB][4], con
 template <class T, int depth, int MB, int NB, class LaneA, class LaneB>
 __device__ __forceinline__ void multiply_rows(float (&acc)[MB][NB][4], const LaneA& a_lane,
                                               std::uint32_t a_at, const LaneB& b_lane) {
-  multiply_steps<T, depth / 16, (USP_AHEAD > 0)>(
+  multiply_steps<T, depth / 16>(
       acc, [&](std::uint32_t(&r)[4], int k, int m) { load_fragment(r, a_at + a_lane.at(m * 16, 2 * k)); },
       [&](std::uint32_t(&r)[4], int k, int n) { load_fragment(r, b_lane.at(n * 16, 2 * k)); });
 }
@@ -94,7 +85,7 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[MB][NB][4], const Lan
 template <class T, int depth, int MB, int NB, class LaneA, class LaneB>
 __device__ __forceinline__ void multiply_plain(float (&acc)[MB][NB][4], const LaneA& a_lane,
                                                const LaneB& b_lane) {
-  multiply_steps<T, depth / 16, (USP_AHEAD > 1)>(
+  multiply_steps<T, depth / 16>(
       acc, [&](std::uint32_t(&r)[4], int k, int m) { load_fragment(r, a_lane.at(m * 16, 2 * k)); },
       [&](std::uint32_t(&r)[4], int k, int n) { load_fragment_transposed(r, b_lane.at(k * 16, 2 * n)); });
 }
@@ -194,24 +185,44 @@ __device__ __forceinline__ void load_row_values(char* to, const Strided& lse, co
   }
 }
 
-/// Adds a warp's block of dQ, times `factor`, to rows that other blocks of the grid add to as well.
-template <int MB, int NB>
+/// Adds a warp's block of dQ, times `factor`, to rows that other blocks of the grid add to as well. With
+/// `fours` the rows lie on boundaries of 16 bytes and end with a multiple of 16 columns: neighbouring lanes
+/// exchange halves, so that each adds four floats, and a row's 64 bytes are one piece.
+template <bool fours, int MB, int NB>
 __device__ __forceinline__ void add_block(const float (&block)[MB][NB][4], const Strided& to, float factor,
                                           const ResultPlace& place) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int first = place.row + (lane >> 2), column = place.column + 2 * (lane & 3);
+  const int first = place.row + (lane >> 2);
+  const bool odd = (lane & 1) != 0;
+  const int column = place.column + (fours ? 2 * (lane & 2) + (odd ? 8 : 0) : 2 * (lane & 3));
   float* out = row_of<float>(to, place.batch, place.head, first) + column;
   const i64 step = 8 * to.row;
-#pragma unroll
-  for (int i = 0; i < 2 * MB; ++i, out += step) {
-    if (first + 8 * i < place.row_end) {
-#pragma unroll
-      for (int n = 0; n < NB; ++n)
-        if (n * 8 < place.width - column)
-          add_pair(out + n * 8,
-                   {block[i / 2][n][i % 2 * 2] * factor, block[i / 2][n][i % 2 * 2 + 1] * factor});
+  unroll<2 * MB>([&](auto row) {
+    constexpr int i = decltype(row)::value;
+    const int width = first + 8 * i < place.row_end ? place.width - column : 0;
+    float* const at = out + i * step;
+    const auto pair = [&](int n) {
+      return float2{block[i / 2][n][i % 2 * 2] * factor, block[i / 2][n][i % 2 * 2 + 1] * factor};
+    };
+    if constexpr (fours) {
+      unroll<NB / 2>([&](auto blocks) {
+        constexpr int n = 2 * decltype(blocks)::value;
+        const float2 left = pair(n), right = pair(n + 1), given = odd ? left : right;
+        const float2 got = {__shfl_xor_sync(~0u, given.x, 1), __shfl_xor_sync(~0u, given.y, 1)};
+#if __CUDA_ARCH__ >= 900
+        add_four<n * 8>(at, odd ? got : left, odd ? right : got, n * 8 < width);
+#else
+        add_pair<n * 8>(at, odd ? got : left, n * 8 < width);
+        add_pair<n * 8 + 2>(at, odd ? right : got, n * 8 < width);
+#endif
+      });
+    } else {
+      unroll<NB>([&](auto blocks) {
+        constexpr int n = decltype(blocks)::value;
+        add_pair<n * 8>(at, pair(n), n * 8 < width);
+      });
     }
-  }
+  });
 }
 
 /// Scores of backward with everything beside the band: `s` becomes P times the softcap's slope, and P without
@@ -259,8 +270,7 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
   using T = typename Tr::T;
   extern __shared__ __align__(128) char shared[];
   const TileEntry tile = p.tiles[blockIdx.x];
-  const int kv_head = p.head_begin / p.group + static_cast<int>(blockIdx.y),
-            batch = static_cast<int>(blockIdx.z);
+  const int kv_head = QueryWalk<Tr::keys, Tr::terms>::kv_head(p), batch = static_cast<int>(blockIdx.z);
   const int warp = static_cast<int>(threadIdx.x) >> 5;
   char* const stages_at = shared + Tr::k_bytes + Tr::v_bytes + 2 * Tr::p_bytes;
   const std::uint32_t k_at = shared_address(shared), v_at = k_at + Tr::k_bytes;
@@ -286,9 +296,8 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
     load_between<Tr::keys, Tr::Dv, Tr::threads>(v_at, p.v, p.dv, batch, kv_head, tile.row, s);
   };
 
-  QueryWalk<Tr::keys, Tr::terms> next(tile, max(p.head_begin, kv_head * p.group),
-                                      min(p.head_end, (kv_head + 1) * p.group));
-  bool more = next.advance(p, tile.row);
+  QueryWalk<Tr::keys, Tr::terms> next(p);
+  bool more = next.advance(p);
   if (more) load_queries(next, 0);
   float dk[Tr::KB][Tr::DkB][4] = {}, dv[Tr::KB][Tr::DvB][4] = {};
   int loaded = -1;
@@ -312,8 +321,8 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
     multiply_rows<T, Tr::Dv>(dp.at, LaneAddress<Tr::Dv>(o_at, Blocks::down, score_row, 0), stage,
                              LaneAddress<Tr::Dv>(v_at, Blocks::along, score_chunk * 8, 0));
     // The next tile is asked for while the tensor cores are busy.
-    const bool masked = next.masked(p);
-    more = next.advance(p, tile.row);
+    const bool masked = next.masked;
+    more = next.advance(p);
     if (more && p.stages == 2) load_queries(next, Tr::stage_bytes - stage);
 
     const float* lse = reinterpret_cast<const float*>(stages_at + stage + Tr::q_bytes + Tr::o_bytes);
@@ -351,8 +360,11 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
       multiply_plain<T, Tr::keys>(
           dq, LaneAddress<Tr::keys>(ds_at, Blocks::down, query_row, 0),
           LaneAddress<Tr::Dk, (Tr::DqB & (Tr::DqB - 1)) == 0>(k_at, Blocks::down, 0, query_warp * Tr::DqB));
-      add_block(dq, p.dq, p.terms.scale,
-                {batch, head, q + query_row, q_end, query_warp * Tr::DqB * 8, (p.dqk + 1) / 2 * 2});
+      const ResultPlace at{batch, head, q + query_row, q_end, query_warp * Tr::DqB * 8, (p.dqk + 1) / 2 * 2};
+      if (p.dq_fours)
+        add_block<true>(dq, p.dq, p.terms.scale, at);
+      else
+        add_block<false>(dq, p.dq, p.terms.scale, at);
     }
 
     if (p.stages == 2) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <type_traits>
 
 /// Warp-level building blocks of sm_80 and up: 16-byte asynchronous copies into swizzled tiles of shared
 /// memory, fragments by ldmatrix, products by mma.sync m16n8k16 with fp32 sums.
@@ -54,6 +55,15 @@ __device__ __forceinline__ void store_shared(std::uint32_t shared, std::uint32_t
 /// Waits for `threads` threads that name the same barrier (not 0, which is __syncthreads()).
 __device__ __forceinline__ void wait_for_group(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/// Calls body(constant) for 0 .. count - 1.
+template <int count, int at = 0, class Body>
+__device__ __forceinline__ void unroll(const Body& body) {
+  if constexpr (at < count) {
+    body(std::integral_constant<int, at>());
+    unroll<count, at + 1>(body);
+  }
 }
 
 /// c += a * b for one 16 x 8 block and a depth of 16.

@@ -187,7 +187,7 @@ class PortableKernel final : public AttentionKernel {
     const Strided d_o = input(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     const bool whole_dq = options_.deterministic;
     const View dq = whole_dq ? a.dq : begin_query_grad(a);
-    key_grad(a, d_o, strided(dq));
+    key_grad(a, d_o, dq);
     const BoxOf box{{0, a.dq.rows}, a.scope.query_heads};
     if (whole_dq)
       query_grad_alone(a, d_o);
@@ -228,7 +228,7 @@ class PortableKernel final : public AttentionKernel {
     return true;
   }
 
-  void key_grad(const AttendGradArgs& a, const Strided& d_o, const Strided& dq) {
+  void key_grad(const AttendGradArgs& a, const Strided& d_o, const View& dq) {
     PaddedDims dims = padded_dims(a.q.width, a.v.width, needs_terms(*a.scope.terms));
     if (backward_shared_bytes(dims.dk, dims.dv, dims.terms, 1) > shared_per_block_)
       dims = padded_dims(a.q.width, a.v.width, true);  // smaller tiles
@@ -239,9 +239,10 @@ class PortableKernel final : public AttentionKernel {
     p.segments = static_cast<const QuerySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta);
-    p.dq = dq, p.dk = strided(a.dk), p.dv_out = strided(a.dv);
+    p.dq = strided(dq), p.dk = strided(a.dk), p.dv_out = strided(a.dv);
     p.dk_rows = static_cast<int>(a.dk.rows);
     p.add_dq = !options_.deterministic;
+    p.dq_fours = dq.width % 16 == 0 && divides(dq, 16, 4);
     backward(p, dims, a.q.type, stream_);
   }
 
