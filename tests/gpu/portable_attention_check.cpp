@@ -54,11 +54,11 @@ struct Errors {
 
 /// RMS error over the RMS of what is expected, which counts as at least 1e-6: below that, 16-bit
 /// probabilities are zero and fp32 statistics round.
-double relative_error(const std::vector<double>& got, const std::vector<double>& want) {
+double relative_error(const std::vector<double>& got, const std::vector<double>& want, double floor = 1e-6) {
   double size = 0;
   for (const double x : want) size += std::isfinite(x) ? x * x : 0;
   const double rms = std::sqrt(size / static_cast<double>(std::max<std::size_t>(want.size(), 1)));
-  return error(got, want) * std::min(1.0, rms / 1e-6);
+  return error(got, want) * std::min(1.0, rms / floor);
 }
 
 bool within(const Errors& e, DType io) {
@@ -79,9 +79,11 @@ int run_cases(std::size_t count, std::uint64_t seed) {
     const Draw& draw = draws[i];
     DeviceProblem problem(draw, *expected[i].inputs, *memory);
     const Results got = problem.run(draw.deterministic ? *fixed : *atomic), &want = expected[i].results;
+    // A sum of so many terms of either sign, which may all but cancel.
+    const double sink_floor = 0.1 * std::sqrt(static_cast<double>(draw.problem.batch * draw.problem.q_rows));
     const Errors e{relative_error(got.o, want.o),   relative_error(got.lse, want.lse),
                    relative_error(got.dq, want.dq), relative_error(got.dk, want.dk),
-                   relative_error(got.dv, want.dv), relative_error(got.d_sink, want.d_sink)};
+                   relative_error(got.dv, want.dv), relative_error(got.d_sink, want.d_sink, sink_floor)};
     bool good = within(e, draw.io);
     if (draw.deterministic) good = good && problem.repeats(*fixed, got);
     wrong += good ? 0 : 1;
