@@ -88,6 +88,8 @@ def torch_times(mesh, context_parallel, sdpa_kernel, backend, seq, options):
             times.append(mine.tolist())
             for x in (q, k, v):
                 x.grad = None
+        for x in (q, k, v):
+            x.requires_grad_(False)  # they are unsharded when the context ends
     return times[2:]
 
 

@@ -146,10 +146,11 @@ TEST_P(AttentionContract, RowsThatSeeNothingStayUntouched) {
   Trial run(c, in);
   run.o.set(-0.0);
   run.dq.set(-0.0);
-  const auto before_o = run.o.memory(), before_dq = run.dq.memory();
+  const auto before_o = run.o.memory();
   run.all(*kernel);
   const std::vector<double> lse = run.lse.values();
-  const std::size_t row = before_o.size() / lse.size(), grad_row = before_dq.size() / lse.size();
+  const std::vector<double> dq = run.dq.values();
+  const std::size_t row = before_o.size() / lse.size(), width = dq.size() / lse.size();
   std::size_t unseen = 0;
   for (std::size_t r = 0; r < lse.size(); ++r) {
     if (!std::isinf(lse[r])) continue;
@@ -157,9 +158,7 @@ TEST_P(AttentionContract, RowsThatSeeNothingStayUntouched) {
     EXPECT_TRUE(std::equal(before_o.begin() + static_cast<long>(r * row),
                            before_o.begin() + static_cast<long>((r + 1) * row),
                            run.o.memory().begin() + static_cast<long>(r * row)));
-    EXPECT_TRUE(std::equal(before_dq.begin() + static_cast<long>(r * grad_row),
-                           before_dq.begin() + static_cast<long>((r + 1) * grad_row),
-                           run.dq.memory().begin() + static_cast<long>(r * grad_row)));
+    for (std::size_t w = 0; w < width; ++w) EXPECT_EQ(dq[r * width + w], 0.0);
   }
   EXPECT_GT(unseen, 30U);
   EXPECT_LT(unseen, lse.size());
@@ -240,7 +239,10 @@ TEST_P(AttentionContract, LogitsFarApart) {
   Trial run(c, in);
   run.all(*kernel);
   const std::vector<double> v = in.v.values(), o = run.o.values(), dv = run.dv.values();
-  for (std::size_t i = 0; i < o.size(); ++i) EXPECT_EQ(o[i], v[2 * 3 + i % 3]);
+  // Exactly, where P stays in the state's type: it is 1 for one key and 0 for the others.
+  const double limit = backend().tolerance[3] > 0 ? 0 : tolerance();
+  for (std::size_t i = 0; i < o.size(); ++i)
+    EXPECT_NEAR(o[i], v[2 * 3 + i % 3], limit * std::abs(v[2 * 3 + i % 3]));
   for (std::size_t i = 0; i < dv.size(); ++i) EXPECT_EQ(dv[i] != 0, i / 3 == 2);
 }
 

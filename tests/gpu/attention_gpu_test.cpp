@@ -34,8 +34,13 @@ class AttentionGpu : public testing::TestWithParam<Backend> {
   return c;
 }
 
+/// RMS. A few tokens leave gradients that nearly cancel: then the one rounding of o, which delta is made of,
+/// is what is left of them.
 struct Bounds {
   double out = 1e-2, gradient = 2e-2;
+  [[nodiscard]] static Bounds of(const RuntimeCase& c) {
+    return c.plan.shape.q_tokens < 16 || c.plan.shape.kv_tokens < 16 ? Bounds{1e-2, 4e-2} : Bounds{};
+  }
 };
 
 void expect_exact(const RuntimeCase& c, const Bounds& bounds, const OperatorOptions& options = {}) {
@@ -69,7 +74,7 @@ void sweep(Backend backend, DType dtype, std::uint64_t seed) {
     const auto [ring, ulysses] = meshes[i % std::size(meshes)];
     const RuntimeCase c =
         with_gpu_widths(make_case(rows[i % rows.size()], ring, ulysses, dtype, seed + i), backend);
-    expect_exact(c, {}, {.debug_nan = true});
+    expect_exact(c, Bounds::of(c), {.debug_nan = true});
     if (::testing::Test::HasFailure() && ++failures == 5) return;
   }
 }

@@ -22,11 +22,12 @@ class Touched {
 
  private:
   void mark(std::initializer_list<BufferId> ids) {
-    for (const BufferId id : ids) touched_[static_cast<std::size_t>(id)] = true;
+    for (const BufferId id : ids)
+      if (id >= 0) touched_[static_cast<std::size_t>(id)] = true;
   }
   void of(const Attend& s) { mark({s.q, s.k, s.v, s.o, s.lse}); }
   void of(const DeltaRows& s) { mark({s.d_o, s.o, s.lse, s.delta}); }
-  void of(const AttendGrad& s) { mark({s.q, s.k, s.v, s.d_o, s.lse, s.delta, s.dq, s.dk, s.dv}); }
+  void of(const AttendGrad& s) { mark({s.q, s.k, s.v, s.d_o, s.lse, s.delta, s.dq, s.dk, s.dv, s.o}); }
   std::vector<bool> touched_;
 };
 

@@ -33,8 +33,7 @@ struct Offer {
   const ByteBox* boxes = nullptr;
   i64 box_count = 0;
   i64 bytes = 0;
-  EventName ready;       ///< the sender's compute stream has filled the boxes
-  i64 acknowledged = 0;  ///< receipts of this receiver that the sender has heeded so far
+  EventName ready;  ///< the sender's compute stream has filled the boxes
 };
 
 /// What the receiver tells back.
@@ -42,7 +41,10 @@ struct Receipt {
   EventName done;  ///< the boxes have been read
 };
 
-enum class Control : std::uint8_t { offer, boxes, receipt };
+/// The messages that go with a payload, in this order: from the sender, from it (between processes), from the
+/// receiver, from the sender: that it has enqueued what waits for the receipt's event.
+enum class Control : std::uint8_t { offer, boxes, receipt, heeded };
+constexpr i64 control_kinds = 4;
 
 /// One end of a message in flight.
 struct InFlight {
@@ -53,7 +55,8 @@ struct InFlight {
   Offer offer;
   Receipt receipt;
   std::vector<comm::SharedBox> shared;  ///< between processes: the sender's boxes
-  ByteBox offer_box, boxes_box, receipt_box;
+  std::byte heeded{};
+  ByteBox offer_box, boxes_box, receipt_box, heeded_box;
   Ticket offer_ticket = -1, boxes_ticket = -1, receipt_ticket = -1;
   Event mark;  ///< where the compute stream stood when this end was posted
 
@@ -62,6 +65,8 @@ struct InFlight {
     offer_box.run_bytes = sizeof offer;
     receipt_box.data = reinterpret_cast<std::byte*>(&receipt);
     receipt_box.run_bytes = sizeof receipt;
+    heeded_box.data = &heeded;
+    heeded_box.run_bytes = 1;
   }
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
@@ -72,33 +77,28 @@ struct InFlight {
     boxes_box.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedBox));
     Message m = message;
     m.send = message.send != (kind == Control::receipt);
-    m.tag = 3 * message.tag + static_cast<i64>(kind);
-    m.boxes = kind == Control::offer ? &offer_box : kind == Control::boxes ? &boxes_box : &receipt_box;
+    m.tag = control_kinds * message.tag + static_cast<i64>(kind);
+    m.boxes = kind == Control::offer     ? &offer_box
+              : kind == Control::boxes   ? &boxes_box
+              : kind == Control::receipt ? &receipt_box
+                                         : &heeded_box;
     m.box_count = 1;
     return m;
   }
 };
 
-/// Events that say "read" to one peer. The peer waits for one when it likes, so they are recorded again only
-/// once the peer has said that it has waited for all.
-class ReceiptEvents {
- public:
-  ReceiptEvents(int device, EventUse use) : device_(device), use_(use) {}
-  void acknowledge(i64 count) {
-    if (count == issued_) used_ = 0;
-  }
-  [[nodiscard]] const Event& next() {
-    if (used_ == events_.size()) events_.emplace_back(device_, use_);
-    ++issued_;
-    return events_[used_++];
-  }
+/// An event that tells a sender that its boxes have been read. The sender waits for it when it likes, so it
+/// is recorded again, or destroyed, only once the sender has said that it did.
+struct ReceiptEvent {
+  Event event;
+  bool out = false;
+  std::byte heeded{};
+  ByteBox heeded_box{.data = &heeded, .run_bytes = 1};
+  Ticket heeded_ticket = -1;
 
- private:
-  int device_;
-  EventUse use_;
-  i64 issued_ = 0;
-  std::size_t used_ = 0;
-  std::deque<Event> events_;
+  ReceiptEvent(int device, EventUse use) : event(device, use) {}
+  ReceiptEvent(const ReceiptEvent&) = delete;
+  ReceiptEvent& operator=(const ReceiptEvent&) = delete;
 };
 
 /// Who a device is, whatever number a process gives it.
@@ -145,6 +145,8 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   }
   ~CopyEngineCommunicator() override {
     try {
+      for (ReceiptEvent& receipt : receipts_)
+        if (receipt.out) control().wait(receipt.heeded_ticket);
       for (const Stream& stream : copies_) stream.synchronize();
     } catch (...) {
       // The job has failed already, and its story is told.
@@ -166,6 +168,7 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   [[nodiscard]] EventName name_of(const Event& event) const;
   [[nodiscard]] EventHandle handle_of(const EventName& event);
   void import_boxes(InFlight& end);
+  [[nodiscard]] ReceiptEvent& free_receipt();
   [[nodiscard]] InFlight& in_flight(Ticket ticket);
   void open(const Message& message, Ticket ticket);
   void fetch(InFlight& end);
@@ -177,9 +180,8 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   comm::Exports exports_;
   comm::Imports imports_;
   std::vector<ByteBox> imported_;
-  std::deque<Stream> copies_;           ///< per peer that sends
-  std::deque<ReceiptEvents> receipts_;  ///< per peer that sends
-  std::vector<i64> acknowledged_;       ///< per peer that receives
+  std::deque<Stream> copies_;  ///< per peer that sends
+  std::deque<ReceiptEvent> receipts_;
   std::deque<InFlight> ends_;
   std::vector<Ticket> free_;
   std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
@@ -202,9 +204,16 @@ void CopyEngineCommunicator::connect() {
   barrier();  // memory may be opened and copied once both directions are open
   for (int peer = 0; peer < size(); ++peer) {
     copies_.emplace_back(mine);
-    receipts_.emplace_back(mine, use_);
   }
-  acknowledged_.resize(static_cast<std::size_t>(size()));
+}
+
+/// One whose last use the sender has heeded; a new one where there is none.
+ReceiptEvent& CopyEngineCommunicator::free_receipt() {
+  for (ReceiptEvent& receipt : receipts_) {
+    if (receipt.out) receipt.out = !control().test(receipt.heeded_ticket);
+    if (!receipt.out) return receipt;
+  }
+  return receipts_.emplace_back(compute_.device(), use_);
 }
 
 EventName CopyEngineCommunicator::name_of(const Event& event) const {
@@ -226,7 +235,7 @@ InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
 }
 
 void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
-  control().reserve(3 * messages, 3 * messages);
+  control().reserve(control_kinds * messages, control_kinds * messages);
   free_.reserve(static_cast<std::size_t>(messages));
   receiving_.reserve(static_cast<std::size_t>(messages));
   while (static_cast<i64>(ends_.size()) < messages) {
@@ -259,8 +268,7 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
     receiving_.push_back(ticket);
     return;
   }
-  end.offer = {message.boxes, message.box_count, end.bytes, name_of(end.mark),
-               acknowledged_[static_cast<std::size_t>(message.peer)]};
+  end.offer = {message.boxes, message.box_count, end.bytes, name_of(end.mark)};
   control().post(&offer, 1, &end.offer_ticket);
   if (processes_) {
     end.shared.clear();
@@ -296,8 +304,6 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
     control().abort(fault);
     throw CommunicationError(fault);
   }
-  ReceiptEvents& receipts = receipts_[peer];
-  receipts.acknowledge(offer.acknowledged);
   const StreamHandle copies = copies_[peer].get();
   if (processes_) import_boxes(end);
   wait_for(copies, handle_of(offer.ready));
@@ -312,9 +318,13 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
                                                  size(p.width), size(p.height), cudaMemcpyDefault, copies),
                "a copy between GPUs");
   });
-  const Event& done = receipts.next();
-  done.record(copies);
-  end.receipt.done = name_of(done);
+  ReceiptEvent& done = free_receipt();
+  done.event.record(copies);
+  done.out = true;
+  Message heeded = end.control(Control::heeded);
+  heeded.boxes = &done.heeded_box;
+  control().post(&heeded, 1, &done.heeded_ticket);
+  end.receipt.done = name_of(done.event);
   const Message receipt = end.control(Control::receipt);
   control().post(&receipt, 1, &end.receipt_ticket);
 }
@@ -365,7 +375,13 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
     control().wait(end.message.send ? end.offer_ticket : end.receipt_ticket);
     if (end.message.send && processes_) control().wait(end.boxes_ticket);
     wait_for(compute_.get(), end.message.send ? handle_of(end.receipt.done) : end.receipt.done.handle);
-    if (end.message.send) ++acknowledged_[static_cast<std::size_t>(end.message.peer)];
+    if (end.message.send) {
+      // The receiver has posted its end before it sent the receipt: this does not block.
+      const Message heeded = end.control(Control::heeded);
+      Ticket sent = -1;
+      control().post(&heeded, 1, &sent);
+      control().wait(sent);
+    }
   }
   traffic().count(end.message.tick, end.message.peer, end.message.send, end.bytes);
   end.state = InFlight::State::free;

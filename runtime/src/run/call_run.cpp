@@ -31,6 +31,7 @@ class RankCall {
            const RunOptions& options, Communicator& control)
       : plan_(plan),
         options_(options),
+        control_(control),
         engine_(plan, options, control),
         communicator_(engine_.communicator()),
         operator_(plan, communicator_, engine_.kernel(), options.call) {
@@ -133,7 +134,7 @@ class RankCall {
   template <class Call>
   void time(Pass pass, bool counts, Call&& call) {
     engine_.memory().synchronize();
-    communicator_.barrier();
+    control_.barrier();
     const auto begin = std::chrono::steady_clock::now();
     call();
     engine_.memory().synchronize();
@@ -143,9 +144,9 @@ class RankCall {
 
   void collect(CallRun& report) {
     const bool root = communicator_.rank() == 0;
-    auto ranks = gather(communicator_, run_);
+    auto ranks = gather(control_, run_);
     const auto bring = [&](const std::vector<i64>& tokens, HostTensor& rows, std::vector<Part>& target) {
-      auto parts = gather(communicator_, Part{tokens, std::move(rows)});
+      auto parts = gather(control_, Part{tokens, std::move(rows)});
       if (root) target = std::move(parts);
     };
     if (options_.collect) {
@@ -158,7 +159,7 @@ class RankCall {
         bring(operator_.q_tokens(), dq_, report.dq);
         bring(operator_.kv_tokens(), dk_, report.dk);
         bring(operator_.kv_tokens(), dv_, report.dv);
-        if (plan_.sink) communicator_.all_reduce_sum(d_sink_.data(), static_cast<i64>(d_sink_.size()));
+        if (plan_.sink) control_.all_reduce_sum(d_sink_.data(), static_cast<i64>(d_sink_.size()));
       }
     }
     if (!root) return;
@@ -171,6 +172,7 @@ class RankCall {
 
   const AttentionPlan& plan_;
   const RunOptions& options_;
+  Communicator& control_;  ///< of host memory
   RankEngine engine_;
   Communicator& communicator_;
   AttentionOperator operator_;

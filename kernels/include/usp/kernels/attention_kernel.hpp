@@ -65,7 +65,7 @@ struct DeltaArgs {
 
 /// Adds the gradients of the slices' pairs into dq, dk, dv (accumulator type), from the final lse and delta
 /// of the whole softmax: P = exp(S - lse), dS = P * (dP - delta). Key rows of dk and dv count from
-/// Slice::dk_row. Nothing is written for rows with lse = -inf.
+/// Slice::dk_row. Rows with lse = -inf keep their values.
 ///
 /// `fresh`: dq, dk and dv hold nothing yet. They are not read, and all rows of the scope's heads are written
 /// (zero where there is no pair); backends that say so may then write them in the input type, rounded once.

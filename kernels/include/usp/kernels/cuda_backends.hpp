@@ -8,8 +8,9 @@
 #include <memory>
 
 /// What works in the memory of one GPU, in the order of one stream. Views and everything that is per head
-/// (sinks, slopes, block patterns) lie in device memory; slices and ScoreTerms themselves on the host. All
-/// throw EnvironmentError in a build without CUDA.
+/// (sinks, slopes, block patterns) lie in device memory; slices and ScoreTerms themselves on the host. Every
+/// row of q and d_o that a slice names must hold finite numbers, also where it sees nothing. P and dS are
+/// rounded to the input type before they are multiplied. All throw EnvironmentError in a build without CUDA.
 namespace usp {
 
 [[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const Stream& stream);

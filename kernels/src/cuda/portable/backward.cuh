@@ -22,7 +22,8 @@ struct BackwardTraits {
   static constexpr int score_warps_m = keys == 128 ? 2 : 4, score_warps_n = warps / score_warps_m;
   static constexpr int MB = rows / score_warps_m / 16, NB = keys / score_warps_n / 8;
 
-  static constexpr int key_warps = keys / 32, column_warps = warps / key_warps;
+  static constexpr int column_warps = score_warps_m;
+  static_assert(keys == 32 * score_warps_n, "a warp's gradient rows are the keys of its scores");
   static constexpr int KB = 2, DkB = Dk / column_warps / 8, DvB = Dv / column_warps / 8;
 
   static constexpr int query_warps_m = Dk == 96 ? 4 : 2, query_warps_n = warps / query_warps_m;
@@ -37,87 +38,76 @@ struct BackwardTraits {
                 "as laid out in the kernel");
 };
 
-/// acc += A^T B: A is [depth][columns of A] with this warp's columns, B is [depth][columns of B]. Depth in
-/// rows.
+/// acc += A B over `steps` of depth 16, whose fragments the readers give: one 16 x 16 block of A, two 16 x 8
+/// blocks of B.
+template <class T, int steps, int MB, int NB, class ReadA, class ReadB>
+__device__ __forceinline__ void multiply_steps(float (&acc)[MB][NB][4], const ReadA& read_a,
+                                               const ReadB& read_b) {
+#pragma unroll
+  for (int k = 0; k < steps; ++k) {
+    std::uint32_t a[MB][4];
+#pragma unroll
+    for (int m = 0; m < MB; ++m) read_a(a[m], k, m);
+#pragma unroll
+    for (int n = 0; n < NB / 2; ++n) {
+      std::uint32_t b[4];
+      read_b(b, k, n);
+#pragma unroll
+      for (int m = 0; m < MB; ++m) {
+        multiply<T>(acc[m][2 * n], a[m], b[0], b[1]);
+        multiply<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// acc += A^T B: both [depth][columns].
 template <class T, int depth, int MB, int NB, class LaneA, class LaneB>
 __device__ __forceinline__ void multiply_transposed(float (&acc)[MB][NB][4], const LaneA& a_lane,
                                                     const LaneB& b_lane, std::uint32_t b_at) {
-#pragma unroll
-  for (int k = 0; k < depth / 16; ++k) {
-    std::uint32_t a[MB][4];
-#pragma unroll
-    for (int m = 0; m < MB; ++m) load_fragment_transposed(a[m], a_lane.at(k * 16, 2 * m));
-#pragma unroll
-    for (int n = 0; n < NB / 2; ++n) {
-      std::uint32_t b[4];
-      load_fragment_transposed(b, b_at + b_lane.at(k * 16, 2 * n));
-#pragma unroll
-      for (int m = 0; m < MB; ++m) {
-        multiply<T>(acc[m][2 * n], a[m], b[0], b[1]);
-        multiply<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
+  multiply_steps<T, depth / 16>(
+      acc, [&](std::uint32_t(&r)[4], int k, int m) { load_fragment_transposed(r, a_lane.at(k * 16, 2 * m)); },
+      [&](std::uint32_t(&r)[4], int k, int n) {
+        load_fragment_transposed(r, b_at + b_lane.at(k * 16, 2 * n));
+      });
 }
 
-/// acc = A B^T: both [rows][depth].
+/// acc += A B^T: both [rows][depth].
 template <class T, int depth, int MB, int NB, class LaneA, class LaneB>
 __device__ __forceinline__ void multiply_rows(float (&acc)[MB][NB][4], const LaneA& a_lane,
                                               std::uint32_t a_at, const LaneB& b_lane) {
-#pragma unroll
-  for (int k = 0; k < depth / 16; ++k) {
-    std::uint32_t a[MB][4];
-#pragma unroll
-    for (int m = 0; m < MB; ++m) load_fragment(a[m], a_at + a_lane.at(m * 16, 2 * k));
-#pragma unroll
-    for (int n = 0; n < NB / 2; ++n) {
-      std::uint32_t b[4];
-      load_fragment(b, b_lane.at(n * 16, 2 * k));
-#pragma unroll
-      for (int m = 0; m < MB; ++m) {
-        multiply<T>(acc[m][2 * n], a[m], b[0], b[1]);
-        multiply<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
+  multiply_steps<T, depth / 16>(
+      acc, [&](std::uint32_t(&r)[4], int k, int m) { load_fragment(r, a_at + a_lane.at(m * 16, 2 * k)); },
+      [&](std::uint32_t(&r)[4], int k, int n) { load_fragment(r, b_lane.at(n * 16, 2 * k)); });
 }
 
-/// acc = A B: A is [rows][depth], B is [depth][columns].
+/// acc += A B: A is [rows][depth], B is [depth][columns].
 template <class T, int depth, int MB, int NB, class LaneA, class LaneB>
 __device__ __forceinline__ void multiply_plain(float (&acc)[MB][NB][4], const LaneA& a_lane,
                                                const LaneB& b_lane) {
-#pragma unroll
-  for (int k = 0; k < depth / 16; ++k) {
-    std::uint32_t a[MB][4];
-#pragma unroll
-    for (int m = 0; m < MB; ++m) load_fragment(a[m], a_lane.at(m * 16, 2 * k));
-#pragma unroll
-    for (int n = 0; n < NB / 2; ++n) {
-      std::uint32_t b[4];
-      load_fragment_transposed(b, b_lane.at(k * 16, 2 * n));
-#pragma unroll
-      for (int m = 0; m < MB; ++m) {
-        multiply<T>(acc[m][2 * n], a[m], b[0], b[1]);
-        multiply<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
+  multiply_steps<T, depth / 16>(
+      acc, [&](std::uint32_t(&r)[4], int k, int m) { load_fragment(r, a_lane.at(m * 16, 2 * k)); },
+      [&](std::uint32_t(&r)[4], int k, int n) { load_fragment_transposed(r, b_lane.at(k * 16, 2 * n)); });
 }
 
-/// A warp's part of P or dS to shared memory; `tile` is the byte address of row and chunk 0.
-template <class T, int Keys, int MB, int NB>
-__device__ __forceinline__ void store_scores(char* tile, const Scores<MB, NB>& s, int row, int chunk) {
+/// A warp's part of P or dS to a tile in shared memory, from a row and a chunk that is a multiple of NB.
+template <int Keys, int MB, int NB, class T>
+__device__ __forceinline__ void store_scores(std::uint32_t tile, const Scores<MB, NB>& s, int row,
+                                             int chunk) {
+  static_assert((NB & (NB - 1)) == 0, "chunks are told apart by their own bits");
   const int lane = static_cast<int>(threadIdx.x) & 31;
+  const std::uint32_t first =
+      tile + Swizzle<Keys>::offset(row + (lane >> 2), chunk) + 4 * static_cast<std::uint32_t>(lane & 3);
 #pragma unroll
-  for (int m = 0; m < MB; ++m)
+  for (int n = 0; n < NB; ++n) {
+    const std::uint32_t column = first ^ static_cast<std::uint32_t>(n << 4);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int at = row + m * 16 + h * 8 + (lane >> 2);
+    for (int m = 0; m < MB; ++m)
 #pragma unroll
-      for (int n = 0; n < NB; ++n)
-        *reinterpret_cast<std::uint32_t*>(tile + Swizzle<Keys>::offset(at, chunk + n) + 4 * (lane & 3)) =
-            pack<T>(s.at[m][n][2 * h], s.at[m][n][2 * h + 1]);
-    }
+      for (int h = 0; h < 2; ++h)
+        store_shared(column + static_cast<std::uint32_t>((m * 16 + h * 8) * Swizzle<Keys>::pitch),
+                     pack<T>(s.at[m][n][2 * h], s.at[m][n][2 * h + 1]));
+  }
 }
 
 /// The softmax of backward: P = exp(S - lse), which is zero where the row has no sum.
@@ -195,28 +185,44 @@ __device__ __forceinline__ void load_row_values(char* to, const Strided& lse, co
   }
 }
 
-/// Adds a warp's block of dQ, times `factor`, to rows that other blocks of the grid add to as well.
-template <int MB, int NB>
+/// Adds a warp's block of dQ, times `factor`, to rows that other blocks of the grid add to as well. With
+/// `fours` the rows lie on boundaries of 16 bytes and end with a multiple of 16 columns: neighbouring lanes
+/// exchange halves, so that each adds four floats, and a row's 64 bytes are one piece.
+template <bool fours, int MB, int NB>
 __device__ __forceinline__ void add_block(const float (&block)[MB][NB][4], const Strided& to, float factor,
-                                          const ResultPlace& place, bool whole) {
+                                          const ResultPlace& place) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-  for (int m = 0; m < MB; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = place.row + m * 16 + h * 8 + (lane >> 2);
-      if (row >= place.row_end) continue;
-      float* out = row_of<float>(to, place.batch, place.head, row) + place.column + 2 * (lane & 3);
-      const int width = place.width - place.column - 2 * (lane & 3);
-#pragma unroll
-      for (int n = 0; n < NB; ++n) {
-        const float2 x = {block[m][n][2 * h] * factor, block[m][n][2 * h + 1] * factor};
-        if (whole)
-          add_pair(out + n * 8, x);
-        else
-          add_single(out, n * 8, width, x);
-      }
+  const int first = place.row + (lane >> 2);
+  const bool odd = (lane & 1) != 0;
+  const int column = place.column + (fours ? 2 * (lane & 2) + (odd ? 8 : 0) : 2 * (lane & 3));
+  float* out = row_of<float>(to, place.batch, place.head, first) + column;
+  const i64 step = 8 * to.row;
+  unroll<2 * MB>([&](auto row) {
+    constexpr int i = decltype(row)::value;
+    const int width = first + 8 * i < place.row_end ? place.width - column : 0;
+    float* const at = out + i * step;
+    const auto pair = [&](int n) {
+      return float2{block[i / 2][n][i % 2 * 2] * factor, block[i / 2][n][i % 2 * 2 + 1] * factor};
+    };
+    if constexpr (fours) {
+      unroll<NB / 2>([&](auto blocks) {
+        constexpr int n = 2 * decltype(blocks)::value;
+        const float2 left = pair(n), right = pair(n + 1), given = odd ? left : right;
+        const float2 got = {__shfl_xor_sync(~0u, given.x, 1), __shfl_xor_sync(~0u, given.y, 1)};
+#if __CUDA_ARCH__ >= 900
+        add_four<n * 8>(at, odd ? got : left, odd ? right : got, n * 8 < width);
+#else
+        add_pair<n * 8>(at, odd ? got : left, n * 8 < width);
+        add_pair<n * 8 + 2>(at, odd ? right : got, n * 8 < width);
+#endif
+      });
+    } else {
+      unroll<NB>([&](auto blocks) {
+        constexpr int n = decltype(blocks)::value;
+        add_pair<n * 8>(at, pair(n), n * 8 < width);
+      });
     }
+  });
 }
 
 /// Scores of backward with everything beside the band: `s` becomes P times the softcap's slope, and P without
@@ -264,19 +270,17 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
   using T = typename Tr::T;
   extern __shared__ __align__(128) char shared[];
   const TileEntry tile = p.tiles[blockIdx.x];
-  const int kv_head = p.head_begin / p.group + static_cast<int>(blockIdx.y),
-            batch = static_cast<int>(blockIdx.z);
+  const int kv_head = QueryWalk<Tr::keys, Tr::terms>::kv_head(p), batch = static_cast<int>(blockIdx.z);
   const int warp = static_cast<int>(threadIdx.x) >> 5;
-  char *const probabilities_at = shared + Tr::k_bytes + Tr::v_bytes, *const gradients_at =
-                                                                         probabilities_at + Tr::p_bytes;
-  char* const stages_at = gradients_at + Tr::p_bytes;
+  char* const stages_at = shared + Tr::k_bytes + Tr::v_bytes + 2 * Tr::p_bytes;
   const std::uint32_t k_at = shared_address(shared), v_at = k_at + Tr::k_bytes;
-  const std::uint32_t p_at = shared_address(probabilities_at), ds_at = shared_address(gradients_at);
+  const std::uint32_t p_at = v_at + Tr::v_bytes, ds_at = p_at + Tr::p_bytes;
   const std::uint32_t q_at = shared_address(stages_at), o_at = q_at + Tr::q_bytes;
 
-  const int score_row = warp / Tr::score_warps_n * 16 * Tr::MB,
-            score_chunk = warp % Tr::score_warps_n * Tr::NB;
-  const int key_row = warp / Tr::column_warps * 32, column_warp = warp % Tr::column_warps;
+  // Warps that share keys of the scores are those that share these keys' gradients, and warps 0-3 and 4-7 are
+  // those that share query rows: they wait for each other, not for all.
+  const int score_row = warp / Tr::score_warps_n * 16 * Tr::MB, key_warp = warp % Tr::score_warps_n;
+  const int score_chunk = key_warp * Tr::NB, key_row = key_warp * 32, column_warp = warp / Tr::score_warps_n;
   const int query_row = warp / Tr::query_warps_n * 16 * Tr::QB, query_warp = warp % Tr::query_warps_n;
 
   const auto load_queries = [&](const QueryWalk<Tr::keys, Tr::terms>& w, std::uint32_t stage) {
@@ -292,74 +296,76 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
     load_between<Tr::keys, Tr::Dv, Tr::threads>(v_at, p.v, p.dv, batch, kv_head, tile.row, s);
   };
 
-  QueryWalk<Tr::keys, Tr::terms> next(tile, max(p.head_begin, kv_head * p.group),
-                                      min(p.head_end, (kv_head + 1) * p.group));
-  bool more = next.advance(p, tile.row);
+  QueryWalk<Tr::keys, Tr::terms> next(p);
+  bool more = next.advance(p);
   if (more) load_queries(next, 0);
   float dk[Tr::KB][Tr::DkB][4] = {}, dv[Tr::KB][Tr::DvB][4] = {};
   int loaded = -1;
   std::uint32_t stage = 0;
   while (more) {
     const int q = next.q, q_end = next.end, head = next.head, segment = next.segment;
-    const QuerySegment& now = p.segments[segment];
-    const bool masked = next.masked(p);
     if (segment != loaded) {
-      if (loaded < 0 || !same_keys(now, p.segments[loaded])) {
+      if (loaded < 0 || !same_keys(p.segments[segment], p.segments[loaded])) {
         __syncthreads();
-        load_keys(now);
+        load_keys(p.segments[segment]);
       }
       loaded = segment;
     }
-    more = next.advance(p, tile.row);
     copies_wait();
     __syncthreads();
+
+    Scores<Tr::MB, Tr::NB> s, dp;
+    s.clear(), dp.clear();
+    multiply_rows<T, Tr::Dk>(s.at, LaneAddress<Tr::Dk>(q_at, Blocks::down, score_row, 0), stage,
+                             LaneAddress<Tr::Dk>(k_at, Blocks::along, score_chunk * 8, 0));
+    multiply_rows<T, Tr::Dv>(dp.at, LaneAddress<Tr::Dv>(o_at, Blocks::down, score_row, 0), stage,
+                             LaneAddress<Tr::Dv>(v_at, Blocks::along, score_chunk * 8, 0));
+    // The next tile is asked for while the tensor cores are busy.
+    const bool masked = next.masked;
+    more = next.advance(p);
     if (more && p.stages == 2) load_queries(next, Tr::stage_bytes - stage);
 
     const float* lse = reinterpret_cast<const float*>(stages_at + stage + Tr::q_bytes + Tr::o_bytes);
-    const TilePlace place{q + score_row, tile.row + now.shift + score_chunk * 8};
-    ElementBits kept = ~ElementBits{0};
-    Scores<Tr::MB, Tr::NB> s;
-    s.clear();
-    multiply_rows<T, Tr::Dk>(s.at, LaneAddress<Tr::Dk>(q_at, Blocks::down, score_row, 0), stage,
-                             LaneAddress<Tr::Dk>(k_at, Blocks::along, score_chunk * 8, 0));
     const auto store = [&](const Scores<Tr::MB, Tr::NB>& x) {
-      store_scores<T, Tr::keys>(probabilities_at, x, score_row, score_chunk);
+      store_scores<Tr::keys, Tr::MB, Tr::NB, T>(p_at, x, score_row, score_chunk);
     };
+    const auto place = [&] {
+      return TilePlace{q + score_row, tile.row + p.segments[segment].shift + score_chunk * 8};
+    };
+    const auto band = [&]() -> const DeviceSlice& { return p.slices[p.segments[segment].slice]; };
     if constexpr (Tr::terms) {
-      kept = general_probabilities<Tr>(s, p.terms, p.slices[now.slice], place, head, batch, masked, lse,
-                                       score_row, store);
+      const ElementBits kept =
+          general_probabilities<Tr>(s, p.terms, band(), place(), head, batch, masked, lse, score_row, store);
+      drop_gradients(dp, p.terms, kept);
     } else {
-      if (masked) hide_band(s, p.slices[now.slice], place, minus_infinity());
+      if (masked) hide_band(s, band(), place(), minus_infinity());
       probabilities(s, lse, p.terms.scale_log2, score_row);
       store(s);
     }
-    {
-      Scores<Tr::MB, Tr::NB> dp;
-      dp.clear();
-      multiply_rows<T, Tr::Dv>(dp.at, LaneAddress<Tr::Dv>(o_at, Blocks::down, score_row, 0), stage,
-                               LaneAddress<Tr::Dv>(v_at, Blocks::along, score_chunk * 8, 0));
-      if constexpr (Tr::terms) drop_gradients(dp, p.terms, kept);
-      score_gradients(dp, s, lse + Tr::rows, score_row);
-      store_scores<T, Tr::keys>(gradients_at, dp, score_row, score_chunk);
-    }
-    __syncthreads();
+    score_gradients(dp, s, lse + Tr::rows, score_row);
+    store_scores<Tr::keys, Tr::MB, Tr::NB, T>(ds_at, dp, score_row, score_chunk);
 
+    wait_for_group(1 + key_warp, 32 * Tr::score_warps_m);
     multiply_transposed<T, Tr::rows>(
         dv, LaneAddress<Tr::keys>(p_at, Blocks::along, 0, key_row / 8),
         LaneAddress<Tr::Dv, (Tr::DvB & (Tr::DvB - 1)) == 0>(o_at, Blocks::down, 0, column_warp * Tr::DvB),
         stage);
-    if (p.add_dq) {
-      float dq[Tr::QB][Tr::DqB][4] = {};
-      multiply_plain<T, Tr::keys>(
-          dq, LaneAddress<Tr::keys>(ds_at, Blocks::down, query_row, 0),
-          LaneAddress<Tr::Dk, (Tr::DqB & (Tr::DqB - 1)) == 0>(k_at, Blocks::down, 0, query_warp * Tr::DqB));
-      add_block(dq, p.dq, p.terms.scale, {batch, head, q + query_row, q_end, query_warp * Tr::DqB * 8, p.dqk},
-                p.dq.pairs && p.dqk == Tr::Dk);
-    }
     multiply_transposed<T, Tr::rows>(
         dk, LaneAddress<Tr::keys>(ds_at, Blocks::along, 0, key_row / 8),
         LaneAddress<Tr::Dk, (Tr::DkB & (Tr::DkB - 1)) == 0>(q_at, Blocks::down, 0, column_warp * Tr::DkB),
         stage);
+    if (p.add_dq) {
+      wait_for_group(1 + Tr::score_warps_n + warp / 4, 128);
+      float dq[Tr::QB][Tr::DqB][4] = {};
+      multiply_plain<T, Tr::keys>(
+          dq, LaneAddress<Tr::keys>(ds_at, Blocks::down, query_row, 0),
+          LaneAddress<Tr::Dk, (Tr::DqB & (Tr::DqB - 1)) == 0>(k_at, Blocks::down, 0, query_warp * Tr::DqB));
+      const ResultPlace at{batch, head, q + query_row, q_end, query_warp * Tr::DqB * 8, (p.dqk + 1) / 2 * 2};
+      if (p.dq_fours)
+        add_block<true>(dq, p.dq, p.terms.scale, at);
+      else
+        add_block<false>(dq, p.dq, p.terms.scale, at);
+    }
 
     if (p.stages == 2) {
       stage = Tr::stage_bytes - stage;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <type_traits>
 
 /// Warp-level building blocks of sm_80 and up: 16-byte asynchronous copies into swizzled tiles of shared
 /// memory, fragments by ldmatrix, products by mma.sync m16n8k16 with fp32 sums.
@@ -39,12 +40,30 @@ __device__ __forceinline__ void copies_wait() {
 __device__ __forceinline__ void load_fragment(std::uint32_t (&r)[4], std::uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared));
+               : "r"(shared)
+               : "memory");
 }
 __device__ __forceinline__ void load_fragment_transposed(std::uint32_t (&r)[4], std::uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared));
+               : "r"(shared)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t shared, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(shared), "r"(x) : "memory");
+}
+/// Waits for `threads` threads that name the same barrier (not 0, which is __syncthreads()).
+__device__ __forceinline__ void wait_for_group(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/// Calls body(constant) for 0 .. count - 1.
+template <int count, int at = 0, class Body>
+__device__ __forceinline__ void unroll(const Body& body) {
+  if constexpr (at < count) {
+    body(std::integral_constant<int, at>());
+    unroll<count, at + 1>(body);
+  }
 }
 
 /// c += a * b for one 16 x 8 block and a depth of 16.

@@ -30,11 +30,10 @@ struct DeviceSlice {
 struct KeySegment {
   int slice, begin, end, full_begin, full_end, unused[3];
 };
-/// Query rows that see a tile of gradient rows through one slice: [begin, end), of which [full_begin,
-/// full_end) see the whole tile. Gradient row r is key row r + shift; rows outside [load_begin, load_end) are
-/// no keys.
+/// Query rows that see a tile of gradient rows through one slice: [begin, end); not masked when all of them
+/// see the whole tile. Gradient row r is key row r + shift; rows outside [load_begin, load_end) are no keys.
 struct QuerySegment {
-  int slice, begin, end, full_begin, full_end, shift, load_begin, load_end;
+  int slice, begin, end, masked, shift, load_begin, load_end, unused;
 };
 /// Tiles in order of falling work.
 struct TileEntry {
@@ -76,7 +75,9 @@ struct BackwardParams : Common {
   const QuerySegment* segments = nullptr;
   Strided d_o, lse, delta, dq, dk, dv_out;
   int dk_rows = 0;
-  bool add_dq = true;  ///< by atomics; otherwise another kernel makes dq
+  bool add_dq =
+      true;  ///< by atomics, to dq of even width and aligned pairs; otherwise another kernel makes dq
+  bool dq_fours = false;  ///< rows of dq are whole runs of 16 floats on boundaries of 16 bytes
 };
 
 struct QueryGradParams : Common {

@@ -187,12 +187,12 @@ class PortableKernel final : public AttentionKernel {
     const Strided d_o = input(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     const bool whole_dq = options_.deterministic;
     const View dq = whole_dq ? a.dq : begin_query_grad(a);
-    key_grad(a, d_o, strided(dq));
+    key_grad(a, d_o, dq);
     const BoxOf box{{0, a.dq.rows}, a.scope.query_heads};
     if (whole_dq)
       query_grad_alone(a, d_o);
     else if (dq.data != a.dq.data)
-      memory_.copy_box(dq, box, a.dq, box, Land::put);
+      memory_.copy_box(dq, box, a.dq, box, a.fresh ? Land::put : Land::add);
   }
 
  private:
@@ -228,7 +228,7 @@ class PortableKernel final : public AttentionKernel {
     return true;
   }
 
-  void key_grad(const AttendGradArgs& a, const Strided& d_o, const Strided& dq) {
+  void key_grad(const AttendGradArgs& a, const Strided& d_o, const View& dq) {
     PaddedDims dims = padded_dims(a.q.width, a.v.width, needs_terms(*a.scope.terms));
     if (backward_shared_bytes(dims.dk, dims.dv, dims.terms, 1) > shared_per_block_)
       dims = padded_dims(a.q.width, a.v.width, true);  // smaller tiles
@@ -239,9 +239,10 @@ class PortableKernel final : public AttentionKernel {
     p.segments = static_cast<const QuerySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta);
-    p.dq = dq, p.dk = strided(a.dk), p.dv_out = strided(a.dv);
+    p.dq = strided(dq), p.dk = strided(a.dk), p.dv_out = strided(a.dv);
     p.dk_rows = static_cast<int>(a.dk.rows);
     p.add_dq = !options_.deterministic;
+    p.dq_fours = dq.width % 16 == 0 && divides(dq, 16, 4);
     backward(p, dims, a.q.type, stream_);
   }
 
@@ -257,18 +258,23 @@ class PortableKernel final : public AttentionKernel {
     query_grad(p, dims, a.q.type, stream_);
   }
 
-  /// Where dq is summed: itself, zeroed when fresh, or fp32 scratch when it is to be rounded in the end.
+  /// Where dq is summed: itself, zeroed when fresh, or fp32 scratch when it is to be rounded in the end or
+  /// its elements do not lie in aligned pairs.
   [[nodiscard]] View begin_query_grad(const AttendGradArgs& a) {
-    if (!a.fresh) return a.dq;
     const Range heads = a.scope.query_heads;
+    const bool direct = a.dq.type == DType::fp32 && a.dq.width % 2 == 0 && strided(a.dq).pairs;
+    if (direct && !a.fresh) return a.dq;
     View sum = a.dq;
-    if (a.dq.type != DType::fp32)
-      sum = View(scratch(Role::dq, a.q.batch * a.q.rows * heads.size() * a.dq.width * 4), DType::fp32,
-                 a.q.batch, a.q.rows, heads, a.dq.width);
+    if (!direct) {
+      const i64 width = (a.dq.width + 1) / 2 * 2;
+      sum = View(scratch(Role::dq, a.q.batch * a.q.rows * heads.size() * width * 4), DType::fp32, a.q.batch,
+                 a.q.rows, heads, width);
+    }
     View part = sum;
     part.data = sum.at(0, 0, heads.begin);
     part.heads = heads;
     memory_.fill(part, 0);
+    sum.width = a.dq.width;
     return sum;
   }
 

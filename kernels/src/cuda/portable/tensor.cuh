@@ -41,20 +41,32 @@ __device__ __forceinline__ void store_rounded(typename T::type* row, int column,
   if (column + 1 < width) row[column + 1] = T::round(x.y);
 }
 
-/// Adds two neighbouring floats without a return value; one transaction where the architecture has it.
-__device__ __forceinline__ void add_pair(float* at, float2 x) {
+/// Adds neighbouring floats at a constant distance from an address, if at all, without a return value. One
+/// transaction where the architecture has it; the distance is part of the instruction, which holds registers
+/// long.
+template <int distance>
+__device__ __forceinline__ void add_pair(float* at, float2 x, bool really) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};\n" ::"l"(at), "f"(x.x), "f"(x.y) : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p red.global.add.v2.f32 [%0+%4], {%1, %2};\n}\n" ::"l"(at),
+      "f"(x.x), "f"(x.y), "r"(static_cast<int>(really)), "n"(distance * 4)
+      : "memory");
 #else
-  atomicAdd(at, x.x);
-  atomicAdd(at + 1, x.y);
+  if (!really) return;
+  atomicAdd(at + distance, x.x);
+  atomicAdd(at + distance + 1, x.y);
 #endif
 }
-/// The same where a row ends or is not aligned.
-__device__ __forceinline__ void add_single(float* row, int column, int width, float2 x) {
-  if (column < width) atomicAdd(row + column, x.x);
-  if (column + 1 < width) atomicAdd(row + column + 1, x.y);
+#if __CUDA_ARCH__ >= 900
+template <int distance>
+__device__ __forceinline__ void add_four(float* at, float2 x, float2 y, bool really) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.global.add.v4.f32 [%0+%6], {%1, %2, %3, %4};\n}\n" ::
+          "l"(at),
+      "f"(x.x), "f"(x.y), "f"(y.x), "f"(y.y), "r"(static_cast<int>(really)), "n"(distance * 4)
+      : "memory");
 }
+#endif
 
 /// A warp's block of a result: MB blocks of 16 rows by NB blocks of 8 columns, from row and column on.
 struct ResultPlace {

@@ -36,43 +36,44 @@ struct KeyWalk {
   }
 };
 
-/// Query tiles of a tile of gradient rows, for one query head after the other. Holds little: what is read
-/// once a tile stays in memory.
+/// Query tiles of a tile of gradient rows, for one query head after the other. Holds only what changes from
+/// one query tile to the next: registers are scarce here, and loads of every iteration would be waited for.
 template <int Keys, bool terms>
 struct QueryWalk {
-  int segment_begin, segment_end, head, head_end;
-  int segment, q = 0, end = 0;
+  int head, segment, q = 0, end = 0;
+  bool masked = false;
 
-  __device__ __forceinline__ QueryWalk(const TileEntry& tile, int first_head, int last_head)
-      : segment_begin(tile.segment_begin),
-        segment_end(tile.segment_end),
-        head(first_head),
-        head_end(last_head),
-        segment(tile.segment_begin - 1) {}
+  __device__ __forceinline__ explicit QueryWalk(const BackwardParams& p)
+      : head(max(p.head_begin, kv_head(p) * p.group)), segment(p.tiles[blockIdx.x].segment_begin - 1) {}
 
-  template <class Params>
-  __device__ __forceinline__ bool advance(const Params& p, int tile_row) {
-    if (segment_begin == segment_end) return false;
+  static __device__ __forceinline__ int kv_head(const BackwardParams& p) {
+    return p.head_begin / p.group + static_cast<int>(blockIdx.y);
+  }
+
+  __device__ __forceinline__ bool advance(const BackwardParams& p) {
     for (;;) {
       q += streamed_rows;
-      if (q >= end) {
-        if (++segment == segment_end) {
-          if (++head >= head_end) return false;
-          segment = segment_begin;
-        }
-        q = p.segments[segment].begin, end = p.segments[segment].end;
-      }
+      if (q >= end && !next_segment(p)) return false;
       if constexpr (!terms) return true;
       const QuerySegment& s = p.segments[segment];
       if (p.terms.admitted == nullptr ||
-          admits_any(p.terms, p.slices[s.slice], {q, tile_row + s.shift}, streamed_rows, Keys, head))
+          admits_any(p.terms, p.slices[s.slice], {q, p.tiles[blockIdx.x].row + s.shift}, streamed_rows, Keys,
+                     head))
         return true;
     }
   }
-  template <class Params>
-  [[nodiscard]] __device__ __forceinline__ bool masked(const Params& p) const {
+
+ private:
+  __device__ __forceinline__ bool next_segment(const BackwardParams& p) {
+    const TileEntry& tile = p.tiles[blockIdx.x];
+    if (tile.segment_begin == tile.segment_end) return false;
+    if (++segment == tile.segment_end) {
+      if (++head >= min(p.head_end, (kv_head(p) + 1) * p.group)) return false;
+      segment = tile.segment_begin;
+    }
     const QuerySegment& s = p.segments[segment];
-    return q < s.full_begin || min(q + streamed_rows, end) > s.full_end;
+    q = s.begin, end = s.end, masked = s.masked != 0;
+    return true;
   }
 };
 

@@ -90,6 +90,30 @@ template <class Segment>
   return static_cast<std::size_t>((rows + tile_rows - 1) / tile_rows);
 }
 
+/// Appends the segment of the query rows `any` in up to three parts, so that whole query tiles without a mask
+/// are on their own; `all` are the rows that need none.
+void append_cut(std::vector<QuerySegment>& segments, QuerySegment segment, Range any, Range all) {
+  const i64 begin =
+      any.begin + ceil_div(std::max<i64>(all.begin - any.begin, 0), streamed_rows) * streamed_rows;
+  // Rows beyond the last are no rows: a last tile that ends early is whole.
+  const i64 end = all.end == any.end
+                      ? any.end
+                      : begin + floor_div(std::max<i64>(all.end - begin, 0), streamed_rows) * streamed_rows;
+  const auto append = [&](Range rows, bool masked) {
+    if (rows.empty()) return;
+    segment.begin = static_cast<int>(rows.begin), segment.end = static_cast<int>(rows.end);
+    segment.masked = masked ? 1 : 0;
+    segments.push_back(segment);
+  };
+  if (all.empty() || begin >= end) {
+    append(any, true);
+    return;
+  }
+  append({any.begin, begin}, true);
+  append({begin, end}, false);
+  append({end, any.end}, true);
+}
+
 /// Segments of a tile that mean the same key rows load them together; keys that lie apart are loaded by
 /// turns.
 void join_loads(std::vector<QuerySegment>& segments) {
@@ -145,10 +169,11 @@ TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int 
       if (seen.any.empty()) return;
       const Range any = moved(seen.any, s.q_row);
       const Range all = rows.size() == tile_rows ? moved(seen.all, s.q_row) : Range{0, 0};
-      tiles[tile].push_back({static_cast<int>(n), static_cast<int>(any.begin), static_cast<int>(any.end),
-                             static_cast<int>(all.begin), static_cast<int>(all.end),
-                             static_cast<int>(s.k_row - s.dk_row), static_cast<int>(rows.begin),
-                             static_cast<int>(rows.end)});
+      QuerySegment segment{};
+      segment.slice = static_cast<int>(n);
+      segment.shift = static_cast<int>(s.k_row - s.dk_row);
+      segment.load_begin = static_cast<int>(rows.begin), segment.load_end = static_cast<int>(rows.end);
+      append_cut(tiles[tile], segment, any, all);
     });
   }
   for (std::vector<QuerySegment>& tile : tiles) join_loads(tile);
