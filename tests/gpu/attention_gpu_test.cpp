@@ -129,16 +129,14 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   return e;
 }
 
-TEST_P(AttentionGpu, ErrorIsFlatOverTheRing) {
-  // A backend that emits rounded blocks may lose once against its single call, and no more after that.
-  const bool carries = GetParam() == Backend::portable;
-  const TrialErrors one = errors_at(GetParam(), 1), two = errors_at(GetParam(), 2);
-  const TrialErrors& base = carries ? one : two;
+TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
+  // A carried fp32 state costs nothing; blocks that come out rounded lose a little against one call.
+  const double most = GetParam() == Backend::portable ? 1.05 : 1.3;
+  const TrialErrors one = errors_at(GetParam(), 1);
   for (const int ring : {2, 4, 8}) {
     const TrialErrors many = errors_at(GetParam(), ring);
     for (const auto member : {&TrialErrors::o, &TrialErrors::dq, &TrialErrors::dk, &TrialErrors::dv}) {
-      EXPECT_LE(many.*member, 1.05 * (base.*member)) << "ring " << ring;
-      EXPECT_LE(many.*member, 1.3 * (one.*member)) << "ring " << ring;
+      EXPECT_LE(many.*member, most * (one.*member)) << "ring " << ring;
     }
   }
 }
