@@ -134,8 +134,8 @@ inline void progress_moves_payloads(Communicator& communicator) {
   if (ranks == 1) return;
   std::vector<Planned> plan;
   for (int source = 0; source < ranks; ++source) {
-    plan.push_back({source, (source + 1) % ranks, 400'009, 1, 0});
-    plan.push_back({source, (source + 1) % ranks, 70'003, 2, 0});
+    plan.push_back({source, (source + 1) % ranks, 150'001, 1, 0});
+    plan.push_back({source, (source + 1) % ranks, 9'001, 2, 0});
   }
   Random mine = own_random(78, communicator);
   Batch batch(plan, communicator.rank(), mine);
