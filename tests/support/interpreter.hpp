@@ -42,8 +42,7 @@ struct Problem {
 
 class RankState {
  public:
-  RankState(const Geometry& geometry, const CompactSchedule& compact, int rank)
-      : geometry_(geometry), rank_(rank) {
+  RankState(const Geometry& geometry, const CompactSchedule& compact, int rank) : geometry_(geometry) {
     schedules_[0] = expand(geometry, compact, rank, Pass::forward);
     schedules_[1] = expand(geometry, compact, rank, Pass::backward);
   }
@@ -266,7 +265,6 @@ class RankState {
   }
 
   const Geometry& geometry_;
-  const int rank_;
   RankSchedule schedules_[2];
   Pass pass_ = Pass::forward;
   const Problem* problem_ = nullptr;
