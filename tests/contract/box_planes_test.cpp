@@ -64,7 +64,7 @@ TEST(BoxPlanes, MoveWhatRunsMove) {
     Message source, target;
     source.boxes = from.boxes.data(), source.box_count = static_cast<i64>(from.boxes.size());
     target.boxes = to.boxes.data(), target.box_count = static_cast<i64>(to.boxes.size());
-    ASSERT_EQ(copy_payload(source, target), bytes);
+    ASSERT_EQ(PayloadCopy(source, target).advance(bytes), bytes);
     const std::vector<std::byte> expected = to.memory;
     std::fill(to.memory.begin(), to.memory.end(), std::byte{0});
     const i64 moved = for_each_plane(source, target, [](const Plane& p) {

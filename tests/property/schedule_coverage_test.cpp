@@ -29,11 +29,12 @@ class Coverage {
         check_heads(s, {attend->q, attend->o, attend->lse}, attend->query_heads);
         check_heads(s, {attend->k, attend->v}, attend->kv_heads);
       } else if (const auto* grad = std::get_if<AttendGrad>(&step)) {
-        for (BufferId id : {grad->d_o, grad->lse, grad->delta, grad->dq}) same_tokens(s, grad->q, id);
+        const BufferId weights = grad->delta >= 0 ? grad->delta : grad->o;  // cuDNN takes delta from o
+        for (BufferId id : {grad->d_o, grad->lse, weights, grad->dq}) same_tokens(s, grad->q, id);
         same_tokens(s, grad->k, grad->v);
         same_tokens(s, grad->dk, grad->dv);
         check(s, *grad, grad->dk);
-        check_heads(s, {grad->q, grad->d_o, grad->lse, grad->delta, grad->dq}, grad->query_heads);
+        check_heads(s, {grad->q, grad->d_o, grad->lse, weights, grad->dq}, grad->query_heads);
         check_heads(s, {grad->k, grad->v, grad->dk, grad->dv}, grad->kv_heads);
       }
     }

@@ -74,7 +74,8 @@ void check_score(const AttentionPlan& plan) {
     fail("score/block_tokens", "needs queries and keys of the same tokens; leave out the block pattern");
 }
 
-/// What no GPU backend takes. What cuDNN alone does not take it leaves to the portable kernel, block by block.
+/// What no GPU backend takes. What cuDNN alone does not take it leaves to the portable kernel, block by
+/// block.
 void check_backend(const AttentionPlan& plan) {
   if (plan.backend == Backend::cpu) return;
   const std::string name(backend_name(plan.backend));
