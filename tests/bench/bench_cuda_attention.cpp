@@ -3,13 +3,14 @@
 //   BACKEND SEQ HEADS KV_HEADS HEAD_DIM CAUSAL(0|1) HEAD_FIRST(0|1) ROUNDS
 // and answers each with a line of ROUNDS pairs of seconds, forward and gradient. bf16 in and out, a fresh
 // state, the L2 cache flushed before each call.
+#include "device_noise.hpp"
+
 #include "usp/kernels/cuda_backends.hpp"
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -33,21 +34,7 @@ class Tensor {
     view_.head_stride = job.rows * width;
   }
   Tensor& randomize(StreamHandle stream, unsigned seed) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    std::vector<std::uint16_t> pattern(1U << 20);
-    for (std::uint16_t& x : pattern) {
-      const float f = normal(random);
-      std::uint32_t bits;
-      std::memcpy(&bits, &f, 4);
-      x = static_cast<std::uint16_t>(bits >> 16);
-    }
-    // Rolled by a prime each time, so that rows differ.
-    const i64 bytes = static_cast<i64>(pattern.size()) * 2;
-    for (i64 at = 0; at < buffer_.bytes(); at += bytes) {
-      std::rotate(pattern.begin(), pattern.begin() + 100003, pattern.end());
-      copy_to_device(buffer_.data() + at, pattern.data(), std::min(bytes, buffer_.bytes() - at), stream);
-    }
+    fill_with_noise(buffer_.data(), buffer_.bytes(), stream, seed);
     return *this;
   }
   [[nodiscard]] const View& view() const { return view_; }

@@ -3,6 +3,7 @@
 // bench_gpu_ranks_torch.py. Reads lines
 //   BACKEND TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS KV_HEADS HEAD_DIM CAUSAL(0|1) ROUNDS
 // and answers each with ROUNDS pairs of seconds (forward, backward), each the slowest rank's.
+#include "device_noise.hpp"
 #include "gpu_rank.hpp"
 
 #include "usp/comm/nccl.hpp"
@@ -12,9 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -43,20 +42,7 @@ struct Job {
 
 [[nodiscard]] DeviceBuffer noise(int device, i64 bytes, StreamHandle stream, unsigned seed) {
   DeviceBuffer buffer(device, bytes);
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<std::uint16_t> pattern(1U << 20);
-  for (std::uint16_t& x : pattern) {
-    const float f = normal(random);
-    std::uint32_t bits;
-    std::memcpy(&bits, &f, sizeof bits);
-    x = static_cast<std::uint16_t>(bits >> 16);
-  }
-  const auto step = static_cast<i64>(pattern.size() * sizeof(std::uint16_t));
-  for (i64 at = 0; at < bytes; at += step) {
-    std::rotate(pattern.begin(), pattern.begin() + 100003, pattern.end());
-    copy_to_device(buffer.data() + at, pattern.data(), std::min(step, bytes - at), stream);
-  }
+  fill_with_noise(buffer.data(), bytes, stream, seed);
   return buffer;
 }
 

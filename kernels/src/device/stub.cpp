@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/base/error.hpp"
+#include "no_cuda.hpp"
+
 #include "usp/device/device.hpp"
 #include "usp/device/stream_clock.hpp"
 
 /// What stands in for GPUs in a build without CUDA.
 namespace usp {
-namespace {
-
-[[noreturn]] void refuse() {
-  throw EnvironmentError(
-      "this build has no CUDA support; configure with -DUSP_CUDA=ON on a machine that has nvcc");
-}
-
-}  // namespace
-
 bool has_cuda() {
   return false;
 }
@@ -21,47 +13,47 @@ int device_count() {
   return 0;
 }
 DeviceInfo device_info(int) {
-  refuse();
+  refuse_without_cuda();
 }
 DeviceScope::DeviceScope(int) {
-  refuse();
+  refuse_without_cuda();
 }
 DeviceScope::~DeviceScope() = default;
 Stream::Stream(int) {
-  refuse();
+  refuse_without_cuda();
 }
 Stream::~Stream() = default;
 void Stream::synchronize() const {
-  refuse();
+  refuse_without_cuda();
 }
 Event::Event(int, EventUse) {
-  refuse();
+  refuse_without_cuda();
 }
 Event::~Event() = default;
 Event::Event(Event&&) noexcept = default;
 void Event::record(StreamHandle) const {
-  refuse();
+  refuse_without_cuda();
 }
 bool Event::reached() const {
-  refuse();
+  refuse_without_cuda();
 }
 void Event::synchronize() const {
-  refuse();
+  refuse_without_cuda();
 }
 void wait_for(StreamHandle, EventHandle) {
-  refuse();
+  refuse_without_cuda();
 }
 double seconds_between(const Event&, const Event&) {
-  refuse();
+  refuse_without_cuda();
 }
 DeviceBuffer::DeviceBuffer(int, i64) {
-  refuse();
+  refuse_without_cuda();
 }
 DeviceBuffer::~DeviceBuffer() = default;
 DeviceBuffer::DeviceBuffer(DeviceBuffer&&) noexcept = default;
 DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&&) noexcept = default;
 PinnedBuffer::PinnedBuffer(i64) {
-  refuse();
+  refuse_without_cuda();
 }
 PinnedBuffer::~PinnedBuffer() = default;
 PinnedBuffer::PinnedBuffer(PinnedBuffer&&) noexcept = default;
@@ -69,13 +61,13 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&&) noexcept = default;
 NamedRange::NamedRange(const char*) {}
 NamedRange::~NamedRange() = default;
 void copy_to_device(std::byte*, const void*, i64, StreamHandle) {
-  refuse();
+  refuse_without_cuda();
 }
 void copy_to_host(void*, const std::byte*, i64, StreamHandle) {
-  refuse();
+  refuse_without_cuda();
 }
 void set_device_bytes(std::byte*, int, i64, StreamHandle) {
-  refuse();
+  refuse_without_cuda();
 }
 
 }  // namespace usp

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/copy_engine.hpp"
 
-#include "box_planes.hpp"
 #include "controlled.hpp"
 #include "faults.hpp"
+#include "plane_copies.hpp"
 #include "process_sharing.hpp"
 
 #include "usp/base/error.hpp"
@@ -311,13 +311,7 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
   Message from = end.message;
   from.boxes = offer.boxes;
   from.box_count = offer.box_count;
-  comm::for_each_plane(from, end.message, [&](const comm::Plane& p) {
-    const auto size = [](i64 n) { return static_cast<std::size_t>(n); };
-    check_cuda(p.height == 1 ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, copies)
-                             : cudaMemcpy2DAsync(p.to, size(p.to_pitch), p.from, size(p.from_pitch),
-                                                 size(p.width), size(p.height), cudaMemcpyDefault, copies),
-               "a copy between GPUs");
-  });
+  comm::enqueue_copies(from, end.message, copies);
   ReceiptEvent& done = free_receipt();
   done.event.record(copies);
   done.out = true;

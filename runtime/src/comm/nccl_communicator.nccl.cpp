@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "box_planes.hpp"
 #include "controlled.hpp"
 #include "nccl_api.hpp"
+#include "plane_copies.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/device/cuda_error.hpp"
@@ -77,7 +77,6 @@ class NcclCommunicator final : public ControlledCommunicator {
   Ticket open(const Message& message);
   void stage(Flight& flight);
   void start(const Ticket* tickets, i64 count);
-  void move(const Message& from, const Message& to);
 
   const NcclApi& api_;
   StreamHandle compute_;
@@ -148,17 +147,6 @@ Ticket NcclCommunicator::open(const Message& message) {
   return ticket;
 }
 
-void NcclCommunicator::move(const Message& from, const Message& to) {
-  for_each_plane(from, to, [&](const Plane& p) {
-    const auto size = [](i64 n) { return static_cast<std::size_t>(n); };
-    check_cuda(p.height == 1
-                   ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, stream_->get())
-                   : cudaMemcpy2DAsync(p.to, size(p.to_pitch), p.from, size(p.from_pitch), size(p.width),
-                                       size(p.height), cudaMemcpyDefault, stream_->get()),
-               "a copy to or from NCCL's staging buffer");
-  });
-}
-
 /// Gives a payload that is not contiguous a place where it is; a send's is packed.
 void NcclCommunicator::stage(Flight& flight) {
   if (contiguous(flight.message)) {
@@ -176,7 +164,7 @@ void NcclCommunicator::stage(Flight& flight) {
   Message packed = flight.message;
   packed.boxes = &flight.payload;
   packed.box_count = 1;
-  move(flight.message, packed);
+  enqueue_copies(flight.message, packed, stream_->get());
 }
 
 void NcclCommunicator::start(const Ticket* tickets, i64 count) {
@@ -203,7 +191,7 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
     Message packed = f.message;
     packed.boxes = &f.payload;
     packed.box_count = 1;
-    move(packed, f.message);
+    enqueue_copies(packed, f.message, stream_->get());
   }
 }
 

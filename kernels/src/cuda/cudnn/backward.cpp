@@ -38,22 +38,7 @@ struct Shapes {
 
 [[nodiscard]] GraphKey key_of(const AttendGradArgs& a, const Block& b, const ConstView& dq,
                               const ConstView& dk, const ConstView& dv) {
-  GraphKey key;
-  key.direction = Direction::backward;
-  key.type = a.q.type;
-  key.batch = a.q.batch;
-  key.q_heads = a.scope.query_heads.size();
-  key.kv_heads = a.scope.kv_heads().size();
-  key.q_rows = b.q_rows.size();
-  key.k_rows = b.k_rows.size();
-  key.dqk = a.q.width;
-  key.dv = a.v.width;
-  if (b.bounds_right()) key.right_bound = b.right_bound();
-  if (b.bounds_left()) key.left_bound = b.left_bound();
-  key.scale = a.scope.terms->scale;
-  key.q = strides_of(a.q);
-  key.k = strides_of(a.k);
-  key.v = strides_of(a.v);
+  GraphKey key = block_key(a, b, Direction::backward);
   key.o = strides_of(a.o);
   key.d_o = strides_of(a.d_o);
   key.dq = strides_of(dq);

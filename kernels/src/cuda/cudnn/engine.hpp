@@ -24,6 +24,28 @@ struct Share {
 };
 
 /// What forward and backward work with: a kernel's memory, its planned graphs and its scratch.
+/// What the key of a block has whatever the direction; strides of outputs are the caller's to set.
+template <class Args>
+[[nodiscard]] GraphKey block_key(const Args& a, const Block& b, Direction direction) {
+  GraphKey key;
+  key.direction = direction;
+  key.type = a.q.type;
+  key.batch = a.q.batch;
+  key.q_heads = a.scope.query_heads.size();
+  key.kv_heads = a.scope.kv_heads().size();
+  key.q_rows = b.q_rows.size();
+  key.k_rows = b.k_rows.size();
+  key.dqk = a.q.width;
+  key.dv = a.v.width;
+  if (b.bounds_right()) key.right_bound = b.right_bound();
+  if (b.bounds_left()) key.left_bound = b.left_bound();
+  key.scale = a.scope.terms->scale;
+  key.q = strides_of(a.q);
+  key.k = strides_of(a.k);
+  key.v = strides_of(a.v);
+  return key;
+}
+
 class Engine {
  public:
   Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback);

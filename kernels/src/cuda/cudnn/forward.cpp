@@ -23,22 +23,7 @@ namespace {
 }
 
 [[nodiscard]] GraphKey key_of(const AttendArgs& a, const Block& b, const Strides& o) {
-  GraphKey key;
-  key.direction = Direction::forward;
-  key.type = a.q.type;
-  key.batch = a.q.batch;
-  key.q_heads = a.scope.query_heads.size();
-  key.kv_heads = a.scope.kv_heads().size();
-  key.q_rows = b.q_rows.size();
-  key.k_rows = b.k_rows.size();
-  key.dqk = a.q.width;
-  key.dv = a.v.width;
-  if (b.bounds_right()) key.right_bound = b.right_bound();
-  if (b.bounds_left()) key.left_bound = b.left_bound();
-  key.scale = a.scope.terms->scale;
-  key.q = strides_of(a.q);
-  key.k = strides_of(a.k);
-  key.v = strides_of(a.v);
+  GraphKey key = block_key(a, b, Direction::forward);
   key.o = o;
   return key;
 }
