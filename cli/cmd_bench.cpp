@@ -21,6 +21,7 @@ void register_bench(CLI::App& app, Invocation& invocation) {
     invocation.action = [=, &invocation] {
       LoadedCall call = load_call(*flags);
       call.options.repeat = *repeat;
+      check_machine(call.plan, call.options);
       const CallTensors tensors = random_tensors(call.plan, call.documents, flags->seed);
       const auto report = bench_call(call.plan, call.documents, tensors, call.options);
       if (!report) return;

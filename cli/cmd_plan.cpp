@@ -41,6 +41,7 @@ struct CallFlags {
   std::string backend = "cpu";
   std::optional<int> ranks;
   std::string output;
+  const CLI::App* verb = nullptr;
 };
 
 Documents documents_of(const CallFlags& flags, const AttentionShape& shape) {
@@ -57,6 +58,12 @@ Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
   if (named) return load_cluster(*flags.cluster, invocation);
   if (!flags.ranks)
     throw UsageError("no machine is named; give --cluster, or --ranks N for threads of this host");
+  for (const CLI::Option* option : flags.verb->get_options())
+    if (option->count() > 0 && option->get_name() != "--ranks" &&
+        (option->get_group() == "Cluster" || option->get_name() == "--calibration"))
+      throw UsageError(
+          option->get_name() +
+          " describes a cluster, --ranks plans for threads of this host; give --cluster instead");
   Cluster cluster = thread_cluster(*flags.ranks);
   for (const std::string& text : cluster.notes) note(invocation, text);
   return cluster;
@@ -142,6 +149,7 @@ void register_call(CLI::App& plan, Invocation& invocation) {
       "  usp plan attention --heads 28 --kv-heads 4 --head-dim 64 --seq 4096 --ranks 6 --ring 3 --ulysses 2 "
       "-o plan.json");
   auto flags = std::make_shared<CallFlags>();
+  flags->verb = verb;
   flags->attention = add_attention_flags(*verb);
   verb->add_option("--kv-seq", flags->kv_seq, "global keys, where they are not the queries' tokens")
       ->group("Attention");

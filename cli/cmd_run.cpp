@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/comm/mpi.hpp"
 #include "usp/runtime/run_print.hpp"
 #include "usp/runtime/trace.hpp"
 #include "usp/runtime/verify.hpp"
@@ -63,6 +64,8 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
         "--debug-nan, -o "
         "and --trace");
   const LoadedCall call = load_call(flags);
+  if (mpi_launched())
+    throw UsageError("--dry-run plays all ranks in one process; start it without mpirun or srun");
   print(summary_of(call, dry_run_call(call.plan, call.documents, call.options.training)), invocation.json);
 }
 
@@ -73,6 +76,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
     throw UsageError("--dout is the gradient of a backward pass, this run has none; leave it out");
   if (wanted.tolerance && !wanted.verify)
     throw UsageError("--tolerance bounds what --verify finds; give both");
+  check_machine(call.plan, call.options);
   const CallTensors tensors = tensors_of(call, files, flags.seed);
   call.options.collect = wanted.verify || !wanted.output.empty();
   call.options.call.measure_workspace = true;

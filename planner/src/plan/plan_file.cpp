@@ -382,6 +382,7 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
     plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
     check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));
   });
+  if (plan.layers.empty()) reader.fail("layers", "is empty: there is nothing to run; write the plan anew");
   prediction_in(reader.object("prediction"), plan);
   ObjectReader digests = reader.object("digests");
   plan.model_digest = digests.string("model");

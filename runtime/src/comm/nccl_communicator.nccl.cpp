@@ -75,6 +75,7 @@ class NcclCommunicator final : public ControlledCommunicator {
   void check(ncclResult_t result, const char* call, const Message* message);
   [[noreturn]] void fail(const std::string& story, const Message* message);
   Ticket open(const Message& message);
+  [[nodiscard]] Flight& flight_of(Ticket ticket);
   void stage(Flight& flight);
   void start(const Ticket* tickets, i64 count);
 
@@ -168,25 +169,31 @@ void NcclCommunicator::stage(Flight& flight) {
 }
 
 void NcclCommunicator::start(const Ticket* tickets, i64 count) {
-  const auto flight_of = [&](i64 i) -> Flight& { return flights_[static_cast<std::size_t>(tickets[i])]; };
+  const auto at = [&](i64 i) -> Flight& { return flights_[static_cast<std::size_t>(tickets[i])]; };
   // NCCL matches by order: by tag, so that both ends need not list the messages of a call alike.
   order_.resize(static_cast<std::size_t>(count));
   std::iota(order_.begin(), order_.end(), i64{0});
   std::stable_sort(order_.begin(), order_.end(),
-                   [&](i64 a, i64 b) { return flight_of(a).message.tag < flight_of(b).message.tag; });
+                   [&](i64 a, i64 b) { return at(a).message.tag < at(b).message.tag; });
   check(api_.group_start(), "ncclGroupStart", nullptr);
+  ncclResult_t first_fault = ncclSuccess;
+  const Message* culprit = nullptr;
   for (const i64 i : order_) {
-    Flight& f = flight_of(i);
+    Flight& f = at(i);
     if (f.bytes == 0) continue;
     const auto bytes = static_cast<std::size_t>(f.bytes);
     const ncclResult_t result =
         f.message.send ? api_.send(f.payload.data, bytes, ncclInt8, f.message.peer, nccl_, stream_->get())
                        : api_.recv(f.payload.data, bytes, ncclInt8, f.message.peer, nccl_, stream_->get());
-    check(result, f.message.send ? "ncclSend" : "ncclRecv", &f.message);
+    if (result == ncclSuccess || first_fault != ncclSuccess) continue;
+    first_fault = result;
+    culprit = &f.message;
   }
-  check(api_.group_end(), "ncclGroupEnd", nullptr);
+  const ncclResult_t end = api_.group_end();  // also after a fault: the group is this thread's
+  check(first_fault, "ncclSend or ncclRecv", culprit);
+  check(end, "ncclGroupEnd", nullptr);
   for (i64 i = 0; i < count; ++i) {
-    Flight& f = flight_of(i);
+    Flight& f = at(i);
     if (f.bytes == 0 || f.message.send || f.payload.data != f.staging.data()) continue;
     Message packed = f.message;
     packed.boxes = &f.payload;
@@ -223,10 +230,15 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   launch.done.record(stream_->get());
 }
 
-void NcclCommunicator::wait(Ticket ticket) {
+Flight& NcclCommunicator::flight_of(Ticket ticket) {
   expects(ticket >= 0 && static_cast<std::size_t>(ticket) < flights_.size(), "a ticket that was never given");
   Flight& flight = flights_[static_cast<std::size_t>(ticket)];
   expects(flight.open, "a ticket that is spent");
+  return flight;
+}
+
+void NcclCommunicator::wait(Ticket ticket) {
+  Flight& flight = flight_of(ticket);
   progress();
   if (flight.bytes > 0) {
     Launch& launch = launches_[launch_of_[static_cast<std::size_t>(ticket)]];
@@ -239,7 +251,7 @@ void NcclCommunicator::wait(Ticket ticket) {
 }
 
 bool NcclCommunicator::test(Ticket ticket) {
-  const Flight& flight = flights_[static_cast<std::size_t>(ticket)];
+  const Flight& flight = flight_of(ticket);
   progress();
   if (flight.bytes > 0 && !launches_[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
     return false;

@@ -177,6 +177,8 @@ NpyArray read_npy(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw InvalidInput({path, 0, ""}, "is a folder; name a file");
+  if (std::filesystem::is_character_file(path, ignored))
+    throw InvalidInput({path, 0, ""}, "is a device, which has no end; name a file");
   std::ifstream in(path, std::ios::binary);
   if (!in) throw InvalidInput({path, 0, ""}, "cannot be opened; check the path");
   const std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());

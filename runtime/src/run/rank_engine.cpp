@@ -13,6 +13,10 @@
 namespace usp {
 namespace {
 
+[[nodiscard]] std::string kernel_name(const AttentionPlan& plan, const RunOptions& options) {
+  return options.kernel.empty() ? std::string(backend_name(plan.backend)) : options.kernel;
+}
+
 [[nodiscard]] bool on_gpu(const std::string& kernel) {
   return kernel == "portable" || kernel == "cudnn";
 }
@@ -20,7 +24,7 @@ namespace {
 /// Rank p takes the p-th of the listed devices, or of all there are, round and round.
 [[nodiscard]] int device_of(int rank, const std::vector<int>& devices) {
   const int count = devices.empty() ? device_count() : static_cast<int>(devices.size());
-  if (count == 0)
+  if (device_count() == 0)
     throw EnvironmentError(has_cuda() ? "this process sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES"
                                       : "this build has no CUDA support; configure with -DUSP_CUDA=ON, or "
                                         "run with --kernel cpu");
@@ -35,9 +39,21 @@ namespace {
 
 }  // namespace
 
+void check_machine(const AttentionPlan& plan, const RunOptions& options) {
+  const std::string name = kernel_name(plan, options);
+  if (!on_gpu(name)) {
+    (void)make_host_kernel(name);
+    if (!options.devices.empty())
+      throw UsageError("--devices names GPUs, which the " + name + " kernel does not use; leave it out");
+    return;
+  }
+  (void)device_of(0, options.devices);
+  for (const int device : options.devices) (void)device_info(device);
+}
+
 RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Communicator& control)
     : control_(control) {
-  const std::string name = options.kernel.empty() ? std::string(backend_name(plan.backend)) : options.kernel;
+  const std::string name = kernel_name(plan, options);
   if (!on_gpu(name)) {
     kernel_ = make_host_kernel(name);
     return;

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 #include <sstream>
+#include <unistd.h>
 
 namespace usp {
 namespace {
@@ -26,6 +27,33 @@ std::string read_stream(std::istream& in, const std::string& path) {
       throw InvalidInput({path, 0, ""}, "larger than 64 MiB; this is not such a file");
   }
   return text;
+}
+
+void write_through(const std::string& path, std::string_view content) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << content << std::flush;
+  if (!out) throw EnvironmentError(path + " cannot be written; check the folder and the space left");
+}
+
+/// Whole or not at all, where a file can be put in another's place: links keep their target, files their
+/// mode, and devices and pipes are written through.
+void write_beside(const std::string& path, std::string_view content) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status before = fs::status(path, error);
+  if (fs::is_directory(before)) throw EnvironmentError(path + " is a folder; name a file");
+  if (fs::exists(before) && !fs::is_regular_file(before)) return write_through(path, content);
+  const std::string target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error).string() : path;
+  const std::string temporary = target + ".partial-" + std::to_string(::getpid());
+  try {
+    write_through(temporary, content);
+    if (fs::exists(before)) fs::permissions(temporary, before.permissions());
+    fs::rename(temporary, target);
+  } catch (const std::exception& fault) {
+    fs::remove(temporary, error);
+    throw EnvironmentError(path + " cannot be written; check the folder and the space left (" + fault.what() +
+                           ")");
+  }
 }
 
 }  // namespace
@@ -46,15 +74,7 @@ void write_file(const std::string& path, std::string_view content) {
     if (!std::cout) throw EnvironmentError("stdout cannot be written; is the disk full or the pipe closed?");
     return;
   }
-  const std::string temporary = path + ".partial";
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << content << std::flush;
-    if (!out) throw EnvironmentError(path + " cannot be written; check the folder and the space left");
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) throw EnvironmentError(path + " cannot be written: " + error.message());
+  write_beside(path, content);
 }
 
 std::vector<std::string> split_lines(std::string_view text) {

@@ -46,6 +46,10 @@ struct RunOptions {
   OperatorOptions call;
 };
 
+/// Whether this machine has what a run takes, before anything is made for it: throws UsageError for an
+/// unknown kernel or GPUs that it does not use, EnvironmentError for GPUs that are not there.
+void check_machine(const AttentionPlan& plan, const RunOptions& options);
+
 /// Rows of one rank.
 struct Part {
   std::vector<i64> tokens;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sys/stat.h>
+#include <thread>
+
+namespace usp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class WriteFile : public testing::Test {
+ protected:
+  WriteFile() { fs::create_directories(folder_); }
+  ~WriteFile() override { fs::remove_all(folder_); }
+  [[nodiscard]] std::string path(const char* name) const { return (folder_ / name).string(); }
+  [[nodiscard]] std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+  fs::path folder_ =
+      fs::path(testing::TempDir()) /
+      (std::string("write_file_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(WriteFile, ReplacesTheWholeContentAndKeepsTheMode) {
+  write_file(path("a"), "longer than what follows");
+  fs::permissions(path("a"), fs::perms::owner_read | fs::perms::owner_write);
+  write_file(path("a"), "short");
+  EXPECT_EQ(read_file(path("a")), "short");
+  EXPECT_EQ(fs::status(path("a")).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(files(), 1U);
+}
+
+TEST_F(WriteFile, ALinkKeepsItsTarget) {
+  write_file(path("target"), "old");
+  fs::create_symlink("target", path("link"));
+  write_file(path("link"), "new");
+  EXPECT_TRUE(fs::is_symlink(path("link")));
+  EXPECT_EQ(read_file(path("target")), "new");
+}
+
+TEST_F(WriteFile, APipeIsWrittenThrough) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  std::string read;
+  std::thread reader([&] {
+    std::ifstream in(path("pipe"));
+    read.assign(std::istreambuf_iterator<char>(in), {});
+  });
+  write_file(path("pipe"), "through");
+  reader.join();
+  EXPECT_EQ(read, "through");
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+}
+
+TEST_F(WriteFile, AFailureLeavesNothingBehind) {
+  fs::create_directories(path("folder"));
+  EXPECT_THROW(write_file(path("folder"), "x"), EnvironmentError);
+  EXPECT_THROW(write_file(path("no/such/folder"), "x"), EnvironmentError);
+  EXPECT_EQ(files(), 1U);
+}
+
+}  // namespace
+}  // namespace usp
