@@ -108,14 +108,13 @@ struct ReceiptEvent {
   return p.uuid;
 }
 
-/// This process's number of a peer's device.
-[[nodiscard]] int number_of(const cudaUUID_t& device, int peer) {
-  for (int i = 0; i < device_count(); ++i)
-    if (const cudaUUID_t known = identity(i); std::memcmp(&known, &device, sizeof known) == 0) return i;
-  throw EnvironmentError(
-      "the GPU of rank " + std::to_string(peer) +
-      " is not visible here, so copies to it would go through the host; let every process see "
-      "all GPUs (CUDA_VISIBLE_DEVICES)");
+/// This process's number of a peer's device, out of all that it sees.
+[[nodiscard]] int number_of(const cudaUUID_t& device, int peer, const std::vector<cudaUUID_t>& visible) {
+  for (std::size_t i = 0; i < visible.size(); ++i)
+    if (std::memcmp(&visible[i], &device, sizeof device) == 0) return static_cast<int>(i);
+  throw EnvironmentError("the GPU of rank " + std::to_string(peer) +
+                         " is not visible here, so copies to it would go through the host; let every process "
+                         "see all GPUs (CUDA_VISIBLE_DEVICES)");
 }
 
 void enable_peer_access(int mine, int other) {
@@ -196,11 +195,13 @@ void CopyEngineCommunicator::connect() {
   processes_ = kind == "mpi";
   use_ = processes_ ? EventUse::interprocess : EventUse::order;
   const int mine = compute_.device();
-  const cudaUUID_t me = identity(mine);
+  std::vector<cudaUUID_t> visible;
+  for (int i = 0; i < device_count(); ++i) visible.push_back(identity(i));
+  const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
   std::vector<cudaUUID_t> devices(static_cast<std::size_t>(size()));
   all_gather(&me, devices.data(), sizeof me);
   for (int peer = 0; peer < size(); ++peer)
-    enable_peer_access(mine, number_of(devices[static_cast<std::size_t>(peer)], peer));
+    enable_peer_access(mine, number_of(devices[static_cast<std::size_t>(peer)], peer, visible));
   barrier();  // memory may be opened and copied once both directions are open
   for (int peer = 0; peer < size(); ++peer) {
     copies_.emplace_back(mine);

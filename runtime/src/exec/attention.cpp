@@ -192,6 +192,10 @@ std::uint64_t AttentionOperator::State::digest_of(const AttentionInputs& in, boo
       d.add(reinterpret_cast<std::uintptr_t>(values));
       return;
     }
+    if (on_host()) {
+      d.bytes({static_cast<const char*>(values), static_cast<std::size_t>(bytes)});
+      return;
+    }
     std::string content(static_cast<std::size_t>(bytes), '\0');
     memory.to_host(content.data(), static_cast<const std::byte*>(values), bytes);
     memory.synchronize();
@@ -251,7 +255,7 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   s.check_inputs(in);
   s.forward_inputs = s.digest_of(in, !s.on_host());
   if (!s.inputs_agreed)
-    agree(s.communicator, {{"inputs", s.digest_of(in, false)}});
+    agree(s.communicator, {{"inputs", s.on_host() ? s.forward_inputs : s.digest_of(in, false)}});
   else if (s.plan.score.dropout != 0)
     agree(s.communicator, {{"dropout_seed", in.dropout_seed}});
   s.inputs_agreed = true;

@@ -8,17 +8,10 @@ namespace usp::cuda::cudnn {
 namespace {
 
 [[nodiscard]] CallTraits traits_of(const AttendGradArgs& a, bool deterministic, int compute_major) {
-  CallTraits call;
-  call.type = a.q.type;
-  call.dqk = a.q.width;
-  call.dv = a.v.width;
-  call.query_heads = a.scope.query_heads;
-  call.group = a.scope.group;
-  call.terms = a.scope.terms;
+  CallTraits call = call_traits(a, compute_major);
   call.backward = true;
   call.deterministic = deterministic;
   call.has_o = a.o.data != nullptr;
-  call.compute_major = compute_major;
   return call;
 }
 

@@ -27,16 +27,17 @@ class CudnnKernel final : public AttentionKernel {
   [[nodiscard]] bool wants_o() const override { return true; }
   void forget() override { engine_.forget(); }
   void attend(const AttendArgs& a) override {
-    check(a, true);
+    check(a, rounds_results());
     const DeviceScope scope(engine_.device());
     if (!a.scope.query_heads.empty()) engine_.attend(a);
   }
   void delta(const DeltaArgs& a) override {
+    check(a);
     const DeviceScope scope(engine_.device());
     launch_delta(a, memory_.stream());
   }
   void attend_grad(const AttendGradArgs& a) override {
-    check(a, true);
+    check(a, rounds_results());
     const DeviceScope scope(engine_.device());
     if (!a.scope.query_heads.empty()) engine_.attend_grad(a);
   }

@@ -24,6 +24,20 @@ struct Share {
 };
 
 /// What forward and backward work with: a kernel's memory, its planned graphs and its scratch.
+/// What the traits of a call have whatever the direction.
+template <class Args>
+[[nodiscard]] CallTraits call_traits(const Args& a, int compute_major) {
+  CallTraits call;
+  call.type = a.q.type;
+  call.dqk = a.q.width;
+  call.dv = a.v.width;
+  call.query_heads = a.scope.query_heads;
+  call.group = a.scope.group;
+  call.terms = a.scope.terms;
+  call.compute_major = compute_major;
+  return call;
+}
+
 /// What the key of a block has whatever the direction; strides of outputs are the caller's to set.
 template <class Args>
 [[nodiscard]] GraphKey block_key(const Args& a, const Block& b, Direction direction) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../layout/strided_copy.hpp"
 #include "../state/state.hpp"
 #include "engine.hpp"
 
@@ -9,18 +8,6 @@
 
 namespace usp::cuda::cudnn {
 namespace {
-
-[[nodiscard]] CallTraits traits_of(const AttendArgs& a, int compute_major) {
-  CallTraits call;
-  call.type = a.q.type;
-  call.dqk = a.q.width;
-  call.dv = a.v.width;
-  call.query_heads = a.scope.query_heads;
-  call.group = a.scope.group;
-  call.terms = a.scope.terms;
-  call.compute_major = compute_major;
-  return call;
-}
 
 [[nodiscard]] GraphKey key_of(const AttendArgs& a, const Block& b, const Strides& o) {
   GraphKey key = block_key(a, b, Direction::forward);
@@ -66,7 +53,7 @@ void Engine::with_state(const AttendArgs& a, F&& f) {
 void Engine::attend(const AttendArgs& a) {
   expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
   const bool rows_aligned = aligned(a.q) && aligned(a.k) && aligned(a.v);
-  Share share = divide(a.scope, traits_of(a, compute_major_), rows_aligned);
+  Share share = divide(a.scope, call_traits(a, compute_major_), rows_aligned);
   const bool direct = a.fresh && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
                       share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, a.q.rows} &&
                       aligned(a.o);

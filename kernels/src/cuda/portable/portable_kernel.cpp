@@ -85,44 +85,34 @@ void check_type(DType io) {
         "inputs or use the CPU");
 }
 
-void forward(const ForwardParams& p, PaddedDims d, DType io, cudaStream_t stream) {
+/// Calls launch.operator()<dk, dv, terms>() for the shape that a kernel is built in.
+template <class Launch>
+void with_dims(PaddedDims d, const Launch& launch) {
   if (d.terms)
-    return d.dk == 64    ? launch_forward<64, 64, true>(p, io, stream)
-           : d.dk == 128 ? launch_forward<128, 128, true>(p, io, stream)
-                         : launch_forward<256, 256, true>(p, io, stream);
+    return d.dk == 64    ? launch.template operator()<64, 64, true>()
+           : d.dk == 128 ? launch.template operator()<128, 128, true>()
+                         : launch.template operator()<256, 256, true>();
   switch (d.dk) {
     case 64:
-      return launch_forward<64, 64, false>(p, io, stream);
+      return launch.template operator()<64, 64, false>();
     case 96:
-      return launch_forward<96, 96, false>(p, io, stream);
+      return launch.template operator()<96, 96, false>();
     case 128:
-      return launch_forward<128, 128, false>(p, io, stream);
+      return launch.template operator()<128, 128, false>();
     case 192:
-      return d.dv == 128 ? launch_forward<192, 128, false>(p, io, stream)
-                         : launch_forward<192, 192, false>(p, io, stream);
+      return d.dv == 128 ? launch.template operator()<192, 128, false>()
+                         : launch.template operator()<192, 192, false>();
     default:
-      return launch_forward<256, 256, false>(p, io, stream);
+      return launch.template operator()<256, 256, false>();
   }
 }
 
+void forward(const ForwardParams& p, PaddedDims d, DType io, cudaStream_t stream) {
+  with_dims(d, [&]<int dk, int dv, bool terms>() { launch_forward<dk, dv, terms>(p, io, stream); });
+}
+
 void backward(const BackwardParams& p, PaddedDims d, DType io, cudaStream_t stream) {
-  if (d.terms)
-    return d.dk == 64    ? launch_backward<64, 64, true>(p, io, stream)
-           : d.dk == 128 ? launch_backward<128, 128, true>(p, io, stream)
-                         : launch_backward<256, 256, true>(p, io, stream);
-  switch (d.dk) {
-    case 64:
-      return launch_backward<64, 64, false>(p, io, stream);
-    case 96:
-      return launch_backward<96, 96, false>(p, io, stream);
-    case 128:
-      return launch_backward<128, 128, false>(p, io, stream);
-    case 192:
-      return d.dv == 128 ? launch_backward<192, 128, false>(p, io, stream)
-                         : launch_backward<192, 192, false>(p, io, stream);
-    default:
-      return launch_backward<256, 256, false>(p, io, stream);
-  }
+  with_dims(d, [&]<int dk, int dv, bool terms>() { launch_backward<dk, dv, terms>(p, io, stream); });
 }
 
 void query_grad(const QueryGradParams& p, PaddedDims d, DType io, cudaStream_t stream) {
@@ -165,7 +155,7 @@ class PortableKernel final : public AttentionKernel {
     ForwardParams p;
     const DeviceTable& table =
         lists_.queries(slices_of(a.scope), a.q.rows, forward_rows(dims.dv, dims.terms));
-    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh, a.fresh)) return;
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh)) return;
     p.segments = static_cast<const KeySegment*>(table.segments);
     p.o = strided(a.o);
     p.lse = strided(a.lse);
@@ -206,9 +196,9 @@ class PortableKernel final : public AttentionKernel {
   }
 
   /// What all launches share; false when there is no tile to work on.
-  bool describe(Common& p, const DeviceTable& table, const AttendScope& scope, const Operands& in, bool fresh,
-                bool all_tiles) {
-    p.tile_count = all_tiles ? table.tile_count : table.busy;
+  bool describe(Common& p, const DeviceTable& table, const AttendScope& scope, const Operands& in,
+                bool fresh) {
+    p.tile_count = fresh ? table.tile_count : table.busy;
     if (p.tile_count == 0) return false;
     p.q = input(in.q, in.q.type, scope.query_heads, Role::q);
     p.k = input(in.k, in.q.type, scope.kv_heads(), Role::k);
@@ -235,7 +225,7 @@ class PortableKernel final : public AttentionKernel {
     need_shared(backward_shared_bytes(dims.dk, dims.dv, dims.terms, 1));
     BackwardParams p;
     const DeviceTable& table = lists_.keys(slices_of(a.scope), a.dk.rows, backward_keys(dims.dk, dims.terms));
-    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh, a.fresh)) return;
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh)) return;
     p.segments = static_cast<const QuerySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta);
@@ -251,7 +241,7 @@ class PortableKernel final : public AttentionKernel {
     need_shared(query_grad_shared_bytes(dims.dk));
     QueryGradParams p;
     const DeviceTable& table = lists_.queries(slices_of(a.scope), a.q.rows, query_grad_rows);
-    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh, a.fresh)) return;
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh)) return;
     p.segments = static_cast<const KeySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta), p.dq = strided(a.dq);
