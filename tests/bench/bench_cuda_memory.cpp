@@ -7,7 +7,7 @@
 #include "layout/strided_copy.hpp"
 #include "state/state.hpp"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
 #include <algorithm>

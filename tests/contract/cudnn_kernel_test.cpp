@@ -5,7 +5,7 @@
 #include "attention_cases.hpp"
 #include "device_mirror.hpp"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 #include "usp/kernels/backends.hpp"
 
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Proves the two commands of the README on a fresh Debian 12: makes a minimal bookworm in a folder, clones the
 # committed state of this repository into it and runs ./usp.sh test and ./usp.sh demo there, then both again
-# without a network. Prints the time of each step. Needs root, debootstrap, git, unshare and a Debian mirror;
+# without a network. Prints the time of each step. Needs root, debootstrap, git, unshare, ip and a Debian mirror;
 # takes several minutes, so it is not part of ctest.
 #
 #   sudo tests/package/fresh_debian.sh [FOLDER]     FOLDER (default: a temporary one) must not exist; it is
@@ -19,7 +19,7 @@ read -ra commands <<<"${COMMANDS:-test demo}"
 
 [[ $(id -u) -eq 0 ]] || { echo "fresh_debian.sh: needs root (debootstrap and chroot)" >&2; exit 5; }
 [[ ! -e $root ]] || { echo "fresh_debian.sh: $root exists; name a new folder" >&2; exit 2; }
-for tool in debootstrap git unshare; do
+for tool in debootstrap git unshare ip; do
   command -v "$tool" >/dev/null || { echo "fresh_debian.sh: needs $tool" >&2; exit 5; }
 done
 
@@ -34,12 +34,13 @@ timed() {
 }
 
 # Runs a command in the new machine, with nothing of this one's environment but its proxy. A mount namespace of
-# its own takes /proc away again when the command ends.
+# its own takes /proc away again when the command ends. Without a network there is still the loopback interface:
+# mpirun needs one.
 # shellcheck disable=SC2016,SC2086,SC2317  # expanded by the inner shell; may be empty; called through timed
 inside() {
   local network=$1 script
   shift
-  script='mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
+  script='mount -t proc proc "$0/proc"; mount -t sysfs sys "$0/sys"; ip link set lo up; exec chroot "$0" "$@"'
   unshare --mount $network bash -c "$script" "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
     ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
     bash -c 'cd /srv/usp && "$@"' bash "$@"

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles each public header as the first and only include of a file of its own, twice for its guard. A .h must
-# compile as C99 too.
+# compile as C99 too. A .cuda.hpp is for files that call CUDA themselves.
 get_property(components GLOBAL PROPERTY USP_COMPONENTS)
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/*/include/usp/*.hpp ${PROJECT_SOURCE_DIR}/*/include/usp/*.h
      ${PROJECT_SOURCE_DIR}/topology/base/include/usp/*.hpp)
 set(sources "")
 set(c_sources "")
+if(NOT USP_HAS_CUDA)
+  list(FILTER headers EXCLUDE REGEX "\\.cuda\\.hpp$")
+endif()
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "^.*/include/" "" include "${header}")
   string(MAKE_C_IDENTIFIER "${include}" name)

@@ -76,15 +76,8 @@ class RankState {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       const Buffer& b = schedule(pass_).buffers[i];
       if (b.first != tick || b.name.place == Place::stage) continue;
-      const double nan = std::numeric_limits<double>::quiet_NaN(),
-                   inf = std::numeric_limits<double>::infinity();
-      const double value = b.fill == Fill::nan ? nan : b.fill == Fill::minus_infinity ? -inf : 0;
+      const double value = b.fill == Fill::nan ? std::numeric_limits<double>::quiet_NaN() : 0;
       arrays_[i] = Array(geometry_.plan().shape.batch, b.rows, b.heads.size(), b.width, value);
-      if (b.fill == Fill::sink)
-        for (i64 x = 0; x < arrays_[i].batch; ++x)
-          for (i64 r = 0; r < b.rows; ++r)
-            for (i64 h = 0; h < b.heads.size(); ++h)
-              arrays_[i].at(x, r, h, 0) = problem_->sink[static_cast<std::size_t>(b.heads.begin + h)];
     }
   }
 

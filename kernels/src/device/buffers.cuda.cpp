@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 #include "usp/device/device.hpp"
 
 #include <utility>

@@ -2,7 +2,7 @@
 #include "usp/device/device.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 #include <utility>
 
@@ -96,6 +96,12 @@ bool Event::reached() const {
 }
 void Event::synchronize() const {
   check_cuda(cudaEventSynchronize(handle_), "cudaEventSynchronize");
+}
+
+bool is_capturing(StreamHandle stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
 }
 
 void wait_for(StreamHandle stream, EventHandle event) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace usp {
 
@@ -64,6 +65,19 @@ i64 bytes_of(const Buffer& buffer, i64 batch) {
 namespace {
 
 constexpr std::size_t tensors = 10, places = 12;
+
+/// Adds the keys of `next` to `slice` where both are one slice.
+[[nodiscard]] bool append(Slice& slice, const Slice& next) {
+  const bool same_queries = slice.q_row == next.q_row && slice.q_count == next.q_count &&
+                            slice.q_pos == next.q_pos && slice.q_step == next.q_step;
+  const bool same_band = slice.diff_min == next.diff_min && slice.diff_max == next.diff_max;
+  const bool continues = slice.k_row + slice.k_count == next.k_row &&
+                         slice.dk_row + slice.k_count == next.dk_row && slice.k_step == next.k_step &&
+                         slice.k_pos + slice.k_count * slice.k_step == next.k_pos;
+  if (!same_queries || !same_band || !continues) return false;
+  slice.k_count += next.k_count;
+  return true;
+}
 
 class Expander {
  public:
@@ -153,13 +167,7 @@ class Expander {
       geometry_.tokens_of(own, rank_, rank_, selection_);
       add_pieces(b, selection_);
     } else if (bind.blocks.any()) {
-      for (int d = bind.blocks.begin; d < bind.blocks.end; ++d) {
-        TokenSelect block = bind.tokens;
-        block.shift = Mesh::back(plan_.mesh.shift_of(d));
-        block.needed = {static_cast<std::int16_t>(d), static_cast<std::int16_t>(d + 1)};
-        geometry_.tokens_of(block, rank_, rank_, selection_);
-        add_pieces(b, selection_);
-      }
+      add_blocks(b, bind);
     } else {
       geometry_.tokens_of(bind.tokens, rank_, rank_, selection_);
       add_pieces(b, selection_);
@@ -171,6 +179,29 @@ class Expander {
   }
   [[nodiscard]] static bool before(const Piece& a, const Piece& b) {
     return a.ring_row != b.ring_row ? a.ring_row < b.ring_row : a.slots.begin < b.slots.begin;
+  }
+  /// Several blocks: their runs of tokens in ascending order, so that neighbours in the sequence are
+  /// neighbours in memory and a kernel meets few long blocks.
+  void add_blocks(Buffer& b, const Bind& bind) {
+    std::vector<std::pair<i64, Piece>> runs;  // by first token
+    for (int d = bind.blocks.begin; d < bind.blocks.end; ++d) {
+      TokenSelect block = bind.tokens;
+      block.shift = Mesh::back(plan_.mesh.shift_of(d));
+      block.needed = {static_cast<std::int16_t>(d), static_cast<std::int16_t>(d + 1)};
+      geometry_.tokens_of(block, rank_, rank_, selection_);
+      const SequenceLayout& layout = geometry_.layout(block.of);
+      for (const Range& slots : selection_.slots)
+        for (const Run& run : layout.tokens_of(selection_.ring_row, slots)) {
+          const i64 slot = slots.begin + run.slot;
+          runs.push_back({run.first, {selection_.ring_row, {slot, slot + run.count}, 0}});
+        }
+    }
+    std::sort(runs.begin(), runs.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    for (auto& [token, piece] : runs) {
+      piece.row = b.rows;
+      b.rows += piece.slots.size();
+      out_.pieces.push_back(piece);
+    }
   }
   void add_pieces(Buffer& b, const Selection& tokens) {
     for (const Range& slots : tokens.slots) {
@@ -307,8 +338,20 @@ class Expander {
                                  [](const RowSlice& s, int row) { return s.key_row < row; });
       for (; at != all.end() && at->key_row == j; ++at) place_slice(at->slice, {q, k, dk, r, j});
     }
+    if (w.deltas.count() > 1) join_slices(list.begin);
     list.count = size(out_.slices) - list.begin;
     return list;
+  }
+  /// Slices from `begin` on whose keys continue one another, in memory and in position, become one.
+  void join_slices(std::int32_t begin) {
+    const auto first = out_.slices.begin() + begin;
+    std::sort(first, out_.slices.end(), [](const Slice& a, const Slice& b) {
+      return a.q_row != b.q_row ? a.q_row < b.q_row : a.k_row < b.k_row;
+    });
+    auto last = first;
+    for (auto next = first; next != out_.slices.end(); ++next)
+      if (next != last && !append(*last, *next)) *++last = *next;
+    if (first != out_.slices.end()) out_.slices.erase(last + 1, out_.slices.end());
   }
   struct SliceHome {
     BufferId q, k, dk;

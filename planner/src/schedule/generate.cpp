@@ -213,9 +213,8 @@ class Generator {
   }
   void bind_outputs() {
     bind_entry();
-    if (!in_place_) bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
-    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query),
-         begin(key_.sink ? Fill::sink : Fill::minus_infinity));
+    if (!in_place_) bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     bind_home(Tensor::o, Side::q, Fill::nan);
     if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
   }
@@ -319,7 +318,8 @@ class Generator {
     w.kv = kv_place(k);
     w.d_o = d_o_place();
     w.o = w.dq = result_place();
-    w.fresh = key_.direct && kind != WorkKind::delta;
+    // The own block comes first: forward's state begins there.
+    w.fresh = kind == WorkKind::attend ? k == 0 : key_.direct && kind == WorkKind::attend_grad;
     w.dkv = dkv;
     w.chunk = static_cast<std::int16_t>(c);
     w.tick = tick_of(c, k);

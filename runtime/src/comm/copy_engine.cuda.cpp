@@ -7,7 +7,7 @@
 #include "process_sharing.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 #include "usp/device/device.hpp"
 
 #include <algorithm>

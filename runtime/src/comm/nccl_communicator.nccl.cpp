@@ -4,7 +4,7 @@
 #include "plane_copies.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -65,6 +65,7 @@ class NcclCommunicator final : public ControlledCommunicator {
   void post(const Message* messages, i64 count, Ticket* tickets) override;
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
+  [[nodiscard]] bool capturable() const override { return true; }
   void progress() override;
   void reserve(i64 messages, i64 boxes) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;

@@ -3,7 +3,7 @@
 
 #include "box_planes.hpp"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 namespace usp::comm {
 

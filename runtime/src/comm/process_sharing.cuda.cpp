@@ -2,7 +2,7 @@
 #include "process_sharing.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 #include <cstring>
 #include <cuda.h>

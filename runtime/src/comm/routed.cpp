@@ -68,6 +68,9 @@ class RoutedCommunicator final : public comm::ControlledCommunicator {
     finish(flight, ticket);
     return true;
   }
+  [[nodiscard]] bool capturable() const override {
+    return std::all_of(vias_.begin(), vias_.end(), [](const Communicator* via) { return via->capturable(); });
+  }
   void progress() override {
     control().progress();
     for (Communicator* via : vias_) via->progress();

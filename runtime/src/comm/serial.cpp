@@ -16,6 +16,7 @@ class SerialCommunicator final : public comm::CollectiveCommunicator {
   [[nodiscard]] bool test(Ticket /*ticket*/) override {
     throw InternalError("a single rank tests a message");
   }
+  [[nodiscard]] bool capturable() const override { return true; }
   void progress() override {
     if (fault_) throw CommunicationError(*fault_);
   }

@@ -64,7 +64,8 @@ struct AttentionOperator::State {
   std::uint64_t forward_inputs = 0;  ///< digest of what both passes must share
   bool inputs_agreed = false;
   bool have_forward = false;
-  View out;  ///< of the last forward
+  bool warm[2] = {};  ///< the pass has run since set_batch
+  View out;           ///< of the last forward
 
   [[nodiscard]] static int index(Pass pass) { return pass == Pass::forward ? 0 : 1; }
   [[nodiscard]] const Buffer& buffer(Pass pass, BufferId id) const {
@@ -76,6 +77,7 @@ struct AttentionOperator::State {
   /// Whether what comes with a call lies where reading it costs nothing.
   [[nodiscard]] bool on_host() const { return memory.stream() == nullptr; }
   void place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out);
+  void check_capture(Pass pass) const;
   void run(Pass pass, const AttentionInputs& in, double* d_sink);
   void measure(Pass pass);
   void place_result(Pass pass, Tensor tensor, const View& target);
@@ -153,7 +155,7 @@ void AttentionOperator::set_batch(const Documents& documents) {
   };
   s.q_tokens = home(Tensor::q, Side::q);
   s.kv_tokens = home(Tensor::k, Side::k);
-  s.inputs_agreed = s.have_forward = false;
+  s.inputs_agreed = s.have_forward = s.warm[0] = s.warm[1] = false;
 }
 
 void AttentionOperator::State::check_inputs(const AttentionInputs& in) {
@@ -226,6 +228,22 @@ void AttentionOperator::State::place_inputs(Pass pass, const AttentionInputs& in
   if (batch->input(pass, {Tensor::o, Place::home}) >= 0) place(Tensor::o, out);
 }
 
+/// A graph holds what this rank's stream does, and nothing that its host thread says to others.
+void AttentionOperator::State::check_capture(Pass pass) const {
+  if (on_host() || !is_capturing(memory.stream())) return;
+  const char* const name = pass == Pass::forward ? "forward" : "backward";
+  require(communicator.capturable(), std::string("a CUDA graph cannot hold the exchanges of ") +
+                                         communicator.name() +
+                                         ", whose ranks tell one another in every call where their tensors "
+                                         "lie; use NCCL on every axis, or capture around the call");
+  require(warm[index(pass)], std::string("the first ") + name +
+                                 " of a batch makes room and agrees with other ranks, which a CUDA graph "
+                                 "cannot hold; run it once before the capture");
+  require(!options.measure_workspace && !options.stream_times,
+          "a captured call cannot measure itself; leave out measure_workspace and stream_times");
+  require(plan.score.dropout == 0, "a replayed graph would drop the same pairs in every step");
+}
+
 void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double* d_sink) {
   PassRecord& record = records[index(pass)];
   if (options.measure_workspace) memory.set_bytes(workspace->data(), untouched, workspace->bytes());
@@ -238,6 +256,7 @@ void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double*
   inputs.d_sink = d_sink;
   runner[index(pass)]->run(inputs, calls++, record.ticks);
   record.executed = communicator.traffic();
+  warm[index(pass)] = true;
   if (options.measure_workspace) measure(pass);
 }
 
@@ -253,6 +272,7 @@ void AttentionOperator::State::measure(Pass pass) {
 void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   State& s = *state_;
   s.check_inputs(in);
+  s.check_capture(Pass::forward);
   s.forward_inputs = s.digest_of(in, !s.on_host());
   if (!s.inputs_agreed)
     agree(s.communicator, {{"inputs", s.on_host() ? s.forward_inputs : s.digest_of(in, false)}});
@@ -299,6 +319,7 @@ void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
                                  const AttentionGradients& gradients) {
   State& s = *state_;
   s.check_inputs(in);
+  s.check_capture(Pass::backward);
   require(s.have_forward, "backward comes after forward of the same batch");
   require(s.digest_of(in, !s.on_host()) == s.forward_inputs,
           "backward was given other sinks, slopes, blocks or seed than forward");

@@ -11,20 +11,6 @@
 namespace usp {
 namespace {
 
-[[nodiscard]] double fill_value(Fill fill) {
-  switch (fill) {
-    case Fill::nan:
-      return std::numeric_limits<double>::quiet_NaN();
-    case Fill::zero:
-      return 0;
-    case Fill::sink:  // a value per head
-      break;
-    case Fill::minus_infinity:
-      return -std::numeric_limits<double>::infinity();
-  }
-  throw InternalError("a fill without a value");
-}
-
 [[nodiscard]] const char* operation(Pass pass, Apply apply) {
   if (pass == Pass::forward) return "a forward exchange";
   return apply == Apply::add ? "the return of a gradient" : "a backward exchange";
@@ -144,11 +130,7 @@ void PassRunner::bind(int tick) {
   for (const BufferId id : begins_[static_cast<std::size_t>(tick)]) {
     const Buffer& b = schedule_.buffers[static_cast<std::size_t>(id)];
     if (b.name.place == Place::stage || (b.fill == Fill::nan && !debug_nan_)) continue;
-    const View& whole = view(id);
-    if (b.fill == Fill::sink)
-      memory_.fill_heads(whole, inputs_.sink);
-    else
-      memory_.fill(whole, fill_value(b.fill));
+    memory_.fill(view(id), b.fill == Fill::zero ? 0 : std::numeric_limits<double>::quiet_NaN());
   }
 }
 

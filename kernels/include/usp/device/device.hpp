@@ -83,6 +83,9 @@ class Event {
   int device_ = 0;
 };
 
+/// What is enqueued on the stream becomes a CUDA graph instead of running.
+[[nodiscard]] bool is_capturing(StreamHandle stream);
+
 /// What the stream does next starts after the event's recorded point (of any device of this process).
 void wait_for(StreamHandle stream, EventHandle event);
 /// Seconds between two recorded timing events; blocks until both are reached.

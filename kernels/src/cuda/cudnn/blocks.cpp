@@ -42,6 +42,18 @@ constexpr i64 most_slices = 32;
   return both;
 }
 
+void join_pairs(std::vector<Block>& blocks, bool keeps_shift, bool of_same_queries) {
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    for (std::size_t j = i + 1; j < blocks.size(); ++j) {
+      if (of_same_queries && !(blocks[i].q_rows == blocks[j].q_rows)) continue;
+      const auto both = joined(blocks[i], blocks[j], keeps_shift);
+      if (!both) continue;
+      blocks[i] = *both;
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(j));
+      j = i;  // the greater block may fit what the smaller one did not
+    }
+}
+
 void join_all(std::vector<Block>& blocks, bool keeps_shift) {
   // Two of three pieces of a triangle are no block, so all are tried together first.
   if (blocks.size() > 1) {
@@ -61,13 +73,9 @@ void join_all(std::vector<Block>& blocks, bool keeps_shift) {
       return;
     }
   }
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    for (std::size_t j = i + 1; j < blocks.size(); ++j)
-      if (const auto both = joined(blocks[i], blocks[j], keeps_shift)) {
-        blocks[i] = *both;
-        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(j));
-        j = i;  // the greater block may fit what the smaller one did not
-      }
+  // Blocks of the same queries first: each row of the result is then merged once.
+  join_pairs(blocks, keeps_shift, true);
+  join_pairs(blocks, keeps_shift, false);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "../state/state.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strided_copy.hpp"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
 namespace usp {

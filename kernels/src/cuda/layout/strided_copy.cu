@@ -3,7 +3,7 @@
 #include "fast_div.hpp"
 #include "strided_copy.hpp"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 #include <limits>
 

@@ -4,7 +4,7 @@
 #include "tensor.cuh"
 #include "walk.cuh"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 namespace usp::portable {
 

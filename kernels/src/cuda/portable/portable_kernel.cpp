@@ -4,7 +4,7 @@
 #include "work_list.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
 #include <algorithm>

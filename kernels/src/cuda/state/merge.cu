@@ -4,7 +4,7 @@
 #include "rows.hpp"
 #include "state.hpp"
 
-#include "usp/device/cuda_error.hpp"
+#include "usp/device/check.cuda.hpp"
 
 namespace usp::cuda {
 namespace {

@@ -51,7 +51,7 @@ struct HeadSelect {
   std::int16_t chunk = -1;  ///< -1: every chunk
 };
 
-enum class Fill : std::uint8_t { nan, zero, minus_infinity, sink };
+enum class Fill : std::uint8_t { nan, zero };
 
 /// At the start of `tick` the buffer begins to hold this region.
 struct Bind {
@@ -88,8 +88,8 @@ struct Move {
 
 enum class WorkKind : std::uint8_t { attend, delta, attend_grad };
 
-/// A computation inside one tick: the rank's query rows against the key blocks at `deltas`. `fresh`: it is
-/// all that its results get, so they need no beginning and are rounded once.
+/// A computation inside one tick: the rank's query rows against the key blocks at `deltas`. `fresh`: its
+/// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
 struct Work {
   WorkKind kind = WorkKind::attend;
   Place q = Place::home;

@@ -76,7 +76,7 @@ struct Attend {
   BufferId q = 0, k = 0, v = 0, o = 0, lse = 0;
   Range query_heads, kv_heads;
   ListRef slices;
-  bool fresh = false;  ///< o and lse hold nothing yet, and get nothing else
+  bool fresh = false;  ///< o and lse hold nothing yet
 };
 
 /// delta = rowsum(dO * O); with a sink also its gradient.

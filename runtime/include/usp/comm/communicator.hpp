@@ -39,6 +39,9 @@ class Communicator {
   virtual void wait(Ticket ticket) = 0;
   /// True when complete (the ticket is then spent).
   [[nodiscard]] virtual bool test(Ticket ticket) = 0;
+  /// What post() and wait() enqueue on a GPU's stream may be captured into a CUDA graph, and replayed: they
+  /// then exchange nothing with other ranks but what the graph holds.
+  [[nodiscard]] virtual bool capturable() const { return false; }
   /// Lets messages in flight advance; cheap, never blocks. Throws when the job was aborted elsewhere.
   virtual void progress() = 0;
   /// Room for so many messages in flight with so many boxes in all.

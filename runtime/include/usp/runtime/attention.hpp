@@ -41,6 +41,10 @@ struct AttentionGradients {
 /// calls them in the same order. All tensors, and what is per head, lie in the kernel's memory. On the host
 /// calls return when this rank is done; on a GPU its work is enqueued on the memory's stream by then, and the
 /// calls wait for other ranks' threads only.
+///
+/// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
+/// the communicator is capturable() and each has run once since set_batch; a replay reads and writes the
+/// tensors of the captured call. UsageError says what else stands in the way.
 class AttentionOperator {
  public:
   /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws UsageError

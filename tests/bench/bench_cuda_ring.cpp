@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a causal zigzag ring on one GPU, without its peers: everything that the rank's schedule
+// computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), beside one full call of cuDNN
+// with as many local queries and all keys. Nothing arrives: the KV blocks hold noise.
+//   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]]
+// Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
+#include "device_noise.hpp"
+#include "lone_rank.hpp"
+
+#include "usp/kernels/cuda_backends.hpp"
+#include "usp/runtime/attention.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace usp::bench {
+namespace {
+
+constexpr int head_dim = 128;
+
+struct Job {
+  Backend backend = Backend::cudnn;
+  i64 local = 8192;
+  int ring = 8, heads = 16, kv_heads = 16, rounds = 15;
+};
+
+/// Seconds of forward and of backward.
+using Times = std::array<double, 2>;
+
+class Gpu {
+ public:
+  [[nodiscard]] View noise(DType type, i64 rows, int heads) {
+    const i64 bytes = rows * heads * head_dim * bytes_of(type);
+    buffers_.emplace_back(0, bytes);
+    fill_with_noise(buffers_.back().data(), bytes, stream.get(), static_cast<unsigned>(buffers_.size()));
+    return {buffers_.back().data(), type, 1, rows, {0, heads}, head_dim};
+  }
+  [[nodiscard]] View lse(i64 rows, int heads) {
+    buffers_.emplace_back(0, rows * heads * 4);
+    return {buffers_.back().data(), DType::fp32, 1, rows, {0, heads}, 1};
+  }
+  template <class F, class G>
+  [[nodiscard]] Times timed(F&& forward, G&& backward) {
+    set_device_bytes(flush_.data(), 1, flush_.bytes(), stream.get());
+    events_[0].record(stream.get());
+    forward();
+    events_[1].record(stream.get());
+    set_device_bytes(flush_.data(), 1, flush_.bytes(), stream.get());
+    events_[2].record(stream.get());
+    backward();
+    events_[3].record(stream.get());
+    return {seconds_between(events_[0], events_[1]), seconds_between(events_[2], events_[3])};
+  }
+
+  Stream stream{0};
+  std::unique_ptr<Memory> memory = make_cuda_memory(stream);
+
+ private:
+  std::vector<DeviceBuffer> buffers_;
+  DeviceBuffer flush_{0, i64{1} << 30};
+  std::array<Event, 4> events_{Event(0, EventUse::timing), Event(0, EventUse::timing),
+                               Event(0, EventUse::timing), Event(0, EventUse::timing)};
+};
+
+/// Local queries against all keys in one call, results rounded once.
+class FullCall {
+ public:
+  FullCall(const Job& job, Gpu& gpu) : job_(job), gpu_(gpu), kernel_(make_cudnn_kernel(*gpu.memory)) {
+    slice_.q_count = job.local;
+    slice_.k_count = job.local * job.ring;
+    terms_.scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  }
+  [[nodiscard]] double pairs() const {
+    return static_cast<double>(slice_.q_count) * static_cast<double>(slice_.k_count);
+  }
+  [[nodiscard]] Times run() {
+    const AttendScope scope{{0, job_.heads}, job_.heads / job_.kv_heads, &slice_, 1, &terms_, {}};
+    return gpu_.timed(
+        [&] {
+          kernel_->attend({q_, k_, v_, o_, lse_, scope, true});
+        },
+        [&] {
+          kernel_->attend_grad({q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_});
+        });
+  }
+
+ private:
+  Job job_;
+  Gpu& gpu_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  Slice slice_;
+  ScoreTerms terms_;
+  i64 keys_ = job_.local * job_.ring;
+  View q_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+       d_o_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+       o_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+       dq_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+       k_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), v_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
+       dk_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
+       dv_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), lse_ = gpu_.lse(job_.local, job_.heads);
+};
+
+class RingRank {
+ public:
+  RingRank(const Job& job, Gpu& gpu, Method method, int rank)
+      : gpu_(gpu),
+        peers_(rank, job.ring, gpu.stream.get()),
+        kernel_(job.backend == Backend::cudnn ? make_cudnn_kernel(*gpu.memory)
+                                              : make_portable_kernel(*gpu.memory)),
+        attention_(plan(job, method), peers_, *kernel_),
+        q_(gpu.noise(DType::bf16, job.local, job.heads)),
+        k_(gpu.noise(DType::bf16, job.local, job.kv_heads)),
+        v_(gpu.noise(DType::bf16, job.local, job.kv_heads)),
+        d_o_(gpu.noise(DType::bf16, job.local, job.heads)),
+        o_(gpu.noise(DType::bf16, job.local, job.heads)),
+        dq_(gpu.noise(DType::bf16, job.local, job.heads)),
+        dk_(gpu.noise(DType::bf16, job.local, job.kv_heads)),
+        dv_(gpu.noise(DType::bf16, job.local, job.kv_heads)) {
+    attention_.set_batch(Documents::single(job.local * job.ring, job.local * job.ring));
+  }
+  /// Visible pairs per head.
+  [[nodiscard]] double pairs() const {
+    const RankSchedule& s = attention_.schedule(Pass::forward);
+    double sum = 0;
+    for (const Slice& slice : s.slices) sum += static_cast<double>(area(slice));
+    return sum;
+  }
+  [[nodiscard]] Times run() {
+    return gpu_.timed(
+        [&] {
+          attention_.forward({q_, k_, v_}, o_);
+        },
+        [&] {
+          attention_.backward({q_, k_, v_}, d_o_, {dq_, dk_, dv_, nullptr});
+        });
+  }
+  /// Blocks that "arrive" are filled from here on, or hold what they held.
+  void arrive(bool noise) { peers_.arrive(noise); }
+
+ private:
+  [[nodiscard]] static AttentionPlan plan(const Job& job, Method method) {
+    AttentionPlan p;
+    p.backend = job.backend;
+    p.method = method;
+    p.mesh = {1, job.ring, 1};
+    p.shape = {1,        job.local * job.ring, job.local * job.ring, job.heads, job.kv_heads, head_dim,
+               head_dim, DType::bf16};
+    p.band = {0, unbounded};
+    return p;
+  }
+
+  Gpu& gpu_;
+  LoneRank peers_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttentionOperator attention_;
+  View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
+};
+
+[[nodiscard]] double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+struct Row {
+  std::string name;
+  double pairs = 0;
+  std::vector<double> seconds[2];
+  void add(const Times& t) {
+    for (std::size_t pass : {0U, 1U}) seconds[pass].push_back(t[pass]);
+  }
+  [[nodiscard]] double rate(int pass, const Job& job) const {
+    return (pass == 0 ? 4 : 10) * pairs * head_dim * job.heads / median(seconds[pass]) * 1e-12;
+  }
+};
+
+void compare(const Job& job, int rank) {
+  Gpu gpu;
+  FullCall full(job, gpu);
+  RingRank hops(job, gpu, Method::ring, rank), waves(job, gpu, Method::all_gather_kv, rank);
+  Row rows[] = {{"one full call", full.pairs(), {}},
+                {"one call per hop", hops.pairs(), {}},
+                {"in waves", waves.pairs(), {}}};
+  for (int round = -2; round < job.rounds; ++round) {
+    for (RingRank* r : {&hops, &waves}) r->arrive(round < 0);
+    const Times times[] = {full.run(), hops.run(), waves.run()};
+    for (int i = 0; round >= 0 && i < 3; ++i) rows[i].add(times[i]);
+  }
+  for (const Row& row : rows)
+    std::printf(
+        "rank %d  %-17s forward %8.3f ms %5.0f TFLOP/s %6.3f   backward %8.3f ms %5.0f TFLOP/s %6.3f\n", rank,
+        row.name.c_str(), 1e3 * median(row.seconds[0]), row.rate(0, job),
+        row.rate(0, job) / rows[0].rate(0, job), 1e3 * median(row.seconds[1]), row.rate(1, job),
+        row.rate(1, job) / rows[0].rate(1, job));
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace usp::bench
+
+int main(int argc, char** argv) {
+  usp::bench::Job job;
+  if (argc > 1) job.backend = std::string(argv[1]) == "cudnn" ? usp::Backend::cudnn : usp::Backend::portable;
+  if (argc > 2) job.local = std::atoll(argv[2]);
+  int* const counts[] = {&job.ring, &job.heads, &job.kv_heads, &job.rounds};
+  for (int i = 3; i < argc && i < 7; ++i) *counts[i - 3] = std::atoi(argv[i]);
+  for (const int rank : {0, job.ring / 2 - 1, job.ring - 1}) usp::bench::compare(job, rank);
+  return 0;
+}
