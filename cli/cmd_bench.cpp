@@ -15,7 +15,7 @@ void register_bench(CLI::App& app, Invocation& invocation) {
   auto flags = add_run_flags(*verb);
   auto repeat = std::make_shared<int>(5);
   verb->add_option("--repeat", *repeat, "runs after one to warm up; the median counts")
-      ->check(CLI::Range(1, 10000))
+      ->check(within(1, 10000))
       ->capture_default_str();
   verb->callback([=, &invocation] {
     invocation.action = [=, &invocation] {

@@ -118,8 +118,7 @@ void register_run(CLI::App& app, Invocation& invocation) {
       "--verify", wanted->verify,
       "compare with dense attention in fp64; exit 6 beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 "
       "(out, lse) and 2e-2 (gradients), RMS");
-  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")
-      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")->check(within(0.0));
   verb->add_flag("--dry-run", wanted->dry_run,
                  "play the schedules of all ranks without payload: count bytes, match sends and receives");
   verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");

@@ -10,15 +10,18 @@ namespace usp::cli {
 std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   auto flags = std::make_shared<RunFlags>();
   verb.add_option("PLAN", flags->file, "plan file, '-' for stdin")->required();
-  verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)");
+  verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)")
+      ->check(within(std::size_t{0}));
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
-  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")->capture_default_str();
+  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")
+      ->check(within(std::uint64_t{0}))
+      ->capture_default_str();
   verb.add_option("--kernel", flags->kernel, "cpu, reference, portable or cudnn (the plan's backend)");
   verb.add_option("--devices", flags->devices, "GPUs of the ranks, such as 0,1, round and round (all)")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(within(0));
   verb.add_option("--watchdog", flags->watchdog_s, "seconds that a rank may wait for its peers")
-      ->check(CLI::Range(1e-3, 1e6))
+      ->check(within(1e-3, 1e6))
       ->capture_default_str();
   verb.add_flag("--forward-only", flags->forward_only, "no backward pass, though the plan has one");
   return flags;
