@@ -135,7 +135,11 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
                   : calibration_or_sheet(cluster, flags.execution.calibration, invocation);
   request.cluster = &cluster;
   request.calibration = &calibration;
-  const AttentionResult result = plan_attention(request);
+  AttentionResult result = plan_attention(request);
+  if (flags.ranks && request.backend != Backend::cpu)
+    result.notes.push_back(
+        "--ranks prices backend " + flags.backend +
+        " as threads of a host: the times say nothing about GPUs; give --cluster for times");
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));

@@ -19,15 +19,16 @@ std::string number_text(T value) {
 }
 
 /// A check of CLI11 for a number from least to most, both allowed; NaN is not. A refusal tells the value and
-/// what is allowed; CLI11 puts the flag before it. What has no greatest value in words: `most` left out.
+/// what is allowed; CLI11 puts the flag before it. Without `most`, what the type holds.
 template <class T>
 CLI::Validator within(T least, T most = std::numeric_limits<T>::max()) {
-  const std::string allowed = most == std::numeric_limits<T>::max()
-                                  ? number_text(least) + " or more"
-                                  : number_text(least) + " to " + number_text(most);
+  const bool open = most == std::numeric_limits<T>::max() && sizeof(T) > sizeof(int);
+  const std::string allowed =
+      open ? number_text(least) + " or more" : number_text(least) + " to " + number_text(most);
   return {[=](std::string& text) {
             T value{};
-            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
+            const bool wraps = std::is_unsigned_v<T> && text.find('-') != std::string::npos;
+            if (!wraps && CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
               return std::string();
             return "'" + text + "' is not a " + (std::is_integral_v<T> ? "whole " : "") +
                    "number that is allowed here: " + allowed;
