@@ -3,8 +3,8 @@
 """Runs the examples that `usp plan attention`, `explain`, `run` and `bench` print under --help, as printed.
 
 plan.json is what the example of `usp plan attention` writes, at fewer tokens; q.npy, k.npy and v.npy are
-results of a run. Examples for GPUs are parsed only (a GPU may be missing: exit 5); those under mpirun run where
-there is one.
+results of a run. Examples for GPUs end with exit 5 where there is none, those under mpirun where the build has no
+MPI. And README.md shows what its first `usp plan` prints, row by row.
 """
 import os
 import pathlib
@@ -48,6 +48,26 @@ def prepare(usp, folder):
     return ""
 
 
+def lacks(done, line):
+    """Whether an example ended because this machine or build lacks what it asks for."""
+    reasons = ["no MPI"] if line.startswith("mpirun") else []
+    if "cuda" in line or "--gpu" in line:
+        reasons += ["no GPU", "no CUDA"]
+    return done.returncode == 5 and any(reason in done.stderr for reason in reasons)
+
+
+def readme_faults(usp, source):
+    """Rows of the first block of README.md with a prompt that its command does not print, in that order."""
+    block = (source / "README.md").read_text().split("    $ build/bin/usp ")[1].split("\nfollowed by")[0]
+    ask, shown = block.split("\n\n", 1)
+    done = run([usp, *shlex.split(ask.replace("\\\n", " "))], source)
+    wanted = [row.removeprefix("    ") for row in shown.rstrip().splitlines()]
+    printed = done.stdout.splitlines()
+    first = printed.index(wanted[0]) if wanted[0] in printed else 0
+    pairs = zip(wanted, printed[first:first + len(wanted)])
+    return [f"README.md: {a!r}, but {b!r} is printed" for a, b in pairs if a != b]
+
+
 def main():
     usp = str(pathlib.Path(sys.argv[1]).resolve())
     failed = count = 0
@@ -63,14 +83,14 @@ def main():
                 if words[0] == "mpirun" and not shutil.which("mpirun"):
                     continue
                 done = run(words, folder)
-                needs_gpu = "cuda" in line or "--gpu" in line
-                wanted = (0, 5) if needs_gpu or words[0] == "mpirun" else (0,)
                 count += 1
-                if done.returncode not in wanted or (done.returncode == 0 and not done.stdout):
+                if not (done.returncode == 0 and done.stdout) and not lacks(done, line):
                     failed += 1
                     print(f"FAIL {line}\n     exit {done.returncode}: {done.stderr}")
+    faults = readme_faults(usp, pathlib.Path(sys.argv[2]))
+    print("\n".join(faults))
     print(f"{count - failed} of {count} examples ran")
-    return 1 if failed or count < 9 else 0
+    return 1 if failed or faults or count < 9 else 0
 
 
 if __name__ == "__main__":
