@@ -54,17 +54,15 @@ std::shared_ptr<AttentionFlags> add_attention_flags(CLI::App& verb) {
   const auto option = [&](const char* name, auto& target, const char* help) {
     return verb.add_option(name, target, help)->group("Attention");
   };
-  option("--heads", flags->heads, "query heads")->required()->check(CLI::Range(1, most_degree));
+  option("--heads", flags->heads, "query heads")->required()->check(within(1, most_degree));
   option("--kv-heads", flags->kv_heads, "KV heads; as many as --heads for multi-head attention")
       ->required()
-      ->check(CLI::Range(1, most_degree));
-  option("--head-dim", flags->head_dim, "dimension of q and k of a head")
-      ->required()
-      ->check(CLI::Range(1, 1024));
-  option("--head-dim-v", flags->head_dim_v, "dimension of v, where it differs")->check(CLI::Range(1, 1024));
+      ->check(within(1, most_degree));
+  option("--head-dim", flags->head_dim, "dimension of q and k of a head")->required()->check(within(1, 1024));
+  option("--head-dim-v", flags->head_dim_v, "dimension of v, where it differs")->check(within(1, 1024));
   option("--seq", flags->seq, "global tokens, e.g. 128k or 1M")->required();
   option("--batch", flags->batch, "sequences")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->check(within(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
   option("--dtype", flags->dtype, "bf16, fp16, fp32 or fp64; times of the last two are uncalibrated")
       ->capture_default_str();
@@ -125,7 +123,7 @@ std::shared_ptr<LayoutFlags> add_layout_flags(CLI::App& verb, bool required) {
     return verb.add_option(name, target, help)->group("Layout");
   };
   const auto degree = [&](const char* name, auto& target, const char* help) {
-    return option(name, target, help)->check(CLI::Range(1, most_degree));
+    return option(name, target, help)->check(within(1, most_degree));
   };
   degree("--ring", flags->ring, "ring degree")->required(required);
   degree("--ulysses", flags->ulysses, "Ulysses degree")->required(required);

@@ -59,11 +59,12 @@ std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::strin
   option("--format", flags->format, "how to read it: auto, cluster, synthetic, nvidia-smi, nccl-xml, slurm");
   option("--device", flags->request.device, "the card, e.g. h100-sxm: a topology text does not name it");
   option("--devices", flags->devices, "visible devices of every host, in this order, e.g. 3,1,0");
-  option("--nodes", flags->request.nodes, "hosts like the one described");
+  option("--nodes", flags->request.nodes, "hosts like the one described")->check(within(1));
   option("--nic", flags->request.nic, "NICs per host and their rate, e.g. 8x400G; or the rate alone");
   option("--fabric", flags->request.fabric, "none, rail, fat_tree(RATIO) or fat_tree(RATIO,HOSTS_PER_LEAF)");
   option("--oversubscription", flags->request.oversubscription,
-         "NIC bandwidth below a leaf over its uplinks, at least 1");
+         "NIC bandwidth below a leaf over its uplinks, at least 1")
+      ->check(within(1.0, 1e6));
   option("--slurm", flags->request.slurm, "Slurm topology.conf: the hosts and the switches above them");
   option("--curves", flags->request.curves, "nccl-tests output measured on this cluster; may be repeated");
   option("--pcie", flags->pcie, "one direction of a device's slot, e.g. 32GB/s");

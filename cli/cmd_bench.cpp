@@ -2,32 +2,49 @@
 #include "run_flags.hpp"
 
 #include "usp/runtime/bench.hpp"
+#include "usp/runtime/gpu_bench.hpp"
 
 #include <iostream>
 
 namespace usp::cli {
+namespace {
+
+void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
+  LoadedCall call = load_call(flags);
+  call.options.repeat = repeat;
+  check_machine(call.plan, call.options);
+  const CallTensors tensors = random_tensors(call.plan, call.documents, flags.seed);
+  call.options.prepare = [&] {
+    if (!call.note.empty()) note(invocation, call.note);
+  };
+  if (flags.gpu) {
+    const auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);
+    if (report) std::cout << (invocation.json ? gpu_bench_json(*report) : gpu_bench_text(*report));
+    return;
+  }
+  const auto report = bench_call(call.plan, call.documents, tensors, call.options);
+  if (report) std::cout << (invocation.json ? bench_json(*report) : bench_text(*report));
+}
+
+}  // namespace
 
 void register_bench(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(app, invocation, "bench",
-                            "Time a plan on threads of this host beside one rank with the same kernel",
-                            "  usp bench plan.json\n"
-                            "  usp bench plan.json --repeat 20 --json");
+  CLI::App* verb =
+      add_verb(app, invocation, "bench",
+               "Time a plan on threads of this host or on MPI ranks (under mpirun or srun) beside one "
+               "rank with the same kernel, or on GPUs by their own clocks",
+               "  usp bench plan.json\n"
+               "  usp bench plan.json --repeat 20 --json\n"
+               "  usp bench plan.json --gpu --repeat 20");
   auto flags = add_run_flags(*verb);
   auto repeat = std::make_shared<int>(5);
   verb->add_option("--repeat", *repeat, "runs after one to warm up; the median counts")
-      ->check(CLI::Range(1, 10000))
+      ->check(within(1, 10000))
       ->capture_default_str();
-  verb->callback([=, &invocation] {
-    invocation.action = [=, &invocation] {
-      LoadedCall call = load_call(*flags);
-      call.options.repeat = *repeat;
-      check_machine(call.plan, call.options);
-      const CallTensors tensors = random_tensors(call.plan, call.documents, flags->seed);
-      const auto report = bench_call(call.plan, call.documents, tensors, call.options);
-      if (!report) return;
-      std::cout << (invocation.json ? bench_json(*report) : bench_text(*report));
-    };
-  });
+  verb->add_flag("--gpu", flags->gpu,
+                 "--device cuda, timed on the GPUs' streams: TF/s, GB/s of each axis, exposed communication");
+  verb->callback(
+      [=, &invocation] { invocation.action = [=, &invocation] { bench(*flags, *repeat, invocation); }; });
 }
 
 }  // namespace usp::cli

@@ -45,9 +45,11 @@ void register_explain(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<ExplainFlags>();
   verb->add_option("PLAN", flags->file, "plan file, '-' for stdin")->required();
   verb->add_option("--rank", flags->request.rank,
-                   "print the schedule of this rank of a group (0 with --pass; else none)");
+                   "print the schedule of this rank of a group (0 with --pass; else none)")
+      ->check(within(0));
   verb->add_option("--pass", flags->pass, "forward or backward (forward)");
-  verb->add_option("--layer", flags->request.layer, "kind of attention layer, by its place in the plan (0)");
+  verb->add_option("--layer", flags->request.layer, "kind of attention layer, by its place in the plan (0)")
+      ->check(within(std::size_t{0}));
   verb->add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
   verb->callback(
       [flags, &invocation] { invocation.action = [flags, &invocation] { explain(*flags, invocation); }; });

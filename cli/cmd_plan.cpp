@@ -91,13 +91,12 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
   const auto option = [&](const char* name, auto& target, const char* help) {
     return verb.add_option(name, target, help)->group("Attention");
   };
-  option("--scale", flags.score.scale, "of q.k (1 / sqrt of --head-dim)")->check(CLI::Range(-1e6, 1e6));
-  option("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)")
-      ->check(CLI::Range(0.0, 1e6));
-  option("--dropout", flags.score.dropout, "probability to drop, below 1")->check(CLI::Range(0.0, 0.999999));
+  option("--scale", flags.score.scale, "of q.k (1 / sqrt of --head-dim)")->check(within(-1e6, 1e6));
+  option("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)")->check(within(0.0, 1e6));
+  option("--dropout", flags.score.dropout, "probability to drop, below 1")->check(within(0.0, 0.999999));
   option("--blocks", flags.score.block_tokens,
          "edge in tokens of a per-head block pattern given with the run")
-      ->check(CLI::Range(std::int64_t{1}, unbounded));
+      ->check(within(std::int64_t{1}, unbounded));
   option("--replicated", flags.replicated,
          "the first N tokens are on every rank; of --kv-seq, only the keys");
   option("--backend", flags.backend, "who computes the blocks: cpu, portable (CUDA), cudnn")
@@ -136,7 +135,11 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
                   : calibration_or_sheet(cluster, flags.execution.calibration, invocation);
   request.cluster = &cluster;
   request.calibration = &calibration;
-  const AttentionResult result = plan_attention(request);
+  AttentionResult result = plan_attention(request);
+  if (flags.ranks && request.backend != Backend::cpu)
+    result.notes.push_back(
+        "--ranks prices backend " + flags.backend +
+        " as threads of a host: the times say nothing about GPUs; give --cluster for times");
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
@@ -158,7 +161,7 @@ void register_call(CLI::App& plan, Invocation& invocation) {
   verb->get_option("--cluster")->required(false);
   verb->add_option("--ranks", flags->ranks,
                    "threads of this host instead of a cluster, all in the call; times are a guess")
-      ->check(CLI::Range(1, 4096))
+      ->check(within(1, 4096))
       ->group("Cluster");
   add_fixed_flags(*verb, flags->fixed);
   add_execution_flags(*verb, flags->execution);

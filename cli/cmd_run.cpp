@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
 #include "run_flags.hpp"
 
 #include "usp/base/error.hpp"
@@ -56,17 +57,22 @@ RunSummary summary_of(const LoadedCall& call, CallRun run) {
 /// No tensor and no kernel: a plan that does not fit this host is checked too.
 void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
                   const Invocation& invocation) {
-  const std::string given =
-      files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace + flags.kernel;
-  if (!given.empty() || wanted.verify || wanted.tolerance || wanted.debug_nan)
+  const std::string given = files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace +
+                            flags.kernel + flags.device + flags.ulysses_transport + flags.ring_transport;
+  if (!given.empty() || flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan)
     throw UsageError(
-        "--dry-run moves and computes nothing; leave out tensors, --kernel, --verify, --tolerance, "
-        "--debug-nan, -o "
-        "and --trace");
+        "--dry-run moves and computes nothing; leave out tensors, --kernel, --device, transports, "
+        "--deterministic, --verify, --tolerance, --debug-nan, -o and --trace");
   const LoadedCall call = load_call(flags);
   if (mpi_launched())
     throw UsageError("--dry-run plays all ranks in one process; start it without mpirun or srun");
-  print(summary_of(call, dry_run_call(call.plan, call.documents, call.options.training)), invocation.json);
+  CallRun run;
+  {
+    ProgressLine line(invocation, call.plan.mesh.size(), "ranks");
+    run = dry_run_call(call.plan, call.documents, call.options.training,
+                       [&](int ranks) { line.reached(ranks); });
+  }
+  print(summary_of(call, std::move(run)), invocation.json);
 }
 
 void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
@@ -82,6 +88,11 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   call.options.call.measure_workspace = true;
   call.options.call.debug_nan = wanted.debug_nan;
   call.options.call.stream_times = !wanted.trace.empty();
+  call.options.prepare = [&] {
+    if (!call.note.empty()) note(invocation, call.note);
+    if (!wanted.output.empty()) check_results_folder(wanted.output);
+    if (!wanted.trace.empty()) check_writable(wanted.trace);
+  };
   std::optional<CallRun> run = run_call(call.plan, call.documents, tensors, call.options);
   if (!run) return;
   RunSummary summary = summary_of(call, std::move(*run));
@@ -97,12 +108,16 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
 }  // namespace
 
 void register_run(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(app, invocation, "run",
-                            "Execute a plan on threads of this host, count its bytes, verify its results",
-                            "  usp run plan.json --verify\n"
-                            "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"
-                            "  usp run plan.json --seed 7 --verify --json\n"
-                            "  usp run plan.json --dry-run");
+  CLI::App* verb =
+      add_verb(app, invocation, "run",
+               "Execute a plan on threads of this host, on MPI ranks (under mpirun or srun) or on GPUs, "
+               "count its bytes, verify its results",
+               "  usp run plan.json --verify\n"
+               "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"
+               "  usp run plan.json --seed 7 --verify --json\n"
+               "  usp run plan.json --dry-run\n"
+               "  usp run plan.json --device cuda --verify\n"
+               "  mpirun -n 6 usp run plan.json --verify");
   auto flags = add_run_flags(*verb);
   auto files = std::make_shared<TensorFlags>();
   const auto tensor = [&](const char* name, std::string& target, const char* help) {
@@ -118,8 +133,7 @@ void register_run(CLI::App& app, Invocation& invocation) {
       "--verify", wanted->verify,
       "compare with dense attention in fp64; exit 6 beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 "
       "(out, lse) and 2e-2 (gradients), RMS");
-  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")
-      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")->check(within(0.0));
   verb->add_flag("--dry-run", wanted->dry_run,
                  "play the schedules of all ranks without payload: count bytes, match sends and receives");
   verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");

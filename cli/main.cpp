@@ -2,6 +2,7 @@
 #include "verb.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/version.hpp"
 
 #include <cstdio>
@@ -12,9 +13,14 @@
 namespace usp::cli {
 namespace {
 
-int fail(ExitCode code, const char* text) {
-  std::cerr << "usp: " << text << "\n";
+int fail(ExitCode code, const std::string& text, bool lines = false) {
+  std::cerr << "usp: " << escaped(text, lines) << "\n";
   return static_cast<int>(code);
+}
+
+/// A command line that CLI11 does not take; its own words name the flag.
+int fail(const CLI::ParseError& error) {
+  return fail(ExitCode::usage, std::string(error.what()) + "; --help lists what there is");
 }
 
 /// Runs the action and turns whatever it throws into the exit code of the design.
@@ -24,7 +30,7 @@ int run(const Invocation& invocation) {
     std::cout.flush();
     return std::cout ? 0 : fail(ExitCode::environment, "stdout cannot be written");
   } catch (const Error& error) {
-    return fail(error.code(), error.what());
+    return fail(error.code(), error.what(), dynamic_cast<const Infeasible*>(&error) != nullptr);
   } catch (const std::bad_alloc&) {
     return fail(ExitCode::environment, "out of memory; the input asks for more than this machine has");
   } catch (const std::exception& error) {
@@ -44,7 +50,7 @@ CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& nam
 }
 
 void note(const Invocation& invocation, const std::string& text) {
-  if (!invocation.quiet) std::cerr << "usp: note: " << text << "\n";
+  if (!invocation.quiet) std::cerr << "usp: note: " << escaped(text) << "\n";
 }
 
 }  // namespace usp::cli
@@ -72,8 +78,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    app.exit(error, std::cerr, std::cerr);
-    return static_cast<int>(usp::ExitCode::usage);
+    return usp::cli::fail(error);
   }
   return usp::cli::run(invocation);
 }

@@ -3,26 +3,80 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/planner/axes.hpp"
+#include "usp/planner/plan.hpp"
 #include "usp/planner/workload.hpp"
+#include "usp/runtime/devices.hpp"
 
 namespace usp::cli {
 
 std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   auto flags = std::make_shared<RunFlags>();
   verb.add_option("PLAN", flags->file, "plan file, '-' for stdin")->required();
-  verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)");
+  verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)")
+      ->check(within(std::size_t{0}));
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
-  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")->capture_default_str();
+  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")
+      ->check(within(std::uint64_t{0}))
+      ->capture_default_str();
   verb.add_option("--kernel", flags->kernel, "cpu, reference, portable or cudnn (the plan's backend)");
+  verb.add_option("--device", flags->device,
+                  "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
+                  "portable (where the plan says)");
+  verb.add_option("--ulysses-transport", flags->ulysses_transport,
+                  "of GPUs, along the Ulysses axis: copy_engine or nccl (the plan's)");
+  verb.add_option("--ring-transport", flags->ring_transport, "the same along the ring (the plan's)");
+  verb.add_flag("--deterministic", flags->deterministic,
+                "gradients repeat bit for bit; on the host they always do");
   verb.add_option("--devices", flags->devices, "GPUs of the ranks, such as 0,1, round and round (all)")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(within(0));
   verb.add_option("--watchdog", flags->watchdog_s, "seconds that a rank may wait for its peers")
-      ->check(CLI::Range(1e-3, 1e6))
+      ->check(within(1e-3, 1e6))
       ->capture_default_str();
   verb.add_flag("--forward-only", flags->forward_only, "no backward pass, though the plan has one");
   return flags;
 }
+
+namespace {
+
+Transport parse_transport(const std::string& text, const std::string& flag) {
+  for (const Transport transport : {Transport::copy_engine, Transport::nccl})
+    if (text == transport_name(transport)) return transport;
+  throw UsageError(flag + ": '" + text + "' is not one of copy_engine, nccl");
+}
+
+/// What carries an axis instead of what the plan says.
+void set_transport(const std::string& text, const char* axis, int degree, const LoadedCall& call,
+                   Transport& target) {
+  if (text.empty()) return;
+  const std::string flag = std::string("--") + axis + "-transport";
+  const Transport wanted = parse_transport(text, flag);
+  if (!runs_on_gpu(call.plan, call.options))
+    throw UsageError(flag +
+                     " carries data between GPUs, and this plan runs on the host: give --device cuda, "
+                     "or leave it out");
+  if (degree == 1)
+    throw UsageError(flag + ": the plan's " + axis + " axis is one rank, which sends nothing; leave it out");
+  target = wanted;
+}
+
+/// Puts the call on the hardware that the flags name.
+void place(const RunFlags& flags, LoadedCall& call) {
+  RunOn on = flags.device.empty() ? RunOn::planned : parse_run_on(flags.device, "--device");
+  if (flags.gpu && on == RunOn::host)
+    throw UsageError("--gpu and --device cpu contradict each other; leave one of them out");
+  if (flags.gpu) on = RunOn::gpu;
+  const PlacedPlan placed =
+      place_plan(call.plan, on, flags.kernel, [&] { return why_no_cudnn(flags.devices); });
+  if (placed.note.empty()) return;
+  const std::string before = plan_digest(call.file);
+  call.plan = call.file.layers[flags.layer].plan = placed.plan;
+  call.note = placed.note + "; its schedule and digest are not the file's: " + plan_digest(call.file) +
+              " instead of " + before;
+}
+
+}  // namespace
 
 LoadedCall load_call(const RunFlags& flags) {
   LoadedCall call;
@@ -40,9 +94,14 @@ LoadedCall load_call(const RunFlags& flags) {
   call.options.training = call.file.training && !flags.forward_only;
   call.options.kernel = flags.kernel;
   call.options.devices = flags.devices;
+  call.options.deterministic = flags.deterministic;
   call.options.ulysses_transport = call.file.ulysses_transport;
   call.options.ring_transport = call.file.ring_transport;
   call.options.comm.watchdog_s = flags.watchdog_s;
+  place(flags, call);
+  const Mesh& mesh = call.plan.mesh;
+  set_transport(flags.ulysses_transport, "ulysses", mesh.ulysses, call, call.options.ulysses_transport);
+  set_transport(flags.ring_transport, "ring", mesh.ring(), call, call.options.ring_transport);
   return call;
 }
 

@@ -19,6 +19,10 @@ struct RunFlags {
   std::string documents;
   std::uint64_t seed = 0;
   std::string kernel;
+  std::string device;
+  bool gpu = false;  ///< of a verb that has --gpu
+  std::string ulysses_transport, ring_transport;
+  bool deterministic = false;
   std::vector<int> devices;
   double watchdog_s = 60;
   bool forward_only = false;
@@ -31,9 +35,11 @@ struct LoadedCall {
   AttentionPlan plan;
   Documents documents;
   RunOptions options;
+  std::string note;  ///< for people, before the run
 };
 
-/// Throws UsageError naming the flag, InvalidInput for a file that is no plan or a batch beyond its capacity.
+/// Throws UsageError naming the flag, InvalidInput for a file that is no plan or a batch beyond its capacity,
+/// EnvironmentError where --device needs a GPU and there is none.
 [[nodiscard]] LoadedCall load_call(const RunFlags& flags);
 
 }  // namespace usp::cli

@@ -34,7 +34,7 @@ void add_workload(CLI::App& verb, StepFlags& flags) {
   Group group(verb, "Step");
   group.option("--seq", flags.seq, "tokens of one sequence, e.g. 128k or 1M");
   group.option("--batch", flags.batch, "sequences of one replica in one step (1)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+      ->check(within(std::int64_t{1}, std::int64_t{1} << 24));
   group.option("--dtype", flags.dtype, "bf16, fp16 or fp32 (bf16)");
   group.flag("--causal", flags.causal, "causal mask (the default)");
   group.flag("--full", flags.full, "no mask");
@@ -45,16 +45,16 @@ void add_workload(CLI::App& verb, StepFlags& flags) {
                "ZeRO stage 0 to 3 over data x sequence ranks; default: what is fastest");
   group.option("--optimizer", flags.optimizer, "adamw or sgd (adamw)");
   group.option("--microbatches", flags.microbatches, "parts of the batch run one after another (1)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
-  group.option("--pipeline", flags.pipeline, "pipeline stages (1)")->check(CLI::Range(1, most_degree));
-  group.option("--expert", flags.expert, "expert-parallel ranks (1)")->check(CLI::Range(1, most_degree));
+      ->check(within(std::int64_t{1}, std::int64_t{1} << 24));
+  group.option("--pipeline", flags.pipeline, "pipeline stages (1)")->check(within(1, most_degree));
+  group.option("--expert", flags.expert, "expert-parallel ranks (1)")->check(within(1, most_degree));
 }
 
 void add_memory(CLI::App& verb, StepFlags& flags) {
   Group memory(verb, "Memory");
   memory.option("--memory", flags.memory, "memory of a device instead of the card's, e.g. 80GiB");
   memory.option("--reserve", flags.reserve, "allocator fragmentation, as a share of all other rows (0.08)")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(within(0.0, 1.0));
   memory.option("--loss-tile", flags.loss_tile, "tokens whose logits exist at once; 0: all (2048)");
   memory.option("--mlp-tile", flags.mlp_tile, "tokens whose MLP activations exist at once; 0: all (0)");
 }
@@ -125,7 +125,7 @@ Constraints FixedFlags::constraints() const {
 void add_fixed_flags(CLI::App& verb, FixedFlags& flags) {
   Group group(verb, "Decided already (the planner chooses the rest)");
   const auto degree = [&](const char* name, std::optional<int>& target, const char* help) {
-    group.option(name, target, help)->check(CLI::Range(1, most_degree));
+    group.option(name, target, help)->check(within(1, most_degree));
   };
   degree("--ring", flags.ring, "ring degree");
   degree("--ulysses", flags.ulysses, "Ulysses degree");
@@ -155,7 +155,7 @@ void add_execution_flags(CLI::App& verb, ExecutionFlags& flags) {
   group.option("--calibration", flags.calibration,
                "calibration file or shipped calibration; default: the one of the card");
   group.option("--top", flags.top, "candidates to keep (32)")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
+      ->check(within(std::size_t{1}, std::size_t{100000}));
 }
 
 std::vector<std::int64_t> DocumentFlags::lengths(std::int64_t seq) const {
@@ -171,7 +171,7 @@ void add_document_flags(CLI::App& verb, DocumentFlags& flags, const char* name) 
   group.option("--documents", flags.documents, "lengths of packed documents that sum to --seq, e.g. 96k,32k");
   group.option("--document-lengths", flags.document_lengths,
                "file with one length per line; documents are drawn from it until --seq is full");
-  group.option("--seed", flags.seed, "of that draw (0)");
+  group.option("--seed", flags.seed, "of that draw (0)")->check(within(std::uint64_t{0}));
 }
 
 std::shared_ptr<StepFlags> add_step_flags(CLI::App& verb) {

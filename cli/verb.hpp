@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "number_check.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <functional>

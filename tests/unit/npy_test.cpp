@@ -2,8 +2,12 @@
 #include "usp/runtime/npy.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/runtime/run_print.hpp"
 
 #include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
 
 namespace usp {
 namespace {
@@ -123,6 +127,40 @@ TEST(Npy, RefusesWithFileAndReason) {
     const std::string problem = problem_of(content);
     EXPECT_NE(problem.find(reason), std::string::npos) << problem << " lacks " << reason;
   }
+}
+
+template <class T>
+std::string tensor_problem(NpyType type, const std::vector<T>& values, DType dtype) {
+  NpyArray array{type, {1, 2, 1, 2}, {}};
+  array.bytes.resize(values.size() * sizeof(T));
+  std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
+  const std::string path = testing::TempDir() + "/npy_test_tensor.npy";
+  write_npy(path, array);
+  try {
+    static_cast<void>(read_tensor(path, dtype, array.shape));
+  } catch (const InvalidInput& error) {
+    EXPECT_EQ(error.where().file, path);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Npy, ATensorThatIsNotFiniteNamesItsFirstIndex) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinity = std::numeric_limits<double>::infinity();
+  const auto expect = [](const std::string& problem, const char* part) {
+    EXPECT_NE(problem.find(part), std::string::npos) << problem << " lacks " << part;
+  };
+  expect(tensor_problem<double>(NpyType::f8, {1, 2, 3, 4}, DType::fp16), "no error");
+  expect(tensor_problem<double>(NpyType::f8, {1, 2, nan, nan}, DType::fp64), "'[0, 1, 0, 0]': holds nan");
+  expect(tensor_problem<double>(NpyType::f8, {1, -infinity, 3, 4}, DType::fp32),
+         "'[0, 0, 0, 1]': holds -inf");
+  expect(tensor_problem<float>(NpyType::f4, {1, 2, 3, 7e4F}, DType::fp16),
+         "'[0, 1, 0, 1]': 70000 is beyond the greatest number of fp16");
+  expect(tensor_problem<std::uint16_t>(NpyType::u2, {0, 0x7f80, 0, 0}, DType::bf16),
+         "'[0, 0, 0, 1]': holds inf");
+  expect(tensor_problem<std::uint16_t>(NpyType::f2, {0, 0, 0, 0x7e00}, DType::fp16),
+         "'[0, 1, 0, 1]': holds nan");
 }
 
 }  // namespace

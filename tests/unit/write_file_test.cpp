@@ -65,5 +65,32 @@ TEST_F(WriteFile, AFailureLeavesNothingBehind) {
   EXPECT_EQ(files(), 1U);
 }
 
+TEST_F(WriteFile, WhatCannotBeWrittenIsKnownBefore) {
+  fs::create_directories(path("folder"));
+  write_file(path("old"), "kept");
+  EXPECT_NO_THROW(check_writable(path("new")));
+  EXPECT_NO_THROW(check_writable(path("old")));
+  EXPECT_NO_THROW(check_writable("-"));
+  EXPECT_NO_THROW(check_writable("/dev/null"));
+  EXPECT_THROW(check_writable(path("folder")), EnvironmentError);
+  EXPECT_THROW(check_writable(path("no/such/folder")), EnvironmentError);
+  EXPECT_THROW(check_writable("/proc/none"), EnvironmentError);
+  EXPECT_EQ(read_file(path("old")), "kept");
+  EXPECT_EQ(files(), 2U);
+}
+
+TEST(Escaped, WhatControlsATerminalIsShownInstead) {
+  EXPECT_EQ(escaped("plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8e\x89"),
+            "plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8e\x89");
+  EXPECT_EQ(escaped("\x1b[2J\r\t\x7f"), "\\x1b[2J\\x0d\\x09\\x7f");
+  EXPECT_EQ(escaped("\xc2\x9b"
+                    "2J"),
+            "\\xc2\\x9b2J");
+  EXPECT_EQ(escaped("\x9b \xff \xe2\x82"), "\\x9b \\xff \\xe2\\x82");
+  EXPECT_EQ(escaped("a\nb"), "a\\x0ab");
+  EXPECT_EQ(escaped("a\nb\x1b", true), "a\nb\\x1b");
+  EXPECT_EQ(std::string(InvalidInput({"f\n", 0, "t\x1b"}, "is bad").what()), "f\\x0a: at 't\\x1b': is bad");
+}
+
 }  // namespace
 }  // namespace usp

@@ -2,6 +2,7 @@
 #include "faults.hpp"
 #include "mpi_communicator.hpp"
 
+#include "usp/base/text.hpp"
 #include "usp/comm/agreement.hpp"
 #include "usp/comm/mpi.hpp"
 
@@ -27,7 +28,7 @@ void initialize_mpi() {
 
 /// Tells what happened to this rank.
 void print_story(int rank, const std::string& text) {
-  std::fprintf(stderr, "usp: rank %d: %s\n", rank, text.c_str());
+  std::fprintf(stderr, "usp: rank %d: %s\n", rank, escaped(text).c_str());
   std::fflush(nullptr);
 }
 

@@ -89,7 +89,8 @@ AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& co
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
   require(kernel.rounds_results() || !direct_results(plan),
           "the plan's steps round their results (backend " + std::string(backend_name(plan.backend)) +
-              "), the " + kernel.name() + " kernel keeps a wider state; plan with --backend cpu");
+              "), the " + kernel.name() +
+              " kernel keeps a wider state; plan with --backend cpu, or run with --device cpu");
   require(kernel.wants_o() || plan.backend != Backend::cudnn,
           std::string("the plan is for cuDNN, whose backward needs no delta; the ") + kernel.name() +
               " kernel does: plan with another --backend");

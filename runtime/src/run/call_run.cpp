@@ -7,6 +7,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/ranks.hpp"
+#include "usp/device/stream_clock.hpp"
 #include "usp/kernels/boxes.hpp"
 #include "usp/planner/plan.hpp"
 
@@ -22,6 +23,10 @@ int index(Pass pass) {
 
 int repetitions(const RunOptions& options) {
   return options.warm_up + options.repeat;
+}
+
+void prepare(const RunOptions& options, const Communicator& communicator) {
+  if (communicator.rank() == 0 && options.prepare) options.prepare();
 }
 
 /// One rank's share of a call.
@@ -44,6 +49,9 @@ class RankCall {
     inputs_ = per_head_inputs(plan, tensors, blocks_);
     make_results();
     mirror(tensors);
+    run_.device = engine_.device();
+    const Memory& memory = engine_.memory();
+    if (options.stream_clock && memory.stream() != nullptr) clock_.emplace(memory.device(), memory.stream());
   }
 
   /// One repetition; the first ones warm up.
@@ -60,6 +68,7 @@ class RankCall {
   }
 
   void finish(CallRun& report) {
+    if (clock_) read_clock();
     if (options_.collect) fetch();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
     collect(report);
@@ -133,6 +142,7 @@ class RankCall {
 
   template <class Call>
   void time(Pass pass, bool counts, Call&& call) {
+    if (clock_) return time_on_stream(pass, counts, call);
     engine_.memory().synchronize();
     control_.barrier();
     const auto begin = std::chrono::steady_clock::now();
@@ -140,6 +150,27 @@ class RankCall {
     engine_.memory().synchronize();
     const std::chrono::duration<double> span = std::chrono::steady_clock::now() - begin;
     if (counts) run_.seconds[index(pass)].push_back(span.count());
+  }
+
+  /// Enqueues ahead of the GPU, so that its time is not the host's. All ranks begin together.
+  template <class Call>
+  void time_on_stream(Pass pass, bool counts, Call&& call) {
+    if (counts && timed_.empty()) {
+      engine_.memory().synchronize();
+      control_.barrier();
+      clock_->restart();
+    }
+    if (counts) clock_->mark();
+    call();
+    if (!counts) return;
+    clock_->mark();
+    timed_.push_back(pass);
+  }
+
+  void read_clock() {
+    engine_.memory().synchronize();
+    for (std::size_t i = 0; i < timed_.size(); ++i)
+      run_.seconds[index(timed_[i])].push_back(clock_->at(2 * i + 2) - clock_->at(2 * i + 1));
   }
 
   void collect(CallRun& report) {
@@ -184,6 +215,8 @@ class RankCall {
   MirroredList<std::uint8_t> admitted_on_;
   Part row_lse_;
   std::vector<double> d_sink_;
+  std::optional<StreamClock> clock_;
+  std::vector<Pass> timed_;  ///< by the clock, two marks each
   RankRun run_;
 };
 
@@ -193,6 +226,7 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
                                 const CallTensors& tensors, const RunOptions& options) {
   CallRun report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+    prepare(options, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
     for (int i = 0; i < repetitions(options); ++i) call.repeat(i);
     call.finish(report);
@@ -207,6 +241,7 @@ std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const Attenti
   expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
   RunsInTurns report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+    prepare(options, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
     const auto self = make_serial_communicator();
     std::optional<RankCall> other;
@@ -218,6 +253,28 @@ std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const Attenti
     }
     call.finish(report.ranks);
     if (other) other->finish(report.alone);
+  });
+  if (!here) return std::nullopt;
+  return report;
+}
+
+std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Documents& documents,
+                                          const CallTensors& tensors, const RunOptions& options) {
+  RunOptions timing = options, watching = options;
+  timing.stream_clock = true;
+  watching.call.stream_times = true;
+  watching.repeat = 1;
+  RunsByStream report;
+  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+    prepare(options, communicator);
+    const auto run = [&](const RunOptions& how, CallRun& target) {
+      RankCall call(plan, documents, tensors, how, communicator);
+      for (int i = 0; i < repetitions(how); ++i) call.repeat(i);
+      call.finish(target);
+      communicator.barrier();  // peers may still read this rank's memory
+    };
+    run(timing, report.timed);
+    run(watching, report.watched);
   });
   if (!here) return std::nullopt;
   return report;

@@ -83,4 +83,15 @@ std::vector<Slice> document_slices(const Band& band, const Documents& documents)
   return slices;
 }
 
+double visible_pairs(const AttentionPlan& plan, const Documents& documents) {
+  double pairs = 0;
+  for (const Slice& slice : document_slices(plan.band, documents)) pairs += static_cast<double>(area(slice));
+  return pairs * static_cast<double>(plan.shape.batch) * plan.shape.query_heads;
+}
+
+double flops_per_pair(const AttentionShape& shape, Pass pass) {
+  return pass == Pass::forward ? 2.0 * (shape.head_dim_qk + shape.head_dim_v)
+                               : 2.0 * (3 * shape.head_dim_qk + 2 * shape.head_dim_v);
+}
+
 }  // namespace usp

@@ -78,7 +78,8 @@ class DryPass {
 
 }  // namespace
 
-CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training) {
+CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
+                     const std::function<void(int)>& progress) {
   const int ranks = plan.mesh.size();
   CallRun report;
   report.kernel = "none";
@@ -101,6 +102,7 @@ CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool
       record.workspace_bytes = batch.workspace_bytes(pass);
       report.communicator = communicator.name();
     }
+    if (progress) progress(rank + 1);
   }
   for (const DryRun& pass : passes) pass.check();
   return report;

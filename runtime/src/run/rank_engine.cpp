@@ -7,29 +7,12 @@
 #include "usp/comm/routed.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/runtime/devices.hpp"
 
 #include <string>
 
 namespace usp {
 namespace {
-
-[[nodiscard]] std::string kernel_name(const AttentionPlan& plan, const RunOptions& options) {
-  return options.kernel.empty() ? std::string(backend_name(plan.backend)) : options.kernel;
-}
-
-[[nodiscard]] bool on_gpu(const std::string& kernel) {
-  return kernel == "portable" || kernel == "cudnn";
-}
-
-/// Rank p takes the p-th of the listed devices, or of all there are, round and round.
-[[nodiscard]] int device_of(int rank, const std::vector<int>& devices) {
-  const int count = devices.empty() ? device_count() : static_cast<int>(devices.size());
-  if (device_count() == 0)
-    throw EnvironmentError(has_cuda() ? "this process sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES"
-                                      : "this build has no CUDA support; configure with -DUSP_CUDA=ON, or "
-                                        "run with --kernel cpu");
-  return devices.empty() ? rank % count : devices[static_cast<std::size_t>(rank % count)];
-}
 
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_host_kernel(const std::string& name) {
   if (name == "cpu") return make_cpu_kernel();
@@ -39,9 +22,24 @@ namespace {
 
 }  // namespace
 
+std::string kernel_name(const AttentionPlan& plan, const RunOptions& options) {
+  return options.kernel.empty() ? std::string(backend_name(plan.backend)) : options.kernel;
+}
+
+int device_of(int rank, const std::vector<int>& devices) {
+  const int count = devices.empty() ? device_count() : static_cast<int>(devices.size());
+  if (device_count() == 0)
+    throw EnvironmentError(
+        has_cuda()
+            ? "this process sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES, or run with "
+              "--device cpu"
+            : "this build has no CUDA support; configure with -DUSP_CUDA=ON, or run with --device cpu");
+  return devices.empty() ? rank % count : devices[static_cast<std::size_t>(rank % count)];
+}
+
 void check_machine(const AttentionPlan& plan, const RunOptions& options) {
   const std::string name = kernel_name(plan, options);
-  if (!on_gpu(name)) {
+  if (!runs_on_gpu(plan, options)) {
     (void)make_host_kernel(name);
     if (!options.devices.empty())
       throw UsageError("--devices names GPUs, which the " + name + " kernel does not use; leave it out");
@@ -54,14 +52,21 @@ void check_machine(const AttentionPlan& plan, const RunOptions& options) {
 RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Communicator& control)
     : control_(control) {
   const std::string name = kernel_name(plan, options);
-  if (!on_gpu(name)) {
+  if (!runs_on_gpu(plan, options)) {
     kernel_ = make_host_kernel(name);
     return;
   }
   stream_.emplace(device_of(control.rank(), options.devices));
   memory_ = make_cuda_memory(*stream_);
-  kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_) : make_portable_kernel(*memory_);
+  const CudaKernelOptions kernel_options{options.deterministic};
+  kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_, kernel_options)
+                            : make_portable_kernel(*memory_, kernel_options);
   connect(plan.mesh, options);
+}
+
+std::string RankEngine::device() const {
+  if (!stream_) return "";
+  return std::to_string(stream_->device()) + " " + device_info(stream_->device()).name;
 }
 
 std::unique_ptr<Communicator> RankEngine::transport(Transport kind, Communicator& control) {

@@ -12,6 +12,12 @@
 
 namespace usp {
 
+/// The kernel of a run: the one it names, or the plan's.
+[[nodiscard]] std::string kernel_name(const AttentionPlan& plan, const RunOptions& options);
+/// Rank p takes the p-th of the listed devices, or of all there are, round and round. Throws EnvironmentError
+/// where there is no GPU.
+[[nodiscard]] int device_of(int rank, const std::vector<int>& devices);
+
 /// What computes and what communicates on one rank of a call: on the host, or on one of its GPUs.
 class RankEngine {
  public:
@@ -21,6 +27,8 @@ class RankEngine {
   [[nodiscard]] AttentionKernel& kernel() { return *kernel_; }
   [[nodiscard]] Communicator& communicator() { return payload_ == nullptr ? control_ : *payload_; }
   [[nodiscard]] Memory& memory() { return kernel_->memory(); }
+  /// Ordinal and name of the GPU; empty on the host.
+  [[nodiscard]] std::string device() const;
 
  private:
   void connect(const Mesh& mesh, const RunOptions& options);

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/kernels/numeric_types.hpp"
+#include "usp/planner/plan.hpp"
 #include "usp/runtime/npy.hpp"
 #include "usp/runtime/run_print.hpp"
 
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -29,6 +34,48 @@ void write_tensor(const std::string& path, const HostTensor& tensor, DType type)
       {npy_type(type), {view.batch, view.rows, view.heads.size(), view.width}, tensor.as(type).bytes()});
 }
 
+double element(const HostTensor& tensor, i64 i) {
+  const std::byte* data = tensor.bytes().data() + i * bytes_of(tensor.view().type);
+  const auto load = [&](auto value) {
+    std::memcpy(&value, data, sizeof value);
+    return value;
+  };
+  switch (tensor.view().type) {
+    case DType::bf16:
+      return to_float(load(bf16{}));
+    case DType::fp16:
+      return to_float(load(fp16{}));
+    case DType::fp32:
+      return load(0.0F);
+    case DType::fp64:
+      break;
+  }
+  return load(0.0);
+}
+
+std::string index_text(i64 i, const std::vector<i64>& shape) {
+  std::vector<i64> index(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0; i /= shape[axis]) index[axis] = i % shape[axis];
+  return shape_text(index);
+}
+
+/// Results would be NaN, and the run blamed for it.
+void check_finite(const std::string& path, const HostTensor& given, const HostTensor& tensor, DType dtype,
+                  const std::vector<i64>& shape) {
+  const i64 count = tensor.view().elements();
+  for (i64 i = 0; i < count; ++i) {
+    if (std::isfinite(element(tensor, i))) continue;
+    const double value = element(given, i);
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    throw InvalidInput({path, 0, index_text(i, shape)},
+                       std::isfinite(value) ? std::string(text) + " is beyond the greatest number of " +
+                                                  std::string(dtype_name(dtype)) + "; scale the tensor"
+                                            : "holds " + std::string(text) +
+                                                  "; attention needs finite numbers, mend the tensor");
+  }
+}
+
 }  // namespace
 
 HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i64>& shape) {
@@ -45,14 +92,21 @@ HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i
                                                  : DType::bf16;
   HostTensor tensor(type, shape[0], shape[1], {0, shape[2]}, shape[3]);
   tensor.bytes() = std::move(array.bytes);
-  return type == dtype ? tensor : tensor.as(dtype);
+  HostTensor converted = type == dtype ? HostTensor() : tensor.as(dtype);
+  check_finite(path, tensor, type == dtype ? tensor : converted, dtype, shape);
+  return type == dtype ? tensor : converted;
+}
+
+void check_results_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw EnvironmentError(folder + " cannot be made: " + error.message());
+  check_writable(folder + "/out.npy");
 }
 
 void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
                    const CallRun& run) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw EnvironmentError(folder + " cannot be made: " + error.message());
+  check_results_folder(folder);
   const i64 queries = documents.cu_q.back(), keys = documents.cu_k.back();
   const DType type = plan.shape.dtype;
   write_tensor(folder + "/out.npy", assemble(run.out, queries, false), type);

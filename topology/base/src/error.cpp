@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 
+#include "usp/base/text.hpp"
+
 namespace usp {
 namespace {
 
 std::string located(const Where& where, const std::string& problem) {
-  std::string text = where.file.empty() ? std::string("input") : where.file;
+  std::string text = where.file.empty() ? std::string("input") : escaped(where.file);
   if (where.line > 0) text += ":" + std::to_string(where.line);
   text += ": ";
-  if (!where.token.empty()) text += "at '" + where.token + "': ";
+  if (!where.token.empty()) text += "at '" + escaped(where.token) + "': ";
   return text + problem;
 }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -29,10 +31,40 @@ std::string read_stream(std::istream& in, const std::string& path) {
   return text;
 }
 
+/// Bytes of the UTF-8 character that begins `text` and controls nothing; 0: there is none.
+std::size_t plain_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return lead < 0x20 || lead == 0x7f ? 0 : 1;
+  const std::size_t length = lead >= 0xf0 && lead <= 0xf4   ? 4
+                             : lead >= 0xe0 && lead <= 0xef ? 3
+                             : lead >= 0xc2 && lead <= 0xdf ? 2
+                                                            : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  return lead == 0xc2 && byte(1) < 0xa0 ? 0 : length;  // U+0080 to U+009F control terminals too
+}
+
 void write_through(const std::string& path, std::string_view content) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << content << std::flush;
   if (!out) throw EnvironmentError(path + " cannot be written; check the folder and the space left");
+}
+
+[[noreturn]] void refuse_writing(const std::string& path, const std::string& reason) {
+  throw EnvironmentError(path + " cannot be written; check the folder and the space left (" + reason + ")");
+}
+
+/// The file that a name stands for, links followed.
+std::string target_of(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_symlink(path, error) ? std::filesystem::weakly_canonical(path, error).string()
+                                                  : path;
+}
+
+std::string name_beside(const std::string& target) {
+  return target + ".partial-" + std::to_string(::getpid());
 }
 
 /// Whole or not at all, where a file can be put in another's place: links keep their target, files their
@@ -43,16 +75,14 @@ void write_beside(const std::string& path, std::string_view content) {
   const fs::file_status before = fs::status(path, error);
   if (fs::is_directory(before)) throw EnvironmentError(path + " is a folder; name a file");
   if (fs::exists(before) && !fs::is_regular_file(before)) return write_through(path, content);
-  const std::string target = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error).string() : path;
-  const std::string temporary = target + ".partial-" + std::to_string(::getpid());
+  const std::string target = target_of(path), temporary = name_beside(target);
   try {
     write_through(temporary, content);
     if (fs::exists(before)) fs::permissions(temporary, before.permissions());
     fs::rename(temporary, target);
   } catch (const std::exception& fault) {
     fs::remove(temporary, error);
-    throw EnvironmentError(path + " cannot be written; check the folder and the space left (" + fault.what() +
-                           ")");
+    refuse_writing(path, fault.what());
   }
 }
 
@@ -75,6 +105,23 @@ void write_file(const std::string& path, std::string_view content) {
     return;
   }
   write_beside(path, content);
+}
+
+void check_writable(const std::string& path) {
+  if (path == "-") return;
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status before = fs::status(path, error);
+  if (fs::is_directory(before)) throw EnvironmentError(path + " is a folder; name a file");
+  if (fs::exists(before) && !fs::is_regular_file(before)) {
+    if (::access(path.c_str(), W_OK) != 0) refuse_writing(path, std::strerror(errno));
+    return;
+  }
+  const std::string temporary = name_beside(target_of(path));
+  errno = 0;
+  const bool made = std::ofstream(temporary, std::ios::binary | std::ios::trunc).is_open();
+  if (!made) refuse_writing(path, std::strerror(errno));
+  fs::remove(temporary, error);
 }
 
 std::vector<std::string> split_lines(std::string_view text) {
@@ -112,6 +159,22 @@ std::string lower(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string escaped(std::string_view text, bool lines) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t plain = lines && text.front() == '\n' ? 1 : plain_character(text);
+    if (plain > 0) {
+      result += text.substr(0, plain);
+    } else {
+      char code[5];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned char>(text.front()));
+      result += code;
+    }
+    text.remove_prefix(std::max<std::size_t>(1, plain));
+  }
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include "usp/runtime/host_tensor.hpp"
 #include "usp/schedule/attention.hpp"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,9 +42,14 @@ struct RunOptions {
   std::string kernel;   ///< cpu, reference, portable or cudnn; empty: the plan's backend
   /// Of GPU kernels, by axis of the mesh.
   Transport ulysses_transport = Transport::copy_engine, ring_transport = Transport::copy_engine;
-  std::vector<int> devices;  ///< GPUs of the ranks, round and round; empty: all there are
+  std::vector<int> devices;    ///< GPUs of the ranks, round and round; empty: all there are
+  bool deterministic = false;  ///< gradients repeat bit for bit; on the host they always do
+  /// Seconds on each GPU's own clock, of passes enqueued one after another; on the host: of the threads.
+  bool stream_clock = false;
   CommOptions comm;
   OperatorOptions call;
+  /// Called once, where rank 0 runs, before anything else of the run: what it throws ends all ranks.
+  std::function<void()> prepare;
 };
 
 /// Whether this machine has what a run takes, before anything is made for it: throws UsageError for an
@@ -59,6 +65,7 @@ struct Part {
 struct RankRun {
   PassRecord record[2];            ///< forward, backward; of the last repetition
   std::vector<double> seconds[2];  ///< of every repetition after warm-up; empty: a dry run
+  std::string device;              ///< ordinal and name of its GPU; empty: the host
 };
 
 struct CallRun {
@@ -94,10 +101,22 @@ struct RunsInTurns {
                                                       const Documents& documents, const CallTensors& tensors,
                                                       const RunOptions& options);
 
+/// One plan twice: for its time, and with a clock on every tick.
+struct RunsByStream {
+  CallRun timed;    ///< seconds of every repetition, with RunOptions::stream_clock
+  CallRun watched;  ///< of one repetition more: TickTimes with OperatorOptions::stream_times
+};
+/// As run_call.
+[[nodiscard]] std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Documents& documents,
+                                                        const CallTensors& tensors,
+                                                        const RunOptions& options);
+
 /// Plays the schedules of all ranks one after another, without payload and without kernels, in this process:
 /// records are filled, nothing else. Every transfer is posted in its tick and completed once; throws
-/// InternalError naming the first send that meets no receive of its size.
-[[nodiscard]] CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training);
+/// InternalError naming the first send that meets no receive of its size. `progress` gets the ranks played so
+/// far.
+[[nodiscard]] CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
+                                   const std::function<void(int)>& progress = {});
 
 /// Global tensor of the parts, in token order: copies are the same row, or partial sums add up.
 [[nodiscard]] HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add);

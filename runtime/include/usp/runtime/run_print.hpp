@@ -28,8 +28,11 @@ struct RunSummary {
 /// EnvironmentError.
 void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
                    const CallRun& run);
+/// Makes the folder and throws the EnvironmentError that write_results would, before there are results.
+void check_results_folder(const std::string& folder);
 /// A global tensor from a .npy file, converted to the plan's type; u2 is read as the bits of bf16, for plans
-/// in bf16. Throws InvalidInput naming the file when it cannot be read or has another shape.
+/// in bf16. Throws InvalidInput naming the file when it cannot be read or has another shape, and the first
+/// index that is not a finite number of the plan's type.
 [[nodiscard]] HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i64>& shape);
 
 }  // namespace usp

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/devices.hpp"
+
+#include "rank_engine.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
+#include "usp/planner/plan.hpp"
+
+namespace usp {
+namespace {
+
+bool is_gpu_kernel(const std::string& kernel) {
+  return kernel == "portable" || kernel == "cudnn";
+}
+
+AttentionPlan with_backend(AttentionPlan plan, Backend backend) {
+  plan.backend = backend;
+  return plan;
+}
+
+void check_kernel_fits(RunOn on, const std::string& kernel) {
+  if (kernel.empty() || is_gpu_kernel(kernel) == (on == RunOn::gpu)) return;
+  throw UsageError("--kernel " + kernel + " computes on the " + (on == RunOn::gpu ? "host" : "GPU") +
+                   ", which is not --device " + (on == RunOn::gpu ? "cuda" : "cpu") +
+                   "; leave one of them out");
+}
+
+/// What any GPU backend refuses, before a GPU is looked for.
+void check_gpu_takes(const AttentionPlan& plan) {
+  try {
+    check_attention_plan(with_backend(plan, Backend::portable));
+  } catch (const InvalidInput& error) {
+    throw UsageError("--device cuda: " + error.where().token + " " + error.problem() +
+                     ": leave out --device cuda, or plan the call anew");
+  }
+}
+
+}  // namespace
+
+RunOn parse_run_on(std::string_view text, std::string_view flag) {
+  if (text == "cpu") return RunOn::host;
+  if (text == "cuda") return RunOn::gpu;
+  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not one of cpu, cuda");
+}
+
+PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& kernel,
+                      const std::function<std::string()>& why_no_cudnn) {
+  if (on == RunOn::planned) return {plan, ""};
+  check_kernel_fits(on, kernel);
+  Backend backend = Backend::cpu;
+  std::string reason;
+  if (on == RunOn::gpu) {
+    check_gpu_takes(plan);
+    backend = plan.backend;
+    if (!kernel.empty()) {
+      backend = kernel == "cudnn" ? Backend::cudnn : Backend::portable;
+      reason = "which --kernel names";
+    } else if (backend == Backend::cpu) {
+      const std::string objection = why_no_cudnn();
+      backend = objection.empty() ? Backend::cudnn : Backend::portable;
+      reason = objection.empty() ? "which is there" : "as cuDNN is not there: " + objection;
+    }
+  }
+  if (backend == plan.backend) return {plan, ""};
+  std::string note = "backend " + std::string(backend_name(plan.backend)) + " of the plan becomes " +
+                     std::string(backend_name(backend));
+  if (!reason.empty()) note += ", " + reason;
+  return {with_backend(plan, backend), note};
+}
+
+std::string why_no_cudnn(const std::vector<int>& devices) {
+  const Stream stream(device_of(0, devices));
+  const auto memory = make_cuda_memory(stream);
+  try {
+    static_cast<void>(make_cudnn_kernel(*memory));
+    return "";
+  } catch (const EnvironmentError& error) {
+    return error.what();
+  }
+}
+
+bool runs_on_gpu(const AttentionPlan& plan, const RunOptions& options) {
+  return is_gpu_kernel(kernel_name(plan, options));
+}
+
+}  // namespace usp

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/gpu_bench.hpp"
+
+#include "call_parts.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/base/table.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/axes.hpp"
+#include "usp/planner/plan.hpp"
+#include "usp/runtime/devices.hpp"
+
+#include <algorithm>
+#include <functional>
+
+namespace usp {
+namespace {
+
+int index(Pass pass) {
+  return pass == Pass::forward ? 0 : 1;
+}
+
+/// Ranks of one ring row talk along the Ulysses axis, all others along the ring.
+AxisTraffic axis_traffic(const Mesh& mesh, const CallRun& run, Pass pass, bool ulysses) {
+  AxisTraffic axis;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const Traffic& executed = run.ranks[rank].record[index(pass)].executed;
+    const int row = mesh.ring_of(static_cast<int>(rank));
+    i64 mine = 0;
+    for (int tick = 0; tick < executed.ticks(); ++tick)
+      for (int peer = 0; peer < executed.ranks(); ++peer)
+        if ((mesh.ring_of(peer) == row) == ulysses) mine += executed.bytes(tick, peer, true);
+    axis.bytes += mine;
+    axis.most_bytes = std::max(axis.most_bytes, mine);
+  }
+  return axis;
+}
+
+double exposed_seconds(const CallRun& run, Pass pass) {
+  double most = 0;
+  for (const RankRun& rank : run.ranks) {
+    double mine = 0;
+    for (const TickTimes& tick : rank.record[index(pass)].ticks) mine += tick.end_s - tick.computed_s;
+    most = std::max(most, mine);
+  }
+  return most;
+}
+
+/// Every different name once, in order of its first rank.
+std::vector<std::string> distinct(const std::vector<std::string>& names) {
+  std::vector<std::string> list;
+  for (const std::string& name : names)
+    if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+  return list;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string times_table(const GpuBenchReport& report) {
+  using Align = TextTable::Align;
+  TextTable table;
+  table.column("pass");
+  for (const char* name : {"time", "TF/s", "per rank", "exposed"}) table.column(name, Align::right);
+  for (const GpuPassBench& pass : report.passes)
+    table.row({std::string(pass_name(pass.pass)), format_seconds(pass.seconds),
+               format_fixed(pass.tflop_s(), 2), format_fixed(pass.tflop_s() / report.plan.mesh.size(), 2),
+               format_fixed(pass.exposed_s * 1e3, 3) + " ms"});
+  return table.str(2);
+}
+
+/// The axes that have peers.
+void for_axes(const GpuBenchReport& report, const GpuPassBench& pass,
+              const std::function<void(const char*, int, Transport, const AxisTraffic&)>& use) {
+  const Mesh& mesh = report.plan.mesh;
+  if (mesh.ulysses > 1) use("ulysses", mesh.ulysses, report.ulysses_transport, pass.ulysses);
+  if (mesh.ring() > 1) use("ring", mesh.ring(), report.ring_transport, pass.ring);
+}
+
+std::string axes_table(const GpuBenchReport& report) {
+  using Align = TextTable::Align;
+  TextTable table;
+  table.column("pass");
+  table.column("axis");
+  table.column("ranks", Align::right);
+  table.column("transport");
+  table.column("bytes", Align::right);
+  table.column("GB/s", Align::right);
+  for (const GpuPassBench& pass : report.passes)
+    for_axes(report, pass, [&](const char* name, int degree, Transport by, const AxisTraffic& axis) {
+      table.row({std::string(pass_name(pass.pass)), name, std::to_string(degree),
+                 std::string(transport_name(by)), format_bytes(static_cast<double>(axis.bytes)),
+                 format_fixed(pass.gb_s(axis), 2)});
+    });
+  return table.str(2);
+}
+
+}  // namespace
+
+GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& documents,
+                                const RunOptions& options, const CallRun& timed, const CallRun& watched) {
+  GpuBenchReport report;
+  report.plan = plan;
+  report.kernel = timed.kernel;
+  report.communicator = timed.communicator;
+  for (const RankRun& rank : timed.ranks) report.devices.push_back(rank.device);
+  report.ulysses_transport = options.ulysses_transport;
+  report.ring_transport = options.ring_transport;
+  report.deterministic = options.deterministic;
+  report.repeat = options.repeat;
+  const double pairs = visible_pairs(plan, documents);
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    if (pass == Pass::forward || timed.training)
+      report.passes.push_back({pass, timed.seconds(pass), pairs * flops_per_pair(plan.shape, pass),
+                               axis_traffic(plan.mesh, timed, pass, true),
+                               axis_traffic(plan.mesh, timed, pass, false), exposed_seconds(watched, pass)});
+  return report;
+}
+
+std::optional<GpuBenchReport> gpu_bench_call(const AttentionPlan& plan, const Documents& documents,
+                                             const CallTensors& tensors, RunOptions options) {
+  if (!runs_on_gpu(plan, options))
+    throw UsageError("the kernel of this run computes on the host, which has no stream to time");
+  options.collect = false;
+  options.warm_up = std::max(1, options.warm_up);
+  const auto runs = run_by_stream(plan, documents, tensors, options);
+  if (!runs) return std::nullopt;
+  return gpu_bench_report(plan, documents, options, runs->timed, runs->watched);
+}
+
+std::string gpu_bench_text(const GpuBenchReport& report) {
+  const Mesh& mesh = report.plan.mesh;
+  std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
+                     " (" + report.communicator + "), " + report.kernel + " kernel, " +
+                     std::string(dtype_name(report.plan.shape.dtype)) +
+                     (report.deterministic ? ", deterministic" : "") + ", median of " +
+                     std::to_string(report.repeat) + "\n  on " + joined(distinct(report.devices)) + "\n" +
+                     times_table(report);
+  if (mesh.size() > 1) text += axes_table(report);
+  return text +
+         "  time: on the streams of the GPUs; exposed: what ticks wait beyond their compute, on the rank "
+         "that "
+         "waits most\n  bytes: sent by all ranks; GB/s: of the rank that sends most, over the pass\n";
+}
+
+std::string gpu_bench_json(const GpuBenchReport& report) {
+  const Mesh& mesh = report.plan.mesh;
+  Json json = {{"format", "usp.bench_gpu"},
+               {"version", 1},
+               {"mesh", {{"ring", mesh.ring()}, {"ulysses", mesh.ulysses}}},
+               {"ranks", mesh.size()},
+               {"devices", report.devices},
+               {"communicator", report.communicator},
+               {"backend", backend_name(report.plan.backend)},
+               {"kernel", report.kernel},
+               {"dtype", dtype_name(report.plan.shape.dtype)},
+               {"deterministic", report.deterministic},
+               {"repeat", report.repeat},
+               {"passes", Json::array()}};
+  for (const GpuPassBench& pass : report.passes) {
+    Json axes = Json::array();
+    for_axes(report, pass, [&](const char* name, int degree, Transport by, const AxisTraffic& axis) {
+      axes.push_back({{"axis", name},
+                      {"ranks", degree},
+                      {"transport", transport_name(by)},
+                      {"bytes", axis.bytes},
+                      {"most_bytes", axis.most_bytes},
+                      {"gb_s", pass.gb_s(axis)}});
+    });
+    json["passes"].push_back({{"pass", pass_name(pass.pass)},
+                              {"time_ms", pass.seconds * 1e3},
+                              {"flops", pass.flops},
+                              {"tflop_s", pass.tflop_s()},
+                              {"exposed_ms", pass.exposed_s * 1e3},
+                              {"axes", std::move(axes)}});
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace usp
