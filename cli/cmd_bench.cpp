@@ -19,7 +19,9 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
   };
   if (flags.gpu) {
     const auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);
-    if (report) std::cout << (invocation.json ? gpu_bench_json(*report) : gpu_bench_text(*report));
+    if (!report) return;
+    for (const std::string& text : report->notes) note(invocation, text);
+    std::cout << (invocation.json ? gpu_bench_json(*report) : gpu_bench_text(*report));
     return;
   }
   const auto report = bench_call(call.plan, call.documents, tensors, call.options);

@@ -95,6 +95,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   };
   std::optional<CallRun> run = run_call(call.plan, call.documents, tensors, call.options);
   if (!run) return;
+  for (const std::string& text : run->notes()) note(invocation, text);
   RunSummary summary = summary_of(call, std::move(*run));
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance};
   if (wanted.verify)

@@ -3,6 +3,7 @@
 
 #include "controlled.hpp"
 #include "faults.hpp"
+#include "peer_rates.hpp"
 #include "plane_copies.hpp"
 #include "process_sharing.hpp"
 
@@ -158,6 +159,7 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   void post(const Message* messages, i64 count, Ticket* tickets) override;
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
+  [[nodiscard]] std::vector<std::string> notes() const override { return notes_; }
   void progress() override;
   void reserve(i64 messages, i64 boxes) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
@@ -174,6 +176,7 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   void finish(InFlight& end, Ticket ticket);
 
   const Stream& compute_;
+  std::vector<std::string> notes_;
   bool processes_ = false;  ///< ranks are processes
   EventUse use_ = EventUse::order;
   comm::Exports exports_;
@@ -200,12 +203,16 @@ void CopyEngineCommunicator::connect() {
   const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
   std::vector<cudaUUID_t> devices(static_cast<std::size_t>(size()));
   all_gather(&me, devices.data(), sizeof me);
-  for (int peer = 0; peer < size(); ++peer)
-    enable_peer_access(mine, number_of(devices[static_cast<std::size_t>(peer)], peer, visible));
-  barrier();  // memory may be opened and copied once both directions are open
+  std::vector<bool> same_device;
   for (int peer = 0; peer < size(); ++peer) {
+    const int number = number_of(devices[static_cast<std::size_t>(peer)], peer, visible);
+    enable_peer_access(mine, number);
+    same_device.push_back(number == mine);
     copies_.emplace_back(mine);
   }
+  barrier();  // memory may be opened and copied once both directions are open
+  if (processes_ && size() > 1)
+    notes_ = comm::rate_notes(rank(), comm::measure_peer_rates(control(), mine, same_device));
 }
 
 /// One whose last use the sender has heeded; a new one where there is none.

@@ -68,6 +68,12 @@ class RoutedCommunicator final : public comm::ControlledCommunicator {
     finish(flight, ticket);
     return true;
   }
+  [[nodiscard]] std::vector<std::string> notes() const override {
+    std::vector<std::string> all;
+    for (const Communicator* via : vias_)
+      for (std::string& text : via->notes()) all.push_back(std::move(text));
+    return all;
+  }
   [[nodiscard]] bool capturable() const override {
     return std::all_of(vias_.begin(), vias_.end(), [](const Communicator* via) { return via->capturable(); });
   }

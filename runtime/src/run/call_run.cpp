@@ -50,6 +50,7 @@ class RankCall {
     make_results();
     mirror(tensors);
     run_.device = engine_.device();
+    run_.notes = communicator_.notes();
     const Memory& memory = engine_.memory();
     if (options.stream_clock && memory.stream() != nullptr) clock_.emplace(memory.device(), memory.stream());
   }
@@ -278,6 +279,14 @@ std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Docum
   });
   if (!here) return std::nullopt;
   return report;
+}
+
+std::vector<std::string> CallRun::notes() const {
+  std::vector<std::string> all;
+  for (const RankRun& rank : ranks)
+    for (const std::string& note : rank.notes)
+      if (std::find(all.begin(), all.end(), note) == all.end()) all.push_back(note);
+  return all;
 }
 
 double CallRun::seconds(Pass pass) const {

@@ -24,6 +24,10 @@ class Writer {
     value(static_cast<i64>(values.size()));
     if (!values.empty()) bytes(values.data(), values.size() * sizeof(T));
   }
+  void text(const std::string& s) {
+    value(static_cast<i64>(s.size()));
+    bytes(s.data(), s.size());
+  }
   [[nodiscard]] const std::vector<std::byte>& content() const { return bytes_; }
 
  private:
@@ -49,6 +53,10 @@ class Reader {
     std::vector<T> values(static_cast<std::size_t>(value<i64>()));
     bytes(values.data(), values.size() * sizeof(T));
     return values;
+  }
+  [[nodiscard]] std::string text() {
+    const std::vector<char> characters = list<char>();
+    return {characters.begin(), characters.end()};
   }
 
  private:
@@ -143,7 +151,9 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
     out.value(record.touched_bytes);
     out.list(mine.seconds[i]);
   }
-  out.list(std::vector<char>(mine.device.begin(), mine.device.end()));
+  out.text(mine.device);
+  out.value(static_cast<i64>(mine.notes.size()));
+  for (const std::string& note : mine.notes) out.text(note);
   std::vector<RankRun> all;
   for (const std::vector<std::byte>& bytes : gather(communicator, out.content())) {
     Reader in(bytes);
@@ -158,8 +168,9 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
       record.touched_bytes = in.value<i64>();
       run.seconds[i] = in.list<double>();
     }
-    const std::vector<char> device = in.list<char>();
-    run.device.assign(device.begin(), device.end());
+    run.device = in.text();
+    run.notes.resize(static_cast<std::size_t>(in.value<i64>()));
+    for (std::string& note : run.notes) note = in.text();
     all.push_back(std::move(run));
   }
   return all;

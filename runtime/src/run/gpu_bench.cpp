@@ -108,6 +108,7 @@ GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& docu
   report.kernel = timed.kernel;
   report.communicator = timed.communicator;
   for (const RankRun& rank : timed.ranks) report.devices.push_back(rank.device);
+  report.notes = timed.notes();
   report.ulysses_transport = options.ulysses_transport;
   report.ring_transport = options.ring_transport;
   report.deterministic = options.deterministic;

@@ -70,6 +70,9 @@ class Communicator {
   /// a rank that leaves with messages in flight calls it before it frees their memory.
   virtual void abort(const CommunicationFault& fault) = 0;
 
+  /// What its making found out on this rank that the user should know, such as a slow way to a peer.
+  [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
+
   /// Counts of what this rank moved through this communicator: its own messages of ticks >= 0, a receive once
   /// it was waited for. A group counts for itself, with its own ranks.
   [[nodiscard]] virtual Traffic& traffic() = 0;

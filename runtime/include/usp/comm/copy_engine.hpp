@@ -11,12 +11,15 @@ class Stream;
 
 /// Moves device memory between ranks by the GPUs' copy engines, in the order of each rank's compute stream.
 /// `control` carries who, where and when, and everything but point-to-point payload (groups, collectives of
-/// host memory, watchdog, abort); it must be a communicator of threads of this process.
+/// host memory, watchdog, abort); it is one of threads of this process, or of processes of one host.
 ///
 /// Boxes lie in device memory. A message starts when what was enqueued on both compute streams before it was
 /// posted is done; wait() blocks the thread until the peer has posted its end, never for the GPU, and lets
 /// what is enqueued next on the compute stream start after the message. So order on the stream takes the
 /// place of completion: a box may be reused by work enqueued after wait(). test() and progress() are as ever.
+///
+/// Between processes the rate from every peer is measured when the communicator is made; notes() tells it,
+/// and names slow ways.
 ///
 /// Several ranks may share a GPU. Collective. `compute` and `control` outlive the communicator. Throws
 /// EnvironmentError when two GPUs cannot reach each other.

@@ -66,6 +66,7 @@ struct RankRun {
   PassRecord record[2];            ///< forward, backward; of the last repetition
   std::vector<double> seconds[2];  ///< of every repetition after warm-up; empty: a dry run
   std::string device;              ///< ordinal and name of its GPU; empty: the host
+  std::vector<std::string> notes;  ///< Communicator::notes()
 };
 
 struct CallRun {
@@ -77,6 +78,8 @@ struct CallRun {
   std::vector<Part> out, lse, dq, dk, dv;
   std::vector<double> d_sink;
 
+  /// Notes of all ranks, each once.
+  [[nodiscard]] std::vector<std::string> notes() const;
   /// Median over repetitions of the slowest rank.
   [[nodiscard]] double seconds(Pass pass) const;
   /// Bytes sent by all ranks.

@@ -34,6 +34,7 @@ struct GpuBenchReport {
   AttentionPlan plan;
   std::string kernel, communicator;
   std::vector<std::string> devices;  ///< by rank
+  std::vector<std::string> notes;    ///< CallRun::notes()
   Transport ulysses_transport = Transport::copy_engine, ring_transport = Transport::copy_engine;
   bool deterministic = false;
   int repeat = 0;
