@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/mpi.hpp"
+#include "usp/comm/sockets.hpp"
 #include "usp/runtime/run_print.hpp"
 #include "usp/runtime/trace.hpp"
 #include "usp/runtime/verify.hpp"
@@ -64,8 +65,8 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
         "--debug-nan, -o "
         "and --trace");
   const LoadedCall call = load_call(flags);
-  if (mpi_launched())
-    throw UsageError("--dry-run plays all ranks in one process; start it without mpirun or srun");
+  if (mpi_launched() || torchrun_launched())
+    throw UsageError("--dry-run plays all ranks in one process; start it without mpirun, srun or torchrun");
   print(summary_of(call, dry_run_call(call.plan, call.documents, call.options.training)), invocation.json);
 }
 

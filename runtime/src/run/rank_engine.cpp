@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/copy_engine.hpp"
 #include "usp/comm/nccl.hpp"
+#include "usp/comm/ranks.hpp"
 #include "usp/comm/routed.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/planner/plan.hpp"
@@ -21,7 +22,7 @@ namespace {
   return kernel == "portable" || kernel == "cudnn";
 }
 
-/// Rank p takes the p-th of the listed devices, or of all there are, round and round.
+/// The p-th rank of a host takes the p-th of the listed devices, or of all there are, round and round.
 [[nodiscard]] int device_of(int rank, const std::vector<int>& devices) {
   const int count = devices.empty() ? device_count() : static_cast<int>(devices.size());
   if (device_count() == 0)
@@ -58,7 +59,7 @@ RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Com
     kernel_ = make_host_kernel(name);
     return;
   }
-  stream_.emplace(device_of(control.rank(), options.devices));
+  stream_.emplace(device_of(local_rank().value_or(control.rank()), options.devices));
   memory_ = make_cuda_memory(*stream_);
   kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_) : make_portable_kernel(*memory_);
   connect(plan.mesh, options);
