@@ -149,7 +149,7 @@ void SocketMesh::wait(const SocketSlot& slot) {
       watchdog = Pause(watchdog_s_);
       look = 0;
     } else if (slot.state != SocketSlot::State::done) {
-      if (!link.is_open() || (link.said_bye() && !slot.message.send)) report_left(slot);
+      if (link.said_bye() || !link.is_open()) report_left(slot);
       if (watchdog.over()) report_late(slot);
     }
     if (look < looks) std::this_thread::yield();
