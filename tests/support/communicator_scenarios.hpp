@@ -39,6 +39,23 @@ inline void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
   if (send) work_on(communicator);
 }
 
+/// The last rank dies while it sends to all others.
+inline void die_sending(Communicator& communicator) {
+  const int last = communicator.size() - 1;
+  std::vector<std::byte> memory(std::size_t{1} << 26U);
+  const ByteBox box{.data = memory.data(), .run_bytes = static_cast<i64>(memory.size())};
+  const bool sender = communicator.rank() == last;
+  std::vector<Ticket> tickets;
+  for (int peer = 0; peer <= last; ++peer) {
+    if (sender ? peer == last : peer != last) continue;
+    const Message message{.peer = peer, .send = sender, .operation = "route", .boxes = &box, .box_count = 1};
+    communicator.post(&message, 1, &tickets.emplace_back());
+  }
+  for (int call = 0; sender && call < 100; ++call) communicator.progress();
+  if (sender) (void)std::raise(SIGKILL);
+  for (const Ticket ticket : tickets) communicator.wait(ticket);
+}
+
 inline void contract_suite(Communicator& communicator, bool sums) {
   for (const Check& check : communicator_checks()) {
     if (!sums && std::string(check.name) == "collectives") continue;
@@ -59,6 +76,7 @@ inline void play(const std::string& scenario, Communicator& communicator) {
   if (scenario == "late" && last) work_on(communicator);
   if (scenario == "deaf" && last) std::this_thread::sleep_for(std::chrono::hours(1));
   if (scenario == "killed" && last) (void)std::raise(SIGKILL);
+  if (scenario == "killed_sending") die_sending(communicator);
   if (scenario == "uneven") exchange_bytes(communicator, 100, 101);
   if (scenario == "short") exchange_bytes(communicator, 101, 100);
   if (scenario == "missing") exchange_bytes(communicator, 0, 100);

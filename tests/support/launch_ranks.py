@@ -18,7 +18,7 @@ import sys
 import time
 
 DISTANCE = 1000  # from MASTER_PORT to the port of rank 0
-PATIENCE_S = 20
+PATIENCE_S = 8
 
 
 def listener(port):
