@@ -77,17 +77,17 @@ void SocketMesh::move(SocketLink& link, int peer, short events, i64 limit) {
     if (const std::optional<Notice> notice = link.take_notice()) settle(*notice);
     link.write(limit);
   } catch (const CommunicationError& error) {
-    announce(error.fault(), ExitCode::environment);
+    tell(error.fault(), ExitCode::environment);
   }
   if (link.is_open() || link.said_bye() || aborted()) return;
-  announce({"run",
-            -1,
-            rank_,
-            {peer},
-            "rank " + std::to_string(peer) +
-                " has gone: its connections closed before it was done, so its process ended or its host is "
-                "out of reach; see what it printed"},
-           ExitCode::environment);
+  tell({"run",
+        -1,
+        rank_,
+        {peer},
+        "rank " + std::to_string(peer) +
+            " has gone: its connections closed before it was done, so its process ended or its host is "
+            "out of reach; see what it printed"},
+       ExitCode::environment);
 }
 
 /// A notice arrived.
@@ -103,9 +103,12 @@ void SocketMesh::stop() {
 }
 
 void SocketMesh::announce(const CommunicationFault& fault, ExitCode exit_code) {
-  for (SocketLink& link : links_)
-    if (!aborted())
-      if (const std::optional<Notice> notice = link.take_notice()) settle(*notice);
+  stop();
+  advance(wait_bytes, 0);  // a story that is there already comes first
+  tell(fault, exit_code);
+}
+
+void SocketMesh::tell(const CommunicationFault& fault, ExitCode exit_code) {
   if (aborted()) return;
   const Notice notice = pack({fault, exit_code, rank_});
   story_ = unpack(notice);  // every rank tells the same, cut at the same place
@@ -128,7 +131,7 @@ void SocketMesh::raise() {
 }
 
 void SocketMesh::fail(const CommunicationFault& fault) {
-  announce(fault, ExitCode::environment);
+  tell(fault, ExitCode::environment);
   raise();
 }
 

@@ -49,6 +49,7 @@ class SocketMesh {
  private:
   void advance(i64 limit, int timeout_ms);
   void move(SocketLink& link, int peer, short events, i64 limit);
+  void tell(const CommunicationFault& fault, ExitCode exit_code);
   void settle(const Notice& notice);
   void stop();
   [[nodiscard]] bool all_left() const;
