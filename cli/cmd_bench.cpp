@@ -33,7 +33,7 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
 void register_bench(CLI::App& app, Invocation& invocation) {
   CLI::App* verb =
       add_verb(app, invocation, "bench",
-               "Time a plan on threads of this host or on MPI ranks (under mpirun or srun) beside one "
+               "Time a plan on threads of this host or on processes of mpirun, srun or torchrun beside one "
                "rank with the same kernel, or on GPUs by their own clocks",
                "  usp bench plan.json\n"
                "  usp bench plan.json --repeat 20 --json\n"

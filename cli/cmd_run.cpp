@@ -5,6 +5,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/mpi.hpp"
+#include "usp/comm/sockets.hpp"
 #include "usp/runtime/run_print.hpp"
 #include "usp/runtime/trace.hpp"
 #include "usp/runtime/verify.hpp"
@@ -64,8 +65,8 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
         "--dry-run moves and computes nothing; leave out tensors, --kernel, --device, transports, "
         "--deterministic, --verify, --tolerance, --debug-nan, -o and --trace");
   const LoadedCall call = load_call(flags);
-  if (mpi_launched())
-    throw UsageError("--dry-run plays all ranks in one process; start it without mpirun or srun");
+  if (mpi_launched() || torchrun_launched())
+    throw UsageError("--dry-run plays all ranks in one process; start it without mpirun, srun or torchrun");
   CallRun run;
   {
     ProgressLine line(invocation, call.plan.mesh.size(), "ranks");
@@ -111,7 +112,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
 void register_run(CLI::App& app, Invocation& invocation) {
   CLI::App* verb =
       add_verb(app, invocation, "run",
-               "Execute a plan on threads of this host, on MPI ranks (under mpirun or srun) or on GPUs, "
+               "Execute a plan on threads of this host, on processes of mpirun, srun or torchrun, or on GPUs, "
                "count its bytes, verify its results",
                "  usp run plan.json --verify\n"
                "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"

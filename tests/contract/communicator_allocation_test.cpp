@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Once room is reserved, messages between threads allocate nothing. This binary counts operator new.
+// Once room is reserved, messages allocate nothing. This binary counts operator new.
 #include "communicator_payload.hpp"
+#include "socket_threads.hpp"
 
 #include "usp/comm/threads.hpp"
 
@@ -43,10 +44,12 @@ void operator delete[](void* memory, std::size_t) noexcept {
 namespace usp {
 namespace {
 
-/// Allocations of the exchange that follows `reserved` messages of room, the most of any rank.
-long allocations_of_exchange(i64 reserved) {
+using Body = std::function<void(Communicator&)>;
+
+/// Allocations of the exchange that follows `reserved` messages of room, the most of any of four ranks.
+long allocations_of_exchange(i64 reserved, const std::function<void(const Body&)>& run) {
   std::vector<long> counts(4);
-  run_threads(4, {}, [&](Communicator& communicator) {
+  run([&](Communicator& communicator) {
     contract::Random mine(static_cast<std::uint64_t>(communicator.rank()));
     std::vector<contract::Planned> plan;
     for (int source = 0; source < 4; ++source)
@@ -72,8 +75,17 @@ long allocations_of_exchange(i64 reserved) {
 }
 
 TEST(ThreadCommunicator, AllocatesNothingOnceReserved) {
-  EXPECT_EQ(allocations_of_exchange(60), 0);
-  EXPECT_GT(allocations_of_exchange(0), 0) << "the counter counts nothing";
+  const auto run = [](const Body& body) { run_threads(4, {}, body); };
+  EXPECT_EQ(allocations_of_exchange(60, run), 0);
+  EXPECT_GT(allocations_of_exchange(0, run), 0) << "the counter counts nothing";
+}
+
+TEST(SocketCommunicator, AllocatesNothingOnceReserved) {
+  const auto run = [](const Body& body) {
+    for (const auto& error : test::run_socket_threads(4, {}, body)) EXPECT_EQ(error, nullptr);
+  };
+  EXPECT_EQ(allocations_of_exchange(60, run), 0);
+  EXPECT_GT(allocations_of_exchange(0, run), 0) << "the counter counts nothing";
 }
 
 }  // namespace

@@ -1,43 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of an mpirun job: communicator_mpi SCENARIO [CHUNK_BYTES]. "contract" runs the suite; the others
 // fail on purpose and are judged from outside (expect_exit.py).
-#include "communicator_contract.hpp"
+#include "communicator_scenarios.hpp"
 
 #include "usp/comm/mpi.hpp"
 
-#include <csignal>
-#include <cstdio>
 #include <iostream>
-#include <thread>
 
 namespace usp {
 namespace {
 
-[[noreturn]] void work_on(Communicator& communicator) {
-  while (true) {
-    communicator.progress();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-/// One message of `bytes` between ranks 0 and 1; other ranks go on.
-void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
-  if (communicator.rank() > 1) work_on(communicator);
-  std::vector<std::byte> memory(static_cast<std::size_t>(std::max(sent, received)));
-  const bool send = communicator.rank() == 0;
-  const ByteBox box{.data = memory.data(), .run_bytes = send ? sent : received};
-  const Message message{.peer = send ? 1 : 0,
-                        .send = send,
-                        .tag = 3,
-                        .tick = 6,
-                        .operation = "route",
-                        .boxes = &box,
-                        .box_count = 1};
-  Ticket ticket = 0;
-  communicator.post(&message, 1, &ticket);
-  communicator.wait(ticket);
-  if (send) work_on(communicator);
-}
+using contract::work_on;
 
 /// Two tags that this MPI cannot tell apart, received in the other order.
 void colliding_tags(Communicator& communicator) {
@@ -59,32 +32,6 @@ void colliding_tags(Communicator& communicator) {
   }
   for (const Ticket ticket : tickets) communicator.wait(ticket);
   work_on(communicator);
-}
-
-void contract_suite(Communicator& communicator, bool sums) {
-  for (const contract::Check& check : contract::communicator_checks()) {
-    if (!sums && std::string(check.name) == "collectives") continue;
-    if (communicator.rank() == 0) std::cout << check.name << std::endl;
-    check.run(communicator);
-    communicator.barrier();
-  }
-}
-
-void play(const std::string& scenario, Communicator& communicator) {
-  const bool last = communicator.rank() == communicator.size() - 1;
-  if (scenario == "contract") return contract_suite(communicator, true);
-  if (scenario == "messages") return contract_suite(communicator, false);
-  if (scenario == "throw" && last) throw std::runtime_error("out of paper");
-  if (scenario == "verify" && last) throw VerificationError("off by one");
-  if (scenario == "disagree") agree(communicator, {{"plan", last ? 2U : 1U}});
-  if (scenario == "late" && last) work_on(communicator);
-  if (scenario == "deaf" && last) std::this_thread::sleep_for(std::chrono::hours(1));
-  if (scenario == "killed" && last) (void)std::raise(SIGKILL);
-  if (scenario == "uneven") exchange_bytes(communicator, 100, 101);
-  if (scenario == "short") exchange_bytes(communicator, 101, 100);
-  if (scenario == "missing") exchange_bytes(communicator, 0, 100);
-  if (scenario == "tags") colliding_tags(communicator);
-  communicator.barrier();
 }
 
 /// A job without run_mpi: the end of its MpiSession must not hang.
@@ -109,7 +56,10 @@ int main(int argc, char** argv) {
   if (scenario == "launched") return usp::mpi_launched() ? 0 : 1;
   if (scenario == "session") return usp::left_by_exception(options);
   try {
-    return usp::run_mpi(options, [&](usp::Communicator& communicator) { usp::play(scenario, communicator); });
+    return usp::run_mpi(options, [&](usp::Communicator& communicator) {
+      if (scenario == "tags") usp::colliding_tags(communicator);
+      usp::contract::play(scenario, communicator);
+    });
   } catch (const usp::Error& error) {
     std::cerr << error.what() << '\n';
     return static_cast<int>(error.code());

@@ -3,6 +3,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/mpi.hpp"
 #include "usp/comm/ranks.hpp"
+#include "usp/comm/sockets.hpp"
 
 #include <gtest/gtest.h>
 
@@ -63,6 +64,102 @@ TEST(Launch, KnowsWhoStartedTheProcess) {
   for (const Start& start : starts) {
     const Environment environment(start.variables);
     EXPECT_EQ(mpi_launched(), start.launched) << start.how;
+  }
+}
+
+/// What torchrun sets for a rank, with changes.
+std::map<std::string, std::string> torchrun_variables(std::map<std::string, std::string> changes = {}) {
+  changes.insert({{"RANK", "3"},
+                  {"WORLD_SIZE", "4"},
+                  {"LOCAL_RANK", "1"},
+                  {"MASTER_ADDR", "node0"},
+                  {"MASTER_PORT", "29500"},
+                  {"TORCHELASTIC_RUN_ID", "none"},
+                  {"TORCHELASTIC_RESTART_COUNT", "0"}});
+  return changes;
+}
+
+TEST(Launch, TorchrunIsKnownByItsVariables) {
+  const Environment environment(torchrun_variables());
+  EXPECT_TRUE(torchrun_launched());
+  EXPECT_FALSE(mpi_launched());
+  EXPECT_EQ(local_rank(), 1);
+  const SocketJob job = torchrun_job();
+  EXPECT_EQ(job.rank, 3);
+  EXPECT_EQ(job.size, 4);
+  EXPECT_EQ(job.host, "node0");
+  EXPECT_EQ(job.port, 30500);
+}
+
+/// One torchrun per host is started by srun; its ranks inherit the variables of that.
+TEST(Launch, TorchrunWinsOverWhatStartedIt) {
+  const Environment environment(torchrun_variables({{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_LOCALID", "0"}}));
+  EXPECT_TRUE(torchrun_launched());
+  EXPECT_FALSE(mpi_launched());
+  EXPECT_EQ(local_rank(), 1);
+}
+
+TEST(Launch, MpirunAndSrunWinOverVariablesLikeTorchruns) {
+  for (const auto& [launcher, local] :
+       std::map<std::string, std::string>{{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+                                          {"SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}}) {
+    auto variables = torchrun_variables({{launcher, "4"}, {local, "2"}});
+    variables.erase("TORCHELASTIC_RUN_ID");
+    const Environment environment(variables);
+    EXPECT_TRUE(mpi_launched());
+    EXPECT_FALSE(torchrun_launched());
+    EXPECT_EQ(local_rank(), 2);
+  }
+}
+
+TEST(Launch, NobodyStartedThreads) {
+  const Environment environment({{"LOCAL_RANK", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_FALSE(torchrun_launched());
+  EXPECT_EQ(local_rank(), std::nullopt);
+}
+
+TEST(Launch, RankZeroListensBesideTheStoreOfTorchrun) {
+  const auto port = [](const std::map<std::string, std::string>& changes) {
+    const Environment environment(torchrun_variables(changes));
+    return torchrun_job().port;
+  };
+  EXPECT_EQ(port({{"MASTER_PORT", "64535"}}), 65535);
+  EXPECT_EQ(port({{"MASTER_PORT", "64536"}}), 63536);
+  EXPECT_EQ(port({{"USP_MASTER_PORT", "4711"}}), 4711);
+}
+
+TEST(Launch, JobsAreToldApart) {
+  const auto digest = [](const std::map<std::string, std::string>& changes) {
+    const Environment environment(torchrun_variables(changes));
+    return torchrun_job().digest;
+  };
+  EXPECT_EQ(digest({}), digest({{"RANK", "0"}, {"MASTER_ADDR", "10.0.0.1"}}));
+  for (const char* name : {"WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
+    EXPECT_NE(digest({}), digest({{name, "77"}})) << name;
+}
+
+TEST(Launch, ValuesWithoutSenseAreRefusedByName) {
+  for (const auto& [name, value] : std::map<std::string, std::string>{
+           {"RANK", "4"}, {"WORLD_SIZE", "four"}, {"MASTER_PORT", "0"}, {"USP_MASTER_PORT", "65536"}}) {
+    const Environment environment(torchrun_variables({{name, value}}));
+    try {
+      (void)torchrun_job();
+      FAIL() << name;
+    } catch (const UsageError& error) {
+      EXPECT_EQ(std::string(error.what()).find(name + " is '" + value + "', not a number from "), 0U)
+          << error.what();
+    }
+  }
+}
+
+TEST(Launch, AJobOfOtherSizeThanThePlanIsRefused) {
+  const Environment environment(torchrun_variables());
+  try {
+    run_ranks(2, {}, [](Communicator&) {});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("for 2 ranks, torchrun started 4"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -191,11 +191,11 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
 
 void CopyEngineCommunicator::connect() {
   const std::string_view kind = control().name();
-  if (kind != "threads" && kind != "serial" && kind != "mpi")
+  if (kind != "threads" && kind != "serial" && kind != "mpi" && kind != "sockets")
     throw UsageError(
         "copy engines need ranks that are threads of one process or processes of one host, not '" +
         std::string(kind) + "'");
-  processes_ = kind == "mpi";
+  processes_ = kind == "mpi" || kind == "sockets";
   use_ = processes_ ? EventUse::interprocess : EventUse::order;
   const int mine = compute_.device();
   std::vector<cudaUUID_t> visible;

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "mpi_api.hpp"
+#include "notice.hpp"
 
 #include "usp/comm/communicator.hpp"
 
-#include <array>
 #include <optional>
 #include <vector>
 
@@ -34,28 +34,10 @@ class MpiControl {
   [[nodiscard]] bool aborted() const { return story_.has_value(); }
   [[nodiscard]] const CommunicationFault& fault() const { return story_->fault; }
   [[nodiscard]] ExitCode exit_code() const { return story_->exit_code; }
-  /// Waits until all ranks got here, at most `grace_s`; false when some did not.
-  [[nodiscard]] bool meet(double grace_s);
+  /// Waits until all ranks got here, at most `limit_s`; false when some did not.
+  [[nodiscard]] bool meet(double limit_s);
 
  private:
-  struct Story {
-    CommunicationFault fault;
-    ExitCode exit_code = ExitCode::environment;
-    int origin = 0;
-  };
-  /// What travels.
-  struct Notice {
-    int origin = 0;
-    int exit_code = 0;
-    std::int32_t tick = -1;
-    int rank = -1;
-    int missing_count = 0;
-    std::array<int, 64> missing{};
-    std::array<char, 64> operation{};
-    std::array<char, 1024> story{};
-  };
-  static Notice pack(const Story& story);
-  static Story unpack(const Notice& notice);
   void listen();
   void receive();
 

@@ -3,17 +3,10 @@
 
 #include "pause.hpp"
 
-#include <algorithm>
-#include <cstring>
+#include <array>
 #include <type_traits>
 
 namespace usp::comm {
-namespace {
-
-/// How long notices that crossed may take.
-constexpr double crossing_s = 0.05;
-
-}  // namespace
 
 std::string mpi_error_text(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -51,34 +44,10 @@ void MpiControl::listen() {
             "MPI_Irecv");
 }
 
-MpiControl::Notice MpiControl::pack(const Story& story) {
-  Notice notice;
-  notice.origin = story.origin;
-  notice.exit_code = static_cast<int>(story.exit_code);
-  notice.tick = story.fault.tick;
-  notice.rank = story.fault.rank;
-  const std::size_t missing = std::min(story.fault.missing.size(), notice.missing.size());
-  notice.missing_count = static_cast<int>(missing);
-  std::copy_n(story.fault.missing.begin(), missing, notice.missing.begin());
-  story.fault.operation.copy(notice.operation.data(), notice.operation.size() - 1);
-  story.fault.story.copy(notice.story.data(), notice.story.size() - 1);
-  return notice;
-}
-
-MpiControl::Story MpiControl::unpack(const Notice& notice) {
-  return {.fault = {notice.operation.data(),
-                    notice.tick,
-                    notice.rank,
-                    {notice.missing.begin(), notice.missing.begin() + notice.missing_count},
-                    notice.story.data()},
-          .exit_code = static_cast<ExitCode>(notice.exit_code),
-          .origin = notice.origin};
-}
-
 void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
   receive();
   if (aborted()) return;
-  story_ = {fault, exit_code, rank_};
+  story_ = Story{fault, exit_code, rank_};
   outgoing_ = pack(*story_);
   story_ = unpack(outgoing_);  // every rank tells the same, cut at the same place
   sending_.resize(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
@@ -115,10 +84,10 @@ void MpiControl::raise() {
   throw CommunicationError(story_->fault);
 }
 
-bool MpiControl::meet(double grace_s) {
+bool MpiControl::meet(double limit_s) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-  Pause pause(grace_s);
+  Pause pause(limit_s);
   int done = 0;
   while (done == 0 && !pause.over()) {
     receive();

@@ -2,22 +2,16 @@
 #include "faults.hpp"
 #include "mpi_communicator.hpp"
 
-#include "usp/base/text.hpp"
 #include "usp/comm/agreement.hpp"
 #include "usp/comm/mpi.hpp"
 
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <limits>
-#include <new>
 #include <numeric>
 
 namespace usp {
 namespace {
-
-/// How long a rank that knows of a fault waits for the others to tell theirs.
-constexpr double grace_s = 3;
 
 void initialize_mpi() {
   int level = MPI_THREAD_SINGLE;
@@ -26,37 +20,20 @@ void initialize_mpi() {
     throw EnvironmentError("MPI does not start with MPI_THREAD_FUNNELED; use an MPI built with threads");
 }
 
-/// Tells what happened to this rank.
-void print_story(int rank, const std::string& text) {
-  std::fprintf(stderr, "usp: rank %d: %s\n", rank, escaped(text).c_str());
-  std::fflush(nullptr);
-}
-
 /// Gives the others time to tell their story, then ends all processes. MPI_Finalize would wait for ranks that
 /// may never come.
 [[noreturn]] void end_job(comm::MpiControl& control) {
   const int code = static_cast<int>(control.exit_code());
-  (void)control.meet(grace_s);
+  (void)control.meet(comm::grace_s);
   MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }
 
-ExitCode exit_code_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    return known.code();
-  } catch (const std::bad_alloc&) {
-    return ExitCode::environment;
-  } catch (...) {
-    return ExitCode::internal;
-  }
-}
-
 /// Within a catch: tells all of the error that this rank caught, and ends the job.
 [[noreturn]] void fail_job(comm::MpiControl& control, int rank, const std::exception& error) {
-  control.announce(comm::fault_of(std::current_exception(), rank), exit_code_of(std::current_exception()));
-  print_story(rank, error.what());
+  control.announce(comm::fault_of(std::current_exception(), rank),
+                   comm::exit_code_of(std::current_exception()));
+  comm::print_story(rank, error.what());
   end_job(control);
 }
 
@@ -116,7 +93,7 @@ MpiSession::~MpiSession() {
   if (state_->owns_mpi && std::uncaught_exceptions() > state_->exceptions && !state_->control->aborted()) {
     const auto fault = comm::failure_fault(rank, "an exception left its MPI session");
     state_->control->announce(fault, ExitCode::environment);
-    print_story(rank, state_->control->fault().story);
+    comm::print_story(rank, state_->control->fault().story);
   }
   state_->closing.reset();
   state_->world.reset();

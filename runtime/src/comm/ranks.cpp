@@ -2,6 +2,7 @@
 #include "usp/comm/ranks.hpp"
 
 #include "usp/comm/mpi.hpp"
+#include "usp/comm/sockets.hpp"
 #include "usp/comm/threads.hpp"
 
 #include <string>
@@ -15,7 +16,7 @@ namespace {
     throw EnvironmentError(
         "this process was started by mpirun or srun, but this build has no MPI: every process would run "
         "alone; "
-        "start it without, or build with libopenmpi-dev");
+        "start it without, with torchrun, or build with libopenmpi-dev");
   bool first = false;
   run_mpi(options, [&](Communicator& world) {
     if (world.size() != ranks)
@@ -27,10 +28,22 @@ namespace {
   return first;
 }
 
+[[nodiscard]] bool run_torchrun(int ranks, const CommOptions& options,
+                                const std::function<void(Communicator&)>& body) {
+  const SocketJob job = torchrun_job();
+  if (job.size != ranks)
+    throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
+                     std::to_string(job.size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
+                     " with --nproc-per-node");
+  run_sockets(job, options, body);
+  return job.rank == 0;
+}
+
 }  // namespace
 
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
   if (mpi_launched()) return run_processes(ranks, options, body);
+  if (torchrun_launched()) return run_torchrun(ranks, options, body);
   if (ranks == 1)
     body(*make_serial_communicator());
   else

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/copy_engine.hpp"
 #include "usp/comm/nccl.hpp"
+#include "usp/comm/ranks.hpp"
 #include "usp/comm/routed.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/planner/plan.hpp"
@@ -56,7 +57,7 @@ RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Com
     kernel_ = make_host_kernel(name);
     return;
   }
-  stream_.emplace(device_of(control.rank(), options.devices));
+  stream_.emplace(device_of(local_rank().value_or(control.rank()), options.devices));
   memory_ = make_cuda_memory(*stream_);
   const CudaKernelOptions kernel_options{options.deterministic};
   kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_, kernel_options)
@@ -87,8 +88,7 @@ void RankEngine::connect(const Mesh& mesh, const RunOptions& options) {
     std::unique_ptr<Communicator> via = transport(kind, *group);
     for (std::size_t i = 0; i < ranks.size(); ++i)
       routes[static_cast<std::size_t>(ranks[i])] = {via.get(), static_cast<int>(i)};
-    axes_.push_back(std::move(group));
-    axes_.push_back(std::move(via));
+    axes_.push_back({std::move(group), std::move(via)});
   };
   for (int r = 0; r < mesh.ring(); ++r) {
     std::vector<int> row;

@@ -38,7 +38,11 @@ class RankEngine {
   std::optional<Stream> stream_;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<AttentionKernel> kernel_;
-  std::vector<std::unique_ptr<Communicator>> axes_;  ///< of a mesh with a transport per axis
+  /// Of a mesh with a transport per axis: the ranks of one, and how they reach one another. `via` goes first.
+  struct Axis {
+    std::unique_ptr<Communicator> ranks, via;
+  };
+  std::vector<Axis> axes_;
   std::unique_ptr<Communicator> payload_;
 };
 

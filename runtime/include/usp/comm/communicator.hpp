@@ -24,7 +24,7 @@ struct CommOptions {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  [[nodiscard]] virtual const char* name() const = 0;  ///< "serial", "threads", "mpi", "dry_run"
+  [[nodiscard]] virtual const char* name() const = 0;  ///< "serial", "threads", "mpi", ...
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 

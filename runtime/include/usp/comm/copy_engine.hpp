@@ -11,7 +11,7 @@ class Stream;
 
 /// Moves device memory between ranks by the GPUs' copy engines, in the order of each rank's compute stream.
 /// `control` carries who, where and when, and everything but point-to-point payload (groups, collectives of
-/// host memory, watchdog, abort); it is one of threads of this process, or of processes of one host.
+/// host memory, watchdog, abort); its ranks are threads of this process, or processes of this host.
 ///
 /// Boxes lie in device memory. A message starts when what was enqueued on both compute streams before it was
 /// posted is done; wait() blocks the thread until the peer has posted its end, never for the GPU, and lets

@@ -9,7 +9,8 @@ namespace usp {
 
 /// Whether this build has MPI.
 [[nodiscard]] bool mpi_available();
-/// Whether this process was started by mpirun, or by srun as one of several tasks (by their variables).
+/// Whether this process was started by mpirun, or by srun as one of several tasks (by their variables); not
+/// when these started a torchrun that started it.
 [[nodiscard]] bool mpi_launched();
 
 /// MPI for the life of this object: MPI_Init_thread and MPI_Finalize unless the application did the former.

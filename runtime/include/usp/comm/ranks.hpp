@@ -4,13 +4,20 @@
 #include "usp/comm/communicator.hpp"
 
 #include <functional>
+#include <optional>
 
 namespace usp {
 
-/// Runs `body` once per rank: as this process's rank when mpirun or srun started it (the job must have that
-/// many; a failure ends all processes, see run_mpi); else on threads of this process, or alone when there is
-/// one rank, and errors of a rank end the others and are rethrown. Returns whether rank 0 ran in this
-/// process, which is the one to report. Throws EnvironmentError when MPI started a build without it.
+/// Runs `body` once per rank: as this process's rank when mpirun, srun or torchrun started it (the job must
+/// have that many; a failure ends all processes, see run_mpi and run_sockets); else on threads of this
+/// process, or alone when there is one rank, and errors of a rank end the others and are rethrown. Where both
+/// are there, mpirun and srun win over variables like torchrun's, and torchrun over what started it. Returns
+/// whether rank 0 ran in this process, which is the one to report. Throws EnvironmentError when MPI started a
+/// build without it.
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
+
+/// Which of the ranks of its host this process is, from 0, where the launcher says so: its share of the
+/// host's GPUs. None when nobody started processes.
+[[nodiscard]] std::optional<int> local_rank();
 
 }  // namespace usp

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace usp {
+
+/// A process as a rank of a job, and where the ranks meet.
+struct SocketJob {
+  int rank = 0;
+  int size = 1;
+  std::string host;  ///< of rank 0: a name or a numeric address
+  int port = 0;      ///< where rank 0 listens, the others ask
+  /// Equal on all ranks of a job; whoever holds another one is refused.
+  std::uint64_t digest = 0;
+};
+
+/// Whether torchrun, or a launcher with its variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), started
+/// this process.
+[[nodiscard]] bool torchrun_launched();
+
+/// What these variables say. torchrun's own store listens at MASTER_PORT, so rank 0 listens 1000 ports above
+/// (below, where there are none), or at USP_MASTER_PORT where all ranks have that. The job is told from
+/// others by WORLD_SIZE, the port, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Throws UsageError for
+/// values that make no sense.
+[[nodiscard]] SocketJob torchrun_job();
+
+/// Processes as ranks, over TCP connections between all pairs; boxes in host memory. Messages advance within
+/// post, wait, test and progress only. Collective: waits at most the watchdog time for all ranks, refuses
+/// strangers, other jobs and ranks given twice (EnvironmentError for them), and throws CommunicationError
+/// naming the ranks that did not come. A process that ends is a CommunicationError of all others. The end of
+/// the last communicator waits for the others to get there, 3 s at most. Traffic is not encrypted: for
+/// networks that one trusts.
+[[nodiscard]] std::unique_ptr<Communicator> make_socket_communicator(const SocketJob& job,
+                                                                     const CommOptions& options);
+
+/// For main programs: runs `body` as this rank of the job. Returns 0 when it returned on all ranks. When it
+/// threw on any, prints one line per rank to stderr (its own error, or the story of the rank that failed
+/// first) and ends this process without returning; the exit code is that of the first error: 5 for faults
+/// between ranks, else its ExitCode. What fails before the ranks have met is thrown. Collective.
+int run_sockets(const SocketJob& job, const CommOptions& options,
+                const std::function<void(Communicator&)>& body);
+
+}  // namespace usp

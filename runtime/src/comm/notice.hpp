@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/errors.hpp"
+
+#include <array>
+#include <exception>
+#include <string>
+
+namespace usp::comm {
+
+/// How a job of processes ended.
+struct Story {
+  CommunicationFault fault;
+  ExitCode exit_code = ExitCode::environment;  ///< what every process ends with
+  int origin = 0;  ///< the rank that tells it; of stories that cross, the lowest wins
+};
+
+/// A story as it travels between processes: plain bytes, long texts cut.
+struct Notice {
+  int origin = 0;
+  int exit_code = 0;
+  std::int32_t tick = -1;
+  int rank = -1;
+  int missing_count = 0;
+  std::array<int, 64> missing{};
+  std::array<char, 64> operation{};
+  std::array<char, 1024> story{};
+};
+
+/// How long notices that crossed may take.
+constexpr double crossing_s = 0.05;
+/// How long a rank that knows of a fault waits for the others to tell theirs.
+constexpr double grace_s = 3;
+
+[[nodiscard]] Notice pack(const Story& story);
+/// Of any bytes: counts are bounded and texts end.
+[[nodiscard]] Story unpack(const Notice& notice);
+
+/// What a process that ends with this error exits with.
+[[nodiscard]] ExitCode exit_code_of(const std::exception_ptr& error);
+/// Tells on stderr what happened to this rank: one line.
+void print_story(int rank, const std::string& text);
+
+}  // namespace usp::comm

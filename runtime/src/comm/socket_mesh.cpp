@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "socket_mesh.hpp"
+
+#include "faults.hpp"
+#include "pause.hpp"
+
+#include <chrono>
+#include <string_view>
+#include <thread>
+
+namespace usp::comm {
+namespace {
+
+/// What one call of progress() moves per peer, so that a kernel's tile is not held up: some 10 us.
+constexpr i64 progress_bytes = i64{1} << 17;
+/// What a wait moves per peer before it turns to the next.
+constexpr i64 wait_bytes = i64{1} << 22;
+/// Parts of a payload: between two of them the end of the job can be told.
+constexpr i64 greatest_part = i64{1} << 18;
+/// Looks before a wait sleeps: most answers come at once, but ranks that compute need the core.
+constexpr int looks = 100;
+/// How long a wait sleeps at most before it looks at the clock.
+constexpr int sleep_ms = 100;
+
+}  // namespace
+
+SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
+    : rank_(rank), watchdog_s_(options.watchdog_s), watched_(sockets.size()) {
+  const i64 part = std::clamp(options.chunk_bytes, i64{1}, greatest_part);
+  for (std::size_t peer = 0; peer < sockets.size(); ++peer)
+    links_.emplace_back(std::move(sockets[peer]), rank, static_cast<int>(peer), slots_, part);
+}
+
+SocketMesh::~SocketMesh() {
+  try {
+    leave(grace_s);
+  } catch (const std::exception&) {  // the job ends either way
+  }
+}
+
+void SocketMesh::reserve(i64 messages) {
+  slots_.grow(messages);
+  for (SocketLink& link : links_) link.reserve(static_cast<i64>(slots_.all().size()));
+}
+
+Ticket SocketMesh::post(const Message& message, int peer, std::uint64_t context) {
+  const Ticket ticket = slots_.open(message, peer, context);
+  SocketSlot& slot = slots_.of(ticket);
+  if (slot.bytes == 0) return ticket;
+  try {
+    links_[static_cast<std::size_t>(peer)].post(slot);
+  } catch (const CommunicationError& error) {
+    fail(error.fault());
+  }
+  return ticket;
+}
+
+void SocketMesh::flush() {
+  for (SocketLink& link : links_) link.write(progress_bytes);
+}
+
+/// Moves what can move, `limit` bytes per peer; waits for that so long.
+void SocketMesh::advance(i64 limit, int timeout_ms) {
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    const short events = links_[peer].has_to_write() ? POLLIN | POLLOUT : POLLIN;
+    watched_[peer] = {links_[peer].descriptor(), events, 0};  // a closed one is -1, which poll() skips
+  }
+  if (::poll(watched_.data(), watched_.size(), timeout_ms) <= 0) return;
+  for (std::size_t peer = 0; peer < links_.size(); ++peer)
+    if (watched_[peer].fd >= 0 && watched_[peer].revents != 0)
+      move(links_[peer], static_cast<int>(peer), watched_[peer].revents, limit);
+}
+
+void SocketMesh::move(SocketLink& link, int peer, short events, i64 limit) {
+  try {
+    if ((events & ~POLLOUT) != 0) link.read(limit);
+    if (const std::optional<Notice> notice = link.take_notice()) settle(*notice);
+    link.write(limit);
+  } catch (const CommunicationError& error) {
+    tell(error.fault(), ExitCode::environment);
+  }
+  if (link.is_open() || link.said_bye() || aborted()) return;
+  tell({"run",
+        -1,
+        rank_,
+        {peer},
+        "rank " + std::to_string(peer) +
+            " has gone: its connections closed before it was done, so its process ended or its host is "
+            "out of reach; see what it printed"},
+       ExitCode::environment);
+}
+
+/// A notice arrived.
+void SocketMesh::settle(const Notice& notice) {
+  Story story = unpack(notice);
+  stop();
+  if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
+}
+
+/// Nothing touches a message's memory any more.
+void SocketMesh::stop() {
+  for (SocketLink& link : links_) link.stop();
+}
+
+void SocketMesh::announce(const CommunicationFault& fault, ExitCode exit_code) {
+  stop();
+  advance(wait_bytes, 0);  // a story that is there already comes first
+  tell(fault, exit_code);
+}
+
+void SocketMesh::tell(const CommunicationFault& fault, ExitCode exit_code) {
+  if (aborted()) return;
+  const Notice notice = pack({fault, exit_code, rank_});
+  story_ = unpack(notice);  // every rank tells the same, cut at the same place
+  stop();
+  for (SocketLink& link : links_) {
+    if (link.is_open()) link.send_notice(notice);
+    link.write(wait_bytes);
+  }
+}
+
+void SocketMesh::check() {
+  if (aborted()) raise();
+}
+
+void SocketMesh::raise() {
+  Pause pause(crossing_s);
+  while (!settled_ && !pause.over()) advance(wait_bytes, 1);
+  settled_ = true;
+  throw CommunicationError(story_->fault);
+}
+
+void SocketMesh::fail(const CommunicationFault& fault) {
+  tell(fault, ExitCode::environment);
+  raise();
+}
+
+void SocketMesh::poll() {
+  advance(progress_bytes, 0);
+  check();
+}
+
+void SocketMesh::wait(const SocketSlot& slot) {
+  check();
+  const SocketLink& link = links_[static_cast<std::size_t>(slot.peer)];
+  Pause watchdog(watchdog_s_);
+  for (int look = 0; slot.state != SocketSlot::State::done; ++look) {
+    const i64 before = link.payload();
+    advance(wait_bytes, look < looks ? 0 : sleep_ms);
+    check();
+    if (link.payload() != before) {
+      watchdog = Pause(watchdog_s_);
+      look = 0;
+    } else if (slot.state != SocketSlot::State::done) {
+      if (link.said_bye() || !link.is_open()) report_left(slot);
+      if (watchdog.over()) report_late(slot);
+    }
+    if (look < looks) std::this_thread::yield();
+  }
+}
+
+/// The peer is done, without its end of this message.
+void SocketMesh::report_left(const SocketSlot& slot) {
+  fail({slot.message.operation,
+        slot.message.tick,
+        rank_,
+        {slot.peer},
+        "rank " + std::to_string(slot.peer) + " left the job, but rank " + std::to_string(rank_) +
+            " waits for it in " + name_operation(slot.message.operation, slot.message.tick) +
+            "; the ranks do not follow the same schedule"});
+}
+
+/// Names every peer that this rank still misses in the same operation.
+void SocketMesh::report_late(const SocketSlot& slot) {
+  std::vector<int> missing;
+  for (const SocketSlot& other : slots_.all())
+    if (other.state == SocketSlot::State::open && other.context == slot.context &&
+        other.message.tick == slot.message.tick &&
+        std::string_view(other.message.operation) == slot.message.operation)
+      missing.push_back(other.peer);
+  fail(late_fault(slot.message, rank_, std::move(missing), watchdog_s_, ""));
+}
+
+bool SocketMesh::all_left() const {
+  return std::all_of(links_.begin(), links_.end(),
+                     [](const SocketLink& link) { return link.said_bye() || !link.is_open(); });
+}
+
+bool SocketMesh::leave(double limit_s) {
+  if (left_) return true;
+  for (SocketLink& link : links_)
+    if (link.is_open()) link.say_bye();
+  const auto unsaid = [](const SocketLink& link) { return link.has_to_write(); };
+  Pause pause(limit_s);
+  while (!(all_left() && std::none_of(links_.begin(), links_.end(), unsaid)) && !pause.over()) {
+    const bool was_over = aborted();
+    advance(wait_bytes, sleep_ms);
+    if (aborted() && !was_over) raise();
+  }
+  left_ = true;
+  return all_left();
+}
+
+}  // namespace usp::comm

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""torchrun_test.py USP: plans run as processes that a launcher like torchrun starts, beside the same on threads."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import launch_ranks  # noqa: E402
+
+RANKS = 4
+USP = sys.argv[1] if len(sys.argv) > 1 else "usp"
+RESULTS = ("out.npy", "dq.npy", "dk.npy", "dv.npy")
+
+
+def launch(arguments, ranks=RANKS):
+    """Exit code, stdout and stderr of each rank."""
+    code, processes = launch_ranks.launch(ranks, [USP, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          text=True)
+    return code, *zip(*(process.communicate() for process in processes))
+
+
+class Torchrun(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.path = pathlib.Path(cls.folder.name)
+        cls.plan = str(cls.path / "plan.json")
+        subprocess.run([USP, "plan", "attention", "--heads", "4", "--kv-heads", "2", "--head-dim", "8", "--seq", "96",
+                        "--dtype", "fp32", "--ranks", "4", "--ring", "2", "--ulysses", "2", "-q", "-o", cls.plan],
+                       check=True, stdout=subprocess.DEVNULL)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_results_are_those_of_threads_bit_for_bit(self):
+        threads, processes = self.path / "threads", self.path / "processes"
+        subprocess.run([USP, "run", self.plan, "-o", threads], check=True, stdout=subprocess.DEVNULL)
+        code, outputs, errors = launch(["run", self.plan, "--verify", "--json", "-o", str(processes)])
+        self.assertEqual(code, 0, errors)
+        document = json.loads(outputs[0])
+        self.assertTrue(document["ok"])
+        self.assertTrue(document["bytes"]["equal"])
+        self.assertEqual(document["communicator"], "sockets")
+        self.assertEqual(outputs[1:], ("",) * (RANKS - 1), "rank 0 alone reports")
+        for name in RESULTS:
+            self.assertEqual((threads / name).read_bytes(), (processes / name).read_bytes(), name)
+
+    def test_a_failed_check_ends_all_with_its_code(self):
+        code, _, errors = launch(["run", self.plan, "-o", "/proc/none"])
+        self.assertEqual(code, 5, errors)
+        self.assertIn("/proc/none", "".join(errors))
+
+    def test_bench(self):
+        code, outputs, errors = launch(["bench", self.plan, "--repeat", "2", "--json"])
+        self.assertEqual(code, 0, errors)
+        json.loads(outputs[0])
+        self.assertEqual(outputs[1:], ("",) * (RANKS - 1))
+
+    def test_another_number_of_ranks_is_refused(self):
+        code, _, errors = launch(["run", self.plan], ranks=2)
+        self.assertEqual(code, 2)
+        for error in errors:
+            self.assertIn("the plan is for 4 ranks, torchrun started 2", error)
+
+    def test_a_dry_run_is_one_process(self):
+        code, _, errors = launch(["run", self.plan, "--dry-run"])
+        self.assertEqual(code, 2)
+        for error in errors:
+            self.assertIn("without mpirun, srun or torchrun", error)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// What sockets promise beyond the contract that sockets.* play between processes.
+#include "communicator_contract.hpp"
+#include "socket_threads.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace usp {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  }
+  return "";
+}
+
+void expect_no_errors(const std::vector<std::exception_ptr>& errors) {
+  for (const auto& error : errors) EXPECT_EQ(text_of(error), "");
+}
+
+TEST(Sockets, KeepTheContract) {
+  for (const int ranks : {1, 2, 5})
+    expect_no_errors(test::run_socket_threads(ranks, {}, contract::run_checks));
+}
+
+/// Both ranks send first and receive then, more than the system buffers. A run that is given a thousand times
+/// makes a GiB of a MiB.
+TEST(Sockets, BothSendFirstWhateverTheSize) {
+  for (const i64 bytes : {i64{1}, i64{1} << 20, i64{1} << 30}) {
+    expect_no_errors(test::run_socket_threads(2, {}, [&](Communicator& communicator) {
+      const int peer = 1 - communicator.rank();
+      std::vector<std::byte> memory[2];
+      Ticket tickets[2];
+      ByteBox boxes[2];
+      for (const int way : {0, 1}) {
+        memory[way].assign(std::size_t{1} << 20U, static_cast<std::byte>(peer + 1));
+        boxes[way].data = memory[way].data();
+        boxes[way].run_bytes = std::min(bytes, i64{1} << 20);
+        boxes[way].count[0] = bytes / boxes[way].run_bytes;
+        const Message message{.peer = peer,
+                              .send = way == 0,
+                              .tag = 1,
+                              .operation = "route",
+                              .boxes = &boxes[way],
+                              .box_count = 1};
+        communicator.post(&message, 1, &tickets[way]);
+      }
+      communicator.wait(tickets[0]);
+      communicator.wait(tickets[1]);
+      EXPECT_EQ(memory[1][0], static_cast<std::byte>(communicator.rank() + 1));
+      EXPECT_EQ(communicator.traffic().total(true), bytes);
+      EXPECT_EQ(communicator.traffic().total(false), bytes);
+    }));
+  }
+}
+
+/// The job ends while payloads are half sent: all tell the same story, and nobody reads or writes a message's
+/// memory any more.
+TEST(Sockets, AnAbortReachesAllInTheMiddleOfPayloads) {
+  const auto errors = test::run_socket_threads(4, {}, [](Communicator& communicator) {
+    const int ranks = communicator.size();
+    contract::Random mine(static_cast<std::uint64_t>(communicator.rank()));
+    std::vector<contract::Planned> plan;
+    for (int source = 0; source < ranks; ++source)
+      for (int target = 0; target < ranks; ++target)
+        if (source != target) plan.push_back({source, target, 2'000'000, 1, 0});
+    contract::Batch batch(plan, communicator.rank(), mine);
+    batch.post(communicator, mine);
+    if (communicator.rank() == 2) {
+      for (int call = 0; call < 8; ++call) {  // the requests of the others arrive, some bytes leave
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        communicator.progress();
+      }
+      communicator.abort({.rank = 2, .story = "gone"});
+    }
+    batch.finish(communicator, mine);
+  });
+  for (const auto& error : errors) EXPECT_EQ(text_of(error), "gone");
+}
+
+/// Ranks of a group are named as those of the job.
+TEST(Sockets, TheWatchdogNamesRanksOfTheJob) {
+  const auto errors = test::run_socket_threads(4, {.watchdog_s = 0.3}, [](Communicator& communicator) {
+    const auto group = communicator.group({3, 1});
+    while (communicator.rank() != 3) communicator.progress();
+    group->barrier();
+  });
+  std::set<std::string> stories;
+  for (const auto& error : errors) stories.insert(text_of(error));
+  EXPECT_EQ(stories.size(), 1U);
+  EXPECT_NE(stories.begin()->find("rank 3 waited 0.3 s in 'barrier' for rank 1"), std::string::npos)
+      << *stories.begin();
+}
+
+/// Which a rank that left cannot do any more.
+TEST(Sockets, ARankThatLeftIsNotWaitedFor) {
+  const auto errors = test::run_socket_threads(2, {}, [](Communicator& communicator) {
+    if (communicator.rank() == 0) communicator.barrier();
+  });
+  EXPECT_NE(text_of(errors[0]).find("rank 1 left the job, but rank 0 waits for it in 'barrier'"),
+            std::string::npos)
+      << text_of(errors[0]);
+}
+
+TEST(Sockets, MessagesLeftInFlightAreNoticed) {
+  const auto errors = test::run_socket_threads(2, {}, [](Communicator& communicator) {
+    std::byte byte{};
+    const ByteBox box{.data = &byte, .run_bytes = 1};
+    const Message message{.peer = 1, .send = false, .operation = "route", .boxes = &box, .box_count = 1};
+    Ticket ticket = 0;
+    if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
+    if (communicator.rank() == 1) communicator.barrier();
+  });
+  EXPECT_NE(text_of(errors[1]).find("1 messages posted and not waited for"), std::string::npos)
+      << text_of(errors[1]);
+}
+
+TEST(Sockets, RefuseJobsWithoutSense) {
+  EXPECT_THROW((void)make_socket_communicator({.rank = 2, .size = 2}, {}), UsageError);
+  EXPECT_THROW((void)make_socket_communicator({.rank = 0, .size = 0}, {}), UsageError);
+  EXPECT_THROW((void)make_socket_communicator({1, 2, "no.such.host.invalid", 1, 0}, {.watchdog_s = 0.1}),
+               EnvironmentError);
+}
+
+}  // namespace
+}  // namespace usp

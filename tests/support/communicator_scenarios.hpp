@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "communicator_contract.hpp"
+
+#include <csignal>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+/// What a rank of a job of processes plays: the contract, or a fault that is judged from outside
+/// (expect_exit.py).
+namespace usp::contract {
+
+[[noreturn]] inline void work_on(Communicator& communicator) {
+  while (true) {
+    communicator.progress();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+/// One message of `bytes` between ranks 0 and 1; other ranks go on.
+inline void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
+  if (communicator.rank() > 1) work_on(communicator);
+  std::vector<std::byte> memory(static_cast<std::size_t>(std::max(sent, received)));
+  const bool send = communicator.rank() == 0;
+  const ByteBox box{.data = memory.data(), .run_bytes = send ? sent : received};
+  const Message message{.peer = send ? 1 : 0,
+                        .send = send,
+                        .tag = 3,
+                        .tick = 6,
+                        .operation = "route",
+                        .boxes = &box,
+                        .box_count = 1};
+  Ticket ticket = 0;
+  communicator.post(&message, 1, &ticket);
+  communicator.wait(ticket);
+  if (send) work_on(communicator);
+}
+
+/// The last rank dies while it sends to all others.
+inline void die_sending(Communicator& communicator) {
+  const int last = communicator.size() - 1;
+  std::vector<std::byte> memory(std::size_t{1} << 26U);
+  const ByteBox box{.data = memory.data(), .run_bytes = static_cast<i64>(memory.size())};
+  const bool sender = communicator.rank() == last;
+  std::vector<Ticket> tickets;
+  for (int peer = 0; peer <= last; ++peer) {
+    if (sender ? peer == last : peer != last) continue;
+    const Message message{.peer = peer, .send = sender, .operation = "route", .boxes = &box, .box_count = 1};
+    communicator.post(&message, 1, &tickets.emplace_back());
+  }
+  for (int call = 0; sender && call < 100; ++call) communicator.progress();
+  if (sender) (void)std::raise(SIGKILL);
+  for (const Ticket ticket : tickets) communicator.wait(ticket);
+}
+
+inline void contract_suite(Communicator& communicator, bool sums) {
+  for (const Check& check : communicator_checks()) {
+    if (!sums && std::string(check.name) == "collectives") continue;
+    if (communicator.rank() == 0) std::cout << check.name << std::endl;
+    check.run(communicator);
+    communicator.barrier();
+  }
+}
+
+/// Ends with a barrier where the scenario does not end before.
+inline void play(const std::string& scenario, Communicator& communicator) {
+  const bool last = communicator.rank() == communicator.size() - 1;
+  if (scenario == "contract") return contract_suite(communicator, true);
+  if (scenario == "messages") return contract_suite(communicator, false);
+  if (scenario == "throw" && last) throw std::runtime_error("out of paper");
+  if (scenario == "verify" && last) throw VerificationError("off by one");
+  if (scenario == "disagree") agree(communicator, {{"plan", last ? 2U : 1U}});
+  if (scenario == "late" && last) work_on(communicator);
+  if (scenario == "deaf" && last) std::this_thread::sleep_for(std::chrono::hours(1));
+  if (scenario == "killed" && last) (void)std::raise(SIGKILL);
+  if (scenario == "killed_sending") die_sending(communicator);
+  if (scenario == "uneven") exchange_bytes(communicator, 100, 101);
+  if (scenario == "short") exchange_bytes(communicator, 101, 100);
+  if (scenario == "missing") exchange_bytes(communicator, 0, 100);
+  communicator.barrier();
+}
+
+}  // namespace usp::contract
