@@ -143,6 +143,7 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
     out.value(record.touched_bytes);
     out.list(mine.seconds[i]);
   }
+  out.list(mine.departures);
   std::vector<RankRun> all;
   for (const std::vector<std::byte>& bytes : gather(communicator, out.content())) {
     Reader in(bytes);
@@ -157,6 +158,7 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
       record.touched_bytes = in.value<i64>();
       run.seconds[i] = in.list<double>();
     }
+    run.departures = in.list<Departure>();
     all.push_back(std::move(run));
   }
   return all;
