@@ -189,7 +189,8 @@ class AttentionSearch {
     predict_bytes(layer, request_.documents, request_.training, basis);
     result_.forward_steps = layer.forward.steps;
     result_.backward_steps = layer.backward.steps;
-    std::string note = nothing_for_cudnn_note(layer.forward.steps, layer.backward.steps);
+    std::string note =
+        nothing_for_cudnn_note(layer.plan, request_.training, layer.forward.steps, layer.backward.steps);
     if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 

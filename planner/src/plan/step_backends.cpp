@@ -38,21 +38,30 @@ std::string pass_text(const StepBackends& pass) {
   return text;
 }
 
-/// Of both passes, each once.
-std::string reasons_text(const std::optional<StepBackends>& forward,
-                         const std::optional<StepBackends>& backward) {
-  std::vector<Refusal> why;
-  for (const auto* pass : {&forward, &backward})
-    if (*pass) why.insert(why.end(), (*pass)->why.begin(), (*pass)->why.end());
-  std::sort(why.begin(), why.end());
-  why.erase(std::unique(why.begin(), why.end()), why.end());
+std::string words(const std::vector<Refusal>& why) {
   std::vector<std::string> texts;
   for (const Refusal each : why) texts.emplace_back(text_of(each));
   return join(texts, "; ");
 }
 
-bool nothing(const std::optional<StepBackends>& pass) {
-  return pass && pass->cudnn == 0 && pass->steps() > 0;
+/// Of both passes, each once.
+std::vector<Refusal> reasons(const std::optional<StepBackends>& forward,
+                             const std::optional<StepBackends>& backward) {
+  std::vector<Refusal> why;
+  for (const auto* pass : {&forward, &backward})
+    if (*pass) why.insert(why.end(), (*pass)->why.begin(), (*pass)->why.end());
+  std::sort(why.begin(), why.end());
+  why.erase(std::unique(why.begin(), why.end()), why.end());
+  return why;
+}
+
+/// Why cuDNN computes nothing of a pass; empty where it computes something.
+std::vector<Refusal> nothing_because(const AttentionPlan& plan, Pass pass,
+                                     const std::optional<StepBackends>& steps) {
+  if (steps) return steps->cudnn == 0 ? steps->why : std::vector<Refusal>{};
+  const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
+  const Refusal why = why_not(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
+  return why == Refusal::none ? std::vector<Refusal>{} : std::vector<Refusal>{why};
 }
 
 }  // namespace
@@ -86,21 +95,22 @@ std::string backends_text(Backend backend, const std::optional<StepBackends>& fo
   text += ":";
   if (forward) text += " forward " + pass_text(*forward);
   if (backward) text += std::string(forward ? "; backward " : " backward ") + pass_text(*backward);
-  const std::string why = reasons_text(forward, backward);
+  const std::string why = words(reasons(forward, backward));
   return text + (why.empty() ? "" : ": " + why);
 }
 
-std::string nothing_for_cudnn_note(const std::optional<StepBackends>& forward,
+std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
+                                   const std::optional<StepBackends>& forward,
                                    const std::optional<StepBackends>& backward) {
-  const bool first = nothing(forward), second = nothing(backward);
-  if (!first && !second) return "";
-  const bool whole = first && (second || !backward);
-  return std::string("backend cudnn: ") +
-         (whole   ? "every step"
-          : first ? "every forward step"
-                  : "every backward step") +
-         " goes to the portable kernel: " +
-         reasons_text(first ? forward : std::nullopt, second ? backward : std::nullopt) +
+  if (plan.backend != Backend::cudnn) return "";
+  const std::vector<Refusal> first = nothing_because(plan, Pass::forward, forward);
+  const std::vector<Refusal> second =
+      training ? nothing_because(plan, Pass::backward, backward) : std::vector<Refusal>{};
+  if (first.empty() && second.empty()) return "";
+  const bool whole = !first.empty() && (!training || !second.empty());
+  const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
+  return std::string("backend cudnn: ") + which +
+         " goes to the portable kernel: " + words(first.empty() ? second : first) +
          (whole ? "; plan with --backend portable" : "");
 }
 

@@ -3,21 +3,6 @@
 
 namespace usp {
 
-CallTraits call_traits(const AttentionPlan& plan, Pass pass, Range query_heads) {
-  CallTraits call;
-  call.type = plan.shape.dtype;
-  call.dqk = plan.shape.head_dim_qk;
-  call.dv = plan.shape.head_dim_v;
-  call.query_heads = query_heads;
-  call.group = plan.shape.query_heads / plan.shape.kv_heads;
-  call.softcap = plan.score.softcap != 0;
-  call.alibi = plan.score.alibi;
-  call.dropout = plan.score.dropout != 0;
-  call.block_mask = plan.score.block_tokens > 0;
-  call.backward = pass == Pass::backward;
-  return call;
-}
-
 StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_heads, const Slice* slices,
                            i64 count) {
   StepBackend step;

@@ -33,9 +33,10 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule);
 [[nodiscard]] std::string backends_text(Backend backend, const std::optional<StepBackends>& forward,
                                         const std::optional<StepBackends>& backward);
 
-/// What is said of a plan for cuDNN of which cuDNN computes nothing: in forward, or backward too. Empty
-/// where it computes something, or nothing was counted.
-[[nodiscard]] std::string nothing_for_cudnn_note(const std::optional<StepBackends>& forward,
+/// What is said of a plan of which cuDNN, that it asks for, computes nothing in some pass. Empty where it
+/// computes something. A pass without a count is judged by what all its calls share.
+[[nodiscard]] std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
+                                                 const std::optional<StepBackends>& forward,
                                                  const std::optional<StepBackends>& backward);
 
 }  // namespace usp

@@ -128,6 +128,22 @@ struct CallTraits {
   int compute_major = 9;
 };
 
+/// What a plan says of a call with these query heads.
+[[nodiscard]] inline CallTraits call_traits(const AttentionPlan& plan, Pass pass, Range query_heads) {
+  CallTraits call;
+  call.type = plan.shape.dtype;
+  call.dqk = plan.shape.head_dim_qk;
+  call.dv = plan.shape.head_dim_v;
+  call.query_heads = query_heads;
+  call.group = plan.shape.query_heads / plan.shape.kv_heads;
+  call.softcap = plan.score.softcap != 0;
+  call.alibi = plan.score.alibi;
+  call.dropout = plan.score.dropout != 0;
+  call.block_mask = plan.score.block_tokens > 0;
+  call.backward = pass == Pass::backward;
+  return call;
+}
+
 /// Why a backend does not take a call; none: it does.
 [[nodiscard]] constexpr Refusal why_not(const KernelTraits& t, const CallTraits& c) {
   if (!t.wide_types && bytes_of(c.type) > 2) return Refusal::wide_type;
