@@ -57,8 +57,8 @@ struct Part {
 };
 
 struct RankRun {
-  PassRecord record[2];            ///< forward, backward; of the last repetition
-  std::vector<double> seconds[2];  ///< of every repetition after warm-up; empty: a dry run
+  PassRecord record[2];               ///< forward, backward; of the last repetition
+  std::vector<double> seconds[2];     ///< of every repetition after warm-up; empty: a dry run
   std::vector<Departure> departures;  ///< of all repetitions
 };
 
