@@ -35,6 +35,7 @@ std::string machine(const Cluster& cluster) {
 
 std::string plan_summary(const std::string& text, const std::string& file) {
   const PlanFile plan = read_plan(text, file);
+  check_predictions(plan, file);
   return plan.model + " on " + plan.cluster + ", ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
          std::to_string(plan.mesh.ulysses) + ", " + format_tokens(plan.capacity_tokens) + " tokens, digest " +
          plan_digest(plan);

@@ -163,6 +163,33 @@ TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
   expect_close(run.results(), truth, DType::bf16);
 }
 
+TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
+  const auto mixed = on_device([](Memory& memory) {
+    return cuda::cudnn::make_kernel(memory, {},
+                                    [&memory] { return from_host(memory, make_reference_kernel()); });
+  });
+  Case c = one_slice("planned", banded(64, 64, 0, unbounded), 64);
+  const Inputs in(c, DType::bf16, DType::bf16);
+  const auto attend = [&](std::optional<Backend> use, double softcap) {
+    c.softcap = softcap;
+    Trial run(c, in);
+    AttendScope scope = run.scope(0, 1);
+    scope.use = use;
+    mixed->attend({in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope});
+  };
+  for (const auto use : {std::optional<Backend>{}, std::optional(Backend::portable)})
+    for (const double softcap : {0.0, 30.0}) attend(use, softcap);
+  attend(Backend::cudnn, 0);
+  EXPECT_TRUE(mixed->departures().empty());
+  attend(Backend::cudnn, 30);
+  attend(Backend::cudnn, 30);
+  const std::vector<Departure> departures = mixed->departures();
+  ASSERT_EQ(departures.size(), 1U);
+  EXPECT_EQ(departures[0].pass, Pass::forward);
+  EXPECT_EQ(departures[0].why, Refusal::softcap);
+  EXPECT_EQ(departures[0].count, 2);
+}
+
 TEST_F(Cudnn, EqualCallsAllocateOnce) {
   Stream stream(0);
   const auto memory = make_cuda_memory(stream);

@@ -120,7 +120,8 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   if (request.training) text += "\n  time      " + time_text(best.seconds(), best.band(), calibrated);
   text += pass_text("forward   ", best.price.forward, calibrated);
   if (request.training) text += pass_text("backward  ", best.price.backward, calibrated);
-  text += "\n  buffers   " + format_bytes(best.live_bytes) + " at the fullest tick\n";
+  text += "\n  buffers   " + format_bytes(best.live_bytes) + " at the fullest tick\n  backend   " +
+          backends_text(best.plan.backend, result.forward_steps, result.backward_steps) + "\n";
   text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
   if (result.margin > 0)
     text += std::string("\n") + (result.tie ? "a tie: " : "") + "the next mesh is " +

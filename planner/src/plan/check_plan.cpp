@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/kernel_traits.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +13,7 @@ namespace usp {
 namespace {
 
 constexpr i64 most_batch = i64{1} << 32;
-constexpr i64 most_head_dim = 1 << 16;
-constexpr int most_gpu_head_dim = 256;
+constexpr i64 most_head_dim = kernel_traits(Backend::cpu).most_head_dim;
 constexpr i64 most_ranks = 1 << 24;
 constexpr i64 most_chunks = 1024;
 constexpr double most_scale = 1e6;  // of logits: beyond, something else was meant
@@ -77,14 +77,14 @@ void check_score(const AttentionPlan& plan) {
 /// What no GPU backend takes. What cuDNN alone does not take it leaves to the portable kernel, block by
 /// block.
 void check_backend(const AttentionPlan& plan) {
-  if (plan.backend == Backend::cpu) return;
+  const KernelTraits& traits = kernel_traits(plan.backend);
   const std::string name(backend_name(plan.backend));
   const AttentionShape& s = plan.shape;
-  if (s.dtype != DType::bf16 && s.dtype != DType::fp16)
+  if (!traits.wide_types && bytes_of(s.dtype) > 2)
     fail("backend", name + " takes bf16 and fp16, which tensor cores multiply, not " +
                         std::string(dtype_name(s.dtype)) + "; use backend cpu");
-  if (std::max(s.head_dim_qk, s.head_dim_v) > most_gpu_head_dim)
-    fail("backend", name + " takes head dims up to " + std::to_string(most_gpu_head_dim) + ", not " +
+  if (std::max(s.head_dim_qk, s.head_dim_v) > traits.most_head_dim)
+    fail("backend", name + " takes head dims up to " + std::to_string(traits.most_head_dim) + ", not " +
                         std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
 }
 

@@ -82,7 +82,8 @@ std::string step_text(const StepView& step) {
   if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
   return step.kind + ": query heads " + heads_text(step.query_heads) + ", kv heads " +
          heads_text(step.kv_heads) + ", " + number(static_cast<i64>(step.slices)) +
-         (step.slices == 1 ? " slice, " : " slices, ") + number(step.pairs) + " pairs per head";
+         (step.slices == 1 ? " slice, " : " slices, ") + number(step.pairs) + " pairs per head, by " +
+         std::string(backend_name(step.backend.use)) + (step.reason.empty() ? "" : ": " + step.reason);
 }
 
 std::string bind_text(const std::vector<BindView>& binds) {
@@ -150,6 +151,19 @@ Json message_json(const MessageView& m) {
           {"bytes", m.bytes}};
 }
 
+/// A step that attends to nothing is no matter of a backend.
+Json step_json(const StepView& s) {
+  const bool attends = s.kind != "delta";
+  return {{"kind", s.kind},
+          {"query_heads", range_json(s.query_heads)},
+          {"kv_heads", range_json(s.kv_heads)},
+          {"slices", s.slices},
+          {"pairs_per_head", s.pairs},
+          {"backend", attends ? Json(backend_name(s.backend.use)) : Json(nullptr)},
+          {"slices_to_portable", s.backend.use == Backend::cudnn ? s.backend.left : 0},
+          {"reason", s.reason.empty() ? Json(nullptr) : Json(s.reason)}};
+}
+
 Json ticks_json(const ExplainView& view) {
   Json ticks = Json::array();
   for (const TickView& tick : view.ticks) {
@@ -167,12 +181,7 @@ Json ticks_json(const ExplainView& view) {
                                {"last", b.last},
                                {"workspace", b.internal}});
     for (const MessageView& m : tick.posts) json["posts"].push_back(message_json(m));
-    for (const StepView& s : tick.steps)
-      json["steps"].push_back({{"kind", s.kind},
-                               {"query_heads", range_json(s.query_heads)},
-                               {"kv_heads", range_json(s.kv_heads)},
-                               {"slices", s.slices},
-                               {"pairs_per_head", s.pairs}});
+    for (const StepView& s : tick.steps) json["steps"].push_back(step_json(s));
     for (const MessageView& m : tick.arrivals) json["arrivals"].push_back(message_json(m));
     ticks.push_back(std::move(json));
   }

@@ -82,20 +82,25 @@ class Viewer {
   }
 
   [[nodiscard]] StepView step(const Step& any) const {
-    if (const auto* attend = std::get_if<Attend>(&any))
-      return sliced("attend", attend->query_heads, attend->kv_heads, attend->slices);
-    if (const auto* grad = std::get_if<AttendGrad>(&any))
-      return sliced("attend_grad", grad->query_heads, grad->kv_heads, grad->slices);
+    if (const auto* attend = std::get_if<Attend>(&any)) return sliced("attend", *attend);
+    if (const auto* grad = std::get_if<AttendGrad>(&any)) return sliced("attend_grad", *grad);
     StepView view;
     view.kind = "delta";
     view.query_heads = std::get<DeltaRows>(any).query_heads;
     return view;
   }
 
-  [[nodiscard]] StepView sliced(const char* kind, Range query, Range kv, ListRef slices) const {
-    StepView view{kind, query, kv, static_cast<std::size_t>(slices.count), 0, 0, 0};
-    for (int i = 0; i < slices.count; ++i) {
-      const Slice& slice = s_.slices[at(slices.begin + i)];
+  template <class Attending>
+  [[nodiscard]] StepView sliced(const char* kind, const Attending& step) const {
+    StepView view;
+    view.kind = kind;
+    view.query_heads = step.query_heads;
+    view.kv_heads = step.kv_heads;
+    view.slices = static_cast<std::size_t>(step.slices.count);
+    view.backend = step.backend;
+    view.reason = reason_of(step.backend, s_.pass, s_.slices.data() + step.slices.begin, step.slices.count);
+    for (int i = 0; i < step.slices.count; ++i) {
+      const Slice& slice = s_.slices[at(step.slices.begin + i)];
       view.pairs += area(slice);
       view.q_rows += slice.q_count;
       view.k_rows += slice.k_count;
@@ -217,6 +222,9 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
   ExplainView view;
   view.ranks = rank_views(plan, geometry);
   view.why = why(plan, layer, geometry);
+  if (!request.documents)
+    view.why.push_back("backend " +
+                       backends_text(layer.plan.backend, layer.forward.steps, layer.backward.steps));
   if (!request.rank) return view;
   CompactSchedule compact;
   generate(layer.plan, geometry.heads().shared_kv(), compact);

@@ -177,6 +177,21 @@ class AttentionSearch {
     fill_live(result_.best_forward);
     fill_live(result_.best_backward);
     result_.calibration = request_.calibration->summary(extrapolation_);
+    count_backends();
+  }
+
+  /// A plan for another backend than cuDNN leaves nothing to any other.
+  void count_backends() {
+    if (request_.backend != Backend::cudnn) return;
+    PlanLayer layer;
+    layer.plan = result_.best().plan;
+    WorkspaceBasis basis = WorkspaceBasis::exact;
+    predict_bytes(layer, request_.documents, request_.training, basis);
+    result_.forward_steps = layer.forward.steps;
+    result_.backward_steps = layer.backward.steps;
+    std::string note =
+        nothing_for_cudnn_note(layer.plan, request_.training, layer.forward.steps, layer.backward.steps);
+    if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 
   void judge() {
@@ -288,9 +303,8 @@ PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidat
   PlanLayer layer;
   layer.kind = request.band.diff_max < unbounded ? "sliding" : "softmax";
   layer.plan = candidate.plan;
-  layer.forward = {candidate.price.forward.seconds, candidate.price.forward.band, 0, 0, 0};
-  if (request.training)
-    layer.backward = {candidate.price.backward.seconds, candidate.price.backward.band, 0, 0, 0};
+  layer.forward = {candidate.price.forward.seconds, candidate.price.forward.band};
+  if (request.training) layer.backward = {candidate.price.backward.seconds, candidate.price.backward.band};
   predict_bytes(layer, request.documents, request.training, file.workspace);
   if (file.workspace == WorkspaceBasis::bound) {
     layer.forward.workspace_bytes = static_cast<i64>(candidate.live_bytes);

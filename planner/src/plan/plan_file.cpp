@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/plan_file.hpp"
 
+#include "steps_json.hpp"
+
 #include "usp/base/digest.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/check_plan.hpp"
@@ -46,6 +48,16 @@ const EnumNames<Backend>& backend_words() {
       {"cpu", Backend::cpu}, {"portable", Backend::portable}, {"cudnn", Backend::cudnn}};
   return words;
 }
+/// Reasons that a plan can have.
+const EnumNames<Refusal>& refusal_words() {
+  static const EnumNames<Refusal> words = [] {
+    EnumNames<Refusal> list;
+    for (std::size_t i = 1; i < static_cast<std::size_t>(Refusal::alignment); ++i)
+      list.emplace_back(refusals[i].name, static_cast<Refusal>(i));
+    return list;
+  }();
+  return words;
+}
 const EnumNames<Transport>& transport_words() {
   static const EnumNames<Transport> words = {{"nccl", Transport::nccl},
                                              {"copy_engine", Transport::copy_engine}};
@@ -84,7 +96,8 @@ Json pass_json(const PassPrediction& pass) {
           {"band", pass.band},
           {"sent_bytes", pass.sent_bytes},
           {"received_bytes", pass.received_bytes},
-          {"workspace_bytes", pass.workspace_bytes}};
+          {"workspace_bytes", pass.workspace_bytes},
+          {"steps", steps_json(pass.steps)}};
 }
 
 Json score_json(const ScoreRules& score) {
@@ -198,13 +211,35 @@ std::vector<Range> ranges(ObjectReader& reader, const char* key) {
   return list;
 }
 
-PassPrediction pass_in(ObjectReader reader) {
+StepBackends steps_in(ObjectReader reader, Backend asked) {
+  StepBackends steps;
+  steps.cpu = reader.integer("cpu", 0, most);
+  steps.portable = reader.integer("portable", 0, most);
+  steps.cudnn = reader.integer("cudnn", 0, most);
+  steps.mixed = reader.integer("mixed", 0, most);
+  reader.array("why", [&](const Json& value, const std::string& pointer) {
+    const Json one = {{"why", value}};
+    steps.why.push_back(ObjectReader(one, reader.file(), pointer).enumeration("why", refusal_words()));
+  });
+  if (asked != Backend::cpu && steps.cpu > 0) reader.fail("cpu", "must be 0: the plan's backend is another");
+  if (asked != Backend::cudnn && steps.cudnn > 0)
+    reader.fail("cudnn", "must be 0: the plan's backend is another");
+  if (asked == Backend::cpu && steps.portable > 0)
+    reader.fail("portable", "must be 0: the plan's backend is cpu");
+  if (steps.mixed > steps.cudnn) reader.fail("mixed", "exceeds cudnn, of which it is a part");
+  reader.finish();
+  return steps;
+}
+
+PassPrediction pass_in(ObjectReader reader, Backend asked) {
   PassPrediction pass;
   pass.seconds = reader.number("seconds", 0, 1e15);
   pass.band = reader.number("band", 0, 1e6);
   pass.sent_bytes = reader.integer("sent_bytes", 0, most);
   pass.received_bytes = reader.integer("received_bytes", 0, most);
   pass.workspace_bytes = reader.integer("workspace_bytes", 0, most);
+  if (std::optional<ObjectReader> steps = reader.maybe_object("steps"))
+    pass.steps = steps_in(*std::move(steps), asked);
   reader.finish();
   return pass;
 }
@@ -271,9 +306,9 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.replicated_k = ranges(reader, "replicated_k");
   check_layer(reader, plan);
   ObjectReader prediction = reader.object("prediction");
-  layer.forward = pass_in(prediction.object("forward"));
+  layer.forward = pass_in(prediction.object("forward"), plan.backend);
   if (training)
-    layer.backward = pass_in(prediction.object("backward"));
+    layer.backward = pass_in(prediction.object("backward"), plan.backend);
   else if (prediction.find("backward") != nullptr)
     prediction.fail("backward", "a plan that is not for training has none");
   prediction.finish();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "print_parts.hpp"
+#include "steps_json.hpp"
 
 #include "usp/base/json.hpp"
 #include "usp/planner/plan_print.hpp"
@@ -165,6 +166,9 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
                {"candidates", Json::array()}};
   for (const AttentionCandidate& c : result.candidates)
     json["candidates"].push_back(candidate_json(c, request.training));
+  json["backend"] = {{"asked", backend_name(best.plan.backend)},
+                     {"forward", steps_json(result.forward_steps)},
+                     {"backward", steps_json(result.backward_steps)}};
   json["rejected"] = rejected_json(result.rejected);
   json["verdict"] = {{"margin", result.margin}, {"tie", result.tie}, {"settle", result.settle}};
   json["calibration"] = Json::parse(summary_json(result.calibration));

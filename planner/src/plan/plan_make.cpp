@@ -15,12 +15,18 @@ constexpr int most_expanded = 64;
 /// Documents beyond which expanding every rank costs more than the plan.
 constexpr std::size_t most_documents = 512;
 
-i64 packed_workspace(const Geometry& geometry, const CompactSchedule& compact, Pass pass) {
-  i64 most = 0;
+/// What only the explicit schedules say.
+void expand_all(const Geometry& geometry, const CompactSchedule& compact, Pass pass,
+                PassPrediction& prediction) {
   const AttentionPlan& plan = geometry.plan();
-  for (int rank = 0; rank < plan.mesh.size(); ++rank)
-    most = std::max(most, pack_workspace(expand(geometry, compact, rank, pass), plan.shape.batch).bytes);
-  return most;
+  prediction.workspace_bytes = 0;
+  prediction.steps.emplace();
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const RankSchedule schedule = expand(geometry, compact, rank, pass);
+    const i64 bytes = pack_workspace(schedule, plan.shape.batch).bytes;
+    prediction.workspace_bytes = std::max(prediction.workspace_bytes, bytes);
+    add_steps(*prediction.steps, schedule);
+  }
 }
 
 Transport transport_of(const std::vector<AxisView>& axes, const std::string& name, Transport standard) {
@@ -42,9 +48,32 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
     prediction.sent_bytes = *std::max_element(bytes.sent.begin(), bytes.sent.end());
     prediction.received_bytes = *std::max_element(bytes.received.begin(), bytes.received.end());
     if (layer.plan.mesh.size() <= most_expanded && documents.count() <= most_documents)
-      prediction.workspace_bytes = packed_workspace(geometry, compact, pass);
+      expand_all(geometry, compact, pass, prediction);
     else
       basis = WorkspaceBasis::bound;
+  }
+}
+
+void check_predictions(const PlanFile& plan, const std::string& file) {
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    PlanLayer derived = plan.layers[i];
+    WorkspaceBasis basis = WorkspaceBasis::exact;
+    derived.forward.steps.reset();
+    derived.backward.steps.reset();
+    predict_bytes(derived, layer_documents(derived, plan.documents), plan.training, basis);
+    const auto same = [&](const char* pass, const char* key, bool equal) {
+      if (!equal)
+        throw InvalidInput({file, 0, "/layers/" + std::to_string(i) + "/prediction/" + pass + "/" + key},
+                           "is not what follows from the recipe; write the plan anew with usp plan -o");
+    };
+    const auto compare = [&](const char* pass, const PassPrediction& stated, const PassPrediction& found) {
+      same(pass, "sent_bytes", stated.sent_bytes == found.sent_bytes);
+      same(pass, "received_bytes", stated.received_bytes == found.received_bytes);
+      same(pass, "workspace_bytes", stated.workspace_bytes == found.workspace_bytes);
+      same(pass, "steps", stated.steps == found.steps);
+    };
+    compare("forward", plan.layers[i].forward, derived.forward);
+    compare("backward", plan.layers[i].backward, derived.backward);
   }
 }
 
@@ -111,9 +140,8 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
     layer.layers = kind.layers;
     layer.plan = attention.plan;
     if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);
-    layer.forward = {attention.price.forward.seconds, attention.price.forward.band, 0, 0, 0};
-    if (workload.training)
-      layer.backward = {attention.price.backward.seconds, attention.price.backward.band, 0, 0, 0};
+    layer.forward = {attention.price.forward.seconds, attention.price.forward.band};
+    if (workload.training) layer.backward = {attention.price.backward.seconds, attention.price.backward.band};
     const Documents documents = attention_documents(workload, kind);
     predict_bytes(layer, documents, workload.training, file.workspace);
     file.layers.push_back(std::move(layer));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/expand.hpp"
 
+#include "choose_backend.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/planner/generate.hpp"
 
@@ -85,6 +87,7 @@ class Expander {
       : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank) {
     out_.rank = rank;
     out_.pass = pass;
+    out_.backend = plan_.backend;
     for (auto& row : held_) row.fill(-1);
     bind_inputs(compact);
   }
@@ -312,17 +315,20 @@ class Expander {
     const Range kv_heads = geometry_.heads().kv_of(u, w.chunk);
     const ListRef slices = collect_slices(w);
     if (slices.count == 0 && !w.fresh) return;
+    const StepBackend backend =
+        choose_backend(plan_, out_.pass, heads, out_.slices.data() + slices.begin, slices.count);
     const BufferId q = at(Tensor::q, w.q), k = at(Tensor::k, w.kv), v = at(Tensor::v, w.kv),
                    lse = at(Tensor::lse, Place::row);
     if (w.kind == WorkKind::attend) {
-      out_.steps.emplace_back(Attend{q, k, v, at(Tensor::o, w.o), lse, heads, kv_heads, slices, w.fresh});
+      out_.steps.emplace_back(
+          Attend{q, k, v, at(Tensor::o, w.o), lse, heads, kv_heads, slices, w.fresh, backend});
       return;
     }
     out_.steps.emplace_back(
         AttendGrad{q, k, v, at(Tensor::d_o, w.d_o), lse,
                    held({Tensor::delta, Place::row}) < 0 ? -1 : at(Tensor::delta, Place::row),
                    at(Tensor::dq, w.dq), at(Tensor::dk, w.dkv), at(Tensor::dv, w.dkv), heads, kv_heads,
-                   slices, w.fresh, plan_.backend == Backend::cudnn ? at(Tensor::o, w.o) : -1});
+                   slices, w.fresh, plan_.backend == Backend::cudnn ? at(Tensor::o, w.o) : -1, backend});
   }
 
   /// Slices of the unit's blocks, from slots of the ring rows to rows of the buffers.

@@ -175,21 +175,23 @@ void PassRunner::describe(const Transfer& t, std::size_t index) {
   }
 }
 
-AttendScope PassRunner::scope(Range heads, ListRef slices) const {
+AttendScope PassRunner::scope(Range heads, ListRef slices, const StepBackend& backend) const {
   AttendScope s;
   s.query_heads = heads;
   s.group = inputs_.group;
   s.slices = schedule_.slices.data() + slices.begin;
   s.slice_count = slices.count;
   s.terms = inputs_.terms;
+  // A plan for another backend says nothing of what cuDNN would do with the step.
+  if (schedule_.backend == Backend::cudnn) s.use = backend.use;
   s.progress = {[](void* communicator) { static_cast<Communicator*>(communicator)->progress(); },
                 &communicator_};
   return s;
 }
 
 void PassRunner::compute(const Attend& s) {
-  kernel_.attend({view(s.q), view(s.k), view(s.v), view(s.o), view(s.lse), scope(s.query_heads, s.slices),
-                  s.fresh, inputs_.sink});
+  kernel_.attend({view(s.q), view(s.k), view(s.v), view(s.o), view(s.lse),
+                  scope(s.query_heads, s.slices, s.backend), s.fresh, inputs_.sink});
 }
 
 void PassRunner::compute(const DeltaRows& s) {
@@ -200,7 +202,7 @@ void PassRunner::compute(const DeltaRows& s) {
 void PassRunner::compute(const AttendGrad& s) {
   kernel_.attend_grad({view(s.q), view(s.k), view(s.v), view(s.d_o), view(s.lse),
                        s.delta >= 0 ? ConstView(view(s.delta)) : ConstView{}, view(s.dq), view(s.dk),
-                       view(s.dv), scope(s.query_heads, s.slices), s.fresh,
+                       view(s.dv), scope(s.query_heads, s.slices, s.backend), s.fresh,
                        s.o >= 0 ? ConstView(view(s.o)) : ConstView{}});
 }
 

@@ -50,7 +50,7 @@ class PassRunner {
   void arrive(std::int32_t index);
   void copy_to_self(const Transfer& receive);
   void finish_sends(int tick);
-  [[nodiscard]] AttendScope scope(Range heads, ListRef slices) const;
+  [[nodiscard]] AttendScope scope(Range heads, ListRef slices, const StepBackend& backend) const;
   [[nodiscard]] static Land land(const Transfer& t) { return t.apply == Apply::add ? Land::add : Land::put; }
 
   const RankSchedule& schedule_;

@@ -72,6 +72,7 @@ class RankCall {
     if (clock_) read_clock();
     if (options_.collect) fetch();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
+    run_.departures = engine_.kernel().departures();
     collect(report);
   }
 
@@ -321,6 +322,21 @@ std::string CallRun::bytes_difference() const {
         return "rank " + std::to_string(r) + ", " + std::string(pass_name(record.pass)) + ": " + found;
     }
   return "";
+}
+
+std::vector<Departure> CallRun::departures() const {
+  std::vector<Departure> sum;
+  for (const RankRun& rank : ranks)
+    for (const Departure& d : rank.departures) {
+      const auto same = std::find_if(sum.begin(), sum.end(), [&](const Departure& other) {
+        return other.pass == d.pass && other.why == d.why;
+      });
+      if (same == sum.end())
+        sum.push_back(d);
+      else
+        same->count += d.count;
+    }
+  return sum;
 }
 
 HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add) {

@@ -154,6 +154,7 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
   out.text(mine.device);
   out.value(static_cast<i64>(mine.notes.size()));
   for (const std::string& note : mine.notes) out.text(note);
+  out.list(mine.departures);
   std::vector<RankRun> all;
   for (const std::vector<std::byte>& bytes : gather(communicator, out.content())) {
     Reader in(bytes);
@@ -171,6 +172,7 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
     run.device = in.text();
     run.notes.resize(static_cast<std::size_t>(in.value<i64>()));
     for (std::string& note : run.notes) note = in.text();
+    run.departures = in.list<Departure>();
     all.push_back(std::move(run));
   }
   return all;

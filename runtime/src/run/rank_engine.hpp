@@ -14,8 +14,8 @@ namespace usp {
 
 /// The kernel of a run: the one it names, or the plan's.
 [[nodiscard]] std::string kernel_name(const AttentionPlan& plan, const RunOptions& options);
-/// Rank p takes the p-th of the listed devices, or of all there are, round and round. Throws EnvironmentError
-/// where there is no GPU.
+/// The p-th rank of a host takes the p-th of the listed devices, or of all there are, round and round. Throws
+/// EnvironmentError where there is no GPU.
 [[nodiscard]] int device_of(int rank, const std::vector<int>& devices);
 
 /// What computes and what communicates on one rank of a call: on the host, or on one of its GPUs.

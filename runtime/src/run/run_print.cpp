@@ -53,6 +53,26 @@ Json pass_json(const CallRun& run, Pass pass) {
        {{"planned", most_workspace(run, pass)}, {"touched", touched < 0 ? Json(nullptr) : Json(touched)}}}};
 }
 
+const char* step_name(Pass pass) {
+  return pass == Pass::forward ? "attend" : "attend_grad";
+}
+
+Json departures_json(const CallRun& run) {
+  Json list = Json::array();
+  for (const Departure& d : run.departures())
+    list.push_back({{"step", step_name(d.pass)}, {"reason", text_of(d.why)}, {"count", d.count}});
+  return list;
+}
+
+std::string departures_text(const CallRun& run) {
+  std::string text;
+  for (const Departure& d : run.departures())
+    text += std::string("  note      ") + step_name(d.pass) + " left cuDNN for the portable kernel " +
+            std::to_string(d.count) + (d.count == 1 ? " time" : " times") +
+            ", against the plan: " + text_of(d.why) + "\n";
+  return text;
+}
+
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2e", value);
@@ -101,6 +121,7 @@ std::string run_json(const RunSummary& summary) {
                    {"difference", difference.empty() ? Json(nullptr) : Json(difference)}};
   json["passes"] = {{"forward", pass_json(run, Pass::forward)},
                     {"backward", run.training ? pass_json(run, Pass::backward) : Json(nullptr)}};
+  json["departures"] = departures_json(run);
   return json.dump(2) + "\n";
 }
 
@@ -123,7 +144,7 @@ std::string run_text(const RunSummary& summary) {
   text += "  bytes     " +
           (difference.empty() ? std::string("as planned, per rank, tick and peer")
                               : "not as planned: " + difference) +
-          "\n";
+          "\n" + departures_text(run);
   if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
   text += "  errors    RMS against the fp64 oracle:";

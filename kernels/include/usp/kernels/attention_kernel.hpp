@@ -4,7 +4,11 @@
 #include "usp/kernels/memory.hpp"
 #include "usp/kernels/score_terms.hpp"
 #include "usp/kernels/view.hpp"
+#include "usp/schedule/kernel_traits.hpp"
 #include "usp/schedule/slice.hpp"
+
+#include <optional>
+#include <vector>
 
 /// One block of attention on one rank: the contract of every backend. Kernels compute; they never
 /// communicate. Local. On the host a call is done when it returns; on a GPU it is enqueued on the stream of
@@ -30,6 +34,8 @@ struct AttendScope {
   i64 slice_count = 0;
   const ScoreTerms* terms = nullptr;
   Progress progress;
+  /// Who computes the call by its plan, for a backend that leaves some to another; empty: it decides itself.
+  std::optional<Backend> use;
 
   /// KV heads that the query heads read; expects some query head.
   [[nodiscard]] Range kv_heads() const {
@@ -79,6 +85,13 @@ struct AttendGradArgs {
   ConstView o;
 };
 
+/// Calls (of blocks, where a block is the matter) that went to another backend than their plan says.
+struct Departure {
+  Pass pass = Pass::forward;  ///< of attend or attend_grad
+  Refusal why = Refusal::none;
+  i64 count = 0;
+};
+
 /// A backend. Any of bf16, fp16, fp32 with an fp32 state, or fp64 with an fp64 state; q, k and v of one type,
 /// d_o of that or the accumulator type. Results do not depend on how the work is spread over threads.
 /// Throws InternalError when views do not fit together.
@@ -91,6 +104,8 @@ class AttentionKernel {
   /// Slices given so far are about to change or go: a backend that keeps tables by a slice list's address
   /// drops them.
   virtual void forget() {}
+  /// Since the kernel was made. A call without AttendScope::use departs from nothing.
+  [[nodiscard]] virtual std::vector<Departure> departures() const { return {}; }
   /// With `fresh`, results may have the input type.
   [[nodiscard]] virtual bool rounds_results() const { return false; }
   /// attend_grad is better given o, and then needs no delta; without o it takes a slower way.

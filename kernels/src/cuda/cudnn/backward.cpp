@@ -19,7 +19,7 @@ namespace {
 struct Shapes {
   View dq, dk, dv, stats;
 };
-[[nodiscard]] Shapes shapes_of(const AttendGradArgs& a, const Block& b) {
+[[nodiscard]] Shapes shapes_of(const AttendGradArgs& a, const BandBlock& b) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
   Shapes s;
   s.dq = View(nullptr, a.q.type, a.q.batch, b.q_rows.size(), heads, a.q.width);
@@ -29,7 +29,7 @@ struct Shapes {
   return s;
 }
 
-[[nodiscard]] GraphKey key_of(const AttendGradArgs& a, const Block& b, const ConstView& dq,
+[[nodiscard]] GraphKey key_of(const AttendGradArgs& a, const BandBlock& b, const ConstView& dq,
                               const ConstView& dk, const ConstView& dv) {
   GraphKey key = block_key(a, b, Direction::backward);
   key.o = strides_of(a.o);
@@ -40,7 +40,7 @@ struct Shapes {
   return key;
 }
 
-[[nodiscard]] Range dk_rows(const Block& b) {
+[[nodiscard]] Range dk_rows(const BandBlock& b) {
   return {b.k_rows.begin + b.dk_shift, b.k_rows.end + b.dk_shift};
 }
 
@@ -90,7 +90,7 @@ void Engine::attend_grad(const AttendGradArgs& given) {
                      dk_rows(share.blocks.front()) == Range{0, a.dk.rows};
   const bool direct = a.fresh && whole && a.dq.type == io && a.dk.type == io && a.dv.type == io &&
                       aligned(a.dq) && aligned(a.dk) && aligned(a.dv);
-  const std::vector<Planned> blocks = plan(share, [&](const Block& b) {
+  const std::vector<Planned> blocks = plan(share, a.scope, Pass::backward, [&](const BandBlock& b) {
     const Shapes s = shapes_of(a, b);
     return direct ? key_of(a, b, a.dq, a.dk, a.dv) : key_of(a, b, s.dq, s.dk, s.dv);
   });

@@ -5,6 +5,9 @@
 #include "graphs.hpp"
 #include "scratch.hpp"
 
+#include "usp/schedule/kernel_traits.hpp"
+
+#include <array>
 #include <list>
 
 namespace usp::cuda::cudnn {
@@ -17,13 +20,6 @@ namespace usp::cuda::cudnn {
 /// The heads of a view that a call covers.
 [[nodiscard]] View heads_of(const View& v, Range heads);
 
-/// Which blocks of a call cuDNN computes, and what is left.
-struct Share {
-  std::vector<Block> blocks;
-  std::vector<Slice> rest;
-};
-
-/// What forward and backward work with: a kernel's memory, its planned graphs and its scratch.
 /// What the traits of a call have whatever the direction.
 template <class Args>
 [[nodiscard]] CallTraits call_traits(const Args& a, int compute_major) {
@@ -33,14 +29,18 @@ template <class Args>
   call.dv = a.v.width;
   call.query_heads = a.scope.query_heads;
   call.group = a.scope.group;
-  call.terms = a.scope.terms;
+  const ScoreTerms& terms = *a.scope.terms;
+  call.softcap = terms.softcap != 0;
+  call.alibi = terms.alibi_slopes != nullptr;
+  call.dropout = terms.dropout != 0;
+  call.block_mask = terms.blocks != nullptr;
   call.compute_major = compute_major;
   return call;
 }
 
 /// What the key of a block has whatever the direction; strides of outputs are the caller's to set.
 template <class Args>
-[[nodiscard]] GraphKey block_key(const Args& a, const Block& b, Direction direction) {
+[[nodiscard]] GraphKey block_key(const Args& a, const BandBlock& b, Direction direction) {
   GraphKey key;
   key.direction = direction;
   key.type = a.q.type;
@@ -60,6 +60,7 @@ template <class Args>
   return key;
 }
 
+/// What forward and backward work with: a kernel's memory, its planned graphs and its scratch.
 class Engine {
  public:
   Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback);
@@ -67,19 +68,22 @@ class Engine {
   void attend(const AttendArgs& args);
   void attend_grad(const AttendGradArgs& args);
   void forget();
+  [[nodiscard]] std::vector<Departure> departures() const;
   [[nodiscard]] int device() const { return device_; }
 
  private:
   struct Planned {
-    Block block;
+    BandBlock block;
     GraphKey key;
     Graph* graph;
   };
 
-  [[nodiscard]] Share divide(const AttendScope& scope, const CallTraits& call, bool rows_aligned) const;
+  /// As the schedule says, where it says; what a plan could not know is counted as a departure from it.
+  [[nodiscard]] Share divide(const AttendScope& scope, const CallTraits& call, bool rows_aligned);
   /// Keeps the blocks that cuDNN has a plan for; the others join the rest. Reserves their workspace.
   template <class KeyOf>
-  [[nodiscard]] std::vector<Planned> plan(Share& share, KeyOf&& key_of);
+  [[nodiscard]] std::vector<Planned> plan(Share& share, const AttendScope& scope, Pass pass, KeyOf&& key_of);
+  void depart(const AttendScope& scope, Pass pass, Refusal why);
   [[nodiscard]] AttentionKernel& fallback();
   void leave(const AttendArgs& args);
   void leave(const AttendGradArgs& args);
@@ -114,19 +118,21 @@ class Engine {
   CUstream_st* stream_;
   int device_, compute_major_;
   Graphs graphs_;
+  std::array<std::array<i64, refusals.size()>, 2> departed_{};  ///< by pass and reason
   Scratch block_scratch_, state_scratch_, input_scratch_, delta_scratch_;
   std::unique_ptr<Arena> workspace_;
 };
 
 template <class KeyOf>
-std::vector<Engine::Planned> Engine::plan(Share& share, KeyOf&& key_of) {
+std::vector<Engine::Planned> Engine::plan(Share& share, const AttendScope& scope, Pass pass, KeyOf&& key_of) {
   std::vector<Planned> planned;
   i64 workspace = 0;
-  for (const Block& b : share.blocks) {
+  for (const BandBlock& b : share.blocks) {
     const GraphKey key = key_of(b);
     Graph* graph = graphs_.of(key).graph.get();
     if (graph == nullptr) {
       share.rest.push_back(slice_of(b));
+      depart(scope, pass, Refusal::no_graph);
       continue;
     }
     planned.push_back({b, key, graph});

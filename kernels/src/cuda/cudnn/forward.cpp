@@ -9,17 +9,17 @@
 namespace usp::cuda::cudnn {
 namespace {
 
-[[nodiscard]] GraphKey key_of(const AttendArgs& a, const Block& b, const Strides& o) {
+[[nodiscard]] GraphKey key_of(const AttendArgs& a, const BandBlock& b, const Strides& o) {
   GraphKey key = block_key(a, b, Direction::forward);
   key.o = o;
   return key;
 }
 
-[[nodiscard]] View block_output(const AttendArgs& a, const Block& b) {
+[[nodiscard]] View block_output(const AttendArgs& a, const BandBlock& b) {
   return {nullptr, a.q.type, a.q.batch, b.q_rows.size(), a.scope.query_heads, a.v.width};
 }
 /// As cuDNN writes statistics.
-[[nodiscard]] View block_stats(const AttendArgs& a, const Block& b) {
+[[nodiscard]] View block_stats(const AttendArgs& a, const BandBlock& b) {
   View v(nullptr, DType::fp32, a.q.batch, b.q_rows.size(), a.scope.query_heads, 1);
   v.head_stride = v.rows;
   v.row_stride = 1;
@@ -57,8 +57,9 @@ void Engine::attend(const AttendArgs& a) {
   const bool direct = a.fresh && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
                       share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, a.q.rows} &&
                       aligned(a.o);
-  const std::vector<Planned> blocks = plan(
-      share, [&](const Block& b) { return key_of(a, b, strides_of(direct ? a.o : block_output(a, b))); });
+  const std::vector<Planned> blocks = plan(share, a.scope, Pass::forward, [&](const BandBlock& b) {
+    return key_of(a, b, strides_of(direct ? a.o : block_output(a, b)));
+  });
   if (blocks.empty()) return leave(a);
   if (direct) return attend_direct(a, blocks.front());
   with_state(a, [&](const AttendArgs& wide) { attend_merged(wide, blocks, share.rest); });

@@ -44,6 +44,8 @@ struct AttentionResult {
   std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
+  /// Of the best, for cuDNN on few enough ranks to be counted; backward where training.
+  std::optional<StepBackends> forward_steps, backward_steps;
   std::vector<Rejection> rejected;
   double margin = 0;                ///< of the next mesh over the best one
   bool tie = false;                 ///< the bands of what differs overlap

@@ -3,7 +3,9 @@
 
 #include "usp/planner/axes.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/planner/step_backends.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ struct PassPrediction {
   i64 sent_bytes = 0;      ///< of the rank that sends most; exact for the planned documents
   i64 received_bytes = 0;  ///< of the rank that receives most; exact
   i64 workspace_bytes = 0;
+  std::optional<StepBackends> steps;  ///< of the planned documents; counted where the workspace is exact
 };
 
 /// One kind of attention layer, or the one call of `usp plan attention`.
@@ -63,7 +66,8 @@ struct PlanFile {
 /// The recipe of a candidate of plan_step.
 [[nodiscard]] PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candidate);
 
-/// Fills the predictions of a layer from its schedule: bytes, and the workspace (exact up to 64 ranks).
+/// Fills the predictions of a layer from its schedule: bytes, and, up to 64 ranks, the exact workspace and
+/// the backends of the attend steps.
 void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, WorkspaceBasis& basis);
 
 /// A layer by its place. Throws UsageError naming --layer when there is none.
@@ -82,6 +86,10 @@ void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::
 /// Reads it back, equal to what was written. Throws InvalidInput for unknown keys or words, values out of
 /// range, a mesh that does not match its placement, and a digest that does not match: the file was changed.
 [[nodiscard]] PlanFile read_plan(const std::string& text, const std::string& file);
+
+/// Derives bytes, exact workspaces and backends of steps again from the recipe. Throws InvalidInput that
+/// names the first that the plan states otherwise: another version wrote it, or it was made by hand.
+void check_predictions(const PlanFile& plan, const std::string& file);
 
 /// Digest of the canonical JSON: two ranks with equal digests hold the same recipe.
 [[nodiscard]] std::string plan_digest(const PlanFile& plan);

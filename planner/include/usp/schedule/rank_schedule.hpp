@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/schedule/compact.hpp"
+#include "usp/schedule/kernel_traits.hpp"
 #include "usp/schedule/slice.hpp"
 #include "usp/schedule/types.hpp"
 
@@ -77,6 +78,7 @@ struct Attend {
   Range query_heads, kv_heads;
   ListRef slices;
   bool fresh = false;  ///< o and lse hold nothing yet
+  StepBackend backend;
 };
 
 /// delta = rowsum(dO * O); with a sink also its gradient.
@@ -93,6 +95,7 @@ struct AttendGrad {
   ListRef slices;
   bool fresh = false;  ///< dq, dk and dv hold nothing yet, and get nothing else
   BufferId o = -1;     ///< for backends that read it beside delta
+  StepBackend backend;
 };
 
 using Step = std::variant<Attend, DeltaRows, AttendGrad>;
@@ -108,6 +111,7 @@ struct Tick {
 struct RankSchedule {
   int rank = 0;
   Pass pass = Pass::forward;
+  Backend backend = Backend::cpu;  ///< what the plan asks for; steps say what they use
   std::vector<Buffer> buffers;
   std::vector<Transfer> transfers;
   std::vector<Step> steps;

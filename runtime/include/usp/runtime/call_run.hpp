@@ -63,10 +63,11 @@ struct Part {
 };
 
 struct RankRun {
-  PassRecord record[2];            ///< forward, backward; of the last repetition
-  std::vector<double> seconds[2];  ///< of every repetition after warm-up; empty: a dry run
-  std::string device;              ///< ordinal and name of its GPU; empty: the host
-  std::vector<std::string> notes;  ///< Communicator::notes()
+  PassRecord record[2];               ///< forward, backward; of the last repetition
+  std::vector<double> seconds[2];     ///< of every repetition after warm-up; empty: a dry run
+  std::string device;                 ///< ordinal and name of its GPU; empty: the host
+  std::vector<std::string> notes;     ///< Communicator::notes()
+  std::vector<Departure> departures;  ///< of all repetitions
 };
 
 struct CallRun {
@@ -87,6 +88,8 @@ struct CallRun {
   [[nodiscard]] i64 executed_bytes(Pass pass) const;
   /// The first rank, tick and peer where executed bytes are not the planned ones, in words; empty: equal.
   [[nodiscard]] std::string bytes_difference() const;
+  /// Calls that went to another backend than their plan says: of all ranks and repetitions.
+  [[nodiscard]] std::vector<Departure> departures() const;
 };
 
 /// Runs forward, and backward when training, on as many ranks as the plan's mesh has. A token that every rank

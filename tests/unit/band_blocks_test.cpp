@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slices as the blocks that cuDNN is called for: the same pairs, and few calls where few do.
-#include "attention_cases.hpp"
-#include "cudnn_kernel.hpp"
+#include "usp/schedule/kernel_traits.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +10,6 @@
 namespace usp::test {
 namespace {
 
-using cuda::cudnn::Block;
-using cuda::cudnn::Blocks;
-using cuda::cudnn::blocks_of;
 using Pairs = std::set<std::pair<i64, i64>>;
 
 Pairs pairs_of(const std::vector<Slice>& slices) {
@@ -28,7 +24,7 @@ Pairs pairs_of(const std::vector<Slice>& slices) {
 }
 
 /// By the bounds that cuDNN is given.
-Pairs pairs_of(const Block& b) {
+Pairs pairs_of(const BandBlock& b) {
   Pairs pairs;
   for (i64 i = 0; i < b.q_rows.size(); ++i)
     for (i64 j = 0; j < b.k_rows.size(); ++j) {
@@ -39,10 +35,19 @@ Pairs pairs_of(const Block& b) {
   return pairs;
 }
 
+Share divided(const std::vector<Slice>& slices, bool keeps_shift) {
+  return divide(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()), keeps_shift);
+}
+
+Slice rectangle(i64 rows, i64 keys) {
+  Slice s;
+  s.q_count = rows, s.k_count = keys;
+  return s;
+}
 void expect_same_pairs(const std::vector<Slice>& slices) {
-  const Blocks found = blocks_of(slices.data(), static_cast<i64>(slices.size()), true);
+  const Share found = divided(slices, true);
   Pairs pairs = pairs_of(found.rest);
-  for (const Block& b : found.blocks) {
+  for (const BandBlock& b : found.blocks) {
     EXPECT_GE(b.right_bound(), 0);
     EXPECT_GE(b.left_bound(), 1);
     const Pairs own = pairs_of(b);
@@ -59,17 +64,19 @@ Slice at(Slice s, i64 q, i64 k) {
   return s;
 }
 Slice triangle(i64 rows) {
-  return banded(rows, rows, 0, unbounded);
+  Slice s = rectangle(rows, rows);
+  s.diff_min = 0;
+  return s;
 }
 
-TEST(CudnnBlocks, PiecesOfAZigzagRankAreOneTriangle) {
+TEST(BandBlocks, PiecesOfAZigzagRankAreOneTriangle) {
   // Rows 0..9 are chunk 1 and rows 10..19 chunk 6: positions far apart, rows side by side.
   std::vector<Slice> slices{at(triangle(10), 0, 0), at(rectangle(10, 10), 10, 0), at(triangle(10), 10, 10)};
   slices[1].q_pos = 60, slices[2].q_pos = slices[2].k_pos = 60;
-  const Blocks found = blocks_of(slices.data(), 3, true);
+  const Share found = divided(slices, true);
   ASSERT_EQ(found.blocks.size(), 1U);
   EXPECT_TRUE(found.rest.empty());
-  const Block& b = found.blocks.front();
+  const BandBlock& b = found.blocks.front();
   EXPECT_EQ(b.q_rows, (Range{0, 20}));
   EXPECT_EQ(b.k_rows, (Range{0, 20}));
   EXPECT_EQ(b.right_bound(), 0);
@@ -78,43 +85,44 @@ TEST(CudnnBlocks, PiecesOfAZigzagRankAreOneTriangle) {
   expect_same_pairs(slices);
 }
 
-TEST(CudnnBlocks, FullChunksAreOneRectangle) {
+TEST(BandBlocks, FullChunksAreOneRectangle) {
   const std::vector<Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 8, 0)};
-  const Blocks found = blocks_of(slices.data(), 2, true);
+  const Share found = divided(slices, true);
   ASSERT_EQ(found.blocks.size(), 1U);
   EXPECT_FALSE(found.blocks.front().bounds_right());
   EXPECT_FALSE(found.blocks.front().bounds_left());
   EXPECT_EQ(found.blocks.front().pairs, 80);
 }
 
-TEST(CudnnBlocks, DocumentsStayApart) {
+TEST(BandBlocks, DocumentsStayApart) {
   const std::vector<Slice> slices{at(triangle(7), 0, 0), at(triangle(9), 7, 7)};
-  EXPECT_EQ(blocks_of(slices.data(), 2, true).blocks.size(), 2U);
+  EXPECT_EQ(divided(slices, true).blocks.size(), 2U);
   expect_same_pairs(slices);
   std::vector<Slice> many;
   for (i64 i = 0; i < 20; ++i) many.push_back(at(triangle(3), 3 * i, 3 * i));
-  const Blocks left = blocks_of(many.data(), 20, true);
+  const Share left = divided(many, true);
   EXPECT_TRUE(left.blocks.empty());
   EXPECT_EQ(left.rest.size(), 20U);
-  EXPECT_FALSE(left.why.empty());
+  EXPECT_EQ(left.why, Refusal::many_blocks);
 }
 
-TEST(CudnnBlocks, RowsOfGradientsThatDifferKeepBlocksApart) {
+TEST(BandBlocks, RowsOfGradientsThatDifferKeepBlocksApart) {
   std::vector<Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 0, 5)};
   slices[1].dk_row = 6;
-  EXPECT_EQ(blocks_of(slices.data(), 2, true).blocks.size(), 2U);
-  EXPECT_EQ(blocks_of(slices.data(), 2, false).blocks.size(), 1U);
+  EXPECT_EQ(divided(slices, true).blocks.size(), 2U);
+  EXPECT_EQ(divided(slices, false).blocks.size(), 1U);
 }
 
-TEST(CudnnBlocks, UnequalStepsAreLeft) {
+TEST(BandBlocks, UnequalStepsAreLeft) {
   Slice s = triangle(9);
   s.q_step = 2;
-  const Blocks found = blocks_of(&s, 1, false);
+  const Share found = divided({s}, false);
   EXPECT_TRUE(found.blocks.empty());
   EXPECT_EQ(found.rest.size(), 1U);
+  EXPECT_EQ(found.why, Refusal::unequal_steps);
 }
 
-TEST(CudnnBlocks, AnySlicesKeepTheirPairs) {
+TEST(BandBlocks, AnySlicesKeepTheirPairs) {
   std::mt19937 random(3);
   const auto below = [&](int n) { return static_cast<i64>(random() % static_cast<unsigned>(n)); };
   for (int trial = 0; trial < 500; ++trial) {
@@ -132,30 +140,6 @@ TEST(CudnnBlocks, AnySlicesKeepTheirPairs) {
       }
     expect_same_pairs(slices);
   }
-}
-
-TEST(CudnnTraits, SayWhyNot) {
-  ScoreTerms terms;
-  cuda::cudnn::CallTraits call;
-  call.dqk = call.dv = 128;
-  call.query_heads = {0, 8};
-  call.group = 4;
-  call.terms = &terms;
-  EXPECT_EQ(why_not(call), "");
-  const auto refused = [&](auto&& change) {
-    cuda::cudnn::CallTraits c = call;
-    change(c);
-    return !why_not(c).empty();
-  };
-  EXPECT_TRUE(refused([](auto& c) { c.query_heads = {2, 8}; }));
-  EXPECT_TRUE(refused([](auto& c) { c.dqk = 100; }));
-  EXPECT_TRUE(refused([](auto& c) { c.dv = 264; }));
-  EXPECT_TRUE(refused([](auto& c) { c.backward = c.deterministic = true; }));
-  EXPECT_TRUE(refused([](auto& c) { c.backward = true, c.has_o = false; }));
-  EXPECT_TRUE(refused([](auto& c) { c.backward = true, c.dqk = 160; }));
-  EXPECT_FALSE(refused([](auto& c) { c.backward = true, c.dqk = 192; }));
-  terms.softcap = 1;
-  EXPECT_TRUE(refused([](auto&) {}));
 }
 
 }  // namespace

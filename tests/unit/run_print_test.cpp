@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What usp run says of steps that went to another backend than their plan says.
+#include "usp/runtime/run_print.hpp"
+
+#include "usp/base/json.hpp"
+
+#include <gtest/gtest.h>
+
+namespace usp {
+namespace {
+
+RunSummary summary_of(const std::vector<std::vector<Departure>>& ranks) {
+  RunSummary summary;
+  summary.plan.mesh = {1, 1, static_cast<int>(ranks.size())};
+  summary.run.kernel = "cudnn";
+  summary.run.communicator = "threads";
+  summary.run.training = false;
+  for (const std::vector<Departure>& departures : ranks) {
+    RankRun rank;
+    rank.seconds[0] = {1e-3};
+    rank.departures = departures;
+    summary.run.ranks.push_back(rank);
+  }
+  return summary;
+}
+
+TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
+  const RunSummary summary =
+      summary_of({{{Pass::forward, Refusal::alignment, 2}},
+                  {{Pass::forward, Refusal::alignment, 3}, {Pass::backward, Refusal::deterministic, 1}}});
+  const std::string text = run_text(summary);
+  EXPECT_NE(text.find("attend left cuDNN for the portable kernel 5 times, against the plan: the rows of a "
+                      "tensor do not start on a boundary of 16 bytes\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("attend_grad left cuDNN for the portable kernel 1 time, against the plan: "),
+            std::string::npos)
+      << text;
+  const Json json = parse_json(run_json(summary), "run").at("departures");
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json[0].at("step"), "attend");
+  EXPECT_EQ(json[0].at("count"), 5);
+  EXPECT_EQ(json[1].at("reason"), text_of(Refusal::deterministic));
+}
+
+TEST(RunPrint, ARunAsPlannedSaysNothingOfBackends) {
+  const RunSummary summary = summary_of({{}, {}});
+  EXPECT_EQ(run_text(summary).find("left cuDNN"), std::string::npos);
+  EXPECT_TRUE(parse_json(run_json(summary), "run").at("departures").empty());
+}
+
+}  // namespace
+}  // namespace usp
