@@ -97,12 +97,16 @@ std::string bind_text(const std::vector<BindView>& binds) {
 }
 
 std::string schedule_text(const ExplainRequest& request, const ExplainView& view) {
-  std::string text = "\nschedule of rank " + number(*request.rank) + ", " +
-                     std::string(pass_name(request.pass)) + ": " +
-                     number(static_cast<i64>(view.ticks.size())) + " ticks, sends " +
-                     format_bytes(static_cast<double>(view.sent_bytes)) + ", receives " +
-                     format_bytes(static_cast<double>(view.received_bytes)) + ", workspace " +
-                     format_bytes(static_cast<double>(view.workspace_bytes)) + "\n";
+  std::string text =
+      "\nschedule of rank " + number(*request.rank) + ", " + std::string(pass_name(request.pass)) + ": " +
+      number(static_cast<i64>(view.ticks.size())) + " ticks, sends " +
+      format_bytes(static_cast<double>(view.sent_bytes)) + ", receives " +
+      format_bytes(static_cast<double>(view.received_bytes)) + ", workspace " +
+      format_bytes(static_cast<double>(view.workspace_bytes)) +
+      (view.kernel_scratch_bytes == 0
+           ? ""
+           : ", kernel scratch " + format_bytes(static_cast<double>(view.kernel_scratch_bytes))) +
+      "\n";
   for (std::size_t t = 0; t < view.ticks.size(); ++t) {
     const TickView& tick = view.ticks[t];
     text += "  tick " + number(static_cast<i64>(t)) + "\n";
@@ -234,6 +238,7 @@ std::string explain_json(const PlanFile& plan, const ExplainRequest& request) {
                         {"sent_bytes", view.sent_bytes},
                         {"received_bytes", view.received_bytes},
                         {"workspace_bytes", view.workspace_bytes},
+                        {"kernel_scratch_bytes", view.kernel_scratch_bytes},
                         {"ticks", ticks_json(view)}};
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

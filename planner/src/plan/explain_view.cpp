@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/kernel_scratch.hpp"
 #include "usp/planner/plan_attention.hpp"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ constexpr const char* tensor_words[] = {"q", "k", "v", "o", "lse", "d_o", "delta
 constexpr const char* place_words[] = {"home", "row",  "ring0", "ring1",      "outer0",     "outer1",
                                        "all",  "acc0", "acc1",  "acc_outer0", "acc_outer1", "stage"};
 constexpr const char* move_words[] = {"entry", "exit", "route", "d_exit", "d_entry", "d_route", "d_home"};
-constexpr const char* fill_words[] = {"", "zero", "minus infinity", "sink"};
+constexpr const char* fill_words[] = {"", "zero"};
 
 template <class E>
 std::size_t index(E value) {
@@ -232,6 +233,7 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
   view.has_schedule = true;
   view.ticks = Viewer(schedule, compact.of(request.pass), layer.plan.shape.batch).ticks();
   view.workspace_bytes = pack_workspace(schedule, layer.plan.shape.batch).bytes;
+  view.kernel_scratch_bytes = kernel_scratch_bytes(layer.plan, {&schedule});
   for (const Transfer& transfer : schedule.transfers)
     (transfer.send ? view.sent_bytes : view.received_bytes) += transfer.bytes;
   return view;

@@ -61,6 +61,7 @@ struct ExplainView {
   bool has_schedule = false;
   std::vector<TickView> ticks;
   i64 workspace_bytes = 0;
+  i64 kernel_scratch_bytes = 0;
   i64 sent_bytes = 0, received_bytes = 0;
   std::vector<std::string> why;
 };

@@ -7,6 +7,7 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
+#include "usp/planner/kernel_scratch.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>
@@ -356,6 +357,13 @@ i64 AttentionOperator::workspace_bytes() const {
 }
 i64 AttentionOperator::saved_bytes() const {
   return state_->saved->bytes();
+}
+i64 AttentionOperator::planned_memory_bytes(bool training) const {
+  const Batch& batch = *state_->batch;
+  std::vector<const RankSchedule*> schedules{&batch.schedule(Pass::forward)};
+  if (training) schedules.push_back(&batch.schedule(Pass::backward));
+  return std::max(batch.workspace_bytes(Pass::forward), batch.workspace_bytes(Pass::backward)) +
+         batch.saved_bytes() + batch.sums_bytes() + kernel_scratch_bytes(batch.plan(), schedules);
 }
 
 ConstView AttentionOperator::row_lse() const {

@@ -73,6 +73,10 @@ class RankCall {
     if (options_.collect) fetch();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
     run_.departures = engine_.kernel().departures();
+    if (engine_.memory().stream() != nullptr) {
+      run_.planned_memory_bytes = tensor_bytes() + operator_.planned_memory_bytes(options_.training);
+      run_.held_memory_bytes = engine_.memory().held_bytes();
+    }
     collect(report);
   }
 
@@ -127,6 +131,13 @@ class RankCall {
     inputs_.sink = sink_on_.data();
     inputs_.alibi_slopes = slopes_on_.data();
     blocks_.admitted = admitted_on_.data();
+  }
+
+  [[nodiscard]] i64 tensor_bytes() const {
+    i64 bytes = 0;
+    for (const HostTensor* t : {&q_, &k_, &v_, &d_out_, &out_, &lse_, &dq_, &dk_, &dv_})
+      bytes += static_cast<i64>(t->bytes().size());
+    return bytes;
   }
 
   void fetch() {

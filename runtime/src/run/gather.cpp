@@ -152,6 +152,8 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
     out.list(mine.seconds[i]);
   }
   out.text(mine.device);
+  out.value(mine.planned_memory_bytes);
+  out.value(mine.held_memory_bytes);
   out.value(static_cast<i64>(mine.notes.size()));
   for (const std::string& note : mine.notes) out.text(note);
   out.list(mine.departures);
@@ -170,6 +172,8 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
       run.seconds[i] = in.list<double>();
     }
     run.device = in.text();
+    run.planned_memory_bytes = in.value<i64>();
+    run.held_memory_bytes = in.value<i64>();
     run.notes.resize(static_cast<std::size_t>(in.value<i64>()));
     for (std::string& note : run.notes) note = in.text();
     run.departures = in.list<Departure>();

@@ -38,6 +38,28 @@ bool is_dry(const CallRun& run) {
   return run.ranks.front().seconds[0].empty();
 }
 
+/// The rank that plans most of its GPU's memory; null on the host.
+const RankRun* fullest(const CallRun& run) {
+  const auto most = std::max_element(
+      run.ranks.begin(), run.ranks.end(),
+      [](const RankRun& a, const RankRun& b) { return a.planned_memory_bytes < b.planned_memory_bytes; });
+  return most == run.ranks.end() || most->planned_memory_bytes == 0 ? nullptr : &*most;
+}
+
+Json device_memory_json(const CallRun& run) {
+  const RankRun* rank = fullest(run);
+  if (rank == nullptr) return nullptr;
+  return {{"planned", rank->planned_memory_bytes}, {"held", rank->held_memory_bytes}};
+}
+
+std::string device_memory_text(const CallRun& run) {
+  const RankRun* rank = fullest(run);
+  if (rank == nullptr) return "";
+  return "  memory    of the fullest rank's GPU: " +
+         format_bytes(static_cast<double>(rank->planned_memory_bytes)) + " planned with its tensors, " +
+         format_bytes(static_cast<double>(rank->held_memory_bytes)) + " held\n";
+}
+
 /// JSON has no NaN: a word stands for it.
 Json error_json(const std::optional<double>& error) {
   if (!error) return nullptr;
@@ -122,6 +144,7 @@ std::string run_json(const RunSummary& summary) {
   json["passes"] = {{"forward", pass_json(run, Pass::forward)},
                     {"backward", run.training ? pass_json(run, Pass::backward) : Json(nullptr)}};
   json["departures"] = departures_json(run);
+  json["device_memory"] = device_memory_json(run);
   return json.dump(2) + "\n";
 }
 
@@ -140,6 +163,7 @@ std::string run_text(const RunSummary& summary) {
             format_bytes(static_cast<double>(most_workspace(run, pass))) +
             (touched < 0 ? "" : " (touched " + format_bytes(static_cast<double>(touched)) + ")") + "\n";
   }
+  text += device_memory_text(run);
   const std::string difference = run.bytes_difference();
   text += "  bytes     " +
           (difference.empty() ? std::string("as planned, per rank, tick and peer")

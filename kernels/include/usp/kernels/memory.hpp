@@ -29,6 +29,8 @@ class Memory {
   /// The GPU's ordinal; -1 on the host.
   [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
+  /// Of all its arenas now; 0 on the host, where nobody counts.
+  [[nodiscard]] virtual i64 held_bytes() const { return 0; }
 
   virtual void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) = 0;
   virtual std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) = 0;

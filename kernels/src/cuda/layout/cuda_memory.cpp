@@ -10,12 +10,17 @@ namespace {
 
 class DeviceArena final : public Arena {
  public:
-  explicit DeviceArena(int device) : device_(device) {}
+  DeviceArena(int device, std::shared_ptr<i64> held) : device_(device), held_(std::move(held)) {}
+  ~DeviceArena() override { *held_ -= buffer_.bytes(); }
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
   void reserve(i64 bytes) override {
     if (bytes <= buffer_.bytes()) return;
     // Freed first, so that the peak is the greater of the two; cudaFree waits for what still reads it.
+    *held_ -= buffer_.bytes();
     buffer_ = DeviceBuffer();
     buffer_ = DeviceBuffer(device_, bytes);
+    *held_ += bytes;
   }
   std::byte* data() const override { return buffer_.data(); }
   i64 bytes() const override { return buffer_.bytes(); }
@@ -23,6 +28,7 @@ class DeviceArena final : public Arena {
  private:
   DeviceBuffer buffer_;
   int device_;
+  std::shared_ptr<i64> held_;  ///< by all arenas of a memory
 };
 
 class CudaMemory final : public Memory {
@@ -30,7 +36,8 @@ class CudaMemory final : public Memory {
   explicit CudaMemory(const Stream& stream) : stream_(stream.get()), device_(stream.device()) {}
   CUstream_st* stream() const override { return stream_; }
   int device() const override { return device_; }
-  std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_); }
+  std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_, held_); }
+  i64 held_bytes() const override { return *held_; }
 
   void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
     const DeviceScope scope(device_);
@@ -72,6 +79,7 @@ class CudaMemory final : public Memory {
  private:
   StreamHandle stream_;
   int device_;
+  std::shared_ptr<i64> held_ = std::make_shared<i64>(0);
 };
 
 }  // namespace

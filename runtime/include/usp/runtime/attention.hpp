@@ -80,6 +80,10 @@ class AttentionOperator {
   /// Bytes that this operator holds beside the caller's tensors: workspace, and what forward saves.
   [[nodiscard]] i64 workspace_bytes() const;
   [[nodiscard]] i64 saved_bytes() const;
+  /// What the plan foresees of the kernel's memory on this rank beside the caller's tensors, for both passes
+  /// or forward alone: the two above, sums of gradients that are rounded in the end, and the kernel's own
+  /// scratch.
+  [[nodiscard]] i64 planned_memory_bytes(bool training = true) const;
 
  private:
   struct State;

@@ -67,6 +67,8 @@ struct RankRun {
   std::vector<double> seconds[2];     ///< of every repetition after warm-up; empty: a dry run
   std::string device;                 ///< ordinal and name of its GPU; empty: the host
   std::vector<std::string> notes;     ///< Communicator::notes()
+  i64 planned_memory_bytes = 0;       ///< of its GPU: tensors, and AttentionOperator::planned_memory_bytes()
+  i64 held_memory_bytes = 0;          ///< what was taken: Memory::held_bytes() in the end
   std::vector<Departure> departures;  ///< of all repetitions
 };
 

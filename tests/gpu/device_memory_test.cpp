@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu_rank.hpp"
+
+#include "usp/comm/threads.hpp"
+#include "usp/device/check.cuda.hpp"
+#include "usp/runtime/attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+/// Device memory against the plan's word. Skipped without a GPU.
+namespace usp::test {
+namespace {
+
+/// Tables of tiles, which plans do not count.
+constexpr i64 tables_bytes = i64{1} << 20;
+
+[[nodiscard]] AttentionPlan plan_of(Backend backend, int ring, int ulysses, i64 tokens) {
+  AttentionPlan p;
+  p.backend = backend;
+  p.mesh = {1, ring, ulysses};
+  p.shape = {1, tokens, tokens, 32, 8, 128, 128, DType::bf16};
+  p.band = {0, unbounded};
+  return p;
+}
+
+[[nodiscard]] std::unique_ptr<AttentionKernel> make(Backend backend, Memory& memory) {
+  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_portable_kernel(memory);
+}
+
+/// One step of an operator on tensors of its own.
+class Rank {
+ public:
+  Rank(const AttentionPlan& plan, Communicator& communicator, Memory& memory)
+      : memory_(memory), kernel_(make(plan.backend, memory)), attention_(plan, communicator, *kernel_) {
+    attention_.set_batch(Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
+    const auto rows = static_cast<i64>(attention_.q_tokens().size());
+    const auto tensor = [&](int heads) {
+      const View view(nullptr, plan.shape.dtype, 1, rows, {0, heads}, plan.shape.head_dim_qk);
+      arenas_.push_back(memory.make_arena());
+      arenas_.back()->reserve(view.elements() * 2);
+      memory.set_bytes(arenas_.back()->data(), 0, view.elements() * 2);
+      views_.push_back(view);
+      views_.back().data = arenas_.back()->data();
+      bytes_ += view.elements() * 2;
+    };
+    const int q = plan.shape.query_heads, kv = plan.shape.kv_heads;
+    for (const int heads : {q, kv, kv, q, q, q, kv, kv}) tensor(heads);
+  }
+  void step() {
+    const AttentionInputs in{views_[0], views_[1], views_[2]};
+    attention_.forward(in, views_[3]);
+    attention_.backward(in, views_[4], {views_[5], views_[6], views_[7], nullptr});
+    memory_.synchronize();
+  }
+  [[nodiscard]] i64 planned() const { return bytes_ + attention_.planned_memory_bytes(); }
+
+ private:
+  Memory& memory_;
+  std::unique_ptr<AttentionKernel> kernel_;
+  AttentionOperator attention_;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<View> views_;
+  i64 bytes_ = 0;
+};
+
+[[nodiscard]] i64 free_bytes() {
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<i64>(free);
+}
+
+class DeviceMemory : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    if (device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_P(DeviceMemory, IsWhatThePlanForesees) {
+  for (const auto& [ring, ulysses] :
+       {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2), std::pair(2, 2), std::pair(4, 1), std::pair(1, 4)})
+    for (const Method method : {Method::ring, Method::all_gather_kv}) {
+      AttentionPlan plan = plan_of(GetParam(), ring, ulysses, 4000);
+      plan.method = method;
+      run_threads(plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
+        GpuRank gpu(control);
+        Rank rank(plan, *gpu.communicator, *gpu.memory);
+        rank.step();
+        const i64 tables = GetParam() == Backend::cudnn ? 0 : tables_bytes;
+        EXPECT_GE(gpu.memory->held_bytes(), rank.planned()) << ring << " x " << ulysses;
+        EXPECT_LE(gpu.memory->held_bytes(), rank.planned() + tables) << ring << " x " << ulysses;
+        control.barrier();
+      });
+    }
+}
+
+TEST_P(DeviceMemory, ProcessTakesWithinFivePercentOfThePlan) {
+  const Stream stream(0);
+  const auto alone = make_serial_communicator();
+  {  // a small step loads what any step loads
+    const auto memory = make_cuda_memory(stream);
+    Rank(plan_of(GetParam(), 1, 1, 512), *alone, *memory).step();
+  }
+  const i64 idle = free_bytes();
+  const auto memory = make_cuda_memory(stream);
+  Rank rank(plan_of(GetParam(), 1, 1, 49152), *alone, *memory);
+  rank.step();
+  const auto taken = static_cast<double>(idle - free_bytes()), planned = static_cast<double>(rank.planned());
+  ASSERT_GE(planned, static_cast<double>(i64{1} << 30));
+  EXPECT_NEAR(taken / planned, 1, 0.05);
+  RecordProperty("taken_bytes", std::to_string(taken));
+  RecordProperty("planned_bytes", std::to_string(planned));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, testing::Values(Backend::portable, Backend::cudnn),
+                         [](const auto& backend) {
+                           return backend.param == Backend::cudnn ? "cudnn" : "portable";
+                         });
+
+}  // namespace
+}  // namespace usp::test

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/kernel_scratch.hpp"
+
+#include "usp/planner/expand.hpp"
+#include "usp/planner/generate.hpp"
+#include "usp/schedule/attention.hpp"
+
+#include <gtest/gtest.h>
+
+namespace usp {
+namespace {
+
+[[nodiscard]] AttentionPlan plan_of(Backend backend, int ring, int kv_heads) {
+  AttentionPlan p;
+  p.backend = backend;
+  p.mesh = {1, ring, 1};
+  p.shape = {1, 1024, 1024, 8, kv_heads, 64, 64, DType::bf16};
+  p.band = {0, unbounded};
+  return p;
+}
+
+[[nodiscard]] i64 scratch(const AttentionPlan& plan, bool training = true) {
+  const Geometry geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
+  CompactSchedule compact;
+  generate(plan, geometry.heads().shared_kv(), compact);
+  const RankSchedule forward = expand(geometry, compact, 0, Pass::forward);
+  const RankSchedule backward = expand(geometry, compact, 0, Pass::backward);
+  std::vector<const RankSchedule*> schedules{&forward};
+  if (training) schedules.push_back(&backward);
+  return kernel_scratch_bytes(plan, schedules);
+}
+
+constexpr i64 rows = 1024, heads = 8, width = 64;
+
+TEST(KernelScratch, OneCallOfCudnnKeepsItsStatisticsAndItsOwnSums) {
+  const i64 stats = rows * heads * 4, sums = rows * heads * (width + 1) * 4 + 256;
+  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 1, 8)), stats + sums);
+  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 1, 8), false), stats + 256);
+}
+
+TEST(KernelScratch, FewerKvHeadsMakeCudnnKeepGradientsOfEveryQueryHead) {
+  const i64 keys = rows * heads * 2 * width * 2;
+  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 1, 2)), scratch(plan_of(Backend::cudnn, 1, 8)) + keys);
+}
+
+TEST(KernelScratch, HopsOfCudnnWaitToBeMerged) {
+  const i64 half = rows / 2, row_heads = half * heads;
+  const i64 block = row_heads * width * 2 * 3 + row_heads * 4;  // dq, dk, dv and statistics of the own block
+  const i64 input = row_heads * width * 2;                      // o, rounded
+  const i64 sums = row_heads * (width + 1) * 4 + 256;
+  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 2, 8)), block + input + sums);
+}
+
+TEST(KernelScratch, PortableSumsDqWhereItIsRounded) {
+  EXPECT_EQ(scratch(plan_of(Backend::portable, 1, 2)), rows * heads * width * 4);
+  EXPECT_EQ(scratch(plan_of(Backend::portable, 2, 2)), 0);
+}
+
+TEST(KernelScratch, HostKeepsNone) {
+  EXPECT_EQ(scratch(plan_of(Backend::cpu, 2, 8)), 0);
+}
+
+}  // namespace
+}  // namespace usp
