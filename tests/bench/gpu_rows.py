@@ -47,13 +47,16 @@ class NotRun:
 
 
 def json_lines(text):
-    """The objects of a text that holds one a line; other lines raise ValueError."""
+    """The objects of a text that holds one a line, among lines that libraries may print. A broken one raises
+    ValueError."""
     found = []
-    for line in filter(str.strip, text.splitlines()):
+    for line in text.splitlines():
+        if not line.startswith("{"):
+            continue
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise ValueError(f"a line that is no JSON: {line[:120]!r}") from error
+            raise ValueError(f"a broken line: {line[:120]!r}") from error
     return found
 
 

@@ -247,7 +247,8 @@ def ranks(bench):
     command += ["--rounds", "3" if bench.quick else "7"]
     alone = str(gpu_rows.ALONE_SEQ)
     lengths = ["16384", alone] if bench.quick else ["16384", alone, "131072"]
-    pair = bench.script_objects("ranks", "two GPUs beside context parallel", [*command, "--gpus", "2", "--seq", *lengths])
+    pair = bench.script_objects("ranks", "two GPUs beside context parallel",
+                                [*command, "--gpus", "2", "--seq", *lengths])
     single = bench.script_objects("ranks", "one GPU", [*command, "--gpus", "1", "--no-torch", "--seq", alone])
     bench.take(gpu_rows.ranks_rows(pair, single))
 
