@@ -8,7 +8,8 @@
 // The plain copy is cudaMemcpyAsync between two buffers, or a box without strides through the same
 // communicator between processes. All ranks send to all others at once; what a rank keeps is neither moved
 // nor counted. Times are the slowest rank's, by its stream's events, from a point that all ranks' streams
-// have reached.
+// have reached; `late` counts the rounds in which a rank's GPU got there before its host had enqueued all, so
+// that the host's time may be in them.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
 #include "options.hpp"
@@ -43,6 +44,26 @@ struct Size {
   [[nodiscard]] i64 rows() const { return payload / run_bytes; }  ///< of one rank
 };
 
+struct Time {
+  double seconds = 0;
+  int late = 0;  ///< 1: the GPU began before the host had enqueued all, so that host time may be in it
+};
+
+/// Times of some rounds.
+struct Times {
+  std::vector<double> seconds;
+  int late = 0;
+  void add(const Time& t) {
+    seconds.push_back(t.seconds);
+    late += t.late;
+  }
+  [[nodiscard]] double median() const {
+    std::vector<double> all = seconds;
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
+  }
+};
+
 enum class Way : std::uint8_t { there, back, plain };
 
 /// One rank's tensors, and its end of the exchange.
@@ -66,12 +87,13 @@ class Rank {
     }
     gpu_.communicator->reserve(2 * job.ranks, 2 * job.ranks);
   }
-  /// Seconds of the slowest rank. Collective.
-  [[nodiscard]] double timed(Way way, const Size& size) {
+  /// Of the slowest rank. Collective.
+  [[nodiscard]] Time timed(Way way, const Size& size) {
     gpu_.stream.synchronize();
     control_.barrier();
-    // As long as what the host takes to enqueue the exchange; it leaves nothing in the L2 cache.
-    for (int i = 0; i < 4; ++i) set_device_bytes(flush_.data(), i, flush_.bytes(), gpu_.stream.get());
+    // Longer than the host takes to enqueue all that follows; it leaves nothing in the L2 cache.
+    for (int i = 0; i < 4 * control_.size(); ++i)
+      set_device_bytes(flush_.data(), i, flush_.bytes(), gpu_.stream.get());
     meet();
     begin_.record(gpu_.stream.get());
     if (way == Way::plain && in_one_process())
@@ -79,10 +101,16 @@ class Rank {
     else
       exchange(way, size);
     end_.record(gpu_.stream.get());
-    const double mine = seconds_between(begin_, end_);
-    std::vector<double> all(static_cast<std::size_t>(control_.size()));
+    const bool late = begin_.reached();
+    const Time mine{seconds_between(begin_, end_), late ? 1 : 0};
+    std::vector<Time> all(static_cast<std::size_t>(control_.size()));
     control_.all_gather(&mine, all.data(), sizeof mine);
-    return *std::max_element(all.begin(), all.end());
+    Time slowest;
+    for (const Time& t : all) {
+      slowest.seconds = std::max(slowest.seconds, t.seconds);
+      slowest.late = std::max(slowest.late, t.late);
+    }
+    return slowest;
   }
 
   /// Throws unless the rows that come home are those that left.
@@ -202,11 +230,6 @@ class Rank {
   Event begin_{gpu_.stream.device(), EventUse::timing}, end_{gpu_.stream.device(), EventUse::timing};
 };
 
-[[nodiscard]] double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
-
 class Table {
  public:
   Table(const Job& job, const Rank& rank)
@@ -218,22 +241,23 @@ class Table {
                 device_info(0).name.c_str(), job.ranks, mode_, gpus_, gpus_ == 1 ? "" : "s",
                 gpus_ < job.ranks ? ", which they share: copies within a GPU are among these" : "");
     for (const std::string& note : rank.notes()) std::printf("%s\n", note.c_str());
-    std::printf("%-9s %5s %4s %5s %9s %9s %13s %10s %6s\n", "mode", "ranks", "GPUs", "way", "run bytes",
-                "MiB/peer", "exchange GB/s", "plain GB/s", "ratio");
+    std::printf("%-9s %5s %4s %5s %9s %9s %13s %10s %6s %4s\n", "mode", "ranks", "GPUs", "way", "run bytes",
+                "MiB/peer", "exchange GB/s", "plain GB/s", "ratio", "late");
   }
-  void row(const char* way, const Size& size, double own_s, double plain_s) const {
+  void row(const char* way, const Size& size, const Times& own, const Times& plain) const {
     const double bytes = static_cast<double>(size.payload) * (job_.ranks - 1);
+    const double rate = bytes / own.median() * 1e-9, plain_rate = bytes / plain.median() * 1e-9;
     const auto run = static_cast<long long>(size.run_bytes),
                per_peer = static_cast<long long>(size.payload / mib);
     if (job_.json)
       std::printf(
           R"({"mode": "%s", "ranks": %d, "gpus": %d, "way": "%s", "run_bytes": %lld, "mib_per_peer": %lld, )"
-          R"("exchange_gb_s": %.6g, "plain_gb_s": %.6g})"
+          R"("exchange_gb_s": %.6g, "plain_gb_s": %.6g, "rounds": %d, "late": %d})"
           "\n",
-          mode_, job_.ranks, gpus_, way, run, per_peer, bytes / own_s * 1e-9, bytes / plain_s * 1e-9);
+          mode_, job_.ranks, gpus_, way, run, per_peer, rate, plain_rate, job_.rounds, own.late);
     else
-      std::printf("%-9s %5d %4d %5s %9lld %9lld %13.1f %10.1f %6.3f\n", mode_, job_.ranks, gpus_, way, run,
-                  per_peer, bytes / own_s * 1e-9, bytes / plain_s * 1e-9, plain_s / own_s);
+      std::printf("%-9s %5d %4d %5s %9lld %9lld %13.1f %10.1f %6.3f %4d\n", mode_, job_.ranks, gpus_, way,
+                  run, per_peer, rate, plain_rate, rate / plain_rate, own.late);
     std::fflush(stdout);
   }
 
@@ -245,16 +269,16 @@ class Table {
 
 void compare(const Job& job, Rank& rank, const Size& size, const Table* table) {
   rank.check(size);
-  std::vector<double> seconds[3];
+  Times times[3];
   for (int round = -warm_up; round < job.rounds; ++round) {
     for (const Way way : {Way::there, Way::back, Way::plain}) {
-      const double slowest = rank.timed(way, size);
-      if (round >= 0) seconds[static_cast<std::size_t>(way)].push_back(slowest);
+      const Time slowest = rank.timed(way, size);
+      if (round >= 0) times[static_cast<std::size_t>(way)].add(slowest);
     }
   }
   if (table == nullptr) return;
-  table->row("there", size, median(seconds[0]), median(seconds[2]));
-  table->row("back", size, median(seconds[1]), median(seconds[2]));
+  table->row("there", size, times[0], times[2]);
+  table->row("back", size, times[1], times[2]);
 }
 
 void run(const Job& job) {

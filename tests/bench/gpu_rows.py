@@ -118,6 +118,8 @@ def exchange_rows(found):
         shared = f["gpus"] < f["ranks"]
         shape = (f"{f['ranks']} {f['mode']}{' sharing ' + str(f['gpus']) + ' GPU' if shared else ''}, "
                  f"{f['mib_per_peer']} MiB in runs of {f['run_bytes']}")
+        if 2 * f["late"] >= f["rounds"]:
+            shape += f", host late in {f['late']} of {f['rounds']} rounds"
         yield Row("exchange", f"exchange {f['way']} beside plain peer copies", shape, f["exchange_gb_s"],
                   f["plain_gb_s"], "GB/s", None if shared else EXCHANGE)
 

@@ -20,7 +20,7 @@ RING = [{"rank": 3, "way": way, "pass": "forward", "ms": 1.5, "tflop_s": rate, "
 MEMORY = [{"work": work, "microseconds": 10, "gb_s": rate, "copy_gb_s": 2000}
           for work, rate in (("merge bf16 into fp32", 1900), ("delta bf16 x bf16", 1700), ("cast bf16 to fp32", 1000))]
 EXCHANGE = [{"mode": "threads", "ranks": 2, "gpus": gpus, "way": "there", "run_bytes": 256, "mib_per_peer": 64,
-             "exchange_gb_s": 300, "plain_gb_s": 310} for gpus in (1, 2)]
+             "exchange_gb_s": 300, "plain_gb_s": 310, "rounds": 15, "late": late} for gpus, late in ((1, 0), (2, 8))]
 ATTENTION = {"seq": 16384, "heads": 32, "kv_heads": 8, "head_dim": 128, "causal": True, "order": "bshd", "ms": 2.0}
 PACKED = """\
 packed_mha_64k                     fwd    1.234 ms  420.0  bwd    4.321 ms  300.0 TF/s
@@ -80,6 +80,8 @@ class Rows(unittest.TestCase):
         shared, own = gpu_rows.exchange_rows(EXCHANGE)
         self.assertIn("sharing 1 GPU", shared.shape)
         self.assertEqual((shared.met, own.met), (None, True))
+        self.assertNotIn("late", shared.shape)
+        self.assertIn("host late in 8 of 15 rounds", own.shape)
 
     def test_ranks_are_the_fastest_of_each_mesh_beside_the_fastest_peer_and_one_gpu(self):
         found = [mesh("torch", 65536, 500), mesh("torch", 65536, 400),
