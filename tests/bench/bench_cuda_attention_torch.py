@@ -6,9 +6,10 @@
 
 Needs a Python with torch on a machine with a GPU; libcudnn.so.9 and libcudart.so.13 are looked for beside torch. One
 row per shape: median milliseconds of both, and the ratio PyTorch / ours (above 1: ours is faster). bf16, random inputs,
-the L2 cache flushed before each call.
+the L2 cache flushed before each call. --json FILE appends each row to a file too, one JSON object a line.
 """
 import argparse
+import json
 import os
 import pathlib
 import platform
@@ -76,6 +77,12 @@ def own_times(bench, backend, shape, head_first, rounds):
     return list(zip(numbers[::2], numbers[1::2]))
 
 
+def record(options, **row):
+    if options.json:
+        with open(options.json, "a", encoding="utf-8") as file:
+            print(json.dumps(row), file=file)
+
+
 def compare(bench, options, shape, head_first):
     ours, theirs = [], []
     peer = Torch(PEERS[options.peer], shape, head_first)
@@ -87,6 +94,8 @@ def compare(bench, options, shape, head_first):
     for i in range(2):
         own, other = (statistics.median(t[i] for t in times) for times in (ours, theirs))
         flops = (4, 10)[i] * rows * rows * width * heads / (2 if causal else 1)
+        record(options, seq=rows, heads=heads, kv_heads=kv_heads, head_dim=width, causal=causal,
+               order="bhsd" if head_first else "bshd", **{"pass": ("forward", "backward")[i]}, ms=own, peer_ms=other)
         cells.append(f"{own:8.3f} {other:8.3f} {flops / own * 1e-9:6.0f} {other / own:6.3f}")
     print(f"{rows:6} {heads:2}/{kv_heads:<2} {width:4} {'causal' if causal else 'full':6} "
           f"{'bhsd' if head_first else 'bshd'} | {cells[0]} | {cells[1]}", flush=True)
@@ -102,6 +111,7 @@ def main():
     parser.add_argument("--orders", nargs="+", default=["bhsd", "bshd"], choices=["bhsd", "bshd"])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
           f"{platform.platform()}")

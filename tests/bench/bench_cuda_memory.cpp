@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that memory bandwidth bounds beside a device-to-device copy of as many bytes, in turns:
-//   bench_cuda_memory [ROWS HEADS HEAD_DIM]
+//   bench_cuda_memory [ROWS HEADS HEAD_DIM [ROUNDS]] [--json]
 // A byte read and a byte written count one each. Several launches over sets of tensors that are greater than
 // the L2 cache are timed as one, so that nothing is found there and each pays for the lines that the one
 // before it wrote: alone, a copy would leave much of what it wrote to whatever runs next.
 #include "layout/strided_copy.hpp"
+#include "options.hpp"
 #include "state/state.hpp"
 
 #include "usp/device/check.cuda.hpp"
@@ -12,8 +13,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <random>
 #include <string>
@@ -22,7 +23,7 @@
 namespace usp::bench {
 namespace {
 
-constexpr int rounds = 15, sets = 4;
+constexpr int sets = 4;
 
 struct Shape {
   i64 rows = 16384, heads = 16, width = 128;
@@ -82,13 +83,13 @@ struct Work {
 
 class Bench {
  public:
-  explicit Bench(const Shape& shape) : shape_(shape) {
+  Bench(const Shape& shape, int rounds, bool json) : shape_(shape), rounds_(rounds), json_(json) {
     for (int i = 0; i < sets; ++i) tensors_.emplace_back(shape, stream_.get());
   }
   void compare(const Work& work) {
     std::vector<double> own, copies;
     const auto copy_bytes = static_cast<std::size_t>(work.bytes / 2);
-    for (int round = -2; round < rounds; ++round) {
+    for (int round = -2; round < rounds_; ++round) {
       const double a = timed([&] {
         for (const Tensors& t : tensors_) work.run(t);
       });
@@ -103,8 +104,14 @@ class Bench {
       copies.push_back(b / sets);
     }
     const double x = median(own), y = median(copies), bytes = static_cast<double>(work.bytes);
-    std::printf("%-34s %8.1f us %7.0f GB/s   copy %7.0f GB/s   ratio %.3f\n", work.name.c_str(), x * 1e6,
-                bytes / x * 1e-9, bytes / y * 1e-9, y / x);
+    if (json_)
+      std::printf(R"({"work": "%s", "microseconds": %.6g, "gb_s": %.6g, "copy_gb_s": %.6g})"
+                  "\n",
+                  work.name.c_str(), x * 1e6, bytes / x * 1e-9, bytes / y * 1e-9);
+    else
+      std::printf("%-34s %8.1f us %7.0f GB/s   copy %7.0f GB/s   ratio %.3f\n", work.name.c_str(), x * 1e6,
+                  bytes / x * 1e-9, bytes / y * 1e-9, y / x);
+    std::fflush(stdout);
   }
   [[nodiscard]] StreamHandle stream() const { return stream_.get(); }
   [[nodiscard]] const Shape& shape() const { return shape_; }
@@ -118,6 +125,8 @@ class Bench {
     return seconds_between(begin_, end_);
   }
   Shape shape_;
+  int rounds_;
+  bool json_;
   Stream stream_{0};
   Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
   std::vector<Tensors> tensors_;
@@ -189,14 +198,19 @@ void all(Bench& bench) {
 }  // namespace
 }  // namespace usp::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
+  usp::bench::Options options(argc, argv);
+  const bool json = options.flag("--json");
   usp::bench::Shape shape;
-  if (argc == 4) shape = {std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3])};
-  const usp::DeviceInfo device = usp::device_info(0);
-  std::printf("%s, %lld rows of %lld heads of %lld\n", device.name.c_str(),
-              static_cast<long long>(shape.rows), static_cast<long long>(shape.heads),
-              static_cast<long long>(shape.width));
-  usp::bench::Bench bench(shape);
+  shape = {options.number(0, shape.rows), options.number(1, shape.heads), options.number(2, shape.width)};
+  if (!json)
+    std::printf("%s, %lld rows of %lld heads of %lld\n", usp::device_info(0).name.c_str(),
+                static_cast<long long>(shape.rows), static_cast<long long>(shape.heads),
+                static_cast<long long>(shape.width));
+  usp::bench::Bench bench(shape, options.number(3, 15), json);
   usp::bench::all(bench);
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

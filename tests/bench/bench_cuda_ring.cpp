@@ -2,10 +2,11 @@
 // One rank of a causal zigzag ring on one GPU, without its peers: everything that the rank's schedule
 // computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), beside one full call of cuDNN
 // with as many local queries and all keys. Nothing arrives: the KV blocks hold noise.
-//   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]]
+//   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]] [--json]
 // Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
 #include "device_noise.hpp"
 #include "lone_rank.hpp"
+#include "options.hpp"
 
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/attention.hpp"
@@ -14,7 +15,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
+#include <exception>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,6 +29,7 @@ struct Job {
   Backend backend = Backend::cudnn;
   i64 local = 8192;
   int ring = 8, heads = 16, kv_heads = 16, rounds = 15;
+  bool json = false;
 };
 
 /// Seconds of forward and of backward.
@@ -180,6 +182,23 @@ struct Row {
   }
 };
 
+void print(const Job& job, int rank, const Row& row, const Row& full) {
+  const double ms[] = {1e3 * median(row.seconds[0]), 1e3 * median(row.seconds[1])};
+  if (!job.json) {
+    std::printf(
+        "rank %d  %-17s forward %8.3f ms %5.0f TFLOP/s %6.3f   backward %8.3f ms %5.0f TFLOP/s %6.3f\n", rank,
+        row.name.c_str(), ms[0], row.rate(0, job), row.rate(0, job) / full.rate(0, job), ms[1],
+        row.rate(1, job), row.rate(1, job) / full.rate(1, job));
+    return;
+  }
+  for (const int pass : {0, 1})
+    std::printf(
+        R"({"rank": %d, "way": "%s", "pass": "%s", "ms": %.6g, "tflop_s": %.6g, "full_tflop_s": %.6g})"
+        "\n",
+        rank, row.name.c_str(), pass == 0 ? "forward" : "backward", ms[pass], row.rate(pass, job),
+        full.rate(pass, job));
+}
+
 void compare(const Job& job, int rank) {
   Gpu gpu;
   FullCall full(job, gpu);
@@ -192,24 +211,25 @@ void compare(const Job& job, int rank) {
     const Times times[] = {full.run(), hops.run(), waves.run()};
     for (int i = 0; round >= 0 && i < 3; ++i) rows[i].add(times[i]);
   }
-  for (const Row& row : rows)
-    std::printf(
-        "rank %d  %-17s forward %8.3f ms %5.0f TFLOP/s %6.3f   backward %8.3f ms %5.0f TFLOP/s %6.3f\n", rank,
-        row.name.c_str(), 1e3 * median(row.seconds[0]), row.rate(0, job),
-        row.rate(0, job) / rows[0].rate(0, job), 1e3 * median(row.seconds[1]), row.rate(1, job),
-        row.rate(1, job) / rows[0].rate(1, job));
+  for (const Row& row : rows) print(job, rank, row, rows[0]);
   std::fflush(stdout);
 }
 
 }  // namespace
 }  // namespace usp::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
+  usp::bench::Options options(argc, argv);
   usp::bench::Job job;
-  if (argc > 1) job.backend = std::string(argv[1]) == "cudnn" ? usp::Backend::cudnn : usp::Backend::portable;
-  if (argc > 2) job.local = std::atoll(argv[2]);
-  int* const counts[] = {&job.ring, &job.heads, &job.kv_heads, &job.rounds};
-  for (int i = 3; i < argc && i < 7; ++i) *counts[i - 3] = std::atoi(argv[i]);
+  job.json = options.flag("--json");
+  job.backend = options.word(0, "cudnn") == "cudnn" ? usp::Backend::cudnn : usp::Backend::portable;
+  job.local = options.number(1, job.local);
+  std::size_t place = 2;
+  for (int* const count : {&job.ring, &job.heads, &job.kv_heads, &job.rounds})
+    *count = options.number(place++, *count);
   for (const int rank : {0, job.ring / 2 - 1, job.ring - 1}) usp::bench::compare(job, rank);
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

@@ -7,7 +7,7 @@
 Needs a Python with torch on a machine with that many GPUs. First PyTorch's context parallel over all backends and
 rotations (one process a GPU), then every mesh of this project (one thread a GPU); causal, bf16, random inputs. One row
 each: median milliseconds and TFLOP/s per GPU of forward, and of forward and backward together (a backward counts 2.5
-forwards).
+forwards). --json FILE appends each row to a file too, one JSON object a line.
 """
 import argparse
 import json
@@ -99,13 +99,23 @@ def rate(options, seq, milliseconds, passes):
     return flops / (milliseconds * 1e-3) / options.gpus * 1e-12
 
 
-def row(options, seq, name, times):
+def row(options, seq, name, times, **fields):
     if isinstance(times, str):
         print(f"{seq:7} {name:44} {times}", flush=True)
+        record(options, seq=seq, name=name, **fields, fault=times)
         return
     forward, both = (statistics.median(t[i] for t in times) for i in range(2))
-    print(f"{seq:7} {name:44} {forward:9.3f} {rate(options, seq, forward, 1):6.0f} {both:9.3f} "
-          f"{rate(options, seq, both, 3.5):6.0f}", flush=True)
+    rates = rate(options, seq, forward, 1), rate(options, seq, both, 3.5)
+    print(f"{seq:7} {name:44} {forward:9.3f} {rates[0]:6.0f} {both:9.3f} {rates[1]:6.0f}", flush=True)
+    record(options, seq=seq, name=name, **fields, forward_ms=forward, forward_tflop_s=rates[0], both_ms=both,
+           both_tflop_s=rates[1])
+
+
+def record(options, **found):
+    if options.json:
+        with open(options.json, "a", encoding="utf-8") as file:
+            print(json.dumps({"gpus": options.gpus, "heads": options.heads, "kv_heads": options.kv_heads,
+                              "head_dim": options.head_dim, **found}), file=file)
 
 
 def run_torch(options):
@@ -116,7 +126,7 @@ def run_torch(options):
         torch.multiprocessing.spawn(torch_rank, (options, str(path)), nprocs=options.gpus)
         for key, times in json.loads(path.read_text()).items():
             seq, name = key.split(" ", 1)
-            row(options, int(seq), f"torch context parallel, {name}", times)
+            row(options, int(seq), f"torch context parallel, {name}", times, by="torch")
 
 
 def library_path():
@@ -146,11 +156,12 @@ def run_own(options):
                 bench.stdin.flush()
                 answer = bench.stdout.readline().strip()
                 name = f"{ring} x {ulysses}, {chunks} chunks, {backend}, {transport}"
+                fields = {"by": "usp", "ring": ring, "ulysses": ulysses}
                 if answer.startswith("error") or not answer:
-                    row(options, seq, name, answer[:150] or "ended")
+                    row(options, seq, name, answer[:150] or "ended", **fields)
                     continue
                 numbers = [1e3 * float(x) for x in answer.split()]
-                row(options, seq, name, [(f, f + b) for f, b in zip(numbers[::2], numbers[1::2])])
+                row(options, seq, name, [(f, f + b) for f, b in zip(numbers[::2], numbers[1::2])], **fields)
         bench.stdin.close()
 
 
@@ -167,6 +178,7 @@ def main():
     parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
                         choices=["copy_engine", "nccl"])
     parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     print(f"{options.gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, "
           f"cuDNN {torch.backends.cudnn.version()}, NCCL {torch.cuda.nccl.version()}, {platform.platform()}; "

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Ulysses exchange with its change of layout, by copy engines, beside a plain copy between the same ranks
+// of as many bytes, in turns:
+//   bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--json]
+// There: [tokens / ranks][heads][head_dim] at home to [tokens][heads / ranks][head_dim]; strided at the
+// source, in runs of heads / ranks * head_dim * 2 bytes. Back: strided at the target. Ranks are threads of
+// this process, or processes where mpirun or torchrun started them; they take the GPUs there are, in turn.
+// The plain copy is cudaMemcpyAsync between two buffers, or a box without strides through the same
+// communicator between processes. All ranks send to all others at once; what a rank keeps is neither moved
+// nor counted. Times are the slowest rank's, by its stream's events, from a point that all ranks' streams
+// have reached; `late` counts the rounds in which a rank's GPU got there before its host had enqueued all, so
+// that the host's time may be in them.
+#include "device_noise.hpp"
+#include "gpu_rank.hpp"
+#include "options.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/ranks.hpp"
+#include "usp/device/check.cuda.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace usp::bench {
+namespace {
+
+constexpr i64 mib = i64{1} << 20;
+constexpr i64 flush_bytes = 512 * mib;
+constexpr int warm_up = 3;
+
+struct Job {
+  int ranks = 2, rounds = 15;
+  std::vector<i64> payloads;  ///< bytes from each rank to each
+  bool json = false;
+};
+
+struct Size {
+  i64 run_bytes, payload;
+  [[nodiscard]] i64 rows() const { return payload / run_bytes; }  ///< of one rank
+};
+
+struct Time {
+  double seconds = 0;
+  int late = 0;  ///< 1: the GPU began before the host had enqueued all, so that host time may be in it
+};
+
+/// Times of some rounds.
+struct Times {
+  std::vector<double> seconds;
+  int late = 0;
+  void add(const Time& t) {
+    seconds.push_back(t.seconds);
+    late += t.late;
+  }
+  [[nodiscard]] double median() const {
+    std::vector<double> all = seconds;
+    std::sort(all.begin(), all.end());
+    return all[all.size() / 2];
+  }
+};
+
+enum class Way : std::uint8_t { there, back, plain };
+
+/// One rank's tensors, and its end of the exchange.
+class Rank {
+ public:
+  Rank(const Job& job, Communicator& control)
+      : control_(control), gpu_(control), flush_(gpu_.stream.device(), flush_bytes) {
+    const int device = gpu_.stream.device();
+    const i64 bytes = job.ranks * *std::max_element(job.payloads.begin(), job.payloads.end());
+    for (DeviceBuffer* buffer : {&home_, &gathered_, &returned_}) *buffer = DeviceBuffer(device, bytes);
+    tokens_ = DeviceBuffer(device, 2 * job.ranks);
+    fill_with_noise(home_.data(), bytes, gpu_.stream.get(), static_cast<unsigned>(control.rank() + 1));
+    set_device_bytes(tokens_.data(), 0, tokens_.bytes(), gpu_.stream.get());
+    gpu_.stream.synchronize();
+    std::byte* const mine = home_.data();
+    homes_.resize(static_cast<std::size_t>(job.ranks));
+    control.all_gather(&mine, homes_.data(), sizeof mine);
+    for (int i = 0; i < job.ranks; ++i) {
+      copies_.push_back(std::make_unique<Stream>(device));
+      copied_.emplace_back(device);
+    }
+    gpu_.communicator->reserve(2 * job.ranks, 2 * job.ranks);
+  }
+  /// Of the slowest rank. Collective.
+  [[nodiscard]] Time timed(Way way, const Size& size) {
+    gpu_.stream.synchronize();
+    control_.barrier();
+    // Longer than the host takes to enqueue all that follows; it leaves nothing in the L2 cache.
+    for (int i = 0; i < 4 * control_.size(); ++i)
+      set_device_bytes(flush_.data(), i, flush_.bytes(), gpu_.stream.get());
+    meet();
+    begin_.record(gpu_.stream.get());
+    if (way == Way::plain && in_one_process())
+      copy_plainly(size);
+    else
+      exchange(way, size);
+    end_.record(gpu_.stream.get());
+    const bool late = begin_.reached();
+    const Time mine{seconds_between(begin_, end_), late ? 1 : 0};
+    std::vector<Time> all(static_cast<std::size_t>(control_.size()));
+    control_.all_gather(&mine, all.data(), sizeof mine);
+    Time slowest;
+    for (const Time& t : all) {
+      slowest.seconds = std::max(slowest.seconds, t.seconds);
+      slowest.late = std::max(slowest.late, t.late);
+    }
+    return slowest;
+  }
+
+  /// Throws unless the rows that come home are those that left.
+  void check(const Size& size) {
+    set_device_bytes(gathered_.data(), 0, gathered_.bytes(), gpu_.stream.get());
+    set_device_bytes(returned_.data(), 0, returned_.bytes(), gpu_.stream.get());
+    gpu_.stream.synchronize();
+    control_.barrier();
+    exchange(Way::there, size);
+    exchange(Way::back, size);
+    const i64 row = size.run_bytes * control_.size();
+    std::vector<std::byte> left(static_cast<std::size_t>(row)), came(left.size());
+    for (const i64 at : {i64{0}, (size.rows() - 1) * row}) {
+      copy_to_host(left.data(), home_.data() + at, row, gpu_.stream.get());
+      copy_to_host(came.data(), returned_.data() + at, row, gpu_.stream.get());
+      gpu_.stream.synchronize();
+      for (int peer = 0; peer < control_.size(); ++peer) {
+        if (peer == control_.rank()) continue;
+        const auto run = static_cast<std::size_t>(peer * size.run_bytes);
+        if (std::memcmp(&left[run], &came[run], static_cast<std::size_t>(size.run_bytes)) != 0)
+          throw VerificationError("rank " + std::to_string(control_.rank()) +
+                                  " got other bytes back from rank " + std::to_string(peer) +
+                                  " than it had sent: the exchange, or this benchmark's boxes, are wrong");
+      }
+    }
+  }
+
+  /// Collective: no peer holds this rank's tensors open any more, which may then be freed.
+  void close() {
+    gpu_.communicator.reset();
+    control_.barrier();
+  }
+  [[nodiscard]] bool in_one_process() const { return std::string(control_.name()) == "threads"; }
+  [[nodiscard]] std::vector<std::string> notes() const { return gpu_.communicator->notes(); }
+
+ private:
+  /// This rank's rows with the heads of a rank, in a tensor of all heads.
+  [[nodiscard]] ByteBox heads_at_home(std::byte* tensor, const Size& size, int rank) const {
+    ByteBox box;
+    box.data = tensor + rank * size.run_bytes;
+    box.count[0] = size.rows();
+    box.stride[0] = control_.size() * size.run_bytes;
+    box.run_bytes = size.run_bytes;
+    return box;
+  }
+  /// A peer's part of a tensor that holds one such part after another: its rows, where they are gathered.
+  [[nodiscard]] static ByteBox part(std::byte* tensor, const Size& size, int rank) {
+    ByteBox box;
+    box.data = tensor + rank * size.payload;
+    box.run_bytes = size.payload;
+    return box;
+  }
+
+  /// What goes to a peer, and where what comes from it lands.
+  [[nodiscard]] std::pair<ByteBox, ByteBox> boxes(Way way, const Size& size, int peer) const {
+    if (way == Way::there)
+      return {heads_at_home(home_.data(), size, peer), part(gathered_.data(), size, peer)};
+    if (way == Way::back)
+      return {part(gathered_.data(), size, peer), heads_at_home(returned_.data(), size, peer)};
+    return {part(home_.data(), size, peer), part(gathered_.data(), size, peer)};
+  }
+
+  void exchange(Way way, const Size& size) {
+    swap([&](int peer) { return boxes(way, size, peer); });
+  }
+  /// What the stream does next starts once all ranks' streams have come here.
+  void meet() {
+    swap([&](int peer) {
+      return std::pair(part(tokens_.data(), {1, 1}, peer),
+                       part(tokens_.data() + control_.size(), {1, 1}, peer));
+    });
+  }
+
+  template <class F>
+  void swap(F&& boxes_of) {
+    const int ranks = control_.size();
+    std::vector<ByteBox> boxes(static_cast<std::size_t>(2 * ranks));
+    std::vector<Message> messages;
+    for (int away = 1; away < ranks; ++away) {
+      const int to = (control_.rank() + away) % ranks, from = (control_.rank() + ranks - away) % ranks;
+      ByteBox* const sent = &boxes[static_cast<std::size_t>(2 * away)];
+      sent[0] = boxes_of(to).first;
+      sent[1] = boxes_of(from).second;
+      messages.push_back({to, true, tag_, -1, "exchange", sent, 1});
+      messages.push_back({from, false, tag_, -1, "exchange", sent + 1, 1});
+    }
+    ++tag_;
+    std::vector<Ticket> tickets(messages.size());
+    gpu_.communicator->post(messages.data(), static_cast<i64>(messages.size()), tickets.data());
+    for (const Ticket ticket : tickets) gpu_.communicator->wait(ticket);
+  }
+
+  /// Fetches as many bytes from every peer, each on a stream of its own as the communicator does.
+  void copy_plainly(const Size& size) {
+    const int ranks = control_.size();
+    for (int away = 1; away < ranks; ++away) {
+      const int peer = (control_.rank() + ranks - away) % ranks;
+      const auto at = static_cast<std::size_t>(peer);
+      const StreamHandle copies = copies_[at]->get();
+      wait_for(copies, begin_.get());
+      check_cuda(
+          cudaMemcpyAsync(gathered_.data() + peer * size.payload, homes_[at] + control_.rank() * size.payload,
+                          static_cast<std::size_t>(size.payload), cudaMemcpyDefault, copies),
+          "cudaMemcpyAsync from a peer");
+      copied_[at].record(copies);
+      wait_for(gpu_.stream.get(), copied_[at].get());
+    }
+  }
+
+  Communicator& control_;
+  test::GpuRank gpu_;
+  DeviceBuffer flush_, home_, gathered_, returned_, tokens_;
+  i64 tag_ = 0;                    ///< all ranks exchange in one order
+  std::vector<std::byte*> homes_;  ///< of all ranks; only ranks of one process reach them
+  std::vector<std::unique_ptr<Stream>> copies_;
+  std::vector<Event> copied_;
+  Event begin_{gpu_.stream.device(), EventUse::timing}, end_{gpu_.stream.device(), EventUse::timing};
+};
+
+class Table {
+ public:
+  Table(const Job& job, const Rank& rank)
+      : job_(job),
+        mode_(rank.in_one_process() ? "threads" : "processes"),
+        gpus_(std::min(job.ranks, device_count())) {
+    if (job.json) return;
+    std::printf("%s; %d ranks (%s) on %d GPU%s%s; GB/s that each rank receives\n",
+                device_info(0).name.c_str(), job.ranks, mode_, gpus_, gpus_ == 1 ? "" : "s",
+                gpus_ < job.ranks ? ", which they share: copies within a GPU are among these" : "");
+    for (const std::string& note : rank.notes()) std::printf("%s\n", note.c_str());
+    std::printf("%-9s %5s %4s %5s %9s %9s %13s %10s %6s %4s\n", "mode", "ranks", "GPUs", "way", "run bytes",
+                "MiB/peer", "exchange GB/s", "plain GB/s", "ratio", "late");
+  }
+  void row(const char* way, const Size& size, const Times& own, const Times& plain) const {
+    const double bytes = static_cast<double>(size.payload) * (job_.ranks - 1);
+    const double rate = bytes / own.median() * 1e-9, plain_rate = bytes / plain.median() * 1e-9;
+    const auto run = static_cast<long long>(size.run_bytes),
+               per_peer = static_cast<long long>(size.payload / mib);
+    if (job_.json)
+      std::printf(
+          R"({"mode": "%s", "ranks": %d, "gpus": %d, "way": "%s", "run_bytes": %lld, "mib_per_peer": %lld, )"
+          R"("exchange_gb_s": %.6g, "plain_gb_s": %.6g, "rounds": %d, "late": %d})"
+          "\n",
+          mode_, job_.ranks, gpus_, way, run, per_peer, rate, plain_rate, job_.rounds, own.late);
+    else
+      std::printf("%-9s %5d %4d %5s %9lld %9lld %13.1f %10.1f %6.3f %4d\n", mode_, job_.ranks, gpus_, way,
+                  run, per_peer, rate, plain_rate, rate / plain_rate, own.late);
+    std::fflush(stdout);
+  }
+
+ private:
+  const Job& job_;
+  const char* mode_;
+  int gpus_;
+};
+
+void compare(const Job& job, Rank& rank, const Size& size, const Table* table) {
+  rank.check(size);
+  Times times[3];
+  for (int round = -warm_up; round < job.rounds; ++round) {
+    for (const Way way : {Way::there, Way::back, Way::plain}) {
+      const Time slowest = rank.timed(way, size);
+      if (round >= 0) times[static_cast<std::size_t>(way)].add(slowest);
+    }
+  }
+  if (table == nullptr) return;
+  table->row("there", size, times[0], times[2]);
+  table->row("back", size, times[1], times[2]);
+}
+
+void run(const Job& job) {
+  run_ranks(job.ranks, {}, [&](Communicator& control) {
+    Rank rank(job, control);
+    std::unique_ptr<Table> table;
+    if (control.rank() == 0) table = std::make_unique<Table>(job, rank);
+    for (const i64 payload : job.payloads)
+      for (const i64 run_bytes : {256, 512, 1024, 4096})
+        compare(job, rank, {run_bytes, payload}, table.get());
+    rank.close();
+  });
+}
+
+[[nodiscard]] Job job_of(int argc, char** argv) {
+  Options options(argc, argv);
+  Job job;
+  job.json = options.flag("--json");
+  job.ranks = options.number(0, std::max(2, device_count()));
+  job.rounds = options.number(1, job.rounds);
+  for (std::size_t i = 2; !options.word(i, "").empty(); ++i)
+    job.payloads.push_back(options.number<i64>(i, 0) * mib);
+  if (job.payloads.empty()) job.payloads = {4 * mib, 16 * mib, 64 * mib, 256 * mib};
+  const bool positive = std::all_of(job.payloads.begin(), job.payloads.end(), [](i64 b) { return b > 0; });
+  if (job.ranks < 2 || job.rounds < 1 || !positive)
+    throw UsageError(
+        "an exchange needs 2 ranks, 1 round and 1 MiB per peer at least: "
+        "bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--json]");
+  if (device_count() == 0) throw EnvironmentError("copy engines are timed on GPUs, and none is here");
+  return job;
+}
+
+}  // namespace
+}  // namespace usp::bench
+
+int main(int argc, char** argv) try {
+  usp::bench::run(usp::bench::job_of(argc, argv));
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
