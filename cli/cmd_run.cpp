@@ -110,16 +110,16 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
 }  // namespace
 
 void register_run(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb =
-      add_verb(app, invocation, "run",
-               "Execute a plan on threads of this host, on processes of mpirun, srun or torchrun, or on GPUs, "
-               "count its bytes, verify its results",
-               "  usp run plan.json --verify\n"
-               "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"
-               "  usp run plan.json --seed 7 --verify --json\n"
-               "  usp run plan.json --dry-run\n"
-               "  usp run plan.json --device cuda --verify\n"
-               "  mpirun -n 6 usp run plan.json --verify");
+  CLI::App* verb = add_verb(
+      app, invocation, "run",
+      "Execute a plan on threads of this host, on processes of mpirun, srun or torchrun, or on GPUs, "
+      "count its bytes, verify its results",
+      "  usp run plan.json --verify\n"
+      "  usp run plan.json --q q.npy --k k.npy --v v.npy --forward-only -o results\n"
+      "  usp run plan.json --seed 7 --verify --json\n"
+      "  usp run plan.json --dry-run\n"
+      "  usp run plan.json --device cuda --verify\n"
+      "  mpirun -n 6 usp run plan.json --verify");
   auto flags = add_run_flags(*verb);
   auto files = std::make_shared<TensorFlags>();
   const auto tensor = [&](const char* name, std::string& target, const char* help) {

@@ -51,7 +51,7 @@ def main():
     launchers = {"torchrun": launch_ranks, "mpirun": mpirun}
     with tempfile.TemporaryDirectory() as folder:
         probe = os.path.join(folder, "probe.json")
-        subprocess.run([usp, "plan", "attention", "--heads", "2", "--head-dim", "64", "--seq", "64", "--ranks", "1",
+        subprocess.run([usp, "plan", "attention", "--heads", "2", "--kv-heads", "2", "--head-dim", "64", "--seq", "64", "--ranks", "1",
                         "--backend", "portable", "-q", "-o", probe], check=True, stdout=subprocess.DEVNULL)
         if subprocess.run([usp, "run", probe], capture_output=True).returncode == 5:
             print("no GPU here")
