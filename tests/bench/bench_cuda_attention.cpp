@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times a GPU backend on one device, for bench_cuda_attention_torch.py: reads lines
+// Times a GPU backend through the public operator on one rank, for bench_cuda_attention_torch.py: reads lines
 //   BACKEND SEQ HEADS KV_HEADS HEAD_DIM CAUSAL(0|1) HEAD_FIRST(0|1) ROUNDS
-// and answers each with a line of ROUNDS pairs of seconds, forward and gradient. bf16 in and out, a fresh
-// state, the L2 cache flushed before each call.
+// and answers each with a line of ROUNDS pairs of seconds, forward and backward. bf16 in and out, the L2
+// cache flushed before each call.
 #include "device_noise.hpp"
 
+#include "usp/comm/communicator.hpp"
 #include "usp/kernels/cuda_backends.hpp"
+#include "usp/runtime/attention.hpp"
 
 #include <cmath>
 #include <cstdio>
@@ -26,9 +28,9 @@ struct Job {
 
 class Tensor {
  public:
-  Tensor(const Job& job, i64 heads, i64 width, DType type = DType::bf16)
-      : buffer_(0, job.rows * heads * width * bytes_of(type)),
-        view_(buffer_.data(), type, 1, job.rows, {0, heads}, width) {
+  Tensor(const Job& job, i64 heads, i64 width)
+      : buffer_(0, job.rows * heads * width * bytes_of(DType::bf16)),
+        view_(buffer_.data(), DType::bf16, 1, job.rows, {0, heads}, width) {
     if (job.head_first == 0) return;
     view_.row_stride = width;
     view_.head_stride = job.rows * width;
@@ -47,7 +49,7 @@ class Tensor {
 /// The tensors of a job, kept while the same job is asked for again: a pause for new ones would let the card
 /// clock higher than its peer's.
 struct Prepared {
-  Prepared(const Job& j, StreamHandle stream)
+  Prepared(const Job& j, AttentionKernel& kernel, StreamHandle stream)
       : job(j),
         q(job, job.heads, job.width),
         k(job, job.kv_heads, job.width),
@@ -57,24 +59,32 @@ struct Prepared {
         dq(job, job.heads, job.width),
         dk(job, job.kv_heads, job.width),
         dv(job, job.kv_heads, job.width),
-        lse(job, job.heads, 1, DType::fp32),
-        delta(job, job.heads, 1, DType::fp32) {
+        attention(plan(job), *alone, kernel) {
     unsigned seed = 1;
     for (Tensor* t : {&q, &k, &v, &d_o}) t->randomize(stream, seed++);
-    slice.q_count = slice.k_count = job.rows;
-    if (job.causal != 0) slice.diff_min = 0;
-    terms.scale = 1 / std::sqrt(static_cast<double>(job.width));
+    attention.set_batch(Documents::single(job.rows, job.rows));
   }
   Prepared(const Prepared&) = delete;
   Prepared& operator=(const Prepared&) = delete;
-  [[nodiscard]] AttendScope scope() const {
-    return {{0, job.heads}, static_cast<int>(job.heads / job.kv_heads), &slice, 1, &terms, {}};
+  [[nodiscard]] static AttentionPlan plan(const Job& job) {
+    AttentionPlan p;
+    p.backend = job.backend == "cudnn" ? Backend::cudnn : Backend::portable;
+    p.shape = {1,
+               job.rows,
+               job.rows,
+               static_cast<int>(job.heads),
+               static_cast<int>(job.kv_heads),
+               static_cast<int>(job.width),
+               static_cast<int>(job.width),
+               DType::bf16};
+    if (job.causal != 0) p.band = {0, unbounded};
+    return p;
   }
 
   Job job;
-  Tensor q, k, v, d_o, o, dq, dk, dv, lse, delta;
-  Slice slice;
-  ScoreTerms terms;
+  Tensor q, k, v, d_o, o, dq, dk, dv;
+  std::unique_ptr<Communicator> alone = make_serial_communicator();
+  AttentionOperator attention;
 };
 
 class Bench {
@@ -88,11 +98,10 @@ class Bench {
     AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : portable();
     if (!repeated) {
       prepared_.reset();
-      prepared_ = std::make_unique<Prepared>(job, stream_.get());
-      kernel.forget();
+      prepared_ = std::make_unique<Prepared>(job, kernel, stream_.get());
     }
     for (int round = repeated ? 0 : -1; round < job.rounds; ++round) {
-      const auto [forward, backward] = once(kernel, *prepared_);
+      const auto [forward, backward] = once(*prepared_);
       if (round >= 0) std::printf("%.9g %.9g ", forward, backward);
     }
     std::printf("\n");
@@ -104,15 +113,12 @@ class Bench {
     if (portable_ == nullptr) portable_ = make_portable_kernel(*memory_);
     return *portable_;
   }
-  /// Seconds of forward and gradient.
-  std::pair<double, double> once(AttentionKernel& kernel, const Prepared& p) {
-    const double forward = timed([&] {
-      kernel.attend({p.q.view(), p.k.view(), p.v.view(), p.o.view(), p.lse.view(), p.scope(), true});
-    });
-    kernel.delta({p.d_o.view(), p.o.view(), p.lse.view(), p.delta.view(), {0, p.job.heads}});
+  /// Seconds of forward and backward.
+  std::pair<double, double> once(Prepared& p) {
+    const AttentionInputs in{p.q.view(), p.k.view(), p.v.view()};
+    const double forward = timed([&] { p.attention.forward(in, p.o.view()); });
     const double backward = timed([&] {
-      kernel.attend_grad({p.q.view(), p.k.view(), p.v.view(), p.d_o.view(), p.lse.view(), p.delta.view(),
-                          p.dq.view(), p.dk.view(), p.dv.view(), p.scope(), true, p.o.view()});
+      p.attention.backward(in, p.d_o.view(), {p.dq.view(), p.dk.view(), p.dv.view(), nullptr});
     });
     return {forward, backward};
   }

@@ -111,8 +111,9 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
 }
 
 /// Errors of a causal call at some ring degree.
-[[nodiscard]] TrialErrors errors_at(Backend backend, int ring) {
+[[nodiscard]] TrialErrors errors_at(Backend backend, int ring, Method method = Method::ring) {
   RuntimeCase c;
+  c.plan.method = method;
   c.plan.backend = backend;
   c.plan.mesh = {1, ring, 1};
   c.plan.shape = {1, 1024, 1024, 2, 1, 64, 64, DType::bf16};
@@ -138,6 +139,16 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
     for (const auto member : {&TrialErrors::o, &TrialErrors::dq, &TrialErrors::dk, &TrialErrors::dv}) {
       EXPECT_LE(many.*member, most * (one.*member)) << "ring " << ring;
     }
+  }
+}
+
+TEST_P(AttentionGpu, ErrorOfWavesIsFlat) {
+  // All earlier and all later blocks are one call each, however many ranks they come from.
+  const TrialErrors two = errors_at(GetParam(), 2, Method::all_gather_kv);
+  for (const int ring : {4, 8}) {
+    const TrialErrors many = errors_at(GetParam(), ring, Method::all_gather_kv);
+    for (const auto member : {&TrialErrors::o, &TrialErrors::dq})
+      EXPECT_LE(many.*member, 1.05 * (two.*member)) << "ring " << ring;
   }
 }
 
