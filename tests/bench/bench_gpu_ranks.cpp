@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times planned attention over ranks on the GPUs there are, through the public operator; for
 // bench_gpu_ranks_torch.py. Reads lines
-//   BACKEND TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS KV_HEADS HEAD_DIM CAUSAL(0|1) ROUNDS
-// and answers each with ROUNDS pairs of seconds (forward, backward), each the slowest rank's.
+//   BACKEND METHOD(ring|all_gather_kv) TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS KV_HEADS
+//   HEAD_DIM CAUSAL(0|1) ROUNDS DOCUMENT
+// (DOCUMENT: mean length of packed documents, exponentially distributed; 0: one document) and answers each
+// with ROUNDS pairs of seconds (forward, backward), each the slowest rank's, then with the seconds of both
+// passes that the rank that waits most spends in waiting for data, in one more round with a clock on every
+// tick, and with the visible pairs per head.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
 
@@ -14,27 +18,44 @@
 #include <array>
 #include <cstdio>
 #include <iostream>
+#include <numeric>
+#include <random>
 #include <sstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace usp::bench {
 namespace {
 
 struct Job {
-  std::string backend, transport;
+  std::string backend, method, transport;
   int ring = 1, ulysses = 1, chunks = 1;
   i64 tokens = 0;
   int heads = 0, kv_heads = 0, width = 0, causal = 0, rounds = 0;
+  i64 document = 0;
+
+  [[nodiscard]] Documents documents() const {
+    if (document == 0) return Documents::single(tokens, tokens);
+    std::mt19937 random(1);
+    std::exponential_distribution<double> length(1 / static_cast<double>(document));
+    std::vector<i64> borders{0};
+    while (borders.back() < tokens)
+      borders.push_back(std::min(tokens, borders.back() + 1 + static_cast<i64>(length(random))));
+    return Documents::packed(borders);
+  }
 
   [[nodiscard]] AttentionPlan plan() const {
     AttentionPlan p;
     p.backend = backend == "cudnn" ? Backend::cudnn : Backend::portable;
+    p.method = method == "ring" ? Method::ring : Method::all_gather_kv;
     p.mesh = {1, ring, ulysses};
     p.head_chunks = chunks;
     p.shape = {1, tokens, tokens, heads, kv_heads, width, width, DType::bf16};
     p.band = causal != 0 ? Band{0, unbounded} : Band{};
-    p.layout = causal != 0 ? LayoutKind::zigzag : LayoutKind::contiguous;
+    p.layout = document != 0 ? LayoutKind::balanced
+               : causal != 0 ? LayoutKind::zigzag
+                             : LayoutKind::contiguous;
     p.dkv_return = DkvReturn::circulate;
     return p;
   }
@@ -48,14 +69,14 @@ struct Job {
 
 class Rank {
  public:
-  Rank(const Job& job, Communicator& control)
+  Rank(const Job& job, Communicator& control, const OperatorOptions& options = {})
       : control_(control),
         gpu_(control),
         kernel_(job.backend == "cudnn" ? make_cudnn_kernel(*gpu_.memory)
                                        : make_portable_kernel(*gpu_.memory)),
         nccl_(job.transport == "nccl" ? make_nccl_communicator(control, gpu_.stream) : nullptr),
-        attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.communicator, *kernel_) {
-    attention_.set_batch(Documents::single(job.tokens, job.tokens));
+        attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.communicator, *kernel_, options) {
+    attention_.set_batch(job.documents());
     const auto rows = static_cast<i64>(attention_.q_tokens().size());
     const i64 q_bytes = rows * job.heads * job.width * 2, kv_bytes = rows * job.kv_heads * job.width * 2;
     const int device = gpu_.stream.device();
@@ -87,6 +108,25 @@ class Rank {
     return {seconds_between(events_[0], events_[1]), seconds_between(events_[1], events_[2])};
   }
 
+  /// Of the last round: what its ticks waited beyond what they computed. Needs stream times.
+  [[nodiscard]] double waited() const {
+    double seconds = 0;
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      for (const TickTimes& tick : attention_.record(pass).ticks) seconds += tick.end_s - tick.computed_s;
+    return seconds;
+  }
+  /// Visible to this rank's rows, over all its query heads.
+  [[nodiscard]] double pairs() const {
+    const RankSchedule& s = attention_.schedule(Pass::forward);
+    double sum = 0;
+    for (const Step& step : s.steps)
+      if (const auto* attend = std::get_if<Attend>(&step))
+        for (i64 i = 0; i < attend->slices.count; ++i)
+          sum += static_cast<double>(area(s.slices[static_cast<std::size_t>(attend->slices.begin + i)])) *
+                 static_cast<double>(attend->query_heads.size());
+    return sum;
+  }
+
  private:
   Communicator& control_;
   test::GpuRank gpu_;
@@ -101,23 +141,45 @@ class Rank {
   std::vector<Event> events_;
 };
 
-void run(const Job& job) {
-  const int ranks = job.ring * job.ulysses;
-  run_threads(ranks, {}, [&](Communicator& control) {
-    Rank rank(job, control);
-    for (int i = 0; i < 2; ++i) (void)rank.round();
-    for (int i = 0; i < job.rounds; ++i) {
-      const std::array<double, 2> mine = rank.round();
-      std::vector<std::array<double, 2>> all(static_cast<std::size_t>(ranks));
-      control.all_gather(mine.data(), all.data(), sizeof mine);
-      if (control.rank() != 0) continue;
-      for (const int pass : {0, 1}) {
-        double slowest = 0;
-        for (const auto& times : all) slowest = std::max(slowest, times[static_cast<std::size_t>(pass)]);
-        std::printf("%.9g ", slowest);
-      }
+/// What each rank has, on rank 0; empty elsewhere.
+template <class T>
+[[nodiscard]] std::vector<T> gathered(Communicator& control, const T& mine) {
+  std::vector<T> all(static_cast<std::size_t>(control.size()));
+  control.all_gather(&mine, all.data(), sizeof mine);
+  if (control.rank() != 0) all.clear();
+  return all;
+}
+
+void time_rounds(const Job& job, Communicator& control) {
+  Rank rank(job, control);
+  for (int i = 0; i < 2; ++i) (void)rank.round();
+  for (int i = 0; i < job.rounds; ++i) {
+    const std::vector<std::array<double, 2>> all = gathered(control, rank.round());
+    for (const std::size_t pass : {0U, 1U}) {
+      double slowest = 0;
+      for (const auto& times : all) slowest = std::max(slowest, times[pass]);
+      if (!all.empty()) std::printf("%.9g ", slowest);
     }
-  });
+  }
+}
+
+void watch_ticks(const Job& job, Communicator& control) {
+  Rank rank(job, control, {.stream_times = true});
+  for (int i = 0; i < 3; ++i) (void)rank.round();
+  const std::vector<double> waited = gathered(control, rank.waited()),
+                            pairs = gathered(control, rank.pairs());
+  if (waited.empty()) return;
+  std::printf("%.9g %.17g", *std::max_element(waited.begin(), waited.end()),
+              std::accumulate(pairs.begin(), pairs.end(), 0.0) / job.heads);
+}
+
+void run(const Job& job) {
+  const auto in_turn = {&time_rounds, &watch_ticks};  // the first gives its memory back
+  for (const auto& part : in_turn)
+    run_threads(job.ring * job.ulysses, {}, [&](Communicator& control) {
+      part(job, control);
+      control.barrier();  // peers may still read this rank's memory
+    });
   std::printf("\n");
   std::fflush(stdout);
 }
@@ -128,8 +190,9 @@ void run(const Job& job) {
 int main() {
   for (std::string line; std::getline(std::cin, line);) {
     usp::bench::Job job;
-    std::istringstream(line) >> job.backend >> job.transport >> job.ring >> job.ulysses >> job.chunks >>
-        job.tokens >> job.heads >> job.kv_heads >> job.width >> job.causal >> job.rounds;
+    std::istringstream(line) >> job.backend >> job.method >> job.transport >> job.ring >> job.ulysses >>
+        job.chunks >> job.tokens >> job.heads >> job.kv_heads >> job.width >> job.causal >> job.rounds >>
+        job.document;
     try {
       usp::bench::run(job);
     } catch (const std::exception& error) {

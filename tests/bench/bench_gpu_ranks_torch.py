@@ -7,7 +7,8 @@
 Needs a Python with torch on a machine with that many GPUs. First PyTorch's context parallel over all backends and
 rotations (one process a GPU), then every mesh of this project (one thread a GPU); causal, bf16, random inputs. One row
 each: median milliseconds and TFLOP/s per GPU of forward, and of forward and backward together (a backward counts 2.5
-forwards). --json FILE appends each row to a file too, one JSON object a line.
+forwards), and how long the rank that waits most waits for data in both. With --documents only this project's meshes.
+--json FILE appends each row to a file too, one JSON object a line.
 """
 import argparse
 import json
@@ -93,29 +94,32 @@ def torch_times(mesh, context_parallel, sdpa_kernel, backend, seq, options):
     return times[2:]
 
 
-def rate(options, seq, milliseconds, passes):
-    """TFLOP/s per GPU of a causal call."""
-    flops = 2 * seq * seq * options.head_dim * options.heads * passes
+def rate(options, pairs, milliseconds, passes):
+    """TFLOP/s per GPU over the visible pairs of a head."""
+    flops = 4 * pairs * options.head_dim * options.heads * passes
     return flops / (milliseconds * 1e-3) / options.gpus * 1e-12
 
 
-def row(options, seq, name, times, **fields):
+def row(options, seq, name, times, waited_ms=None, pairs=None, **fields):
+    pairs = seq * (seq + 1) / 2 if pairs is None else pairs
     if isinstance(times, str):
         print(f"{seq:7} {name:44} {times}", flush=True)
         record(options, seq=seq, name=name, **fields, fault=times)
         return
     forward, both = (statistics.median(t[i] for t in times) for i in range(2))
-    rates = rate(options, seq, forward, 1), rate(options, seq, both, 3.5)
-    print(f"{seq:7} {name:44} {forward:9.3f} {rates[0]:6.0f} {both:9.3f} {rates[1]:6.0f}", flush=True)
+    rates = rate(options, pairs, forward, 1), rate(options, pairs, both, 3.5)
+    waited = f" {waited_ms:9.3f}" if waited_ms is not None else ""
+    print(f"{seq:7} {name:44} {forward:9.3f} {rates[0]:6.0f} {both:9.3f} {rates[1]:6.0f}{waited}", flush=True)
     record(options, seq=seq, name=name, **fields, forward_ms=forward, forward_tflop_s=rates[0], both_ms=both,
-           both_tflop_s=rates[1])
+           both_tflop_s=rates[1], waited_ms=waited_ms)
 
 
 def record(options, **found):
     if options.json:
         with open(options.json, "a", encoding="utf-8") as file:
             print(json.dumps({"gpus": options.gpus, "heads": options.heads, "kv_heads": options.kv_heads,
-                              "head_dim": options.head_dim, **found}), file=file)
+                              "head_dim": options.head_dim, "documents": options.documents, **found}),
+                  file=file)
 
 
 def run_torch(options):
@@ -141,8 +145,9 @@ def own_jobs(options):
         ring = options.gpus // ulysses
         for backend in options.backends:
             for transport in options.transports if options.gpus > 1 else ["copy_engine"]:
-                for chunks in ([1, 2, 4] if ulysses > 1 else [1]):
-                    yield backend, transport, ring, ulysses, chunks
+                for method in (["ring", "all_gather_kv"] if ring > 1 else ["ring"]):
+                    for chunks in ([1, 2, 4] if ulysses > 1 else [1]):
+                        yield backend, method, transport, ring, ulysses, chunks
 
 
 def run_own(options):
@@ -150,18 +155,21 @@ def run_own(options):
     with subprocess.Popen([options.bench], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                           env=environment) as bench:
         for seq in options.seq:
-            for backend, transport, ring, ulysses, chunks in own_jobs(options):
-                bench.stdin.write(f"{backend} {transport} {ring} {ulysses} {chunks} {seq} {options.heads} "
-                                  f"{options.kv_heads} {options.head_dim} 1 {options.rounds}\n")
+            for backend, method, transport, ring, ulysses, chunks in own_jobs(options):
+                bench.stdin.write(f"{backend} {method} {transport} {ring} {ulysses} {chunks} {seq} {options.heads} "
+                                  f"{options.kv_heads} {options.head_dim} 1 {options.rounds} {options.documents}\n")
                 bench.stdin.flush()
                 answer = bench.stdout.readline().strip()
-                name = f"{ring} x {ulysses}, {chunks} chunks, {backend}, {transport}"
-                fields = {"by": "usp", "ring": ring, "ulysses": ulysses}
+                name = f"{ring} x {ulysses}, {method}, {chunks} chunks, {backend}, {transport}"
+                fields = {"by": "usp", "ring": ring, "ulysses": ulysses, "chunks": chunks, "method": method,
+                          "backend": backend, "transport": transport}
                 if answer.startswith("error") or not answer:
                     row(options, seq, name, answer[:150] or "ended", **fields)
                     continue
-                numbers = [1e3 * float(x) for x in answer.split()]
-                row(options, seq, name, [(f, f + b) for f, b in zip(numbers[::2], numbers[1::2])], **fields)
+                *times, waited, pairs = [float(x) for x in answer.split()]
+                times = [1e3 * t for t in times]
+                row(options, seq, name, [(f, f + b) for f, b in zip(times[::2], times[1::2])], 1e3 * waited, pairs,
+                    **fields)
         bench.stdin.close()
 
 
@@ -173,6 +181,8 @@ def main():
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--kv-heads", type=int, default=16)
     parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--documents", type=int, default=0, metavar="MEAN",
+                        help="packed documents of that mean length (one document)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--backends", nargs="+", default=["cudnn", "portable"], choices=["cudnn", "portable"])
     parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
@@ -183,8 +193,8 @@ def main():
     print(f"{options.gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}, "
           f"cuDNN {torch.backends.cudnn.version()}, NCCL {torch.cuda.nccl.version()}, {platform.platform()}; "
           f"causal, {options.heads}/{options.kv_heads} heads of {options.head_dim}, bf16")
-    print(f"{'seq':>7} {'':44} {'fwd ms':>9} {'TF/s':>6} {'both ms':>9} {'TF/s':>6}")
-    if options.gpus > 1 and not options.no_torch:
+    print(f"{'seq':>7} {'':44} {'fwd ms':>9} {'TF/s':>6} {'both ms':>9} {'TF/s':>6} {'waits ms':>9}")
+    if options.gpus > 1 and not options.no_torch and options.documents == 0:
         run_torch(options)
     run_own(options)
     return 0

@@ -13,6 +13,7 @@ from unittest import mock
 
 import gpu_rows
 import gpu_table
+import mesh_table
 from gpu_rows import NotRun, Row
 
 RING = [{"rank": 3, "way": way, "pass": "forward", "ms": 1.5, "tflop_s": rate, "full_tflop_s": 600}
@@ -189,6 +190,43 @@ class Table(unittest.TestCase):
             code, text, result = self.table("--only", "exchange", gpus=2)
         self.assertEqual((code, len(result["rows"])), (0, 2))
         self.assertIn("2 ranks, processes: torchrun starts them", text)
+
+
+class Meshes(unittest.TestCase):
+    """What mesh_table.py makes of made-up figures."""
+
+    @staticmethod
+    def timed(gpus, ms, rate, **fields):
+        return {"gpus": gpus, "heads": 32, "kv_heads": 8, "documents": 0, "seq": 65536, "name": "a mesh",
+                "both_ms": ms, "both_tflop_s": rate, **fields}
+
+    def found(self):
+        ours = {"by": "usp", "waited_ms": 0.5}
+        return {"predictions": [{"tokens": 65536, "heads": 32, "kv_heads": 8, "ring": 4, "ulysses": 1, "chosen": True}],
+                "measured": [self.timed(4, 10, 500, ring=1, ulysses=4, **ours),
+                             self.timed(4, 11, 455, ring=4, ulysses=1, **ours),
+                             self.timed(4, 12.5, 400, by="torch"), self.timed(1, 38, 520, ring=1, ulysses=1, **ours),
+                             {"gpus": 4, "heads": 32, "kv_heads": 8, "documents": 0, "seq": 65536, "by": "torch",
+                              "name": "refused", "fault": "no"}]}
+
+    def test_ratios_beside_their_targets(self):
+        (row,) = mesh_table.summary(self.found(), 4)
+        self.assertAlmostEqual(row["linear"], 500 / 520)
+        self.assertEqual(row["linear_target"], 0.93)
+        self.assertAlmostEqual(row["beside_pytorch"], 1.25)
+        self.assertAlmostEqual(row["waiting"], 0.05)
+        self.assertEqual(row["chosen"], "4 x 1")
+        self.assertAlmostEqual(row["choice"], 10 / 11)
+
+    def test_what_was_not_measured_is_absent(self):
+        found = self.found()
+        found["measured"] = found["measured"][:2]
+        (row,) = mesh_table.summary(found, 4)
+        self.assertNotIn("linear", row)
+        self.assertNotIn("beside_pytorch", row)
+
+    def test_every_factorisation_is_a_mesh(self):
+        self.assertEqual(mesh_table.meshes(6), [(6, 1), (3, 2), (2, 3), (1, 6)])
 
 
 if __name__ == "__main__":
