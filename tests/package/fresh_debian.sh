@@ -40,7 +40,13 @@ timed() {
 inside() {
   local network=$1 script
   shift
-  script='mount -t proc proc "$0/proc"; mount -t sysfs sys "$0/sys"; ip link set lo up; exec chroot "$0" "$@"'
+  script='set -e
+    mkdir -p "$0/dev/pts"
+    mount -t proc proc "$0/proc"
+    mount -t sysfs sys "$0/sys"
+    mount -t devpts pts "$0/dev/pts"
+    ip link set lo up
+    exec chroot "$0" "$@"'
   unshare --mount $network bash -c "$script" "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
     ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
     bash -c 'cd /srv/usp && "$@"' bash "$@"

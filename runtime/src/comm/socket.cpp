@@ -158,7 +158,9 @@ std::vector<Address> resolve(const std::string& host, int port) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  // A bare container may have no /etc/hosts; this name is the loopback everywhere (RFC 6761).
+  const char* const name = host == "localhost" ? "127.0.0.1" : host.c_str();
+  const int error = getaddrinfo(name, nullptr, &wanted, &found);
   if (error != 0)
     throw EnvironmentError("the host '" + host + "' has no address (" + gai_strerror(error) +
                            "); MASTER_ADDR must name the host of rank 0");
