@@ -23,6 +23,15 @@ int fail(const CLI::ParseError& error) {
   return fail(ExitCode::usage, std::string(error.what()) + "; --help lists what there is");
 }
 
+/// A value that is empty is an unset variable of a script, not a wish for the default.
+void refuse_empty_values(const CLI::App& verb) {
+  for (const CLI::Option* option : verb.get_options())
+    for (const std::string& value : option->results())
+      if (value.empty())
+        throw CLI::ValidationError(option->get_name(), "the value is empty: give one, or leave the flag out");
+  for (const CLI::App* part : verb.get_subcommands()) refuse_empty_values(*part);
+}
+
 /// Runs the action and turns whatever it throws into the exit code of the design.
 int run(const Invocation& invocation) {
   try {
@@ -75,6 +84,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");
+    usp::cli::refuse_empty_values(app);
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {

@@ -31,7 +31,10 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--devices", flags->devices, "GPUs of the ranks, such as 0,1, round and round (all)")
       ->delimiter(',')
       ->check(within(0));
-  verb.add_option("--watchdog", flags->watchdog_s, "seconds that a rank may wait for its peers")
+  verb.add_option(
+          "--watchdog", flags->watchdog_s,
+          "seconds that a rank may wait for its peers; bench, which lets one rank do the work of all in "
+          "between, waits (ranks + 1) times that")
       ->check(within(1e-3, 1e6))
       ->capture_default_str();
   verb.add_flag("--forward-only", flags->forward_only, "no backward pass, though the plan has one");

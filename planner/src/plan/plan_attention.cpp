@@ -227,7 +227,18 @@ class AttentionSearch {
       c.live_bytes = std::max(c.live_bytes, pricer_->live_bytes(c.plan, Pass::backward).total);
   }
 
+  /// Laps of a double ring: both degrees are greater than one.
+  [[nodiscard]] bool splits(i64 ring) const {
+    if (request_.fixed.method != Method::double_ring) return true;
+    for (i64 d = 2; d * d <= ring; ++d)
+      if (ring % d == 0) return true;
+    return false;
+  }
+
   [[nodiscard]] std::string nothing() const {
+    if (request_.fixed.method == Method::double_ring && result_.rejected.empty())
+      return "double_ring runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
+             "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = "no mesh of " + std::to_string(legality_.world) + " ranks is legal for this call";
     std::set<std::string> seen;
@@ -240,12 +251,14 @@ class AttentionSearch {
   [[nodiscard]] std::vector<std::string> remedies() const {
     std::vector<std::string> meshes;
     for (const int u : divisors_of(legality_.world / std::max(1, data_ * tensor_)))
-      if (why_not(legality_, tensor_, data_,
+      if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
+          why_not(legality_, tensor_, data_,
                   {1, static_cast<int>(legality_.world) / (data_ * tensor_ * u), u})
               .empty())
         meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
                          " --ulysses " + std::to_string(u) +
                          (even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
+    if (meshes.empty() && request_.fixed.method == Method::double_ring) return {"another --method"};
     if (meshes.empty())
       return {"a number of devices that the call can use: at most one rank per token, and ulysses at most " +
               std::to_string(local_.query_heads)};

@@ -52,6 +52,15 @@ bool torchrun_launched() {
          environment("MASTER_PORT") && !mpi_launched();
 }
 
+void check_no_lone_rank() {
+  const auto size = environment("WORLD_SIZE");
+  if (!environment("RANK") || !size || *size == "1") return;
+  throw UsageError(
+      "RANK and WORLD_SIZE say that this process is one of " + *size +
+      " ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet; set all four as torchrun does, "
+      "or unset them to run all ranks here");
+}
+
 SocketJob torchrun_job() {
   SocketJob job;
   job.size = number_of("WORLD_SIZE", 1, 1 << 20);

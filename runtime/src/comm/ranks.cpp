@@ -44,6 +44,7 @@ namespace {
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
   if (mpi_launched()) return run_processes(ranks, options, body);
   if (torchrun_launched()) return run_torchrun(ranks, options, body);
+  check_no_lone_rank();
   if (ranks == 1)
     body(*make_serial_communicator());
   else

@@ -34,6 +34,12 @@ i64 Traffic::bytes(std::int32_t tick, int peer, bool send) const {
                  (send ? 1 : 0)];
 }
 
+void Traffic::sum_up() {
+  counts_ = {total(false), total(true)};
+  counts_.shrink_to_fit();
+  ticks_ = ranks_ = 1;
+}
+
 i64 Traffic::total(bool send) const {
   i64 sum = 0;
   for (std::size_t i = send ? 1 : 0; i < counts_.size(); i += 2) sum += counts_[i];

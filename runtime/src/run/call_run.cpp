@@ -5,7 +5,9 @@
 #include "gather.hpp"
 #include "rank_engine.hpp"
 
+#include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/comm/agreement.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/boxes.hpp"
@@ -25,8 +27,31 @@ int repetitions(const RunOptions& options) {
   return options.warm_up + options.repeat;
 }
 
-void prepare(const RunOptions& options, const Communicator& communicator) {
+/// Of a tensor's size, beginning and end: what tells another file or seed.
+void add_sample(Digest& digest, const HostTensor& tensor) {
+  constexpr std::size_t sample = 4096;
+  const std::vector<std::byte>& bytes = tensor.bytes();
+  const auto* data = reinterpret_cast<const char*>(bytes.data());
+  const std::size_t length = std::min(sample, bytes.size());
+  digest.add(static_cast<i64>(bytes.size()))
+      .bytes({data, length})
+      .bytes({data + bytes.size() - length, length});
+}
+
+/// Before anything of a run: rank 0 prepares, and processes that were started differently are told so.
+void prepare(const RunOptions& options, const CallTensors& tensors, Communicator& communicator) {
   if (communicator.rank() == 0 && options.prepare) options.prepare();
+  Digest inputs;
+  for (const HostTensor* t : {&tensors.q, &tensors.k, &tensors.v, &tensors.d_out}) add_sample(inputs, *t);
+  inputs.add(tensors.dropout_seed);
+  agree(communicator,
+        {{"--forward-only", Digest().add(options.training).value()},
+         {"--kernel", Digest().bytes(options.kernel).value()},
+         {"transports", Digest().add(options.ulysses_transport).add(options.ring_transport).value()},
+         {"--deterministic", Digest().add(options.deterministic).value()},
+         {"--repeat", Digest().add(options.warm_up).add(options.repeat).value()},
+         {"--verify or -o", Digest().add(options.collect).value()},
+         {"input tensors (--seed, --q, --k, --v, --dout)", inputs.value()}});
 }
 
 /// One rank's share of a call.
@@ -239,7 +264,7 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
                                 const CallTensors& tensors, const RunOptions& options) {
   CallRun report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
-    prepare(options, communicator);
+    prepare(options, tensors, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
     for (int i = 0; i < repetitions(options); ++i) call.repeat(i);
     call.finish(report);
@@ -254,7 +279,7 @@ std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const Attenti
   expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
   RunsInTurns report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
-    prepare(options, communicator);
+    prepare(options, tensors, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
     const auto self = make_serial_communicator();
     std::optional<RankCall> other;
@@ -279,7 +304,7 @@ std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Docum
   watching.repeat = 1;
   RunsByStream report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
-    prepare(options, communicator);
+    prepare(options, tensors, communicator);
     const auto run = [&](const RunOptions& how, CallRun& target) {
       RankCall call(plan, documents, tensors, how, communicator);
       for (int i = 0; i < repetitions(how); ++i) call.repeat(i);

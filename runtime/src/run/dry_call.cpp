@@ -5,6 +5,8 @@
 #include "usp/comm/dry_run.hpp"
 #include "usp/runtime/call_run.hpp"
 
+#include <utility>
+
 namespace usp {
 namespace {
 
@@ -98,7 +100,11 @@ CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool
       PassRecord& record = report.ranks[static_cast<std::size_t>(rank)].record[index];
       record.pass = pass;
       record.planned = planned_traffic(schedule, ranks);
-      record.executed = communicator.traffic();
+      record.executed = std::exchange(communicator.traffic(), {});
+      if (record.planned == record.executed) {  // else the difference is told by tick and peer
+        record.planned.sum_up();
+        record.executed.sum_up();
+      }
       record.workspace_bytes = batch.workspace_bytes(pass);
       report.communicator = communicator.name();
     }

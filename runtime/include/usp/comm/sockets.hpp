@@ -23,6 +23,10 @@ struct SocketJob {
 /// this process.
 [[nodiscard]] bool torchrun_launched();
 
+/// Throws UsageError where RANK and a WORLD_SIZE above 1 say that this is one rank of several, but not where
+/// they meet: every process would run all ranks.
+void check_no_lone_rank();
+
 /// What these variables say. torchrun's own store listens at MASTER_PORT, so rank 0 listens 1000 ports above
 /// (below, where there are none), or at USP_MASTER_PORT where all ranks have that. The job is told from
 /// others by WORLD_SIZE, the port, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Throws UsageError for
