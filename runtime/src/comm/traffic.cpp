@@ -34,10 +34,11 @@ i64 Traffic::bytes(std::int32_t tick, int peer, bool send) const {
                  (send ? 1 : 0)];
 }
 
-void Traffic::sum_up() {
-  counts_ = {total(false), total(true)};
-  counts_.shrink_to_fit();
-  ticks_ = ranks_ = 1;
+Traffic Traffic::summed() const {
+  Traffic sums;
+  sums.ticks_ = sums.ranks_ = 1;
+  sums.counts_ = {total(false), total(true)};
+  return sums;
 }
 
 i64 Traffic::total(bool send) const {

@@ -6,11 +6,15 @@
 
 namespace usp {
 
+void plan_traffic(const RankSchedule& schedule, int ranks, Traffic& out) {
+  out.reset(static_cast<int>(schedule.ticks.size()), ranks);
+  for (const Transfer& t : schedule.transfers)
+    if (t.peer != schedule.rank) out.count(t.start, t.peer, t.send, t.bytes);
+}
+
 Traffic planned_traffic(const RankSchedule& schedule, int ranks) {
   Traffic traffic;
-  traffic.reset(static_cast<int>(schedule.ticks.size()), ranks);
-  for (const Transfer& t : schedule.transfers)
-    if (t.peer != schedule.rank) traffic.count(t.start, t.peer, t.send, t.bytes);
+  plan_traffic(schedule, ranks, traffic);
   return traffic;
 }
 

@@ -88,6 +88,7 @@ CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool
   report.training = training;
   report.ranks.resize(static_cast<std::size_t>(ranks));
   DryRun passes[] = {DryRun(ranks), DryRun(ranks)};
+  Traffic planned, executed;  // of one rank
   for (int rank = 0; rank < ranks; ++rank) {
     const Batch batch(plan, documents, rank);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -95,16 +96,16 @@ CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool
       const int index = pass == Pass::forward ? 0 : 1;
       const RankSchedule& schedule = batch.schedule(pass);
       Communicator& communicator = passes[index].rank(rank);
+      communicator.traffic() = std::move(executed);  // its memory
       communicator.traffic().reset(static_cast<int>(schedule.ticks.size()), ranks);
       DryPass(schedule, plan.shape.batch, communicator).run();
       PassRecord& record = report.ranks[static_cast<std::size_t>(rank)].record[index];
       record.pass = pass;
-      record.planned = planned_traffic(schedule, ranks);
-      record.executed = std::exchange(communicator.traffic(), {});
-      if (record.planned == record.executed) {  // else the difference is told by tick and peer
-        record.planned.sum_up();
-        record.executed.sum_up();
-      }
+      executed = std::exchange(communicator.traffic(), {});
+      plan_traffic(schedule, ranks, planned);
+      const bool equal = planned == executed;  // else the difference is told by tick and peer
+      record.planned = equal ? planned.summed() : planned;
+      record.executed = equal ? executed.summed() : executed;
       record.workspace_bytes = batch.workspace_bytes(pass);
       report.communicator = communicator.name();
     }

@@ -46,8 +46,8 @@ class Traffic {
   void count(std::int32_t tick, int peer, bool send, i64 bytes);
   [[nodiscard]] i64 bytes(std::int32_t tick, int peer, bool send) const;
   [[nodiscard]] i64 total(bool send) const;
-  /// Keeps the two sums only, as those of one tick and peer.
-  void sum_up();
+  /// The two sums only, as those of one tick and peer.
+  [[nodiscard]] Traffic summed() const;
   friend bool operator==(const Traffic& a, const Traffic& b) {
     return a.ticks_ == b.ticks_ && a.ranks_ == b.ranks_ && a.counts_ == b.counts_;
   }

@@ -29,6 +29,8 @@ struct PassRecord {
 
 /// Bytes per start tick and peer that a schedule says. Messages of a rank to itself carry none.
 [[nodiscard]] Traffic planned_traffic(const RankSchedule& schedule, int ranks);
+/// The same in memory that is there already.
+void plan_traffic(const RankSchedule& schedule, int ranks, Traffic& out);
 /// The first difference in words; empty when the two agree everywhere.
 [[nodiscard]] std::string difference(const Traffic& planned, const Traffic& executed);
 
