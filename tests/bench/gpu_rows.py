@@ -6,7 +6,8 @@ import re
 
 CUDNN, PORTABLE = {"forward": 0.99, "backward": 0.99}, {"forward": 1.0, "backward": 0.95}
 RING = {"one call per hop": 0.82, "in waves": 0.90}
-MEMORY, EXCHANGE = 0.90, 0.95
+MEMORY, EXCHANGE, TORCH_EXCHANGE = 0.90, 0.95, 2.0
+UNDISTURBED = 1 / 1.03  # attention beside a transfer may take 3% longer
 # Two GPUs, forward and backward: beside PyTorch's context parallel by length, and beside one GPU's rate at 64K.
 MESHES = {"ulysses": {16384: 1.65, 65536: 1.10, 131072: 1.05}, "ring": {16384: 1.50, 65536: 1.07, 131072: 1.04}}
 ALONE = {"ulysses": 0.96, "ring": 0.94}
@@ -154,6 +155,25 @@ def beside(what, seq, own, peer, target):
     shape = (f"{length(seq)} causal {own['heads']}/{own['kv_heads']} hd{own['head_dim']}, {own['gpus']} GPUs, "
              f"{own['name']} | {peer['name']}")
     return Row("ranks", f"{what}, fwd+bwd", shape, own["both_tflop_s"], peer["both_tflop_s"], "TF/s", target)
+
+
+def overlap_rows(found):
+    """Of bench_cuda_overlap: attention beside transfers, and alone."""
+    for f in found:
+        late = f", uncovered in {f['uncovered']} of {f['rounds']} rounds" if f["uncovered"] else ""
+        yield Row("overlap", f"{f['pass']} beside copies, and alone",
+                  f"{length(f['local'])} full 16/16 hd128, {f['mib']} MiB both ways{late}", f["beside_ms"],
+                  f["alone_ms"], "ms", UNDISTURBED if f["local"] >= 8192 else None)
+
+
+def torch_exchange_rows(found, peer):
+    """Our exchange, by threads, beside permute, all_to_all_single, permute of the same size."""
+    for f in found:
+        for p in peer:
+            if all(f[k] == p[k] for k in ("ranks", "run_bytes", "mib_per_peer")) and f["gpus"] >= f["ranks"]:
+                yield Row("exchange", f"exchange {f['way']} beside PyTorch's", f"{f['ranks']} {f['mode']}, "
+                          f"{f['mib_per_peer']} MiB in runs of {f['run_bytes']}", f["exchange_gb_s"],
+                          p["torch_gb_s"], "GB/s", TORCH_EXCHANGE)
 
 
 def table(rows, missing):

@@ -12,8 +12,8 @@ Exits with 1 when something that could be run failed; a target that is missed do
 
 Parts: attention (cudnn backend beside SDPA's cuDNN), portable (beside SDPA's FLASH), packed (documents, beside
 varlen_attn), ring (hops and waves of one rank beside one full call), memory (merge, delta and others beside copies),
-exchange (Ulysses exchange beside peer copies, ranks as threads and as processes), ranks (two GPUs beside PyTorch's
-context parallel and beside one GPU).
+exchange (Ulysses exchange beside peer copies, ranks as threads and as processes), overlap (attention
+while copies fly between two GPUs), ranks (two GPUs beside PyTorch's context parallel and beside one GPU).
 """
 import argparse
 import dataclasses
@@ -232,7 +232,9 @@ def exchange(bench):
     sizes = ["16", "64"] if bench.quick else ["4", "16", "64", "256"]
     for count in sorted({2, max(2, bench.gpus)}):
         command = [bench.program("bench_cuda_exchange"), str(count), "5" if bench.quick else "15", *sizes, "--json"]
-        bench.take(gpu_rows.exchange_rows(bench.objects("exchange", f"{count} ranks, threads", command)))
+        found = bench.objects("exchange", f"{count} ranks, threads", command)
+        bench.take(gpu_rows.exchange_rows(found))
+        beside_torch(bench, count, sizes, found)
         what = f"{count} ranks, processes"
         if importlib.util.find_spec("torch") is None:
             bench.take([NotRun("exchange", what, f"torchrun starts them, and {sys.executable} has no torch")])
@@ -240,6 +242,23 @@ def exchange(bench):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1", "--master-port",
                     "29541", "--nproc-per-node", str(count), "--no-python"]
         bench.take(gpu_rows.exchange_rows(bench.objects("exchange", what, torchrun + command)))
+
+
+def beside_torch(bench, count, sizes, found):
+    what = f"{count} ranks beside permute, all_to_all_single, permute"
+    if bench.gpus < count or importlib.util.find_spec("torch") is None:
+        bench.take([NotRun("exchange", what, f"needs torch and {count} GPUs, {bench.gpus} here")])
+        return
+    peer = bench.script_objects("exchange", what, [*script("bench/bench_exchange_torch.py"), "--gpus", str(count),
+                                                   "--mib", *sizes])
+    bench.take(gpu_rows.torch_exchange_rows(found, peer))
+
+
+def overlap(bench):
+    for local in ["8192"] if bench.quick else ["8192", "16384"]:
+        for mib in ["64", "256"]:
+            command = [bench.program("bench_cuda_overlap"), local, mib, "5" if bench.quick else "15", "--json"]
+            bench.take(gpu_rows.overlap_rows(bench.objects("overlap", f"{local} tokens, {mib} MiB", command)))
 
 
 def ranks(bench):
@@ -269,6 +288,7 @@ PARTS = {
     "ring": Part(ring, "bench_cuda_ring"),
     "memory": Part(memory, "bench_cuda_memory"),
     "exchange": Part(exchange, "bench_cuda_exchange"),
+    "overlap": Part(overlap, "bench_cuda_overlap", gpus=2),
     "ranks": Part(ranks, "bench_gpu_ranks", gpus=2, torch=True),
 }
 

@@ -192,6 +192,27 @@ class Table(unittest.TestCase):
         self.assertIn("2 ranks, processes: torchrun starts them", text)
 
 
+class TwoGpus(unittest.TestCase):
+    """Rows that only machines with several GPUs make."""
+
+    def test_attention_beside_copies_has_its_target(self):
+        figure = {"local": 8192, "mib": 64, "pass": "forward", "alone_ms": 1.0, "beside_ms": 1.02, "rounds": 15,
+                  "uncovered": 2}
+        (row,) = gpu_rows.overlap_rows([figure])
+        self.assertTrue(row.met)
+        self.assertIn("uncovered in 2 of 15", row.shape)
+        (row,) = gpu_rows.overlap_rows([figure | {"beside_ms": 1.04}])
+        self.assertFalse(row.met)
+        (row,) = gpu_rows.overlap_rows([figure | {"local": 4096}])
+        self.assertIsNone(row.target)
+
+    def test_exchange_meets_its_peer_of_the_same_size(self):
+        peer = {"ranks": 2, "run_bytes": 256, "mib_per_peer": 64, "torch_gb_s": 140}
+        (row,) = gpu_rows.torch_exchange_rows(EXCHANGE, [peer, peer | {"run_bytes": 512}])
+        self.assertAlmostEqual(row.ratio, 300 / 140)
+        self.assertTrue(row.met)
+
+
 class Meshes(unittest.TestCase):
     """What mesh_table.py makes of made-up figures."""
 
