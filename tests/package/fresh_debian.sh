@@ -72,5 +72,5 @@ for command in "${commands[@]}"; do
   timed "$command, again, no network" inside --net ./usp.sh "$command" || failed=1
 done
 echo
-printf '%s\n' "$(git -C "$source_dir" log -1 --format='%h %s')" "${times[@]}" "kept: $root"
+printf '%s\n' "$(git -C "$root/srv/usp" log -1 --format='%h %s')" "${times[@]}" "kept: $root"
 exit "$failed"
