@@ -12,6 +12,7 @@
 // that the host's time may be in them.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
+#include "median.hpp"
 #include "options.hpp"
 
 #include "usp/base/error.hpp"
@@ -56,11 +57,6 @@ struct Times {
   void add(const Time& t) {
     seconds.push_back(t.seconds);
     late += t.late;
-  }
-  [[nodiscard]] double median() const {
-    std::vector<double> all = seconds;
-    std::sort(all.begin(), all.end());
-    return all[all.size() / 2];
   }
 };
 
@@ -246,7 +242,7 @@ class Table {
   }
   void row(const char* way, const Size& size, const Times& own, const Times& plain) const {
     const double bytes = static_cast<double>(size.payload) * (job_.ranks - 1);
-    const double rate = bytes / own.median() * 1e-9, plain_rate = bytes / plain.median() * 1e-9;
+    const double rate = bytes / median(own.seconds) * 1e-9, plain_rate = bytes / median(plain.seconds) * 1e-9;
     const auto run = static_cast<long long>(size.run_bytes),
                per_peer = static_cast<long long>(size.payload / mib);
     if (job_.json)

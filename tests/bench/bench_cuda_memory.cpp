@@ -5,6 +5,7 @@
 // the L2 cache are timed as one, so that nothing is found there and each pays for the lines that the one
 // before it wrote: alone, a copy would leave much of what it wrote to whatever runs next.
 #include "layout/strided_copy.hpp"
+#include "median.hpp"
 #include "options.hpp"
 #include "state/state.hpp"
 
@@ -75,11 +76,6 @@ struct Work {
   i64 bytes;
   std::function<void(const Tensors&)> run;
 };
-
-[[nodiscard]] double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
 
 class Bench {
  public:

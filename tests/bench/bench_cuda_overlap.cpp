@@ -5,12 +5,12 @@
 // for as long as the attention runs (`uncovered` counts the rounds in which they ended first). Medians. Needs
 // two GPUs.
 #include "device_noise.hpp"
+#include "median.hpp"
 #include "options.hpp"
 
 #include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -29,20 +29,10 @@ struct Job {
   bool json = false;
 };
 
-void open_way(int from, int to) {
-  const DeviceScope scope(from);
-  const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled)
-    cudaGetLastError();
-  else
-    check_cuda(status, "cudaDeviceEnablePeerAccess");
-}
-
 /// Copies one way between GPU 0 and GPU 1, one after another, by the engine of the GPU that receives.
 class Transfer {
  public:
   Transfer(int from, int to, i64 bytes) : from_(from, bytes), to_(to, bytes), stream_(to) {
-    open_way(to, from);
     const Stream filling(from);
     fill_with_noise(from_.data(), bytes, filling.get(), static_cast<unsigned>(from));
     filling.synchronize();
@@ -106,11 +96,6 @@ class Attention {
   Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
 };
 
-[[nodiscard]] double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void compare(const Job& job, int pass, Attention& attention, const std::array<Transfer, 2>& ways) {
   // Copies run at 200 GB/s and more; attention at 300 TF/s and more.
   const double longest =
@@ -150,8 +135,8 @@ void run(const Job& job) {
   if (device_count() < 2)
     throw EnvironmentError("data between two GPUs takes two; this process sees " +
                            std::to_string(device_count()));
-  open_way(0, 1);
-  open_way(1, 0);
+  enable_peer_access(0, 1);
+  enable_peer_access(1, 0);
   const std::array<Transfer, 2> ways{Transfer(0, 1, job.bytes), Transfer(1, 0, job.bytes)};
   Attention attention(job.local);
   for (const int pass : {0, 1}) compare(job, pass, attention, ways);

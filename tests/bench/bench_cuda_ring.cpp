@@ -6,12 +6,12 @@
 // Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
 #include "device_noise.hpp"
 #include "lone_rank.hpp"
+#include "median.hpp"
 #include "options.hpp"
 
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/attention.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -163,12 +163,6 @@ class RingRank {
   AttentionOperator attention_;
   View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
 };
-
-[[nodiscard]] double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
 
 struct Row {
   std::string name;

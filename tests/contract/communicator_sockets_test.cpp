@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What sockets promise beyond the contract that sockets.* play between processes.
 #include "communicator_contract.hpp"
+#include "large_message.hpp"
 #include "socket_threads.hpp"
 
 #include <gtest/gtest.h>
@@ -28,34 +29,11 @@ TEST(Sockets, KeepTheContract) {
     expect_no_errors(test::run_socket_threads(ranks, {}, contract::run_checks));
 }
 
-/// Both ranks send first and receive then, more than the system buffers. A run that is given a thousand times
-/// makes a GiB of a MiB.
+/// More than the system buffers.
 TEST(Sockets, BothSendFirstWhateverTheSize) {
   for (const i64 bytes : {i64{1}, i64{1} << 20, i64{1} << 30}) {
-    expect_no_errors(test::run_socket_threads(2, {}, [&](Communicator& communicator) {
-      const int peer = 1 - communicator.rank();
-      std::vector<std::byte> memory[2];
-      Ticket tickets[2];
-      ByteBox boxes[2];
-      for (const int way : {0, 1}) {
-        memory[way].assign(std::size_t{1} << 20U, static_cast<std::byte>(peer + 1));
-        boxes[way].data = memory[way].data();
-        boxes[way].run_bytes = std::min(bytes, i64{1} << 20);
-        boxes[way].count[0] = bytes / boxes[way].run_bytes;
-        const Message message{.peer = peer,
-                              .send = way == 0,
-                              .tag = 1,
-                              .operation = "route",
-                              .boxes = &boxes[way],
-                              .box_count = 1};
-        communicator.post(&message, 1, &tickets[way]);
-      }
-      communicator.wait(tickets[0]);
-      communicator.wait(tickets[1]);
-      EXPECT_EQ(memory[1][0], static_cast<std::byte>(communicator.rank() + 1));
-      EXPECT_EQ(communicator.traffic().total(true), bytes);
-      EXPECT_EQ(communicator.traffic().total(false), bytes);
-    }));
+    expect_no_errors(test::run_socket_threads(
+        2, {}, [&](Communicator& communicator) { contract::swap_large_messages(communicator, bytes); }));
   }
 }
 

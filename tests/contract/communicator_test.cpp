@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator_contract.hpp"
+#include "large_message.hpp"
 
 #include "usp/comm/dry_run.hpp"
 #include "usp/comm/routed.hpp"
@@ -121,37 +122,11 @@ TEST(Threads, OneCallOfProgressMovesAPart) {
   });
 }
 
-/// Both ranks send first and receive then (NVIDIA/nccl #479). A run that is given a thousand times makes a
-/// GiB of a MiB.
+/// NVIDIA/nccl #479.
 TEST(Threads, BothSendFirstWhateverTheSize) {
   for (const i64 bytes : {i64{1}, i64{1} << 30}) {
-    run_threads(2, {}, [&](Communicator& communicator) {
-      std::vector<std::byte> memory[2] = {std::vector<std::byte>(i64{1} << 20),
-                                          std::vector<std::byte>(i64{1} << 20)};
-      const int peer = 1 - communicator.rank();
-      memory[0].assign(memory[0].size(), static_cast<std::byte>(peer + 1));
-      Ticket tickets[2];
-      ByteBox boxes[2];
-      for (const int way : {0, 1}) {
-        boxes[way].data = memory[way].data();
-        boxes[way].run_bytes = std::min(bytes, i64{1} << 20);
-        boxes[way].count[0] = bytes / boxes[way].run_bytes;
-        boxes[way].stride[0] = 0;
-        const Message message{.peer = peer,
-                              .send = way == 0,
-                              .tag = 1,
-                              .tick = 0,
-                              .operation = "route",
-                              .boxes = &boxes[way],
-                              .box_count = 1};
-        communicator.post(&message, 1, &tickets[way]);
-      }
-      communicator.wait(tickets[0]);
-      communicator.wait(tickets[1]);
-      EXPECT_EQ(memory[1][0], static_cast<std::byte>(communicator.rank() + 1));
-      EXPECT_EQ(communicator.traffic().total(true), bytes);
-      EXPECT_EQ(communicator.traffic().total(false), bytes);
-    });
+    run_threads(2, {},
+                [&](Communicator& communicator) { contract::swap_large_messages(communicator, bytes); });
   }
 }
 

@@ -104,6 +104,22 @@ bool is_capturing(StreamHandle stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+void enable_peer_access(int mine, int other) {
+  if (mine == other) return;
+  int possible = 0;
+  check_cuda(cudaDeviceCanAccessPeer(&possible, mine, other), "cudaDeviceCanAccessPeer");
+  if (possible == 0)
+    throw EnvironmentError(
+        "GPU " + std::to_string(mine) + " cannot reach the memory of GPU " + std::to_string(other) +
+        ": copy engines need peer access (see nvidia-smi topo -p2p r); use NCCL or other GPUs");
+  const DeviceScope scope(mine);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled)
+    cudaGetLastError();
+  else
+    check_cuda(status, "cudaDeviceEnablePeerAccess");
+}
+
 void wait_for(StreamHandle stream, EventHandle event) {
   check_cuda(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
 }

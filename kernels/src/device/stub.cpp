@@ -43,6 +43,9 @@ void Event::synchronize() const {
 bool is_capturing(StreamHandle) {
   return false;
 }
+void enable_peer_access(int, int) {
+  refuse_without_cuda();
+}
 void wait_for(StreamHandle, EventHandle) {
   refuse_without_cuda();
 }

@@ -33,6 +33,10 @@ struct DeviceInfo {
 /// Throws EnvironmentError when there is no such device.
 [[nodiscard]] DeviceInfo device_info(int device);
 
+/// Lets GPU `mine` read and write the memory of GPU `other`; nothing where they are one. Throws
+/// EnvironmentError where the hardware cannot.
+void enable_peer_access(int mine, int other);
+
 /// Makes a device the calling thread's own for a scope.
 class DeviceScope {
  public:
