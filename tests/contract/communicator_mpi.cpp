@@ -3,9 +3,8 @@
 // fail on purpose and are judged from outside (expect_exit.py).
 #include "communicator_scenarios.hpp"
 
+#include "usp/base/line.hpp"
 #include "usp/comm/mpi.hpp"
-
-#include <iostream>
 
 namespace usp {
 namespace {
@@ -61,7 +60,7 @@ int main(int argc, char** argv) {
       usp::contract::play(scenario, communicator);
     });
   } catch (const usp::Error& error) {
-    std::cerr << error.what() << '\n';
+    usp::print_line(error.what());
     return static_cast<int>(error.code());
   }
 }

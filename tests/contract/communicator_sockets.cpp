@@ -3,10 +3,9 @@
 // "contract" runs the suite; the others fail on purpose and are judged from outside (expect_exit.py).
 #include "communicator_scenarios.hpp"
 
+#include "usp/base/line.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/sockets.hpp"
-
-#include <iostream>
 
 int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "contract";
@@ -19,7 +18,7 @@ int main(int argc, char** argv) {
       usp::contract::play(scenario, communicator);
     });
   } catch (const usp::Error& error) {
-    std::cerr << error.what() << '\n';
+    usp::print_line(error.what());
     return static_cast<int>(error.code());
   }
 }

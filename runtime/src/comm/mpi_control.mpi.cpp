@@ -49,7 +49,7 @@ void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
   if (aborted()) return;
   story_ = Story{fault, exit_code, rank_};
   outgoing_ = pack(*story_);
-  story_ = unpack(outgoing_);  // every rank tells the same, cut at the same place
+  story_ = unpack(outgoing_, size_, rank_);  // every rank tells the same, cut at the same place
   sending_.resize(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_)
@@ -61,9 +61,10 @@ void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
 void MpiControl::receive() {
   int arrived = 1;
   while (arrived != 0) {
-    check_mpi(MPI_Test(&listening_, &arrived, MPI_STATUS_IGNORE), "MPI_Test");
+    MPI_Status status;
+    check_mpi(MPI_Test(&listening_, &arrived, &status), "MPI_Test");
     if (arrived == 0) return;
-    Story story = unpack(incoming_);
+    Story story = unpack(incoming_, size_, status.MPI_SOURCE);
     if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
     listen();
   }
