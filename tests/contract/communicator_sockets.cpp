@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "contract";
   usp::CommOptions options;
   if (argc > 2) options.chunk_bytes = std::stoll(argv[2]);
-  if (scenario != "contract" && scenario != "messages") options.watchdog_s = 1;
+  usp::contract::set_limits(scenario, options);
   if (scenario == "launched") return usp::torchrun_launched() && usp::local_rank() ? 0 : 1;
   try {
     return usp::run_sockets(usp::torchrun_job(), options, [&](usp::Communicator& communicator) {

@@ -4,6 +4,7 @@
 #include "pause.hpp"
 
 #include <array>
+#include <limits>
 #include <type_traits>
 
 namespace usp::comm {
@@ -19,7 +20,7 @@ void check_mpi(int code, const char* call) {
   if (code != MPI_SUCCESS) throw InternalError(std::string(call) + ": " + mpi_error_text(code));
 }
 
-MpiControl::MpiControl(MPI_Comm parent) {
+MpiControl::MpiControl(MPI_Comm parent, bool ends_process) : ends_process_(ends_process) {
   check_mpi(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
@@ -83,6 +84,10 @@ void MpiControl::raise() {
   }
   settled_ = true;
   throw CommunicationError(story_->fault);
+}
+
+double MpiControl::limit_of_call(double limit_s) const {
+  return ends_process_ ? limit_s : std::numeric_limits<double>::max();
 }
 
 bool MpiControl::meet(double limit_s) {
