@@ -51,6 +51,15 @@ def take_port():
     raise RuntimeError("no free ports")
 
 
+def own_address():
+    """An address of this host that is no loopback; None where there is none. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((NO_HOST, 9))
+        address = probe.getsockname()[0]
+        return None if address.startswith("127.") else address
+    return None
+
+
 def variables(rank, ranks, port, options):
     values = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
               "MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": f"test-{port}",

@@ -173,7 +173,7 @@ void SocketMesh::wait(const SocketSlot& slot) {
       if (link.said_bye()) report_left(slot);
       if (watchdog.over() && !lost_) report_late(slot);
     }
-    if (look < looks) std::this_thread::yield();
+    if (look < looks && !yield_briefly()) look = looks;
   }
 }
 
