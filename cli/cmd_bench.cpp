@@ -15,7 +15,8 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
   check_machine(call.plan, call.options);
   const CallTensors tensors = random_tensors(call.plan, call.documents, flags.seed);
   call.options.prepare = [&] {
-    if (!call.note.empty()) note(invocation, call.note);
+    for (const std::string& text : {call.note, call.network_note})
+      if (!text.empty()) note(invocation, text);
   };
   if (flags.gpu) {
     const auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);

@@ -90,7 +90,8 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   call.options.call.debug_nan = wanted.debug_nan;
   call.options.call.stream_times = !wanted.trace.empty();
   call.options.prepare = [&] {
-    if (!call.note.empty()) note(invocation, call.note);
+    for (const std::string& text : {call.note, call.network_note})
+      if (!text.empty()) note(invocation, text);
     if (!wanted.output.empty()) check_results_folder(wanted.output);
     if (!wanted.trace.empty()) check_writable(wanted.trace);
   };

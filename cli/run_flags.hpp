@@ -25,6 +25,7 @@ struct RunFlags {
   bool deterministic = false;
   std::vector<int> devices;
   double watchdog_s = 60;
+  bool trust_network = false;
   bool forward_only = false;
 };
 std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb);
@@ -35,7 +36,8 @@ struct LoadedCall {
   AttentionPlan plan;
   Documents documents;
   RunOptions options;
-  std::string note;  ///< for people, before the run
+  std::string note;          ///< for people, before the run
+  std::string network_note;  ///< of --trust-network, the same
 };
 
 /// Throws UsageError naming the flag, InvalidInput for a file that is no plan or a batch beyond its capacity,
