@@ -42,8 +42,7 @@ CallTensors tensors_of(const LoadedCall& call, const TensorFlags& files, std::ui
 
 void print(const RunSummary& summary, bool json) {
   std::cout << (json ? run_json(summary) : run_text(summary)) << std::flush;
-  if (const std::string fault = run_fault(summary); !fault.empty())
-    throw VerificationError("the run is wrong: " + fault);
+  if (const std::string fault = run_fault(summary); !fault.empty()) throw VerificationError(fault);
 }
 
 RunSummary summary_of(const LoadedCall& call, CallRun run) {
@@ -101,7 +100,8 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance};
   if (wanted.verify)
     summary.errors =
-        errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training));
+        errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training),
+                  call.plan.shape.dtype);
   if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
   if (!wanted.trace.empty()) write_file(wanted.trace, chrome_trace(call.plan, call.documents, summary.run));
   print(summary, invocation.json);
