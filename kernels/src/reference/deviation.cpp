@@ -82,7 +82,6 @@ Deviation deviation(const std::vector<double>& x, const std::vector<double>& tru
 std::string fault(const std::string& name, const Deviation& deviation, DType type, Pass pass) {
   if (deviation.overflow)
     return name + " at " + place_text(*deviation.overflow) + ": terms overflow the type; not verifiable";
-    std::fprintf(stderr, "RATIO %s %d %d %g\n", name.c_str(), int(type), int(pass), deviation.ratio);
   const double bound = rounding_factor(type, pass);
   if (deviation.ratio <= bound) return "";
   char words[160];

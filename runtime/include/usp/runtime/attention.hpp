@@ -66,8 +66,10 @@ class AttentionOperator {
   /// out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in the
   /// accumulator type; required iff the plan returns it (lse_home).
   void forward(const AttentionInputs& inputs, View out, View lse = {});
-  /// After forward with the same inputs; `out` of that call is read again and must be as forward left it.
-  /// d_out as out.
+  /// Of the last forward, with the same inputs where they were: an operator holds the state of one call. That
+  /// call's `out` is read again and must be as forward left it. d_out as out. May be called again before the
+  /// next forward. Throws UsageError where q, k or v lie elsewhere than in the last forward, where what is per
+  /// head or the seed is another, and where there was no forward since set_batch.
   void backward(const AttentionInputs& inputs, ConstView d_out, const AttentionGradients& gradients);
 
   /// Of the last call of each pass.
