@@ -27,9 +27,9 @@ namespace {
 /// The tensors of one call on one rank.
 struct Call {
   Call(const AttentionShape& s, const AttentionOperator& op, std::uint64_t seed) {
-    CaseGenerator draw(seed);
     const auto rows = static_cast<i64>(op.q_tokens().size()), keys = static_cast<i64>(op.kv_tokens().size());
     const auto tensor = [&](HostTensor& t, i64 tokens, i64 heads, i64 width) {
+      CaseGenerator draw(seed++);  // each tensor begins alike, however many rows a rank has
       t = HostTensor(s.dtype, s.batch, tokens, heads, width);
       t.set(noise(draw, s.batch, tokens, heads, width, s.dtype).data);
     };
@@ -108,16 +108,25 @@ TEST(OperatorOrder, EachInputIsTheForwardsOwn) {
 }
 
 TEST(OperatorOrder, BackwardRepeatsBitForBit) {
-  on_ranks(small(2, 2), [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
-    Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
-    a.forward(op);
-    a.backward(op);
-    const auto first = a.gradients();
-    const auto first_sink = a.d_sink;
-    a.backward(op);
-    EXPECT_EQ(a.gradients(), first);
-    EXPECT_EQ(a.d_sink, first_sink);
-  });
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
+    for (const bool keep_entry : {false, true})
+      for (const int chunks : {1, 2}) {
+        RuntimeCase c = small(4, 2);
+        c.plan.method = method;
+        if (method == Method::double_ring) c.plan.mesh = {2, 2, 2};
+        c.plan.keep_entry = keep_entry;
+        c.plan.head_chunks = chunks;
+        on_ranks(c, [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+          Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
+          a.forward(op);
+          a.backward(op);
+          const auto first = a.gradients();
+          const auto first_sink = a.d_sink;
+          a.backward(op);
+          EXPECT_EQ(a.gradients(), first);
+          EXPECT_EQ(a.d_sink, first_sink);
+        });
+      }
 }
 
 TEST(OperatorOrder, ANewBatchOrNoForwardLeavesNothingToGoBackFrom) {
@@ -143,6 +152,21 @@ TEST(OperatorOrder, ARefusedForwardLeavesTheStateOfTheLast) {
     a.backward(op);
     EXPECT_EQ(a.gradients(), first);
   });
+}
+
+TEST(OperatorOrder, ACopyOfATokenThatOneRankHoldsOtherwiseIsNoticed) {
+  RuntimeCase c = small(2, 1);
+  c.plan.replicated_k = {{0, 4}};
+  const auto run = [&](float change) {
+    on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+      Call a(shape, op, 5);  // the same rows on every rank
+      auto* middle = reinterpret_cast<float*>(a.v.view().at(0, 1, 1));
+      if (comm.rank() == 1) middle[3] += change;
+      a.forward(op);
+    });
+  };
+  EXPECT_NO_THROW(run(0));
+  EXPECT_THROW(run(1), DisagreementError);
 }
 
 /// The parameters of a step are another rank's too, in every step and not only in the first.

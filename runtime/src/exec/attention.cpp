@@ -37,6 +37,19 @@ void check_tensor(const V& view, const char* name, const AttentionShape& shape, 
   require(view.data != nullptr || view.elements() == 0, what + " has no memory");
 }
 
+/// Of the first rows of a tensor on the host, which are those of the tokens that every rank holds.
+std::uint64_t digest_of_rows(const ConstView& view, const std::vector<Range>& replicated) {
+  i64 rows = 0;
+  for (const Range& range : replicated) rows += range.size();
+  Digest d;
+  for (i64 b = 0; b < view.batch; ++b)
+    for (i64 row = 0; row < std::min(rows, view.rows); ++row)
+      for (i64 head = view.heads.begin; head < view.heads.end; ++head)
+        d.add(digest_of_bytes(view.at(b, row, head),
+                              static_cast<std::size_t>(view.width * bytes_of(view.type))));
+  return d.value();
+}
+
 /// Where a tensor lies and how: whether two calls were given the same one.
 struct Lies {
   Lies() = default;
@@ -313,14 +326,23 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   s.have_forward = true;
 }
 
-/// What is the same on every rank is compared before each forward: on the host what it holds, on a GPU the
-/// content once a batch and the seed always.
+/// What is the same on every rank is compared before each forward: on the host what it holds, on a GPU, where
+/// reading would hold up the stream, the content of what is per head once a batch, and the seed always.
 void AttentionOperator::State::agree_on(const AttentionInputs& in, std::uint64_t digest) {
-  const bool any = plan.sink || plan.score.alibi || plan.score.block_tokens > 0 || plan.score.dropout != 0;
-  if (!inputs_agreed || (any && on_host()))
-    agree(communicator, {{"inputs", on_host() ? digest : digest_of(in, false)}});
-  else if (plan.score.dropout != 0)
+  const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
+  const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
+  if (on_host() && (!inputs_agreed || copies || per_head || plan.score.dropout != 0)) {
+    const std::uint64_t tokens = Digest()
+                                     .add(digest_of_rows(in.q, plan.replicated_q))
+                                     .add(digest_of_rows(in.k, plan.replicated_k))
+                                     .add(digest_of_rows(in.v, plan.replicated_k))
+                                     .value();
+    agree(communicator, {{"inputs", digest}, {"q, k, v of replicated tokens", tokens}});
+  } else if (!inputs_agreed) {
+    agree(communicator, {{"inputs", digest_of(in, false)}});
+  } else if (plan.score.dropout != 0) {
     agree(communicator, {{"dropout_seed", in.dropout_seed}});
+  }
   inputs_agreed = true;
 }
 
