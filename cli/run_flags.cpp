@@ -17,9 +17,8 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)")
       ->check(within(std::size_t{0}));
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
-  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")
-      ->check(within(std::uint64_t{0}))
-      ->capture_default_str();
+  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout (0)")
+      ->check(within(std::uint64_t{0}));
   verb.add_option("--kernel", flags->kernel, "cpu, reference, portable or cudnn (the plan's backend)");
   verb.add_option("--device", flags->device,
                   "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
@@ -35,9 +34,8 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--watchdog", flags->watchdog_s,
                   "seconds that a rank may wait for its peers, to start and in the run; bench, which lets "
                   "one rank do the work of all in "
-                  "between, waits (ranks + 1) times that")
-      ->check(within(1e-3, 1e6))
-      ->capture_default_str();
+                  "between, waits (ranks + 1) times that (60)")
+      ->check(within(1e-3, 1e6));
   verb.add_flag("--trust-network", flags->trust_network,
                 "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
                 "--rdzv-id where it is random): nobody else reaches their ports");
@@ -114,7 +112,7 @@ LoadedCall load_call(const RunFlags& flags) {
   call.options.deterministic = flags.deterministic;
   call.options.ulysses_transport = call.file.ulysses_transport;
   call.options.ring_transport = call.file.ring_transport;
-  call.options.comm.watchdog_s = flags.watchdog_s;
+  if (flags.watchdog_s) call.options.comm.watchdog_s = *flags.watchdog_s;
   if (flags.trust_network) trust_network(call);
   place(flags, call);
   const Mesh& mesh = call.plan.mesh;

@@ -6,9 +6,11 @@
 #include "usp/planner/plan_file.hpp"
 #include "usp/runtime/call_run.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace usp::cli {
 
@@ -17,14 +19,14 @@ struct RunFlags {
   std::string file;
   std::size_t layer = 0;
   std::string documents;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;  ///< 0
   std::string kernel;
   std::string device;
   bool gpu = false;  ///< of a verb that has --gpu
   std::string ulysses_transport, ring_transport;
   bool deterministic = false;
   std::vector<int> devices;
-  double watchdog_s = 60;
+  std::optional<double> watchdog_s;  ///< that of CommOptions
   bool trust_network = false;
   bool forward_only = false;
 };

@@ -28,6 +28,7 @@ void expect_exact(const RuntimeCase& c, KernelMaker make, double tolerance,
       EXPECT_LE(e.dk, tolerance);
       EXPECT_LE(e.dv, tolerance);
       EXPECT_LE(e.d_sink, tolerance);
+      EXPECT_EQ(e.rows, "");
       EXPECT_EQ(e.bytes, "");
     });
   } catch (const std::exception& e) {
