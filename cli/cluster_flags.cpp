@@ -32,12 +32,7 @@ ClusterRequest ClusterFlags::finish() const {
   if (!known)
     throw UsageError("--format: '" + format +
                      "' is not auto, cluster, synthetic, nvidia-smi, nccl-xml or slurm");
-  if (!devices.empty())
-    for (const std::string& part : split(devices, ',')) {
-      const std::int64_t index = parse_integer(trim(part), "--devices");
-      if (index < 0 || index > 65535) throw UsageError("--devices: '" + part + "' is no device index");
-      result.devices.push_back(static_cast<int>(index));
-    }
+  if (!devices.empty()) result.devices = parse_device_list(devices, "--devices");
   result.pcie_gb_s = rate(pcie, "--pcie");
   result.nvlink_gb_s = rate(nvlink, "--nvlink");
   result.numa_gb_s = rate(numa, "--numa-bandwidth");
@@ -55,6 +50,7 @@ std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::strin
                   "for stdin, "
                   "or a description such as 'node:4 nvswitch gpu:8(h100) nic:8(400G)'")
       ->required()
+      ->type_name(input_file)
       ->group(source_option.rfind("--", 0) == 0 ? group : "Positionals");
   option("--format", flags->format, "how to read it: auto, cluster, synthetic, nvidia-smi, nccl-xml, slurm");
   option("--device", flags->request.device, "the card, e.g. h100-sxm: a topology text does not name it");
@@ -65,8 +61,10 @@ std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::strin
   option("--oversubscription", flags->request.oversubscription,
          "NIC bandwidth below a leaf over its uplinks, at least 1")
       ->check(within(1.0, 1e6));
-  option("--slurm", flags->request.slurm, "Slurm topology.conf: the hosts and the switches above them");
-  option("--curves", flags->request.curves, "nccl-tests output measured on this cluster; may be repeated");
+  option("--slurm", flags->request.slurm, "Slurm topology.conf: the hosts and the switches above them")
+      ->type_name(input_file);
+  option("--curves", flags->request.curves, "nccl-tests output measured on this cluster; may be repeated")
+      ->type_name(input_file);
   option("--pcie", flags->pcie, "one direction of a device's slot, e.g. 32GB/s");
   option("--nvlink", flags->nvlink, "one direction of all NVLinks of a device, e.g. 450GB/s");
   option("--numa-bandwidth", flags->numa, "one direction between two NUMA nodes of a host, e.g. 22GB/s");

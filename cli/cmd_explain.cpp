@@ -2,7 +2,7 @@
 #include "verb.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/planner/explain.hpp"
 #include "usp/planner/workload.hpp"
 
@@ -43,7 +43,7 @@ void register_explain(CLI::App& app, Invocation& invocation) {
                             "  usp explain plan.json --rank 3 --pass backward\n"
                             "  usp explain plan.json --rank 0 --json");
   auto flags = std::make_shared<ExplainFlags>();
-  verb->add_option("PLAN", flags->file, "plan file, '-' for stdin")->required();
+  verb->add_option("PLAN", flags->file, "plan file, '-' for stdin")->required()->type_name(input_file);
   verb->add_option("--rank", flags->request.rank,
                    "print the schedule of this rank of a group (0 with --pass; else none)")
       ->check(within(0));

@@ -118,7 +118,9 @@ void register_model(CLI::App& app, Invocation& invocation) {
                             "  usp model llama-3.1-8b --json\n"
                             "  cat config.json | usp model -");
   auto file = std::make_shared<std::string>();
-  verb->add_option("FILE", *file, "Hugging Face config.json, '-' for stdin, or a preset's name")->required();
+  verb->add_option("FILE", *file, "Hugging Face config.json, '-' for stdin, or a preset's name")
+      ->required()
+      ->type_name(input_file);
   verb->callback([file, &invocation] {
     invocation.action = [file, &invocation] {
       const Model model = load_model(*file);

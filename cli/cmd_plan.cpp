@@ -3,7 +3,7 @@
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/plan_attention.hpp"
@@ -165,7 +165,7 @@ void register_call(CLI::App& plan, Invocation& invocation) {
       ->group("Cluster");
   add_fixed_flags(*verb, flags->fixed);
   add_execution_flags(*verb, flags->execution);
-  verb->add_option("-o,--output", flags->output, output_help);
+  verb->add_option("-o,--output", flags->output, output_help)->type_name(output_file);
   verb->callback(
       [flags, &invocation] { invocation.action = [flags, &invocation] { plan_call(*flags, invocation); }; });
 }
@@ -183,7 +183,7 @@ void register_plan(CLI::App& app, Invocation& invocation) {
       "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 128k --cluster dgx-h100");
   auto flags = add_step_flags(*verb);
   auto output = std::make_shared<std::string>();
-  verb->add_option("-o,--output", *output, output_help);
+  verb->add_option("-o,--output", *output, output_help)->type_name(output_file);
   register_call(*verb, invocation);
   verb->callback([verb, flags, output, &invocation] {
     if (!verb->get_subcommands().empty()) return;

@@ -24,7 +24,8 @@ void register_price(CLI::App& app, Invocation& invocation) {
   auto cluster_flags = add_cluster_flags(*verb, "--cluster");
   auto calibration_name = std::make_shared<std::string>();
   verb->add_option("--calibration", *calibration_name,
-                   "calibration file or shipped calibration; default: the one the cluster names");
+                   "calibration file or shipped calibration; default: the one the cluster names")
+      ->type_name(input_file);
   verb->callback([=, &invocation] {
     invocation.action = [=, &invocation] {
       AttentionCall call;

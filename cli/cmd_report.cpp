@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_flags.hpp"
 
+#include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
-#include "usp/base/text.hpp"
 #include "usp/planner/report.hpp"
 
 #include <iostream>
@@ -34,7 +34,9 @@ void register_report(CLI::App& app, Invocation& invocation) {
                "  usp report config.json --seq 256k --cluster node.txt --device h100-sxm --nic 8x400G");
   auto flags = add_step_flags(*verb);
   auto output = std::make_shared<std::string>("usp-report.html");
-  verb->add_option("-o,--output", *output, "the file to write (usp-report.html); - for stdout");
+  verb->add_option("-o,--output", *output, "the file to write; - for stdout")
+      ->type_name(output_file)
+      ->capture_default_str();
   verb->callback([flags, output, &invocation] {
     invocation.action = [flags, output, &invocation] { write_report(*flags, *output, invocation); };
   });

@@ -3,7 +3,7 @@
 #include "run_flags.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/comm/mpi.hpp"
 #include "usp/comm/sockets.hpp"
 #include "usp/runtime/run_print.hpp"
@@ -135,7 +135,7 @@ void register_run(CLI::App& app, Invocation& invocation) {
   auto flags = add_run_flags(*verb);
   auto files = std::make_shared<TensorFlags>();
   const auto tensor = [&](const char* name, std::string& target, const char* help) {
-    verb->add_option(name, target, help)->group("Tensors");
+    verb->add_option(name, target, help)->group("Tensors")->type_name(input_file);
   };
   tensor("--q", files->q,
          ".npy file [batch][token][head][width]: f2, f4, f8, or u2 as bits of bf16 (random)");
@@ -156,9 +156,10 @@ void register_run(CLI::App& app, Invocation& invocation) {
                  "play the schedules of all ranks without payload: count bytes, match sends and receives");
   verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");
   verb->add_option("-o,--output", wanted->output,
-                   "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order");
-  verb->add_option("--trace", wanted->trace,
-                   "Chrome trace of planned and executed ticks (Perfetto opens it)");
+                   "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order")
+      ->type_name(results_folder);
+  verb->add_option("--trace", wanted->trace, "Chrome trace of planned and executed ticks (Perfetto opens it)")
+      ->type_name(output_file);
   verb->callback([=, &invocation] {
     invocation.action = [=, &invocation] {
       (wanted->dry_run ? dry_run_plan : run_plan)(*flags, *files, *wanted, invocation);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
 
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"
@@ -29,10 +29,12 @@ void register_score(CLI::App& app, Invocation& invocation) {
   verb->add_option("CSV", flags->csv,
                    "table with the columns machine, world, direction, causal, dtype, batch, seq, heads, "
                    "kv_heads, head_dim, ring, ulysses, layout, exchange, iters_per_s (OOM: out of memory)")
-      ->required();
+      ->required()
+      ->type_name(input_file);
   auto cluster_flags = add_cluster_flags(*verb, "--cluster");
   verb->add_option("--calibration", flags->calibration,
-                   "calibration file or shipped calibration; default: the one the cluster names");
+                   "calibration file or shipped calibration; default: the one the cluster names")
+      ->type_name(input_file);
   verb->add_option("--gate", flags->gate, "groups of this many tokens and more are summed up first")
       ->capture_default_str();
   verb->callback([&invocation, flags, cluster_flags] {

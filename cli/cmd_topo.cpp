@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
 
+#include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/table.hpp"
@@ -230,7 +231,8 @@ void register_topo(CLI::App& app, Invocation& invocation) {
   auto flags = add_cluster_flags(*verb, "FILE");
   auto output = std::make_shared<std::string>();
   auto list = std::make_shared<bool>(false);
-  verb->add_option("-o,--output", *output, "write the cluster JSON here (- for stdout, instead of the text)");
+  verb->add_option("-o,--output", *output, "write the cluster JSON here (- for stdout, instead of the text)")
+      ->type_name(output_file);
   verb->add_flag("--list", *list, "names of the shipped clusters and cards");
   verb->get_option("FILE")->required(false);
   verb->callback([&invocation, flags, output, list] {

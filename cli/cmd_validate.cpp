@@ -2,6 +2,7 @@
 #include "verb.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
@@ -145,8 +146,6 @@ bool has(const std::string& text, const char* part) {
 const char* detect(const std::string& text, const std::string& file) {
   const std::string start = trim(text.substr(0, 4096));
   if (start.empty()) throw InvalidInput({file, 0, ""}, "the file is empty");
-  if (text.find('\0') != std::string::npos)
-    throw InvalidInput({file, 0, ""}, "is a binary file; this program reads only text");
   if (start.front() == '{' || start.front() == '[') return json_kind(parse_json(text, file), file);
   if (start.front() == '<') return "nccl-xml";
   const std::string small = lower(text);
@@ -154,10 +153,11 @@ const char* detect(const std::string& text, const std::string& file) {
   if (has(small, "algbw") || has(small, "nthread")) return "nccl-tests";
   if (has(small, "machine,") || has(small, ",iters_per_s")) return "score";
   if (has(small, "gpu:") && !has(small, "gpu0")) return "synthetic";
-  const std::vector<std::string> lines = split_lines(text);
-  const bool numbers = std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
+  bool numbers = true;
+  for_each_line(text, [&](long, std::string_view line) {
     const std::string word = trim(line);
-    return word.empty() || word.front() == '#' || word.find_first_not_of("0123456789") == std::string::npos;
+    numbers = numbers && (word.empty() || word.front() == '#' ||
+                          word.find_first_not_of("0123456789") == std::string::npos);
   });
   if (numbers) return "lengths";
   if (has(small, "gpu0") || has(small, "nv1") || has(small, "pix") || has(small, "sys")) return "nvidia-smi";
@@ -186,7 +186,7 @@ void register_validate(CLI::App& app, Invocation& invocation) {
                             "  usp validate topo.txt --as nvidia-smi");
   auto file = std::make_shared<std::string>();
   auto as = std::make_shared<std::string>();
-  verb->add_option("FILE", *file, "the file, '-' for stdin")->required();
+  verb->add_option("FILE", *file, "the file, '-' for stdin")->required()->type_name(input_file);
   verb->add_option("--as", *as,
                    "its kind, where it should not be told from its content: cluster, synthetic, nvidia-smi, "
                    "nccl-xml, nccl-tests, slurm, plan, calibration, model, score or lengths");

@@ -33,12 +33,18 @@ void refuse_empty_values(const CLI::App& verb) {
   for (const CLI::App* part : verb.get_subcommands()) refuse_empty_values(*part);
 }
 
+/// The exit code of whoever has nothing left but what was printed.
+int printed() {
+  std::cout.flush();
+  return std::cout ? 0 : fail(ExitCode::environment, "stdout cannot be written");
+}
+
 /// Runs the action and turns whatever it throws into the exit code of the design.
-int run(const Invocation& invocation) {
+int run(const CLI::App& app, const Invocation& invocation) {
   try {
+    check_files(app);
     invocation.action();
-    std::cout.flush();
-    return std::cout ? 0 : fail(ExitCode::environment, "stdout cannot be written");
+    return printed();
   } catch (const Error& error) {
     return fail(error.code(), error.what(), dynamic_cast<const Infeasible*>(&error) != nullptr);
   } catch (const std::bad_alloc&) {
@@ -87,9 +93,10 @@ int main(int argc, char** argv) {
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");
     usp::cli::refuse_empty_values(app);
   } catch (const CLI::Success& done) {  // --help, --version
-    return app.exit(done);
+    app.exit(done);
+    return usp::cli::printed();
   } catch (const CLI::ParseError& error) {
     return usp::cli::fail(error);
   }
-  return usp::cli::run(invocation);
+  return usp::cli::run(app, invocation);
 }

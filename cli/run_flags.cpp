@@ -2,6 +2,7 @@
 #include "run_flags.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/sockets.hpp"
 #include "usp/planner/axes.hpp"
@@ -13,7 +14,7 @@ namespace usp::cli {
 
 std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   auto flags = std::make_shared<RunFlags>();
-  verb.add_option("PLAN", flags->file, "plan file, '-' for stdin")->required();
+  verb.add_option("PLAN", flags->file, "plan file, '-' for stdin")->required()->type_name(input_file);
   verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)")
       ->check(within(std::size_t{0}));
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");

@@ -2,7 +2,7 @@
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/model_config.hpp"
@@ -152,8 +152,10 @@ void add_execution_flags(CLI::App& verb, ExecutionFlags& flags) {
   Group group(verb, "Execution");
   group.option("--transport", flags.transport, "inside a host: copy_engine or nccl (copy_engine)");
   group.flag("--no-overlap", flags.no_overlap, "transfers and kernels one after another");
-  group.option("--calibration", flags.calibration,
-               "calibration file or shipped calibration; default: the one of the card");
+  group
+      .option("--calibration", flags.calibration,
+              "calibration file or shipped calibration; default: the one of the card")
+      ->type_name(input_file);
   group.option("--top", flags.top, "candidates to keep (32)")
       ->check(within(std::size_t{1}, std::size_t{100000}));
 }
@@ -169,15 +171,18 @@ std::vector<std::int64_t> DocumentFlags::lengths(std::int64_t seq) const {
 void add_document_flags(CLI::App& verb, DocumentFlags& flags, const char* name) {
   Group group(verb, name);
   group.option("--documents", flags.documents, "lengths of packed documents that sum to --seq, e.g. 96k,32k");
-  group.option("--document-lengths", flags.document_lengths,
-               "file with one length per line; documents are drawn from it until --seq is full");
+  group
+      .option("--document-lengths", flags.document_lengths,
+              "file with one length per line; documents are drawn from it until --seq is full")
+      ->type_name(input_file);
   group.option("--seed", flags.seed, "of that draw (0)")->check(within(std::uint64_t{0}));
 }
 
 std::shared_ptr<StepFlags> add_step_flags(CLI::App& verb) {
   auto flags = std::make_shared<StepFlags>();
   verb.add_option("MODEL,--model", flags->model,
-                  "Hugging Face config.json, '-' for stdin, or a preset's name");
+                  "Hugging Face config.json, '-' for stdin, or a preset's name")
+      ->type_name(input_file);
   flags->cluster = add_cluster_flags(verb, "--cluster");
   verb.get_option("--cluster")->required(false);  // a verb below this one may have its own
   add_workload(verb, *flags);

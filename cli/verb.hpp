@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "files.hpp"
 #include "number_check.hpp"
 
 #include <CLI/CLI.hpp>

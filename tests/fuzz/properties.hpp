@@ -8,10 +8,10 @@
 #include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/slurm.hpp"
 
-#include <regex>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 /// What must hold for any input of a reader: a sound result or InvalidInput. Each function returns true for a
 /// result and false for a refusal, and throws std::logic_error where the result is not sound. Any other
@@ -22,16 +22,43 @@ inline void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
+/// Bytes of a terminal control sequence at the front of `text`, or of what web pages leave of one; else 0.
+inline std::size_t escape_bytes(std::string_view text) {
+  const bool whole = text.substr(0, 2) == "\x1b[";
+  if (!whole && text.substr(0, 1) != "[") return 0;
+  const std::size_t begin = whole ? 2 : 1;
+  std::size_t end = begin;
+  while (end < text.size() && (whole ? text[end] >= ' ' && text[end] <= '?'
+                                     : text[end] == ';' || (text[end] >= '0' && text[end] <= '9')))
+    ++end;
+  const char last = end < text.size() ? text[end] : '\n';
+  if (whole) return last == '\n' ? end : end + 1;
+  return last == 'm' && end > begin ? end + 1 : 0;
+}
+
+/// Without those, and with blanks for no-break spaces.
+inline std::string as_read(std::string_view text) {
+  std::string clean;
+  while (!text.empty()) {
+    std::size_t length = escape_bytes(text);
+    if (length == 0 && text.substr(0, 2) == "\xc2\xa0") {
+      clean += ' ';
+      length = 2;
+    } else if (length == 0) {
+      clean += text.front();
+      length = 1;
+    }
+    text.remove_prefix(length);
+  }
+  return clean;
+}
+
 /// Lines that anybody would take for a device's row: GPU<number>, then a path token. Written apart from the
 /// reader.
 inline std::size_t row_like_lines(const std::string& text) {
-  static const std::regex escape("\x1b\\[[ -?]*[^\n]?|\\[[0-9;]+m");
-  static const std::regex no_break_space("\xc2\xa0");
-  std::string clean = std::regex_replace(text, escape, "");
-  clean = std::regex_replace(clean, no_break_space, " ");
-  const std::set<std::string> paths{"X", "PIX", "PXB", "PHB", "NODE", "SYS"};
+  const std::set<std::string> paths{"X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "C2C"};
   std::size_t count = 0;
-  for (const std::string& line : split_lines(clean)) {
+  for (const std::string& line : split_lines(as_read(text))) {
     const auto tokens = split_blanks(line);
     if (tokens.size() < 2 || tokens[0].size() < 4 || tokens[0].compare(0, 3, "GPU") != 0) continue;
     if (tokens[0].find_first_not_of("0123456789", 3) != std::string::npos) continue;
@@ -94,12 +121,14 @@ inline bool nccl_tests(const std::string& text) {
     std::size_t rows = 0;
     for (const std::string& line : split_lines(text)) {
       const auto tokens = split_blanks(line);
-      if (!tokens.empty() && tokens[0].find_first_not_of("0123456789") == std::string::npos) ++rows;
+      if (!tokens.empty() && tokens[0].find_first_not_of("0123456789") == std::string::npos &&
+          tokens[0].find_first_not_of('0') != std::string::npos)
+        ++rows;
     }
-    require(rows == result.rows.size(), "parsed rows are not the lines that begin with a number");
+    require(rows == result.rows.size(), "parsed rows are not the lines that begin with a number above 0");
     for (std::size_t i = 0; i < result.rows.size(); ++i) {
       const NcclTestsRow& row = result.rows[i];
-      require(row.size_bytes >= 0, "a size below zero");
+      require(row.size_bytes > 0, "a size that is none");
       require(
           i == 0 || row.block > result.rows[i - 1].block || row.size_bytes > result.rows[i - 1].size_bytes,
           "sizes do not rise");

@@ -3,7 +3,7 @@
 import pathlib
 
 FOLDERS = ("topology", "planner", "kernels", "runtime", "cli", "configs", "tests")
-DATA = ("tests/data/", "configs/models/", "configs/jobs/")
+DATA = ("tests/data/", "tests/fuzz/corpus/", "configs/models/", "configs/jobs/")
 CPP = {".cpp", ".hpp", ".c", ".h", ".cu", ".cuh"}
 SCRIPTS = {".py", ".sh", ".cmake"}
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 
 #include <gtest/gtest.h>
 

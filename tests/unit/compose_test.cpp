@@ -2,7 +2,7 @@
 #include "usp/topology/compose.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/topology/cluster_io.hpp"
 #include "usp/topology/devices.hpp"
 #include "usp/topology/routes.hpp"
@@ -186,6 +186,24 @@ TEST(Compose, RatesFromTheCommandLine) {
   EXPECT_DOUBLE_EQ(*cluster.nodes[0].pcie_gb_s.value, 20);
   request.source = "l40s";
   EXPECT_THROW((void)compose(request), UsageError);
+}
+
+TEST(Compose, ADeviceListNamesEachOnce) {
+  EXPECT_EQ(parse_device_list("3, 1,0", "--devices"), (std::vector<int>{3, 1, 0}));
+  for (const char* bad : {"", "0,,1", "0,1,0", "-1", "65536", "a", "0-3"})
+    EXPECT_THROW(static_cast<void>(parse_device_list(bad, "--devices")), UsageError) << bad;
+}
+
+/// Every host times every visible device times every device would take minutes here.
+TEST(Compose, VisibleDevicesOfManyHostsAreFoundOnce) {
+  ClusterRequest request;
+  request.source = "node:8192 gpu:8";
+  request.devices = {7, 3, 0, 1, 2, 4, 5, 6};
+  const Cluster cluster = compose(request);
+  ASSERT_EQ(cluster.devices.size(), 65536U);
+  EXPECT_EQ(cluster.devices.back().local, 6);
+  request.devices = {8};
+  EXPECT_THROW(static_cast<void>(compose(request)), UsageError);
 }
 
 }  // namespace

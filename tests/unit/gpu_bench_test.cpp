@@ -3,7 +3,7 @@
 #include "usp/runtime/gpu_bench.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/runtime/devices.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/kernel_surface.hpp"
 
+#include "usp/base/file.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/calibration.hpp"

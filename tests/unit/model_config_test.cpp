@@ -2,8 +2,8 @@
 #include "usp/planner/model_config.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
-#include "usp/base/text.hpp"
 
 #include <gtest/gtest.h>
 

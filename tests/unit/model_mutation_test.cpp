@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged configs give a model or InvalidInput, never anything else.
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
-#include "usp/base/text.hpp"
 #include "usp/planner/model_config.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reader_checks.hpp"
 
+#include "usp/base/text.hpp"
 #include "usp/topology/nccl_tests.hpp"
 #include "usp/topology/slurm.hpp"
 
@@ -101,6 +102,37 @@ TEST(NcclTests, RefusesRunsThatHoldNoCurve) {
                        "sizes must rise");
 }
 
+TEST(NcclTests, RowsOfNoBytesAreLeftOut) {
+  const std::string head =
+      "# Collective test starting: alltoall_perf\n#  Rank  0 Pid  7 on h device  0 [0] A\n"
+      "#  Rank  1 Pid  7 on h device  1 [1] A\n"
+      "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n";
+  const std::string none = " 0 0 float none -1 0.21 0.00 0.00 0 0.20 0.00 0.00 N/A\n",
+                    some = " 32 1 float none -1 24.10 0.00 0.00 0 23.90 0.00 0.00 N/A\n";
+  const NcclTestsResult r = read_nccl_tests(head + none + none + some, "f");
+  ASSERT_EQ(r.rows.size(), 1U);
+  EXPECT_EQ(r.rows[0].size_bytes, 32);
+  EXPECT_TRUE(notes_have(r.notes, "2 rows of 0 bytes"));
+  expect_tests_refused(head + none, 0, "", "no row of measurements");
+  const std::string again = head.substr(head.find("#  size"));
+  EXPECT_EQ(read_nccl_tests(head + some + again + none + some, "f").rows.back().block, 1);
+}
+
+/// Pasted into a web page, where '#' begins a title.
+TEST(NcclTests, LinesWithoutTheirHashAreRead) {
+  for (const char* name : {"b200_8gpu_all_reduce.txt", "a100_8gpu_all_reduce_both_places.txt"}) {
+    const std::string text = data(std::string("nccl_tests/") + name);
+    std::string bare;
+    for (std::size_t at = 0; at < text.size(); ++at)
+      if (text[at] != '#' || (at > 0 && text[at - 1] != '\n')) bare += text[at];
+    const NcclTestsResult a = read_nccl_tests(text, "a"), b = read_nccl_tests(bare, "b");
+    EXPECT_EQ(a.operation, b.operation);
+    EXPECT_EQ(a.ranks, b.ranks);
+    EXPECT_EQ(a.rows.size(), b.rows.size());
+    EXPECT_EQ(a.average_busbw_gb_s, b.average_busbw_gb_s);
+  }
+}
+
 TEST(NcclTests, OldColumnsAndUnknownOperation) {
   const std::string old =
       "#   Rank  0 Pid  7 on host0 device  0 [0x07] A100\n#   Rank  1 Pid  7 on host0 device  1 [0x0f] A100\n"
@@ -119,6 +151,11 @@ TEST(NcclTests, OldColumnsAndUnknownOperation) {
   EXPECT_TRUE(notes_have(r.notes, "operation is unknown"));
 }
 
+/// How a refusal shows a long token.
+std::string shown(const std::string& token) {
+  return token.size() > 60 ? token.substr(0, 60) + "..." : token;
+}
+
 TEST(Slurm, HostLists) {
   const auto expand = [](const std::string& list) { return join(expand_host_list(list, "f", 1), " "); };
   EXPECT_EQ(expand("cfc[08-11]"), "cfc08 cfc09 cfc10 cfc11");
@@ -129,7 +166,36 @@ TEST(Slurm, HostLists) {
   for (const char* bad : {"", ",", "a,", "a[1-3", "a]", "a[3-1]", "a[]", "a[1-]", "a[x]", "a b", "a[1-3,,4]",
                           "a[1-1000001]", "a[1-2000]b[1-2000]"})
     EXPECT_THROW(static_cast<void>(expand_host_list(bad, "f", 1)), InvalidInput) << bad;
-  EXPECT_EQ(expand_host_list("a[1-1000000]", "f", 1).size(), 1000000U);
+  EXPECT_EQ(expand_host_list("a[1-65536]", "f", 1).size(), 65536U);
+}
+
+/// Each of these would take gigabytes, or for ever, if it were expanded before it is refused.
+TEST(Slurm, HostListsAreBoundedBeforeTheyAreExpanded) {
+  const auto refused = [](const std::string& list, const std::string& words) {
+    expect_slurm_refused("SwitchName=s0 Nodes=" + list + "\n", 1, shown(list), words);
+  };
+  refused(std::string(60000, 'x') + "[0-65535]", "a name of more than 253 bytes");
+  refused("[0-710261]a9288888888888888888888888888888888888888888888888888m", "more than 65536 names");
+  refused("a[0-99999999]", "more than 65536 names");
+  refused("a[1-256]b[1-257]", "more than 65536 names");
+  std::string brackets;
+  for (int i = 0; i < 6000; ++i) brackets += "[0-60000]";
+  refused(brackets, "a name of more than 253 bytes");
+  std::string ranges = "a[0-65535";
+  for (int i = 0; i < 1000; ++i) ranges += ",0-65535";
+  refused(ranges + "]", "more than 65536 names");
+  refused(std::string(254, 'n'), "a name of more than 253 bytes");
+  EXPECT_EQ(expand_host_list(std::string(250, 'n') + "[0-101]", "f", 1).back().size(), 253U);
+  EXPECT_THROW(static_cast<void>(expand_host_list(std::string(251, 'n') + "[0-101]", "f", 1)), InvalidInput);
+}
+
+TEST(Slurm, AllListsOfAFileTogetherAreBounded) {
+  expect_slurm_refused("SwitchName=a Nodes=n[1-60000]\nSwitchName=b Nodes=m[1-6000]\n", 2, "m[1-6000]",
+                       "65536 names in the whole file");
+  std::string switches;
+  for (int i = 0; i <= 65536; ++i) switches += "SwitchName=s" + std::to_string(i) + " Nodes=n\n";
+  EXPECT_THROW(static_cast<void>(read_slurm_topology(switches, "f")), InvalidInput);
+  expect_slurm_refused(std::string((16 << 20) + 1, '\n'), 0, "", "larger than 16 MiB");
 }
 
 TEST(Slurm, TreeToFabric) {

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <unistd.h>
 
 namespace usp {
 namespace {
@@ -127,6 +129,39 @@ TEST(Npy, RefusesWithFileAndReason) {
     const std::string problem = problem_of(content);
     EXPECT_NE(problem.find(reason), std::string::npos) << problem << " lacks " << reason;
   }
+}
+
+TEST(Npy, AHeaderThatTakesMemoryIsRefused) {
+  EXPECT_NE(problem_of(std::string("\x93NUMPY\x02\0\xff\xff\xff\x7f{", 13)).find("the most is"),
+            std::string::npos);
+}
+
+/// The data of a sparse file of 4 TB, and of a pipe that never ends, are not read.
+TEST(Npy, TheHeaderIsCheckedBeforeTheDataIsRead) {
+  const std::string path = testing::TempDir() + "/npy_test_sparse.npy";
+  const auto shape_problem = [](const std::string& name) {
+    try {
+      static_cast<void>(read_tensor(name, DType::fp32, {1, 2, 1, 3}));
+    } catch (const InvalidInput& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  write_file(path, file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1099511627776), }", 0));
+  const auto begin = std::filesystem::file_size(path);
+  EXPECT_NE(shape_problem(path).find("cut off"), std::string::npos);
+  std::filesystem::resize_file(path, begin + (std::uintmax_t{4} << 40));
+  EXPECT_NE(shape_problem(path).find("has the shape"), std::string::npos);
+  std::filesystem::remove(path);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string text = file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 1, 3), }", 24);
+  ASSERT_EQ(write(ends[1], (text + "x").data(), text.size() + 1), static_cast<ssize_t>(text.size() + 1));
+  EXPECT_NE(shape_problem("/dev/fd/" + std::to_string(ends[0])).find("more than 24"), std::string::npos);
+  ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(ends[1]);
+  EXPECT_EQ(shape_problem("/dev/fd/" + std::to_string(ends[0])), "no error");
+  close(ends[0]);
 }
 
 template <class T>

@@ -2,7 +2,7 @@
 // Predictions against a published table, and what the measured PCIe curves say about the same shapes. All
 // numbers are computed from data files: nothing here is timed.
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"
 #include "usp/topology/compose.hpp"

@@ -2,6 +2,7 @@
 #include "usp/topology/synthetic.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/topology/compose.hpp"
 
 #include <gtest/gtest.h>
 
@@ -114,6 +115,26 @@ TEST(Synthetic, ErrorsNameTokenAndColumn) {
                           "gpu:8(v100) nvlink:8(2)",
                           "gpu:8 lanes:999"})
     EXPECT_NE(refusal(bad), "accepted") << bad;
+}
+
+/// A few words can ask for billions of links or NICs: refused before they are laid out.
+TEST(Synthetic, SizesAreBoundedBeforeTheyAreLaidOut) {
+  const auto refused = [](const std::string& text, const std::string& words) {
+    try {
+      static_cast<void>(read_synthetic(text, "f"));
+      ADD_FAILURE() << text;
+    } catch (const InvalidInput& error) {
+      EXPECT_NE(error.problem().find(words), std::string::npos) << error.what();
+    }
+  };
+  refused("node:8192 nvswitch:65536 gpu:8", "2147450880 links; the most is 1048576");
+  refused("node:65536 gpu:1 nic:1024", "67108864 NICs; the most is 1048576");
+  refused("node:64 gpu:1024 numa:2", "33521664 links");
+  refused("node:65536 gpu:2", "131072 devices; the most is 65536");
+  refused("gpu:8 " + std::string(1 << 16, ' '), "64 KiB");
+  EXPECT_EQ(read_synthetic("node:400 gpu:72 nvswitch", "f").links.size(), 400U * 72 * 71 / 2);
+  const Cluster cluster = read_synthetic("gpu:1024 nvswitch", "f");
+  EXPECT_THROW(static_cast<void>(replicate(cluster, 3, "--nodes")), UsageError);
 }
 
 }  // namespace

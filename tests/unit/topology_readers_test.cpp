@@ -313,6 +313,26 @@ std::string nvlink_machine(const std::string& first, const std::string& second) 
          second + "</gpu></pci></cpu></system>";
 }
 
+/// RCCL writes version 2; its devices reach each other over xGMI, as those of the MI300X preset do.
+TEST(NcclXml, RcclsVersionWithXgmi) {
+  std::string text = nvlink_machine("<xgmi target=\"0000:02:00.0\" count=\"1\" tclass=\"0x038000\"/>",
+                                    "<xgmi target=\"0000:01:00.0\" count=\"1\" tclass=\"0x038000\"/>");
+  text.replace(text.find("version=\"1\""), 11, "version=\"2\"");
+  const Cluster cluster = read_nccl_xml(text, "x");
+  EXPECT_EQ(cluster.links.at(0).kind, LinkKind::xgmi);
+  ASSERT_EQ(cluster.domains.size(), 1U);
+  EXPECT_EQ(cluster.domains[0].devices, (Ints{0, 1}));
+  EXPECT_FALSE(cluster.domains[0].switched);
+}
+
+TEST(NcclXml, HostsAreBounded) {
+  std::string text = "<system version=\"1\"><cpu numaid=\"-1\">\n";
+  for (int i = 0; i < 1025; ++i)
+    text += "<pci busid=\"0000:" + std::to_string(i) + "\" class=\"0x030200\"><gpu dev=\"" +
+            std::to_string(i) + "\" sm=\"90\"/></pci>\n";
+  expect_xml_refused(text + "</cpu></system>", 1, "gpu", "1025 of them");
+}
+
 TEST(NcclXml, NvlinksDirectAndSwitched) {
   const Cluster direct =
       read_nccl_xml(nvlink_machine("<nvlink target=\"0000:02:00.0\" count=\"4\" tclass=\"0x030200\"/>",
@@ -333,7 +353,7 @@ TEST(NcclXml, RefusesWhatIsNoMachine) {
   expect_xml_refused(data("nccl_xml/azure-ncv4-graph.xml"), 1, "graphs", "graph file");
   expect_xml_refused("", 1, "", "not well-formed");
   expect_xml_refused("<html/>", 1, "html", "root is <system>");
-  expect_xml_refused("<system version=\"2\"/>", 1, "2", "version");
+  expect_xml_refused("<system version=\"3\"/>", 1, "3", "version");
   expect_xml_refused("<system version=\"1\"/>", 1, "system", "no device");
   expect_xml_refused("<!DOCTYPE s [<!ENTITY a \"b\">]>\n<system version=\"1\"/>", 1, "s", "document type");
   std::string deep = "<system version=\"1\">";

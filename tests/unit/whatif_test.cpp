@@ -60,6 +60,12 @@ TEST(WhatIfAxes, BadOnesAreRefused) {
                            "zero=4", "seq=2k,1k", "seq=1:100000:+1", "seq=1k:2k:y2"})
     EXPECT_THROW(static_cast<void>(parse_axis(text)), UsageError) << text;
   EXPECT_EQ(parse_axis("seq=1k").values.size(), 1U);
+  // Steps that round to the value before, or vanish beside it, do not run for ever; many lists are too many.
+  std::string ranges = "heads=1:9000:+1";
+  for (int i = 0; i < 100; ++i) ranges += ",1:9000:+1";
+  for (const std::string& text : {std::string("seq=1:1M:x1.0000000001"),
+                                  std::string("nic=100000000000000:900000000000000:+0.001"), ranges})
+    EXPECT_THROW(static_cast<void>(parse_axis(text)), UsageError);
 }
 
 TEST(WhatIf, EveryPointEqualsAWholeSearch) {

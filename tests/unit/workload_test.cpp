@@ -50,6 +50,12 @@ TEST(Workload, DrawnDocumentsFillTheTokens) {
   EXPECT_EQ(draw_documents({50}, 120, 1), (Lengths{50, 50, 20}));
 }
 
+TEST(Workload, DrawnDocumentsAreBounded) {
+  EXPECT_EQ(draw_documents({1}, std::int64_t{1} << 20, 1).size(), max_documents);
+  EXPECT_THROW(static_cast<void>(draw_documents({1}, (std::int64_t{1} << 20) + 1, 1)), InvalidInput);
+  EXPECT_THROW(static_cast<void>(draw_documents({1, 2}, std::int64_t{1} << 40, 1)), InvalidInput);
+}
+
 TEST(Workload, ContradictionsAreUsageErrors) {
   Workload w;
   w.seq = 100;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <sys/stat.h>
-#include <thread>
+#include <unistd.h>
 
 namespace usp {
 namespace {
@@ -45,17 +45,24 @@ TEST_F(WriteFile, ALinkKeepsItsTarget) {
   EXPECT_EQ(read_file(path("target")), "new");
 }
 
-TEST_F(WriteFile, APipeIsWrittenThrough) {
+TEST_F(WriteFile, AnOpenPipeIsWrittenThroughAsAShellPassesIt) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string name = "/dev/fd/" + std::to_string(ends[1]);
+  check_writable(name);
+  EXPECT_THROW(check_writable("/dev/fd/" + std::to_string(ends[0])), EnvironmentError);
+  write_file(name, "through");
+  close(ends[1]);
+  EXPECT_EQ(read_file("/dev/fd/" + std::to_string(ends[0])), "through");
+  close(ends[0]);
+}
+
+TEST_F(WriteFile, ANamedPipeIsRefusedInsteadOfWaitedFor) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
-  std::string read;
-  std::thread reader([&] {
-    std::ifstream in(path("pipe"));
-    read.assign(std::istreambuf_iterator<char>(in), {});
-  });
-  write_file(path("pipe"), "through");
-  reader.join();
-  EXPECT_EQ(read, "through");
+  EXPECT_THROW(write_file(path("pipe"), "x"), EnvironmentError);
+  EXPECT_THROW(check_writable(path("pipe")), EnvironmentError);
   EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  EXPECT_EQ(files(), 1U);
 }
 
 TEST_F(WriteFile, AFailureLeavesNothingBehind) {

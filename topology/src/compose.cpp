@@ -4,6 +4,7 @@
 #include "compose_parts.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
@@ -17,6 +18,8 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
+#include <set>
 
 namespace usp {
 namespace {
@@ -73,20 +76,26 @@ Quantity stated(double value, const std::string& flag) {
   return {value, Provenance::preset, flag};
 }
 
+void check_once(const std::vector<int>& devices, const std::string& flag) {
+  std::set<int> seen;
+  for (const int device : devices)
+    if (!seen.insert(device).second)
+      throw UsageError(flag + ": " + std::to_string(device) + " stands twice; name each device once");
+}
+
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
   if (visible.empty()) return;
+  check_once(visible, "--devices");
+  std::map<std::pair<int, int>, int> id_at;  // of host and number
+  for (const Device& device : cluster.devices) id_at[{device.node, device.local}] = device.id;
   std::vector<int> ids;
   for (const Node& node : cluster.nodes)
     for (int local : visible) {
-      const auto found =
-          std::find_if(cluster.devices.begin(), cluster.devices.end(),
-                       [&](const Device& device) { return device.node == node.id && device.local == local; });
-      if (found == cluster.devices.end())
+      const auto found = id_at.find({node.id, local});
+      if (found == id_at.end())
         throw UsageError("--devices: host " + std::to_string(node.id) + " has no device " +
                          std::to_string(local));
-      if (std::find(ids.begin(), ids.end(), found->id) != ids.end())
-        throw UsageError("--devices: " + std::to_string(local) + " stands twice; name each device once");
-      ids.push_back(found->id);
+      ids.push_back(found->second);
     }
   cluster = select_devices(cluster, ids);
 }
@@ -144,6 +153,8 @@ void apply_nic(Cluster& cluster, const std::string& text) {
   if (!cluster.nics.empty())
     cluster.notes.push_back("--nic " + text +
                             " replaces the NICs of the source; they are dealt to the devices in order");
+  const std::string fault = oversize({0, 0, static_cast<std::int64_t>(cluster.nodes.size()) * count, 0});
+  if (!fault.empty()) throw UsageError("--nic: " + fault);
   deal_nics(cluster, static_cast<int>(count), rate);
 }
 
@@ -187,6 +198,17 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
 
 }  // namespace
 
+std::vector<int> parse_device_list(const std::string& text, const std::string& flag) {
+  std::vector<int> devices;
+  for (const std::string& part : split(text, ',')) {
+    const std::int64_t index = parse_integer(trim(part), flag);
+    if (index < 0 || index > 65535) throw UsageError(flag + ": '" + part + "' is no device index");
+    devices.push_back(static_cast<int>(index));
+  }
+  check_once(devices, flag);
+  return devices;
+}
+
 SourceFormat detect_format(const std::string& text, const std::string& file) {
   const std::string start = trim(std::string_view(text).substr(0, 4096));
   const bool json = !start.empty() && start.front() == '{';
@@ -194,7 +216,8 @@ SourceFormat detect_format(const std::string& text, const std::string& file) {
   const bool xml = !start.empty() && start.front() == '<';
   if (xml) return SourceFormat::nccl_xml;
   std::vector<SourceFormat> found;
-  if (text.find("SwitchName=") != std::string::npos || text.find("BlockName=") != std::string::npos)
+  const std::string small = lower(text);  // Slurm takes its keywords in any case
+  if (small.find("switchname=") != std::string::npos || small.find("blockname=") != std::string::npos)
     found.push_back(SourceFormat::slurm);
   if (text.find("GPU0") != std::string::npos || text.find("GPU1") != std::string::npos)
     found.push_back(SourceFormat::nvidia_smi);

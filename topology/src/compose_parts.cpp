@@ -13,7 +13,6 @@ namespace usp {
 
 Cluster hosts_of_slurm(const std::string& text, const std::string& file) {
   const SlurmTopology topology = read_slurm_topology(text, file);
-  if (topology.node_names.size() > (1u << 16)) throw InvalidInput({file, 0, ""}, "more than 65536 hosts");
   Cluster cluster;
   for (const std::string& name : topology.node_names) {
     Node node;
@@ -31,10 +30,8 @@ Cluster hosts_of_slurm(const std::string& text, const std::string& file) {
 void apply_slurm(Cluster& cluster, const std::string& text, const std::string& file) {
   const SlurmTopology topology = read_slurm_topology(text, file);
   const std::size_t named = topology.node_names.size();
-  if (cluster.nodes.size() == 1 && named > 1) {
-    if (named > (1u << 16)) throw InvalidInput({file, 0, ""}, "more than 65536 hosts");
-    cluster = replicate(cluster, static_cast<int>(named));
-  }
+  if (cluster.nodes.size() == 1 && named > 1)
+    cluster = replicate(cluster, static_cast<int>(named), "--slurm");
   if (cluster.nodes.size() > named)
     throw InvalidInput({file, 0, ""}, "names " + std::to_string(named) + " hosts, and the cluster has " +
                                           std::to_string(cluster.nodes.size()) + "; lower --nodes");

@@ -22,13 +22,16 @@ class Reader {
   explicit Reader(std::string file) : file_(std::move(file)), table_(file_) {}
 
   NcclTestsResult read(const std::string& text) {
-    long number = 0;
-    for (const std::string& line : split_lines(text)) read_line(++number, line);
+    check_text_size(text, file_);
+    for_each_line(text, [&](long number, std::string_view line) { read_line(number, std::string(line)); });
     conclude_ranks();
     if (result_.rows.empty())
       throw InvalidInput({file_, 0, ""},
                          "no row of measurements below a header of nccl-tests (size, count, type, time)");
     conclude_operation();
+    if (empty_rows_ > 0)
+      result_.notes.push_back(std::to_string(empty_rows_) +
+                              " rows of 0 bytes, which carry nothing, are left out");
     if (!ended_) result_.notes.push_back("the closing lines of nccl-tests are missing: the text may be cut");
     note_ignored(result_.notes, ignored_);
     return std::move(result_);
@@ -54,13 +57,26 @@ class Reader {
       if (ranks_.empty() || !result_.rows.empty()) ignore(number, line);
       return;
     }
-    if (comment) return read_comment(number, line, tokens);
-    if (tokens[0].find_first_not_of("0123456789") == std::string::npos) {
-      result_.rows.push_back(
-          table_.read_row(number, tokens, result_.rows.empty() ? nullptr : &result_.rows.back()));
-      return;
-    }
+    if (comment || lost_its_hash(tokens)) return read_comment(number, line, tokens);
+    if (tokens[0].find_first_not_of("0123456789") == std::string::npos) return read_row(number, tokens);
     ignore(number, line);
+  }
+
+  /// Web pages eat the '#' of lines: these words begin no row.
+  static bool lost_its_hash(const std::vector<std::string>& tokens) {
+    if (tokens[0] == "size") return tokens.size() > 1 && tokens[1] == "count";
+    if (tokens[0] == "Out" || tokens[0] == "Avg" || tokens[0] == "Collective") return tokens.size() > 3;
+    return tokens[0] == "(B)" || tokens[0] == "out-of-place" || tokens[0] == "in-place" ||
+           tokens[0] == "nThread" || tokens[0] == "Using";
+  }
+
+  /// Where a smallest size below one element per rank was asked for, the first rows are of 0 bytes.
+  void read_row(long number, const std::vector<std::string>& tokens) {
+    NcclTestsRow row = table_.read_row(number, tokens, result_.rows.empty() ? nullptr : &result_.rows.back());
+    if (row.size_bytes > 0)
+      result_.rows.push_back(std::move(row));
+    else
+      ++empty_rows_;
   }
 
   void ignore(long number, const std::string& line) {
@@ -120,11 +136,12 @@ class Reader {
       fail(number, std::to_string(line.group),
            "ranks of a second group: several communicators run at once share links");
     ranks_.push_back(line);
-    const auto add = [](std::vector<std::string>& list, const std::string& name) {
-      if (!name.empty() && std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+    const auto add = [](std::vector<std::string>& list, std::set<std::string>& seen,
+                        const std::string& name) {
+      if (!name.empty() && seen.insert(name).second) list.push_back(name);
     };
-    add(result_.hosts, line.host);
-    add(result_.device_names, line.device);
+    add(result_.hosts, hosts_, line.host);
+    add(result_.device_names, device_names_, line.device);
   }
 
   /// Ranks must rise; what is between the listed ones is missing. All 0 means that no rank knew of another.
@@ -196,9 +213,11 @@ class Reader {
   Table table_;
   NcclTestsResult result_;
   std::vector<RankLine> ranks_;
-  std::optional<std::size_t> elided_after_;  // ranks listed before the last "..."
+  std::set<std::string> hosts_, device_names_;  // as the result lists them
+  std::optional<std::size_t> elided_after_;     // ranks listed before the last "..."
   std::vector<std::string> ignored_;
   bool ended_ = false;
+  std::size_t empty_rows_ = 0;
 };
 
 }  // namespace

@@ -182,7 +182,7 @@ NcclTestsRow Table::read_row(long line, const std::vector<std::string>& tokens,
       fail(line, std::to_string(row.size_bytes),
            "sizes must rise from row to row; the one before is " + std::to_string(previous->size_bytes));
   }
-  new_header_ = false;
+  if (row.size_bytes > 0) new_header_ = false;  // rows of 0 bytes are left out
   return row;
 }
 

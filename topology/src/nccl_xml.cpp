@@ -197,6 +197,7 @@ class ClusterBuilder {
 }  // namespace
 
 Cluster read_nccl_xml(const std::string& text, const std::string& file) {
+  check_text_size(text, file);
   return ClusterBuilder(nccl::read_machine(xml::parse(text, file), file), file).build();
 }
 

@@ -16,6 +16,8 @@ namespace {
 
 using xml::Element;
 
+constexpr std::size_t max_of_host = 1024;  // devices, and NICs: every pair of them is looked at
+
 bool starts_with(const std::string& text, std::string_view prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
 }
@@ -102,7 +104,8 @@ class MachineReader {
            "file that NCCL_TOPO_DUMP_FILE writes");
     if (root_.name != "system") fail(root_, root_.name, "not an NCCL topology file, whose root is <system>");
     const std::string& version = need(root_, "version");
-    if (version != "1") fail(root_, version, "version of the NCCL topology format is not 1");
+    if (version != "1" && version != "2")  // NCCL writes 1, RCCL 2; the elements are the same
+      fail(root_, version, "version of the topology format is neither NCCL's 1 nor RCCL's 2");
   }
 
   void read_cpu(const Element& cpu) {
@@ -249,6 +252,11 @@ class MachineReader {
     std::sort(gpus.begin(), gpus.end(), [](const Gpu& a, const Gpu& b) {
       return std::tie(a.dev, a.bus_id) < std::tie(b.dev, b.bus_id);
     });
+    for (const auto& [name, count] :
+         {std::pair("gpu", gpus.size()), std::pair("net", machine_.networks.size())})
+      if (count > max_of_host)
+        fail(root_, name,
+             std::to_string(count) + " of them; a host has at most " + std::to_string(max_of_host));
     for (std::size_t i = 1; i < gpus.size(); ++i)
       if (gpus[i].dev && gpus[i].dev == gpus[i - 1].dev)
         fail(root_, "dev=" + std::to_string(*gpus[i].dev), "two <gpu> have this number");

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <map>
 #include <utility>
 
 namespace usp::smi {
@@ -126,11 +127,10 @@ bool is_affinity(const std::string& text) {
 class MatrixReader {
  public:
   MatrixReader(const std::string& text, std::string file) : file_(std::move(file)) {
-    long number = 0;
-    for (std::string& line : split_lines(without_escapes(text))) {
-      std::vector<std::string> tokens = split_blanks(line);
-      lines_.push_back({++number, std::move(line), std::move(tokens)});
-    }
+    check_text_size(text, file_);
+    for_each_line(without_escapes(text), [&](long number, std::string_view line) {
+      lines_.push_back({number, std::string(line), split_blanks(line)});
+    });
   }
 
   Matrix read() {
@@ -208,15 +208,17 @@ class MatrixReader {
     column.line = line.number;
     column.gpu = number_after(word, "GPU");
     column.nic_number = number_after(word, "NIC");
+    places_.emplace(column.label, matrix_.columns.size());
+    if (column.gpu) gpu_places_.emplace(*column.gpu, matrix_.columns.size());
     matrix_.columns.push_back(column);
     if (matrix_.columns.size() > 1024) fail(line, word, "more than 1024 columns; this is no single host");
   }
 
   std::optional<std::size_t> find_column(const std::string& label) const {
+    if (const auto found = places_.find(label); found != places_.end()) return found->second;
     const auto number = number_after(label, "GPU");
-    for (std::size_t c = 0; c < matrix_.columns.size(); ++c)
-      if (matrix_.columns[c].label == label || (number && matrix_.columns[c].gpu == number)) return c;
-    return std::nullopt;
+    const auto found = number ? gpu_places_.find(*number) : gpu_places_.end();
+    return found == gpu_places_.end() ? std::nullopt : std::optional(found->second);
   }
 
   void read_line(const Line& line) {
@@ -340,6 +342,8 @@ class MatrixReader {
   std::vector<Line> lines_;
   std::vector<Title> titles_;
   Matrix matrix_;
+  std::map<std::string, std::size_t> places_;  ///< columns by their label
+  std::map<int, std::size_t> gpu_places_;      ///< and by their number: GPU7 is GPU07
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reader_support.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
 #include <algorithm>
@@ -43,7 +44,7 @@ std::size_t utf8_length(std::string_view text) {
 void group_nvlink_domains(Cluster& cluster) {
   std::vector<std::vector<int>> peers(cluster.devices.size());
   for (const Link& link : cluster.links) {
-    if (link.kind != LinkKind::nvlink) continue;
+    if (link.kind != LinkKind::nvlink && link.kind != LinkKind::xgmi) continue;
     peers[index(link.a)].push_back(link.b);
     peers[index(link.b)].push_back(link.a);
   }
@@ -87,6 +88,11 @@ void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKin
   if (!undecided.empty())
     cluster.notes.push_back("no NIC is nearer than another to device " + join(undecided, ", ") +
                             ": NIC affinity is unknown there");
+}
+
+void check_text_size(std::string_view text, const std::string& file) {
+  if (text.size() > (std::size_t{16} << 20))
+    throw InvalidInput({file, 0, ""}, "larger than 16 MiB; this is not such a file");
 }
 
 std::optional<int> small_number(std::string_view digits, std::size_t max_digits) {

@@ -12,7 +12,7 @@
 namespace usp {
 
 /// Fills `domains` and each device's `nvlink_domain`: connected components, of two devices or more, over
-/// NVLinks. `switched` stays false: only a reader knows what its input says about switches.
+/// NVLinks or xGMI. `switched` stays false: only a reader knows what its input says about switches.
 void group_nvlink_domains(Cluster& cluster);
 
 /// Fills each device's `nics` with those at the least distance. `distance[device][nic]` is the path between
@@ -20,6 +20,10 @@ void group_nvlink_domains(Cluster& cluster);
 /// or SYS in every cell (a hypervisor hides the switches), or PHB or SYS from one device to each of several
 /// NICs.
 void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKind>>& distance);
+
+/// Throws InvalidInput for a text of more than 16 MiB, whose lines and tokens would take many times that:
+/// no machine's topology and no log of nccl-tests comes near it.
+void check_text_size(std::string_view text, const std::string& file);
 
 /// Decimal digits only and at most `max_digits` of them; else empty.
 [[nodiscard]] std::optional<int> small_number(std::string_view digits, std::size_t max_digits = 6);

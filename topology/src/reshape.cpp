@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/topology/compose.hpp"
+#include "usp/topology/validate.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -83,14 +84,16 @@ Cluster select_devices(const Cluster& cluster, const std::vector<int>& ids) {
   return result;
 }
 
-Cluster replicate(const Cluster& cluster, int count) {
+Cluster replicate(const Cluster& cluster, int count, const std::string& flag) {
+  const auto times = [&](const auto& list) { return static_cast<std::int64_t>(list.size()) * count; };
+  const std::string fault =
+      oversize({times(cluster.nodes), times(cluster.devices), times(cluster.nics), times(cluster.links)});
+  if (!fault.empty()) throw UsageError(flag + ": " + fault);
   Cluster result = cluster;
   if (count > 1 && result.fabric.kind == FabricKind::none) result.fabric.kind = FabricKind::unknown;
   const int devices = static_cast<int>(cluster.devices.size()),
             nodes = static_cast<int>(cluster.nodes.size()), nics = static_cast<int>(cluster.nics.size()),
             domains = static_cast<int>(cluster.domains.size());
-  if (std::int64_t{devices} * count > (1 << 16) || std::int64_t{nodes} * count > (1 << 16))
-    throw UsageError("--nodes: more than 65536 devices or hosts");
   for (int copy = 1; copy < count; ++copy) {
     for (Node node : cluster.nodes) {
       node.id += copy * nodes;

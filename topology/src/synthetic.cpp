@@ -17,6 +17,7 @@ namespace usp {
 namespace {
 
 constexpr int max_devices = 1 << 16;
+constexpr std::size_t max_description_bytes = std::size_t{1} << 16;
 
 /// One token of the line: `word`, `word:count`, `word:count(argument)` or `word:name(argument)`.
 struct Token {
@@ -45,6 +46,9 @@ struct Description {
 class Parser {
  public:
   Parser(const std::string& text, std::string file) : file_(std::move(file)) {
+    if (text.size() > max_description_bytes)
+      throw InvalidInput({file_, 1, ""},
+                         "a description of more than 64 KiB; it is one line of a dozen words");
     std::size_t i = 0;
     while (i < text.size()) {
       if (std::isspace(static_cast<unsigned char>(text[i])) != 0) {
@@ -185,8 +189,6 @@ class Parser {
 
   void check() {
     const std::int64_t total = std::int64_t{result_.nodes} * result_.gpus;
-    if (total > max_devices)
-      throw InvalidInput({file_, 1, "node"}, std::to_string(total) + " devices; the most is 65536");
     using Wiring = Description::Wiring;
     if (result_.wiring == Wiring::cubemesh && result_.gpus != 8)
       fail(wiring_token_, "joins eight devices; the description has " + std::to_string(result_.gpus));
@@ -197,6 +199,14 @@ class Parser {
                : result_.gpus % result_.group != 0))
       fail(wiring_token_, "groups of " + std::to_string(result_.group) + " do not divide " +
                               std::to_string(spans ? total : result_.gpus) + " devices");
+    const auto pairs = [](std::int64_t devices) { return devices * (devices - 1) / 2; };
+    const bool by_host = result_.numas > 0 && !spans;  // then every pair of a host has its path
+    const std::int64_t groups = total / result_.group * pairs(result_.group);
+    const std::string fault = oversize({result_.nodes, total, std::int64_t{result_.nodes} * result_.nics,
+                                        by_host                          ? result_.nodes * pairs(result_.gpus)
+                                        : result_.wiring == Wiring::pcie ? 0
+                                                                         : groups});
+    if (!fault.empty()) throw InvalidInput({file_, 1, "node"}, fault);
   }
 
   std::string file_;

@@ -127,14 +127,12 @@ std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string
   std::vector<ScoreRow> rows;
   std::vector<std::string> names;
   std::set<std::string> seen;
-  const std::vector<std::string> lines = split_lines(text);
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const long number = static_cast<long>(i) + 1;
-    const std::string content = trim(lines[i]);
-    if (content.empty() || content.front() == '#') continue;
+  for_each_line(text, [&](long number, std::string_view raw) {
+    const std::string content = trim(raw);
+    if (content.empty() || content.front() == '#') return;
     if (names.empty()) {
       names = read_header(file, number, content);
-      continue;
+      return;
     }
     const Line line(file, number, names, split(content, ','));
     rows.push_back(read_row(line, number));
@@ -143,7 +141,7 @@ std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string
       if (std::string_view(name) != "iters_per_s") key += line.text(name) + ',';
     if (!seen.insert(key).second)
       line.fail("iters_per_s", "the same call is given twice; keep one row of it");
-  }
+  });
   if (names.empty()) throw InvalidInput({file, 0, ""}, "no header line; the first line names the columns");
   if (rows.empty()) throw InvalidInput({file, 0, ""}, "no rows below the header; nothing to score");
   return rows;

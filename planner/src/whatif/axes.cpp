@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* flag = "--sweep";
 constexpr std::size_t most_values = 10000;
+constexpr std::size_t max_steps = 1000000;  ///< of a range; many may round to one value, or add nothing to it
 
 struct AxisName {
   const char* name;
@@ -98,11 +99,12 @@ std::vector<double> range_values(AxisKind kind, const std::string& text,
         "' does not ascend; the last value is at least the first, a factor above 1, a step above 0");
   const bool whole = kind != AxisKind::nic && kind != AxisKind::nvlink;
   std::vector<double> values;
+  std::size_t steps = 0;
   for (double value = first; value <= last * (1 + 1e-9); value = factor ? value * step : value + step) {
     const double kept = whole ? std::round(value) : value;
     if (values.empty() || kept > values.back()) values.push_back(kept);
-    if (values.size() > most_values)
-      throw UsageError(std::string(flag) + ": '" + text + "' has too many values");
+    if (values.size() > most_values || ++steps > max_steps)
+      throw UsageError(std::string(flag) + ": '" + text + "' has too many values; take a larger step");
   }
   return values;
 }
@@ -151,6 +153,8 @@ Axis parse_axis(std::string_view text) {
   for (const std::string& raw : split(text.substr(equals + 1), ',')) {
     const std::string part = trim(raw);
     const std::vector<std::string> range = split(part, ':');
+    if (axis.values.size() > most_values)
+      throw UsageError(std::string(flag) + ": too many values of " + name);
     if (range.size() > 1) {
       for (double value : range_values(axis.kind, part, range))
         axis.values.push_back(axis_value(axis.kind, value));

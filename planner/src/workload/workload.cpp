@@ -114,11 +114,9 @@ std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::str
 
 std::vector<std::int64_t> read_document_lengths(const std::string& text, const std::string& file) {
   std::vector<std::int64_t> lengths;
-  long line = 0;
-  for (const auto& raw : split_lines(text)) {
-    ++line;
+  for_each_line(text, [&](long line, std::string_view raw) {
     const std::string word_text = trim(raw);
-    if (word_text.empty() || word_text.front() == '#') continue;
+    if (word_text.empty() || word_text.front() == '#') return;
     std::int64_t length = 0;
     try {
       length = parse_integer(word_text, file);
@@ -128,7 +126,7 @@ std::vector<std::int64_t> read_document_lengths(const std::string& text, const s
     if (length < 1 || length > (std::int64_t{1} << 40))
       throw InvalidInput({file, line, word_text}, "a document has between 1 and 2^40 tokens");
     lengths.push_back(length);
-  }
+  });
   if (lengths.empty()) throw InvalidInput({file, 0, ""}, "holds no document length");
   return lengths;
 }
@@ -143,6 +141,10 @@ std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& length
     const std::int64_t length = std::min(lengths[random() % lengths.size()], left);
     documents.push_back(length);
     left -= length;
+    if (documents.size() == max_documents && left > 0)
+      throw InvalidInput({"--document-lengths", 0, ""},
+                         "more than " + std::to_string(max_documents) + " documents would fill " +
+                             std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
   }
   return documents;
 }

@@ -2,13 +2,14 @@
 #include "usp/runtime/npy.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <functional>
 #include <optional>
+#include <utility>
 
 // Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 namespace usp {
@@ -17,15 +18,17 @@ namespace {
 constexpr std::string_view magic = "\x93NUMPY";
 constexpr i64 most_elements = i64{1} << 40;
 constexpr std::size_t most_axes = 32;
+constexpr i64 unknown_step = i64{1} << 24;
+constexpr std::size_t max_header_bytes = std::size_t{1} << 16;
 constexpr std::array<std::pair<const char*, NpyType>, 4> type_names = {
     {{"<f2", NpyType::f2}, {"<f4", NpyType::f4}, {"<f8", NpyType::f8}, {"<u2", NpyType::u2}}};
 
 /// The header is a Python dictionary of three keys; nothing else is understood.
 class Header {
  public:
-  Header(std::string_view text, const std::string& file) : text_(text), file_(file) {}
+  Header(std::string text, const std::string& file) : owned_(std::move(text)), text_(owned_), file_(file) {}
 
-  void read(NpyArray& array) {
+  [[nodiscard]] NpyHeader read() {
     take('{');
     while (!peek('}')) {
       const std::string key = quoted();
@@ -44,8 +47,7 @@ class Header {
     blanks();
     if (at_ != text_.size()) fail("", "has text after the header's dictionary");
     if (!type_ || !order_ || !shape_) fail("", "lacks descr, fortran_order or shape in its header");
-    array.type = *type_;
-    array.shape = *shape_;
+    return {*type_, *shape_};
   }
 
  private:
@@ -116,6 +118,7 @@ class Header {
     return value;
   }
 
+  std::string owned_;
   std::string_view text_;
   const std::string& file_;
   std::size_t at_ = 0;
@@ -130,10 +133,50 @@ std::size_t little_endian(std::string_view bytes) {
   return value;
 }
 
-i64 elements_of(const std::vector<i64>& shape) {
-  i64 count = 1;
-  for (const i64 extent : shape) count *= extent;
-  return count;
+/// Where bytes come from: copies up to `count` of them, fewer only at the end.
+using Source = std::function<std::size_t(void* to, std::size_t count)>;
+
+NpyHeader read_header(const std::string& file, const Source& source) {
+  const auto take = [&](std::size_t count) {
+    std::string bytes(count, '\0');
+    bytes.resize(source(bytes.data(), count));
+    if (bytes.size() < count) throw InvalidInput({file, 0, ""}, "ends inside its header");
+    return bytes;
+  };
+  std::string start(magic.size(), '\0');
+  start.resize(source(start.data(), start.size()));
+  if (start != magic) throw InvalidInput({file, 0, ""}, "is no .npy file");
+  const std::string version = take(2);
+  if ((version[0] != 1 && version[0] != 2) || version[1] != 0)
+    throw InvalidInput({file, 0, ""}, "is of .npy version " + std::to_string(int{version[0]}) + "." +
+                                          std::to_string(int{version[1]}) + "; 1.0 and 2.0 are read");
+  const std::size_t length = little_endian(take(version[0] == 1 ? 2 : 4));
+  if (length > max_header_bytes)
+    throw InvalidInput({file, 0, ""}, "states a header of " + std::to_string(length) +
+                                          " bytes; the most is " + std::to_string(max_header_bytes));
+  return Header(take(length), file).read();
+}
+
+[[noreturn]] void refuse_size(const std::string& file, const std::string& held, i64 wanted) {
+  throw InvalidInput({file, 0, ""}, "holds " + held + " bytes of data, its header says " +
+                                        std::to_string(wanted) + "; the file is cut off or damaged");
+}
+
+/// The data in pieces of `step` bytes: of a source whose size nobody knows, memory grows with what comes.
+NpyArray read_body(const std::string& file, const NpyHeader& header, const Source& source, i64 step) {
+  const i64 wanted = header.data_bytes();
+  NpyArray array{header, {}};
+  for (i64 done = 0; done < wanted;) {
+    const auto count = static_cast<std::size_t>(std::min(step, wanted - done));
+    const auto at = static_cast<std::size_t>(done);
+    array.bytes.resize(at + count);
+    const std::size_t got = source(array.bytes.data() + at, count);
+    done += static_cast<i64>(got);
+    if (got < count) refuse_size(file, std::to_string(done), wanted);
+  }
+  std::byte behind;
+  if (source(&behind, 1) > 0) refuse_size(file, "more than " + std::to_string(wanted), wanted);
+  return array;
 }
 
 }  // namespace
@@ -148,42 +191,35 @@ const char* npy_type_name(NpyType type) {
   throw InternalError("an element type without a name");
 }
 
-NpyArray parse_npy(const std::string& content, const std::string& file) {
-  const std::string_view text(content);
-  if (text.substr(0, magic.size()) != magic) throw InvalidInput({file, 0, ""}, "is no .npy file");
-  const std::string_view version = text.substr(magic.size(), 2);
-  if (version.size() < 2) throw InvalidInput({file, 0, ""}, "ends inside its header");
-  if ((version[0] != 1 && version[0] != 2) || version[1] != 0)
-    throw InvalidInput({file, 0, ""}, "is of .npy version " + std::to_string(int{version[0]}) + "." +
-                                          std::to_string(int{version[1]}) + "; 1.0 and 2.0 are read");
-  const std::size_t width = version[0] == 1 ? 2 : 4, begin = magic.size() + 2 + width;
-  if (text.size() < begin) throw InvalidInput({file, 0, ""}, "ends inside its header");
-  const std::size_t length = little_endian(text.substr(magic.size() + 2, width));
-  if (text.size() - begin < length) throw InvalidInput({file, 0, ""}, "ends inside its header");
-  NpyArray array;
-  Header(text.substr(begin, length), file).read(array);
-  const std::string_view body = text.substr(begin + length);
-  const i64 wanted = elements_of(array.shape) * bytes_of(array.type);
-  if (static_cast<i64>(body.size()) != wanted)
-    throw InvalidInput({file, 0, ""}, "holds " + std::to_string(body.size()) +
-                                          " bytes of data, its header says " + std::to_string(wanted) +
-                                          "; the file is cut off or damaged");
-  array.bytes.resize(body.size());
-  if (!body.empty()) std::memcpy(array.bytes.data(), body.data(), body.size());
-  return array;
+i64 NpyHeader::data_bytes() const {
+  i64 bytes = bytes_of(type);
+  for (const i64 extent : shape) bytes *= extent;
+  return bytes;
 }
 
-NpyArray read_npy(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    throw InvalidInput({path, 0, ""}, "is a folder; name a file");
-  if (std::filesystem::is_character_file(path, ignored))
-    throw InvalidInput({path, 0, ""}, "is a device, which has no end; name a file");
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw InvalidInput({path, 0, ""}, "cannot be opened; check the path");
-  const std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) throw InvalidInput({path, 0, ""}, "cannot be read");
-  return parse_npy(content, path);
+NpyArray parse_npy(const std::string& content, const std::string& file) {
+  std::string_view left(content);
+  const Source source = [&](void* to, std::size_t count) {
+    count = std::min(count, left.size());
+    if (count > 0) std::memcpy(to, left.data(), count);
+    left.remove_prefix(count);
+    return count;
+  };
+  const NpyHeader header = read_header(file, source);
+  if (static_cast<i64>(left.size()) != header.data_bytes())
+    refuse_size(file, std::to_string(left.size()), header.data_bytes());
+  return read_body(file, header, source, header.data_bytes());
+}
+
+NpyFile::NpyFile(const std::string& path) : file_(path) {
+  header_ = read_header(path, [&](void* to, std::size_t count) { return file_.read(to, count); });
+  const std::optional<i64> held = file_.bytes_left();
+  if (held && *held != header_.data_bytes()) refuse_size(path, std::to_string(*held), header_.data_bytes());
+}
+
+NpyArray NpyFile::read() {
+  const auto source = [&](void* to, std::size_t count) { return file_.read(to, count); };
+  return read_body(file_.path(), header_, source, file_.bytes_left() ? header_.data_bytes() : unknown_step);
 }
 
 std::string npy_bytes(const NpyArray& array) {

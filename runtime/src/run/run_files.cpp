@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
-#include "usp/base/text.hpp"
+#include "usp/base/file.hpp"
 #include "usp/kernels/numeric_types.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/runtime/npy.hpp"
@@ -13,6 +13,9 @@
 
 namespace usp {
 namespace {
+
+constexpr const char *out_name = "/out.npy", *lse_name = "/lse.npy", *dq_name = "/dq.npy",
+                     *dk_name = "/dk.npy", *dv_name = "/dv.npy", *d_sink_name = "/d_sink.npy";
 
 NpyType npy_type(DType type) {
   return type == DType::fp64   ? NpyType::f8
@@ -79,29 +82,37 @@ void check_finite(const std::string& path, const HostTensor& given, const HostTe
 }  // namespace
 
 HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i64>& shape) {
-  NpyArray array = read_npy(path);
-  if (array.shape != shape)
+  NpyFile file(path);
+  const NpyHeader& header = file.header();
+  if (header.shape != shape)
     throw InvalidInput({path, 0, ""},
-                       "has the shape " + shape_text(array.shape) +
+                       "has the shape " + shape_text(header.shape) +
                            ", the plan needs [batch, token, head, width] = " + shape_text(shape));
-  if (array.type == NpyType::u2 && dtype != DType::bf16)
+  if (header.type == NpyType::u2 && dtype != DType::bf16)
     throw InvalidInput({path, 0, "<u2"}, "holds the bits of bf16, the plan is not in bf16; save floats");
-  const DType type = array.type == NpyType::f8   ? DType::fp64
-                     : array.type == NpyType::f4 ? DType::fp32
-                     : array.type == NpyType::f2 ? DType::fp16
-                                                 : DType::bf16;
+  const DType type = header.type == NpyType::f8   ? DType::fp64
+                     : header.type == NpyType::f4 ? DType::fp32
+                     : header.type == NpyType::f2 ? DType::fp16
+                                                  : DType::bf16;
   HostTensor tensor(type, shape[0], shape[1], {0, shape[2]}, shape[3]);
-  tensor.bytes() = std::move(array.bytes);
+  tensor.bytes() = file.read().bytes;
   HostTensor converted = type == dtype ? HostTensor() : tensor.as(dtype);
   check_finite(path, tensor, type == dtype ? tensor : converted, dtype, shape);
   return type == dtype ? tensor : converted;
+}
+
+std::vector<std::string> result_files(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const char* name : {out_name, lse_name, dq_name, dk_name, dv_name, d_sink_name})
+    files.push_back(folder + name);
+  return files;
 }
 
 void check_results_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw EnvironmentError(folder + " cannot be made: " + error.message());
-  check_writable(folder + "/out.npy");
+  check_writable(folder + out_name);
 }
 
 void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
@@ -109,17 +120,17 @@ void write_results(const std::string& folder, const AttentionPlan& plan, const D
   check_results_folder(folder);
   const i64 queries = documents.cu_q.back(), keys = documents.cu_k.back();
   const DType type = plan.shape.dtype;
-  write_tensor(folder + "/out.npy", assemble(run.out, queries, false), type);
-  write_tensor(folder + "/lse.npy", assemble(run.lse, queries, false), accumulator_of(type));
+  write_tensor(folder + out_name, assemble(run.out, queries, false), type);
+  write_tensor(folder + lse_name, assemble(run.lse, queries, false), accumulator_of(type));
   if (!run.training) return;
-  write_tensor(folder + "/dq.npy", assemble(run.dq, queries, true), type);
-  write_tensor(folder + "/dk.npy", assemble(run.dk, keys, true), type);
-  write_tensor(folder + "/dv.npy", assemble(run.dv, keys, true), type);
+  write_tensor(folder + dq_name, assemble(run.dq, queries, true), type);
+  write_tensor(folder + dk_name, assemble(run.dk, keys, true), type);
+  write_tensor(folder + dv_name, assemble(run.dv, keys, true), type);
   if (run.d_sink.empty()) return;
   NpyArray sink{NpyType::f8, {static_cast<i64>(run.d_sink.size())}, {}};
   sink.bytes.resize(run.d_sink.size() * sizeof(double));
   std::memcpy(sink.bytes.data(), run.d_sink.data(), sink.bytes.size());
-  write_npy(folder + "/d_sink.npy", sink);
+  write_npy(folder + d_sink_name, sink);
 }
 
 }  // namespace usp

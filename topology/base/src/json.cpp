@@ -11,6 +11,8 @@ namespace usp {
 namespace {
 
 constexpr int max_depth = 64;
+constexpr std::size_t max_values = std::size_t{1} << 22;     // each takes some hundred bytes at most
+constexpr std::size_t max_key_steps = std::size_t{1} << 29;  // a key is sought among those before it
 
 long line_of(const std::string& text, std::size_t byte) {
   long line = 1;
@@ -30,29 +32,46 @@ std::string why_not_json(const std::string& text, std::size_t byte) {
   return "not JSON: unexpected value " + std::to_string(c) + at + "; the file may be binary";
 }
 
-/// The key sets of the objects that are open while parsing: what a duplicate is checked against.
-class DuplicateKeys {
+/// Refuses what a document must not hold as the parser meets it, before it is kept.
+class Guard {
  public:
-  void open() { open_.emplace_back(); }
-  void close() { open_.pop_back(); }
-  [[nodiscard]] bool seen(const std::string& key) { return !open_.back().insert(key).second; }
+  explicit Guard(const std::string& file) : file_(file) {}
+
+  void meet(int depth, Json::parse_event_t event, const Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (depth > max_depth) refuse("", "nesting deeper than 64 levels; flatten the file");
+    if (event == Event::value || event == Event::object_start || event == Event::array_start)
+      if (++values_ > max_values) refuse("", "more than 4,194,304 values; this is not such a file");
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end) open_.pop_back();
+    if (event == Event::key) meet_key(parsed.get<std::string>());
+  }
 
  private:
-  std::vector<std::set<std::string>> open_;
+  void meet_key(const std::string& key) {
+    if (!open_.back().insert(key).second) refuse(key, "the key stands twice in one object; keep one");
+    key_steps_ += open_.back().size();
+    if (key_steps_ > max_key_steps)
+      refuse(key, "objects of tens of thousands of keys; this is not such a file");
+  }
+  [[noreturn]] void refuse(const std::string& token, const std::string& problem) const {
+    throw InvalidInput({file_, 0, token}, problem);
+  }
+
+  const std::string& file_;
+  std::vector<std::set<std::string>> open_;  ///< the keys of every open object
+  std::size_t values_ = 0, key_steps_ = 0;
 };
 
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& file) {
-  DuplicateKeys keys;
-  auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > max_depth)
-      throw InvalidInput({file, 0, ""}, "nesting deeper than 64 levels; flatten the file");
-    if (event == Json::parse_event_t::object_start) keys.open();
-    if (event == Json::parse_event_t::object_end) keys.close();
-    if (event == Json::parse_event_t::key && keys.seen(parsed.get<std::string>()))
-      throw InvalidInput({file, 0, parsed.get<std::string>()},
-                         "the key stands twice in one object; keep one");
+  // The parser would take a NUL byte for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string::npos)
+    throw InvalidInput({file, line_of(text, nul), ""}, "not JSON: it holds a NUL byte");
+  Guard guard(file);
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    guard.meet(depth, event, parsed);
     return true;
   };
   try {

@@ -3,6 +3,7 @@
 
 #include "usp/base/embedded.hpp"
 #include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 
 #include <filesystem>

@@ -1,35 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/text.hpp"
 
-#include "usp/base/error.hpp"
-
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <iterator>
 #include <sstream>
-#include <unistd.h>
 
 namespace usp {
 namespace {
-
-constexpr std::size_t max_file_bytes = std::size_t{64} << 20;
-
-std::string read_stream(std::istream& in, const std::string& path) {
-  std::string text;
-  char buffer[1 << 16];
-  while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
-    text.append(buffer, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > max_file_bytes)
-      throw InvalidInput({path, 0, ""}, "larger than 64 MiB; this is not such a file");
-  }
-  return text;
-}
 
 /// Bytes of the UTF-8 character that begins `text` and controls nothing; 0: there is none.
 std::size_t plain_character(std::string_view text) {
@@ -46,82 +25,16 @@ std::size_t plain_character(std::string_view text) {
   return lead == 0xc2 && byte(1) < 0xa0 ? 0 : length;  // U+0080 to U+009F control terminals too
 }
 
-void write_through(const std::string& path, std::string_view content) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << content << std::flush;
-  if (!out) throw EnvironmentError(path + " cannot be written; check the folder and the space left");
-}
-
-[[noreturn]] void refuse_writing(const std::string& path, const std::string& reason) {
-  throw EnvironmentError(path + " cannot be written; check the folder and the space left (" + reason + ")");
-}
-
-/// The file that a name stands for, links followed.
-std::string target_of(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_symlink(path, error) ? std::filesystem::weakly_canonical(path, error).string()
-                                                  : path;
-}
-
-std::string name_beside(const std::string& target) {
-  return target + ".partial-" + std::to_string(::getpid());
-}
-
-/// Whole or not at all, where a file can be put in another's place: links keep their target, files their
-/// mode, and devices and pipes are written through.
-void write_beside(const std::string& path, std::string_view content) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status before = fs::status(path, error);
-  if (fs::is_directory(before)) throw EnvironmentError(path + " is a folder; name a file");
-  if (fs::exists(before) && !fs::is_regular_file(before)) return write_through(path, content);
-  const std::string target = target_of(path), temporary = name_beside(target);
-  try {
-    write_through(temporary, content);
-    if (fs::exists(before)) fs::permissions(temporary, before.permissions());
-    fs::rename(temporary, target);
-  } catch (const std::exception& fault) {
-    fs::remove(temporary, error);
-    refuse_writing(path, fault.what());
-  }
-}
-
 }  // namespace
 
-std::string read_file(const std::string& path) {
-  if (path == "-") return read_stream(std::cin, "-");
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    throw InvalidInput({path, 0, ""}, "is a folder; name a file");
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw InvalidInput({path, 0, ""}, "cannot be opened; check the path");
-  return read_stream(in, path);
-}
-
-void write_file(const std::string& path, std::string_view content) {
-  if (path == "-") {
-    std::cout << content << std::flush;
-    if (!std::cout) throw EnvironmentError("stdout cannot be written; is the disk full or the pipe closed?");
-    return;
+void for_each_line(std::string_view text, const std::function<void(long, std::string_view)>& each) {
+  for (long number = 1; !text.empty(); ++number) {
+    const std::size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    each(number, line);
   }
-  write_beside(path, content);
-}
-
-void check_writable(const std::string& path) {
-  if (path == "-") return;
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status before = fs::status(path, error);
-  if (fs::is_directory(before)) throw EnvironmentError(path + " is a folder; name a file");
-  if (fs::exists(before) && !fs::is_regular_file(before)) {
-    if (::access(path.c_str(), W_OK) != 0) refuse_writing(path, std::strerror(errno));
-    return;
-  }
-  const std::string temporary = name_beside(target_of(path));
-  errno = 0;
-  const bool made = std::ofstream(temporary, std::ios::binary | std::ios::trunc).is_open();
-  if (!made) refuse_writing(path, std::strerror(errno));
-  fs::remove(temporary, error);
 }
 
 std::vector<std::string> split_lines(std::string_view text) {

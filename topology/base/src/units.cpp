@@ -79,7 +79,7 @@ double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
   const auto [value, unit] = number_and_unit(text, flag, wanted);
   if (value <= 0) refuse(flag, text, wanted);
   for (const auto& [name, factor] : units)
-    if (unit == name) return value * factor;
+    if (unit == name && std::isfinite(value * factor)) return value * factor;
   refuse(flag, text, wanted);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/file.hpp"
 #include "usp/schedule/types.hpp"
 
 #include <cstddef>
@@ -13,9 +14,15 @@ namespace usp {
 /// Element types that are read and written. NumPy has no bf16: its bits travel as u2.
 enum class NpyType : std::uint8_t { f2, f4, f8, u2 };
 
-struct NpyArray {
+/// What stands before the data.
+struct NpyHeader {
   NpyType type = NpyType::f4;
   std::vector<i64> shape;
+
+  [[nodiscard]] i64 data_bytes() const;
+};
+
+struct NpyArray : NpyHeader {
   std::vector<std::byte> bytes;
 };
 
@@ -23,10 +30,25 @@ struct NpyArray {
 /// "<f4"
 [[nodiscard]] const char* npy_type_name(NpyType type);
 
-/// Throws InvalidInput naming file and reason: no .npy file, another version, another element type, Fortran
-/// or big-endian order, a header that says something else than these three keys, a file that is shorter or
-/// longer than its header says.
-[[nodiscard]] NpyArray read_npy(const std::string& path);
+/// A file whose header is read, and whose data is not before somebody has looked at it: a small file can
+/// claim to hold, or be, terabytes. Paths are those of InputFile.
+class NpyFile {
+ public:
+  /// Throws InvalidInput naming file and reason: no .npy file, another version, another element type, Fortran
+  /// or big-endian order, a header that says something else than these three keys or takes more than 64 KiB,
+  /// a file that is shorter or longer than its header says.
+  explicit NpyFile(const std::string& path);
+
+  [[nodiscard]] const NpyHeader& header() const { return header_; }
+  /// Reads the data, once. Throws InvalidInput where a pipe ends early or goes on.
+  [[nodiscard]] NpyArray read();
+
+ private:
+  InputFile file_;
+  NpyHeader header_;
+};
+
+/// The same from memory.
 [[nodiscard]] NpyArray parse_npy(const std::string& content, const std::string& file);
 
 /// Version 1.0. Throws EnvironmentError when the file cannot be written.

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace usp {
 
@@ -28,6 +29,8 @@ struct RunSummary {
 /// EnvironmentError.
 void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
                    const CallRun& run);
+/// The files that write_results may write into a folder.
+[[nodiscard]] std::vector<std::string> result_files(const std::string& folder);
 /// Makes the folder and throws the EnvironmentError that write_results would, before there are results.
 void check_results_folder(const std::string& folder);
 /// A global tensor from a .npy file, converted to the plan's type; u2 is read as the bits of bf16, for plans

@@ -32,6 +32,10 @@ struct ClusterRequest {
 /// curves. The result is valid. Throws InvalidInput or UsageError.
 [[nodiscard]] Cluster compose(const ClusterRequest& request);
 
+/// "3,1,0": devices of a host by the numbers that its tools print. Throws UsageError naming `flag`: a number
+/// beyond 65535 or one that stands twice.
+[[nodiscard]] std::vector<int> parse_device_list(const std::string& text, const std::string& flag);
+
 /// Format of a text by its content; throws InvalidInput that says what was tried.
 [[nodiscard]] SourceFormat detect_format(const std::string& text, const std::string& file);
 
@@ -39,6 +43,7 @@ struct ClusterRequest {
 [[nodiscard]] Cluster select_devices(const Cluster& cluster, const std::vector<int>& ids);
 
 /// `count` copies of all hosts side by side. NVLink domains, fabrics' leaves and names are copied with them.
-[[nodiscard]] Cluster replicate(const Cluster& cluster, int count);
+/// Throws UsageError naming `flag` where that is more than a cluster may have.
+[[nodiscard]] Cluster replicate(const Cluster& cluster, int count, const std::string& flag = "--nodes");
 
 }  // namespace usp

@@ -3,14 +3,24 @@
 
 #include "usp/topology/cluster.hpp"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace usp {
 
+/// What decides how much memory a cluster takes; a few words of a description can ask for any of it.
+struct ClusterSize {
+  std::int64_t hosts = 0, devices = 0, nics = 0, links = 0;
+};
+
+/// "70000 hosts; the most is 65536" for what is beyond 65,536 hosts or devices, or 1,048,576 NICs or links;
+/// empty when nothing is. Asked before a cluster is laid out.
+[[nodiscard]] std::string oversize(const ClusterSize& size);
+
 /// Checks every invariant of the value type: dense ids, indices in range, sorted links with a < b, domains
-/// and devices that name each other, a value exactly where the provenance is not unknown. Throws
-/// InvalidInput.
+/// and devices that name each other, sizes within their limits, a value exactly where the provenance is not
+/// unknown. Throws InvalidInput.
 void validate(const Cluster& cluster, const std::string& file);
 
 /// Connected components over NVLink (or xGMI), each ascending, ordered by their first device; a lone device

@@ -20,7 +20,8 @@ namespace usp {
 
 using Json = nlohmann::ordered_json;
 
-/// Parses `text`. Refuses duplicate keys, nesting deeper than 64, NaN/Infinity and trailing text.
+/// Parses `text`. Refuses duplicate keys, nesting deeper than 64, NaN/Infinity, NUL bytes, trailing text, and
+/// more values or keys than any file of this project has, whose memory and time would be out of proportion.
 /// Throws InvalidInput with the line of the first fault.
 [[nodiscard]] Json parse_json(const std::string& text, const std::string& file);
 

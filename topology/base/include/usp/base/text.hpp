@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace usp {
 
-/// Whole content of a file, or of stdin for "-". Throws InvalidInput when it cannot be read or is larger than
-/// 64 MiB.
-[[nodiscard]] std::string read_file(const std::string& path);
-
-/// Writes through a temporary name in the same folder, so that a reader never sees half a file; "-" is
-/// stdout.
-void write_file(const std::string& path, std::string_view content);
-
-/// Throws the EnvironmentError that write_file would, before there is something to write: tries with an empty
-/// file beside `path`, which is left as it is.
-void check_writable(const std::string& path);
+/// Every line without its end (\n or \r\n), with its number from 1; without a list of all of them, which may
+/// take many times the memory of the text.
+void for_each_line(std::string_view text,
+                   const std::function<void(long number, std::string_view line)>& each);
 
 /// Lines without their ends (\n or \r\n).
 [[nodiscard]] std::vector<std::string> split_lines(std::string_view text);

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "properties.hpp"
+
+#include "usp/base/units.hpp"
+#include "usp/planner/whatif.hpp"
+#include "usp/planner/workload.hpp"
+#include "usp/topology/compose.hpp"
+#include "usp/topology/synthetic.hpp"
+#include "usp/topology/validate.hpp"
+
+#include <cmath>
+#include <set>
+#include <string>
+
+/// Properties of the readers of what stands in one flag, in the terms of properties.hpp; they refuse with
+/// UsageError.
+namespace usp::fuzz {
+
+/// Whether `read` returns; InvalidInput and UsageError are refusals.
+template <class F>
+bool taken(const F& read) {
+  try {
+    read();
+    return true;
+  } catch (const InvalidInput&) {
+    return false;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+/// A description of a cluster; what it gives is valid and its name gives the same again.
+inline bool synthetic(const std::string& text) {
+  return taken([&] {
+    const Cluster cluster = read_synthetic(text, "input");
+    validate(cluster, "result");
+    require(!cluster.devices.empty(), "a description without devices");
+    if (cluster.devices.size() > 64) return;
+    const Cluster again = read_synthetic(cluster.name, "again");
+    require(again.devices == cluster.devices && again.links.size() == cluster.links.size(),
+            "the name of a description describes another cluster");
+  });
+}
+
+/// --fabric over 16 hosts: each below one leaf, or no leaves.
+inline bool fabric(const std::string& text) {
+  return taken([&] {
+    Fabric fabric;
+    set_fabric(fabric, text, 16, "--fabric");
+    const Quantity& ratio = fabric.oversubscription;
+    require(!ratio.known() || (std::isfinite(*ratio.value) && *ratio.value >= 1), "a ratio below 1");
+    std::set<int> hosts;
+    for (const auto& leaf : fabric.leaves)
+      for (const int host : leaf) require(hosts.insert(host).second && host < 16, "a host twice or unknown");
+    require(hosts.empty() || hosts.size() == 16, "a host without a leaf");
+  });
+}
+
+/// Numbers with units, each as every flag that takes one reads it.
+inline bool units(const std::string& text) {
+  bool any = taken([&] {
+    const double rate = parse_line_rate_gb_s(text, "--pcie");
+    require(std::isfinite(rate) && rate > 0, "a rate that is none");
+  });
+  any |= taken([&] { require(parse_bytes(text, "--memory") >= 0, "a size below zero"); });
+  any |= taken([&] {
+    const std::int64_t tokens = parse_tokens(text, "--seq");
+    require(tokens >= 1 && tokens <= (std::int64_t{1} << 40), "tokens out of range");
+  });
+  any |= taken([&] { require(std::isfinite(parse_number(text, "--x")), "a number that is none"); });
+  any |= taken([&] { static_cast<void>(parse_integer(text, "--x")); });
+  return any;
+}
+
+/// --nic on a host of two devices.
+inline bool nic(const std::string& text) {
+  return taken([&] {
+    if (text.empty()) return;
+    ClusterRequest request;
+    request.source = "gpu:2 nic:2";
+    request.format = SourceFormat::synthetic;
+    request.nic = text;
+    const Cluster cluster = compose(request);
+    require(!cluster.nics.empty() && cluster.nics.size() <= 1024, "as many NICs as no host has");
+    for (const Nic& item : cluster.nics)
+      require(item.gb_s.known() && std::isfinite(*item.gb_s.value) && *item.gb_s.value > 0,
+              "a NIC of no rate");
+  });
+}
+
+/// --devices of a cluster.
+inline bool device_list(const std::string& text) {
+  return taken([&] {
+    const std::vector<int> devices = parse_device_list(text, "--devices");
+    const std::set<int> once(devices.begin(), devices.end());
+    require(!devices.empty() && once.size() == devices.size(), "a device twice or none at all");
+    require(*once.begin() >= 0 && *once.rbegin() <= 65535, "a device out of range");
+  });
+}
+
+/// --sweep.
+inline bool sweep(const std::string& text) {
+  return taken([&] {
+    const Axis axis = parse_axis(text);
+    require(!axis.values.empty() && axis.values.size() <= 10000, "an axis of no or too many values");
+    for (std::size_t i = 0; i < axis.values.size(); ++i) {
+      require(std::isfinite(axis.values[i].number) && !axis.values[i].text.empty(), "a value that is none");
+      require(i == 0 || !axis.continuous() || axis.values[i].number > axis.values[i - 1].number,
+              "values that do not ascend");
+    }
+  });
+}
+
+inline void require_lengths(const std::vector<std::int64_t>& lengths) {
+  require(!lengths.empty(), "no length");
+  for (const std::int64_t length : lengths)
+    require(length >= 1 && length <= (std::int64_t{1} << 40), "a length out of range");
+  std::int64_t sum = 0;
+  for (const std::int64_t length : draw_documents(lengths, 4096, 1)) sum += length;
+  require(sum == 4096, "drawn documents do not fill the row");
+}
+
+/// A file of --document-lengths, and the list of --documents.
+inline bool document_lengths(const std::string& text) {
+  const bool file = taken([&] { require_lengths(read_document_lengths(text, "input")); });
+  const bool list = taken([&] { require_lengths(parse_document_lengths(text, "--documents")); });
+  return file || list;
+}
+
+}  // namespace usp::fuzz
