@@ -53,8 +53,7 @@ void check_shape(const AttentionShape& s) {
          std::to_string(s.kv_heads) + " does not divide query_heads " + std::to_string(s.query_heads));
 }
 
-void check_mesh(const AttentionPlan& plan) {
-  const Mesh& mesh = plan.mesh;
+void check_degrees(const Mesh& mesh) {
   within("mesh/ring_outer", mesh.ring_outer, 1, max_degree);
   within("mesh/ring_inner", mesh.ring_inner, 1, max_degree);
   within("mesh/ulysses", mesh.ulysses, 1, max_degree);
@@ -63,6 +62,10 @@ void check_mesh(const AttentionPlan& plan) {
   if (ring * mesh.ulysses > max_ranks)
     fail("mesh/ulysses", std::to_string(mesh.ulysses) + " times the ring is too many ranks; the most are " +
                              std::to_string(max_ranks));
+}
+
+void check_mesh(const AttentionPlan& plan) {
+  const Mesh& mesh = plan.mesh;
   if (mesh.ulysses > plan.shape.query_heads)
     fail("mesh/ulysses", std::to_string(mesh.ulysses) + " exceeds the " +
                              std::to_string(plan.shape.query_heads) +
@@ -81,7 +84,6 @@ void check_score(const AttentionPlan& plan) {
     fail("score/softcap", "must be finite, from 0 to 1e6");
   if (!(score.dropout >= 0 && score.dropout < 1))
     fail("score/dropout", "must be at least 0 and below 1, where nothing would be left");
-  within("score/block_tokens", score.block_tokens, 0, max_tokens);
   if (score.block_tokens > 0 && plan.shape.q_tokens != plan.shape.kv_tokens)
     fail("score/block_tokens", "needs queries and keys of the same tokens; leave out the block pattern");
 }
@@ -100,11 +102,9 @@ void check_backend(const AttentionPlan& plan) {
                         std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
 }
 
-/// Chunks of the heads of one rank, and the length of the schedule that they make.
-void check_head_chunks(const AttentionPlan& plan) {
+/// Head chunks, and the length of the schedule that they make.
+void check_units(const AttentionPlan& plan) {
   within("head_chunks", plan.head_chunks, 1, max_head_chunks);
-  const int heads = plan.shape.query_heads / plan.mesh.ulysses;
-  if (plan.head_chunks > heads) fail("head_chunks", "is " + too_many_chunks(plan.head_chunks, heads));
   if (i64{plan.mesh.ring()} * plan.head_chunks > max_units)
     fail("head_chunks", std::to_string(plan.head_chunks) + " times ring " + std::to_string(plan.mesh.ring()) +
                             " is a schedule of more than " + std::to_string(max_units) +
@@ -140,20 +140,28 @@ void check_ranges(const std::string& field, const std::vector<Range>& ranges, i6
 
 }  // namespace
 
-void check_attention_plan(const AttentionPlan& plan) {
+void check_plan_sizes(const AttentionPlan& plan) {
   check_words(plan);
   check_shape(plan.shape);
-  check_mesh(plan);
-  check_backend(plan);
+  check_degrees(plan.mesh);
+  check_units(plan);
   within("band/diff_min", plan.band.diff_min, -unbounded, unbounded);
   within("band/diff_max", plan.band.diff_max, -unbounded, unbounded);
-  if (plan.band.diff_min > plan.band.diff_max)
-    fail("band/diff_min", "exceeds diff_max: no pair would be visible");
-  check_head_chunks(plan);
-  check_score(plan);
+  within("score/block_tokens", plan.score.block_tokens, 0, max_tokens);
   check_ranges("replicated_q", plan.replicated_q, plan.shape.q_tokens);
   check_ranges("replicated_k", plan.replicated_k, plan.shape.kv_tokens);
   check_bytes(plan);
+}
+
+void check_attention_plan(const AttentionPlan& plan) {
+  check_plan_sizes(plan);
+  check_mesh(plan);
+  check_backend(plan);
+  if (plan.band.diff_min > plan.band.diff_max)
+    fail("band/diff_min", "exceeds diff_max: no pair would be visible");
+  const int heads = plan.shape.query_heads / plan.mesh.ulysses;
+  if (plan.head_chunks > heads) fail("head_chunks", "is " + too_many_chunks(plan.head_chunks, heads));
+  check_score(plan);
 }
 
 std::string too_many_chunks(i64 chunks, i64 heads) {

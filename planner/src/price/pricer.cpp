@@ -39,7 +39,7 @@ AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Docume
 AttentionPricer::~AttentionPricer() = default;
 
 AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, const Placement& placement) {
-  check_attention_plan(plan);
+  check_plan_sizes(plan);
   const Mesh& mesh = plan.mesh;
   Context context;
   context.plan = &plan;

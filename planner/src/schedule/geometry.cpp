@@ -24,7 +24,7 @@ void check_borders(const std::vector<i64>& cu, i64 tokens, std::size_t documents
 }
 
 const AttentionPlan& checked(const AttentionPlan& plan) {
-  check_attention_plan(plan);
+  check_plan_sizes(plan);
   return plan;
 }
 

@@ -15,6 +15,10 @@ namespace usp {
 /// ("shape/kv_heads", "mesh/ulysses", "replicated_q/1"); `problem()` reads on from the field's name.
 void check_attention_plan(const AttentionPlan& plan);
 
+/// The part of it on which every expansion and price relies, whatever the plan is worth: Geometry and
+/// AttentionPricer ask it themselves. Ranges of all sizes, and bytes that 64 bits count.
+void check_plan_sizes(const AttentionPlan& plan);
+
 /// Why heads of one rank cannot be cut into so many chunks: "1000 head chunks for 8 query heads of a rank:
 /// ...".
 [[nodiscard]] std::string too_many_chunks(i64 chunks, i64 heads);
