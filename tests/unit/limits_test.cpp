@@ -32,7 +32,7 @@ TEST(Limits, BalancedRowsOfLongSequencesAreBalanced) {
   const SequenceLayout layout = make_layout(LayoutKind::balanced, max_tokens, 2, 1, {0, max_tokens});
   const auto work = [&](int r) {
     double pairs = 0;
-    for (const Run& run : layout.row(r))
+    for (const usp::Run& run : layout.row(r))
       pairs += (static_cast<double>(run.first) + static_cast<double>(run.count) / 2) *
                static_cast<double>(run.count);
     return pairs;
