@@ -3,7 +3,8 @@
 """Runs random commands with extreme values: each ends with exit 0, 2, 3 or 4, explains a refusal, and in time.
 
 A part of the commands reads plan files with extreme leaves, signed anew, so that what lies behind the digest is
-reached. Prints the slowest and the largest commands. Seeds repeat: the same seed, the same commands.
+reached. Prints the slowest and the largest commands. Seeds repeat: the same seed, the same commands. Time is that
+of the processor, so that a busy machine fails no command; one that waits without end is ended by the clock.
 """
 import argparse
 import concurrent.futures
@@ -14,6 +15,7 @@ import random
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,7 @@ SANITIZER = re.compile(rb"runtime error:|Sanitizer|SUMMARY: ")
 DIGEST = re.compile(rb"its digest is ([0-9a-f]+)")
 PLAN_SHARE = 0.12  # of the commands
 SHOWN = 5
+PATIENCE = 10  # seconds of the clock per second of the processor
 SCORES = ("machine,world,direction,causal,dtype,batch,seq,heads,kv_heads,head_dim,ring,ulysses,layout,exchange,iters_per_s\n"
           "m,8,forward,true,bf16,1,65536,32,8,128,2,4,zigzag,qkvpack,10\n")
 
@@ -36,21 +39,29 @@ class Runner:
         self.usp, self.timeout_s, self.memory_bytes, self.folder = usp, timeout_s, memory_bytes, folder
 
     def run(self, arguments):
-        """A record of one command: exit code (negative: a signal), seconds, peak memory, stderr."""
+        """A record of one command: exit code (negative: a signal), seconds of both clocks, peak memory, stderr."""
         with tempfile.TemporaryFile() as errors:
             began = time.monotonic()
             process = subprocess.Popen([self.usp, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                        stderr=errors, cwd=self.folder)
-            if self.memory_bytes:
-                try:
-                    resource.prlimit(process.pid, resource.RLIMIT_AS, (self.memory_bytes, self.memory_bytes))
-                except ProcessLookupError:
-                    pass
+            self.limit(process)
             usage, late = self.wait(process, began)
             errors.seek(0)
-            return {"command": shlex.join(arguments), "exit": process.returncode, "late": late,
-                    "seconds": round(time.monotonic() - began, 3), "memory_bytes": usage.ru_maxrss * 1024,
+            return {"command": shlex.join(arguments), "exit": process.returncode,
+                    "late": late or process.returncode == -signal.SIGXCPU,
+                    "seconds": round(usage.ru_utime + usage.ru_stime, 3),
+                    "wall_seconds": round(time.monotonic() - began, 3), "memory_bytes": usage.ru_maxrss * 1024,
                     "stderr": errors.read(1 << 20)}
+
+    def limit(self, process):
+        limits = [(resource.RLIMIT_CPU, self.timeout_s)]
+        if self.memory_bytes:
+            limits.append((resource.RLIMIT_AS, self.memory_bytes))
+        try:
+            for kind, most in limits:
+                resource.prlimit(process.pid, kind, (most, most + 1))
+        except ProcessLookupError:  # it has ended
+            pass
 
     def wait(self, process, began):
         pause, late = 0.002, False
@@ -59,7 +70,7 @@ class Runner:
             if pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
                 return usage, late
-            if not late and time.monotonic() - began > self.timeout_s:
+            if not late and time.monotonic() - began > PATIENCE * self.timeout_s:
                 late = True
                 process.kill()
             time.sleep(pause)
@@ -69,7 +80,7 @@ class Runner:
 def fault_of(record):
     """What is wrong with a finished command; empty: nothing."""
     if record["late"]:
-        return "still running at the limit of time"
+        return f"still running after {record['seconds']} s of the processor, {record['wall_seconds']} s in all"
     if record["exit"] < 0:
         return f"ended by signal {-record['exit']}"
     if SANITIZER.search(record["stderr"]):
@@ -149,7 +160,8 @@ def main():
     parser.add_argument("--count", type=int, default=400, help="commands")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeout-s", type=float, default=120, help="a command that takes longer is ended, and fails")
+    parser.add_argument("--timeout-s", type=int, default=120,
+                        help="processor time: a command that takes longer is ended, and fails")
     parser.add_argument("--memory-bytes", type=int, default=0,
                         help="RLIMIT_AS of a command; 0: none, as sanitizers need it")
     parser.add_argument("--json", type=pathlib.Path, help="write all records here")
