@@ -41,6 +41,12 @@ static void test_desc(void) {
   FIELD(method = 9, "method is 9");
   FIELD(diff_min = 1 + (d.diff_max = 0), "diff_min exceeds");
   FIELD(dropout = 1.0, "dropout");
+  FIELD(head_chunks = 40000, "head_chunks is 40000; it must be 1 to 1024");
+  FIELD(head_chunks = 1024, "1024 head chunks for");
+  FIELD(ring = 40000, "ring_inner is 40000; it must be 1 to 32767");
+  FIELD(q_tokens = USP_UNBOUNDED + 1, "q_tokens is 1099511627777; it must be 1 to 1099511627776");
+  FIELD(batch = (d.q_tokens = USP_UNBOUNDED, INT64_C(1) << 24), "64 bits count");
+  FIELD(batch = INT64_MAX, "batch is 9223372036854775807");
   FIELD(replicated_q_count = 1, "replicated_q is null");
 #undef FIELD
 }

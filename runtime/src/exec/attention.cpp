@@ -7,6 +7,7 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/kernel_scratch.hpp"
 #include "usp/planner/plan.hpp"
 
@@ -115,6 +116,7 @@ struct AttentionOperator::State {
 AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& communicator,
                                      AttentionKernel& kernel, const OperatorOptions& options)
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
+  check_attention_plan(plan);
   require(kernel.rounds_results() || !direct_results(plan),
           "the plan's steps round their results (backend " + std::string(backend_name(plan.backend)) +
               "), the " + kernel.name() +

@@ -11,6 +11,7 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/boxes.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>
@@ -265,6 +266,7 @@ class RankCall {
 
 std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
                                 const CallTensors& tensors, const RunOptions& options) {
+  check_attention_plan(plan);
   CallRun report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
     prepare(options, tensors, communicator);
@@ -279,6 +281,7 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
 std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
                                         const Documents& documents, const CallTensors& tensors,
                                         const RunOptions& options) {
+  check_attention_plan(plan);
   expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
   RunsInTurns report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {

@@ -47,8 +47,9 @@ struct AttentionGradients {
 /// tensors of the captured call. UsageError says what else stands in the way.
 class AttentionOperator {
  public:
-  /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws UsageError
-  /// when they do not fit the plan, DisagreementError when ranks hold different plans.
+  /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws
+  /// InvalidInput for a plan out of range (check_attention_plan), UsageError when they do not fit the plan,
+  /// DisagreementError when ranks hold different plans.
   AttentionOperator(const AttentionPlan& plan, Communicator& communicator, AttentionKernel& kernel,
                     const OperatorOptions& options = {});
   ~AttentionOperator();
