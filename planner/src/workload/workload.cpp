@@ -153,12 +153,8 @@ std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& length
     // The remainder, not a distribution: its result is the same in every standard library.
     const std::int64_t length = std::min(lengths[random() % lengths.size()], left);
     documents.push_back(length);
-    if (static_cast<std::int64_t>(documents.size()) > max_documents)
-      throw InvalidInput({"--document-lengths", 0, ""},
-                         "more than " + std::to_string(max_documents) + " documents fill " +
-                             std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
     left -= length;
-    if (documents.size() == max_documents && left > 0)
+    if (static_cast<std::int64_t>(documents.size()) == max_documents && left > 0)
       throw InvalidInput({"--document-lengths", 0, ""},
                          "more than " + std::to_string(max_documents) + " documents would fill " +
                              std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
