@@ -65,14 +65,14 @@ class AttentionOperator {
   [[nodiscard]] const std::vector<i64>& kv_tokens() const;
 
   /// out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in the
-  /// accumulator type; required iff the plan returns it (lse_home). Throws DisagreementError when ranks differ
-  /// in what must be the same on all: on the host in every call, replicated tokens included; on a GPU what is
-  /// per head in the first call of a batch, and the seed.
+  /// accumulator type; required iff the plan returns it (lse_home). Throws DisagreementError when ranks
+  /// differ in what must be the same on all: on the host in every call, replicated tokens included; on a GPU
+  /// what is per head in the first call of a batch, and the seed.
   void forward(const AttentionInputs& inputs, View out, View lse = {});
   /// Of the last forward, with the same inputs where they were: an operator holds the state of one call. That
   /// call's `out` is read again and must be as forward left it. d_out as out. May be called again before the
-  /// next forward. Throws UsageError where q, k or v lie elsewhere than in the last forward, where what is per
-  /// head or the seed is another, and where there was no forward since set_batch.
+  /// next forward. Throws UsageError where q, k or v lie elsewhere than in the last forward, where what is
+  /// per head or the seed is another, and where there was no forward since set_batch.
   void backward(const AttentionInputs& inputs, ConstView d_out, const AttentionGradients& gradients);
 
   /// Of the last call of each pass.
