@@ -11,7 +11,7 @@ namespace usp::fuzz {
 namespace {
 
 TEST(FlagsMutation, Synthetic) {
-  replay("synthetic", synthetic, 300);
+  replay("synthetic", synthetic, 60);
 }
 TEST(FlagsMutation, Fabric) {
   replay("fabric", fabric, 2000);
