@@ -10,11 +10,14 @@ readonly exit_environment=5
 # Debian 12 packages. python3-jsonschema serves the tests; ccache and clang-format are used when present.
 readonly packages=(
   g++ cmake ninja-build
-  nlohmann-json3-dev libcli11-dev libeigen3-dev libexpat1-dev
+  nlohmann-json3-dev libcli11-dev libeigen3-dev libexpat1-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin
   python3 python3-jsonschema
 )
+
+# What ./usp.sh check needs beside them.
+readonly check_packages=(clang clang-tidy)
 
 # PyPI package whose headers the cuDNN backend is compiled with, at the version it was tested with.
 readonly cudnn_frontend=nvidia-cudnn-frontend==1.32.0
@@ -34,11 +37,14 @@ usage: ./usp.sh COMMAND
 
   demo             install what is missing, build, plan Llama-3.1-8B at 1M tokens on 4 DGX-H100 nodes,
                    write the HTML report
-  test             install what is missing, build, run every test
+  test [PRESET]    install what is missing, build, run every test
+  check            install what is missing, then what takes longer: the benchmarks build, every test passes under
+                   the address and undefined behaviour sanitizers without CUDA and MPI, communicators and executor
+                   pass under the thread sanitizer, and clang-tidy finds nothing (clang, clang-tidy)
   install-deps     only install what is missing (Debian 12 packages; root or sudo)
   install-cuda     fetch what the cuDNN backend is compiled with into build/python (headers from PyPI); nvcc and
                    cuDNN itself come with the machine
-  build [PRESET]   only build; PRESET is release (default), debug, asan, ubsan or tsan
+  build [PRESET]   only build; PRESET is release (default), ci, debug, asan, ubsan, tsan or check
   help             this text
 
 The command line lands at build/bin/usp. Exit codes: 2 usage, 5 the machine lacks something.
@@ -61,14 +67,15 @@ as_root() {
   fi
 }
 
+# install_deps [PACKAGE...]: the packages of every build, and these.
 install_deps() {
+  local package wanted=("${packages[@]}" "$@")
   if ! command -v dpkg-query >/dev/null; then
-    say "not a Debian system: nothing installed; the build needs the equivalents of ${packages[*]}"
+    say "not a Debian system: nothing installed; the build needs the equivalents of ${wanted[*]}"
     return
   fi
-  local package
   missing=()
-  for package in "${packages[@]}"; do
+  for package in "${wanted[@]}"; do
     installed "$package" || missing+=("$package")
   done
   [[ ${#missing[@]} -gt 0 ]] || return 0
@@ -102,14 +109,14 @@ PYTHON
   say "cudnn-frontend's headers are in $folder/include; configure again to use them"
 }
 
-build_dir() { [[ $1 == release ]] && echo build || echo "build-$1"; }
+build_dir() { [[ $1 == release || $1 == ci ]] && echo build || echo "build-$1"; }
 
 # build PRESET [TARGET...]: everything without a target.
 build() {
   local preset=$1 options=() dir
   local targets=("${@:2}")
-  [[ $preset =~ ^(release|debug|asan|ubsan|tsan)$ ]] ||
-    die $exit_usage "no preset '$preset'; use release, debug, asan, ubsan or tsan"
+  [[ $preset =~ ^(release|ci|debug|asan|ubsan|tsan|check)$ ]] ||
+    die $exit_usage "no preset '$preset'; use release, ci, debug, asan, ubsan, tsan or check"
   dir=$(build_dir "$preset")
   # A build folder keeps its generator; a new one takes Ninja, or Make where there is no Ninja.
   if [[ -f $dir/CMakeCache.txt ]]; then
@@ -124,13 +131,47 @@ build() {
   cmake --build --preset "$preset" -j "$(nproc)" ${targets[@]:+--target "${targets[@]}"} >&2
 }
 
+# run_tests PRESET [CTEST OPTION...]
 run_tests() {
   local preset=$1 log status=0
   log=$(build_dir "$preset")/test.log
-  ctest --preset "$preset" 2>&1 | tee "$log" || status=$?
+  ctest --preset "$preset" "${@:2}" 2>&1 | tee "$log" || status=$?
   # The closing line goes last: ctest prints it before its list of failures.
   grep -E '^[0-9]+% tests passed' "$log" || die $exit_environment "ctest did not finish (status $status); see $log"
   return "$status"
+}
+
+# Under the thread sanitizer: what has threads, communicators and the executor.
+check_threads() {
+  local tests=(communicator communicator_faults communicator_sockets attention_threads golden reported_cases)
+  local names
+  names=$(IFS='|' && echo "${tests[*]}")
+  build tsan "${tests[@]/#/test_}" test_c_api
+  run_tests tsan -R "^($names|c_api)\$"
+}
+
+# clang-tidy with .clang-tidy on the project's own sources.
+check_tidy() {
+  local log=build-tidy/tidy.log
+  cmake --preset tidy >/dev/null
+  if ! run-clang-tidy -quiet -p build-tidy "^$PWD/(topology|planner|kernels|runtime|cli)/" >"$log" 2>/dev/null; then
+    grep -E '(error|warning):' "$log" | sort -u >&2
+    die 1 "clang-tidy: see above and $PWD/$log"
+  fi
+  say "clang-tidy found nothing in $(grep -c '^clang-tidy' "$log") files"
+}
+
+check() {
+  local began=$SECONDS
+  build ci benchmarks
+  say "benchmarks built after $((SECONDS - began)) s"
+  build check
+  run_tests check
+  say "address and undefined behaviour sanitizers passed after $((SECONDS - began)) s"
+  check_threads
+  say "thread sanitizer passed after $((SECONDS - began)) s"
+  check_tidy
+  say "check passed after $((SECONDS - began)) s"
 }
 
 # What the demo plans. Cluster and model are files as users have them; see configs/jobs/README.md.
@@ -150,7 +191,7 @@ plan_and_report() {
 
 main() {
   local command=${1:-help}
-  [[ $# -le 1 || ($command == build && $# -eq 2) ]] || die $exit_usage "too many arguments; see ./usp.sh help"
+  [[ $# -le 1 || ($command =~ ^(build|test)$ && $# -eq 2) ]] || die $exit_usage "too many arguments; see ./usp.sh help"
   case $command in
     demo)
       install_deps
@@ -159,8 +200,12 @@ main() {
       ;;
     test)
       install_deps
-      build release
-      run_tests release
+      build "${2:-release}"
+      run_tests "${2:-release}"
+      ;;
+    check)
+      install_deps "${check_packages[@]}"
+      check
       ;;
     install-deps) install_deps ;;
     install-cuda) install_cuda ;;

@@ -6,6 +6,7 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/planner/workload.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace usp::cli {
 namespace {
 
 std::int64_t positive_tokens(const std::string& text, const char* flag) {
-  const std::int64_t tokens = parse_tokens(text, flag);
+  const std::int64_t tokens = parse_tokens(text, flag, max_tokens);
   if (tokens < 1) throw UsageError(std::string(flag) + ": at least one token is needed");
   return tokens;
 }
@@ -54,15 +55,18 @@ std::shared_ptr<AttentionFlags> add_attention_flags(CLI::App& verb) {
   const auto option = [&](const char* name, auto& target, const char* help) {
     return verb.add_option(name, target, help)->group("Attention");
   };
-  option("--heads", flags->heads, "query heads")->required()->check(within(1, most_degree));
+  option("--heads", flags->heads, "query heads")->required()->check(within(1, max_heads));
   option("--kv-heads", flags->kv_heads, "KV heads; as many as --heads for multi-head attention")
       ->required()
-      ->check(within(1, most_degree));
-  option("--head-dim", flags->head_dim, "dimension of q and k of a head")->required()->check(within(1, 1024));
-  option("--head-dim-v", flags->head_dim_v, "dimension of v, where it differs")->check(within(1, 1024));
+      ->check(within(1, max_heads));
+  option("--head-dim", flags->head_dim, "dimension of q and k of a head")
+      ->required()
+      ->check(within(1, max_head_dim));
+  option("--head-dim-v", flags->head_dim_v, "dimension of v, where it differs")
+      ->check(within(1, max_head_dim));
   option("--seq", flags->seq, "global tokens, e.g. 128k or 1M")->required();
   option("--batch", flags->batch, "sequences")
-      ->check(within(std::int64_t{1}, std::int64_t{1} << 24))
+      ->check(within(std::int64_t{1}, max_batch))
       ->capture_default_str();
   option("--dtype", flags->dtype, "bf16, fp16, fp32 or fp64; times of the last two are uncalibrated")
       ->capture_default_str();
@@ -92,6 +96,11 @@ AttentionPlan LayoutFlags::plan(const AttentionFlags& attention) const {
     throw UsageError("--ring-inner cuts the ring of --method double_ring; leave one of them out");
   if (!layout.empty()) plan.layout = parse_layout(layout, "--layout");
   if (!dkv_return.empty()) plan.dkv_return = parse_dkv_return(dkv_return, "--dkv-return");
+  if (plan.method == Method::double_ring && inner == rows)
+    throw UsageError(
+        "--method double_ring cuts its ring into an outer and an inner one; give --ring-inner, a divisor of "
+        "--ring " +
+        std::to_string(rows));
   const bool chained = plan.method == Method::ring || plan.method == Method::double_ring;
   if (!chained && plan.dkv_return == DkvReturn::cycle)
     throw UsageError("--dkv-return cycle follows the hops of a ring; --method " +
@@ -123,12 +132,13 @@ std::shared_ptr<LayoutFlags> add_layout_flags(CLI::App& verb, bool required) {
     return verb.add_option(name, target, help)->group("Layout");
   };
   const auto degree = [&](const char* name, auto& target, const char* help) {
-    return option(name, target, help)->check(within(1, most_degree));
+    return option(name, target, help)->check(within(1, max_degree));
   };
   degree("--ring", flags->ring, "ring degree")->required(required);
   degree("--ulysses", flags->ulysses, "Ulysses degree")->required(required);
   degree("--ring-inner", flags->ring_inner, "inner ring of a double ring; divides --ring");
-  degree("--head-chunks", flags->head_chunks, "chunks in which heads are exchanged and attended (1)");
+  option("--head-chunks", flags->head_chunks, "chunks in which heads are exchanged and attended (1)")
+      ->check(within(1, max_head_chunks));
   option("--layout", flags->layout, "contiguous, zigzag, striped or balanced (zigzag)");
   option("--method", flags->method,
          "ring, ring_direct, all_gather_kv or double_ring (ring; double_ring with --ring-inner)");

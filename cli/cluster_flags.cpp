@@ -5,6 +5,7 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace usp::cli {
@@ -76,6 +77,10 @@ Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
     throw UsageError("--oversubscription: a ratio of 1 or more is needed");
   Cluster cluster = compose(flags.finish());
   for (const std::string& text : cluster.notes) note(invocation, text);
+  const bool named = std::any_of(cluster.specs.begin(), cluster.specs.end(),
+                                 [](const DeviceSpec& spec) { return !spec.name.empty(); });
+  if (!cluster.devices.empty() && !named)
+    note(invocation, "the source names no card: a plan needs it, by --device");
   return cluster;
 }
 

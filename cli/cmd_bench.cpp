@@ -13,9 +13,10 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
   LoadedCall call = load_call(flags);
   call.options.repeat = repeat;
   check_machine(call.plan, call.options);
-  const CallTensors tensors = random_tensors(call.plan, call.documents, flags.seed);
+  const CallTensors tensors = random_tensors(call.plan, call.documents, flags.seed.value_or(0));
   call.options.prepare = [&] {
-    if (!call.note.empty()) note(invocation, call.note);
+    for (const std::string& text : {call.note, call.network_note})
+      if (!text.empty()) note(invocation, text);
   };
   if (flags.gpu) {
     const auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);

@@ -9,6 +9,7 @@
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_file.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <iostream>
@@ -18,7 +19,14 @@ namespace {
 
 constexpr const char* output_help = "write the plan file here (- for stdout, instead of the text)";
 
+/// Both would be one document on stdout.
+void check_output(const std::string& output, const Invocation& invocation) {
+  if (output == "-" && invocation.json)
+    throw UsageError("-o - prints the plan file on stdout, where --json prints the result; give one of them");
+}
+
 void plan_whole_step(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
+  check_output(output, invocation);
   const auto input = load_step(flags, invocation);
   const PlanRequest& request = input->request;
   check_degrees(request);
@@ -36,6 +44,7 @@ struct CallFlags {
   ExecutionFlags execution;
   std::string kv_seq;
   ScoreRules score;
+  std::optional<double> scale;
   bool sink = false, lse = false;
   std::string replicated;
   std::string backend = "cpu";
@@ -72,6 +81,10 @@ Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
 /// What the call does beyond masked softmax, and which tokens every rank holds.
 void set_rules(const CallFlags& flags, AttentionRequest& request) {
   request.score = flags.score;
+  if (flags.scale) request.score.scale = *flags.scale;
+  if (request.score.scale == 0 && flags.scale)
+    throw UsageError(
+        "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
   request.sink = flags.sink;
   request.lse_home = flags.lse;
   request.backend = parse_backend(flags.backend, "--backend");
@@ -79,7 +92,7 @@ void set_rules(const CallFlags& flags, AttentionRequest& request) {
   if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
   if (flags.replicated.empty()) return;
-  const std::int64_t tokens = parse_tokens(flags.replicated, "--replicated");
+  const std::int64_t tokens = parse_tokens(flags.replicated, "--replicated", max_tokens);
   if (tokens > std::min(shape.q_tokens, shape.kv_tokens))
     throw UsageError("--replicated: " + std::to_string(tokens) + " tokens are more than the call has");
   if (tokens == 0) return;
@@ -91,12 +104,12 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
   const auto option = [&](const char* name, auto& target, const char* help) {
     return verb.add_option(name, target, help)->group("Attention");
   };
-  option("--scale", flags.score.scale, "of q.k (1 / sqrt of --head-dim)")->check(within(-1e6, 1e6));
+  option("--scale", flags.scale, "of q.k (1 / sqrt of --head-dim)")->check(within(-1e6, 1e6));
   option("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)")->check(within(0.0, 1e6));
   option("--dropout", flags.score.dropout, "probability to drop, below 1")->check(within(0.0, 0.999999));
   option("--blocks", flags.score.block_tokens,
          "edge in tokens of a per-head block pattern given with the run")
-      ->check(within(std::int64_t{1}, unbounded));
+      ->check(within(std::int64_t{1}, max_tokens));
   option("--replicated", flags.replicated,
          "the first N tokens are on every rank; of --kv-seq, only the keys");
   option("--backend", flags.backend, "who computes the blocks: cpu, portable (CUDA), cudnn")
@@ -109,9 +122,10 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
 }
 
 void plan_call(const CallFlags& flags, const Invocation& invocation) {
+  check_output(flags.output, invocation);
   AttentionRequest request;
   request.shape = flags.attention->shape();
-  if (!flags.kv_seq.empty()) request.shape.kv_tokens = parse_tokens(flags.kv_seq, "--kv-seq");
+  if (!flags.kv_seq.empty()) request.shape.kv_tokens = parse_tokens(flags.kv_seq, "--kv-seq", max_tokens);
   if (request.shape.query_heads % request.shape.kv_heads != 0)
     throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
                      std::to_string(request.shape.query_heads));
@@ -127,7 +141,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
   request.training = !flags.attention->forward_only;
   request.fixed = flags.fixed.constraints();
   request.execution = flags.execution.options();
-  request.keep = flags.execution.top;
+  request.keep = flags.execution.keep();
   request.all_devices = flags.ranks.has_value();
   const Cluster cluster = cluster_of(flags, invocation);
   const Calibration calibration =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_flags.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/report.hpp"
@@ -11,6 +12,8 @@ namespace usp::cli {
 namespace {
 
 void write_report(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
+  if (output == "-" && invocation.json)
+    throw UsageError("-o - prints the page on stdout, where --json prints its path; give one of them");
   const auto input = load_step(flags, invocation);
   check_degrees(input->request);
   const PlanResult plan = plan_step(input->request);

@@ -40,10 +40,18 @@ CallTensors tensors_of(const LoadedCall& call, const TensorFlags& files, std::ui
   return tensors;
 }
 
+/// A seed of which nothing is drawn.
+void check_seed(const RunFlags& flags, const LoadedCall& call, const TensorFlags& files) {
+  const bool all_given = !files.q.empty() && !files.k.empty() && !files.v.empty() &&
+                         (!files.d_out.empty() || !call.options.training);
+  const ScoreRules& score = call.plan.score;
+  if (flags.seed && all_given && score.dropout == 0 && score.block_tokens == 0 && !call.plan.sink)
+    throw UsageError("--seed draws what no file gives, and here files give everything; leave it out");
+}
+
 void print(const RunSummary& summary, bool json) {
   std::cout << (json ? run_json(summary) : run_text(summary)) << std::flush;
-  if (const std::string fault = run_fault(summary); !fault.empty())
-    throw VerificationError("the run is wrong: " + fault);
+  if (const std::string fault = run_fault(summary); !fault.empty()) throw VerificationError(fault);
 }
 
 RunSummary summary_of(const LoadedCall& call, CallRun run) {
@@ -60,10 +68,11 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
                   const Invocation& invocation) {
   const std::string given = files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace +
                             flags.kernel + flags.device + flags.ulysses_transport + flags.ring_transport;
-  if (!given.empty() || flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan)
+  if (!given.empty() || flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan ||
+      flags.seed || flags.watchdog_s || !flags.devices.empty())
     throw UsageError(
-        "--dry-run moves and computes nothing; leave out tensors, --kernel, --device, transports, "
-        "--deterministic, --verify, --tolerance, --debug-nan, -o and --trace");
+        "--dry-run moves and computes nothing; leave out tensors, --seed, --kernel, --device, --devices, "
+        "transports, --deterministic, --watchdog, --verify, --tolerance, --debug-nan, -o and --trace");
   const LoadedCall call = load_call(flags);
   if (mpi_launched() || torchrun_launched())
     throw UsageError("--dry-run plays all ranks in one process; start it without mpirun, srun or torchrun");
@@ -83,14 +92,16 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
     throw UsageError("--dout is the gradient of a backward pass, this run has none; leave it out");
   if (wanted.tolerance && !wanted.verify)
     throw UsageError("--tolerance bounds what --verify finds; give both");
+  check_seed(flags, call, files);
   check_machine(call.plan, call.options);
-  const CallTensors tensors = tensors_of(call, files, flags.seed);
+  const CallTensors tensors = tensors_of(call, files, flags.seed.value_or(0));
   call.options.collect = wanted.verify || !wanted.output.empty();
   call.options.call.measure_workspace = true;
   call.options.call.debug_nan = wanted.debug_nan;
   call.options.call.stream_times = !wanted.trace.empty();
   call.options.prepare = [&] {
-    if (!call.note.empty()) note(invocation, call.note);
+    for (const std::string& text : {call.note, call.network_note})
+      if (!text.empty()) note(invocation, text);
     if (!wanted.output.empty()) check_results_folder(wanted.output);
     if (!wanted.trace.empty()) check_writable(wanted.trace);
   };
@@ -101,7 +112,8 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance};
   if (wanted.verify)
     summary.errors =
-        errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training));
+        errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training),
+                  call.plan.shape.dtype);
   if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
   if (!wanted.trace.empty()) write_file(wanted.trace, chrome_trace(call.plan, call.documents, summary.run));
   print(summary, invocation.json);
@@ -133,11 +145,13 @@ void register_run(CLI::App& app, Invocation& invocation) {
   auto wanted = std::make_shared<ResultFlags>();
   verb->add_flag(
       "--verify", wanted->verify,
-      "compare with dense attention in fp64; exit 6 beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 "
-      "(out, lse) and 2e-2 (gradients), RMS. Its time grows with the square of the tokens: half a minute for "
-      "28 "
-      "heads of 1,024 on two cores");
-  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify instead")->check(within(0.0));
+      "compare with dense attention in fp64: exit 6 where a row of a head is off by more roundings of its "
+      "own "
+      "terms than meet there, or a whole tensor beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 (out, lse) "
+      "and 2e-2 (gradients), RMS. Its time grows with the square of the tokens: ten seconds for 28 heads of "
+      "1,024 on two cores");
+  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify for whole tensors instead")
+      ->check(within(0.0));
   verb->add_flag("--dry-run", wanted->dry_run,
                  "play the schedules of all ranks without payload: count bytes, match sends and receives");
   verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");

@@ -5,6 +5,7 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <iostream>
 #include <memory>
@@ -39,7 +40,7 @@ void register_score(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   verb->callback([&invocation, flags, cluster_flags] {
     invocation.action = [&invocation, flags, cluster_flags] {
-      const std::int64_t gate = parse_tokens(flags->gate, "--gate");
+      const std::int64_t gate = parse_tokens(flags->gate, "--gate", max_tokens);
       const Cluster cluster = load_cluster(*cluster_flags, invocation);
       const Calibration calibration = calibration_of(cluster, flags->calibration);
       const ScoreReport report = score_on(

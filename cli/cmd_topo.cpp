@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 #include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
@@ -235,12 +236,18 @@ void register_topo(CLI::App& app, Invocation& invocation) {
       ->type_name(output_file);
   verb->add_flag("--list", *list, "names of the shipped clusters and cards");
   verb->get_option("FILE")->required(false);
-  verb->callback([&invocation, flags, output, list] {
-    invocation.action = [&invocation, flags, output, list] {
+  verb->callback([&invocation, verb, flags, output, list] {
+    invocation.action = [&invocation, verb, flags, output, list] {
       if (*list) {
+        for (const CLI::Option* option : verb->get_options())
+          if (option->count() > 0 && !option->check_lname("list") && !option->check_lname("quiet"))
+            throw UsageError("--list prints names alone; leave out " + option->get_name());
         print_lists();
         return;
       }
+      if (*output == "-" && invocation.json)
+        throw UsageError(
+            "-o - prints the cluster on stdout, where --json prints a view of it; give one of them");
       const Cluster cluster = load_cluster(*flags, invocation);
       if (!output->empty()) write_file(*output, write_cluster_json(cluster));
       if (*output == "-") return;

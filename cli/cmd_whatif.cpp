@@ -30,6 +30,8 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--no-break-even", *plain, "leave out the search for break-evens and the longest sequence");
   verb->callback([flags, sweeps, plain, &invocation] {
     invocation.action = [flags, sweeps, plain, &invocation] {
+      if (flags->execution.top)
+        throw UsageError("--top keeps candidates of one plan, and whatif lists none; leave it out");
       WhatIfRequest request;
       for (const std::string& sweep : *sweeps) request.axes.push_back(parse_axis(sweep));
       const auto input = load_step(*flags, invocation);

@@ -2,6 +2,7 @@
 #include "verb.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/line.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/version.hpp"
 
@@ -14,7 +15,7 @@ namespace usp::cli {
 namespace {
 
 int fail(ExitCode code, const std::string& text, bool lines = false) {
-  std::cerr << "usp: " << escaped(text, lines) << "\n";
+  print_line("usp: " + escaped(text, lines));
   return static_cast<int>(code);
 }
 
@@ -65,7 +66,7 @@ CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& nam
 }
 
 void note(const Invocation& invocation, const std::string& text) {
-  if (!invocation.quiet) std::cerr << "usp: note: " << escaped(text) << "\n";
+  if (!invocation.quiet) print_line("usp: note: " + escaped(text));
 }
 
 }  // namespace usp::cli

@@ -3,9 +3,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <type_traits>
 
 namespace usp::cli {
@@ -18,18 +21,33 @@ std::string number_text(T value) {
   return out.str();
 }
 
+/// Reads a decimal number that is all of `text` and that T holds: no sign but '-', no "0x", no rounding to
+/// what fits, no "nan", "inf" or "true".
+template <class T>
+bool parse_decimal(const std::string& text, T& value) {
+  if (text.empty() || text.find_first_not_of("0123456789+-.eE") != std::string::npos) return false;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || at != end) return false;
+  if constexpr (std::is_integral_v<T>) {
+    // CLI11 reads what this has checked once more, and takes "010" for 8.
+    T again{};
+    return CLI::detail::lexical_cast(text, again) && again == value;
+  } else {
+    return std::isfinite(value);
+  }
+}
+
 /// A check of CLI11 for a number from least to most, both allowed; NaN is not. A refusal tells the value and
 /// what is allowed; CLI11 puts the flag before it. Without `most`, what the type holds.
 template <class T>
 CLI::Validator within(T least, T most = std::numeric_limits<T>::max()) {
-  const bool open = most == std::numeric_limits<T>::max() && sizeof(T) > sizeof(int);
+  const bool open = std::is_floating_point_v<T> && most == std::numeric_limits<T>::max();
   const std::string allowed =
       open ? number_text(least) + " or more" : number_text(least) + " to " + number_text(most);
   return {[=](std::string& text) {
             T value{};
-            const bool wraps = std::is_unsigned_v<T> && text.find('-') != std::string::npos;
-            if (!wraps && CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
-              return std::string();
+            if (parse_decimal(text, value) && value >= least && value <= most) return std::string();
             return "'" + text + "' is not a " + (std::is_integral_v<T> ? "whole " : "") +
                    "number that is allowed here: " + allowed;
           },

@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/text.hpp"
+#include "usp/comm/sockets.hpp"
 #include "usp/planner/axes.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/planner/workload.hpp"
@@ -16,9 +18,8 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)")
       ->check(within(std::size_t{0}));
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
-  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout")
-      ->check(within(std::uint64_t{0}))
-      ->capture_default_str();
+  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout (0)")
+      ->check(within(std::uint64_t{0}));
   verb.add_option("--kernel", flags->kernel, "cpu, reference, portable or cudnn (the plan's backend)");
   verb.add_option("--device", flags->device,
                   "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
@@ -31,12 +32,14 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--devices", flags->devices, "GPUs of the ranks, such as 0,1, round and round (all)")
       ->delimiter(',')
       ->check(within(0));
-  verb.add_option(
-          "--watchdog", flags->watchdog_s,
-          "seconds that a rank may wait for its peers; bench, which lets one rank do the work of all in "
-          "between, waits (ranks + 1) times that")
-      ->check(within(1e-3, 1e6))
-      ->capture_default_str();
+  verb.add_option("--watchdog", flags->watchdog_s,
+                  "seconds that a rank may wait for its peers, to start and in the run; bench, which lets "
+                  "one rank do the work of all in "
+                  "between, waits (ranks + 1) times that (60)")
+      ->check(within(1e-3, 1e6));
+  verb.add_flag("--trust-network", flags->trust_network,
+                "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
+                "--rdzv-id where it is random): nobody else reaches their ports");
   verb.add_flag("--forward-only", flags->forward_only, "no backward pass, though the plan has one");
   return flags;
 }
@@ -62,6 +65,16 @@ void set_transport(const std::string& text, const char* axis, int degree, const 
   if (degree == 1)
     throw UsageError(flag + ": the plan's " + axis + " axis is one rank, which sends nothing; leave it out");
   target = wanted;
+}
+
+/// A flag that concerns nobody here is refused rather than ignored.
+void trust_network(LoadedCall& call) {
+  if (!torchrun_launched())
+    throw UsageError(
+        "--trust-network is for ranks that torchrun starts, which meet over TCP, and this process is none; "
+        "leave it out");
+  call.options.comm.trust_network = true;
+  call.network_note = trust_note(torchrun_job());
 }
 
 /// Puts the call on the hardware that the flags name.
@@ -100,7 +113,8 @@ LoadedCall load_call(const RunFlags& flags) {
   call.options.deterministic = flags.deterministic;
   call.options.ulysses_transport = call.file.ulysses_transport;
   call.options.ring_transport = call.file.ring_transport;
-  call.options.comm.watchdog_s = flags.watchdog_s;
+  if (flags.watchdog_s) call.options.comm.watchdog_s = *flags.watchdog_s;
+  if (flags.trust_network) trust_network(call);
   place(flags, call);
   const Mesh& mesh = call.plan.mesh;
   set_transport(flags.ulysses_transport, "ulysses", mesh.ulysses, call, call.options.ulysses_transport);

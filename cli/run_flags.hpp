@@ -6,9 +6,11 @@
 #include "usp/planner/plan_file.hpp"
 #include "usp/runtime/call_run.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace usp::cli {
 
@@ -17,14 +19,15 @@ struct RunFlags {
   std::string file;
   std::size_t layer = 0;
   std::string documents;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;  ///< 0
   std::string kernel;
   std::string device;
   bool gpu = false;  ///< of a verb that has --gpu
   std::string ulysses_transport, ring_transport;
   bool deterministic = false;
   std::vector<int> devices;
-  double watchdog_s = 60;
+  std::optional<double> watchdog_s;  ///< that of CommOptions
+  bool trust_network = false;
   bool forward_only = false;
 };
 std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb);
@@ -35,7 +38,8 @@ struct LoadedCall {
   AttentionPlan plan;
   Documents documents;
   RunOptions options;
-  std::string note;  ///< for people, before the run
+  std::string note;          ///< for people, before the run
+  std::string network_note;  ///< of --trust-network, the same
 };
 
 /// Throws UsageError naming the flag, InvalidInput for a file that is no plan or a batch beyond its capacity,

@@ -6,11 +6,10 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/model_config.hpp"
+#include "usp/schedule/limits.hpp"
 
 namespace usp::cli {
 namespace {
-
-constexpr int most_degree = 1 << 20;
 
 /// Adds options of one group under the name it has in --help.
 class Group {
@@ -34,7 +33,7 @@ void add_workload(CLI::App& verb, StepFlags& flags) {
   Group group(verb, "Step");
   group.option("--seq", flags.seq, "tokens of one sequence, e.g. 128k or 1M");
   group.option("--batch", flags.batch, "sequences of one replica in one step (1)")
-      ->check(within(std::int64_t{1}, std::int64_t{1} << 24));
+      ->check(within(std::int64_t{1}, max_batch));
   group.option("--dtype", flags.dtype, "bf16, fp16 or fp32 (bf16)");
   group.flag("--causal", flags.causal, "causal mask (the default)");
   group.flag("--full", flags.full, "no mask");
@@ -45,9 +44,11 @@ void add_workload(CLI::App& verb, StepFlags& flags) {
                "ZeRO stage 0 to 3 over data x sequence ranks; default: what is fastest");
   group.option("--optimizer", flags.optimizer, "adamw or sgd (adamw)");
   group.option("--microbatches", flags.microbatches, "parts of the batch run one after another (1)")
-      ->check(within(std::int64_t{1}, std::int64_t{1} << 24));
-  group.option("--pipeline", flags.pipeline, "pipeline stages (1)")->check(within(1, most_degree));
-  group.option("--expert", flags.expert, "expert-parallel ranks (1)")->check(within(1, most_degree));
+      ->check(within(std::int64_t{1}, max_batch));
+  group.option("--pipeline", flags.pipeline, "pipeline stages (1)")
+      ->check(within(1, static_cast<int>(max_ranks)));
+  group.option("--expert", flags.expert, "expert-parallel ranks (1)")
+      ->check(within(1, static_cast<int>(max_ranks)));
 }
 
 void add_memory(CLI::App& verb, StepFlags& flags) {
@@ -61,14 +62,20 @@ void add_memory(CLI::App& verb, StepFlags& flags) {
 
 Workload workload_of(const StepFlags& flags) {
   if (flags.causal && flags.full) throw UsageError("--causal and --full exclude each other; give one");
+  for (const auto& [flag, text] :
+       {std::pair("--recompute", &flags.recompute), std::pair("--optimizer", &flags.optimizer)})
+    if (flags.forward_only && !text->empty())
+      throw UsageError(std::string(flag) +
+                       " is of the backward pass and the update after it, which --forward-only leaves out; "
+                       "drop one of them");
   Workload workload;
-  workload.seq = parse_tokens(flags.seq, "--seq");
+  workload.seq = parse_tokens(flags.seq, "--seq", max_tokens);
   workload.batch = flags.batch;
   workload.dtype = parse_precision(flags.dtype, "--dtype");
   workload.causal = !flags.full;
   workload.documents = flags.documents.lengths(workload.seq);
   workload.training = !flags.forward_only;
-  workload.optimizer = parse_optimizer(flags.optimizer, "--optimizer");
+  if (!flags.optimizer.empty()) workload.optimizer = parse_optimizer(flags.optimizer, "--optimizer");
   workload.microbatches = flags.microbatches;
   workload.pipeline = flags.pipeline;
   workload.expert = flags.expert;
@@ -87,7 +94,7 @@ Constraints constraints_of(const StepFlags& flags) {
 
 std::int64_t tile(const std::string& text, const char* flag, std::int64_t standard) {
   if (text.empty()) return standard;
-  return text == "0" ? 0 : parse_tokens(text, flag);
+  return text == "0" ? 0 : parse_tokens(text, flag, max_tokens);
 }
 
 MemoryPolicy memory_of(const StepFlags& flags) {
@@ -124,14 +131,15 @@ Constraints FixedFlags::constraints() const {
 
 void add_fixed_flags(CLI::App& verb, FixedFlags& flags) {
   Group group(verb, "Decided already (the planner chooses the rest)");
-  const auto degree = [&](const char* name, std::optional<int>& target, const char* help) {
-    group.option(name, target, help)->check(within(1, most_degree));
+  const auto whole = [&](const char* name, std::optional<int>& target, i64 most, const char* help) {
+    group.option(name, target, help)->check(within(1, static_cast<int>(most)));
   };
-  degree("--ring", flags.ring, "ring degree");
-  degree("--ulysses", flags.ulysses, "Ulysses degree");
-  degree("--data", flags.data, "data-parallel replicas");
-  degree("--tensor", flags.tensor, "tensor-parallel degree");
-  degree("--head-chunks", flags.head_chunks, "chunks in which heads are exchanged and attended");
+  whole("--ring", flags.ring, max_degree, "ring degree");
+  whole("--ulysses", flags.ulysses, max_degree, "Ulysses degree");
+  whole("--data", flags.data, max_ranks, "data-parallel replicas");
+  whole("--tensor", flags.tensor, max_ranks, "tensor-parallel degree");
+  whole("--head-chunks", flags.head_chunks, max_head_chunks,
+        "chunks in which heads are exchanged and attended");
   group.option("--method", flags.method, "ring, ring_direct, all_gather_kv or double_ring");
   group.option("--layout", flags.layout, "contiguous, zigzag, striped or balanced");
   group.option("--dkv-return", flags.dkv_return, "circulate, direct or cycle");
@@ -163,9 +171,12 @@ void add_execution_flags(CLI::App& verb, ExecutionFlags& flags) {
 std::vector<std::int64_t> DocumentFlags::lengths(std::int64_t seq) const {
   if (!documents.empty() && !document_lengths.empty())
     throw UsageError("--documents and --document-lengths exclude each other; give one");
+  if (seed && document_lengths.empty())
+    throw UsageError("--seed draws documents from --document-lengths; give that file, or leave --seed out");
   if (!documents.empty()) return parse_document_lengths(documents, "--documents");
   if (document_lengths.empty()) return {};
-  return draw_documents(read_document_lengths(read_file(document_lengths), document_lengths), seq, seed);
+  return draw_documents(read_document_lengths(read_file(document_lengths), document_lengths), seq,
+                        seed.value_or(0));
 }
 
 void add_document_flags(CLI::App& verb, DocumentFlags& flags, const char* name) {
@@ -209,7 +220,7 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   request.fixed = constraints_of(flags);
   request.memory = memory_of(flags);
   request.execution = flags.execution.options();
-  request.keep = flags.execution.top;
+  request.keep = flags.execution.keep();
   input->model = load_model(flags.model);
   input->cluster = load_cluster(*flags.cluster, invocation);
   input->calibration = calibration_or_sheet(input->cluster, flags.execution.calibration, invocation);

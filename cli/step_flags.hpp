@@ -27,18 +27,20 @@ struct ExecutionFlags {
   std::string transport = "copy_engine";
   bool no_overlap = false;
   std::string calibration;
-  std::size_t top = 32;
+  std::optional<std::size_t> top;
 
   [[nodiscard]] ExecutionOptions options() const;
+  /// Candidates to keep.
+  [[nodiscard]] std::size_t keep() const { return top.value_or(32); }
 };
 void add_execution_flags(CLI::App& verb, ExecutionFlags& flags);
 
 /// Documents packed into a row, given or drawn.
 struct DocumentFlags {
   std::string documents, document_lengths;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;
 
-  /// Lengths for a row of `seq` tokens; empty: one document.
+  /// Lengths for a row of `seq` tokens; empty: one document. Throws UsageError for a seed of no draw.
   [[nodiscard]] std::vector<std::int64_t> lengths(std::int64_t seq) const;
 };
 void add_document_flags(CLI::App& verb, DocumentFlags& flags, const char* group);
@@ -53,7 +55,7 @@ struct StepFlags {
   bool causal = false, full = false;
   DocumentFlags documents;
   bool forward_only = false;
-  std::string recompute, zero, optimizer = "adamw";
+  std::string recompute, zero, optimizer;
   std::int64_t microbatches = 1;
   int pipeline = 1, expert = 1;
   FixedFlags fixed;

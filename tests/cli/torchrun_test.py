@@ -16,10 +16,14 @@ USP = sys.argv[1] if len(sys.argv) > 1 else "usp"
 RESULTS = ("out.npy", "dq.npy", "dk.npy", "dv.npy")
 
 
-def launch(arguments, ranks=RANKS):
+TOKEN = "c1b0d7aa5e2f49838c6d0e1f2a3b4c5d"
+
+
+def launch(arguments, ranks=RANKS, options=()):
     """Exit code, stdout and stderr of each rank."""
-    code, processes = launch_ranks.launch(ranks, [USP, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                          text=True)
+    code, processes = launch_ranks.launch(ranks, [USP, *arguments],
+                                          launch_ranks.parser().parse_args([str(ranks), *options]),
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return code, *zip(*(process.communicate() for process in processes))
 
 
@@ -66,6 +70,31 @@ class Torchrun(unittest.TestCase):
         self.assertEqual(code, 2)
         for error in errors:
             self.assertIn("the plan is for 4 ranks, torchrun started 2", error)
+
+    def test_beyond_loopback_a_job_has_a_secret_or_trusts_its_network(self):
+        address = launch_ranks.own_address()
+        if address is None:
+            self.skipTest("this host has no address beyond loopback")
+        network = ["--network", *(f"--set={rank}:MASTER_ADDR={address}" for rank in range(RANKS))]
+        code, _, errors = launch(["run", self.plan], options=network)
+        self.assertEqual(code, 5, errors)
+        for error in errors:
+            self.assertEqual(error.count("\n"), 1, error)
+            self.assertIn("export USP_JOB_TOKEN=$(openssl rand -hex 32)", error)
+        code, _, errors = launch(["run", self.plan, "--trust-network"], options=network)
+        self.assertEqual(code, 0, errors)
+        self.assertEqual("".join(errors).count("without a secret"), 1, errors)
+        tokens = [f"--set={rank}:USP_JOB_TOKEN={TOKEN}" for rank in range(RANKS)]
+        code, _, errors = launch(["run", self.plan], options=network + tokens)
+        self.assertEqual((code, "".join(errors)), (0, ""))
+
+    def test_trust_that_is_not_needed_is_said_or_refused(self):
+        code, _, errors = launch(["run", self.plan, "--trust-network"])
+        self.assertEqual(code, 0, errors)
+        self.assertEqual("".join(errors).count("--trust-network is not needed"), 1, errors)
+        alone = subprocess.run([USP, "run", self.plan, "--trust-network"], capture_output=True, text=True, check=False)
+        self.assertEqual(alone.returncode, 2)
+        self.assertIn("--trust-network", alone.stderr)
 
     def test_a_dry_run_is_one_process(self):
         code, _, errors = launch(["run", self.plan, "--dry-run"])

@@ -3,6 +3,8 @@
 
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/boxes.hpp"
+#include "usp/kernels/deviation.hpp"
+#include "usp/kernels/oracle.hpp"
 
 #include <cmath>
 #include <limits>
@@ -195,6 +197,46 @@ class Trial {
     lse.set(values);
   }
 };
+
+/// The truth of a case and the terms that roundings to `rounds` act on.
+[[nodiscard]] inline Oracle oracle_of(const Case& c, const Inputs& in, DType rounds) {
+  const Terms terms(c);
+  OracleCall call{in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), {}};
+  call.scope.query_heads = c.query_heads;
+  call.scope.group = c.group;
+  call.scope.slices = c.slices.data();
+  call.scope.slice_count = static_cast<i64>(c.slices.size());
+  call.scope.terms = &terms.terms;
+  call.sink = c.sink ? terms.sinks.data() : nullptr;
+  call.grad_rows = c.grad_rows();
+  call.rounds = rounds;
+  call.rounds_d_o = bytes_of(in.d_o.view().type) > bytes_of(rounds);
+  return attention_oracle(call);
+}
+
+/// What of the results is beyond its bound in some row and head, in words; empty: nothing.
+[[nodiscard]] inline std::string row_faults(const Results& got, const Oracle& truth, DType rounds) {
+  std::string text;
+  const auto check = [&](const char* name, const std::vector<double>& values, const OracleTensor& like,
+                         DType type, Pass pass) {
+    ConstView view(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, like.batch, like.rows,
+                   like.heads, like.width);
+    view.batch_stride = like.heads.size() * like.width;
+    view.row_stride = like.batch * view.batch_stride;
+    const std::string found = fault(name, deviation(view, like, type), type, pass);
+    if (!found.empty()) text += (text.empty() ? "" : "; ") + found;
+  };
+  check("o", got.o, truth.out, rounds, Pass::forward);
+  check("lse", got.lse, truth.lse, accumulator_of(rounds), Pass::forward);
+  check("delta", got.delta, truth.delta, rounds, Pass::backward);
+  check("dq", got.dq, truth.dq, rounds, Pass::backward);
+  check("dk", got.dk, truth.dk, rounds, Pass::backward);
+  check("dv", got.dv, truth.dv, rounds, Pass::backward);
+  if (truth.d_sink.empty()) return text;
+  const std::string found = fault("d_sink", deviation(got.d_sink, truth.d_sink, truth.d_sink_terms, rounds),
+                                  rounds, Pass::backward);
+  return text + (text.empty() || found.empty() ? "" : "; ") + found;
+}
 
 /// RMS(a - b) / RMS(b) over finite b; infinite when an infinity or NaN of one is not in the other.
 [[nodiscard]] inline double error(const std::vector<double>& a, const std::vector<double>& b) {

@@ -38,12 +38,14 @@ const std::vector<NamedBackend>& backends() {
        portable,
        {DType::bf16, DType::fp16},
        {2e-2, 3e-3, 0, 0},
+       true,
        {"CallsProgressBetweenTiles", "RepeatsBitForBit", "GradientSkipsRowsThatNothingWasSeenFor"}},
       // It takes o instead of delta, and a row with lse = -inf must still have finite queries.
       {"cudnn",
        cudnn,
        {DType::bf16, DType::fp16},
        {2e-2, 3e-3, 0, 0},
+       true,
        {"CallsProgressBetweenTiles", "GradientSkipsRowsThatNothingWasSeenFor"}}};
   return all;
 }

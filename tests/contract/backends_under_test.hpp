@@ -16,6 +16,8 @@ struct NamedBackend {
   std::vector<DType> types{DType::bf16, DType::fp16, DType::fp32, DType::fp64};
   /// Relative RMS error by type, in the order of DType.
   double tolerance[4] = {1e-5, 1e-5, 1e-5, 1e-12};
+  /// P, dS and blocks of results are rounded to the input type on the way; else nothing is but the state.
+  bool rounds_steps = false;
   /// Tests of AttentionContract that do not hold for it.
   std::vector<std::string> refuses{};
 };

@@ -3,9 +3,9 @@
 // fail on purpose and are judged from outside (expect_exit.py).
 #include "communicator_scenarios.hpp"
 
+#include "usp/base/line.hpp"
 #include "usp/comm/mpi.hpp"
-
-#include <iostream>
+#include "usp/comm/ranks.hpp"
 
 namespace usp {
 namespace {
@@ -52,8 +52,9 @@ int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "contract";
   usp::CommOptions options;
   if (argc > 2) options.chunk_bytes = std::stoll(argv[2]);
-  if (scenario != "contract" && scenario != "messages") options.watchdog_s = 1;
+  usp::contract::set_limits(scenario, options);
   if (scenario == "launched") return usp::mpi_launched() ? 0 : 1;
+  if (scenario == "uninitialized" && usp::local_rank() == 2) usp::contract::sleep_long();
   if (scenario == "session") return usp::left_by_exception(options);
   try {
     return usp::run_mpi(options, [&](usp::Communicator& communicator) {
@@ -61,7 +62,7 @@ int main(int argc, char** argv) {
       usp::contract::play(scenario, communicator);
     });
   } catch (const usp::Error& error) {
-    std::cerr << error.what() << '\n';
+    usp::print_line(error.what());
     return static_cast<int>(error.code());
   }
 }

@@ -3,23 +3,22 @@
 // "contract" runs the suite; the others fail on purpose and are judged from outside (expect_exit.py).
 #include "communicator_scenarios.hpp"
 
+#include "usp/base/line.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/sockets.hpp"
-
-#include <iostream>
 
 int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "contract";
   usp::CommOptions options;
   if (argc > 2) options.chunk_bytes = std::stoll(argv[2]);
-  if (scenario != "contract" && scenario != "messages") options.watchdog_s = 1;
+  usp::contract::set_limits(scenario, options);
   if (scenario == "launched") return usp::torchrun_launched() && usp::local_rank() ? 0 : 1;
   try {
     return usp::run_sockets(usp::torchrun_job(), options, [&](usp::Communicator& communicator) {
       usp::contract::play(scenario, communicator);
     });
   } catch (const usp::Error& error) {
-    std::cerr << error.what() << '\n';
+    usp::print_line(error.what());
     return static_cast<int>(error.code());
   }
 }

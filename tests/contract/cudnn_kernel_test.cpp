@@ -25,18 +25,24 @@ class Cudnn : public ::testing::Test {
   }
   static constexpr double limit(DType type) { return type == DType::bf16 ? 1e-2 : 1.5e-3; }
 
-  static Results reference(const Case& c, const Inputs& in) {
+  struct Truth {
+    Results whole;
+    Oracle rows;
+  };
+  static Truth reference(const Case& c, const Inputs& in) {
     const Inputs exact(c, in);
     Trial run(c, exact);
     run.all(*make_reference_kernel());
-    return run.results();
+    return {run.results(), oracle_of(c, in, in.q.view().type)};
   }
-  static void expect_close(const Results& a, const Results& b, DType type) {
+  static void expect_close(const Results& a, const Truth& truth, DType type) {
+    const Results& b = truth.whole;
     EXPECT_LT(error(a.o, b.o), limit(type)) << "o";
     EXPECT_LT(error(a.lse, b.lse), 1e-4) << "lse";
     EXPECT_LT(error(a.dq, b.dq), limit(type)) << "dq";
     EXPECT_LT(error(a.dk, b.dk), limit(type)) << "dk";
     EXPECT_LT(error(a.dv, b.dv), limit(type)) << "dv";
+    EXPECT_EQ(row_faults(a, truth.rows, type), "");
   }
   /// Results of fresh calls into memory full of NaN, of the input or the accumulator type.
   Results fresh(const Case& c, const Inputs& in, DType result, Order order) {
@@ -61,7 +67,7 @@ class Cudnn : public ::testing::Test {
     for (const DType type : types) {
       SCOPED_TRACE(c.name + (type == DType::bf16 ? " bf16" : " fp16"));
       const Inputs in(c, type, type);
-      const Results truth = reference(c, in);
+      const Truth truth = reference(c, in);
       Trial carried(c, in);
       carried.all(*kernel_, c.slices.size());
       expect_close(carried.results(), truth, type);
@@ -126,10 +132,10 @@ TEST_F(Cudnn, SinkOfAFreshState) {
   Case c = one_slice("sink", banded(160, 160, 0, unbounded), 64);
   c.sink = true;
   const Inputs in(c, DType::bf16, DType::bf16);
-  const Results truth = reference(c, in);
+  const Truth truth = reference(c, in);
   const Results run = fresh(c, in, DType::bf16, Order::batch_first);
   expect_close(run, truth, DType::bf16);
-  EXPECT_LT(error(run.d_sink, truth.d_sink), 2e-2);
+  EXPECT_LT(error(run.d_sink, truth.whole.d_sink), 2e-2);
 }
 
 TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
@@ -145,7 +151,7 @@ TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
   const Inputs in(c, DType::bf16, DType::bf16);
   Trial run(c, in);
   run.all(*mixed);
-  const Results truth = reference(c, in);
+  const Truth truth = reference(c, in);
   expect_close(run.results(), truth, DType::bf16);
   for (Tensor4* t : {&run.dq, &run.dk, &run.dv}) t->set(0.0);
   mixed->attend_grad({in.q.view(),

@@ -29,6 +29,24 @@ TEST(ReferenceKernel, EqualsDenseAttention) {
   }
 }
 
+TEST(Oracle, EqualsDenseAttention) {
+  for (const Case& c : all_cases()) {
+    SCOPED_TRACE(c.name);
+    const Inputs in(c, DType::fp64, DType::fp64);
+    const Oracle oracle = oracle_of(c, in, DType::fp64);
+    const Dense dense(c, in);
+    EXPECT_EQ(row_faults(dense.out, oracle, DType::fp64), "");
+    const auto expect = [](const OracleTensor& tensor, double limit) {
+      for (std::size_t i = 0; i < tensor.values.size(); ++i)
+        if (std::isfinite(tensor.values[i])) {
+          EXPECT_LE(std::abs(tensor.values[i]), limit * tensor.terms[i]) << "a sum exceeds its terms";
+        }
+    };
+    for (const OracleTensor* t : {&oracle.out, &oracle.lse, &oracle.dq, &oracle.dk, &oracle.dv})
+      expect(*t, 1);
+  }
+}
+
 /// sum of o * d_o with one input element moved by `step`.
 double loss(const Case& c, const Inputs& in, Tensor4 Inputs::*which, std::size_t element, double step,
             double d_sink) {

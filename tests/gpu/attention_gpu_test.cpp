@@ -59,6 +59,7 @@ void expect_exact(const RuntimeCase& c, const Bounds& bounds, const OperatorOpti
       EXPECT_LE(e.dk, bounds.gradient);
       EXPECT_LE(e.dv, bounds.gradient);
       EXPECT_LE(e.d_sink, bounds.gradient);
+      EXPECT_EQ(e.rows, "");
       EXPECT_EQ(e.bytes, "");
     });
   } catch (const std::exception& e) {

@@ -3,8 +3,13 @@
 #include "gpu_rank.hpp"
 
 #include "usp/comm/threads.hpp"
+#include "usp/device/check.cuda.hpp"
 
 #include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 namespace usp::test {
 namespace {
@@ -69,6 +74,103 @@ TEST_P(CopyEngine, KeepsTheContract) {
     Completed communicator(*rank.communicator, rank.stream);
     contract::run_checks(communicator);
   }));
+}
+
+/// Holds up a stream until it is let go, at the end of its life at the latest.
+class Stall {
+ public:
+  explicit Stall(const Stream& stream) : stream_(stream) {
+    check_cuda(cudaLaunchHostFunc(stream.get(), &Stall::block, &go_), "cudaLaunchHostFunc");
+  }
+  ~Stall() {
+    go_ = true;
+    stream_.synchronize();
+  }
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+  void let_go() { go_ = true; }
+
+ private:
+  static void block(void* go) {
+    while (!*static_cast<std::atomic<bool>*>(go)) std::this_thread::yield();
+  }
+  std::atomic<bool> go_{false};
+  const Stream& stream_;
+};
+
+[[nodiscard]] Message message_of(const ByteBox& box, int peer, bool send, i64 tag) {
+  Message m;
+  m.peer = peer, m.send = send, m.tag = tag, m.tick = -1, m.operation = "test";
+  m.boxes = &box, m.box_count = 1;
+  return m;
+}
+
+[[nodiscard]] ByteBox box_of(const DeviceBuffer& buffer) {
+  ByteBox box;
+  box.data = buffer.data();
+  box.run_bytes = buffer.bytes();
+  return box;
+}
+
+void until(const std::atomic<bool>& flag, Communicator& communicator) {
+  while (!flag) communicator.progress();
+}
+
+/// The receiver waits for a message of a slow sender after one of a fast sender has arrived, which was posted
+/// when the slow sender had its receipt already: what comes after the wait sees the slow message, not the
+/// fast one only.
+TEST(CopyEngines, AWaitIsForItsOwnMessage) {
+  if (device_count() == 0) GTEST_SKIP() << "no GPU";
+  constexpr i64 bytes = 4096;
+  std::atomic<bool> slow_has_receipt{false}, fast_is_here{false};
+  run_threads(3, CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
+    GpuRank rank(control);
+    Communicator& c = *rank.communicator;
+    const int device = rank.stream.device();
+    const DeviceScope scope(device);
+    const DeviceBuffer slow(device, bytes), fast(device, bytes);
+    const ByteBox slow_box = box_of(slow), fast_box = box_of(fast);
+    set_device_bytes(slow.data(), 0, bytes, rank.stream.get());
+    rank.stream.synchronize();
+    control.barrier();
+    Ticket ticket = -1;
+    if (control.rank() == 0) {
+      const Message first = message_of(slow_box, 1, false, 0), second = message_of(fast_box, 2, false, 0);
+      c.post(&first, 1, &ticket);
+      until(slow_has_receipt, c);
+      Ticket later = -1;
+      c.post(&second, 1, &later);
+      c.wait(later);
+      rank.stream.synchronize();
+      c.wait(ticket);
+      const PinnedBuffer copy(1);  // a copy to pageable memory would hold up this thread
+      copy_to_host(copy.data(), slow.data(), 1, rank.stream.get());
+      const Event after(device);
+      after.record(rank.stream.get());
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+      while (!after.reached() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_FALSE(after.reached()) << "the stream went on before the message had been sent";
+      fast_is_here = true;
+      rank.stream.synchronize();
+      EXPECT_EQ(static_cast<int>(*copy.data()), 7);
+    } else if (control.rank() == 1) {
+      Stall stall(rank.stream);
+      set_device_bytes(slow.data(), 7, bytes, rank.stream.get());
+      const Message m = message_of(slow_box, 0, true, 0);
+      c.post(&m, 1, &ticket);
+      c.wait(ticket);
+      slow_has_receipt = true;
+      until(fast_is_here, c);
+      stall.let_go();
+      rank.stream.synchronize();
+    } else {
+      const Message m = message_of(fast_box, 0, true, 0);
+      c.post(&m, 1, &ticket);
+      c.wait(ticket);
+      rank.stream.synchronize();
+    }
+    control.barrier();
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngine, testing::Values(1, 2, 3, 4, 8));

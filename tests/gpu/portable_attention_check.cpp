@@ -24,6 +24,7 @@ namespace {
 struct Expected {
   std::unique_ptr<Inputs> inputs;
   Results results;
+  Oracle rows;
 };
 
 Expected expect(const Draw& draw) {
@@ -32,6 +33,7 @@ Expected expect(const Draw& draw) {
   Trial trial(draw.problem, *e.inputs);
   trial.all(*make_reference_kernel());
   e.results = trial.results();
+  e.rows = oracle_of(draw.problem, *e.inputs, draw.io);
   return e;
 }
 
@@ -84,11 +86,12 @@ int run_cases(std::size_t count, std::uint64_t seed) {
     const Errors e{relative_error(got.o, want.o),   relative_error(got.lse, want.lse),
                    relative_error(got.dq, want.dq), relative_error(got.dk, want.dk),
                    relative_error(got.dv, want.dv), relative_error(got.d_sink, want.d_sink, sink_floor)};
-    bool good = within(e, draw.io);
+    const std::string rows = row_faults(got, expected[i].rows, draw.io);
+    bool good = within(e, draw.io) && rows.empty();
     if (draw.deterministic) good = good && problem.repeats(*fixed, got);
     wrong += good ? 0 : 1;
-    std::printf("%-4s %s: o %.1e lse %.1e dq %.1e dk %.1e dv %.1e sink %.1e\n", good ? "ok" : "BAD",
-                draw.text().c_str(), e.o, e.lse, e.dq, e.dk, e.dv, e.d_sink);
+    std::printf("%-4s %s: o %.1e lse %.1e dq %.1e dk %.1e dv %.1e sink %.1e %s\n", good ? "ok" : "BAD",
+                draw.text().c_str(), e.o, e.lse, e.dq, e.dk, e.dv, e.d_sink, rows.c_str());
     std::fflush(stdout);
   }
   std::printf("%zu cases, %d wrong\n", draws.size(), wrong);

@@ -26,6 +26,7 @@ void run_case(const RuntimeCase& c, Communicator& comm, double tolerance) {
   const auto kernel = make_cpu_kernel();
   const TrialErrors e = run_trial(c, comm, *kernel, {.debug_nan = true});
   require(e.worst() <= tolerance, "error " + std::to_string(e.worst()), c);
+  require(e.rows.empty(), e.rows, c);
   require(e.bytes.empty(), e.bytes, c);
   const std::uint64_t mine = digest_of(e.bits);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size())), threads(all.size());

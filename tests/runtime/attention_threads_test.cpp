@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <mutex>
 
 namespace usp::test {
@@ -28,6 +29,7 @@ void expect_exact(const RuntimeCase& c, KernelMaker make, double tolerance,
       EXPECT_LE(e.dk, tolerance);
       EXPECT_LE(e.dv, tolerance);
       EXPECT_LE(e.d_sink, tolerance);
+      EXPECT_EQ(e.rows, "");
       EXPECT_EQ(e.bytes, "");
     });
   } catch (const std::exception& e) {
@@ -88,6 +90,22 @@ TEST(AttentionThreads, SamePlanSameBits) {
   const RuntimeCase c = middling(3, 2, DType::bf16);
   const auto first = bits_of(c);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(bits_of(c), first) << "run " << i;
+}
+
+/// A plan made by hand is refused by field, value and range before it is used.
+TEST(AttentionThreads, PlansOutOfRangeAreRefused) {
+  const std::function<void(AttentionPlan&)> wrong[] = {
+      [](AttentionPlan& p) { p.head_chunks = 40000; }, [](AttentionPlan& p) { p.head_chunks = 5; },
+      [](AttentionPlan& p) { p.shape.batch = i64{1} << 40; }, [](AttentionPlan& p) { p.shape.kv_heads = 0; },
+      [](AttentionPlan& p) { p.backend = static_cast<Backend>(7); }};
+  for (const auto& change : wrong) {
+    AttentionPlan plan = middling(1, 2, DType::fp32).plan;
+    change(plan);
+    run_threads(2, {}, [&](Communicator& comm) {
+      const auto kernel = make_cpu_kernel();
+      EXPECT_THROW(AttentionOperator(plan, comm, *kernel), InvalidInput);
+    });
+  }
 }
 
 void expect_whole_workspace(const RuntimeCase& c) {

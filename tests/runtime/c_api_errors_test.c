@@ -41,6 +41,12 @@ static void test_desc(void) {
   FIELD(method = 9, "method is 9");
   FIELD(diff_min = 1 + (d.diff_max = 0), "diff_min exceeds");
   FIELD(dropout = 1.0, "dropout");
+  FIELD(head_chunks = 40000, "head_chunks is 40000; it must be 1 to 1024");
+  FIELD(head_chunks = 1024, "1024 head chunks for");
+  FIELD(ring = 40000, "ring_inner is 40000; it must be 1 to 32767");
+  FIELD(q_tokens = USP_UNBOUNDED + 1, "q_tokens is 1099511627777; it must be 1 to 1099511627776");
+  FIELD(batch = (d.q_tokens = USP_UNBOUNDED, INT64_C(1) << 24), "64 bits count");
+  FIELD(batch = INT64_MAX, "batch is 9223372036854775807");
   FIELD(replicated_q_count = 1, "replicated_q is null");
 #undef FIELD
 }
@@ -179,6 +185,45 @@ static void test_attention_errors(void) {
   usp_plan_destroy(NULL);
 }
 
+/* One attention holds the state of one forward. */
+static void test_order(void) {
+  static float q[2][B * T * H * D], k[2][B * T * HK * D], v[2][B * T * HK * DV], out[2][B * T * H * DV];
+  static float d_out[B * T * H * DV], dq[B * T * H * D], dk[B * T * HK * D], dv[B * T * HK * DV];
+  usp_attention_desc d = describe(1, 1);
+  usp_plan* plan = NULL;
+  usp_comm* comm = NULL;
+  usp_attention* a = NULL;
+  usp_attention_inputs in[2];
+  usp_attention_gradients g;
+  usp_tensor to[2];
+  OK(usp_plan_create(&d, &plan));
+  OK(usp_comm_create_serial(&comm));
+  OK(usp_attention_create(plan, comm, &a));
+  OK(usp_attention_set_batch(a, NULL, 0));
+  OK(usp_attention_gradients_init(&g, sizeof g));
+  g.dq = usp_tensor_contiguous(dq, USP_FP32, T, H, D);
+  g.dk = usp_tensor_contiguous(dk, USP_FP32, T, HK, D);
+  g.dv = usp_tensor_contiguous(dv, USP_FP32, T, HK, DV);
+  const usp_tensor from = usp_tensor_contiguous(d_out, USP_FP32, T, H, DV);
+  for (int i = 0; i < 2; ++i) {
+    OK(usp_attention_inputs_init(&in[i], sizeof in[i]));
+    in[i].q = usp_tensor_contiguous(q[i], USP_FP32, T, H, D);
+    in[i].k = usp_tensor_contiguous(k[i], USP_FP32, T, HK, D);
+    in[i].v = usp_tensor_contiguous(v[i], USP_FP32, T, HK, DV);
+    to[i] = usp_tensor_contiguous(out[i], USP_FP32, T, H, DV);
+    OK(usp_attention_forward(a, &in[i], &to[i], NULL));
+  }
+  REFUSED(usp_attention_backward(a, &in[0], &from, &g), USP_USAGE, "another q than the last forward");
+  OK(usp_attention_backward(a, &in[1], &from, &g));
+  REFUSED(usp_attention_backward(a, &in[0], &from, &g), USP_USAGE, "another q than the last forward");
+  OK(usp_attention_backward(a, &in[1], &from, &g));
+  OK(usp_attention_set_batch(a, NULL, 0));
+  REFUSED(usp_attention_backward(a, &in[1], &from, &g), USP_USAGE, "after forward of the same batch");
+  usp_attention_destroy(a);
+  usp_comm_destroy(comm);
+  usp_plan_destroy(plan);
+}
+
 int main(void) {
   CHECK(strcmp(usp_version(), USP_VERSION) == 0);
   CHECK(strcmp(usp_last_error(), "") == 0);
@@ -188,5 +233,6 @@ int main(void) {
   test_plan_file();
   test_ranks();
   test_attention_errors();
+  test_order();
   return 0;
 }

@@ -57,6 +57,7 @@ void expect_exact(const Reported& reported) {
     EXPECT_LE(e.dq, tolerance);
     EXPECT_LE(e.dk, tolerance);
     EXPECT_LE(e.dv, tolerance);
+    EXPECT_EQ(e.rows, "");
     EXPECT_EQ(e.bytes, "");
   });
 }

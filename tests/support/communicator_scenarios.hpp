@@ -20,6 +20,20 @@ namespace usp::contract {
   }
 }
 
+[[noreturn]] inline void sleep_long() {
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+/// Only what a scenario is about runs out of time: whatever the load, processes may take theirs to start and
+/// to answer.
+inline void set_limits(const std::string& scenario, CommOptions& options) {
+  options.start_s = 120;
+  for (const char* late : {"late", "deaf", "missing"})
+    if (scenario == late) options.watchdog_s = 1;
+  for (const char* absent : {"absent", "uninitialized"})
+    if (scenario == absent) options.start_s = 4;
+}
+
 /// One message of `bytes` between ranks 0 and 1; other ranks go on.
 inline void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
   if (communicator.rank() > 1) work_on(communicator);
@@ -74,7 +88,7 @@ inline void play(const std::string& scenario, Communicator& communicator) {
   if (scenario == "verify" && last) throw VerificationError("off by one");
   if (scenario == "disagree") agree(communicator, {{"plan", last ? 2U : 1U}});
   if (scenario == "late" && last) work_on(communicator);
-  if (scenario == "deaf" && last) std::this_thread::sleep_for(std::chrono::hours(1));
+  if (scenario == "deaf" && last) sleep_long();
   if (scenario == "killed" && last) (void)std::raise(SIGKILL);
   if (scenario == "killed_sending") die_sending(communicator);
   if (scenario == "uneven") exchange_bytes(communicator, 100, 101);

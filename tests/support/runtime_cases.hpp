@@ -107,7 +107,7 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   plan.mesh = {1, ring, ulysses};
   plan.method = static_cast<Method>(row[Factors::method]);
   if (plan.method == Method::double_ring)
-    for (int inner = ring; inner >= 1; --inner)
+    for (int inner = ring; inner > 1; --inner)  // without a divisor the ring stays whole
       if (ring % inner == 0 && inner * inner <= ring) {
         plan.mesh = {ring / inner, inner, ulysses};
         break;
@@ -122,7 +122,7 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   const std::pair<int, int> dims[] = {{8, 8}, {5, 3}, {16, 24}};
   plan.shape.head_dim_qk = dims[row[Factors::dims]].first;
   plan.shape.head_dim_v = dims[row[Factors::dims]].second;
-  plan.head_chunks = 1 + row[Factors::chunks];
+  plan.head_chunks = std::min(1 + row[Factors::chunks], plan.shape.query_heads / ulysses);
   plan.prune = row[Factors::prune] == 1;
   plan.keep_entry = row[Factors::keep_entry] == 1;
   plan.sink = row[Factors::sink] == 1;

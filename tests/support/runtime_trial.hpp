@@ -7,6 +7,8 @@
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/kernels/boxes.hpp"
+#include "usp/kernels/deviation.hpp"
+#include "usp/kernels/oracle.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <cmath>
@@ -14,8 +16,8 @@
 #include <string>
 #include <vector>
 
-/// Runs one case on the ranks of a communicator and holds every result against the fp64 oracle: the reference
-/// kernel over the whole problem at once, which the contract suite holds against dense attention.
+/// Runs one case on the ranks of a communicator and holds every result against the fp64 oracle of the whole
+/// problem at once, as a whole tensor and row by row.
 namespace usp::test {
 
 /// Owns the memory of a view, in any order of axes.
@@ -64,6 +66,8 @@ struct Values {
   Values() = default;
   Values(i64 b, i64 t, i64 h, i64 w)
       : batch(b), tokens(t), heads(h), width(w), data(static_cast<std::size_t>(b * t * h * w)) {}
+  explicit Values(const OracleTensor& t)
+      : batch(t.batch), tokens(t.rows), heads(t.heads.size()), width(t.width), data(t.values) {}
   [[nodiscard]] i64 run() const { return heads * width; }
   [[nodiscard]] View view() {
     return {reinterpret_cast<std::byte*>(data.data()), DType::fp64, batch, tokens, {0, heads}, width};
@@ -132,23 +136,9 @@ struct GlobalInputs {
   }
 };
 
-struct Results {
-  Values o, lse, dq, dk, dv;
-  std::vector<double> d_sink;
-};
-
 /// The whole problem at once in fp64.
-[[nodiscard]] inline Results oracle(const RuntimeCase& c, GlobalInputs& in, Values& d_o) {
+[[nodiscard]] inline Oracle oracle(const RuntimeCase& c, GlobalInputs& in, Values& d_o) {
   const AttentionShape& s = c.plan.shape;
-  Results r{Values(s.batch, s.q_tokens, s.query_heads, s.head_dim_v),
-            Values(s.batch, s.q_tokens, s.query_heads, 1),
-            Values(s.batch, s.q_tokens, s.query_heads, s.head_dim_qk),
-            Values(s.batch, s.kv_tokens, s.kv_heads, s.head_dim_qk),
-            Values(s.batch, s.kv_tokens, s.kv_heads, s.head_dim_v),
-            std::vector<double>(static_cast<std::size_t>(s.query_heads))};
-  for (std::size_t i = 0; i < r.lse.data.size(); ++i)
-    r.lse.data[i] = c.plan.sink ? in.sink[i % static_cast<std::size_t>(s.query_heads)]
-                                : -std::numeric_limits<double>::infinity();
   std::vector<Slice> slices;
   for (std::size_t d = 0; d < c.documents.count(); ++d) {
     Slice x;
@@ -159,25 +149,17 @@ struct Results {
     slices.push_back(x);
   }
   const ScoreTerms terms = in.terms(c.plan);
-  const AttendScope scope{{0, s.query_heads},
-                          s.query_heads / s.kv_heads,
-                          slices.data(),
-                          static_cast<i64>(slices.size()),
-                          &terms,
-                          {}};
-  const auto kernel = make_reference_kernel();
-  kernel->attend({in.q.view(), in.k.view(), in.v.view(), r.o.view(), r.lse.view(), scope});
-  Values delta(s.batch, s.q_tokens, s.query_heads, 1);
-  kernel->delta({d_o.view(),
-                 r.o.view(),
-                 r.lse.view(),
-                 delta.view(),
-                 {0, s.query_heads},
-                 c.plan.sink ? in.sink.data() : nullptr,
-                 c.plan.sink ? r.d_sink.data() : nullptr});
-  kernel->attend_grad({in.q.view(), in.k.view(), in.v.view(), d_o.view(), r.lse.view(), delta.view(),
-                       r.dq.view(), r.dk.view(), r.dv.view(), scope});
-  return r;
+  OracleCall call{in.q.view(), in.k.view(), in.v.view(), d_o.view(), {}};
+  call.scope.query_heads = {0, s.query_heads};
+  call.scope.group = s.query_heads / s.kv_heads;
+  call.scope.slices = slices.data();
+  call.scope.slice_count = static_cast<i64>(slices.size());
+  call.scope.terms = &terms;
+  call.sink = c.plan.sink ? in.sink.data() : nullptr;
+  call.grad_rows = s.kv_tokens;
+  call.rounds = s.dtype;
+  call.rounds_d_o = !c.plan.replicated_q.empty();
+  return attention_oracle(call);
 }
 
 /// The least scale an error is measured by. dq and dk are differences (dP - delta) of numbers of order
@@ -208,13 +190,31 @@ struct Squares {
 
 struct TrialErrors {
   double o = 0, lse = 0, dq = 0, dk = 0, dv = 0, d_sink = 0;
+  std::string rows;   ///< what this rank sees beyond its bound in some row and head, in words
   std::string bytes;  ///< first difference between planned and executed bytes on this rank
   i64 workspace = 0, touched[2] = {0, 0}, planned[2] = {0, 0};
   std::vector<std::byte> bits;  ///< everything this rank computed
   [[nodiscard]] double worst() const { return std::max({o, lse, dq, dk, dv, d_sink}); }
 };
 
-/// Collective: one rank's part of a trial; the errors are the same on every rank but for `bytes` and `bits`.
+/// dO of the rank's home tokens. Copies of a replicated token add up to the given one, in shares of powers of
+/// two that are all of the same sign: sums over ranks then have the terms of the whole.
+[[nodiscard]] inline std::vector<double> own_d_o(const RuntimeCase& c, const Values& global,
+                                                 const std::vector<i64>& tokens, const Communicator& comm) {
+  std::vector<double> rows = global.rows(tokens);
+  int parts = 1;
+  while (parts < comm.size()) parts *= 2;
+  const double share = (comm.rank() < parts - comm.size() ? 2.0 : 1.0) / parts;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const i64 token = tokens[i / static_cast<std::size_t>(global.run()) % tokens.size()];
+    for (const Range& copies : c.plan.replicated_q)
+      if (copies.begin <= token && token < copies.end) rows[i] *= share;
+  }
+  return rows;
+}
+
+/// Collective: one rank's part of a trial; the errors are the same on every rank but for `rows`, `bytes` and
+/// `bits`.
 [[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, Communicator& comm, AttentionKernel& kernel,
                                            const OperatorOptions& options = {}, bool verify = true) {
   GlobalInputs in(c);
@@ -229,15 +229,14 @@ struct TrialErrors {
   HostTensor q = tensor(in.q, op.q_tokens()), k = tensor(in.k, op.kv_tokens()),
              v = tensor(in.v, op.kv_tokens());
   const auto rows = static_cast<i64>(op.q_tokens().size()), keys = static_cast<i64>(op.kv_tokens().size());
-  // Every copy of a replicated token has a dO of its own; the truth is their sum.
-  CaseGenerator draw(c.seed + 100 + static_cast<std::uint64_t>(comm.rank()));
-  Values local = noise(draw, s.batch, rows, s.query_heads, s.head_dim_v, s.dtype);
+  CaseGenerator draw(c.seed + 100);
   HostTensor d_out(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order);
-  d_out.set(local.data);
+  d_out.set(own_d_o(c, noise(draw, s.batch, s.q_tokens, s.query_heads, s.head_dim_v, s.dtype), op.q_tokens(),
+                    comm));
   Values d_o(s.batch, s.q_tokens, s.query_heads, s.head_dim_v);
-  d_o.add_rows(op.q_tokens(), local.data);
+  d_o.add_rows(op.q_tokens(), d_out.values());
   comm.all_reduce_sum(d_o.data.data(), static_cast<i64>(d_o.data.size()));
-  const Results truth = verify ? oracle(c, in, d_o) : Results();
+  const Oracle truth = verify ? oracle(c, in, d_o) : Oracle();
 
   Memory& memory = kernel.memory();
   Placed<HostTensor> q_on(memory, q), k_on(memory, k), v_on(memory, v), d_out_on(memory, d_out);
@@ -279,25 +278,34 @@ struct TrialErrors {
     e.bits.insert(e.bits.end(), t->bytes().begin(), t->bytes().end());
   if (!verify) return e;
 
+  const auto rows_within = [&](const char* name, const Deviation& d, DType type, Pass pass) {
+    const std::string found = fault(name, d, type, pass);
+    if (!found.empty()) e.rows += (e.rows.empty() ? "" : "; ") + found;
+  };
   // Over all ranks together, as one tensor.
-  const auto error = [&](const std::vector<double>& mine, const std::vector<double>& like) {
-    Squares sums = squares(mine, like);
+  const auto error = [&](const char* name, const HostTensor& mine, const OracleTensor& like, DType type) {
+    rows_within(name, deviation(mine.view(), op.q_tokens(), like, type), type, Pass::forward);
+    Squares sums = squares(mine.values(), Values(like).rows(op.q_tokens()));
     comm.all_reduce_sum(&sums.difference, 3);
     return sums.relative();
   };
-  e.o = error(out.values(), truth.o.rows(op.q_tokens()));
-  if (c.plan.lse_home) e.lse = error(lse.values(), truth.lse.rows(op.q_tokens()));
-  const auto gradient = [&](const HostTensor& part, const std::vector<i64>& tokens, const Values& like) {
-    Values total(like.batch, like.tokens, like.heads, like.width);
+  e.o = error("out", out, truth.out, s.dtype);
+  if (c.plan.lse_home) e.lse = error("lse", lse, truth.lse, sum);
+  const auto gradient = [&](const char* name, const HostTensor& part, const std::vector<i64>& tokens,
+                            const OracleTensor& like) {
+    Values total(like.batch, like.rows, like.heads.size(), like.width);
     total.add_rows(tokens, part.values());
     comm.all_reduce_sum(total.data.data(), static_cast<i64>(total.data.size()));
-    return relative_error(total.data, like.data);
+    rows_within(name, deviation(total.view(), like, s.dtype), s.dtype, Pass::backward);
+    return relative_error(total.data, like.values);
   };
-  e.dq = gradient(dq, op.q_tokens(), truth.dq);
-  e.dk = gradient(dk, op.kv_tokens(), truth.dk);
-  e.dv = gradient(dv, op.kv_tokens(), truth.dv);
+  e.dq = gradient("dq", dq, op.q_tokens(), truth.dq);
+  e.dk = gradient("dk", dk, op.kv_tokens(), truth.dk);
+  e.dv = gradient("dv", dv, op.kv_tokens(), truth.dv);
   if (c.plan.sink) {
     comm.all_reduce_sum(d_sink.data(), static_cast<i64>(d_sink.size()));
+    rows_within("d_sink", deviation(d_sink, truth.d_sink, truth.d_sink_terms, s.dtype), s.dtype,
+                Pass::backward);
     e.d_sink = relative_error(d_sink, truth.d_sink);
   }
   return e;

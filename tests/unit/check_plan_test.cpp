@@ -6,6 +6,7 @@
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_file.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <gtest/gtest.h>
 
@@ -53,6 +54,19 @@ TEST(CheckPlan, EachFieldIsNamed) {
   EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::cudnn, p.shape.head_dim_v = 257; }), "backend");
   EXPECT_EQ(field_of([](Plan& p) { p.band = {1, 0}; }), "band/diff_min");
   EXPECT_EQ(field_of([](Plan& p) { p.head_chunks = 0; }), "head_chunks");
+  EXPECT_EQ(field_of([](Plan& p) { p.head_chunks = 2; }), "");
+  EXPECT_EQ(field_of([](Plan& p) { p.head_chunks = 3; }), "head_chunks");  // of two heads of a rank
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.query_heads = 4096, p.head_chunks = max_head_chunks + 1; }),
+            "head_chunks");
+  EXPECT_EQ(field_of([](Plan& p) {
+              p.mesh = {1, 32767, 1}, p.shape.query_heads = 64, p.head_chunks = 64;
+            }),
+            "head_chunks");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.head_dim_qk = max_head_dim + 1; }), "shape/head_dim_qk");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.batch = max_batch + 1; }), "shape/batch");
+  EXPECT_EQ(field_of([](Plan& p) { p.shape.batch = max_batch, p.shape.q_tokens = max_tokens; }), "shape");
+  EXPECT_EQ(field_of([](Plan& p) { p.backend = static_cast<Backend>(3); }), "backend");
+  EXPECT_EQ(field_of([](Plan& p) { p.layout = static_cast<LayoutKind>(200); }), "layout");
   EXPECT_EQ(field_of([](Plan& p) { p.score.scale = std::nan(""); }), "score/scale");
   EXPECT_EQ(field_of([](Plan& p) { p.score.softcap = -1; }), "score/softcap");
   EXPECT_EQ(field_of([](Plan& p) { p.score.dropout = 1; }), "score/dropout");

@@ -138,6 +138,54 @@ TEST(Launch, JobsAreToldApart) {
     EXPECT_NE(digest({}), digest({{name, "77"}})) << name;
 }
 
+TEST(Launch, ASecretIsATokenOrARunIdThatCanBeRandom) {
+  const std::string hex = "9f86d081884c7d659a2feaa0c55ad015", uuid = "3f2b8c1e-9d4a-4e6b-8f70-1a2b3c4d5e6f";
+  const auto secret = [](const std::map<std::string, std::string>& changes) {
+    const Environment environment(torchrun_variables(changes));
+    return torchrun_job().secret;
+  };
+  EXPECT_EQ(secret({{"USP_JOB_TOKEN", "0123456789abcdef"}, {"TORCHELASTIC_RUN_ID", hex}}),
+            "0123456789abcdef");
+  for (const std::string& id : {hex, uuid}) EXPECT_EQ(secret({{"TORCHELASTIC_RUN_ID", id}}), id);
+  for (const std::string& id :
+       {std::string("none"), std::string(), std::string("my-training-run-of-the-large-model"),
+        std::string("4711"), std::string(32, '1'), std::string("20260101202601022026010320260104"),
+        hex.substr(1), hex + "g"})
+    EXPECT_EQ(secret({{"TORCHELASTIC_RUN_ID", id}}), "") << id;
+  EXPECT_EQ(secret({{"SLURM_JOB_ID", hex}}), "");
+}
+
+TEST(Launch, ATokenThatIsNoSecretIsRefused) {
+  for (const char* token : {"", "short", "aaaaaaaaaaaaaaaaaaaaaaaa"}) {
+    const Environment environment(torchrun_variables({{"USP_JOB_TOKEN", token}}));
+    try {
+      (void)torchrun_job();
+      FAIL() << token;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("openssl rand -hex 32"), std::string::npos) << error.what();
+    }
+  }
+}
+
+/// The digest is told to everybody who listens.
+TEST(Launch, ASecretRunIdIsNotPartOfTheDigest) {
+  const auto job = [](const std::string& id) {
+    const Environment environment(torchrun_variables({{"TORCHELASTIC_RUN_ID", id}}));
+    return torchrun_job();
+  };
+  EXPECT_EQ(job("9f86d081884c7d659a2feaa0c55ad015").digest,
+            job("3f2b8c1e-9d4a-4e6b-8f70-1a2b3c4d5e6f").digest);
+}
+
+TEST(Launch, RanksOfOneHostAreKnownByTheirNumber) {
+  for (const auto& [local, one_host] : std::map<std::string, bool>{{"4", true}, {"2", false}}) {
+    const Environment environment(torchrun_variables({{"LOCAL_WORLD_SIZE", local}}));
+    EXPECT_EQ(torchrun_job().one_host, one_host);
+  }
+  const Environment environment(torchrun_variables());
+  EXPECT_FALSE(torchrun_job().one_host);
+}
+
 TEST(Launch, ValuesWithoutSenseAreRefusedByName) {
   for (const auto& [name, value] : std::map<std::string, std::string>{
            {"RANK", "4"}, {"WORLD_SIZE", "four"}, {"MASTER_PORT", "0"}, {"USP_MASTER_PORT", "65536"}}) {

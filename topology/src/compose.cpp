@@ -165,24 +165,25 @@ void apply_rates(Cluster& cluster, const ClusterRequest& request) {
   }
   if (!request.nvlink_gb_s) return;
   if (cluster.domains.empty()) throw UsageError("--nvlink: the source shows no NVLink; drop the flag");
-  for (NvlinkDomain& domain : cluster.domains) {
-    domain.gb_s = stated(*request.nvlink_gb_s, "--nvlink");
-    std::vector<int> lanes(cluster.devices.size(), 0);
-    const auto mine = [&](const Link& link) {
-      return link.lanes > 0 && std::binary_search(domain.devices.begin(), domain.devices.end(), link.a) &&
-             std::binary_search(domain.devices.begin(), domain.devices.end(), link.b);
-    };
-    for (const Link& link : cluster.links)
-      if (mine(link)) {
-        lanes[static_cast<std::size_t>(link.a)] += link.lanes;
-        lanes[static_cast<std::size_t>(link.b)] += link.lanes;
-      }
-    const int most = *std::max_element(lanes.begin(), lanes.end());
-    for (Link& link : cluster.links)
-      if (mine(link))
-        link.gb_s = stated(domain.switched ? *request.nvlink_gb_s : *request.nvlink_gb_s * link.lanes / most,
-                           "--nvlink");
-  }
+  std::vector<std::size_t> domain_of(cluster.devices.size(), cluster.domains.size());
+  for (std::size_t d = 0; d < cluster.domains.size(); ++d)
+    for (const int device : cluster.domains[d].devices) domain_of[static_cast<std::size_t>(device)] = d;
+  const auto at = [&](int device) { return domain_of[static_cast<std::size_t>(device)]; };
+  const auto inside = [&](const Link& link) {
+    return link.lanes > 0 && at(link.a) == at(link.b) && at(link.a) < cluster.domains.size();
+  };
+  std::vector<int> lanes(cluster.devices.size(), 0), most(cluster.domains.size(), 0);
+  for (const Link& link : cluster.links)
+    if (inside(link))
+      for (const int end : {link.a, link.b})
+        most[at(end)] = std::max(most[at(end)], lanes[static_cast<std::size_t>(end)] += link.lanes);
+  for (NvlinkDomain& domain : cluster.domains) domain.gb_s = stated(*request.nvlink_gb_s, "--nvlink");
+  for (Link& link : cluster.links)
+    if (inside(link))
+      link.gb_s =
+          stated(cluster.domains[at(link.a)].switched ? *request.nvlink_gb_s
+                                                      : *request.nvlink_gb_s * link.lanes / most[at(link.a)],
+                 "--nvlink");
 }
 
 void apply_fabric(Cluster& cluster, const ClusterRequest& request) {

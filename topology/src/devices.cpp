@@ -86,7 +86,7 @@ bool replaceable(const Quantity& value) {
 
 /// Direct links of every device together, and the links' own bandwidth.
 void name_links(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
-  std::vector<int> total(cluster.devices.size(), 0);
+  std::vector<int> total(cluster.devices.size(), 0), widest(cluster.devices.size(), 0);
   for (Link& link : cluster.links) {
     if (link.lanes == 0) continue;
     const std::string pair = std::to_string(link.a) + "-" + std::to_string(link.b);
@@ -97,14 +97,14 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
                              "; name the card that is in this machine with --device");
     total[static_cast<std::size_t>(link.a)] += link.lanes;
     total[static_cast<std::size_t>(link.b)] += link.lanes;
+    int& most = widest[static_cast<std::size_t>(link.a)];
+    most = std::max(most, link.lanes);
     if (replaceable(link.gb_s)) link.gb_s = lanes_gb_s(preset, link.lanes);
   }
   for (NvlinkDomain& domain : cluster.domains) {
     int lanes = 0;
     if (domain.switched) {
-      for (const Link& link : cluster.links)
-        if (link.lanes > lanes && std::binary_search(domain.devices.begin(), domain.devices.end(), link.a))
-          lanes = link.lanes;
+      for (int device : domain.devices) lanes = std::max(lanes, widest[static_cast<std::size_t>(device)]);
       if (lanes == 0) lanes = preset.lanes;
     } else {
       for (int device : domain.devices) lanes = std::max(lanes, total[static_cast<std::size_t>(device)]);

@@ -50,7 +50,6 @@ class ClusterBuilder {
   ClusterBuilder(Machine machine, std::string file) : machine_(std::move(machine)), file_(std::move(file)) {}
 
   Cluster build() {
-    cluster_.notes.push_back("the topology file names no card; name the card to plan on it");
     for (auto& note : machine_.notes) cluster_.notes.push_back(std::move(note));
     add_node();
     add_devices();

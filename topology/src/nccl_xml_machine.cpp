@@ -269,7 +269,8 @@ class MachineReader {
       machine_.notes.push_back("the file has no <gpu>: devices are taken by PCI class, in order of bus id");
     if (!net_tags_ && !machine_.networks.empty())
       machine_.notes.push_back(
-          "the file has no <net>: NICs are taken by PCI class, in order of bus id; speed unknown");
+          "the file has no <net>: NICs are taken by PCI class, in order of bus id, and the file states no "
+          "speed");
   }
 
   const Element& root_;

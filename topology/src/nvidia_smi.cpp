@@ -26,7 +26,6 @@ class ClusterBuilder {
   ClusterBuilder(Matrix matrix, std::string file) : matrix_(std::move(matrix)), file_(std::move(file)) {}
 
   Cluster build() {
-    cluster_.notes.push_back("the topology text names no card and no bandwidth; name the card to plan on it");
     order_devices();
     order_nics();
     check_symmetry();

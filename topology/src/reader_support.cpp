@@ -69,8 +69,8 @@ void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKin
   if (cluster.nics.empty() || cluster.devices.empty()) return;
   if (hides_switches(distance[0][0]) && same_everywhere(distance)) {
     cluster.notes.push_back(
-        "every NIC is at the same distance from every device, as behind a hypervisor: NIC affinity is "
-        "unknown");
+        "every NIC is at the same distance from every device, as behind a hypervisor: the source "
+        "shows no affinity");
     return;
   }
   std::vector<std::string> undecided;
@@ -87,7 +87,7 @@ void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKin
   }
   if (!undecided.empty())
     cluster.notes.push_back("no NIC is nearer than another to device " + join(undecided, ", ") +
-                            ": NIC affinity is unknown there");
+                            ": the source shows no affinity there");
 }
 
 void check_text_size(std::string_view text, const std::string& file) {

@@ -50,15 +50,6 @@ DeviceInfo device_info(int device) {
   return info;
 }
 
-DeviceScope::DeviceScope(int device) {
-  check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
-  if (before_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
-}
-DeviceScope::~DeviceScope() {
-  int now = 0;
-  if (cudaGetDevice(&now) == cudaSuccess && now != before_) cudaSetDevice(before_);
-}
-
 Stream::Stream(int device) : device_(device) {
   const DeviceScope scope(device);
   check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -67,6 +58,7 @@ Stream::~Stream() {
   if (handle_ != nullptr && cudaStreamDestroy(handle_) != cudaSuccess) cudaGetLastError();
 }
 void Stream::synchronize() const {
+  const DeviceScope scope(device_);
   check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
 }
 
@@ -83,9 +75,11 @@ Event::~Event() {
 Event::Event(Event&& other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)), device_(other.device_) {}
 void Event::record(StreamHandle stream) const {
+  const DeviceScope scope(device_);
   check_cuda(cudaEventRecord(handle_, stream), "cudaEventRecord");
 }
 bool Event::reached() const {
+  const DeviceScope scope(device_);
   const cudaError_t status = cudaEventQuery(handle_);
   if (status == cudaErrorNotReady) {
     cudaGetLastError();
@@ -95,6 +89,7 @@ bool Event::reached() const {
   return true;
 }
 void Event::synchronize() const {
+  const DeviceScope scope(device_);
   check_cuda(cudaEventSynchronize(handle_), "cudaEventSynchronize");
 }
 
@@ -126,6 +121,7 @@ void wait_for(StreamHandle stream, EventHandle event) {
 
 double seconds_between(const Event& begin, const Event& end) {
   end.synchronize();
+  const DeviceScope scope(end.device());
   float milliseconds = 0;
   check_cuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
   return milliseconds * 1e-3;

@@ -71,12 +71,13 @@ using RunCopy = void (*)(const std::byte*, std::byte*, i64 count, Land);
   return chosen;
 }
 
-/// Heads x width as one run where they lie side by side.
+/// Heads x width as one run where they lie side by side; no run where there is nothing, which has no address.
 struct Runs {
   i64 count, elements;
 };
 template <class... Views>
 [[nodiscard]] Runs runs_of(Range heads, i64 width, const Views&... views) {
+  if (heads.empty() || width == 0) return {0, 0};
   const bool joined = ((views.head_stride == width) && ...);
   return joined ? Runs{1, heads.size() * width} : Runs{heads.size(), width};
 }

@@ -51,14 +51,15 @@ class HostMemory final : public Memory {
       usp::fill(one, values[head]);
     }
   }
+  // Nothing may have no address, which memset and memcpy do not take.
   void set_bytes(std::byte* to, int value, i64 bytes) override {
-    std::memset(to, value, static_cast<std::size_t>(bytes));
+    if (bytes > 0) std::memset(to, value, static_cast<std::size_t>(bytes));
   }
   void from_host(std::byte* to, const void* host, i64 bytes) override {
-    std::memcpy(to, host, static_cast<std::size_t>(bytes));
+    if (bytes > 0) std::memcpy(to, host, static_cast<std::size_t>(bytes));
   }
   void to_host(void* host, const std::byte* from, i64 bytes) override {
-    std::memcpy(host, from, static_cast<std::size_t>(bytes));
+    if (bytes > 0) std::memcpy(host, from, static_cast<std::size_t>(bytes));
   }
   void synchronize() override {}
 };

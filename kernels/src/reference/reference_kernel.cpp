@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../fresh.hpp"
+#include "load.hpp"
+#include "pairs.hpp"
 
-#include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
-#include "usp/kernels/boxes.hpp"
-#include "usp/kernels/numeric_types.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -14,21 +13,13 @@
 namespace usp {
 namespace {
 
-/// Any element as fp64.
-[[nodiscard]] double load(ConstView view, i64 b, i64 row, i64 head, i64 i) {
-  const std::byte* at = view.at(b, row, head) + i * bytes_of(view.type);
-  switch (view.type) {
-    case DType::bf16:
-      return static_cast<double>(to_float(*reinterpret_cast<const bf16*>(at)));
-    case DType::fp16:
-      return static_cast<double>(to_float(*reinterpret_cast<const fp16*>(at)));
-    case DType::fp32:
-      return static_cast<double>(*reinterpret_cast<const float*>(at));
-    case DType::fp64:
-      return *reinterpret_cast<const double*>(at);
-  }
-  throw InternalError("unknown element type");
-}
+using reference::dot;
+using reference::Doubles;
+using reference::key_rows;
+using reference::load;
+using reference::Logit;
+using reference::Pairs;
+using reference::query_rows;
 
 void store(View view, i64 b, i64 row, i64 head, i64 i, double x) {
   std::byte* at = view.at(b, row, head) + i * bytes_of(view.type);
@@ -45,90 +36,6 @@ void add(const View& view, i64 b, i64 row, i64 head, i64 i, double x) {
   else
     store(view, b, row, head, i, load(view, b, row, head, i) + x);
 }
-
-/// Rows that the slices of a call name. Others may be on their way in meanwhile: nobody may look at them.
-[[nodiscard]] std::vector<Range> query_rows(const AttendScope& scope) {
-  std::vector<Range> rows;
-  for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
-    rows.push_back({s->q_row, s->q_row + s->q_count});
-  return rows;
-}
-[[nodiscard]] std::vector<Range> key_rows(const AttendScope& scope) {
-  std::vector<Range> rows;
-  for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
-    rows.push_back({s->k_row, s->k_row + s->k_count});
-  return rows;
-}
-
-/// A packed fp64 copy of some rows and heads of a view, where they lie in it: what the loops read.
-class Doubles {
- public:
-  Doubles(const ConstView& view, const std::vector<Range>& rows, Range heads)
-      : view_(view), values_(static_cast<std::size_t>(view.elements())) {
-    View packed(reinterpret_cast<std::byte*>(values_.data()), DType::fp64, view.batch, view.rows, view.heads,
-                view.width);
-    for (const Range& range : rows) copy_box(view, {range, heads}, packed, {range, heads}, Land::put);
-  }
-  [[nodiscard]] const double* row(i64 b, i64 r, i64 head) const {
-    return values_.data() +
-           ((b * view_.rows + r) * view_.heads.size() + head - view_.heads.begin) * view_.width;
-  }
-  [[nodiscard]] i64 width() const { return view_.width; }
-
- private:
-  ConstView view_;
-  std::vector<double> values_;
-};
-
-[[nodiscard]] double dot(const double* a, const double* b, i64 count) {
-  double sum = 0;
-  for (i64 i = 0; i < count; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-/// A pair's logit, how it depends on scale * q.k, and what dropout makes of its probability.
-struct Logit {
-  bool visible = false;
-  double value = 0;
-  double slope = 1;  ///< d value / d (scale * q.k)
-  double keep = 1;   ///< 0 when dropped, else 1 / (1 - dropout)
-};
-
-class Pairs {
- public:
-  Pairs(const ConstView& q, const ConstView& k, const AttendScope& scope)
-      : q_(q, query_rows(scope), scope.query_heads),
-        k_(k, key_rows(scope), scope.kv_heads()),
-        scope_(scope),
-        terms_(*scope.terms) {}
-
-  [[nodiscard]] Logit logit(const Slice& s, i64 b, i64 head, i64 i, i64 j) const {
-    Logit out;
-    const i64 x = s.q_pos + i * s.q_step, y = s.k_pos + j * s.k_step;
-    if (x - y < s.diff_min || x - y > s.diff_max) return out;
-    if (terms_.blocks != nullptr && !terms_.blocks->admits(head, x, y)) return out;
-    out.visible = true;
-    out.value = terms_.scale *
-                dot(q_.row(b, s.q_row + i, head), k_.row(b, s.k_row + j, head / scope_.group), q_.width());
-    if (terms_.softcap != 0) {
-      const double t = std::tanh(out.value / terms_.softcap);
-      out.value = terms_.softcap * t;
-      out.slope = 1 - t * t;
-    }
-    if (terms_.alibi_slopes != nullptr)
-      out.value -= terms_.alibi_slopes[head] * static_cast<double>(x > y ? x - y : y - x);
-    if (terms_.dropout != 0)
-      out.keep = dropout_bits(terms_.dropout_seed, {b, head, x, y}) < dropout_threshold(terms_.dropout)
-                     ? 0
-                     : 1 / (1 - terms_.dropout);
-    return out;
-  }
-
- private:
-  Doubles q_, k_;
-  const AttendScope& scope_;
-  const ScoreTerms& terms_;
-};
 
 class ReferenceKernel final : public AttentionKernel {
  public:

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/base/json.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <cstdint>
 #include <initializer_list>
@@ -15,9 +16,10 @@ namespace usp {
 namespace limit {
 constexpr std::int64_t layers = 4096;
 constexpr std::int64_t width = std::int64_t{1} << 24;
-constexpr std::int64_t heads = 65536;
+constexpr std::int64_t heads = max_heads;
+constexpr std::int64_t head_dim = max_head_dim;
 constexpr std::int64_t vocab = std::int64_t{1} << 31;
-constexpr std::int64_t window = std::int64_t{1} << 40;
+constexpr std::int64_t window = max_tokens;
 }  // namespace limit
 
 using KeyNames = std::initializer_list<const char*>;

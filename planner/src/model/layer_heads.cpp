@@ -68,9 +68,9 @@ std::vector<std::int64_t> kv_heads(Reading& r, const std::vector<std::int64_t>& 
 }
 
 std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
-  if (const auto stated = r.keys.integer(head_dim_names, 1, limit::heads)) return *stated;
+  if (const auto stated = r.keys.integer(head_dim_names, 1, limit::head_dim)) return *stated;
   if (r.family == nullptr || r.family->head_dim == HeadDimRule::stated)
-    return r.keys.need(head_dim_names, 1, limit::heads);
+    return r.keys.need(head_dim_names, 1, limit::head_dim);
   const std::int64_t heads = query.front();
   if (r.model.hidden % heads != 0 ||
       std::any_of(query.begin(), query.end(), [&](auto q) { return q != heads; }))
@@ -110,7 +110,7 @@ void fill_mla(Reading& r, LayerKind& kind) {
   const MlaRanks& mla = *r.model.mla;
   kind.kv_heads = kind.query_heads;
   kind.head_dim_qk = mla.nope_head_dim + mla.rope_head_dim;
-  kind.head_dim_v = r.keys.need({"v_head_dim"}, 1, limit::heads);
+  kind.head_dim_v = r.keys.need({"v_head_dim"}, 1, limit::head_dim);
 }
 
 void read_mla(Reading& r, const std::vector<std::int64_t>& query) {
@@ -119,8 +119,8 @@ void read_mla(Reading& r, const std::vector<std::int64_t>& query) {
   MlaRanks mla;
   mla.q_lora_rank = r.keys.integer({"q_lora_rank"}, 1, limit::width);
   mla.kv_lora_rank = r.keys.need({"kv_lora_rank"}, 1, limit::width);
-  mla.nope_head_dim = r.keys.need({"qk_nope_head_dim"}, 1, limit::heads);
-  mla.rope_head_dim = r.keys.need({"qk_rope_head_dim"}, 0, limit::heads);
+  mla.nope_head_dim = r.keys.need({"qk_nope_head_dim"}, 1, limit::head_dim);
+  mla.rope_head_dim = r.keys.need({"qk_rope_head_dim"}, 0, limit::head_dim);
   r.model.mla = mla;
   r.derive("latent attention (MLA): head_dim_qk = qk_nope_head_dim + qk_rope_head_dim = " +
            std::to_string(mla.nope_head_dim + mla.rope_head_dim) + ", kv_heads = query_heads once expanded");
@@ -145,7 +145,7 @@ SoftmaxShape softmax_shape(Reading& r, bool has_sliding) {
   shape.kv = kv_heads(r, shape.query);
   shape.head_dim = head_dim(r, shape.query);
   if (has_sliding) {
-    shape.global_head_dim = r.keys.integer({"global_head_dim"}, 1, limit::heads);
+    shape.global_head_dim = r.keys.integer({"global_head_dim"}, 1, limit::head_dim);
     shape.global_kv = r.keys.integer({"num_global_key_value_heads"}, 1, limit::heads);
   }
   return shape;

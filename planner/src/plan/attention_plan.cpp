@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 
@@ -22,11 +23,21 @@ DType dtype_of(Precision precision) {
 }  // namespace
 
 Documents attention_documents(const Workload& workload, const LayerKind& kind) {
-  std::vector<i64> cu{0};
-  std::vector<i64> lengths = workload.documents;
-  if (lengths.empty()) lengths = {workload.seq};
   const i64 chunk = kind.kind == LayerMixer::chunked ? kind.window.value_or(workload.seq) : workload.seq;
-  for (i64 length : lengths)
+  return workload.documents.empty() ? chunked_documents({workload.seq}, chunk)
+                                    : chunked_documents(workload.documents, chunk);
+}
+
+Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
+  std::vector<i64> cu{0};
+  i64 count = 0;
+  for (const i64 length : lengths)
+    if ((count += (length + chunk - 1) / chunk) > max_documents)
+      throw InvalidInput({"documents", 0, std::to_string(chunk)},
+                         "chunks of so many tokens cut the row into more than " +
+                             std::to_string(max_documents) +
+                             " documents; take longer chunks or a shorter row");
+  for (const i64 length : lengths)
     for (i64 done = 0; done < length; done += chunk) cu.push_back(cu.back() + std::min(chunk, length - done));
   return Documents::packed(std::move(cu));
 }

@@ -8,6 +8,7 @@
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace usp {
 namespace {
@@ -17,6 +18,11 @@ constexpr std::size_t most_runs = 4;
 
 std::string number(i64 value) {
   return std::to_string(value);
+}
+
+/// Pairs of long sequences are more than 64 bits count.
+bool fits(i128 value) {
+  return value <= std::numeric_limits<i64>::max();
 }
 
 std::string run_text(const Run& run) {
@@ -82,8 +88,11 @@ std::string step_text(const StepView& step) {
   if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
   return step.kind + ": query heads " + heads_text(step.query_heads) + ", kv heads " +
          heads_text(step.kv_heads) + ", " + number(static_cast<i64>(step.slices)) +
-         (step.slices == 1 ? " slice, " : " slices, ") + number(step.pairs) + " pairs per head, by " +
-         std::string(backend_name(step.backend.use)) + (step.reason.empty() ? "" : ": " + step.reason);
+         (step.slices == 1 ? " slice, " : " slices, ") +
+         (fits(step.pairs) ? number(static_cast<i64>(step.pairs))
+                           : format_fixed(static_cast<double>(step.pairs), 0)) +
+         " pairs per head, by " + std::string(backend_name(step.backend.use)) +
+         (step.reason.empty() ? "" : ": " + step.reason);
 }
 
 std::string bind_text(const std::vector<BindView>& binds) {
@@ -162,7 +171,8 @@ Json step_json(const StepView& s) {
           {"query_heads", range_json(s.query_heads)},
           {"kv_heads", range_json(s.kv_heads)},
           {"slices", s.slices},
-          {"pairs_per_head", s.pairs},
+          {"pairs_per_head",
+           fits(s.pairs) ? Json(static_cast<i64>(s.pairs)) : Json(static_cast<double>(s.pairs))},
           {"backend", attends ? Json(backend_name(s.backend.use)) : Json(nullptr)},
           {"slices_to_portable", s.backend.use == Backend::cudnn ? s.backend.left : 0},
           {"reason", s.reason.empty() ? Json(nullptr) : Json(s.reason)}};

@@ -160,15 +160,18 @@ std::string method_words(const PlanFile& plan, const AttentionPlan& a) {
 }
 
 std::string layout_words(const AttentionPlan& a, int ring) {
-  if (ring == 1) return "contiguous: there is one ring row, so every order is balanced";
+  if (ring == 1) return "one ring row: every order of its tokens is balanced";
+  const bool causal = a.band.diff_min >= 0;  // what evens out is the work of a causal mask
+  const auto reason = [&](const char* text) { return std::string(causal ? text : ""); };
   switch (a.layout) {
     case LayoutKind::contiguous:
-      return "contiguous: equal ranges in order" +
-             std::string(a.band.diff_min >= 0 ? "; under a causal mask the last row has most work" : "");
+      return "contiguous: equal ranges in order" + reason("; under a causal mask the last row has most work");
     case LayoutKind::zigzag:
-      return "zigzag: row r holds chunks r and 2R-1-r of 2R, so that every row sees as many keys";
+      return "zigzag: row r holds chunks r and 2R-1-r of 2R" +
+             reason(", so that every row sees as many keys");
     case LayoutKind::striped:
-      return "striped: row r holds every R-th token, so that every block is nearly causal and even";
+      return "striped: row r holds every R-th token" +
+             reason(", so that every block is nearly causal and even");
     case LayoutKind::balanced:
       return "balanced: chunks are dealt to rows by the causal area of their documents";
   }
@@ -200,7 +203,7 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
   if (a.score.block_tokens > 0) lines.push_back(block_pattern_note(a.score));
   if (plan.training && plan.mesh.ring() > 1 && a.method != Method::all_gather_kv)
     lines.push_back(
-        a.dkv_return == DkvReturn::direct
+        a.dkv_return == DkvReturn::direct || a.method == Method::ring_direct
             ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
             : "dK and dV ride on with their block, one hop behind it, and then go home");
   return lines;

@@ -35,7 +35,7 @@ struct StepView {
   std::string kind;  ///< "attend", "delta", "attend_grad"
   Range query_heads, kv_heads;
   std::size_t slices = 0;
-  i64 pairs = 0;               ///< visible (query, key) pairs per head
+  i128 pairs = 0;              ///< visible (query, key) pairs per head
   i64 q_rows = 0, k_rows = 0;  ///< summed over the slices
   StepBackend backend;
   std::string reason;  ///< of the backend; empty: the plan asks for no other

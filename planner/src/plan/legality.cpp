@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/limits.hpp"
+
+#include <algorithm>
 
 namespace usp {
 namespace {
@@ -25,7 +29,19 @@ std::string why_not_tensor(const LayerKind& kind, int tensor) {
   return "";
 }
 
-std::string why_not_heads(const LayerKind& kind, int tensor, int ulysses) {
+/// What the types of a schedule count.
+std::string why_not_counted(const Mesh& mesh, int head_chunks) {
+  const char* axis = mesh.ring() > max_degree ? "ring" : "ulysses";
+  if (const int degree = std::max(mesh.ring(), mesh.ulysses); degree > max_degree)
+    return std::string(axis) + " " + number(degree) + " exceeds " + number(max_degree) +
+           ", the most ranks of an axis that a schedule numbers (in 16 bits)";
+  if (i64{mesh.ring()} * head_chunks > max_units)
+    return "ring " + number(mesh.ring()) + " times " + number(head_chunks) +
+           " head chunks is a schedule of more than " + number(max_units) + " steps";
+  return "";
+}
+
+std::string why_not_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
   if (ulysses > query)
     return "ulysses " + number(ulysses) + " exceeds the " + number(query) +
@@ -34,6 +50,8 @@ std::string why_not_heads(const LayerKind& kind, int tensor, int ulysses) {
   if (kind.is_linear() && kind.linear->key_heads / tensor % ulysses != 0)
     return "ulysses " + number(ulysses) + " does not divide the " + number(kind.linear->key_heads / tensor) +
            " key heads of the linear layers; a recurrent state cannot be torn";
+  if (!kind.is_linear() && head_chunks > query / ulysses)
+    return too_many_chunks(head_chunks, query / ulysses);
   return "";
 }
 
@@ -45,19 +63,24 @@ bool even_degree(i64 query_heads, i64 kv_heads, int ulysses) {
 
 std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh& mesh) {
   const Workload& w = *input.workload;
-  const i64 used = i64{tensor} * data * mesh.size() * w.pipeline;
+  const i64 used = ranks_of({tensor, data, mesh.ring(), mesh.ulysses, w.pipeline});
   if (used != input.world)
     return "ring " + number(mesh.ring()) + " x ulysses " + number(mesh.ulysses) + " x tensor " +
            number(tensor) + " x data " + number(data) +
-           (w.pipeline > 1 ? " x pipeline " + number(w.pipeline) : "") + " is " + number(used) +
-           " ranks, the cluster has " + number(input.world) + " devices" +
-           (input.world % (used / data) == 0 ? "; use --data " + number(input.world / (used / data)) : "");
+           (w.pipeline > 1 ? " x pipeline " + number(w.pipeline) : "") + " is " +
+           (used > max_ranks ? "more than " + number(max_ranks) : number(used)) + " ranks, the cluster has " +
+           number(input.world) + " devices" +
+           (used <= max_ranks && input.world % (used / data) == 0
+                ? "; use --data " + number(input.world / (used / data))
+                : "");
+  if (std::string reason = why_not_counted(mesh, input.head_chunks); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
     return "tensor " + number(tensor) + " would leave the host (" + number(input.devices_per_node) +
            " devices)";
   for (const LayerKind& kind : input.model->kinds) {
     if (std::string reason = why_not_tensor(kind, tensor); !reason.empty()) return reason;
-    if (std::string reason = why_not_heads(kind, tensor, mesh.ulysses); !reason.empty()) return reason;
+    if (std::string reason = why_not_heads(kind, tensor, mesh.ulysses, input.head_chunks); !reason.empty())
+      return reason;
     if (kind.is_linear() && mesh.ring() > 1)
       return "ring " + number(mesh.ring()) +
              " needs a state exchange for the linear-attention layers, which no generator "

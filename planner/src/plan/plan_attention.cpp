@@ -7,6 +7,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/check_plan.hpp"
 #include "usp/planner/price_report.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -68,7 +69,8 @@ class AttentionSearch {
     workload_.batch = request.shape.batch;
     legality_ = {&model_, &workload_, static_cast<i64>(request.cluster->devices.size()),
                  static_cast<int>(request.cluster->devices.size() /
-                                  std::max<std::size_t>(1, request.cluster->nodes.size()))};
+                                  std::max<std::size_t>(1, request.cluster->nodes.size())),
+                 request.fixed.head_chunks.value_or(1)};
   }
 
   AttentionResult run() {
@@ -93,7 +95,7 @@ class AttentionSearch {
   void take_part() {
     const Constraints& fixed = request_.fixed;
     if (request_.all_devices || !fixed.ring || !fixed.ulysses) return;
-    const i64 used = i64{*fixed.ring} * *fixed.ulysses * data_ * tensor_;
+    const i64 used = ranks_of({*fixed.ring, *fixed.ulysses, data_, tensor_});
     if (used >= legality_.world) return;
     result_.notes.push_back(idle_devices_note(used, legality_.world));
     legality_.world = used;
@@ -103,7 +105,7 @@ class AttentionSearch {
   [[nodiscard]] std::vector<std::pair<int, int>> meshes() const {
     const Constraints& fixed = request_.fixed;
     if (fixed.ring && fixed.ulysses) return {{*fixed.ring, *fixed.ulysses}};
-    const i64 group = legality_.world / std::max(1, data_ * tensor_);
+    const i64 group = legality_.world / (i64{data_} * tensor_);
     std::vector<std::pair<int, int>> list;
     for (const int ulysses : divisors_of(group)) {
       const int ring = static_cast<int>(group) / ulysses;
@@ -250,14 +252,15 @@ class AttentionSearch {
 
   [[nodiscard]] std::vector<std::string> remedies() const {
     std::vector<std::string> meshes;
-    for (const int u : divisors_of(legality_.world / std::max(1, data_ * tensor_)))
+    for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
       if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
           why_not(legality_, tensor_, data_,
-                  {1, static_cast<int>(legality_.world) / (data_ * tensor_ * u), u})
+                  {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
               .empty())
         meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
                          " --ulysses " + std::to_string(u) +
                          (even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
+    if (meshes.empty() && request_.fixed.head_chunks.value_or(1) > 1) return {"fewer --head-chunks"};
     if (meshes.empty() && request_.fixed.method == Method::double_ring) return {"another --method"};
     if (meshes.empty())
       return {"a number of devices that the call can use: at most one rank per token, and ulysses at most " +

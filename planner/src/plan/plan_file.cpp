@@ -6,6 +6,7 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/check_plan.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <limits>
 
@@ -189,7 +190,7 @@ std::vector<i64> integers(ObjectReader& reader, const char* key, i64 least) {
 std::vector<int> small_integers(ObjectReader& reader, const char* key) {
   std::vector<int> list;
   reader.array(key, [&](const Json& value, const std::string& pointer) {
-    list.push_back(static_cast<int>(json_integer(value, reader.file(), pointer, 0, 1 << 24)));
+    list.push_back(static_cast<int>(json_integer(value, reader.file(), pointer, 0, max_ranks)));
   });
   return list;
 }
@@ -286,7 +287,7 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   AttentionPlan& plan = layer.plan;
   layer.kind = reader.enumeration("kind", kind_words());
   layer.layers = small_integers(reader, "layers");
-  layer.chunk_tokens = reader.maybe_integer("chunk_tokens", 1, unbounded).value_or(0);
+  layer.chunk_tokens = reader.maybe_integer("chunk_tokens", 1, max_tokens).value_or(0);
   plan.mesh = mesh;
   plan.shape = shape_in(reader.object("shape"));
   plan.method = reader.enumeration("method", method_words());
@@ -328,24 +329,25 @@ void check_tokens(const PlanFile& plan, const PlanLayer& layer, const ObjectRead
 
 Mesh mesh_in(ObjectReader reader) {
   Mesh mesh;
-  mesh.ring_outer = static_cast<int>(reader.integer("ring_outer", 1, most_degree));
-  mesh.ring_inner = static_cast<int>(reader.integer("ring_inner", 1, most_degree));
-  mesh.ulysses = static_cast<int>(reader.integer("ulysses", 1, most_degree));
-  if (reader.integer("ring", 1, most_degree) != i64{mesh.ring_outer} * mesh.ring_inner)
+  mesh.ring_outer = static_cast<int>(reader.integer("ring_outer", 1, max_degree));
+  mesh.ring_inner = static_cast<int>(reader.integer("ring_inner", 1, max_degree));
+  mesh.ulysses = static_cast<int>(reader.integer("ulysses", 1, max_degree));
+  if (reader.integer("ring", 1, max_degree) != i64{mesh.ring_outer} * mesh.ring_inner)
     reader.fail("ring", "is not ring_outer x ring_inner");
-  if (i64{mesh.ring()} * mesh.ulysses > (1 << 24)) reader.fail("ulysses", "the mesh has too many ranks");
+  if (i64{mesh.ring()} * mesh.ulysses > max_ranks) reader.fail("ulysses", "the mesh has too many ranks");
   reader.finish();
   return mesh;
 }
 
 void placement_in(ObjectReader reader, PlanFile& plan) {
-  plan.placement.data = static_cast<int>(reader.integer("data", 1, 1 << 20));
-  plan.placement.tensor = static_cast<int>(reader.integer("tensor", 1, 1 << 20));
-  plan.pipeline = static_cast<int>(reader.integer("pipeline", 1, 1 << 20));
+  plan.placement.data = static_cast<int>(reader.integer("data", 1, max_ranks));
+  plan.placement.tensor = static_cast<int>(reader.integer("tensor", 1, max_ranks));
+  plan.pipeline = static_cast<int>(reader.integer("pipeline", 1, max_ranks));
   plan.placement.order = reader.enumeration("order", order_words());
   plan.placement.devices = small_integers(reader, "devices");
-  const i64 stage = i64{plan.placement.data} * plan.placement.tensor * plan.mesh.size();
-  if (stage * plan.pipeline > (1 << 24)) reader.fail("data", "the plan has too many ranks");
+  const i64 stage = ranks_of({plan.placement.data, plan.placement.tensor, plan.mesh.size()});
+  if (ranks_of({stage, plan.pipeline}) > max_ranks)
+    reader.fail("data", "the plan has more than " + std::to_string(max_ranks) + " ranks");
   if (!plan.placement.devices.empty()) {
     if (static_cast<i64>(plan.placement.devices.size()) != stage)
       reader.fail("devices", "does not list the " + std::to_string(stage) + " devices of a stage");
@@ -370,13 +372,15 @@ void prediction_in(ObjectReader reader, PlanFile& plan) {
 
 void documents_in(ObjectReader& reader, PlanFile& plan) {
   ObjectReader capacity = reader.object("capacity");
-  plan.capacity_tokens = capacity.integer("tokens", 1, unbounded);
-  plan.capacity_documents = capacity.integer("documents", 1, unbounded);
+  plan.capacity_tokens = capacity.integer("tokens", 1, max_tokens);
+  plan.capacity_documents = capacity.integer("documents", 1, max_documents);
   capacity.finish();
   plan.documents = integers(reader, "documents", 1);
+  if (static_cast<i64>(plan.documents.size()) > max_documents)
+    reader.fail("documents", "are more than " + std::to_string(max_documents));
   if (plan.documents.empty()) return;
   i64 sum = 0;
-  for (const i64 length : plan.documents) sum += std::min(length, unbounded);
+  for (const i64 length : plan.documents) sum += std::min(length, max_tokens);
   if (sum != plan.capacity_tokens)
     reader.fail("documents", "sum to " + std::to_string(sum) + ", the capacity is " +
                                  std::to_string(plan.capacity_tokens) + " tokens");

@@ -3,6 +3,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/plan_file.hpp"
+#include "usp/schedule/limits.hpp"
 #include "usp/topology/cluster_io.hpp"
 
 #include <algorithm>
@@ -96,13 +97,8 @@ void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::
 Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths) {
   const AttentionShape& shape = layer.plan.shape;
   if (lengths.empty() && layer.chunk_tokens == 0) return Documents::single(shape.q_tokens, shape.kv_tokens);
-  std::vector<i64> cu_seqlens{0};
-  for (i64 length : lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths) {
-    const i64 chunk = layer.chunk_tokens > 0 ? layer.chunk_tokens : std::max<i64>(1, length);
-    for (i64 done = 0; done < length; done += chunk)
-      cu_seqlens.push_back(cu_seqlens.back() + std::min(chunk, length - done));
-  }
-  return Documents::packed(std::move(cu_seqlens));
+  return chunked_documents(lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths,
+                           layer.chunk_tokens > 0 ? layer.chunk_tokens : max_tokens);
 }
 
 PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candidate) {

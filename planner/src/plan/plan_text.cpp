@@ -175,7 +175,7 @@ std::string runners(const PlanResult& result) {
 
 std::string verdict_text(const PlanResult& result) {
   const Verdict& v = result.verdict;
-  if (v.runner_up.empty()) return "\nno other mesh fits\n";
+  if (v.runner_up.empty()) return "\n" + v.alone + "\n";
   std::string text = "\n";
   if (v.tie)
     text += "a tie: " + v.runner_up + " is " + format_percent(v.margin) +

@@ -3,7 +3,9 @@
 #include "step.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -42,11 +44,13 @@ class Search {
  private:
   void try_mesh(int tensor, int data, int ring, int ulysses) {
     if ((fixed_.ring && *fixed_.ring != ring) || (fixed_.ulysses && *fixed_.ulysses != ulysses)) return;
-    LegalityInput input{request_.model, &request_.workload, pricer_.world(), pricer_.devices_per_node()};
+    const LegalityInput input{request_.model, &request_.workload, pricer_.world(), pricer_.devices_per_node(),
+                              fixed_.head_chunks.value_or(1)};
     if (std::string reason = why_not(input, tensor, data, {1, ring, ulysses}); !reason.empty()) {
       result_.rejected.push_back({ring, ulysses, data, tensor, std::move(reason)});
       return;
     }
+    ++meshes_;
     const bool uneven_heads = uneven(tensor, ulysses);
     best_.reset();
     for (Choice& choice : alternatives({&fixed_, ring, ulysses, fewest_kv_heads(tensor),
@@ -132,11 +136,30 @@ class Search {
                        remedies_without_mesh());
     if (!list.front().fits) throw Infeasible(too_big(list.front()), remedies(list.front()));
     mark_pareto();
-    if (list.size() > request_.keep) shorten();
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
     result_.calibration = request_.calibration->summary(extrapolation);
     result_.verdict = judge(list, result_.calibration.kernel_error);
+    if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
+    if (list.size() > request_.keep) shorten();
+  }
+
+  /// Why the best mesh has no runner-up: others do not fit, were not asked for, or are not legal.
+  [[nodiscard]] std::string why_alone() const {
+    const std::string fixed = join(fixed_degrees(), ", ");
+    if (meshes_ > 1) return "no other mesh fits" + (fixed.empty() ? "" : " beside the fixed " + fixed);
+    if (!fixed.empty()) return "no other mesh was tried beside the fixed " + fixed;
+    return "no other mesh is legal";
+  }
+
+  /// The flags of degrees that are given.
+  [[nodiscard]] std::vector<std::string> fixed_degrees() const {
+    std::vector<std::string> flags;
+    for (const auto& [flag, degree] :
+         {std::pair("--ring", fixed_.ring), std::pair("--ulysses", fixed_.ulysses),
+          std::pair("--data", fixed_.data), std::pair("--tensor", fixed_.tensor)})
+      if (degree) flags.push_back(std::string(flag) + " " + std::to_string(*degree));
+    return flags;
   }
 
   void mark_pareto() {
@@ -171,7 +194,10 @@ class Search {
     return text;
   }
   [[nodiscard]] std::vector<std::string> remedies_without_mesh() const {
-    std::vector<std::string> list{"free the degrees that are fixed (--ring, --ulysses, --data, --tensor)"};
+    std::vector<std::string> list;
+    if (const auto fixed = fixed_degrees(); !fixed.empty())
+      list.push_back("free the degrees that are fixed (" + join(fixed, ", ") + ")");
+    if (fixed_.head_chunks.value_or(1) > 1) list.push_back("fewer --head-chunks");
     list.push_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;
   }
@@ -187,13 +213,13 @@ class Search {
   [[nodiscard]] std::vector<std::string> remedies(const PlanCandidate& c) const {
     std::vector<std::string> list;
     const double over = static_cast<double>(c.memory.total_bytes) / pricer_.device_bytes();
-    list.push_back("about " +
-                   std::to_string(static_cast<i64>(static_cast<double>(pricer_.world()) * over) + 1) +
-                   " devices instead of " + std::to_string(pricer_.world()) + " (--nodes)");
-    list.push_back(
-        "a sequence of about " +
-        format_tokens(static_cast<i64>(static_cast<double>(request_.workload.seq) / over) / 1024 * 1024) +
-        " tokens instead of " + format_tokens(request_.workload.seq) + " (--seq)");
+    if (const double devices = static_cast<double>(pricer_.world()) * over; devices < max_ranks)
+      list.push_back("about " + std::to_string(static_cast<i64>(devices) + 1) + " devices instead of " +
+                     std::to_string(pricer_.world()) + " (--nodes)");
+    if (const i64 tokens = static_cast<i64>(static_cast<double>(request_.workload.seq) / over) / 1024 * 1024;
+        tokens > 0)
+      list.push_back("a sequence of about " + format_tokens(tokens) + " tokens instead of " +
+                     format_tokens(request_.workload.seq) + " (--seq)");
     if (request_.memory.loss_tile_tokens == 0) list.push_back("a tiled loss (--loss-tile 2048)");
     if (fixed_.recompute) list.push_back("another recompute mode (drop --recompute)");
     if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.push_back("ZeRO stage 3 (--zero 3)");
@@ -211,6 +237,7 @@ class Search {
   StepPricer& pricer_;
   const Constraints& fixed_;
   std::optional<Best> best_;
+  int meshes_ = 0;  ///< that are legal
   PlanResult result_;
 };
 
@@ -227,9 +254,9 @@ PlanResult plan_step(const PlanRequest& request) {
 
 PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
   StepPricer pricer(request);
-  const std::string reason =
-      why_not({request.model, &request.workload, pricer.world(), pricer.devices_per_node()}, choice.tensor(),
-              choice.data(), choice.mesh);
+  const std::string reason = why_not(
+      {request.model, &request.workload, pricer.world(), pricer.devices_per_node(), choice.head_chunks},
+      choice.tensor(), choice.data(), choice.mesh);
   if (!reason.empty()) throw Infeasible(reason, {});
   const std::vector<LayerAttention> attention = pricer.attention(choice);
   PlanCandidate candidate = pricer.candidate(choice, attention, pricer.peak(choice, attention));

@@ -2,6 +2,7 @@
 #include "step.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
 
 #include <algorithm>
 #include <set>
@@ -79,6 +80,7 @@ std::vector<LayerAttention> StepPricer::attention(const Choice& choice) {
     const LayerKind& kind = request_.model->kinds[k];
     if (kind.is_linear()) continue;
     LayerAttention layer{k, attention_plan(request_, choice, kind), {}};
+    check_attention_plan(layer.plan);
     layer.price = pricer(k, choice.tensor()).price(layer.plan, choice.placement);
     result.push_back(std::move(layer));
     ++priced_;

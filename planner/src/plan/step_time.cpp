@@ -2,6 +2,7 @@
 #include "step.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
 #include "usp/planner/flops.hpp"
 
 #include <algorithm>
@@ -57,8 +58,7 @@ void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& a
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
-  const std::string shown = "schedule priced tick by tick; " +
-                            std::to_string(static_cast<i64>(std::llround(exposed * 1e3))) +
+  const std::string shown = "schedule priced tick by tick; " + format_fixed(exposed * 1e3, 0) +
                             " ms of exchange show in both passes";
   add(c, "attention forward", forward, forward > 0 ? forward_band / forward : 0, shown);
   const bool again =
@@ -104,8 +104,8 @@ void StepPricer::add_tensor(PlanCandidate& c) const {
   const int tensor = c.choice.tensor();
   if (tensor == 1) return;
   const Workload& w = request_.workload;
-  const double activation =
-      static_cast<double>(local_tokens(c.choice) * request_.model->hidden * bytes_of(w.dtype));
+  const double activation = static_cast<double>(local_tokens(c.choice)) *
+                            static_cast<double>(request_.model->hidden * bytes_of(w.dtype));
   const Estimate gather = group_time(Collective::all_gather, tensor, 1, activation);
   const Estimate scatter = group_time(Collective::reduce_scatter, tensor, 1, activation);
   const bool again =
@@ -160,10 +160,9 @@ void StepPricer::add_offload(PlanCandidate& c, double compute_s) const {
     throw MissingValue({"cluster", 0, "nodes"}, "the PCIe bandwidth of a device", "give it with --pcie");
   const double rate = *pcie.value * 1e9;
   const Workload& w = request_.workload;
-  const double bytes = 2.0 *
-                       static_cast<double>(local_tokens(c.choice) * w.microbatches * request_.model->hidden *
-                                           bytes_of(w.dtype) * request_.model->layers) /
-                       w.pipeline;
+  const double bytes =
+      2.0 * static_cast<double>(local_tokens(c.choice) * w.microbatches) *
+      static_cast<double>(request_.model->hidden * bytes_of(w.dtype) * request_.model->layers) / w.pipeline;
   add(c, "checkpoint offload that shows", std::max(0.0, bytes / rate - compute_s), 0.3,
       "to host memory and back over PCIe, beside the compute");
 }

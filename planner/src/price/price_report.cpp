@@ -2,6 +2,7 @@
 #include "usp/planner/price_report.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 
 #include <algorithm>
@@ -102,6 +103,7 @@ std::string idle_devices_note(i64 used, i64 devices) {
 
 PriceReport price_call(const Cluster& cluster, const Calibration& calibration, const AttentionCall& call) {
   check_call(call, cluster);
+  check_attention_plan(call.plan);
   LinkPricer links(cluster, calibration);
   const AttentionPlan& plan = call.plan;
   AttentionPricer pricer(links, plan.shape, call.documents, call.execution);

@@ -2,6 +2,7 @@
 #include "pricer_state.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>
@@ -38,6 +39,7 @@ AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Docume
 AttentionPricer::~AttentionPricer() = default;
 
 AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, const Placement& placement) {
+  check_plan_sizes(plan);
   const Mesh& mesh = plan.mesh;
   Context context;
   context.plan = &plan;

@@ -12,7 +12,7 @@ namespace {
 class ShapeSum {
  public:
   void add(const RowSlice& s) {
-    shape_.area += static_cast<double>(area(s.slice));
+    area_ += area(s.slice);
     queries_.push_back({s.slice.q_row, s.slice.q_row + s.slice.q_count});
     keys_.push_back({s.slice.k_row, s.slice.k_row + s.slice.k_count});
   }
@@ -26,11 +26,13 @@ class ShapeSum {
     normalize(queries_);
     shape_.rows = static_cast<double>(total(queries_));
     queries_.clear();
+    shape_.area = static_cast<double>(std::exchange(area_, 0));
     return std::exchange(shape_, {});
   }
 
  private:
   BlockShape shape_;
+  i128 area_ = 0;  ///< exact, so that a full block is found to be full
   Intervals queries_, keys_;
 };
 

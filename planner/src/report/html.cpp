@@ -79,7 +79,7 @@ std::string verdict_section(const ReportInput& input) {
   const Verdict& v = input.plan->verdict;
   std::string text = "<section id=\"verdict\"><h2>How sure it is</h2>\n";
   if (v.runner_up.empty())
-    text += "<p>No other mesh fits: there is nothing to compare.</p>\n";
+    text += "<p>There is nothing to compare: " + escaped(v.alone) + ".</p>\n";
   else
     text += "<p>Runner-up: " + escaped(v.runner_up) + ", " + format_percent(v.margin) +
             " slower per token. " +

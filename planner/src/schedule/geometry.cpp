@@ -3,6 +3,8 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -21,10 +23,15 @@ void check_borders(const std::vector<i64>& cu, i64 tokens, std::size_t documents
   if (!std::is_sorted(cu.begin(), cu.end())) refuse(name, "must not decrease");
 }
 
+const AttentionPlan& checked(const AttentionPlan& plan) {
+  check_plan_sizes(plan);
+  return plan;
+}
+
 }  // namespace
 
 Geometry::Geometry(const AttentionPlan& plan, const Documents& documents)
-    : plan_(plan),
+    : plan_(checked(plan)),
       documents_(documents),
       heads_(plan.shape.query_heads, plan.shape.kv_heads, plan.mesh.ulysses, plan.head_chunks) {
   check_documents();
@@ -39,8 +46,20 @@ Geometry::Geometry(const AttentionPlan& plan, const Documents& documents)
 }
 
 void Geometry::check_documents() const {
+  if (static_cast<i64>(documents_.count()) > max_documents)
+    refuse("cu_seqlens", "holds " + std::to_string(documents_.count()) + " documents; the most are " +
+                             std::to_string(max_documents));
   check_borders(documents_.cu_q, plan_.shape.q_tokens, documents_.count(), "cu_seqlens of the queries");
   check_borders(documents_.cu_k, plan_.shape.kv_tokens, documents_.count(), "cu_seqlens of the keys");
+  for (std::size_t i = 0; i < documents_.count(); ++i) {
+    const i64 shift = documents_.shift[i];
+    if (shift < -max_tokens || shift > max_tokens ||
+        documents_.cu_q[i] + shift - documents_.cu_k[i + 1] < -unbounded ||
+        documents_.cu_q[i + 1] + shift - documents_.cu_k[i] > unbounded)
+      refuse("shift", std::to_string(shift) + " of document " + std::to_string(i) +
+                          " puts its queries more than " + std::to_string(unbounded) +
+                          " positions from its keys, where no mask reaches");
+  }
 }
 
 Geometry::Cut Geometry::cut_at_documents(const SequenceLayout& layout, const std::vector<i64>& cu) const {

@@ -21,13 +21,13 @@ void append(std::vector<Run>& row, i64 first, i64 count, i64 step) {
 }
 
 /// Causal pairs of the tokens [begin, end) with the tokens before them in their documents.
-i64 causal_area(Range tokens, const std::vector<i64>& cu_seqlens) {
-  i64 area = 0;
+i128 causal_area(Range tokens, const std::vector<i64>& cu_seqlens) {
+  i128 area = 0;
   auto border = std::upper_bound(cu_seqlens.begin(), cu_seqlens.end(), tokens.begin);
   for (i64 at = tokens.begin; at < tokens.end && border != cu_seqlens.end(); ++border) {
     const i64 document = *(border - 1), stop = std::min(*border, tokens.end);
     const i64 first = at - document + 1, last = stop - document;
-    if (stop > at) area += (first + last) * (stop - at) / 2;
+    if (stop > at) area += i128{first + last} * (stop - at) / 2;
     at = std::max(at, stop);
   }
   return area;
@@ -41,11 +41,12 @@ std::vector<std::vector<Run>> balanced_rows(i64 tokens, int ring, const std::vec
   const auto rows = static_cast<std::size_t>(ring);
   const i64 per_row = std::max<i64>(1, std::min(chunks_per_row, tokens / ring));
   const std::vector<i64> cuts = even_cuts(tokens, per_row * ring);
-  std::vector<std::pair<i64, std::size_t>> chunks;
+  std::vector<std::pair<i128, std::size_t>> chunks;
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
     chunks.emplace_back(-causal_area({cuts[i], cuts[i + 1]}, cu_seqlens), i);
   std::sort(chunks.begin(), chunks.end());
-  std::vector<i64> load(rows, 0), room(rows, per_row);
+  std::vector<i128> load(rows, 0);
+  std::vector<i64> room(rows, per_row);
   std::vector<std::vector<std::size_t>> owned(rows);
   for (const auto& [negative_area, chunk] : chunks) {
     std::size_t best = rows;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"
 
@@ -64,6 +65,11 @@ AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
   plan.layout = layout_of(row.layout);
   if (row.causal) plan.band = {0, unbounded};
   plan.dkv_return = DkvReturn::cycle;
+  try {
+    check_attention_plan(plan);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput({file, row.line, error.where().token}, error.problem());
+  }
   return plan;
 }
 

@@ -2,6 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/score.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <array>
@@ -88,11 +89,10 @@ std::vector<std::string> read_header(const std::string& file, long number, const
 }
 
 ScoreRow read_row(const Line& line, long number) {
-  constexpr std::int64_t many = std::int64_t{1} << 40;
   ScoreRow row;
   row.line = number;
   row.machine = line.text("machine");
-  row.world = static_cast<int>(line.integer("world", 1 << 20));
+  row.world = static_cast<int>(line.integer("world", max_ranks));
   using D = ScoreRow::Direction;
   row.direction = line.one_of<D>(
       "direction",
@@ -100,13 +100,13 @@ ScoreRow read_row(const Line& line, long number) {
   row.causal = line.one_of<bool>("causal", {{"true", true}, {"false", false}});
   row.dtype =
       line.one_of<ScoreRow::Type>("dtype", {{"bf16", ScoreRow::Type::bf16}, {"fp16", ScoreRow::Type::fp16}});
-  row.batch = line.integer("batch", many);
-  row.seq = line.integer("seq", many);
-  row.heads = line.integer("heads", 1 << 20);
+  row.batch = line.integer("batch", max_batch);
+  row.seq = line.integer("seq", max_tokens);
+  row.heads = line.integer("heads", max_heads);
   row.kv_heads = line.integer("kv_heads", row.heads);
-  row.head_dim = line.integer("head_dim", 1024);
-  row.ring = static_cast<int>(line.integer("ring", row.world));
-  row.ulysses = static_cast<int>(line.integer("ulysses", row.world));
+  row.head_dim = line.integer("head_dim", max_head_dim);
+  row.ring = static_cast<int>(line.integer("ring", std::min(row.world, max_degree)));
+  row.ulysses = static_cast<int>(line.integer("ulysses", std::min(row.world, max_degree)));
   using L = ScoreRow::Layout;
   row.layout = line.one_of<L>(
       "layout", {{"contiguous", L::contiguous}, {"zigzag", L::zigzag}, {"striped", L::striped}});

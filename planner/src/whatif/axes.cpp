@@ -3,6 +3,7 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/whatif.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <cmath>
 
@@ -10,30 +11,33 @@ namespace usp {
 namespace {
 
 constexpr const char* flag = "--sweep";
-constexpr std::size_t most_values = 10000;
+constexpr std::size_t max_values = 10000;
 constexpr std::size_t max_steps = 1000000;  ///< of a range; many may round to one value, or add nothing to it
 
 struct AxisName {
   const char* name;
   AxisKind kind;
   const char* unit;
+  double min = 1, max = 1;  ///< of words: the parser's
 };
-constexpr AxisName names[] = {{"seq", AxisKind::seq, "tokens"},
-                              {"batch", AxisKind::batch, "rows per replica"},
-                              {"nic", AxisKind::nic, "GB/s per NIC, one direction"},
-                              {"nvlink", AxisKind::nvlink, "GB/s per device, one direction"},
-                              {"memory", AxisKind::memory, "bytes per device"},
-                              {"nodes", AxisKind::nodes, "hosts"},
-                              {"gpus", AxisKind::gpus, "devices"},
-                              {"ring", AxisKind::ring, ""},
-                              {"ulysses", AxisKind::ulysses, ""},
-                              {"tensor", AxisKind::tensor, ""},
-                              {"zero", AxisKind::zero, ""},
-                              {"heads", AxisKind::heads, ""},
-                              {"kv_heads", AxisKind::kv_heads, ""},
-                              {"layout", AxisKind::layout, ""},
-                              {"method", AxisKind::method, ""},
-                              {"recompute", AxisKind::recompute, ""}};
+constexpr double max_devices = 1 << 16;  // of a cluster
+constexpr AxisName names[] = {
+    {"seq", AxisKind::seq, "tokens", 1, max_tokens},
+    {"batch", AxisKind::batch, "rows per replica", 1, max_batch},
+    {"nic", AxisKind::nic, "GB/s per NIC, one direction", min_rate_gb_s, max_rate_gb_s},
+    {"nvlink", AxisKind::nvlink, "GB/s per device, one direction", min_rate_gb_s, max_rate_gb_s},
+    {"memory", AxisKind::memory, "bytes per device", 1, max_whole},
+    {"nodes", AxisKind::nodes, "hosts", 1, max_devices},
+    {"gpus", AxisKind::gpus, "devices", 1, max_devices},
+    {"ring", AxisKind::ring, "", 1, max_degree},
+    {"ulysses", AxisKind::ulysses, "", 1, max_degree},
+    {"tensor", AxisKind::tensor, "", 1, max_ranks},
+    {"zero", AxisKind::zero, "", 0, 3},
+    {"heads", AxisKind::heads, "", 1, max_heads},
+    {"kv_heads", AxisKind::kv_heads, "", 1, max_heads},
+    {"layout", AxisKind::layout, ""},
+    {"method", AxisKind::method, ""},
+    {"recompute", AxisKind::recompute, ""}};
 
 const AxisName& find_axis(const std::string& name) {
   std::vector<std::string> known;
@@ -60,7 +64,7 @@ double parse_rate(const std::string& text) {
 double parse_value(AxisKind kind, const std::string& text) {
   switch (kind) {
     case AxisKind::seq:
-      return static_cast<double>(parse_tokens(text, flag));
+      return static_cast<double>(parse_tokens(text, flag, max_tokens));
     case AxisKind::nic:
     case AxisKind::nvlink:
       return parse_rate(text);
@@ -77,10 +81,18 @@ double parse_value(AxisKind kind, const std::string& text) {
   }
 }
 
+/// "0.000001", "32767"
+std::string plain(double value) {
+  return format_fixed(value, value < 1 && value > 0 ? 6 : 0);
+}
+
 void check_value(AxisKind kind, double value, const std::string& text) {
-  if (!is_word(kind) && (!std::isfinite(value) || value < (kind == AxisKind::zero ? 0 : 1e-3) ||
-                         value > 1e15 || (kind == AxisKind::zero && value > 3)))
-    throw UsageError(std::string(flag) + ": '" + text + "' is out of range");
+  if (is_word(kind)) return;
+  for (const AxisName& axis : names)
+    if (axis.kind == kind && !(value >= axis.min && value <= axis.max))
+      throw UsageError(std::string(flag) + ": '" + text + "' is out of range; " + axis.name + " is " +
+                       plain(axis.min) + " to " + plain(axis.max) +
+                       (*axis.unit == 0 ? "" : std::string(" ") + axis.unit));
 }
 
 std::vector<double> range_values(AxisKind kind, const std::string& text,
@@ -103,7 +115,7 @@ std::vector<double> range_values(AxisKind kind, const std::string& text,
   for (double value = first; value <= last * (1 + 1e-9); value = factor ? value * step : value + step) {
     const double kept = whole ? std::round(value) : value;
     if (values.empty() || kept > values.back()) values.push_back(kept);
-    if (values.size() > most_values || ++steps > max_steps)
+    if (values.size() > max_values || ++steps > max_steps)
       throw UsageError(std::string(flag) + ": '" + text + "' has too many values; take a larger step");
   }
   return values;
@@ -164,7 +176,7 @@ Axis parse_axis(std::string_view text) {
     check_value(axis.kind, value, part);
     axis.values.push_back(axis_value(axis.kind, value));
   }
-  if (axis.values.size() > most_values) throw UsageError(std::string(flag) + ": too many values of " + name);
+  if (axis.values.size() > max_values) throw UsageError(std::string(flag) + ": too many values of " + name);
   for (std::size_t i = 1; axis.continuous() && i < axis.values.size(); ++i)
     if (axis.values[i].number <= axis.values[i - 1].number)
       throw UsageError(std::string(flag) + ": values of " + name + " must ascend");

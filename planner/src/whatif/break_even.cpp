@@ -13,6 +13,12 @@ constexpr int doublings = 2;            ///< beyond both ends of an axis
 constexpr double close_enough = 1.004;  ///< bisection of real quantities stops at this ratio
 constexpr i64 longest_tried = i64{1} << 28;
 
+PointPlan without_plan(const Error& error) {
+  PointPlan plan;
+  plan.why = error.what();
+  return plan;
+}
+
 bool same_outcome(const PointPlan& a, const PointPlan& b) {
   return a.feasible == b.feasible && (!a.feasible || same_lead(a.choice, b.choice));
 }
@@ -29,16 +35,22 @@ class Line {
     ++result_.searches;
     try {
       return search_point(variants_.at(axis_, {value(number)}));
+    } catch (const MissingValue&) {
+      throw;
     } catch (const UsageError& error) {  // this value cannot be combined with the others
-      PointPlan plan;
-      plan.why = error.what();
-      return plan;
+      return without_plan(error);
+    } catch (const InvalidInput& error) {  // or leaves a range with them
+      return without_plan(error);
     }
   }
   PointPlan reprice(double number, const std::vector<Choice>& rivals) {
     try {
       return price_rivals(variants_.at(axis_, {value(number)}), rivals);
+    } catch (const MissingValue&) {
+      throw;
     } catch (const UsageError&) {
+      return {};
+    } catch (const InvalidInput&) {
       return {};
     }
   }

@@ -83,7 +83,12 @@ class Grid {
     PointPlan plan;
     try {
       plan = search_point(variants_.at(axes_, values(at)));
+    } catch (const MissingValue&) {
+      throw;
     } catch (const UsageError& error) {  // this value cannot be combined with the others
+      plan.why = error.what();
+      plan.searched = true;
+    } catch (const InvalidInput& error) {  // or leaves a range with them
       plan.why = error.what();
       plan.searched = true;
     }

@@ -75,7 +75,7 @@ void set_seq(Workload& workload, double tokens) {
 }
 
 void apply(PlanRequest& request, AxisKind kind, double number) {
-  const int whole = static_cast<int>(std::min(number, 1e9));
+  const auto whole = [&] { return static_cast<int>(number); };
   switch (kind) {
     case AxisKind::seq:
       set_seq(request.workload, number);
@@ -87,25 +87,25 @@ void apply(PlanRequest& request, AxisKind kind, double number) {
       request.memory.device_bytes = number;
       break;
     case AxisKind::ring:
-      request.fixed.ring = whole;
+      request.fixed.ring = whole();
       break;
     case AxisKind::ulysses:
-      request.fixed.ulysses = whole;
+      request.fixed.ulysses = whole();
       break;
     case AxisKind::tensor:
-      request.fixed.tensor = whole;
+      request.fixed.tensor = whole();
       break;
     case AxisKind::zero:
-      request.fixed.zero_stage = whole;
+      request.fixed.zero_stage = whole();
       break;
     case AxisKind::layout:
-      request.fixed.layout = static_cast<LayoutKind>(whole);
+      request.fixed.layout = static_cast<LayoutKind>(whole());
       break;
     case AxisKind::method:
-      request.fixed.method = static_cast<Method>(whole);
+      request.fixed.method = static_cast<Method>(whole());
       break;
     case AxisKind::recompute:
-      request.fixed.recompute = static_cast<Recompute>(whole);
+      request.fixed.recompute = static_cast<Recompute>(whole());
       break;
     default:  // of the machine and the model
       break;

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <random>
@@ -46,6 +47,11 @@ void require(bool holds, const std::string& text) {
   if (!holds) throw UsageError(text);
 }
 
+void within(const char* flag, std::int64_t value, std::int64_t most) {
+  require(value >= 1 && value <= most, std::string(flag) + ": " + std::to_string(value) +
+                                           " is out of range; 1 to " + std::to_string(most));
+}
+
 }  // namespace
 
 int bytes_of(Precision dtype) {
@@ -53,14 +59,21 @@ int bytes_of(Precision dtype) {
 }
 
 void check_workload(const Workload& w) {
-  require(w.seq >= 1, "--seq: a sequence has at least one token");
-  require(w.batch >= 1, "--batch: a step has at least one row per replica");
+  within("--seq", w.seq, max_tokens);
+  within("--batch", w.batch, max_batch);
+  require(i128{w.seq} * w.batch <= max_step_tokens, "--batch: " + std::to_string(w.batch) + " rows of " +
+                                                        std::to_string(w.seq) + " tokens are more than the " +
+                                                        std::to_string(max_step_tokens) +
+                                                        " tokens of a replica that are counted");
+  within("--microbatches", w.microbatches, max_batch);
+  within("--pipeline", w.pipeline, max_ranks);
+  within("--expert", w.expert, max_ranks);
   require(w.microbatches >= 1 && w.batch % w.microbatches == 0,
           "--microbatches: " + std::to_string(w.batch) + " rows cannot be split into " +
               std::to_string(w.microbatches) + " microbatches; choose a divisor");
   require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");
-  require(w.pipeline >= 1, "--pipeline: at least one stage");
-  require(w.expert >= 1, "--expert: at least one rank");
+  within("documents", std::max<std::int64_t>(1, static_cast<std::int64_t>(w.documents.size())),
+         max_documents);
   if (!w.documents.empty()) check_documents(w.documents, w.seq);
 }
 
@@ -108,7 +121,7 @@ std::string_view optimizer_name(Optimizer optimizer) {
 
 std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag) {
   std::vector<std::int64_t> lengths;
-  for (const auto& part : split(text, ',')) lengths.push_back(parse_tokens(trim(part), flag));
+  for (const auto& part : split(text, ',')) lengths.push_back(parse_tokens(trim(part), flag, max_tokens));
   return lengths;
 }
 
@@ -123,7 +136,7 @@ std::vector<std::int64_t> read_document_lengths(const std::string& text, const s
     } catch (const UsageError&) {
       throw InvalidInput({file, line, word_text}, "a line holds one document length in tokens");
     }
-    if (length < 1 || length > (std::int64_t{1} << 40))
+    if (length < 1 || length > max_tokens)
       throw InvalidInput({file, line, word_text}, "a document has between 1 and 2^40 tokens");
     lengths.push_back(length);
   });
@@ -140,6 +153,10 @@ std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& length
     // The remainder, not a distribution: its result is the same in every standard library.
     const std::int64_t length = std::min(lengths[random() % lengths.size()], left);
     documents.push_back(length);
+    if (static_cast<std::int64_t>(documents.size()) > max_documents)
+      throw InvalidInput({"--document-lengths", 0, ""},
+                         "more than " + std::to_string(max_documents) + " documents fill " +
+                             std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
     left -= length;
     if (documents.size() == max_documents && left > 0)
       throw InvalidInput({"--document-lengths", 0, ""},

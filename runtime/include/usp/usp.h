@@ -194,7 +194,8 @@ usp_status usp_attention_kv_tokens(const usp_attention* attention, const int64_t
 /** Collective. lse: width 1, the type of sums; null unless the plan returns it. */
 usp_status usp_attention_forward(usp_attention* attention, const usp_attention_inputs* inputs,
                                  const usp_tensor* out, const usp_tensor* lse);
-/** Collective, after forward with the same inputs. */
+/** Collective: of the last forward, with its inputs where they were; an attention holds the state of one call.
+ * USP_USAGE where q, k or v lie elsewhere than in that forward, and where set_batch came in between. */
 usp_status usp_attention_backward(usp_attention* attention, const usp_attention_inputs* inputs,
                                   const usp_tensor* d_out, const usp_attention_gradients* gradients);
 

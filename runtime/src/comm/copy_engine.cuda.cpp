@@ -47,6 +47,22 @@ struct Receipt {
 enum class Control : std::uint8_t { offer, boxes, receipt, heeded };
 constexpr i64 control_kinds = 4;
 
+/// An event that tells both ends of a message that its boxes have been read. It is recorded again, or
+/// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
+/// too: each does so when it likes, and would then wait for another message.
+struct ReceiptEvent {
+  Event event;
+  bool sender_waits = true;
+  bool receiver_waits = true;
+  std::byte heeded{};
+  ByteBox heeded_box{.data = &heeded, .run_bytes = 1};
+  Ticket heeded_ticket = -1;
+
+  ReceiptEvent(int device, EventUse use) : event(device, use) {}
+  ReceiptEvent(const ReceiptEvent&) = delete;
+  ReceiptEvent& operator=(const ReceiptEvent&) = delete;
+};
+
 /// One end of a message in flight.
 struct InFlight {
   enum class State : std::uint8_t { free, open, done };
@@ -55,6 +71,7 @@ struct InFlight {
   i64 bytes = 0;
   Offer offer;
   Receipt receipt;
+  ReceiptEvent* read = nullptr;         ///< of a receive whose copy has been enqueued
   std::vector<comm::SharedBox> shared;  ///< between processes: the sender's boxes
   std::byte heeded{};
   ByteBox offer_box, boxes_box, receipt_box, heeded_box;
@@ -88,20 +105,6 @@ struct InFlight {
   }
 };
 
-/// An event that tells a sender that its boxes have been read. The sender waits for it when it likes, so it
-/// is recorded again, or destroyed, only once the sender has said that it did.
-struct ReceiptEvent {
-  Event event;
-  bool out = false;
-  std::byte heeded{};
-  ByteBox heeded_box{.data = &heeded, .run_bytes = 1};
-  Ticket heeded_ticket = -1;
-
-  ReceiptEvent(int device, EventUse use) : event(device, use) {}
-  ReceiptEvent(const ReceiptEvent&) = delete;
-  ReceiptEvent& operator=(const ReceiptEvent&) = delete;
-};
-
 /// Who a device is, whatever number a process gives it.
 [[nodiscard]] cudaUUID_t identity(int device) {
   cudaDeviceProp p;
@@ -129,8 +132,9 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   }
   ~CopyEngineCommunicator() override {
     try {
+      const DeviceScope scope(compute_.device());
       for (ReceiptEvent& receipt : receipts_)
-        if (receipt.out) control().wait(receipt.heeded_ticket);
+        if (!receipt.sender_waits) control().wait(receipt.heeded_ticket);
       for (const Stream& stream : copies_) stream.synchronize();
     } catch (...) {
       // The job has failed already, and its story is told.
@@ -182,6 +186,7 @@ void CopyEngineCommunicator::connect() {
   processes_ = kind == "mpi" || kind == "sockets";
   use_ = processes_ ? EventUse::interprocess : EventUse::order;
   const int mine = compute_.device();
+  const DeviceScope scope(mine);
   std::vector<cudaUUID_t> visible;
   for (int i = 0; i < device_count(); ++i) visible.push_back(identity(i));
   const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
@@ -199,11 +204,11 @@ void CopyEngineCommunicator::connect() {
     notes_ = comm::rate_notes(rank(), comm::measure_peer_rates(control(), mine, same_device));
 }
 
-/// One whose last use the sender has heeded; a new one where there is none.
+/// One whose last use both ends have heeded; a new one where there is none.
 ReceiptEvent& CopyEngineCommunicator::free_receipt() {
   for (ReceiptEvent& receipt : receipts_) {
-    if (receipt.out) receipt.out = !control().test(receipt.heeded_ticket);
-    if (!receipt.out) return receipt;
+    if (!receipt.sender_waits) receipt.sender_waits = control().test(receipt.heeded_ticket);
+    if (receipt.sender_waits && receipt.receiver_waits) return receipt;
   }
   return receipts_.emplace_back(compute_.device(), use_);
 }
@@ -227,6 +232,7 @@ InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
 }
 
 void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+  const DeviceScope scope(compute_.device());
   control().reserve(control_kinds * messages, control_kinds * messages);
   free_.reserve(static_cast<std::size_t>(messages));
   receiving_.reserve(static_cast<std::size_t>(messages));
@@ -237,6 +243,7 @@ void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
 }
 
 void CopyEngineCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
+  const DeviceScope scope(compute_.device());
   for (i64 i = 0; i < count; ++i) {
     check_peer(messages[i]);
     if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(ends_.size())), 0);
@@ -306,7 +313,8 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
   comm::enqueue_copies(from, end.message, copies);
   ReceiptEvent& done = free_receipt();
   done.event.record(copies);
-  done.out = true;
+  done.sender_waits = done.receiver_waits = false;
+  end.read = &done;
   Message heeded = end.control(Control::heeded);
   heeded.boxes = &done.heeded_box;
   control().post(&heeded, 1, &done.heeded_ticket);
@@ -316,6 +324,7 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
 }
 
 void CopyEngineCommunicator::progress() {
+  const DeviceScope scope(compute_.device());
   control().progress();
   std::erase_if(receiving_, [&](Ticket ticket) {
     InFlight& end = ends_[static_cast<std::size_t>(ticket)];
@@ -326,6 +335,7 @@ void CopyEngineCommunicator::progress() {
 }
 
 void CopyEngineCommunicator::wait(Ticket ticket) {
+  const DeviceScope scope(compute_.device());
   InFlight& end = in_flight(ticket);
   if (end.state == InFlight::State::open && !end.message.send) {
     const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
@@ -342,6 +352,7 @@ void CopyEngineCommunicator::wait(Ticket ticket) {
 }
 
 bool CopyEngineCommunicator::test(Ticket ticket) {
+  const DeviceScope scope(compute_.device());
   InFlight& end = in_flight(ticket);
   progress();
   if (end.state == InFlight::State::open) {
@@ -360,8 +371,11 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
     // Small control sends complete where they are taken; the payload they announce is ordered by events.
     control().wait(end.message.send ? end.offer_ticket : end.receipt_ticket);
     if (end.message.send && processes_) control().wait(end.boxes_ticket);
-    wait_for(compute_.get(), end.message.send ? handle_of(end.receipt.done) : end.receipt.done.handle);
-    if (end.message.send) {
+    if (!end.message.send) {
+      wait_for(compute_.get(), end.read->event.get());
+      end.read->receiver_waits = true;
+    } else {
+      wait_for(compute_.get(), handle_of(end.receipt.done));
       // The receiver has posted its end before it sent the receipt: this does not block.
       const Message heeded = end.control(Control::heeded);
       Ticket sent = -1;

@@ -3,30 +3,33 @@
 
 #include "usp/comm/errors.hpp"
 
-#include <algorithm>
 #include <poll.h>
+#include <span>
 
 namespace usp::comm {
 namespace {
 
-/// More callers than that have said nothing yet: the eldest is dropped.
-constexpr std::size_t most_callers = 256;
+/// Callers beyond the ranks of the job that have not proved anything yet; the eldest is dropped then.
+constexpr std::size_t max_strangers = 256;
+/// Connections taken in between two looks at those that are there, so that each of them is heard.
+constexpr int max_accepted = 64;
+/// What a caller has from its connection to its proof.
+constexpr double caller_s = 20;
+/// Refusals that are told in the story of those who did not come.
+constexpr int max_refusals = 8;
 
 void wait_for(const Socket& socket, short events, int timeout_ms) {
   pollfd one{socket.descriptor(), events, 0};
   ::poll(&one, 1, timeout_ms);
 }
 
-}  // namespace
-
-Deadline::Deadline(double limit_s)
-    : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(std::min(limit_s, 1e9)))) {}
-
-int Deadline::left_ms(int most_ms) const {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()).count();
-  return static_cast<int>(std::clamp<i64>(left, 1, most_ms));
+/// Sends without waiting: what a fresh connection has room for. False when it had none.
+[[nodiscard]] bool send_at_once(Socket& socket, const void* data, std::size_t bytes) {
+  const iovec part{const_cast<void*>(data), bytes};
+  return socket.send(&part, 1) == static_cast<i64>(bytes);
 }
+
+}  // namespace
 
 bool send_whole(Socket& socket, const void* data, i64 bytes, const Deadline& deadline) {
   auto* at = static_cast<std::byte*>(const_cast<void*>(data));
@@ -57,9 +60,12 @@ Heard receive_whole(Socket& socket, void* data, i64 bytes, const Deadline& deadl
 }
 
 void refuse(Socket& socket, const std::string& why) {
-  Answer answer;
-  why.copy(answer.refusal.data(), answer.refusal.size() - 1);
-  (void)send_whole(socket, &answer, sizeof answer, Deadline(1));
+  const Reply reply = refusal_reply(why);
+  (void)send_at_once(socket, &reply, sizeof reply);
+  // A connection that closes with bytes unread takes back what was sent over it.
+  std::array<std::byte, 256> unread;
+  const iovec part{unread.data(), unread.size()};
+  (void)socket.receive(&part, 1);
 }
 
 void report_gone(int mine, int peer) {
@@ -72,13 +78,11 @@ void report_gone(int mine, int peer) {
                                 " closed; see what it printed"});
 }
 
-Door::Door(const Socket& listener, int mine, int first, int size, std::uint64_t digest)
+Door::Door(const Socket& listener, const DoorRules& rules)
     : listener_(listener),
-      mine_(mine),
-      first_(first),
-      size_(size),
-      digest_(digest),
-      known_(static_cast<std::size_t>(size)) {}
+      rules_(rules),
+      max_callers_(max_strangers + static_cast<std::size_t>(rules.size)),
+      known_(static_cast<std::size_t>(rules.size)) {}
 
 /// Until somebody comes, says something or leaves.
 void Door::wait(const Deadline& deadline, const std::vector<Socket>& connected) const {
@@ -89,60 +93,125 @@ void Door::wait(const Deadline& deadline, const std::vector<Socket>& connected) 
   for (const Socket& socket : connected) watched.push_back({socket.descriptor(), POLLRDHUP, 0});
   ::poll(watched.data(), watched.size(), deadline.left_ms(100));
   for (std::size_t i = members; i < watched.size(); ++i)
-    if (watched[i].fd >= 0 && watched[i].revents != 0) report_gone(mine_, static_cast<int>(i - members));
+    if (watched[i].fd >= 0 && watched[i].revents != 0)
+      report_gone(rules_.mine, static_cast<int>(i - members));
 }
 
-void Door::listen(Caller& caller) {
-  const iovec part{reinterpret_cast<std::byte*>(&caller.hello) + caller.heard,
-                   sizeof(Hello) - static_cast<std::size_t>(caller.heard)};
-  const i64 moved = caller.socket.receive(&part, 1);
-  caller.gone = moved < 0;
-  if (moved > 0) caller.heard += moved;
+void Door::turn_away(Caller& caller, const std::string& why) {
+  if (refused_++ < max_refusals) refusals_ += "; refused: " + why;
+  refuse(caller.socket, why);
+  caller.over = true;
 }
 
-/// Why a member of some job cannot come in; empty when it can.
-std::string Door::refusal(const Hello& hello) const {
+/// Why a rank is not of this job by what it says; empty when it may be.
+std::string Door::mismatch(const Hello& hello) const {
   const std::string rank = "rank " + std::to_string(hello.rank);
-  if (hello.version != hello_version)
-    return rank + " runs another version of usp than rank " + std::to_string(mine_) + "; install one";
-  if (hello.size != size_)
-    return rank + " was started with WORLD_SIZE " + std::to_string(hello.size) + ", rank " +
-           std::to_string(mine_) + " with " + std::to_string(size_) + "; start all ranks alike";
-  if (hello.digest != digest_)
-    return rank + " is of another job than rank " + std::to_string(mine_) +
+  const std::string mine = "rank " + std::to_string(rules_.mine);
+  if (hello.size != rules_.size)
+    return rank + " was started with WORLD_SIZE " + std::to_string(hello.size) + ", " + mine + " with " +
+           std::to_string(rules_.size) + "; start all ranks alike";
+  if (hello.digest != rules_.digest)
+    return rank + " is of another job than " + mine +
            "; give each job a MASTER_PORT or USP_MASTER_PORT of its own";
-  if (hello.rank < first_ || hello.rank >= size_ || knows(hello.rank))
-    return rank + " was given twice; each process needs a RANK of its own, from 0 to " +
-           std::to_string(size_ - 1);
+  if ((hello.secured != 0) != rules_.key.secured())
+    return (hello.secured != 0 ? mine : rank) + " has no secret, but " + (hello.secured != 0 ? rank : mine) +
+           " has one; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id";
   return "";
+}
+
+/// Why a rank that proved to be of this job cannot come in; empty when it can.
+std::string Door::taken(const Hello& hello) const {
+  if (hello.rank >= rules_.first && !knows(hello.rank)) return "";
+  return "rank " + std::to_string(hello.rank) +
+         " was given twice; each process needs a RANK of its own, from 0 to " +
+         std::to_string(rules_.size - 1);
+}
+
+/// The hello of a caller is whole, or is none.
+void Door::greet(Caller& caller) {
+  const std::span<const std::byte> heard(caller.heard.data(), caller.count);
+  switch (greeting_of(heard)) {
+    case Greeting::part:
+      return;
+    case Greeting::stranger:
+      caller.over = true;
+      return;
+    case Greeting::other_version:
+      return turn_away(caller, "a rank runs another version of usp than rank " + std::to_string(rules_.mine) +
+                                   "; install one");
+    case Greeting::whole:
+      break;
+  }
+  caller.hello = parse_hello(heard);
+  caller.count = 0;
+  if (!caller.hello) {
+    caller.over = true;
+    return;
+  }
+  if (const std::string why = mismatch(*caller.hello); !why.empty()) return turn_away(caller, why);
+  caller.nonce = fresh_nonce();
+  const Reply challenge = welcome(rules_.key, caller.nonce);
+  caller.over = !send_at_once(caller.socket, &challenge, sizeof challenge);
+}
+
+/// Whether the caller, whose proof is whole, is in.
+bool Door::prove(Caller& caller) {
+  const Meeting meeting = meeting_of(*caller.hello, rules_.mine, caller.nonce);
+  Proof proof;
+  std::copy_n(caller.heard.begin(), proof.size(), proof.begin());
+  std::string why = taken(*caller.hello);
+  if (!same(proof, rules_.key.guest_proof(meeting)))
+    why = "rank " + std::to_string(caller.hello->rank) + " did not prove that it knows the secret of rank " +
+          std::to_string(rules_.mine) + "; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id";
+  if (!why.empty()) {
+    turn_away(caller, why);
+    return false;
+  }
+  const Reply answer = welcome(rules_.key, rules_.key.host_proof(meeting));
+  caller.over = true;
+  return send_at_once(caller.socket, &answer, sizeof answer);
+}
+
+/// Hears one caller; whether it is in.
+bool Door::serve(Caller& caller) {
+  const std::size_t wanted = caller.hello ? sizeof(Proof) : sizeof(Hello);
+  const iovec part{caller.heard.data() + caller.count, wanted - caller.count};
+  const i64 moved = caller.socket.receive(&part, 1);
+  if (moved < 0 || caller.deadline.over()) {
+    caller.over = true;
+    return false;
+  }
+  caller.count += static_cast<std::size_t>(moved);
+  if (!caller.hello) {
+    greet(caller);
+    return false;
+  }
+  return caller.count == sizeof(Proof) && prove(caller);
+}
+
+void Door::accept_some() {
+  for (int i = 0; i < max_accepted; ++i) {
+    Socket socket = accept_from(listener_);
+    if (!socket.is_open()) return;
+    callers_.emplace_back(std::move(socket), caller_s);
+    if (callers_.size() > max_callers_) callers_.pop_front();
+  }
 }
 
 std::optional<Door::Newcomer> Door::next(const Deadline& deadline, const std::vector<Socket>& connected) {
   while (true) {
     for (auto caller = callers_.begin(); caller != callers_.end();) {
-      listen(*caller);
-      const bool whole = caller->heard == static_cast<i64>(sizeof(Hello));
-      if (!whole && !caller->gone) {
-        ++caller;
-        continue;
-      }
-      Newcomer newcomer{caller->hello, std::move(caller->socket)};
-      caller = callers_.erase(caller);
-      if (!whole || newcomer.hello.magic != hello_magic) continue;
-      const std::string why = refusal(newcomer.hello);
-      if (why.empty()) {
+      if (serve(*caller)) {
+        Newcomer newcomer{*caller->hello, std::move(caller->socket)};
+        callers_.erase(caller);
         known_[static_cast<std::size_t>(newcomer.hello.rank)] = true;
         return newcomer;
       }
-      refusals_ += "; refused: " + why;
-      refuse(newcomer.socket, why);
+      caller = caller->over ? callers_.erase(caller) : std::next(caller);
     }
     if (deadline.over()) return std::nullopt;
     wait(deadline, connected);
-    for (Socket socket = accept_from(listener_); socket.is_open(); socket = accept_from(listener_)) {
-      callers_.emplace_back().socket = std::move(socket);
-      if (callers_.size() > most_callers) callers_.pop_front();
-    }
+    accept_some();
   }
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "job_secret.hpp"
+
 #include "usp/base/digest.hpp"
 #include "usp/base/env.hpp"
 #include "usp/comm/mpi.hpp"
@@ -28,6 +30,22 @@ constexpr int port_distance = 1000;
     throw UsageError(std::string(name) + " is '" + text + "', not a number from " + std::to_string(least) +
                      " to " + std::to_string(greatest) + "; start the ranks with torchrun, or as it does");
   return value;
+}
+
+/// What only ranks of this job know; empty where nothing is such.
+[[nodiscard]] std::string secret_of_job() {
+  if (const auto token = environment("USP_JOB_TOKEN")) {
+    comm::check_token(*token);
+    return *token;
+  }
+  const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("");
+  return comm::random_run_id(id) ? id : "";
+}
+
+/// The name of the job where it is no secret: what is told to everybody must not hold one.
+[[nodiscard]] std::string public_run_id() {
+  const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("");
+  return comm::random_run_id(id) ? "" : id;
 }
 
 /// Rank 0 cannot listen at MASTER_PORT, where torchrun's store does.
@@ -71,10 +89,12 @@ SocketJob torchrun_job() {
   job.digest = Digest()
                    .add(job.size)
                    .add(master_port)
-                   .bytes(environment("TORCHELASTIC_RUN_ID").value_or(""))
+                   .bytes(public_run_id())
                    .add(0)
                    .bytes(environment("TORCHELASTIC_RESTART_COUNT").value_or(""))
                    .value();
+  job.secret = secret_of_job();
+  job.one_host = environment("LOCAL_WORLD_SIZE") && number_of("LOCAL_WORLD_SIZE", 1, job.size) == job.size;
   return job;
 }
 

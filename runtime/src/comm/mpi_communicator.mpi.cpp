@@ -2,6 +2,7 @@
 #include "mpi_communicator.hpp"
 
 #include "box_cut.hpp"
+#include "call_watch.hpp"
 #include "faults.hpp"
 #include "pause.hpp"
 
@@ -194,7 +195,7 @@ void MpiCommunicator::report_late(const Slot& slot) {
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::group(const std::vector<int>& ranks) {
-  check_group(*this, ranks);  // everybody is here: the call below, which no watchdog sees, does not wait
+  check_group(*this, ranks);  // everybody is here: the call below waits only for a rank that stops now
   const int sequence = groups_++;
   const bool member = std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
   if (ranks.size() < 2 || !member) return nullptr;
@@ -203,6 +204,7 @@ std::unique_ptr<Communicator> MpiCommunicator::group(const std::vector<int>& ran
   MPI_Comm made = MPI_COMM_NULL;
   check_mpi(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
   check_mpi(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &chosen), "MPI_Group_incl");
+  const CallWatch watch(control_->limit_of_call(options_.watchdog_s), "MPI_Comm_create_group");
   check_mpi(MPI_Comm_create_group(comm_, chosen, sequence % 1024, &made), "MPI_Comm_create_group");
   MPI_Group_free(&chosen);
   MPI_Group_free(&all);

@@ -19,8 +19,8 @@ void check_mpi(int code, const char* call);
 /// leave eagerly: it arrives even when the receiver is busy, who reads it in its next call.
 class MpiControl {
  public:
-  /// Collective.
-  explicit MpiControl(MPI_Comm parent);
+  /// Collective. `ends_process`: a call of MPI that does not return may end this process.
+  MpiControl(MPI_Comm parent, bool ends_process);
   ~MpiControl();
   MpiControl(const MpiControl&) = delete;
   MpiControl& operator=(const MpiControl&) = delete;
@@ -34,6 +34,9 @@ class MpiControl {
   [[nodiscard]] bool aborted() const { return story_.has_value(); }
   [[nodiscard]] const CommunicationFault& fault() const { return story_->fault; }
   [[nodiscard]] ExitCode exit_code() const { return story_->exit_code; }
+  /// How long a call of MPI may last that waits for other ranks: for ever where this process is not ours to
+  /// end.
+  [[nodiscard]] double limit_of_call(double limit_s) const;
   /// Waits until all ranks got here, at most `limit_s`; false when some did not.
   [[nodiscard]] bool meet(double limit_s);
 
@@ -42,6 +45,7 @@ class MpiControl {
   void receive();
 
   MPI_Comm comm_ = MPI_COMM_NULL;
+  bool ends_process_;
   int rank_ = 0;
   int size_ = 1;
   Notice incoming_;

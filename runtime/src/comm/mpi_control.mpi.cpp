@@ -4,6 +4,7 @@
 #include "pause.hpp"
 
 #include <array>
+#include <limits>
 #include <type_traits>
 
 namespace usp::comm {
@@ -19,7 +20,7 @@ void check_mpi(int code, const char* call) {
   if (code != MPI_SUCCESS) throw InternalError(std::string(call) + ": " + mpi_error_text(code));
 }
 
-MpiControl::MpiControl(MPI_Comm parent) {
+MpiControl::MpiControl(MPI_Comm parent, bool ends_process) : ends_process_(ends_process) {
   check_mpi(MPI_Comm_dup(parent, &comm_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
@@ -49,7 +50,7 @@ void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
   if (aborted()) return;
   story_ = Story{fault, exit_code, rank_};
   outgoing_ = pack(*story_);
-  story_ = unpack(outgoing_);  // every rank tells the same, cut at the same place
+  story_ = unpack(outgoing_, size_, rank_);  // every rank tells the same, cut at the same place
   sending_.resize(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_)
@@ -61,9 +62,10 @@ void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
 void MpiControl::receive() {
   int arrived = 1;
   while (arrived != 0) {
-    check_mpi(MPI_Test(&listening_, &arrived, MPI_STATUS_IGNORE), "MPI_Test");
+    MPI_Status status;
+    check_mpi(MPI_Test(&listening_, &arrived, &status), "MPI_Test");
     if (arrived == 0) return;
-    Story story = unpack(incoming_);
+    Story story = unpack(incoming_, size_, status.MPI_SOURCE);
     if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
     listen();
   }
@@ -82,6 +84,10 @@ void MpiControl::raise() {
   }
   settled_ = true;
   throw CommunicationError(story_->fault);
+}
+
+double MpiControl::limit_of_call(double limit_s) const {
+  return ends_process_ ? limit_s : std::numeric_limits<double>::max();
 }
 
 bool MpiControl::meet(double limit_s) {

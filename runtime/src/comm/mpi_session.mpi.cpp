@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "call_watch.hpp"
 #include "faults.hpp"
 #include "mpi_communicator.hpp"
 
@@ -41,10 +42,16 @@ void initialize_mpi() {
 
 struct MpiSession::State {
   bool owns_mpi = false;
+  double start_s = 0;
   int exceptions = 0;  ///< that were in flight when the session began
   std::shared_ptr<comm::MpiControl> control;
   std::unique_ptr<comm::MpiCommunicator> world;
   std::unique_ptr<comm::MpiCommunicator> closing;  ///< for waiting until all are done, as long as it takes
+  /// How long a call of MPI may last that waits for all ranks.
+  [[nodiscard]] double limit_of_call() const {
+    return owns_mpi ? start_s : std::numeric_limits<double>::max();
+  }
+  void open(const CommOptions& options);
 };
 
 namespace {
@@ -62,6 +69,14 @@ std::unique_ptr<comm::MpiCommunicator> duplicate_world(const std::shared_ptr<com
 
 }  // namespace
 
+void MpiSession::State::open(const CommOptions& options) {
+  const comm::CallWatch watch(limit_of_call(), "MPI_Comm_dup");
+  control = std::make_shared<comm::MpiControl>(MPI_COMM_WORLD, owns_mpi);
+  world = duplicate_world(control, options);
+  closing = duplicate_world(
+      control, {.watchdog_s = std::numeric_limits<double>::max(), .chunk_bytes = options.chunk_bytes});
+}
+
 bool mpi_available() {
   return true;
 }
@@ -74,14 +89,18 @@ MpiSession::MpiSession(const CommOptions& options) : state_(std::make_unique<Sta
   int initialized = 0;
   MPI_Initialized(&initialized);
   state_->owns_mpi = initialized == 0;
-  if (state_->owns_mpi) initialize_mpi();
+  state_->start_s = options.start_s.value_or(options.watchdog_s);
+  if (state_->owns_mpi) {
+    const comm::CallWatch watch(state_->start_s, "MPI_Init");
+    initialize_mpi();
+  }
   state_->exceptions = std::uncaught_exceptions();
-  state_->control = std::make_shared<comm::MpiControl>(MPI_COMM_WORLD);
-  state_->world = duplicate_world(state_->control, options);
-  state_->closing = duplicate_world(state_->control, {.watchdog_s = std::numeric_limits<double>::max(),
-                                                      .chunk_bytes = options.chunk_bytes});
+  state_->open(options);
   try {
+    // Ranks may still be starting.
+    state_->world->set_watchdog(state_->start_s);
     agree(*state_->world, {{"chunk_bytes", static_cast<std::uint64_t>(options.chunk_bytes)}});
+    state_->world->set_watchdog(options.watchdog_s);
   } catch (const std::exception& error) {
     if (!state_->owns_mpi) throw;
     fail_job(*state_->control, state_->world->rank(), error);
@@ -100,6 +119,7 @@ MpiSession::~MpiSession() {
   if (!state_->owns_mpi) return;
   if (state_->control->aborted()) end_job(*state_->control);
   state_->control.reset();
+  const comm::CallWatch watch(state_->limit_of_call(), "MPI_Finalize");
   MPI_Finalize();
 }
 

@@ -242,6 +242,7 @@ void NcclCommunicator::wait(Ticket ticket) {
   Flight& flight = flight_of(ticket);
   progress();
   if (flight.bytes > 0) {
+    const DeviceScope scope(device_);
     Launch& launch = launches_[launch_of_[static_cast<std::size_t>(ticket)]];
     wait_for(compute_, launch.done.get());
     --launch.open_messages;

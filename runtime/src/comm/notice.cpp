@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "notice.hpp"
 
+#include "usp/base/line.hpp"
 #include "usp/base/text.hpp"
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <new>
+#include <vector>
 
 namespace usp::comm {
 namespace {
@@ -31,15 +34,30 @@ Notice pack(const Story& story) {
   return notice;
 }
 
-Story unpack(const Notice& notice) {
-  const int missing = std::clamp(notice.missing_count, 0, static_cast<int>(notice.missing.size()));
-  return {.fault = {text_of(notice.operation),
-                    notice.tick,
-                    notice.rank,
-                    {notice.missing.begin(), notice.missing.begin() + missing},
-                    text_of(notice.story)},
-          .exit_code = static_cast<ExitCode>(notice.exit_code),
-          .origin = notice.origin};
+Story unpack(const Notice& notice, int size, int teller) {
+  const auto known = [&](int rank) { return rank >= 0 && rank < size; };
+  const int count = std::clamp(notice.missing_count, 0, static_cast<int>(notice.missing.size()));
+  std::vector<int> missing;
+  std::copy_if(notice.missing.begin(), notice.missing.begin() + count, std::back_inserter(missing), known);
+  return {.fault = {text_of(notice.operation), std::max(notice.tick, -1),
+                    known(notice.rank) ? notice.rank : -1, std::move(missing), text_of(notice.story)},
+          .exit_code = failure_code(notice.exit_code),
+          .origin = known(notice.origin) ? notice.origin : teller};
+}
+
+ExitCode failure_code(int number) {
+  switch (const auto code = static_cast<ExitCode>(number)) {
+    case ExitCode::internal:
+    case ExitCode::usage:
+    case ExitCode::invalid_input:
+    case ExitCode::infeasible:
+    case ExitCode::environment:
+    case ExitCode::verification:
+      return code;
+    case ExitCode::ok:
+      break;
+  }
+  return ExitCode::environment;
 }
 
 ExitCode exit_code_of(const std::exception_ptr& error) {
@@ -55,8 +73,8 @@ ExitCode exit_code_of(const std::exception_ptr& error) {
 }
 
 void print_story(int rank, const std::string& text) {
-  std::fprintf(stderr, "usp: rank %d: %s\n", rank, escaped(text).c_str());
-  std::fflush(nullptr);
+  print_line("usp: rank " + std::to_string(rank) + ": " + escaped(text));
+  std::fflush(nullptr);  // what this process printed before stays when it ends without returning
 }
 
 }  // namespace usp::comm

@@ -34,8 +34,11 @@ constexpr double crossing_s = 0.05;
 constexpr double grace_s = 3;
 
 [[nodiscard]] Notice pack(const Story& story);
-/// Of any bytes: counts are bounded and texts end.
-[[nodiscard]] Story unpack(const Notice& notice);
+/// Of any bytes that rank `teller` of a job of `size` sent: counts are bounded, texts end, ranks are those of
+/// the job (the origin of any other is the teller), and the exit code is one of a failure.
+[[nodiscard]] Story unpack(const Notice& notice, int size, int teller);
+/// The exit code of that number; environment for ok and for numbers that are none.
+[[nodiscard]] ExitCode failure_code(int number);
 
 /// What a process that ends with this error exits with.
 [[nodiscard]] ExitCode exit_code_of(const std::exception_ptr& error);

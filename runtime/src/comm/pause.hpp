@@ -7,6 +7,15 @@
 
 namespace usp::comm {
 
+/// Gives the core away for a moment. False when it came back late: others compete for it, and then a wait
+/// that sleeps gets it back sooner, once it has to, than one that is always ready to run.
+inline bool yield_briefly() {
+  constexpr auto brief = std::chrono::microseconds(200);
+  const auto before = std::chrono::steady_clock::now();
+  std::this_thread::yield();
+  return std::chrono::steady_clock::now() - before < brief;
+}
+
 /// Paces a polling wait: yields at first, since most answers come at once, then sleeps, so that ranks that
 /// compute get the core. Knows when the time is up.
 class Pause {
@@ -17,8 +26,7 @@ class Pause {
   [[nodiscard]] bool over() const { return Clock::now() >= deadline_; }
   void rest() {
     if (polls_ < yields) {
-      ++polls_;
-      std::this_thread::yield();
+      polls_ = yield_briefly() ? polls_ + 1 : yields;
       return;
     }
     std::this_thread::sleep_for(sleep_);

@@ -33,6 +33,7 @@ constexpr int probes = 3;  ///< the first opens the way
 std::vector<PeerRate> measure_peer_rates(Communicator& control, int device,
                                          const std::vector<bool>& same_device) {
   const int ranks = control.size(), me = control.rank();
+  const DeviceScope scope(device);
   std::vector<PeerRate> rates;
   const DeviceBuffer source(device, probe_bytes), target(device, probe_bytes);
   const Stream stream(device);

@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_sharing.hpp"
 
-#include "usp/base/error.hpp"
-#include "usp/device/check.cuda.hpp"
+#include "usp/device/driver.cuda.hpp"
 
 #include <cstring>
-#include <cuda.h>
-#include <string>
 
 namespace usp::comm {
 namespace {
 
-/// A call of the driver, which programs without one do not link.
-template <class Call>
-[[nodiscard]] Call driver_call(const char* name) {
-  void* address = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  check_cuda(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found),
-             "cudaGetDriverEntryPoint");
-  if (found != cudaDriverEntryPointSuccess)
-    throw EnvironmentError("this driver has no " + std::string(name) + "; update it");
-  return reinterpret_cast<Call>(address);
-}
+constexpr const char* plain_memory =
+    ": tensors shared between processes must be plain device memory (cudaMalloc)";
 
-void check_driver(CUresult result, const char* call) {
-  if (result != CUDA_SUCCESS)
-    throw EnvironmentError(std::string(call) + " failed with CUDA driver error " + std::to_string(result) +
-                           ": tensors shared between processes must be plain device memory (cudaMalloc)");
+/// Closes on the device a handle was opened on. Destructors call it: after the driver's end there is nothing
+/// left.
+template <class Close>
+void close_on(int device, Close&& close) noexcept {
+  try {
+    const DeviceScope scope(device);
+    close();
+  } catch (const EnvironmentError&) {
+    return;
+  }
 }
 
 template <class Handle>
@@ -45,9 +39,14 @@ SharedBox Exports::box(const ByteBox& box) {
       driver_call<CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr)>("cuMemGetAddressRange");
   const auto address = reinterpret_cast<CUdeviceptr>(box.data);
   unsigned long long number = 0;
-  check_driver(attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), "cuPointerGetAttribute");
+  check_driver(attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), "cuPointerGetAttribute",
+               plain_memory);
+  int device = 0;
+  check_driver(attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address), "cuPointerGetAttribute",
+               plain_memory);
+  const DeviceScope scope(device);  // both calls below look in the thread's current context only
   CUdeviceptr base = 0;
-  check_driver(range(&base, nullptr, address), "cuMemGetAddressRange");
+  check_driver(range(&base, nullptr, address), "cuMemGetAddressRange", plain_memory);
   auto known = handles_.find(number);
   if (known == handles_.end()) {
     cudaIpcMemHandle_t handle;
@@ -58,10 +57,13 @@ SharedBox Exports::box(const ByteBox& box) {
 }
 
 Imports::~Imports() {
-  for (const auto& [key, event] : events_)
-    if (cudaEventDestroy(event) != cudaSuccess) cudaGetLastError();
-  for (const auto& [key, memory] : memory_)
-    if (cudaIpcCloseMemHandle(memory) != cudaSuccess) cudaGetLastError();
+  if (events_.empty() && memory_.empty()) return;
+  close_on(device_, [this] {
+    for (const auto& [key, event] : events_)
+      if (cudaEventDestroy(event) != cudaSuccess) cudaGetLastError();
+    for (const auto& [key, memory] : memory_)
+      if (cudaIpcCloseMemHandle(memory) != cudaSuccess) cudaGetLastError();
+  });
 }
 
 ByteBox Imports::box(const SharedBox& box) {
@@ -92,6 +94,7 @@ EventHandle Imports::event(const cudaIpcEventHandle_t& handle) {
 }
 
 cudaIpcEventHandle_t share(const Event& event) {
+  const DeviceScope scope(event.device());
   cudaIpcEventHandle_t handle;
   check_cuda(cudaIpcGetEventHandle(&handle, event.get()), "cudaIpcGetEventHandle");
   return handle;

@@ -3,124 +3,82 @@
 
 #include "door.hpp"
 #include "faults.hpp"
+#include "guest.hpp"
+#include "job_secret.hpp"
 
 #include "usp/base/error.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <poll.h>
-#include <random>
-#include <sstream>
-#include <system_error>
-#include <thread>
 
 namespace usp::comm {
 namespace {
 
-/// Where a rank listens, as rank 0 tells it.
-struct Entry {
-  Address address;  ///< no length: at the host of rank 0, as the reader reaches it
-  std::int32_t port = 0;
-};
 /// How much longer the others wait than rank 0, whose story names those who did not come.
 constexpr double patience_s = 2;
-/// What rank 0 tells everybody once all are there; entries of all ranks follow.
-struct TableHead {
-  std::uint64_t session = 0;  ///< what ranks greet one another with
-};
 
-[[nodiscard]] std::string seconds(double value) {
-  std::ostringstream text;
-  text << value << " s";
-  return text.str();
+/// Where the ranks meet: of ranks that share a host, its loopback, whatever the host is called.
+[[nodiscard]] std::vector<Address> meeting_place(const SocketJob& job) {
+  return resolve(job.one_host ? "localhost" : job.host, job.port);
 }
 
-[[noreturn]] void report_absent(const SocketJob& job, const Door& door, int first, double watchdog_s) {
+[[nodiscard]] bool all_loopback(const std::vector<Address>& addresses) {
+  return std::all_of(addresses.begin(), addresses.end(), [](const Address& one) { return one.loopback(); });
+}
+
+[[nodiscard]] JobKey key_of(const SocketJob& job) {
+  return job.secret.empty() ? JobKey() : JobKey(job.secret, job.size, job.digest);
+}
+
+void check_network(const SocketJob& job, const CommOptions& options, const std::vector<Address>& place) {
+  if (!job.secret.empty() || options.trust_network || all_loopback(place)) return;
+  throw OpenNetworkError("the ranks of this job meet over a network (MASTER_ADDR " + job.host +
+                         ") without a secret, so that anybody who reaches the port could pose as a rank; "
+                         "make one, and give it to "
+                         "all ranks: " +
+                         line_that_makes_a_secret() +
+                         " (or start with torchrun --rdzv-id $(openssl rand -hex 16)), or go on with "
+                         "--trust-network where nobody "
+                         "else reaches these ports");
+}
+
+/// A name of this host may mean its loopback here and its interface elsewhere.
+[[nodiscard]] std::string hint_for(const SocketJob& job, const std::vector<Address>& place) {
+  if (job.one_host || !place.front().loopback()) return "";
+  return " (here MASTER_ADDR " + job.host + " is " + place.front().text() + ", which no other host reaches)";
+}
+
+[[noreturn]] void report_absent(const SocketJob& job, const Door& door, int first, double start_s,
+                                const std::string& hint) {
   std::vector<int> missing;
   for (int rank = first; rank < job.size; ++rank)
     if (!door.knows(rank)) missing.push_back(rank);
   const std::string who = list_ranks(missing);
   throw CommunicationError({"start", -1, job.rank, missing,
-                            "rank " + std::to_string(job.rank) + " waited " + seconds(watchdog_s) + " for " +
+                            "rank " + std::to_string(job.rank) + " waited " + seconds(start_s) + " for " +
                                 who + " to start, which did not arrive" + door.refusals() + "; start all " +
                                 std::to_string(job.size) +
-                                " ranks, with the same MASTER_ADDR and MASTER_PORT"});
+                                " ranks, with the same MASTER_ADDR and MASTER_PORT" + hint});
 }
 
-/// One attempt: a connection, or why there is none.
-[[nodiscard]] Socket try_connect(const Address& address, const Deadline& deadline, int& error) {
-  Socket socket = start_connect(address, error);
-  if (!socket.is_open()) return socket;
-  constexpr int patience_ms = 5000;  // then another address may do
-  pollfd one{socket.descriptor(), POLLOUT, 0};
-  error = ::poll(&one, 1, deadline.left_ms(patience_ms)) > 0 ? connect_error(socket) : ETIMEDOUT;
-  return error == 0 ? std::move(socket) : Socket();
-}
-
-/// Connects to a rank that may not have started yet.
-[[nodiscard]] Socket connect_to(int peer, const std::vector<Address>& addresses, const SocketJob& job,
-                                const Deadline& deadline, double watchdog_s) {
-  int error = 0;
-  do {
-    for (const Address& address : addresses) {
-      Socket socket = try_connect(address, deadline, error);
-      if (socket.is_open()) return socket;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  } while (!deadline.over());
-  throw CommunicationError(
-      {"start",
-       -1,
-       job.rank,
-       {peer},
-       "rank " + std::to_string(job.rank) + " could not reach rank " + std::to_string(peer) + " at " +
-           addresses.front().text() + " within " + seconds(watchdog_s) + " (" +
-           std::generic_category().message(error) +
-           "); see whether it runs, and whether the hosts can reach each other's ports"});
-}
-
-/// The answer to a hello: whether this rank is welcome.
-void hear_answer(Socket& socket, int peer, const SocketJob& job, const Deadline& deadline,
-                 double watchdog_s) {
-  Answer answer;
-  const Heard heard = receive_whole(socket, &answer, sizeof answer, deadline);
-  if (heard == Heard::closed) report_gone(job.rank, peer);
-  if (heard == Heard::late)
-    throw CommunicationError({"start",
-                              -1,
-                              job.rank,
-                              {peer},
-                              "rank " + std::to_string(job.rank) + " waited " + seconds(watchdog_s) +
-                                  " to be let in by rank " + std::to_string(peer) +
-                                  ", which did not answer; see whether all ranks were started"});
-  if (answer.magic != hello_magic)
-    throw EnvironmentError("what listens at " + socket.remote().text() + " is not rank " +
-                           std::to_string(peer) +
-                           " of this job; choose a free port with USP_MASTER_PORT, the same for all ranks");
-  answer.refusal.back() = '\0';
-  if (answer.refusal.front() != '\0') throw EnvironmentError(answer.refusal.data());
-}
-
-void say_hello(Socket& socket, int peer, const SocketJob& job, int port, std::uint64_t digest) {
-  const Hello hello{.size = job.size, .rank = job.rank, .port = port, .digest = digest};
-  if (!send_whole(socket, &hello, sizeof hello, Deadline(1))) report_gone(job.rank, peer);
-}
-
+/// A number that ranks of one job greet one another with.
 [[nodiscard]] std::uint64_t random_number() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32U) ^ random();
+  const Nonce nonce = fresh_nonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, nonce.data(), sizeof number);
+  return number;
 }
 
 /// Rank 0: hears where all listen.
-[[nodiscard]] std::vector<Entry> gather_all(const SocketJob& job, double watchdog_s, const Deadline& deadline,
-                                            std::vector<Socket>& sockets) {
-  const Socket listener = listen_at(job.host, job.port);
-  Door door(listener, 0, 1, job.size, job.digest);
+[[nodiscard]] std::vector<Entry> gather_all(const SocketJob& job, double start_s,
+                                            const std::vector<Address>& place, std::vector<Socket>& sockets) {
+  const Deadline deadline(start_s);
+  const Socket listener = listen_at(place);
+  Door door(listener, {.size = job.size, .digest = job.digest, .key = key_of(job)});
   std::vector<Entry> table(static_cast<std::size_t>(job.size));
   for (int count = 1; count < job.size; ++count) {
     std::optional<Door::Newcomer> one = door.next(deadline, sockets);
-    if (!one) report_absent(job, door, 1, watchdog_s);
+    if (!one) report_absent(job, door, 1, start_s, hint_for(job, place));
     const auto rank = static_cast<std::size_t>(one->hello.rank);
     table[rank].port = one->hello.port;
     if (const Address from = one->socket.remote(); !from.loopback()) table[rank].address = from;
@@ -130,88 +88,122 @@ void say_hello(Socket& socket, int peer, const SocketJob& job, int port, std::ui
 }
 
 /// Rank 0: brings all together, or tells all why that fails.
-void host(const SocketJob& job, double watchdog_s, std::vector<Socket>& sockets) {
-  const Deadline deadline(watchdog_s);
+void host(const SocketJob& job, double start_s, const std::vector<Address>& place,
+          std::vector<Socket>& sockets) {
   std::vector<Entry> table;
   try {
-    table = gather_all(job, watchdog_s, deadline, sockets);
+    table = gather_all(job, start_s, place, sockets);
   } catch (const CommunicationError& error) {
     for (Socket& socket : sockets)
       if (socket.is_open()) refuse(socket, error.what());
     throw;
   }
-  const Answer welcome;
-  const TableHead head{random_number()};
+  const std::uint64_t session = random_number();
+  Reply head = welcome(key_of(job), {});
+  std::memcpy(head.value.data(), &session, sizeof session);
+  const Deadline deadline(start_s);
   for (int rank = 1; rank < job.size; ++rank) {
     Socket& socket = sockets[static_cast<std::size_t>(rank)];
-    if (!send_whole(socket, &welcome, sizeof welcome, deadline) ||
-        !send_whole(socket, &head, sizeof head, deadline) ||
+    if (!send_whole(socket, &head, sizeof head, deadline) ||
         !send_whole(socket, table.data(), static_cast<i64>(table.size() * sizeof(Entry)), deadline))
       report_gone(0, rank);
   }
 }
 
 /// Another rank: asks rank 0, then the ranks below, and is asked by those above.
-class Guest {
+class Joining {
  public:
-  Guest(const SocketJob& job, double watchdog_s, std::vector<Socket>& sockets)
-      : job_(job), watchdog_s_(watchdog_s), deadline_(watchdog_s + patience_s), sockets_(sockets) {}
+  Joining(const SocketJob& job, double start_s, const std::vector<Address>& place,
+          std::vector<Socket>& sockets)
+      : job_(job),
+        start_s_(start_s),
+        place_(place),
+        deadline_(start_s + patience_s),
+        key_(key_of(job)),
+        guest_(job, key_, deadline_, start_s),
+        sockets_(sockets) {}
   void join() {
-    const Socket listener = listen_at(job_.host, 0);
-    sockets_[0] = connect_to(0, resolve(job_.host, job_.port), job_, deadline_, watchdog_s_);
-    const Address master = sockets_[0].remote();
-    say_hello(sockets_[0], 0, job_, port_of(listener), job_.digest);
-    hear_answer(sockets_[0], 0, job_, deadline_, watchdog_s_);
-    TableHead head;
-    std::vector<Entry> table(static_cast<std::size_t>(job_.size));
-    hear(&head, sizeof head);
-    hear(table.data(), static_cast<i64>(table.size() * sizeof(Entry)));
+    Guest::Seat seat{.addresses = place_, .digest = job_.digest};
+    Socket first = guest_.connect(seat);
+    Address here = first.local();  // the others reach this host by the interface that reaches rank 0
+    here.set_port(0);
+    const Socket listener = listen_at({here});
+    seat.port = port_of(listener);
+    sockets_[0] = guest_.finish(guest_.ask(seat, std::move(first)));
+    hear_table();
+    // All are asked at once, since each answers only once it is in itself.
+    std::vector<Guest::Asked> asked;
+    for (int peer = 1; peer < job_.rank; ++peer) asked.push_back(guest_.ask(seat_of(peer)));
     for (int peer = 1; peer < job_.rank; ++peer)
-      ask(peer, table[static_cast<std::size_t>(peer)], master, head);
-    Door door(listener, job_.rank, job_.rank + 1, job_.size, head.session);
+      sockets_[static_cast<std::size_t>(peer)] =
+          guest_.finish(std::move(asked[static_cast<std::size_t>(peer - 1)]));
+    Door door(listener, {job_.rank, job_.rank + 1, job_.size, session_, key_});
     for (int count = job_.rank + 1; count < job_.size; ++count) let_in(door);
-    for (int peer = 1; peer < job_.rank; ++peer)
-      hear_answer(sockets_[static_cast<std::size_t>(peer)], peer, job_, deadline_, watchdog_s_);
   }
 
  private:
-  void hear(void* data, i64 bytes) {
-    if (receive_whole(sockets_[0], data, bytes, deadline_) != Heard::all) report_gone(job_.rank, 0);
+  /// What rank 0 says once all are there.
+  void hear_table() {
+    std::vector<std::byte> bytes(sizeof(Reply));
+    hear(bytes);
+    const std::optional<Reply> head = parse_reply(bytes);
+    if (head && head->refusal.front() != '\0') throw EnvironmentError(head->refusal.data());
+    bytes.resize(static_cast<std::size_t>(job_.size) * sizeof(Entry));
+    if (head) hear(bytes);
+    std::optional<std::vector<Entry>> table = parse_table(bytes, job_.size);
+    if (!head || !table)
+      throw EnvironmentError(
+          "rank 0 sent no table of the ranks; the connection is damaged, or both run another "
+          "version");
+    std::memcpy(&session_, head->value.data(), sizeof session_);
+    table_ = std::move(*table);
   }
-  void ask(int peer, const Entry& entry, const Address& master, const TableHead& head) {
-    Address address = entry.address.length > 0 ? entry.address : master;
+  void hear(std::vector<std::byte>& bytes) {
+    const Heard heard = receive_whole(sockets_[0], bytes.data(), static_cast<i64>(bytes.size()), deadline_);
+    if (heard != Heard::all) report_gone(job_.rank, 0);
+  }
+  [[nodiscard]] Guest::Seat seat_of(int peer) const {
+    const Entry& entry = table_[static_cast<std::size_t>(peer)];
+    Address address = entry.address.length > 0 ? entry.address : sockets_[0].remote();
     address.set_port(entry.port);
-    Socket socket = connect_to(peer, {address}, job_, deadline_, watchdog_s_);
-    say_hello(socket, peer, job_, 0, head.session);
-    sockets_[static_cast<std::size_t>(peer)] = std::move(socket);
+    return {peer, {address}, 0, session_, true};
   }
   void let_in(Door& door) {
     std::optional<Door::Newcomer> one = door.next(deadline_, sockets_);
-    if (!one) report_absent(job_, door, job_.rank + 1, watchdog_s_);
-    const Answer welcome;
-    if (!send_whole(one->socket, &welcome, sizeof welcome, deadline_))
-      report_gone(job_.rank, one->hello.rank);
+    if (!one) report_absent(job_, door, job_.rank + 1, start_s_, "");
     sockets_[static_cast<std::size_t>(one->hello.rank)] = std::move(one->socket);
   }
 
   const SocketJob& job_;
-  double watchdog_s_;
+  double start_s_;
+  const std::vector<Address>& place_;
   Deadline deadline_;
+  JobKey key_;
+  Guest guest_;
   std::vector<Socket>& sockets_;
+  std::uint64_t session_ = 0;
+  std::vector<Entry> table_;
 };
 
 }  // namespace
 
-std::vector<Socket> meet(const SocketJob& job, double watchdog_s) {
-  if (job.size < 1 || job.rank < 0 || job.rank >= job.size)
+bool on_loopback(const SocketJob& job) {
+  return all_loopback(meeting_place(job));
+}
+
+std::vector<Socket> meet(const SocketJob& job, const CommOptions& options) {
+  if (job.size < 1 || job.size > max_ranks || job.rank < 0 || job.rank >= job.size)
     throw UsageError("rank " + std::to_string(job.rank) + " of a job of " + std::to_string(job.size) +
                      "; ranks are counted from 0");
   std::vector<Socket> sockets(static_cast<std::size_t>(job.size));
   if (job.size == 1) return sockets;
+  const std::vector<Address> place = meeting_place(job);
+  check_network(job, options, place);
+  const double start_s = options.start_s.value_or(options.watchdog_s);
   if (job.rank == 0)
-    host(job, watchdog_s, sockets);
+    host(job, start_s, place, sockets);
   else
-    Guest(job, watchdog_s, sockets).join();
+    Joining(job, start_s, place, sockets).join();
   return sockets;
 }
 

@@ -70,24 +70,10 @@ void prepare(int descriptor) {
   return Socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-[[nodiscard]] bool names_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-[[nodiscard]] Address every_address(sa_family_t family, int port) {
-  Address address;
-  address.storage.ss_family = family;  // the rest is zero, which is "any"
-  address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  address.set_port(port);
-  return address;
-}
-
 [[nodiscard]] bool try_listen(Socket& socket, const Address& address) {
   socket = make_socket(address.storage.ss_family);
   if (!socket.is_open()) return false;
   set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);  // an earlier job's connections linger
-  if (address.storage.ss_family == AF_INET6 && !address.loopback())
-    set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   return ::bind(socket.descriptor(), as_sockaddr(address), address.length) == 0 &&
          ::listen(socket.descriptor(), SOMAXCONN) == 0;
 }
@@ -135,6 +121,10 @@ void Socket::close() {
   descriptor_ = -1;
 }
 
+void Socket::end_writing() {
+  (void)::shutdown(descriptor_, SHUT_WR);
+}
+
 i64 Socket::send(const iovec* parts, int count) {
   const msghdr message = message_of(parts, count);
   return outcome(::sendmsg(descriptor_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
@@ -178,21 +168,23 @@ std::vector<Address> resolve(const std::string& host, int port) {
   return addresses;
 }
 
-Socket listen_at(const std::string& host, int port) {
+Socket listen_at(const std::vector<Address>& addresses) {
   Socket socket;
-  int error = 0;
-  const bool local = names_loopback(host);
-  for (const Address& address :
-       local ? std::vector<Address>{resolve(host, port).front()}
-             : std::vector<Address>{every_address(AF_INET6, port), every_address(AF_INET, port)}) {
+  int error = EADDRNOTAVAIL;
+  for (const Address& address : addresses) {
     if (try_listen(socket, address)) return socket;
     error = errno;
     if (error == EADDRINUSE) break;
   }
-  throw EnvironmentError("port " + std::to_string(port) + " of this host cannot be listened at (" +
-                         system_text(error) +
-                         "), where the other ranks look for rank 0; choose a free one "
-                         "with USP_MASTER_PORT, the same for all ranks");
+  const std::string where = addresses.empty() ? "no address" : addresses.front().text();
+  if (error == EADDRNOTAVAIL)
+    throw EnvironmentError(
+        where +
+        " is no address of this host, where rank 0 should listen at MASTER_ADDR; start "
+        "rank 0 on the host of MASTER_ADDR, and let MASTER_ADDR name one of its interfaces");
+  throw EnvironmentError(where + " of this host cannot be listened at (" + system_text(error) +
+                         "), where the other ranks look for rank 0; choose a free port with USP_MASTER_PORT, "
+                         "the same for all ranks");
 }
 
 int port_of(const Socket& socket) {

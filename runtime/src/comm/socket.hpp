@@ -35,6 +35,8 @@ class Socket {
   [[nodiscard]] int descriptor() const { return descriptor_; }
   [[nodiscard]] bool is_open() const { return descriptor_ >= 0; }
   void close();
+  /// Sends what was given to the system, then says that nothing follows; what arrives can still be received.
+  void end_writing();
 
   /// Bytes moved: 0 when none can be at the moment, -1 when the connection is over.
   [[nodiscard]] i64 send(const iovec* parts, int count);
@@ -49,9 +51,9 @@ class Socket {
 /// All addresses of a host, IPv4 first. Throws EnvironmentError when it has none.
 [[nodiscard]] std::vector<Address> resolve(const std::string& host, int port);
 
-/// Listens at a port (0: a free one) of this machine: of its loopback when `host` names that, so that nothing
-/// outside is answered, else of all its addresses. Throws EnvironmentError, e.g. when the port is taken.
-[[nodiscard]] Socket listen_at(const std::string& host, int port);
+/// Listens at the first of these addresses that is one of this host, port 0 a free one, and nowhere else.
+/// Throws EnvironmentError when none is, or the port is taken.
+[[nodiscard]] Socket listen_at(const std::vector<Address>& addresses);
 [[nodiscard]] int port_of(const Socket& socket);
 /// A connection that came in, or a closed socket when there is none.
 [[nodiscard]] Socket accept_from(const Socket& listener);

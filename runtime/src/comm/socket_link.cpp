@@ -67,6 +67,7 @@ void SocketLink::post(SocketSlot& slot) {
   if (found == requests_.end()) return unasked_.append(slot);
   const Request request = *found;
   requests_.erase(found);
+  slots_.count_requests(-1);
   match(slot, request);
 }
 
@@ -139,6 +140,7 @@ void SocketLink::write(i64 limit) {
     const i64 moved = socket_.send(parts, count);
     if (moved <= 0) return;  // read() learns that a connection is over, after what arrived before
     limit -= moved;
+    moved_ += moved;
     if (last) {
       last_said_ += static_cast<std::size_t>(moved);
       continue;
@@ -169,6 +171,7 @@ void SocketLink::read(i64 limit) {
     if (moved < 0) return socket_.close();
     if (moved == 0) return;
     limit -= moved;
+    moved_ += moved;
     if (direct > 0) arrived(std::min(moved, direct));
     if (moved > direct) in_end_ += static_cast<std::size_t>(moved - direct);
     parse();
@@ -198,18 +201,12 @@ void SocketLink::parse() {
       arrived(bytes);
       continue;
     }
-    Frame frame;
-    if (there < static_cast<i64>(sizeof frame)) return;
-    std::memcpy(&frame, &in_[in_begin_], sizeof frame);
-    const bool notice = frame.kind == Frame::Kind::notice;
-    const std::size_t whole = sizeof frame + (notice ? sizeof(Notice) : 0);
-    if (there < static_cast<i64>(whole)) return;
-    if (notice) {
-      if (!notice_) notice_.emplace();
-      std::memcpy(&*notice_, &in_[in_begin_ + sizeof frame], sizeof(Notice));
-    }
-    in_begin_ += whole;
-    take(frame);
+    Arrival arrival = parse_frame({&in_[in_begin_], in_end_ - in_begin_});
+    if (arrival.kind == Arrival::Kind::part) return;
+    if (arrival.kind == Arrival::Kind::nonsense) refuse_bytes();
+    if (arrival.notice) notice_ = arrival.notice;
+    in_begin_ += arrival.length;
+    take(arrival.frame);
   }
 }
 
@@ -225,7 +222,6 @@ void SocketLink::take(const Frame& frame) {
       said_bye_ = true;
       return;
   }
-  refuse_bytes();
 }
 
 void SocketLink::take_request(const Frame& frame) {
@@ -234,18 +230,18 @@ void SocketLink::take_request(const Frame& frame) {
   SocketSlot* send = unasked_.take([&](const SocketSlot& slot) {
     return slot.context == request.context && slot.message.tag == request.tag;
   });
-  if (send == nullptr)
-    requests_.push_back(request);
-  else
-    match(*send, request);
+  if (send != nullptr) return match(*send, request);
+  if (static_cast<i64>(requests_.size()) >= max_requests_of_peer || slots_.requests() >= max_requests)
+    refuse_flood();
+  slots_.count_requests(1);
+  requests_.push_back(request);
 }
 
 void SocketLink::take_data(const Frame& frame) {
   SocketSlot* receive = slots_.find(frame.id);
   const bool wanted = receive != nullptr && receive->state == SocketSlot::State::open &&
                       !receive->message.send && receive->peer == peer_;
-  if (frame.bytes <= 0 || (!stopped_ && (!wanted || frame.bytes > receive->bytes - receive->moved)))
-    refuse_bytes();
+  if (!stopped_ && (!wanted || frame.bytes > receive->bytes - receive->moved)) refuse_bytes();
   filling_ = stopped_ ? nullptr : receive;
   filling_left_ = frame.bytes;
 }
@@ -260,6 +256,19 @@ void SocketLink::refuse_bytes() const {
                                 " did not ask for; the connection is damaged, or both run another version"});
 }
 
+void SocketLink::refuse_flood() const {
+  throw CommunicationError(
+      {"run",
+       -1,
+       mine_,
+       {peer_},
+       "rank " + std::to_string(peer_) + " asks for more messages than rank " + std::to_string(mine_) +
+           " has room to note (" + std::to_string(requests_.size()) + " that it did not post yet, " +
+           std::to_string(slots_.requests()) + " of all ranks; at most " +
+           std::to_string(max_requests_of_peer) + " and " + std::to_string(max_requests) +
+           "); the ranks do not follow the same schedule"});
+}
+
 void SocketLink::stop() {
   if (stopped_) return;
   stopped_ = true;
@@ -271,6 +280,7 @@ void SocketLink::stop() {
   asking_.clear();
   unasked_.clear();
   ready_.clear();
+  slots_.count_requests(-static_cast<i64>(requests_.size()));
   requests_.clear();
 }
 
@@ -286,6 +296,12 @@ void SocketLink::say_bye() {
   const Frame frame{.kind = Frame::Kind::bye};
   const auto* head = reinterpret_cast<const std::byte*>(&frame);
   last_words_.insert(last_words_.end(), head, head + sizeof frame);
+}
+
+void SocketLink::end_writing() {
+  if (!is_open() || ended_ || has_to_write()) return;
+  ended_ = true;
+  socket_.end_writing();
 }
 
 }  // namespace usp::comm

@@ -3,6 +3,7 @@
 
 #include "notice.hpp"
 #include "socket.hpp"
+#include "socket_frame.hpp"
 #include "socket_slot.hpp"
 
 #include <array>
@@ -10,21 +11,6 @@
 #include <vector>
 
 namespace usp::comm {
-
-/// What stands before everything that travels. Plain bytes: the hello has shown that both machines agree.
-struct Frame {
-  enum class Kind : std::uint32_t {
-    request = 0x71,  ///< the receive `id` of (context, tag) is posted for `bytes`
-    data = 0x72,     ///< the next `bytes` of the payload that request `id` asked for follow
-    notice = 0x73,   ///< how the job ended: a Notice follows
-    bye = 0x74,      ///< nothing follows any more
-  };
-  Kind kind = Kind::bye;
-  std::uint32_t id = 0;
-  std::uint64_t context = 0;
-  i64 tag = 0;
-  i64 bytes = 0;
-};
 
 /// The connection to one peer. A receive asks for its payload, and a send that is asked for sends it: nothing
 /// arrives that has no place yet, whatever the order in which both ends post. Payloads travel in parts, from
@@ -41,6 +27,8 @@ class SocketLink {
   [[nodiscard]] bool said_bye() const { return said_bye_; }
   /// Bytes of payload that moved so far, both ways.
   [[nodiscard]] i64 payload() const { return payload_; }
+  /// All bytes that moved so far, both ways: that the peer still lives.
+  [[nodiscard]] i64 moved() const { return moved_; }
 
   /// Puts an open slot on its way. Throws CommunicationError when the sizes of both ends differ.
   void post(SocketSlot& slot);
@@ -57,6 +45,8 @@ class SocketLink {
   void stop();
   void send_notice(const Notice& notice);
   void say_bye();
+  /// Once everything is written: nothing follows, though the peer's words are still heard.
+  void end_writing();
 
  private:
   struct Request {
@@ -78,6 +68,7 @@ class SocketLink {
   void arrived(i64 bytes);
   void match(SocketSlot& send, const Request& request);
   [[noreturn]] void refuse_bytes() const;
+  [[noreturn]] void refuse_flood() const;
 
   Socket socket_;
   int mine_;
@@ -85,6 +76,7 @@ class SocketLink {
   SlotTable& slots_;
   i64 part_bytes_;
   i64 payload_ = 0;
+  i64 moved_ = 0;
 
   SlotQueue asking_;               ///< receives whose request has not left
   SlotQueue unasked_;              ///< sends that nobody asked for yet
@@ -104,6 +96,7 @@ class SocketLink {
   std::optional<Notice> notice_;
   bool stopped_ = false;
   bool said_bye_ = false;
+  bool ended_ = false;
 };
 
 }  // namespace usp::comm

@@ -4,7 +4,7 @@
 #include "faults.hpp"
 #include "pause.hpp"
 
-#include <chrono>
+#include <numeric>
 #include <string_view>
 #include <thread>
 
@@ -19,6 +19,11 @@ constexpr i64 wait_bytes = i64{1} << 22;
 constexpr i64 greatest_part = i64{1} << 18;
 /// Looks before a wait sleeps: most answers come at once, but ranks that compute need the core.
 constexpr int looks = 100;
+/// A connection that closes says nothing of why. Whoever ended the job tells all, but over other connections:
+/// so long a rank waits for that before it blames the peer that has gone.
+constexpr double blame_s = 1;
+/// The end of a job waits no longer than that for peers that send on and on.
+constexpr double max_leave_s = 60;
 /// How long a wait sleeps at most before it looks at the clock.
 constexpr int sleep_ms = 100;
 
@@ -65,34 +70,46 @@ void SocketMesh::advance(i64 limit, int timeout_ms) {
     const short events = links_[peer].has_to_write() ? POLLIN | POLLOUT : POLLIN;
     watched_[peer] = {links_[peer].descriptor(), events, 0};  // a closed one is -1, which poll() skips
   }
-  if (::poll(watched_.data(), watched_.size(), timeout_ms) <= 0) return;
-  for (std::size_t peer = 0; peer < links_.size(); ++peer)
+  if (lost_ && timeout_ms > 0) timeout_ms = lost_->patience.left_ms(timeout_ms);
+  const int ready = ::poll(watched_.data(), watched_.size(), timeout_ms);
+  for (std::size_t peer = 0; ready > 0 && peer < links_.size(); ++peer)
     if (watched_[peer].fd >= 0 && watched_[peer].revents != 0)
       move(links_[peer], static_cast<int>(peer), watched_[peer].revents, limit);
+  blame();
 }
 
 void SocketMesh::move(SocketLink& link, int peer, short events, i64 limit) {
   try {
     if ((events & ~POLLOUT) != 0) link.read(limit);
-    if (const std::optional<Notice> notice = link.take_notice()) settle(*notice);
+    if (const std::optional<Notice> notice = link.take_notice()) settle(*notice, peer);
     link.write(limit);
   } catch (const CommunicationError& error) {
     tell(error.fault(), ExitCode::environment);
   }
-  if (link.is_open() || link.said_bye() || aborted()) return;
+  if (!link.is_open() && !link.said_bye() && !aborted()) lose(peer);
+}
+
+/// A connection closed before its peer was done.
+void SocketMesh::lose(int peer) {
+  if (!lost_) lost_ = Lost{peer, Deadline(blame_s)};
+}
+
+/// The peer that has gone, once nobody has told another story in time or is left to tell one.
+void SocketMesh::blame() {
+  if (!lost_ || aborted() || !(lost_->patience.over() || all_left())) return;
   tell({"run",
         -1,
         rank_,
-        {peer},
-        "rank " + std::to_string(peer) +
+        {lost_->peer},
+        "rank " + std::to_string(lost_->peer) +
             " has gone: its connections closed before it was done, so its process ended or its host is "
             "out of reach; see what it printed"},
        ExitCode::environment);
 }
 
 /// A notice arrived.
-void SocketMesh::settle(const Notice& notice) {
-  Story story = unpack(notice);
+void SocketMesh::settle(const Notice& notice, int teller) {
+  Story story = unpack(notice, size(), teller);
   stop();
   if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
 }
@@ -111,7 +128,8 @@ void SocketMesh::announce(const CommunicationFault& fault, ExitCode exit_code) {
 void SocketMesh::tell(const CommunicationFault& fault, ExitCode exit_code) {
   if (aborted()) return;
   const Notice notice = pack({fault, exit_code, rank_});
-  story_ = unpack(notice);  // every rank tells the same, cut at the same place
+  told_ = rank_;
+  story_ = unpack(notice, size(), rank_);  // every rank tells the same, cut at the same place
   stop();
   for (SocketLink& link : links_) {
     if (link.is_open()) link.send_notice(notice);
@@ -152,10 +170,10 @@ void SocketMesh::wait(const SocketSlot& slot) {
       watchdog = Pause(watchdog_s_);
       look = 0;
     } else if (slot.state != SocketSlot::State::done) {
-      if (link.said_bye() || !link.is_open()) report_left(slot);
-      if (watchdog.over()) report_late(slot);
+      if (link.said_bye()) report_left(slot);
+      if (watchdog.over() && !lost_) report_late(slot);
     }
-    if (look < looks) std::this_thread::yield();
+    if (look < looks && !yield_briefly()) look = looks;
   }
 }
 
@@ -186,16 +204,42 @@ bool SocketMesh::all_left() const {
                      [](const SocketLink& link) { return link.said_bye() || !link.is_open(); });
 }
 
+/// Everybody learns the story from everybody who knows it, so that no connection that closes hides it.
+void SocketMesh::last_words() {
+  const bool untold = story_ && told_ != story_->origin;
+  for (SocketLink& link : links_) {
+    if (!link.is_open()) continue;
+    if (untold) link.send_notice(pack(*story_));
+    if (!said_bye_) link.say_bye();
+  }
+  if (untold) told_ = story_->origin;
+  said_bye_ = true;
+}
+
+bool SocketMesh::is_done() const {
+  const auto unsaid = [](const SocketLink& link) { return link.has_to_write(); };
+  return all_left() && std::none_of(links_.begin(), links_.end(), unsaid) && (!lost_ || aborted());
+}
+
+i64 SocketMesh::moved() const {
+  return std::accumulate(links_.begin(), links_.end(), i64{0},
+                         [](i64 sum, const SocketLink& link) { return sum + link.moved(); });
+}
+
 bool SocketMesh::leave(double limit_s) {
   if (left_) return true;
-  for (SocketLink& link : links_)
-    if (link.is_open()) link.say_bye();
-  const auto unsaid = [](const SocketLink& link) { return link.has_to_write(); };
-  Pause pause(limit_s);
-  while (!(all_left() && std::none_of(links_.begin(), links_.end(), unsaid)) && !pause.over()) {
+  last_words();
+  const Deadline end(std::max(limit_s, max_leave_s));
+  Deadline patience(limit_s);
+  i64 before = moved();
+  while (!is_done() && !patience.over() && !end.over()) {
     const bool was_over = aborted();
-    advance(wait_bytes, sleep_ms);
+    advance(wait_bytes, patience.left_ms(sleep_ms));
     if (aborted() && !was_over) raise();
+    if (aborted())
+      for (SocketLink& link : links_) link.end_writing();
+    if (moved() != before) patience = Deadline(limit_s);
+    before = moved();
   }
   left_ = true;
   return all_left();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "deadline.hpp"
 #include "socket_link.hpp"
 
 #include <deque>
@@ -43,14 +44,20 @@ class SocketMesh {
   [[noreturn]] void raise();
   [[nodiscard]] bool aborted() const { return story_.has_value(); }
   [[nodiscard]] ExitCode exit_code() const { return story_->exit_code; }
-  /// Says that this rank is done and waits until all are, or the time is over; false then. Once.
+  /// Says that this rank is done, and the story if there is one, and waits until all are done and have heard
+  /// it, or until nobody has sent a byte for so long; false then. Once.
   bool leave(double limit_s);
 
  private:
   void advance(i64 limit, int timeout_ms);
   void move(SocketLink& link, int peer, short events, i64 limit);
   void tell(const CommunicationFault& fault, ExitCode exit_code);
-  void settle(const Notice& notice);
+  void settle(const Notice& notice, int teller);
+  void lose(int peer);
+  void blame();
+  void last_words();
+  [[nodiscard]] bool is_done() const;
+  [[nodiscard]] i64 moved() const;
   void stop();
   [[nodiscard]] bool all_left() const;
   [[noreturn]] void report_left(const SocketSlot& slot);
@@ -64,6 +71,14 @@ class SocketMesh {
   std::vector<pollfd> watched_;
   std::optional<Story> story_;
   bool settled_ = false;  ///< the story does not change any more
+  /// The first peer whose connection closed before it was done, until another one tells why or time is up.
+  struct Lost {
+    int peer;
+    Deadline patience;
+  };
+  std::optional<Lost> lost_;
+  std::optional<int> told_;  ///< the origin of the story that was sent to all
+  bool said_bye_ = false;
   bool left_ = false;
 };
 

@@ -99,10 +99,14 @@ class SlotTable {
   /// By the number that travels; null for one that never was.
   [[nodiscard]] SocketSlot* find(std::uint32_t id) { return id < slots_.size() ? &slots_[id] : nullptr; }
   [[nodiscard]] const std::deque<SocketSlot>& all() const { return slots_; }
+  /// Requests of all peers that wait for their sends.
+  [[nodiscard]] i64 requests() const { return requests_; }
+  void count_requests(i64 change) { requests_ += change; }
 
  private:
   std::deque<SocketSlot> slots_;
   std::vector<Ticket> free_;
+  i64 requests_ = 0;
 };
 
 }  // namespace usp::comm

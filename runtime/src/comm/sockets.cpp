@@ -13,7 +13,7 @@ namespace usp {
 namespace {
 
 [[nodiscard]] std::shared_ptr<comm::SocketMesh> make_mesh(const SocketJob& job, const CommOptions& options) {
-  return std::make_shared<comm::SocketMesh>(comm::meet(job, options.watchdog_s), job.rank, options);
+  return std::make_shared<comm::SocketMesh>(comm::meet(job, options), job.rank, options);
 }
 
 /// Within a catch: tells all of the error that this rank caught, gives them time to tell theirs, and ends.
@@ -26,6 +26,15 @@ namespace {
 }
 
 }  // namespace
+
+std::string trust_note(const SocketJob& job) {
+  if (!job.secret.empty()) return "--trust-network is not needed: the ranks of this job prove a secret";
+  if (job.size == 1 || comm::on_loopback(job))
+    return "--trust-network is not needed: the ranks of this job meet on the loopback of one host";
+  return "--trust-network: the ranks of this job meet over a network without a secret; anybody who reaches "
+         "their "
+         "ports can pose as one";
+}
 
 std::unique_ptr<Communicator> make_socket_communicator(const SocketJob& job, const CommOptions& options) {
   return comm::make_world(make_mesh(job, options));

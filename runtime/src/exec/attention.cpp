@@ -7,6 +7,7 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/kernel_scratch.hpp"
 #include "usp/planner/plan.hpp"
 
@@ -37,6 +38,29 @@ void check_tensor(const V& view, const char* name, const AttentionShape& shape, 
   require(view.data != nullptr || view.elements() == 0, what + " has no memory");
 }
 
+/// Of the first rows of a tensor on the host, which are those of the tokens that every rank holds.
+std::uint64_t digest_of_rows(const ConstView& view, const std::vector<Range>& replicated) {
+  i64 rows = 0;
+  for (const Range& range : replicated) rows += range.size();
+  Digest d;
+  for (i64 b = 0; b < view.batch; ++b)
+    for (i64 row = 0; row < std::min(rows, view.rows); ++row)
+      for (i64 head = view.heads.begin; head < view.heads.end; ++head)
+        d.add(digest_of_bytes(view.at(b, row, head),
+                              static_cast<std::size_t>(view.width * bytes_of(view.type))));
+  return d.value();
+}
+
+/// Where a tensor lies and how: whether two calls were given the same one.
+struct Lies {
+  Lies() = default;
+  explicit Lies(const ConstView& v)
+      : data(v.data), batch_stride(v.batch_stride), row_stride(v.row_stride), head_stride(v.head_stride) {}
+  const std::byte* data = nullptr;
+  i64 batch_stride = 0, row_stride = 0, head_stride = 0;
+  bool operator==(const Lies&) const = default;
+};
+
 }  // namespace
 
 struct AttentionOperator::State {
@@ -62,7 +86,9 @@ struct AttentionOperator::State {
   std::vector<i64> q_tokens, kv_tokens;
   ScoreTerms terms;
   i64 calls = 0;
-  std::uint64_t forward_inputs = 0;  ///< digest of what both passes must share
+  /// Of the last forward, whose state the operator holds: backward must be given the same.
+  std::uint64_t forward_inputs = 0;  ///< digest of what comes with the call
+  Lies forward_q, forward_k, forward_v;
   bool inputs_agreed = false;
   bool have_forward = false;
   bool warm[2] = {};  ///< the pass has run since set_batch
@@ -75,6 +101,8 @@ struct AttentionOperator::State {
 
   void check_inputs(const AttentionInputs& in);
   [[nodiscard]] std::uint64_t digest_of(const AttentionInputs& in, bool by_address) const;
+  void agree_on(const AttentionInputs& in, std::uint64_t digest);
+  void check_follows(const AttentionInputs& in) const;
   /// Whether what comes with a call lies where reading it costs nothing.
   [[nodiscard]] bool on_host() const { return memory.stream() == nullptr; }
   void place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out);
@@ -88,6 +116,7 @@ struct AttentionOperator::State {
 AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& communicator,
                                      AttentionKernel& kernel, const OperatorOptions& options)
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
+  check_attention_plan(plan);
   require(kernel.rounds_results() || !direct_results(plan),
           "the plan's steps round their results (backend " + std::string(backend_name(plan.backend)) +
               "), the " + kernel.name() +
@@ -275,19 +304,12 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   State& s = *state_;
   s.check_inputs(in);
   s.check_capture(Pass::forward);
-  s.forward_inputs = s.digest_of(in, !s.on_host());
-  if (!s.inputs_agreed)
-    agree(s.communicator, {{"inputs", s.on_host() ? s.forward_inputs : s.digest_of(in, false)}});
-  else if (s.plan.score.dropout != 0)
-    agree(s.communicator, {{"dropout_seed", in.dropout_seed}});
-  s.inputs_agreed = true;
+  const std::uint64_t inputs = s.digest_of(in, !s.on_host());
+  s.agree_on(in, inputs);
   const AttentionShape& shape = s.batch->plan().shape;
   const BufferId o = s.batch->result(Pass::forward, {Tensor::o, Place::home});
   check_tensor(out, "out", shape, s.buffer(Pass::forward, o));
   require(out.type == shape.dtype, "out must have the plan's dtype");
-  s.place_inputs(Pass::forward, in, {});
-  s.runner[0]->place(o, out);
-  s.out = out;
   if (s.plan.lse_home) {
     const BufferId id = s.batch->result(Pass::forward, {Tensor::lse, Place::home});
     check_tensor(lse, "lse", shape, s.buffer(Pass::forward, id));
@@ -296,8 +318,50 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   } else {
     require(lse.data == nullptr, "the plan does not return lse; plan with lse_home");
   }
+  s.have_forward = false;  // until this one has run to its end
+  s.place_inputs(Pass::forward, in, {});
+  s.runner[0]->place(o, out);
+  s.out = out;
   s.run(Pass::forward, in, nullptr);
+  s.forward_inputs = inputs;
+  s.forward_q = Lies(in.q), s.forward_k = Lies(in.k), s.forward_v = Lies(in.v);
   s.have_forward = true;
+}
+
+/// What is the same on every rank is compared before each forward: on the host what it holds, on a GPU, where
+/// reading would hold up the stream, the content of what is per head once a batch, and the seed always.
+void AttentionOperator::State::agree_on(const AttentionInputs& in, std::uint64_t digest) {
+  const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
+  const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
+  if (on_host() && (!inputs_agreed || copies || per_head || plan.score.dropout != 0)) {
+    const std::uint64_t tokens = Digest()
+                                     .add(digest_of_rows(in.q, plan.replicated_q))
+                                     .add(digest_of_rows(in.k, plan.replicated_k))
+                                     .add(digest_of_rows(in.v, plan.replicated_k))
+                                     .value();
+    agree(communicator, {{"inputs", digest}, {"q, k, v of replicated tokens", tokens}});
+  } else if (!inputs_agreed) {
+    agree(communicator, {{"inputs", digest_of(in, false)}});
+  } else if (plan.score.dropout != 0) {
+    agree(communicator, {{"dropout_seed", in.dropout_seed}});
+  }
+  inputs_agreed = true;
+}
+
+void AttentionOperator::State::check_follows(const AttentionInputs& in) const {
+  require(have_forward, "backward comes after forward of the same batch");
+  const auto same = [](const ConstView& view, const Lies& forward, const char* name) {
+    require(Lies(view) == forward,
+            std::string("backward was given another ") + name +
+                " than the last forward, whose state the operator holds: gradients of one call with the "
+                "state of another would be wrong; call backward before the next forward, or use one operator "
+                "for each call in flight");
+  };
+  same(in.q, forward_q, "q");
+  same(in.k, forward_k, "k");
+  same(in.v, forward_v, "v");
+  require(digest_of(in, !on_host()) == forward_inputs,
+          "backward was given other sinks, slopes, blocks or seed than forward");
 }
 
 /// A gradient lands in the caller's tensor where that has the type of the sum.
@@ -322,9 +386,7 @@ void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
   State& s = *state_;
   s.check_inputs(in);
   s.check_capture(Pass::backward);
-  require(s.have_forward, "backward comes after forward of the same batch");
-  require(s.digest_of(in, !s.on_host()) == s.forward_inputs,
-          "backward was given other sinks, slopes, blocks or seed than forward");
+  s.check_follows(in);
   const AttentionShape& shape = s.batch->plan().shape;
   check_tensor(d_out, "d_out", shape,
                s.buffer(Pass::backward, s.batch->input(Pass::backward, {Tensor::d_o, Place::home})));

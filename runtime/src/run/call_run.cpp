@@ -11,6 +11,7 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/boxes.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>
@@ -27,23 +28,17 @@ int repetitions(const RunOptions& options) {
   return options.warm_up + options.repeat;
 }
 
-/// Of a tensor's size, beginning and end: what tells another file or seed.
-void add_sample(Digest& digest, const HostTensor& tensor) {
-  constexpr std::size_t sample = 4096;
-  const std::vector<std::byte>& bytes = tensor.bytes();
-  const auto* data = reinterpret_cast<const char*>(bytes.data());
-  const std::size_t length = std::min(sample, bytes.size());
-  digest.add(static_cast<i64>(bytes.size()))
-      .bytes({data, length})
-      .bytes({data + bytes.size() - length, length});
+template <class T>
+std::uint64_t digest_of(const std::vector<T>& values) {
+  return digest_of_bytes(values.data(), values.size() * sizeof(T));
 }
 
 /// Before anything of a run: rank 0 prepares, and processes that were started differently are told so.
 void prepare(const RunOptions& options, const CallTensors& tensors, Communicator& communicator) {
   if (communicator.rank() == 0 && options.prepare) options.prepare();
-  Digest inputs;
-  for (const HostTensor* t : {&tensors.q, &tensors.k, &tensors.v, &tensors.d_out}) add_sample(inputs, *t);
-  inputs.add(tensors.dropout_seed);
+  const auto tensor = [&](const char* name, const HostTensor& t) {
+    return AgreedField{name, digest_of(t.bytes())};
+  };
   agree(communicator,
         {{"--forward-only", Digest().add(options.training).value()},
          {"--kernel", Digest().bytes(options.kernel).value()},
@@ -51,7 +46,16 @@ void prepare(const RunOptions& options, const CallTensors& tensors, Communicator
          {"--deterministic", Digest().add(options.deterministic).value()},
          {"--repeat", Digest().add(options.warm_up).add(options.repeat).value()},
          {"--verify or -o", Digest().add(options.collect).value()},
-         {"input tensors (--seed, --q, --k, --v, --dout)", inputs.value()}});
+         tensor("q (--seed, --q)", tensors.q),
+         tensor("k (--seed, --k)", tensors.k),
+         tensor("v (--seed, --v)", tensors.v),
+         tensor("dO (--seed, --dout)", tensors.d_out),
+         {"per-head inputs (--seed)", Digest()
+                                          .add(tensors.dropout_seed)
+                                          .add(digest_of(tensors.sink))
+                                          .add(digest_of(tensors.alibi_slopes))
+                                          .add(digest_of(tensors.admitted))
+                                          .value()}});
 }
 
 /// One rank's share of a call.
@@ -262,6 +266,7 @@ class RankCall {
 
 std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
                                 const CallTensors& tensors, const RunOptions& options) {
+  check_attention_plan(plan);
   CallRun report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
     prepare(options, tensors, communicator);
@@ -276,6 +281,7 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
 std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
                                         const Documents& documents, const CallTensors& tensors,
                                         const RunOptions& options) {
+  check_attention_plan(plan);
   expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
   RunsInTurns report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/dry_run.hpp"
+#include "usp/planner/check_plan.hpp"
 #include "usp/runtime/call_run.hpp"
 
 #include <utility>
@@ -82,6 +83,7 @@ class DryPass {
 
 CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
                      const std::function<void(int)>& progress) {
+  check_attention_plan(plan);
   const int ranks = plan.mesh.size();
   CallRun report;
   report.kernel = "none";

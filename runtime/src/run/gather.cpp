@@ -8,6 +8,9 @@
 namespace usp {
 namespace {
 
+/// Of one rank: tensors of its tokens are the largest.
+constexpr i64 max_report_bytes = i64{1} << 40;
+
 /// Values one after another, as bytes.
 class Writer {
  public:
@@ -34,11 +37,20 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
+/// A peer's numbers are checked before memory is taken for them.
+void require_sound(bool holds) {
+  if (!holds)
+    throw EnvironmentError(
+        "a rank sent a report without sense; the ranks run different versions of usp, or a connection is "
+        "damaged");
+}
+
 class Reader {
  public:
   explicit Reader(const std::vector<std::byte>& bytes) : bytes_(bytes) {}
+  [[nodiscard]] std::size_t left() const { return bytes_.size() - at_; }
   void bytes(void* data, std::size_t count) {
-    expects(at_ + count <= bytes_.size(), "a gathered report ends early");
+    require_sound(count <= left());
     if (count > 0) std::memcpy(data, bytes_.data() + at_, count);
     at_ += count;
   }
@@ -50,9 +62,15 @@ class Reader {
   }
   template <class T>
   [[nodiscard]] std::vector<T> list() {
-    std::vector<T> values(static_cast<std::size_t>(value<i64>()));
+    std::vector<T> values(count(sizeof(T)));
     bytes(values.data(), values.size() * sizeof(T));
     return values;
+  }
+  /// How many values of so many bytes each follow, at least.
+  [[nodiscard]] std::size_t count(std::size_t value_bytes) {
+    const auto number = value<i64>();
+    require_sound(number >= 0 && static_cast<std::size_t>(number) <= left() / value_bytes);
+    return static_cast<std::size_t>(number);
   }
   [[nodiscard]] std::string text() {
     const std::vector<char> characters = list<char>();
@@ -74,6 +92,8 @@ void write(Writer& out, const Traffic& traffic) {
 
 Traffic traffic_in(Reader& in) {
   const int ticks = in.value<int>(), ranks = in.value<int>();
+  const std::size_t cells = in.left() / (2 * sizeof(i64));
+  require_sound(ticks >= 0 && ranks >= 0 && static_cast<i64>(ticks) * ranks <= static_cast<i64>(cells));
   Traffic traffic;
   traffic.reset(ticks, ranks);
   for (int tick = 0; tick < ticks; ++tick)
@@ -110,6 +130,7 @@ std::vector<std::vector<std::byte>> gather(Communicator& communicator, const std
     return all;
   }
   all.push_back(mine);
+  for (const i64 bytes : sizes) require_sound(bytes >= 0 && bytes <= max_report_bytes);
   for (int peer = 1; peer < ranks; ++peer) {
     all.emplace_back(static_cast<std::size_t>(sizes[static_cast<std::size_t>(peer)]));
     message(peer, false, all.back().data(), sizes[static_cast<std::size_t>(peer)]);
@@ -133,6 +154,11 @@ std::vector<Part> gather(Communicator& communicator, const Part& mine) {
     const i64 batch = in.value<i64>();
     const i64 first = in.value<i64>(), last = in.value<i64>();
     const i64 width = in.value<i64>();
+    require_sound(type <= DType::fp64 && batch >= 0 && first >= 0 && last >= first && width >= 0);
+    i64 bytes_of_rows = bytes_of(type);
+    for (const i64 n : {batch, static_cast<i64>(part.tokens.size()), last - first, width})
+      require_sound(!__builtin_mul_overflow(bytes_of_rows, n, &bytes_of_rows));
+    require_sound(static_cast<std::size_t>(bytes_of_rows) == in.left());
     part.rows = HostTensor(type, batch, static_cast<i64>(part.tokens.size()), {first, last}, width);
     in.bytes(part.rows.bytes().data(), part.rows.bytes().size());
     parts.push_back(std::move(part));
@@ -174,7 +200,7 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
     run.device = in.text();
     run.planned_memory_bytes = in.value<i64>();
     run.held_memory_bytes = in.value<i64>();
-    run.notes.resize(static_cast<std::size_t>(in.value<i64>()));
+    run.notes.resize(in.count(sizeof(i64)));
     for (std::string& note : run.notes) note = in.text();
     run.departures = in.list<Departure>();
     all.push_back(std::move(run));

@@ -3,11 +3,13 @@
 
 #include "usp/base/json.hpp"
 #include "usp/base/units.hpp"
+#include "usp/kernels/rounding.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -61,9 +63,33 @@ std::string device_memory_text(const CallRun& run) {
 }
 
 /// JSON has no NaN: a word stands for it.
-Json error_json(const std::optional<double>& error) {
+Json number_json(double value) {
+  return std::isfinite(value) ? Json(value) : Json("not finite");
+}
+
+Json error_json(const std::optional<ResultError>& error) {
+  return error ? number_json(error->whole) : Json(nullptr);
+}
+
+/// The worst row and head of one result.
+Json rows_json(const std::optional<ResultError>& error, DType type, Pass pass) {
   if (!error) return nullptr;
-  return std::isfinite(*error) ? Json(*error) : Json("not finite");
+  const Deviation& d = error->rows;
+  const Place4& at = d.overflow ? *d.overflow : d.at;
+  return {{"ratio", d.overflow ? Json("terms overflow the type") : number_json(d.ratio)},
+          {"bound", rounding_factor(type, pass)},
+          {"batch", at.batch},
+          {"token", at.token},
+          {"head", at.head}};
+}
+
+Json rows_json(const CallErrors& e) {
+  return {{"out", rows_json(e.out, e.dtype, Pass::forward)},
+          {"lse", rows_json(e.lse, accumulator_of(e.dtype), Pass::forward)},
+          {"dq", rows_json(e.dq, e.dtype, Pass::backward)},
+          {"dk", rows_json(e.dk, e.dtype, Pass::backward)},
+          {"dv", rows_json(e.dv, e.dtype, Pass::backward)},
+          {"d_sink", rows_json(e.d_sink, e.dtype, Pass::backward)}};
 }
 
 Json pass_json(const CallRun& run, Pass pass) {
@@ -101,15 +127,52 @@ std::string number(double value) {
   return text;
 }
 
+std::string short_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+using Named = std::pair<const char*, const std::optional<ResultError>&>;
+
+std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
+  const Named results[] = {{"out", e.out}, {"lse", e.lse}, {"dq", e.dq},
+                           {"dk", e.dk},   {"dv", e.dv},   {"d_sink", e.d_sink}};
+  std::string whole = "  errors    RMS against the fp64 oracle:",
+              rows =
+                  "  rows      the worst row and head of each, in roundings of its own terms:\n           ";
+  for (const auto& [name, error] : results) {
+    if (!error) continue;
+    whole += std::string(" ") + name + " " + number(error->whole);
+    const Deviation& d = error->rows;
+    const Place4& at = d.overflow ? *d.overflow : d.at;
+    char words[160];
+    std::snprintf(words, sizeof words, " %s %s (token %lld, head %lld)", name,
+                  d.overflow ? "overflows" : short_number(d.ratio).c_str(), static_cast<long long>(at.token),
+                  static_cast<long long>(at.head));
+    rows += words;
+  }
+  const DType sum = accumulator_of(e.dtype);
+  return whole + "\n            bounds " + number(tolerance.output) + " (out, lse), " +
+         number(tolerance.gradient) + " (gradients)\n" + rows + "\n            bounds " +
+         short_number(rounding_factor(e.dtype, Pass::forward)) + " (out), " +
+         short_number(rounding_factor(sum, Pass::forward)) + " (lse), " +
+         short_number(rounding_factor(e.dtype, Pass::backward)) + " (gradients)\n";
+}
+
 }  // namespace
 
 std::string run_fault(const RunSummary& summary) {
   std::string text;
   if (summary.errors) text = exceeded(*summary.errors, summary.tolerance);
-  if (!text.empty()) text = "against the fp64 oracle " + text;
+  if (!text.empty())
+    text = (summary.errors->verifiable() ? "the run is wrong: against the fp64 oracle "
+                                         : "the run cannot be verified: against the fp64 oracle ") +
+           text;
   const std::string bytes = summary.run.bytes_difference();
   if (bytes.empty()) return text;
-  return text + (text.empty() ? "" : "; ") + "executed bytes are not the planned ones: " + bytes;
+  return text + (text.empty() ? "the run is wrong: " : "; ") +
+         "executed bytes are not the planned ones: " + bytes;
 }
 
 std::string run_json(const RunSummary& summary) {
@@ -129,6 +192,7 @@ std::string run_json(const RunSummary& summary) {
   json["errors"] = {{"out", error_json(errors.out)}, {"lse", error_json(errors.lse)},
                     {"dq", error_json(errors.dq)},   {"dk", error_json(errors.dk)},
                     {"dv", error_json(errors.dv)},   {"d_sink", error_json(errors.d_sink)}};
+  json["rows"] = rows_json(errors);
   json["tolerance"] =
       summary.errors ? Json{{"output", summary.tolerance.output}, {"gradient", summary.tolerance.gradient}}
                      : Json(nullptr);
@@ -171,18 +235,7 @@ std::string run_text(const RunSummary& summary) {
           "\n" + departures_text(run);
   if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
-  text += "  errors    RMS against the fp64 oracle:";
-  const auto add = [&](const char* name, const std::optional<double>& error) {
-    if (error) text += std::string(" ") + name + " " + number(*error);
-  };
-  add("out", summary.errors->out);
-  add("lse", summary.errors->lse);
-  add("dq", summary.errors->dq);
-  add("dk", summary.errors->dk);
-  add("dv", summary.errors->dv);
-  add("d_sink", summary.errors->d_sink);
-  return text + "\n            bounds " + number(summary.tolerance.output) + " (out, lse), " +
-         number(summary.tolerance.gradient) + " (gradients)\n";
+  return text + errors_text(*summary.errors, summary.tolerance);
 }
 
 }  // namespace usp

@@ -5,17 +5,16 @@
 #include "call_parts.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/kernels/backends.hpp"
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/score_terms.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <limits>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -40,18 +39,8 @@ void on_all_cores(int count, const Body& body) {
     if (error) std::rethrow_exception(error);
 }
 
-/// The state before the first pair: nothing, or the sink alone.
-void start_lse(const AttentionPlan& plan, const CallTensors& tensors, HostTensor& lse) {
-  const View view = lse.view();
-  fill(view, -std::numeric_limits<double>::infinity());
-  if (!plan.sink) return;
-  for (i64 b = 0; b < view.batch; ++b)
-    for (i64 row = 0; row < view.rows; ++row)
-      std::memcpy(view.at(b, row, 0), tensors.sink.data(), tensors.sink.size() * sizeof(double));
-}
-
 /// Sums of squares of what is compared, part by part.
-struct Deviation {
+struct Squares {
   double top = 0, bottom = 0;
   i64 count = 0;
   void add(double value, double truth) {
@@ -59,16 +48,6 @@ struct Deviation {
     ++count;
     top += (value - truth) * (value - truth);
     bottom += truth * truth;
-  }
-  void add(const HostTensor& values, const HostTensor& truth) {
-    const HostTensor a = values.as(DType::fp64);
-    expects(a.bytes().size() == truth.bytes().size(), "results and truth differ in shape");
-    for (std::size_t at = 0; at < a.bytes().size(); at += sizeof(double)) {
-      double x, y;
-      std::memcpy(&x, a.bytes().data() + at, sizeof x);
-      std::memcpy(&y, truth.bytes().data() + at, sizeof y);
-      add(x, y);
-    }
   }
   /// Root of the ratio; what is compared counts as at least `least` in the mean square.
   [[nodiscard]] double ratio(double least = 0) const {
@@ -79,95 +58,122 @@ struct Deviation {
 };
 
 /// Every copy of a row counts.
-double copies_error(const std::vector<Part>& parts, const HostTensor& truth) {
-  Deviation sum;
+ResultError copies_error(const std::vector<Part>& parts, const OracleTensor& truth, DType type) {
+  ResultError error;
+  Squares sum;
   for (const Part& part : parts) {
-    const HostTensor rows = truth.rows_of(part.tokens);
-    const ConstView view = part.rows.view(), all = rows.view();
-    HostTensor wanted(DType::fp64, view.batch, view.rows, view.heads, view.width);
-    copy_box(all, {{0, all.rows}, view.heads}, wanted.view(), {{0, view.rows}, view.heads}, Land::put);
-    sum.add(part.rows, wanted);
+    error.rows.merge(deviation(part.rows.view(), part.tokens, truth, type));
+    const HostTensor values = part.rows.as(DType::fp64);
+    const ConstView view = values.view();
+    for (i64 b = 0; b < view.batch; ++b)
+      for (i64 row = 0; row < view.rows; ++row)
+        for (i64 head = view.heads.begin; head < view.heads.end; ++head) {
+          const auto* x = reinterpret_cast<const double*>(view.at(b, row, head));
+          const double* y =
+              truth.values.data() + truth.at(b, part.tokens[static_cast<std::size_t>(row)], head);
+          for (i64 w = 0; w < view.width; ++w) sum.add(x[w], y[w]);
+        }
   }
-  return sum.ratio();
+  error.whole = sum.ratio();
+  return error;
 }
 
-double sum_error(const std::vector<Part>& parts, const HostTensor& truth, double least) {
-  Deviation sum;
-  sum.add(assemble(parts, truth.view().rows, true), truth);
-  return sum.ratio(least);
+ResultError sum_error(const std::vector<Part>& parts, const OracleTensor& truth, DType type, double least) {
+  const HostTensor total = assemble(parts, truth.rows, true);
+  Squares sum;
+  const auto* x = reinterpret_cast<const double*>(total.bytes().data());
+  for (std::size_t i = 0; i < truth.values.size(); ++i) sum.add(x[i], truth.values[i]);
+  return {sum.ratio(least), deviation(total.view(), truth, type)};
 }
 
-double mean_square(const HostTensor& truth) {
-  Deviation sum;
-  sum.add(truth, truth);
+double mean_square(const OracleTensor& truth) {
+  Squares sum;
+  for (const double x : truth.values) sum.add(x, x);
   return sum.count == 0 ? 0 : sum.bottom / static_cast<double>(sum.count);
 }
 
 /// A gradient that vanishes, as that of the scores where every row sees one key, is rounding alone: it is
 /// held against a quarter of the greatest gradient's RMS.
-double least_mean_square(const DenseResults& truth) {
+double least_mean_square(const Oracle& truth) {
   return std::max({mean_square(truth.dq), mean_square(truth.dk), mean_square(truth.dv)}) / 16;
+}
+
+/// Results would be NaN, and the run blamed for it.
+void check_finite(const HostTensor& tensor, const char* name) {
+  const HostTensor values = tensor.as(DType::fp64);
+  const ConstView view = values.view();
+  for (i64 b = 0; b < view.batch; ++b)
+    for (i64 row = 0; row < view.rows; ++row)
+      for (i64 head = view.heads.begin; head < view.heads.end; ++head)
+        for (i64 w = 0; w < view.width; ++w) {
+          const double x = reinterpret_cast<const double*>(view.at(b, row, head))[w];
+          if (std::isfinite(x)) continue;
+          throw InvalidInput({name, 0,
+                              "batch " + std::to_string(b) + ", token " + std::to_string(row) + ", head " +
+                                  std::to_string(head)},
+                             std::string("holds ") + (std::isnan(x) ? "nan" : "inf") +
+                                 "; attention needs finite numbers, mend the tensor");
+        }
+}
+
+using Named = std::pair<const char*, const std::optional<ResultError>&>;
+
+std::vector<Named> results_of(const CallErrors& e) {
+  return {{"out", e.out}, {"lse", e.lse}, {"dq", e.dq}, {"dk", e.dk}, {"dv", e.dv}, {"d_sink", e.d_sink}};
 }
 
 }  // namespace
 
-DenseResults dense_attention(const AttentionPlan& plan, const Documents& documents,
-                             const CallTensors& tensors, bool training) {
+Oracle dense_attention(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors,
+                       bool training) {
+  check_finite(tensors.q, "q");
+  check_finite(tensors.k, "k");
+  check_finite(tensors.v, "v");
+  if (training) check_finite(tensors.d_out, "d_out");
   const AttentionShape& s = plan.shape;
-  const i64 queries = documents.cu_q.back(), keys = documents.cu_k.back();
-  const Range heads{0, s.query_heads}, kv{0, s.kv_heads};
-  DenseResults r;
-  r.out = HostTensor(DType::fp64, s.batch, queries, heads, s.head_dim_v);
-  r.lse = HostTensor(DType::fp64, s.batch, queries, heads, 1);
-  start_lse(plan, tensors, r.lse);
-  HostTensor delta(DType::fp64, s.batch, queries, heads, 1), d_out;
-  const HostTensor q = tensors.q.as(DType::fp64), k = tensors.k.as(DType::fp64),
-                   v = tensors.v.as(DType::fp64);
-  if (training) {
-    d_out = tensors.d_out.as(DType::fp64);
-    r.dq = HostTensor(DType::fp64, s.batch, queries, heads, s.head_dim_qk);
-    r.dk = HostTensor(DType::fp64, s.batch, keys, kv, s.head_dim_qk);
-    r.dv = HostTensor(DType::fp64, s.batch, keys, kv, s.head_dim_v);
-    if (plan.sink) r.d_sink.assign(static_cast<std::size_t>(s.query_heads), 0);
-  }
   const std::vector<Slice> slices = document_slices(plan.band, documents);
   const BlockMask blocks = block_mask(plan, documents, tensors);
   const AttentionInputs inputs = per_head_inputs(plan, tensors, blocks);
   const ScoreTerms terms = score_terms(plan, inputs);
-  const int group = s.query_heads / s.kv_heads;
+  OracleCall call{tensors.q.view(), tensors.k.view(), tensors.v.view(), {}, {}};
+  if (training) call.d_o = tensors.d_out.view();
+  call.scope.group = s.query_heads / s.kv_heads;
+  call.scope.slices = slices.data();
+  call.scope.slice_count = static_cast<i64>(slices.size());
+  call.scope.terms = &terms;
+  call.sink = inputs.sink;
+  call.grad_rows = documents.cu_k.back();
+  call.rounds = s.dtype;
+  Oracle oracle = empty_oracle(call);
   on_all_cores(s.kv_heads, [&](int kv_head) {  // gradients of a KV head are one core's
-    const auto kernel = make_reference_kernel();
-    AttendScope scope;
-    scope.query_heads = {i64{kv_head} * group, (i64{kv_head} + 1) * group};
-    scope.group = group;
-    scope.slices = slices.data();
-    scope.slice_count = static_cast<i64>(slices.size());
-    scope.terms = &terms;
-    kernel->attend({q.view(), k.view(), v.view(), r.out.view(), r.lse.view(), scope});
-    if (!training) return;
-    const HostTensor& d_o = d_out;
-    kernel->delta({d_o.view(), r.out.view(), r.lse.view(), delta.view(), scope.query_heads, inputs.sink,
-                   plan.sink ? r.d_sink.data() : nullptr});
-    kernel->attend_grad({q.view(), k.view(), v.view(), d_o.view(), r.lse.view(), delta.view(), r.dq.view(),
-                         r.dk.view(), r.dv.view(), scope});
+    OracleCall part = call;
+    part.scope.query_heads = {i64{kv_head} * call.scope.group, (i64{kv_head} + 1) * call.scope.group};
+    add_heads(part, oracle);
   });
-  return r;
+  return oracle;
 }
 
-CallErrors errors_of(const CallRun& run, const DenseResults& truth) {
+CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype) {
   CallErrors errors;
-  errors.out = copies_error(run.out, truth.out);
-  errors.lse = copies_error(run.lse, truth.lse);
+  errors.dtype = dtype;
+  errors.out = copies_error(run.out, truth.out, dtype);
+  errors.lse = copies_error(run.lse, truth.lse, accumulator_of(dtype));
   if (!run.training) return errors;
   const double least = least_mean_square(truth);
-  errors.dq = sum_error(run.dq, truth.dq, least);
-  errors.dk = sum_error(run.dk, truth.dk, least);
-  errors.dv = sum_error(run.dv, truth.dv, least);
+  errors.dq = sum_error(run.dq, truth.dq, dtype, least);
+  errors.dk = sum_error(run.dk, truth.dk, dtype, least);
+  errors.dv = sum_error(run.dv, truth.dv, dtype, least);
   if (truth.d_sink.empty()) return errors;
-  Deviation sink;
+  Squares sink;
   for (std::size_t h = 0; h < truth.d_sink.size(); ++h) sink.add(run.d_sink[h], truth.d_sink[h]);
-  errors.d_sink = sink.ratio();
+  errors.d_sink = {sink.ratio(), deviation(run.d_sink, truth.d_sink, truth.d_sink_terms, dtype)};
   return errors;
+}
+
+bool CallErrors::verifiable() const {
+  for (const auto& [name, error] : results_of(*this))
+    if (error && error->rows.overflow) return false;
+  return true;
 }
 
 Tolerance tolerance_of(DType dtype) {
@@ -178,18 +184,22 @@ Tolerance tolerance_of(DType dtype) {
 
 std::string exceeded(const CallErrors& errors, const Tolerance& tolerance) {
   std::string text;
-  const auto check = [&](const char* name, const std::optional<double>& error, double bound) {
-    if (!error || *error <= bound) return;
-    char words[96];
-    std::snprintf(words, sizeof words, "%s is off by %.3g (bound %.3g)", name, *error, bound);
-    text += (text.empty() ? "" : ", ") + std::string(words);
+  const auto add = [&](const std::string& words) {
+    if (!words.empty()) text += (text.empty() ? "" : ", ") + words;
   };
-  check("out", errors.out, tolerance.output);
-  check("lse", errors.lse, tolerance.output);
-  check("dq", errors.dq, tolerance.gradient);
-  check("dk", errors.dk, tolerance.gradient);
-  check("dv", errors.dv, tolerance.gradient);
-  check("d_sink", errors.d_sink, tolerance.gradient);
+  for (const auto& [name, error] : results_of(errors)) {
+    if (!error) continue;
+    const std::string_view result = name;
+    const Pass pass = result == "out" || result == "lse" ? Pass::forward : Pass::backward;
+    const double bound = pass == Pass::forward ? tolerance.output : tolerance.gradient;
+    // Without a bound for some of its elements a whole tensor has none.
+    if (!error->rows.overflow && !(error->whole <= bound)) {
+      char words[96];
+      std::snprintf(words, sizeof words, "%s is off by %.3g (bound %.3g)", name, error->whole, bound);
+      add(words);
+    }
+    add(fault(name, error->rows, result == "lse" ? accumulator_of(errors.dtype) : errors.dtype, pass));
+  }
   return text;
 }
 

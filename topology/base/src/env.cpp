@@ -16,12 +16,17 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"SLURM_STEP_NUM_TASKS", "ranks of the job step; set by srun, not in a batch script itself"},
       {"RANK", "rank of this process; set by torchrun"},
       {"WORLD_SIZE", "ranks of the job; set by torchrun"},
+      {"LOCAL_WORLD_SIZE", "ranks of the job on this host; set by torchrun"},
       {"MASTER_ADDR", "host of rank 0; set by torchrun"},
       {"MASTER_PORT", "where torchrun's own store listens on that host; set by torchrun"},
       {"TORCHELASTIC_RUN_ID", "name of the job; set by torchrun alone, not by launchers that imitate it"},
       {"TORCHELASTIC_RESTART_COUNT", "how often the job was started again; set by torchrun"},
       {"USP_MASTER_PORT",
        "where rank 0 listens for the others, the same on all ranks; MASTER_PORT + 1000 unless given"},
+      {"USP_JOB_TOKEN",
+       "secret of the job, the same on all ranks: they prove to one another that they know it, without "
+       "sending "
+       "it; needed where ranks of torchrun meet beyond one host"},
       {"LOCAL_RANK", "which of its host's ranks this process is; set by torchrun"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "the same; set by Open MPI's mpirun"},
       {"SLURM_LOCALID", "the same; set by srun"},

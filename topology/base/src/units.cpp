@@ -26,11 +26,8 @@ std::pair<double, std::string> number_and_unit(std::string_view text, std::strin
   return {value, trim(std::string_view(end, static_cast<std::size_t>(text.data() + text.size() - end)))};
 }
 
-constexpr std::int64_t most_whole = std::int64_t{9} * 1000 * 1000 * 1000 * 1000 * 1000;  // exact in a double
-constexpr std::int64_t most_tokens = std::int64_t{1} << 40;  // positions of a schedule stay below it
-
 std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted,
-                   std::int64_t most = most_whole) {
+                   std::int64_t most = max_whole) {
   if (value > static_cast<double>(most))
     throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is too large; the most is " +
                      std::to_string(most));
@@ -46,7 +43,7 @@ std::string printed(const char* format, double value, const char* unit) {
 
 }  // namespace
 
-std::int64_t parse_tokens(std::string_view text, std::string_view flag) {
+std::int64_t parse_tokens(std::string_view text, std::string_view flag, std::int64_t most) {
   constexpr const char* wanted = "a token count (4096, 128k or 1M)";
   auto [value, unit] = number_and_unit(text, flag, wanted);
   if (unit == "k" || unit == "K")
@@ -55,7 +52,7 @@ std::int64_t parse_tokens(std::string_view text, std::string_view flag) {
     value *= 1024.0 * 1024;
   else if (!unit.empty())
     refuse(flag, text, wanted);
-  const std::int64_t tokens = whole(value, text, flag, wanted, most_tokens);
+  const std::int64_t tokens = whole(value, text, flag, wanted, most);
   if (tokens < 1) refuse(flag, text, wanted);
   return tokens;
 }
@@ -79,7 +76,12 @@ double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
   const auto [value, unit] = number_and_unit(text, flag, wanted);
   if (value <= 0) refuse(flag, text, wanted);
   for (const auto& [name, factor] : units)
-    if (unit == name && std::isfinite(value * factor)) return value * factor;
+    if (unit == name) {
+      const double gb_s = value * factor;
+      if (gb_s >= min_rate_gb_s && gb_s <= max_rate_gb_s) return gb_s;
+      throw UsageError(std::string(flag) + ": '" + std::string(text) +
+                       "' is out of range; a rate is 1e-6 to 1e9 GB/s");
+    }
   refuse(flag, text, wanted);
 }
 

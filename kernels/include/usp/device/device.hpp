@@ -9,8 +9,10 @@
 struct CUstream_st;
 struct CUevent_st;
 
-/// Owners of what a GPU hands out. Needs no CUDA header; without CUDA support every constructor throws
-/// EnvironmentError and device_count() is 0. Destructors never throw and are safe after the driver has gone.
+/// Owners of what a GPU hands out. Their members need no current device, and leave the calling thread's as it
+/// is; free functions that take handles act on the thread's current device: hold a DeviceScope. Needs no CUDA
+/// header; without CUDA support every constructor throws EnvironmentError and device_count() is 0.
+/// Destructors never throw and are safe after the driver has gone.
 namespace usp {
 
 /// cudaStream_t and cudaEvent_t: non-owning views.
@@ -37,16 +39,18 @@ struct DeviceInfo {
 /// EnvironmentError where the hardware cannot.
 void enable_peer_access(int mine, int other);
 
-/// Makes a device the calling thread's own for a scope.
+/// Makes a device current on the calling thread for a scope; then what was current before, also where that
+/// was no device at all. Scopes nest and end in reverse order.
 class DeviceScope {
  public:
+  /// Throws EnvironmentError when there is no such device.
   explicit DeviceScope(int device);
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int before_ = 0;
+  bool pushed_ = false;
 };
 
 class Stream {
@@ -76,6 +80,7 @@ class Event {
   Event& operator=(const Event&) = delete;
   Event(Event&& other) noexcept;
   [[nodiscard]] EventHandle get() const { return handle_; }
+  [[nodiscard]] int device() const { return device_; }
   /// The point that the stream has reached by now.
   void record(StreamHandle stream) const;
   [[nodiscard]] bool reached() const;

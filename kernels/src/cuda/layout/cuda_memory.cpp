@@ -74,7 +74,10 @@ class CudaMemory final : public Memory {
     const DeviceScope scope(device_);
     copy_to_host(host, from, bytes, stream_);
   }
-  void synchronize() override { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void synchronize() override {
+    const DeviceScope scope(device_);
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
 
  private:
   StreamHandle stream_;

@@ -112,7 +112,6 @@ class KernelSurface {
 
   KernelData data_;
   std::vector<Rates> rates_;  ///< index = (head_dim_qk + head_dim_v) / 2, up to max_head_dim
-  static constexpr int max_head_dim = 1024;
 };
 
 }  // namespace usp

@@ -101,6 +101,7 @@ struct Verdict {
   double margin = 0;                ///< runner-up over best, minus one
   bool tie = false;                 ///< the bands of what differs overlap
   std::string runner_up;            ///< how it differs from the best
+  std::string alone;                ///< why there is no runner-up, where there is none
   std::vector<std::string> settle;  ///< measurements that would settle a tie
   std::vector<std::string> hinges;  ///< inputs on which the choice hangs
 };
@@ -123,6 +124,7 @@ struct LegalityInput {
   const Workload* workload = nullptr;
   i64 world = 0;  ///< devices
   int devices_per_node = 0;
+  int head_chunks = 1;  ///< where they are fixed
 };
 [[nodiscard]] std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh& mesh);
 /// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads ==
@@ -145,6 +147,9 @@ void check_degrees(const PlanRequest& request);
 [[nodiscard]] AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice,
                                            const LayerKind& kind);
 [[nodiscard]] Documents attention_documents(const Workload& workload, const LayerKind& kind);
+/// Documents of these lengths, each cut into chunks that attend to themselves alone. Throws InvalidInput
+/// where they are more than max_documents.
+[[nodiscard]] Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk);
 
 // Words of JSON and of the command line; parse_* throw UsageError naming `flag` and the words known.
 [[nodiscard]] std::string_view method_name(Method method);

@@ -16,7 +16,7 @@ struct BandBlock {
   Range q_rows, k_rows;
   i64 low = 0, high = 0;
   i64 dk_shift = 0;  ///< row of dk minus row of k
-  i64 pairs = 0;
+  i128 pairs = 0;
 
   /// Greatest j - i of a visible pair, counted from the block's corner: what cuDNN calls the right bound of
   /// the diagonal band with the alignment TOP_LEFT. Never negative.
@@ -47,7 +47,7 @@ struct BandBlock {
 
 namespace block_detail {
 
-[[nodiscard]] inline i64 pairs_of(const BandBlock& b) {
+[[nodiscard]] inline i128 pairs_of(const BandBlock& b) {
   const i64 n = b.q_rows.size(), m = b.k_rows.size(), corner = b.q_rows.begin - b.k_rows.begin;
   return slice_detail::pairs_at_most(n, m, b.high - corner) -
          slice_detail::pairs_at_most(n, m, b.low - corner - 1);
@@ -83,7 +83,7 @@ namespace block_detail {
   BandBlock all = blocks[0];
   for (std::size_t i = 1; i < count; ++i) {
     if (keeps_shift && blocks[i].dk_shift != all.dk_shift) return std::nullopt;
-    const i64 pairs = all.pairs + blocks[i].pairs;
+    const i128 pairs = all.pairs + blocks[i].pairs;
     all = around(all, blocks[i]);
     all.pairs = pairs;
   }

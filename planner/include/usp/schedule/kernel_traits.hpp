@@ -3,6 +3,7 @@
 
 #include "usp/schedule/attention.hpp"
 #include "usp/schedule/band_blocks.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <array>
 #include <cstddef>
@@ -75,7 +76,7 @@ struct KernelTraits {
   Backend backend = Backend::cpu;
   bool wide_types = true;  ///< fp32 and fp64 besides bf16 and fp16
   i64 head_dim_step = 1;   ///< head dims are multiples of this
-  i64 most_head_dim = i64{1} << 16;
+  i64 most_head_dim = max_head_dim;
   i64 most_grad_head_dim = most_head_dim;        ///< backward, from grad_compute_major on
   i64 most_early_grad_head_dim = most_head_dim;  ///< backward, before it
   int grad_compute_major = 0;                    ///< a major number of a compute capability

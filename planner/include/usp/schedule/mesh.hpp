@@ -15,9 +15,6 @@ struct RingShift {
   friend bool operator==(RingShift a, RingShift b) { return a.outer == b.outer && a.inner == b.inner; }
 };
 
-/// Greatest degree of an axis: RingShift counts in 16 bits.
-inline constexpr int most_degree = 32767;
-
 /// The sequence-parallel mesh of one group: ring rows by ulysses columns. Rank p = r * ulysses + u inside the
 /// group, where r = outer * ring_inner + inner. A plain ring has ring_outer = 1. Pure value; holds no
 /// communicator.

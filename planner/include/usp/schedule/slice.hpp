@@ -28,13 +28,13 @@ namespace slice_detail {
 }
 
 /// Pairs (i, j), 0 <= i < n, 0 <= j < m, with i - j <= x.
-[[nodiscard]] inline i64 pairs_at_most(i64 n, i64 m, i64 x) {
+[[nodiscard]] inline i128 pairs_at_most(i64 n, i64 m, i64 x) {
   // Row j holds clamp(x + j + 1, 0, n) pairs: zeros, then a ramp, then n.
   const i64 ramp_begin = std::clamp<i64>(-x, 0, m);
   const i64 ramp_end = std::clamp<i64>(n - x, ramp_begin, m);
-  const i64 ramp = ramp_end - ramp_begin;
+  const i128 ramp = ramp_end - ramp_begin;
   const i64 first = x + ramp_begin + 1;
-  return ramp * first + ramp * (ramp - 1) / 2 + (m - ramp_end) * n;
+  return ramp * first + ramp * (ramp - 1) / 2 + i128{m - ramp_end} * n;
 }
 
 }  // namespace slice_detail
@@ -48,7 +48,7 @@ namespace slice_detail {
 }
 
 /// Visible pairs of a slice whose sides step alike.
-[[nodiscard]] inline i64 area(const Slice& s) {
+[[nodiscard]] inline i128 area(const Slice& s) {
   const Range band = index_band(s);
   if (band.empty()) return 0;
   return slice_detail::pairs_at_most(s.q_count, s.k_count, band.end - 1) -

@@ -6,6 +6,8 @@
 namespace usp {
 
 using i64 = std::int64_t;
+/// A product of two counts of tokens, which 64 bits do not hold.
+__extension__ using i128 = __int128;
 
 /// Half-open range of indices.
 struct Range {

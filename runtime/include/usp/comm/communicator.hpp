@@ -5,6 +5,7 @@
 #include "usp/comm/message.hpp"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ namespace usp {
 using Ticket = std::int32_t;
 
 struct CommOptions {
-  double watchdog_s = 60;          ///< a wait that lasts longer ends the job
-  i64 chunk_bytes = i64{1} << 30;  ///< greatest single transfer that reaches the driver
+  double watchdog_s = 60;           ///< a wait that lasts longer ends the job
+  i64 chunk_bytes = i64{1} << 30;   ///< greatest single transfer that reaches the driver
+  std::optional<double> start_s{};  ///< how long processes wait for one another to start; else watchdog_s
+  bool trust_network = false;       ///< sockets: a job without a secret may meet beyond loopback
 };
 
 /// A group of ranks. Not thread-safe: one thread per rank. Host buffers.

@@ -15,9 +15,11 @@ namespace usp {
 
 /// MPI for the life of this object: MPI_Init_thread and MPI_Finalize unless the application did the former.
 /// One per process; made and used by the thread that initialized MPI. Collective; all ranks give the same
-/// options. Throws EnvironmentError when the build has no MPI, naming what to install. When its making fails
-/// between ranks, and in its destructor after a fault or while an exception leaves it, it ends the whole job
-/// as run_mpi() does, unless the application initialized MPI.
+/// options. Throws EnvironmentError when the build has no MPI, naming what to install. A call of MPI that
+/// waits for all ranks (MPI_Init, MPI_Comm_dup, MPI_Finalize: options.start_s) and does not return in time
+/// ends this process with one line on stderr and exit code 5, unless the application initialized MPI. When
+/// its making fails between ranks, and in its destructor after a fault or while an exception leaves it, it
+/// ends the whole job as run_mpi() does, unless the application initialized MPI.
 class MpiSession {
   friend int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body);
 

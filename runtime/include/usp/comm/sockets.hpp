@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
 
 #include <cstdint>
@@ -17,6 +18,16 @@ struct SocketJob {
   int port = 0;      ///< where rank 0 listens, the others ask
   /// Equal on all ranks of a job; whoever holds another one is refused.
   std::uint64_t digest = 0;
+  /// What the ranks of the job know and nobody else; empty: nothing. It never travels: both ends of every
+  /// connection prove by HMAC-SHA256 over fresh random numbers that they know it.
+  std::string secret{};
+  bool one_host = false;  ///< all ranks are on this host, and meet on its loopback whatever `host` is
+};
+
+/// A job without a secret whose ranks would meet over a network (exit 5).
+class OpenNetworkError : public EnvironmentError {
+ public:
+  using EnvironmentError::EnvironmentError;
 };
 
 /// Whether torchrun, or a launcher with its variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), started
@@ -29,16 +40,25 @@ void check_no_lone_rank();
 
 /// What these variables say. torchrun's own store listens at MASTER_PORT, so rank 0 listens 1000 ports above
 /// (below, where there are none), or at USP_MASTER_PORT where all ranks have that. The job is told from
-/// others by WORLD_SIZE, the port, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Throws UsageError for
-/// values that make no sense.
+/// others by WORLD_SIZE, the port, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Its secret is
+/// USP_JOB_TOKEN (16 characters or more, 8 different ones or more), else a TORCHELASTIC_RUN_ID that can be
+/// random: 32 hexadecimal digits or more, a UUID for one, with a letter and 8 different ones among them. A
+/// name, torchrun's default run id "none" and the number of a Slurm job are no secrets. All ranks are on this
+/// host where LOCAL_WORLD_SIZE is WORLD_SIZE. Throws UsageError for values that make no sense.
 [[nodiscard]] SocketJob torchrun_job();
 
+/// What a user who trusts the network should know of this job: that its ranks meet without a secret, or that
+/// the trust is not needed since they meet on loopback or have one.
+[[nodiscard]] std::string trust_note(const SocketJob& job);
+
 /// Processes as ranks, over TCP connections between all pairs; boxes in host memory. Messages advance within
-/// post, wait, test and progress only. Collective: waits at most the watchdog time for all ranks, refuses
+/// post, wait, test and progress only. Collective: waits at most options.start_s for all ranks, refuses
 /// strangers, other jobs and ranks given twice (EnvironmentError for them), and throws CommunicationError
-/// naming the ranks that did not come. A process that ends is a CommunicationError of all others. The end of
-/// the last communicator waits for the others to get there, 3 s at most. Traffic is not encrypted: for
-/// networks that one trusts.
+/// naming the ranks that did not come. A job without a secret whose ranks meet beyond loopback is refused
+/// (OpenNetworkError) unless options.trust_network. Rank 0 listens at the interface of `host` alone, the
+/// others at the one by which they reach it. A process that ends is a CommunicationError of all others. The
+/// end of the last communicator waits for the others to get there, 3 s at most without a byte from them. The
+/// secret protects who is let in; what travels then is neither encrypted nor authenticated.
 [[nodiscard]] std::unique_ptr<Communicator> make_socket_communicator(const SocketJob& job,
                                                                      const CommOptions& options);
 

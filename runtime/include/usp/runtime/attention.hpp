@@ -47,8 +47,9 @@ struct AttentionGradients {
 /// tensors of the captured call. UsageError says what else stands in the way.
 class AttentionOperator {
  public:
-  /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws UsageError
-  /// when they do not fit the plan, DisagreementError when ranks hold different plans.
+  /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws
+  /// InvalidInput for a plan out of range (check_attention_plan), UsageError when they do not fit the plan,
+  /// DisagreementError when ranks hold different plans.
   AttentionOperator(const AttentionPlan& plan, Communicator& communicator, AttentionKernel& kernel,
                     const OperatorOptions& options = {});
   ~AttentionOperator();
@@ -64,10 +65,14 @@ class AttentionOperator {
   [[nodiscard]] const std::vector<i64>& kv_tokens() const;
 
   /// out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in the
-  /// accumulator type; required iff the plan returns it (lse_home).
+  /// accumulator type; required iff the plan returns it (lse_home). Throws DisagreementError when ranks differ
+  /// in what must be the same on all: on the host in every call, replicated tokens included; on a GPU what is
+  /// per head in the first call of a batch, and the seed.
   void forward(const AttentionInputs& inputs, View out, View lse = {});
-  /// After forward with the same inputs; `out` of that call is read again and must be as forward left it.
-  /// d_out as out.
+  /// Of the last forward, with the same inputs where they were: an operator holds the state of one call. That
+  /// call's `out` is read again and must be as forward left it. d_out as out. May be called again before the
+  /// next forward. Throws UsageError where q, k or v lie elsewhere than in the last forward, where what is per
+  /// head or the seed is another, and where there was no forward since set_batch.
   void backward(const AttentionInputs& inputs, ConstView d_out, const AttentionGradients& gradients);
 
   /// Of the last call of each pass.

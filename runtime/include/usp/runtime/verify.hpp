@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/kernels/score_terms.hpp"
+#include "usp/kernels/deviation.hpp"
+#include "usp/kernels/oracle.hpp"
 #include "usp/runtime/call_run.hpp"
-#include "usp/runtime/host_tensor.hpp"
 #include "usp/schedule/attention.hpp"
 
 #include <optional>
@@ -13,31 +13,39 @@
 /// The truth of one attention call, and how far a run is from it.
 namespace usp {
 
-/// Outputs and gradients in fp64, [batch][token][head][width]; lse and d_sink as the operator defines them.
-struct DenseResults {
-  HostTensor out, lse, dq, dk, dv;
-  std::vector<double> d_sink;
+/// The whole problem at once in fp64: no mesh, no layout, no exchange. Rows are global tokens; lse and d_sink
+/// as the operator defines them. Uses every core. Throws InvalidInput naming tensor and index of an input
+/// that is not a finite number.
+[[nodiscard]] Oracle dense_attention(const AttentionPlan& plan, const Documents& documents,
+                                     const CallTensors& tensors, bool training);
+
+/// How far one result is from the truth.
+struct ResultError {
+  /// RMS(a - b) / RMS(b) of the whole tensor; RMS(a) where b is zero everywhere. Gradients that vanish are
+  /// held against a quarter of the greatest gradient's RMS; infinities must agree exactly.
+  double whole = 0;
+  Deviation rows;  ///< the worst row and head by its own terms
 };
-
-/// The whole problem at once by the reference kernel: no mesh, no layout, no exchange. Uses every core.
-[[nodiscard]] DenseResults dense_attention(const AttentionPlan& plan, const Documents& documents,
-                                           const CallTensors& tensors, bool training);
-
-/// RMS(a - b) / RMS(b); RMS(a) where b is zero everywhere; infinities must agree exactly.
 struct CallErrors {
-  std::optional<double> out, lse, dq, dk, dv, d_sink;
-};
-[[nodiscard]] CallErrors errors_of(const CallRun& run, const DenseResults& truth);
+  DType dtype = DType::bf16;
+  std::optional<ResultError> out, lse, dq, dk, dv, d_sink;
 
-/// What a correct run stays below, by input type. fp64 1e-10 and fp32 1e-5; bf16 and fp16, which round
-/// outputs and gradients: 1e-2 for out and lse, 2e-2 for gradients.
+  /// Something is beyond what the types hold: nobody can tell right from wrong there.
+  [[nodiscard]] bool verifiable() const;
+};
+[[nodiscard]] CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype);
+
+/// What a whole tensor of a correct run stays below, by input type. fp64 1e-10 and fp32 1e-5; bf16 and fp16,
+/// which round outputs and gradients: 1e-2 for out and lse, 2e-2 for gradients. Each row and head has the
+/// bound rounding_factor() (rounding.hpp) besides.
 struct Tolerance {
   double output = 0;
   double gradient = 0;
 };
 [[nodiscard]] Tolerance tolerance_of(DType dtype);
 
-/// What exceeds its bound (a NaN does), in words; empty when nothing does.
+/// What exceeds its bound (a NaN does), in words: whole tensors, and the worst row and head of each. Empty
+/// when nothing does.
 [[nodiscard]] std::string exceeded(const CallErrors& errors, const Tolerance& tolerance);
 
 }  // namespace usp

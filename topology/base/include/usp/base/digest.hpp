@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,5 +30,10 @@ class Digest {
  private:
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
+
+/// 64 bits of all bytes of a tensor or file, at memory speed: four lanes of eight bytes, each step of which
+/// is a bijection of its lane, so that what differs in one word never has the same digest. Not that of
+/// Digest.
+[[nodiscard]] std::uint64_t digest_of_bytes(const void* data, std::size_t bytes);
 
 }  // namespace usp

@@ -9,16 +9,22 @@
 /// write.
 namespace usp {
 
+/// Whole numbers that a double holds exactly, and so may be written with a unit.
+inline constexpr std::int64_t max_whole = std::int64_t{1} << 53;
+/// Data rates in GB/s, in which no time or sum of times leaves the range of a double.
+inline constexpr double min_rate_gb_s = 1e-6, max_rate_gb_s = 1e9;
+
 /// "4096", "128k" (131072), "1M" (1048576), "1.5M": binary multiples, as sequence lengths are meant.
-/// Throws UsageError naming `flag`, also beyond 2^40 tokens.
-[[nodiscard]] std::int64_t parse_tokens(std::string_view text, std::string_view flag);
+/// Throws UsageError naming `flag`, also for less than one token and more than `most`.
+[[nodiscard]] std::int64_t parse_tokens(std::string_view text, std::string_view flag,
+                                        std::int64_t most = max_whole);
 
 /// "80GB" (decimal), "80GiB" (binary), plain bytes. Throws UsageError naming `flag`.
 [[nodiscard]] std::int64_t parse_bytes(std::string_view text, std::string_view flag);
 
 /// Line rates as people write them, returned in GB/s (1e9 bytes per second) in one direction: "400G",
 /// "400Gb/s" and "400Gbit" are bits (50 GB/s); "50GB/s" and "46GiB/s" are bytes. A bare number is refused: 50
-/// could be either.
+/// could be either. Throws UsageError naming `flag`, also beyond min_rate_gb_s and max_rate_gb_s.
 [[nodiscard]] double parse_line_rate_gb_s(std::string_view text, std::string_view flag);
 
 [[nodiscard]] std::string format_bytes(double bytes);          ///< "1.50 GiB"

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank of the job sends is checked like what a stranger sends.
+#include "comm/rendezvous.hpp"
+#include "comm/socket_communicator.hpp"
+#include "socket_stranger.hpp"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+namespace usp {
+namespace {
+
+using comm::Frame;
+using comm::Notice;
+
+/// The connections of a rank that sends what it likes.
+class Member {
+ public:
+  explicit Member(const SocketJob& job) : sockets_(comm::meet(job, {.watchdog_s = test::limit_s})) {}
+  template <class T>
+  void say(int peer, const T& value) {
+    (void)comm::send_whole(sockets_[static_cast<std::size_t>(peer)], &value, sizeof value,
+                           comm::Deadline(test::limit_s));
+  }
+  void notice(int peer, const Notice& notice) {
+    say(peer, Frame{.kind = Frame::Kind::notice});
+    say(peer, notice);
+  }
+  void close(int peer) { sockets_[static_cast<std::size_t>(peer)].close(); }
+
+ private:
+  std::vector<comm::Socket> sockets_;
+};
+
+/// How a barrier of rank 0 ends.
+struct Outcome {
+  CommunicationFault fault;
+  ExitCode exit_code = ExitCode::ok;
+};
+
+/// Rank 0 of `ranks` in a barrier, once the others, who send what they like, have done `acts` (of ranks
+/// 1, 2...).
+Outcome outcome_after(const std::vector<std::function<void(Member&)>>& acts) {
+  const int port = test::free_port(), ranks = static_cast<int>(acts.size()) + 1;
+  std::vector<std::future<std::unique_ptr<Member>>> members;
+  for (int rank = 1; rank < ranks; ++rank)
+    members.push_back(std::async(
+        std::launch::async, [=] { return std::make_unique<Member>(test::secured_job(rank, ranks, port)); }));
+  const CommOptions options{.watchdog_s = test::limit_s};
+  const auto mesh =
+      std::make_shared<comm::SocketMesh>(comm::meet(test::secured_job(0, ranks, port), options), 0, options);
+  std::vector<std::unique_ptr<Member>> there;
+  for (auto& member : members) there.push_back(member.get());
+  for (std::size_t i = 0; i < acts.size(); ++i) acts[i](*there[i]);
+  try {
+    comm::make_world(mesh)->barrier();
+  } catch (const CommunicationError& error) {
+    Outcome outcome{error.fault(), mesh->exit_code()};
+    there.clear();
+    return outcome;
+  }
+  return {};
+}
+
+Outcome outcome_after(const std::function<void(Member&)>& act) {
+  return outcome_after(std::vector<std::function<void(Member&)>>{act});
+}
+
+Notice notice_of(int exit_code) {
+  Notice notice = comm::pack({{"run", -1, 1, {1}, "out of paper"}, ExitCode::internal, 1});
+  notice.exit_code = exit_code;
+  return notice;
+}
+
+TEST(Members, AnExitCodeIsOneOfAFailure) {
+  for (const int code : {0, -7, 7, 255, 1 << 30}) {
+    const Outcome outcome = outcome_after([&](Member& member) { member.notice(0, notice_of(code)); });
+    EXPECT_EQ(outcome.exit_code, ExitCode::environment) << code;
+    EXPECT_EQ(outcome.fault.story, "out of paper");
+  }
+  for (const int code : {1, 2, 3, 4, 5, 6})
+    EXPECT_EQ(static_cast<int>(comm::unpack(notice_of(code), 2, 1).exit_code), code);
+}
+
+TEST(Members, ANoticeNamesRanksOfTheJobAndItsTextsEnd) {
+  Notice notice = notice_of(1);
+  notice.origin = -5;
+  notice.rank = 99;
+  notice.tick = -100;
+  notice.missing_count = 1 << 30;
+  notice.missing.fill(77);
+  notice.missing[3] = 1;
+  notice.story.fill('x');
+  notice.operation.fill('y');
+  const comm::Story story = comm::unpack(notice, 2, 1);
+  EXPECT_EQ(story.origin, 1);
+  EXPECT_EQ(story.fault.rank, -1);
+  EXPECT_EQ(story.fault.tick, -1);
+  EXPECT_EQ(story.fault.missing, std::vector<int>{1});
+  EXPECT_EQ(story.fault.story.size(), notice.story.size());
+  EXPECT_EQ(story.fault.operation.size(), notice.operation.size());
+}
+
+TEST(Members, AFloodOfRequestsEndsTheJob) {
+  const Outcome outcome = outcome_after([](Member& member) {
+    std::array<Frame, 1024> some;
+    for (i64 tag = 0; tag <= comm::max_requests_of_peer + 1024; tag += 1024) {
+      for (i64 i = 0; i < 1024; ++i)
+        some[static_cast<std::size_t>(i)] = {Frame::Kind::request, 0, 5, tag + i, i64{1} << 40};
+      member.say(0, some);
+    }
+  });
+  EXPECT_EQ(outcome.exit_code, ExitCode::environment);
+  EXPECT_NE(outcome.fault.story.find("rank 1 asks for more messages than rank 0 has room to note"),
+            std::string::npos)
+      << outcome.fault.story;
+}
+
+TEST(Members, FramesWithoutSenseEndTheJob) {
+  for (const Frame& frame :
+       {Frame{static_cast<Frame::Kind>(0x99), 0, 0, 0, 1}, Frame{Frame::Kind::request, 0, 0, 0, -1},
+        Frame{Frame::Kind::request, 0, 0, 0, 0}, Frame{Frame::Kind::data, 0, 0, 0, -1},
+        Frame{Frame::Kind::data, 0, 0, 0, i64{1} << 62}, Frame{Frame::Kind::data, 1U << 31U, 0, 0, 1}}) {
+    const Outcome outcome = outcome_after([&](Member& member) { member.say(0, frame); });
+    EXPECT_NE(outcome.fault.story.find("rank 1 sent bytes that rank 0 did not ask for"), std::string::npos)
+        << outcome.fault.story;
+  }
+}
+
+/// A connection that closes does not hide the story that another one brings.
+TEST(Members, AClosedConnectionHidesNoStory) {
+  const auto leave = [](Member& member) { member.close(0); };
+  Notice notice = notice_of(6);
+  notice.origin = 2;
+  const Outcome outcome = outcome_after({leave, [&](Member& member) { member.notice(0, notice); }});
+  EXPECT_EQ(outcome.fault.story, "out of paper");
+  EXPECT_EQ(outcome.exit_code, ExitCode::verification);
+  const Outcome silent = outcome_after({leave, leave});
+  EXPECT_NE(silent.fault.story.find("rank 1 has gone"), std::string::npos) << silent.fault.story;
+}
+
+/// Who knows the story tells it before it leaves, to whom the first teller did not reach too.
+TEST(Members, AStoryIsToldOn) {
+  const int port = test::free_port();
+  auto teller = std::async(std::launch::async, [=] { return Member(test::secured_job(2, 3, port)); });
+  std::promise<void> told;
+  auto relay = std::async(std::launch::async, [&] {
+    const auto communicator = make_socket_communicator(test::secured_job(1, 3, port), {});
+    told.get_future().wait();
+    try {
+      communicator->barrier();
+    } catch (const CommunicationError&) {
+    }
+  });
+  const auto communicator = make_socket_communicator(test::secured_job(0, 3, port), {});
+  Member member = teller.get();
+  Notice notice = notice_of(6);
+  notice.origin = 2;
+  member.notice(1, notice);
+  member.close(0);
+  told.set_value();
+  relay.wait();  // rank 1 has left
+  try {
+    communicator->barrier();
+    FAIL();
+  } catch (const CommunicationError& error) {
+    EXPECT_STREQ(error.what(), "out of paper");
+  }
+}
+
+}  // namespace
+}  // namespace usp

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whoever is not of the job is turned away, and neither ends the job nor holds it up.
+#include "socket_stranger.hpp"
+
+#include <gtest/gtest.h>
+
+#include <list>
+#include <poll.h>
+
+namespace usp {
+namespace {
+
+using test::hello_of;
+using test::refusal_of;
+using test::secured_job;
+using test::StartedRanks;
+using test::Stranger;
+
+constexpr int ranks = 3;
+
+comm::JobKey true_key() {
+  return {test::job_secret, ranks, 7};
+}
+
+/// Rank 0 runs before the strangers come, ranks 1 and 2 start after them: the job must start.
+class Strangers : public testing::Test {
+ protected:
+  Strangers() { job_.start(secured_job(0, ranks, port_)); }
+  void expect_start() {
+    for (int rank = 1; rank < ranks; ++rank) job_.start(secured_job(rank, ranks, port_));
+    for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(job_.error(rank), "") << rank;
+  }
+  /// Says hello and answers the challenge with what `prove` makes of it. Returns why it is refused.
+  template <class Prove>
+  std::string attempt(const comm::Hello& hello, const Prove& prove) {
+    Stranger stranger(port_);
+    stranger.say(hello);
+    const auto challenge = stranger.hear();
+    if (!challenge || challenge->refusal.front() != '\0') return refusal_of(challenge);
+    stranger.say(prove(comm::meeting_of(hello, 0, challenge->value)));
+    return refusal_of(stranger.hear());
+  }
+  int port_ = test::free_port();
+  StartedRanks job_;
+};
+
+const char* const unproved = "did not prove that it knows the secret of rank 0";
+
+TEST_F(Strangers, ARankWithoutTheSecretIsTurnedAway) {
+  const auto zeros = [](const comm::Meeting&) { return comm::Proof{}; };
+  EXPECT_NE(attempt(hello_of(2, ranks), zeros).find(unproved), std::string::npos);
+  const comm::JobKey other("another secret that is as long", ranks, 7);
+  const auto guess = [&](const comm::Meeting& meeting) { return other.guest_proof(meeting); };
+  EXPECT_NE(attempt(hello_of(2, ranks), guess).find(unproved), std::string::npos);
+  comm::Hello bare = hello_of(2, ranks);
+  bare.secured = 0;
+  EXPECT_NE(attempt(bare, zeros).find("rank 2 has no secret, but rank 0 has one"), std::string::npos);
+  expect_start();
+}
+
+TEST_F(Strangers, AProofIsOfOneConnectionOneRankAndOneSide) {
+  const comm::JobKey key = true_key();
+  const comm::Hello hello = hello_of(2, ranks);
+  comm::Proof recorded{};
+  {
+    Stranger member(port_);
+    member.say(hello);
+    recorded = key.guest_proof(comm::meeting_of(hello, 0, member.hear()->value));
+  }
+  EXPECT_NE(attempt(hello, [&](const comm::Meeting&) { return recorded; }).find(unproved), std::string::npos);
+  const auto of_rank_1 = [&](comm::Meeting meeting) {
+    meeting.guest = 1;
+    return key.guest_proof(meeting);
+  };
+  EXPECT_NE(attempt(hello, of_rank_1).find(unproved), std::string::npos);
+  const auto of_the_host = [&](const comm::Meeting& meeting) { return key.host_proof(meeting); };
+  EXPECT_NE(attempt(hello, of_the_host).find(unproved), std::string::npos);
+  expect_start();
+}
+
+TEST_F(Strangers, NumbersWithoutSenseAndGarbageAreDroppedWithoutAWord) {
+  for (const auto& change : std::initializer_list<std::function<void(comm::Hello&)>>{
+           [](comm::Hello& hello) { hello.rank = ranks; }, [](comm::Hello& hello) { hello.rank = -1; },
+           [](comm::Hello& hello) { hello.size = 0; }, [](comm::Hello& hello) { hello.size = 1 << 30; },
+           [](comm::Hello& hello) { hello.port = 65536; }, [](comm::Hello& hello) { hello.secured = 2; },
+           [](comm::Hello& hello) { hello.magic += 1; }}) {
+    comm::Hello hello = hello_of(2, ranks);
+    change(hello);
+    Stranger stranger(port_);
+    stranger.say(hello);
+    EXPECT_TRUE(stranger.closed());
+  }
+  std::array<char, 4096> garbage;
+  garbage.fill('G');
+  Stranger stranger(port_);
+  stranger.say(garbage);
+  EXPECT_TRUE(stranger.closed());
+  expect_start();
+}
+
+TEST_F(Strangers, AnotherVersionIsToldWhy) {
+  comm::Hello hello = hello_of(2, ranks);
+  hello.version = 1;
+  Stranger stranger(port_);
+  stranger.say(hello, 32);  // what version 1 said
+  EXPECT_NE(refusal_of(stranger.hear()).find("another version of usp"), std::string::npos);
+  expect_start();
+}
+
+/// Some say nothing, some a part of a hello, some do not answer the challenge; the eldest go.
+TEST_F(Strangers, ManyConnectionsThatStayHoldUpNobody) {
+  std::list<Stranger> kept;
+  const comm::Hello hello = hello_of(1, ranks);
+  for (int i = 0; i < 300; ++i) {
+    Stranger& stranger = kept.emplace_back(port_);
+    if (i % 3 > 0) stranger.say(hello, i % 3 == 1 ? sizeof hello / 2 : sizeof hello);
+  }
+  EXPECT_TRUE(kept.front().closed());
+  expect_start();
+}
+
+TEST_F(Strangers, ASeatIsTakenOnce) {
+  Stranger first(port_);
+  const comm::Hello hello = hello_of(1, ranks);
+  first.say(hello);
+  const comm::Meeting meeting = comm::meeting_of(hello, 0, first.hear()->value);
+  first.say(true_key().guest_proof(meeting));
+  const auto answer = first.hear();
+  ASSERT_EQ(refusal_of(answer), "");
+  EXPECT_EQ(answer->value, true_key().host_proof(meeting));
+  job_.start(secured_job(1, ranks, port_));
+  EXPECT_NE(job_.error(1).find("rank 1 was given twice"), std::string::npos) << job_.error(1);
+  first = Stranger(comm::Socket());
+  EXPECT_NE(job_.error(0).find("rank 1 left while the ranks met"), std::string::npos) << job_.error(0);
+}
+
+/// Somebody listens where rank 0 should, and is asked by a rank.
+class FalseHost : public testing::Test {
+ protected:
+  FalseHost() {
+    job_.start(secured_job(1, 2, comm::port_of(listener_)));
+    comm::Socket socket;
+    while (!socket.is_open()) socket = comm::accept_from(listener_);
+    guest_.emplace(std::move(socket));
+    EXPECT_TRUE(guest_->hear(&hello_, sizeof hello_));
+  }
+  void expect_refused() {
+    EXPECT_NE(job_.error(1).find("did not prove that it knows the secret of this job"), std::string::npos)
+        << job_.error(1);
+    EXPECT_EQ(job_.error(1).find(test::job_secret), std::string::npos);
+  }
+  comm::Socket listener_ = comm::listen_at(comm::resolve("127.0.0.1", 0));
+  StartedRanks job_;
+  std::optional<Stranger> guest_;
+  comm::Hello hello_;
+};
+
+TEST_F(FalseHost, AProofThatIsSentBackProvesNothing) {
+  guest_->say(comm::welcome(true_key(), hello_.nonce));
+  comm::Proof proof{};
+  ASSERT_TRUE(guest_->hear(&proof, sizeof proof));
+  guest_->say(comm::welcome(true_key(), proof));
+  expect_refused();
+  const std::string said = std::string(reinterpret_cast<const char*>(&hello_), sizeof hello_) +
+                           std::string(reinterpret_cast<const char*>(proof.data()), proof.size());
+  EXPECT_EQ(said.find(test::job_secret), std::string::npos);
+}
+
+TEST_F(FalseHost, OneThatClaimsToNeedNoSecretIsNotBelieved) {
+  guest_->say(comm::welcome({}, {}));
+  comm::Proof proof{};
+  ASSERT_TRUE(guest_->hear(&proof, sizeof proof));
+  guest_->say(comm::welcome({}, {}));
+  expect_refused();
+}
+
+TEST(Network, RanksListenAtOneInterface) {
+  const int port = test::free_port();
+  StartedRanks job;
+  SocketJob mine = secured_job(0, 2, port);
+  mine.host = "127.0.0.2";
+  job.start(mine);
+  Stranger there(port, "127.0.0.2");  // rank 0 listens
+  int error = 0;
+  comm::Socket elsewhere = comm::start_connect(comm::resolve("127.0.0.1", port).front(), error);
+  if (elsewhere.is_open()) {
+    pollfd one{elsewhere.descriptor(), POLLOUT, 0};
+    EXPECT_EQ(::poll(&one, 1, -1), 1);
+    error = comm::connect_error(elsewhere);
+  }
+  EXPECT_EQ(error, ECONNREFUSED);
+  mine.rank = 1;
+  job.start(mine);
+  EXPECT_EQ(job.error(0) + job.error(1), "");
+}
+
+/// Addresses for documentation (RFC 5737), which are no host's.
+TEST(Network, AJobWithoutASecretIsRefusedBeyondLoopback) {
+  SocketJob job{0, 2, "198.51.100.7", test::free_port(), 7};
+  try {
+    (void)make_socket_communicator(job, {});
+    FAIL();
+  } catch (const OpenNetworkError& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    for (const char* words : {"export USP_JOB_TOKEN=$(openssl rand -hex 32)", "--trust-network"})
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+  const auto went_on = [](const SocketJob& tried, bool trust) {
+    try {
+      (void)make_socket_communicator(tried, {.trust_network = trust});
+    } catch (const EnvironmentError& error) {
+      return std::string(error.what()).find("is no address of this host") != std::string::npos;
+    }
+    return false;
+  };
+  EXPECT_TRUE(went_on(job, true));
+  job.secret = test::job_secret;
+  EXPECT_TRUE(went_on(job, false));
+}
+
+/// Whatever their host is called, ranks that share it meet on its loopback, and need no secret.
+TEST(Network, RanksOfOneHostMeetOnItsLoopback) {
+  const int port = test::free_port();
+  StartedRanks job;
+  SocketJob mine{0, 2, "no.such.host.invalid", port, 7};
+  mine.one_host = true;
+  for (; mine.rank < 2; ++mine.rank) job.start(mine);
+  EXPECT_EQ(job.error(0) + job.error(1), "");
+}
+
+}  // namespace
+}  // namespace usp

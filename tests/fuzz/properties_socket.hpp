@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "comm/handshake.hpp"
+#include "comm/socket_link.hpp"
+#include "properties.hpp"
+
+#include "usp/comm/errors.hpp"
+
+#include <algorithm>
+#include <span>
+#include <sys/socket.h>
+
+/// What must hold for any bytes that arrive over a connection between ranks. True for bytes with sense.
+namespace usp::fuzz {
+
+inline std::span<const std::byte> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+/// Hello, reply and table, of a job of 4 ranks.
+inline bool socket_handshake(const std::string& text) {
+  const auto bytes = bytes_of(text);
+  const comm::Greeting greeting = comm::greeting_of(bytes);
+  const auto hello = comm::parse_hello(bytes);
+  require(!hello || greeting == comm::Greeting::whole, "a hello without a greeting");
+  require(!hello || (hello->rank >= 0 && hello->rank < hello->size && hello->size <= comm::max_ranks &&
+                     hello->port >= 0 && hello->port <= comm::max_port),
+          "a hello out of range");
+  const auto reply = comm::parse_reply(bytes);
+  require(!reply || std::find(reply->refusal.begin(), reply->refusal.end(), '\0') != reply->refusal.end(),
+          "a refusal without end");
+  const auto table = comm::parse_table(bytes, 4);
+  require(!table || table->size() == 4, "a table of other ranks");
+  for (const comm::Entry& entry : table.value_or(std::vector<comm::Entry>{})) {
+    require(entry.address.length <= sizeof entry.address.storage, "an address beyond its storage");
+    (void)entry.address.text();
+    (void)entry.address.loopback();
+  }
+  return hello || reply || table;
+}
+
+inline void require_sound(const comm::Story& story, int size) {
+  require(static_cast<int>(story.exit_code) >= 1 && static_cast<int>(story.exit_code) <= 6, "an exit code");
+  require(story.origin >= 0 && story.origin < size, "an origin outside the job");
+  require(story.fault.rank >= -1 && story.fault.rank < size, "a rank outside the job");
+  require(story.fault.missing.size() <= 64, "more missing ranks than a notice holds");
+  for (const int rank : story.fault.missing) require(rank >= 0 && rank < size, "a missing rank outside");
+  require(story.fault.story.size() <= 1024 && story.fault.operation.size() <= 64, "a text beyond its field");
+}
+
+/// Frames one after another, with the payloads of data.
+inline bool socket_frames(const std::string& text) {
+  auto bytes = bytes_of(text);
+  std::size_t frames = 0;
+  while (true) {
+    const comm::Arrival arrival = comm::parse_frame(bytes);
+    if (arrival.kind == comm::Arrival::Kind::nonsense) return false;
+    if (arrival.kind == comm::Arrival::Kind::part) return frames > 0;
+    require(arrival.length >= sizeof(comm::Frame) && arrival.length <= bytes.size(), "a frame's length");
+    require(arrival.notice.has_value() == (arrival.frame.kind == comm::Frame::Kind::notice), "a notice");
+    if (arrival.notice) require_sound(comm::unpack(*arrival.notice, 4, 2), 4);
+    bytes = bytes.subspan(arrival.length);
+    ++frames;
+    if (arrival.frame.kind != comm::Frame::Kind::data) continue;
+    require(arrival.frame.bytes > 0, "a payload without bytes");
+    bytes = bytes.subspan(std::min(bytes.size(), static_cast<std::size_t>(arrival.frame.bytes)));
+  }
+}
+
+/// A connection with a receive of 64 bytes and a send of 32 under way: nothing is written outside the
+/// receive.
+inline bool socket_link(const std::string& text) {
+  int ends[2];
+  require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no pair of sockets");
+  comm::Socket far(ends[1]);
+  comm::SlotTable slots;
+  comm::SocketLink link(comm::Socket(ends[0]), 0, 1, slots, 16);
+  std::array<std::byte, 96> memory{};
+  const ByteBox into{.data = memory.data() + 16, .run_bytes = 64},
+      from{.data = memory.data(), .run_bytes = 16};
+  for (const bool send : {false, true}) {
+    const Message message{.peer = 1,
+                          .send = send,
+                          .tag = 3,
+                          .operation = "route",
+                          .boxes = send ? &from : &into,
+                          .box_count = 1};
+    slots.grow(1);  // the receive is slot 0
+    link.post(slots.of(slots.open(message, 1, 5)));
+  }
+  const iovec part{const_cast<char*>(text.data()), std::min(text.size(), std::size_t{1} << 16U)};
+  (void)far.send(&part, 1);
+  far.end_writing();
+  bool sense = true;
+  try {
+    while (link.is_open()) link.read(i64{1} << 20);
+  } catch (const CommunicationError&) {
+    sense = false;
+  }
+  const auto untouched = [](const std::byte& byte) { return byte == std::byte{}; };
+  require(std::all_of(memory.begin(), memory.begin() + 16, untouched) &&
+              std::all_of(memory.end() - 16, memory.end(), untouched),
+          "bytes outside the receive");
+  require(slots.requests() <= comm::max_requests_of_peer, "more requests than there is room for");
+  if (const auto notice = link.take_notice()) require_sound(comm::unpack(*notice, 4, 2), 4);
+  return sense && !text.empty();
+}
+
+}  // namespace usp::fuzz

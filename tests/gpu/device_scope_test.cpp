@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/process_sharing.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/device/device.hpp"
+#include "usp/device/driver.cuda.hpp"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace usp {
+namespace {
+
+constexpr i64 block_bytes = 4096;
+
+/// Runs on a thread of its own, whose default device is 0 and which has no current context yet.
+template <class Work>
+void on_fresh_thread(Work&& work) {
+  std::thread(std::forward<Work>(work)).join();
+}
+
+[[nodiscard]] CUcontext current_context() {
+  CUcontext now = nullptr;
+  check_driver(driver_call<CUresult (*)(CUcontext*)>("cuCtxGetCurrent")(&now), "cuCtxGetCurrent");
+  return now;
+}
+
+[[nodiscard]] bool has_context(int device) {
+  unsigned flags = 0;
+  int active = 0;
+  check_driver(driver_call<CUresult (*)(CUdevice, unsigned*, int*)>("cuDevicePrimaryCtxGetState")(
+                   device, &flags, &active),
+               "cuDevicePrimaryCtxGetState");
+  return active != 0;
+}
+
+[[nodiscard]] int current_device() {
+  int device = -1;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+/// Work on one device makes no context on another: each takes hundreds of megabytes there. First in this
+/// file, so that nothing has used device 0 before.
+TEST(DeviceScope, WorkOnOneDeviceTakesNoMemoryOfAnother) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  on_fresh_thread([] {
+    const Stream stream(1);
+    const DeviceBuffer buffer(1, block_bytes);
+    const Event event(1, EventUse::interprocess);
+    event.record(stream.get());
+    ByteBox box;
+    box.data = buffer.data();
+    box.run_bytes = block_bytes;
+    comm::Exports exports;
+    (void)exports.box(box);
+    (void)comm::share(event);
+    stream.synchronize();
+    EXPECT_TRUE(has_context(1));
+    EXPECT_FALSE(has_context(0));
+  });
+}
+
+TEST(DeviceScope, LeavesTheThreadAsItFoundIt) {
+  if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
+  const int last = device_count() - 1;
+  on_fresh_thread([last] {
+    {
+      const DeviceScope outer(last);
+      EXPECT_EQ(current_device(), last);
+      const CUcontext held = current_context();
+      {
+        const DeviceScope inner(0);
+        EXPECT_EQ(current_device(), 0);
+      }
+      EXPECT_EQ(current_context(), held);
+    }
+    EXPECT_EQ(current_context(), nullptr);
+  });
+}
+
+TEST(DeviceScope, RefusesADeviceThatIsNotThere) {
+  if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
+  EXPECT_THROW(const DeviceScope scope(device_count()), EnvironmentError);
+  EXPECT_THROW(const DeviceScope scope(-1), EnvironmentError);
+}
+
+/// A rank whose card is not the thread's current device exports its tensors.
+TEST(Exports, NameMemoryOfADeviceThatIsNotCurrent) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  for (int device = 0; device < device_count(); ++device) {
+    const DeviceBuffer buffer(device, block_bytes);
+    const Event event(device, EventUse::interprocess);
+    on_fresh_thread([&] {
+      check_cuda(cudaSetDevice((device + 1) % device_count()), "cudaSetDevice");
+      ByteBox box;
+      box.data = buffer.data() + 256;
+      box.run_bytes = 512;
+      comm::Exports exports;
+      EXPECT_EQ(exports.box(box).offset, 256);
+      (void)comm::share(event);
+      EXPECT_EQ(current_device(), (device + 1) % device_count());
+    });
+  }
+}
+
+TEST(Exports, RefuseMemoryThatIsNoDevices) {
+  if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
+  std::byte host[64];
+  ByteBox box;
+  box.data = host;
+  box.run_bytes = sizeof host;
+  comm::Exports exports;
+  EXPECT_THROW((void)exports.box(box), EnvironmentError);
+}
+
+}  // namespace
+}  // namespace usp

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// What --verify must notice: each region of each result, wrong by everything or by little, in a run whose
+// late keys have tiny gradients. And what it cannot tell: terms beyond the type.
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/kernels/rounding.hpp"
+#include "usp/runtime/run_print.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+namespace usp {
+namespace {
+
+constexpr i64 tokens = 2048;
+
+/// One causal call on two ranks and its truth.
+struct Verified {
+  AttentionPlan plan;
+  Documents documents;
+  CallTensors tensors;
+  Oracle truth;
+  CallRun run;
+
+  Verified(DType dtype, i64 count, bool lse_home) {
+    plan.shape = {1, count, count, 2, 1, 16, 16, dtype};
+    plan.mesh = {1, 2, 1};
+    plan.layout = LayoutKind::zigzag;
+    plan.band = {0, unbounded};
+    plan.sink = true;
+    plan.lse_home = lse_home;
+    documents = Documents::single(count, count);
+    tensors = random_tensors(plan, documents, 0);
+    execute();
+  }
+  void execute() {
+    truth = dense_attention(plan, documents, tensors, true);
+    run = run_call(plan, documents, tensors, {}).value();
+  }
+  [[nodiscard]] RunSummary summary_of(const CallRun& result) const {
+    RunSummary summary;
+    summary.plan = plan;
+    summary.run = result;
+    summary.errors = errors_of(result, truth, plan.shape.dtype);
+    summary.tolerance = tolerance_of(plan.shape.dtype);
+    return summary;
+  }
+};
+
+const Verified& causal(DType dtype) {
+  static const Verified bf16(DType::bf16, tokens, true), fp32(DType::fp32, tokens / 4, false);
+  return dtype == DType::bf16 ? bf16 : fp32;
+}
+
+struct Result {
+  const char* name;
+  std::vector<Part> CallRun::*parts;
+  OracleTensor Oracle::*truth;
+};
+constexpr Result results[] = {{"out", &CallRun::out, &Oracle::out},
+                              {"lse", &CallRun::lse, &Oracle::lse},
+                              {"dq", &CallRun::dq, &Oracle::dq},
+                              {"dk", &CallRun::dk, &Oracle::dk},
+                              {"dv", &CallRun::dv, &Oracle::dv}};
+
+using Region = std::function<bool(i64 token, i64 head)>;
+/// A new value from the old one and what its terms allow.
+using Poison = std::function<double(double x, double allowed)>;
+
+/// Changes a gathered result where it lies in the region.
+[[nodiscard]] CallRun poisoned(const Verified& verified, const Result& result, const Region& region,
+                               const Poison& poison) {
+  CallRun run = verified.run;
+  const OracleTensor& truth = verified.truth.*result.truth;
+  const DType dtype = std::strcmp(result.name, "lse") == 0 ? accumulator_of(verified.plan.shape.dtype)
+                                                           : verified.plan.shape.dtype;
+  const Pass pass = result.name[0] == 'd' ? Pass::backward : Pass::forward;
+  const double unit = rounding_factor(dtype, pass) * unit_roundoff(dtype);
+  for (Part& part : run.*result.parts) {
+    const DType type = part.rows.view().type;
+    HostTensor wide = part.rows.as(DType::fp64);
+    const View view = wide.view();
+    for (i64 row = 0; row < view.rows; ++row)
+      for (i64 head = view.heads.begin; head < view.heads.end; ++head) {
+        const i64 token = part.tokens[static_cast<std::size_t>(row)];
+        if (!region(token, head)) continue;
+        auto* x = reinterpret_cast<double*>(view.at(0, row, head));
+        const double* terms = truth.terms.data() + truth.at(0, token, head);
+        for (i64 w = 0; w < view.width; ++w) x[w] = poison(x[w], unit * terms[w]);
+      }
+    part.rows = wide.as(type);
+  }
+  return run;
+}
+
+class Poisoned : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Poisoned, TheRunItselfIsRight) {
+  const RunSummary summary = causal(GetParam()).summary_of(causal(GetParam()).run);
+  EXPECT_EQ(run_fault(summary), "");
+  EXPECT_TRUE(summary.errors->verifiable());
+}
+
+TEST_P(Poisoned, EveryRegionOfEveryResultIsNoticed) {
+  const Verified& verified = causal(GetParam());
+  const i64 last = verified.plan.shape.q_tokens - 1, late = (last + 1) * 94 / 100;
+  const std::pair<const char*, Region> regions[] = {
+      {"the first token", [](i64 token, i64) { return token == 0; }},
+      {"the last token", [=](i64 token, i64) { return token == last; }},
+      {"one token", [=](i64 token, i64) { return token == last / 3; }},
+      {"one head of one token", [=](i64 token, i64 head) { return token == late && head == 0; }},
+      {"one head", [](i64, i64 head) { return head == 0; }},
+      {"the last 6%", [=](i64 token, i64) { return token >= late; }}};
+  const std::pair<const char*, Poison> poisons[] = {
+      {"zero", [](double, double) { return 0.0; }},
+      {"a little", [](double x, double allowed) { return x + 3 * allowed; }},
+      {"NaN", [](double, double) { return std::numeric_limits<double>::quiet_NaN(); }}};
+  for (const Result& result : results)
+    for (const auto& [where, region] : regions)
+      for (const auto& [what, poison] : poisons) {
+        SCOPED_TRACE(std::string(result.name) + ": " + what + " in " + where);
+        const RunSummary summary = verified.summary_of(poisoned(verified, result, region, poison));
+        const std::string fault = run_fault(summary);
+        EXPECT_NE(fault.find(std::string(result.name) + " at batch 0, token "), std::string::npos) << fault;
+        EXPECT_NE(run_json(summary).find("\"ok\": false"), std::string::npos);
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Poisoned, ::testing::Values(DType::bf16, DType::fp32),
+                         [](const auto& type) { return type.param == DType::bf16 ? "bf16" : "fp32"; });
+
+/// The figure of a whole tensor does not see late keys, whose gradients are tiny under a causal mask.
+TEST(Verify, LateKeysThatAWholeTensorHidesAreNoticed) {
+  const Verified& verified = causal(DType::bf16);
+  for (const Result& result : {results[3], results[4]}) {
+    const CallRun run = poisoned(
+        verified, result, [](i64 token, i64) { return token >= tokens - 100; },
+        [](double, double) { return 0.0; });
+    const RunSummary summary = verified.summary_of(run);
+    const std::optional<ResultError>& error =
+        std::strcmp(result.name, "dk") == 0 ? summary.errors->dk : summary.errors->dv;
+    EXPECT_LT(error->whole, summary.tolerance.gradient) << result.name;
+    EXPECT_GT(error->rows.ratio, 10 * rounding_factor(DType::bf16, Pass::backward)) << result.name;
+    const Json rows = parse_json(run_json(summary), "run").at("rows").at(result.name);
+    EXPECT_GE(rows.at("token"), tokens - 100);
+    EXPECT_EQ(rows.at("bound"), 4);
+    EXPECT_NE(run_text(summary).find("the worst row and head"), std::string::npos);
+  }
+}
+
+TEST(Verify, AGradientOfASinkIsHeldByHead) {
+  const Verified& verified = causal(DType::fp32);
+  CallRun run = verified.run;
+  run.d_sink[1] = 0;
+  EXPECT_NE(run_fault(verified.summary_of(run)).find("d_sink at batch 0, token 0, head 1"),
+            std::string::npos);
+}
+
+/// A key that nobody sees and a row that sees nothing have no terms, and no room for rounding.
+TEST(Verify, WhatHasNoTermsIsExactlyZero) {
+  AttentionPlan plan;
+  plan.shape = {1, 8, 4, 1, 1, 4, 4, DType::fp32};
+  plan.mesh = {1, 2, 1};
+  plan.band = {0, unbounded};
+  plan.lse_home = true;
+  const Documents documents = Documents::single(8, 4);
+  const CallTensors tensors = random_tensors(plan, documents, 0);
+  const Oracle truth = dense_attention(plan, documents, tensors, true);
+  const CallRun run = run_call(plan, documents, tensors, {}).value();
+  RunSummary summary;
+  summary.plan = plan;
+  summary.tolerance = tolerance_of(DType::fp32);
+  summary.run = run;
+  summary.errors = errors_of(run, truth, DType::fp32);
+  EXPECT_EQ(run_fault(summary), "");
+  ASSERT_TRUE(std::isinf(truth.lse.values[0])) << "the first query sees no key";
+  for (Part& part : summary.run.out)
+    for (std::size_t i = 0; i < part.tokens.size(); ++i)
+      if (part.tokens[i] == 0)
+        *reinterpret_cast<float*>(part.rows.view().at(0, static_cast<i64>(i), 0)) = 1e-30F;
+  summary.errors = errors_of(summary.run, truth, DType::fp32);
+  EXPECT_TRUE(std::isinf(summary.errors->out->rows.ratio));
+  EXPECT_NE(run_fault(summary).find("out at batch 0, token 0, head 0"), std::string::npos);
+}
+
+void set_element(HostTensor& tensor, i64 token, i64 head, double value) {
+  HostTensor wide = tensor.as(DType::fp64);
+  *reinterpret_cast<double*>(wide.view().at(0, token, head)) = value;
+  tensor = wide.as(tensor.view().type);
+}
+
+TEST(Verify, TermsBeyondTheTypeAreNotVerifiable) {
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32}) {
+    Verified verified(dtype, 64, true);
+    if (dtype == DType::fp16) {  // dO . V is beyond fp16, and so is dS
+      set_element(verified.tensors.d_out, 5, 1, 60000);
+      set_element(verified.tensors.v, 5, 0, 60000);
+    } else {
+      set_element(verified.tensors.q, 5, 1, 1e38);
+    }
+    verified.execute();
+    const RunSummary summary = verified.summary_of(verified.run);
+    EXPECT_FALSE(summary.errors->verifiable());
+    const std::string fault = run_fault(summary);
+    EXPECT_EQ(fault.find("the run cannot be verified: "), 0U) << fault;
+    EXPECT_NE(fault.find("dk at batch 0, token 0, head 0: terms overflow the type; not verifiable"),
+              std::string::npos)
+        << fault;
+    EXPECT_NE(run_json(summary).find("\"terms overflow the type\""), std::string::npos);
+    EXPECT_NE(run_text(summary).find("overflows (token"), std::string::npos);
+  }
+}
+
+TEST(Verify, InputsThatAreNoNumbersAreNamed) {
+  Verified verified(DType::fp32, 16, true);
+  set_element(verified.tensors.k, 7, 0, std::numeric_limits<double>::quiet_NaN());
+  try {
+    (void)dense_attention(verified.plan, verified.documents, verified.tensors, true);
+    FAIL() << "a NaN was taken";
+  } catch (const InvalidInput& error) {
+    EXPECT_NE(std::string(error.what()).find("k: at 'batch 0, token 7, head 0': holds nan"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace usp
