@@ -51,7 +51,7 @@ TEST(Workload, DrawnDocumentsFillTheTokens) {
 }
 
 TEST(Workload, DrawnDocumentsAreBounded) {
-  EXPECT_EQ(draw_documents({1}, std::int64_t{1} << 20, 1).size(), max_documents);
+  EXPECT_EQ(draw_documents({1}, std::int64_t{1} << 20, 1).size(), std::size_t{1} << 20);
   EXPECT_THROW(static_cast<void>(draw_documents({1}, (std::int64_t{1} << 20) + 1, 1)), InvalidInput);
   EXPECT_THROW(static_cast<void>(draw_documents({1, 2}, std::int64_t{1} << 40, 1)), InvalidInput);
 }

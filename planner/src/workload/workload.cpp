@@ -158,10 +158,6 @@ std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& length
                          "more than " + std::to_string(max_documents) + " documents fill " +
                              std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
     left -= length;
-    if (documents.size() == max_documents && left > 0)
-      throw InvalidInput({"--document-lengths", 0, ""},
-                         "more than " + std::to_string(max_documents) + " documents would fill " +
-                             std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
   }
   return documents;
 }

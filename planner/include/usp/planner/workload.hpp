@@ -70,9 +70,6 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
 [[nodiscard]] std::vector<std::int64_t> read_document_lengths(const std::string& text,
                                                               const std::string& file);
 
-/// The most documents that one row is packed of.
-constexpr std::size_t max_documents = std::size_t{1} << 20;
-
 /// Draws lengths with replacement until `tokens` are filled; the last document is cut. The same seed gives
 /// the same documents on every machine. Throws InvalidInput beyond max_documents.
 [[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths,
