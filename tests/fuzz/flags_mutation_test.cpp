@@ -2,6 +2,7 @@
 // The readers of flags, tables, arrays and variables against their corpora and damaged versions of them.
 #include "properties_flags.hpp"
 #include "properties_launch.hpp"
+#include "properties_lists.hpp"
 #include "properties_npy.hpp"
 #include "properties_tables.hpp"
 #include "replay.hpp"
@@ -10,7 +11,7 @@ namespace usp::fuzz {
 namespace {
 
 TEST(FlagsMutation, Synthetic) {
-  replay("synthetic", synthetic, 300);
+  replay("synthetic", synthetic, 60);
 }
 TEST(FlagsMutation, Fabric) {
   replay("fabric", fabric, 2000);
@@ -36,7 +37,9 @@ TEST(FlagsMutation, ScoreCsv) {
 TEST(FlagsMutation, Calibration) {
   const auto seeds = seeds_of(std::string(USP_CONFIGS) + "/calibrations");
   for (const Seed& seed : seeds)
-    if (seed.name.find(".json") != std::string::npos) EXPECT_TRUE(calibration(seed.content)) << seed.name;
+    if (seed.name.find(".json") != std::string::npos) {
+      EXPECT_TRUE(calibration(seed.content)) << seed.name;
+    }
   replay("calibration", calibration, 200);
 }
 TEST(FlagsMutation, Npy) {

@@ -30,7 +30,8 @@ inline std::vector<Seed> seeds_of(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream in(entry.path(), std::ios::binary);
     const std::string name = entry.path().filename().string();
-    if (name != ".gitkeep") seeds.push_back({name, {std::istreambuf_iterator<char>(in), {}}});
+    if (entry.is_regular_file() && name != ".gitkeep")
+      seeds.push_back({name, {std::istreambuf_iterator<char>(in), {}}});
   }
   std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.name < b.name; });
   return seeds;

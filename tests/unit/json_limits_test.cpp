@@ -45,6 +45,20 @@ TEST(JsonLimits, TooManyValuesAreRefused) {
   EXPECT_NE(problem_of(text + "]").find("more than 4,194,304 values"), std::string::npos);
 }
 
+/// Each object must not make the parser look at all before it: this would take an hour.
+TEST(JsonLimits, ALongListOfObjectsIsReadInOnePass) {
+  std::string text = "[{}";
+  for (int i = 0; i < 1000000; ++i) text += ",{}";
+  EXPECT_EQ(parse_json(text + "]", "f").size(), 1000001U);
+}
+
+TEST(JsonLimits, NestingIsBounded) {
+  EXPECT_EQ(problem_of(std::string(64, '[') + "0" + std::string(64, ']')), "no error");
+  EXPECT_NE(problem_of(std::string(65, '[') + "0" + std::string(65, ']')).find("64 levels"),
+            std::string::npos);
+  EXPECT_NE(problem_of(std::string(200000, '[')).find("64 levels"), std::string::npos);
+}
+
 TEST(JsonLimits, LinesAreCountedWithoutAList) {
   std::string seen;
   for_each_line("a\r\n\nb\n", [&](long number, std::string_view line) {

@@ -10,7 +10,7 @@
 namespace usp {
 namespace {
 
-constexpr int max_depth = 64;
+constexpr std::size_t max_depth = 64;
 constexpr std::size_t max_values = std::size_t{1} << 22;     // each takes some hundred bytes at most
 constexpr std::size_t max_key_steps = std::size_t{1} << 29;  // a key is sought among those before it
 
@@ -32,34 +32,58 @@ std::string why_not_json(const std::string& text, std::size_t byte) {
   return "not JSON: unexpected value " + std::to_string(c) + at + "; the file may be binary";
 }
 
-/// Refuses what a document must not hold as the parser meets it, before it is kept.
-class Guard {
+/// Walks through a document before anything of it is kept, and throws for what it must not hold. (A callback
+/// of the parser, which could do so too, makes it look at all earlier elements of an array after each
+/// object.)
+class Guard : public nlohmann::json_sax<Json> {
  public:
   explicit Guard(const std::string& file) : file_(file) {}
 
-  void meet(int depth, Json::parse_event_t event, const Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (depth > max_depth) refuse("", "nesting deeper than 64 levels; flatten the file");
-    if (event == Event::value || event == Event::object_start || event == Event::array_start)
-      if (++values_ > max_values) refuse("", "more than 4,194,304 values; this is not such a file");
-    if (event == Event::object_start) open_.emplace_back();
-    if (event == Event::object_end) open_.pop_back();
-    if (event == Event::key) meet_key(parsed.get<std::string>());
+  bool null() override { return meet(); }
+  bool boolean(bool) override { return meet(); }
+  bool number_integer(number_integer_t) override { return meet(); }
+  bool number_unsigned(number_unsigned_t) override { return meet(); }
+  bool number_float(number_float_t, const string_t&) override { return meet(); }
+  bool string(string_t&) override { return meet(); }
+  bool binary(binary_t&) override { return meet(); }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  /// The parser that keeps the document says it again, and better.
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
   }
 
- private:
-  void meet_key(const std::string& key) {
+  bool key(string_t& key) override {
     if (!open_.back().insert(key).second) refuse(key, "the key stands twice in one object; keep one");
     key_steps_ += open_.back().size();
     if (key_steps_ > max_key_steps)
       refuse(key, "objects of tens of thousands of keys; this is not such a file");
+    return true;
+  }
+
+ private:
+  bool meet() {
+    if (open_.size() > max_depth) refuse("", "nesting deeper than 64 levels; flatten the file");
+    if (++values_ > max_values) refuse("", "more than 4,194,304 values; this is not such a file");
+    return true;
+  }
+  bool open() {
+    meet();
+    open_.emplace_back();
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
   }
   [[noreturn]] void refuse(const std::string& token, const std::string& problem) const {
     throw InvalidInput({file_, 0, token}, problem);
   }
 
   const std::string& file_;
-  std::vector<std::set<std::string>> open_;  ///< the keys of every open object
+  std::vector<std::set<std::string>> open_;  ///< of every open object its keys; of an array none
   std::size_t values_ = 0, key_steps_ = 0;
 };
 
@@ -70,12 +94,9 @@ Json parse_json(const std::string& text, const std::string& file) {
   if (const std::size_t nul = text.find('\0'); nul != std::string::npos)
     throw InvalidInput({file, line_of(text, nul), ""}, "not JSON: it holds a NUL byte");
   Guard guard(file);
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    guard.meet(depth, event, parsed);
-    return true;
-  };
   try {
-    return Json::parse(text, check);
+    Json::sax_parse(text, &guard);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     throw InvalidInput({file, line_of(text, error.byte), ""}, why_not_json(text, error.byte));
   } catch (const Json::exception&) {
