@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -46,6 +47,23 @@ std::size_t plain_character(std::string_view text) {
   return lead == 0xc2 && byte(1) < 0xa0 ? 0 : length;  // U+0080 to U+009F control terminals too
 }
 
+/// Keeps what ends a process by hand away while a file is half in its place; it arrives afterwards.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigset_t held;
+    sigemptyset(&held);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&held, signal);
+    pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  ~HeldSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 void write_through(const std::string& path, std::string_view content) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << content << std::flush;
@@ -76,6 +94,7 @@ void write_beside(const std::string& path, std::string_view content) {
   if (fs::is_directory(before)) throw EnvironmentError(path + " is a folder; name a file");
   if (fs::exists(before) && !fs::is_regular_file(before)) return write_through(path, content);
   const std::string target = target_of(path), temporary = name_beside(target);
+  const HeldSignals held;
   try {
     write_through(temporary, content);
     if (fs::exists(before)) fs::permissions(temporary, before.permissions());
@@ -118,6 +137,7 @@ void check_writable(const std::string& path) {
     return;
   }
   const std::string temporary = name_beside(target_of(path));
+  const HeldSignals held;
   errno = 0;
   const bool made = std::ofstream(temporary, std::ios::binary | std::ios::trunc).is_open();
   if (!made) refuse_writing(path, std::strerror(errno));

@@ -12,7 +12,7 @@ namespace usp {
 [[nodiscard]] std::string read_file(const std::string& path);
 
 /// Writes through a temporary name in the same folder, so that a reader never sees half a file; "-" is
-/// stdout.
+/// stdout. SIGINT, SIGTERM and SIGHUP arrive once the file is whole, so that nothing of it is left lying.
 void write_file(const std::string& path, std::string_view content);
 
 /// Throws the EnvironmentError that write_file would, before there is something to write: tries with an empty
