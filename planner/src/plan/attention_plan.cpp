@@ -23,9 +23,12 @@ DType dtype_of(Precision precision) {
 
 Documents attention_documents(const Workload& workload, const LayerKind& kind) {
   std::vector<i64> cu{0};
-  std::vector<i64> lengths = workload.documents;
-  if (lengths.empty()) lengths = {workload.seq};
+  const std::vector<i64> one{workload.seq};
+  const std::vector<i64>& lengths = workload.documents.empty() ? one : workload.documents;
   const i64 chunk = kind.kind == LayerMixer::chunked ? kind.window.value_or(workload.seq) : workload.seq;
+  i64 count = 0;
+  for (const i64 length : lengths) count += (length - 1) / chunk + 1;
+  check_document_count(count, "a layer of attention chunks");
   for (i64 length : lengths)
     for (i64 done = 0; done < length; done += chunk) cu.push_back(cu.back() + std::min(chunk, length - done));
   return Documents::packed(std::move(cu));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/effort.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
@@ -38,6 +39,9 @@ Transport transport_of(const std::vector<AxisView>& axes, const std::string& nam
 }  // namespace
 
 void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, WorkspaceBasis& basis) {
+  if (const std::string reason = too_much_work(effort_of(layer.plan, documents.count(), 0), layer.plan);
+      !reason.empty())
+    throw Infeasible(reason, {});
   const Geometry geometry(layer.plan, documents);
   CompactSchedule compact;
   generate(layer.plan, geometry.heads().shared_kv(), compact);
@@ -99,6 +103,7 @@ Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& length
   std::vector<i64> cu_seqlens{0};
   for (i64 length : lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths) {
     const i64 chunk = layer.chunk_tokens > 0 ? layer.chunk_tokens : std::max<i64>(1, length);
+    check_document_count(static_cast<i64>(cu_seqlens.size()) + length / chunk, "the plan");
     for (i64 done = 0; done < length; done += chunk)
       cu_seqlens.push_back(cu_seqlens.back() + std::min(chunk, length - done));
   }

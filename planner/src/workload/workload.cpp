@@ -48,6 +48,12 @@ void require(bool holds, const std::string& text) {
 
 }  // namespace
 
+void check_document_count(std::int64_t count, const std::string& file) {
+  if (count > max_documents)
+    throw InvalidInput({file, 0, ""}, "packs more than " + std::to_string(max_documents) +
+                                          " documents into a row; plan a shorter row, or longer documents");
+}
+
 int bytes_of(Precision dtype) {
   return dtype == Precision::fp32 ? 4 : 2;
 }
@@ -65,6 +71,7 @@ void check_workload(const Workload& w) {
 }
 
 void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens) {
+  check_document_count(static_cast<std::int64_t>(lengths.size()), "--documents");
   std::int64_t sum = 0;
   for (const auto length : lengths) {
     if (length < 1 || length > tokens - sum)
@@ -142,6 +149,7 @@ std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& length
     // The remainder, not a distribution: its result is the same in every standard library.
     const std::int64_t length = std::min(lengths[random() % lengths.size()], left);
     documents.push_back(length);
+    check_document_count(static_cast<std::int64_t>(documents.size()), "--document-lengths");
     left -= length;
   }
   return documents;
