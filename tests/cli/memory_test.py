@@ -41,7 +41,7 @@ def main():
             (["validate", plan], 0, "", 2),
             (["explain", plan], 0, "", 2),
             (STEP + ["--seq", "4M"] + documents, 3, "more than 1048576 documents", 1),
-            (STEP + ["--seq", "1T"] + documents, 3, "more than 1048576 documents", 1),
+            (STEP + ["--seq", "1024M"] + documents, 3, "more than 1048576 documents", 1),
             (["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--seq", "256k", "--sweep", "nodes=1:1000000:x2"], 4,
              "the sweep would price", 1),
             (["price", "--heads", "8", "--kv-heads", "8", "--head-dim", "128", "--seq", "1M", "--ring", "32767",

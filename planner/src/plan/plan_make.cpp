@@ -103,7 +103,7 @@ Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& length
   std::vector<i64> cu_seqlens{0};
   for (i64 length : lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths) {
     const i64 chunk = layer.chunk_tokens > 0 ? layer.chunk_tokens : std::max<i64>(1, length);
-    check_document_count(static_cast<i64>(cu_seqlens.size()) + length / chunk, "the plan");
+    check_document_count(static_cast<i64>(cu_seqlens.size()) + (length - 1) / chunk, "the plan");
     for (i64 done = 0; done < length; done += chunk)
       cu_seqlens.push_back(cu_seqlens.back() + std::min(chunk, length - done));
   }
