@@ -11,7 +11,7 @@ namespace usp::cli {
 
 /// One line on stderr that tells how far something is: "usp: 12% of 64 points". It appears after a second and
 /// goes away with this object; on a terminal only, and neither under --quiet nor under --json.
-class ProgressLine : public Progress {
+class ProgressLine : public WorkProgress {
  public:
   explicit ProgressLine(const Invocation& invocation);
   ~ProgressLine() override;

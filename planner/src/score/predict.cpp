@@ -105,7 +105,7 @@ ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const Execution
 }
 
 ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std::vector<ScoreRow> rows,
-                     const std::string& file, std::int64_t gate_tokens, Progress* progress) {
+                     const std::string& file, std::int64_t gate_tokens, WorkProgress* progress) {
   if (rows.size() > max_score_rows)
     throw InvalidInput({file, 0, ""}, "has " + std::to_string(rows.size()) + " rows; the most is " +
                                           std::to_string(max_score_rows) + ", split the table");

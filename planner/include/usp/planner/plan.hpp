@@ -44,8 +44,8 @@ struct PlanRequest {
   Constraints fixed;
   MemoryPolicy memory;
   ExecutionOptions execution;
-  std::size_t keep = 32;         ///< candidates to return
-  Progress* progress = nullptr;  ///< hears of the search, when given
+  std::size_t keep = 32;             ///< candidates to return
+  WorkProgress* progress = nullptr;  ///< hears of the search, when given
 };
 
 /// One way to lay the step out.

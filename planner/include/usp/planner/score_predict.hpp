@@ -53,6 +53,6 @@ class ScorePredictor {
 inline constexpr std::size_t max_score_rows = 1 << 15;  ///< ranks are compared pair by pair
 [[nodiscard]] ScoreReport score_on(const Cluster& cluster, const Calibration& calibration,
                                    std::vector<ScoreRow> rows, const std::string& file,
-                                   std::int64_t gate_tokens = 32768, Progress* progress = nullptr);
+                                   std::int64_t gate_tokens = 32768, WorkProgress* progress = nullptr);
 
 }  // namespace usp

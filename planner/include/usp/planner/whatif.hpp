@@ -52,9 +52,9 @@ struct Axis {
 
 struct WhatIfRequest {
   PlanRequest base;
-  std::vector<Axis> axes;        ///< several multiply; the last one varies fastest
-  bool break_evens = true;       ///< of the continuous axes, and the longest sequence that fits
-  Progress* progress = nullptr;  ///< hears of the points, when given
+  std::vector<Axis> axes;            ///< several multiply; the last one varies fastest
+  bool break_evens = true;           ///< of the continuous axes, and the longest sequence that fits
+  WorkProgress* progress = nullptr;  ///< hears of the points, when given
 };
 
 /// The best plan at one point, without what only a plan of its own needs.

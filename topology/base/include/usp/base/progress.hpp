@@ -6,24 +6,24 @@
 namespace usp {
 
 /// Hears how far long work is, from the thread that does it. Calls come often: they must be cheap.
-class Progress {
+class WorkProgress {
  public:
-  Progress() = default;
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  virtual ~Progress() = default;
+  WorkProgress() = default;
+  WorkProgress(const WorkProgress&) = delete;
+  WorkProgress& operator=(const WorkProgress&) = delete;
+  virtual ~WorkProgress() = default;
   /// @param done of `total` units, which `units` names: "points"
   virtual void reached(std::int64_t done, std::int64_t total, const char* units) = 0;
 };
 
-inline void tell(Progress* progress, std::int64_t done, std::int64_t total, const char* units) {
+inline void tell(WorkProgress* progress, std::int64_t done, std::int64_t total, const char* units) {
   if (progress != nullptr) progress->reached(done, total, units);
 }
 
 /// Tells of work by larger units while its parts tell of theirs.
-class ProgressRelay : public Progress {
+class ProgressRelay : public WorkProgress {
  public:
-  explicit ProgressRelay(Progress* to) : to_(to) {}
+  explicit ProgressRelay(WorkProgress* to) : to_(to) {}
   void at(std::int64_t done, std::int64_t total, const char* units) {
     done_ = done, total_ = total, units_ = units;
     tell(to_, done, total, units);
@@ -33,7 +33,7 @@ class ProgressRelay : public Progress {
   }
 
  private:
-  Progress* to_;
+  WorkProgress* to_;
   std::int64_t done_ = 0, total_ = 1;
   const char* units_ = "parts";
 };
