@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_flags.hpp"
+#include "progress.hpp"
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
@@ -28,9 +29,9 @@ void check_output(const std::string& output, const Invocation& invocation) {
 void plan_whole_step(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
   check_output(output, invocation);
   const auto input = load_step(flags, invocation);
-  const PlanRequest& request = input->request;
+  PlanRequest& request = input->request;
   check_degrees(request);
-  const PlanResult result = plan_step(request);
+  const PlanResult result = with_progress(invocation, request, [&] { return plan_step(request); });
   if (!output.empty()) write_file(output, write_plan(make_plan_file(request, result.best())));
   if (output == "-") return;
   std::cout << (invocation.json ? plan_result_json(request, result) : plan_text(request, result));
@@ -149,7 +150,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
                   : calibration_or_sheet(cluster, flags.execution.calibration, invocation);
   request.cluster = &cluster;
   request.calibration = &calibration;
-  AttentionResult result = plan_attention(request);
+  AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
   if (flags.ranks && request.backend != Backend::cpu)
     result.notes.push_back(
         "--ranks prices backend " + flags.backend +

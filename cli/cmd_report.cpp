@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
@@ -16,8 +17,12 @@ void write_report(const StepFlags& flags, const std::string& output, const Invoc
     throw UsageError("-o - prints the page on stdout, where --json prints its path; give one of them");
   const auto input = load_step(flags, invocation);
   check_degrees(input->request);
-  const PlanResult plan = plan_step(input->request);
-  const WhatIfResult sweep = report_sweep(input->request);
+  PlanRequest& request = input->request;
+  const PlanResult plan = with_progress(invocation, request, [&] { return plan_step(request); });
+  const WhatIfResult sweep = with_progress(invocation, request, [&] { return report_sweep(request); });
+  if (sweep.points.empty() && request.workload.documents.empty())
+    note(invocation,
+         "the machine is too large to plan it at other lengths: no curves over the sequence length");
   write_file(output, report_html({&input->request, &plan, &sweep}));
   if (output == "-") return;
   if (invocation.json)

@@ -78,9 +78,9 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
     throw UsageError("--dry-run plays all ranks in one process; start it without mpirun, srun or torchrun");
   CallRun run;
   {
-    ProgressLine line(invocation, call.plan.mesh.size(), "ranks");
+    ProgressLine line(invocation);
     run = dry_run_call(call.plan, call.documents, call.options.training,
-                       [&](int ranks) { line.reached(ranks); });
+                       [&](int ranks) { line.reached(ranks, call.plan.mesh.size(), "ranks"); });
   }
   print(summary_of(call, std::move(run)), invocation.json);
 }

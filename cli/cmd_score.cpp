@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
+#include "progress.hpp"
 
 #include "usp/base/file.hpp"
 #include "usp/base/units.hpp"
@@ -43,8 +44,9 @@ void register_score(CLI::App& app, Invocation& invocation) {
       const std::int64_t gate = parse_tokens(flags->gate, "--gate", max_tokens);
       const Cluster cluster = load_cluster(*cluster_flags, invocation);
       const Calibration calibration = calibration_of(cluster, flags->calibration);
+      ProgressLine line(invocation);
       const ScoreReport report = score_on(
-          cluster, calibration, parse_score_csv(read_file(flags->csv), flags->csv), flags->csv, gate);
+          cluster, calibration, parse_score_csv(read_file(flags->csv), flags->csv), flags->csv, gate, &line);
       std::cout << (invocation.json ? score_json(report) : score_text(report));
     };
   });

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
@@ -37,7 +38,7 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
       const auto input = load_step(*flags, invocation);
       request.base = input->request;
       request.break_evens = !*plain;
-      const WhatIfResult result = what_if(request);
+      const WhatIfResult result = with_progress(invocation, request, [&] { return what_if(request); });
       std::cout << (invocation.json ? whatif_json(result) + "\n" : whatif_text(result));
     };
   });

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
 #include <unistd.h>
-#include <utility>
 
 namespace usp::cli {
+namespace {
 
-ProgressLine::ProgressLine(const Invocation& invocation, int total, std::string what)
-    : shown_(!invocation.quiet && ::isatty(STDERR_FILENO) != 0), total_(total), what_(std::move(what)) {}
+constexpr std::chrono::milliseconds quiet_time{1000};  ///< work that ends before shows nothing
+constexpr std::chrono::milliseconds between{100};
+
+}  // namespace
+
+ProgressLine::ProgressLine(const Invocation& invocation)
+    : shown_(!invocation.quiet && !invocation.json && ::isatty(STDERR_FILENO) != 0),
+      next_(std::chrono::steady_clock::now() + quiet_time) {}
 
 ProgressLine::~ProgressLine() {
-  if (percent_ >= 0) std::fputs("\r\x1b[K", stderr);
+  if (written_) std::fputs("\r\x1b[K", stderr);
 }
 
-void ProgressLine::reached(int count) {
-  const int percent = static_cast<int>(100LL * count / total_);
-  if (!shown_ || percent == percent_) return;
-  percent_ = percent;
-  std::fprintf(stderr, "\rusp: %d%% of %d %s", percent, total_, what_.c_str());
+void ProgressLine::reached(std::int64_t done, std::int64_t total, const char* units) {
+  if (!shown_ || std::chrono::steady_clock::now() < next_) return;
+  next_ = std::chrono::steady_clock::now() + between;
+  written_ = true;
+  const auto share = static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(1, total));
+  const std::string line = "\r\x1b[Kusp: " + std::to_string(static_cast<int>(100 * share)) + "% of " +
+                           std::to_string(total) + " " + units;
+  std::fputs(line.c_str(), stderr);  // unbuffered: one write
 }
 
 }  // namespace usp::cli

@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `usp` writes on stderr when that is a terminal: the progress of a dry run, wiped at its end."""
+"""What `usp` writes on stderr when that is a terminal: progress after a while, wiped at the end of the work; and how
+Ctrl-C and SIGTERM end it. Waits for what is written, never for a time: work is held up by stopping the process."""
 import os
 import pathlib
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
-
+import time
 
 SKIPPED = 77
+WIPED = b"\r\x1b[K"
+
+# Many searches: long enough to be met in the middle, with --no-break-even so that points are all there is.
+SWEEP = ["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--nodes", "16", "--seq", "256k", "--no-break-even", "--sweep"]
+LONG = SWEEP + ["seq=64k:1M:+1k"]
 
 
 def terminal_pair():
@@ -20,45 +27,90 @@ def terminal_pair():
         sys.exit(SKIPPED)
 
 
-def on_terminal(words):
-    """(exit code, stdout, what the terminal on stderr got)"""
-    ours, theirs = terminal_pair()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs) as process:
+class Terminal:
+    """A command whose stderr is a terminal."""
+
+    def __init__(self, words):
+        self.ours, theirs = terminal_pair()
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs)
         os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                part = os.read(ours, 4096)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            seen += part
-        out = process.stdout.read()
-        code = process.wait()
-    os.close(ours)
-    return code, out, seen
+        self.seen = b""
+
+    def read(self):
+        """False at the end."""
+        try:
+            part = os.read(self.ours, 4096)
+        except OSError:  # the other end is closed
+            return False
+        self.seen += part
+        return bool(part)
+
+    def until(self, text):
+        while text not in self.seen and self.read():
+            pass
+        return text in self.seen
+
+    def end(self):
+        """(exit code, stdout, what the terminal got)"""
+        out = self.process.stdout.read()
+        while self.read():
+            pass
+        code = self.process.wait()
+        os.close(self.ours)
+        return code, out, self.seen
+
+
+def held_up(words):
+    """The command, stopped for longer than progress keeps quiet."""
+    terminal = Terminal(words)
+    for _ in range(8):  # whenever it begins to work, one of the pauses comes after that
+        time.sleep(0.15)
+        terminal.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.2)
+        terminal.process.send_signal(signal.SIGCONT)
+        if terminal.process.poll() is not None:
+            break
+    return terminal.end()
+
+
+def check_progress(usp, faults):
+    words = [usp] + SWEEP + ["seq=64k:1M:+16k"]
+    code, out, seen = held_up(words)
+    if code != 0 or b"256K" not in out:
+        faults.append(f"exit {code}, stdout {out[-300:]!r}")
+    if b"% of 61 points" not in seen or not seen.endswith(WIPED):
+        faults.append(f"no progress, or not wiped: {seen[-300:]!r}")
+    for silent in ("--quiet", "--json"):
+        if b"%" in held_up(words + [silent])[2]:
+            faults.append(f"progress under {silent}")
+    piped = subprocess.run(words + ["-q"], capture_output=True, check=True)
+    if piped.stderr:
+        faults.append(f"progress in a pipe: {piped.stderr!r}")
+
+
+def check_signals(usp, folder, faults):
+    report = folder / "report.html"
+    plan = ["--cluster", "dgx-h100", "--nodes", "4096", "--seq", "256k", "-o", str(report)]
+    for words in (LONG, ["plan", "llama-3.1-8b"] + plan, ["report", "llama-3.1-8b"] + plan):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            terminal = Terminal([usp] + words)
+            if not terminal.until(b"% of "):
+                faults.append(f"{words[0]}: no progress: {terminal.seen[-300:]!r}")
+            terminal.process.send_signal(number)
+            code = terminal.end()[0]
+            if code != -number:
+                faults.append(f"{words[0]}: exit {code} after {number.name}")
+    left = sorted(path.name for path in folder.iterdir())
+    if left:
+        faults.append(f"left lying: {left}")
 
 
 def main():
     usp = str(pathlib.Path(sys.argv[1]).resolve())
+    faults = []
+    check_progress(usp, faults)
     with tempfile.TemporaryDirectory() as tmp:
-        plan = str(pathlib.Path(tmp) / "plan.json")
-        subprocess.run([usp, "plan", "attention", "--heads", "8", "--kv-heads", "8", "--head-dim", "8", "--seq", "256",
-                        "--ranks", "64", "--ring", "8", "--ulysses", "8", "-q", "-o", plan],
-                       check=True, capture_output=True)
-        words = [usp, "run", plan, "--dry-run"]
-        code, out, seen = on_terminal(words)
-        faults = []
-        if code != 0 or b"every send meets its receive" not in out:
-            faults.append(f"exit {code}, stdout {out!r}")
-        if b"usp: 50% of 64 ranks" not in seen or not seen.endswith(b"\r\x1b[K"):
-            faults.append(f"no progress, or not wiped: {seen!r}")
-        if on_terminal(words + ["--quiet"])[2]:
-            faults.append("--quiet is not quiet")
-        piped = subprocess.run(words, capture_output=True, check=True)
-        if piped.stderr:
-            faults.append(f"progress in a pipe: {piped.stderr!r}")
+        check_signals(usp, pathlib.Path(tmp), faults)
     print("\n".join(faults) or "ok")
     return 1 if faults else 0
 

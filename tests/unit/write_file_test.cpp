@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <iterator>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 namespace usp {
@@ -70,6 +73,24 @@ TEST_F(WriteFile, AFailureLeavesNothingBehind) {
   EXPECT_THROW(write_file(path("folder"), "x"), EnvironmentError);
   EXPECT_THROW(write_file(path("no/such/folder"), "x"), EnvironmentError);
   EXPECT_EQ(files(), 1U);
+}
+
+/// Whenever it comes: in the middle of the file, of whose other part nothing is left lying, or after it.
+TEST_F(WriteFile, ASignalLeavesAWholeFile) {
+  const std::string content(std::size_t{32} << 20, 'x');
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    write_file(path("a"), content);
+    ::pause();
+  }
+  while (fs::is_empty(folder_)) std::this_thread::yield();
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  EXPECT_EQ(files(), 1U);
+  EXPECT_EQ(fs::file_size(path("a")), content.size());
 }
 
 TEST_F(WriteFile, WhatCannotBeWrittenIsKnownBefore) {

@@ -60,10 +60,14 @@ std::vector<AxisOrder> orders(const AlternativesInput& in) {
 }  // namespace
 
 std::vector<int> divisors_of(i64 n) {
-  std::vector<int> result;
-  for (i64 d = 1; d <= n; ++d)
-    if (n % d == 0) result.push_back(static_cast<int>(d));
-  return result;
+  std::vector<int> low, high;
+  for (i64 d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    low.push_back(static_cast<int>(d));
+    if (d * d != n) high.push_back(static_cast<int>(n / d));
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
 }
 
 std::vector<Choice> alternatives(const AlternativesInput& in) {

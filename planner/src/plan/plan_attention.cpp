@@ -84,7 +84,11 @@ class AttentionSearch {
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
-    for (const auto& [ring, ulysses] : meshes()) try_mesh(ring, ulysses);
+    const auto list = meshes();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      mesh_ = static_cast<i64>(i), meshes_ = static_cast<i64>(list.size());
+      try_mesh(list[i].first, list[i].second);
+    }
     if (result_.candidates.empty()) throw Infeasible(nothing(), remedies());
     finish();
     return std::move(result_);
@@ -127,12 +131,17 @@ class AttentionSearch {
                                   request_.band.diff_min == 0,
                                   request_.documents.count() > 1};
     for (const Choice& choice : alternatives(input)) {
+      tell(request_.progress, mesh_, meshes_, "meshes");
       AttentionCandidate candidate;
       candidate.plan = plan_of(choice);
       check_attention_plan(candidate.plan);
       candidate.placement = choice.placement;
       candidate.placement.data = data_;
       candidate.placement.tensor = tensor_;
+      if (std::string reason = pricer_->too_much_work(candidate.plan, candidate.placement); !reason.empty()) {
+        result_.rejected.push_back({ring, ulysses, data_, tensor_, std::move(reason)});
+        continue;
+      }
       candidate.uneven_heads = !even_degree(local_.query_heads, local_.kv_heads, ulysses);
       candidate.price = pricer_->price(candidate.plan, candidate.placement);
       if (!request_.training) candidate.price.backward = {};
@@ -278,6 +287,7 @@ class AttentionSearch {
   int data_, tensor_;
   AttentionShape local_;
   std::unique_ptr<AttentionPricer> pricer_;
+  i64 mesh_ = 0, meshes_ = 0;  ///< the one that is being tried, and all
   std::uint32_t extrapolation_ = 0;
   AttentionResult result_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/effort.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/plan_file.hpp"
 #include "usp/schedule/limits.hpp"
@@ -39,6 +40,9 @@ Transport transport_of(const std::vector<AxisView>& axes, const std::string& nam
 }  // namespace
 
 void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, WorkspaceBasis& basis) {
+  if (const std::string reason = too_much_work(effort_of(layer.plan, documents.count(), 0), layer.plan);
+      !reason.empty())
+    throw Infeasible(reason, {});
   const Geometry geometry(layer.plan, documents);
   CompactSchedule compact;
   generate(layer.plan, geometry.heads().shared_kv(), compact);

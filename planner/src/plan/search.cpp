@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "alternatives.hpp"
+#include "search_size.hpp"
 #include "step.hpp"
 
 #include "usp/base/error.hpp"
@@ -14,10 +14,8 @@
 namespace usp {
 namespace {
 
-template <class T>
-std::vector<T> fixed_or(const std::optional<T>& fixed, std::vector<T> all) {
-  return fixed ? std::vector<T>{*fixed} : all;
-}
+/// Searches on fewer devices are small, and a sweep makes many of them.
+constexpr i64 counted_from = 2048;
 
 class Search {
  public:
@@ -25,38 +23,34 @@ class Search {
       : request_(request), pricer_(pricer), fixed_(request.fixed) {}
 
   PlanResult run() {
-    const i64 ranks = pricer_.world() / request_.workload.pipeline;
     if (pricer_.world() % request_.workload.pipeline != 0)
       throw UsageError("pipeline " + std::to_string(request_.workload.pipeline) + " does not divide the " +
                        std::to_string(pricer_.world()) + " devices of the cluster");
-    for (int tensor : fixed_or(fixed_.tensor, divisors_of(ranks))) {
-      if (ranks % tensor != 0 || (tensor > pricer_.devices_per_node() && !fixed_.tensor)) continue;
-      for (int group : divisors_of(ranks / tensor)) {
-        const int data = static_cast<int>(ranks / tensor / group);
-        if (fixed_.data && *fixed_.data != data) continue;
-        for (int ulysses : divisors_of(group)) try_mesh(tensor, data, group / ulysses, ulysses);
-      }
+    if (pricer_.world() > counted_from || fixed_.head_chunks)
+      check_ticks(search_ticks(request_, pricer_.world(), pricer_.devices_per_node()), "the search");
+    const std::vector<Degrees> all = degrees_of(request_, pricer_.world(), pricer_.devices_per_node());
+    for (mesh_ = 0; mesh_ < all.size(); ++mesh_) {
+      meshes_ = all.size();
+      try_mesh(all[mesh_]);
     }
     finish();
     return std::move(result_);
   }
 
  private:
-  void try_mesh(int tensor, int data, int ring, int ulysses) {
-    if ((fixed_.ring && *fixed_.ring != ring) || (fixed_.ulysses && *fixed_.ulysses != ulysses)) return;
+  void try_mesh(const Degrees& d) {
     const LegalityInput input{request_.model, &request_.workload, pricer_.world(), pricer_.devices_per_node(),
                               fixed_.head_chunks.value_or(1)};
-    if (std::string reason = why_not(input, tensor, data, {1, ring, ulysses}); !reason.empty()) {
-      result_.rejected.push_back({ring, ulysses, data, tensor, std::move(reason)});
+    if (std::string reason = why_not(input, d.tensor, d.data, {1, d.ring, d.ulysses}); !reason.empty()) {
+      result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
       return;
     }
-    ++meshes_;
-    const bool uneven_heads = uneven(tensor, ulysses);
+    ++legal_meshes_;
+    const bool uneven_heads = uneven(d.tensor, d.ulysses);
     best_.reset();
-    for (Choice& choice : alternatives({&fixed_, ring, ulysses, fewest_kv_heads(tensor),
-                                        request_.workload.causal, !request_.workload.documents.empty()})) {
-      choice.placement.tensor = tensor;
-      choice.placement.data = data;
+    for (Choice& choice : alternatives_of(request_, d)) {
+      choice.placement.tensor = d.tensor;
+      choice.placement.data = d.data;
       choice.uneven_heads = uneven_heads;
       consider(choice);
     }
@@ -71,15 +65,13 @@ class Search {
         });
   }
 
-  /// Fewest KV heads of a softmax layer after tensor parallelism: what head chunks have to fit.
-  [[nodiscard]] i64 fewest_kv_heads(int tensor) const {
-    i64 fewest = INT64_MAX;
-    for (const LayerKind& kind : request_.model->kinds)
-      if (!kind.is_linear()) fewest = std::min(fewest, std::max<i64>(1, kind.kv_heads / tensor));
-    return fewest;
-  }
-
   void consider(const Choice& choice) {
+    tell(request_.progress, static_cast<i64>(mesh_), static_cast<i64>(meshes_), "meshes");
+    if (std::string reason = pricer_.too_much_work(choice); !reason.empty()) {
+      result_.rejected.push_back(
+          {choice.mesh.ring(), choice.mesh.ulysses, choice.data(), choice.tensor(), std::move(reason)});
+      return;
+    }
     std::vector<LayerAttention> attention = pricer_.attention(choice);
     const double seconds = pricer_.attention_seconds(attention, Recompute::full);
     if (best_ && best_->seconds <= seconds) return;
@@ -147,7 +139,7 @@ class Search {
   /// Why the best mesh has no runner-up: others do not fit, were not asked for, or are not legal.
   [[nodiscard]] std::string why_alone() const {
     const std::string fixed = join(fixed_degrees(), ", ");
-    if (meshes_ > 1) return "no other mesh fits" + (fixed.empty() ? "" : " beside the fixed " + fixed);
+    if (legal_meshes_ > 1) return "no other mesh fits" + (fixed.empty() ? "" : " beside the fixed " + fixed);
     if (!fixed.empty()) return "no other mesh was tried beside the fixed " + fixed;
     return "no other mesh is legal";
   }
@@ -237,7 +229,8 @@ class Search {
   StepPricer& pricer_;
   const Constraints& fixed_;
   std::optional<Best> best_;
-  int meshes_ = 0;  ///< that are legal
+  int legal_meshes_ = 0;
+  std::size_t mesh_ = 0, meshes_ = 0;  ///< the one that is being tried, and all
   PlanResult result_;
 };
 

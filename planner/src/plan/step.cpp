@@ -27,10 +27,17 @@ double nearest_nics_gb_s(const Cluster& cluster) {
   return gb_s;
 }
 
+Workload without_documents(const Workload& workload) {
+  Workload copy = workload;
+  copy.documents = {};
+  return copy;
+}
+
 }  // namespace
 
 StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> links)
     : request_(request),
+      undocumented_(without_documents(request.workload)),
       links_(links ? std::move(links) : std::make_shared<LinkPricer>(*request.cluster, *request.calibration)),
       parameters_(count_parameters(*request.model)) {
   const Cluster& cluster = *request.cluster;
@@ -61,17 +68,34 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   softmax_layers_ = request.model->attention_layers();
 }
 
+std::shared_ptr<const Documents> StepPricer::documents(std::size_t kind) {
+  const LayerKind& layer = request_.model->kinds[kind];
+  auto& slot = documents_[layer.kind == LayerMixer::chunked ? layer.window.value_or(0) : 0];
+  if (!slot) slot = std::make_shared<const Documents>(attention_documents(request_.workload, layer));
+  return slot;
+}
+
 AttentionPricer& StepPricer::pricer(std::size_t kind, int tensor) {
   auto& slot = pricers_[{kind, tensor}];
   if (!slot) {
     Choice one;
     one.placement.tensor = tensor;
     const LayerKind& layer = request_.model->kinds[kind];
-    slot =
-        std::make_unique<AttentionPricer>(*links_, attention_plan(request_, one, layer).shape,
-                                          attention_documents(request_.workload, layer), request_.execution);
+    slot = std::make_unique<AttentionPricer>(*links_, attention_plan(request_, one, layer).shape,
+                                             documents(kind), request_.execution);
   }
   return *slot;
+}
+
+std::string StepPricer::too_much_work(const Choice& choice) {
+  for (std::size_t k = 0; k < request_.model->kinds.size(); ++k) {
+    const LayerKind& kind = request_.model->kinds[k];
+    if (kind.is_linear()) continue;
+    std::string reason =
+        pricer(k, choice.tensor()).too_much_work(attention_plan(request_, choice, kind), choice.placement);
+    if (!reason.empty()) return reason;
+  }
+  return "";
 }
 
 std::vector<LayerAttention> StepPricer::attention(const Choice& choice) {
@@ -129,7 +153,7 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
 
 void StepPricer::add_memory(PlanCandidate& c, const Peak& peak) const {
   const Choice& choice = c.choice;
-  Workload workload = request_.workload;
+  Workload workload = undocumented_;
   workload.recompute = choice.recompute;
   workload.zero_stage = choice.zero_stage;
   MemoryInput input;

@@ -17,6 +17,8 @@ class StepPricer {
   /// @param links of the same cluster and calibration, shared with other requests; none: made here
   explicit StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> links = nullptr);
 
+  /// Why the attention of a choice is too much work to price; empty: it is not.
+  [[nodiscard]] std::string too_much_work(const Choice& choice);
   /// Attention of all layers of one microbatch under a choice: forward and backward seconds.
   [[nodiscard]] std::vector<LayerAttention> attention(const Choice& choice);
   /// Seconds of a step's attention with the recomputation that `recompute` asks for, per microbatch.
@@ -42,6 +44,7 @@ class StepPricer {
   [[nodiscard]] bool has_attention() const { return softmax_layers_ > 0; }
 
  private:
+  [[nodiscard]] std::shared_ptr<const Documents> documents(std::size_t kind);
   AttentionPricer& pricer(std::size_t kind, int tensor);
   [[nodiscard]] i64 local_tokens(const Choice& choice) const;
   void add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const;
@@ -53,6 +56,7 @@ class StepPricer {
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
 
   const PlanRequest& request_;
+  Workload undocumented_;  ///< request_.workload without its list of documents: candidates copy it
   std::shared_ptr<LinkPricer> links_;
   ParameterCount parameters_;
   double device_bytes_ = 0;
@@ -64,6 +68,7 @@ class StepPricer {
   i64 world_ = 0;
   i64 softmax_layers_ = 0;
   i64 priced_ = 0;
+  std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
   std::map<std::pair<std::size_t, int>, std::unique_ptr<AttentionPricer>> pricers_;
 };
 

@@ -87,7 +87,7 @@ void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& a
 }
 
 void StepPricer::add_dense(PlanCandidate& c, double& compute_s) const {
-  Workload w = request_.workload;
+  Workload w = undocumented_;
   w.recompute = c.choice.recompute;
   const i64 tokens = local_tokens(c.choice) * w.microbatches;
   const StepFlops flops = step_flops(*request_.model, w, tokens);

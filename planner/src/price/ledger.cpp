@@ -112,17 +112,135 @@ class MoveLedger {
   const i64 weight_;
 };
 
+/// Adds moves along the ring all at once where blocks are sent whole: those of one size differ only in where
+/// their block lies, so what a rank sends is a sum of row sizes, each as often as its offset occurs.
+class ShiftSum {
+ public:
+  explicit ShiftSum(const Geometry& geometry) : geometry_(geometry), mesh_(geometry.mesh()) {}
+
+  [[nodiscard]] bool takes(const Move& move) const {
+    return move.peers == Peers::shift && !geometry_.plan().prune;
+  }
+  void add(const Move& move) {
+    if (mesh_.row_at(0, move.shift) == 0) return;
+    Group& group = group_of(move);
+    const int at_own = mesh_.row_at(0, move.tokens.shift);
+    const bool target = move.tokens.at == End::target;
+    const RingShift across = target ? move.shift : Mesh::back(move.shift);
+    const int at_other = mesh_.row_at(mesh_.row_at(0, across), move.tokens.shift);
+    ++group.sent[at(target ? at_other : at_own)];
+    ++group.received[at(target ? at_own : at_other)];
+  }
+  void finish(Ledger& out) const {
+    for (const Group& group : groups_) {
+      const std::vector<i64>& sizes = geometry_.counts_by_row(group.move.tokens);
+      add_rows(group, rows_at(group.sent, sizes), out.sent);
+      add_rows(group, rows_at(group.received, sizes), out.received);
+    }
+  }
+
+ private:
+  struct Group {
+    Move move;                        ///< one of them
+    std::vector<i64> sent, received;  ///< moves by offset of their block from the rank's row
+  };
+
+  Group& group_of(const Move& m) {
+    const auto alike = [&](const Group& group) {
+      const Move& g = group.move;
+      return g.wire == m.wire && g.pairs == m.pairs && g.from[0].tensor == m.from[0].tensor &&
+             g.from[1].tensor == m.from[1].tensor && g.heads.kind == m.heads.kind &&
+             g.heads.chunk == m.heads.chunk && g.tokens.of == m.tokens.of &&
+             g.tokens.copies == m.tokens.copies && g.tokens.not_needed.any() == m.tokens.not_needed.any();
+    };
+    for (std::size_t i = groups_.size(); i-- > 0;)
+      if (alike(groups_[i])) return groups_[i];
+    const std::vector<i64> none(at(mesh_.ring()), 0);
+    return groups_.emplace_back(Group{m, none, none});
+  }
+
+  /// By row r: the sum over offsets d of times[d] * sizes[row r + d]. Stretches of equal `times` are taken at
+  /// once, from sums along the inner ring.
+  [[nodiscard]] std::vector<i64> rows_at(const std::vector<i64>& times, const std::vector<i64>& sizes) const {
+    const auto inner = at(mesh_.ring_inner), outer = at(mesh_.ring_outer);
+    std::vector<i64> before(outer * (2 * inner + 1), 0);  // by outer row; twice around
+    for (std::size_t o = 0; o < outer; ++o)
+      for (std::size_t i = 0; i < 2 * inner; ++i) {
+        const std::size_t here = o * (2 * inner + 1) + i;
+        before[here + 1] = before[here] + sizes[o * inner + i % inner];
+      }
+    std::vector<i64> sums(outer * inner, 0);
+    for (std::size_t begin = 0, end = 0; begin < times.size(); begin = end) {
+      const std::size_t lap = begin / inner;
+      while (end < (lap + 1) * inner && times[end] == times[begin]) ++end;
+      if (times[begin] == 0) continue;
+      for (std::size_t o = 0; o < outer; ++o) {
+        const i64* along = before.data() + (o + lap) % outer * (2 * inner + 1);
+        for (std::size_t i = 0; i < inner; ++i)
+          sums[o * inner + i] +=
+              times[begin] * (along[i + end - lap * inner] - along[i + begin - lap * inner]);
+      }
+    }
+    return sums;
+  }
+
+  void add_rows(const Group& group, const std::vector<i64>& rows, std::vector<i64>& out) const {
+    const i64 weight = wire_bytes_per_row_head(geometry_.plan(), group.move);
+    for (int u = 0; u < mesh_.ulysses; ++u) {
+      const i64 bytes = weight * geometry_.heads_of(group.move.heads, u, u).size();
+      for (int r = 0; r < mesh_.ring(); ++r) out[at(mesh_.rank(r, u))] += bytes * rows[at(r)];
+    }
+  }
+
+  const Geometry& geometry_;
+  const Mesh& mesh_;
+  std::vector<Group> groups_;
+};
+
+Ledger empty_ledger(const Geometry& geometry) {
+  const std::vector<i64> none(at(geometry.mesh().size()), 0);
+  return {none, none};
+}
+
 }  // namespace
 
 void add_move(const Geometry& geometry, const Move& move, Ledger& ledger) {
   MoveLedger(geometry, move, ledger).add();
 }
 
-Ledger ledger(const Geometry& geometry, const CompactPass& pass) {
-  const auto ranks = static_cast<std::size_t>(geometry.mesh().size());
-  Ledger result{std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)};
-  for (const Move& move : pass.moves) add_move(geometry, move, result);
+std::vector<NamedLedger> ledgers(const Geometry& geometry, const CompactPass& pass) {
+  std::vector<NamedLedger> result;
+  std::vector<ShiftSum> shifts;
+  for (const Move& move : pass.moves) {
+    std::size_t i = 0;
+    while (i < result.size() && result[i].name != move.name) ++i;
+    if (i == result.size()) {
+      result.push_back({move.name, empty_ledger(geometry)});
+      shifts.emplace_back(geometry);
+    }
+    if (shifts[i].takes(move))
+      shifts[i].add(move);
+    else
+      add_move(geometry, move, result[i].bytes);
+  }
+  for (std::size_t i = 0; i < result.size(); ++i) shifts[i].finish(result[i].bytes);
   return result;
+}
+
+Ledger sum_of(const Geometry& geometry, const std::vector<NamedLedger>& parts) {
+  Ledger sum = empty_ledger(geometry);
+  const auto add = [](std::vector<i64>& to, const std::vector<i64>& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  };
+  for (const NamedLedger& part : parts) {
+    add(sum.sent, part.bytes.sent);
+    add(sum.received, part.bytes.received);
+  }
+  return sum;
+}
+
+Ledger ledger(const Geometry& geometry, const CompactPass& pass) {
+  return sum_of(geometry, ledgers(geometry, pass));
 }
 
 }  // namespace usp

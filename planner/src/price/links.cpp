@@ -122,6 +122,10 @@ bool LinkPricer::node_symmetric(const Mesh& mesh, const Placement& placement) co
          static_cast<int>(cluster_.devices.size()) == placement.groups() * mesh.size();
 }
 
+i64 LinkPricer::sources_followed(const Mesh& mesh, const Placement& placement) const {
+  return node_symmetric(mesh, placement) ? devices_per_node_ : i64{placement.groups()} * mesh.size();
+}
+
 MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers, RingShift shift) {
   MovePattern result;
   const bool one_node = node_symmetric(mesh, placement);

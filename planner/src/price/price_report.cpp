@@ -48,17 +48,9 @@ PassReport pass_report(const Geometry& geometry, const CompactPass& pass, const 
   PassReport report;
   report.price = price;
   report.ticks = std::move(ticks);
-  const auto ranks = static_cast<std::size_t>(geometry.mesh().size());
-  std::vector<std::pair<MoveName, Ledger>> by_name;
-  for (const Move& move : pass.moves) {
-    auto found = std::find_if(by_name.begin(), by_name.end(),
-                              [&](const auto& entry) { return entry.first == move.name; });
-    if (found == by_name.end())
-      found = by_name.insert(found, {move.name, {std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)}});
-    add_move(geometry, move, found->second);
-  }
-  for (const auto& [name, bytes] : by_name) report.moves.push_back(summed(name_of(name), bytes));
-  report.all = summed("all", ledger(geometry, pass));
+  const std::vector<NamedLedger> by_name = ledgers(geometry, pass);
+  for (const NamedLedger& part : by_name) report.moves.push_back(summed(name_of(part.name), part.bytes));
+  report.all = summed("all", sum_of(geometry, by_name));
   return report;
 }
 

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/planner/check_plan.hpp"
+#include "usp/planner/effort.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>
@@ -26,10 +27,38 @@ bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
   return false;
 }
 
+/// Most tokens times heads that a rank sends or receives in an exchange of whole rows: rows of one size are
+/// exchanged alike.
+i64 most_exchanged(const Geometry& geometry, const Move& move) {
+  const Mesh& mesh = geometry.mesh();
+  const SequenceLayout& layout = geometry.layout(move.tokens.of);
+  i64 most = 0, all_heads = 0;
+  std::vector<i64> heads;
+  for (int u = 0; u < mesh.ulysses; ++u) {
+    heads.push_back(geometry.heads_of(move.heads, u, u).size());
+    all_heads += heads.back();
+  }
+  std::vector<i64> known;  // row sizes; few differ
+  for (int r = 0; r < mesh.ring(); ++r) {
+    const i64 row = layout.row_size(r);
+    if (std::find(known.begin(), known.end(), row) != known.end()) continue;
+    known.push_back(row);
+    for (int u = 0; u < mesh.ulysses; ++u) {
+      const i64 tokens = layout.home(r, u).size(), own = heads[static_cast<std::size_t>(u)];
+      most = std::max({most, tokens * (all_heads - own), own * (row - tokens)});
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Documents documents,
                                  ExecutionOptions options)
+    : AttentionPricer(links, shape, std::make_shared<const Documents>(std::move(documents)), options) {}
+
+AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape,
+                                 std::shared_ptr<const Documents> documents, ExecutionOptions options)
     : links_(links),
       shape_(shape),
       documents_(std::move(documents)),
@@ -37,6 +66,14 @@ AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Docume
       shared_(std::make_unique<Shared>(links_, options_)) {}
 
 AttentionPricer::~AttentionPricer() = default;
+
+std::shared_ptr<const MaskedBatch> AttentionPricer::batch_of(Band band) {
+  if (!shared_->batch || !(shared_->band == band)) {
+    shared_->batch = std::make_shared<const MaskedBatch>(documents_, band);
+    shared_->band = band;
+  }
+  return shared_->batch;
+}
 
 AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, const Placement& placement) {
   check_plan_sizes(plan);
@@ -65,7 +102,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
     rows.prune = false;
     rows.replicated_q.clear();
     rows.replicated_k.clear();
-    profile = shared_->profiles.emplace(profile_key, WorkProfile(Geometry(rows, documents_))).first;
+    profile = shared_->profiles.emplace(profile_key, WorkProfile(Geometry(rows, batch_of(plan.band)))).first;
   }
   context.profile = &profile->second;
 
@@ -77,6 +114,9 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
   if (even) return context;
   const std::tuple key(mesh.ring_outer, mesh.ring_inner, mesh.ulysses, plan.head_chunks, layout, plan.prune,
                        plan.band.diff_min, plan.band.diff_max);
+  const std::pair<int, int> size(mesh.ring(), mesh.ulysses);
+  if (shared_->geometry_mesh != size) shared_->geometries.clear();  // a search does not come back to it
+  shared_->geometry_mesh = size;
   auto geometry = shared_->geometries.find(key);
   const bool replicated = !plan.replicated_q.empty() || !plan.replicated_k.empty();
   if (replicated && geometry != shared_->geometries.end()) {
@@ -84,7 +124,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
     geometry = shared_->geometries.end();
   }
   if (geometry == shared_->geometries.end())
-    geometry = shared_->geometries.emplace(key, Geometry(plan, documents_)).first;
+    geometry = shared_->geometries.emplace(key, Geometry(plan, batch_of(plan.band))).first;
   context.geometry = &geometry->second;
   for (int r = 0; r < mesh.ring(); ++r) {
     context.q_row = std::max(context.q_row, context.geometry->layout(Side::q).row_size(r));
@@ -120,6 +160,19 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const Move& 
     if (move.tokens.block == Block::home) tokens /= plan.mesh.ulysses;
     return static_cast<double>(tokens * count * wire_bytes_per_row_head(plan, move));
   }
+  if (move.peers == Peers::shift) {  // one message per rank; heads are the same at both ends
+    const std::vector<i64>& tokens = context.geometry->counts_by_row(move.tokens);
+    i64 heads = 0;
+    for (int u = 0; u < plan.mesh.ulysses; ++u)
+      heads = std::max(heads, context.geometry->heads_of(move.heads, u, u).size());
+    return static_cast<double>(*std::max_element(tokens.begin(), tokens.end()) * heads *
+                               wire_bytes_per_row_head(plan, move));
+  }
+  const bool whole = !plan.prune && plan.replicated_q.empty() && plan.replicated_k.empty();
+  if (move.peers == Peers::every_ulysses && whole)
+    return static_cast<double>(most_exchanged(*context.geometry, move) *
+                               wire_bytes_per_row_head(plan, move)) /
+           std::max(1, pattern.peers);
   const auto ranks = static_cast<std::size_t>(plan.mesh.size());
   Ledger bytes{std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)};
   add_move(*context.geometry, move, bytes);
@@ -139,6 +192,8 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, *context.placement);
   PassSum& sum = shared_->sum;
   sum.start(pass.ticks);
+  // Rows may be uneven; but where all of a block is sent, every move of a kind has the same greatest message.
+  const bool varies = context.geometry != nullptr && plan.prune;
   const UnitTimes times(links_.calibration().kernel, plan, options_);
   int last_front = -1, last_chunk = -1;
   bool last_first = false;
@@ -151,13 +206,13 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
     if (pattern->peers == 0) return;
     double& bytes = costs[kinds.twin_of(kind)].bytes;
-    if (bytes < 0 || context.geometry != nullptr) bytes = move_bytes_per_peer(context, m, *pattern);
+    if (bytes < 0 || varies) bytes = move_bytes_per_peer(context, m, *pattern);
     sum.post(m, *pattern, bytes);
   };
   std::size_t move = 0, work = 0;
   for (int t = 0; t < pass.ticks; ++t) {
     Exchanges*& started = shared_->started[kinds.group_of(t)];
-    if (started == nullptr || context.geometry != nullptr) {
+    if (started == nullptr || varies) {
       for (; move < kinds.end_of(t); ++move) post(move);
       started = &sum.exchange(shared_->exchanges[kinds.group_of(t)]);
     }
@@ -189,6 +244,11 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   return sum.finish();
 }
 
+std::string AttentionPricer::too_much_work(const AttentionPlan& plan, const Placement& placement) const {
+  return usp::too_much_work(
+      effort_of(plan, documents_->count(), links_.sources_followed(plan.mesh, placement)), plan);
+}
+
 void AttentionPricer::lay_out(const AttentionPlan& plan, bool shared_kv, Binds binds) {
   const ScheduleKey key = schedule_key(plan, shared_kv);
   if (key == schedule_key_ && (has_binds_ || binds == Binds::without)) return;
@@ -207,6 +267,8 @@ const CompactSchedule& AttentionPricer::schedule(const AttentionPlan& plan) {
 AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement& placement,
                                       std::vector<TickPrice>* forward_ticks,
                                       std::vector<TickPrice>* backward_ticks) {
+  if (const std::string reason = too_much_work(plan, placement); !reason.empty())
+    throw Infeasible(reason, {});
   const Context context = context_of(plan, placement);
   lay_out(plan, context.split->heads.shared_kv(), Binds::without);
   AttentionPrice price;

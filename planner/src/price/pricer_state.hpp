@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -40,11 +41,14 @@ struct MoveCost {
 struct AttentionPricer::Shared {
   Shared(LinkPricer& links, const ExecutionOptions& options) : sum(links, options) {}
 
+  std::shared_ptr<const MaskedBatch> batch;  ///< of the last band
+  Band band;
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
   std::map<std::tuple<int, int, int, int, i64, i64, bool>, WorkProfile>
       profiles;  ///< by ring, layout, band, gathering
-  std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;
-  std::array<MoveKinds, 2> kinds;  ///< of the schedule's passes
+  std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;  ///< of one mesh's size
+  std::pair<int, int> geometry_mesh;  ///< ring and ulysses of `geometries`
+  std::array<MoveKinds, 2> kinds;     ///< of the schedule's passes
   PassSum sum;
   // Of the pass that is being priced.
   std::vector<MoveCost> costs;       ///< by kind

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/work_profile.hpp"
 
+#include "row_classes.hpp"
+
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -12,9 +14,15 @@ namespace {
 class ShapeSum {
  public:
   void add(const RowSlice& s) {
-    area_ += area(s.slice);
-    queries_.push_back({s.slice.q_row, s.slice.q_row + s.slice.q_count});
-    keys_.push_back({s.slice.k_row, s.slice.k_row + s.slice.k_count});
+    add({s.key_row,
+         {s.slice.q_row, s.slice.q_row + s.slice.q_count},
+         {s.slice.k_row, s.slice.k_row + s.slice.k_count},
+         area(s.slice)});
+  }
+  void add(const RowPart& part) {
+    area_ += part.area;
+    queries_.push_back(part.queries);
+    keys_.push_back(part.keys);
   }
   /// Keys of different blocks never overlap: their unions are taken block by block.
   void end_block() {
@@ -51,26 +59,33 @@ void insert(ShapeFront& front, const BlockShape& shape) {
   front.push_back(shape);
 }
 
-/// Whether a pair of rows is described by the difference of their numbers alone: one document, equal even
-/// rows, and for zigzag a mask without a window (then only the sign of the difference matters).
-bool depends_on_difference(const Geometry& geometry) {
+/// How much it takes to describe what a pair of rows has to do.
+enum class Described {
+  by_difference,  ///< the difference of their numbers: one document, equal even rows, and for zigzag a mask
+                  ///< without a window (then only the sign of the difference matters)
+  by_class,       ///< that and their sizes: as above with rows that differ by a token
+  by_rows,        ///< both numbers
+};
+Described described(const Geometry& geometry) {
   const AttentionPlan& plan = geometry.plan();
   const i64 ring = plan.mesh.ring(), tokens = plan.shape.q_tokens;
   if (geometry.documents().count() != 1 || geometry.documents().shift.front() != 0 ||
       tokens != plan.shape.kv_tokens)
-    return false;
+    return Described::by_rows;
+  const auto even = [](bool equal) { return equal ? Described::by_difference : Described::by_class; };
   const bool windowless =
       plan.band.diff_max == unbounded && (plan.band.diff_min == 0 || plan.band.diff_min == -unbounded);
   switch (plan.layout) {
     case LayoutKind::contiguous:
+      return tokens % ring == 0 || windowless ? even(tokens % ring == 0) : Described::by_rows;
     case LayoutKind::striped:
-      return tokens % ring == 0;
+      return even(tokens % ring == 0);
     case LayoutKind::zigzag:
-      return tokens % (2 * ring) == 0 && windowless;
+      return windowless ? even(tokens % (2 * ring) == 0) : Described::by_rows;
     case LayoutKind::balanced:
-      return false;
+      break;
   }
-  return false;
+  return Described::by_rows;
 }
 
 }  // namespace
@@ -78,9 +93,12 @@ bool depends_on_difference(const Geometry& geometry) {
 WorkProfile::WorkProfile(const Geometry& geometry) {
   const AttentionPlan& plan = geometry.plan();
   by_delta_.assign(static_cast<std::size_t>(plan.mesh.ring()), -1);
-  const bool windowless = plan.band.diff_max == unbounded;
-  if (depends_on_difference(geometry) && (plan.method != Method::all_gather_kv || windowless))
+  const bool joined = plan.method != Method::all_gather_kv || plan.band.diff_max == unbounded;
+  const Described by = joined ? described(geometry) : Described::by_rows;
+  if (by == Described::by_difference)
     by_difference(geometry);
+  else if (by == Described::by_class)
+    by_class(geometry);
   else
     by_row(geometry);
 }
@@ -147,19 +165,87 @@ ShapeFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int ri
   return front;
 }
 
+/// As by_row, with one pair of rows for all pairs of the same difference and classes.
+void WorkProfile::by_class(const Geometry& geometry) {
+  const Mesh& mesh = geometry.mesh();
+  const RowClasses classes(geometry.layout(Side::q));
+  std::vector<RowSlice> slices;
+  ShapeSum sum;
+  const auto add_pairs = [&](const RowGrid& rows, i64 difference, ShapeFront& front) {
+    for (const Range& a : classes.all())
+      for (const Range& b : classes.all()) {
+        const i64 begin = std::max(a.begin, b.begin + difference), end = std::min(a.end, b.end + difference);
+        const i64 r = rows.first_in(begin, end);
+        if (r < 0) continue;
+        slices.clear();
+        geometry.slices_between(static_cast<int>(r), static_cast<int>(r - difference), slices);
+        for (const RowSlice& s : slices) sum.add(s);
+        sum.end_block();
+        const BlockShape shape = sum.take();
+        total_area_ += shape.area * static_cast<double>(rows.count_in(begin, end));
+        insert(front, shape);
+      }
+  };
+  for (int d = 0; d < mesh.ring(); ++d) {
+    ShapeFront front;
+    const i64 outer = d / mesh.ring_inner, inner = d % mesh.ring_inner;
+    for (const bool wraps_outer : {false, true})
+      for (const bool wraps_inner : {false, true}) {
+        const Range o = wraps_outer ? Range{0, outer} : Range{outer, mesh.ring_outer};
+        const Range i = wraps_inner ? Range{0, inner} : Range{inner, mesh.ring_inner};
+        const i64 difference = (wraps_outer ? outer - mesh.ring_outer : outer) * mesh.ring_inner +
+                               (wraps_inner ? inner - mesh.ring_inner : inner);
+        add_pairs({o, i, mesh.ring_inner}, difference, front);
+      }
+    by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
+  }
+  if (geometry.plan().method == Method::all_gather_kv) gather_by_class(geometry);
+}
+
+/// All remote blocks of each row at once. Without a window all blocks of a class on one side of the row are
+/// alike, and the rows that see something of one block are among those that see something of another.
+void WorkProfile::gather_by_class(const Geometry& geometry) {
+  const RowClasses classes(geometry.layout(Side::k));
+  std::vector<RowSlice> slices;
+  ShapeFront front;
+  ShapeSum sum;
+  for (int r = 0; r < geometry.mesh().ring(); ++r) {
+    BlockShape all;
+    for (const Range& rows : classes.all())
+      for (const Range& side : {Range{rows.begin, std::min<i64>(rows.end, r)},
+                                Range{std::max<i64>(rows.begin, r + 1), rows.end}}) {
+        if (side.empty()) continue;
+        slices.clear();
+        geometry.slices_between(r, static_cast<int>(side.begin), slices);
+        for (const RowSlice& s : slices) sum.add(s);
+        sum.end_block();
+        const BlockShape shape = sum.take();
+        all.rows = std::max(all.rows, shape.rows);
+        all.keys += shape.keys * static_cast<double>(side.size());
+        all.area += shape.area * static_cast<double>(side.size());
+      }
+    insert(front, all);
+  }
+  remote_ = keep(std::move(front));
+}
+
 void WorkProfile::by_row(const Geometry& geometry) {
   const Mesh& mesh = geometry.mesh();
   const int ring = mesh.ring();
   std::vector<ShapeFront> fronts(static_cast<std::size_t>(ring));
   ShapeFront remote;
   ShapeSum block, others;
+  std::vector<RowPart> parts;
   for (int r = 0; r < ring; ++r) {
-    const auto& slices = geometry.slices_of_row(r);
-    for (std::size_t i = 0; i < slices.size();) {
-      const int j = slices[i].key_row;
-      for (; i < slices.size() && slices[i].key_row == j; ++i) {
-        block.add(slices[i]);
-        if (j != r) others.add(slices[i]);
+    parts.clear();
+    geometry.visit_row(r, [&](const RowPart& part) { parts.push_back(part); });
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const RowPart& a, const RowPart& b) { return a.key_row < b.key_row; });
+    for (std::size_t i = 0; i < parts.size();) {
+      const int j = parts[i].key_row;
+      for (; i < parts.size() && parts[i].key_row == j; ++i) {
+        block.add(parts[i]);
+        if (j != r) others.add(parts[i]);
       }
       block.end_block();
       others.end_block();

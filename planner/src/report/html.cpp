@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../plan/search_size.hpp"
 #include "svg.hpp"
 
 #include "usp/base/error.hpp"
@@ -188,6 +189,7 @@ double card_bytes(const PlanRequest& request) {
 WhatIfResult report_sweep(const PlanRequest& request) {
   WhatIfRequest sweep;
   sweep.base = request;
+  sweep.progress = request.progress;
   if (!request.workload.documents.empty()) return {};
   Axis axis = parse_axis("seq=1k");
   axis.values.clear();
@@ -198,7 +200,7 @@ WhatIfResult report_sweep(const PlanRequest& request) {
       axis.values.push_back(axis_value(AxisKind::seq, static_cast<double>(seq)));
   }
   sweep.axes = {axis};
-  return what_if(sweep);
+  return sweep_ticks(sweep) > max_search_ticks ? WhatIfResult{} : what_if(sweep);
 }
 
 std::string report_html(const ReportInput& input) {

@@ -16,11 +16,12 @@ namespace {
   throw InvalidInput({"documents", 0, token}, problem);
 }
 
-void check_borders(const std::vector<i64>& cu, i64 tokens, std::size_t documents, const char* name) {
+void check_borders(const std::vector<i64>& cu, i64 tokens, std::size_t documents, bool sorted,
+                   const char* name) {
   if (cu.size() != documents + 1) refuse(name, "needs one entry more than there are documents");
   if (cu.front() != 0 || cu.back() != tokens)
     refuse(name, "must run from 0 to " + std::to_string(tokens) + " tokens, the length of the plan");
-  if (!std::is_sorted(cu.begin(), cu.end())) refuse(name, "must not decrease");
+  if (!sorted && !std::is_sorted(cu.begin(), cu.end())) refuse(name, "must not decrease");
 }
 
 const AttentionPlan& checked(const AttentionPlan& plan) {
@@ -31,67 +32,42 @@ const AttentionPlan& checked(const AttentionPlan& plan) {
 }  // namespace
 
 Geometry::Geometry(const AttentionPlan& plan, const Documents& documents)
+    : Geometry(plan,
+               std::make_shared<const MaskedBatch>(std::make_shared<const Documents>(documents), plan.band)) {
+}
+
+Geometry::Geometry(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch> batch)
     : plan_(checked(plan)),
-      documents_(documents),
+      batch_(std::move(batch)),
       heads_(plan.shape.query_heads, plan.shape.kv_heads, plan.mesh.ulysses, plan.head_chunks) {
   check_documents();
   const int ring = plan.mesh.ring(), ulysses = plan.mesh.ulysses;
-  layout_q_ = make_layout(plan.layout, plan.shape.q_tokens, ring, ulysses, documents.cu_q);
-  layout_k_ = make_layout(plan.layout, plan.shape.kv_tokens, ring, ulysses, documents.cu_k);
-  cut_q_ = cut_at_documents(layout_q_, documents_.cu_q);
-  cut_k_ = cut_at_documents(layout_k_, documents_.cu_k);
-  index_keys_by_document();
+  layout_q_ = make_layout(plan.layout, plan.shape.q_tokens, ring, ulysses, documents().cu_q);
+  layout_k_ = batch_->sums_documents()  // the same tokens in the same documents
+                  ? layout_q_
+                  : make_layout(plan.layout, plan.shape.kv_tokens, ring, ulysses, documents().cu_k);
+  list_key_runs();
   place_replicated(Side::q);
   place_replicated(Side::k);
 }
 
 void Geometry::check_documents() const {
-  if (static_cast<i64>(documents_.count()) > max_documents)
-    refuse("cu_seqlens", "holds " + std::to_string(documents_.count()) + " documents; the most are " +
+  const Documents& all = documents();
+  if (static_cast<i64>(all.count()) > max_documents)
+    refuse("cu_seqlens", "holds " + std::to_string(all.count()) + " documents; the most are " +
                              std::to_string(max_documents));
-  check_borders(documents_.cu_q, plan_.shape.q_tokens, documents_.count(), "cu_seqlens of the queries");
-  check_borders(documents_.cu_k, plan_.shape.kv_tokens, documents_.count(), "cu_seqlens of the keys");
-  for (std::size_t i = 0; i < documents_.count(); ++i) {
-    const i64 shift = documents_.shift[i];
-    if (shift < -max_tokens || shift > max_tokens ||
-        documents_.cu_q[i] + shift - documents_.cu_k[i + 1] < -unbounded ||
-        documents_.cu_q[i + 1] + shift - documents_.cu_k[i] > unbounded)
+  const bool sorted = batch_->sums_documents();  // once for all geometries of the batch
+  check_borders(all.cu_q, plan_.shape.q_tokens, all.count(), sorted, "cu_seqlens of the queries");
+  check_borders(all.cu_k, plan_.shape.kv_tokens, all.count(), sorted, "cu_seqlens of the keys");
+  if (sorted) return;  // such a batch has no shifts
+  for (std::size_t i = 0; i < all.count(); ++i) {
+    const i64 shift = all.shift[i];
+    if (shift < -max_tokens || shift > max_tokens || all.cu_q[i] + shift - all.cu_k[i + 1] < -unbounded ||
+        all.cu_q[i + 1] + shift - all.cu_k[i] > unbounded)
       refuse("shift", std::to_string(shift) + " of document " + std::to_string(i) +
                           " puts its queries more than " + std::to_string(unbounded) +
                           " positions from its keys, where no mask reaches");
   }
-}
-
-Geometry::Cut Geometry::cut_at_documents(const SequenceLayout& layout, const std::vector<i64>& cu) const {
-  Cut cut;
-  for (int r = 0; r < layout.ring(); ++r) {
-    cut.row_begin.push_back(cut.runs.size());
-    for (const Run& run : layout.row(r)) {
-      auto border = std::upper_bound(cu.begin(), cu.end(), run.first);
-      for (i64 done = 0; done < run.count; ++border) {
-        const i64 first = run.first + done * run.step;
-        if (*border <= first) continue;
-        const i64 count = std::min(run.count - done, slice_detail::ceil_div(*border - first, run.step));
-        cut.runs.push_back({static_cast<std::int32_t>(border - cu.begin() - 1),
-                            r,
-                            {first, count, run.step, run.slot + done}});
-        done += count;
-      }
-    }
-  }
-  cut.row_begin.push_back(cut.runs.size());
-  return cut;
-}
-
-void Geometry::index_keys_by_document() {
-  document_begin_.assign(documents_.count() + 1, 0);
-  for (const DocumentRun& k : cut_k_.runs) ++document_begin_[static_cast<std::size_t>(k.document) + 1];
-  for (std::size_t d = 0; d < documents_.count(); ++d) document_begin_[d + 1] += document_begin_[d];
-  std::vector<std::size_t> next(document_begin_.begin(), document_begin_.end() - 1);
-  keys_by_document_.resize(cut_k_.runs.size());
-  for (std::size_t i = 0; i < cut_k_.runs.size(); ++i)
-    keys_by_document_[next[static_cast<std::size_t>(cut_k_.runs[i].document)]++] =
-        static_cast<std::int32_t>(i);
 }
 
 void Geometry::place_replicated(Side side) {
@@ -125,79 +101,6 @@ const Intervals& Geometry::replicated(Side side, int ring_row) const {
 
 const std::vector<Selection>& Geometry::replicated_pieces(Side side) const {
   return side == Side::q ? pieces_q_ : pieces_k_;
-}
-
-void Geometry::pair_runs(const Run& q, i64 shift, const DocumentRun& k, std::vector<RowSlice>& out) const {
-  Slice s;
-  s.q_row = q.slot, s.q_pos = q.first + shift, s.q_step = q.step, s.q_count = q.count;
-  s.k_row = k.run.slot, s.k_pos = k.run.first, s.k_step = k.run.step, s.k_count = k.run.count;
-  s.diff_min = plan_.band.diff_min, s.diff_max = plan_.band.diff_max;
-  if (trim(s)) out.push_back({k.ring_row, s});
-}
-
-void Geometry::pair(const DocumentRun& q, std::vector<RowSlice>& out) const {
-  const auto d = static_cast<std::size_t>(q.document);
-  const i64 shift = documents_.shift[d];
-  const i64 first = q.run.first + shift, last = first + (q.run.count - 1) * q.run.step;
-  for (std::size_t i = document_begin_[d]; i < document_begin_[d + 1]; ++i) {
-    const DocumentRun& k = cut_k_.runs[static_cast<std::size_t>(keys_by_document_[i])];
-    if (last - k.run.first < plan_.band.diff_min) continue;
-    if (first - (k.run.first + (k.run.count - 1) * k.run.step) > plan_.band.diff_max) continue;
-    if (q.run.step == k.run.step || q.run.count == 1 || k.run.count == 1) {
-      pair_runs(q.run, shift, k, out);
-      continue;
-    }
-    // Steps that differ have no diagonal to follow: one query row at a time.
-    for (i64 row = 0; row < q.run.count; ++row)
-      pair_runs({q.run.first + row * q.run.step, 1, 1, q.run.slot + row}, shift, k, out);
-  }
-}
-
-const std::vector<RowSlice>& Geometry::slices_of_row(int r) const {
-  if (sliced_row_ == r) return row_slices_;
-  row_slices_.clear();
-  const auto row = static_cast<std::size_t>(r);
-  for (std::size_t i = cut_q_.row_begin[row]; i < cut_q_.row_begin[row + 1]; ++i)
-    pair(cut_q_.runs[i], row_slices_);
-  std::stable_sort(row_slices_.begin(), row_slices_.end(),
-                   [](const RowSlice& a, const RowSlice& b) { return a.key_row < b.key_row; });
-  sliced_row_ = r;
-  return row_slices_;
-}
-
-void Geometry::fill_needs() const {
-  if (needs_filled_) return;
-  std::vector<RowSlice> found;
-  for (const DocumentRun& q : cut_q_.runs) {
-    found.clear();
-    pair(q, found);
-    for (const RowSlice& s : found)
-      needs_.push_back({s.key_row,
-                        offset_between(s.key_row, q.ring_row),
-                        {s.slice.k_row, s.slice.k_row + s.slice.k_count}});
-  }
-  std::sort(needs_.begin(), needs_.end(), [](const Need& a, const Need& b) {
-    return std::tie(a.key_row, a.delta, a.slots.begin) < std::tie(b.key_row, b.delta, b.slots.begin);
-  });
-  join_needs();
-  needs_filled_ = true;
-}
-
-/// Neighbouring documents touch: what is left per pair of rows is a handful of ranges.
-void Geometry::join_needs() const {
-  std::size_t kept = 0;
-  for (const Need& next : needs_) {
-    Need* last = kept > 0 ? &needs_[kept - 1] : nullptr;
-    if (last != nullptr && last->key_row == next.key_row && last->delta == next.delta &&
-        next.slots.begin <= last->slots.end)
-      last->slots.end = std::max(last->slots.end, next.slots.end);
-    else
-      needs_[kept++] = next;
-  }
-  needs_.resize(kept);
-  need_begin_.assign(static_cast<std::size_t>(mesh().ring()) + 1, 0);
-  for (const Need& n : needs_) ++need_begin_[static_cast<std::size_t>(n.key_row) + 1];
-  for (std::size_t r = 1; r < need_begin_.size(); ++r) need_begin_[r] += need_begin_[r - 1];
 }
 
 int Geometry::offset_between(int from, int to) const {
@@ -269,7 +172,11 @@ std::size_t Geometry::CountKeyHash::operator()(const CountKey& key) const {
 const std::vector<i64>& Geometry::counts_by_row(const TokenSelect& select) const {
   expects(select.block == Block::row && select.needed_by == End::none,
           "tokens of a row that depend on the receiver have no one count");
-  const CountKey key{select.of, select.copies, select.needed, select.also, select.not_needed};
+  CountKey key{select.of, select.copies, select.needed, select.also, select.not_needed};
+  if (!plan_.prune) {  // every block is needed whole: which offsets need it makes no difference
+    key.needed = key.also = {};
+    if (key.not_needed.any()) key.not_needed = {0, 1};
+  }
   const auto [known, fresh] = row_counts_.try_emplace(key);
   if (!fresh) return known->second;
   TokenSelect own = select;

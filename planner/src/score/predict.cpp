@@ -111,7 +111,12 @@ ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const Execution
 }
 
 ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std::vector<ScoreRow> rows,
-                     const std::string& file, std::int64_t gate_tokens) {
+                     const std::string& file, std::int64_t gate_tokens, WorkProgress* progress) {
+  if (rows.size() > max_score_rows)
+    throw InvalidInput({file, 0, ""}, "has " + std::to_string(rows.size()) + " rows; the most is " +
+                                          std::to_string(max_score_rows) + ", split the table");
+  const auto total = static_cast<i64>(rows.size());
+  i64 done = 0;
   DataSheet sheet = data_sheet_of(cluster);
   const Calibration guess = uncalibrated(sheet);
   sheet.efficiency = 1;
@@ -119,7 +124,12 @@ ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std
   ScorePredictor predictor(cluster, calibration, file), at_peak(cluster, peak, file),
       at_guess(cluster, guess, file);
   const std::vector<ScoreMethod> methods = {
-      {"usp", [&](const ScoreRow& row) { return predictor.seconds(row); }, true},
+      {"usp",
+       [&](const ScoreRow& row) {
+         tell(progress, done++, total, "rows");
+         return predictor.seconds(row);
+       },
+       true},
       most_ulysses_rule(node_size(cluster)),
       always_ring_rule(),
       volume_rule([&](const ScoreRow& row) { return predictor.wire_bytes(row); }),

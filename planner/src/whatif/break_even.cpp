@@ -186,9 +186,15 @@ void find_longest(Variants& variants, WhatIfResult& result) {
 
 }  // namespace
 
-void find_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfResult& result) {
-  for (const Axis& axis : request.axes)
+void find_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfResult& result,
+                      ProgressRelay& relay) {
+  const auto all = static_cast<i64>(request.axes.size()) + 1;
+  i64 done = 0;
+  for (const Axis& axis : request.axes) {
+    relay.at(done++, all, "break-evens");
     if (axis.continuous()) along(axis, variants, result);
+  }
+  relay.at(done, all, "break-evens");
   find_longest(variants, result);
 }
 

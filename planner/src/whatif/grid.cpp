@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../plan/search_size.hpp"
 #include "variant.hpp"
 
 #include "usp/base/error.hpp"
@@ -11,7 +12,8 @@ namespace {
 
 constexpr std::size_t coarse_step = 8;  ///< points along an axis between the first searches
 constexpr std::size_t most_points = 1000000;
-constexpr std::size_t all_searched = 64;  ///< so few points are searched whole
+constexpr double max_swept_devices = 1 << 16;  ///< of a cluster that is resized
+constexpr std::size_t all_searched = 64;       ///< so few points are searched whole
 constexpr double near_ratio =
     1.5;  ///< a cell's ends are no farther apart: beyond, other layouts may lead inside
 
@@ -24,8 +26,8 @@ struct Cell {
 /// The product of the axes, filled from coarse to fine.
 class Grid {
  public:
-  Grid(const WhatIfRequest& request, Variants& variants, WhatIfResult& result)
-      : axes_(request.axes), variants_(variants), result_(result) {
+  Grid(const WhatIfRequest& request, Variants& variants, WhatIfResult& result, ProgressRelay& relay)
+      : axes_(request.axes), relay_(relay), variants_(variants), result_(result) {
     std::size_t count = 1;
     for (const Axis& axis : axes_) {
       count *= axis.values.size();
@@ -74,6 +76,7 @@ class Grid {
     const std::size_t index = flat(at);
     result_.points[index].at = at;
     result_.points[index].plan = std::move(plan);
+    if (!known_[index]) relay_.at(++stored_, static_cast<i64>(known_.size()), "points");
     known_[index] = true;
   }
 
@@ -189,10 +192,25 @@ class Grid {
   }
 
   const std::vector<Axis>& axes_;
+  ProgressRelay& relay_;
+  i64 stored_ = 0;  ///< points that are known
   Variants& variants_;
   WhatIfResult& result_;
   std::vector<bool> known_;
 };
+
+/// Values at which an axis is searched for certain.
+std::size_t searched_values(const Axis& axis, double points) {
+  const std::size_t count = axis.values.size();
+  return axis.continuous() && points > static_cast<double>(all_searched) ? (count - 1) / coarse_step + 1
+                                                                         : count;
+}
+
+/// These choose what a search tries: all their values together try no more than one search without them.
+bool divides_search(AxisKind kind) {
+  return kind == AxisKind::ring || kind == AxisKind::ulysses || kind == AxisKind::tensor ||
+         kind == AxisKind::layout || kind == AxisKind::method;
+}
 
 /// No transfer between devices crosses a NIC.
 bool one_fast_domain(const Cluster& cluster) {
@@ -225,6 +243,31 @@ void note_assumptions(const Cluster& cluster, WhatIfResult& result) {
 
 }  // namespace
 
+double sweep_ticks(const WhatIfRequest& request) {
+  const Cluster& cluster = *request.base.cluster;
+  const auto per_node =
+      static_cast<int>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
+  const auto ticks_on = [&](double devices) {
+    return search_ticks(request.base, static_cast<i64>(devices), per_node);
+  };
+  double points = 1, searches = 1, machines = 0;
+  for (const Axis& axis : request.axes) points *= static_cast<double>(axis.values.size());
+  for (const Axis& axis : request.axes) {
+    if (axis.kind != AxisKind::nodes && axis.kind != AxisKind::gpus) {
+      if (!divides_search(axis.kind)) searches *= static_cast<double>(searched_values(axis, points));
+      continue;
+    }
+    const std::size_t step = axis.values.size() > searched_values(axis, points) ? coarse_step : 1;
+    for (std::size_t i = 0; i < axis.values.size(); i += step) {
+      const double devices = axis.values[i].number * (axis.kind == AxisKind::nodes ? per_node : 1);
+      // Greater clusters cannot be made: such a value is not searched.
+      if (devices >= 1 && devices <= max_swept_devices) machines += ticks_on(devices);
+    }
+  }
+  const double base = ticks_on(static_cast<double>(cluster.devices.size()));
+  return base + searches * (machines > 0 ? machines : request.axes.empty() ? 0 : base);
+}
+
 WhatIfResult what_if(const WhatIfRequest& request) {
   for (std::size_t i = 0; i < request.axes.size(); ++i) {
     if (request.axes[i].values.empty())
@@ -233,19 +276,23 @@ WhatIfResult what_if(const WhatIfRequest& request) {
       if (request.axes[i].kind == request.axes[j].kind)
         throw UsageError("--sweep: " + request.axes[i].name + " is given twice");
   }
+  check_ticks(sweep_ticks(request), "the sweep");
   WhatIfResult result;
   result.axes = request.axes;
-  Variants variants(request.base);
+  PlanRequest base = request.base;
+  ProgressRelay relay(request.progress);  // points are told, not the meshes of the searches in them
+  base.progress = &relay;
+  Variants variants(base);
   for (const Axis& axis :
        request.axes)  // what no value of the axis can cure is an error, not a point without a plan
     if (axis.kind == AxisKind::nic || axis.kind == AxisKind::nvlink || axis.kind == AxisKind::seq)
       static_cast<void>(variants.at({axis}, {axis.values.front()}));
   result.base = search_point(variants.at({}, {}));
   ++result.searches;
-  if (!request.axes.empty()) Grid(request, variants, result).fill();
+  if (!request.axes.empty()) Grid(request, variants, result, relay).fill();
   note_assumptions(*request.base.cluster, result);
   result.break_evens_sought = request.break_evens;
-  if (request.break_evens) find_break_evens(request, variants, result);
+  if (request.break_evens) find_break_evens(request, variants, result, relay);
   return result;
 }
 

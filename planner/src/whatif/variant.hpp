@@ -54,6 +54,7 @@ class Variants {
 void merge_rivals(std::vector<Choice>& list, const std::vector<Choice>& more);
 
 /// Fills the break-evens and the longest sequence of a result whose base is planned.
-void find_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfResult& result);
+void find_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfResult& result,
+                      ProgressRelay& relay);
 
 }  // namespace usp

@@ -54,6 +54,12 @@ void within(const char* flag, std::int64_t value, std::int64_t most) {
 
 }  // namespace
 
+void check_document_count(std::int64_t count, const std::string& file) {
+  if (count > max_documents)
+    throw InvalidInput({file, 0, ""}, "packs more than " + std::to_string(max_documents) +
+                                          " documents into a row; plan a shorter row, or longer documents");
+}
+
 int bytes_of(Precision dtype) {
   return dtype == Precision::fp32 ? 4 : 2;
 }
@@ -72,12 +78,11 @@ void check_workload(const Workload& w) {
           "--microbatches: " + std::to_string(w.batch) + " rows cannot be split into " +
               std::to_string(w.microbatches) + " microbatches; choose a divisor");
   require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");
-  within("documents", std::max<std::int64_t>(1, static_cast<std::int64_t>(w.documents.size())),
-         max_documents);
   if (!w.documents.empty()) check_documents(w.documents, w.seq);
 }
 
 void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens) {
+  check_document_count(static_cast<std::int64_t>(lengths.size()), "--documents");
   std::int64_t sum = 0;
   for (const auto length : lengths) {
     if (length < 1 || length > tokens - sum)
@@ -153,11 +158,8 @@ std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& length
     // The remainder, not a distribution: its result is the same in every standard library.
     const std::int64_t length = std::min(lengths[random() % lengths.size()], left);
     documents.push_back(length);
+    check_document_count(static_cast<std::int64_t>(documents.size()), "--document-lengths");
     left -= length;
-    if (static_cast<std::int64_t>(documents.size()) == max_documents && left > 0)
-      throw InvalidInput({"--document-lengths", 0, ""},
-                         "more than " + std::to_string(max_documents) + " documents would fill " +
-                             std::to_string(tokens) + " tokens; give longer documents or a shorter --seq");
   }
   return documents;
 }

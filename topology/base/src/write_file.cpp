@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -50,6 +51,23 @@ class Output {
   int descriptor_;
 };
 
+/// Keeps what ends a process by hand away while a file is half in its place; it arrives afterwards.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigset_t held;
+    sigemptyset(&held);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&held, signal);
+    pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  ~HeldSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 enum class Way { beside, through, descriptor };
 
 /// How a name is written. Throws for what is no place to write to.
@@ -88,6 +106,7 @@ void write_beside(const std::string& path, std::string_view content) {
   const std::string target = target_of(path), temporary = name_beside(target);
   std::error_code error;
   const fs::file_status before = fs::status(target, error);
+  const HeldSignals held;
   try {
     Output(path, opened_new(temporary)).write(content);
     if (fs::exists(before)) fs::permissions(temporary, before.permissions());
@@ -145,6 +164,7 @@ void check_writable(const std::string& path) {
     return;
   }
   const std::string temporary = name_beside(target_of(path));
+  const HeldSignals held;
   { const Output made(path, opened_new(temporary)); }
   std::error_code error;
   std::filesystem::remove(temporary, error);

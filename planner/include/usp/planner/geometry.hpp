@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/masked_batch.hpp"
 #include "usp/schedule/attention.hpp"
 #include "usp/schedule/compact.hpp"
 #include "usp/schedule/heads.hpp"
 #include "usp/schedule/layout.hpp"
 #include "usp/schedule/slice.hpp"
 
+#include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -32,6 +35,14 @@ struct RowSlice {
   Slice slice;
 };
 
+/// Something that one query row has to do: its rows against keys of one key row, `area` visible pairs. One
+/// slice, or documents that lie whole inside both.
+struct RowPart {
+  int key_row = 0;
+  Range queries, keys;  ///< slots that see and that are seen
+  i128 area = 0;
+};
+
 /// What follows from a plan and a batch: who owns which tokens and heads, which pairs are visible, which keys
 /// a row needs. Resolves the selectors of the compact form. Built once per batch, read by every rank; not
 /// thread-safe while lazily filled.
@@ -39,11 +50,13 @@ class Geometry {
  public:
   /// Expects documents that fit the shape (checked). Throws InvalidInput on inconsistent documents.
   Geometry(const AttentionPlan& plan, const Documents& documents);
+  /// @param batch made with the plan's band; geometries may share it
+  Geometry(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch> batch);
 
   [[nodiscard]] const AttentionPlan& plan() const { return plan_; }
   [[nodiscard]] const Mesh& mesh() const { return plan_.mesh; }
   [[nodiscard]] const Heads& heads() const { return heads_; }
-  [[nodiscard]] const Documents& documents() const { return documents_; }
+  [[nodiscard]] const Documents& documents() const { return batch_->documents(); }
   [[nodiscard]] const SequenceLayout& layout(Side side) const {
     return side == Side::q ? layout_q_ : layout_k_;
   }
@@ -61,6 +74,11 @@ class Geometry {
 
   /// Visible slices of query row r, grouped by key row, in ascending query and key order.
   [[nodiscard]] const std::vector<RowSlice>& slices_of_row(int r) const;
+  /// The same against one key row, appended to `out`.
+  void slices_between(int r, int key_row, std::vector<RowSlice>& out) const;
+  /// What the slices of query row r add up to. Keeps nothing, and takes a run of whole documents at once, so
+  /// that its work grows with the documents that the layout cuts only.
+  void visit_row(int r, const std::function<void(const RowPart&)>& each) const;
   /// Slots of key row j that query row r sees.
   [[nodiscard]] Intervals need(int r, int j) const;
 
@@ -69,9 +87,8 @@ class Geometry {
   void sources(const Move& move, int rank, std::vector<int>& out) const;
 
  private:
-  /// A run cut at document borders.
-  struct DocumentRun {
-    std::int32_t document = 0;
+  /// Consecutive tokens of one ring row.
+  struct RowRun {
     std::int32_t ring_row = 0;
     Run run;
   };
@@ -80,17 +97,16 @@ class Geometry {
     std::int32_t delta = 0;  ///< ring offset from the key row to the query row
     Range slots;
   };
-  struct Cut {
-    std::vector<DocumentRun> runs;  ///< by row, then slot
-    std::vector<std::size_t> row_begin;
-  };
-
   void check_documents() const;
-  [[nodiscard]] Cut cut_at_documents(const SequenceLayout& layout, const std::vector<i64>& cu_seqlens) const;
-  void index_keys_by_document();
+  void list_key_runs();
   void place_replicated(Side side);
-  void pair(const DocumentRun& q, std::vector<RowSlice>& out) const;
-  void pair_runs(const Run& q, i64 shift, const DocumentRun& k, std::vector<RowSlice>& out) const;
+  template <class Piece, class Whole>
+  void walk_row(int r, bool sums, const Piece& piece, const Whole& whole) const;
+  template <class Each>
+  void visit_keys(Range document, Range seen, const Each& each) const;
+  void pair(const Run& q, std::size_t document, std::vector<RowSlice>& out) const;
+  void pair_with(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const;
+  void pair_runs(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const;
   void fill_needs() const;
   void join_needs() const;
   [[nodiscard]] int offset_between(int from, int to) const;
@@ -98,15 +114,13 @@ class Geometry {
   void filter(Selection& selection, const TokenSelect& select, int source, int target) const;
 
   AttentionPlan plan_;
-  Documents documents_;
+  std::shared_ptr<const MaskedBatch> batch_;
   Heads heads_;
   SequenceLayout layout_q_;
   SequenceLayout layout_k_;
   std::vector<Intervals> replicated_q_, replicated_k_;
   std::vector<Selection> pieces_q_, pieces_k_;
-  Cut cut_q_, cut_k_;
-  std::vector<std::int32_t> keys_by_document_;  ///< indices into cut_k_.runs
-  std::vector<std::size_t> document_begin_;
+  std::vector<RowRun> key_runs_;  ///< by first token; of a striped layout, whose runs interleave, none
   mutable int sliced_row_ = -1;
   mutable std::vector<RowSlice> row_slices_;
   struct CountKey {

@@ -62,6 +62,9 @@ class LinkPricer {
   [[nodiscard]] MoveTime time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
                               Transport transport) const;
 
+  /// Devices whose messages are followed for one pattern: those of one host where it stands for all.
+  [[nodiscard]] i64 sources_followed(const Mesh& mesh, const Placement& placement) const;
+
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
   [[nodiscard]] const Cluster& cluster() const { return cluster_; }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/progress.hpp"
 #include "usp/planner/memory.hpp"
 #include "usp/planner/model.hpp"
 #include "usp/planner/pricing.hpp"
@@ -43,7 +44,8 @@ struct PlanRequest {
   Constraints fixed;
   MemoryPolicy memory;
   ExecutionOptions execution;
-  std::size_t keep = 32;  ///< candidates to return
+  std::size_t keep = 32;             ///< candidates to return
+  WorkProgress* progress = nullptr;  ///< hears of the search, when given
 };
 
 /// One way to lay the step out.

@@ -26,6 +26,7 @@ struct AttentionRequest {
   Constraints fixed;     ///< data and tensor are 1 where not given
   ExecutionOptions execution;
   std::size_t keep = 32;
+  WorkProgress* progress = nullptr;  ///< hears of the search, when given
   bool all_devices =
       false;  ///< the devices are the ranks of a launch: degrees that leave some idle are refused
 };

@@ -58,6 +58,13 @@ struct Ledger {
   std::vector<i64> received;
 };
 [[nodiscard]] Ledger ledger(const Geometry& geometry, const CompactPass& pass);
+/// The same by name of move, in the order in which names first occur.
+struct NamedLedger {
+  MoveName name;
+  Ledger bytes;
+};
+[[nodiscard]] std::vector<NamedLedger> ledgers(const Geometry& geometry, const CompactPass& pass);
+[[nodiscard]] Ledger sum_of(const Geometry& geometry, const std::vector<NamedLedger>& parts);
 /// The same for one move.
 void add_move(const Geometry& geometry, const Move& move, Ledger& ledger);
 
@@ -68,9 +75,16 @@ class AttentionPricer {
  public:
   /// `links` must outlive the pricer. Shape and documents must fit each other.
   AttentionPricer(LinkPricer& links, AttentionShape shape, Documents documents, ExecutionOptions options);
+  /// @param documents may be shared by pricers of other heads
+  AttentionPricer(LinkPricer& links, AttentionShape shape, std::shared_ptr<const Documents> documents,
+                  ExecutionOptions options);
   ~AttentionPricer();
 
-  /// Generates the schedule of the plan and prices it. The plan's shape must equal the pricer's.
+  /// Why a plan is too much work to price (effort.hpp); empty: it is not.
+  [[nodiscard]] std::string too_much_work(const AttentionPlan& plan, const Placement& placement) const;
+
+  /// Generates the schedule of the plan and prices it. The plan's shape must equal the pricer's. Throws
+  /// Infeasible where that is too much work.
   /// @param forward_ticks, backward_ticks filled when given
   [[nodiscard]] AttentionPrice price(const AttentionPlan& plan, const Placement& placement,
                                      std::vector<TickPrice>* forward_ticks = nullptr,
@@ -89,7 +103,7 @@ class AttentionPricer {
   /// The schedule of a plan; valid until the next call.
   [[nodiscard]] const CompactSchedule& schedule(const AttentionPlan& plan);
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
-  [[nodiscard]] const Documents& documents() const { return documents_; }
+  [[nodiscard]] const Documents& documents() const { return *documents_; }
   [[nodiscard]] const ExecutionOptions& options() const { return options_; }
   [[nodiscard]] LinkPricer& links() { return links_; }
   /// Visible pairs per head, all rows.
@@ -102,6 +116,7 @@ class AttentionPricer {
   /// Fills schedule_ unless it holds this plan's.
   void lay_out(const AttentionPlan& plan, bool shared_kv, Binds binds);
 
+  [[nodiscard]] std::shared_ptr<const MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const Move& move,
                                            const MovePattern& pattern);
@@ -109,7 +124,7 @@ class AttentionPricer {
 
   LinkPricer& links_;
   AttentionShape shape_;
-  Documents documents_;
+  std::shared_ptr<const Documents> documents_;
   ExecutionOptions options_;
   CompactSchedule schedule_;
   ScheduleKey schedule_key_;  ///< of schedule_

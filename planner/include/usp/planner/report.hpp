@@ -19,7 +19,8 @@ struct ReportInput {
 /// figure has a title, a description and its numbers as a table. All text of the input is escaped.
 [[nodiscard]] std::string report_html(const ReportInput& input);
 
-/// The sweep that a report shows: powers of two around the request's sequence length.
+/// The sweep that a report shows: powers of two around the request's sequence length. Tells the request's
+/// progress. Empty for packed documents, and on machines so large that it takes too long.
 [[nodiscard]] WhatIfResult report_sweep(const PlanRequest& request);
 
 }  // namespace usp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/progress.hpp"
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/planner/score.hpp"
@@ -47,9 +48,11 @@ class ScorePredictor {
 };
 
 /// Scores a table on a machine: the planner's prediction beside most Ulysses inside the node, always ring,
-/// the volume rule and spec-sheet alpha-beta. @param file for messages
+/// the volume rule and spec-sheet alpha-beta. Throws InvalidInput for tables of more than max_score_rows.
+/// @param file for messages
+inline constexpr std::size_t max_score_rows = 1 << 15;  ///< ranks are compared pair by pair
 [[nodiscard]] ScoreReport score_on(const Cluster& cluster, const Calibration& calibration,
                                    std::vector<ScoreRow> rows, const std::string& file,
-                                   std::int64_t gate_tokens = 32768);
+                                   std::int64_t gate_tokens = 32768, WorkProgress* progress = nullptr);
 
 }  // namespace usp

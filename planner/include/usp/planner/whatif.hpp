@@ -52,8 +52,9 @@ struct Axis {
 
 struct WhatIfRequest {
   PlanRequest base;
-  std::vector<Axis> axes;   ///< several multiply; the last one varies fastest
-  bool break_evens = true;  ///< of the continuous axes, and the longest sequence that fits
+  std::vector<Axis> axes;            ///< several multiply; the last one varies fastest
+  bool break_evens = true;           ///< of the continuous axes, and the longest sequence that fits
+  WorkProgress* progress = nullptr;  ///< hears of the points, when given
 };
 
 /// The best plan at one point, without what only a plan of its own needs.
@@ -116,9 +117,13 @@ struct WhatIfResult {
   std::vector<std::string> notes;
 };
 
+/// Ticks of schedules that the searches of a sweep price at least; what_if refuses too many.
+[[nodiscard]] double sweep_ticks(const WhatIfRequest& request);
+
 /// Plans the base and every point of the product of the axes. Whole searches run at coarse points and
 /// wherever the lead or feasibility changes; between points that agree, their winners and rivals are priced
-/// again. Throws UsageError for axes that the request cannot vary, MissingValue as plan_step.
+/// again. Throws UsageError for axes that the request cannot vary, Infeasible for sweeps that take too
+/// long, MissingValue as plan_step.
 [[nodiscard]] WhatIfResult what_if(const WhatIfRequest& request);
 
 /// The request at one value per axis planned by a whole search; what what_if must agree with.

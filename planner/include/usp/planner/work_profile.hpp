@@ -40,6 +40,8 @@ class WorkProfile {
 
  private:
   void by_difference(const Geometry& geometry);
+  void by_class(const Geometry& geometry);
+  void gather_by_class(const Geometry& geometry);
   void by_row(const Geometry& geometry);
   [[nodiscard]] static ShapeFront all_remote(const std::vector<BlockShape>& shapes, int ring);
   int keep(ShapeFront front);

@@ -47,6 +47,9 @@ struct Workload {
   [[nodiscard]] std::int64_t tokens() const { return seq * batch; }  ///< per data-parallel replica and step
 };
 
+/// Throws InvalidInput when a row is packed of more than max_documents (limits.hpp). @param file of the documents, or the flag
+void check_document_count(std::int64_t count, const std::string& file);
+
 [[nodiscard]] int bytes_of(Precision dtype);
 
 /// Throws UsageError when the fields contradict each other (document sum, ranges, divisibility).
@@ -73,7 +76,7 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
                                                               const std::string& file);
 
 /// Draws lengths with replacement until `tokens` are filled; the last document is cut. The same seed gives
-/// the same documents on every machine. Throws InvalidInput beyond max_documents.
+/// the same documents on every machine. Throws InvalidInput when that takes more than max_documents.
 [[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths,
                                                        std::int64_t tokens, std::uint64_t seed);
 

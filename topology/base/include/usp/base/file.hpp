@@ -44,7 +44,8 @@ class InputFile {
 
 /// Writes through a temporary name in the same folder, so that a reader never sees half a file; "-" is
 /// stdout. Character devices and open descriptors are written through; folders, named pipes, sockets and
-/// block devices are refused. Throws EnvironmentError.
+/// block devices are refused. SIGINT, SIGTERM and SIGHUP arrive once the file is whole, so that nothing of it
+/// is left lying. Throws EnvironmentError.
 void write_file(const std::string& path, std::string_view content);
 
 /// Throws the EnvironmentError that write_file would, before there is something to write: tries with an empty

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/attention.hpp"
+
+#include <cstddef>
+#include <string>
+
+namespace usp {
+
+/// What it takes to price one attention call, known before it is priced.
+struct Effort {
+  double parts = 0;   ///< blocks that the mask makes of the rows, where no few of them stand for all
+  double unions = 0;  ///< of a pruned plan: rows whose needed keys are joined, over all moves
+  double routes = 0;  ///< device pairs whose way is followed
+};
+/// @param documents number of documents of the batch
+/// @param sources   devices whose messages are followed for one pattern (LinkPricer); 0: none are
+[[nodiscard]] Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources);
+
+/// Why a plan takes too long to price (seconds), and what would not; empty: it does not.
+[[nodiscard]] std::string too_much_work(const Effort& effort, const AttentionPlan& plan);
+
+}  // namespace usp

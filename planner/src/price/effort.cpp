@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/effort.hpp"
+
+#include "usp/planner/plan.hpp"
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+constexpr double max_parts = 1 << 24;
+constexpr double max_unions = 1 << 25;
+constexpr double max_routes = 1 << 19;
+
+/// Runs of consecutive tokens of all rows; a striped row is one run per document.
+double runs_of(const AttentionPlan& plan, std::size_t documents) {
+  const double ring = plan.mesh.ring();
+  const double cuts = static_cast<double>(documents) - 1;
+  switch (plan.layout) {
+    case LayoutKind::contiguous:
+      return ring + cuts;
+    case LayoutKind::zigzag:
+      return 2 * ring + cuts;
+    case LayoutKind::balanced:
+      return 4 * ring + cuts;
+    case LayoutKind::striped:
+      break;
+  }
+  return std::min(static_cast<double>(plan.shape.q_tokens), ring * static_cast<double>(documents));
+}
+
+/// Runs of keys that one run of queries sees at most.
+double seen_runs(const AttentionPlan& plan, double runs, std::size_t documents) {
+  const double ring = plan.mesh.ring(), count = static_cast<double>(documents);
+  const double tokens = static_cast<double>(std::max(plan.shape.q_tokens, plan.shape.kv_tokens));
+  if (plan.layout == LayoutKind::striped) return std::min(ring, tokens / count);
+  const double window = std::min(static_cast<double>(plan.band.diff_max), tokens);
+  // Cuts of a batch of many documents fall into few of them: whole documents are summed.
+  return std::min(runs, 2 + (window / tokens) * runs) / (plan.band.diff_min == 0 ? 2 : 1) + 2;
+}
+
+/// Distinct displacements along the ring.
+double shifts_of(const AttentionPlan& plan) {
+  const Mesh& mesh = plan.mesh;
+  if (mesh.ring() == 1 || plan.method == Method::all_gather_kv) return 0;
+  if (plan.method == Method::ring_direct || plan.dkv_return == DkvReturn::direct || plan.prune)
+    return mesh.ring();
+  return plan.method == Method::double_ring ? 3 + mesh.ring_outer : 3;
+}
+
+}  // namespace
+
+Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) {
+  const double ring = plan.mesh.ring();
+  const bool windowless = plan.band.diff_max == unbounded;
+  Effort effort;
+  if (documents > 1 || !windowless || plan.layout == LayoutKind::balanced ||
+      plan.shape.q_tokens != plan.shape.kv_tokens) {
+    const double cut = plan.layout == LayoutKind::striped
+                           ? static_cast<double>(documents)
+                           : std::min(static_cast<double>(documents), 4 * ring);
+    const double runs = runs_of(plan, static_cast<std::size_t>(cut));
+    effort.parts = runs * seen_runs(plan, runs, documents);
+  }
+  if (plan.prune) effort.unions = plan.head_chunks * ring * std::max(ring, effort.parts / 2);
+  const double gathered = plan.method == Method::all_gather_kv ? ring : 0;
+  const double exchanged = plan.mesh.ulysses > 1 ? plan.mesh.ulysses : 0;
+  effort.routes = static_cast<double>(sources) * (shifts_of(plan) + gathered + exchanged);
+  return effort;
+}
+
+std::string too_much_work(const Effort& effort, const AttentionPlan& plan) {
+  const std::string ring = "ring " + std::to_string(plan.mesh.ring()) + ", " +
+                           std::string(method_name(plan.method)) + ", " +
+                           std::string(layout_name(plan.layout));
+  const auto count = [](double value) { return std::to_string(static_cast<i64>(value)); };
+  if (effort.parts > max_parts)
+    return ring + ": the mask cuts its rows into some " + count(effort.parts) +
+           " blocks, too many to price; a smaller ring has fewer";
+  if (effort.unions > max_unions)
+    return ring + ": what every hop may leave out is too much work to find (" + count(effort.unions) +
+           " rows of keys); a smaller ring has less";
+  if (effort.routes > max_routes)
+    return ring + ": " + count(effort.routes) +
+           " ways between devices would have to be followed, because its degrees do not fill whole hosts; a "
+           "smaller ring, method ring with dKV return circulate, or degrees that hosts hold evenly need few";
+  return "";
+}
+
+}  // namespace usp
