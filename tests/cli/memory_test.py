@@ -42,7 +42,7 @@ def main():
             (["explain", plan], 0, "", 2),
             (STEP + ["--seq", "4M"] + documents, 3, "more than 1048576 documents", 1),
             (STEP + ["--seq", "1024M"] + documents, 3, "more than 1048576 documents", 1),
-            (["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--seq", "256k", "--sweep", "nodes=1:1000000:x2"], 4,
+            (["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--seq", "256k", "--sweep", "nodes=1:65536:x2"], 4,
              "the sweep would price", 1),
             (["price", "--heads", "8", "--kv-heads", "8", "--head-dim", "128", "--seq", "1M", "--ring", "32767",
               "--ulysses", "1", "--method", "ring_direct", "--cluster", "dgx-h100", "--nodes", "4096"], 4,

@@ -64,7 +64,7 @@ inline bool units(const std::string& text) {
   });
   any |= taken([&] { require(parse_bytes(text, "--memory") >= 0, "a size below zero"); });
   any |= taken([&] {
-    const std::int64_t tokens = parse_tokens(text, "--seq");
+    const std::int64_t tokens = parse_tokens(text, "--seq", std::int64_t{1} << 40);
     require(tokens >= 1 && tokens <= (std::int64_t{1} << 40), "tokens out of range");
   });
   any |= taken([&] { require(std::isfinite(parse_number(text, "--x")), "a number that is none"); });

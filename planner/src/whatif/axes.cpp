@@ -165,8 +165,7 @@ Axis parse_axis(std::string_view text) {
   for (const std::string& raw : split(text.substr(equals + 1), ',')) {
     const std::string part = trim(raw);
     const std::vector<std::string> range = split(part, ':');
-    if (axis.values.size() > max_values)
-      throw UsageError(std::string(flag) + ": too many values of " + name);
+    if (axis.values.size() > max_values) throw UsageError(std::string(flag) + ": too many values of " + name);
     if (range.size() > 1) {
       for (double value : range_values(axis.kind, part, range))
         axis.values.push_back(axis_value(axis.kind, value));

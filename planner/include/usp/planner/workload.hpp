@@ -47,7 +47,8 @@ struct Workload {
   [[nodiscard]] std::int64_t tokens() const { return seq * batch; }  ///< per data-parallel replica and step
 };
 
-/// Throws InvalidInput when a row is packed of more than max_documents (limits.hpp). @param file of the documents, or the flag
+/// Throws InvalidInput when a row is packed of more than max_documents (limits.hpp). @param file of the
+/// documents, or the flag
 void check_document_count(std::int64_t count, const std::string& file);
 
 [[nodiscard]] int bytes_of(Precision dtype);
