@@ -75,6 +75,7 @@ struct StepInput {
   PlanRequest request;
 
   StepInput() = default;
+  ~StepInput() = default;
   StepInput(const StepInput&) = delete;
   StepInput& operator=(const StepInput&) = delete;
 };

@@ -45,7 +45,7 @@ struct PairKey {
 [[nodiscard]] inline std::uint32_t dropout_bits(std::uint64_t seed, PairKey pair) {
   std::uint32_t c[4] = {static_cast<std::uint32_t>(pair.q_pos), static_cast<std::uint32_t>(pair.k_pos >> 2),
                         static_cast<std::uint32_t>(pair.head), static_cast<std::uint32_t>(pair.batch)};
-  std::uint32_t k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
+  auto k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0], b = std::uint64_t{0xCD9E8D57u} * c[2];
     const std::uint32_t next[4] = {

@@ -79,6 +79,8 @@ class AttentionPricer {
   AttentionPricer(LinkPricer& links, AttentionShape shape, std::shared_ptr<const Documents> documents,
                   ExecutionOptions options);
   ~AttentionPricer();
+  AttentionPricer(const AttentionPricer&) = delete;
+  AttentionPricer& operator=(const AttentionPricer&) = delete;
 
   /// Why a plan is too much work to price (effort.hpp); empty: it is not.
   [[nodiscard]] std::string too_much_work(const AttentionPlan& plan, const Placement& placement) const;

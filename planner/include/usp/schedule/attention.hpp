@@ -4,6 +4,7 @@
 #include "usp/schedule/mesh.hpp"
 #include "usp/schedule/types.hpp"
 
+#include <utility>
 #include <vector>
 
 namespace usp {
@@ -44,7 +45,8 @@ struct Documents {
   /// Self attention over documents of the given cumulative lengths.
   [[nodiscard]] static Documents packed(std::vector<i64> cu_seqlens) {
     const std::size_t count = cu_seqlens.size() - 1;
-    return {cu_seqlens, cu_seqlens, std::vector<i64>(count, 0)};
+    std::vector<i64> of_keys = cu_seqlens;
+    return {std::move(cu_seqlens), std::move(of_keys), std::vector<i64>(count, 0)};
   }
   [[nodiscard]] std::size_t count() const { return shift.size(); }
 };

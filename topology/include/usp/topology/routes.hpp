@@ -108,12 +108,13 @@ class LinkTable {
 
   [[nodiscard]] int nvlink_pair(const Ports& from, const Ports& to) const {
     const Domain& domain = domains_[static_cast<std::size_t>(from.domain)];
-    return pairs_[static_cast<std::size_t>(domain.first_pair + from.index_in_domain * domain.size +
-                                           to.index_in_domain)];
+    const int pair = domain.first_pair + from.index_in_domain * domain.size + to.index_in_domain;
+    return pairs_[static_cast<std::size_t>(pair)];
   }
   [[nodiscard]] int numa_link(int node, int from, int to) const {
     const NodePorts& host = nodes_[static_cast<std::size_t>(node)];
-    return numa_links_[static_cast<std::size_t>(host.first_numa + from * host.numas + to)];
+    const int link = host.first_numa + from * host.numas + to;
+    return numa_links_[static_cast<std::size_t>(link)];
   }
   template <class Hop>
   bool visit_nvlink(const Ports& from, const Ports& to, Hop&& hop) const;
@@ -185,7 +186,8 @@ void LinkTable::visit_network(int source, int destination, Hop&& hop) const {
   if (from.nic_begin == from.nic_end) no_nic(source);
   if (to.nic_begin == to.nic_end) no_nic(destination);
   if (fabric_ == FabricKind::rail && from.rail != to.rail) {
-    const int proxy = proxy_[static_cast<std::size_t>(source * rails_ + to.rail)];
+    const int pair = source * rails_ + to.rail;
+    const int proxy = proxy_[static_cast<std::size_t>(pair)];
     if (proxy >= 0) {  // NCCL's PXN: over NVLink to the neighbour that sits on the destination's rail
       const Ports& via = ports_[static_cast<std::size_t>(proxy)];
       visit_nvlink(from, via, hop);
