@@ -18,6 +18,9 @@ i64 fewest_kv_heads(const PlanRequest& request, int tensor) {
   return fewest;
 }
 
+/// What a schedule takes beside its ticks, and what a tick takes whose rows differ, in ticks (bench_price).
+constexpr double ticks_beside = 300, uneven_rows = 3;
+
 bool allows(const std::optional<int>& fixed, i64 degree) {
   return !fixed || *fixed == degree;
 }
@@ -53,8 +56,10 @@ double search_ticks(const PlanRequest& request, i64 world, int devices_per_node)
   double ticks = 0;
   for (const Degrees& d : degrees_of(request, world, devices_per_node)) {
     if (d.ring > max_degree || !why_not(input, d.tensor, d.data, {1, d.ring, d.ulysses}).empty()) continue;
+    const double rows = request.workload.seq % (2 * i64{d.ring} * d.ulysses) == 0 ? 1 : uneven_rows;
     for (const Choice& choice : alternatives_of(request, d))
-      ticks += 2.0 * choice.head_chunks * (choice.method == Method::all_gather_kv ? 2 : d.ring);
+      ticks += ticks_beside +
+               rows * 2.0 * choice.head_chunks * (choice.method == Method::all_gather_kv ? 2 : d.ring);
   }
   const auto softmax = std::count_if(request.model->kinds.begin(), request.model->kinds.end(),
                                      [](const LayerKind& kind) { return !kind.is_linear(); });

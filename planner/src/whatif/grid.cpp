@@ -241,12 +241,34 @@ void note_assumptions(const Cluster& cluster, WhatIfResult& result) {
   }
 }
 
+/// Searches that the break-evens of a few axes and the longest sequence take together.
+constexpr double break_even_searches = 40;
+
+[[nodiscard]] int devices_per_node(const Cluster& cluster) {
+  return static_cast<int>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
+}
+
+/// Break-evens are sought where their searches take no longer than a command may.
+void seek_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfResult& result,
+                      ProgressRelay& relay) {
+  const Cluster& cluster = *request.base.cluster;
+  const double ticks =
+      break_even_searches *
+      search_ticks(request.base, static_cast<i64>(cluster.devices.size()), devices_per_node(cluster));
+  result.break_evens_sought = ticks <= max_search_ticks;
+  if (result.break_evens_sought) return find_break_evens(request, variants, result, relay);
+  result.notes.push_back("break-evens and the longest sequence are left out: their searches would price " +
+                         std::to_string(static_cast<i64>(ticks / 1e6)) +
+                         " million ticks of schedules, the most is " +
+                         std::to_string(static_cast<i64>(max_search_ticks / 1e6)) +
+                         " million; ask with fewer devices, or fix degrees, method or layout");
+}
+
 }  // namespace
 
 double sweep_ticks(const WhatIfRequest& request) {
   const Cluster& cluster = *request.base.cluster;
-  const auto per_node =
-      static_cast<int>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
+  const int per_node = devices_per_node(cluster);
   const auto ticks_on = [&](double devices) {
     return search_ticks(request.base, static_cast<i64>(devices), per_node);
   };
@@ -292,7 +314,7 @@ WhatIfResult what_if(const WhatIfRequest& request) {
   if (!request.axes.empty()) Grid(request, variants, result, relay).fill();
   note_assumptions(*request.base.cluster, result);
   result.break_evens_sought = request.break_evens;
-  if (request.break_evens) find_break_evens(request, variants, result, relay);
+  if (request.break_evens) seek_break_evens(request, variants, result, relay);
   return result;
 }
 
