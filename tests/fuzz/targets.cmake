@@ -62,4 +62,4 @@ endforeach()
 # One file of usp::exec, which would bring all kernels with it.
 usp_add_fuzzer(npy HEADER properties_npy.hpp SOURCES ${PROJECT_SOURCE_DIR}/runtime/src/run/npy.cpp LINK usp::topology usp::schedule)
 target_include_directories(fuzz_npy PRIVATE ${PROJECT_SOURCE_DIR}/runtime/include)
-usp_add_fuzzer(launch HEADER properties_launch.hpp LINK usp::comm)
+usp_add_fuzzer(launch HEADER properties_launch.hpp LINK usp::comm usp::topology)

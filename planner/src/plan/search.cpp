@@ -15,7 +15,7 @@ namespace usp {
 namespace {
 
 /// Searches on fewer devices are small, and a sweep makes many of them.
-constexpr i64 counted_from = 2048;
+constexpr i64 counted_from = 64;
 
 class Search {
  public:

@@ -20,7 +20,8 @@ struct Degrees {
 
 /// Most ticks that one command prices: 10 to 15 s.
 inline constexpr double max_search_ticks = 2e8;
-/// Ticks of all schedules that a search of the request on so many devices prices, and what else takes as long.
+/// Ticks of all schedules that a search of the request on so many devices prices, and what else takes as
+/// long.
 [[nodiscard]] double search_ticks(const PlanRequest& request, i64 world, int devices_per_node);
 /// Throws Infeasible with what to do when `ticks` are too many. @param what "the search", "the sweep"
 void check_ticks(double ticks, const std::string& what);
