@@ -15,6 +15,8 @@ class ProgressLine : public WorkProgress {
  public:
   explicit ProgressLine(const Invocation& invocation);
   ~ProgressLine() override;
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
   void reached(std::int64_t done, std::int64_t total, const char* units) override;
 
  private:
@@ -23,15 +25,25 @@ class ProgressLine : public WorkProgress {
   std::chrono::steady_clock::time_point next_;  ///< nothing is written before
 };
 
+/// Takes the line away from a request that outlives it.
+template <class Request>
+class Silenced {
+ public:
+  explicit Silenced(Request& request) : request_(request) {}
+  ~Silenced() { request_.progress = nullptr; }
+  Silenced(const Silenced&) = delete;
+  Silenced& operator=(const Silenced&) = delete;
+
+ private:
+  Request& request_;
+};
+
 /// `work()` while a line tells the progress of `request`.
 template <class Request, class Work>
 auto with_progress(const Invocation& invocation, Request& request, const Work& work) {
   ProgressLine line(invocation);
   request.progress = &line;
-  struct Silence {
-    Request& request;
-    ~Silence() { request.progress = nullptr; }
-  } const silence{request};
+  const Silenced<Request> silenced(request);
   return work();
 }
 

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <unistd.h>
 
 namespace usp {
 namespace {
@@ -28,7 +29,8 @@ ClusterRequest from(const std::string& source) {
 struct TemporaryFile {
   explicit TemporaryFile(const std::string& text)
       : path((std::filesystem::temp_directory_path() /
-              (std::string("usp_compose_") + ::testing::UnitTest::GetInstance()->current_test_info()->name()))
+              (std::string("usp_compose_") + ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+               "_" + std::to_string(::getpid())))
                  .string()) {
     write_file(path, text);
   }

@@ -138,7 +138,7 @@ TEST(Npy, AHeaderThatTakesMemoryIsRefused) {
 
 /// The data of a sparse file of 4 TB, and of a pipe that never ends, are not read.
 TEST(Npy, TheHeaderIsCheckedBeforeTheDataIsRead) {
-  const std::string path = testing::TempDir() + "/npy_test_sparse.npy";
+  const std::string path = testing::TempDir() + "/npy_test_sparse_" + std::to_string(::getpid()) + ".npy";
   const auto shape_problem = [](const std::string& name) {
     try {
       static_cast<void>(read_tensor(name, DType::fp32, {1, 2, 1, 3}));
@@ -169,7 +169,7 @@ std::string tensor_problem(NpyType type, const std::vector<T>& values, DType dty
   NpyArray array{type, {1, 2, 1, 2}, {}};
   array.bytes.resize(values.size() * sizeof(T));
   std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
-  const std::string path = testing::TempDir() + "/npy_test_tensor.npy";
+  const std::string path = testing::TempDir() + "/npy_test_tensor_" + std::to_string(::getpid()) + ".npy";
   write_npy(path, array);
   try {
     static_cast<void>(read_tensor(path, dtype, array.shape));

@@ -25,7 +25,8 @@ class ReadFile : public testing::Test {
   }
   fs::path folder_ =
       fs::path(testing::TempDir()) /
-      (std::string("read_file_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+      (std::string("read_file_") + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+       std::to_string(::getpid()));
 };
 
 std::string problem_of(const std::string& path) {

@@ -28,7 +28,8 @@ class WriteFile : public testing::Test {
   }
   fs::path folder_ =
       fs::path(testing::TempDir()) /
-      (std::string("write_file_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+      (std::string("write_file_") + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+       std::to_string(::getpid()));
 };
 
 TEST_F(WriteFile, ReplacesTheWholeContentAndKeepsTheMode) {

@@ -32,7 +32,8 @@ class Reader {
     if (empty_rows_ > 0)
       result_.notes.push_back(std::to_string(empty_rows_) +
                               " rows of 0 bytes, which carry nothing, are left out");
-    if (!ended_) result_.notes.push_back("the closing lines of nccl-tests are missing: the text may be cut");
+    if (!ended_)
+      result_.notes.emplace_back("the closing lines of nccl-tests are missing: the text may be cut");
     note_ignored(result_.notes, ignored_);
     return std::move(result_);
   }
@@ -147,7 +148,7 @@ class Reader {
   /// Ranks must rise; what is between the listed ones is missing. All 0 means that no rank knew of another.
   void conclude_ranks() {
     if (ranks_.empty()) {
-      result_.notes.push_back("the text lists no ranks: their number is unknown");
+      result_.notes.emplace_back("the text lists no ranks: their number is unknown");
       return;
     }
     const bool all_zero =
@@ -172,14 +173,14 @@ class Reader {
       result_.notes.push_back(std::to_string(result_.missing_ranks.size()) + " of " + std::to_string(next) +
                               " ranks are not listed");
     if (cut) {
-      result_.notes.push_back("the list of ranks is cut at its end: their number is unknown");
+      result_.notes.emplace_back("the list of ranks is cut at its end: their number is unknown");
       return;
     }
     result_.ranks = next;
   }
 
   /// Median of bus over algorithm bandwidth, from the rows where rounding does not matter; empty without any.
-  std::optional<double> bus_ratio() const {
+  [[nodiscard]] std::optional<double> bus_ratio() const {
     std::vector<double> ratios;
     for (const NcclTestsRow& row : result_.rows)
       for (const auto* side : {&row.out_of_place, &row.in_place})

@@ -85,7 +85,7 @@ class ClusterBuilder {
     cluster_.nodes.push_back(node);
     cluster_.fabric.kind = FabricKind::none;
     if (machine_.cpu_numa.size() == 1 && machine_.gpus.size() > 1)
-      cluster_.notes.push_back("one <cpu> holds every device: the file does not tell NUMA nodes apart");
+      cluster_.notes.emplace_back("one <cpu> holds every device: the file does not tell NUMA nodes apart");
   }
 
   void add_devices() {
@@ -147,7 +147,7 @@ class ClusterBuilder {
                                std::to_string(back == direct_.end() ? 0 : back->second) + " back");
     }
     if (!any)
-      cluster_.notes.push_back(
+      cluster_.notes.emplace_back(
           "the file has no <nvlink>: NCCL finds NVLinks when it runs, so the machine may have some; only "
           "PCIe is shown");
   }

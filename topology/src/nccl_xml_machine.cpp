@@ -63,7 +63,7 @@ class MachineReader {
       fail(root_, "system", "no <gpu> and no <pci> of class 0x0302 or 0x0300: no device");
     order();
     if (virtual_bridges_)
-      machine_.notes.push_back(
+      machine_.notes.emplace_back(
           "bridges of bus id ffff:ff are written by hand for a virtual machine: switches and PCIe "
           "speeds are what its vendor states");
     note_ignored(machine_.notes, skipped_);
@@ -209,7 +209,7 @@ class MachineReader {
     return true;
   }
 
-  NvLink read_link(const Element& element) const {
+  [[nodiscard]] NvLink read_link(const Element& element) const {
     NvLink link;
     link.target = lower(need(element, "target"));
     link.xgmi = element.name == "xgmi";
@@ -266,9 +266,10 @@ class MachineReader {
                        return a.dev ? *a.dev < *b.dev : a.bus_id < b.bus_id;
                      });
     if (!gpu_tags_)
-      machine_.notes.push_back("the file has no <gpu>: devices are taken by PCI class, in order of bus id");
+      machine_.notes.emplace_back(
+          "the file has no <gpu>: devices are taken by PCI class, in order of bus id");
     if (!net_tags_ && !machine_.networks.empty())
-      machine_.notes.push_back(
+      machine_.notes.emplace_back(
           "the file has no <net>: NICs are taken by PCI class, in order of bus id, and the file states no "
           "speed");
   }

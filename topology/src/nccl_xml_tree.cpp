@@ -26,7 +26,7 @@ struct State {
   std::string token;
   long line = 0;
 
-  long here() const { return static_cast<long>(XML_GetCurrentLineNumber(parser)); }
+  [[nodiscard]] long here() const { return static_cast<long>(XML_GetCurrentLineNumber(parser)); }
   void stop(const std::string& what, const std::string& at) {
     if (!problem.empty()) return;
     problem = what;

@@ -38,8 +38,12 @@ class ClusterBuilder {
   }
 
  private:
-  const Row& row_of(std::size_t column) const { return matrix_.rows[*matrix_.columns[column].row]; }
-  const Cell& cell(std::size_t row, std::size_t column) const { return row_of(row).cells[column]; }
+  [[nodiscard]] const Row& row_of(std::size_t column) const {
+    return matrix_.rows[*matrix_.columns[column].row];
+  }
+  [[nodiscard]] const Cell& cell(std::size_t row, std::size_t column) const {
+    return row_of(row).cells[column];
+  }
 
   void order_devices() {
     for (std::size_t c = 0; c < matrix_.columns.size(); ++c)
@@ -71,7 +75,7 @@ class ClusterBuilder {
     for (const Device& device : cluster_.devices)
       if (!device.numa) without.push_back(std::to_string(device.id));
     if (without.size() == cluster_.devices.size())
-      cluster_.notes.push_back("the text states no NUMA node of any device");
+      cluster_.notes.emplace_back("the text states no NUMA node of any device");
     else if (!without.empty())
       for (const auto& id : without) cluster_.notes.push_back("the text states no NUMA node of device " + id);
   }

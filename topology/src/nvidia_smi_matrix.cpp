@@ -214,7 +214,7 @@ class MatrixReader {
     if (matrix_.columns.size() > 1024) fail(line, word, "more than 1024 columns; this is no single host");
   }
 
-  std::optional<std::size_t> find_column(const std::string& label) const {
+  [[nodiscard]] std::optional<std::size_t> find_column(const std::string& label) const {
     if (const auto found = places_.find(label); found != places_.end()) return found->second;
     const auto number = number_after(label, "GPU");
     const auto found = number ? gpu_places_.find(*number) : gpu_places_.end();

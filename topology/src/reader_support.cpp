@@ -68,7 +68,7 @@ void group_nvlink_domains(Cluster& cluster) {
 void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKind>>& distance) {
   if (cluster.nics.empty() || cluster.devices.empty()) return;
   if (hides_switches(distance[0][0]) && same_everywhere(distance)) {
-    cluster.notes.push_back(
+    cluster.notes.emplace_back(
         "every NIC is at the same distance from every device, as behind a hypervisor: the source "
         "shows no affinity");
     return;

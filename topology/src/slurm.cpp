@@ -89,7 +89,7 @@ class Reader {
       entry.switches = expand(entry.line, value, switch_names_);
     } else if (key == "linkspeed") {
       if (!link_speed_noted_)
-        topology_.notes.push_back("LinkSpeed is ignored: its unit is not defined by Slurm");
+        topology_.notes.emplace_back("LinkSpeed is ignored: its unit is not defined by Slurm");
       link_speed_noted_ = true;
     } else if (key == "blockname" || key == "blocksizes") {
       fail(entry.line, key, "this is the file of topology/block, not of topology/tree: it names no switches");

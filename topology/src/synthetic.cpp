@@ -87,7 +87,7 @@ class Parser {
     throw InvalidInput({file_, 1, token.text}, "column " + std::to_string(token.column) + ": " + problem);
   }
 
-  Token split_token(const std::string& text, std::size_t column) const {
+  [[nodiscard]] Token split_token(const std::string& text, std::size_t column) const {
     Token token{text, column, text, "", ""};
     const std::size_t open = text.find('(');
     if (open != std::string::npos) {
@@ -107,14 +107,14 @@ class Parser {
     return token;
   }
 
-  int number(const Token& token, const std::string& text, int most) const {
+  [[nodiscard]] int number(const Token& token, const std::string& text, int most) const {
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > most)
       fail(token, "'" + text + "' is not a whole number from 1 to " + std::to_string(most));
     return value;
   }
-  int count(const Token& token, int most) const { return number(token, token.value, most); }
+  [[nodiscard]] int count(const Token& token, int most) const { return number(token, token.value, most); }
 
   void no_argument(const Token& token) const {
     if (!token.argument.empty()) fail(token, "takes nothing in parentheses");

@@ -19,8 +19,8 @@ class HostArena final : public Arena {
     aligned_ = memory_.data() + (alignment - static_cast<i64>(address % alignment)) % alignment;
     bytes_ = bytes;
   }
-  std::byte* data() const override { return aligned_; }
-  i64 bytes() const override { return bytes_; }
+  [[nodiscard]] std::byte* data() const override { return aligned_; }
+  [[nodiscard]] i64 bytes() const override { return bytes_; }
 
  private:
   std::vector<std::byte> memory_;
@@ -30,8 +30,8 @@ class HostArena final : public Arena {
 
 class HostMemory final : public Memory {
  public:
-  CUstream_st* stream() const override { return nullptr; }
-  int device() const override { return -1; }
+  [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
+  [[nodiscard]] int device() const override { return -1; }
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<HostArena>(); }
   void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
     usp::copy_box(from, source, to, target, land);

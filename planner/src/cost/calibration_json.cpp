@@ -36,7 +36,7 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
     ObjectReader reader(value, top.file(), pointer);
     const Collective operation = reader.enumeration("operation", collective_names);
     const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
-    double bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
+    auto bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
     if (!seen.insert({operation, ranks}).second)
       reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
     const std::size_t before = rows.size();

@@ -146,7 +146,7 @@ void CommCurves::fit_collectives() {
     }
     std::sort(errors.begin(), errors.end());
     measured.residual = errors[errors.size() * 9 / 10];
-    curves_[key.first].measured.emplace(key.second, std::move(measured));
+    curves_[key.first].measured.emplace(key.second, measured);
   }
   mean_error_ = count > 0 ? sum / static_cast<double>(count) : 0;
   for (const Collective operation : all_operations)

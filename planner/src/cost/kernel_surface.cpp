@@ -188,7 +188,7 @@ std::vector<std::string> KernelSurface::describe() const {
   if (!data_.scaled_from.empty())
     text.push_back("attention: no measurements on this part; fits of " + data_.scaled_from +
                    " scaled by peak bf16, extrapolated");
-  text.push_back("attention backward and full masks: ratios of published tables, extrapolated");
+  text.emplace_back("attention backward and full masks: ratios of published tables, extrapolated");
   return text;
 }
 

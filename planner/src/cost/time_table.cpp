@@ -91,7 +91,7 @@ double TimeTable::at(double bytes) const noexcept {
   if (bytes <= 0 || piece < first_piece) return seconds_[0];
   const std::uint64_t index = piece - first_piece;
   if (index >= nodes - 1) return per_byte_[nodes - 1] * bytes;
-  const double start = std::bit_cast<double>(piece << piece_shift);
+  const auto start = std::bit_cast<double>(piece << piece_shift);
   return seconds_[index] + per_byte_[index] * (bytes - start);
 }
 

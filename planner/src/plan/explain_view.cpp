@@ -202,7 +202,7 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
   if (a.prune) lines.emplace_back("pruned: only keys that some query of the receiver can see are sent");
   if (a.score.block_tokens > 0) lines.push_back(block_pattern_note(a.score));
   if (plan.training && plan.mesh.ring() > 1 && a.method != Method::all_gather_kv)
-    lines.push_back(
+    lines.emplace_back(
         a.dkv_return == DkvReturn::direct || a.method == Method::ring_direct
             ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
             : "dK and dV ride on with their block, one hop behind it, and then go home");

@@ -399,7 +399,7 @@ Cluster thread_cluster(int ranks) {
     cluster.spec_of_device.push_back(0);
   }
   cluster.fabric.kind = FabricKind::none;
-  cluster.notes.push_back("threads of this host: every rate is a guess, times are uncalibrated");
+  cluster.notes.emplace_back("threads of this host: every rate is a guess, times are uncalibrated");
   return cluster;
 }
 

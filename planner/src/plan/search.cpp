@@ -189,8 +189,8 @@ class Search {
     std::vector<std::string> list;
     if (const auto fixed = fixed_degrees(); !fixed.empty())
       list.push_back("free the degrees that are fixed (" + join(fixed, ", ") + ")");
-    if (fixed_.head_chunks.value_or(1) > 1) list.push_back("fewer --head-chunks");
-    list.push_back("use a device count whose divisors fit the heads, with --nodes or --devices");
+    if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
+    list.emplace_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;
   }
   [[nodiscard]] std::string too_big(const PlanCandidate& c) const {
@@ -212,10 +212,10 @@ class Search {
         tokens > 0)
       list.push_back("a sequence of about " + format_tokens(tokens) + " tokens instead of " +
                      format_tokens(request_.workload.seq) + " (--seq)");
-    if (request_.memory.loss_tile_tokens == 0) list.push_back("a tiled loss (--loss-tile 2048)");
-    if (fixed_.recompute) list.push_back("another recompute mode (drop --recompute)");
-    if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.push_back("ZeRO stage 3 (--zero 3)");
-    if (request_.memory.mlp_tile_tokens == 0) list.push_back("a tiled MLP (--mlp-tile 8192)");
+    if (request_.memory.loss_tile_tokens == 0) list.emplace_back("a tiled loss (--loss-tile 2048)");
+    if (fixed_.recompute) list.emplace_back("another recompute mode (drop --recompute)");
+    if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.emplace_back("ZeRO stage 3 (--zero 3)");
+    if (request_.memory.mlp_tile_tokens == 0) list.emplace_back("a tiled MLP (--mlp-tile 8192)");
     return list;
   }
 

@@ -32,7 +32,7 @@ double runs_of(const AttentionPlan& plan, std::size_t documents) {
 /// Runs of keys that one run of queries sees at most.
 double seen_runs(const AttentionPlan& plan, double runs, std::size_t documents) {
   const double ring = plan.mesh.ring(), count = static_cast<double>(documents);
-  const double tokens = static_cast<double>(std::max(plan.shape.q_tokens, plan.shape.kv_tokens));
+  const auto tokens = static_cast<double>(std::max(plan.shape.q_tokens, plan.shape.kv_tokens));
   if (plan.layout == LayoutKind::striped) return std::min(ring, tokens / count);
   const double window = std::min(static_cast<double>(plan.band.diff_max), tokens);
   // Cuts of a batch of many documents fall into few of them: whole documents are summed.

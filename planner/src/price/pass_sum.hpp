@@ -44,7 +44,7 @@ class PassSum {
     posts_.clear();
     last_ = nullptr;
     known_.fill({});
-    result = {};
+    result_ = {};
   }
 
   /// A move that starts in the tick whose exchange() comes next.
@@ -55,8 +55,8 @@ class PassSum {
 
   void work(const Estimate& estimate) {
     compute_ += estimate.seconds;
-    result.band += estimate.band * estimate.seconds;
-    result.extrapolation |= estimate.extrapolation;
+    result_.band += estimate.band * estimate.seconds;
+    result_.extrapolation |= estimate.extrapolation;
   }
 
   /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
@@ -100,22 +100,22 @@ class PassSum {
       started.priced = alone;
     }
     bytes_ += started.bytes;
-    result.comm_s += started.comm_s;
-    result.band += started.band;
-    result.compute_s += compute;
+    result_.comm_s += started.comm_s;
+    result_.band += started.band;
+    result_.compute_s += compute;
     with_ += started.with.total_s;
     without_ += started.without.total_s;
     if (ticks != nullptr) ticks->push_back(show_serial ? started.without : started.with);
   }
 
   [[nodiscard]] PassPrice finish() {
-    result.overlapped = options_.overlap && with_ <= without_;
-    result.seconds = result.overlapped ? with_ : without_;
-    result.exposed_s = result.seconds - result.compute_s;
-    result.wire_bytes = bytes_;
-    const double all = result.compute_s + result.comm_s;
-    result.band = all > 0 ? result.band / all : 0;
-    return result;
+    result_.overlapped = options_.overlap && with_ <= without_;
+    result_.seconds = result_.overlapped ? with_ : without_;
+    result_.exposed_s = result_.seconds - result_.compute_s;
+    result_.wire_bytes = bytes_;
+    const double all = result_.compute_s + result_.comm_s;
+    result_.band = all > 0 ? result_.band / all : 0;
+    return result_;
   }
 
  private:
@@ -167,7 +167,7 @@ class PassSum {
     const double longest = std::max(fast, slow);
     out.comm_s += longest;
     out.band += time.band * longest;
-    result.extrapolation |= time.extrapolation;
+    result_.extrapolation |= time.extrapolation;
   }
 
   LinkPricer& links_;
@@ -180,7 +180,7 @@ class PassSum {
   Exchanges* last_ = nullptr;
   std::array<Known, 4> known_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;
-  PassPrice result;
+  PassPrice result_;
 };
 
 /// Query and KV heads of one ulysses rank in one chunk.

@@ -50,7 +50,7 @@ std::string colour(std::size_t index) {
 }
 
 Svg::Svg(double width, double height, const std::string& title, const std::string& description)
-    : body_("<svg role=\"img\" viewBox=\"0 0 " + px(width) + " " + px(height) +
+    : body_(R"(<svg role="img" viewBox="0 0 )" + px(width) + " " + px(height) +
             "\" style=\"min-width:" + px(std::min(width, 620.0)) + "px;max-width:" + px(width * 1.15) +
             "px\"><title>" + escaped(title) + "</title><desc>" + escaped(description) + "</desc>\n") {}
 

@@ -47,8 +47,9 @@ void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, dou
   int shown = 0;
   for (const Device& device : drawing.cluster.devices) {
     if (device.node != node.id || shown == most_devices) continue;
-    const double left = x + gap + (shown % static_cast<int>(per_row)) * (cell_width + gap);
-    const double top = y + 22 + (shown / static_cast<int>(per_row)) * (cell_height + gap);
+    const int column = shown % static_cast<int>(per_row), row = shown / static_cast<int>(per_row);
+    const double left = x + gap + column * (cell_width + gap);
+    const double top = y + 22 + row * (cell_height + gap);
     const Seat& seat = drawing.seats[static_cast<std::size_t>(device.id)];
     const bool by_row = drawing.choice.mesh.ring() > 1;
     const int hue = by_row ? seat.row : drawing.choice.data() > 1 ? seat.replica : seat.column;
@@ -84,9 +85,11 @@ std::string picture(const Drawing& drawing) {
       "The mesh on the machine",
       "Hosts as boxes, devices inside them with their rank; coloured by ring row, or by replica or ulysses "
       "rank where the ring has one row.");
-  for (int n = 0; n < hosts; ++n)
-    draw_host(svg, drawing, cluster.nodes[static_cast<std::size_t>(n)], 4 + (n % across) * (width + 12),
-              4 + (n / across) * (height + 12), width, height);
+  for (int n = 0; n < hosts; ++n) {
+    const int column = n % across, row = n / across;
+    draw_host(svg, drawing, cluster.nodes[static_cast<std::size_t>(n)], 4 + column * (width + 12),
+              4 + row * (height + 12), width, height);
+  }
   return svg.str();
 }
 

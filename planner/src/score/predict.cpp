@@ -36,7 +36,7 @@ std::vector<std::string> notes_on(const std::vector<ScoreRow>& rows, const Clust
     if (row.ring > 2 && (longest == nullptr || row.seq > longest->seq)) longest = &row;
   if (longest == nullptr) return {};
   const double hop = 2.0 * 2 * static_cast<double>(longest->batch * longest->kv_heads * longest->head_dim) *
-                     static_cast<double>(longest->seq / longest->world);
+                     (static_cast<double>(longest->seq) / static_cast<double>(longest->world));
   const std::string note =
       crowded_hop_note(calibration.comm, Transport::nccl, std::min(longest->ring, node_size(cluster)), hop);
   return note.empty() ? std::vector<std::string>{} : std::vector<std::string>{note};

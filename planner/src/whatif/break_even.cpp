@@ -151,7 +151,7 @@ void find_longest(Variants& variants, WhatIfResult& result) {
   Line line(variants, AxisKind::seq, "seq", result);
   const double grid = std::max(1.0, line.grid());
   double fits = 0, fails = 0;
-  double at = static_cast<double>(workload.seq);
+  auto at = static_cast<double>(workload.seq);
   PointPlan known;
   if (result.base.feasible) {
     fits = at;

@@ -89,7 +89,7 @@ AttentionInputs inputs_of(const usp_attention& handle, const usp_attention_input
 
 std::vector<i64> borders(const int64_t* cu, i64 documents, const char* name) {
   given(cu, name);
-  const std::vector<i64> list(cu, cu + documents + 1);
+  std::vector<i64> list(cu, cu + documents + 1);
   if (list.front() != 0 || !std::is_sorted(list.begin(), list.end()))
     throw InvalidInput({"batch", 0, name}, "must start at 0 and not decrease");
   return list;
@@ -216,7 +216,7 @@ usp_status usp_attention_backward(usp_attention* attention, const usp_attention_
 usp_status usp_attention_record(const usp_attention* attention, int32_t pass, usp_pass_record* record) {
   return guarded([&] {
     const usp::PassRecord& from = record_of(given(attention, "attention"), pass);
-    usp_pass_record own = zero<usp_pass_record>();
+    auto own = zero<usp_pass_record>();
     own.planned_sent = from.planned.total(true);
     own.planned_received = from.planned.total(false);
     own.executed_sent = from.executed.total(true);

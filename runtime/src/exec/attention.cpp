@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -64,8 +65,8 @@ struct Lies {
 }  // namespace
 
 struct AttentionOperator::State {
-  State(const AttentionPlan& p, Communicator& c, AttentionKernel& k, const OperatorOptions& o)
-      : plan(p),
+  State(AttentionPlan p, Communicator& c, AttentionKernel& k, const OperatorOptions& o)
+      : plan(std::move(p)),
         communicator(c),
         kernel(k),
         memory(k.memory()),

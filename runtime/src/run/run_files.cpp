@@ -32,9 +32,8 @@ std::string shape_text(const std::vector<i64>& shape) {
 
 void write_tensor(const std::string& path, const HostTensor& tensor, DType type) {
   const ConstView view = tensor.view();
-  write_npy(
-      path,
-      {npy_type(type), {view.batch, view.rows, view.heads.size(), view.width}, tensor.as(type).bytes()});
+  write_npy(path, {{npy_type(type), {view.batch, view.rows, view.heads.size(), view.width}},
+                   tensor.as(type).bytes()});
 }
 
 double element(const HostTensor& tensor, i64 i) {
@@ -127,7 +126,7 @@ void write_results(const std::string& folder, const AttentionPlan& plan, const D
   write_tensor(folder + dk_name, assemble(run.dk, keys, true), type);
   write_tensor(folder + dv_name, assemble(run.dv, keys, true), type);
   if (run.d_sink.empty()) return;
-  NpyArray sink{NpyType::f8, {static_cast<i64>(run.d_sink.size())}, {}};
+  NpyArray sink{{NpyType::f8, {static_cast<i64>(run.d_sink.size())}}, {}};
   sink.bytes.resize(run.d_sink.size() * sizeof(double));
   std::memcpy(sink.bytes.data(), run.d_sink.data(), sink.bytes.size());
   write_npy(folder + d_sink_name, sink);

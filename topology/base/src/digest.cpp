@@ -38,7 +38,7 @@ std::uint64_t digest_of_bytes(const void* data, std::size_t bytes) {
     std::memcpy(words, at, left);
     for (std::size_t i = 0; i < lanes; ++i) state[i] = stir(state[i], words[i]);
   }
-  std::uint64_t digest = static_cast<std::uint64_t>(bytes);
+  auto digest = static_cast<std::uint64_t>(bytes);
   for (const std::uint64_t lane : state) digest = stir(digest, lane);
   digest = (digest ^ (digest >> 29)) * second_prime;
   return digest ^ (digest >> 32);

@@ -107,6 +107,8 @@ class DeviceBuffer {
   /// Throws EnvironmentError that names the bytes asked for and free.
   DeviceBuffer(int device, i64 bytes);
   ~DeviceBuffer();
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   DeviceBuffer(DeviceBuffer&& other) noexcept;
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
   [[nodiscard]] std::byte* data() const { return data_; }
@@ -125,6 +127,8 @@ class PinnedBuffer {
   PinnedBuffer() = default;
   explicit PinnedBuffer(i64 bytes);
   ~PinnedBuffer();
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
   PinnedBuffer(PinnedBuffer&& other) noexcept;
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
   [[nodiscard]] std::byte* data() const { return data_; }

@@ -14,7 +14,7 @@ struct Sums {
 
   USP_INLINE void clear() {
 #pragma GCC unroll 8
-    for (i64 r = 0; r < strip_rows; ++r)
+    for (i64 r = 0; r < strip_rows; ++r)  // NOLINT(modernize-loop-convert): unrolled by its count
 #pragma GCC unroll 4
       for (int v = 0; v < N; ++v) at[r][v] = Vec<T>{};
   }

@@ -17,7 +17,9 @@ namespace {  // NOLINT(google-build-namespaces)
 
 template <class T, std::size_t N>
 struct VectorOf {
-  typedef T type __attribute__((vector_size(N * sizeof(T))));
+  // GCC drops the attribute of a dependent alias.
+  typedef T type __attribute__((vector_size(N * sizeof(T))));  // NOLINT(modernize-use-using)
+  // NOLINTNEXTLINE(modernize-use-using)
   typedef T loose __attribute__((vector_size(N * sizeof(T)), aligned(alignof(T)), may_alias));
 };
 

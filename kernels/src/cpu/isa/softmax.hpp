@@ -112,7 +112,7 @@ bool softmax_of(const PanelPart<T>& part, T* top, T* sum, T* correction) {
     for (int v = 0; v < N; ++v) most[v] = greater(most[v], load<Vec<T>>(s + v * lanes));
 #pragma GCC unroll 4
   for (int v = 0; v < N; ++v) {
-    const Vec<T> old = load<Vec<T>>(top + v * lanes);
+    const auto old = load<Vec<T>>(top + v * lanes);
     // A column that has seen nothing yet keeps -infinity: shift by 0 there, not by an infinity.
     base[v] = select<Vec<T>>(most[v] == nothing, Vec<T>{}, most[v]);
     store(correction + v * lanes, exp2_of<T>(old - base[v]));
@@ -177,7 +177,7 @@ void softmax_grad_terms(const PanelPart<T>& part, T* dp, const T* lse, const T* 
                         typename TileOps<T>::GradTerms terms) {
   each_vector(part, [&](i64 at, i64, i64 column) {
     Vec<T> p = exp2_of<T>(load<Vec<T>>(part.tile + at) - load<Vec<T>>(lse + column));
-    Vec<T> d = load<Vec<T>>(dp + at);
+    auto d = load<Vec<T>>(dp + at);
     if (terms.keep != nullptr) d *= load<Vec<T>>(terms.keep + at);
     d = p * (d - load<Vec<T>>(delta + column));
     if (terms.slope != nullptr) d *= load<Vec<T>>(terms.slope + at);
