@@ -71,7 +71,8 @@ void note(const Invocation& invocation, const std::string& text) {
 
 }  // namespace usp::cli
 
-int main(int argc, char** argv) {
+// What the set-up of flags throws is a fault of this program; std::terminate tells it.
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   CLI::App app("usp: plan and price sequence-parallel attention on a ring x ulysses mesh", "usp");
   app.set_version_flag("--version", "usp " + std::string(usp::version));
   app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name an unknown verb

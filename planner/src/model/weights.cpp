@@ -14,7 +14,7 @@ Weights latent_attention(const Model& model, const LayerKind& kind) {
   Weights w;
   if (mla.q_lora_rank) {
     w.matrices += (hidden + q_width) * *mla.q_lora_rank;
-    w.vectors += *mla.q_lora_rank * (bias ? 2 : 1);  // its norm
+    w.vectors += Wide{*mla.q_lora_rank} * (bias ? 2 : 1);  // its norm
   } else {
     w.matrices += hidden * q_width;
     w.vectors += bias ? q_width : 0;

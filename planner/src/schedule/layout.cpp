@@ -103,7 +103,7 @@ SequenceLayout make_layout(LayoutKind kind, i64 tokens, int ring, int ulysses,
       break;
     }
     case LayoutKind::zigzag: {
-      const std::vector<i64> cuts = even_cuts(tokens, 2 * ring);
+      const std::vector<i64> cuts = even_cuts(tokens, i64{2} * ring);
       for (std::size_t r = 0; r < rows.size(); ++r)
         for (std::size_t chunk : {r, 2 * rows.size() - 1 - r})
           append(rows[r], cuts[chunk], cuts[chunk + 1] - cuts[chunk], 1);

@@ -137,9 +137,9 @@ double kendall_tau_b(const std::vector<double>& x, const std::vector<double>& y)
     for (std::size_t j = 0; j < i; ++j) {
       const int a = sign(x[i], x[j]);
       const int b = sign(y[i], y[j]);
-      order += static_cast<i64>(a) * b;
-      x_pairs += static_cast<i64>(a) * a;
-      y_pairs += static_cast<i64>(b) * b;
+      order += static_cast<std::int64_t>(a) * b;
+      x_pairs += static_cast<std::int64_t>(a) * a;
+      y_pairs += static_cast<std::int64_t>(b) * b;
     }
   if (x_pairs == 0 || y_pairs == 0) return 0;
   return static_cast<double>(order) / std::sqrt(static_cast<double>(x_pairs) * static_cast<double>(y_pairs));
