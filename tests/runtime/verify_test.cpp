@@ -215,6 +215,95 @@ TEST(Verify, TermsBeyondTheTypeAreNotVerifiable) {
   }
 }
 
+/// Every element times `factor`.
+void multiply(HostTensor& tensor, double factor) {
+  HostTensor wide = tensor.as(DType::fp64);
+  auto* x = reinterpret_cast<double*>(wide.bytes().data());
+  for (std::size_t i = 0; i < wide.bytes().size() / sizeof(double); ++i) x[i] *= factor;
+  tensor = wide.as(tensor.view().type);
+}
+
+TEST(Verify, ANegativeScaleIsBoundedByItsMagnitude) {
+  for (const DType dtype : {DType::bf16, DType::fp32, DType::fp64})
+    for (const double scale : {-1.0, -0.25}) {
+      Verified verified(dtype, 64, true);
+      verified.plan.score.scale = scale;
+      verified.execute();
+      EXPECT_EQ(run_fault(verified.summary_of(verified.run)), "") << scale;
+      for (const Result& result : results)
+        for (const double terms : (verified.truth.*result.truth).terms) ASSERT_GE(terms, 0) << result.name;
+      const CallRun run = poisoned(
+          verified, results[2], [](i64 token, i64) { return token == 40; },
+          [](double x, double allowed) { return x + 3 * allowed; });
+      EXPECT_NE(run_fault(verified.summary_of(run)).find("dq at batch 0, token 40"), std::string::npos);
+    }
+}
+
+/// Probabilities below the normal numbers of fp32 are 0 in the kernels.
+TEST(Verify, ProbabilitiesThatUnderflowMayBeZero) {
+  AttentionPlan steep;
+  steep.shape = {1, 200, 200, 3, 3, 2, 2, DType::bf16};
+  steep.band = {0, unbounded};
+  steep.score.scale = 1000;
+  AttentionPlan dropped;
+  dropped.shape = {2, 100, 100, 16, 4, 32, 24, DType::bf16};
+  dropped.mesh = {1, 2, 1};
+  dropped.score.scale = 2;
+  dropped.score.dropout = 0.99;
+  dropped.score.alibi = true;
+  for (const auto& [plan, seed] : {std::pair{steep, std::uint64_t{15094522162494433419U}},
+                                   std::pair{dropped, std::uint64_t{1932183558737366689U}}}) {
+    Verified verified(DType::bf16, 8, true);
+    verified.plan = plan;
+    verified.documents = Documents::single(plan.shape.q_tokens, plan.shape.q_tokens);
+    verified.tensors = random_tensors(plan, verified.documents, seed);
+    verified.execute();
+    EXPECT_EQ(run_fault(verified.summary_of(verified.run)), "");
+  }
+}
+
+TEST(Verify, SinksThatUnderflowMayHaveNoGradient) {
+  Verified verified(DType::fp32, 64, true);
+  verified.tensors.sink = {-90, -90};  // e^-90 < 2^-126
+  verified.execute();
+  ASSERT_NE(verified.truth.d_sink[1], 0);
+  verified.run.d_sink = {0, 0};
+  const std::string fault = run_fault(verified.summary_of(verified.run));
+  EXPECT_EQ(fault.find("d_sink at"), std::string::npos) << fault;
+  verified.run.d_sink = {0, 1e-30};
+  EXPECT_NE(run_fault(verified.summary_of(verified.run)).find("d_sink at batch 0, token 0, head 1"),
+            std::string::npos);
+}
+
+/// Where every row is within its bound so is the tensor: gradients that cancel, and results of fp16 that are
+/// rounded below its normal numbers.
+TEST(Verify, AWholeTensorOfRightRowsIsRight) {
+  Verified vanishing(DType::fp32, 256, true);
+  vanishing.plan.sink = false;
+  vanishing.tensors.sink.clear();
+  vanishing.plan.band = {0, 0};
+  multiply(vanishing.tensors.v, 100);
+  vanishing.execute();
+  Verified small(DType::fp16, 256, true);
+  multiply(small.tensors.d_out, 1e-6);
+  small.execute();
+  for (const Verified* verified : {&vanishing, &small}) {
+    const RunSummary summary = verified->summary_of(verified->run);
+    const ResultError& dq = *summary.errors->dq;
+    EXPECT_EQ(run_fault(summary), "");
+    EXPECT_GT(dq.whole, summary.tolerance.gradient);
+    EXPECT_EQ(whole_bound(dq, summary.tolerance, Pass::backward), dq.allowed);
+    EXPECT_EQ(parse_json(run_json(summary), "run").at("bounds").at("dq"), dq.allowed);
+    RunSummary strict = summary;
+    strict.tolerance.strict = true;
+    EXPECT_NE(run_fault(strict).find("dq is off by"), std::string::npos);
+    const CallRun run = poisoned(
+        *verified, results[2], [](i64 token, i64) { return token == 200; },
+        [](double x, double allowed) { return x + 3 * allowed; });
+    EXPECT_NE(run_fault(verified->summary_of(run)).find("dq at batch 0, token 200"), std::string::npos);
+  }
+}
+
 TEST(Verify, InputsThatAreNoNumbersAreNamed) {
   Verified verified(DType::fp32, 16, true);
   set_element(verified.tensors.k, 7, 0, std::numeric_limits<double>::quiet_NaN());

@@ -57,6 +57,8 @@ class Rows {
         pairs_(call.q, call.k, scope_),
         v_(call.v, reference::key_rows(scope_), scope_.kv_heads()),
         smallest_(smallest_normal(call.rounds)),
+        flushed_(smallest_normal(accumulator_of(call.rounds)) / unit_roundoff(call.rounds)),
+        scale_(std::abs(call.scope.terms->scale)),
         greatest_sum_(greatest_finite(accumulator_of(call.rounds))),
         slices_of_(static_cast<std::size_t>(call.q.rows)) {
     if (call.d_o.data != nullptr) d_o_.emplace(call.d_o, reference::query_rows(scope_), scope_.query_heads);
@@ -82,10 +84,9 @@ class Rows {
         Pair key{s->k_row + j, s->dk_row + j, pairs_.logit(*s, b, head_, i, j)};
         if (!key.logit.visible) continue;
         const double products = pairs_.product_terms(*s, b, head_, i, j);
-        key.logit_terms = products <= greatest_sum_
-                              ? pairs_.terms().scale * products + pairs_.terms().softcap +
-                                    std::abs(key.logit.bias) + std::abs(key.logit.value)
-                              : infinity;
+        key.logit_terms = products <= greatest_sum_ ? scale_ * products + pairs_.terms().softcap +
+                                                          std::abs(key.logit.bias) + std::abs(key.logit.value)
+                                                    : infinity;
         keys_.push_back(key);
       }
   }
@@ -119,9 +120,10 @@ class Rows {
     }
   }
 
-  /// The rounding of a probability before it is multiplied, and what its logit's roundings make of it.
+  /// The rounding of a probability before it is multiplied, all of it where it underflows, and what its
+  /// logit's roundings make of it.
   [[nodiscard]] double terms_of_p(const Pair& key, const Units& units) const {
-    return std::max(key.p, smallest_) + error_of_p(key, units);
+    return std::max(key.p, smallest_) + flushed_ + error_of_p(key, units);
   }
   [[nodiscard]] double error_of_p(const Pair& key, const Units& units) const {
     return units.error_of_exp(key.logit.value - lse_, 1 + key.logit_terms + lse_terms_);
@@ -140,7 +142,7 @@ class Rows {
       key.dp = key.logit.keep * dot(d_o, v, oracle_.out.width);
       key.dp_terms = key.logit.keep * dot_terms(d_o, v, oracle_.out.width);
       if (!(key.dp_terms <= greatest_sum_)) key.dp_terms = infinity;
-      delta_terms += (key.p + error_of_p(key, units)) * std::abs(key.dp);
+      delta_terms += (key.p + flushed_ + error_of_p(key, units)) * std::abs(key.dp);
       key.dp_terms *= units.share + d_o_roundings;
       products += key.p * key.dp_terms;
     }
@@ -159,17 +161,20 @@ class Rows {
     const double sink = call_.sink[head_], p = std::exp(sink - lse_);
     oracle_.d_sink[static_cast<std::size_t>(head_)] -= p * delta;
     oracle_.d_sink_terms[static_cast<std::size_t>(head_)] +=
-        p * (delta_terms + units.share * std::abs(delta) * (1 + std::abs(sink) + lse_terms_));
+        p * (delta_terms + units.share * std::abs(delta) * (1 + std::abs(sink) + lse_terms_)) +
+        flushed_ * std::abs(delta);
   }
 
   void gradient(i64 b, i64 row, const Pair& key, const DeltaOf& delta, const Units& units) {
     const ScoreTerms& rules = pairs_.terms();
     const double difference = std::abs(key.dp - delta.value), rounded = key.p * key.logit.slope * difference;
     double ds_terms = key.logit.slope * (key.p * (difference + delta.terms + key.dp_terms) +
-                                         error_of_p(key, units) * difference);
+                                         (flushed_ + error_of_p(key, units)) * difference);
     if (rules.softcap != 0)  // 1 - tanh^2 cancels
       ds_terms += units.share * key.p * difference * (4 + 2 * key.logit_terms / rules.softcap);
-    ds_terms = rounded <= greatest_finite(call_.rounds) ? rules.scale * ds_terms + smallest_ : infinity;
+    // dS is rounded, or flushed in the accumulator, before it is scaled or after.
+    const double underflow = std::max(scale_, 1.0) * (smallest_ + flushed_);
+    ds_terms = rounded <= greatest_finite(call_.rounds) ? scale_ * ds_terms + underflow : infinity;
     const double ds = key.p * (key.dp - delta.value) * key.logit.slope * rules.scale;
     const double p = key.logit.keep * key.p,
                  p_terms = key.logit.keep * (terms_of_p(key, units) + (call_.rounds_d_o ? key.p : 0));
@@ -194,7 +199,10 @@ class Rows {
   reference::Pairs pairs_;
   Doubles v_;
   std::optional<Doubles> d_o_;
-  double smallest_, greatest_sum_;
+  double smallest_;
+  double flushed_;  ///< a number of the accumulator that underflows to 0, in units of a rounded term
+  double scale_;    ///< magnitude
+  double greatest_sum_;
   std::vector<std::vector<const Slice*>> slices_of_;
   i64 head_ = 0, kv_ = 0;
   std::vector<Pair> keys_;

@@ -71,6 +71,16 @@ Json error_json(const std::optional<ResultError>& error) {
   return error ? number_json(error->whole) : Json(nullptr);
 }
 
+/// What the whole of each result is held against.
+Json bounds_json(const CallErrors& e, const Tolerance& tolerance) {
+  const auto bound = [&](const std::optional<ResultError>& error, Pass pass) {
+    return error ? number_json(whole_bound(*error, tolerance, pass)) : Json(nullptr);
+  };
+  return {{"out", bound(e.out, Pass::forward)}, {"lse", bound(e.lse, Pass::forward)},
+          {"dq", bound(e.dq, Pass::backward)},  {"dk", bound(e.dk, Pass::backward)},
+          {"dv", bound(e.dv, Pass::backward)},  {"d_sink", bound(e.d_sink, Pass::backward)}};
+}
+
 /// The worst row and head of one result.
 Json rows_json(const std::optional<ResultError>& error, DType type, Pass pass) {
   if (!error) return nullptr;
@@ -138,12 +148,14 @@ using Named = std::pair<const char*, const std::optional<ResultError>&>;
 std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
   const Named results[] = {{"out", e.out}, {"lse", e.lse}, {"dq", e.dq},
                            {"dk", e.dk},   {"dv", e.dv},   {"d_sink", e.d_sink}};
-  std::string whole = "  errors    RMS against the fp64 oracle:",
+  std::string whole = "  errors    RMS against the fp64 oracle:", bounds = "\n            bounds",
               rows =
                   "  rows      the worst row and head of each, in roundings of its own terms:\n           ";
   for (const auto& [name, error] : results) {
     if (!error) continue;
     whole += std::string(" ") + name + " " + number(error->whole);
+    const Pass pass = name[0] == 'd' ? Pass::backward : Pass::forward;
+    bounds += std::string(" ") + name + " " + number(whole_bound(*error, tolerance, pass));
     const Deviation& d = error->rows;
     const Place4& at = d.overflow ? *d.overflow : d.at;
     char words[160];
@@ -153,8 +165,7 @@ std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
     rows += words;
   }
   const DType sum = accumulator_of(e.dtype);
-  return whole + "\n            bounds " + number(tolerance.output) + " (out, lse), " +
-         number(tolerance.gradient) + " (gradients)\n" + rows + "\n            bounds " +
+  return whole + bounds + "\n" + rows + "\n            bounds " +
          short_number(rounding_factor(e.dtype, Pass::forward)) + " (out), " +
          short_number(rounding_factor(sum, Pass::forward)) + " (lse), " +
          short_number(rounding_factor(e.dtype, Pass::backward)) + " (gradients)\n";
@@ -192,6 +203,7 @@ std::string run_json(const RunSummary& summary) {
   json["errors"] = {{"out", error_json(errors.out)}, {"lse", error_json(errors.lse)},
                     {"dq", error_json(errors.dq)},   {"dk", error_json(errors.dk)},
                     {"dv", error_json(errors.dv)},   {"d_sink", error_json(errors.d_sink)}};
+  json["bounds"] = bounds_json(errors, summary.tolerance);
   json["rows"] = rows_json(errors);
   json["tolerance"] =
       summary.errors ? Json{{"output", summary.tolerance.output}, {"gradient", summary.tolerance.gradient}}

@@ -9,7 +9,7 @@ namespace usp {
 /// u: half the distance from 1 to the next number, 2^-p of a significand of p bits. bf16 2^-8, fp16 2^-11,
 /// fp32 2^-24, fp64 2^-53.
 [[nodiscard]] double unit_roundoff(DType type);
-/// What is smaller is rounded as if it were this.
+/// What is smaller is rounded as if it were this; exponentials that are smaller may be 0.
 [[nodiscard]] double smallest_normal(DType type);
 [[nodiscard]] double greatest_finite(DType type);
 

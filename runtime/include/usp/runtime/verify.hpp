@@ -25,6 +25,8 @@ struct ResultError {
   /// held against a quarter of the greatest gradient's RMS; infinities must agree exactly.
   double whole = 0;
   Deviation rows;  ///< the worst row and head by its own terms
+  /// RMS of what the terms of each element allow it to be off by, over the same RMS(b) as `whole`.
+  double allowed = 0;
 };
 struct CallErrors {
   DType dtype = DType::bf16;
@@ -36,13 +38,18 @@ struct CallErrors {
 [[nodiscard]] CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype);
 
 /// What a whole tensor of a correct run stays below, by input type. fp64 1e-10 and fp32 1e-5; bf16 and fp16,
-/// which round outputs and gradients: 1e-2 for out and lse, 2e-2 for gradients. Each row and head has the
-/// bound rounding_factor() (rounding.hpp) besides.
+/// which round outputs and gradients: 1e-2 for out and lse, 2e-2 for gradients. More where the terms of its
+/// elements allow more (whole_bound()). Each row and head has the bound rounding_factor()
+/// (rounding.hpp) besides.
 struct Tolerance {
   double output = 0;
   double gradient = 0;
+  bool strict = false;  ///< holds whatever the terms allow
 };
 [[nodiscard]] Tolerance tolerance_of(DType dtype);
+/// What ResultError::whole is held against. Unless the tolerance is strict, at least ResultError::allowed:
+/// a tensor whose elements are all within their own bounds is within its own.
+[[nodiscard]] double whole_bound(const ResultError& error, const Tolerance& tolerance, Pass pass);
 
 /// What exceeds its bound (a NaN does), in words: whole tensors, and the worst row and head of each. Empty
 /// when nothing does.
