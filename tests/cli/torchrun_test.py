@@ -88,6 +88,24 @@ class Torchrun(unittest.TestCase):
         code, _, errors = launch(["run", self.plan], options=network + tokens)
         self.assertEqual((code, "".join(errors)), (0, ""))
 
+    def test_ranks_meet_at_any_loopback_address(self):
+        plan = str(self.path / "three.json")
+        subprocess.run([USP, "plan", "attention", "--heads", "3", "--kv-heads", "3", "--head-dim", "8", "--seq", "96",
+                        "--dtype", "fp32", "--ranks", "3", "-q", "-o", plan], check=True, stdout=subprocess.DEVNULL)
+        for address in ("127.0.1.1", "127.0.0.2"):
+            places = [f"--set={rank}:{name}={value}" for rank in range(3)
+                      for name, value in (("MASTER_ADDR", address), ("LOCAL_WORLD_SIZE", "1"))]
+            code, _, errors = launch(["run", plan], ranks=3, options=places)
+            self.assertEqual((code, "".join(errors)), (0, ""), address)
+
+    def test_an_address_of_all_interfaces_is_refused(self):
+        places = [f"--set={rank}:{name}={value}" for rank in range(RANKS)
+                  for name, value in (("MASTER_ADDR", "0.0.0.0"), ("LOCAL_WORLD_SIZE", "1"), ("USP_JOB_TOKEN", TOKEN))]
+        code, _, errors = launch(["run", self.plan], options=places)
+        self.assertEqual(code, 5, errors)
+        for error in errors:
+            self.assertIn("MASTER_ADDR 0.0.0.0 means all interfaces", error)
+
     def test_trust_that_is_not_needed_is_said_or_refused(self):
         code, _, errors = launch(["run", self.plan, "--trust-network"])
         self.assertEqual(code, 0, errors)

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <list>
 #include <poll.h>
 
@@ -22,6 +23,18 @@ comm::JobKey true_key() {
   return {test::job_secret, ranks, 7};
 }
 
+/// Says hello to rank 0 and answers the challenge with what `prove` makes of it. Returns why it is refused;
+/// empty when it is in.
+template <class Prove>
+std::string attempt_at(int port, const comm::Hello& hello, const Prove& prove) {
+  Stranger stranger(port);
+  stranger.say(hello);
+  const auto challenge = stranger.hear();
+  if (!challenge || challenge->refusal.front() != '\0') return refusal_of(challenge);
+  stranger.say(prove(comm::meeting_of(hello, 0, challenge->value)));
+  return refusal_of(stranger.hear());
+}
+
 /// Rank 0 runs before the strangers come, ranks 1 and 2 start after them: the job must start.
 class Strangers : public testing::Test {
  protected:
@@ -30,15 +43,9 @@ class Strangers : public testing::Test {
     for (int rank = 1; rank < ranks; ++rank) job_.start(secured_job(rank, ranks, port_));
     for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(job_.error(rank), "") << rank;
   }
-  /// Says hello and answers the challenge with what `prove` makes of it. Returns why it is refused.
   template <class Prove>
   std::string attempt(const comm::Hello& hello, const Prove& prove) {
-    Stranger stranger(port_);
-    stranger.say(hello);
-    const auto challenge = stranger.hear();
-    if (!challenge || challenge->refusal.front() != '\0') return refusal_of(challenge);
-    stranger.say(prove(comm::meeting_of(hello, 0, challenge->value)));
-    return refusal_of(stranger.hear());
+    return attempt_at(port_, hello, prove);
   }
   int port_ = test::free_port();
   StartedRanks job_;
@@ -134,6 +141,34 @@ TEST_F(Strangers, ASeatIsTakenOnce) {
   EXPECT_NE(job_.error(0).find("rank 1 left while the ranks met"), std::string::npos) << job_.error(0);
 }
 
+/// However many are refused for what they say, the story of a rank with a wrong token stands first.
+TEST(Refusals, StrangersDisplaceNoRanksRefusal) {
+  const comm::Socket listener = comm::listen_at(comm::resolve("127.0.0.1", 0));
+  comm::Door door(listener, {.size = ranks, .digest = 7, .key = true_key()});
+  auto member = std::async(std::launch::async, [&] { return door.next(comm::Deadline(test::limit_s), {}); });
+  const int port = comm::port_of(listener);
+  const auto guess = [](const comm::JobKey& key) {
+    return [&key](const comm::Meeting& meeting) { return key.guest_proof(meeting); };
+  };
+  const comm::JobKey wrong("another secret that is as long", ranks, 7), right = true_key();
+  for (int i = 0; i < 20; ++i) {
+    comm::Hello size = hello_of(2, ranks + 1 + i), digest = hello_of(i % ranks, ranks),
+                version = hello_of(2, ranks);
+    digest.digest += 1;
+    version.version += 1;
+    for (const comm::Hello& hello : {size, digest, version})
+      EXPECT_NE(attempt_at(port, hello, guess(wrong)), "");
+  }
+  EXPECT_NE(attempt_at(port, hello_of(2, ranks), guess(wrong)), "");
+  EXPECT_EQ(attempt_at(port, hello_of(1, ranks), guess(right)), "");
+  EXPECT_TRUE(member.get());
+  const std::string told = door.refusals();
+  EXPECT_EQ(told.find("; refused: rank 2 did not prove that it knows the secret of rank 0"), 0U) << told;
+  for (const char* words : {"WORLD_SIZE 4", "of another job", "another version"})
+    EXPECT_NE(told.find(words), std::string::npos) << told;
+  EXPECT_EQ(told.find("WORLD_SIZE 20"), std::string::npos) << "a stranger has no more than a few: " << told;
+}
+
 /// Somebody listens where rank 0 should, and is asked by a rank.
 class FalseHost : public testing::Test {
  protected:
@@ -192,6 +227,32 @@ TEST(Network, RanksListenAtOneInterface) {
   mine.rank = 1;
   job.start(mine);
   EXPECT_EQ(job.error(0) + job.error(1), "");
+}
+
+/// A host has many loopback addresses; connections to any of them come from 127.0.0.1.
+TEST(Network, RanksMeetAtAnyLoopbackAddress) {
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "127.0.0.2"}) {
+    const int port = test::free_port();
+    StartedRanks job;
+    for (SocketJob mine{0, 4, host, port, 7}; mine.rank < mine.size; ++mine.rank) job.start(mine);
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(job.error(rank), "") << host << " rank " << rank;
+  }
+}
+
+/// Rank 0 would listen at every interface.
+TEST(Network, AnAddressOfAllInterfacesIsRefusedByName) {
+  for (const char* host : {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"})
+    for (int rank = 0; rank < 2; ++rank) {
+      SocketJob job = secured_job(rank, 2, test::free_port());
+      job.host = host;
+      try {
+        (void)make_socket_communicator(job, {.trust_network = true});
+        FAIL() << host;
+      } catch (const EnvironmentError& error) {
+        EXPECT_EQ(std::string(error.what()).find(std::string("MASTER_ADDR ") + host + " means all"), 0U)
+            << error.what();
+      }
+    }
 }
 
 /// Addresses for documentation (RFC 5737), which are no host's.

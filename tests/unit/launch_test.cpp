@@ -167,6 +167,25 @@ TEST(Launch, ATokenThatIsNoSecretIsRefused) {
   }
 }
 
+/// What a person typed or a file's line end left is not counted as random, and is refused by name.
+TEST(Launch, ATokenHasNoWhiteSpaceOrControlCharacters) {
+  const std::string good = "c1b0d7aa5e2f49838c6d0e1f2a3b4c5d";
+  for (const std::string& token : {std::string(16, ' ') + "abcdefgh", good + "\n", "\t" + good, good + "\x1b",
+                                   good + "\x7f", good + " " + good}) {
+    const Environment environment(torchrun_variables({{"USP_JOB_TOKEN", token}}));
+    try {
+      (void)torchrun_job();
+      FAIL() << token;
+    } catch (const UsageError& error) {
+      EXPECT_EQ(std::string(error.what()).find("USP_JOB_TOKEN holds white space or control characters"), 0U)
+          << error.what();
+    }
+  }
+  const std::string letters = "schl\xc3\xbcssel-zum-gr\xc3\xbcnen-tor";
+  const Environment environment(torchrun_variables({{"USP_JOB_TOKEN", letters}}));
+  EXPECT_EQ(torchrun_job().secret, letters);
+}
+
 /// The digest is told to everybody who listens.
 TEST(Launch, ASecretRunIdIsNotPartOfTheDigest) {
   const auto job = [](const std::string& id) {

@@ -3,6 +3,7 @@
 
 #include "usp/comm/errors.hpp"
 
+#include <algorithm>
 #include <poll.h>
 #include <span>
 
@@ -15,8 +16,8 @@ constexpr std::size_t max_strangers = 256;
 constexpr int max_accepted = 64;
 /// What a caller has from its connection to its proof.
 constexpr double caller_s = 20;
-/// Refusals that are told in the story of those who did not come.
-constexpr int max_refusals = 8;
+/// Refusals of one kind that are told in the story of those who did not come.
+constexpr std::size_t max_refusals = 4;
 
 void wait_for(const Socket& socket, short events, int timeout_ms) {
   pollfd one{socket.descriptor(), events, 0};
@@ -97,34 +98,45 @@ void Door::wait(const Deadline& deadline, const std::vector<Socket>& connected) 
       report_gone(rules_.mine, static_cast<int>(i - members));
 }
 
-void Door::turn_away(Caller& caller, const std::string& why) {
-  if (refused_++ < max_refusals) refusals_ += "; refused: " + why;
-  refuse(caller.socket, why);
+void Door::turn_away(Caller& caller, const Refusal& refusal) {
+  std::vector<std::string>& told = refusals_[refusal.kind];
+  if (told.size() < max_refusals && std::find(told.begin(), told.end(), refusal.why) == told.end())
+    told.push_back(refusal.why);
+  refuse(caller.socket, refusal.why);
   caller.over = true;
 }
 
-/// Why a rank is not of this job by what it says; empty when it may be.
-std::string Door::mismatch(const Hello& hello) const {
+std::string Door::refusals() const {
+  std::string text;
+  for (const auto& [kind, told] : refusals_)
+    for (const std::string& why : told) text += "; refused: " + why;
+  return text;
+}
+
+/// Why a rank is not of this job by what it says; none when it may be.
+std::optional<Door::Refusal> Door::mismatch(const Hello& hello) const {
   const std::string rank = "rank " + std::to_string(hello.rank);
   const std::string mine = "rank " + std::to_string(rules_.mine);
   if (hello.size != rules_.size)
-    return rank + " was started with WORLD_SIZE " + std::to_string(hello.size) + ", " + mine + " with " +
-           std::to_string(rules_.size) + "; start all ranks alike";
+    return Refusal{Kind::size, rank + " was started with WORLD_SIZE " + std::to_string(hello.size) + ", " +
+                                   mine + " with " + std::to_string(rules_.size) + "; start all ranks alike"};
   if (hello.digest != rules_.digest)
-    return rank + " is of another job than " + mine +
-           "; give each job a MASTER_PORT or USP_MASTER_PORT of its own";
+    return Refusal{Kind::job, rank + " is of another job than " + mine +
+                                  "; give each job a MASTER_PORT or USP_MASTER_PORT of its own"};
   if ((hello.secured != 0) != rules_.key.secured())
-    return (hello.secured != 0 ? mine : rank) + " has no secret, but " + (hello.secured != 0 ? rank : mine) +
-           " has one; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id";
-  return "";
+    return Refusal{Kind::secret, (hello.secured != 0 ? mine : rank) + " has no secret, but " +
+                                     (hello.secured != 0 ? rank : mine) +
+                                     " has one; give all ranks the same USP_JOB_TOKEN, or torchrun's "
+                                     "--rdzv-id"};
+  return std::nullopt;
 }
 
-/// Why a rank that proved to be of this job cannot come in; empty when it can.
-std::string Door::taken(const Hello& hello) const {
-  if (hello.rank >= rules_.first && !knows(hello.rank)) return "";
-  return "rank " + std::to_string(hello.rank) +
-         " was given twice; each process needs a RANK of its own, from 0 to " +
-         std::to_string(rules_.size - 1);
+/// Why a rank that proved to be of this job cannot come in; none when it can.
+std::optional<Door::Refusal> Door::taken(const Hello& hello) const {
+  if (hello.rank >= rules_.first && !knows(hello.rank)) return std::nullopt;
+  return Refusal{Kind::taken, "rank " + std::to_string(hello.rank) +
+                                  " was given twice; each process needs a RANK of its own, from 0 to " +
+                                  std::to_string(rules_.size - 1)};
 }
 
 /// The hello of a caller is whole, or is none.
@@ -137,8 +149,8 @@ void Door::greet(Caller& caller) {
       caller.over = true;
       return;
     case Greeting::other_version:
-      return turn_away(caller, "a rank runs another version of usp than rank " + std::to_string(rules_.mine) +
-                                   "; install one");
+      return turn_away(caller, {Kind::version, "a rank runs another version of usp than rank " +
+                                                   std::to_string(rules_.mine) + "; install one"});
     case Greeting::whole:
       break;
   }
@@ -148,7 +160,7 @@ void Door::greet(Caller& caller) {
     caller.over = true;
     return;
   }
-  if (const std::string why = mismatch(*caller.hello); !why.empty()) return turn_away(caller, why);
+  if (const std::optional<Refusal> refusal = mismatch(*caller.hello)) return turn_away(caller, *refusal);
   caller.nonce = fresh_nonce();
   const Reply challenge = welcome(rules_.key, caller.nonce);
   caller.over = !send_at_once(caller.socket, &challenge, sizeof challenge);
@@ -159,12 +171,14 @@ bool Door::prove(Caller& caller) {
   const Meeting meeting = meeting_of(*caller.hello, rules_.mine, caller.nonce);
   Proof proof;
   std::copy_n(caller.heard.begin(), proof.size(), proof.begin());
-  std::string why = taken(*caller.hello);
+  std::optional<Refusal> refusal = taken(*caller.hello);
   if (!same(proof, rules_.key.guest_proof(meeting)))
-    why = "rank " + std::to_string(caller.hello->rank) + " did not prove that it knows the secret of rank " +
-          std::to_string(rules_.mine) + "; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id";
-  if (!why.empty()) {
-    turn_away(caller, why);
+    refusal = Refusal{Kind::unproved, "rank " + std::to_string(caller.hello->rank) +
+                                          " did not prove that it knows the secret of rank " +
+                                          std::to_string(rules_.mine) +
+                                          "; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id"};
+  if (refusal) {
+    turn_away(caller, *refusal);
     return false;
   }
   const Reply answer = welcome(rules_.key, rules_.key.host_proof(meeting));

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,10 +38,16 @@ class Door {
   [[nodiscard]] std::optional<Newcomer> next(const Deadline& deadline, const std::vector<Socket>& connected);
   [[nodiscard]] bool knows(int rank) const { return known_[static_cast<std::size_t>(rank)]; }
   /// Who was sent away and why, for the story of those who did not come; empty when nobody was. The first
-  /// few.
-  [[nodiscard]] const std::string& refusals() const { return refusals_; }
+  /// few of each kind, those who came closest to a seat first: what strangers say displaces no rank's story.
+  [[nodiscard]] std::string refusals() const;
 
  private:
+  /// In the order of how much a caller showed before it was refused.
+  enum class Kind : std::uint8_t { taken, unproved, secret, job, size, version };
+  struct Refusal {
+    Kind kind;
+    std::string why;
+  };
   struct Caller {
     Caller(Socket its_socket, double limit_s) : socket(std::move(its_socket)), deadline(limit_s) {}
     Socket socket;
@@ -56,17 +63,16 @@ class Door {
   [[nodiscard]] bool serve(Caller& caller);
   void greet(Caller& caller);
   [[nodiscard]] bool prove(Caller& caller);
-  void turn_away(Caller& caller, const std::string& why);
-  [[nodiscard]] std::string mismatch(const Hello& hello) const;
-  [[nodiscard]] std::string taken(const Hello& hello) const;
+  void turn_away(Caller& caller, const Refusal& refusal);
+  [[nodiscard]] std::optional<Refusal> mismatch(const Hello& hello) const;
+  [[nodiscard]] std::optional<Refusal> taken(const Hello& hello) const;
 
   const Socket& listener_;
   DoorRules rules_;
   std::size_t max_callers_;
   std::vector<bool> known_;
   std::list<Caller> callers_;
-  std::string refusals_;
-  int refused_ = 0;
+  std::map<Kind, std::vector<std::string>> refusals_;  ///< different ones
 };
 
 /// Sends what fits into a fresh connection at once; false when the connection is over.

@@ -21,8 +21,23 @@ constexpr std::size_t min_distinct = 8;
   return (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
+/// White space or a control character of ASCII; bytes of UTF-8 letters are neither.
+[[nodiscard]] bool is_blank_or_control(char c) {
+  return static_cast<unsigned char>(c) <= 0x20 || c == 0x7f;
+}
+
 [[nodiscard]] std::size_t distinct(const std::string& text) {
   return std::set<char>(text.begin(), text.end()).size();
+}
+
+/// Why a text is no token; empty when it may be one.
+[[nodiscard]] std::string flaw_of(const std::string& token) {
+  if (token.empty()) return "is empty";
+  if (std::any_of(token.begin(), token.end(), is_blank_or_control))
+    return "holds white space or control characters, which are no part of a random text";
+  if (token.size() >= min_token_length && distinct(token) >= min_distinct) return "";
+  return "is too easy to guess (below " + std::to_string(min_token_length) + " characters, or below " +
+         std::to_string(min_distinct) + " different ones)";
 }
 
 }  // namespace
@@ -36,12 +51,9 @@ bool random_run_id(const std::string& id) {
 }
 
 void check_token(const std::string& token) {
-  if (token.size() >= min_token_length && distinct(token) >= min_distinct) return;
-  throw UsageError("USP_JOB_TOKEN is " +
-                   (token.empty()
-                        ? std::string("empty")
-                        : "too easy to guess (below " + std::to_string(min_token_length) +
-                              " characters, or below " + std::to_string(min_distinct) + " different ones)") +
+  const std::string flaw = flaw_of(token);
+  if (flaw.empty()) return;
+  throw UsageError("USP_JOB_TOKEN " + flaw +
                    "; set it to a random text, the same on all ranks: " + line_that_makes_a_secret());
 }
 

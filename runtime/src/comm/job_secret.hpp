@@ -12,7 +12,8 @@ namespace usp::comm {
 /// not; the hash of a name looks random and is none, which only the user can know.
 [[nodiscard]] bool random_run_id(const std::string& id);
 
-/// Throws UsageError for a USP_JOB_TOKEN that can be guessed: below 16 characters or 8 different ones.
+/// Throws UsageError for a USP_JOB_TOKEN with white space or control characters, or one that can be guessed:
+/// below 16 characters or 8 different ones.
 void check_token(const std::string& token);
 
 /// The shell line that makes a secret.

@@ -19,7 +19,20 @@ constexpr double patience_s = 2;
 
 /// Where the ranks meet: of ranks that share a host, its loopback, whatever the host is called.
 [[nodiscard]] std::vector<Address> meeting_place(const SocketJob& job) {
-  return resolve(job.one_host ? "localhost" : job.host, job.port);
+  std::vector<Address> place = resolve(job.one_host ? "localhost" : job.host, job.port);
+  for (const Address& address : place)
+    if (address.unspecified())
+      throw EnvironmentError("MASTER_ADDR " + job.host +
+                             " means all interfaces of a host, but rank 0 listens at one; set it to the name "
+                             "or address of rank 0's host by which the other ranks reach it");
+  return place;
+}
+
+/// Where a rank listens for the others, which reach its host as it reaches rank 0. On loopback they dial the
+/// address of rank 0: a host has many loopback addresses, and connections to any come from 127.0.0.1.
+[[nodiscard]] Address interface_of(const Socket& to_rank_0) {
+  const Address here = to_rank_0.local();
+  return here.loopback() ? to_rank_0.remote() : here;
 }
 
 [[nodiscard]] bool all_loopback(const std::vector<Address>& addresses) {
@@ -125,7 +138,7 @@ class Joining {
   void join() {
     Guest::Seat seat{.addresses = place_, .digest = job_.digest};
     Socket first = guest_.connect(seat);
-    Address here = first.local();  // the others reach this host by the interface that reaches rank 0
+    Address here = interface_of(first);
     here.set_port(0);
     const Socket listener = listen_at({here});
     seat.port = port_of(listener);

@@ -11,7 +11,7 @@ namespace usp::comm {
 
 /// Whether the ranks of a job can meet on the loopback of this host, so that no other host can ask: all are
 /// on it, or rank 0's host is named by nothing but loopback addresses. Throws EnvironmentError for a host
-/// without an address.
+/// without an address, or with an unspecified one (0.0.0.0, ::).
 [[nodiscard]] bool on_loopback(const SocketJob& job);
 
 /// Makes a connection to every other rank: all tell rank 0 where they listen, rank 0 tells all, and each asks

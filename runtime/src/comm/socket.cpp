@@ -101,6 +101,15 @@ bool Address::loopback() const {
   return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) != 0;
 }
 
+bool Address::unspecified() const {
+  Address plain = *this;
+  unmap(plain);
+  if (plain.storage.ss_family == AF_INET) return storage_as<sockaddr_in>(plain).sin_addr.s_addr == INADDR_ANY;
+  if (plain.storage.ss_family != AF_INET6) return false;
+  const auto six = storage_as<sockaddr_in6>(plain);
+  return IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr) != 0;
+}
+
 void Address::set_port(int port) {
   const in_port_t value = htons(static_cast<std::uint16_t>(port));
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));

@@ -17,6 +17,8 @@ struct Address {
   sockaddr_storage storage{};
   socklen_t length = 0;
   [[nodiscard]] bool loopback() const;
+  /// All interfaces (0.0.0.0, ::): to listen at it is to listen at each.
+  [[nodiscard]] bool unspecified() const;
   void set_port(int port);
   [[nodiscard]] std::string text() const;
 };
