@@ -106,7 +106,7 @@ std::string price_json(const PriceReport& report) {
                {"plan", plan_json(report.call)},
                {"uneven_heads", report.uneven_heads}};
   Json passes = Json::object(), bytes = Json::object(), ticks = Json::array();
-  for (std::size_t i = 0; i < report.passes.size(); ++i) {
+  for (std::size_t i = 0; i < std::min(report.passes.size(), std::size(pass_names)); ++i) {
     const PassReport& pass = report.passes[i];
     passes[pass_names[i]] = {
         {"time_ms", pass.price.seconds * 1e3},      {"compute_ms", pass.price.compute_s * 1e3},

@@ -145,6 +145,15 @@ void describe_limit(Variants& variants, SequenceLimit& limit) {
   limit.device_bytes = StepPricer(variant.request, variant.links).device_bytes();
 }
 
+/// The greatest length that is tried. Attention chunks cut a row into documents, whose number takes time.
+double greatest_length(const Model& model) {
+  constexpr i64 max_chunks = 1024;
+  i64 length = longest_tried;
+  for (const LayerKind& kind : model.kinds)
+    if (kind.kind == LayerMixer::chunked && kind.window) length = std::min(length, max_chunks * *kind.window);
+  return static_cast<double>(length);
+}
+
 void find_longest(Variants& variants, WhatIfResult& result) {
   const Workload& workload = variants.base().workload;
   if (!workload.documents.empty()) return;
@@ -156,7 +165,8 @@ void find_longest(Variants& variants, WhatIfResult& result) {
   if (result.base.feasible) {
     fits = at;
     known = result.base;
-    while (fails == 0 && fits < static_cast<double>(longest_tried)) {
+    const double greatest = greatest_length(*variants.base().model);
+    while (fails == 0 && fits < greatest) {
       PointPlan plan = line.search(fits * 2);
       (plan.feasible ? fits : fails) = fits * 2;
       if (plan.feasible) known = std::move(plan);
