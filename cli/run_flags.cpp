@@ -67,7 +67,7 @@ void set_transport(const std::string& text, const char* axis, int degree, const 
   target = wanted;
 }
 
-/// A flag that concerns nobody here is refused rather than ignored.
+/// Refuses the flag where no launcher of processes over TCP makes it effective.
 void trust_network(LoadedCall& call) {
   if (!torchrun_launched())
     throw UsageError(

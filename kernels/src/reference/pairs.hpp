@@ -9,7 +9,7 @@
 
 namespace usp::reference {
 
-/// Rows that the slices of a call name. Others may be on their way in meanwhile: nobody may look at them.
+/// Rows that the slices of a call name. Other rows may still be arriving and must not be read.
 [[nodiscard]] inline std::vector<Range> query_rows(const AttendScope& scope) {
   std::vector<Range> rows;
   for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)

@@ -29,10 +29,8 @@ class Search {
     if (pricer_.world() > counted_from || fixed_.head_chunks)
       check_ticks(search_ticks(request_, pricer_.world(), pricer_.devices_per_node()), "the search");
     const std::vector<Degrees> all = degrees_of(request_, pricer_.world(), pricer_.devices_per_node());
-    for (mesh_ = 0; mesh_ < all.size(); ++mesh_) {
-      meshes_ = all.size();
-      try_mesh(all[mesh_]);
-    }
+    meshes_ = all.size();
+    for (mesh_ = 0; mesh_ < meshes_; ++mesh_) try_mesh(all[mesh_]);
     finish();
     return std::move(result_);
   }

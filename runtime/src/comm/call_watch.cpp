@@ -12,7 +12,7 @@
 namespace usp::comm {
 namespace {
 
-/// Beyond that nobody waits for the outcome, and a clock might overflow.
+/// Longest limit; a greater one could overflow the clock.
 constexpr double max_limit_s = 1e9;
 
 }  // namespace

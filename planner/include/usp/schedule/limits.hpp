@@ -9,7 +9,7 @@
 #include <limits>
 
 /// The range of every quantity of an attention call, each with what imposes it. Flags, files, the search and
-/// the C API take these and no others; check_attention_plan and check_workload refuse what lies outside.
+/// the C API share these ranges; check_attention_plan and check_workload refuse what lies outside.
 namespace usp {
 
 /// Ring rows and Ulysses columns: RingShift and Deltas count ring offsets in 16 bits, and the end of a range

@@ -14,7 +14,7 @@ namespace usp {
 /// Element types that are read and written. NumPy has no bf16: its bits travel as u2.
 enum class NpyType : std::uint8_t { f2, f4, f8, u2 };
 
-/// What stands before the data.
+/// Header of a .npy file.
 struct NpyHeader {
   NpyType type = NpyType::f4;
   std::vector<i64> shape;

@@ -32,7 +32,7 @@ struct CallErrors {
   DType dtype = DType::bf16;
   std::optional<ResultError> out, lse, dq, dk, dv, d_sink;
 
-  /// Something is beyond what the types hold: nobody can tell right from wrong there.
+  /// A term or a value exceeds the finite range of its type, so that the comparison is undefined.
   [[nodiscard]] bool verifiable() const;
 };
 [[nodiscard]] CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype);
