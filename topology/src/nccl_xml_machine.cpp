@@ -187,7 +187,7 @@ class MachineReader {
     const std::string* speed = pci.find("link_speed");
     const std::string* width = pci.find("link_width");
     if (speed == nullptr || width == nullptr) return {};
-    const Quantity known = pcie_gb_s(*speed, *width);
+    Quantity known = pcie_gb_s(*speed, *width);
     if (!known.known())
       skip(pci, "link_speed '" + excerpt(*speed, 24) + "' x '" + excerpt(*width, 8) +
                     "' is no PCIe speed: unknown");

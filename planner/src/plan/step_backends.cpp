@@ -82,7 +82,7 @@ std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i
   if (step.use != Backend::cudnn) return text_of(step.why);
   if (step.blocks == 1 && step.left == 0)
     return shape_text(divide(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
-  const std::string text = counted(step.blocks, "block");
+  std::string text = counted(step.blocks, "block");
   if (step.left == 0) return text;
   return text + "; " + counted(step.left, "slice") + " to portable: " + text_of(step.why);
 }

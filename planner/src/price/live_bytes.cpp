@@ -49,68 +49,39 @@ bool holds_others_kv(Place place) {
          place == Place::all;
 }
 
-}  // namespace
-
-LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
-  const Context context = context_of(plan, Placement{});
-  const Heads& heads = context.split->heads;
-  lay_out(plan, heads.shared_kv(), Binds::with);
-  const CompactPass& compact = schedule_.of(pass);
-
-  const auto most_heads = [&](HeadSelect select) {
-    if (select.kind == HeadKind::all_query) return i64{heads.query()};
-    if (select.kind == HeadKind::all_kv) return i64{heads.kv()};
-    i64 most = 0;
-    for (int u = 0; u < heads.ulysses(); ++u) {
-      const bool query = select.kind == HeadKind::query;
-      const Range range = select.chunk >= 0
-                              ? (query ? heads.query_of(u, select.chunk) : heads.kv_of(u, select.chunk))
-                              : (query ? heads.query_of(u) : heads.kv_of(u));
-      most = std::max(most, range.size());
-    }
-    return most;
-  };
-  // Unpruned sizes bound pruned ones; the explicit schedule of the chosen plan gives the exact workspace.
-  const auto rows = [&](const Bind& bind) {
-    const i64 row = bind.tokens.of == Side::q ? context.q_row : context.k_row;
-    if (bind.tokens.block == Block::home) return (row + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
-    return row * std::max(1, bind.blocks.count());
-  };
-  Lives lives;
-  std::size_t move = 0, work = 0, bind = 0;
-  for (int t = 0; t < compact.ticks; ++t) {
-    for (; bind < compact.binds.size() && compact.binds[bind].tick == t; ++bind) {
-      const Bind& b = compact.binds[bind];
-      lives.bind(b.buffer,
-                 static_cast<double>(plan.shape.batch * rows(b) * most_heads(b.heads) *
-                                     width_of(plan.shape, b.buffer.tensor) *
-                                     bytes_of(buffer_type(plan, heads.shared_kv(), b.buffer))),
-                 t);
-    }
-    for (; move < compact.moves.size() && compact.moves[move].start == t; ++move)
-      for (int i = 0; i < compact.moves[move].pairs; ++i) {
-        lives.use(compact.moves[move].from[i], compact.moves[move].due);
-        lives.use(compact.moves[move].to[i], compact.moves[move].due);
-      }
-    for (; work < compact.work.size() && compact.work[work].tick == t; ++work) {
-      const Work& w = compact.work[work];
-      for (BufferName name : {BufferName{Tensor::q, w.q},
-                              {Tensor::k, w.kv},
-                              {Tensor::v, w.kv},
-                              {Tensor::d_o, w.d_o},
-                              {Tensor::o, w.o},
-                              {Tensor::lse, Place::row},
-                              {Tensor::delta, Place::row},
-                              {Tensor::dq, w.dq},
-                              {Tensor::dk, w.dkv},
-                              {Tensor::dv, w.dkv}})
-        lives.use(name, t);
-    }
+i64 most_heads(const Heads& heads, HeadSelect select) {
+  if (select.kind == HeadKind::all_query) return heads.query();
+  if (select.kind == HeadKind::all_kv) return heads.kv();
+  const bool query = select.kind == HeadKind::query;
+  i64 most = 0;
+  for (int u = 0; u < heads.ulysses(); ++u) {
+    const Range range = select.chunk >= 0
+                            ? (query ? heads.query_of(u, select.chunk) : heads.kv_of(u, select.chunk))
+                            : (query ? heads.query_of(u) : heads.kv_of(u));
+    most = std::max(most, range.size());
   }
-  std::vector<LiveBytes> at(static_cast<std::size_t>(compact.ticks) + 1);
-  for (const Life& life : lives.lives) {
-    const int last = outlives(plan, pass, life.name) ? compact.ticks : life.last;
-    for (int t = life.first; t <= std::min(last, compact.ticks - 1); ++t) {
+  return most;
+}
+
+void use_all(Lives& lives, const Work& w, int tick) {
+  for (BufferName name : {BufferName{Tensor::q, w.q},
+                          {Tensor::k, w.kv},
+                          {Tensor::v, w.kv},
+                          {Tensor::d_o, w.d_o},
+                          {Tensor::o, w.o},
+                          {Tensor::lse, Place::row},
+                          {Tensor::delta, Place::row},
+                          {Tensor::dq, w.dq},
+                          {Tensor::dk, w.dkv},
+                          {Tensor::dv, w.dkv}})
+    lives.use(name, tick);
+}
+
+LiveBytes peak_of(const std::vector<Life>& lives, const AttentionPlan& plan, Pass pass, int ticks) {
+  std::vector<LiveBytes> at(static_cast<std::size_t>(ticks) + 1);
+  for (const Life& life : lives) {
+    const int last = outlives(plan, pass, life.name) ? ticks : life.last;
+    for (int t = life.first; t <= std::min(last, ticks - 1); ++t) {
       LiveBytes& sum = at[static_cast<std::size_t>(t)];
       sum.total += life.bytes;
       if (holds_others_kv(life.name.place)) sum.kv_copies += life.bytes;
@@ -120,6 +91,41 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   for (const LiveBytes& sum : at)
     if (sum.total > peak.total) peak = sum;
   return peak;
+}
+
+}  // namespace
+
+LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
+  const Context context = context_of(plan, Placement{});
+  const Heads& heads = context.split->heads;
+  lay_out(plan, heads.shared_kv(), Binds::with);
+  const CompactPass& compact = schedule_.of(pass);
+
+  // Unpruned sizes bound pruned ones; the explicit schedule of the chosen plan gives the exact workspace.
+  const auto rows = [&](const Bind& bind) {
+    const i64 row = bind.tokens.of == Side::q ? context.q_row : context.k_row;
+    if (bind.tokens.block == Block::home) return (row + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
+    return row * std::max(1, bind.blocks.count());
+  };
+  const auto bytes = [&](const Bind& bind) {
+    return static_cast<double>(plan.shape.batch * rows(bind) * most_heads(heads, bind.heads) *
+                               width_of(plan.shape, bind.buffer.tensor) *
+                               bytes_of(buffer_type(plan, heads.shared_kv(), bind.buffer)));
+  };
+  Lives lives;
+  std::size_t move = 0, work = 0, bind = 0;
+  for (int t = 0; t < compact.ticks; ++t) {
+    for (; bind < compact.binds.size() && compact.binds[bind].tick == t; ++bind)
+      lives.bind(compact.binds[bind].buffer, bytes(compact.binds[bind]), t);
+    for (; move < compact.moves.size() && compact.moves[move].start == t; ++move)
+      for (int i = 0; i < compact.moves[move].pairs; ++i) {
+        lives.use(compact.moves[move].from[i], compact.moves[move].due);
+        lives.use(compact.moves[move].to[i], compact.moves[move].due);
+      }
+    for (; work < compact.work.size() && compact.work[work].tick == t; ++work)
+      use_all(lives, compact.work[work], t);
+  }
+  return peak_of(lives.lives, plan, pass, compact.ticks);
 }
 
 }  // namespace usp

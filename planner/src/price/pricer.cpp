@@ -51,6 +51,38 @@ i64 most_exchanged(const Geometry& geometry, const Move& move) {
   return most;
 }
 
+/// The longest time of a unit of work on any rank; a unit like the one before costs the same.
+class WorkTimes {
+ public:
+  WorkTimes(const UnitTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
+
+  [[nodiscard]] Estimate of(const Work& w, const std::vector<HeadCount>& counts, i64 q_row) {
+    if (w.kind == WorkKind::delta) {
+      Estimate longest;
+      for (const HeadCount& c : counts) keep_longest(longest, times_.delta(c.query, q_row));
+      return longest;
+    }
+    const int front = profile_.front_of(w.deltas);
+    const bool first = w.deltas.begin == 0;
+    if (front == front_ && w.chunk == chunk_ && first == first_) return last_;
+    last_ = {};
+    for (const HeadCount& c : counts)
+      for (const BlockShape& block : profile_.front(front))
+        keep_longest(last_, times_.attend(c, block, w.kind, first));
+    front_ = front;
+    chunk_ = w.chunk;
+    first_ = first;
+    return last_;
+  }
+
+ private:
+  const UnitTimes& times_;
+  const WorkProfile& profile_;
+  int front_ = -1, chunk_ = -1;
+  bool first_ = false;
+  Estimate last_;
+};
+
 }  // namespace
 
 AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape, Documents documents,
@@ -195,9 +227,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   // Rows may be uneven; but where all of a block is sent, every move of a kind has the same greatest message.
   const bool varies = context.geometry != nullptr && plan.prune;
   const UnitTimes times(links_.calibration().kernel, plan, options_);
-  int last_front = -1, last_chunk = -1;
-  bool last_first = false;
-  Estimate last;
+  WorkTimes work_times(times, *context.profile);
   const auto post = [&](std::size_t move) {
     const Move& m = pass.moves[move];
     if (m.peers == Peers::self) return;
@@ -219,25 +249,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     move = kinds.end_of(t);
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const Work& w = pass.work[work];
-      const auto& counts = context.split->distinct[static_cast<std::size_t>(w.chunk)];
-      if (w.kind == WorkKind::delta) {
-        Estimate longest;
-        for (const HeadCount& c : counts) keep_longest(longest, times.delta(c.query, context.q_row));
-        sum.work(longest);
-        continue;
-      }
-      const int front = context.profile->front_of(w.deltas);
-      const bool first = w.deltas.begin == 0;
-      if (front != last_front || w.chunk != last_chunk || first != last_first) {
-        last = {};
-        for (const HeadCount& c : counts)
-          for (const BlockShape& block : context.profile->front(front))
-            keep_longest(last, times.attend(c, block, w.kind, first));
-        last_front = front;
-        last_chunk = w.chunk;
-        last_first = first;
-      }
-      sum.work(last);
+      sum.work(work_times.of(w, context.split->distinct[static_cast<std::size_t>(w.chunk)], context.q_row));
     }
     sum.tick(t, *started, ticks, !options_.overlap);
   }
