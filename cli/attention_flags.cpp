@@ -29,7 +29,7 @@ AttentionShape AttentionFlags::shape() const {
   shape.kv_heads = kv_heads;
   shape.head_dim_qk = head_dim;
   shape.head_dim_v = head_dim_v.value_or(head_dim);
-  shape.dtype = parse_dtype(dtype, "--dtype");
+  shape.dtype = parse_word<DType>(dtype, "--dtype");
   return shape;
 }
 
@@ -90,21 +90,19 @@ AttentionPlan LayoutFlags::plan(const AttentionFlags& attention) const {
     throw UsageError(
         "--ring-inner 1: an inner ring of one rank is a plain ring; use --method ring without it");
   plan.mesh = {rows / inner, inner, ulysses.value_or(1)};
-  const Method standard = inner == rows ? Method::ring : Method::double_ring;
-  plan.method = method.empty() ? standard : parse_method(method, "--method");
-  if (inner != rows && plan.method != Method::double_ring)
+  plan.method = method.empty() ? default_method(plan.mesh) : parse_word<Method>(method, "--method");
+  if (inner != rows && !plan.method->two_level_ring)
     throw UsageError("--ring-inner cuts the ring of --method double_ring; leave one of them out");
-  if (!layout.empty()) plan.layout = parse_layout(layout, "--layout");
-  if (!dkv_return.empty()) plan.dkv_return = parse_dkv_return(dkv_return, "--dkv-return");
-  if (plan.method == Method::double_ring && inner == rows)
-    throw UsageError(
-        "--method double_ring cuts its ring into an outer and an inner one; give --ring-inner, a divisor of "
-        "--ring " +
-        std::to_string(rows));
-  const bool chained = plan.method == Method::ring || plan.method == Method::double_ring;
-  if (!chained && plan.dkv_return == DkvReturn::cycle)
+  if (!layout.empty()) plan.layout = parse_word<LayoutKind>(layout, "--layout");
+  if (!dkv_return.empty()) plan.dkv_return = parse_word<DkvReturn>(dkv_return, "--dkv-return");
+  if (plan.method->two_level_ring && inner == rows)
+    throw UsageError("--method " + std::string(plan.method->word) +
+                     " cuts its ring into an outer and an inner one; give --ring-inner, a divisor of "
+                     "--ring " +
+                     std::to_string(rows));
+  if (!plan.method->partials_travel && plan.dkv_return == DkvReturn::cycle)
     throw UsageError("--dkv-return cycle follows the hops of a ring; --method " +
-                     std::string(method_name(plan.method)) + " has none");
+                     std::string(word_of(plan.method)) + " has none");
   plan.head_chunks = head_chunks.value_or(1);
   plan.prune = prune;
   return plan;
@@ -112,15 +110,13 @@ AttentionPlan LayoutFlags::plan(const AttentionFlags& attention) const {
 
 Placement LayoutFlags::placement() const {
   Placement placement;
-  if (!order.empty()) placement.order = parse_order(order, "--order");
+  if (!order.empty()) placement.order = parse_word<AxisOrder>(order, "--order");
   return placement;
 }
 
 ExecutionOptions LayoutFlags::execution() const {
   ExecutionOptions options;
-  if (transport != "copy_engine" && transport != "nccl")
-    throw UsageError("--transport: '" + transport + "' is not one of copy_engine, nccl");
-  options.transport = transport == "nccl" ? Transport::nccl : Transport::copy_engine;
+  options.transport = parse_word<Transport>(transport, "--transport");
   options.pack_kernels = options.transport == Transport::nccl;
   options.overlap = !no_overlap;
   return options;

@@ -3,9 +3,9 @@
 
 #include "verb.hpp"
 
-#include "usp/planner/placement.hpp"
 #include "usp/planner/pricing.hpp"
-#include "usp/schedule/attention.hpp"
+#include "usp/schedule/placement.hpp"
+#include "usp/schedule/plan.hpp"
 
 #include <memory>
 #include <optional>

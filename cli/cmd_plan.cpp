@@ -7,10 +7,11 @@
 #include "usp/base/file.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
-#include "usp/planner/plan_file.hpp"
 #include "usp/planner/plan_print.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/plan_file.hpp"
 
 #include <algorithm>
 #include <iostream>
@@ -88,7 +89,7 @@ void set_rules(const CallFlags& flags, AttentionRequest& request) {
         "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
   request.sink = flags.sink;
   request.lse_home = flags.lse;
-  request.backend = parse_backend(flags.backend, "--backend");
+  request.backend = parse_word<Backend>(flags.backend, "--backend");
   const AttentionShape& shape = request.shape;
   if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");

@@ -46,18 +46,12 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
 
 namespace {
 
-Transport parse_transport(const std::string& text, const std::string& flag) {
-  for (const Transport transport : {Transport::copy_engine, Transport::nccl})
-    if (text == transport_name(transport)) return transport;
-  throw UsageError(flag + ": '" + text + "' is not one of copy_engine, nccl");
-}
-
 /// What carries an axis instead of what the plan says.
 void set_transport(const std::string& text, const char* axis, int degree, const LoadedCall& call,
                    Transport& target) {
   if (text.empty()) return;
   const std::string flag = std::string("--") + axis + "-transport";
-  const Transport wanted = parse_transport(text, flag);
+  const Transport wanted = parse_word<Transport>(text, flag);
   if (!runs_on_gpu(call.plan, call.options))
     throw UsageError(flag +
                      " carries data between GPUs, and this plan runs on the host: give --device cuda, "

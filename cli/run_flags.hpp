@@ -3,8 +3,8 @@
 
 #include "verb.hpp"
 
-#include "usp/planner/plan_file.hpp"
 #include "usp/runtime/call_run.hpp"
+#include "usp/schedule/plan_file.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -71,15 +71,15 @@ Workload workload_of(const StepFlags& flags) {
   Workload workload;
   workload.seq = parse_tokens(flags.seq, "--seq", max_tokens);
   workload.batch = flags.batch;
-  workload.dtype = parse_precision(flags.dtype, "--dtype");
+  workload.dtype = parse_word<Precision>(flags.dtype, "--dtype");
   workload.causal = !flags.full;
   workload.documents = flags.documents.lengths(workload.seq);
   workload.training = !flags.forward_only;
-  if (!flags.optimizer.empty()) workload.optimizer = parse_optimizer(flags.optimizer, "--optimizer");
+  if (!flags.optimizer.empty()) workload.optimizer = parse_word<Optimizer>(flags.optimizer, "--optimizer");
   workload.microbatches = flags.microbatches;
   workload.pipeline = flags.pipeline;
   workload.expert = flags.expert;
-  if (!flags.recompute.empty()) workload.recompute = parse_recompute(flags.recompute, "--recompute");
+  if (!flags.recompute.empty()) workload.recompute = parse_word<Recompute>(flags.recompute, "--recompute");
   if (!flags.zero.empty()) workload.zero_stage = parse_zero_stage(flags.zero, "--zero");
   check_workload(workload);
   return workload;
@@ -87,7 +87,7 @@ Workload workload_of(const StepFlags& flags) {
 
 Constraints constraints_of(const StepFlags& flags) {
   Constraints fixed = flags.fixed.constraints();
-  if (!flags.recompute.empty()) fixed.recompute = parse_recompute(flags.recompute, "--recompute");
+  if (!flags.recompute.empty()) fixed.recompute = parse_word<Recompute>(flags.recompute, "--recompute");
   if (!flags.zero.empty()) fixed.zero_stage = parse_zero_stage(flags.zero, "--zero");
   return fixed;
 }
@@ -122,10 +122,10 @@ Constraints FixedFlags::constraints() const {
   fixed.data = data;
   fixed.tensor = tensor;
   fixed.head_chunks = head_chunks;
-  if (!method.empty()) fixed.method = parse_method(method, "--method");
-  if (!layout.empty()) fixed.layout = parse_layout(layout, "--layout");
-  if (!dkv_return.empty()) fixed.dkv_return = parse_dkv_return(dkv_return, "--dkv-return");
-  if (!order.empty()) fixed.order = parse_order(order, "--order");
+  if (!method.empty()) fixed.method = parse_word<Method>(method, "--method");
+  if (!layout.empty()) fixed.layout = parse_word<LayoutKind>(layout, "--layout");
+  if (!dkv_return.empty()) fixed.dkv_return = parse_word<DkvReturn>(dkv_return, "--dkv-return");
+  if (!order.empty()) fixed.order = parse_word<AxisOrder>(order, "--order");
   return fixed;
 }
 
@@ -147,10 +147,8 @@ void add_fixed_flags(CLI::App& verb, FixedFlags& flags) {
 }
 
 ExecutionOptions ExecutionFlags::options() const {
-  if (transport != "copy_engine" && transport != "nccl")
-    throw UsageError("--transport: '" + transport + "' is not one of copy_engine, nccl");
   ExecutionOptions options;
-  options.transport = transport == "nccl" ? Transport::nccl : Transport::copy_engine;
+  options.transport = parse_word<Transport>(transport, "--transport");
   options.pack_kernels = options.transport == Transport::nccl;
   options.overlap = !no_overlap;
   return options;

@@ -2,7 +2,7 @@
 // What re-planning a packed batch costs per rank and step: 1M tokens in 4,000 documents on 64 ranks, pruned,
 // causal, one pass. `Rank` builds the rank's own Geometry and expands; the others measure the two parts
 // alone.
-#include "usp/planner/expand.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <benchmark/benchmark.h>
 

@@ -120,10 +120,10 @@ class Rank {
     const RankSchedule& s = attention_.schedule(Pass::forward);
     double sum = 0;
     for (const Step& step : s.steps)
-      if (const auto* attend = std::get_if<Attend>(&step))
-        for (i64 i = 0; i < attend->slices.count; ++i)
-          sum += static_cast<double>(area(s.slices[static_cast<std::size_t>(attend->slices.begin + i)])) *
-                 static_cast<double>(attend->query_heads.size());
+      if (step.is(operations::attend))
+        for (i64 i = 0; i < step.slices.count; ++i)
+          sum += static_cast<double>(area(s.slices[static_cast<std::size_t>(step.slices.begin + i)])) *
+                 static_cast<double>(step.query_heads.size());
     return sum;
   }
 

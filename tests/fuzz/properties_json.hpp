@@ -5,7 +5,7 @@
 
 #include "usp/planner/explain.hpp"
 #include "usp/planner/model_config.hpp"
-#include "usp/planner/plan_file.hpp"
+#include "usp/schedule/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
 
 #include <string>

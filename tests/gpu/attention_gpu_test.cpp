@@ -140,7 +140,7 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
     for (const int ring : {2, 4, 8}) {
       const TrialErrors many = errors_at(GetParam(), ring, method);
       for (const auto member : {&TrialErrors::o, &TrialErrors::dq, &TrialErrors::dk, &TrialErrors::dv})
-        EXPECT_LE(many.*member, most * (one.*member)) << method_name(method) << ", ring " << ring;
+        EXPECT_LE(many.*member, most * (one.*member)) << word_of(method) << ", ring " << ring;
     }
 }
 

@@ -32,7 +32,7 @@ def layer_of(name):
     """The layer of a file by its folder; None outside the layers (tests, configs)."""
     if name.startswith("topology/base/"):
         return "base"
-    if name.startswith("planner/include/usp/schedule/"):
+    if name.startswith("planner/schedule/"):
         return "schedule"
     top = name.split("/")[0]
     return top if top in ALLOWED else None

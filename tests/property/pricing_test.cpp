@@ -53,7 +53,7 @@ void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links)
     for (const RankSchedule& rank : ranks) {
       for (const Slice& slice : rank.slices) idle = idle && area(slice) == 0;
       for (const Transfer& t : rank.transfers) idle = idle && t.bytes == 0;
-      for (const Step& step : rank.steps) idle = idle && !std::holds_alternative<DeltaRows>(step);
+      for (const Step& step : rank.steps) idle = idle && !step.is(operations::delta);
     }
     ASSERT_EQ(compact.seconds > 0, !idle) << describe(c);
   }

@@ -21,21 +21,24 @@ class Coverage {
 
   void add(const RankSchedule& s) {
     for (const Step& step : s.steps) {
-      if (const auto* attend = std::get_if<Attend>(&step)) {
-        same_tokens(s, attend->q, attend->o);
-        same_tokens(s, attend->q, attend->lse);
-        same_tokens(s, attend->k, attend->v);
-        check(s, *attend, attend->k);
-        check_heads(s, {attend->q, attend->o, attend->lse}, attend->query_heads);
-        check_heads(s, {attend->k, attend->v}, attend->kv_heads);
-      } else if (const auto* grad = std::get_if<AttendGrad>(&step)) {
-        const BufferId weights = grad->delta >= 0 ? grad->delta : grad->o;  // cuDNN takes delta from o
-        for (BufferId id : {grad->d_o, grad->lse, weights, grad->dq}) same_tokens(s, grad->q, id);
-        same_tokens(s, grad->k, grad->v);
-        same_tokens(s, grad->dk, grad->dv);
-        check(s, *grad, grad->dk);
-        check_heads(s, {grad->q, grad->d_o, grad->lse, weights, grad->dq}, grad->query_heads);
-        check_heads(s, {grad->k, grad->v, grad->dk, grad->dv}, grad->kv_heads);
+      if (step.is(operations::attend)) {
+        same_tokens(s, step[Tensor::q], step[Tensor::o]);
+        same_tokens(s, step[Tensor::q], step[Tensor::lse]);
+        same_tokens(s, step[Tensor::k], step[Tensor::v]);
+        check(s, step, step[Tensor::k]);
+        check_heads(s, {step[Tensor::q], step[Tensor::o], step[Tensor::lse]}, step.query_heads);
+        check_heads(s, {step[Tensor::k], step[Tensor::v]}, step.kv_heads);
+      } else if (step.is(operations::attend_grad)) {
+        const BufferId weights =
+            step[Tensor::delta] >= 0 ? step[Tensor::delta] : step[Tensor::o];  // cuDNN takes delta from o
+        for (BufferId id : {step[Tensor::d_o], step[Tensor::lse], weights, step[Tensor::dq]})
+          same_tokens(s, step[Tensor::q], id);
+        same_tokens(s, step[Tensor::k], step[Tensor::v]);
+        same_tokens(s, step[Tensor::dk], step[Tensor::dv]);
+        check(s, step, step[Tensor::dk]);
+        check_heads(s, {step[Tensor::q], step[Tensor::d_o], step[Tensor::lse], weights, step[Tensor::dq]},
+                    step.query_heads);
+        check_heads(s, {step[Tensor::k], step[Tensor::v], step[Tensor::dk], step[Tensor::dv]}, step.kv_heads);
       }
     }
   }
@@ -64,10 +67,9 @@ class Coverage {
     }
   }
 
-  template <class S>
-  void check(const RankSchedule& s, const S& step, BufferId sums_id) {
-    const std::vector<i64> queries = buffer_tokens(geometry_, s, buffer_of(s, step.q)),
-                           keys = buffer_tokens(geometry_, s, buffer_of(s, step.k)),
+  void check(const RankSchedule& s, const Step& step, BufferId sums_id) {
+    const std::vector<i64> queries = buffer_tokens(geometry_, s, buffer_of(s, step[Tensor::q])),
+                           keys = buffer_tokens(geometry_, s, buffer_of(s, step[Tensor::k])),
                            sums = buffer_tokens(geometry_, s, buffer_of(s, sums_id));
     const i64 group = case_.plan.shape.query_heads / case_.plan.shape.kv_heads;
     ASSERT_EQ(step.kv_heads.begin, step.query_heads.begin / group);
@@ -76,7 +78,7 @@ class Coverage {
       ASSERT_GE(std::min({x.q_row, x.k_row, x.dk_row}), 0) << describe(case_);
       ASSERT_LE(x.q_row + x.q_count, static_cast<i64>(queries.size())) << describe(case_);
       ASSERT_LE(x.k_row + x.k_count, static_cast<i64>(keys.size())) << describe(case_);
-      if (sums_id != step.k) {
+      if (sums_id != step[Tensor::k]) {
         for (i64 j = 0; j < x.k_count; ++j)
           ASSERT_EQ(sums.at(static_cast<std::size_t>(x.dk_row + j)),
                     keys.at(static_cast<std::size_t>(x.k_row + j)))

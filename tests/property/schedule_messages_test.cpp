@@ -90,7 +90,9 @@ class Accesses {
     for (const Transfer& t : s.transfers) transfer(t);
     for (std::size_t t = 0; t < s.ticks.size(); ++t)
       for_each(s.steps, s.ticks[t].steps, [&](const Step& step, std::int32_t) {
-        std::visit([&](const auto& x) { this->step(x, static_cast<std::int32_t>(t)); }, step);
+        if (step.is(operations::attend)) attend(step, static_cast<std::int32_t>(t));
+        if (step.is(operations::delta)) delta(step, static_cast<std::int32_t>(t));
+        if (step.is(operations::attend_grad)) attend_grad(step, static_cast<std::int32_t>(t));
       });
   }
 
@@ -155,30 +157,33 @@ class Accesses {
   void touch(BufferId id, Range rows, Range heads, std::int32_t tick, bool write) {
     note(id, {rows, heads, 4 * tick + 1, 4 * tick + 1, write, true});
   }
-  void step(const Attend& x, std::int32_t t) {
+  void attend(const Step& x, std::int32_t t) {
     if (x.fresh)
-      for (BufferId id : {x.o, x.lse}) touch(id, {0, buffer_of(s_, id).rows}, x.query_heads, t, true);
+      for (BufferId id : {x[Tensor::o], x[Tensor::lse]})
+        touch(id, {0, buffer_of(s_, id).rows}, x.query_heads, t, true);
     for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count};
-      touch(x.q, queries, x.query_heads, t, false);
-      for (BufferId id : {x.k, x.v}) touch(id, keys, x.kv_heads, t, false);
-      for (BufferId id : {x.o, x.lse}) touch(id, queries, x.query_heads, t, true);
+      touch(x[Tensor::q], queries, x.query_heads, t, false);
+      for (BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
+      for (BufferId id : {x[Tensor::o], x[Tensor::lse]}) touch(id, queries, x.query_heads, t, true);
     });
   }
-  void step(const DeltaRows& x, std::int32_t t) {
-    const Range rows{0, buffer_of(s_, x.o).rows};
-    for (BufferId id : {x.d_o, x.o, x.lse}) touch(id, rows, x.query_heads, t, false);
-    touch(x.delta, rows, x.query_heads, t, true);
+  void delta(const Step& x, std::int32_t t) {
+    const Range rows{0, buffer_of(s_, x[Tensor::o]).rows};
+    for (BufferId id : {x[Tensor::d_o], x[Tensor::o], x[Tensor::lse]})
+      touch(id, rows, x.query_heads, t, false);
+    touch(x[Tensor::delta], rows, x.query_heads, t, true);
   }
-  void step(const AttendGrad& x, std::int32_t t) {
+  void attend_grad(const Step& x, std::int32_t t) {
     for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count},
           sums{s.dk_row, s.dk_row + s.k_count};
-      for (BufferId id : {x.q, x.d_o, x.lse, x.delta < 0 ? x.o : x.delta})
+      for (BufferId id : {x[Tensor::q], x[Tensor::d_o], x[Tensor::lse],
+                          x[Tensor::delta] < 0 ? x[Tensor::o] : x[Tensor::delta]})
         touch(id, queries, x.query_heads, t, false);
-      for (BufferId id : {x.k, x.v}) touch(id, keys, x.kv_heads, t, false);
-      touch(x.dq, queries, x.query_heads, t, true);
-      for (BufferId id : {x.dk, x.dv}) touch(id, sums, x.kv_heads, t, true);
+      for (BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
+      touch(x[Tensor::dq], queries, x.query_heads, t, true);
+      for (BufferId id : {x[Tensor::dk], x[Tensor::dv]}) touch(id, sums, x.kv_heads, t, true);
     });
   }
 

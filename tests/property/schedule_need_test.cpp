@@ -104,6 +104,7 @@ class Need {
   [[nodiscard]] int last_fed(int d) const {
     const int inner = plan_.mesh.ring_inner;
     if (one_hop()) return d;
+    if (plan_.method == segmented_ring && d > 0) return std::min(d / segment * segment + segment, ring_) - 1;
     if (plan_.method == Method::double_ring && d % inner != 0) return d / inner * inner + inner - 1;
     return ring_ - 1;
   }
@@ -112,7 +113,9 @@ class Need {
     if (one_hop() || plan_.dkv_return == DkvReturn::direct) return d;
     const int inner = plan_.mesh.ring_inner;
     // Laps of one rank are no laps: the outer hops alone are a ring.
-    const int lap = plan_.method == Method::double_ring && inner > 1 ? d / inner * inner : 0;
+    const int lap = plan_.method == segmented_ring                     ? d / segment * segment
+                    : plan_.method == Method::double_ring && inner > 1 ? d / inner * inner
+                                                                       : 0;
     return lap == 0 && plan_.dkv_return != DkvReturn::cycle ? 1 : lap;
   }
   /// KV heads that the query heads of a ulysses rank use: query heads are cut to within one, larger first.

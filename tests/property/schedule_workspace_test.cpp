@@ -23,10 +23,8 @@ std::set<BufferId> touched_buffers(const RankSchedule& s) {
       for_each(s.boxes, t.boxes, [&](const Box& box, std::int32_t) { ids.insert(box.buffer); });
     });
     for_each(s.steps, tick.steps, [&](const Step& step, std::int32_t) {
-      if (const auto* a = std::get_if<Attend>(&step)) ids.insert({a->q, a->k, a->v, a->o, a->lse});
-      if (const auto* d = std::get_if<DeltaRows>(&step)) ids.insert({d->d_o, d->o, d->lse, d->delta});
-      if (const auto* g = std::get_if<AttendGrad>(&step))
-        ids.insert({g->q, g->k, g->v, g->d_o, g->lse, g->delta, g->dq, g->dk, g->dv});
+      for (const BufferId id : step.buffers)
+        if (id >= 0) ids.insert(id);
     });
   }
   for (std::size_t i = 0; i < s.buffers.size(); ++i)
@@ -103,7 +101,7 @@ class Fingerprint {
       add(t.peer, t.send, t.apply, t.wire, t.move, t.start, t.due, t.bytes, t.stage);
       list(t.boxes);
     }
-    for (const Step& step : s.steps) std::visit([&](const auto& x) { this->step(x); }, step);
+    for (const Step& step : s.steps) this->step(step);
     for (const Tick& t : s.ticks) list(t.posts), list(t.steps), list(t.arrivals);
     for (std::int32_t i : s.arrivals) add(i);
     for (const Box& b : s.boxes) add(b.buffer), range(b.rows), range(b.heads);
@@ -121,16 +119,10 @@ class Fingerprint {
   }
   void range(Range r) { add(r.begin, r.end); }
   void list(ListRef l) { add(l.begin, l.count); }
-  void step(const Attend& x) {
-    add(0, x.q, x.k, x.v, x.o, x.lse, x.fresh);
-    range(x.query_heads), range(x.kv_heads), list(x.slices);
-  }
-  void step(const DeltaRows& x) {
-    add(1, x.d_o, x.o, x.lse, x.delta);
-    range(x.query_heads);
-  }
-  void step(const AttendGrad& x) {
-    add(2, x.q, x.k, x.v, x.d_o, x.lse, x.delta, x.dq, x.dk, x.dv, x.fresh, x.o);
+  void step(const Step& x) {
+    for (const char letter : x.operation->word) add(letter);
+    for (const BufferId id : x.buffers) add(id);
+    add(x.fresh);
     range(x.query_heads), range(x.kv_heads), list(x.slices);
   }
   std::vector<i64> numbers_;

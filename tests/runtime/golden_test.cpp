@@ -67,8 +67,7 @@ TEST(Golden, AnyShardingGivesTheSameSums) {
         const auto run = run_call(plan, documents, in, {});
         ASSERT_TRUE(run.has_value());
         SCOPED_TRACE(std::to_string(ring) + " x " + std::to_string(ulysses) + " method " +
-                     std::to_string(static_cast<int>(method)) + " layout " +
-                     std::to_string(static_cast<int>(layout)));
+                     std::string(method->word) + " layout " + std::to_string(static_cast<int>(layout)));
         expect_golden(sums_of(run->out, false), -9.977144691784, 1.082140129755);
         expect_golden(sums_of(run->lse, false), 155.0236123815, 1.360082648465);
         expect_golden(sums_of(run->dq, true), 2.823310383838, -0.7303101471533);

@@ -3,7 +3,7 @@
 
 #include "schedule_audit.hpp"
 
-#include "usp/planner/expand.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <cmath>
 #include <functional>
@@ -99,7 +99,12 @@ class RankState {
   }
 
   void run(const Step& step) {
-    std::visit([&](const auto& s) { compute(s); }, step);
+    if (step.is(operations::attend)) return attend(step);
+    if (step.is(operations::delta)) return delta_rows(step);
+    if (step.is(operations::attend_grad)) return attend_grad(step);
+    const auto other = others_.find(step.operation);
+    if (other == others_.end()) throw std::runtime_error("an operation that the interpreter does not know");
+    other->second(*this, step);
   }
 
   [[nodiscard]] const Array& result(Tensor tensor, Place place) const {
@@ -119,6 +124,12 @@ class RankState {
     return buffer_tokens(geometry_, schedule(pass_), b);
   }
   std::vector<double> d_sink;
+
+  /// How to compute an operation beside the three of the library.
+  using Compute = std::function<void(RankState&, const Step&)>;
+  void teach(const Operation& operation, Compute compute) { others_[&operation] = std::move(compute); }
+  [[nodiscard]] Array& array(BufferId id) { return arrays_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] i64 first_head(BufferId id) const { return head0(id); }
 
  private:
   [[nodiscard]] static std::pair<int, int> key(BufferName n) {
@@ -149,7 +160,6 @@ class RankState {
             for (i64 w = 0; w < a.width; ++w) f(a.at(x, r, h - b.heads.begin, w));
     }
   }
-  [[nodiscard]] Array& array(BufferId id) { return arrays_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] i64 head0(BufferId id) const {
     return schedule(pass_).buffers[static_cast<std::size_t>(id)].heads.begin;
   }
@@ -180,20 +190,22 @@ class RankState {
           for (i64 w = 0; w < a.width; ++w) a.at(b, r, h - head0(id), w) = 0;
   }
 
-  void compute(const Attend& s) {
+  void attend(const Step& s) {
     const i64 group = geometry_.heads().group();
-    Array &q = array(s.q), &k = array(s.k), &v = array(s.v), &o = array(s.o), &lse = array(s.lse);
+    Array &q = array(s[Tensor::q]), &k = array(s[Tensor::k]), &v = array(s[Tensor::v]),
+          &o = array(s[Tensor::o]), &lse = array(s[Tensor::lse]);
     if (s.fresh) {
-      zero(s.o, s.query_heads);
+      zero(s[Tensor::o], s.query_heads);
       for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head)
         for (i64 b = 0; b < lse.batch; ++b)
           for (i64 r = 0; r < lse.rows; ++r)
-            lse.at(b, r, head - head0(s.lse), 0) = geometry_.plan().sink
-                                                       ? problem_->sink[static_cast<std::size_t>(head)]
-                                                       : -std::numeric_limits<double>::infinity();
+            lse.at(b, r, head - head0(s[Tensor::lse]), 0) =
+                geometry_.plan().sink ? problem_->sink[static_cast<std::size_t>(head)]
+                                      : -std::numeric_limits<double>::infinity();
     }
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head) {
-      const i64 h = head - head0(s.q), kh = head / group - head0(s.k), oh = head - head0(s.o);
+      const i64 h = head - head0(s[Tensor::q]), kh = head / group - head0(s[Tensor::k]),
+                oh = head - head0(s[Tensor::o]);
       pairs(s.slices, [&](i64 i, i64 j, i64) {
         for (i64 b = 0; b < q.batch; ++b) {
           const double x = score(q, b, i, h, k, j, kh), old = lse.at(b, i, oh, 0);
@@ -207,51 +219,58 @@ class RankState {
       });
     }
   }
-  void compute(const DeltaRows& s) {
-    Array &d_o = array(s.d_o), &o = array(s.o), &lse = array(s.lse), &delta = array(s.delta);
+  void delta_rows(const Step& s) {
+    Array &d_o = array(s[Tensor::d_o]), &o = array(s[Tensor::o]), &lse = array(s[Tensor::lse]),
+          &delta = array(s[Tensor::delta]);
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head)
       for (i64 b = 0; b < o.batch; ++b)
         for (i64 r = 0; r < o.rows; ++r) {
           double sum = 0;
           for (i64 w = 0; w < o.width; ++w)
-            sum += d_o.at(b, r, head - head0(s.d_o), w) * o.at(b, r, head - head0(s.o), w);
-          delta.at(b, r, head - head0(s.delta), 0) = sum;
+            sum += d_o.at(b, r, head - head0(s[Tensor::d_o]), w) * o.at(b, r, head - head0(s[Tensor::o]), w);
+          delta.at(b, r, head - head0(s[Tensor::delta]), 0) = sum;
           if (geometry_.plan().sink)
             d_sink[static_cast<std::size_t>(head)] -=
                 std::exp(problem_->sink[static_cast<std::size_t>(head)] -
-                         lse.at(b, r, head - head0(s.lse), 0)) *
+                         lse.at(b, r, head - head0(s[Tensor::lse]), 0)) *
                 sum;
         }
   }
-  void compute(const AttendGrad& s) {
+  void attend_grad(const Step& s) {
     const i64 group = geometry_.heads().group();
-    Array &q = array(s.q), &k = array(s.k), &v = array(s.v), &d_o = array(s.d_o), &lse = array(s.lse);
+    Array &q = array(s[Tensor::q]), &k = array(s[Tensor::k]), &v = array(s[Tensor::v]),
+          &d_o = array(s[Tensor::d_o]), &lse = array(s[Tensor::lse]);
     const auto delta = [&](i64 b, i64 i, i64 head) {
-      if (s.delta >= 0) return array(s.delta).at(b, i, head - head0(s.delta), 0);
+      if (s[Tensor::delta] >= 0) return array(s[Tensor::delta]).at(b, i, head - head0(s[Tensor::delta]), 0);
       double sum = 0;
       for (i64 w = 0; w < d_o.width; ++w)
-        sum += d_o.at(b, i, head - head0(s.d_o), w) * array(s.o).at(b, i, head - head0(s.o), w);
+        sum += d_o.at(b, i, head - head0(s[Tensor::d_o]), w) *
+               array(s[Tensor::o]).at(b, i, head - head0(s[Tensor::o]), w);
       return sum;
     };
-    Array &dq = array(s.dq), &dk = array(s.dk), &dv = array(s.dv);
+    Array &dq = array(s[Tensor::dq]), &dk = array(s[Tensor::dk]), &dv = array(s[Tensor::dv]);
     if (s.fresh) {
-      zero(s.dq, s.query_heads);
-      zero(s.dk, s.kv_heads);
-      zero(s.dv, s.kv_heads);
+      zero(s[Tensor::dq], s.query_heads);
+      zero(s[Tensor::dk], s.kv_heads);
+      zero(s[Tensor::dv], s.kv_heads);
     }
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head) {
-      const i64 h = head - head0(s.q), kh = head / group - head0(s.k), dkh = head / group - head0(s.dk);
+      const i64 h = head - head0(s[Tensor::q]), kh = head / group - head0(s[Tensor::k]),
+                dkh = head / group - head0(s[Tensor::dk]);
       pairs(s.slices, [&](i64 i, i64 j, i64 out) {
         for (i64 b = 0; b < q.batch; ++b) {
-          const double p = std::exp(score(q, b, i, h, k, j, kh) - lse.at(b, i, head - head0(s.lse), 0));
+          const double p =
+              std::exp(score(q, b, i, h, k, j, kh) - lse.at(b, i, head - head0(s[Tensor::lse]), 0));
           double dp = 0;
-          for (i64 w = 0; w < v.width; ++w) dp += d_o.at(b, i, head - head0(s.d_o), w) * v.at(b, j, kh, w);
+          for (i64 w = 0; w < v.width; ++w)
+            dp += d_o.at(b, i, head - head0(s[Tensor::d_o]), w) * v.at(b, j, kh, w);
           const double ds = p * (dp - delta(b, i, head)) * problem_->scale;
           for (i64 w = 0; w < q.width; ++w) {
-            dq.at(b, i, head - head0(s.dq), w) += ds * k.at(b, j, kh, w);
+            dq.at(b, i, head - head0(s[Tensor::dq]), w) += ds * k.at(b, j, kh, w);
             dk.at(b, out, dkh, w) += ds * q.at(b, i, h, w);
           }
-          for (i64 w = 0; w < v.width; ++w) dv.at(b, out, dkh, w) += p * d_o.at(b, i, head - head0(s.d_o), w);
+          for (i64 w = 0; w < v.width; ++w)
+            dv.at(b, out, dkh, w) += p * d_o.at(b, i, head - head0(s[Tensor::d_o]), w);
         }
       });
     }
@@ -262,6 +281,7 @@ class RankState {
   Pass pass_ = Pass::forward;
   const Problem* problem_ = nullptr;
   std::vector<Array> arrays_;
+  std::map<const Operation*, Compute> others_;
 };
 
 /// Messages under way, by (move, source, target).

@@ -105,7 +105,7 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   c.seed = seed;
   AttentionPlan& plan = c.plan;
   plan.mesh = {1, ring, ulysses};
-  plan.method = static_cast<Method>(row[Factors::method]);
+  plan.method = methods()[static_cast<std::size_t>(row[Factors::method])];
   if (plan.method == Method::double_ring)
     for (int inner = ring; inner > 1; --inner)  // without a divisor the ring stays whole
       if (ring % inner == 0 && inner * inner <= ring) {

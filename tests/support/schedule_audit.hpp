@@ -3,7 +3,7 @@
 
 #include "schedule_cases.hpp"
 
-#include "usp/planner/expand.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <vector>
 

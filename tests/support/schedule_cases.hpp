@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/schedule/attention.hpp"
+#include "segmented_ring.hpp"
+
+#include "usp/schedule/plan.hpp"
 
 #include <algorithm>
 #include <random>
@@ -81,8 +83,8 @@ class CaseGenerator {
       if (ranks % d == 0) divisors.push_back(d);
     const int ring = pick(divisors);
     plan.mesh = {1, ring, ranks / ring};
-    plan.method =
-        pick<Method>({Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring});
+    plan.method = pick<Method>(
+        {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring, segmented_ring});
     if (plan.method != Method::double_ring) return;
     std::vector<int> inner;
     for (int d : divisors)
@@ -132,15 +134,14 @@ class CaseGenerator {
 [[nodiscard]] inline std::string describe(const ScheduleCase& c) {
   const AttentionPlan& p = c.plan;
   return "mesh " + std::to_string(p.mesh.ring_outer) + "x" + std::to_string(p.mesh.ring_inner) + "x" +
-         std::to_string(p.mesh.ulysses) + " method " + std::to_string(static_cast<int>(p.method)) +
-         " layout " + std::to_string(static_cast<int>(p.layout)) + " heads " +
-         std::to_string(p.shape.query_heads) + "/" + std::to_string(p.shape.kv_heads) + " tokens " +
-         std::to_string(p.shape.q_tokens) + "/" + std::to_string(p.shape.kv_tokens) + " chunks " +
-         std::to_string(p.head_chunks) + " prune " + std::to_string(p.prune) + " keep " +
-         std::to_string(p.keep_entry) + " return " + std::to_string(static_cast<int>(p.dkv_return)) +
-         " documents " + std::to_string(c.documents.count()) + " replicated " +
-         std::to_string(p.replicated_q.size()) + "/" + std::to_string(p.replicated_k.size()) + " sink " +
-         std::to_string(p.sink);
+         std::to_string(p.mesh.ulysses) + " method " + std::string(p.method->word) + " layout " +
+         std::to_string(static_cast<int>(p.layout)) + " heads " + std::to_string(p.shape.query_heads) + "/" +
+         std::to_string(p.shape.kv_heads) + " tokens " + std::to_string(p.shape.q_tokens) + "/" +
+         std::to_string(p.shape.kv_tokens) + " chunks " + std::to_string(p.head_chunks) + " prune " +
+         std::to_string(p.prune) + " keep " + std::to_string(p.keep_entry) + " return " +
+         std::to_string(static_cast<int>(p.dkv_return)) + " documents " +
+         std::to_string(c.documents.count()) + " replicated " + std::to_string(p.replicated_q.size()) + "/" +
+         std::to_string(p.replicated_k.size()) + " sink " + std::to_string(p.sink);
 }
 
 }  // namespace usp::test

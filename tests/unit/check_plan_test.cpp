@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/check_plan.hpp"
-
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
-#include "usp/planner/plan_file.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/plan_file.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <gtest/gtest.h>
 

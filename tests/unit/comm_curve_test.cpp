@@ -31,7 +31,7 @@ TEST(CommCurve, EveryShippedCurveIsMonotoneInBytes) {
         double before = 0;
         for (double bytes = 1; bytes < 1e13; bytes *= 1.037) {
           const double now = c.comm.time(op, ranks, bytes).seconds;
-          ASSERT_GE(now, before) << name << " " << name_of(op) << " " << ranks << " ranks, " << bytes
+          ASSERT_GE(now, before) << name << " " << word_of(op) << " " << ranks << " ranks, " << bytes
                                  << " bytes";
           before = now;
         }
@@ -40,7 +40,7 @@ TEST(CommCurve, EveryShippedCurveIsMonotoneInBytes) {
       double before = 0;
       for (double bytes = 1; bytes < 1e13; bytes *= 1.037) {
         const double now = c.comm.hop(transport, bytes).seconds;
-        ASSERT_GE(now, before) << name << " hop " << name_of(transport) << " " << bytes;
+        ASSERT_GE(now, before) << name << " hop " << word_of(transport) << " " << bytes;
         before = now;
       }
     }

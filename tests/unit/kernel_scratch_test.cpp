@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/kernel_scratch.hpp"
+#include "usp/schedule/kernel_scratch.hpp"
 
-#include "usp/planner/expand.hpp"
-#include "usp/planner/generate.hpp"
-#include "usp/schedule/attention.hpp"
+#include "usp/schedule/expand.hpp"
+#include "usp/schedule/generate.hpp"
+#include "usp/schedule/plan.hpp"
 
 #include <gtest/gtest.h>
 

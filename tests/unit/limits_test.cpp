@@ -3,11 +3,11 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/planner/cluster_calibration.hpp"
-#include "usp/planner/geometry.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
+#include "usp/schedule/geometry.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <gtest/gtest.h>
 
@@ -109,7 +109,7 @@ TEST(Limits, GeometryRefusesWhatItsTypesDoNotCount) {
   plan.head_chunks = 40000;
   EXPECT_THROW(Geometry(plan, documents), InvalidInput);
   plan.head_chunks = 1;
-  plan.method = static_cast<Method>(9);
+  plan.layout = static_cast<LayoutKind>(9);
   EXPECT_THROW(Geometry(plan, documents), InvalidInput);
 }
 

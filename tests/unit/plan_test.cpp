@@ -3,10 +3,11 @@
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/explain.hpp"
+#include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/plan_attention.hpp"
-#include "usp/planner/plan_file.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/schedule/plan_file.hpp"
 #include "usp/topology/synthetic.hpp"
 
 #include <gtest/gtest.h>

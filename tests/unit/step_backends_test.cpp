@@ -3,10 +3,10 @@
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
-#include "usp/planner/expand.hpp"
 #include "usp/planner/explain.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <gtest/gtest.h>
 
@@ -36,13 +36,10 @@ std::vector<StepSeen> steps_of(const AttentionPlan& plan, const Documents& docum
   const RankSchedule schedule = expand(geometry, compact, rank, pass);
   EXPECT_EQ(schedule.backend, plan.backend);
   std::vector<StepSeen> seen;
-  const auto add = [&](const auto& step) {
+  for (const Step& step : schedule.steps) {
+    if (!step.operation->has_pairs) continue;
     const Slice* slices = schedule.slices.data() + step.slices.begin;
     seen.push_back({step.backend, reason_of(step.backend, pass, slices, step.slices.count)});
-  };
-  for (const Step& step : schedule.steps) {
-    if (const auto* attend = std::get_if<Attend>(&step)) add(*attend);
-    if (const auto* grad = std::get_if<AttendGrad>(&step)) add(*grad);
   }
   return seen;
 }

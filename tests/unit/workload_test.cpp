@@ -13,14 +13,14 @@ namespace {
 using Lengths = std::vector<std::int64_t>;
 
 TEST(Workload, WordsOfTheCommandLine) {
-  EXPECT_EQ(parse_recompute("offload", "--recompute"), Recompute::offload);
-  EXPECT_EQ(parse_precision("fp32", "--dtype"), Precision::fp32);
-  EXPECT_EQ(parse_optimizer("sgd", "--optimizer"), Optimizer::sgd);
+  EXPECT_EQ(parse_word<Recompute>("offload", "--recompute"), Recompute::offload);
+  EXPECT_EQ(parse_word<Precision>("fp32", "--dtype"), Precision::fp32);
+  EXPECT_EQ(parse_word<Optimizer>("sgd", "--optimizer"), Optimizer::sgd);
   EXPECT_EQ(parse_zero_stage("2", "--zero"), 2);
   EXPECT_EQ(parse_document_lengths("4096, 8k,1000", "--documents"), (Lengths{4096, 8192, 1000}));
-  EXPECT_EQ(recompute_name(Recompute::selective), "selective");
+  EXPECT_EQ(word_of(Recompute::selective), "selective");
   for (const char* word : {"", "Full", "fulll", "none "})
-    EXPECT_THROW(static_cast<void>(parse_recompute(word, "--recompute")), UsageError);
+    EXPECT_THROW(static_cast<void>(parse_word<Recompute>(word, "--recompute")), UsageError);
   for (const char* word : {"4", "-1", "2.0", ""})
     EXPECT_THROW(static_cast<void>(parse_zero_stage(word, "--zero")), UsageError);
   EXPECT_THROW(static_cast<void>(parse_document_lengths("4096,,1", "--documents")), UsageError);

@@ -9,12 +9,6 @@
 namespace usp {
 namespace {
 
-const EnumNames<Collective> collective_names = {{"alltoall", Collective::alltoall},
-                                                {"all_gather", Collective::all_gather},
-                                                {"reduce_scatter", Collective::reduce_scatter},
-                                                {"all_reduce", Collective::all_reduce}};
-const EnumNames<Transport> transport_names = {{"copy_engine", Transport::copy_engine},
-                                              {"nccl", Transport::nccl}};
 constexpr double most = 1e15;
 constexpr double least = 1e-12;
 
@@ -34,7 +28,7 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
   std::set<std::pair<Collective, int>> seen;
   top.array("collectives", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const Collective operation = reader.enumeration("operation", collective_names);
+    const Collective operation = reader.enumeration<Collective>("operation");
     const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
     auto bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
     if (!seen.insert({operation, ranks}).second)
@@ -56,7 +50,7 @@ std::vector<HopRow> read_hops(ObjectReader& top) {
   std::set<Transport> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const Transport transport = reader.enumeration("transport", transport_names);
+    const Transport transport = reader.enumeration<Transport>("transport");
     if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
     static_cast<void>(reader.string("source"));
     const std::size_t before = rows.size();
@@ -80,7 +74,7 @@ std::array<Interference, 2> read_interference(ObjectReader& top) {
   std::set<Transport> seen;
   top.array("interference", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const Transport transport = reader.enumeration("transport", transport_names);
+    const Transport transport = reader.enumeration<Transport>("transport");
     if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
     Interference& entry = all[static_cast<std::size_t>(transport)];
     entry.share = reader.number("share", 0, 1);
@@ -89,7 +83,7 @@ std::array<Interference, 2> read_interference(ObjectReader& top) {
     entry.source = reader.string("source");
     reader.finish();
   });
-  if (seen.size() != transport_names.size())
+  if (seen.size() != std::size(WordTable<Transport>::words))
     top.fail("interference", "both transports, copy_engine and nccl, must be there");
   return all;
 }

@@ -46,7 +46,7 @@ double link_gb_s(const Cluster& cluster) {
 std::optional<Collective> collective_named(const std::string& name) {
   for (const Collective c :
        {Collective::alltoall, Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce})
-    if (name == name_of(c)) return c;
+    if (name == word_of(c)) return c;
   return std::nullopt;
 }
 

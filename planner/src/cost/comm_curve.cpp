@@ -31,15 +31,6 @@ double bus_bandwidth(Collective operation, int ranks, double bytes, double secon
 
 }  // namespace
 
-const char* name_of(Collective operation) {
-  static constexpr const char* names[] = {"alltoall", "all_gather", "reduce_scatter", "all_reduce"};
-  return names[static_cast<std::size_t>(operation)];
-}
-
-const char* name_of(Transport transport) {
-  return transport == Transport::nccl ? "nccl" : "copy_engine";
-}
-
 CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat,
                        std::string source)
     : rows_(std::move(rows)), hop_rows_(std::move(hops)), repeat_(repeat), source_(std::move(source)) {
@@ -47,13 +38,13 @@ CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops
   for (const CollectiveRow& row : rows_)
     if (row.ranks < 2 || !positive(row.bytes) || !positive(row.seconds))
       throw InvalidInput(
-          {source_, 0, name_of(row.operation)},
+          {source_, 0, std::string(word_of(row.operation))},
           "a measured collective needs two or more ranks, bytes above zero and a time above zero; "
           "leave the row out or correct it");
   for (const HopRow& row : hop_rows_)
     if (!positive(row.bytes) || !positive(row.seconds))
       throw InvalidInput(
-          {source_, 0, name_of(row.transport)},
+          {source_, 0, std::string(word_of(row.transport))},
           "a measured transfer needs bytes and a time above zero; leave the row out or correct it");
   fit_collectives();
   fit_hops();
@@ -232,7 +223,8 @@ Estimate CommCurves::time(Collective operation, int ranks, double bytes) const {
   if (ranks <= 1) return {};
   const Curve& of = curve(operation);
   if (of.measured.empty())
-    throw MissingValue({source_, 0, name_of(operation)}, std::string("time of ") + name_of(operation),
+    throw MissingValue({source_, 0, std::string(word_of(operation))},
+                       "time of " + std::string(word_of(operation)),
                        "give nccl-tests output of this operation with --curves, or name a calibration");
   const auto ranks_index = static_cast<std::size_t>(std::min(ranks, max_table_ranks));
   const Group& group = of.groups[ranks_index];
@@ -255,7 +247,7 @@ Estimate CommCurves::hop(Transport transport, double bytes) const {
   const Hop& of = hop(transport);
   if (!of.known)
     throw MissingValue(
-        {source_, 0, name_of(transport)}, "time of a point-to-point transfer",
+        {source_, 0, std::string(word_of(transport))}, "time of a point-to-point transfer",
         "give nccl-tests output of a two-rank all-to-all with --curves, or name a calibration");
   Estimate estimate{of.table.at(bytes), repeat_band(bytes), always_};
   if (always_ != 0) {

@@ -22,7 +22,8 @@ std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
   const auto wanted = [&](Method m) { return !in.fixed->method || *in.fixed->method == m; };
   const Mesh flat{1, in.ring, in.ulysses};
   if (in.ring == 1)
-    return {{in.fixed->method && !wanted(Method::double_ring) ? *in.fixed->method : Method::ring, flat}};
+    return {
+        {in.fixed->method && !(*in.fixed->method)->two_level_ring ? *in.fixed->method : Method::ring, flat}};
   std::vector<std::pair<Method, Mesh>> list;
   if (wanted(Method::ring)) list.emplace_back(Method::ring, flat);
   if (wanted(Method::ring_direct)) list.emplace_back(Method::ring_direct, flat);
@@ -37,7 +38,7 @@ std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
 
 std::vector<DkvReturn> returns(const AlternativesInput& in, Method method) {
   if (in.fixed->dkv_return) return {*in.fixed->dkv_return};
-  const bool rides = in.ring > 1 && (method == Method::ring || method == Method::double_ring);
+  const bool rides = in.ring > 1 && method->partials_travel;
   if (rides) return {DkvReturn::circulate, DkvReturn::direct};
   return {DkvReturn::circulate};
 }

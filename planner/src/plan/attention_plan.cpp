@@ -2,6 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/plan_file.hpp"
 
 #include <algorithm>
 
@@ -26,20 +27,6 @@ Documents attention_documents(const Workload& workload, const LayerKind& kind) {
   const i64 chunk = kind.kind == LayerMixer::chunked ? kind.window.value_or(workload.seq) : workload.seq;
   return workload.documents.empty() ? chunked_documents({workload.seq}, chunk)
                                     : chunked_documents(workload.documents, chunk);
-}
-
-Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
-  std::vector<i64> cu{0};
-  i64 count = 0;
-  for (const i64 length : lengths)
-    if ((count += (length + chunk - 1) / chunk) > max_documents)
-      throw InvalidInput({"documents", 0, std::to_string(chunk)},
-                         "chunks of so many tokens cut the row into more than " +
-                             std::to_string(max_documents) +
-                             " documents; take longer chunks or a shorter row");
-  for (const i64 length : lengths)
-    for (i64 done = 0; done < length; done += chunk) cu.push_back(cu.back() + std::min(chunk, length - done));
-  return Documents::packed(std::move(cu));
 }
 
 AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, const LayerKind& kind) {

@@ -105,8 +105,4 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-std::string_view transport_name(Transport transport) {
-  return transport == Transport::nccl ? "nccl" : "copy_engine";
-}
-
 }  // namespace usp

@@ -5,6 +5,7 @@
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/axes.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>
@@ -78,7 +79,7 @@ std::string peers_text(const MessageView& m) {
 
 std::string message_text(const MessageView& m, bool arrival) {
   const std::string tensors = m.what + " (" + m.move + ")";
-  const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(dtype_name(m.wire));
+  const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(word_of(m.wire));
   if (arrival) return (m.add ? "add  " : "land ") + tensors + " from " + peers_text(m) + ", " + size;
   return (m.send ? "send " : "recv ") + tensors + (m.send ? " to " : " from ") + peers_text(m) + ", " + size +
          (m.due > m.start ? ", due at the end of tick " + number(m.due) : "");
@@ -91,7 +92,7 @@ std::string step_text(const StepView& step) {
          (step.slices == 1 ? " slice, " : " slices, ") +
          (fits(step.pairs) ? number(static_cast<i64>(step.pairs))
                            : format_fixed(static_cast<double>(step.pairs), 0)) +
-         " pairs per head, by " + std::string(backend_name(step.backend.use)) +
+         " pairs per head, by " + std::string(word_of(step.backend.use)) +
          (step.reason.empty() ? "" : ": " + step.reason);
 }
 
@@ -107,7 +108,7 @@ std::string bind_text(const std::vector<BindView>& binds) {
 
 std::string schedule_text(const ExplainRequest& request, const ExplainView& view) {
   std::string text =
-      "\nschedule of rank " + number(*request.rank) + ", " + std::string(pass_name(request.pass)) + ": " +
+      "\nschedule of rank " + number(*request.rank) + ", " + std::string(word_of(request.pass)) + ": " +
       number(static_cast<i64>(view.ticks.size())) + " ticks, sends " +
       format_bytes(static_cast<double>(view.sent_bytes)) + ", receives " +
       format_bytes(static_cast<double>(view.received_bytes)) + ", workspace " +
@@ -134,8 +135,8 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   const AttentionShape& s = layer.plan.shape;
   std::string text = plan.model + " on " + plan.cluster + "\n  ring " + number(plan.mesh.ring()) +
                      " x ulysses " + number(plan.mesh.ulysses) + ", " +
-                     std::string(layout_name(layer.plan.layout));
-  if (plan.mesh.ring() > 1) text += ", " + std::string(method_name(layer.plan.method));
+                     std::string(word_of(layer.plan.layout));
+  if (plan.mesh.ring() > 1) text += ", " + std::string(word_of(layer.plan.method));
   if (plan.placement.tensor > 1) text += ", tensor " + number(plan.placement.tensor);
   if (plan.placement.data > 1) text += ", data " + number(plan.placement.data);
   text += "\n  " + layer.kind + " attention of " + number(s.query_heads) + "/" + number(s.kv_heads) +
@@ -157,7 +158,7 @@ Json message_json(const MessageView& m) {
           {"tensors", m.what},
           {"direction", m.send ? "send" : "receive"},
           {"apply", m.add ? "add" : "copy"},
-          {"wire", dtype_name(m.wire)},
+          {"wire", word_of(m.wire)},
           {"start", m.start},
           {"due", m.due},
           {"peers", m.peers},
@@ -173,7 +174,7 @@ Json step_json(const StepView& s) {
           {"slices", s.slices},
           {"pairs_per_head",
            fits(s.pairs) ? Json(static_cast<i64>(s.pairs)) : Json(static_cast<double>(s.pairs))},
-          {"backend", attends ? Json(backend_name(s.backend.use)) : Json(nullptr)},
+          {"backend", attends ? Json(word_of(s.backend.use)) : Json(nullptr)},
           {"slices_to_portable", s.backend.use == Backend::cudnn ? s.backend.left : 0},
           {"reason", s.reason.empty() ? Json(nullptr) : Json(s.reason)}};
 }
@@ -244,7 +245,7 @@ std::string explain_json(const PlanFile& plan, const ExplainRequest& request) {
   json["schedule"] = nullptr;
   if (view.has_schedule)
     json["schedule"] = {{"rank", *request.rank},
-                        {"pass", pass_name(request.pass)},
+                        {"pass", word_of(request.pass)},
                         {"sent_bytes", view.sent_bytes},
                         {"received_bytes", view.received_bytes},
                         {"workspace_bytes", view.workspace_bytes},

@@ -3,27 +3,17 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/kernel_scratch.hpp"
 #include "usp/planner/plan_attention.hpp"
+#include "usp/schedule/kernel_scratch.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 
 namespace usp {
 namespace {
 
-constexpr const char* tensor_words[] = {"q", "k", "v", "o", "lse", "d_o", "delta", "dq", "dk", "dv"};
-constexpr const char* place_words[] = {"home", "row",  "ring0", "ring1",      "outer0",     "outer1",
-                                       "all",  "acc0", "acc1",  "acc_outer0", "acc_outer1", "stage"};
-constexpr const char* move_words[] = {"entry", "exit", "route", "d_exit", "d_entry", "d_route", "d_home"};
-constexpr const char* fill_words[] = {"", "zero"};
-
-template <class E>
-std::size_t index(E value) {
-  return static_cast<std::size_t>(value);
-}
-
 std::string name_of(BufferName name) {
-  return std::string(tensor_words[index(name.tensor)]) + " " + place_words[index(name.place)];
+  return std::string(word_of(name.tensor)) + " " + std::string(word_of(name.place));
 }
 
 class Viewer {
@@ -52,7 +42,7 @@ class Viewer {
 
   [[nodiscard]] BindView bind(const Buffer& b) const {
     return {name_of(b.name),
-            fill_words[index(b.fill)],
+            b.fill == Fill::zero ? "zero" : "",
             b.rows,
             b.heads.size(),
             b.width,
@@ -65,9 +55,9 @@ class Viewer {
   void add(const Transfer& transfer, std::vector<MessageView>& out) const {
     const Move& move = compact_.moves[at(transfer.move)];
     MessageView view;
-    view.move = move_words[index(move.name)];
-    view.what = tensor_words[index(move.from[0].tensor)];
-    if (move.pairs > 1) view.what += std::string(" ") + tensor_words[index(move.from[1].tensor)];
+    view.move = word_of(move.name);
+    view.what = word_of(move.from[0].tensor);
+    if (move.pairs > 1) view.what += " " + std::string(word_of(move.from[1].tensor));
     view.send = transfer.send;
     view.add = transfer.apply == Apply::add;
     view.wire = transfer.wire;
@@ -82,20 +72,11 @@ class Viewer {
     entry.bytes += transfer.bytes;
   }
 
-  [[nodiscard]] StepView step(const Step& any) const {
-    if (const auto* attend = std::get_if<Attend>(&any)) return sliced("attend", *attend);
-    if (const auto* grad = std::get_if<AttendGrad>(&any)) return sliced("attend_grad", *grad);
+  [[nodiscard]] StepView step(const Step& step) const {
     StepView view;
-    view.kind = "delta";
-    view.query_heads = std::get<DeltaRows>(any).query_heads;
-    return view;
-  }
-
-  template <class Attending>
-  [[nodiscard]] StepView sliced(const char* kind, const Attending& step) const {
-    StepView view;
-    view.kind = kind;
+    view.kind = step.operation->word;
     view.query_heads = step.query_heads;
+    if (!step.operation->has_pairs) return view;
     view.kv_heads = step.kv_heads;
     view.slices = static_cast<std::size_t>(step.slices.count);
     view.backend = step.backend;
@@ -134,29 +115,11 @@ std::vector<RankView> rank_views(const PlanFile& plan, const Geometry& geometry)
   return ranks;
 }
 
-std::string method_words(const PlanFile& plan, const AttentionPlan& a) {
-  const int ring = plan.mesh.ring();
-  if (ring == 1)
+std::string method_words(const AttentionPlan& plan) {
+  if (plan.mesh.ring() == 1)
     return "one ring row: the Ulysses exchange gives each rank some heads of the whole sequence; nothing "
-           "else "
-           "moves";
-  switch (a.method) {
-    case Method::ring:
-      return "ring: in unit d a rank attends to the keys of the row d behind it, received from its "
-             "neighbour, which attended to them in the unit before";
-    case Method::ring_direct:
-      return "ring_direct: in unit d a rank attends to the keys of the row d behind it, sent by their owner "
-             "straight to it; no block waits for a neighbour";
-    case Method::all_gather_kv:
-      return "all_gather_kv: all other rows' keys arrive while the rank attends to its own, then run as one "
-             "large block; fewest rounds, most memory";
-    case Method::double_ring:
-      return "double_ring " + std::to_string(plan.mesh.ring_outer) + "x" +
-             std::to_string(plan.mesh.ring_inner) + ": blocks travel an inner ring of " +
-             std::to_string(plan.mesh.ring_inner) +
-             "; the next outer block starts one inner lap early and has that lap to cross the slow links";
-  }
-  throw InternalError("a method without words");
+           "else moves";
+  return plan.method->summary(plan.mesh);
 }
 
 std::string layout_words(const AttentionPlan& a, int ring) {
@@ -181,7 +144,7 @@ std::string layout_words(const AttentionPlan& a, int ring) {
 std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const Geometry& geometry) {
   const AttentionPlan& a = layer.plan;
   const AttentionShape& shape = a.shape;
-  std::vector<std::string> lines{method_words(plan, a), layout_words(a, plan.mesh.ring())};
+  std::vector<std::string> lines{method_words(a), layout_words(a, plan.mesh.ring())};
   const int u = plan.mesh.ulysses;
   if (u > 1) {
     std::string heads = "ulysses " + std::to_string(u) + ": " + std::to_string(shape.query_heads) + "/" +
@@ -201,9 +164,9 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
                     " head chunks: the exchange of one chunk hides behind the attention of another");
   if (a.prune) lines.emplace_back("pruned: only keys that some query of the receiver can see are sent");
   if (a.score.block_tokens > 0) lines.push_back(block_pattern_note(a.score));
-  if (plan.training && plan.mesh.ring() > 1 && a.method != Method::all_gather_kv)
+  if (plan.training && plan.mesh.ring() > 1 && !a.method->joins_remote_blocks)
     lines.emplace_back(
-        a.dkv_return == DkvReturn::direct || a.method == Method::ring_direct
+        a.dkv_return == DkvReturn::direct || !a.method->partials_travel
             ? "dK and dV of a block go straight home after each unit; the owner adds them in order"
             : "dK and dV ride on with their block, one hop behind it, and then go home");
   return lines;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/expand.hpp"
 #include "usp/planner/explain.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <string>
 #include <vector>

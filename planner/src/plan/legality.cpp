@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <algorithm>
 

@@ -5,9 +5,9 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -240,15 +240,16 @@ class AttentionSearch {
 
   /// Laps of a double ring: both degrees are greater than one.
   [[nodiscard]] bool splits(i64 ring) const {
-    if (request_.fixed.method != Method::double_ring) return true;
+    if (!request_.fixed.method || !(*request_.fixed.method)->two_level_ring) return true;
     for (i64 d = 2; d * d <= ring; ++d)
       if (ring % d == 0) return true;
     return false;
   }
 
   [[nodiscard]] std::string nothing() const {
-    if (request_.fixed.method == Method::double_ring && result_.rejected.empty())
-      return "double_ring runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
+    if (request_.fixed.method && (*request_.fixed.method)->two_level_ring && result_.rejected.empty())
+      return std::string((*request_.fixed.method)->word) +
+             " runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
              "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = "no mesh of " + std::to_string(legality_.world) + " ranks is legal for this call";
@@ -270,7 +271,8 @@ class AttentionSearch {
                          " --ulysses " + std::to_string(u) +
                          (even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
     if (meshes.empty() && request_.fixed.head_chunks.value_or(1) > 1) return {"fewer --head-chunks"};
-    if (meshes.empty() && request_.fixed.method == Method::double_ring) return {"another --method"};
+    if (meshes.empty() && request_.fixed.method && (*request_.fixed.method)->two_level_ring)
+      return {"another --method"};
     if (meshes.empty())
       return {"a number of devices that the call can use: at most one rank per token, and ulysses at most " +
               std::to_string(local_.query_heads)};
@@ -362,14 +364,13 @@ std::string describe(const AttentionCandidate& candidate) {
   const AttentionPlan& plan = candidate.plan;
   const Mesh& m = plan.mesh;
   std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses) + ", " +
-                     std::string(layout_name(plan.layout));
+                     std::string(word_of(plan.layout));
   if (m.ring() > 1) {
-    text += ", " + std::string(method_name(plan.method));
-    if (plan.method == Method::double_ring)
+    text += ", " + std::string(word_of(plan.method));
+    if (plan.method->two_level_ring)
       text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
-    if (plan.dkv_return != DkvReturn::circulate)
-      text += ", dkv " + std::string(dkv_return_name(plan.dkv_return));
-    if (m.ulysses > 1) text += ", " + std::string(order_name(candidate.placement.order));
+    if (plan.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(plan.dkv_return));
+    if (m.ulysses > 1) text += ", " + std::string(word_of(candidate.placement.order));
   }
   if (plan.head_chunks > 1) text += ", " + std::to_string(plan.head_chunks) + " head chunks";
   if (candidate.uneven_heads) text += ", uneven heads";

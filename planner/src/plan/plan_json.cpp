@@ -34,7 +34,7 @@ Json axes_json(const std::vector<AxisView>& axes) {
                     {"degree", axis.degree},
                     {"hosts", axis.hosts},
                     {"crosses_network", axis.crosses},
-                    {"transport", transport_name(axis.transport)},
+                    {"transport", word_of(axis.transport)},
                     {"where", axis.where},
                     {"groups", axis.groups}});
   return list;
@@ -59,12 +59,12 @@ Json brief_json(const PlanCandidate& c) {
   return {{"mesh", mesh_json(choice.mesh)},
           {"data", choice.data()},
           {"tensor", choice.tensor()},
-          {"layout", layout_name(choice.layout)},
-          {"method", method_name(choice.method)},
-          {"dkv_return", dkv_return_name(choice.dkv_return)},
+          {"layout", word_of(choice.layout)},
+          {"method", word_of(choice.method)},
+          {"dkv_return", word_of(choice.dkv_return)},
           {"head_chunks", choice.head_chunks},
-          {"order", order_name(choice.placement.order)},
-          {"recompute", recompute_name(choice.recompute)},
+          {"order", word_of(choice.placement.order)},
+          {"recompute", word_of(choice.recompute)},
           {"zero_stage", choice.zero_stage},
           {"uneven_heads", choice.uneven_heads},
           {"fits", c.fits},
@@ -111,11 +111,11 @@ Json candidate_json(const AttentionCandidate& c, bool training) {
   return {{"mesh", mesh_json(plan.mesh)},
           {"data", c.placement.data},
           {"tensor", c.placement.tensor},
-          {"layout", layout_name(plan.layout)},
-          {"method", method_name(plan.method)},
-          {"dkv_return", dkv_return_name(plan.dkv_return)},
+          {"layout", word_of(plan.layout)},
+          {"method", word_of(plan.method)},
+          {"dkv_return", word_of(plan.dkv_return)},
           {"head_chunks", plan.head_chunks},
-          {"order", order_name(c.placement.order)},
+          {"order", word_of(c.placement.order)},
           {"uneven_heads", c.uneven_heads},
           {"time_ms", c.seconds() * 1e3},
           {"band", c.band()},
@@ -166,7 +166,7 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
                {"candidates", Json::array()}};
   for (const AttentionCandidate& c : result.candidates)
     json["candidates"].push_back(candidate_json(c, request.training));
-  json["backend"] = {{"asked", backend_name(best.plan.backend)},
+  json["backend"] = {{"asked", word_of(best.plan.backend)},
                      {"forward", steps_json(result.forward_steps)},
                      {"backward", steps_json(result.backward_steps)}};
   json["rejected"] = rejected_json(result.rejected);

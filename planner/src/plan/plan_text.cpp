@@ -34,9 +34,8 @@ std::string job_text(const PlanRequest& request) {
   if (hosts > 1) text += " in " + std::to_string(hosts) + " hosts";
   text += "\n" + format_tokens(w.seq) + " tokens x batch " + std::to_string(w.batch);
   if (!w.documents.empty()) text += " of " + std::to_string(w.documents.size()) + " documents each";
-  text += ", " + std::string(w.causal ? "causal" : "full attention") + ", " +
-          std::string(precision_name(w.dtype)) + ", " +
-          (w.training ? "training with " + std::string(optimizer_name(w.optimizer)) : "forward only");
+  text += ", " + std::string(w.causal ? "causal" : "full attention") + ", " + std::string(word_of(w.dtype)) +
+          ", " + (w.training ? "training with " + std::string(word_of(w.optimizer)) : "forward only");
   if (w.pipeline > 1) text += ", " + std::to_string(w.pipeline) + " pipeline stages";
   if (w.expert > 1) text += ", expert " + std::to_string(w.expert);
   if (w.microbatches > 1) text += ", " + std::to_string(w.microbatches) + " microbatches";
@@ -216,6 +215,24 @@ std::string plan_text(const PlanRequest& request, const PlanResult& result) {
   text += list_text("notes", result.notes);
   return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
          " attention schedules priced\n";
+}
+
+std::string describe(const Choice& c) {
+  const Mesh& m = c.mesh;
+  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses);
+  if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
+  if (c.data() > 1) text += ", data " + std::to_string(c.data());
+  text += ", " + std::string(word_of(c.layout));
+  if (m.ring() > 1) {
+    text += ", " + std::string(word_of(c.method));
+    if (c.method->two_level_ring)
+      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
+    if (m.ulysses > 1) text += ", " + std::string(word_of(c.placement.order));
+    if (c.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(c.dkv_return));
+  }
+  if (c.head_chunks > 1) text += ", " + std::to_string(c.head_chunks) + " head chunks";
+  if (c.uneven_heads) text += ", uneven heads";
+  return text + ", recompute " + std::string(word_of(c.recompute)) + ", ZeRO-" + std::to_string(c.zero_stage);
 }
 
 }  // namespace usp

@@ -43,8 +43,7 @@ std::string where_text(const std::vector<AxisView>& axes) {
   for (const char* name : {"axis", "ranks", "where", "transport"})
     table.column(name, std::string(name) == "ranks" ? TextTable::Align::right : TextTable::Align::left);
   for (const AxisView& axis : axes)
-    table.row(
-        {axis.name, std::to_string(axis.degree), axis.where, std::string(transport_name(axis.transport))});
+    table.row({axis.name, std::to_string(axis.degree), axis.where, std::string(word_of(axis.transport))});
   return axes.empty() ? "" : "\nhow it lies on the machine\n" + table.str(2);
 }
 

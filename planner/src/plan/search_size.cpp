@@ -59,7 +59,7 @@ double search_ticks(const PlanRequest& request, i64 world, int devices_per_node)
     if (d.ring > max_degree || !why_not(input, d.tensor, d.data, {1, d.ring, d.ulysses}).empty()) continue;
     const bool even = request.workload.seq % (2 * i64{d.ring} * d.ulysses) == 0;
     for (const Choice& choice : alternatives_of(request, d)) {
-      const int ring_ticks = choice.method == Method::all_gather_kv ? 2 : d.ring;
+      const int ring_ticks = choice.method->joins_remote_blocks ? 2 : d.ring;
       ++schedules;
       ticks += (even ? 1 : uneven_rows) * 2.0 * choice.head_chunks * ring_ticks;
     }

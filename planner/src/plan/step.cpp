@@ -2,7 +2,7 @@
 #include "step.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <algorithm>
 #include <set>

@@ -96,7 +96,7 @@ void StepPricer::add_dense(PlanCandidate& c, double& compute_s) const {
                              std::to_string(static_cast<int>(100 * matmul_efficiency)) + "% of the peak rate";
   add(c, "projections, MLP, logits", (flops.forward + flops.backward) / rate, matmul_band, reason);
   add(c, "the same recomputed", flops.recompute / rate, matmul_band,
-      "recompute " + std::string(recompute_name(c.choice.recompute)));
+      "recompute " + std::string(word_of(c.choice.recompute)));
   compute_s += flops.total() / rate;
 }
 

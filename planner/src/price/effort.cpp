@@ -42,10 +42,10 @@ double seen_runs(const AttentionPlan& plan, double runs, std::size_t documents) 
 /// Distinct displacements along the ring.
 double shifts_of(const AttentionPlan& plan) {
   const Mesh& mesh = plan.mesh;
-  if (mesh.ring() == 1 || plan.method == Method::all_gather_kv) return 0;
-  if (plan.method == Method::ring_direct || plan.dkv_return == DkvReturn::direct || plan.prune)
-    return mesh.ring();
-  return plan.method == Method::double_ring ? 3 + mesh.ring_outer : 3;
+  if (mesh.ring() == 1) return 0;
+  const i64 hops = plan.method->displacements(mesh);
+  const bool straight_home = plan.dkv_return == DkvReturn::direct || plan.prune;
+  return static_cast<double>(hops > 0 && straight_home ? mesh.ring() : hops);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) 
     effort.parts = runs * seen_runs(plan, runs, documents);
   }
   if (plan.prune) effort.unions = plan.head_chunks * ring * std::max(ring, effort.parts / 2);
-  const double gathered = plan.method == Method::all_gather_kv ? ring : 0;
+  const double gathered = plan.method->joins_remote_blocks ? ring : 0;
   const double exchanged = plan.mesh.ulysses > 1 ? plan.mesh.ulysses : 0;
   effort.routes = static_cast<double>(sources) * (shifts_of(plan) + gathered + exchanged);
   return effort;
@@ -71,8 +71,7 @@ Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) 
 
 std::string too_much_work(const Effort& effort, const AttentionPlan& plan) {
   const std::string ring = "ring " + std::to_string(plan.mesh.ring()) + ", " +
-                           std::string(method_name(plan.method)) + ", " +
-                           std::string(layout_name(plan.layout));
+                           std::string(word_of(plan.method)) + ", " + std::string(word_of(plan.layout));
   const auto count = [](double value) { return std::to_string(static_cast<i64>(value)); };
   if (effort.parts > max_parts)
     return ring + ": the mask cuts its rows into some " + count(effort.parts) +

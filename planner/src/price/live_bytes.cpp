@@ -35,7 +35,7 @@ class Lives {
   int& slot(BufferName name) {
     return current_[static_cast<std::size_t>(name.tensor)][static_cast<std::size_t>(name.place)];
   }
-  std::array<std::array<int, 12>, 10> current_{};
+  std::array<std::array<int, place_count>, tensor_count> current_{};
 };
 
 bool outlives(const AttentionPlan& plan, Pass pass, BufferName name) {
@@ -63,18 +63,9 @@ i64 most_heads(const Heads& heads, HeadSelect select) {
   return most;
 }
 
-void use_all(Lives& lives, const Work& w, int tick) {
-  for (BufferName name : {BufferName{Tensor::q, w.q},
-                          {Tensor::k, w.kv},
-                          {Tensor::v, w.kv},
-                          {Tensor::d_o, w.d_o},
-                          {Tensor::o, w.o},
-                          {Tensor::lse, Place::row},
-                          {Tensor::delta, Place::row},
-                          {Tensor::dq, w.dq},
-                          {Tensor::dk, w.dkv},
-                          {Tensor::dv, w.dkv}})
-    lives.use(name, tick);
+void use_operands(Lives& lives, const Work& w, int tick) {
+  for (const Operand& operand : *w.operation)
+    lives.use({operand.tensor, operand.slot == nullptr ? Place::row : w.*operand.slot}, tick);
 }
 
 LiveBytes peak_of(const std::vector<Life>& lives, const AttentionPlan& plan, Pass pass, int ticks) {
@@ -123,7 +114,7 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
         lives.use(compact.moves[move].to[i], compact.moves[move].due);
       }
     for (; work < compact.work.size() && compact.work[work].tick == t; ++work)
-      use_all(lives, compact.work[work], t);
+      use_operands(lives, compact.work[work], t);
   }
   return peak_of(lives.lives, plan, pass, compact.ticks);
 }

@@ -198,8 +198,9 @@ class UnitTimes {
   UnitTimes(const KernelSurface& kernel, const AttentionPlan& plan, const ExecutionOptions& options)
       : kernel_(kernel), plan_(plan), shape_(plan.shape), options_(options) {}
 
-  [[nodiscard]] Estimate attend(const HeadCount& heads, const BlockShape& block, WorkKind kind,
-                                bool first) const {
+  /// Of an operation on the pairs of a block. @param first of the blocks that add to one result
+  [[nodiscard]] Estimate on_pairs(const Operation& operation, const HeadCount& heads, const BlockShape& block,
+                                  bool first) const {
     KernelShape call;
     const auto batch = static_cast<double>(shape_.batch);
     call.query_heads = batch * static_cast<double>(heads.query);
@@ -213,8 +214,9 @@ class UnitTimes {
     call.mask = block.full()                      ? KernelShape::Mask::full
                 : plan_.band.diff_max < unbounded ? KernelShape::Mask::window
                                                   : KernelShape::Mask::causal;
-    const bool backward = kind == WorkKind::attend_grad;
+    const bool backward = operation.cost.kernel == OperationCost::Kernel::attention_backward;
     Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
+    time.seconds *= operation.cost.times;
     if (!options_.merge_kernels || first) return time;
     constexpr double bytes_per_element = 10;  // fp32 sum read and written, block read in two bytes
     if (backward)
@@ -227,9 +229,12 @@ class UnitTimes {
     return time;
   }
 
-  [[nodiscard]] Estimate delta(i64 query_heads, i64 rows) const {
-    return kernel_.prepare_backward(static_cast<double>(shape_.batch * query_heads * rows), shape_.head_dim_v,
-                                    static_cast<int>(bytes_of(shape_.dtype)));
+  /// Of an operation on all query rows.
+  [[nodiscard]] Estimate on_rows(const Operation& operation, i64 query_heads, i64 rows) const {
+    Estimate time = kernel_.prepare_backward(static_cast<double>(shape_.batch * query_heads * rows),
+                                             shape_.head_dim_v, static_cast<int>(bytes_of(shape_.dtype)));
+    time.seconds *= operation.cost.times;
+    return time;
   }
 
  private:

@@ -2,30 +2,24 @@
 #include "pass_sum.hpp"
 #include "pricer_state.hpp"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace usp {
 namespace {
 
-struct AttendCall {
+/// What a step on pairs asks of a kernel.
+struct PairsCall {
   HeadCount heads;
   BlockShape block;
-  WorkKind kind = WorkKind::attend;
   bool first = false;  ///< against the own row
 };
 
-AttendCall call_of(const RankSchedule& rank, const Step& step) {
-  AttendCall call;
-  ListRef list;
-  BufferId k = 0;
-  const auto take = [&](const auto& s, WorkKind kind) {
-    call.heads = {s.query_heads.size(), s.kv_heads.size()};
-    call.kind = kind;
-    list = s.slices;
-    k = s.k;
-  };
-  if (const auto* grad = std::get_if<AttendGrad>(&step))
-    take(*grad, WorkKind::attend_grad);
-  else
-    take(std::get<Attend>(step), WorkKind::attend);
+PairsCall call_of(const RankSchedule& rank, const Step& step) {
+  PairsCall call;
+  call.heads = {step.query_heads.size(), step.kv_heads.size()};
+  const ListRef& list = step.slices;
   Intervals rows, keys;
   for (std::int32_t i = 0; i < list.count; ++i) {
     const Slice& slice = rank.slices[static_cast<std::size_t>(list.begin + i)];
@@ -37,9 +31,20 @@ AttendCall call_of(const RankSchedule& rank, const Step& step) {
   normalize(keys);
   call.block.rows = static_cast<double>(total(rows));
   call.block.keys = static_cast<double>(total(keys));
-  const Place place = rank.buffers[static_cast<std::size_t>(k)].name.place;
+  const Place place = rank.buffers[static_cast<std::size_t>(step[Tensor::k])].name.place;
   call.first = place == Place::row || place == Place::home;
   return call;
+}
+
+Estimate time_of(const UnitTimes& times, const RankSchedule& rank, const Step& step) {
+  const Operation& operation = *step.operation;
+  if (!operation.has_pairs) {
+    const BufferId rows = step.buffers[static_cast<std::size_t>(operation.begin()->tensor)];
+    return times.on_rows(operation, step.query_heads.size(),
+                         rank.buffers[static_cast<std::size_t>(rows)].rows);
+  }
+  const PairsCall call = call_of(rank, step);
+  return times.on_pairs(operation, call.heads, call.block, call.first);
 }
 
 }  // namespace
@@ -73,23 +78,20 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
         most = std::max({most, moved[i].sent[p], moved[i].received[p]});
       sum.post(m, pattern, static_cast<double>(most) / std::max(1, pattern.peers));
     }
-    // Lock step: each kind of step costs its slowest rank.
-    Estimate slowest_delta, slowest_attend;
+    // Lock step: each operation costs its slowest rank.
+    std::vector<std::pair<const Operation*, Estimate>> slowest;
     for (const RankSchedule& rank : ranks) {
       const Tick& tick = rank.ticks[static_cast<std::size_t>(t)];
       for (std::int32_t i = 0; i < tick.steps.count; ++i) {
         const Step& step = rank.steps[static_cast<std::size_t>(tick.steps.begin + i)];
-        if (const auto* d = std::get_if<DeltaRows>(&step)) {
-          keep_longest(slowest_delta, times.delta(d->query_heads.size(),
-                                                  rank.buffers[static_cast<std::size_t>(d->delta)].rows));
-          continue;
-        }
-        const AttendCall call = call_of(rank, step);
-        keep_longest(slowest_attend, times.attend(call.heads, call.block, call.kind, call.first));
+        const auto same = std::find_if(slowest.begin(), slowest.end(),
+                                       [&](const auto& entry) { return entry.first == step.operation; });
+        Estimate& longest =
+            same != slowest.end() ? same->second : slowest.emplace_back(step.operation, Estimate{}).second;
+        keep_longest(longest, time_of(times, rank, step));
       }
     }
-    sum.work(slowest_delta);
-    sum.work(slowest_attend);
+    for (const auto& [operation, time] : slowest) sum.work(time);
     (void)sum.exchange(started);
     sum.tick(t, started, ticks, !options_.overlap);
   }

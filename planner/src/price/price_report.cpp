@@ -2,8 +2,9 @@
 #include "usp/planner/price_report.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/schedule/validate.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -12,11 +13,6 @@
 
 namespace usp {
 namespace {
-
-const char* name_of(MoveName name) {
-  static constexpr const char* names[] = {"entry", "exit", "route", "d_exit", "d_entry", "d_route", "d_home"};
-  return names[static_cast<std::size_t>(name)];
-}
 
 MoveBytes summed(std::string name, const Ledger& ledger) {
   MoveBytes bytes;
@@ -49,7 +45,8 @@ PassReport pass_report(const Geometry& geometry, const CompactPass& pass, const 
   report.price = price;
   report.ticks = std::move(ticks);
   const std::vector<NamedLedger> by_name = ledgers(geometry, pass);
-  for (const NamedLedger& part : by_name) report.moves.push_back(summed(name_of(part.name), part.bytes));
+  for (const NamedLedger& part : by_name)
+    report.moves.push_back(summed(std::string(word_of(part.name)), part.bytes));
   report.all = summed("all", sum_of(geometry, by_name));
   return report;
 }

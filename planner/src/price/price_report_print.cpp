@@ -23,13 +23,13 @@ Json plan_json(const AttentionCall& call) {
   const AttentionPlan& plan = call.plan;
   return {{"mesh", {{"ring", plan.mesh.ring()}, {"ulysses", plan.mesh.ulysses}}},
           {"ring_inner", plan.mesh.ring_inner},
-          {"method", method_name(plan.method)},
-          {"layout", layout_name(plan.layout)},
-          {"dkv_return", dkv_return_name(plan.dkv_return)},
+          {"method", word_of(plan.method)},
+          {"layout", word_of(plan.layout)},
+          {"dkv_return", word_of(plan.dkv_return)},
           {"head_chunks", plan.head_chunks},
-          {"order", order_name(call.placement.order)},
+          {"order", word_of(call.placement.order)},
           {"prune", plan.prune},
-          {"transport", name_of(call.execution.transport)}};
+          {"transport", word_of(call.execution.transport)}};
 }
 
 Json shape_json(const AttentionCall& call) {
@@ -42,7 +42,7 @@ Json shape_json(const AttentionCall& call) {
           {"kv_heads", shape.kv_heads},
           {"head_dim_qk", shape.head_dim_qk},
           {"head_dim_v", shape.head_dim_v},
-          {"dtype", dtype_name(shape.dtype)},
+          {"dtype", word_of(shape.dtype)},
           {"causal", band.diff_min == 0},
           {"window", windowed ? Json(band.diff_max + 1) : Json(nullptr)},
           {"documents", call.documents.count()}};
@@ -136,8 +136,8 @@ std::string price_text(const PriceReport& report) {
   const AttentionPlan& plan = report.call.plan;
   std::string text = format_seconds(report.seconds) + band_text(report.band) + " on " + report.cluster +
                      ": " + "ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
-                     std::to_string(plan.mesh.ulysses) + ", " + std::string(layout_name(plan.layout)) + ", " +
-                     std::string(method_name(plan.method)) + "\n";
+                     std::to_string(plan.mesh.ulysses) + ", " + std::string(word_of(plan.layout)) + ", " +
+                     std::string(word_of(plan.method)) + "\n";
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     const PassPrice& price = report.passes[i].price;
     text += std::string("  ") + pass_names[i] + " " + format_seconds(price.seconds) + ": kernels " +

@@ -2,9 +2,9 @@
 #include "pricer_state.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/planner/effort.hpp"
 #include "usp/planner/pricing.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -57,18 +57,20 @@ class WorkTimes {
   WorkTimes(const UnitTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
 
   [[nodiscard]] Estimate of(const Work& w, const std::vector<HeadCount>& counts, i64 q_row) {
-    if (w.kind == WorkKind::delta) {
+    const Operation& operation = *w.operation;
+    if (!operation.has_pairs) {
       Estimate longest;
-      for (const HeadCount& c : counts) keep_longest(longest, times_.delta(c.query, q_row));
+      for (const HeadCount& c : counts) keep_longest(longest, times_.on_rows(operation, c.query, q_row));
       return longest;
     }
-    const int front = profile_.front_of(w.deltas);
-    const bool first = w.deltas.begin == 0;
-    if (front == front_ && w.chunk == chunk_ && first == first_) return last_;
+    const int front = profile_.front_of(w.offsets);
+    const bool first = w.offsets.begin == 0;
+    if (&operation == operation_ && front == front_ && w.chunk == chunk_ && first == first_) return last_;
     last_ = {};
     for (const HeadCount& c : counts)
       for (const BlockShape& block : profile_.front(front))
-        keep_longest(last_, times_.attend(c, block, w.kind, first));
+        keep_longest(last_, times_.on_pairs(operation, c, block, first));
+    operation_ = &operation;
     front_ = front;
     chunk_ = w.chunk;
     first_ = first;
@@ -78,6 +80,7 @@ class WorkTimes {
  private:
   const UnitTimes& times_;
   const WorkProfile& profile_;
+  const Operation* operation_ = nullptr;
   int front_ = -1, chunk_ = -1;
   bool first_ = false;
   Estimate last_;
@@ -122,7 +125,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
             .first;
   context.split = &split->second;
 
-  const bool gathering = plan.method == Method::all_gather_kv;
+  const bool gathering = plan.method->joins_remote_blocks;
   const auto layout = static_cast<int>(plan.layout);
   const std::tuple profile_key(mesh.ring_outer, mesh.ring_inner, layout, gathering ? 1 : 0,
                                plan.band.diff_min, plan.band.diff_max, false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/geometry.hpp"
+#include "usp/schedule/geometry.hpp"
 
 #include <algorithm>
 #include <vector>

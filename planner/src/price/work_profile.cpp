@@ -93,7 +93,7 @@ Described described(const Geometry& geometry) {
 WorkProfile::WorkProfile(const Geometry& geometry) {
   const AttentionPlan& plan = geometry.plan();
   by_delta_.assign(static_cast<std::size_t>(plan.mesh.ring()), -1);
-  const bool joined = plan.method != Method::all_gather_kv || plan.band.diff_max == unbounded;
+  const bool joined = !plan.method->joins_remote_blocks || plan.band.diff_max == unbounded;
   const Described by = joined ? described(geometry) : Described::by_rows;
   if (by == Described::by_difference)
     by_difference(geometry);
@@ -136,7 +136,7 @@ void WorkProfile::by_difference(const Geometry& geometry) {
       }
     by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
   }
-  if (geometry.plan().method == Method::all_gather_kv) remote_ = keep(all_remote(shapes, ring));
+  if (geometry.plan().method->joins_remote_blocks) remote_ = keep(all_remote(shapes, ring));
 }
 
 /// All remote blocks of each row at once. Without a window the rows that see something of one block are among
@@ -199,7 +199,7 @@ void WorkProfile::by_class(const Geometry& geometry) {
       }
     by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
   }
-  if (geometry.plan().method == Method::all_gather_kv) gather_by_class(geometry);
+  if (geometry.plan().method->joins_remote_blocks) gather_by_class(geometry);
 }
 
 /// All remote blocks of each row at once. Without a window all blocks of a class on one side of the row are
@@ -259,7 +259,7 @@ void WorkProfile::by_row(const Geometry& geometry) {
     insert(remote, others.take());
   }
   for (std::size_t d = 0; d < fronts.size(); ++d) by_delta_[d] = keep(std::move(fronts[d]));
-  if (geometry.plan().method == Method::all_gather_kv) remote_ = keep(std::move(remote));
+  if (geometry.plan().method->joins_remote_blocks) remote_ = keep(std::move(remote));
 }
 
 }  // namespace usp

@@ -162,8 +162,8 @@ std::string workload_section(const ReportInput& input) {
                                 : ", " + number(static_cast<i64>(w.documents.size())) + " packed documents")},
       {"batch", number(w.batch) + " rows per replica in " + number(w.microbatches) + " microbatches"},
       {"type and optimizer",
-       std::string(precision_name(w.dtype)) + ", " +
-           (w.training ? std::string(optimizer_name(w.optimizer)) : std::string("forward only"))}};
+       std::string(word_of(w.dtype)) + ", " +
+           (w.training ? std::string(word_of(w.optimizer)) : std::string("forward only"))}};
   return "<section id=\"inputs\"><h2>Inputs</h2>\n" + html_table("What was asked", rows, 9) + "</section>\n";
 }
 
@@ -173,10 +173,8 @@ std::string short_choice(const Choice& c) {
   std::string text = "ring " + std::to_string(c.mesh.ring()) + " x ulysses " + std::to_string(c.mesh.ulysses);
   if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
   if (c.data() > 1) text += ", data " + std::to_string(c.data());
-  if (c.mesh.ring() > 1)
-    text += ", " + std::string(layout_name(c.layout)) + " " + std::string(method_name(c.method));
-  return text + ", recompute " + std::string(recompute_name(c.recompute)) + ", ZeRO-" +
-         std::to_string(c.zero_stage);
+  if (c.mesh.ring() > 1) text += ", " + std::string(word_of(c.layout)) + " " + std::string(word_of(c.method));
+  return text + ", recompute " + std::string(word_of(c.recompute)) + ", ZeRO-" + std::to_string(c.zero_stage);
 }
 
 double card_bytes(const PlanRequest& request) {

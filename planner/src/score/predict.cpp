@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <algorithm>
 
@@ -61,7 +61,6 @@ AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
                 static_cast<int>(row.head_dim),
                 row.dtype == ScoreRow::Type::bf16 ? DType::bf16 : DType::fp16};
   plan.mesh = {1, row.ring, row.ulysses};
-  plan.method = Method::ring;
   plan.layout = layout_of(row.layout);
   if (row.causal) plan.band = {0, unbounded};
   plan.dkv_return = DkvReturn::cycle;

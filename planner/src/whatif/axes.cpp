@@ -71,11 +71,11 @@ double parse_value(AxisKind kind, const std::string& text) {
     case AxisKind::memory:
       return static_cast<double>(parse_bytes(text, flag));
     case AxisKind::layout:
-      return static_cast<double>(parse_layout(text, flag));
+      return static_cast<double>(parse_word<LayoutKind>(text, flag));
     case AxisKind::method:
-      return static_cast<double>(parse_method(text, flag));
+      return static_cast<double>(index_of(parse_word<Method>(text, flag)));
     case AxisKind::recompute:
-      return static_cast<double>(parse_recompute(text, flag));
+      return static_cast<double>(parse_word<Recompute>(text, flag));
     default:
       return static_cast<double>(parse_integer(text, flag));
   }
@@ -142,11 +142,11 @@ AxisValue axis_value(AxisKind kind, double number) {
     case AxisKind::memory:
       return {number, format_bytes(number)};
     case AxisKind::layout:
-      return {number, std::string(layout_name(static_cast<LayoutKind>(number)))};
+      return {number, std::string(word_of(static_cast<LayoutKind>(number)))};
     case AxisKind::method:
-      return {number, std::string(method_name(static_cast<Method>(number)))};
+      return {number, std::string(word_of(methods()[static_cast<std::size_t>(number)]))};
     case AxisKind::recompute:
-      return {number, std::string(recompute_name(static_cast<Recompute>(number)))};
+      return {number, std::string(word_of(static_cast<Recompute>(number)))};
     default:
       return {number, std::to_string(static_cast<i64>(number))};
   }

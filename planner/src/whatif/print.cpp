@@ -21,8 +21,7 @@ std::string short_name(const Choice& c) {
   std::string text = "ring " + std::to_string(c.mesh.ring()) + " x ulysses " + std::to_string(c.mesh.ulysses);
   if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
   if (c.data() > 1) text += ", data " + std::to_string(c.data());
-  if (c.mesh.ring() > 1)
-    text += ", " + std::string(layout_name(c.layout)) + " " + std::string(method_name(c.method));
+  if (c.mesh.ring() > 1) text += ", " + std::string(word_of(c.layout)) + " " + std::string(word_of(c.method));
   return text;
 }
 
@@ -32,9 +31,9 @@ Json choice_json(const Choice& c) {
   json["ulysses"] = c.mesh.ulysses;
   json["data"] = c.data();
   json["tensor"] = c.tensor();
-  json["layout"] = layout_name(c.layout);
-  json["method"] = method_name(c.method);
-  json["recompute"] = recompute_name(c.recompute);
+  json["layout"] = word_of(c.layout);
+  json["method"] = word_of(c.method);
+  json["recompute"] = word_of(c.recompute);
   json["zero_stage"] = c.zero_stage;
   json["text"] = describe(c);
   return json;

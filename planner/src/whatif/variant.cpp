@@ -102,7 +102,7 @@ void apply(PlanRequest& request, AxisKind kind, double number) {
       request.fixed.layout = static_cast<LayoutKind>(whole());
       break;
     case AxisKind::method:
-      request.fixed.method = static_cast<Method>(whole());
+      request.fixed.method = methods()[static_cast<std::size_t>(whole())];
       break;
     case AxisKind::recompute:
       request.fixed.recompute = static_cast<Recompute>(whole());

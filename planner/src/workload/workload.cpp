@@ -14,35 +14,6 @@
 namespace usp {
 namespace {
 
-template <class E>
-using Names = std::span<const std::pair<std::string_view, E>>;
-
-constexpr std::pair<std::string_view, Precision> precisions[] = {
-    {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"fp32", Precision::fp32}};
-constexpr std::pair<std::string_view, Recompute> recomputes[] = {{"none", Recompute::none},
-                                                                 {"selective", Recompute::selective},
-                                                                 {"full", Recompute::full},
-                                                                 {"offload", Recompute::offload}};
-constexpr std::pair<std::string_view, Optimizer> optimizers[] = {{"adamw", Optimizer::adamw},
-                                                                 {"sgd", Optimizer::sgd}};
-
-template <class E>
-E word(std::string_view text, std::string_view flag, Names<E> names) {
-  std::vector<std::string> known;
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-    known.emplace_back(name);
-  }
-  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not one of " + join(known, ", "));
-}
-
-template <class E>
-std::string_view name_of(E value, Names<E> names) {
-  for (const auto& [name, known] : names)
-    if (known == value) return name;
-  throw InternalError("an enumerator has no name");
-}
-
 void require(bool holds, const std::string& text) {
   if (!holds) throw UsageError(text);
 }
@@ -97,31 +68,11 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
                            " tokens; make them equal, with a document for the padding");
 }
 
-Precision parse_precision(std::string_view text, std::string_view flag) {
-  return word<Precision>(text, flag, precisions);
-}
-Recompute parse_recompute(std::string_view text, std::string_view flag) {
-  return word<Recompute>(text, flag, recomputes);
-}
-Optimizer parse_optimizer(std::string_view text, std::string_view flag) {
-  return word<Optimizer>(text, flag, optimizers);
-}
-
 int parse_zero_stage(std::string_view text, std::string_view flag) {
   const auto stage = parse_integer(text, flag);
   if (stage < 0 || stage > 3)
     throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not a ZeRO stage (0, 1, 2 or 3)");
   return static_cast<int>(stage);
-}
-
-std::string_view precision_name(Precision dtype) {
-  return name_of<Precision>(dtype, precisions);
-}
-std::string_view recompute_name(Recompute recompute) {
-  return name_of<Recompute>(recompute, recomputes);
-}
-std::string_view optimizer_name(Optimizer optimizer) {
-  return name_of<Optimizer>(optimizer, optimizers);
 }
 
 std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag) {

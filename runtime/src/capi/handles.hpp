@@ -4,8 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
-#include "usp/planner/plan_file.hpp"
 #include "usp/runtime/attention.hpp"
+#include "usp/schedule/plan_file.hpp"
 #include "usp/usp.h"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 
-#include "usp/planner/check_plan.hpp"
+#include "usp/schedule/validate.hpp"
 
 using usp::capi::given;
 using usp::capi::guarded;
@@ -74,7 +74,9 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   AttentionPlan p;
   p.shape = shape_of(d);
   p.mesh = mesh_of(d);
-  p.method = enumerator(d.method, Method::double_ring, "method");
+  const std::size_t method = static_cast<std::size_t>(
+      enumerator(d.method, static_cast<std::int32_t>(methods().size()) - 1, "method"));
+  p.method = methods()[method];
   p.layout = enumerator(d.layout, LayoutKind::balanced, "layout");
   p.band = {d.diff_min, d.diff_max};
   p.dkv_return = enumerator(d.dkv_return, DkvReturn::cycle, "dkv_return");
@@ -105,7 +107,7 @@ usp_attention_desc desc_of(const usp_plan& handle) {
   d.ring = p.mesh.ring();
   d.ring_outer = p.mesh.ring_outer;
   d.ulysses = p.mesh.ulysses;
-  d.method = static_cast<int32_t>(p.method);
+  d.method = static_cast<int32_t>(index_of(p.method));
   d.layout = static_cast<int32_t>(p.layout);
   d.dkv_return = static_cast<int32_t>(p.dkv_return);
   d.head_chunks = p.head_chunks;

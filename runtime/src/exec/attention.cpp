@@ -7,9 +7,9 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
-#include "usp/planner/check_plan.hpp"
-#include "usp/planner/kernel_scratch.hpp"
-#include "usp/planner/plan.hpp"
+#include "usp/schedule/kernel_scratch.hpp"
+#include "usp/schedule/validate.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -119,8 +119,8 @@ AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& co
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
   check_attention_plan(plan);
   require(kernel.rounds_results() || !direct_results(plan),
-          "the plan's steps round their results (backend " + std::string(backend_name(plan.backend)) +
-              "), the " + kernel.name() +
+          "the plan's steps round their results (backend " + std::string(word_of(plan.backend)) + "), the " +
+              kernel.name() +
               " kernel keeps a wider state; plan with --backend cpu, or run with --device cpu");
   require(kernel.wants_o() || plan.backend != Backend::cudnn,
           std::string("the plan is for cuDNN, whose backward needs no delta; the ") + kernel.name() +

@@ -3,7 +3,7 @@
 
 #include "pass_runner.hpp"
 
-#include "usp/planner/expand.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <array>
 #include <memory>

@@ -32,7 +32,11 @@ std::uint64_t digest(const AttentionPlan& plan) {
   d.add(s.batch).add(s.q_tokens).add(s.kv_tokens).add(s.query_heads).add(s.kv_heads);
   d.add(s.head_dim_qk).add(s.head_dim_v).add(s.dtype);
   d.add(plan.mesh.ring_outer).add(plan.mesh.ring_inner).add(plan.mesh.ulysses);
-  d.add(plan.method).add(plan.layout).add(plan.band.diff_min).add(plan.band.diff_max).add(plan.dkv_return);
+  d.bytes(plan.method->word)
+      .add(plan.layout)
+      .add(plan.band.diff_min)
+      .add(plan.band.diff_max)
+      .add(plan.dkv_return);
   d.add(plan.head_chunks)
       .add(plan.prune)
       .add(plan.keep_entry)

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
-#include <variant>
 
 namespace usp {
 namespace {
@@ -36,7 +35,7 @@ ByteBox byte_box(const View& view, Range rows, Range heads) {
 }
 
 PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-                       const OperatorOptions& options)
+                       const OperatorOptions& options, const std::vector<OperationKernel>& operations)
     : schedule_(schedule),
       communicator_(communicator),
       kernel_(kernel),
@@ -68,6 +67,13 @@ PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator,
           self_send_[i] = static_cast<std::int32_t>(s);
       expects(self_send_[i] >= 0, "a rank receives from itself what it never sent");
     }
+  }
+  for (const Step& step : schedule.steps) {
+    const auto kernel_of =
+        std::find_if(operations.begin(), operations.end(),
+                     [&](const OperationKernel& entry) { return entry.operation == step.operation; });
+    expects(kernel_of != operations.end(), "an operation of the schedule has no kernel");
+    step_kernels_.push_back(kernel_of->run);
   }
   for (const Tick& tick : schedule.ticks)
     most_posts = std::max(most_posts, static_cast<std::size_t>(tick.posts.count));
@@ -104,9 +110,7 @@ void PassRunner::run_tick(std::size_t t, i64 first_tag, TickTimes& times) {
   for (std::size_t i = 0; i < posted_.size(); ++i)
     tickets_[static_cast<std::size_t>(posted_[i])] = new_tickets_[i];
   times.posted_s = now();
-  for (std::int32_t i = 0; i < tick.steps.count; ++i)
-    std::visit([&](const auto& step) { compute(step); },
-               schedule_.steps[static_cast<std::size_t>(tick.steps.begin + i)]);
+  for (std::int32_t i = 0; i < tick.steps.count; ++i) compute(static_cast<std::size_t>(tick.steps.begin + i));
   times.computed_s = now();
   for (std::int32_t i = 0; i < tick.arrivals.count; ++i)
     arrive(schedule_.arrivals[static_cast<std::size_t>(tick.arrivals.begin + i)]);
@@ -175,35 +179,27 @@ void PassRunner::describe(const Transfer& t, std::size_t index) {
   }
 }
 
-AttendScope PassRunner::scope(Range heads, ListRef slices, const StepBackend& backend) const {
+AttendScope PassRunner::scope(const Step& step) const {
   AttendScope s;
-  s.query_heads = heads;
+  s.query_heads = step.query_heads;
   s.group = inputs_.group;
-  s.slices = schedule_.slices.data() + slices.begin;
-  s.slice_count = slices.count;
+  if (!step.operation->has_pairs) return s;
+  s.slices = schedule_.slices.data() + step.slices.begin;
+  s.slice_count = step.slices.count;
   s.terms = inputs_.terms;
   // A plan for another backend says nothing of what cuDNN would do with the step.
-  if (schedule_.backend == Backend::cudnn) s.use = backend.use;
+  if (schedule_.backend == Backend::cudnn) s.use = step.backend.use;
   s.progress = {[](void* communicator) { static_cast<Communicator*>(communicator)->progress(); },
                 &communicator_};
   return s;
 }
 
-void PassRunner::compute(const Attend& s) {
-  kernel_.attend({view(s.q), view(s.k), view(s.v), view(s.o), view(s.lse),
-                  scope(s.query_heads, s.slices, s.backend), s.fresh, inputs_.sink});
-}
-
-void PassRunner::compute(const DeltaRows& s) {
-  kernel_.delta(
-      {view(s.d_o), view(s.o), view(s.lse), view(s.delta), s.query_heads, inputs_.sink, inputs_.d_sink});
-}
-
-void PassRunner::compute(const AttendGrad& s) {
-  kernel_.attend_grad({view(s.q), view(s.k), view(s.v), view(s.d_o), view(s.lse),
-                       s.delta >= 0 ? ConstView(view(s.delta)) : ConstView{}, view(s.dq), view(s.dk),
-                       view(s.dv), scope(s.query_heads, s.slices, s.backend), s.fresh,
-                       s.o >= 0 ? ConstView(view(s.o)) : ConstView{}});
+void PassRunner::compute(std::size_t index) {
+  const Step& step = schedule_.steps[index];
+  View views[tensor_count];
+  for (std::size_t i = 0; i < tensor_count; ++i)
+    if (step.buffers[i] >= 0) views[i] = view(step.buffers[i]);
+  step_kernels_[index](kernel_, {&step, views, scope(step), inputs_.sink, inputs_.d_sink});
 }
 
 void PassRunner::arrive(std::int32_t index) {

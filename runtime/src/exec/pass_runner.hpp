@@ -6,6 +6,7 @@
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/boxes.hpp"
 #include "usp/runtime/attention.hpp"
+#include "usp/runtime/operation_kernels.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
 #include <chrono>
@@ -27,8 +28,10 @@ struct StepInputs {
 /// the stream of the kernel's memory takes the place of completion. Allocates when made, not when run.
 class PassRunner {
  public:
+  /// @param operations one for every operation of the schedule; throws InternalError where one lacks
   PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-             const OperatorOptions& options);
+             const OperatorOptions& options,
+             const std::vector<OperationKernel>& operations = operation_kernels());
 
   /// Where buffer `id` lies; every buffer has to be placed before run().
   void place(BufferId id, const View& view) { views_[static_cast<std::size_t>(id)] = view; }
@@ -44,13 +47,11 @@ class PassRunner {
   void bind(int tick);
   void post(const Tick& tick);
   void describe(const Transfer& t, std::size_t index);
-  void compute(const Attend& step);
-  void compute(const DeltaRows& step);
-  void compute(const AttendGrad& step);
+  void compute(std::size_t step);
   void arrive(std::int32_t index);
   void copy_to_self(const Transfer& receive);
   void finish_sends(int tick);
-  [[nodiscard]] AttendScope scope(Range heads, ListRef slices, const StepBackend& backend) const;
+  [[nodiscard]] AttendScope scope(const Step& step) const;
   [[nodiscard]] static Land land(const Transfer& t) { return t.apply == Apply::add ? Land::add : Land::put; }
 
   const RankSchedule& schedule_;
@@ -62,10 +63,11 @@ class PassRunner {
   StepInputs inputs_;
   std::chrono::steady_clock::time_point start_;
   std::vector<View> views_;
-  std::vector<std::vector<BufferId>> begins_;         ///< per tick
-  std::vector<std::vector<std::int32_t>> sends_due_;  ///< per tick: transfers
-  std::vector<std::int32_t> self_send_;               ///< per transfer: a self receive's send
-  std::vector<std::size_t> box_begin_;                ///< per transfer, into byte_boxes_
+  std::vector<decltype(OperationKernel::run)> step_kernels_;  ///< per step
+  std::vector<std::vector<BufferId>> begins_;                 ///< per tick
+  std::vector<std::vector<std::int32_t>> sends_due_;          ///< per tick: transfers
+  std::vector<std::int32_t> self_send_;                       ///< per transfer: a self receive's send
+  std::vector<std::size_t> box_begin_;                        ///< per transfer, into byte_boxes_
   std::vector<ByteBox> byte_boxes_;
   std::vector<Message> messages_;     ///< of one tick
   std::vector<std::int32_t> posted_;  ///< transfers of messages_

@@ -6,7 +6,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/plan.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +17,6 @@ namespace {
 
 AttentionPlan on_one_rank(AttentionPlan plan) {
   plan.mesh = {1, 1, 1};
-  plan.method = Method::ring;
   plan.dkv_return = DkvReturn::circulate;
   plan.head_chunks = 1;
   plan.replicated_q.clear();
@@ -67,7 +66,7 @@ std::string bench_text(const BenchReport& report) {
                 "single rank", "of it");
   text += line;
   for (const PassBench& pass : report.passes) {
-    std::snprintf(line, sizeof line, "  %-9s %12s %12s %10.2f %12s %7.1f%%\n", pass_name(pass.pass).data(),
+    std::snprintf(line, sizeof line, "  %-9s %12s %12s %10.2f %12s %7.1f%%\n", word_of(pass.pass).data(),
                   format_seconds(pass.seconds).c_str(), format_bytes(static_cast<double>(pass.bytes)).c_str(),
                   pass.gflop_s(), format_seconds(pass.single_seconds).c_str(),
                   100 * report.share_of_single(pass));
@@ -92,7 +91,7 @@ std::string bench_json(const BenchReport& report) {
                {"workers", report.workers()},
                {"passes", Json::array()}};
   for (const PassBench& pass : report.passes)
-    json["passes"].push_back({{"pass", pass_name(pass.pass)},
+    json["passes"].push_back({{"pass", word_of(pass.pass)},
                               {"time_ms", pass.seconds * 1e3},
                               {"bytes", pass.bytes},
                               {"gflop_s", pass.gflop_s()},

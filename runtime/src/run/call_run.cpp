@@ -11,8 +11,8 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/boxes.hpp"
-#include "usp/planner/check_plan.hpp"
-#include "usp/planner/plan.hpp"
+#include "usp/schedule/validate.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -361,7 +361,7 @@ std::string CallRun::bytes_difference() const {
       const PassRecord& record = ranks[r].record[i];
       const std::string found = difference(record.planned, record.executed);
       if (!found.empty())
-        return "rank " + std::to_string(r) + ", " + std::string(pass_name(record.pass)) + ": " + found;
+        return "rank " + std::to_string(r) + ", " + std::string(word_of(record.pass)) + ": " + found;
     }
   return "";
 }

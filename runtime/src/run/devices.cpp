@@ -4,8 +4,8 @@
 #include "rank_engine.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/check_plan.hpp"
-#include "usp/planner/plan.hpp"
+#include "usp/schedule/validate.hpp"
+#include "usp/schedule/words.hpp"
 
 namespace usp {
 namespace {
@@ -63,8 +63,8 @@ PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& ke
     }
   }
   if (backend == plan.backend) return {plan, ""};
-  std::string note = "backend " + std::string(backend_name(plan.backend)) + " of the plan becomes " +
-                     std::string(backend_name(backend));
+  std::string note = "backend " + std::string(word_of(plan.backend)) + " of the plan becomes " +
+                     std::string(word_of(backend));
   if (!reason.empty()) note += ", " + reason;
   return {with_backend(plan, backend), note};
 }

@@ -3,8 +3,8 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/dry_run.hpp"
-#include "usp/planner/check_plan.hpp"
 #include "usp/runtime/call_run.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <utility>
 

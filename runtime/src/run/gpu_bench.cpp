@@ -8,8 +8,8 @@
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/axes.hpp"
-#include "usp/planner/plan.hpp"
 #include "usp/runtime/devices.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -67,8 +67,8 @@ std::string times_table(const GpuBenchReport& report) {
   table.column("pass");
   for (const char* name : {"time", "TF/s", "per rank", "exposed"}) table.column(name, Align::right);
   for (const GpuPassBench& pass : report.passes)
-    table.row({std::string(pass_name(pass.pass)), format_seconds(pass.seconds),
-               format_fixed(pass.tflop_s(), 2), format_fixed(pass.tflop_s() / report.plan.mesh.size(), 2),
+    table.row({std::string(word_of(pass.pass)), format_seconds(pass.seconds), format_fixed(pass.tflop_s(), 2),
+               format_fixed(pass.tflop_s() / report.plan.mesh.size(), 2),
                format_fixed(pass.exposed_s * 1e3, 3) + " ms"});
   return table.str(2);
 }
@@ -92,9 +92,8 @@ std::string axes_table(const GpuBenchReport& report) {
   table.column("GB/s", Align::right);
   for (const GpuPassBench& pass : report.passes)
     for_axes(report, pass, [&](const char* name, int degree, Transport by, const AxisTraffic& axis) {
-      table.row({std::string(pass_name(pass.pass)), name, std::to_string(degree),
-                 std::string(transport_name(by)), format_bytes(static_cast<double>(axis.bytes)),
-                 format_fixed(pass.gb_s(axis), 2)});
+      table.row({std::string(word_of(pass.pass)), name, std::to_string(degree), std::string(word_of(by)),
+                 format_bytes(static_cast<double>(axis.bytes)), format_fixed(pass.gb_s(axis), 2)});
     });
   return table.str(2);
 }
@@ -137,7 +136,7 @@ std::string gpu_bench_text(const GpuBenchReport& report) {
   const Mesh& mesh = report.plan.mesh;
   std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
                      " (" + report.communicator + "), " + report.kernel + " kernel, " +
-                     std::string(dtype_name(report.plan.shape.dtype)) +
+                     std::string(word_of(report.plan.shape.dtype)) +
                      (report.deterministic ? ", deterministic" : "") + ", median of " +
                      std::to_string(report.repeat) + "\n  on " + joined(distinct(report.devices)) + "\n" +
                      times_table(report);
@@ -156,9 +155,9 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
                {"ranks", mesh.size()},
                {"devices", report.devices},
                {"communicator", report.communicator},
-               {"backend", backend_name(report.plan.backend)},
+               {"backend", word_of(report.plan.backend)},
                {"kernel", report.kernel},
-               {"dtype", dtype_name(report.plan.shape.dtype)},
+               {"dtype", word_of(report.plan.shape.dtype)},
                {"deterministic", report.deterministic},
                {"repeat", report.repeat},
                {"passes", Json::array()}};
@@ -167,12 +166,12 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
     for_axes(report, pass, [&](const char* name, int degree, Transport by, const AxisTraffic& axis) {
       axes.push_back({{"axis", name},
                       {"ranks", degree},
-                      {"transport", transport_name(by)},
+                      {"transport", word_of(by)},
                       {"bytes", axis.bytes},
                       {"most_bytes", axis.most_bytes},
                       {"gb_s", pass.gb_s(axis)}});
     });
-    json["passes"].push_back({{"pass", pass_name(pass.pass)},
+    json["passes"].push_back({{"pass", word_of(pass.pass)},
                               {"time_ms", pass.seconds * 1e3},
                               {"flops", pass.flops},
                               {"tflop_s", pass.tflop_s()},

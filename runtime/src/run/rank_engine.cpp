@@ -7,8 +7,8 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/routed.hpp"
 #include "usp/kernels/backends.hpp"
-#include "usp/planner/plan.hpp"
 #include "usp/runtime/devices.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <string>
 
@@ -24,7 +24,7 @@ namespace {
 }  // namespace
 
 std::string kernel_name(const AttentionPlan& plan, const RunOptions& options) {
-  return options.kernel.empty() ? std::string(backend_name(plan.backend)) : options.kernel;
+  return options.kernel.empty() ? std::string(word_of(plan.backend)) : options.kernel;
 }
 
 int device_of(int rank, const std::vector<int>& devices) {

@@ -2,9 +2,9 @@
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 #include "usp/kernels/numeric_types.hpp"
-#include "usp/planner/plan.hpp"
 #include "usp/runtime/npy.hpp"
 #include "usp/runtime/run_print.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <cmath>
 #include <cstdio>
@@ -72,7 +72,7 @@ void check_finite(const std::string& path, const HostTensor& given, const HostTe
     std::snprintf(text, sizeof text, "%g", value);
     throw InvalidInput({path, 0, index_text(i, shape)},
                        std::isfinite(value) ? std::string(text) + " is beyond the greatest number of " +
-                                                  std::string(dtype_name(dtype)) + "; scale the tensor"
+                                                  std::string(word_of(dtype)) + "; scale the tensor"
                                             : "holds " + std::string(text) +
                                                   "; attention needs finite numbers, mend the tensor");
   }

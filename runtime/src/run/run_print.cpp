@@ -4,7 +4,7 @@
 #include "usp/base/json.hpp"
 #include "usp/base/units.hpp"
 #include "usp/kernels/rounding.hpp"
-#include "usp/planner/plan.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -197,7 +197,7 @@ std::string run_json(const RunSummary& summary) {
                {"ranks", mesh.size()},
                {"communicator", run.communicator},
                {"kernel", run.kernel},
-               {"dtype", dtype_name(summary.plan.shape.dtype)},
+               {"dtype", word_of(summary.plan.shape.dtype)},
                {"ok", run_fault(summary).empty()}};
   const CallErrors errors = summary.errors.value_or(CallErrors{});
   json["errors"] = {{"out", error_json(errors.out)}, {"lse", error_json(errors.lse)},
@@ -230,10 +230,10 @@ std::string run_text(const RunSummary& summary) {
   std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
                      " on " + std::to_string(mesh.size()) + (mesh.size() == 1 ? " rank (" : " ranks (") +
                      run.communicator + "), " + (is_dry(run) ? "no" : run.kernel) + " kernel, " +
-                     std::string(dtype_name(summary.plan.shape.dtype)) + "\n";
+                     std::string(word_of(summary.plan.shape.dtype)) + "\n";
   for (const Pass pass : passes_of(run)) {
     const i64 touched = most_touched(run, pass);
-    text += "  " + std::string(pass_name(pass)) + (pass == Pass::forward ? "   " : "  ") +
+    text += "  " + std::string(word_of(pass)) + (pass == Pass::forward ? "   " : "  ") +
             (is_dry(run) ? "" : format_seconds(run.seconds(pass)) + ", ") +
             format_bytes(static_cast<double>(run.executed_bytes(pass))) + " sent by all ranks, workspace " +
             format_bytes(static_cast<double>(most_workspace(run, pass))) +

@@ -3,10 +3,10 @@
 
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
-#include "usp/planner/expand.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/pricing.hpp"
+#include "usp/schedule/expand.hpp"
 
 #include <algorithm>
 
@@ -28,16 +28,6 @@ struct Prices {
     static_cast<void>(pricer.price(plan, {}, &ticks[0], &ticks[1]));
   }
 };
-
-Json steps_json(const RankSchedule& schedule, std::size_t tick) {
-  static constexpr const char* names[] = {"attend", "delta", "attend_grad"};
-  Json steps = Json::array();
-  if (tick >= schedule.ticks.size()) return steps;
-  const ListRef& list = schedule.ticks[tick].steps;
-  for (std::int32_t i = list.begin; i < list.begin + list.count; ++i)
-    steps.push_back(names[schedule.steps[static_cast<std::size_t>(i)].index()]);
-  return steps;
-}
 
 i64 bytes_at(const Traffic& traffic, std::size_t tick, bool send) {
   i64 sum = 0;
@@ -79,8 +69,8 @@ void planned_spans(Trace& trace, int rank, const std::vector<TickPrice>& ticks, 
     const double end = at + ticks[i].total_s * factor;
     trace.span("tick " + std::to_string(i), rank, planned_track, at, end,
                {{"tick", i},
-                {"pass", pass_name(record.pass)},
-                {"steps", steps_json(schedule, i)},
+                {"pass", word_of(record.pass)},
+                {"steps", traced_steps(schedule, i)},
                 {"sent_bytes", bytes_at(record.planned, i, true)},
                 {"received_bytes", bytes_at(record.planned, i, false)},
                 {"predicted_ms", ticks[i].total_s * 1e3}});
@@ -93,8 +83,8 @@ void executed_spans(Trace& trace, int rank, double begin_s, const RankSchedule& 
   for (std::size_t i = 0; i < record.ticks.size(); ++i) {
     const TickTimes& t = record.ticks[i];
     const Json args = {{"tick", i},
-                       {"pass", pass_name(record.pass)},
-                       {"steps", steps_json(schedule, i)},
+                       {"pass", word_of(record.pass)},
+                       {"steps", traced_steps(schedule, i)},
                        {"sent_bytes", bytes_at(record.executed, i, true)},
                        {"received_bytes", bytes_at(record.executed, i, false)}};
     trace.span("tick " + std::to_string(i), rank, executed_track, begin_s + t.begin_s, begin_s + t.end_s,
@@ -106,6 +96,15 @@ void executed_spans(Trace& trace, int rank, double begin_s, const RankSchedule& 
 }
 
 }  // namespace
+
+std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::size_t tick) {
+  std::vector<std::string_view> words;
+  if (tick >= schedule.ticks.size()) return words;
+  const ListRef& list = schedule.ticks[tick].steps;
+  for (std::int32_t i = list.begin; i < list.begin + list.count; ++i)
+    words.push_back(schedule.steps[static_cast<std::size_t>(i)].operation->word);
+  return words;
+}
 
 std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, const CallRun& run) {
   const Prices prices(plan, documents);

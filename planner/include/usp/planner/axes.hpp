@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/placement.hpp"
 #include "usp/planner/pricing.hpp"
+#include "usp/schedule/placement.hpp"
 #include "usp/topology/cluster.hpp"
 
 #include <string>
@@ -32,7 +32,5 @@ struct AxisView {
 
 /// "0-7", "0 8 16 24", "0-30 by 2": ranks in a few characters.
 [[nodiscard]] std::string rank_list(const std::vector<int>& ranks);
-
-[[nodiscard]] std::string_view transport_name(Transport transport);
 
 }  // namespace usp

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/words.hpp"
 #include "usp/planner/estimate.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <array>
 #include <map>
@@ -12,10 +14,14 @@
 namespace usp {
 
 enum class Collective { alltoall, all_gather, reduce_scatter, all_reduce };
-enum class Transport { copy_engine, nccl };
 
-[[nodiscard]] const char* name_of(Collective operation);
-[[nodiscard]] const char* name_of(Transport transport);
+template <>
+struct WordTable<Collective> {
+  static constexpr Word<Collective> words[] = {{"alltoall", Collective::alltoall},
+                                               {"all_gather", Collective::all_gather},
+                                               {"reduce_scatter", Collective::reduce_scatter},
+                                               {"all_reduce", Collective::all_reduce}};
+};
 
 /// Bytes on the wire per rank over `bytes`: nccl-tests' bus bandwidth is traffic_factor * bytes / seconds.
 /// all-to-all, all-gather, reduce-scatter (n-1)/n; all-reduce 2(n-1)/n.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/schedule/attention.hpp"
+#include "usp/schedule/plan.hpp"
 
 #include <cstddef>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/plan_file.hpp"
+#include "usp/schedule/plan_file.hpp"
 
 #include <optional>
 #include <string>

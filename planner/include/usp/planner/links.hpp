@@ -2,8 +2,8 @@
 #pragma once
 
 #include "usp/planner/calibration.hpp"
-#include "usp/planner/placement.hpp"
 #include "usp/schedule/compact.hpp"
+#include "usp/schedule/placement.hpp"
 #include "usp/topology/routes.hpp"
 
 #include <array>

@@ -6,6 +6,7 @@
 #include "usp/planner/model.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/planner/workload.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -52,7 +53,7 @@ struct PlanRequest {
 struct Choice {
   Mesh mesh;
   Placement placement;
-  Method method = Method::ring;
+  Method method;
   LayoutKind layout = LayoutKind::zigzag;
   DkvReturn dkv_return = DkvReturn::circulate;
   int head_chunks = 1;
@@ -149,25 +150,6 @@ void check_degrees(const PlanRequest& request);
 [[nodiscard]] AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice,
                                            const LayerKind& kind);
 [[nodiscard]] Documents attention_documents(const Workload& workload, const LayerKind& kind);
-/// Documents of these lengths, each cut into chunks that attend to themselves alone. Throws InvalidInput
-/// where they are more than max_documents.
-[[nodiscard]] Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk);
-
-// Words of JSON and of the command line; parse_* throw UsageError naming `flag` and the words known.
-[[nodiscard]] std::string_view method_name(Method method);
-[[nodiscard]] std::string_view layout_name(LayoutKind layout);
-[[nodiscard]] std::string_view dkv_return_name(DkvReturn value);
-[[nodiscard]] std::string_view order_name(AxisOrder order);
-[[nodiscard]] std::string_view dtype_name(DType type);
-[[nodiscard]] std::string_view backend_name(Backend backend);
-[[nodiscard]] std::string_view pass_name(Pass pass);
-[[nodiscard]] Method parse_method(std::string_view text, std::string_view flag);
-[[nodiscard]] LayoutKind parse_layout(std::string_view text, std::string_view flag);
-[[nodiscard]] DkvReturn parse_dkv_return(std::string_view text, std::string_view flag);
-[[nodiscard]] AxisOrder parse_order(std::string_view text, std::string_view flag);
-[[nodiscard]] DType parse_dtype(std::string_view text, std::string_view flag);
-[[nodiscard]] Backend parse_backend(std::string_view text, std::string_view flag);
-
 /// "ring 4 x ulysses 8, zigzag, double_ring, ..." in one line.
 [[nodiscard]] std::string describe(const Choice& choice);
 

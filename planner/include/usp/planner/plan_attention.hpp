@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan.hpp"
-#include "usp/planner/plan_file.hpp"
+#include "usp/schedule/plan_file.hpp"
 
 #include <optional>
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/expand.hpp"
-#include "usp/planner/generate.hpp"
 #include "usp/planner/links.hpp"
 #include "usp/planner/work_profile.hpp"
+#include "usp/schedule/expand.hpp"
+#include "usp/schedule/generate.hpp"
 
 #include <memory>
 #include <vector>

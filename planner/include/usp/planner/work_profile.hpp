@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/geometry.hpp"
+#include "usp/schedule/geometry.hpp"
 
 #include <vector>
 
@@ -30,8 +30,8 @@ class WorkProfile {
   explicit WorkProfile(const Geometry& geometry);
 
   /// Index of the front of one unit; units with equal fronts share it.
-  [[nodiscard]] int front_of(Deltas deltas) const {
-    return deltas.count() > 1 ? remote_ : by_delta_[static_cast<std::size_t>(deltas.begin)];
+  [[nodiscard]] int front_of(RingOffsets offsets) const {
+    return offsets.count() > 1 ? remote_ : by_delta_[static_cast<std::size_t>(offsets.begin)];
   }
   [[nodiscard]] const ShapeFront& front(int index) const { return fronts_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] std::size_t fronts() const { return fronts_.size(); }

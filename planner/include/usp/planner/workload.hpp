@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/words.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/recompute.hpp"
 
 #include <cstdint>
 #include <string>
@@ -12,14 +14,6 @@ namespace usp {
 
 /// Type of weights and activations on the device.
 enum class Precision { bf16, fp16, fp32 };
-
-/// What of a layer's forward pass the backward pass computes again.
-enum class Recompute {
-  none,       ///< nothing: all inputs of matrix products are kept
-  selective,  ///< the MLP and the norms; attention's q, k, v, output and lse are kept
-  full,       ///< the whole layer, from its kept input (the checkpoint)
-  offload,    ///< as full, with the checkpoints in host memory
-};
 
 enum class Optimizer {
   adamw,  ///< fp32 master weights and two fp32 moments: 12 bytes per parameter
@@ -56,14 +50,7 @@ void check_document_count(std::int64_t count, const std::string& file);
 /// Throws UsageError when the fields contradict each other (document sum, ranges, divisibility).
 void check_workload(const Workload& workload);
 
-// Words of the command line. Each throws UsageError naming `flag` and the words it knows.
-[[nodiscard]] Precision parse_precision(std::string_view text, std::string_view flag);
-[[nodiscard]] Recompute parse_recompute(std::string_view text, std::string_view flag);
-[[nodiscard]] Optimizer parse_optimizer(std::string_view text, std::string_view flag);
 [[nodiscard]] int parse_zero_stage(std::string_view text, std::string_view flag);
-[[nodiscard]] std::string_view precision_name(Precision dtype);
-[[nodiscard]] std::string_view recompute_name(Recompute recompute);
-[[nodiscard]] std::string_view optimizer_name(Optimizer optimizer);
 
 /// Throws InvalidInput unless the lengths of packed documents sum to the tokens of a sequence.
 void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens);
@@ -80,5 +67,15 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
 /// the same documents on every machine. Throws InvalidInput when that takes more than max_documents.
 [[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths,
                                                        std::int64_t tokens, std::uint64_t seed);
+
+template <>
+struct WordTable<Precision> {
+  static constexpr Word<Precision> words[] = {
+      {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"fp32", Precision::fp32}};
+};
+template <>
+struct WordTable<Optimizer> {
+  static constexpr Word<Optimizer> words[] = {{"adamw", Optimizer::adamw}, {"sgd", Optimizer::sgd}};
+};
 
 }  // namespace usp

@@ -4,7 +4,7 @@
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/execution.hpp"
-#include "usp/schedule/attention.hpp"
+#include "usp/schedule/plan.hpp"
 
 #include <memory>
 #include <vector>

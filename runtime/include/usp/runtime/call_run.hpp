@@ -4,10 +4,10 @@
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/score_terms.hpp"
-#include "usp/planner/comm_curve.hpp"
 #include "usp/runtime/attention.hpp"
 #include "usp/runtime/host_tensor.hpp"
-#include "usp/schedule/attention.hpp"
+#include "usp/schedule/plan.hpp"
+#include "usp/schedule/transport.hpp"
 
 #include <functional>
 #include <memory>

@@ -2,8 +2,12 @@
 #pragma once
 
 #include "usp/runtime/call_run.hpp"
+#include "usp/schedule/rank_schedule.hpp"
 
+#include <cstddef>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace usp {
 
@@ -12,5 +16,8 @@ namespace usp {
 /// measured; args carry tick, steps, bytes posted, and the unscaled prediction.
 [[nodiscard]] std::string chrome_trace(const AttentionPlan& plan, const Documents& documents,
                                        const CallRun& run);
+
+/// Words of the operations of a tick, as its span in a trace lists them; empty beyond the last tick.
+[[nodiscard]] std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::size_t tick);
 
 }  // namespace usp

@@ -4,7 +4,7 @@
 #include "usp/kernels/deviation.hpp"
 #include "usp/kernels/oracle.hpp"
 #include "usp/runtime/call_run.hpp"
-#include "usp/schedule/attention.hpp"
+#include "usp/schedule/plan.hpp"
 
 #include <optional>
 #include <string>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/base/error.hpp"
+#include "usp/base/words.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -63,6 +64,14 @@ class ObjectReader {
     std::string known;
     for (const auto& [name, value] : names) known += (known.empty() ? "" : ", ") + std::string(name);
     fail(key, "'" + text + "' is not one of " + known);
+  }
+  /// A word of the enum's own table.
+  template <class E>
+  [[nodiscard]] E enumeration(const char* key) {
+    const std::string text = string(key);
+    for (const Word<E>& word : word_list<E>())
+      if (word.text == text) return word.value;
+    fail(key, "'" + text + "' is not one of " + joined_words<E>());
   }
   template <class E>
   [[nodiscard]] std::optional<E> maybe_enumeration(const char* key, const EnumNames<E>& names) {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/mesh.hpp"
+#include "usp/schedule/operation.hpp"
+#include "usp/schedule/types.hpp"
+
+#include <vector>
+
+/// The compact form of a schedule: what a plan means, symmetric over ranks. Its size grows with the ring,
+/// never with the number of ranks. Pricing reads this form only; `expand` makes one rank's explicit form from
+/// it.
+namespace usp {
+
+enum class Side : std::uint8_t { q, k };                 ///< the query tokens or the key tokens
+enum class End : std::uint8_t { none, source, target };  ///< one end of a transfer
+enum class Block : std::uint8_t { row, home };           ///< a whole ring row, or one rank's own part of it
+enum class Copies : std::uint8_t {
+  all,
+  partitioned,
+  replicated
+};  ///< all tokens, or without / only those every rank holds
+
+/// Names tokens relative to the two ends of a transfer. `need` filters keep key tokens that some of the rows
+/// `offsets` away from the block can see; they act only in a pruned plan.
+struct TokenSelect {
+  Block block = Block::row;
+  Side of = Side::q;
+  End at = End::target;  ///< whose block it is
+  Copies copies = Copies::all;
+  End needed_by = End::none;  ///< only what this end's row can see
+  RingShift shift;            ///< the block lies this far from that end's row
+  RingOffsets needed;         ///< seen by any of these
+  RingOffsets also;           ///< and by any of these
+  RingOffsets not_needed;     ///< but by none of these
+};
+
+enum class HeadKind : std::uint8_t { query, kv, kv_new, kv_last, all_query, all_kv };
+
+struct HeadSelect {
+  HeadKind kind = HeadKind::query;
+  End at = End::target;
+  std::int16_t chunk = -1;  ///< -1: every chunk
+};
+
+enum class Fill : std::uint8_t { nan, zero };
+
+/// At the start of `tick` the buffer begins to hold this region.
+struct Bind {
+  BufferName buffer;
+  Fill fill = Fill::nan;
+  bool with_replicated = false;  ///< a home buffer: the replicated tokens stand before the own ones
+  std::int32_t tick = 0;
+  TokenSelect tokens;
+  RingOffsets
+      blocks;  ///< one block per offset, the block lying `back` from the row; a single block when empty
+  HeadSelect heads;
+};
+
+enum class MoveName : std::uint8_t { entry, exit, route, d_exit, d_entry, d_route, d_home };
+enum class Peers : std::uint8_t { self, shift, every_ulysses, every_ring, every_world };
+enum class Apply : std::uint8_t { copy, add };
+enum class Wire : std::uint8_t { io, accumulator };
+
+/// The same tokens of one or two tensors fly from `start` to `due`. After an add the source is dead: a
+/// partial is moved, not copied, so that it is summed once.
+struct Move {
+  MoveName name = MoveName::entry;
+  Peers peers = Peers::self;
+  Apply apply = Apply::copy;
+  Wire wire = Wire::io;
+  std::uint8_t pairs = 1;
+  BufferName from[2];
+  BufferName to[2];
+  RingShift shift;
+  std::int32_t start = 0;
+  std::int32_t due = 0;
+  TokenSelect tokens;
+  HeadSelect heads;
+};
+
+/// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `fresh`: its
+/// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
+struct Work {
+  const Operation* operation = &operations::attend;
+  Place q = Place::home;
+  Place kv = Place::home;
+  Place d_o = Place::home;
+  Place o = Place::row;
+  Place dq = Place::row;
+  Place dkv = Place::row;
+  bool fresh = false;
+  std::int16_t chunk = 0;
+  std::int32_t tick = 0;
+  RingOffsets offsets;
+};
+
+/// One pass; each list is in ascending order of tick (moves: of start).
+struct CompactPass {
+  int ticks = 0;
+  std::vector<Bind> binds;
+  std::vector<Move> moves;
+  std::vector<Work> work;
+  void clear() {
+    ticks = 0;
+    binds.clear();
+    moves.clear();
+    work.clear();
+  }
+};
+
+}  // namespace usp

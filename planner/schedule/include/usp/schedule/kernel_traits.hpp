@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/band_blocks.hpp"
+#include "usp/schedule/limits.hpp"
+#include "usp/schedule/plan.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+/// What each backend can do: the one place that knows, for plans and for kernels.
+namespace usp {
+
+/// Why cuDNN does not take a call, a block or a slice, which then goes to the portable kernel. The last two
+/// are found only by a run.
+enum class Refusal : std::uint8_t {
+  none,
+  wide_type,
+  softcap,
+  alibi,
+  dropout,
+  block_mask,
+  torn_group,
+  head_dim_step,
+  head_dim,
+  unequal_head_dims,
+  missing_o,
+  deterministic,
+  unequal_steps,
+  many_slices,
+  many_blocks,
+  single_row,
+  wide_window,
+  no_pairs,
+  alignment,
+  no_graph
+};
+
+struct RefusalWords {
+  const char* name;  ///< in files
+  const char* text;  ///< for people
+};
+inline constexpr std::array<RefusalWords, 20> refusals{{
+    {"none", ""},
+    {"wide_type", "cuDNN takes bf16 and fp16"},
+    {"softcap", "cuDNN has no softcap here"},
+    {"alibi", "cuDNN's ALiBi has slopes of its own"},
+    {"dropout", "cuDNN's dropout has random numbers of its own"},
+    {"block_mask", "cuDNN has no block mask here"},
+    {"torn_group", "a group of query heads is torn, which cuDNN cannot name"},
+    {"head_dim_step", "cuDNN takes head dims that are multiples of 8"},
+    {"head_dim", "the head dim is greater than cuDNN's greatest"},
+    {"unequal_head_dims", "cuDNN's gradient takes unequal head dims 192/128"},
+    {"missing_o", "cuDNN's gradient needs o"},
+    {"deterministic", "cuDNN's deterministic gradient takes memory that grows with the square of the length"},
+    {"unequal_steps", "the rows of queries and keys stand at unequal steps"},
+    {"many_slices", "more slices than cuDNN calls are worth"},
+    {"many_blocks", "more blocks than cuDNN calls are worth"},
+    {"single_row", "cuDNN's gradient of a single query or key is not a number"},
+    {"wide_window", "cuDNN takes windows of at most as many queries as keys"},
+    {"no_pairs", "no pair is visible: results are only set"},
+    {"alignment", "the rows of a tensor do not start on a boundary of 16 bytes"},
+    {"no_graph", "cuDNN has no plan for a block of this shape"},
+}};
+[[nodiscard]] constexpr const char* name_of(Refusal why) {
+  return refusals[static_cast<std::size_t>(why)].name;
+}
+[[nodiscard]] constexpr const char* text_of(Refusal why) {
+  return refusals[static_cast<std::size_t>(why)].text;
+}
+
+/// A row of the table: what one backend takes. The defaults take everything.
+struct KernelTraits {
+  Backend backend = Backend::cpu;
+  bool wide_types = true;  ///< fp32 and fp64 besides bf16 and fp16
+  i64 head_dim_step = 1;   ///< head dims are multiples of this
+  i64 most_head_dim = max_head_dim;
+  i64 most_grad_head_dim = most_head_dim;        ///< backward, from grad_compute_major on
+  i64 most_early_grad_head_dim = most_head_dim;  ///< backward, before it
+  int grad_compute_major = 0;                    ///< a major number of a compute capability
+  bool any_unequal_head_dims = true;             ///< backward; else only grad_dim_qk with grad_dim_v
+  i64 grad_dim_qk = 0, grad_dim_v = 0;
+  bool softcap = true, alibi = true, dropout = true, block_mask = true, torn_groups = true;
+  bool grad_without_o = true, deterministic_grad = true;
+  bool any_slices = true;       ///< else slices as blocks of rows (divide), of either no more than these:
+  std::size_t most_slices = 0;  ///< tried against each other; more would not become few blocks
+  std::size_t most_blocks = 0;  ///< each is a plan and a call
+};
+
+inline constexpr std::array<KernelTraits, 3> kernel_table{{
+    {.backend = Backend::cpu},
+    {.backend = Backend::portable, .wide_types = false, .most_head_dim = 256},
+    {.backend = Backend::cudnn,
+     .wide_types = false,
+     .head_dim_step = 8,
+     .most_head_dim = 256,
+     .most_early_grad_head_dim = 128,
+     .grad_compute_major = 9,
+     .any_unequal_head_dims = false,
+     .grad_dim_qk = 192,
+     .grad_dim_v = 128,
+     .softcap = false,
+     .alibi = false,
+     .dropout = false,
+     .block_mask = false,
+     .torn_groups = false,
+     .grad_without_o = false,
+     .deterministic_grad = false,
+     .any_slices = false,
+     .most_slices = 32,
+     .most_blocks = 8},
+}};
+[[nodiscard]] constexpr const KernelTraits& kernel_traits(Backend backend) {
+  return kernel_table[static_cast<std::size_t>(backend)];
+}
+
+/// What decides about a whole call before its slices are looked at. Plans assume the defaults of the last
+/// three, which are facts of a run.
+struct CallTraits {
+  DType type = DType::bf16;
+  i64 dqk = 0, dv = 0;
+  Range query_heads;
+  int group = 1;
+  bool softcap = false, alibi = false, dropout = false, block_mask = false;
+  bool backward = false;
+  bool has_o = true, deterministic = false;
+  int compute_major = 9;
+};
+
+/// What a plan says of a call with these query heads.
+[[nodiscard]] inline CallTraits call_traits(const AttentionPlan& plan, Pass pass, Range query_heads) {
+  CallTraits call;
+  call.type = plan.shape.dtype;
+  call.dqk = plan.shape.head_dim_qk;
+  call.dv = plan.shape.head_dim_v;
+  call.query_heads = query_heads;
+  call.group = plan.shape.query_heads / plan.shape.kv_heads;
+  call.softcap = plan.score.softcap != 0;
+  call.alibi = plan.score.alibi;
+  call.dropout = plan.score.dropout != 0;
+  call.block_mask = plan.score.block_tokens > 0;
+  call.backward = pass == Pass::backward;
+  return call;
+}
+
+/// Why a backend does not take a call; none: it does.
+[[nodiscard]] constexpr Refusal why_not(const KernelTraits& t, const CallTraits& c) {
+  if (!t.wide_types && bytes_of(c.type) > 2) return Refusal::wide_type;
+  if (!t.softcap && c.softcap) return Refusal::softcap;
+  if (!t.alibi && c.alibi) return Refusal::alibi;
+  if (!t.dropout && c.dropout) return Refusal::dropout;
+  if (!t.block_mask && c.block_mask) return Refusal::block_mask;
+  if (!t.torn_groups && (c.query_heads.begin % c.group != 0 || c.query_heads.end % c.group != 0))
+    return Refusal::torn_group;
+  if (c.dqk % t.head_dim_step != 0 || c.dv % t.head_dim_step != 0) return Refusal::head_dim_step;
+  const i64 greatest = !c.backward                              ? t.most_head_dim
+                       : c.compute_major < t.grad_compute_major ? t.most_early_grad_head_dim
+                                                                : t.most_grad_head_dim;
+  if (c.dqk > greatest || c.dv > greatest) return Refusal::head_dim;
+  if (!c.backward) return Refusal::none;
+  const bool known = c.dqk == t.grad_dim_qk && c.dv == t.grad_dim_v;
+  if (!t.any_unequal_head_dims && c.dqk != c.dv && !known) return Refusal::unequal_head_dims;
+  if (!t.grad_without_o && !c.has_o) return Refusal::missing_o;
+  if (!t.deterministic_grad && c.deterministic) return Refusal::deterministic;
+  return Refusal::none;
+}
+
+/// The same for one block, of a backend that takes blocks.
+[[nodiscard]] inline Refusal why_not(const BandBlock& b) {
+  if (b.q_rows.size() == 1 || b.k_rows.size() == 1) return Refusal::single_row;
+  if (b.bounds_left() && b.q_rows.size() > b.k_rows.size()) return Refusal::wide_window;
+  return Refusal::none;
+}
+
+/// Which blocks of a call a backend computes, and what is left, for `why` (the first reason met).
+struct Share {
+  std::vector<BandBlock> blocks;
+  std::vector<Slice> rest;
+  Refusal why = Refusal::none;
+};
+
+/// Everything left, for one reason.
+[[nodiscard]] inline Share all_left(const Slice* slices, i64 count, Refusal why) {
+  return {{}, std::vector<Slice>(slices, slices + count), why};
+}
+
+/// Divides a call that the backend takes and that has to be cut into blocks (not any_slices). Expects that no
+/// pair is covered twice. With `keeps_shift` (gradients), rows of dk that differ keep blocks apart.
+[[nodiscard]] inline Share divide(const KernelTraits& traits, const Slice* slices, i64 count,
+                                  bool keeps_shift) {
+  if (count > static_cast<i64>(traits.most_slices)) return all_left(slices, count, Refusal::many_slices);
+  Share share;
+  const auto leave = [&](const Slice& s, Refusal why) {
+    share.rest.push_back(s);
+    if (share.why == Refusal::none) share.why = why;
+  };
+  std::vector<Slice> alike;
+  for (i64 i = 0; i < count; ++i) {
+    if (steps_alike(slices[i]))
+      alike.push_back(slices[i]);
+    else
+      leave(slices[i], Refusal::unequal_steps);
+  }
+  const std::vector<BandBlock> blocks = blocks_of(alike, keeps_shift);
+  if (blocks.size() > traits.most_blocks) return all_left(slices, count, Refusal::many_blocks);
+  for (const BandBlock& b : blocks) {
+    if (const Refusal why = why_not(b); why != Refusal::none)
+      leave(slice_of(b), why);
+    else
+      share.blocks.push_back(b);
+  }
+  return share;
+}
+
+/// Who computes one step of a plan, and why not cuDNN alone where that is asked: plain data.
+struct StepBackend {
+  Backend use = Backend::cpu;
+  Refusal why = Refusal::none;  ///< of what a plan for cuDNN leaves to portable; the first reason met
+  std::int32_t blocks = 0;      ///< cuDNN's calls
+  std::int32_t left = 0;        ///< slices for portable
+  friend bool operator==(const StepBackend& a, const StepBackend& b) {
+    return a.use == b.use && a.why == b.why && a.blocks == b.blocks && a.left == b.left;
+  }
+};
+
+}  // namespace usp

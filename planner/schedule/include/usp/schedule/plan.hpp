@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/mesh.hpp"
+#include "usp/schedule/method.hpp"
+#include "usp/schedule/types.hpp"
+
+#include <utility>
+#include <vector>
+
+namespace usp {
+
+/// Sizes of one attention call. Tokens are global; every batch row has the same documents.
+struct AttentionShape {
+  i64 batch = 1;
+  i64 q_tokens = 0;
+  i64 kv_tokens = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  DType dtype = DType::bf16;
+};
+
+/// A query at position x sees a key at position y of its document iff diff_min <= x - y <= diff_max.
+/// Causal: (0, unbounded); a window of W: (0, W - 1); everything: (-unbounded, unbounded).
+struct Band {
+  i64 diff_min = -unbounded;
+  i64 diff_max = unbounded;
+  friend bool operator==(Band a, Band b) { return a.diff_min == b.diff_min && a.diff_max == b.diff_max; }
+};
+
+/// The documents of one packed batch, in global token order. Document i owns query tokens [cu_q[i],
+/// cu_q[i+1]) and key tokens [cu_k[i], cu_k[i+1]); a query token t stands at position t + shift[i] on the
+/// scale of the key tokens (0 for self attention; aligns the two sides of cross attention).
+struct Documents {
+  std::vector<i64> cu_q;
+  std::vector<i64> cu_k;
+  std::vector<i64> shift;
+
+  /// One document over everything. The last query stands at the last key, whatever the mask: causal masks,
+  /// windows and ALiBi distances count from there.
+  [[nodiscard]] static Documents single(i64 q_tokens, i64 kv_tokens) {
+    return {{0, q_tokens}, {0, kv_tokens}, {kv_tokens - q_tokens}};
+  }
+  /// Self attention over documents of the given cumulative lengths.
+  [[nodiscard]] static Documents packed(std::vector<i64> cu_seqlens) {
+    const std::size_t count = cu_seqlens.size() - 1;
+    std::vector<i64> of_keys = cu_seqlens;
+    return {std::move(cu_seqlens), std::move(of_keys), std::vector<i64>(count, 0)};
+  }
+  [[nodiscard]] std::size_t count() const { return shift.size(); }
+};
+
+/// What becomes of a visible pair's logit. What differs by head or step (ALiBi slopes, sink logits, the
+/// dropout seed, the block pattern) comes with the call, not with the plan.
+struct ScoreRules {
+  double scale = 0;      ///< of q.k; 0: 1 / sqrt(head_dim_qk)
+  double softcap = 0;    ///< cap * tanh(logit / cap); 0: none
+  double dropout = 0;    ///< of probabilities, keyed by global (batch, head, query, key), in [0, 1)
+  bool alibi = false;    ///< a slope per query head
+  i64 block_tokens = 0;  ///< edge of the blocks of a per-head block pattern over global tokens; 0: none.
+                         ///< Bytes and price are those of the mask without the pattern
+  friend bool operator==(const ScoreRules& a, const ScoreRules& b) {
+    return a.scale == b.scale && a.softcap == b.softcap && a.dropout == b.dropout && a.alibi == b.alibi &&
+           a.block_tokens == b.block_tokens;
+  }
+};
+
+/// Who computes the blocks of a plan.
+///   cpu       blockwise on the host, any input type
+///   portable  this project's CUDA kernel
+///   cudnn     NVIDIA's, with what it does not do left to `portable`
+enum class Backend : std::uint8_t { cpu, portable, cudnn };
+
+/// The recipe of one attention call on a mesh: everything `generate` needs to lay out its schedule, except
+/// the step's documents. Kilobytes for any number of ranks.
+struct AttentionPlan {
+  AttentionShape shape;
+  Mesh mesh;
+  Method method;
+  LayoutKind layout = LayoutKind::zigzag;
+  Band band;
+  DkvReturn dkv_return = DkvReturn::circulate;
+  int head_chunks = 1;
+  bool prune = false;      ///< send only KV rows that some receiver's mask can see
+  bool keep_entry = true;  ///< backward finds q, k, v in row layout as forward left them
+  bool sink = false;       ///< one learned logit per query head joins the softmax
+  bool lse_home = false;   ///< forward returns lse in home layout too
+  Backend backend = Backend::cpu;
+  ScoreRules score;
+  std::vector<Range> replicated_q;  ///< tokens that every rank holds; ascending, disjoint
+  std::vector<Range> replicated_k;
+};
+
+}  // namespace usp

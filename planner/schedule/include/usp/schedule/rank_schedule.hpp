@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/compact.hpp"
+#include "usp/schedule/kernel_traits.hpp"
+#include "usp/schedule/operation.hpp"
+#include "usp/schedule/slice.hpp"
+#include "usp/schedule/types.hpp"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+/// The explicit form of a schedule: one rank, one pass, plain data. The runtime executes this and nothing
+/// else.
+namespace usp {
+
+/// A range of entries in one of RankSchedule's pools.
+struct ListRef {
+  std::int32_t begin = 0;
+  std::int32_t count = 0;
+};
+
+using BufferId = std::int32_t;
+
+/// One region of memory with a life: [batch][row][head][width], rows and heads as stated. A name that is
+/// bound again is a new buffer. `first` is -1 for what exists before the pass, `last` is the number of ticks
+/// for what outlives it.
+struct Buffer {
+  BufferName name;
+  DType type = DType::bf16;
+  Fill fill = Fill::nan;
+  Range heads;
+  i64 rows = 0;
+  i64 width = 0;
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  ListRef pieces;  ///< RankSchedule::pieces: which tokens the rows hold
+
+  /// Lives only inside the pass: part of the workspace.
+  [[nodiscard]] bool internal(int ticks) const { return first >= 0 && last < ticks; }
+};
+
+/// Rows [row, row + slots.size()) of a buffer hold the slots `slots` of ring row `ring_row` (ascending
+/// tokens).
+struct Piece {
+  std::int32_t ring_row = 0;
+  Range slots;
+  i64 row = 0;
+};
+
+/// A strided box: rows x heads of one buffer.
+struct Box {
+  BufferId buffer = 0;
+  Range rows;
+  Range heads;
+};
+
+/// A message of this rank: the boxes in the order in which both ends list them. `move` is the index of the
+/// compact move, the same on both ends. Sends post at `start`; arrivals are applied at the end of `due`, in
+/// the listed order.
+struct Transfer {
+  std::int32_t peer = 0;
+  bool send = false;
+  Apply apply = Apply::copy;
+  DType wire = DType::bf16;
+  std::int32_t move = 0;
+  std::int32_t start = 0;
+  std::int32_t due = 0;
+  ListRef boxes;
+  i64 bytes = 0;  ///< 0 when peer is the rank itself
+  BufferId stage =
+      -1;  ///< receives that add: where the arrival lies until it is added (boxes in order, packed)
+};
+
+/// One computation: the operation and its buffers, by tensor.
+struct Step {
+  const Operation* operation = nullptr;
+  std::array<BufferId, tensor_count> buffers;  ///< -1: not an operand, or not wanted by the plan
+  Range query_heads, kv_heads;                 ///< kv_heads: with pairs
+  ListRef slices;                              ///< with pairs
+  bool fresh = false;                          ///< with pairs: results hold nothing yet
+  StepBackend backend;                         ///< with pairs
+
+  Step() { buffers.fill(-1); }
+  [[nodiscard]] BufferId operator[](Tensor tensor) const { return buffers[static_cast<std::size_t>(tensor)]; }
+  [[nodiscard]] bool is(const Operation& other) const { return operation == &other; }
+};
+
+/// What happens in one tick, in this order: buffers begin, sends and receives are posted, steps run, arrivals
+/// are applied, sends that are due are awaited.
+struct Tick {
+  ListRef posts;  ///< RankSchedule::transfers that start here
+  ListRef steps;
+  ListRef arrivals;  ///< RankSchedule::arrivals: receives due here
+};
+
+struct RankSchedule {
+  int rank = 0;
+  Pass pass = Pass::forward;
+  Backend backend = Backend::cpu;  ///< what the plan asks for; steps say what they use
+  std::vector<Buffer> buffers;
+  std::vector<Transfer> transfers;
+  std::vector<Step> steps;
+  std::vector<Tick> ticks;
+  std::vector<std::int32_t> arrivals;  ///< indices of transfers
+  std::vector<Box> boxes;
+  std::vector<Piece> pieces;
+  std::vector<Slice> slices;
+};
+
+}  // namespace usp

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/schedule/plan.hpp"
+
+#include <string>
+
+/// What a plan of one attention call must satisfy, whoever made it: a file, the C API or a caller's own code.
+namespace usp {
+
+/// Throws InvalidInput unless `plan` can be expanded, priced and run: sizes in the ranges of
+/// usp/schedule/limits.hpp, heads that divide, degrees and head chunks that leave none without a query head,
+/// an outer ring only under double_ring, a band that shows some pair, finite scores, ranges that ascend
+/// within their tokens, and bytes that 64 bits count. `where().token` names the field by its path
+/// ("shape/kv_heads", "mesh/ulysses", "replicated_q/1"); `problem()` reads on from the field's name.
+void check_attention_plan(const AttentionPlan& plan);
+
+/// The part of it on which every expansion and price relies, whatever the plan is worth: Geometry and
+/// AttentionPricer ask it themselves. Ranges of all sizes, and bytes that 64 bits count.
+void check_plan_sizes(const AttentionPlan& plan);
+
+/// Why heads of one rank cannot be cut into so many chunks: "1000 head chunks for 8 query heads of a rank:
+/// ...".
+[[nodiscard]] std::string too_many_chunks(i64 chunks, i64 heads);
+
+}  // namespace usp

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/base/words.hpp"
+#include "usp/schedule/compact.hpp"
+#include "usp/schedule/placement.hpp"
+#include "usp/schedule/plan.hpp"
+#include "usp/schedule/recompute.hpp"
+#include "usp/schedule/transport.hpp"
+#include "usp/schedule/types.hpp"
+
+/// The words of a schedule's enums. Those of methods are in their records (method.hpp).
+namespace usp {
+
+template <>
+struct WordTable<LayoutKind> {
+  static constexpr Word<LayoutKind> words[] = {{"contiguous", LayoutKind::contiguous},
+                                               {"zigzag", LayoutKind::zigzag},
+                                               {"striped", LayoutKind::striped},
+                                               {"balanced", LayoutKind::balanced}};
+};
+
+template <>
+struct WordTable<DkvReturn> {
+  static constexpr Word<DkvReturn> words[] = {
+      {"circulate", DkvReturn::circulate}, {"direct", DkvReturn::direct}, {"cycle", DkvReturn::cycle}};
+};
+
+template <>
+struct WordTable<AxisOrder> {
+  static constexpr Word<AxisOrder> words[] = {{"ulysses_inner", AxisOrder::ulysses_inner},
+                                              {"ring_inner", AxisOrder::ring_inner}};
+};
+
+template <>
+struct WordTable<DType> {
+  static constexpr Word<DType> words[] = {
+      {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
+};
+
+template <>
+struct WordTable<Backend> {
+  static constexpr Word<Backend> words[] = {
+      {"cpu", Backend::cpu}, {"portable", Backend::portable}, {"cudnn", Backend::cudnn}};
+};
+
+template <>
+struct WordTable<Pass> {
+  static constexpr Word<Pass> words[] = {{"forward", Pass::forward}, {"backward", Pass::backward}};
+};
+
+template <>
+struct WordTable<Tensor> {
+  static constexpr Word<Tensor> words[] = {
+      {"q", Tensor::q},     {"k", Tensor::k},     {"v", Tensor::v},         {"o", Tensor::o},
+      {"lse", Tensor::lse}, {"d_o", Tensor::d_o}, {"delta", Tensor::delta}, {"dq", Tensor::dq},
+      {"dk", Tensor::dk},   {"dv", Tensor::dv}};
+};
+
+template <>
+struct WordTable<Place> {
+  static constexpr Word<Place> words[] = {{"home", Place::home},
+                                          {"row", Place::row},
+                                          {"ring0", Place::ring0},
+                                          {"ring1", Place::ring1},
+                                          {"outer0", Place::outer0},
+                                          {"outer1", Place::outer1},
+                                          {"all", Place::all},
+                                          {"acc0", Place::acc0},
+                                          {"acc1", Place::acc1},
+                                          {"acc_outer0", Place::acc_outer0},
+                                          {"acc_outer1", Place::acc_outer1},
+                                          {"stage", Place::stage}};
+};
+
+template <>
+struct WordTable<MoveName> {
+  static constexpr Word<MoveName> words[] = {{"entry", MoveName::entry},     {"exit", MoveName::exit},
+                                             {"route", MoveName::route},     {"d_exit", MoveName::d_exit},
+                                             {"d_entry", MoveName::d_entry}, {"d_route", MoveName::d_route},
+                                             {"d_home", MoveName::d_home}};
+};
+
+}  // namespace usp

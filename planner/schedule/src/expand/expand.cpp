@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/expand.hpp"
+
+#include "choose_backend.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/schedule/generate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace usp {
+
+DType buffer_type(const AttentionPlan& plan, bool shared_kv, BufferName name) {
+  const DType io = plan.shape.dtype, sum = accumulator_of(io);
+  const bool rounded = name.place == Place::home || (name.place == Place::row && direct_results(plan));
+  switch (name.tensor) {
+    case Tensor::q:
+    case Tensor::k:
+    case Tensor::v:
+      return io;
+    case Tensor::d_o:
+      return name.place == Place::row && !plan.replicated_q.empty() ? sum : io;
+    case Tensor::o:
+    case Tensor::dq:
+      return rounded ? io : sum;
+    case Tensor::dk:
+    case Tensor::dv:
+      return rounded && !shared_kv && plan.replicated_k.empty() ? io : sum;
+    case Tensor::lse:
+    case Tensor::delta:
+      return sum;
+  }
+  throw InternalError("unknown tensor");
+}
+
+DType wire_type(const AttentionPlan& plan, Wire wire) {
+  return wire == Wire::io ? plan.shape.dtype : accumulator_of(plan.shape.dtype);
+}
+
+i64 width_of(const AttentionShape& shape, Tensor tensor) {
+  switch (tensor) {
+    case Tensor::q:
+    case Tensor::k:
+    case Tensor::dq:
+    case Tensor::dk:
+      return shape.head_dim_qk;
+    case Tensor::lse:
+    case Tensor::delta:
+      return 1;
+    default:
+      return shape.head_dim_v;
+  }
+}
+
+i64 wire_bytes_per_row_head(const AttentionPlan& plan, const Move& move) {
+  i64 width = 0;
+  for (int i = 0; i < move.pairs; ++i) width += width_of(plan.shape, move.from[i].tensor);
+  return width * plan.shape.batch * bytes_of(wire_type(plan, move.wire));
+}
+
+i64 bytes_of(const Buffer& buffer, i64 batch) {
+  return batch * buffer.rows * buffer.heads.size() * buffer.width * bytes_of(buffer.type);
+}
+
+namespace {
+
+/// Adds the keys of `next` to `slice` where both are one slice.
+[[nodiscard]] bool append(Slice& slice, const Slice& next) {
+  const bool same_queries = slice.q_row == next.q_row && slice.q_count == next.q_count &&
+                            slice.q_pos == next.q_pos && slice.q_step == next.q_step;
+  const bool same_band = slice.diff_min == next.diff_min && slice.diff_max == next.diff_max;
+  const bool continues = slice.k_row + slice.k_count == next.k_row &&
+                         slice.dk_row + slice.k_count == next.dk_row && slice.k_step == next.k_step &&
+                         slice.k_pos + slice.k_count * slice.k_step == next.k_pos;
+  if (!same_queries || !same_band || !continues) return false;
+  slice.k_count += next.k_count;
+  return true;
+}
+
+class Expander {
+ public:
+  Expander(const Geometry& geometry, const CompactSchedule& compact, int rank, Pass pass)
+      : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank) {
+    out_.rank = rank;
+    out_.pass = pass;
+    out_.backend = plan_.backend;
+    for (auto& row : held_) row.fill(-1);
+    bind_inputs(compact);
+  }
+
+  RankSchedule run() {
+    out_.ticks.resize(static_cast<std::size_t>(compact_.ticks));
+    std::size_t bind = 0, move = 0, work = 0;
+    for (int t = 0; t < compact_.ticks; ++t) {
+      Tick& tick = out_.ticks[static_cast<std::size_t>(t)];
+      for (; bind < compact_.binds.size() && compact_.binds[bind].tick == t; ++bind)
+        hold(compact_.binds[bind], t);
+      tick.posts.begin = size(out_.transfers);
+      for (; move < compact_.moves.size() && compact_.moves[move].start == t; ++move)
+        post(static_cast<int>(move));
+      tick.posts.count = size(out_.transfers) - tick.posts.begin;
+      tick.steps.begin = size(out_.steps);
+      for (; work < compact_.work.size() && compact_.work[work].tick == t; ++work)
+        compute(compact_.work[work], t);
+      tick.steps.count = size(out_.steps) - tick.steps.begin;
+    }
+    list_arrivals();
+    keep_results();
+    return std::move(out_);
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] static std::int32_t size(const std::vector<T>& list) {
+    return static_cast<std::int32_t>(list.size());
+  }
+  [[nodiscard]] BufferId& held(BufferName name) {
+    return held_[static_cast<std::size_t>(name.tensor)][static_cast<std::size_t>(name.place)];
+  }
+  [[nodiscard]] BufferId current(BufferName name) {
+    const BufferId id = held(name);
+    expects(id >= 0, "a schedule uses a buffer that it never bound");
+    return id;
+  }
+  [[nodiscard]] Buffer& buffer(BufferId id) { return out_.buffers[static_cast<std::size_t>(id)]; }
+  void use(BufferId id, int tick) { buffer(id).last = std::max(buffer(id).last, tick); }
+
+  /// What exists before the pass: the caller's tensors and what forward left for backward.
+  void bind_inputs(const CompactSchedule& compact) {
+    const auto input = [&](Tensor tensor, Side of) {
+      Bind home;
+      home.buffer = {tensor, Place::home};
+      home.with_replicated = true;
+      home.tokens.block = Block::home;
+      home.tokens.of = of;
+      home.heads.kind = of == Side::q ? HeadKind::all_query : HeadKind::all_kv;
+      hold(home, -1);
+    };
+    input(Tensor::q, Side::q);
+    input(Tensor::k, Side::k);
+    input(Tensor::v, Side::k);
+    if (out_.pass == Pass::forward) return;
+    input(Tensor::d_o, Side::q);
+    if (direct_results(plan_) && !schedule_key(plan_, false).exchanged) input(Tensor::o, Side::q);
+    for (const Bind& bind : compact.forward.binds) {
+      if (bind.buffer.place != Place::row) continue;
+      const bool entry = bind.buffer.tensor == Tensor::q || bind.buffer.tensor == Tensor::k ||
+                         bind.buffer.tensor == Tensor::v;
+      if (!entry || plan_.keep_entry) hold(bind, -1);
+    }
+  }
+
+  void hold(const Bind& bind, int tick) {
+    Buffer b;
+    b.name = bind.buffer;
+    b.fill = bind.fill;
+    b.type = buffer_type(plan_, geometry_.heads().shared_kv(), bind.buffer);
+    b.heads = geometry_.heads_of(bind.heads, rank_, rank_);
+    b.width = width_of(plan_.shape, bind.buffer.tensor);
+    b.first = b.last = tick;
+    b.pieces.begin = size(out_.pieces);
+    if (bind.with_replicated) {
+      for (const Selection& piece : geometry_.replicated_pieces(bind.tokens.of)) add_pieces(b, piece);
+      TokenSelect own = bind.tokens;
+      own.copies = Copies::partitioned;
+      geometry_.tokens_of(own, rank_, rank_, selection_);
+      add_pieces(b, selection_);
+    } else if (bind.blocks.any()) {
+      add_blocks(b, bind);
+    } else {
+      geometry_.tokens_of(bind.tokens, rank_, rank_, selection_);
+      add_pieces(b, selection_);
+    }
+    b.pieces.count = size(out_.pieces) - b.pieces.begin;
+    std::sort(out_.pieces.begin() + b.pieces.begin, out_.pieces.end(), before);
+    out_.buffers.push_back(b);
+    held(bind.buffer) = size(out_.buffers) - 1;
+  }
+  [[nodiscard]] static bool before(const Piece& a, const Piece& b) {
+    return a.ring_row != b.ring_row ? a.ring_row < b.ring_row : a.slots.begin < b.slots.begin;
+  }
+  /// Several blocks: their runs of tokens in ascending order, so that neighbours in the sequence are
+  /// neighbours in memory and a kernel meets few long blocks.
+  void add_blocks(Buffer& b, const Bind& bind) {
+    std::vector<std::pair<i64, Piece>> runs;  // by first token
+    for (int d = bind.blocks.begin; d < bind.blocks.end; ++d) {
+      TokenSelect block = bind.tokens;
+      block.shift = Mesh::back(plan_.mesh.shift_of(d));
+      block.needed = {static_cast<std::int16_t>(d), static_cast<std::int16_t>(d + 1)};
+      geometry_.tokens_of(block, rank_, rank_, selection_);
+      const SequenceLayout& layout = geometry_.layout(block.of);
+      for (const Range& slots : selection_.slots)
+        for (const Run& run : layout.tokens_of(selection_.ring_row, slots)) {
+          const i64 slot = slots.begin + run.slot;
+          runs.push_back({run.first, {selection_.ring_row, {slot, slot + run.count}, 0}});
+        }
+    }
+    std::sort(runs.begin(), runs.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    for (auto& [token, piece] : runs) {
+      piece.row = b.rows;
+      b.rows += piece.slots.size();
+      out_.pieces.push_back(piece);
+    }
+  }
+  void add_pieces(Buffer& b, const Selection& tokens) {
+    for (const Range& slots : tokens.slots) {
+      out_.pieces.push_back({tokens.ring_row, slots, b.rows});
+      b.rows += slots.size();
+    }
+  }
+
+  /// Calls each(part of `slots`, its first row in the buffer) for the pieces that hold the slots of a ring
+  /// row.
+  template <class Each>
+  void locate(BufferId id, int ring_row, Range slots, const Each& each) {
+    const ListRef pieces = buffer(id).pieces;
+    const auto begin = out_.pieces.begin() + pieces.begin, end = begin + pieces.count;
+    auto at = std::upper_bound(begin, end, Piece{ring_row, slots, 0}, before);
+    if (at != begin) --at;
+    while (!slots.empty()) {
+      expects(at != end && at->ring_row == ring_row && at->slots.begin <= slots.begin &&
+                  slots.begin < at->slots.end,
+              "a schedule names a token that its buffer does not hold");
+      const Range part{slots.begin, std::min(slots.end, at->slots.end)};
+      each(part, at->row + part.begin - at->slots.begin);
+      slots.begin = part.end;
+      ++at;
+    }
+  }
+
+  void post(int index) {
+    const Move& move = compact_.moves[static_cast<std::size_t>(index)];
+    geometry_.targets(move, rank_, peers_);
+    for (int peer : peers_) message(move, index, peer, true);
+    geometry_.sources(move, rank_, peers_);
+    for (int peer : peers_) message(move, index, peer, false);
+  }
+
+  void message(const Move& move, int index, int peer, bool send) {
+    const int source = send ? rank_ : peer, target = send ? peer : rank_;
+    const Range heads = geometry_.heads_of(move.heads, source, target);
+    if (heads.empty()) return;
+    geometry_.tokens_of(move.tokens, source, target, selection_);
+    if (selection_.slots.empty()) return;
+    Transfer t;
+    t.peer = peer;
+    t.send = send;
+    t.apply = move.apply;
+    t.wire = wire_type(plan_, move.wire);
+    t.move = index;
+    t.start = move.start;
+    t.due = move.due;
+    t.boxes.begin = size(out_.boxes);
+    bool same_type = true;
+    for (int i = 0; i < move.pairs; ++i) {
+      const BufferId id = current(send ? move.from[i] : move.to[i]);
+      expects(buffer(id).heads.begin <= heads.begin && heads.end <= buffer(id).heads.end,
+              "a schedule names a head that its buffer does not hold");
+      use(id, move.due);
+      same_type = same_type && buffer(id).type == t.wire;
+      for (const Range& slots : selection_.slots)
+        locate(id, selection_.ring_row, slots, [&](Range part, i64 row) {
+          add_box(t, {id, {row, row + part.size()}, heads});
+        });
+    }
+    t.boxes.count = size(out_.boxes) - t.boxes.begin;
+    if (peer != rank_) {
+      t.bytes = total(selection_.slots) * heads.size() * wire_bytes_per_row_head(plan_, move);
+      if (!same_type || (!send && move.apply == Apply::add)) t.stage = stage(t, move);
+    }
+    out_.transfers.push_back(t);
+  }
+  void add_box(const Transfer& t, const Box& box) {
+    if (size(out_.boxes) > t.boxes.begin) {
+      Box& last = out_.boxes.back();
+      if (last.buffer == box.buffer && last.rows.end == box.rows.begin) {
+        last.rows.end = box.rows.end;
+        return;
+      }
+    }
+    out_.boxes.push_back(box);
+  }
+  /// Bytes in wire form, while the buffer has another type or still holds what the arrival is added to.
+  BufferId stage(const Transfer& t, const Move& move) {
+    Buffer b;
+    b.name = {(t.send ? move.from[0] : move.to[0]).tensor, Place::stage};
+    b.type = t.wire;
+    b.heads = {0, 1};
+    b.rows = 1;
+    b.width = t.bytes / bytes_of(t.wire) / plan_.shape.batch;
+    b.first = t.start;
+    b.last = t.due;
+    out_.buffers.push_back(b);
+    return size(out_.buffers) - 1;
+  }
+
+  void compute(const Work& w, int tick) {
+    const int u = plan_.mesh.ulysses_of(rank_);
+    const Operation& operation = *w.operation;
+    Step step;
+    step.operation = &operation;
+    step.query_heads = geometry_.heads().query_of(u, w.chunk);
+    if (step.query_heads.empty()) return;
+    if (operation.has_pairs) {
+      step.kv_heads = geometry_.heads().kv_of(u, w.chunk);
+      step.slices = collect_slices(w);
+      step.fresh = w.fresh;
+      if (step.slices.count == 0 && !w.fresh) return;
+      step.backend = choose_backend(plan_, out_.pass, step.query_heads,
+                                    out_.slices.data() + step.slices.begin, step.slices.count);
+    }
+    for (const Operand& operand : operation) {
+      if (operand.wanted != nullptr && !operand.wanted(plan_)) continue;
+      const BufferId id = current({operand.tensor, slot_of(operand, w)});
+      step.buffers[static_cast<std::size_t>(operand.tensor)] = id;
+      use(id, tick);
+    }
+    out_.steps.push_back(step);
+  }
+  [[nodiscard]] static Place slot_of(const Operand& operand, const Work& w) {
+    return operand.slot == nullptr ? Place::row : w.*operand.slot;
+  }
+  [[nodiscard]] BufferId operand_of(const Work& w, Tensor tensor) {
+    for (const Operand& operand : *w.operation)
+      if (operand.tensor == tensor) return current({tensor, slot_of(operand, w)});
+    throw InternalError("an operation on pairs lacks an operand");
+  }
+
+  /// Slices of the unit's blocks, from slots of the ring rows to rows of the buffers.
+  ListRef collect_slices(const Work& w) {
+    ListRef list{size(out_.slices), 0};
+    const int r = plan_.mesh.ring_of(rank_);
+    const auto& all = geometry_.slices_of_row(r);
+    const BufferId q = operand_of(w, Tensor::q), k = operand_of(w, Tensor::k);
+    const BufferId dk = operand_of(w, w.operation->key_results);
+    for (int d = w.offsets.begin; d < w.offsets.end; ++d) {
+      const int j = plan_.mesh.row_at(r, Mesh::back(plan_.mesh.shift_of(d)));
+      auto at = std::lower_bound(all.begin(), all.end(), j,
+                                 [](const RowSlice& s, int row) { return s.key_row < row; });
+      for (; at != all.end() && at->key_row == j; ++at) place_slice(at->slice, {q, k, dk, r, j});
+    }
+    if (w.offsets.count() > 1) join_slices(list.begin);
+    list.count = size(out_.slices) - list.begin;
+    return list;
+  }
+  /// Slices from `begin` on whose keys continue one another, in memory and in position, become one.
+  void join_slices(std::int32_t begin) {
+    const auto first = out_.slices.begin() + begin;
+    std::sort(first, out_.slices.end(), [](const Slice& a, const Slice& b) {
+      return a.q_row != b.q_row ? a.q_row < b.q_row : a.k_row < b.k_row;
+    });
+    auto last = first;
+    for (auto next = first; next != out_.slices.end(); ++next)
+      if (next != last && !append(*last, *next)) *++last = *next;
+    if (first != out_.slices.end()) out_.slices.erase(last + 1, out_.slices.end());
+  }
+  struct SliceHome {
+    BufferId q, k, dk;
+    int query_row, key_row;
+  };
+  void place_slice(const Slice& s, const SliceHome& home) {
+    locate(home.q, home.query_row, {s.q_row, s.q_row + s.q_count}, [&](Range queries, i64 q_row) {
+      locate(home.k, home.key_row, {s.k_row, s.k_row + s.k_count}, [&](Range keys, i64 k_row) {
+        locate(home.dk, home.key_row, keys, [&](Range sums, i64 dk_row) {
+          Slice part = s;
+          part.q_pos += (queries.begin - s.q_row) * s.q_step;
+          part.k_pos += (sums.begin - s.k_row) * s.k_step;
+          part.q_row = q_row, part.q_count = queries.size();
+          part.k_row = k_row + sums.begin - keys.begin, part.k_count = sums.size();
+          part.dk_row = dk_row;
+          if (trim(part)) out_.slices.push_back(part);
+        });
+      });
+    });
+  }
+
+  void list_arrivals() {
+    std::vector<std::int32_t> receives;
+    for (std::int32_t i = 0; i < size(out_.transfers); ++i)
+      if (!out_.transfers[static_cast<std::size_t>(i)].send) receives.push_back(i);
+    const auto due = [&](std::int32_t i) { return out_.transfers[static_cast<std::size_t>(i)].due; };
+    std::stable_sort(receives.begin(), receives.end(),
+                     [&](std::int32_t a, std::int32_t b) { return due(a) < due(b); });
+    out_.arrivals = receives;
+    for (std::int32_t i = 0; i < size(receives); ++i) {
+      ListRef& list =
+          out_.ticks[static_cast<std::size_t>(due(receives[static_cast<std::size_t>(i)]))].arrivals;
+      if (list.count == 0) list.begin = i;
+      ++list.count;
+    }
+  }
+
+  void keep_results() {
+    const bool forward = out_.pass == Pass::forward;
+    for (Buffer& b : out_.buffers) {
+      const Tensor x = b.name.tensor;
+      const bool saved =
+          forward && b.name.place == Place::row && (x == Tensor::o || x == Tensor::lse || plan_.keep_entry);
+      const bool result = b.name.place == Place::home && b.first >= 0;
+      if (saved || result) b.last = compact_.ticks;
+    }
+  }
+
+  const Geometry& geometry_;
+  const AttentionPlan& plan_;
+  const CompactPass& compact_;
+  const int rank_;
+  RankSchedule out_;
+  std::array<std::array<BufferId, place_count>, tensor_count> held_{};
+  Selection selection_;
+  std::vector<int> peers_;
+};
+
+}  // namespace
+
+RankSchedule expand(const Geometry& geometry, const CompactSchedule& compact, int rank, Pass pass) {
+  return Expander(geometry, compact, rank, pass).run();
+}
+
+}  // namespace usp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/compact.hpp"
+#include "usp/schedule/generate.hpp"
+#include "usp/schedule/operation.hpp"
+#include "usp/schedule/plan.hpp"
+
+#include <iterator>
+
+namespace usp {
+namespace {
+
+/// The gradient of cuDNN reads o beside delta, or instead of it.
+bool takes_o(const AttentionPlan& plan) {
+  return plan.backend == Backend::cudnn;
+}
+
+constexpr Operand attend_operands[] = {{Tensor::q, &Work::q},
+                                       {Tensor::k, &Work::kv},
+                                       {Tensor::v, &Work::kv},
+                                       {Tensor::o, &Work::o},
+                                       {Tensor::lse}};
+
+constexpr Operand delta_operands[] = {
+    {Tensor::d_o, &Work::d_o}, {Tensor::o, &Work::o}, {Tensor::lse}, {Tensor::delta}};
+
+constexpr Operand attend_grad_operands[] = {{Tensor::q, &Work::q},
+                                            {Tensor::k, &Work::kv},
+                                            {Tensor::v, &Work::kv},
+                                            {Tensor::d_o, &Work::d_o},
+                                            {Tensor::lse},
+                                            {Tensor::delta, nullptr, computes_delta},
+                                            {Tensor::dq, &Work::dq},
+                                            {Tensor::dk, &Work::dkv},
+                                            {Tensor::dv, &Work::dkv},
+                                            {Tensor::o, &Work::o, takes_o}};
+
+}  // namespace
+
+namespace operations {
+
+const Operation attend = {.word = "attend",
+                          .operands = attend_operands,
+                          .operand_count = std::size(attend_operands),
+                          .cost = {OperationCost::Kernel::attention_forward},
+                          .has_pairs = true,
+                          .key_results = Tensor::k};
+
+const Operation delta = {.word = "delta",
+                         .operands = delta_operands,
+                         .operand_count = std::size(delta_operands),
+                         .cost = {OperationCost::Kernel::row_sums}};
+
+const Operation attend_grad = {.word = "attend_grad",
+                               .operands = attend_grad_operands,
+                               .operand_count = std::size(attend_grad_operands),
+                               .cost = {OperationCost::Kernel::attention_backward},
+                               .has_pairs = true,
+                               .key_results = Tensor::dk};
+
+}  // namespace operations
+}  // namespace usp

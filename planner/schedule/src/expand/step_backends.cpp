@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/step_backends.hpp"
+
+#include "usp/base/text.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+std::string counted(i64 count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string shape_text(const BandBlock& b) {
+  const bool right = b.bounds_right(), left = b.bounds_left();
+  const bool corner = (right && b.right_bound() == 0) || (left && b.left_bound() == 1);
+  const bool square = b.q_rows.size() == b.k_rows.size();
+  const char* shape = !right && !left                     ? "rectangle"
+                      : right != left && corner && square ? "triangle"
+                      : right != left                     ? "rectangle cut by a diagonal"
+                                                          : "band";
+  return std::string("one ") + shape + " of " + std::to_string(b.q_rows.size()) + " x " +
+         std::to_string(b.k_rows.size());
+}
+
+std::string pass_text(const StepBackends& pass) {
+  std::string text = std::to_string(pass.cudnn) + " of " + counted(pass.steps(), "step");
+  if (pass.mixed > 0) text += " (" + std::to_string(pass.mixed) + " in part)";
+  if (pass.portable > 0) text += ", " + std::to_string(pass.portable) + " portable";
+  return text;
+}
+
+std::string words(const std::vector<Refusal>& why) {
+  std::vector<std::string> texts;
+  for (const Refusal each : why) texts.emplace_back(text_of(each));
+  return join(texts, "; ");
+}
+
+/// Of both passes, each once.
+std::vector<Refusal> reasons(const std::optional<StepBackends>& forward,
+                             const std::optional<StepBackends>& backward) {
+  std::vector<Refusal> why;
+  for (const auto* pass : {&forward, &backward})
+    if (*pass) why.insert(why.end(), (*pass)->why.begin(), (*pass)->why.end());
+  std::sort(why.begin(), why.end());
+  why.erase(std::unique(why.begin(), why.end()), why.end());
+  return why;
+}
+
+/// Why cuDNN computes nothing of a pass; empty where it computes something.
+std::vector<Refusal> nothing_because(const AttentionPlan& plan, Pass pass,
+                                     const std::optional<StepBackends>& steps) {
+  if (steps) return steps->cudnn == 0 ? steps->why : std::vector<Refusal>{};
+  const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
+  const Refusal why = why_not(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
+  return why == Refusal::none ? std::vector<Refusal>{} : std::vector<Refusal>{why};
+}
+
+}  // namespace
+
+void add_steps(StepBackends& sum, const RankSchedule& schedule) {
+  for (const Step& any : schedule.steps) {
+    if (!any.operation->has_pairs) continue;
+    const StepBackend* step = &any.backend;
+    ++(step->use == Backend::cpu ? sum.cpu : step->use == Backend::portable ? sum.portable : sum.cudnn);
+    if (step->use == Backend::cudnn && step->left > 0) ++sum.mixed;
+    if (step->why == Refusal::none) continue;
+    const auto at = std::lower_bound(sum.why.begin(), sum.why.end(), step->why);
+    if (at == sum.why.end() || *at != step->why) sum.why.insert(at, step->why);
+  }
+}
+
+std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i64 count) {
+  if (step.use != Backend::cudnn) return text_of(step.why);
+  if (step.blocks == 1 && step.left == 0)
+    return shape_text(divide(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
+  std::string text = counted(step.blocks, "block");
+  if (step.left == 0) return text;
+  return text + "; " + counted(step.left, "slice") + " to portable: " + text_of(step.why);
+}
+
+std::string backends_text(Backend backend, const std::optional<StepBackends>& forward,
+                          const std::optional<StepBackends>& backward) {
+  std::string text(word_of(backend));
+  if (backend != Backend::cudnn) return text;
+  if (!forward && !backward) return text + ": steps are not counted on so many ranks or documents";
+  text += ":";
+  if (forward) text += " forward " + pass_text(*forward);
+  if (backward) text += std::string(forward ? "; backward " : " backward ") + pass_text(*backward);
+  const std::string why = words(reasons(forward, backward));
+  return text + (why.empty() ? "" : ": " + why);
+}
+
+std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
+                                   const std::optional<StepBackends>& forward,
+                                   const std::optional<StepBackends>& backward) {
+  if (plan.backend != Backend::cudnn) return "";
+  const std::vector<Refusal> first = nothing_because(plan, Pass::forward, forward);
+  const std::vector<Refusal> second =
+      training ? nothing_because(plan, Pass::backward, backward) : std::vector<Refusal>{};
+  if (first.empty() && second.empty()) return "";
+  const bool whole = !first.empty() && (!training || !second.empty());
+  const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
+  return std::string("backend cudnn: ") + which +
+         " goes to the portable kernel: " + words(first.empty() ? second : first) +
+         (whole ? "; plan with --backend portable" : "");
+}
+
+}  // namespace usp

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/plan_file.hpp"
+
+#include "steps_json.hpp"
+
+#include "usp/base/digest.hpp"
+#include "usp/base/json.hpp"
+#include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <limits>
+
+namespace usp {
+namespace {
+
+constexpr i64 most = std::numeric_limits<i64>::max() / 4;
+
+/// Reasons that a plan can have.
+const EnumNames<Refusal>& refusal_words() {
+  static const EnumNames<Refusal> words = [] {
+    EnumNames<Refusal> list;
+    for (std::size_t i = 1; i < static_cast<std::size_t>(Refusal::alignment); ++i)
+      list.emplace_back(refusals[i].name, static_cast<Refusal>(i));
+    return list;
+  }();
+  return words;
+}
+const EnumNames<WorkspaceBasis>& basis_words() {
+  static const EnumNames<WorkspaceBasis> words = {{"exact", WorkspaceBasis::exact},
+                                                  {"bound", WorkspaceBasis::bound}};
+  return words;
+}
+const EnumNames<std::string>& kind_words() {
+  static const EnumNames<std::string> words = {
+      {"softmax", "softmax"}, {"sliding", "sliding"}, {"chunked", "chunked"}};
+  return words;
+}
+
+Json limit_json(i64 value) {
+  return value <= -unbounded || value >= unbounded ? Json(nullptr) : Json(value);
+}
+
+Json ranges_json(const std::vector<Range>& ranges) {
+  Json json = Json::array();
+  for (const Range& range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+Json pass_json(const PassPrediction& pass) {
+  return {{"seconds", pass.seconds},
+          {"band", pass.band},
+          {"sent_bytes", pass.sent_bytes},
+          {"received_bytes", pass.received_bytes},
+          {"workspace_bytes", pass.workspace_bytes},
+          {"steps", steps_json(pass.steps)}};
+}
+
+Json score_json(const ScoreRules& score) {
+  return {{"scale", score.scale == 0 ? Json(nullptr) : Json(score.scale)},
+          {"softcap", score.softcap},
+          {"dropout", score.dropout},
+          {"alibi", score.alibi},
+          {"block_tokens", score.block_tokens}};
+}
+
+Json layer_json(const PlanLayer& layer, bool training) {
+  const AttentionPlan& plan = layer.plan;
+  const AttentionShape& shape = plan.shape;
+  Json json = {{"kind", layer.kind}, {"layers", layer.layers}};
+  json["chunk_tokens"] = layer.chunk_tokens > 0 ? Json(layer.chunk_tokens) : Json(nullptr);
+  json["shape"] = {{"batch", shape.batch},           {"q_tokens", shape.q_tokens},
+                   {"kv_tokens", shape.kv_tokens},   {"query_heads", shape.query_heads},
+                   {"kv_heads", shape.kv_heads},     {"head_dim_qk", shape.head_dim_qk},
+                   {"head_dim_v", shape.head_dim_v}, {"dtype", word_of(shape.dtype)}};
+  json["method"] = word_of(plan.method);
+  json["layout"] = word_of(plan.layout);
+  json["band"] = {{"diff_min", limit_json(plan.band.diff_min)}, {"diff_max", limit_json(plan.band.diff_max)}};
+  json["dkv_return"] = word_of(plan.dkv_return);
+  json["head_chunks"] = plan.head_chunks;
+  json["prune"] = plan.prune;
+  json["keep_entry"] = plan.keep_entry;
+  json["sink"] = plan.sink;
+  json["lse_home"] = plan.lse_home;
+  json["backend"] = word_of(plan.backend);
+  json["score"] = score_json(plan.score);
+  json["replicated_q"] = ranges_json(plan.replicated_q);
+  json["replicated_k"] = ranges_json(plan.replicated_k);
+  json["prediction"] = {{"forward", pass_json(layer.forward)},
+                        {"backward", training ? pass_json(layer.backward) : Json(nullptr)}};
+  return json;
+}
+
+/// Everything but the digest, keys in a fixed order.
+Json body(const PlanFile& plan) {
+  Json json = {{"format", "usp.plan"},
+               {"version", 1},
+               {"model", plan.model},
+               {"cluster", plan.cluster},
+               {"training", plan.training}};
+  json["mesh"] = {{"ring", plan.mesh.ring()},
+                  {"ring_outer", plan.mesh.ring_outer},
+                  {"ring_inner", plan.mesh.ring_inner},
+                  {"ulysses", plan.mesh.ulysses}};
+  json["placement"] = {{"data", plan.placement.data},
+                       {"tensor", plan.placement.tensor},
+                       {"pipeline", plan.pipeline},
+                       {"order", word_of(plan.placement.order)},
+                       {"devices", plan.placement.devices}};
+  json["recompute"] = word_of(plan.recompute);
+  json["zero_stage"] = plan.zero_stage;
+  json["capacity"] = {{"tokens", plan.capacity_tokens}, {"documents", plan.capacity_documents}};
+  json["documents"] = plan.documents;
+  json["transports"] = {{"ulysses", word_of(plan.ulysses_transport)}, {"ring", word_of(plan.ring_transport)}};
+  json["overlap"] = plan.overlap;
+  json["layers"] = Json::array();
+  for (const PlanLayer& layer : plan.layers) json["layers"].push_back(layer_json(layer, plan.training));
+  json["prediction"] = {{"step_s", plan.step_s},
+                        {"band", plan.step_band},
+                        {"memory_bytes", plan.memory_bytes > 0 ? Json(plan.memory_bytes) : Json(nullptr)},
+                        {"calibration", plan.calibration},
+                        {"workspace", enum_name(plan.workspace, basis_words())}};
+  json["digests"] = {
+      {"model", plan.model_digest}, {"workload", plan.workload_digest}, {"cluster", plan.cluster_digest}};
+  return json;
+}
+
+std::string digest_of(const Json& json) {
+  return Digest().bytes(json.dump(-1, ' ', false, Json::error_handler_t::replace)).hex();
+}
+
+i64 limit_in(ObjectReader& reader, const char* key, i64 otherwise) {
+  return reader.maybe_integer(key, -unbounded, unbounded).value_or(otherwise);
+}
+
+std::vector<i64> integers(ObjectReader& reader, const char* key, i64 least) {
+  std::vector<i64> list;
+  reader.array(key, [&](const Json& value, const std::string& pointer) {
+    list.push_back(json_integer(value, reader.file(), pointer, least, most));
+  });
+  return list;
+}
+
+std::vector<int> small_integers(ObjectReader& reader, const char* key) {
+  std::vector<int> list;
+  reader.array(key, [&](const Json& value, const std::string& pointer) {
+    list.push_back(static_cast<int>(json_integer(value, reader.file(), pointer, 0, max_ranks)));
+  });
+  return list;
+}
+
+/// What fits the field; check_attention_plan says what it may be.
+int small_integer(ObjectReader& reader, const char* key) {
+  using Limits = std::numeric_limits<int>;
+  return static_cast<int>(reader.integer(key, Limits::min(), Limits::max()));
+}
+
+std::vector<Range> ranges(ObjectReader& reader, const char* key) {
+  std::vector<Range> list;
+  reader.array(key, [&](const Json& value, const std::string& pointer) {
+    if (!value.is_array() || value.size() != 2)
+      throw InvalidInput({reader.file(), 0, pointer}, "a range is [begin, end]");
+    list.push_back({json_integer(value[0], reader.file(), pointer + "/0", 0, most),
+                    json_integer(value[1], reader.file(), pointer + "/1", 0, most)});
+  });
+  return list;
+}
+
+StepBackends steps_in(ObjectReader reader, Backend asked) {
+  StepBackends steps;
+  steps.cpu = reader.integer("cpu", 0, most);
+  steps.portable = reader.integer("portable", 0, most);
+  steps.cudnn = reader.integer("cudnn", 0, most);
+  steps.mixed = reader.integer("mixed", 0, most);
+  reader.array("why", [&](const Json& value, const std::string& pointer) {
+    const Json one = {{"why", value}};
+    steps.why.push_back(ObjectReader(one, reader.file(), pointer).enumeration("why", refusal_words()));
+  });
+  if (asked != Backend::cpu && steps.cpu > 0) reader.fail("cpu", "must be 0: the plan's backend is another");
+  if (asked != Backend::cudnn && steps.cudnn > 0)
+    reader.fail("cudnn", "must be 0: the plan's backend is another");
+  if (asked == Backend::cpu && steps.portable > 0)
+    reader.fail("portable", "must be 0: the plan's backend is cpu");
+  if (steps.mixed > steps.cudnn) reader.fail("mixed", "exceeds cudnn, of which it is a part");
+  reader.finish();
+  return steps;
+}
+
+PassPrediction pass_in(ObjectReader reader, Backend asked) {
+  PassPrediction pass;
+  pass.seconds = reader.number("seconds", 0, 1e15);
+  pass.band = reader.number("band", 0, 1e6);
+  pass.sent_bytes = reader.integer("sent_bytes", 0, most);
+  pass.received_bytes = reader.integer("received_bytes", 0, most);
+  pass.workspace_bytes = reader.integer("workspace_bytes", 0, most);
+  if (std::optional<ObjectReader> steps = reader.maybe_object("steps"))
+    pass.steps = steps_in(*std::move(steps), asked);
+  reader.finish();
+  return pass;
+}
+
+AttentionShape shape_in(ObjectReader reader) {
+  AttentionShape shape;
+  shape.batch = reader.integer("batch", -most, most);
+  shape.q_tokens = reader.integer("q_tokens", -most, most);
+  shape.kv_tokens = reader.integer("kv_tokens", -most, most);
+  shape.query_heads = small_integer(reader, "query_heads");
+  shape.kv_heads = small_integer(reader, "kv_heads");
+  shape.head_dim_qk = small_integer(reader, "head_dim_qk");
+  shape.head_dim_v = small_integer(reader, "head_dim_v");
+  shape.dtype = reader.enumeration<DType>("dtype");
+  reader.finish();
+  return shape;
+}
+
+ScoreRules score_in(ObjectReader reader) {
+  constexpr double widest = std::numeric_limits<double>::max();
+  ScoreRules score;
+  score.scale = reader.maybe_number("scale", -widest, widest).value_or(0);
+  score.softcap = reader.number("softcap", -widest, widest);
+  score.dropout = reader.number("dropout", -widest, widest);
+  score.alibi = reader.boolean("alibi");
+  score.block_tokens = reader.integer("block_tokens", -most, most);
+  reader.finish();
+  return score;
+}
+
+/// The mesh stands once, above the layers.
+void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
+  try {
+    check_attention_plan(plan);
+  } catch (const InvalidInput& error) {
+    const std::string& field = error.where().token;
+    const bool of_mesh = field.compare(0, 5, "mesh/") == 0;
+    throw InvalidInput({reader.file(), 0, (of_mesh ? "" : reader.pointer()) + "/" + field}, error.problem());
+  }
+}
+
+PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
+  PlanLayer layer;
+  AttentionPlan& plan = layer.plan;
+  layer.kind = reader.enumeration("kind", kind_words());
+  layer.layers = small_integers(reader, "layers");
+  layer.chunk_tokens = reader.maybe_integer("chunk_tokens", 1, max_tokens).value_or(0);
+  plan.mesh = mesh;
+  plan.shape = shape_in(reader.object("shape"));
+  plan.method = reader.enumeration<Method>("method");
+  plan.layout = reader.enumeration<LayoutKind>("layout");
+  ObjectReader band = reader.object("band");
+  plan.band = {limit_in(band, "diff_min", -unbounded), limit_in(band, "diff_max", unbounded)};
+  band.finish();
+  plan.dkv_return = reader.enumeration<DkvReturn>("dkv_return");
+  plan.head_chunks = small_integer(reader, "head_chunks");
+  plan.prune = reader.boolean("prune");
+  plan.keep_entry = reader.boolean("keep_entry");
+  plan.sink = reader.boolean("sink");
+  plan.lse_home = reader.boolean("lse_home");
+  plan.backend = reader.enumeration<Backend>("backend");
+  plan.score = score_in(reader.object("score"));
+  plan.replicated_q = ranges(reader, "replicated_q");
+  plan.replicated_k = ranges(reader, "replicated_k");
+  check_layer(reader, plan);
+  ObjectReader prediction = reader.object("prediction");
+  layer.forward = pass_in(prediction.object("forward"), plan.backend);
+  if (training)
+    layer.backward = pass_in(prediction.object("backward"), plan.backend);
+  else if (prediction.find("backward") != nullptr)
+    prediction.fail("backward", "a plan that is not for training has none");
+  prediction.finish();
+  reader.finish();
+  return layer;
+}
+
+/// The batch is the plan's; only a single document may meet keys of another length.
+void check_tokens(const PlanFile& plan, const PlanLayer& layer, const ObjectReader& reader) {
+  const AttentionShape& shape = layer.plan.shape;
+  if (shape.q_tokens != plan.capacity_tokens)
+    reader.fail("shape/q_tokens", "is not the capacity of the plan");
+  if (shape.kv_tokens != shape.q_tokens && (!plan.documents.empty() || layer.chunk_tokens > 0))
+    reader.fail("shape/kv_tokens",
+                "differs from q_tokens: cross attention takes neither documents nor chunks");
+}
+
+Mesh mesh_in(ObjectReader reader) {
+  Mesh mesh;
+  mesh.ring_outer = static_cast<int>(reader.integer("ring_outer", 1, max_degree));
+  mesh.ring_inner = static_cast<int>(reader.integer("ring_inner", 1, max_degree));
+  mesh.ulysses = static_cast<int>(reader.integer("ulysses", 1, max_degree));
+  if (reader.integer("ring", 1, max_degree) != i64{mesh.ring_outer} * mesh.ring_inner)
+    reader.fail("ring", "is not ring_outer x ring_inner");
+  if (i64{mesh.ring()} * mesh.ulysses > max_ranks) reader.fail("ulysses", "the mesh has too many ranks");
+  reader.finish();
+  return mesh;
+}
+
+void placement_in(ObjectReader reader, PlanFile& plan) {
+  plan.placement.data = static_cast<int>(reader.integer("data", 1, max_ranks));
+  plan.placement.tensor = static_cast<int>(reader.integer("tensor", 1, max_ranks));
+  plan.pipeline = static_cast<int>(reader.integer("pipeline", 1, max_ranks));
+  plan.placement.order = reader.enumeration<AxisOrder>("order");
+  plan.placement.devices = small_integers(reader, "devices");
+  const i64 stage = ranks_of({plan.placement.data, plan.placement.tensor, plan.mesh.size()});
+  if (ranks_of({stage, plan.pipeline}) > max_ranks)
+    reader.fail("data", "the plan has more than " + std::to_string(max_ranks) + " ranks");
+  if (!plan.placement.devices.empty()) {
+    if (static_cast<i64>(plan.placement.devices.size()) != stage)
+      reader.fail("devices", "does not list the " + std::to_string(stage) + " devices of a stage");
+    std::vector<char> seen(plan.placement.devices.size(), 0);
+    for (const int device : plan.placement.devices) {
+      if (device >= stage || seen[static_cast<std::size_t>(device)] != 0)
+        reader.fail("devices", "is no permutation: see " + std::to_string(device));
+      seen[static_cast<std::size_t>(device)] = 1;
+    }
+  }
+  reader.finish();
+}
+
+void prediction_in(ObjectReader reader, PlanFile& plan) {
+  plan.step_s = reader.number("step_s", 0, 1e15);
+  plan.step_band = reader.number("band", 0, 1e6);
+  plan.memory_bytes = reader.maybe_integer("memory_bytes", 1, most).value_or(0);
+  plan.calibration = reader.string("calibration");
+  plan.workspace = reader.enumeration("workspace", basis_words());
+  reader.finish();
+}
+
+void documents_in(ObjectReader& reader, PlanFile& plan) {
+  ObjectReader capacity = reader.object("capacity");
+  plan.capacity_tokens = capacity.integer("tokens", 1, max_tokens);
+  plan.capacity_documents = capacity.integer("documents", 1, max_documents);
+  capacity.finish();
+  plan.documents = integers(reader, "documents", 1);
+  if (static_cast<i64>(plan.documents.size()) > max_documents)
+    reader.fail("documents", "are more than " + std::to_string(max_documents));
+  if (plan.documents.empty()) return;
+  i64 sum = 0;
+  for (const i64 length : plan.documents) sum += std::min(length, max_tokens);
+  if (sum != plan.capacity_tokens)
+    reader.fail("documents", "sum to " + std::to_string(sum) + ", the capacity is " +
+                                 std::to_string(plan.capacity_tokens) + " tokens");
+}
+
+}  // namespace
+
+std::string plan_digest(const PlanFile& plan) {
+  return digest_of(body(plan));
+}
+
+std::string write_plan(const PlanFile& plan) {
+  Json json = body(plan);
+  json["digest"] = digest_of(json);
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+PlanFile read_plan(const std::string& text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  ObjectReader reader(json, file, "");
+  (void)reader.enumeration<int>("format", {{"usp.plan", 1}});
+  (void)reader.integer("version", 1, 1);
+  PlanFile plan;
+  plan.model = reader.string("model");
+  plan.cluster = reader.string("cluster");
+  plan.training = reader.boolean("training");
+  plan.mesh = mesh_in(reader.object("mesh"));
+  placement_in(reader.object("placement"), plan);
+  plan.recompute = reader.enumeration<Recompute>("recompute");
+  plan.zero_stage = static_cast<int>(reader.integer("zero_stage", 0, 3));
+  documents_in(reader, plan);
+  ObjectReader transports = reader.object("transports");
+  plan.ulysses_transport = transports.enumeration<Transport>("ulysses");
+  plan.ring_transport = transports.enumeration<Transport>("ring");
+  transports.finish();
+  plan.overlap = reader.boolean("overlap");
+  reader.array("layers", [&](const Json& value, const std::string& pointer) {
+    plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
+    check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));
+  });
+  if (plan.layers.empty()) reader.fail("layers", "is empty: there is nothing to run; write the plan anew");
+  prediction_in(reader.object("prediction"), plan);
+  ObjectReader digests = reader.object("digests");
+  plan.model_digest = digests.string("model");
+  plan.workload_digest = digests.string("workload");
+  plan.cluster_digest = digests.string("cluster");
+  digests.finish();
+  const std::string stated = reader.string("digest");
+  reader.finish();
+  if (const std::string found = plan_digest(plan); found != stated)
+    throw InvalidInput({file, 0, "/digest"}, "the plan was changed after it was written: its digest is " +
+                                                 found + ", the file states " + stated +
+                                                 "; write it anew with usp plan -o");
+  return plan;
+}
+
+}  // namespace usp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/schedule/limits.hpp"
+#include "usp/schedule/plan_file.hpp"
+
+#include <algorithm>
+
+namespace usp {
+
+Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
+  std::vector<i64> cu{0};
+  i64 count = 0;
+  for (const i64 length : lengths)
+    if ((count += (length + chunk - 1) / chunk) > max_documents)
+      throw InvalidInput({"documents", 0, std::to_string(chunk)},
+                         "chunks of so many tokens cut the row into more than " +
+                             std::to_string(max_documents) +
+                             " documents; take longer chunks or a shorter row");
+  for (const i64 length : lengths)
+    for (i64 done = 0; done < length; done += chunk) cu.push_back(cu.back() + std::min(chunk, length - done));
+  return Documents::packed(std::move(cu));
+}
+
+const PlanLayer& layer_at(const PlanFile& plan, std::size_t index) {
+  if (index >= plan.layers.size())
+    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) +
+                     " kinds of attention layer, 0 to " +
+                     std::to_string(static_cast<i64>(plan.layers.size()) - 1));
+  return plan.layers[index];
+}
+
+void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::vector<i64>& lengths) {
+  if (layer.plan.shape.q_tokens != layer.plan.shape.kv_tokens)
+    throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
+  if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
+    throw UsageError("--documents: " + std::to_string(lengths.size()) +
+                     " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
+}
+
+Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths) {
+  const AttentionShape& shape = layer.plan.shape;
+  if (lengths.empty() && layer.chunk_tokens == 0) return Documents::single(shape.q_tokens, shape.kv_tokens);
+  return chunked_documents(lengths.empty() ? std::vector<i64>{shape.q_tokens} : lengths,
+                           layer.chunk_tokens > 0 ? layer.chunk_tokens : max_tokens);
+}
+
+}  // namespace usp

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/generate.hpp"
+
+#include <utility>
+
+namespace usp {
+namespace {
+
+RingOffsets offsets(int begin, int end) {
+  return {static_cast<std::int16_t>(begin), static_cast<std::int16_t>(end)};
+}
+
+/// The schedule of one plan, tick by tick. Chunk c attends unit k in tick c * units + k + 1.
+class Generator {
+ public:
+  /// Reads nothing but the key.
+  Generator(const ScheduleKey& key, CompactSchedule& out, Binds binds)
+      : key_(key),
+        mesh_{key.ring_outer, key.ring_inner, 1},
+        binds_(binds == Binds::with),
+        stages_(out.stages),
+        forward_(out.forward),
+        backward_(out.backward) {
+    out.stages.assign(key.method, mesh_, key.dkv_return);
+    ring_ = mesh_.ring();
+    units_ = stages_.size();
+    replicated_q_ = key.replicated_q;
+    replicated_k_ = key.replicated_k;
+    exchanged_ = key.exchanged;
+    shared_kv_ = key.shared_kv;
+    in_place_ = key.direct && !exchanged_;
+  }
+
+  void forward() {
+    pass_ = &forward_;
+    pass_->clear();
+    pass_->ticks = key_.head_chunks * units_ + 2;
+    if (binds_) bind_outputs();
+    for (int c = 0; c < key_.head_chunks; ++c) {
+      entry(c);
+      for (int k = 0; k < units_; ++k) {
+        route(c, k);
+        attend(operations::attend, c, k, Place::row);
+      }
+      if (!in_place_) exit(c, Tensor::o, Wire::io);
+      if (key_.lse_home) exit(c, Tensor::lse, Wire::accumulator);
+    }
+    finish();
+  }
+
+  void backward() {
+    pass_ = &backward_;
+    pass_->clear();
+    homing_ = units_ > 1 || key_.dkv_return == DkvReturn::cycle ? 1 : 0;
+    pass_->ticks = key_.head_chunks * units_ + 2 + homing_;
+    if (binds_) bind_gradients();
+    for (int c = 0; c < key_.head_chunks; ++c) {
+      enter_d_o(c);
+      if (!key_.keep_entry) entry(c);
+      if (key_.delta) {
+        pass_->work.push_back(work(operations::delta, c, 0, Place::row));
+        pass_->work.back().offsets = {};
+      }
+      for (int k = 0; k < units_; ++k) {
+        route(c, k);
+        const Place accumulator = accumulator_place(c, k);
+        const bool away = accumulator != result_place();
+        if (binds_ && away) bind_accumulator(c, k, accumulator);
+        attend(operations::attend_grad, c, k, accumulator);
+        if (away) return_dkv(c, k, accumulator);
+      }
+      if (!in_place_) leave_gradients(c);
+    }
+    finish();
+  }
+
+ private:
+  [[nodiscard]] int tick_of(int chunk, int unit) const { return chunk * units_ + unit + 1; }
+
+  [[nodiscard]] const Stage& stage(int k) const { return stages_[k]; }
+
+  [[nodiscard]] Place row_or_home() const { return exchanged_ ? Place::row : Place::home; }
+  [[nodiscard]] Place kv_place(int k) const { return k == 0 ? row_or_home() : stage(k).slot; }
+  [[nodiscard]] Place d_o_place() const { return exchanged_ || replicated_q_ ? Place::row : Place::home; }
+  /// Where o, dq and the own block's dk and dv are computed.
+  [[nodiscard]] Place result_place() const { return in_place_ ? Place::home : Place::row; }
+  /// Where unit k's dK/dV is summed; two buffers alternate over the whole pass, not within a chunk.
+  [[nodiscard]] Place accumulator_place(int c, int k) const {
+    if (k == 0 && key_.dkv_return != DkvReturn::cycle) return result_place();
+    if (stage(k).outer_partial) {
+      const int number = c * stages_.outer_partials() + stages_.outer_number(k);
+      return number % 2 == 0 ? Place::acc_outer0 : Place::acc_outer1;
+    }
+    return (c * units_ + k) % 2 == 0 ? Place::acc0 : Place::acc1;
+  }
+
+  [[nodiscard]] static TokenSelect row(Side of, End at = End::target) {
+    TokenSelect select;
+    select.of = of;
+    select.at = at;
+    return select;
+  }
+  [[nodiscard]] static TokenSelect home(Side of, End at, Copies copies) {
+    TokenSelect select = row(of, at);
+    select.block = Block::home;
+    select.copies = copies;
+    return select;
+  }
+  /// Key tokens of the row `back` from one end's row.
+  [[nodiscard]] TokenSelect block_behind(int delta, End at, RingOffsets needed) const {
+    TokenSelect select = row(Side::k, at);
+    select.shift = Mesh::back(mesh_.shift_of(delta));
+    select.needed = needed;
+    return select;
+  }
+  [[nodiscard]] TokenSelect replicated(TokenSelect select) const {
+    select.copies = Copies::replicated;
+    return select;
+  }
+  [[nodiscard]] static TokenSelect partitioned(TokenSelect select) {
+    select.copies = Copies::partitioned;
+    return select;
+  }
+  [[nodiscard]] static HeadSelect heads(HeadKind kind, End at = End::target, int chunk = -1) {
+    return {kind, at, static_cast<std::int16_t>(chunk)};
+  }
+  [[nodiscard]] RingOffsets everyone() const { return offsets(0, ring_); }
+
+  Bind& bind(int tick, BufferName buffer, const TokenSelect& tokens, HeadSelect select, Fill fill) {
+    Bind entry;
+    entry.buffer = buffer;
+    entry.fill = fill;
+    entry.tick = tick;
+    entry.tokens = tokens;
+    entry.heads = select;
+    return pass_->binds.emplace_back(entry);
+  }
+  void bind_home(Tensor tensor, Side of, Fill fill) {
+    const HeadKind kind = of == Side::q ? HeadKind::all_query : HeadKind::all_kv;
+    bind(0, {tensor, Place::home}, home(of, End::target, Copies::all), heads(kind), fill).with_replicated =
+        true;
+  }
+  /// What a result begins with, where it is not written at once.
+  [[nodiscard]] Fill begin(Fill fill) const { return key_.direct ? Fill::nan : fill; }
+  void bind_entry() {
+    if (!exchanged_) return;
+    bind(0, {Tensor::q, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    for (Tensor x : {Tensor::k, Tensor::v})
+      bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), Fill::nan);
+  }
+  void bind_outputs() {
+    bind_entry();
+    if (!in_place_) bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    bind_home(Tensor::o, Side::q, Fill::nan);
+    if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
+  }
+  void bind_gradients() {
+    if (d_o_place() == Place::row)
+      bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    if (!key_.keep_entry) bind_entry();
+    if (key_.delta) bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    if (!in_place_)
+      bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
+    for (Tensor x : {Tensor::dk, Tensor::dv}) {
+      if (!in_place_) bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), begin(Fill::zero));
+      bind_home(x, Side::k, shared_kv_ ? Fill::zero : begin(Fill::zero));  // several contributors add up
+    }
+    bind_home(Tensor::dq, Side::q, begin(Fill::zero));
+  }
+
+  Move& move(MoveName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
+    Move entry;
+    entry.name = name;
+    entry.start = entry.due = start;
+    entry.peers = peers;
+    entry.tokens = tokens;
+    entry.heads = select;
+    return pass_->moves.emplace_back(entry);
+  }
+  static void carry(Move& m, Tensor tensor, Place from, Place to) {
+    m.pairs = 1;
+    m.from[0] = {tensor, from};
+    m.to[0] = {tensor, to};
+  }
+  static void carry_two(Move& m, Tensor a, Tensor b, Place from, Place to) {
+    carry(m, a, from, to);
+    m.pairs = 2;
+    m.from[1] = {b, from};
+    m.to[1] = {b, to};
+  }
+
+  void entry(int c) {
+    if (!exchanged_) return;
+    const int t = tick_of(c, 0) - 1;
+    carry(move(MoveName::entry, t, Peers::every_ulysses, home(Side::q, End::source, Copies::partitioned),
+               heads(HeadKind::query, End::target, c)),
+          Tensor::q, Place::home, Place::row);
+    if (replicated_q_)
+      carry(move(MoveName::entry, t, Peers::self, replicated(row(Side::q)),
+                 heads(HeadKind::query, End::target, c)),
+            Tensor::q, Place::home, Place::row);
+    TokenSelect keys = home(Side::k, End::source, Copies::partitioned);
+    keys.needed = everyone();
+    carry_two(move(MoveName::entry, t, Peers::every_ulysses, keys, heads(HeadKind::kv_new, End::target, c)),
+              Tensor::k, Tensor::v, Place::home, Place::row);
+    if (!replicated_k_) return;
+    TokenSelect copies = replicated(row(Side::k));
+    copies.needed = everyone();
+    carry_two(move(MoveName::entry, t, Peers::self, copies, heads(HeadKind::kv_new, End::target, c)),
+              Tensor::k, Tensor::v, Place::home, Place::row);
+  }
+
+  void bind_block(int c, int k, int start) {
+    const Stage& u = stage(k);
+    for (Tensor x : {Tensor::k, Tensor::v}) {
+      Bind& b = bind(start, {x, u.slot}, block_behind(u.offsets.begin, End::target, stages_.fed_by(k)),
+                     heads(HeadKind::kv, End::target, c), Fill::nan);
+      if (u.offsets.count() > 1) b.blocks = u.offsets;
+    }
+  }
+
+  /// Brings the blocks of unit k to this rank, due just before they are attended.
+  void route(int c, int k) {
+    if (k == 0) return;
+    const Stage& u = stage(k);
+    const bool several = u.offsets.count() > 1;
+    const int start = tick_of(c, u.fetched_with), due = tick_of(c, k) - 1;
+    if (binds_) bind_block(c, k, start);
+    TokenSelect tokens = row(Side::k, End::source);
+    if (several)
+      tokens.needed_by = End::target;
+    else
+      tokens = block_behind(u.offsets.begin, End::target, stages_.fed_by(k));
+    Move& m = move(MoveName::route, start, several ? Peers::every_ring : Peers::shift, partitioned(tokens),
+                   heads(HeadKind::kv, End::target, c));
+    m.due = due;
+    carry_two(m, Tensor::k, Tensor::v, kv_place(u.parent), u.slot);
+    if (!several)
+      m.shift = Mesh::between(mesh_.shift_of(stage(u.parent).offsets.begin), mesh_.shift_of(u.offsets.begin));
+    if (!replicated_k_) return;
+    for (int d = u.offsets.begin; d < u.offsets.end; ++d) {
+      Move& copy = move(MoveName::route, start, Peers::self,
+                        replicated(block_behind(d, End::target, offsets(d, d + 1))),
+                        heads(HeadKind::kv, End::target, c));
+      copy.due = due;
+      carry_two(copy, Tensor::k, Tensor::v, Place::home, u.slot);
+    }
+  }
+
+  [[nodiscard]] Work work(const Operation& operation, int c, int k, Place dkv) const {
+    Work w;
+    w.operation = &operation;
+    w.q = row_or_home();
+    w.kv = kv_place(k);
+    w.d_o = d_o_place();
+    w.o = w.dq = result_place();
+    // The own block comes first: forward's state begins there.
+    w.fresh =
+        &operation == &operations::attend ? k == 0 : key_.direct && &operation == &operations::attend_grad;
+    w.dkv = dkv;
+    w.chunk = static_cast<std::int16_t>(c);
+    w.tick = tick_of(c, k);
+    w.offsets = stage(k).offsets;
+    return w;
+  }
+  void attend(const Operation& operation, int c, int k, Place dkv) {
+    pass_->work.push_back(work(operation, c, k, dkv));
+  }
+
+  void exit(int c, Tensor tensor, Wire wire) {
+    const int t = tick_of(c, units_ - 1) + 1;
+    const auto leave = [&](Peers peers, const TokenSelect& tokens) {
+      Move& m = move(MoveName::exit, t, peers, tokens, heads(HeadKind::query, End::source, c));
+      m.wire = wire;
+      carry(m, tensor, Place::row, Place::home);
+    };
+    leave(Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned));
+    if (replicated_q_) leave(Peers::every_world, replicated(row(Side::q, End::source)));
+  }
+
+  /// The forward exit, mirrored: dO enters row layout. Every copy of a replicated token has a dO of its own;
+  /// they add up.
+  void enter_d_o(int c) {
+    if (d_o_place() == Place::home) return;
+    const int t = tick_of(c, 0) - 1;
+    Move& own = move(MoveName::d_exit, t, Peers::every_ulysses,
+                     home(Side::q, End::source, Copies::partitioned), heads(HeadKind::query, End::target, c));
+    own.apply = Apply::add;
+    carry(own, Tensor::d_o, Place::home, Place::row);
+    if (!replicated_q_) return;
+    Move& copies = move(MoveName::d_exit, t, Peers::every_world, replicated(row(Side::q)),
+                        heads(HeadKind::query, End::target, c));
+    copies.apply = Apply::add;
+    carry(copies, Tensor::d_o, Place::home, Place::row);
+  }
+
+  void bind_accumulator(int c, int k, Place place) {
+    const Stage& u = stage(k);
+    for (Tensor x : {Tensor::dk, Tensor::dv}) {
+      Bind& b = bind(tick_of(c, k), {x, place}, block_behind(u.offsets.begin, End::target, stages_.summed(k)),
+                     heads(HeadKind::kv, End::target, c), Fill::zero);
+      b.tokens.also = stages_.onward(k);
+      if (u.offsets.count() > 1) b.blocks = u.offsets;
+    }
+  }
+
+  Move& partial(MoveName name, int start, Peers peers, const TokenSelect& tokens, int c) {
+    Move& m = move(name, start, peers, tokens, heads(HeadKind::kv, End::source, c));
+    m.apply = Apply::add;
+    m.wire = Wire::accumulator;
+    return m;
+  }
+
+  /// A partial dK/dV computed in tick t can leave in tick t + 1: on along the ring for tokens that somebody
+  /// later still adds to, home for the others.
+  void return_dkv(int c, int k, Place place) {
+    const Stage& u = stage(k);
+    const int t = tick_of(c, k) + 1;
+    const RingShift here = mesh_.shift_of(u.offsets.begin);
+    RingOffsets later;
+    if (stages_.travels(k)) {
+      later = stages_.onward(k + 1);
+      TokenSelect tokens = partitioned(block_behind(u.offsets.begin, End::source, stages_.summed(k)));
+      tokens.also = later;
+      Move& m = partial(MoveName::d_route, t, Peers::shift, tokens, c);
+      m.shift = Mesh::between(here, mesh_.shift_of(stage(k + 1).offsets.begin));
+      carry_two(m, Tensor::dk, Tensor::dv, place, accumulator_place(c, k + 1));
+    }
+    if (u.offsets.count() > 1) {
+      TokenSelect tokens = partitioned(row(Side::k, End::target));
+      tokens.needed_by = End::source;
+      carry_two(partial(MoveName::d_home, t, Peers::every_ring, tokens, c), Tensor::dk, Tensor::dv, place,
+                Place::row);
+    } else if (key_.prune || !later.any()) {
+      TokenSelect tokens = partitioned(block_behind(u.offsets.begin, End::source, u.offsets));
+      tokens.not_needed = later;
+      Move& m = partial(MoveName::d_home, t, Peers::shift, tokens, c);
+      m.shift = Mesh::back(here);
+      m.due = t - 1 + u.home_ticks;
+      carry_two(m, Tensor::dk, Tensor::dv, place, Place::row);
+    }
+    if (!replicated_k_) return;
+    for (int d = u.offsets.begin; d < u.offsets.end; ++d)
+      carry_two(partial(MoveName::d_home, t, Peers::self,
+                        replicated(block_behind(d, End::source, offsets(d, d + 1))), c),
+                Tensor::dk, Tensor::dv, place, Place::home);
+  }
+
+  /// The forward entry, mirrored: dQ, dK and dV leave row layout.
+  void leave_gradients(int c) {
+    const int t = tick_of(c, units_ - 1) + 1;
+    const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> Move& {
+      Move& m = move(MoveName::d_entry, start, peers, tokens, heads(kind, End::source, c));
+      const bool alone = kind == HeadKind::query || !shared_kv_;  // one contributor per token and head
+      m.apply = key_.direct && alone ? Apply::copy : Apply::add;
+      return m;
+    };
+    carry(leave(t, Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned), HeadKind::query),
+          Tensor::dq, Place::row, Place::home);
+    if (replicated_q_)
+      carry(leave(t, Peers::self, replicated(row(Side::q, End::source)), HeadKind::query), Tensor::dq,
+            Place::row, Place::home);
+    TokenSelect keys = home(Side::k, End::target, Copies::partitioned);
+    if (!key_.direct) keys.needed = everyone();
+    Move& kv = leave(t + homing_, Peers::every_ulysses, keys, HeadKind::kv_last);
+    if (shared_kv_) kv.wire = Wire::accumulator;
+    carry_two(kv, Tensor::dk, Tensor::dv, Place::row, Place::home);
+    if (!replicated_k_) return;
+    TokenSelect copies = replicated(row(Side::k, End::source));
+    copies.needed = everyone();
+    carry_two(leave(t + homing_, Peers::self, copies, HeadKind::kv_last), Tensor::dk, Tensor::dv, Place::row,
+              Place::home);
+  }
+
+  /// Puts the lists in order of tick. They are nearly so: insertion moves an entry by a few places.
+  void finish() {
+    const auto settle = [](auto& list, auto key) {
+      for (std::size_t i = 1; i < list.size(); ++i)
+        for (std::size_t j = i; j > 0 && key(list[j]) < key(list[j - 1]); --j)
+          std::swap(list[j], list[j - 1]);
+    };
+    settle(pass_->binds, [](const Bind& b) { return b.tick; });
+    settle(pass_->moves, [](const Move& m) { return m.start; });
+    settle(pass_->work, [](const Work& w) { return w.tick; });
+  }
+
+  const ScheduleKey& key_;
+  const Mesh mesh_;
+  const bool binds_;
+  const StageGraph& stages_;
+  CompactPass& forward_;
+  CompactPass& backward_;
+  CompactPass* pass_ = nullptr;
+  int ring_ = 1;
+  int units_ = 1;
+  int homing_ = 0;
+  bool exchanged_ = false;  ///< row layout differs from home layout
+  bool replicated_q_ = false;
+  bool replicated_k_ = false;
+  bool shared_kv_ = false;
+  bool in_place_ = false;  ///< results are computed in the caller's tensors
+};
+
+}  // namespace
+
+void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out, Binds binds) {
+  const ScheduleKey key = schedule_key(plan, shared_kv);
+  Generator generator(key, out, binds);
+  generator.forward();
+  generator.backward();
+}
+
+}  // namespace usp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/generate.hpp"
+#include "usp/schedule/heads.hpp"
+
+namespace usp {
+
+bool direct_results(const AttentionPlan& plan) {
+  if (plan.backend == Backend::cpu || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
+    return false;
+  if (!plan.replicated_q.empty() || !plan.replicated_k.empty()) return false;
+  if (plan.head_chunks == 1) return true;
+  // The gradient of a KV head must not be cut over chunks.
+  const Heads heads(plan.shape.query_heads, plan.shape.kv_heads, plan.mesh.ulysses, plan.head_chunks);
+  for (int u = 0; u < heads.ulysses(); ++u)
+    for (int c = 0; c < heads.chunks(); ++c)
+      if (!(heads.kv_new(u, c) == heads.kv_of(u, c))) return false;
+  return true;
+}
+
+bool computes_delta(const AttentionPlan& plan) {
+  return plan.backend != Backend::cudnn || plan.sink;
+}
+
+ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
+  ScheduleKey key;
+  key.ring_outer = plan.mesh.ring_outer;
+  key.ring_inner = plan.mesh.ring_inner;
+  key.head_chunks = plan.head_chunks;
+  key.method = plan.method;
+  key.dkv_return = plan.dkv_return;
+  key.replicated_q = !plan.replicated_q.empty();
+  key.replicated_k = !plan.replicated_k.empty();
+  key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;
+  key.shared_kv = shared_kv;
+  key.direct = direct_results(plan);
+  key.delta = computes_delta(plan);
+  key.prune = plan.prune;
+  key.keep_entry = plan.keep_entry;
+  key.sink = plan.sink;
+  key.lse_home = plan.lse_home;
+  return key;
+}
+
+}  // namespace usp

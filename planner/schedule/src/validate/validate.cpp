@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/schedule/validate.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+#include "usp/schedule/kernel_traits.hpp"
+#include "usp/schedule/limits.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace usp {
+namespace {
+
+constexpr double max_scale = 1e6;  // of logits: beyond, something else was meant
+
+[[noreturn]] void fail(const std::string& field, const std::string& problem) {
+  throw InvalidInput({"attention plan", 0, field}, problem);
+}
+
+void within(const char* field, i64 value, i64 least, i64 most) {
+  if (value < least || value > most)
+    fail(field, "is " + std::to_string(value) + "; it must be " + std::to_string(least) + " to " +
+                    std::to_string(most));
+}
+
+/// A value that was cast from a number may be none of the words.
+template <class E>
+void named(const char* field, E value, E last) {
+  within(field, static_cast<i64>(value), 0, static_cast<i64>(last));
+}
+
+void check_words(const AttentionPlan& plan) {
+  named("shape/dtype", plan.shape.dtype, DType::fp64);
+  named("layout", plan.layout, LayoutKind::balanced);
+  named("dkv_return", plan.dkv_return, DkvReturn::cycle);
+  named("backend", plan.backend, Backend::cudnn);
+}
+
+void check_shape(const AttentionShape& s) {
+  within("shape/batch", s.batch, 1, max_batch);
+  within("shape/q_tokens", s.q_tokens, 1, max_tokens);
+  within("shape/kv_tokens", s.kv_tokens, 1, max_tokens);
+  within("shape/query_heads", s.query_heads, 1, max_heads);
+  within("shape/kv_heads", s.kv_heads, 1, max_heads);
+  within("shape/head_dim_qk", s.head_dim_qk, 1, max_head_dim);
+  within("shape/head_dim_v", s.head_dim_v, 1, max_head_dim);
+  if (s.query_heads % s.kv_heads != 0)
+    fail("shape/kv_heads",
+         std::to_string(s.kv_heads) + " does not divide query_heads " + std::to_string(s.query_heads));
+}
+
+void check_degrees(const Mesh& mesh) {
+  within("mesh/ring_outer", mesh.ring_outer, 1, max_degree);
+  within("mesh/ring_inner", mesh.ring_inner, 1, max_degree);
+  within("mesh/ulysses", mesh.ulysses, 1, max_degree);
+  const i64 ring = i64{mesh.ring_outer} * mesh.ring_inner;
+  within("mesh/ring", ring, 1, max_degree);
+  if (ring * mesh.ulysses > max_ranks)
+    fail("mesh/ulysses", std::to_string(mesh.ulysses) + " times the ring is too many ranks; the most are " +
+                             std::to_string(max_ranks));
+}
+
+void check_mesh(const AttentionPlan& plan) {
+  const Mesh& mesh = plan.mesh;
+  if (mesh.ulysses > plan.shape.query_heads)
+    fail("mesh/ulysses", std::to_string(mesh.ulysses) + " exceeds the " +
+                             std::to_string(plan.shape.query_heads) +
+                             " query heads: some ranks would hold none; widen the ring instead");
+  if (const std::optional<PlanProblem> problem = plan.method->problem(plan))
+    fail(problem->field.c_str(), problem->text);
+}
+
+void check_score(const AttentionPlan& plan) {
+  const ScoreRules& score = plan.score;
+  if (!(std::abs(score.scale) <= max_scale)) fail("score/scale", "must be finite, from -1e6 to 1e6");
+  if (!(score.softcap >= 0 && score.softcap <= max_scale))
+    fail("score/softcap", "must be finite, from 0 to 1e6");
+  if (!(score.dropout >= 0 && score.dropout < 1))
+    fail("score/dropout", "must be at least 0 and below 1, where nothing would be left");
+  if (score.block_tokens > 0 && plan.shape.q_tokens != plan.shape.kv_tokens)
+    fail("score/block_tokens", "needs queries and keys of the same tokens; leave out the block pattern");
+}
+
+/// What no GPU backend takes. What cuDNN alone does not take it leaves to the portable kernel, block by
+/// block.
+void check_backend(const AttentionPlan& plan) {
+  const KernelTraits& traits = kernel_traits(plan.backend);
+  const std::string name(word_of(plan.backend));
+  const AttentionShape& s = plan.shape;
+  if (!traits.wide_types && bytes_of(s.dtype) > 2)
+    fail("backend", name + " takes bf16 and fp16, which tensor cores multiply, not " +
+                        std::string(word_of(s.dtype)) + "; use backend cpu");
+  if (std::max(s.head_dim_qk, s.head_dim_v) > traits.most_head_dim)
+    fail("backend", name + " takes head dims up to " + std::to_string(traits.most_head_dim) + ", not " +
+                        std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
+}
+
+/// Head chunks, and the length of the schedule that they make.
+void check_units(const AttentionPlan& plan) {
+  within("head_chunks", plan.head_chunks, 1, max_head_chunks);
+  if (i64{plan.mesh.ring()} * plan.head_chunks > max_units)
+    fail("head_chunks", std::to_string(plan.head_chunks) + " times ring " + std::to_string(plan.mesh.ring()) +
+                            " is a schedule of more than " + std::to_string(max_units) +
+                            " steps; take fewer chunks");
+}
+
+/// Sums of bytes over ranks, moves and passes are counted in 64 bits.
+void check_bytes(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  const i64 row_bytes =
+      i64{s.query_heads} * std::max(s.head_dim_qk, s.head_dim_v) * bytes_of(accumulator_of(s.dtype));
+  i64 replicated = 0;
+  for (const auto* ranges : {&plan.replicated_q, &plan.replicated_k})
+    for (const Range& range : *ranges) replicated += range.size();
+  const i128 rows = s.batch * (i128{std::max(s.q_tokens, s.kv_tokens)} * plan.mesh.ring() +
+                               i128{replicated} * plan.mesh.size());
+  if (rows * row_bytes > max_call_bytes)
+    fail("shape", "is too large: batch x tokens x query_heads x head_dim x ring is " +
+                      format_bytes(static_cast<double>(rows) * static_cast<double>(row_bytes)) +
+                      " of sums; 64 bits count the traffic of at most " +
+                      format_bytes(static_cast<double>(max_call_bytes)));
+}
+
+void check_ranges(const std::string& field, const std::vector<Range>& ranges, i64 tokens) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const i64 least = i == 0 ? 0 : ranges[i - 1].end;
+    if (ranges[i].begin < least || ranges[i].end < ranges[i].begin || ranges[i].end > tokens)
+      fail(field + "/" + std::to_string(i), "must be ascending and disjoint, within " +
+                                                std::to_string(tokens) + " tokens; range " +
+                                                std::to_string(i) + " is not");
+  }
+}
+
+}  // namespace
+
+void check_plan_sizes(const AttentionPlan& plan) {
+  check_words(plan);
+  check_shape(plan.shape);
+  check_degrees(plan.mesh);
+  check_units(plan);
+  within("band/diff_min", plan.band.diff_min, -unbounded, unbounded);
+  within("band/diff_max", plan.band.diff_max, -unbounded, unbounded);
+  within("score/block_tokens", plan.score.block_tokens, 0, max_tokens);
+  check_ranges("replicated_q", plan.replicated_q, plan.shape.q_tokens);
+  check_ranges("replicated_k", plan.replicated_k, plan.shape.kv_tokens);
+  check_bytes(plan);
+}
+
+void check_attention_plan(const AttentionPlan& plan) {
+  check_plan_sizes(plan);
+  check_mesh(plan);
+  check_backend(plan);
+  if (plan.band.diff_min > plan.band.diff_max)
+    fail("band/diff_min", "exceeds diff_max: no pair would be visible");
+  const int heads = plan.shape.query_heads / plan.mesh.ulysses;
+  if (plan.head_chunks > heads) fail("head_chunks", "is " + too_many_chunks(plan.head_chunks, heads));
+  check_score(plan);
+}
+
+std::string too_many_chunks(i64 chunks, i64 heads) {
+  return std::to_string(chunks) + " head chunks for " + std::to_string(heads) +
+         (heads == 1 ? " query head" : " query heads") +
+         " of a rank: some chunks would hold none; use at most " + std::to_string(heads);
+}
+
+}  // namespace usp
