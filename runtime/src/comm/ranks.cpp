@@ -31,10 +31,14 @@ namespace {
 [[nodiscard]] bool run_torchrun(int ranks, const CommOptions& options,
                                 const std::function<void(Communicator&)>& body) {
   const SocketJob job = torchrun_job();
-  if (job.size != ranks)
-    throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
-                     std::to_string(job.size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
-                     " with --nproc-per-node");
+  try {
+    if (job.size != ranks)
+      throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
+                       std::to_string(job.size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
+                       " with --nproc-per-node");
+  } catch (const UsageError& error) {
+    fail_before_meeting(job, options, error);
+  }
   run_sockets(job, options, body);
   return job.rank == 0;
 }
@@ -50,6 +54,17 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
   else
     run_threads(ranks, options, body);
   return true;
+}
+
+void tell_other_ranks(const CommOptions& options, const std::exception& error) {
+  if (mpi_launched() || !torchrun_launched()) return;
+  std::optional<SocketJob> job;
+  try {
+    job = torchrun_job();
+  } catch (const Error&) {  // nobody knows where the others are
+    return;
+  }
+  fail_before_meeting(*job, options, error);
 }
 
 }  // namespace usp
