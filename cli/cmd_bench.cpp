@@ -14,6 +14,7 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
   const CallTensors tensors = before_meeting(flags, [&] {
     call = load_call(flags);
     call.options.repeat = repeat;
+    check_torchrun_ranks(call.plan.mesh.size());
     check_machine(call.plan, call.options);
     return random_tensors(call.plan, call.documents, flags.seed.value_or(0));
   });

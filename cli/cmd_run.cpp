@@ -95,6 +95,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
     if (wanted.tolerance && !wanted.verify)
       throw UsageError("--tolerance bounds what --verify finds; give both");
     check_seed(flags, call, files);
+    check_torchrun_ranks(call.plan.mesh.size());
     check_machine(call.plan, call.options);
     return tensors_of(call, files, flags.seed.value_or(0));
   });

@@ -17,6 +17,10 @@ namespace usp {
 /// build without it.
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
 
+/// Throws the UsageError of run_ranks where torchrun started another number of processes: what a rank may ask
+/// while it can still tell the others.
+void check_torchrun_ranks(int ranks);
+
 /// Within a catch of `error`, by which this rank fails before run_ranks. Under torchrun the others are told,
 /// and this process ends (fail_before_meeting); otherwise returns: nobody waits, or mpirun and srun notice.
 void tell_other_ranks(const CommOptions& options, const std::exception& error);
