@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_flags.hpp"
 
+#include "flag_effects.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
@@ -79,6 +81,13 @@ std::shared_ptr<AttentionFlags> add_attention_flags(CLI::App& verb) {
 }
 
 AttentionPlan LayoutFlags::plan(const AttentionFlags& attention) const {
+  refuse_without_ring(ring, {{"--ring-inner", ring_inner.has_value()},
+                             {"--method", !method.empty()},
+                             {"--layout", !layout.empty()},
+                             {"--dkv-return", !dkv_return.empty()},
+                             {"--prune", prune}});
+  refuse_order_of_one_axis(order, ring, ulysses);
+  refuse_without_backward(attention.forward_only, {{"--dkv-return", !dkv_return.empty()}});
   AttentionPlan plan;
   plan.shape = attention.shape();
   plan.band = attention.band();
@@ -89,6 +98,9 @@ AttentionPlan LayoutFlags::plan(const AttentionFlags& attention) const {
   if (inner == 1 && rows > 1)
     throw UsageError(
         "--ring-inner 1: an inner ring of one rank is a plain ring; use --method ring without it");
+  if (ring_inner && inner == rows)
+    throw UsageError("--ring-inner " + std::to_string(inner) + " is all of --ring " + std::to_string(rows) +
+                     ", a ring that nothing cuts; leave --ring-inner out, or give a smaller divisor");
   plan.mesh = {rows / inner, inner, ulysses.value_or(1)};
   plan.method = method.empty() ? default_method(plan.mesh) : parse_word<Method>(method, "--method");
   if (inner != rows && !plan.method->two_level_ring)

@@ -10,10 +10,14 @@ namespace usp::cli {
 namespace {
 
 void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
-  LoadedCall call = load_call(flags);
-  call.options.repeat = repeat;
-  check_machine(call.plan, call.options);
-  const CallTensors tensors = random_tensors(call.plan, call.documents, flags.seed.value_or(0));
+  LoadedCall call;
+  const CallTensors tensors = before_meeting(flags, [&] {
+    call = load_call(flags);
+    call.options.repeat = repeat;
+    check_torchrun_ranks(call.plan.mesh.size());
+    check_machine(call.plan, call.options);
+    return random_tensors(call.plan, call.documents, flags.seed.value_or(0));
+  });
   call.options.prepare = [&] {
     for (const std::string& text : {call.note, call.network_note})
       if (!text.empty()) note(invocation, text);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_flags.hpp"
+#include "flag_effects.hpp"
 #include "progress.hpp"
 #include "step_flags.hpp"
 
@@ -49,7 +50,7 @@ struct CallFlags {
   std::optional<double> scale;
   bool sink = false, lse = false;
   std::string replicated;
-  std::string backend = "cpu";
+  std::string backend;
   std::optional<int> ranks;
   std::string output;
   const CLI::App* verb = nullptr;
@@ -89,10 +90,21 @@ void set_rules(const CallFlags& flags, AttentionRequest& request) {
         "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
   request.sink = flags.sink;
   request.lse_home = flags.lse;
-  request.backend = parse_word<Backend>(flags.backend, "--backend");
+  if (!flags.backend.empty()) request.backend = parse_word<Backend>(flags.backend, "--backend");
+  // On a cluster the backend that no flag names leaves the price that of its GPUs.
+  if (!flags.execution.transport.empty() && request.backend == Backend::cpu &&
+      (!flags.backend.empty() || flags.ranks))
+    throw UsageError("--transport carries data between GPUs, and " +
+                     std::string(flags.backend.empty() ? "--ranks plans for threads of this host"
+                                                       : "--backend cpu computes on the host") +
+                     "; leave --transport out, or give --backend portable or cudnn");
   const AttentionShape& shape = request.shape;
   if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
+  if (flags.score.block_tokens > shape.q_tokens)
+    throw UsageError("--blocks " + std::to_string(flags.score.block_tokens) + " is more than the " +
+                     std::to_string(shape.q_tokens) +
+                     " tokens of --seq: a pattern of one block has no edges; give fewer tokens per block");
   if (flags.replicated.empty()) return;
   const std::int64_t tokens = parse_tokens(flags.replicated, "--replicated", max_tokens);
   if (tokens > std::min(shape.q_tokens, shape.kv_tokens))
@@ -114,8 +126,7 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
       ->check(within(std::int64_t{1}, max_tokens));
   option("--replicated", flags.replicated,
          "the first N tokens are on every rank; of --kv-seq, only the keys");
-  option("--backend", flags.backend, "who computes the blocks: cpu, portable (CUDA), cudnn")
-      ->capture_default_str();
+  option("--backend", flags.backend, "who computes the blocks: cpu, portable (CUDA), cudnn (cpu)");
   verb.add_flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run")
       ->group("Attention");
   verb.add_flag("--sinks", flags.sink, "a learned logit per query head joins the softmax")
@@ -141,6 +152,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
     for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
       request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
   request.training = !flags.attention->forward_only;
+  refuse_without_backward(flags.attention->forward_only, {{"--dkv-return", !flags.fixed.dkv_return.empty()}});
   request.fixed = flags.fixed.constraints();
   request.execution = flags.execution.options();
   request.keep = flags.execution.keep();

@@ -87,14 +87,18 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
 
 void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
               const Invocation& invocation) {
-  LoadedCall call = load_call(flags);
-  if (!files.d_out.empty() && !call.options.training)
-    throw UsageError("--dout is the gradient of a backward pass, this run has none; leave it out");
-  if (wanted.tolerance && !wanted.verify)
-    throw UsageError("--tolerance bounds what --verify finds; give both");
-  check_seed(flags, call, files);
-  check_machine(call.plan, call.options);
-  const CallTensors tensors = tensors_of(call, files, flags.seed.value_or(0));
+  LoadedCall call;
+  const CallTensors tensors = before_meeting(flags, [&] {
+    call = load_call(flags);
+    if (!files.d_out.empty() && !call.options.training)
+      throw UsageError("--dout is the gradient of a backward pass, this run has none; leave it out");
+    if (wanted.tolerance && !wanted.verify)
+      throw UsageError("--tolerance bounds what --verify finds; give both");
+    check_seed(flags, call, files);
+    check_torchrun_ranks(call.plan.mesh.size());
+    check_machine(call.plan, call.options);
+    return tensors_of(call, files, flags.seed.value_or(0));
+  });
   call.options.collect = wanted.verify || !wanted.output.empty();
   call.options.call.measure_workspace = true;
   call.options.call.debug_nan = wanted.debug_nan;

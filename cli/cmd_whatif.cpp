@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "flag_effects.hpp"
 #include "progress.hpp"
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/planner/whatif.hpp"
 
+#include <algorithm>
 #include <iostream>
 
 namespace usp::cli {
+namespace {
+
+/// What the flags fix may be what an axis varies; an axis, too, may vary what has no effect.
+void check_sweeps(StepFlags& flags, const std::vector<Axis>& axes) {
+  const auto swept = [&](AxisKind kind) {
+    return std::any_of(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.kind == kind; });
+  };
+  flags.fixed.ring_varies = swept(AxisKind::ring);
+  flags.fixed.ulysses_varies = swept(AxisKind::ulysses);
+  if (!flags.fixed.ring_varies)
+    refuse_without_ring(flags.fixed.ring, {{"--sweep method", swept(AxisKind::method)},
+                                           {"--sweep layout", swept(AxisKind::layout)}});
+  refuse_without_backward(flags.forward_only, {{"--sweep recompute", swept(AxisKind::recompute)}});
+}
+
+}  // namespace
 
 void register_whatif(CLI::App& app, Invocation& invocation) {
   CLI::App* verb =
@@ -35,6 +53,7 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
         throw UsageError("--top keeps candidates of one plan, and whatif lists none; leave it out");
       WhatIfRequest request;
       for (const std::string& sweep : *sweeps) request.axes.push_back(parse_axis(sweep));
+      check_sweeps(*flags, request.axes);
       const auto input = load_step(*flags, invocation);
       request.base = input->request;
       request.break_evens = !*plain;

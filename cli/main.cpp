@@ -6,10 +6,13 @@
 #include "usp/base/text.hpp"
 #include "usp/base/version.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
+#include <string>
+#include <vector>
 
 namespace usp::cli {
 namespace {
@@ -22,6 +25,20 @@ int fail(ExitCode code, const std::string& text, bool lines = false) {
 /// A command line that CLI11 does not take; its own words name the flag.
 int fail(const CLI::ParseError& error) {
   return fail(ExitCode::usage, std::string(error.what()) + "; --help lists what there is");
+}
+
+/// What no flag and no place took, in the order in which it was typed: CLI11 keeps it in another.
+std::string unexpected(const CLI::App& app, const std::vector<std::string>& typed) {
+  std::vector<std::string> left = app.remaining(true);
+  std::string text;
+  for (const std::string& argument : typed) {
+    const auto it = std::find(left.begin(), left.end(), argument);
+    if (it == left.end()) continue;
+    left.erase(it);
+    text += " " + argument;
+  }
+  for (const std::string& argument : left) text += " " + argument;  // CLI11 took it apart
+  return text;
 }
 
 /// A value that is empty is an unset variable of a script, not a wish for the default.
@@ -96,6 +113,10 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   } catch (const CLI::Success& done) {  // --help, --version
     app.exit(done);
     return usp::cli::printed();
+  } catch (const CLI::ExtrasError&) {
+    return usp::cli::fail(usp::ExitCode::usage, "The following arguments were not expected:" +
+                                                    usp::cli::unexpected(app, {argv + 1, argv + argc}) +
+                                                    "; --help lists what there is");
   } catch (const CLI::ParseError& error) {
     return usp::cli::fail(error);
   }

@@ -67,7 +67,6 @@ void trust_network(LoadedCall& call) {
     throw UsageError(
         "--trust-network is for ranks that torchrun starts, which meet over TCP, and this process is none; "
         "leave it out");
-  call.options.comm.trust_network = true;
   call.network_note = trust_note(torchrun_job());
 }
 
@@ -88,6 +87,13 @@ void place(const RunFlags& flags, LoadedCall& call) {
 
 }  // namespace
 
+CommOptions comm_options(const RunFlags& flags) {
+  CommOptions options;
+  if (flags.watchdog_s) options.watchdog_s = *flags.watchdog_s;
+  options.trust_network = flags.trust_network;
+  return options;
+}
+
 LoadedCall load_call(const RunFlags& flags) {
   LoadedCall call;
   call.file = read_plan(read_file(flags.file), flags.file);
@@ -107,7 +113,7 @@ LoadedCall load_call(const RunFlags& flags) {
   call.options.deterministic = flags.deterministic;
   call.options.ulysses_transport = call.file.ulysses_transport;
   call.options.ring_transport = call.file.ring_transport;
-  if (flags.watchdog_s) call.options.comm.watchdog_s = *flags.watchdog_s;
+  call.options.comm = comm_options(flags);
   if (flags.trust_network) trust_network(call);
   place(flags, call);
   const Mesh& mesh = call.plan.mesh;

@@ -3,10 +3,12 @@
 
 #include "verb.hpp"
 
+#include "usp/comm/ranks.hpp"
 #include "usp/runtime/call_run.hpp"
 #include "usp/schedule/plan_file.hpp"
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +33,20 @@ struct RunFlags {
   bool forward_only = false;
 };
 std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb);
+
+/// How the ranks meet, by the flags alone.
+[[nodiscard]] CommOptions comm_options(const RunFlags& flags);
+
+/// What a rank does before it meets the others, who wait for it: they are told where it fails.
+template <class F>
+auto before_meeting(const RunFlags& flags, const F& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    tell_other_ranks(comm_options(flags), error);
+    throw;
+  }
+}
 
 /// One layer of a plan file, ready to run.
 struct LoadedCall {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_flags.hpp"
 
+#include "flag_effects.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 #include "usp/base/units.hpp"
@@ -62,12 +64,13 @@ void add_memory(CLI::App& verb, StepFlags& flags) {
 
 Workload workload_of(const StepFlags& flags) {
   if (flags.causal && flags.full) throw UsageError("--causal and --full exclude each other; give one");
-  for (const auto& [flag, text] :
-       {std::pair("--recompute", &flags.recompute), std::pair("--optimizer", &flags.optimizer)})
-    if (flags.forward_only && !text->empty())
-      throw UsageError(std::string(flag) +
-                       " is of the backward pass and the update after it, which --forward-only leaves out; "
-                       "drop one of them");
+  refuse_without_backward(flags.forward_only,
+                          {{"--recompute", !flags.recompute.empty()},
+                           {"--optimizer", !flags.optimizer.empty()},
+                           {"--dkv-return", !flags.fixed.dkv_return.empty()},
+                           // Stage 3 shards parameters too, and stage 0 decides against that.
+                           {"--zero 1", flags.zero == "1"},
+                           {"--zero 2", flags.zero == "2"}});
   Workload workload;
   workload.seq = parse_tokens(flags.seq, "--seq", max_tokens);
   workload.batch = flags.batch;
@@ -116,6 +119,11 @@ MemoryPolicy memory_of(const StepFlags& flags) {
 }  // namespace
 
 Constraints FixedFlags::constraints() const {
+  if (!ring_varies)
+    refuse_without_ring(ring, {{"--method", !method.empty()},
+                               {"--layout", !layout.empty()},
+                               {"--dkv-return", !dkv_return.empty()}});
+  if (!ring_varies && !ulysses_varies) refuse_order_of_one_axis(order, ring, ulysses);
   Constraints fixed;
   fixed.ring = ring;
   fixed.ulysses = ulysses;
@@ -148,7 +156,7 @@ void add_fixed_flags(CLI::App& verb, FixedFlags& flags) {
 
 ExecutionOptions ExecutionFlags::options() const {
   ExecutionOptions options;
-  options.transport = parse_word<Transport>(transport, "--transport");
+  if (!transport.empty()) options.transport = parse_word<Transport>(transport, "--transport");
   options.pack_kernels = options.transport == Transport::nccl;
   options.overlap = !no_overlap;
   return options;

@@ -16,15 +16,16 @@ namespace usp::cli {
 struct FixedFlags {
   std::optional<int> ring, ulysses, data, tensor, head_chunks;
   std::string method, layout, dkv_return, order;
+  bool ring_varies = false, ulysses_varies = false;  ///< a sweep has other degrees than those above
 
-  /// Throws UsageError naming the flag.
+  /// Throws UsageError naming the flag: of no known word, or without an effect beside another.
   [[nodiscard]] Constraints constraints() const;
 };
 void add_fixed_flags(CLI::App& verb, FixedFlags& flags);
 
 /// How schedules are executed and priced.
 struct ExecutionFlags {
-  std::string transport = "copy_engine";
+  std::string transport;
   bool no_overlap = false;
   std::string calibration;
   std::optional<std::size_t> top;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """inputs_test.py USP: tensors of files that one rank holds otherwise than the others, or that no type can hold."""
+import json
 import math
 import pathlib
 import random
@@ -74,6 +75,16 @@ class Inputs(unittest.TestCase):
         self.assertIn("cannot be verified", result.stderr)
         self.assertIn("dk at batch 0, token 0, head 0: terms overflow the type; not verifiable", result.stderr)
         self.assertNotIn("is wrong", result.stderr)
+
+    def test_the_verdict_tells_wrong_from_not_verifiable(self):
+        huge = self.write("q", "huge.npy", {0: 1e38})
+        for flags, verdict, code in ((["--q", huge, "--verify"], "not_verifiable", 6),
+                                     (["--verify", "--kernel", "reference", "--tolerance", "1e-30"], "wrong", 6),
+                                     (["--verify"], "verified", 0), ([], "not_verified", 0)):
+            result = self.run_usp(*flags, "--json")
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertEqual(json.loads(result.stdout)["verdict"], verdict)
+            self.assertEqual(json.loads(result.stdout)["ok"], code == 0)
 
     def test_a_large_input_that_the_type_holds_is_verified(self):
         result = self.run_usp("--v", self.write("v", "large.npy", {5: 1e4}), "--verify")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchrun_test.py USP: plans run as processes that a launcher like torchrun starts, beside the same on threads."""
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -70,6 +71,40 @@ class Torchrun(unittest.TestCase):
         self.assertEqual(code, 2)
         for error in errors:
             self.assertIn("the plan is for 4 ranks, torchrun started 2", error)
+
+    def test_a_rank_that_fails_before_it_meets_the_others_tells_them(self):
+        for wrong, told in ((0, (1, 2, 3)), (2, (0, 1, 3))):
+            command = ["sh", "-c", f'test "$RANK" = {wrong} && set -- "$1" --layer 7; exec "$0" run "$@" --watchdog 50',
+                       USP, self.plan]
+            code, processes = launch_ranks.launch(RANKS, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                                  text=True)
+            outputs, errors = zip(*(process.communicate() for process in processes))
+            self.assertEqual(code, 2, errors)
+            self.assertEqual("".join(outputs), "")
+            self.assertIn("--layer", errors[wrong])
+            for rank in told:
+                self.assertEqual(processes[rank].returncode, 2, errors)
+                self.assertIn(f"rank {wrong}", errors[rank])
+                self.assertIn("layer", errors[rank])
+
+    def test_a_rank_with_another_plan_tells_the_others(self):
+        other = str(self.path / "two.json")
+        subprocess.run([USP, "plan", "attention", "--heads", "4", "--kv-heads", "2", "--head-dim", "8", "--seq", "96",
+                        "--dtype", "fp32", "--ranks", "2", "-q", "-o", other], check=True, stdout=subprocess.DEVNULL)
+        command = ["sh", "-c", 'test "$RANK" = 3 && shift; exec "$0" run "$1" --watchdog 50', USP, self.plan, other]
+        code, processes = launch_ranks.launch(RANKS, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        errors = [process.communicate()[1] for process in processes]
+        self.assertEqual(code, 2, errors)
+        for error in errors:
+            self.assertIn("the plan is for 2 ranks, torchrun started 4", error)
+
+    def test_a_rank_that_fails_alone_ends_with_its_own_code(self):
+        alone = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": "29411"}
+        result = subprocess.run([USP, "run", "/proc/none.json", "--watchdog", "0.2"], capture_output=True, text=True,
+                                env={**os.environ, **alone}, check=False)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(result.stderr.count("/proc/none.json"), 1, result.stderr)
 
     def test_beyond_loopback_a_job_has_a_secret_or_trusts_its_network(self):
         address = launch_ranks.own_address()

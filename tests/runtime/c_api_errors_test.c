@@ -224,6 +224,53 @@ static void test_order(void) {
   usp_plan_destroy(plan);
 }
 
+/* Results have memory of their own, within the address space and in the right type. */
+static void test_memory(void) {
+  static float q[B * T * H * D], k[B * T * HK * D], v[B * T * HK * DV], out[B * T * H * DV];
+  static float d_out[B * T * H * DV], dq[B * T * H * D], dk[B * T * HK * D], dv[B * T * HK * DV];
+  usp_attention_desc d = describe(1, 1);
+  usp_plan* plan = NULL;
+  usp_comm* comm = NULL;
+  usp_attention* a = NULL;
+  usp_attention_inputs in;
+  usp_attention_gradients g;
+  OK(usp_plan_create(&d, &plan));
+  OK(usp_comm_create_serial(&comm));
+  OK(usp_attention_create(plan, comm, &a));
+  REFUSED(usp_attention_set_batch(a, (const int64_t[]){0, T}, INT64_MAX), USP_USAGE,
+          "it must be 1 to 1048576");
+  OK(usp_attention_set_batch(a, NULL, 0));
+  OK(usp_attention_inputs_init(&in, sizeof in));
+  OK(usp_attention_gradients_init(&g, sizeof g));
+  in.q = usp_tensor_contiguous(q, USP_FP32, T, H, D);
+  in.k = usp_tensor_contiguous(k, USP_FP32, T, HK, D);
+  in.v = usp_tensor_contiguous(v, USP_FP32, T, HK, DV);
+  g.dq = usp_tensor_contiguous(dq, USP_FP32, T, H, D);
+  g.dk = usp_tensor_contiguous(dk, USP_FP32, T, HK, D);
+  g.dv = usp_tensor_contiguous(dv, USP_FP32, T, HK, DV);
+  const usp_tensor from = usp_tensor_contiguous(d_out, USP_FP32, T, H, DV);
+  usp_tensor to = usp_tensor_contiguous(q, USP_FP32, T, H, DV);
+  REFUSED(usp_attention_forward(a, &in, &to, NULL), USP_USAGE, "out overlaps q");
+  to.data = out, to.row_stride = -to.row_stride;
+  REFUSED(usp_attention_forward(a, &in, &to, NULL), USP_USAGE, "negative");
+  to.row_stride = INT64_MAX / 8;
+  REFUSED(usp_attention_forward(a, &in, &to, NULL), USP_USAGE, "beyond the address space");
+  to.row_stride = DV;
+  REFUSED(usp_attention_forward(a, &in, &to, NULL), USP_USAGE, "overwrite each other");
+  to = usp_tensor_contiguous(out, USP_FP32, T, H, DV);
+  REFUSED(usp_attention_forward(a, &in, &to, &to), USP_USAGE, "return_lse");
+  OK(usp_attention_forward(a, &in, &to, NULL));
+  g.dq.dtype = USP_BF16;
+  REFUSED(usp_attention_backward(a, &in, &from, &g), USP_USAGE, "dq is bf16; a gradient has the plan's fp32");
+  g.dq.dtype = USP_FP32, g.dv.data = dk;
+  REFUSED(usp_attention_backward(a, &in, &from, &g), USP_USAGE, "dv overlaps dk");
+  g.dv.data = dv;
+  OK(usp_attention_backward(a, &in, &from, &g));
+  usp_attention_destroy(a);
+  usp_comm_destroy(comm);
+  usp_plan_destroy(plan);
+}
+
 int main(void) {
   CHECK(strcmp(usp_version(), USP_VERSION) == 0);
   CHECK(strcmp(usp_last_error(), "") == 0);
@@ -234,5 +281,6 @@ int main(void) {
   test_ranks();
   test_attention_errors();
   test_order();
+  test_memory();
   return 0;
 }

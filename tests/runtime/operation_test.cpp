@@ -33,7 +33,9 @@ struct Halved {
     work.operation = &halve;
     compact.forward.work.push_back(work);
   }
-  [[nodiscard]] RankSchedule schedule(int rank) const { return expand(geometry, compact, rank, Pass::forward); }
+  [[nodiscard]] RankSchedule schedule(int rank) const {
+    return expand(geometry, compact, rank, Pass::forward);
+  }
   [[nodiscard]] std::size_t last_tick() const {
     return static_cast<std::size_t>(compact.forward.work.back().tick);
   }
@@ -149,8 +151,8 @@ TEST(Operation, IsRun) {
     if (b.first < 0 && b.name.tensor == Tensor::q) memory[i] = problem.q.data;
     if (b.first < 0 && b.name.tensor == Tensor::k) memory[i] = problem.k.data;
     if (b.first < 0 && b.name.tensor == Tensor::v) memory[i] = problem.v.data;
-    runner.place(static_cast<BufferId>(i), View(reinterpret_cast<std::byte*>(memory[i].data()), DType::fp64, 1,
-                                                b.rows, b.heads, b.width));
+    runner.place(static_cast<BufferId>(i), View(reinterpret_cast<std::byte*>(memory[i].data()), DType::fp64,
+                                                1, b.rows, b.heads, b.width));
   }
   ScoreTerms terms;
   terms.scale = problem.scale;

@@ -140,6 +140,20 @@ TEST(OperatorOrder, ANewBatchOrNoForwardLeavesNothingToGoBackFrom) {
   });
 }
 
+TEST(OperatorOrder, ARefusedBatchLeavesNone) {
+  const RuntimeCase c = small(1, 1);
+  on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, Communicator&) {
+    Call a(shape, op, 0);
+    a.forward(op);
+    EXPECT_THROW(op.set_batch(Documents::packed({0, 20, 9, 24})), InvalidInput);
+    expect_refused([&] { a.forward(op); }, "set_batch comes before forward");
+    expect_refused([&] { a.backward(op); }, "set_batch comes before forward");
+    op.set_batch(c.documents);
+    a.forward(op);
+    a.backward(op);
+  });
+}
+
 TEST(OperatorOrder, ARefusedForwardLeavesTheStateOfTheLast) {
   on_ranks(small(2, 1), [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
     Call a(shape, op, static_cast<std::uint64_t>(comm.rank())), b(shape, op, 7);

@@ -211,6 +211,9 @@ TEST(Verify, TermsBeyondTheTypeAreNotVerifiable) {
               std::string::npos)
         << fault;
     EXPECT_NE(run_json(summary).find("\"terms overflow the type\""), std::string::npos);
+    EXPECT_EQ(verdict_of(summary), RunVerdict::not_verifiable);
+    EXPECT_NE(run_json(summary).find("\"verdict\": \"not_verifiable\""), std::string::npos);
+    EXPECT_NE(run_text(summary).find("verdict   not verifiable: terms overflow the type"), std::string::npos);
     EXPECT_NE(run_text(summary).find("overflows (token"), std::string::npos);
   }
 }

@@ -37,6 +37,37 @@ std::string field_of(const std::function<void(AttentionPlan&)>& change) {
   return "";
 }
 
+/// Rows that GPU kernels number in 31 bits: the last count that fits, and the next.
+TEST(CheckPlan, GpuRowsOfAStep) {
+  AttentionPlan plan;
+  plan.mesh = {1, 2, 2};
+  plan.shape = {1, i64{1} << 28, i64{1} << 28, 32, 4, 8, 8, DType::bf16};
+  const auto text = [&](Backend backend) {
+    plan.backend = backend;
+    try {
+      check_attention_plan(plan);
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where().token, "backend");
+      EXPECT_EQ(error.problem(), too_many_gpu_rows(plan));
+      return error.problem();
+    }
+    return std::string();
+  };
+  for (const Backend gpu : {Backend::portable, Backend::cudnn}) {
+    plan.shape.q_tokens = i64{1} << 28;
+    EXPECT_NE(text(gpu).find("134217728 rows x 16 heads"), std::string::npos);  // 2^31
+    EXPECT_EQ(text(Backend::cpu), "");
+    plan.head_chunks = 2;
+    EXPECT_EQ(text(gpu), "");
+    plan.head_chunks = 1;
+    plan.shape.q_tokens -= 2;
+    EXPECT_EQ(text(gpu), "");
+  }
+  EXPECT_NO_THROW(check_gpu_rows(1, max_gpu_rows, 1));
+  EXPECT_THROW(check_gpu_rows(2, i64{1} << 30, 1), InvalidInput);
+  EXPECT_THROW(check_gpu_rows(max_batch, max_tokens, max_heads), InvalidInput);
+}
+
 TEST(CheckPlan, EachFieldIsNamed) {
   using Plan = AttentionPlan;
   EXPECT_EQ(field_of([](Plan&) {}), "");

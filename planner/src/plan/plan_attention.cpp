@@ -134,6 +134,14 @@ class AttentionSearch {
       tell(request_.progress, mesh_, meshes_, "meshes");
       AttentionCandidate candidate;
       candidate.plan = plan_of(choice);
+      if (const std::string reason = too_many_gpu_rows(candidate.plan); !reason.empty()) {
+        too_many_rows_ = true;
+        if (rejected_before(ring, ulysses)) continue;  // of this mesh, by another choice
+        result_.rejected.push_back(
+            {ring, ulysses, data_, tensor_,
+             "backend " + std::string(backend_name(candidate.plan.backend)) + " " + reason});
+        continue;
+      }
       check_attention_plan(candidate.plan);
       candidate.placement = choice.placement;
       candidate.placement.data = data_;
@@ -246,6 +254,11 @@ class AttentionSearch {
     return false;
   }
 
+  [[nodiscard]] bool rejected_before(int ring, int ulysses) const {
+    return !result_.rejected.empty() && result_.rejected.back().ring == ring &&
+           result_.rejected.back().ulysses == ulysses;
+  }
+
   [[nodiscard]] std::string nothing() const {
     if (request_.fixed.method && (*request_.fixed.method)->two_level_ring && result_.rejected.empty())
       return std::string((*request_.fixed.method)->word) +
@@ -261,6 +274,7 @@ class AttentionSearch {
   }
 
   [[nodiscard]] std::vector<std::string> remedies() const {
+    if (too_many_rows_) return {"more devices", "more --head-chunks", "--backend cpu"};
     std::vector<std::string> meshes;
     for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
       if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
@@ -289,7 +303,8 @@ class AttentionSearch {
   int data_, tensor_;
   AttentionShape local_;
   std::unique_ptr<AttentionPricer> pricer_;
-  i64 mesh_ = 0, meshes_ = 0;  ///< the one that is being tried, and all
+  bool too_many_rows_ = false;  ///< of some plan, for a GPU
+  i64 mesh_ = 0, meshes_ = 0;   ///< the one that is being tried, and all
   std::uint32_t extrapolation_ = 0;
   AttentionResult result_;
 };

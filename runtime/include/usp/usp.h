@@ -126,8 +126,10 @@ usp_status usp_comm_all_reduce_f64(usp_comm* comm, double* data, int64_t count);
 
 /* Attention --------------------------------------------------------------------------------------------- */
 
-/** A tensor [batch][row][head][width]: width is contiguous, the other strides are in elements and free.
- * Counts follow from plan and batch: rows are the rank's home tokens, heads are all of the plan's. */
+/** A tensor [batch][row][head][width]: width is contiguous, the other strides are in elements, 0 or more.
+ * Counts follow from plan and batch: rows are the rank's home tokens, heads are all of the plan's. Inputs may
+ * overlap one another. A result's elements have a place each, apart from every input and every other result
+ * of the call; tensors may interleave (q, k and v of one packed tensor). Calls refuse others (USP_USAGE). */
 typedef struct usp_tensor {
   void* data; /**< inputs are only read */
   int32_t dtype;

@@ -2,6 +2,7 @@
 #include "handles.hpp"
 
 #include "usp/kernels/backends.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 
@@ -89,6 +90,8 @@ AttentionInputs inputs_of(const usp_attention& handle, const usp_attention_input
 
 std::vector<i64> borders(const int64_t* cu, i64 documents, const char* name) {
   given(cu, name);
+  require(documents <= max_documents,
+          "documents is " + std::to_string(documents) + "; it must be 1 to " + std::to_string(max_documents));
   std::vector<i64> list(cu, cu + documents + 1);
   if (list.front() != 0 || !std::is_sorted(list.begin(), list.end()))
     throw InvalidInput({"batch", 0, name}, "must start at 0 and not decrease");

@@ -90,11 +90,13 @@ void Door::wait(const Deadline& deadline, const std::vector<Socket>& connected) 
   std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
   for (const Caller& caller : callers_) watched.push_back({caller.socket.descriptor(), POLLIN, 0});
   const std::size_t members = watched.size();
-  // Those who are in may have begun to send; only their leaving matters here.
-  for (const Socket& socket : connected) watched.push_back({socket.descriptor(), POLLRDHUP, 0});
+  // A member that left without a word is gone. One that said something has met all, so that all will be here
+  // in a moment; where it failed meanwhile, its words, which are read then, tell why.
+  for (const Socket& socket : connected)
+    watched.push_back({socket.has_unread() ? -1 : socket.descriptor(), POLLRDHUP, 0});
   ::poll(watched.data(), watched.size(), deadline.left_ms(100));
   for (std::size_t i = members; i < watched.size(); ++i)
-    if (watched[i].fd >= 0 && watched[i].revents != 0)
+    if (watched[i].fd >= 0 && watched[i].revents != 0 && !connected[i - members].has_unread())
       report_gone(rules_.mine, static_cast<int>(i - members));
 }
 

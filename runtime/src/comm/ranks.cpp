@@ -30,11 +30,8 @@ namespace {
 
 [[nodiscard]] bool run_torchrun(int ranks, const CommOptions& options,
                                 const std::function<void(Communicator&)>& body) {
+  check_torchrun_ranks(ranks);
   const SocketJob job = torchrun_job();
-  if (job.size != ranks)
-    throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
-                     std::to_string(job.size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
-                     " with --nproc-per-node");
   run_sockets(job, options, body);
   return job.rank == 0;
 }
@@ -50,6 +47,25 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
   else
     run_threads(ranks, options, body);
   return true;
+}
+
+void check_torchrun_ranks(int ranks) {
+  if (mpi_launched() || !torchrun_launched()) return;
+  if (const int size = torchrun_job().size; size != ranks)
+    throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
+                     std::to_string(size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
+                     " with --nproc-per-node");
+}
+
+void tell_other_ranks(const CommOptions& options, const std::exception& error) {
+  if (mpi_launched() || !torchrun_launched()) return;
+  std::optional<SocketJob> job;
+  try {
+    job = torchrun_job();
+  } catch (const Error&) {  // nobody knows where the others are
+    return;
+  }
+  fail_before_meeting(*job, options, error);
 }
 
 }  // namespace usp

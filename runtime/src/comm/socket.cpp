@@ -145,6 +145,11 @@ i64 Socket::receive(const iovec* parts, int count) {
   return moved == 0 ? -1 : outcome(moved);
 }
 
+bool Socket::has_unread() const {
+  std::byte first{};
+  return is_open() && ::recv(descriptor_, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 Address Socket::local() const {
   return ask_address(::getsockname, descriptor_);
 }

@@ -45,6 +45,8 @@ class Socket {
   /// Bytes moved: 0 when none can be at the moment, -1 when the connection is over.
   [[nodiscard]] i64 send(const iovec* parts, int count);
   [[nodiscard]] i64 receive(const iovec* parts, int count);
+  /// Something has arrived that was not received yet.
+  [[nodiscard]] bool has_unread() const;
   [[nodiscard]] Address local() const;
   [[nodiscard]] Address remote() const;
 

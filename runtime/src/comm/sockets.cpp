@@ -5,6 +5,7 @@
 #include "rendezvous.hpp"
 #include "socket_communicator.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <limits>
@@ -16,13 +17,21 @@ namespace {
   return std::make_shared<comm::SocketMesh>(comm::meet(job, options), job.rank, options);
 }
 
-/// Within a catch: tells all of the error that this rank caught, gives them time to tell theirs, and ends.
-[[noreturn]] void fail_job(comm::SocketMesh& mesh, const std::exception& error) {
-  mesh.announce(comm::fault_of(std::current_exception(), mesh.rank()),
-                comm::exit_code_of(std::current_exception()));
-  comm::print_story(mesh.rank(), error.what());
+/// How long a rank that has failed already waits for the others to come: launchers start all within seconds,
+/// and its own report is out.
+constexpr double come_s = 10;
+
+/// Tells all of an error of this rank and gives them time to tell theirs.
+[[nodiscard]] ExitCode tell_all(comm::SocketMesh& mesh, const std::exception_ptr& error) {
+  mesh.announce(comm::fault_of(error, mesh.rank()), comm::exit_code_of(error));
   (void)mesh.leave(comm::grace_s);
-  std::_Exit(static_cast<int>(mesh.exit_code()));
+  return mesh.exit_code();
+}
+
+/// Within a catch.
+[[noreturn]] void fail_job(comm::SocketMesh& mesh, const std::exception& error) {
+  comm::print_story(mesh.rank(), error.what());
+  std::_Exit(static_cast<int>(tell_all(mesh, std::current_exception())));
 }
 
 }  // namespace
@@ -52,6 +61,19 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
     fail_job(*mesh, error);
   }
   return 0;
+}
+
+void fail_before_meeting(const SocketJob& job, const CommOptions& options, const std::exception& error) {
+  const std::exception_ptr mine = std::current_exception();
+  ExitCode code = comm::exit_code_of(mine);
+  comm::print_story(job.rank, error.what());
+  try {
+    CommOptions soon = options;
+    soon.start_s = std::min(options.start_s.value_or(options.watchdog_s), come_s);
+    code = tell_all(*make_mesh(job, soon), mine);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody came to be told
+  }
+  std::_Exit(static_cast<int>(code));
 }
 
 }  // namespace usp

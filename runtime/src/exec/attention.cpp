@@ -2,6 +2,7 @@
 #include "usp/runtime/attention.hpp"
 
 #include "batch.hpp"
+#include "call_checks.hpp"
 #include "score.hpp"
 
 #include "usp/base/digest.hpp"
@@ -24,19 +25,6 @@ constexpr unsigned char untouched = 0x7e;
 
 void require(bool holds, const std::string& text) {
   if (!holds) throw UsageError(text);
-}
-
-template <class V>
-void check_tensor(const V& view, const char* name, const AttentionShape& shape, const Buffer& like) {
-  const std::string what(name);
-  require(view.batch == shape.batch, what + " has " + std::to_string(view.batch) + " batch rows, the plan " +
-                                         std::to_string(shape.batch));
-  require(view.rows == like.rows, what + " has " + std::to_string(view.rows) + " rows, this rank holds " +
-                                      std::to_string(like.rows) + " tokens; see q_tokens() and kv_tokens()");
-  require(view.heads == like.heads && view.width == like.width,
-          what + " needs heads 0 to " + std::to_string(like.heads.end - 1) + " of width " +
-              std::to_string(like.width));
-  require(view.data != nullptr || view.elements() == 0, what + " has no memory");
 }
 
 /// Of the first rows of a tensor on the host, which are those of the tokens that every rank holds.
@@ -100,7 +88,10 @@ struct AttentionOperator::State {
     return batch->schedule(pass).buffers[static_cast<std::size_t>(id)];
   }
 
-  void check_inputs(const AttentionInputs& in);
+  void check_inputs(const AttentionInputs& in) const {
+    require(batch != nullptr, "set_batch comes before forward and backward");
+    usp::check_inputs(*batch, in);
+  }
   [[nodiscard]] std::uint64_t digest_of(const AttentionInputs& in, bool by_address) const;
   void agree_on(const AttentionInputs& in, std::uint64_t digest);
   void check_follows(const AttentionInputs& in) const;
@@ -163,9 +154,15 @@ void AttentionOperator::set_batch(const Documents& documents) {
     throw InvalidInput({"batch", 0, "cu_k"}, "a block pattern needs queries and keys of the same tokens");
   s.runner[0].reset();
   s.runner[1].reset();
+  s.have_forward = false;
   s.memory.synchronize();  // what is in flight reads the old buffers and slices
   s.kernel.forget();
-  s.batch = std::make_unique<Batch>(plan, documents, s.communicator.rank());
+  s.batch.reset();  // where the new one is refused, there is none
+  auto batch = std::make_unique<Batch>(plan, documents, s.communicator.rank());
+  if (!s.on_host())
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      check_gpu_steps(batch->schedule(pass), plan.shape.batch);
+  s.batch = std::move(batch);
   s.workspace->reserve(
       std::max(s.batch->workspace_bytes(Pass::forward), s.batch->workspace_bytes(Pass::backward)));
   s.saved->reserve(s.batch->saved_bytes());
@@ -188,33 +185,6 @@ void AttentionOperator::set_batch(const Documents& documents) {
   s.q_tokens = home(Tensor::q, Side::q);
   s.kv_tokens = home(Tensor::k, Side::k);
   s.inputs_agreed = s.have_forward = s.warm[0] = s.warm[1] = false;
-}
-
-void AttentionOperator::State::check_inputs(const AttentionInputs& in) {
-  require(batch != nullptr, "set_batch comes before forward and backward");
-  const AttentionShape& shape = batch->plan().shape;
-  const auto like = [&](Tensor tensor) -> const Buffer& {
-    return buffer(Pass::forward, batch->input(Pass::forward, {tensor, Place::home}));
-  };
-  check_tensor(in.q, "q", shape, like(Tensor::q));
-  check_tensor(in.k, "k", shape, like(Tensor::k));
-  check_tensor(in.v, "v", shape, like(Tensor::v));
-  require(in.q.type == shape.dtype && in.k.type == shape.dtype && in.v.type == shape.dtype,
-          "q, k and v must have the plan's dtype");
-  require((in.sink != nullptr) == plan.sink,
-          plan.sink ? "the plan has a sink: give its logits"
-                    : "sink logits were given, the plan has none: plan with a sink");
-  require((in.alibi_slopes != nullptr) == plan.score.alibi,
-          plan.score.alibi ? "the plan has ALiBi: give its slopes"
-                           : "ALiBi slopes were given, the plan has none");
-  const i64 edge = plan.score.block_tokens;
-  require((in.blocks != nullptr) == (edge > 0), edge > 0 ? "the plan has a block pattern: give it"
-                                                         : "a block pattern was given, the plan has none");
-  if (edge == 0) return;
-  const i64 rows = (shape.q_tokens + edge - 1) / edge;
-  require(in.blocks->block_q == edge && in.blocks->block_k == edge && in.blocks->rows >= rows &&
-              in.blocks->columns >= rows && in.blocks->admitted != nullptr,
-          "the block pattern does not cover the batch in blocks of " + std::to_string(edge) + " tokens");
 }
 
 /// Of the content; with `by_address`, of where it lies: reading a GPU's memory would hold up its stream.
@@ -305,23 +275,13 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   State& s = *state_;
   s.check_inputs(in);
   s.check_capture(Pass::forward);
+  check_results(*s.batch, in, out, lse);
   const std::uint64_t inputs = s.digest_of(in, !s.on_host());
   s.agree_on(in, inputs);
-  const AttentionShape& shape = s.batch->plan().shape;
-  const BufferId o = s.batch->result(Pass::forward, {Tensor::o, Place::home});
-  check_tensor(out, "out", shape, s.buffer(Pass::forward, o));
-  require(out.type == shape.dtype, "out must have the plan's dtype");
-  if (s.plan.lse_home) {
-    const BufferId id = s.batch->result(Pass::forward, {Tensor::lse, Place::home});
-    check_tensor(lse, "lse", shape, s.buffer(Pass::forward, id));
-    require(lse.type == accumulator_of(shape.dtype), "lse must have the accumulator type");
-    s.runner[0]->place(id, lse);
-  } else {
-    require(lse.data == nullptr, "the plan does not return lse; plan with lse_home");
-  }
   s.have_forward = false;  // until this one has run to its end
   s.place_inputs(Pass::forward, in, {});
-  s.runner[0]->place(o, out);
+  s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::o, Place::home}), out);
+  if (s.plan.lse_home) s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::lse, Place::home}), lse);
   s.out = out;
   s.run(Pass::forward, in, nullptr);
   s.forward_inputs = inputs;
@@ -369,7 +329,6 @@ void AttentionOperator::State::check_follows(const AttentionInputs& in) const {
 void AttentionOperator::State::place_result(Pass pass, Tensor tensor, const View& target) {
   const BufferId id = batch->result(pass, {tensor, Place::home});
   const Buffer& b = buffer(pass, id);
-  check_tensor(target, "a gradient", batch->plan().shape, b);
   const bool direct = target.type == b.type;
   runner[index(pass)]->place(id,
                              direct ? target : batch->packed(b, sums->data() + batch->sum_offset(tensor)));
@@ -388,11 +347,7 @@ void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
   s.check_inputs(in);
   s.check_capture(Pass::backward);
   s.check_follows(in);
-  const AttentionShape& shape = s.batch->plan().shape;
-  check_tensor(d_out, "d_out", shape,
-               s.buffer(Pass::backward, s.batch->input(Pass::backward, {Tensor::d_o, Place::home})));
-  require(d_out.type == shape.dtype, "d_out must have the plan's dtype");
-  require((gradients.d_sink != nullptr) == s.plan.sink, "d_sink goes with a plan that has a sink");
+  check_gradients(*s.batch, in, d_out, gradients, s.out);
   s.place_inputs(Pass::backward, in, d_out);
   s.place_result(Pass::backward, Tensor::dq, gradients.dq);
   s.place_result(Pass::backward, Tensor::dk, gradients.dk);

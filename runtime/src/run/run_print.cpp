@@ -173,17 +173,37 @@ std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
 
 }  // namespace
 
+std::string_view verdict_name(RunVerdict verdict) {
+  switch (verdict) {
+    case RunVerdict::verified:
+      return "verified";
+    case RunVerdict::wrong:
+      return "wrong";
+    case RunVerdict::not_verifiable:
+      return "not_verifiable";
+    case RunVerdict::not_verified:
+      break;
+  }
+  return "not_verified";
+}
+
+RunVerdict verdict_of(const RunSummary& summary) {
+  if (!summary.run.bytes_difference().empty()) return RunVerdict::wrong;
+  if (!summary.errors) return RunVerdict::not_verified;
+  // What overflows in one result spoils those that follow from it: none of them is known to be wrong.
+  if (!summary.errors->verifiable()) return RunVerdict::not_verifiable;
+  return exceeded(*summary.errors, summary.tolerance).empty() ? RunVerdict::verified : RunVerdict::wrong;
+}
+
 std::string run_fault(const RunSummary& summary) {
-  std::string text;
-  if (summary.errors) text = exceeded(*summary.errors, summary.tolerance);
-  if (!text.empty())
-    text = (summary.errors->verifiable() ? "the run is wrong: against the fp64 oracle "
-                                         : "the run cannot be verified: against the fp64 oracle ") +
-           text;
+  const RunVerdict verdict = verdict_of(summary);
+  if (verdict == RunVerdict::verified || verdict == RunVerdict::not_verified) return "";
+  std::string text = verdict == RunVerdict::wrong ? "the run is wrong: " : "the run cannot be verified: ";
+  const std::string results = summary.errors ? exceeded(*summary.errors, summary.tolerance) : "";
+  if (!results.empty()) text += "against the fp64 oracle " + results;
   const std::string bytes = summary.run.bytes_difference();
   if (bytes.empty()) return text;
-  return text + (text.empty() ? "the run is wrong: " : "; ") +
-         "executed bytes are not the planned ones: " + bytes;
+  return text + (results.empty() ? "" : "; ") + "executed bytes are not the planned ones: " + bytes;
 }
 
 std::string run_json(const RunSummary& summary) {
@@ -198,7 +218,8 @@ std::string run_json(const RunSummary& summary) {
                {"communicator", run.communicator},
                {"kernel", run.kernel},
                {"dtype", word_of(summary.plan.shape.dtype)},
-               {"ok", run_fault(summary).empty()}};
+               {"ok", run_fault(summary).empty()},
+               {"verdict", verdict_name(verdict_of(summary))}};
   const CallErrors errors = summary.errors.value_or(CallErrors{});
   json["errors"] = {{"out", error_json(errors.out)}, {"lse", error_json(errors.lse)},
                     {"dq", error_json(errors.dq)},   {"dk", error_json(errors.dk)},
@@ -224,6 +245,21 @@ std::string run_json(const RunSummary& summary) {
   return json.dump(2) + "\n";
 }
 
+namespace {
+
+std::string verdict_text(const RunSummary& summary) {
+  switch (verdict_of(summary)) {
+    case RunVerdict::verified:
+      return "verified: every result is within its bounds";
+    case RunVerdict::not_verifiable:
+      return "not verifiable: terms overflow the type, so that the run is neither shown right nor wrong";
+    default:
+      return "wrong";
+  }
+}
+
+}  // namespace
+
 std::string run_text(const RunSummary& summary) {
   const CallRun& run = summary.run;
   const Mesh& mesh = summary.plan.mesh;
@@ -247,7 +283,8 @@ std::string run_text(const RunSummary& summary) {
           "\n" + departures_text(run);
   if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
-  return text + errors_text(*summary.errors, summary.tolerance);
+  return text + errors_text(*summary.errors, summary.tolerance) + "  verdict   " + verdict_text(summary) +
+         "\n";
 }
 
 }  // namespace usp

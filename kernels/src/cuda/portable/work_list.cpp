@@ -2,6 +2,7 @@
 #include "work_list.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -87,7 +88,7 @@ template <class Segment>
 }
 
 [[nodiscard]] std::size_t tile_count(i64 rows, int tile_rows) {
-  expects(rows < (i64{1} << 31), "a view has more rows than the GPU kernels count");
+  expects(rows <= max_gpu_rows, "check_gpu_rows comes before a view of so many rows");
   return static_cast<std::size_t>((rows + tile_rows - 1) / tile_rows);
 }
 

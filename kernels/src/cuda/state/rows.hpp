@@ -5,9 +5,9 @@
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/view.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <algorithm>
-#include <limits>
 
 /// Kernels over rows: a group of lanes takes one (batch, row, head) at a time.
 namespace usp::cuda {
@@ -31,8 +31,8 @@ struct Deal {
         batch(batches),
         count(static_cast<std::uint32_t>(batches * rows_of_batch * heads_of_row)),
         width(static_cast<int>(row_width)) {
-    expects(batches * rows_of_batch * heads_of_row <= std::numeric_limits<std::int32_t>::max(),
-            "more than 2^31 rows of heads in one call");
+    expects(batches * rows_of_batch * heads_of_row <= max_gpu_rows,
+            "check_gpu_rows comes before a launch over so many rows");
     while (lanes < 32 && lanes * pack < width) lanes *= 2;
   }
   [[nodiscard]] unsigned blocks() const {

@@ -16,6 +16,14 @@ namespace {
 
 constexpr double max_scale = 1e6;  // of logits: beyond, something else was meant
 
+std::string too_many_gpu_rows(i64 batch, i64 rows, i64 heads) {
+  if (i128{batch} * rows * heads <= max_gpu_rows) return "";
+  return "is for GPUs, whose kernels number the rows of a step in 31 bits: a rank has batch " +
+         std::to_string(batch) + " x " + std::to_string(rows) + " rows x " + std::to_string(heads) +
+         " heads in one, the most are " + std::to_string(max_gpu_rows) +
+         "; take more ranks or head chunks, or backend cpu";
+}
+
 [[noreturn]] void fail(const std::string& field, const std::string& problem) {
   throw InvalidInput({"attention plan", 0, field}, problem);
 }
@@ -96,6 +104,7 @@ void check_backend(const AttentionPlan& plan) {
   if (std::max(s.head_dim_qk, s.head_dim_v) > traits.most_head_dim)
     fail("backend", name + " takes head dims up to " + std::to_string(traits.most_head_dim) + ", not " +
                         std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
+  if (const std::string reason = too_many_gpu_rows(plan); !reason.empty()) fail("backend", reason);
 }
 
 /// Head chunks, and the length of the schedule that they make.
@@ -158,6 +167,19 @@ void check_attention_plan(const AttentionPlan& plan) {
   const int heads = plan.shape.query_heads / plan.mesh.ulysses;
   if (plan.head_chunks > heads) fail("head_chunks", "is " + too_many_chunks(plan.head_chunks, heads));
   check_score(plan);
+}
+
+void check_gpu_rows(i64 batch, i64 rows, i64 heads) {
+  if (const std::string reason = too_many_gpu_rows(batch, rows, heads); !reason.empty())
+    fail("backend", reason);
+}
+
+std::string too_many_gpu_rows(const AttentionPlan& plan) {
+  if (plan.backend == Backend::cpu) return "";
+  const AttentionShape& s = plan.shape;
+  const i64 parts = i64{plan.mesh.ulysses} * plan.head_chunks;
+  return too_many_gpu_rows(s.batch, (s.q_tokens + plan.mesh.ring() - 1) / plan.mesh.ring(),
+                           (s.query_heads + parts - 1) / parts);
 }
 
 std::string too_many_chunks(i64 chunks, i64 heads) {

@@ -3,6 +3,7 @@
 
 #include "usp/comm/communicator.hpp"
 
+#include <exception>
 #include <functional>
 #include <optional>
 
@@ -15,6 +16,14 @@ namespace usp {
 /// whether rank 0 ran in this process, which is the one to report. Throws EnvironmentError when MPI started a
 /// build without it.
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
+
+/// Throws the UsageError of run_ranks where torchrun started another number of processes: what a rank may ask
+/// while it can still tell the others.
+void check_torchrun_ranks(int ranks);
+
+/// Within a catch of `error`, by which this rank fails before run_ranks. Under torchrun the others are told,
+/// and this process ends (fail_before_meeting); otherwise returns: nobody waits, or mpirun and srun notice.
+void tell_other_ranks(const CommOptions& options, const std::exception& error);
 
 /// Which of the ranks of its host this process is, from 0, where the launcher says so: its share of the
 /// host's GPUs. None when nobody started processes.

@@ -5,6 +5,7 @@
 #include "usp/comm/communicator.hpp"
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -68,5 +69,11 @@ void check_no_lone_rank();
 /// between ranks, else its ExitCode. What fails before the ranks have met is thrown. Collective.
 int run_sockets(const SocketJob& job, const CommOptions& options,
                 const std::function<void(Communicator&)>& body);
+
+/// Within a catch of `error`, by which a rank fails before its run_sockets: prints it, meets the others all
+/// the same, for at most 10 s, so that they end at once with its story instead of waiting for it, and ends
+/// this process as run_sockets does.
+[[noreturn]] void fail_before_meeting(const SocketJob& job, const CommOptions& options,
+                                      const std::exception& error);
 
 }  // namespace usp

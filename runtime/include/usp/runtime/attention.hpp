@@ -38,9 +38,11 @@ struct AttentionGradients {
 };
 
 /// One attention layer on one rank. Construction, set_batch, forward and backward are collective: every rank
-/// calls them in the same order. All tensors, and what is per head, lie in the kernel's memory. On the host
-/// calls return when this rank is done; on a GPU its work is enqueued on the memory's stream by then, and the
-/// calls wait for other ranks' threads only.
+/// calls them in the same order. All tensors, and what is per head, lie in the kernel's memory. Strides are 0
+/// or more. Inputs may overlap one another; the elements of a result have a place each, apart from all else
+/// that the call reads or writes (tensors may interleave). UsageError names the tensors otherwise. On the
+/// host calls return when this rank is done; on a GPU its work is enqueued on the memory's stream by then,
+/// and the calls wait for other ranks' threads only.
 ///
 /// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
 /// the communicator is capturable() and each has run once since set_batch; a replay reads and writes the

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace usp {
@@ -18,10 +19,21 @@ struct RunSummary {
   Tolerance tolerance;
 };
 
+/// What a run is known to be. A run whose bytes are not the planned ones is wrong without any --verify.
+enum class RunVerdict {
+  verified,
+  wrong,           ///< results beyond their bounds, or bytes that were not planned
+  not_verifiable,  ///< terms overflow the type, so that the comparison is undefined
+  not_verified     ///< results were not compared
+};
+[[nodiscard]] RunVerdict verdict_of(const RunSummary& summary);
+[[nodiscard]] std::string_view verdict_name(RunVerdict verdict);
+
 [[nodiscard]] std::string run_text(const RunSummary& summary);
 /// One JSON object, "format": "usp.run", "version": 1.
 [[nodiscard]] std::string run_json(const RunSummary& summary);
-/// What is wrong with the run: results beyond their bounds, bytes that were not planned. Empty when nothing.
+/// Why the run is wrong, or cannot be verified: results beyond their bounds, terms that overflow the type,
+/// bytes that were not planned. Empty for other verdicts.
 [[nodiscard]] std::string run_fault(const RunSummary& summary);
 
 /// Writes out.npy, lse.npy and, when training, dq.npy, dk.npy, dv.npy (d_sink.npy) into a folder, global and

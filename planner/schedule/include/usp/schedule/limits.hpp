@@ -5,6 +5,7 @@
 #include "usp/schedule/slice.hpp"
 #include "usp/schedule/types.hpp"
 
+#include <cstdint>
 #include <initializer_list>
 #include <limits>
 
@@ -37,6 +38,8 @@ inline constexpr i64 max_documents = i64{1} << 20;
 /// Bytes of the largest tensor of a call over all ranks, in the type in which it is summed, times the ring
 /// rows it travels. A pass moves each of at most 16 such tensors once, and two passes are added.
 inline constexpr i64 max_call_bytes = i64{1} << 57;
+/// Batch x rows x heads of one step on a GPU: its kernels number them in 31 bits.
+inline constexpr i64 max_gpu_rows = std::numeric_limits<std::int32_t>::max();
 
 static_assert(max_degree <= std::numeric_limits<decltype(RingOffsets::end)>::max());
 static_assert(max_degree <= std::numeric_limits<decltype(RingShift::inner)>::max());

@@ -23,4 +23,11 @@ void check_plan_sizes(const AttentionPlan& plan);
 /// ...".
 [[nodiscard]] std::string too_many_chunks(i64 chunks, i64 heads);
 
+/// Why GPUs cannot run a plan for them: the rank that has most of its queries has more than max_gpu_rows of
+/// them, times heads, in one step. Empty where nothing is known against it.
+[[nodiscard]] std::string too_many_gpu_rows(const AttentionPlan& plan);
+
+/// Throws InvalidInput where a step of an expanded schedule has more on a GPU: rows of queries or of keys.
+void check_gpu_rows(i64 batch, i64 rows, i64 heads);
+
 }  // namespace usp

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flag_effects.hpp"
+
+#include "usp/base/error.hpp"
+
+namespace usp::cli {
+
+void refuse_without_ring(std::optional<int> ring, std::initializer_list<GivenFlag> flags) {
+  if (ring != 1) return;
+  for (const GivenFlag& flag : flags)
+    if (flag.given)
+      throw UsageError(std::string(flag.name) +
+                       " is of a ring, and --ring 1 is none: one row owns all tokens and exchanges nothing; "
+                       "leave one of them out");
+}
+
+void refuse_order_of_one_axis(const std::string& order, std::optional<int> ring, std::optional<int> ulysses) {
+  if (order.empty() || (ring != 1 && ulysses != 1)) return;
+  throw UsageError(std::string("--order arranges the ring and Ulysses axes, and with ") +
+                   (ring == 1 ? "--ring 1" : "--ulysses 1") +
+                   " only one of them has ranks; leave one of them out");
+}
+
+void refuse_without_backward(bool forward_only, std::initializer_list<GivenFlag> flags) {
+  if (!forward_only) return;
+  for (const GivenFlag& flag : flags)
+    if (flag.given)
+      throw UsageError(std::string(flag.name) +
+                       " is of the backward pass and the update after it, which --forward-only leaves out; "
+                       "drop one of them");
+}
+
+}  // namespace usp::cli

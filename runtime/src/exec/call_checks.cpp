@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call_checks.hpp"
+
+#include "call_memory.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/schedule/validate.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <string>
+
+namespace usp {
+namespace {
+
+void require(bool holds, const std::string& text) {
+  if (!holds) throw UsageError(text);
+}
+
+std::string type_of(DType type) {
+  return std::string(word_of(type));
+}
+
+void check_tensor(const ConstView& view, const char* name, const AttentionShape& shape, const Buffer& like) {
+  const std::string what(name);
+  require(view.batch == shape.batch, what + " has " + std::to_string(view.batch) + " batch rows, the plan " +
+                                         std::to_string(shape.batch));
+  require(view.rows == like.rows, what + " has " + std::to_string(view.rows) + " rows, this rank holds " +
+                                      std::to_string(like.rows) + " tokens; see q_tokens() and kv_tokens()");
+  require(view.heads == like.heads && view.width == like.width,
+          what + " needs heads 0 to " + std::to_string(like.heads.end - 1) + " of width " +
+              std::to_string(like.width));
+  require(view.data != nullptr || view.elements() == 0, what + " has no memory");
+}
+
+const Buffer& input(const Batch& batch, Pass pass, Tensor tensor) {
+  return batch.schedule(pass).buffers[static_cast<std::size_t>(batch.input(pass, {tensor, Place::home}))];
+}
+
+const Buffer& result(const Batch& batch, Pass pass, Tensor tensor) {
+  return batch.schedule(pass).buffers[static_cast<std::size_t>(batch.result(pass, {tensor, Place::home}))];
+}
+
+void check_blocks(const AttentionPlan& plan, const BlockMask* blocks) {
+  const AttentionShape& shape = plan.shape;
+  const i64 edge = plan.score.block_tokens;
+  require((blocks != nullptr) == (edge > 0), edge > 0 ? "the plan has a block pattern: give it"
+                                                      : "a block pattern was given, the plan has none");
+  if (edge == 0) return;
+  const i64 rows = (shape.q_tokens + edge - 1) / edge;
+  require(blocks->block_q == edge && blocks->block_k == edge && blocks->rows >= rows &&
+              blocks->columns >= rows && blocks->admitted != nullptr,
+          "the block pattern does not cover the batch in blocks of " + std::to_string(edge) + " tokens");
+  i64 count = 0;
+  require(!__builtin_mul_overflow(blocks->rows, blocks->columns, &count) &&
+              !__builtin_mul_overflow(count, i64{shape.query_heads}, &count),
+          "the block pattern has " + std::to_string(blocks->rows) + " x " + std::to_string(blocks->columns) +
+              " blocks per head, more than 64 bits count; give those that cover the batch");
+}
+
+CallMemory memory_of(const AttentionPlan& plan, const AttentionInputs& in) {
+  const i64 heads = plan.shape.query_heads;
+  CallMemory call;
+  call.reads(in.q, "q");
+  call.reads(in.k, "k");
+  call.reads(in.v, "v");
+  call.reads(in.sink, heads, sizeof(double), "sink");
+  call.reads(in.alibi_slopes, heads, sizeof(double), "alibi_slopes");
+  if (in.blocks != nullptr)
+    call.reads(in.blocks->admitted, heads * in.blocks->rows * in.blocks->columns, 1, "blocks");
+  return call;
+}
+
+}  // namespace
+
+void check_gpu_steps(const RankSchedule& schedule, i64 batch) {
+  const auto rows = [&](BufferId id) { return schedule.buffers[static_cast<std::size_t>(id)].rows; };
+  for (const Step& step : schedule.steps)
+    for (const Tensor tensor : {Tensor::o, Tensor::q, Tensor::k}) {
+      if (step[tensor] < 0) continue;
+      const Range heads = tensor == Tensor::k ? step.kv_heads : step.query_heads;
+      check_gpu_rows(batch, rows(step[tensor]), heads.size());
+    }
+}
+
+void check_inputs(const Batch& batch, const AttentionInputs& in) {
+  const AttentionPlan& plan = batch.plan();
+  const AttentionShape& shape = plan.shape;
+  check_tensor(in.q, "q", shape, input(batch, Pass::forward, Tensor::q));
+  check_tensor(in.k, "k", shape, input(batch, Pass::forward, Tensor::k));
+  check_tensor(in.v, "v", shape, input(batch, Pass::forward, Tensor::v));
+  require(in.q.type == shape.dtype && in.k.type == shape.dtype && in.v.type == shape.dtype,
+          "q, k and v must have the plan's dtype");
+  require((in.sink != nullptr) == plan.sink,
+          plan.sink ? "the plan has a sink: give its logits"
+                    : "sink logits were given, the plan has none: plan with a sink");
+  require((in.alibi_slopes != nullptr) == plan.score.alibi,
+          plan.score.alibi ? "the plan has ALiBi: give its slopes"
+                           : "ALiBi slopes were given, the plan has none");
+  check_blocks(plan, in.blocks);
+}
+
+void check_results(const Batch& batch, const AttentionInputs& in, const View& out, const View& lse) {
+  const AttentionPlan& plan = batch.plan();
+  check_tensor(out, "out", plan.shape, result(batch, Pass::forward, Tensor::o));
+  require(out.type == plan.shape.dtype, "out must have the plan's dtype");
+  CallMemory call = memory_of(plan, in);
+  call.writes(out, "out");
+  if (plan.lse_home) {
+    check_tensor(lse, "lse", plan.shape, result(batch, Pass::forward, Tensor::lse));
+    require(lse.type == accumulator_of(plan.shape.dtype), "lse must have the accumulator type");
+    call.writes(lse, "lse");
+  } else {
+    require(lse.data == nullptr,
+            "lse was given, the plan does not return it; plan with return_lse (usp.h), lse_home "
+            "(AttentionPlan) or --lse, or leave lse out");
+  }
+  call.check_apart();
+}
+
+void check_gradients(const Batch& batch, const AttentionInputs& in, const ConstView& d_out,
+                     const AttentionGradients& gradients, const View& out) {
+  const AttentionPlan& plan = batch.plan();
+  const DType type = plan.shape.dtype, sum = accumulator_of(type);
+  check_tensor(d_out, "d_out", plan.shape, input(batch, Pass::backward, Tensor::d_o));
+  require(d_out.type == type, "d_out must have the plan's dtype");
+  require((gradients.d_sink != nullptr) == plan.sink, "d_sink goes with a plan that has a sink");
+  CallMemory call = memory_of(plan, in);
+  call.reads(d_out, "d_out");
+  if (batch.input(Pass::backward, {Tensor::o, Place::home}) >= 0) call.reads(out, "out of the last forward");
+  const auto written = [&](const View& view, Tensor tensor, const char* name) {
+    check_tensor(view, name, plan.shape, result(batch, Pass::backward, tensor));
+    require(view.type == type || view.type == sum,
+            std::string(name) + " is " + type_of(view.type) + "; a gradient has the plan's " + type_of(type) +
+                (sum == type ? "" : ", or " + type_of(sum) + ", that of its sum"));
+    call.writes(view, name);
+  };
+  written(gradients.dq, Tensor::dq, "dq");
+  written(gradients.dk, Tensor::dk, "dk");
+  written(gradients.dv, Tensor::dv, "dv");
+  call.writes(gradients.d_sink, plan.shape.query_heads, sizeof(double), "d_sink");
+  call.check_apart();
+}
+
+}  // namespace usp
