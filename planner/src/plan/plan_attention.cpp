@@ -139,7 +139,7 @@ class AttentionSearch {
         if (rejected_before(ring, ulysses)) continue;  // of this mesh, by another choice
         result_.rejected.push_back(
             {ring, ulysses, data_, tensor_,
-             "backend " + std::string(backend_name(candidate.plan.backend)) + " " + reason});
+             "backend " + std::string(word_of(candidate.plan.backend)) + " " + reason});
         continue;
       }
       check_attention_plan(candidate.plan);
