@@ -4,7 +4,7 @@
 get_property(components GLOBAL PROPERTY USP_COMPONENTS)
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/*/include/usp/*.hpp ${PROJECT_SOURCE_DIR}/*/include/usp/*.h
-     ${PROJECT_SOURCE_DIR}/topology/base/include/usp/*.hpp)
+     ${PROJECT_SOURCE_DIR}/topology/base/include/usp/*.hpp ${PROJECT_SOURCE_DIR}/planner/schedule/include/usp/*.hpp)
 set(sources "")
 set(c_sources "")
 if(NOT USP_HAS_CUDA)

@@ -73,6 +73,13 @@ foreach(program readme_cpp readme_c)
   endif()
 endforeach()
 
+# A program that executes plans links the schedule and the kernels, and nothing that plans or reads clusters.
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/consumer --target readme_cpp --clean-first --verbose
+                OUTPUT_VARIABLE link_line COMMAND_ERROR_IS_FATAL ANY)
+if(NOT link_line MATCHES "usp_schedule" OR link_line MATCHES "usp_planner|usp_topology|usp_session|expat")
+  message(FATAL_ERROR "the executor links other libraries than it may:\n${link_line}")
+endif()
+
 configure(no_component "base;warp_drive" ${USP_VERSION})
 if(status EQUAL 0 OR NOT log MATCHES "no component 'warp_drive'")
   message(FATAL_ERROR "an unknown component must be refused by name:\n${log}")
