@@ -79,8 +79,7 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
   CallRun run;
   {
     ProgressLine line(invocation);
-    run = dry_run_call(call.plan, call.documents, call.options.training,
-                       [&](int ranks) { line.reached(ranks, call.plan.mesh.size(), "ranks"); });
+    run = dry_run_call(call.plan, call.documents, call.options.training, &line);
   }
   print(summary_of(call, std::move(run)), invocation.json);
 }
