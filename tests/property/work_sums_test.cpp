@@ -189,6 +189,17 @@ TEST(WorkSums, GatheredMovesAreAsManyBytesAsRankByRank) {
   }
 }
 
+TEST(WorkSums, PrunedRingsAreRefusedByWhatTheirHopsLookUp) {
+  AttentionPlan plan;
+  plan.shape.q_tokens = plan.shape.kv_tokens = 1 << 20;
+  plan.prune = true;
+  plan.mesh = {1, 2048, 1};
+  EXPECT_EQ(too_much_work(effort_of(plan, 1, 0), plan), "");
+  plan.mesh = {1, 4096, 1};
+  EXPECT_NE(too_much_work(effort_of(plan, 1, 0), plan).find("what every hop may leave out"),
+            std::string::npos);
+}
+
 TEST(WorkSums, SchedulesTooLongToExpandAreNamed) {
   AttentionPlan plan;
   plan.shape.q_tokens = plan.shape.kv_tokens = 1 << 20;
