@@ -4,12 +4,14 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/units.hpp"
 #include "usp/comm/mpi.hpp"
 #include "usp/comm/sockets.hpp"
 #include "usp/runtime/run_print.hpp"
 #include "usp/runtime/trace.hpp"
 #include "usp/runtime/verify.hpp"
 
+#include <cstdio>
 #include <iostream>
 
 namespace usp::cli {
@@ -79,10 +81,30 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
   CallRun run;
   {
     ProgressLine line(invocation);
-    run = dry_run_call(call.plan, call.documents, call.options.training,
-                       [&](int ranks) { line.reached(ranks, call.plan.mesh.size(), "ranks"); });
+    run = dry_run_call(call.plan, call.documents, call.options.training, &line);
   }
   print(summary_of(call, std::move(run)), invocation.json);
+}
+
+/// A comparison beyond this is announced with what it takes.
+constexpr double announced_s = 60;
+
+/// A wait, for people.
+std::string waiting_time(double seconds) {
+  if (seconds < 120) return format_fixed(seconds, 0) + " seconds";
+  if (seconds < 7200) return format_fixed(seconds / 60, 0) + " minutes";
+  if (seconds < 172800) return format_fixed(seconds / 3600, 0) + " hours";
+  return format_fixed(seconds / 86400, 0) + " days";
+}
+
+std::string verify_note(const LoadedCall& call) {
+  const DenseEffort effort = dense_effort(call.plan, call.documents, call.options.training);
+  if (effort.seconds < announced_s) return "";
+  char scores[32];
+  std::snprintf(scores, sizeof scores, "%.2g", effort.scores);
+  return std::string("--verify computes some ") + scores + " scores in fp64 on the host, about " +
+         waiting_time(effort.seconds) + " on " + std::to_string(effort.cores) +
+         (effort.cores == 1 ? " core" : " cores") + "; fewer tokens or heads take less, Ctrl-C ends it";
 }
 
 void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
@@ -104,7 +126,8 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   call.options.call.debug_nan = wanted.debug_nan;
   call.options.call.stream_times = !wanted.trace.empty();
   call.options.prepare = [&] {
-    for (const std::string& text : {call.note, call.network_note})
+    const std::string effort = wanted.verify ? verify_note(call) : "";
+    for (const std::string& text : {call.note, call.network_note, effort})
       if (!text.empty()) note(invocation, text);
     if (!wanted.output.empty()) check_results_folder(wanted.output);
     if (!wanted.trace.empty()) check_writable(wanted.trace);
@@ -114,10 +137,11 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   for (const std::string& text : run->notes()) note(invocation, text);
   RunSummary summary = summary_of(call, std::move(*run));
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance, true};
-  if (wanted.verify)
-    summary.errors =
-        errors_of(summary.run, dense_attention(call.plan, call.documents, tensors, call.options.training),
-                  call.plan.shape.dtype);
+  if (wanted.verify) {
+    ProgressLine line(invocation);
+    const Oracle truth = dense_attention(call.plan, call.documents, tensors, call.options.training, &line);
+    summary.errors = errors_of(summary.run, truth, call.plan.shape.dtype);
+  }
   if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
   if (!wanted.trace.empty()) write_file(wanted.trace, chrome_trace(call.plan, call.documents, summary.run));
   print(summary, invocation.json);

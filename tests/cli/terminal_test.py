@@ -5,10 +5,12 @@ Ctrl-C and SIGTERM end it. Waits for what is written, never for a time: work is 
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 SKIPPED = 77
@@ -52,12 +54,15 @@ class Terminal:
 
     def end(self):
         """(exit code, stdout, what the terminal got)"""
-        out = self.process.stdout.read()
+        out = []
+        reader = threading.Thread(target=lambda: out.append(self.process.stdout.read()))
+        reader.start()  # beside the terminal, which holds few bytes
         while self.read():
             pass
+        reader.join()
         code = self.process.wait()
         os.close(self.ours)
-        return code, out, self.seen
+        return code, out[0], self.seen
 
 
 def held_up(words):
@@ -88,6 +93,41 @@ def check_progress(usp, faults):
         faults.append(f"progress in a pipe: {piped.stderr!r}")
 
 
+def planned(usp, plan, *words):
+    """The file of a plan of one causal call."""
+    subprocess.run([usp, "plan", "attention", "--head-dim=64", *words, "-q", "-o", str(plan)], check=True,
+                   stdout=subprocess.DEVNULL)
+    return str(plan)
+
+
+def check_runs(usp, folder, faults):
+    """The oracle of --verify and the ranks of a dry run."""
+    verified = [usp, "run", planned(usp, folder / "short.json", "--heads=8", "--kv-heads=1", "--seq=768", "--ranks=2"), "--verify"]
+    code, out, seen = held_up(verified)
+    if code != 0 or b"% of 2362368 scores in fp64" not in seen or not seen.endswith(WIPED) or b"oracle" not in out:
+        faults.append(f"run --verify: exit {code}, no progress, or not wiped: {seen[-300:]!r}")
+    if b"note: --verify" in seen:
+        faults.append(f"run --verify announces a few seconds: {seen[-300:]!r}")
+    played = [usp, "run", planned(usp, folder / "ring.json", "--heads=8", "--kv-heads=1", "--seq=64k", "--ranks=512",
+                                  "--ring=512", "--ulysses=1", "--method=ring"), "--dry-run"]
+    code, out, seen = held_up(played)
+    if code != 0 or b"% of 512 ranks" not in seen or not seen.endswith(WIPED):
+        faults.append(f"run --dry-run: exit {code}, no progress, or not wiped: {seen[-300:]!r}")
+    for words in (verified + ["--quiet"], played + ["--json"]):
+        if b"%" in held_up(words)[2]:
+            faults.append(f"progress of {words[1:]}")
+    minutes = [usp, "run", planned(usp, folder / "long.json", "--heads=28", "--kv-heads=1", "--seq=4k", "--ranks=2"), "--verify"]
+    terminal = Terminal(minutes)
+    if not terminal.until(b"% of "):
+        faults.append(f"run --verify: no progress: {terminal.seen[-300:]!r}")
+    terminal.process.send_signal(signal.SIGINT)
+    code = terminal.end()[0]
+    if code != -signal.SIGINT:
+        faults.append(f"run --verify: exit {code} after SIGINT")
+    if not re.search(rb"note: --verify computes some 2.3e\+08 scores .* about \d+ (seconds|minutes) on \d+ core", terminal.seen):
+        faults.append(f"run --verify: not announced: {terminal.seen[:300]!r}")
+
+
 def check_signals(usp, folder, faults):
     report = folder / "report.html"
     plan = ["--cluster", "dgx-h100", "--nodes", "4096", "--seq", "256k", "-o", str(report)]
@@ -109,6 +149,8 @@ def main():
     usp = str(pathlib.Path(sys.argv[1]).resolve())
     faults = []
     check_progress(usp, faults)
+    with tempfile.TemporaryDirectory() as tmp:
+        check_runs(usp, pathlib.Path(tmp), faults)
     with tempfile.TemporaryDirectory() as tmp:
         check_signals(usp, pathlib.Path(tmp), faults)
     print("\n".join(faults) or "ok")

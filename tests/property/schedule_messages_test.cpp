@@ -2,6 +2,8 @@
 // Sends match receives, lives cover uses, and nothing touches memory that a message is reading or writing.
 #include "schedule_audit.hpp"
 
+#include "usp/planner/effort.hpp"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -214,6 +216,42 @@ TEST(ScheduleMessages, EvenCases) {
   CaseGenerator g(6);
   for (int ranks : {4, 8, 12, 16})
     for (int i = 0; i < 15 && !testing::Test::HasFailure(); ++i) check(g.draw_even(ranks, 1));
+}
+
+TEST(ScheduleMessages, AreAsManyAsForeseen) {
+  CaseGenerator g(31);
+  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+    const ScheduleCase c = g.draw();
+    const Expanded all(c);
+    double transfers = 0, blocks = 0;
+    for (Pass pass : both_passes)
+      for (const RankSchedule& s : all.of(pass)) {
+        transfers += static_cast<double>(s.transfers.size());
+        blocks += static_cast<double>(s.slices.size());
+      }
+    const int ranks = c.plan.mesh.size();
+    const ExpansionEffort effort = expansion_effort(c.plan, c.documents.count(), ranks);
+    EXPECT_GE(effort.messages, transfers) << describe(c);
+    if (ranks == 1) continue;
+    EXPECT_EQ(effort.messages, ranks * expansion_effort(c.plan, c.documents.count(), 1).messages);
+    EXPECT_GE(effort.blocks, blocks) << describe(c);
+  }
+}
+
+TEST(ScheduleMessages, OfWholeBlocksAreForeseenExactly) {
+  AttentionPlan plan;
+  plan.shape = {1, 4096, 4096, 8, 8, 16, 16, DType::bf16};
+  for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv})
+    for (const int chunks : {1, 2}) {
+      plan.method = method;
+      plan.mesh = {1, 6, 2};
+      plan.head_chunks = chunks;
+      const Expanded all({plan, Documents::single(4096, 4096)});
+      std::size_t transfers = 0;
+      for (Pass pass : both_passes)
+        for (const RankSchedule& s : all.of(pass)) transfers += s.transfers.size();
+      EXPECT_EQ(expansion_effort(plan, 1, plan.mesh.size()).messages, static_cast<double>(transfers));
+    }
 }
 
 }  // namespace

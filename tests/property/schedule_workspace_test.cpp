@@ -32,6 +32,34 @@ std::set<BufferId> touched_buffers(const RankSchedule& s) {
   return ids;
 }
 
+/// The rule of packing, buffer against buffer: greatest first, into the first gap among those that live at
+/// the same time.
+std::vector<i64> first_fit(const RankSchedule& s, i64 batch, const std::set<BufferId>& touched) {
+  const auto size = [&](std::size_t i) { return aligned(bytes_of(s.buffers[i], batch)); };
+  std::vector<std::size_t> order;
+  for (const BufferId id : touched)
+    if (id >= 0 && s.buffers[static_cast<std::size_t>(id)].internal(static_cast<int>(s.ticks.size())))
+      order.push_back(static_cast<std::size_t>(id));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return size(a) > size(b); });
+  std::vector<i64> offsets(s.buffers.size(), -1);
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    const Buffer& a = s.buffers[order[n]];
+    std::vector<Range> taken;
+    for (std::size_t m = 0; m < n; ++m)
+      if (const Buffer& b = s.buffers[order[m]]; a.first <= b.last && b.first <= a.last)
+        taken.push_back({offsets[order[m]], offsets[order[m]] + size(order[m])});
+    std::sort(taken.begin(), taken.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
+    i64 at = 0;
+    for (const Range& range : taken) {
+      if (range.begin - at >= size(order[n])) break;
+      at = std::max(at, range.end);
+    }
+    offsets[order[n]] = at;
+  }
+  return offsets;
+}
+
 /// Returns packed bytes over the most bytes alive in any tick.
 double check_workspace(const ScheduleCase& c, const RankSchedule& s) {
   const i64 batch = c.plan.shape.batch;
@@ -39,6 +67,7 @@ double check_workspace(const ScheduleCase& c, const RankSchedule& s) {
   const Workspace w = pack_workspace(s, batch);
   EXPECT_EQ(w.offset.size(), s.buffers.size());
   const std::set<BufferId> touched = touched_buffers(s);
+  EXPECT_EQ(w.offset, first_fit(s, batch, touched)) << describe(c);
   i64 last = 0;
   std::vector<i64> alive(static_cast<std::size_t>(ticks), 0);
   for (std::size_t i = 0; i < s.buffers.size(); ++i) {

@@ -167,5 +167,50 @@ TEST(WorkSums, TooMuchWorkIsNamed) {
   EXPECT_NE(too_much_work({0, 0, 1e12}, plan), "");
 }
 
+TEST(WorkSums, GatheredMovesAreAsManyBytesAsRankByRank) {
+  Random random(14);
+  for (int trial = 0; trial < 100; ++trial) {
+    AttentionPlan plan = random_plan(random, false);
+    plan.method = Method::all_gather_kv;
+    plan.mesh = {1, static_cast<int>(pick(random, 2, 6)), static_cast<int>(pick(random, 1, 3))};
+    const Geometry geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    CompactSchedule schedule;
+    generate(plan, geometry.heads().shared_kv(), schedule);
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const Ledger bytes = ledger(geometry, schedule.of(pass));
+      for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+        i64 sent = 0, received = 0;
+        for (const Transfer& t : expand(geometry, schedule, rank, pass).transfers)
+          (t.send ? sent : received) += t.bytes;
+        EXPECT_EQ(bytes.sent[static_cast<std::size_t>(rank)], sent) << trial;
+        EXPECT_EQ(bytes.received[static_cast<std::size_t>(rank)], received) << trial;
+      }
+    }
+  }
+}
+
+TEST(WorkSums, PrunedRingsAreRefusedByWhatTheirHopsLookUp) {
+  AttentionPlan plan;
+  plan.shape.q_tokens = plan.shape.kv_tokens = 1 << 20;
+  plan.prune = true;
+  plan.mesh = {1, 2048, 1};
+  EXPECT_EQ(too_much_work(effort_of(plan, 1, 0), plan), "");
+  plan.mesh = {1, 4096, 1};
+  EXPECT_NE(too_much_work(effort_of(plan, 1, 0), plan).find("what every hop may leave out"),
+            std::string::npos);
+}
+
+TEST(WorkSums, SchedulesTooLongToExpandAreNamed) {
+  AttentionPlan plan;
+  plan.shape.q_tokens = plan.shape.kv_tokens = 1 << 20;
+  plan.mesh = {1, 32767, 1};
+  EXPECT_EQ(too_much_to_expand(expansion_effort(plan, 1, 1), plan), "");
+  const std::string text = too_much_to_expand(expansion_effort(plan, 1, plan.mesh.size()), plan);
+  EXPECT_NE(text.find("ring 32767, ring, zigzag"), std::string::npos) << text;
+  EXPECT_NE(text.find("sends and receives; the limit is 8388608"), std::string::npos) << text;
+  EXPECT_NE(too_much_to_expand({0, 1e12}, plan).find("1000000000000 blocks; the limit is"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace usp

@@ -8,10 +8,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <thread>
 
 namespace usp {
 namespace {
@@ -26,11 +28,11 @@ struct Verified {
   Oracle truth;
   CallRun run;
 
-  Verified(DType dtype, i64 count, bool lse_home) {
+  Verified(DType dtype, i64 count, bool lse_home, i64 window = unbounded) {
     plan.shape = {1, count, count, 2, 1, 16, 16, dtype};
     plan.mesh = {1, 2, 1};
     plan.layout = LayoutKind::zigzag;
-    plan.band = {0, unbounded};
+    plan.band = {0, window};
     plan.sink = true;
     plan.lse_home = lse_home;
     documents = Documents::single(count, count);
@@ -318,6 +320,44 @@ TEST(Verify, InputsThatAreNoNumbersAreNamed) {
               std::string::npos)
         << error.what();
   }
+}
+
+/// Remembers what it hears, and on which thread.
+struct Heard : WorkProgress {
+  std::vector<i64> done;
+  i64 total = 0;
+  bool same_thread = true;
+  const std::thread::id thread = std::this_thread::get_id();
+  void reached(std::int64_t now, std::int64_t of, const char* /*units*/) override {
+    done.push_back(now);
+    total = of;
+    same_thread = same_thread && std::this_thread::get_id() == thread;
+  }
+};
+
+TEST(Verify, ProgressRunsToItsEnd) {
+  for (const i64 window : {unbounded, i64{40}}) {
+    const Verified verified(DType::fp32, 300, false, window);
+    Heard heard;
+    const Oracle truth = dense_attention(verified.plan, verified.documents, verified.tensors, true, &heard);
+    EXPECT_EQ(truth.dq.values, verified.truth.dq.values);
+    const i64 hidden = window == unbounded ? 0 : (300 - window - 1) * (300 - window) / 2;
+    EXPECT_EQ(heard.total, 2 * (300 * 301 / 2 - hidden));
+    EXPECT_TRUE(std::is_sorted(heard.done.begin(), heard.done.end()));
+    EXPECT_EQ(heard.done.back(), heard.total);
+    EXPECT_TRUE(heard.same_thread);
+  }
+}
+
+TEST(Verify, ItsEffortIsKnownBefore) {
+  AttentionPlan plan;
+  plan.shape = {2, 100, 100, 8, 2, 16, 16, DType::bf16};
+  plan.band = {0, unbounded};
+  const DenseEffort effort = dense_effort(plan, Documents::single(100, 100), true);
+  EXPECT_EQ(effort.scores, 2 * 8 * 5050);
+  EXPECT_GE(effort.cores, 1);
+  EXPECT_GT(effort.seconds, dense_effort(plan, Documents::single(100, 100), false).seconds);
+  EXPECT_EQ(dense_effort(plan, Documents::packed({0, 50, 100}), true).scores, 2 * 8 * 2 * 1275);
 }
 
 }  // namespace

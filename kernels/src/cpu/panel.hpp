@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../visible_keys.hpp"
 #include "tile_ops.hpp"
 
 #include "usp/kernels/view.hpp"
@@ -14,22 +15,6 @@ namespace usp::cpu {
 
 [[nodiscard]] inline i64 ceil_to(i64 x, i64 unit) {
   return (x + unit - 1) / unit * unit;
-}
-
-/// Keys of a slice that its query row i sees: with one band of position differences always one range.
-[[nodiscard]] inline Range visible_keys(const Slice& s, i64 i) {
-  const i64 x = s.q_pos + i * s.q_step;
-  i64 least = x - s.diff_max - s.k_pos, most = x - s.diff_min - s.k_pos, step = s.k_step;
-  if (step == 0) return least <= 0 && most >= 0 ? Range{0, s.k_count} : Range{0, 0};
-  if (step < 0) {
-    step = -step;
-    std::swap(least, most);
-    least = -least;
-    most = -most;
-  }
-  const Range keys{std::max<i64>(0, slice_detail::ceil_div(least, step)),
-                   std::min(s.k_count, slice_detail::floor_div(most, step) + 1)};
-  return keys.empty() ? Range{0, 0} : keys;
 }
 
 /// False only if no pair of the sub-rectangle is visible.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/kernels/oracle.hpp"
 
+#include "../visible_keys.hpp"
 #include "pairs.hpp"
 
 #include "usp/base/error.hpp"
@@ -66,21 +67,26 @@ class Rows {
       for (i64 i = 0; i < s->q_count; ++i) slices_of_[static_cast<std::size_t>(s->q_row + i)].push_back(s);
   }
 
-  void compute(i64 b, i64 head, i64 row) {
+  /// The number of pairs within the band.
+  i64 compute(i64 b, i64 head, i64 row) {
     head_ = head, kv_ = head / scope_.group;
-    collect(b, row);
-    if (keys_.empty() && call_.sink == nullptr) return;
+    const i64 pairs = collect(b, row);
+    if (keys_.empty() && call_.sink == nullptr) return pairs;
     forward(b, row);
     if (d_o_) backward(b, row);
+    return pairs;
   }
 
  private:
-  /// The visible keys of a row, over all slices.
-  void collect(i64 b, i64 row) {
+  /// The visible keys of a row, over all slices; the number of those within the band.
+  i64 collect(i64 b, i64 row) {
     keys_.clear();
-    for (const Slice* s : slices_of_[static_cast<std::size_t>(row)])
-      for (i64 j = 0; j < s->k_count; ++j) {
-        const i64 i = row - s->q_row;
+    i64 pairs = 0;
+    for (const Slice* s : slices_of_[static_cast<std::size_t>(row)]) {
+      const i64 i = row - s->q_row;
+      const Range keys = visible_keys(*s, i);
+      pairs += keys.size();
+      for (i64 j = keys.begin; j < keys.end; ++j) {
         Pair key{s->k_row + j, s->dk_row + j, pairs_.logit(*s, b, head_, i, j)};
         if (!key.logit.visible) continue;
         const double products = pairs_.product_terms(*s, b, head_, i, j);
@@ -89,6 +95,8 @@ class Rows {
                                                     : infinity;
         keys_.push_back(key);
       }
+    }
+    return pairs;
   }
 
   void forward(i64 b, i64 row) {
@@ -252,13 +260,16 @@ Oracle empty_oracle(const OracleCall& call) {
   return oracle;
 }
 
-void add_heads(const OracleCall& call, Oracle& oracle) {
+void add_heads(const OracleCall& call, Oracle& oracle, const std::function<void(i64)>& computed) {
   const AttendScope& scope = call.scope;
   if (scope.query_heads.empty()) return;
   Rows rows(call, oracle);
   for (i64 b = 0; b < call.q.batch; ++b)
     for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
-      for (i64 row = 0; row < call.q.rows; ++row) rows.compute(b, head, row);
+      for (i64 row = 0; row < call.q.rows; ++row) {
+        const i64 pairs = rows.compute(b, head, row);
+        if (computed) computed(pairs);
+      }
   finish(oracle.out, scope.query_heads, call.rounds);
   finish(oracle.lse, scope.query_heads, accumulator_of(call.rounds));
   if (call.d_o.data == nullptr) return;

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/effort.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/schedule/kernel_scratch.hpp"
 #include "usp/schedule/words.hpp"
@@ -23,11 +24,11 @@ class Viewer {
 
   [[nodiscard]] std::vector<TickView> ticks() const {
     std::vector<TickView> list(s_.ticks.size());
+    for (const Buffer& buffer : s_.buffers)
+      if (buffer.first >= 0) list[at(buffer.first)].binds.push_back(bind(buffer));
     for (std::size_t t = 0; t < s_.ticks.size(); ++t) {
       const Tick& tick = s_.ticks[t];
       TickView& view = list[t];
-      for (const Buffer& buffer : s_.buffers)
-        if (buffer.first == static_cast<int>(t)) view.binds.push_back(bind(buffer));
       for (int i = 0; i < tick.posts.count; ++i) add(s_.transfers[at(tick.posts.begin + i)], view.posts);
       for (int i = 0; i < tick.steps.count; ++i)
         view.steps.push_back(step(s_.steps[at(tick.steps.begin + i)]));
@@ -172,6 +173,15 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
   return lines;
 }
 
+/// Refuses one rank's schedule where it is too long to be made.
+void check_expansion(const AttentionPlan& plan, const Documents& documents) {
+  std::string reason = too_much_work(effort_of(plan, documents.count(), 0), plan);
+  if (reason.empty()) reason = too_much_to_expand(expansion_effort(plan, documents.count(), 1), plan);
+  if (!reason.empty())
+    throw Infeasible("--rank: " + reason, {"leave out --rank and --pass: tokens and reasons need no schedule",
+                                           "plan with a smaller ring, or with fewer head chunks"});
+}
+
 }  // namespace
 
 ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
@@ -185,7 +195,9 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
     check_other_batch(plan, layer, lengths);
     check_documents(lengths, plan.capacity_tokens);
   }
-  const Geometry geometry(layer.plan, layer_documents(layer, lengths));
+  const Documents documents = layer_documents(layer, lengths);
+  if (request.rank) check_expansion(layer.plan, documents);
+  const Geometry geometry(layer.plan, documents);
   ExplainView view;
   view.ranks = rank_views(plan, geometry);
   view.why = why(plan, layer, geometry);

@@ -32,6 +32,13 @@ void expand_all(const Geometry& geometry, const CompactSchedule& compact, Pass p
   }
 }
 
+/// Whether every rank is expanded for what only that says.
+bool expands_all(const AttentionPlan& plan, const Documents& documents) {
+  const int ranks = plan.mesh.size();
+  return ranks <= most_expanded && documents.count() <= most_documents &&
+         too_much_to_expand(expansion_effort(plan, documents.count(), ranks), plan).empty();
+}
+
 Transport transport_of(const std::vector<AxisView>& axes, const std::string& name, Transport standard) {
   for (const AxisView& axis : axes)
     if (axis.name == name) return axis.transport;
@@ -47,13 +54,14 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
   const Geometry geometry(layer.plan, documents);
   CompactSchedule compact;
   generate(layer.plan, geometry.heads().shared_kv(), compact);
+  const bool all = expands_all(layer.plan, documents);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     if (pass == Pass::backward && !training) continue;
     PassPrediction& prediction = pass == Pass::forward ? layer.forward : layer.backward;
     const Ledger bytes = ledger(geometry, compact.of(pass));
     prediction.sent_bytes = *std::max_element(bytes.sent.begin(), bytes.sent.end());
     prediction.received_bytes = *std::max_element(bytes.received.begin(), bytes.received.end());
-    if (layer.plan.mesh.size() <= most_expanded && documents.count() <= most_documents)
+    if (all)
       expand_all(geometry, compact, pass, prediction);
     else
       basis = WorkspaceBasis::bound;

@@ -2,6 +2,7 @@
 #include "usp/planner/effort.hpp"
 
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/generate.hpp"
 
 #include <algorithm>
 
@@ -11,6 +12,8 @@ namespace {
 constexpr double max_parts = 1 << 24;
 constexpr double max_unions = 1 << 25;
 constexpr double max_routes = 1 << 19;
+constexpr double max_messages = 1 << 23;
+constexpr double max_blocks = 1 << 25;
 
 /// Runs of consecutive tokens of all rows; a striped row is one run per document.
 double runs_of(const AttentionPlan& plan, std::size_t documents) {
@@ -48,6 +51,52 @@ double shifts_of(const AttentionPlan& plan) {
   return static_cast<double>(hops > 0 && straight_home ? mesh.ring() : hops);
 }
 
+double peers_of(const Move& move, const Mesh& mesh) {
+  switch (move.peers) {
+    case Peers::self:
+    case Peers::shift:
+      return 1;
+    case Peers::every_ulysses:
+      return mesh.ulysses;
+    case Peers::every_ring:
+      return mesh.ring() - 1;
+    case Peers::every_world:
+      break;
+  }
+  return mesh.size();
+}
+
+/// Sends and receives of one rank in both passes.
+double messages_of_rank(const AttentionPlan& plan) {
+  AttentionPlan chunk = plan;
+  const int alike = plan.mesh.ring() > 1 ? plan.head_chunks : 1;  // one row's chunks may be computed in place
+  chunk.head_chunks /= alike;
+  CompactSchedule schedule;
+  generate(chunk, false, schedule, Binds::without);
+  double messages = 0;
+  for (const CompactPass* pass : {&schedule.forward, &schedule.backward})
+    for (const Move& move : pass->moves) messages += 2 * peers_of(move, plan.mesh);
+  return alike * messages;
+}
+
+/// Pieces that the layout makes of replicated tokens.
+double replicated_pieces(const AttentionPlan& plan) {
+  double pieces = 0;
+  for (const auto* ranges : {&plan.replicated_q, &plan.replicated_k})
+    for (const Range& range : *ranges)
+      pieces += plan.layout == LayoutKind::striped ? static_cast<double>(range.size()) : 1 + runs_of(plan, 1);
+  return pieces;
+}
+
+std::string ring_of(const AttentionPlan& plan) {
+  return "ring " + std::to_string(plan.mesh.ring()) + ", " + std::string(word_of(plan.method)) + ", " +
+         std::string(word_of(plan.layout));
+}
+
+std::string count(double value) {
+  return std::to_string(static_cast<i64>(value));
+}
+
 }  // namespace
 
 Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) {
@@ -62,7 +111,8 @@ Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) 
     const double runs = runs_of(plan, static_cast<std::size_t>(cut));
     effort.parts = runs * seen_runs(plan, runs, documents);
   }
-  if (plan.prune) effort.unions = plan.head_chunks * ring * std::max(ring, effort.parts / 2);
+  // Whole blocks are looked up too, hop by hop: some four times the work of a joined row.
+  if (plan.prune) effort.unions = plan.head_chunks * ring * std::max(4 * ring, effort.parts / 2);
   const double gathered = plan.method->joins_remote_blocks ? ring : 0;
   const double exchanged = plan.mesh.ulysses > 1 ? plan.mesh.ulysses : 0;
   effort.routes = static_cast<double>(sources) * (shifts_of(plan) + gathered + exchanged);
@@ -70,9 +120,7 @@ Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) 
 }
 
 std::string too_much_work(const Effort& effort, const AttentionPlan& plan) {
-  const std::string ring = "ring " + std::to_string(plan.mesh.ring()) + ", " +
-                           std::string(word_of(plan.method)) + ", " + std::string(word_of(plan.layout));
-  const auto count = [](double value) { return std::to_string(static_cast<i64>(value)); };
+  const std::string ring = ring_of(plan);
   if (effort.parts > max_parts)
     return ring + ": the mask cuts its rows into some " + count(effort.parts) +
            " blocks, too many to price; a smaller ring has fewer";
@@ -83,6 +131,29 @@ std::string too_much_work(const Effort& effort, const AttentionPlan& plan) {
     return ring + ": " + count(effort.routes) +
            " ways between devices would have to be followed, because its degrees do not fill whole hosts; a "
            "smaller ring, method ring with dKV return circulate, or degrees that hosts hold evenly need few";
+  return "";
+}
+
+ExpansionEffort expansion_effort(const AttentionPlan& plan, std::size_t documents, i64 ranks) {
+  const auto all = static_cast<double>(ranks), passes = 2.0;
+  const bool striped = plan.layout == LayoutKind::striped;
+  const std::size_t cut = striped ? documents : 1;
+  const double runs = runs_of(plan, cut);
+  // Documents that the layout does not cut add a block each.
+  const double slices = runs * seen_runs(plan, runs, cut) + (striped ? 0 : static_cast<double>(documents));
+  const double pieces = replicated_pieces(plan);
+  return {all * messages_of_rank(plan),
+          all * passes * (plan.head_chunks * slices / plan.mesh.ring() + pieces)};
+}
+
+std::string too_much_to_expand(const ExpansionEffort& effort, const AttentionPlan& plan) {
+  if (effort.messages > max_messages)
+    return ring_of(plan) + ", ulysses " + std::to_string(plan.mesh.ulysses) + ", head chunks " +
+           std::to_string(plan.head_chunks) + ": the schedules hold some " + count(effort.messages) +
+           " sends and receives; the limit is " + count(max_messages);
+  if (effort.blocks > max_blocks)
+    return ring_of(plan) + ": mask and layout cut the rows of the schedules into some " +
+           count(effort.blocks) + " blocks; the limit is " + count(max_blocks);
   return "";
 }
 

@@ -31,7 +31,7 @@ class MoveLedger {
       case Peers::every_ulysses:
         return add_exchange();
       case Peers::every_ring:
-        return add_gather();
+        return geometry_.plan().prune ? add_pruned_gather() : add_gather();
       case Peers::every_world:
         return add_world();
     }
@@ -82,11 +82,31 @@ class MoveLedger {
     }
   }
 
+  /// Every row sends its whole block to all others, or gets it back.
   void add_gather() {
+    TokenSelect whole = move_.tokens;
+    whole.needed_by = End::none;
+    const std::vector<i64>& tokens = geometry_.counts_by_row(whole);
+    const i64 all = std::accumulate(tokens.begin(), tokens.end(), i64{0});
+    const bool from_owner = move_.tokens.at == End::source;
+    for (int r = 0; r < mesh_.ring(); ++r)
+      for (int u = 0; u < mesh_.ulysses; ++u) {
+        const int p = mesh_.rank(r, u);
+        const i64 weight = weight_ * heads(p, p);
+        const i64 own = weight * tokens[at(r)] * (mesh_.ring() - 1), others = weight * (all - tokens[at(r)]);
+        out_.sent[at(p)] += from_owner ? own : others;
+        out_.received[at(p)] += from_owner ? others : own;
+      }
+  }
+
+  void add_pruned_gather() {
+    Selection selection;
     for (int x = 0; x < mesh_.ring(); ++x)
       for (int y = 0; y < mesh_.ring(); ++y) {
         if (x == y) continue;
-        const i64 tokens = geometry_.count_of(move_.tokens, mesh_.rank(x, 0), mesh_.rank(y, 0));
+        geometry_.tokens_of(move_.tokens, mesh_.rank(x, 0), mesh_.rank(y, 0), selection);
+        const i64 tokens = total(selection.slots);
+        if (tokens == 0) continue;
         for (int u = 0; u < mesh_.ulysses; ++u)
           message(mesh_.rank(x, u), mesh_.rank(y, u),
                   tokens * weight_ * heads(mesh_.rank(x, u), mesh_.rank(y, u)));

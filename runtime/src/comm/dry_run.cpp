@@ -6,66 +6,63 @@
 #include <deque>
 #include <map>
 #include <tuple>
+#include <vector>
 
 namespace usp {
 namespace {
 
-/// An end that has not met the other one.
+/// The end of a message that has not met the other one.
 struct End {
-  Message message;
+  const char* operation = "";
   i64 bytes = 0;
   i64 order = 0;  ///< of posting, over all ranks
-};
-
-struct Ends {
-  std::deque<End> sends;
-  std::deque<End> receives;
+  std::int32_t tick = 0;
 };
 
 /// Matches by (tag, source, target); messages of one key meet in the order of posting.
 class Ledger {
  public:
+  explicit Ledger(int ranks) : open_(static_cast<std::size_t>(ranks)) {}
+
   void add(const Message& message, int rank) {
     const i64 bytes = message.bytes();
     if (bytes == 0) return;
-    const Key key{message.tag, message.send ? rank : message.peer, message.send ? message.peer : rank};
-    Ends& ends = open_[key];
-    auto& others = message.send ? ends.receives : ends.sends;
-    if (others.empty()) {
-      (message.send ? ends.sends : ends.receives).push_back({message, bytes, order_++});
+    Ends& mine = ends_of(rank);
+    const auto other = mine.lower_bound({message.tag, message.peer, !message.send});
+    if (other == mine.end() || other->first != Key{message.tag, message.peer, !message.send}) {
+      ends_of(message.peer)
+          .emplace(Key{message.tag, rank, message.send},
+                   End{message.operation, bytes, order_++, message.tick});
       return;
     }
-    if (others.front().bytes != bytes && fault_.empty())
-      fault_ = comm::size_fault(message, rank, message.peer, bytes, others.front().bytes).story;
-    others.pop_front();
-    if (ends.sends.empty() && ends.receives.empty()) open_.erase(key);
+    if (other->second.bytes != bytes && fault_.empty())
+      fault_ = comm::size_fault(message, rank, message.peer, bytes, other->second.bytes).story;
+    mine.erase(other);
   }
 
   void check() const {
     if (!fault_.empty()) throw InternalError(fault_);
     const End* oldest = nullptr;
     Key key;
-    for (const auto& [at, ends] : open_)
-      for (const auto* list : {&ends.sends, &ends.receives})
-        if (!list->empty() && (oldest == nullptr || list->front().order < oldest->order)) {
-          oldest = &list->front();
-          key = at;
-        }
+    std::size_t awaited = 0;
+    for (std::size_t rank = 0; rank < open_.size(); ++rank)
+      for (const auto& [at, end] : open_[rank])
+        if (oldest == nullptr || end.order < oldest->order) oldest = &end, key = at, awaited = rank;
     if (oldest == nullptr) return;
-    const auto& [tag, source, target] = key;
-    const Message& message = oldest->message;
-    throw InternalError("rank " + std::to_string(message.send ? source : target) +
-                        (message.send ? " sends " : " expects ") + std::to_string(oldest->bytes) +
-                        (message.send ? " bytes to rank " : " bytes from rank ") +
-                        std::to_string(message.send ? target : source) + " in " +
-                        comm::name_operation(message.operation, message.tick) + " (tag " +
-                        std::to_string(tag) + "), which " + (message.send ? "expects" : "sends") +
-                        " nothing of the kind; the ranks do not follow the same schedule");
+    const auto& [tag, rank, send] = key;
+    throw InternalError(
+        "rank " + std::to_string(rank) + (send ? " sends " : " expects ") + std::to_string(oldest->bytes) +
+        (send ? " bytes to rank " : " bytes from rank ") + std::to_string(awaited) + " in " +
+        comm::name_operation(oldest->operation, oldest->tick) + " (tag " + std::to_string(tag) + "), which " +
+        (send ? "expects" : "sends") + " nothing of the kind; the ranks do not follow the same schedule");
   }
 
  private:
-  using Key = std::tuple<i64, int, int>;
-  std::map<Key, Ends> open_;
+  using Key = std::tuple<i64, int, bool>;  ///< tag, the rank that posted it, whether it sends
+  using Ends = std::multimap<Key, End>;    ///< equal keys stay in the order of posting
+  Ends& ends_of(int awaited) { return open_[static_cast<std::size_t>(awaited)]; }
+
+  std::vector<Ends> open_;  ///< by the rank that has not posted its end
   i64 order_ = 0;
   std::string fault_;  ///< the first message whose ends differ in size
 };
@@ -124,11 +121,12 @@ class DryCommunicator final : public Communicator {
 }  // namespace
 
 struct DryRun::State {
+  explicit State(int size) : ledger(size) {}
   Ledger ledger;
   std::deque<DryCommunicator> ranks;
 };
 
-DryRun::DryRun(int ranks) : state_(std::make_unique<State>()) {
+DryRun::DryRun(int ranks) : state_(std::make_unique<State>(ranks)) {
   for (int rank = 0; rank < ranks; ++rank) state_->ranks.emplace_back(state_->ledger, rank, ranks);
 }
 

@@ -10,11 +10,18 @@ namespace usp {
 void Traffic::reset(int ticks, int ranks) {
   ticks_ = ticks;
   ranks_ = ranks;
+  sums_ = false;
   counts_.assign(static_cast<std::size_t>(ticks) * static_cast<std::size_t>(ranks) * 2, 0);
+}
+
+void Traffic::reset_sums() {
+  reset(1, 1);
+  sums_ = true;
 }
 
 void Traffic::count(std::int32_t tick, int peer, bool send, i64 bytes) {
   if (tick < 0) return;
+  if (sums_) tick = peer = 0;
   expects(peer >= 0 && peer < ranks_, "traffic with a rank that was not reset for");
   if (tick >= ticks_) {
     counts_.resize(static_cast<std::size_t>(tick + 1) * static_cast<std::size_t>(ranks_) * 2, 0);

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -23,13 +24,24 @@ constexpr i64 alignment = 256;
 
 }  // namespace
 
-Batch::Batch(const AttentionPlan& plan, const Documents& documents, int rank) : geometry_(plan, documents) {
+CompactSchedule schedule_of(const Geometry& geometry) {
   CompactSchedule compact;
-  generate(plan, geometry_.heads().shared_kv(), compact);
+  generate(geometry.plan(), geometry.heads().shared_kv(), compact);
+  return compact;
+}
+
+Batch::Batch(const std::shared_ptr<const Geometry>& geometry, int rank)
+    : Batch(geometry, schedule_of(*geometry), rank) {}
+
+Batch::Batch(const AttentionPlan& plan, const Documents& documents, int rank)
+    : Batch(std::make_shared<const Geometry>(plan, documents), rank) {}
+
+Batch::Batch(std::shared_ptr<const Geometry> geometry, const CompactSchedule& compact, int rank)
+    : geometry_(std::move(geometry)) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Part& p = parts_[pass == Pass::forward ? 0 : 1];
-    p.schedule = expand(geometry_, compact, rank, pass);
-    p.workspace = pack_workspace(p.schedule, plan.shape.batch);
+    p.schedule = expand(*geometry_, compact, rank, pass);
+    p.workspace = pack_workspace(p.schedule, plan().shape.batch);
   }
   lay_out_saved();
   lay_out_sums();
@@ -99,7 +111,7 @@ std::vector<i64> Batch::tokens(Pass pass, const Buffer& buffer, Side side) const
   const RankSchedule& s = schedule(pass);
   for (std::int32_t i = buffer.pieces.begin; i < buffer.pieces.begin + buffer.pieces.count; ++i) {
     const Piece& piece = s.pieces[static_cast<std::size_t>(i)];
-    for (const Run& run : geometry_.layout(side).tokens_of(piece.ring_row, piece.slots))
+    for (const Run& run : geometry_->layout(side).tokens_of(piece.ring_row, piece.slots))
       for (i64 n = 0; n < run.count; ++n)
         out[static_cast<std::size_t>(piece.row + run.slot + n)] = run.first + n * run.step;
   }

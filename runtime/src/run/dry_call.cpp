@@ -3,10 +3,13 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/dry_run.hpp"
+#include "usp/planner/effort.hpp"
 #include "usp/runtime/call_run.hpp"
 #include "usp/schedule/validate.hpp"
 
-#include <utility>
+#include <algorithm>
+#include <memory>
+#include <string>
 
 namespace usp {
 namespace {
@@ -33,15 +36,15 @@ class DryPass {
         state_(schedule.transfers.size(), State::waits) {}
 
   void run() {
+    const std::vector<std::size_t> sends = sends_by_due();
+    auto sent = sends.begin();
     for (std::size_t tick = 0; tick < schedule_.ticks.size(); ++tick) {
       const Tick& t = schedule_.ticks[tick];
       for (std::int32_t i = t.posts.begin; i < t.posts.begin + t.posts.count; ++i)
         post(static_cast<std::size_t>(i), static_cast<std::int32_t>(tick));
       for (std::int32_t i = t.arrivals.begin; i < t.arrivals.begin + t.arrivals.count; ++i)
         complete(static_cast<std::size_t>(schedule_.arrivals[static_cast<std::size_t>(i)]));
-      for (std::size_t i = 0; i < schedule_.transfers.size(); ++i)
-        if (schedule_.transfers[i].send && schedule_.transfers[i].due == static_cast<std::int32_t>(tick))
-          complete(i);
+      for (; sent != sends.end() && due(*sent) == static_cast<std::int32_t>(tick); ++sent) complete(*sent);
     }
     for (const State state : state_) expects(state == State::complete, "a transfer that nobody waits for");
   }
@@ -49,12 +52,23 @@ class DryPass {
  private:
   enum class State : std::uint8_t { waits, posted, complete };
 
+  [[nodiscard]] std::int32_t due(std::size_t transfer) const { return schedule_.transfers[transfer].due; }
+  [[nodiscard]] std::vector<std::size_t> sends_by_due() const {
+    std::vector<std::size_t> sends;
+    for (std::size_t i = 0; i < schedule_.transfers.size(); ++i)
+      if (schedule_.transfers[i].send) sends.push_back(i);
+    std::stable_sort(sends.begin(), sends.end(),
+                     [&](std::size_t a, std::size_t b) { return due(a) < due(b); });
+    return sends;
+  }
+
   void post(std::size_t i, std::int32_t tick) {
     const Transfer& t = schedule_.transfers[i];
     expects(state_[i] == State::waits && t.start == tick, "a transfer that starts twice or in another tick");
     state_[i] = State::posted;
     if (t.peer == schedule_.rank) return;
     const ByteBox box{.run_bytes = bytes_of_boxes(schedule_, t, batch_)};
+    expects(box.run_bytes == t.bytes, "a transfer whose boxes weigh other bytes than it states");
     const Message message{
         .peer = t.peer,
         .send = t.send,
@@ -79,39 +93,56 @@ class DryPass {
   std::vector<State> state_;
 };
 
+/// The bytes of a schedule in all.
+Traffic sums_of(const RankSchedule& schedule) {
+  Traffic sums;
+  sums.reset_sums();
+  for (const Transfer& t : schedule.transfers)
+    if (t.peer != schedule.rank) sums.count(t.start, t.peer, t.send, t.bytes);
+  return sums;
+}
+
+void check_work(const AttentionPlan& plan, const Documents& documents) {
+  std::string reason = too_much_work(effort_of(plan, documents.count(), 0), plan);
+  if (reason.empty())
+    reason = too_much_to_expand(expansion_effort(plan, documents.count(), plan.mesh.size()), plan);
+  if (!reason.empty())
+    throw Infeasible("a dry run plays every rank, which is too much work here: " + reason,
+                     {"plan with a smaller ring or Ulysses degree, or with fewer head chunks",
+                      "usp explain PLAN --rank R shows the schedule of one rank"});
+}
+
 }  // namespace
 
 CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
-                     const std::function<void(int)>& progress) {
+                     WorkProgress* progress) {
   check_attention_plan(plan);
+  check_work(plan, documents);
   const int ranks = plan.mesh.size();
   CallRun report;
   report.kernel = "none";
   report.training = training;
   report.ranks.resize(static_cast<std::size_t>(ranks));
+  const auto geometry = std::make_shared<const Geometry>(plan, documents);
+  const CompactSchedule compact = schedule_of(*geometry);
   DryRun passes[] = {DryRun(ranks), DryRun(ranks)};
-  Traffic planned, executed;  // of one rank
   for (int rank = 0; rank < ranks; ++rank) {
-    const Batch batch(plan, documents, rank);
+    const Batch batch(geometry, compact, rank);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       if (pass == Pass::backward && !training) continue;
       const int index = pass == Pass::forward ? 0 : 1;
       const RankSchedule& schedule = batch.schedule(pass);
       Communicator& communicator = passes[index].rank(rank);
-      communicator.traffic() = std::move(executed);  // its memory
-      communicator.traffic().reset(static_cast<int>(schedule.ticks.size()), ranks);
+      communicator.traffic().reset_sums();  // a transfer that weighs other bytes than planned has thrown
       DryPass(schedule, plan.shape.batch, communicator).run();
       PassRecord& record = report.ranks[static_cast<std::size_t>(rank)].record[index];
       record.pass = pass;
-      executed = std::exchange(communicator.traffic(), {});
-      plan_traffic(schedule, ranks, planned);
-      const bool equal = planned == executed;  // else the difference is told by tick and peer
-      record.planned = equal ? planned.summed() : planned;
-      record.executed = equal ? executed.summed() : executed;
+      record.planned = sums_of(schedule);
+      record.executed = communicator.traffic();
       record.workspace_bytes = batch.workspace_bytes(pass);
       report.communicator = communicator.name();
     }
-    if (progress) progress(rank + 1);
+    tell(progress, rank + 1, ranks, "ranks");
   }
   for (const DryRun& pass : passes) pass.check();
   return report;

@@ -10,9 +10,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <exception>
+#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -20,21 +23,36 @@
 namespace usp {
 namespace {
 
-/// Calls `body` for 0 to count - 1 on all cores.
-template <class Body>
-void on_all_cores(int count, const Body& body) {
+/// Of a core at some 3 GHz: a score's exponentials, and one of its products per element.
+constexpr double score_base_s = 1.2e-7, product_s = 1.1e-9;
+
+unsigned all_cores() {
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+/// Calls `body` for 0 to count - 1 on all cores, and `waiting` on this thread from time to time.
+template <class Body, class Waiting>
+void on_all_cores(int count, const Body& body, const Waiting& waiting) {
+  constexpr std::chrono::milliseconds pause{50};
   std::atomic<int> next{0};
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  std::vector<std::exception_ptr> errors(cores);
+  unsigned running = all_cores();
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::vector<std::exception_ptr> errors(running);
   std::vector<std::thread> threads;
-  for (unsigned c = 0; c < cores; ++c)
-    threads.emplace_back([&, c] {
+  for (std::exception_ptr& error : errors)
+    threads.emplace_back([&] {
       try {
         for (int i = next++; i < count; i = next++) body(i);
       } catch (...) {
-        errors[c] = std::current_exception();
+        error = std::current_exception();
+        next = count;  // nobody needs the rest
       }
+      const std::lock_guard lock(mutex);
+      --running;
+      ended.notify_one();
     });
+  for (std::unique_lock lock(mutex); !ended.wait_for(lock, pause, [&] { return running == 0; });) waiting();
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
@@ -135,7 +153,7 @@ std::vector<Named> results_of(const CallErrors& e) {
 }  // namespace
 
 Oracle dense_attention(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors,
-                       bool training) {
+                       bool training, WorkProgress* progress) {
   check_finite(tensors.q, "q");
   check_finite(tensors.k, "k");
   check_finite(tensors.v, "v");
@@ -154,13 +172,31 @@ Oracle dense_attention(const AttentionPlan& plan, const Documents& documents, co
   call.sink = inputs.sink;
   call.grad_rows = documents.cu_k.back();
   call.rounds = s.dtype;
+  const auto total = static_cast<i64>(visible_pairs(plan, documents));
+  std::atomic<i64> computed{0};
+  const auto told = [&] { tell(progress, computed, total, "scores in fp64"); };
   Oracle oracle = empty_oracle(call);
-  on_all_cores(s.kv_heads, [&](int kv_head) {  // gradients of a KV head are one core's
-    OracleCall part = call;
-    part.scope.query_heads = {i64{kv_head} * call.scope.group, (i64{kv_head} + 1) * call.scope.group};
-    add_heads(part, oracle);
-  });
+  told();
+  on_all_cores(
+      s.kv_heads,
+      [&](int kv_head) {  // gradients of a KV head are one core's
+        OracleCall part = call;
+        part.scope.query_heads = {i64{kv_head} * call.scope.group, (i64{kv_head} + 1) * call.scope.group};
+        add_heads(part, oracle, [&](i64 pairs) { computed += pairs; });
+      },
+      told);
+  told();
   return oracle;
+}
+
+DenseEffort dense_effort(const AttentionPlan& plan, const Documents& documents, bool training) {
+  const AttentionShape& s = plan.shape;
+  const unsigned cores = all_cores();
+  const double scores = visible_pairs(plan, documents);
+  const double rounds = std::ceil(s.kv_heads / static_cast<double>(cores));  // a KV head is one core's
+  const double products = training ? 6 : 2;                                  // of each width
+  const double score_s = score_base_s + products * (s.head_dim_qk + s.head_dim_v) * product_s;
+  return {scores, scores / s.kv_heads * rounds * score_s, static_cast<int>(cores)};
 }
 
 CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype) {

@@ -3,6 +3,7 @@
 
 #include "usp/kernels/attention_kernel.hpp"
 
+#include <functional>
 #include <vector>
 
 /// Dense attention in fp64, and what rounding may do to it: beside each result the sum of the absolute terms
@@ -48,8 +49,9 @@ struct OracleCall {
 /// Zeros for all heads of the views of a call: what add_heads() fills.
 [[nodiscard]] Oracle empty_oracle(const OracleCall& call);
 /// Computes the query heads of the call's scope and all that they add to dk and dv. Calls on disjoint KV
-/// heads may run at the same time.
-void add_heads(const OracleCall& call, Oracle& oracle);
+/// heads may run at the same time. `computed`, on the calling thread, gets the number of pairs within the
+/// band of each row and head.
+void add_heads(const OracleCall& call, Oracle& oracle, const std::function<void(i64)>& computed = {});
 /// The query heads of the scope, on this thread.
 [[nodiscard]] Oracle attention_oracle(const OracleCall& call);
 

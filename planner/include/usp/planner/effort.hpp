@@ -21,4 +21,17 @@ struct Effort {
 /// Why a plan takes too long to price (seconds), and what would not; empty: it does not.
 [[nodiscard]] std::string too_much_work(const Effort& effort, const AttentionPlan& plan);
 
+/// What the explicit schedules of ranks hold, both passes together, known before they are made.
+struct ExpansionEffort {
+  double messages = 0;  ///< sends and receives
+  double blocks = 0;    ///< pieces that mask and layout make of the rows
+};
+/// @param documents number of documents of the batch
+/// @param ranks     how many of the mesh are expanded
+[[nodiscard]] ExpansionEffort expansion_effort(const AttentionPlan& plan, std::size_t documents, i64 ranks);
+
+/// Why schedules take too long to expand (seconds) or too much memory, with count and limit; empty: they do
+/// not.
+[[nodiscard]] std::string too_much_to_expand(const ExpansionEffort& effort, const AttentionPlan& plan);
+
 }  // namespace usp

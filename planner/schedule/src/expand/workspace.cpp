@@ -25,6 +25,44 @@ class Touched {
   std::vector<bool> touched_;
 };
 
+/// Bytes of the workspace that buffers hold in one tick: disjoint ranges in ascending order. What touches is
+/// one range, so that packed buffers leave few of them.
+class Held {
+ public:
+  [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
+  /// Expects bytes that nothing holds yet.
+  void add(Range range) {
+    const auto next = std::lower_bound(ranges_.begin(), ranges_.end(), range.begin,
+                                       [](const Range& r, i64 begin) { return r.begin < begin; });
+    const bool left = next != ranges_.begin() && (next - 1)->end == range.begin;
+    const bool right = next != ranges_.end() && next->begin == range.end;
+    if (left && right) {
+      (next - 1)->end = next->end;
+      ranges_.erase(next);
+    } else if (left) {
+      (next - 1)->end = range.end;
+    } else if (right) {
+      next->begin = range.begin;
+    } else {
+      ranges_.insert(next, range);
+    }
+  }
+
+ private:
+  std::vector<Range> ranges_;
+};
+
+/// Where the first gap of so many bytes begins; sorts what is taken.
+i64 first_gap(std::vector<Range>& taken, i64 bytes) {
+  std::sort(taken.begin(), taken.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  i64 at = 0;
+  for (const Range& range : taken) {
+    if (range.begin - at >= bytes) break;
+    at = std::max(at, range.end);
+  }
+  return at;
+}
+
 }  // namespace
 
 Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
@@ -42,22 +80,18 @@ Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return size_of(a) > size_of(b); });
-  std::vector<std::size_t> placed;
+  std::vector<Held> held(schedule.ticks.size());
   std::vector<Range> taken;
   for (std::size_t i : order) {
+    const auto first = held.begin() + buffers[i].first, end = held.begin() + buffers[i].last + 1;
     taken.clear();
-    for (std::size_t other : placed)
-      if (buffers[other].first <= buffers[i].last && buffers[i].first <= buffers[other].last)
-        taken.push_back({result.offset[other], result.offset[other] + size_of(other)});
-    std::sort(taken.begin(), taken.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-    i64 at = 0;
-    for (const Range& range : taken) {
-      if (range.begin - at >= size_of(i)) break;
-      at = std::max(at, range.end);
-    }
+    for (auto tick = first; tick != end; ++tick)
+      taken.insert(taken.end(), tick->ranges().begin(), tick->ranges().end());
+    const i64 size = size_of(i), at = first_gap(taken, size);
     result.offset[i] = at;
     result.bytes = std::max(result.bytes, at + bytes_of(buffers[i], batch));
-    placed.push_back(i);
+    if (size == 0) continue;
+    for (auto tick = first; tick != end; ++tick) tick->add({at, at + size});
   }
   return result;
 }

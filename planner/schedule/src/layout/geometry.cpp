@@ -121,27 +121,37 @@ Intervals Geometry::needed(int j, RingOffsets offsets) const {
   }
   fill_needs();
   const auto row = static_cast<std::size_t>(j);
+  if (offsets.count() > 1) {
+    for (std::size_t i = need_run_begin_[row]; i < need_run_begin_[row + 1]; ++i)
+      if (need_runs_[i].begin < offsets.end && offsets.begin < need_runs_[i].end)
+        slots.push_back(need_runs_[i].slots);
+    normalize(slots);
+    return slots;
+  }
   const auto begin = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row]),
              end = needs_.begin() + static_cast<std::ptrdiff_t>(need_begin_[row + 1]);
   auto at =
       std::lower_bound(begin, end, offsets.begin, [](const Need& n, int delta) { return n.delta < delta; });
   for (; at != end && at->delta < offsets.end; ++at) slots.push_back(at->slots);
-  if (offsets.count() > 1) normalize(slots);
   return slots;
 }
 
 void Geometry::filter(Selection& selection, const TokenSelect& select, int source, int target) const {
   const int j = selection.ring_row;
   if (select.of == Side::k && plan_.prune) {
-    if (select.needed.any()) selection.slots = intersect(selection.slots, needed(j, select.needed));
-    if (select.needed_by != End::none)
-      selection.slots = intersect(selection.slots,
-                                  need(mesh().ring_of(select.needed_by == End::target ? target : source), j));
+    const bool whole = select.block == Block::row && !selection.slots.empty();
+    if (select.needed.any())
+      selection.slots =
+          whole ? needed(j, select.needed) : intersect(selection.slots, needed(j, select.needed));
+    if (select.needed_by != End::none) {
+      const Intervals seen = need(mesh().ring_of(select.needed_by == End::target ? target : source), j);
+      selection.slots = whole && !select.needed.any() ? seen : intersect(selection.slots, seen);
+    }
     if (select.also.any()) selection.slots = intersect(selection.slots, needed(j, select.also));
   }
   if (select.not_needed.any())
     selection.slots = plan_.prune ? subtract(selection.slots, needed(j, select.not_needed)) : Intervals{};
-  if (select.copies == Copies::partitioned)
+  if (select.copies == Copies::partitioned && !replicated(select.of, j).empty())
     selection.slots = subtract(selection.slots, replicated(select.of, j));
   if (select.copies == Copies::replicated)
     selection.slots = intersect(selection.slots, replicated(select.of, j));

@@ -151,8 +151,21 @@ void Geometry::fill_needs() const {
     return std::tie(a.key_row, a.delta, a.slots.begin) < std::tie(b.key_row, b.delta, b.slots.begin);
   });
   join_needs();
+  list_need_runs();
   needs_filled_ = true;
 }
+
+namespace {
+
+/// Where the entries of each key row begin, in a list sorted by key row.
+template <class Entry>
+void index_rows(const std::vector<Entry>& list, int rows, std::vector<std::size_t>& begin) {
+  begin.assign(static_cast<std::size_t>(rows) + 1, 0);
+  for (const Entry& entry : list) ++begin[static_cast<std::size_t>(entry.key_row) + 1];
+  for (std::size_t r = 1; r < begin.size(); ++r) begin[r] += begin[r - 1];
+}
+
+}  // namespace
 
 /// Neighbouring documents touch: what is left per pair of rows is a handful of ranges.
 void Geometry::join_needs() const {
@@ -166,9 +179,32 @@ void Geometry::join_needs() const {
       needs_[kept++] = next;
   }
   needs_.resize(kept);
-  need_begin_.assign(static_cast<std::size_t>(mesh().ring()) + 1, 0);
-  for (const Need& n : needs_) ++need_begin_[static_cast<std::size_t>(n.key_row) + 1];
-  for (std::size_t r = 1; r < need_begin_.size(); ++r) need_begin_[r] += need_begin_[r - 1];
+  index_rows(needs_, mesh().ring(), need_begin_);
+}
+
+/// Most masks show the same keys to many query rows: a union over offsets is one of few runs.
+void Geometry::list_need_runs() const {
+  std::vector<std::size_t> before, now;  // runs that reach the offset before this one, and this one, by slot
+  std::size_t at = 0;                    // in `before`
+  const Need* last = nullptr;
+  for (const Need& next : needs_) {
+    if (last == nullptr || last->key_row != next.key_row || last->delta != next.delta) {
+      before.swap(now);
+      if (last == nullptr || last->key_row != next.key_row || last->delta + 1 != next.delta) before.clear();
+      now.clear();
+      at = 0;
+    }
+    last = &next;
+    while (at < before.size() && need_runs_[before[at]].slots.begin < next.slots.begin) ++at;
+    if (at < before.size() && need_runs_[before[at]].slots == next.slots) {
+      now.push_back(before[at]);
+      ++need_runs_[now.back()].end;
+      continue;
+    }
+    now.push_back(need_runs_.size());
+    need_runs_.push_back({next.key_row, next.delta, next.delta + 1, next.slots});
+  }
+  index_rows(need_runs_, mesh().ring(), need_run_begin_);
 }
 
 }  // namespace usp

@@ -43,6 +43,8 @@ class Traffic {
  public:
   /// Makes room for ticks [0, ticks) and clears the counts. Counting beyond grows (and allocates).
   void reset(int ticks, int ranks);
+  /// Clears the counts and counts the two sums alone, as those of one tick and peer.
+  void reset_sums();
   void count(std::int32_t tick, int peer, bool send, i64 bytes);
   [[nodiscard]] i64 bytes(std::int32_t tick, int peer, bool send) const;
   [[nodiscard]] i64 total(bool send) const;
@@ -57,6 +59,7 @@ class Traffic {
  private:
   int ticks_ = 0;
   int ranks_ = 0;
+  bool sums_ = false;
   std::vector<i64> counts_;  ///< [tick][peer][received, sent]
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/progress.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/score_terms.hpp"
@@ -121,10 +122,10 @@ struct RunsByStream {
 
 /// Plays the schedules of all ranks one after another, without payload and without kernels, in this process:
 /// records are filled, nothing else. Every transfer is posted in its tick and completed once; throws
-/// InternalError naming the first send that meets no receive of its size. `progress` gets the ranks played so
-/// far.
+/// InternalError naming the first send that meets no receive of its size, and before anything is made
+/// Infeasible for schedules that are too long (too_much_to_expand()). `progress` hears of the ranks played.
 [[nodiscard]] CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
-                                   const std::function<void(int)>& progress = {});
+                                   WorkProgress* progress = nullptr);
 
 /// Global tensor of the parts, in token order: copies are the same row, or partial sums add up.
 [[nodiscard]] HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add);

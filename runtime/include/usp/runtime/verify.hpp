@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/progress.hpp"
 #include "usp/kernels/deviation.hpp"
 #include "usp/kernels/oracle.hpp"
 #include "usp/runtime/call_run.hpp"
@@ -15,9 +16,18 @@ namespace usp {
 
 /// The whole problem at once in fp64: no mesh, no layout, no exchange. Rows are global tokens; lse and d_sink
 /// as the operator defines them. Uses every core. Throws InvalidInput naming tensor and index of an input
-/// that is not a finite number.
+/// that is not a finite number. `progress` hears of the scores, on this thread.
 [[nodiscard]] Oracle dense_attention(const AttentionPlan& plan, const Documents& documents,
-                                     const CallTensors& tensors, bool training);
+                                     const CallTensors& tensors, bool training,
+                                     WorkProgress* progress = nullptr);
+
+/// What dense_attention() takes, known before it starts.
+struct DenseEffort {
+  double scores = 0;   ///< of all rows and heads, those that a block pattern hides too
+  double seconds = 0;  ///< on this machine's cores, within a factor of some
+  int cores = 1;
+};
+[[nodiscard]] DenseEffort dense_effort(const AttentionPlan& plan, const Documents& documents, bool training);
 
 /// How far one result is from the truth.
 struct ResultError {

@@ -97,6 +97,12 @@ class Geometry {
     std::int32_t delta = 0;  ///< ring offset from the key row to the query row
     Range slots;
   };
+  /// Slots that query rows at consecutive offsets see alike.
+  struct NeedRun {
+    std::int32_t key_row = 0;
+    std::int32_t begin = 0, end = 0;  ///< offsets
+    Range slots;
+  };
   void check_documents() const;
   void list_key_runs();
   void place_replicated(Side side);
@@ -109,6 +115,7 @@ class Geometry {
   void pair_runs(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const;
   void fill_needs() const;
   void join_needs() const;
+  void list_need_runs() const;
   [[nodiscard]] int offset_between(int from, int to) const;
   [[nodiscard]] Intervals needed(int j, RingOffsets offsets) const;
   void filter(Selection& selection, const TokenSelect& select, int source, int target) const;
@@ -139,6 +146,8 @@ class Geometry {
   mutable bool needs_filled_ = false;
   mutable std::vector<Need> needs_;              ///< sorted by key row, offset, slot; joined
   mutable std::vector<std::size_t> need_begin_;  ///< per key row
+  mutable std::vector<NeedRun> need_runs_;       ///< the same needs, grouped by key row
+  mutable std::vector<std::size_t> need_run_begin_;
 };
 
 }  // namespace usp
