@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../plan/search_size.hpp"
+#include "../search/search_size.hpp"
 #include "variant.hpp"
 
 #include "usp/base/error.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search_size.hpp"
-#include "step.hpp"
+#include "step_pricer.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"

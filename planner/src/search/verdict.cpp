@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "step.hpp"
+#include "step_pricer.hpp"
 
 #include "usp/base/units.hpp"
 
