@@ -2,6 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/detail/axes.hpp"
 #include "usp/planner/explain.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"

@@ -5,7 +5,7 @@
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/axes.hpp"
+#include "usp/planner/detail/axes.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <algorithm>

@@ -3,6 +3,8 @@
 
 #include "timeline.hpp"
 
+#include "usp/planner/detail/work_profile.hpp"
+
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -2,7 +2,7 @@
 #include "pricer_state.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/effort.hpp"
+#include "usp/planner/detail/effort.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/schedule/validate.hpp"
 

@@ -4,6 +4,7 @@
 #include "move_kinds.hpp"
 #include "pass_sum.hpp"
 
+#include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/work_profile.hpp"
+#include "usp/planner/detail/work_profile.hpp"
 
 #include "row_classes.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/axes.hpp"
+#include "usp/planner/detail/axes.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <string>

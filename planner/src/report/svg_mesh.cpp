@@ -2,7 +2,7 @@
 #include "svg.hpp"
 
 #include "usp/base/units.hpp"
-#include "usp/planner/axes.hpp"
+#include "usp/planner/detail/axes.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/axes.hpp"
+#include "usp/planner/detail/axes.hpp"
 
 #include "usp/base/error.hpp"
 

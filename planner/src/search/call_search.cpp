@@ -5,6 +5,7 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/detail/axes.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"

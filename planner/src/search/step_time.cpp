@@ -3,7 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/flops.hpp"
+#include "usp/planner/detail/flops.hpp"
 
 #include <algorithm>
 #include <cmath>

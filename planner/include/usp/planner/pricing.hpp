@@ -2,7 +2,6 @@
 #pragma once
 
 #include "usp/planner/links.hpp"
-#include "usp/planner/work_profile.hpp"
 #include "usp/schedule/expand.hpp"
 #include "usp/schedule/generate.hpp"
 
