@@ -14,8 +14,8 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t most_rows = 64;  ///< of a table for people
-constexpr std::size_t most_runs = 4;
+constexpr std::size_t max_rows = 64;  ///< of a table for people
+constexpr std::size_t max_runs = 4;
 
 std::string number(i64 value) {
   return std::to_string(value);
@@ -35,9 +35,9 @@ std::string run_text(const Run& run) {
 std::string runs_text(const std::vector<Run>& runs) {
   if (runs.empty()) return "none";
   std::string text;
-  for (std::size_t i = 0; i < runs.size() && i < most_runs; ++i)
+  for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i)
     text += (i == 0 ? "" : ", ") + run_text(runs[i]);
-  if (runs.size() > most_runs) text += ", and " + number(static_cast<i64>(runs.size() - most_runs)) + " more";
+  if (runs.size() > max_runs) text += ", and " + number(static_cast<i64>(runs.size() - max_runs)) + " more";
   return text;
 }
 
@@ -61,13 +61,13 @@ std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
   table.column("tokens", Align::right);
   table.column("which");
   for (const RankView& r : view.ranks) {
-    if (static_cast<std::size_t>(r.rank) >= most_rows) break;
+    if (static_cast<std::size_t>(r.rank) >= max_rows) break;
     table.row({number(r.rank), number(r.ring), number(r.ulysses), devices_text(r.devices),
                heads_text(r.query_heads), heads_text(r.kv_heads), number(r.tokens), runs_text(r.runs)});
   }
   std::string text = table.str(2);
-  if (view.ranks.size() > most_rows)
-    text += "  ... and " + number(static_cast<i64>(view.ranks.size() - most_rows)) +
+  if (view.ranks.size() > max_rows)
+    text += "  ... and " + number(static_cast<i64>(view.ranks.size() - max_rows)) +
             " more ranks (--json lists all)\n";
   return text;
 }

@@ -15,9 +15,9 @@ namespace usp {
 namespace {
 
 /// Ranks whose explicit schedules are packed one by one; beyond, the bound of the compact form is named.
-constexpr int most_expanded = 64;
+constexpr int max_expanded_ranks = 64;
 /// Documents beyond which expanding every rank costs more than the plan.
-constexpr std::size_t most_documents = 512;
+constexpr std::size_t max_expanded_documents = 512;
 
 /// What only the explicit schedules say.
 void expand_all(const Geometry& geometry, const CompactSchedule& compact, Pass pass,
@@ -54,7 +54,7 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
     const Ledger bytes = ledger(geometry, compact.of(pass));
     prediction.sent_bytes = *std::max_element(bytes.sent.begin(), bytes.sent.end());
     prediction.received_bytes = *std::max_element(bytes.received.begin(), bytes.received.end());
-    if (layer.plan.mesh.size() <= most_expanded && documents.count() <= most_documents)
+    if (layer.plan.mesh.size() <= max_expanded_ranks && documents.count() <= max_expanded_documents)
       expand_all(geometry, compact, pass, prediction);
     else
       basis = WorkspaceBasis::bound;

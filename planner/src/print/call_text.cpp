@@ -12,7 +12,7 @@ namespace usp {
 namespace {
 
 using Align = TextTable::Align;
-constexpr std::size_t most_rows = 6;
+constexpr std::size_t max_rows = 6;
 
 std::string call_text(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
@@ -47,7 +47,7 @@ std::vector<const AttentionCandidate*> best_of_meshes(const AttentionResult& res
     const bool seen = std::any_of(list.begin(), list.end(), [&](const AttentionCandidate* other) {
       return other->plan.mesh.ring() == mesh.ring() && other->plan.mesh.ulysses == mesh.ulysses;
     });
-    if (!seen && list.size() < most_rows) list.push_back(&c);
+    if (!seen && list.size() < max_rows) list.push_back(&c);
   }
   return list;
 }
@@ -127,7 +127,7 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
     text += std::string("\n") + (result.tie ? "a tie: " : "") + "the next mesh is " +
             format_percent(result.margin) + " slower" +
             (result.tie ? ", less than the error of what differs" : "") + "\n";
-  text += list_text("to settle it, measure", result.settle);
+  text += list_text("to settle it, measure", result.tie_breaking_measurements);
   text += rejected_text(result.rejected) + groups_text(axes);
   for (const std::string& note : result.notes) text += "\nnote: " + note + "\n";
   return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +

@@ -67,7 +67,7 @@ std::string tick_table(const PriceReport& report) {
         continue;
       }
       table.row({pass_names[i], std::to_string(t), format_seconds(ticks[t].compute_s),
-                 format_seconds(ticks[t].fast_s), format_seconds(ticks[t].slow_s),
+                 format_seconds(ticks[t].intra_node_s), format_seconds(ticks[t].inter_node_s),
                  format_seconds(ticks[t].total_s)});
     }
   }
@@ -116,8 +116,8 @@ std::string price_json(const PriceReport& report) {
       ticks.push_back({{"pass", pass_names[i]},
                        {"tick", t},
                        {"compute_ms", pass.ticks[t].compute_s * 1e3},
-                       {"fast_ms", pass.ticks[t].fast_s * 1e3},
-                       {"slow_ms", pass.ticks[t].slow_s * 1e3},
+                       {"fast_ms", pass.ticks[t].intra_node_s * 1e3},
+                       {"slow_ms", pass.ticks[t].inter_node_s * 1e3},
                        {"total_ms", pass.ticks[t].total_s * 1e3}});
     Json of_pass = bytes_json(pass.all);
     of_pass["moves"] = Json::object();

@@ -10,8 +10,8 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t most_groups = 8;  ///< printed per axis
-constexpr std::size_t most_reasons = 6;
+constexpr std::size_t max_groups = 8;  ///< printed per axis
+constexpr std::size_t max_reasons = 6;
 
 /// The reason without its numbers: alike for all meshes that fail the same rule.
 std::string rule_of(const std::string& reason) {
@@ -51,10 +51,10 @@ std::string groups_text(const std::vector<AxisView>& axes) {
   std::string text;
   for (const AxisView& axis : axes) {
     text += "  " + axis.name + " groups:";
-    for (std::size_t i = 0; i < axis.groups.size() && i < most_groups; ++i)
+    for (std::size_t i = 0; i < axis.groups.size() && i < max_groups; ++i)
       text += (i == 0 ? " " : ", ") + rank_list(axis.groups[i]);
-    if (axis.groups.size() > most_groups)
-      text += ", and " + std::to_string(axis.groups.size() - most_groups) + " more";
+    if (axis.groups.size() > max_groups)
+      text += ", and " + std::to_string(axis.groups.size() - max_groups) + " more";
     text += "\n";
   }
   return text.empty() ? "" : "\nto launch it (world ranks)\n" + text;
@@ -78,11 +78,11 @@ std::string rejected_text(const std::vector<Rejection>& rejected) {
                    [](const Group& a, const Group& b) { return a.count > b.count; });
   std::string text = "\nrefused: " + std::to_string(rejected.size()) +
                      (rejected.size() == 1 ? " mesh" : " meshes") + ", shown as (ring, ulysses)\n";
-  for (std::size_t i = 0; i < groups.size() && i < most_reasons; ++i)
+  for (std::size_t i = 0; i < groups.size() && i < max_reasons; ++i)
     text += "  " + std::to_string(groups[i].count) + " x  " + mesh_of(*groups[i].example) + ": " +
             groups[i].example->reason + "\n";
-  if (groups.size() > most_reasons)
-    text += "  and " + std::to_string(groups.size() - most_reasons) + " other reasons (--json lists all)\n";
+  if (groups.size() > max_reasons)
+    text += "  and " + std::to_string(groups.size() - max_reasons) + " other reasons (--json lists all)\n";
   return text;
 }
 

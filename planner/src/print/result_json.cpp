@@ -33,7 +33,7 @@ Json axes_json(const std::vector<AxisView>& axes) {
     list.push_back({{"axis", axis.name},
                     {"degree", axis.degree},
                     {"hosts", axis.hosts},
-                    {"crosses_network", axis.crosses},
+                    {"crosses_network", axis.spans_hosts},
                     {"transport", word_of(axis.transport)},
                     {"where", axis.where},
                     {"groups", axis.groups}});
@@ -142,8 +142,8 @@ std::string plan_result_json(const PlanRequest& request, const PlanResult& resul
   json["verdict"] = {{"margin", v.margin},
                      {"tie", v.tie},
                      {"runner_up", v.runner_up.empty() ? Json(nullptr) : Json(v.runner_up)},
-                     {"settle", v.settle},
-                     {"hinges", v.hinges}};
+                     {"settle", v.tie_breaking_measurements},
+                     {"hinges", v.sensitive_terms}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["considered"] = result.considered;
   json["notes"] = result.notes;
@@ -170,7 +170,8 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
                      {"forward", steps_json(result.forward_steps)},
                      {"backward", steps_json(result.backward_steps)}};
   json["rejected"] = rejected_json(result.rejected);
-  json["verdict"] = {{"margin", result.margin}, {"tie", result.tie}, {"settle", result.settle}};
+  json["verdict"] = {
+      {"margin", result.margin}, {"tie", result.tie}, {"settle", result.tie_breaking_measurements}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["considered"] = result.considered;
   json["notes"] = result.notes;

@@ -14,7 +14,7 @@ namespace usp {
 namespace {
 
 using Align = TextTable::Align;
-constexpr std::size_t most_runners = 5;
+constexpr std::size_t max_runners = 5;
 
 std::string gib(i64 bytes) {
   return format_fixed(static_cast<double>(bytes) / 1073741824.0, 2);
@@ -161,7 +161,7 @@ std::string runners(const PlanResult& result) {
   table.column("GiB", Align::right);
   table.column("loses most on");
   std::size_t shown = 0;
-  for (std::size_t i = 1; i < result.candidates.size() && shown < most_runners; ++i) {
+  for (std::size_t i = 1; i < result.candidates.size() && shown < max_runners; ++i) {
     const PlanCandidate& c = result.candidates[i];
     if (!c.fits) continue;
     ++shown;
@@ -181,8 +181,8 @@ std::string verdict_text(const PlanResult& result) {
             " slower, less than the error of what differs\n";
   else
     text += "margin " + format_percent(v.margin) + " over the next mesh, " + v.runner_up + "\n";
-  text += list_text("to settle it, measure", v.settle);
-  text += list_text("the choice hangs on", v.hinges);
+  text += list_text("to settle it, measure", v.tie_breaking_measurements);
+  text += list_text("the choice hangs on", v.sensitive_terms);
   return text;
 }
 

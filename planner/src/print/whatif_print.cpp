@@ -10,8 +10,8 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t most_rows = 60;  ///< of a table for people
-constexpr std::size_t most_diffs = 6;  ///< points whose terms are listed
+constexpr std::size_t max_rows = 60;  ///< of a table for people
+constexpr std::size_t max_diffs = 6;  ///< points whose terms are listed
 
 std::string signed_seconds(double seconds) {
   return (seconds < 0 ? "-" : "+") + format_seconds(std::abs(seconds));
@@ -102,7 +102,7 @@ std::string point_table(const WhatIfResult& result) {
   table.column("lead", Align::right);
   std::size_t shown = 0;
   for (const WhatIfPoint& point : result.points) {
-    if (shown++ == most_rows) break;
+    if (shown++ == max_rows) break;
     std::vector<std::string> cells;
     for (std::size_t i = 0; i < result.axes.size(); ++i)
       cells.push_back(result.axes[i].values[point.at[i]].text);
@@ -121,18 +121,18 @@ std::string point_table(const WhatIfResult& result) {
     table.row(std::move(cells));
   }
   std::string text = table.str(2);
-  if (result.points.size() > most_rows)
-    text += "  ... " + std::to_string(result.points.size() - most_rows) + " more points; --json lists all\n";
+  if (result.points.size() > max_rows)
+    text += "  ... " + std::to_string(result.points.size() - max_rows) + " more points; --json lists all\n";
   return text + "  (vs base: time per token; * the lead changed; lead: of the best over the runner-up)\n";
 }
 
 std::string diff_table(const WhatIfResult& result) {
   std::string text;
   std::size_t shown = 0;
-  const std::size_t stride = std::max<std::size_t>(1, (result.points.size() + most_diffs - 1) / most_diffs);
+  const std::size_t stride = std::max<std::size_t>(1, (result.points.size() + max_diffs - 1) / max_diffs);
   for (std::size_t p = 0; p < result.points.size(); p += stride) {
     const WhatIfPoint& point = result.points[p];
-    if (!point.plan.feasible || shown++ == most_diffs) continue;
+    if (!point.plan.feasible || shown++ == max_diffs) continue;
     TextTable table;
     table.column("term");
     for (const char* name : {"base", "here", "change"}) table.column(name, TextTable::Align::right);

@@ -26,7 +26,7 @@ std::vector<std::vector<int>> groups_of(int world, int degree, int stride) {
 
 std::string words(const Cluster& cluster, const AxisView& axis) {
   const std::string hosts = std::to_string(axis.hosts) + " hosts";
-  if (axis.crosses) return "spans " + hosts + ": crosses the NICs";
+  if (axis.spans_hosts) return "spans " + hosts + ": crosses the NICs";
   const bool xgmi = std::any_of(cluster.links.begin(), cluster.links.end(),
                                 [](const Link& link) { return link.kind == LinkKind::xgmi; });
   if (!axis.one_domain && cluster.links.empty()) return "inside one host";
@@ -47,9 +47,9 @@ void look(const Cluster& cluster, const std::vector<int>& devices, Transport ins
     const bool joined = domains.size() == 1 && *domains.begin() >= 0;
     axis.hosts = std::max(axis.hosts, static_cast<int>(hosts.size()));
     axis.one_domain = axis.one_domain && joined;
-    axis.crosses = axis.crosses || (hosts.size() > 1 && !joined);
+    axis.spans_hosts = axis.spans_hosts || (hosts.size() > 1 && !joined);
   }
-  axis.transport = axis.crosses ? Transport::nccl : inside;
+  axis.transport = axis.spans_hosts ? Transport::nccl : inside;
   axis.where = words(cluster, axis);
 }
 

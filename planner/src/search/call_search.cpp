@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/plan_attention.hpp"
-
 #include "alternatives.hpp"
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/planner/detail/axes.hpp"
+#include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
@@ -37,7 +36,7 @@ bool same_degrees(const AttentionCandidate& a, const AttentionCandidate& b) {
 }
 
 /// Errors that both share cancel: only what differs can turn the order.
-double doubt(const PassPrice& a, const PassPrice& b) {
+double uncertainty(const PassPrice& a, const PassPrice& b) {
   return std::max(a.band, b.band) *
          (std::abs(a.compute_s - b.compute_s) + std::abs(a.exposed_s - b.exposed_s));
 }
@@ -78,7 +77,7 @@ class AttentionSearch {
     const AttentionShape& shape = request_.shape;
     if (tensor_ > 1 && (shape.query_heads % tensor_ != 0 ||
                         (shape.kv_heads % tensor_ != 0 && tensor_ % shape.kv_heads != 0)))
-      throw Infeasible(why_not(legality_, tensor_, data_, {1, 1, 1}), {"another --tensor"});
+      throw Infeasible(unsupported_reason(legality_, tensor_, data_, {1, 1, 1}), {"another --tensor"});
     local_ = shape;
     local_.query_heads /= tensor_;
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
@@ -121,7 +120,8 @@ class AttentionSearch {
   }
 
   void try_mesh(int ring, int ulysses) {
-    if (std::string reason = why_not(legality_, tensor_, data_, {1, ring, ulysses}); !reason.empty()) {
+    if (std::string reason = unsupported_reason(legality_, tensor_, data_, {1, ring, ulysses});
+        !reason.empty()) {
       result_.rejected.push_back({ring, ulysses, data_, tensor_, std::move(reason)});
       return;
     }
@@ -191,7 +191,7 @@ class AttentionSearch {
     result_.best_forward = *std::min_element(list.begin(), list.end(), by(forward));
     result_.best_backward =
         request_.training ? *std::min_element(list.begin(), list.end(), by(backward)) : result_.best_forward;
-    judge();
+    compare_best();
     keep_best_of_every_mesh();
     for (AttentionCandidate& c : list) fill_live(c);
     fill_live(result_.best_forward);
@@ -214,29 +214,31 @@ class AttentionSearch {
     if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 
-  void judge() {
+  void compare_best() {
     const auto& list = result_.candidates;
     const AttentionCandidate& best = list.front();
     const auto next = std::find_if(list.begin(), list.end(),
                                    [&](const AttentionCandidate& c) { return !same_degrees(c, best); });
     if (next == list.end()) return;
     result_.margin = next->seconds() / best.seconds() - 1;
-    result_.tie = next->seconds() - best.seconds() <= doubt(best.price.forward, next->price.forward) +
-                                                          doubt(best.price.backward, next->price.backward);
+    result_.tie =
+        next->seconds() - best.seconds() <= uncertainty(best.price.forward, next->price.forward) +
+                                                uncertainty(best.price.backward, next->price.backward);
     if (!result_.tie) return;
     for (const AttentionCandidate* c : {&best, &*next})
       for (const std::string& run : measurements(*c))
-        if (std::find(result_.settle.begin(), result_.settle.end(), run) == result_.settle.end())
-          result_.settle.push_back(run);
+        if (std::find(result_.tie_breaking_measurements.begin(), result_.tie_breaking_measurements.end(),
+                      run) == result_.tie_breaking_measurements.end())
+          result_.tie_breaking_measurements.push_back(run);
   }
 
-  /// The `keep` best, and the best of each further mesh.
+  /// The `max_candidates` best, and the best of each further mesh.
   void keep_best_of_every_mesh() {
     std::vector<AttentionCandidate> kept;
     for (AttentionCandidate& c : result_.candidates) {
       const bool first_of_mesh = std::none_of(
           kept.begin(), kept.end(), [&](const AttentionCandidate& other) { return same_degrees(c, other); });
-      if (kept.size() < request_.keep || first_of_mesh) kept.push_back(std::move(c));
+      if (kept.size() < request_.max_candidates || first_of_mesh) kept.push_back(std::move(c));
     }
     result_.candidates = std::move(kept);
   }
@@ -279,8 +281,8 @@ class AttentionSearch {
     std::vector<std::string> meshes;
     for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
       if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
-          why_not(legality_, tensor_, data_,
-                  {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
+          unsupported_reason(legality_, tensor_, data_,
+                             {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
               .empty())
         meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
                          " --ulysses " + std::to_string(u) +

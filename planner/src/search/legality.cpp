@@ -14,7 +14,7 @@ std::string number(i64 value) {
 }
 
 /// Heads of one layer kind under a tensor degree; empty reason when they split.
-std::string why_not_tensor(const LayerKind& kind, int tensor) {
+std::string unsupported_tensor(const LayerKind& kind, int tensor) {
   if (kind.is_linear()) {
     if (kind.linear->key_heads % tensor != 0 || kind.linear->value_heads % tensor != 0)
       return "tensor " + number(tensor) + " does not divide the " + number(kind.linear->key_heads) +
@@ -30,7 +30,7 @@ std::string why_not_tensor(const LayerKind& kind, int tensor) {
 }
 
 /// What the types of a schedule count.
-std::string why_not_counted(const Mesh& mesh, int head_chunks) {
+std::string unsupported_degree(const Mesh& mesh, int head_chunks) {
   const char* axis = mesh.ring() > max_degree ? "ring" : "ulysses";
   if (const int degree = std::max(mesh.ring(), mesh.ulysses); degree > max_degree)
     return std::string(axis) + " " + number(degree) + " exceeds " + number(max_degree) +
@@ -41,7 +41,7 @@ std::string why_not_counted(const Mesh& mesh, int head_chunks) {
   return "";
 }
 
-std::string why_not_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
+std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
   if (ulysses > query)
     return "ulysses " + number(ulysses) + " exceeds the " + number(query) +
@@ -61,7 +61,7 @@ bool even_degree(i64 query_heads, i64 kv_heads, int ulysses) {
   return query_heads % ulysses == 0 && (kv_heads % ulysses == 0 || ulysses % kv_heads == 0);
 }
 
-std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh& mesh) {
+std::string unsupported_reason(const LegalityInput& input, int tensor, int data, const Mesh& mesh) {
   const Workload& w = *input.workload;
   const i64 used = ranks_of({tensor, data, mesh.ring(), mesh.ulysses, w.pipeline});
   if (used != input.world)
@@ -73,13 +73,14 @@ std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh
            (used <= max_ranks && input.world % (used / data) == 0
                 ? "; use --data " + number(input.world / (used / data))
                 : "");
-  if (std::string reason = why_not_counted(mesh, input.head_chunks); !reason.empty()) return reason;
+  if (std::string reason = unsupported_degree(mesh, input.head_chunks); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
     return "tensor " + number(tensor) + " would leave the host (" + number(input.devices_per_node) +
            " devices)";
   for (const LayerKind& kind : input.model->kinds) {
-    if (std::string reason = why_not_tensor(kind, tensor); !reason.empty()) return reason;
-    if (std::string reason = why_not_heads(kind, tensor, mesh.ulysses, input.head_chunks); !reason.empty())
+    if (std::string reason = unsupported_tensor(kind, tensor); !reason.empty()) return reason;
+    if (std::string reason = unsupported_heads(kind, tensor, mesh.ulysses, input.head_chunks);
+        !reason.empty())
       return reason;
     if (kind.is_linear() && mesh.ring() > 1)
       return "ring " + number(mesh.ring()) +

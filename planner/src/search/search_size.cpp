@@ -56,7 +56,8 @@ double search_ticks(const PlanRequest& request, i64 world, int devices_per_node)
   const LegalityInput input{request.model, &request.workload, world, devices_per_node};
   double schedules = 0, ticks = 0;
   for (const Degrees& d : degrees_of(request, world, devices_per_node)) {
-    if (d.ring > max_degree || !why_not(input, d.tensor, d.data, {1, d.ring, d.ulysses}).empty()) continue;
+    if (d.ring > max_degree || !unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses}).empty())
+      continue;
     const bool even = request.workload.seq % (2 * i64{d.ring} * d.ulysses) == 0;
     for (const Choice& choice : alternatives_of(request, d)) {
       const int ring_ticks = choice.method->joins_remote_blocks ? 2 : d.ring;

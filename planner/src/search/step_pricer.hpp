@@ -72,11 +72,13 @@ class StepPricer {
   std::map<std::pair<std::size_t, int>, std::unique_ptr<AttentionPricer>> pricers_;
 };
 
-/// plan_step with a pricer made for this request or for one that differs in `fixed` and `keep` only.
+/// plan_step with a pricer made for this request or for one that differs in `fixed` and `max_candidates`
+/// only.
 [[nodiscard]] PlanResult search_with(const PlanRequest& request, StepPricer& pricer);
 
-/// Compares the best candidates: margin, whether it is a tie, what would settle it, on which inputs it hangs.
+/// Compares the best candidate with the best one on another mesh: margin, tie, measurements that break it,
+/// sensitive terms.
 /// @param kernel_error mean relative error of the attention fit
-[[nodiscard]] Verdict judge(const std::vector<PlanCandidate>& ranked, double kernel_error);
+[[nodiscard]] Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_error);
 
 }  // namespace usp

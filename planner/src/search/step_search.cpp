@@ -39,7 +39,8 @@ class Search {
   void try_mesh(const Degrees& d) {
     const LegalityInput input{request_.model, &request_.workload, pricer_.world(), pricer_.devices_per_node(),
                               fixed_.head_chunks.value_or(1)};
-    if (std::string reason = why_not(input, d.tensor, d.data, {1, d.ring, d.ulysses}); !reason.empty()) {
+    if (std::string reason = unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses});
+        !reason.empty()) {
       result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
       return;
     }
@@ -129,9 +130,9 @@ class Search {
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
     result_.calibration = request_.calibration->summary(extrapolation);
-    result_.verdict = judge(list, result_.calibration.kernel_error);
+    result_.verdict = compare_best(list, result_.calibration.kernel_error);
     if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
-    if (list.size() > request_.keep) shorten();
+    if (list.size() > request_.max_candidates) shorten();
   }
 
   /// Why the best mesh has no runner-up: others do not fit, were not asked for, or are not legal.
@@ -164,16 +165,16 @@ class Search {
   /// Keeps the best ones and the whole Pareto front.
   void shorten() {
     std::vector<PlanCandidate> kept;
-    std::vector<std::size_t> front;
+    std::vector<std::size_t> pareto_front;
     for (std::size_t i = 0; i < result_.candidates.size(); ++i) {
       const bool on_front =
           std::find(result_.pareto.begin(), result_.pareto.end(), i) != result_.pareto.end();
-      if (i >= request_.keep && !on_front) continue;
-      if (on_front) front.push_back(kept.size());
+      if (i >= request_.max_candidates && !on_front) continue;
+      if (on_front) pareto_front.push_back(kept.size());
       kept.push_back(std::move(result_.candidates[i]));
     }
     result_.candidates = std::move(kept);
-    result_.pareto = std::move(front);
+    result_.pareto = std::move(pareto_front);
   }
 
   [[nodiscard]] std::string first_reasons() const {
@@ -245,7 +246,7 @@ PlanResult plan_step(const PlanRequest& request) {
 
 PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
   StepPricer pricer(request);
-  const std::string reason = why_not(
+  const std::string reason = unsupported_reason(
       {request.model, &request.workload, pricer.world(), pricer.devices_per_node(), choice.head_chunks},
       choice.tensor(), choice.data(), choice.mesh);
   if (!reason.empty()) throw Infeasible(reason, {});

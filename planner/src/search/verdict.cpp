@@ -24,7 +24,7 @@ double per_token(const PlanCandidate& c, double seconds) {
   return seconds * c.seconds_per_token / c.step_s;
 }
 
-/// Two block shapes read off one fitted surface err mostly together; this part of the fit's mean error is
+/// Two block shapes priced by one fitted model err mostly together; this part of the fit's mean error is
 /// taken to fall on each alone. An assumption, not a measurement.
 constexpr double independent_part = 1.0 / 3;
 
@@ -37,7 +37,7 @@ double attention_per_token(const PlanCandidate& c) {
 
 /// Errors that both candidates share cancel: what differs between them, each term by its own band, can turn
 /// the order, and so can the part of the kernel error that is each shape's own.
-double doubt(const PlanCandidate& a, const PlanCandidate& b, double kernel_error) {
+double uncertainty(const PlanCandidate& a, const PlanCandidate& b, double kernel_error) {
   const auto x = by_name(a), y = by_name(b);
   double sum = independent_part * kernel_error * std::max(attention_per_token(a), attention_per_token(b));
   for (const auto& [name, term] : x) {
@@ -63,20 +63,20 @@ void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
   if (c.attention.empty()) return;
   const PassPrice& forward = c.attention.front().price.forward;
   const std::string ulysses = std::to_string(choice.mesh.ulysses);
-  const bool crosses = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
+  const bool spans_hosts = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
   if (choice.mesh.ulysses > 1)
     out.push_back("alltoall_perf -b 1M -e " + sweep_end(forward.wire_bytes) + " -f 2 -g " + ulysses +
                   " (nccl-tests on the devices of one ulysses group), then --curves");
   if (choice.mesh.ring() == 1) return;
   const std::string hop =
       "sendrecv_perf -b 1M -e " + sweep_end(forward.wire_bytes / choice.mesh.ring()) + " -f 2 ";
-  out.push_back(crosses ? "mpirun -n 2 --map-by node " + hop +
-                              "-g 1 (nccl-tests with MPI, on two neighbouring hosts)"
-                        : hop + "-g 2 (nccl-tests between ring neighbours), then --curves");
+  out.push_back(spans_hosts ? "mpirun -n 2 --map-by node " + hop +
+                                  "-g 1 (nccl-tests with MPI, on two neighbouring hosts)"
+                            : hop + "-g 2 (nccl-tests between ring neighbours), then --curves");
 }
 
 /// Terms whose error alone, within its band, would put another candidate first.
-std::vector<std::string> hinges(const std::vector<PlanCandidate>& ranked) {
+std::vector<std::string> sensitive_terms(const std::vector<PlanCandidate>& ranked) {
   std::vector<std::string> names;
   const PlanCandidate& best = ranked.front();
   for (const TimeTerm& term : best.terms) {
@@ -101,7 +101,7 @@ std::vector<std::string> hinges(const std::vector<PlanCandidate>& ranked) {
 
 }  // namespace
 
-Verdict judge(const std::vector<PlanCandidate>& ranked, double kernel_error) {
+Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_error) {
   Verdict verdict;
   const PlanCandidate& best = ranked.front();
   const auto second = std::find_if(ranked.begin() + 1, ranked.end(), [&](const PlanCandidate& c) {
@@ -110,14 +110,17 @@ Verdict judge(const std::vector<PlanCandidate>& ranked, double kernel_error) {
   if (second == ranked.end()) return verdict;
   verdict.margin = second->seconds_per_token / best.seconds_per_token - 1;
   verdict.runner_up = describe(second->choice);
-  verdict.tie = second->seconds_per_token - best.seconds_per_token <= doubt(best, *second, kernel_error);
+  verdict.tie =
+      second->seconds_per_token - best.seconds_per_token <= uncertainty(best, *second, kernel_error);
   if (verdict.tie) {
-    suggest(best, verdict.settle);
-    suggest(*second, verdict.settle);
-    std::sort(verdict.settle.begin(), verdict.settle.end());
-    verdict.settle.erase(std::unique(verdict.settle.begin(), verdict.settle.end()), verdict.settle.end());
+    suggest(best, verdict.tie_breaking_measurements);
+    suggest(*second, verdict.tie_breaking_measurements);
+    std::sort(verdict.tie_breaking_measurements.begin(), verdict.tie_breaking_measurements.end());
+    verdict.tie_breaking_measurements.erase(
+        std::unique(verdict.tie_breaking_measurements.begin(), verdict.tie_breaking_measurements.end()),
+        verdict.tie_breaking_measurements.end());
   }
-  verdict.hinges = hinges(ranked);
+  verdict.sensitive_terms = sensitive_terms(ranked);
   return verdict;
 }
 

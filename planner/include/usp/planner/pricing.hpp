@@ -23,9 +23,9 @@ struct ExecutionOptions {
 /// One tick, as priced.
 struct TickPrice {
   double compute_s = 0;
-  double fast_s = 0;   ///< transfers due here that are still to be served, inside hosts
-  double slow_s = 0;   ///< and between hosts
-  double total_s = 0;  ///< length of the tick
+  double intra_node_s = 0;  ///< transfers due here that are still to be served, inside hosts
+  double inter_node_s = 0;  ///< and between hosts
+  double total_s = 0;       ///< length of the tick
 };
 
 struct PassPrice {

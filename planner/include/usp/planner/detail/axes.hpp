@@ -20,7 +20,7 @@ struct AxisView {
   std::vector<std::vector<int>> groups;  ///< world ranks of each group of the axis, in axis order
   int hosts = 1;                         ///< most hosts that one group touches
   bool one_domain = false;               ///< every group lies inside one NVLink (or xGMI) domain
-  bool crosses = false;  ///< some group needs the network: it leaves both its host and its domain
+  bool spans_hosts = false;  ///< some group needs the network: it leaves both its host and its domain
   Transport transport = Transport::copy_engine;
   std::string where;  ///< the same in words
 };

@@ -20,7 +20,7 @@ struct BlockShape {
 
 /// The block shapes that can be the slowest of a tick, over all ring rows: a kernel's time grows with rows,
 /// keys and keys per row, so a shape that another one matches or exceeds in all three is left out.
-using ShapeFront = std::vector<BlockShape>;
+using ParetoFront = std::vector<BlockShape>;
 
 /// For each ring offset (and for all remote blocks together) the shapes to price. Independent of heads and of
 /// the ulysses axis.
@@ -33,7 +33,9 @@ class WorkProfile {
   [[nodiscard]] int front_of(RingOffsets offsets) const {
     return offsets.count() > 1 ? remote_ : by_delta_[static_cast<std::size_t>(offsets.begin)];
   }
-  [[nodiscard]] const ShapeFront& front(int index) const { return fronts_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const ParetoFront& pareto_front(int index) const {
+    return fronts_[static_cast<std::size_t>(index)];
+  }
   [[nodiscard]] std::size_t fronts() const { return fronts_.size(); }
   /// Visible pairs per head over all rows and blocks.
   [[nodiscard]] double total_area() const { return total_area_; }
@@ -43,10 +45,10 @@ class WorkProfile {
   void by_class(const Geometry& geometry);
   void gather_by_class(const Geometry& geometry);
   void by_row(const Geometry& geometry);
-  [[nodiscard]] static ShapeFront all_remote(const std::vector<BlockShape>& shapes, int ring);
-  int keep(ShapeFront front);
+  [[nodiscard]] static ParetoFront all_remote(const std::vector<BlockShape>& shapes, int ring);
+  int keep(ParetoFront pareto_front);
 
-  std::vector<ShapeFront> fronts_;
+  std::vector<ParetoFront> fronts_;
   std::vector<int> by_delta_;
   int remote_ = -1;
   double total_area_ = 0;

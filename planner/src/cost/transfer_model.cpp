@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/comm_curve.hpp"
+#include "usp/planner/transfer_model.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
@@ -31,8 +31,8 @@ double bus_bandwidth(Collective operation, int ranks, double bytes, double secon
 
 }  // namespace
 
-CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat,
-                       std::string source)
+TransferModel::TransferModel(std::vector<CollectiveRow> rows, std::vector<PeerTransferSample> hops,
+                             Repeatability repeat, std::string source)
     : rows_(std::move(rows)), hop_rows_(std::move(hops)), repeat_(repeat), source_(std::move(source)) {
   const auto positive = [](double x) { return x > 0 && x < std::numeric_limits<double>::infinity(); };
   for (const CollectiveRow& row : rows_)
@@ -41,7 +41,7 @@ CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops
           {source_, 0, std::string(word_of(row.operation))},
           "a measured collective needs two or more ranks, bytes above zero and a time above zero; "
           "leave the row out or correct it");
-  for (const HopRow& row : hop_rows_)
+  for (const PeerTransferSample& row : hop_rows_)
     if (!positive(row.bytes) || !positive(row.seconds))
       throw InvalidInput(
           {source_, 0, std::string(word_of(row.transport))},
@@ -50,9 +50,9 @@ CommCurves::CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops
   fit_hops();
 }
 
-CommCurves CommCurves::alpha_beta(double alpha_s, double gb_s) {
+TransferModel TransferModel::alpha_beta(double alpha_s, double gb_s) {
   std::vector<CollectiveRow> rows;
-  std::vector<HopRow> hops;
+  std::vector<PeerTransferSample> hops;
   for (int octave = 9; octave <= 36; ++octave) {
     const double bytes = std::ldexp(1.0, octave);
     for (const Collective operation : all_operations)
@@ -62,13 +62,14 @@ CommCurves CommCurves::alpha_beta(double alpha_s, double gb_s) {
     for (const Transport transport : {Transport::copy_engine, Transport::nccl})
       hops.push_back({transport, bytes, alpha_s + bytes / (gb_s * 1e9)});
   }
-  CommCurves curves(std::move(rows), std::move(hops), {}, "data sheet");
+  TransferModel curves(std::move(rows), std::move(hops), {}, "data sheet");
   curves.always_ = bits(Extrapolation::uncalibrated);
   return curves;
 }
 
-CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::vector<HopRow>& hops,
-                            const std::string& source) const {
+TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
+                                  const std::vector<PeerTransferSample>& hops,
+                                  const std::string& source) const {
   std::vector<CollectiveRow> merged = rows;
   for (const CollectiveRow& old : rows_) {
     const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
@@ -80,26 +81,27 @@ CommCurves CommCurves::with(const std::vector<CollectiveRow>& rows, const std::v
   const bool own_pair = std::any_of(rows.begin(), rows.end(), [](const CollectiveRow& row) {
     return row.operation == Collective::alltoall && row.ranks == 2;
   });
-  std::vector<HopRow> all_hops = hops;
-  for (const HopRow& old : hop_rows_) {
-    const bool replaced = std::any_of(hops.begin(), hops.end(),
-                                      [&](const HopRow& hop) { return hop.transport == old.transport; });
+  std::vector<PeerTransferSample> all_hops = hops;
+  for (const PeerTransferSample& old : hop_rows_) {
+    const bool replaced = std::any_of(hops.begin(), hops.end(), [&](const PeerTransferSample& hop) {
+      return hop.transport == old.transport;
+    });
     if (!own_pair && !replaced) all_hops.push_back(old);
   }
-  CommCurves curves(std::move(merged), std::move(all_hops), repeat_,
-                    source_.empty() ? source : source + ", else " + source_);
+  TransferModel curves(std::move(merged), std::move(all_hops), repeat_,
+                       source_.empty() ? source : source + ", else " + source_);
   curves.always_ = rows.empty() && hops.empty() ? always_ : 0;
   return curves;
 }
 
-CommCurves CommCurves::on_faster_links(double ratio) const {
+TransferModel TransferModel::on_faster_links(double ratio) const {
   std::map<std::pair<Collective, int>, double> shortest;
   for (const CollectiveRow& row : rows_) {
     double& least = shortest.try_emplace({row.operation, row.ranks}, row.seconds).first->second;
     least = std::min(least, row.seconds);
   }
   std::map<Transport, double> shortest_hop;
-  for (const HopRow& row : hop_rows_) {
+  for (const PeerTransferSample& row : hop_rows_) {
     double& least = shortest_hop.try_emplace(row.transport, row.seconds).first->second;
     least = std::min(least, row.seconds);
   }
@@ -108,15 +110,15 @@ CommCurves CommCurves::on_faster_links(double ratio) const {
     const double least = shortest[{row.operation, row.ranks}];
     row.seconds = least + (row.seconds - least) / ratio;
   }
-  std::vector<HopRow> hops = hop_rows_;
-  for (HopRow& row : hops)
+  std::vector<PeerTransferSample> hops = hop_rows_;
+  for (PeerTransferSample& row : hops)
     row.seconds = shortest_hop[row.transport] + (row.seconds - shortest_hop[row.transport]) / ratio;
-  CommCurves curves(std::move(rows), std::move(hops), repeat_, source_);
+  TransferModel curves(std::move(rows), std::move(hops), repeat_, source_);
   curves.always_ = always_;
   return curves;
 }
 
-void CommCurves::fit_collectives() {
+void TransferModel::fit_collectives() {
   double sum = 0;
   std::size_t count = 0;
   std::map<std::pair<std::size_t, int>, std::vector<std::pair<double, double>>> series;
@@ -126,10 +128,10 @@ void CommCurves::fit_collectives() {
     Measured measured;
     measured.table = TimeTable::through(points);
     std::vector<double> errors;
-    measured.least_bytes = measured.most_bytes = points.front().first;
+    measured.min_bytes = measured.max_bytes = points.front().first;
     for (const auto& [bytes, seconds] : points) {
-      measured.least_bytes = std::min(measured.least_bytes, bytes);
-      measured.most_bytes = std::max(measured.most_bytes, bytes);
+      measured.min_bytes = std::min(measured.min_bytes, bytes);
+      measured.max_bytes = std::max(measured.max_bytes, bytes);
       errors.push_back(std::abs(measured.table.at(bytes) / seconds - 1));
       sum += errors.back();
       worst_error_ = std::max(worst_error_, errors.back());
@@ -144,20 +146,20 @@ void CommCurves::fit_collectives() {
     fill_groups(curves_[static_cast<std::size_t>(operation)], operation);
 }
 
-void CommCurves::fill_groups(Curve& curve, Collective operation) const {
+void TransferModel::fill_groups(Curve& curve, Collective operation) const {
   if (curve.measured.empty()) return;
   curve.groups.resize(max_table_ranks + 1);
   for (int ranks = 2; ranks <= max_table_ranks; ++ranks) {
     Group& group = curve.groups[static_cast<std::size_t>(ranks)];
     const auto exact = curve.measured.find(ranks);
     if (exact != curve.measured.end())
-      group = {exact->second.table, exact->second.most_bytes, exact->second.residual, 0};
+      group = {exact->second.table, exact->second.max_bytes, exact->second.residual, 0};
     else
       group = between(curve, operation, ranks);
   }
 }
 
-CommCurves::Group CommCurves::between(const Curve& curve, Collective operation, int ranks) const {
+TransferModel::Group TransferModel::between(const Curve& curve, Collective operation, int ranks) const {
   const auto above = curve.measured.upper_bound(ranks);
   const bool inside = above != curve.measured.end() && above != curve.measured.begin();
   // Two curves to draw a line through; a single one, or one below the least measured size, is held.
@@ -165,7 +167,7 @@ CommCurves::Group CommCurves::between(const Curve& curve, Collective operation, 
   auto first = second == curve.measured.begin() ? second : std::prev(second);
   if (!inside && above != curve.measured.end()) first = second;
   Group group;
-  group.most_bytes = std::min(first->second.most_bytes, second->second.most_bytes);
+  group.max_bytes = std::min(first->second.max_bytes, second->second.max_bytes);
   group.extrapolation = bits(Extrapolation::group_size);
   std::array<double, TimeTable::nodes> seconds{};
   double spread = 0;
@@ -190,22 +192,22 @@ CommCurves::Group CommCurves::between(const Curve& curve, Collective operation, 
   return group;
 }
 
-void CommCurves::fit_hops() {
+void TransferModel::fit_hops() {
   const Curve& all = curve(Collective::alltoall);
   const auto pair = all.measured.find(2);
   for (const Transport transport : {Transport::copy_engine, Transport::nccl}) {
     Hop& hop = hops_[static_cast<std::size_t>(transport)];
     std::vector<std::pair<double, double>> points;
-    for (const HopRow& row : hop_rows_)
+    for (const PeerTransferSample& row : hop_rows_)
       if (row.transport == transport) points.emplace_back(row.bytes, row.seconds);
     std::sort(points.begin(), points.end());
     hop.measured = points.size() > 1;
     hop.known = hop.measured || pair != all.measured.end();
     if (!hop.known) continue;
     if (!hop.measured) points.clear();
-    hop.least_bytes = hop.measured ? points.front().first : pair->second.least_bytes / 2;
-    hop.most_bytes = hop.measured ? points.back().first : pair->second.most_bytes / 2;
-    const double limit = hop.measured ? hop.least_bytes / 2 : hop.most_bytes;
+    hop.min_bytes = hop.measured ? points.front().first : pair->second.min_bytes / 2;
+    hop.max_bytes = hop.measured ? points.back().first : pair->second.max_bytes / 2;
+    const double limit = hop.measured ? hop.min_bytes / 2 : hop.max_bytes;
     const bool line = transport == Transport::copy_engine || pair == all.measured.end();
     double slope = 0, start = 0;
     if (hop.measured && line) {
@@ -219,7 +221,7 @@ void CommCurves::fit_hops() {
   }
 }
 
-Estimate CommCurves::time(Collective operation, int ranks, double bytes) const {
+Estimate TransferModel::time(Collective operation, int ranks, double bytes) const {
   if (ranks <= 1) return {};
   const Curve& of = curve(operation);
   if (of.measured.empty())
@@ -236,14 +238,14 @@ Estimate CommCurves::time(Collective operation, int ranks, double bytes) const {
   if (always_ != 0) {
     estimate.band = uncalibrated_band;
     estimate.extrapolation = always_;
-  } else if (bytes > group.most_bytes) {
+  } else if (bytes > group.max_bytes) {
     estimate.band += bytes_above_band;
     estimate.extrapolation |= bits(Extrapolation::bytes);
   }
   return estimate;
 }
 
-Estimate CommCurves::hop(Transport transport, double bytes) const {
+Estimate TransferModel::hop(Transport transport, double bytes) const {
   const Hop& of = hop(transport);
   if (!of.known)
     throw MissingValue(
@@ -254,35 +256,35 @@ Estimate CommCurves::hop(Transport transport, double bytes) const {
     estimate.band = uncalibrated_band;
     return estimate;
   }
-  const bool from_pair = !of.measured || (transport == Transport::nccl && bytes < of.least_bytes);
+  const bool from_pair = !of.measured || (transport == Transport::nccl && bytes < of.min_bytes);
   if (from_pair) {
     estimate.band += two_rank_band;
     estimate.extrapolation |= bits(Extrapolation::two_rank);
   }
-  if (bytes > of.most_bytes || (!from_pair && bytes < of.least_bytes)) {
+  if (bytes > of.max_bytes || (!from_pair && bytes < of.min_bytes)) {
     estimate.band += bytes_above_band;
     estimate.extrapolation |= bits(Extrapolation::bytes);
   }
   return estimate;
 }
 
-Estimate CommCurves::crowded_hop(int ranks, double bytes) const {
+Estimate TransferModel::contended_hop(int ranks, double bytes) const {
   if (ranks <= 1) return {};
   Estimate estimate = time(Collective::all_gather, ranks, ranks * bytes);
   estimate.seconds /= ranks - 1;
   return estimate;
 }
 
-std::vector<int> CommCurves::measured_ranks(Collective operation) const {
+std::vector<int> TransferModel::measured_ranks(Collective operation) const {
   std::vector<int> ranks;
   for (const auto& [count, measured] : curve(operation).measured) ranks.push_back(count);
   return ranks;
 }
 
-std::string crowded_hop_note(const CommCurves& curves, Transport transport, int ranks, double bytes) {
+std::string contended_link_note(const TransferModel& curves, Transport transport, int ranks, double bytes) {
   if (ranks < 3 || bytes <= 0 || !curves.has(Collective::all_gather) || curves.measured_hops(transport))
     return "";
-  const double factor = curves.crowded_hop(ranks, bytes).seconds / curves.hop(transport, bytes).seconds;
+  const double factor = curves.contended_hop(ranks, bytes).seconds / curves.hop(transport, bytes).seconds;
   if (factor < 1.5) return "";
   return "ring hops are priced from a transfer between two ranks; a measured all-gather of " +
          std::to_string(ranks) + " ranks at once is " + format_fixed(factor, 1) +

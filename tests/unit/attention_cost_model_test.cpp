@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/kernel_surface.hpp"
+#include "usp/planner/attention_cost_model.hpp"
 
 #include "usp/base/file.hpp"
 #include "usp/base/presets.hpp"
@@ -22,14 +22,14 @@ KernelShape causal_square(double heads, double kv, int head_dim, double tokens) 
   return {heads, kv, head_dim, head_dim, tokens, (tokens + 1) / 2, tokens, Mask::causal, 2};
 }
 
-double tflops(const KernelSurface& k, double heads, double kv, int d, double tokens) {
+double tflops(const AttentionCostModel& k, double heads, double kv, int d, double tokens) {
   const Estimate t = k.forward(causal_square(heads, kv, d, tokens));
   return 2 * heads * d * tokens * tokens / t.seconds * 1e-12;
 }
 
-TEST(KernelSurface, MeasuredCallsLieWithinTheStatedError) {
+TEST(AttentionCostModel, MeasuredCallsLieWithinTheStatedError) {
   std::map<std::string, std::pair<double, int>> error;  // platform and head dim -> sum, count
-  std::map<std::string, KernelSurface> surfaces;
+  std::map<std::string, AttentionCostModel> models;
   for (const std::string& line :
        split_lines(read_file(USP_TEST_DATA "/measurements/attention_prefill_sample.csv"))) {
     if (line.starts_with("#") || line.starts_with("platform")) continue;
@@ -38,8 +38,8 @@ TEST(KernelSurface, MeasuredCallsLieWithinTheStatedError) {
     const int head_dim = std::stoi(cells[6]);
     const double window = std::stod(cells[7]);
     if (window > 0) continue;
-    if (!surfaces.contains(cells[0])) surfaces.emplace(cells[0], load_calibration(cells[0]).kernel);
-    const Estimate t = surfaces.at(cells[0]).forward(
+    if (!models.contains(cells[0])) models.emplace(cells[0], load_calibration(cells[0]).kernel);
+    const Estimate t = models.at(cells[0]).forward(
         causal_square(batch * std::stod(cells[4]), batch * std::stod(cells[5]), head_dim, tokens));
     EXPECT_FALSE(t.extrapolated());
     auto& [sum, count] = error[cells[0] + " " + cells[6]];
@@ -49,7 +49,7 @@ TEST(KernelSurface, MeasuredCallsLieWithinTheStatedError) {
   ASSERT_EQ(error.size(), 9U);
   for (const auto& [name, entry] : error) {
     const auto key = split(name, ' ');
-    for (const KernelFit& fit : surfaces.at(key[0]).data().fits)
+    for (const KernelFit& fit : models.at(key[0]).data().fits)
       if (std::to_string(fit.head_dim) == key[1]) {
         EXPECT_GT(entry.second, 40) << name;
         EXPECT_LT(entry.first / entry.second, 1.25 * fit.mape) << name;
@@ -58,10 +58,10 @@ TEST(KernelSurface, MeasuredCallsLieWithinTheStatedError) {
   }
 }
 
-TEST(KernelSurface, FewHeadsAndShortBlocksAreSlow) {
+TEST(AttentionCostModel, FewHeadsAndShortBlocksAreSlow) {
   // TFLOP/s of causal calls, batch 1, head_dim 128 (same table): one head on one rank at 2K is far from the
   // peak.
-  const KernelSurface h100 = load_calibration("h100_sxm").kernel;
+  const AttentionCostModel h100 = load_calibration("h100_sxm").kernel;
   EXPECT_NEAR(tflops(h100, 1, 1, 128, 2048) / 49, 1, 0.35);
   EXPECT_NEAR(tflops(h100, 64, 8, 128, 2048) / 423, 1, 0.15);
   EXPECT_NEAR(tflops(h100, 64, 8, 128, 16384) / 612, 1, 0.15);
@@ -69,13 +69,13 @@ TEST(KernelSurface, FewHeadsAndShortBlocksAreSlow) {
   EXPECT_NEAR(tflops(load_calibration("b200_sxm").kernel, 64, 8, 128, 16384) / 1307, 1, 0.15);
 }
 
-TEST(KernelSurface, TimeNeverFallsWithMoreWork) {
+TEST(AttentionCostModel, TimeNeverFallsWithMoreWork) {
   std::mt19937_64 random(7);
   const auto real = [&](double low, double high) {
     return low * std::pow(high / low, std::uniform_real_distribution<double>(0, 1)(random));
   };
   for (const std::string& name : preset_names("calibrations")) {
-    const KernelSurface k = load_calibration(name).kernel;
+    const AttentionCostModel k = load_calibration(name).kernel;
     for (int i = 0; i < 2000; ++i) {
       const int head_dim = static_cast<int>(real(16, 300));
       KernelShape s{real(1, 256), real(1, 64),  head_dim, head_dim, real(1, 1e6), 1,
@@ -112,9 +112,9 @@ TEST(KernelSurface, TimeNeverFallsWithMoreWork) {
   }
 }
 
-TEST(KernelSurface, PublishedH100RatesComeBack) {
+TEST(AttentionCostModel, PublishedH100RatesComeBack) {
   // FlashAttention-3 paper, 16K, head_dim 128, 16 heads: forward full 648, causal 616; backward full 561.
-  const KernelSurface h100 = load_calibration("h100_sxm").kernel;
+  const AttentionCostModel h100 = load_calibration("h100_sxm").kernel;
   const KernelShape full{16, 16, 128, 128, 16384, 16384, 16384, Mask::full, 2};
   const double flops = 4.0 * 16 * 128 * 16384 * 16384;
   EXPECT_NEAR(flops / h100.forward(full).seconds * 1e-12 / 648, 1, 0.06);
@@ -125,8 +125,8 @@ TEST(KernelSurface, PublishedH100RatesComeBack) {
   EXPECT_NEAR(flops / h100.forward(wide).seconds * 1e-12 / 756, 1, 0.17);
 }
 
-TEST(KernelSurface, ExtrapolationsAreNamedAndWiden) {
-  const KernelSurface h100 = load_calibration("h100_sxm").kernel;
+TEST(AttentionCostModel, ExtrapolationsAreNamedAndWiden) {
+  const AttentionCostModel h100 = load_calibration("h100_sxm").kernel;
   const KernelShape base = causal_square(16, 16, 128, 8192);
   const Estimate inside = h100.forward(base);
   EXPECT_EQ(inside.extrapolation, 0U);
@@ -153,8 +153,8 @@ TEST(KernelSurface, ExtrapolationsAreNamedAndWiden) {
   EXPECT_FALSE(h100.describe().empty());
 }
 
-TEST(KernelSurface, MemoryBoundKernelsCountTheirBytes) {
-  const KernelSurface h100 = load_calibration("h100_sxm").kernel;
+TEST(AttentionCostModel, MemoryBoundKernelsCountTheirBytes) {
+  const AttentionCostModel h100 = load_calibration("h100_sxm").kernel;
   const double rows = 32.0 * 65536;
   const double merge =
       h100.merge(rows, 128, 2).seconds;  // state read and written, block read: 10 bytes an element
@@ -163,8 +163,8 @@ TEST(KernelSurface, MemoryBoundKernelsCountTheirBytes) {
   EXPECT_GT(h100.merge(rows, 128, 4).seconds, merge);
 }
 
-TEST(KernelSurface, DataSheetSurfaceIsFlopsOverPeak) {
-  const KernelSurface sheet = uncalibrated({312, 2039, 300, 5e-6, 0.5}).kernel;
+TEST(AttentionCostModel, DataSheetSurfaceIsFlopsOverPeak) {
+  const AttentionCostModel sheet = uncalibrated({312, 2039, 300, 5e-6, 0.5}).kernel;
   const Estimate t = sheet.forward(causal_square(8, 8, 64, 8192));
   EXPECT_NEAR(t.seconds, 4.0 * 8 * 64 * 8192 * 8193 / 2 / 156e12, 1e-6 * t.seconds + 1e-9);
   EXPECT_EQ(t.extrapolation, bits(Extrapolation::uncalibrated));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/kernel_surface.hpp"
+#include "usp/planner/attention_cost_model.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
@@ -34,19 +34,19 @@ double type_rate(int element_bytes) {
 
 }  // namespace
 
-KernelSurface::KernelSurface(KernelData data) : data_(std::move(data)) {
-  expects(!data_.fits.empty(), "a kernel surface needs a fit");
+AttentionCostModel::AttentionCostModel(KernelData data) : data_(std::move(data)) {
+  expects(!data_.fits.empty(), "an attention cost model needs a fit");
   rates_.reserve(max_head_dim + 1);
   for (int d = 0; d <= max_head_dim; ++d) rates_.push_back(rates_at(d));
 }
 
-KernelSurface KernelSurface::constant(double peak_tflops, double efficiency, double memory_gb_s) {
+AttentionCostModel AttentionCostModel::constant(double peak_tflops, double efficiency, double memory_gb_s) {
   KernelData data;
   data.family = "data sheet";
   data.sm_count = 1;
   data.tile_rows = 1;
-  data.least_tokens = 0;
-  data.most_tokens = 1e18;
+  data.min_tokens = 0;
+  data.max_tokens = 1e18;
   KernelFit fit;
   fit.head_dim = 128;
   fit.peak_tflops = peak_tflops * efficiency;
@@ -55,10 +55,10 @@ KernelSurface KernelSurface::constant(double peak_tflops, double efficiency, dou
   data.backward.push_back({128, 1, 0});
   data.memory_bytes_s = memory_gb_s * 1e9;
   data.uncalibrated = true;
-  return KernelSurface(std::move(data));
+  return AttentionCostModel(std::move(data));
 }
 
-double KernelSurface::score_time(double head_dim) const {
+double AttentionCostModel::score_time(double head_dim) const {
   const auto at = [](const KernelFit& fit) { return 4.0 * fit.head_dim / (fit.peak_tflops * 1e12); };
   const KernelFit& last = data_.fits.back();
   const double reference = at(last);
@@ -76,7 +76,7 @@ double KernelSurface::score_time(double head_dim) const {
   return fixed + slope * head_dim;
 }
 
-KernelSurface::Rates KernelSurface::rates_at(double head_dim) const {
+AttentionCostModel::Rates AttentionCostModel::rates_at(double head_dim) const {
   Rates r;
   const KernelFit* nearest = &data_.fits.front();
   for (const KernelFit& fit : data_.fits)
@@ -105,7 +105,7 @@ KernelSurface::Rates KernelSurface::rates_at(double head_dim) const {
   return r;
 }
 
-Estimate KernelSurface::call(const KernelShape& s, bool backward) const noexcept {
+Estimate AttentionCostModel::call(const KernelShape& s, bool backward) const noexcept {
   if (s.rows <= 0 || s.query_heads <= 0 || s.mean_keys <= 0) return {};
   const auto head_dim =
       static_cast<std::size_t>(std::clamp((s.head_dim_qk + s.head_dim_v) / 2, 1, max_head_dim));
@@ -142,8 +142,8 @@ Estimate KernelSurface::call(const KernelShape& s, bool backward) const noexcept
   };
   if (r.extrapolation != 0) e.band += head_dim_band;
   if (!data_.scaled_from.empty()) widen(Extrapolation::platform, platform_band);
-  if (s.rows < data_.least_tokens || s.key_rows < data_.least_tokens || s.rows > data_.most_tokens ||
-      s.key_rows > data_.most_tokens)
+  if (s.rows < data_.min_tokens || s.key_rows < data_.min_tokens || s.rows > data_.max_tokens ||
+      s.key_rows > data_.max_tokens)
     widen(Extrapolation::length, length_band);
   if (full) widen(Extrapolation::full_mask, full_band);
   if (window) widen(Extrapolation::window, r.window_band);
@@ -152,22 +152,23 @@ Estimate KernelSurface::call(const KernelShape& s, bool backward) const noexcept
   return e;
 }
 
-Estimate KernelSurface::memory_bound(double bytes) const noexcept {
+Estimate AttentionCostModel::memory_bound(double bytes) const noexcept {
   if (bytes <= 0) return {};
   if (data_.uncalibrated)
     return {bytes / data_.memory_bytes_s, uncalibrated_band, bits(Extrapolation::uncalibrated)};
   return {memory_launch_s + bytes / data_.memory_bytes_s, memory_band, 0};
 }
 
-Estimate KernelSurface::prepare_backward(double head_rows, int head_dim_v, int element_bytes) const noexcept {
+Estimate AttentionCostModel::prepare_backward(double head_rows, int head_dim_v,
+                                              int element_bytes) const noexcept {
   return memory_bound(head_rows * (2.0 * head_dim_v * element_bytes + 4));
 }
 
-Estimate KernelSurface::merge(double head_rows, int head_dim_v, int block_bytes) const noexcept {
+Estimate AttentionCostModel::merge(double head_rows, int head_dim_v, int block_bytes) const noexcept {
   return memory_bound(head_rows * (head_dim_v * (8.0 + block_bytes) + 12));
 }
 
-double KernelSurface::mean_error() const {
+double AttentionCostModel::mean_error() const {
   double sum = 0;
   double rows = 0;
   for (const KernelFit& fit : data_.fits) {
@@ -177,7 +178,7 @@ double KernelSurface::mean_error() const {
   return rows > 0 ? sum / rows : 0;
 }
 
-std::vector<std::string> KernelSurface::describe() const {
+std::vector<std::string> AttentionCostModel::describe() const {
   if (data_.uncalibrated) return {"attention: constant efficiency on the data-sheet peak, uncalibrated"};
   std::vector<std::string> text;
   for (const KernelFit& fit : data_.fits)

@@ -39,8 +39,8 @@ struct CollectiveRow {
   double seconds;
 };
 
-/// One measured transfer to a peer, while as much comes back.
-struct HopRow {
+/// One measured bidirectional transfer to a peer.
+struct PeerTransferSample {
   Transport transport;
   double bytes;
   double seconds;
@@ -83,27 +83,28 @@ struct Repeatability {
 ///
 /// Group sizes that were not measured: bus bandwidth interpolated in log-log between two measured sizes;
 /// above the largest it follows the last trend downwards (PCIe) and never upwards (a switch). Always flagged.
-class CommCurves {
+class TransferModel {
  public:
-  CommCurves() = default;
+  TransferModel() = default;
   /// Throws InvalidInput (with `source` as the file) for a row with ranks < 2, bytes or seconds <= 0.
-  CommCurves(std::vector<CollectiveRow> rows, std::vector<HopRow> hops, Repeatability repeat,
-             std::string source);
+  TransferModel(std::vector<CollectiveRow> rows, std::vector<PeerTransferSample> hops, Repeatability repeat,
+                std::string source);
 
   /// Data-sheet model: alpha_s + traffic_factor * bytes / gb_s for every group size; labelled uncalibrated.
-  static CommCurves alpha_beta(double alpha_s, double gb_s);
+  static TransferModel alpha_beta(double alpha_s, double gb_s);
 
   /// The same curves with those of the given rows put in place of the ones with equal operation and ranks,
   /// and `hops`, if any, in place of those of their transport.
-  [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
+  [[nodiscard]] TransferModel with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
     return with(rows, {}, source);
   }
-  [[nodiscard]] CommCurves with(const std::vector<CollectiveRow>& rows, const std::vector<HopRow>& hops,
-                                const std::string& source) const;
+  [[nodiscard]] TransferModel with(const std::vector<CollectiveRow>& rows,
+                                   const std::vector<PeerTransferSample>& hops,
+                                   const std::string& source) const;
 
   /// The same curves on links `ratio` times as fast: what exceeds the shortest time of a group size shrinks
   /// by it. An assumption, for what-if.
-  [[nodiscard]] CommCurves on_faster_links(double ratio) const;
+  [[nodiscard]] TransferModel on_faster_links(double ratio) const;
 
   /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
   [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes) const;
@@ -115,7 +116,7 @@ class CommCurves {
   /// A hop while all `ranks` ranks of a ring send at once, by what a measured ring all-gather reaches:
   /// all_gather(ranks, ranks * bytes) / (ranks - 1). On a switch about hop(); on PCIe through one host it can
   /// be many times slower: a report says so where the two differ.
-  [[nodiscard]] Estimate crowded_hop(int ranks, double bytes) const;
+  [[nodiscard]] Estimate contended_hop(int ranks, double bytes) const;
 
   [[nodiscard]] bool has(Collective operation) const { return !curve(operation).measured.empty(); }
   [[nodiscard]] std::vector<int> measured_ranks(Collective operation) const;
@@ -129,11 +130,11 @@ class CommCurves {
   static constexpr int max_table_ranks = 16;
   struct Measured {
     TimeTable table;
-    double least_bytes = 0, most_bytes = 0, residual = 0;
+    double min_bytes = 0, max_bytes = 0, residual = 0;
   };
   struct Group {
     TimeTable table;
-    double most_bytes = 0, band = 0;
+    double max_bytes = 0, band = 0;
     std::uint32_t extrapolation = 0;
   };
   struct Curve {
@@ -144,7 +145,7 @@ class CommCurves {
     TimeTable table;
     bool measured = false;
     bool known = false;
-    double least_bytes = 0, most_bytes = 0;
+    double min_bytes = 0, max_bytes = 0;
   };
 
   [[nodiscard]] const Curve& curve(Collective operation) const {
@@ -162,7 +163,7 @@ class CommCurves {
   }
 
   std::vector<CollectiveRow> rows_;
-  std::vector<HopRow> hop_rows_;
+  std::vector<PeerTransferSample> hop_rows_;
   Repeatability repeat_;
   std::string source_;
   std::uint32_t always_ = 0;
@@ -173,7 +174,7 @@ class CommCurves {
 
 /// One sentence where all ranks of a ring sending at once may be much slower than the two-rank curve that
 /// hops are priced from (PCIe through one host); empty where the two agree or were not both measured.
-[[nodiscard]] std::string crowded_hop_note(const CommCurves& curves, Transport transport, int ranks,
-                                           double bytes);
+[[nodiscard]] std::string contended_link_note(const TransferModel& curves, Transport transport, int ranks,
+                                              double bytes);
 
 }  // namespace usp

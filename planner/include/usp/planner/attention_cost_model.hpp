@@ -52,13 +52,13 @@ struct BackwardFit {
   double extra_keys = 0;  ///< added to KernelFit::extra_keys
 };
 
-/// Everything KernelSurface is built from; read from a calibration file.
+/// Everything AttentionCostModel is built from; read from a calibration file.
 struct KernelData {
   std::string family;  ///< "fa2", "fa3", ...
   int sm_count = 0;
   int tile_rows = 128;
-  double least_tokens = 512;
-  double most_tokens = 16384;
+  double min_tokens = 512;
+  double max_tokens = 16384;
   std::vector<KernelFit> fits;  ///< by head dim, rising
   std::vector<BackwardFit> backward;
   double full_gain = 1;        ///< rate on a full mask / rate on a causal one, tail and diagonal taken out
@@ -71,13 +71,13 @@ struct KernelData {
 };
 
 /// Time of attention block calls and of the memory-bound kernels around them, in seconds.
-class KernelSurface {
+class AttentionCostModel {
  public:
-  KernelSurface() = default;
-  explicit KernelSurface(KernelData data);
+  AttentionCostModel() = default;
+  explicit AttentionCostModel(KernelData data);
 
   /// Data-sheet model: FLOPs over peak times `efficiency`, nothing else; labelled uncalibrated.
-  static KernelSurface constant(double peak_tflops, double efficiency, double memory_gb_s);
+  static AttentionCostModel constant(double peak_tflops, double efficiency, double memory_gb_s);
 
   [[nodiscard]] Estimate forward(const KernelShape& shape) const noexcept { return call(shape, false); }
   /// One backward block call (dQ, dK, dV); without prepare_backward.

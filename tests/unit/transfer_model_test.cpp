@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/comm_curve.hpp"
+#include "usp/planner/transfer_model.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
@@ -21,7 +21,7 @@ double bus_gb_s(const Calibration& c, Collective op, int ranks, double bytes) {
   return traffic_factor(op, ranks) * bytes / c.comm.time(op, ranks, bytes).seconds * 1e-9;
 }
 
-TEST(CommCurve, EveryShippedCurveIsMonotoneInBytes) {
+TEST(TransferModel, EveryShippedCurveIsMonotoneInBytes) {
   const auto names = preset_names("calibrations");
   ASSERT_EQ(names.size(), 9U);
   for (const std::string& name : names) {
@@ -47,7 +47,7 @@ TEST(CommCurve, EveryShippedCurveIsMonotoneInBytes) {
   }
 }
 
-TEST(CommCurve, PublishedAllToAllBandwidthsComeBack) {
+TEST(TransferModel, PublishedAllToAllBandwidthsComeBack) {
   // Bus bandwidth in GB/s by size in MiB, as nccl-tests prints it.
   const std::tuple<const char*, int, double, double> points[] = {
       {"a100_sxm", 2, 64, 138},  {"a100_sxm", 4, 4, 76},       {"a100_sxm", 8, 4, 57},
@@ -64,7 +64,7 @@ TEST(CommCurve, PublishedAllToAllBandwidthsComeBack) {
   EXPECT_NEAR(bus_gb_s(load_calibration("b200_sxm"), Collective::all_reduce, 8, 512 * mib), 704, 7);
 }
 
-TEST(CommCurve, RealQuirksSurviveTheFit) {
+TEST(TransferModel, RealQuirksSurviveTheFit) {
   const Calibration a100 = load_calibration("a100_sxm");
   EXPECT_LT(bus_gb_s(a100, Collective::alltoall, 8, 4 * mib),
             0.8 * bus_gb_s(a100, Collective::alltoall, 4, 4 * mib));
@@ -73,7 +73,7 @@ TEST(CommCurve, RealQuirksSurviveTheFit) {
             0.75 * bus_gb_s(b200, Collective::all_gather, 4, 16 * mib));
 }
 
-TEST(CommCurve, PcieCollapsesWithTheGroup) {
+TEST(TransferModel, PcieCollapsesWithTheGroup) {
   const Calibration l40s = load_calibration("l40s");
   double before = 1e9;
   for (int ranks = 2; ranks <= 16; ++ranks) {
@@ -87,7 +87,7 @@ TEST(CommCurve, PcieCollapsesWithTheGroup) {
             l40s.comm.time(Collective::alltoall, 8, mib).band);
 }
 
-TEST(CommCurve, ASwitchHoldsItsBandwidthAboveTheLargestGroup) {
+TEST(TransferModel, ASwitchHoldsItsBandwidthAboveTheLargestGroup) {
   const Calibration a100 = load_calibration("a100_sxm");
   for (const int ranks : {12, 16, 64})
     EXPECT_NEAR(bus_gb_s(a100, Collective::alltoall, ranks, 64 * mib) /
@@ -96,7 +96,7 @@ TEST(CommCurve, ASwitchHoldsItsBandwidthAboveTheLargestGroup) {
         << ranks;
 }
 
-TEST(CommCurve, BeyondTheLargestSizeBandwidthHoldsAndIsFlagged) {
+TEST(TransferModel, BeyondTheLargestSizeBandwidthHoldsAndIsFlagged) {
   const Calibration h100 = load_calibration("h100_sxm");
   const Estimate last = h100.comm.time(Collective::alltoall, 8, 512 * mib);
   const Estimate beyond = h100.comm.time(Collective::alltoall, 8, 4096 * mib);
@@ -106,7 +106,7 @@ TEST(CommCurve, BeyondTheLargestSizeBandwidthHoldsAndIsFlagged) {
   EXPECT_GT(beyond.band, last.band);
 }
 
-TEST(CommCurve, HopsComeFromPeerMeasurementsOrFromTwoRanks) {
+TEST(TransferModel, HopsComeFromPeerMeasurementsOrFromTwoRanks) {
   const Calibration a100 = load_calibration("a100_sxm");
   const Estimate hop = a100.comm.hop(Transport::nccl, 32 * mib);
   EXPECT_NEAR(hop.seconds, a100.comm.time(Collective::alltoall, 2, 64 * mib).seconds, 1e-12);
@@ -122,33 +122,34 @@ TEST(CommCurve, HopsComeFromPeerMeasurementsOrFromTwoRanks) {
   EXPECT_LT(h100.comm.hop(Transport::copy_engine, mib).seconds, 30e-6);
 
   const Calibration l40s = load_calibration("l40s");
-  EXPECT_GT(l40s.comm.crowded_hop(8, 16 * mib).seconds, 5 * l40s.comm.hop(Transport::nccl, 16 * mib).seconds);
+  EXPECT_GT(l40s.comm.contended_hop(8, 16 * mib).seconds,
+            5 * l40s.comm.hop(Transport::nccl, 16 * mib).seconds);
 }
 
-TEST(CommCurve, OneRankIsFreeAndAMissingOperationIsNamed) {
-  const CommCurves curves({{Collective::alltoall, 4, 1024, 1e-5}, {Collective::alltoall, 4, 2048, 2e-5}}, {},
-                          {}, "x");
+TEST(TransferModel, OneRankIsFreeAndAMissingOperationIsNamed) {
+  const TransferModel curves({{Collective::alltoall, 4, 1024, 1e-5}, {Collective::alltoall, 4, 2048, 2e-5}},
+                             {}, {}, "x");
   EXPECT_EQ(curves.time(Collective::all_gather, 1, 1e6).seconds, 0);
   EXPECT_THROW(static_cast<void>(curves.time(Collective::all_gather, 2, 1e6)), MissingValue);
   EXPECT_THROW(static_cast<void>(curves.hop(Transport::nccl, 1e6)), MissingValue);
   EXPECT_TRUE(curves.time(Collective::alltoall, 2, 1500).extrapolated());
-  EXPECT_THROW(CommCurves({{Collective::alltoall, 4, 1024, 0}}, {}, {}, "x"), InvalidInput);
-  EXPECT_THROW(CommCurves({{Collective::alltoall, 1, 1024, 1}}, {}, {}, "x"), InvalidInput);
+  EXPECT_THROW(TransferModel({{Collective::alltoall, 4, 1024, 0}}, {}, {}, "x"), InvalidInput);
+  EXPECT_THROW(TransferModel({{Collective::alltoall, 1, 1024, 1}}, {}, {}, "x"), InvalidInput);
 }
 
-TEST(CommCurve, UserRowsReplaceTheirCurveOnly) {
+TEST(TransferModel, UserRowsReplaceTheirCurveOnly) {
   const Calibration h100 = load_calibration("h100_sxm");
   std::vector<CollectiveRow> rows;
   for (double bytes = 1024; bytes <= 64 * mib; bytes *= 2)
     rows.push_back({Collective::alltoall, 8, bytes, bytes * 1e-9});
-  const CommCurves mine = h100.comm.with(rows, "mine.txt");
+  const TransferModel mine = h100.comm.with(rows, "mine.txt");
   EXPECT_NEAR(mine.time(Collective::alltoall, 8, mib).seconds, mib * 1e-9, 1e-12);
   EXPECT_EQ(mine.time(Collective::alltoall, 4, mib).seconds,
             h100.comm.time(Collective::alltoall, 4, mib).seconds);
   EXPECT_EQ(mine.hop(Transport::nccl, mib).seconds, h100.comm.hop(Transport::nccl, mib).seconds);
 }
 
-TEST(CommCurve, IsotonicPoolsViolatorsOnly) {
+TEST(TransferModel, IsotonicPoolsViolatorsOnly) {
   const auto fit = isotonic({{4, 4}, {1, 1}, {2, 9}, {8, 16}});
   ASSERT_EQ(fit.size(), 4U);
   EXPECT_NEAR(fit[0].second, 1, 1e-12);
@@ -157,7 +158,7 @@ TEST(CommCurve, IsotonicPoolsViolatorsOnly) {
   EXPECT_NEAR(fit[3].second, 16, 1e-12);
 }
 
-TEST(CommCurve, DataSheetCurvesAreAlphaBetaAndSaySo) {
+TEST(TransferModel, DataSheetCurvesAreAlphaBetaAndSaySo) {
   const Calibration sheet = uncalibrated({312, 2039, 300, 5e-6, 0.5});
   const Estimate t = sheet.comm.time(Collective::alltoall, 8, 512 * mib);
   EXPECT_NEAR(t.seconds, 5e-6 + 0.875 * 512 * mib / 300e9, 1e-8);

@@ -3,8 +3,6 @@
 
 #include "timeline.hpp"
 
-#include "usp/planner/detail/work_profile.hpp"
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -12,11 +10,11 @@
 
 namespace usp {
 
-/// What the moves that start in one tick become on the links.
-struct Exchanges {
+/// The moves that start in one tick, as loads of the two kinds of links.
+struct TickTransfers {
   struct Send {
     int flight;  ///< ticks from start to due
-    double fast_s, slow_s;
+    double intra_node_s, inter_node_s;
   };
   std::vector<Send> sends;
   double bytes = 0, comm_s = 0, band = 0;
@@ -32,11 +30,11 @@ struct Exchanges {
   }
 };
 
-/// Adds up what moves and kernels of one pass cost. Made once for many passes, so that it allocates nothing
-/// once it is warm.
-class PassSum {
+/// Sums the costs of the moves and kernels of one pass. Reused over passes: it does not allocate after the
+/// first ones.
+class PassAccumulator {
  public:
-  PassSum(LinkPricer& links, const ExecutionOptions& options)
+  PassAccumulator(LinkPricer& links, const ExecutionOptions& options)
       : links_(links), options_(options), overlapped_(links.calibration().beside(options.transport)) {}
 
   void start(int ticks) {
@@ -45,7 +43,7 @@ class PassSum {
     compute_ = bytes_ = with_ = without_ = 0;
     posts_.clear();
     last_ = nullptr;
-    known_.fill({});
+    cache_.fill({});
     result_ = {};
   }
 
@@ -63,7 +61,7 @@ class PassSum {
 
   /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
   /// Moves that share pattern and due date travel in one, when packed.
-  Exchanges& exchange(Exchanges& out) {
+  TickTransfers& exchange(TickTransfers& out) {
     if (last_ != nullptr && posts_ == last_posts_) {
       posts_.clear();
       return *last_;
@@ -89,13 +87,13 @@ class PassSum {
 
   /// Ends a tick in which `started` start. Most ticks of a ring repeat others: where links are idle before
   /// such a tick and all that starts is due in it, it costs what it did before.
-  void tick(int t, Exchanges& started, std::vector<TickPrice>* ticks, bool show_serial) {
+  void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
     const double compute = std::exchange(compute_, 0);
     const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t);
     if (!(alone && started.priced && compute == started.with.compute_s)) {
-      for (const Exchanges::Send& send : started.sends) {
-        overlapped_.post(t + send.flight, send.fast_s, send.slow_s);
-        serial_.post(t + send.flight, send.fast_s, send.slow_s);
+      for (const TickTransfers::Send& send : started.sends) {
+        overlapped_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
+        serial_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
       }
       started.with = overlapped_.run(t, compute);
       started.without = serial_.run(t, compute);
@@ -134,7 +132,7 @@ class PassSum {
     }
     friend bool operator==(const Post&, const Post&) = default;
   };
-  struct Known {
+  struct CachedPrice {
     const MovePattern* pattern = nullptr;
     Peers peers = Peers::self;
     double bytes = -1;
@@ -143,15 +141,15 @@ class PassSum {
   };
 
   const MoveTime& time_of(const Post& p, double bytes) {
-    for (const Known& known : known_)
-      if (known.pattern == p.pattern && known.bytes == bytes && known.apply == p.apply &&
-          known.peers == p.peers)
-        return known.time;
-    Known& fresh = known_[oldest_];
-    oldest_ = (oldest_ + 1) % known_.size();
-    fresh = {p.pattern, p.peers, bytes, p.apply,
-             links_.time(*p.pattern, p.peers, p.apply, bytes, options_.transport)};
-    return fresh.time;
+    for (const CachedPrice& price : cache_)
+      if (price.pattern == p.pattern && price.bytes == bytes && price.apply == p.apply &&
+          price.peers == p.peers)
+        return price.time;
+    CachedPrice& oldest = cache_[oldest_];
+    oldest_ = (oldest_ + 1) % cache_.size();
+    oldest = {p.pattern, p.peers, bytes, p.apply,
+              links_.time(*p.pattern, p.peers, p.apply, bytes, options_.transport)};
+    return oldest.time;
   }
 
   /// Before and after: nothing of an exchange can hide behind its own packing.
@@ -161,12 +159,12 @@ class PassSum {
     return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
   }
 
-  void send(Exchanges& out, int flight, const MoveTime& time, double rounds, double pack_s) {
+  void send(TickTransfers& out, int flight, const MoveTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
-    const double fast = with_pack(time.fast_s), slow = with_pack(time.slow_s);
-    out.sends.push_back({flight, fast, slow});
+    const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
+    out.sends.push_back({flight, intra_node_s, inter_node_s});
     out.at_once = out.at_once && flight == 0;
-    const double longest = std::max(fast, slow);
+    const double longest = std::max(intra_node_s, inter_node_s);
     out.comm_s += longest;
     out.band += time.band * longest;
     result_.extrapolation |= time.extrapolation;
@@ -179,75 +177,10 @@ class PassSum {
   double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
   std::vector<Post> posts_;       ///< of this tick
   std::vector<Post> last_posts_;  ///< what `last_` was made of
-  Exchanges* last_ = nullptr;
-  std::array<Known, 4> known_;  ///< the few exchanges that the ticks of a pass repeat
+  TickTransfers* last_ = nullptr;
+  std::array<CachedPrice, 4> cache_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;
   PassPrice result_;
 };
-
-/// Query and KV heads of one ulysses rank in one chunk.
-struct HeadCount {
-  i64 query = 0;
-  i64 kv = 0;
-  friend bool operator==(const HeadCount& a, const HeadCount& b) {
-    return a.query == b.query && a.kv == b.kv;
-  }
-};
-
-/// Kernel times of the units of one plan.
-class UnitTimes {
- public:
-  UnitTimes(const KernelSurface& kernel, const AttentionPlan& plan, const ExecutionOptions& options)
-      : kernel_(kernel), plan_(plan), shape_(plan.shape), options_(options) {}
-
-  /// Of an operation on the pairs of a block. @param first of the blocks that add to one result
-  [[nodiscard]] Estimate on_pairs(const Operation& operation, const HeadCount& heads, const BlockShape& block,
-                                  bool first) const {
-    KernelShape call;
-    const auto batch = static_cast<double>(shape_.batch);
-    call.query_heads = batch * static_cast<double>(heads.query);
-    call.kv_heads = batch * static_cast<double>(heads.kv);
-    call.head_dim_qk = shape_.head_dim_qk;
-    call.head_dim_v = shape_.head_dim_v;
-    call.rows = block.rows;
-    call.mean_keys = block.area / block.rows;
-    call.key_rows = block.keys;
-    call.element_bytes = static_cast<int>(bytes_of(shape_.dtype));
-    call.mask = block.full()                      ? KernelShape::Mask::full
-                : plan_.band.diff_max < unbounded ? KernelShape::Mask::window
-                                                  : KernelShape::Mask::causal;
-    const bool backward = operation.cost.kernel == OperationCost::Kernel::attention_backward;
-    Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
-    time.seconds *= operation.cost.times;
-    if (!options_.merge_kernels || first) return time;
-    constexpr double bytes_per_element = 10;  // fp32 sum read and written, block read in two bytes
-    if (backward)
-      time += kernel_.memory_bound(bytes_per_element *
-                                   (call.query_heads * block.rows * shape_.head_dim_qk +
-                                    call.kv_heads * block.keys * (shape_.head_dim_qk + shape_.head_dim_v)));
-    else
-      time += kernel_.merge(call.query_heads * block.rows, shape_.head_dim_v,
-                            static_cast<int>(bytes_of(shape_.dtype)));
-    return time;
-  }
-
-  /// Of an operation on all query rows.
-  [[nodiscard]] Estimate on_rows(const Operation& operation, i64 query_heads, i64 rows) const {
-    Estimate time = kernel_.prepare_backward(static_cast<double>(shape_.batch * query_heads * rows),
-                                             shape_.head_dim_v, static_cast<int>(bytes_of(shape_.dtype)));
-    time.seconds *= operation.cost.times;
-    return time;
-  }
-
- private:
-  const KernelSurface& kernel_;
-  const AttentionPlan& plan_;
-  const AttentionShape& shape_;
-  const ExecutionOptions& options_;
-};
-
-inline void keep_longest(Estimate& longest, const Estimate& other) {
-  if (other.seconds > longest.seconds) longest = other;
-}
 
 }  // namespace usp
