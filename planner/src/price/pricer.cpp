@@ -128,7 +128,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
   const bool gathering = plan.method->joins_remote_blocks;
   const auto layout = static_cast<int>(plan.layout);
   const std::tuple profile_key(mesh.ring_outer, mesh.ring_inner, layout, gathering ? 1 : 0,
-                               plan.band.diff_min, plan.band.diff_max, false);
+                               plan.band.diff_min, plan.band.diff_max);
   auto profile = shared_->profiles.find(profile_key);
   if (profile == shared_->profiles.end()) {
     AttentionPlan rows = plan;

@@ -46,8 +46,8 @@ struct AttentionPricer::Shared {
   std::shared_ptr<const MaskedBatch> batch;  ///< of the last band
   Band band;
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
-  std::map<std::tuple<int, int, int, int, i64, i64, bool>, WorkProfile>
-      profiles;  ///< by ring, layout, band, gathering
+  std::map<std::tuple<int, int, int, int, i64, i64>, WorkProfile>
+      profiles;  ///< by ring, layout, gathering, band
   std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;  ///< of one mesh's size
   std::pair<int, int> geometry_mesh;  ///< ring and ulysses of `geometries`
   std::array<MoveKinds, 2> kinds;     ///< of the schedule's passes

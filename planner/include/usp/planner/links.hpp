@@ -30,15 +30,6 @@ struct MoveTime {
   std::uint32_t extrapolation = 0;
 };
 
-/// How transfers are made; the transports of the runtime differ in what they cost.
-struct TransportOptions {
-  Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
-  bool packed = true;  ///< q, k and v (or k and v) of one tick travel in one exchange
-  bool pack_kernels =
-      false;            ///< a layout change costs a memory-bound pass at both ends (collectives need it)
-  bool overlap = true;  ///< transfers fly beside attention
-};
-
 /// Prices moves on a cluster: routes every message of every group, then applies the time rule: busiest
 /// resource, or the measured curve of that size and group where it is slower, plus the latency of one message
 /// round. Patterns are remembered per mesh and placement.

@@ -121,7 +121,7 @@ struct PlanResult {
   [[nodiscard]] const PlanCandidate& best() const { return candidates.front(); }
 };
 
-/// Why a mesh is not allowed for some heads and tokens; empty when it is. The one place that knows the rules.
+/// What the rules of legality depend on, beside the mesh.
 struct LegalityInput {
   const Model* model = nullptr;
   const Workload* workload = nullptr;
@@ -129,6 +129,7 @@ struct LegalityInput {
   int devices_per_node = 0;
   int head_chunks = 1;  ///< where they are fixed
 };
+/// Why a mesh is not allowed for these heads and tokens; empty when it is.
 [[nodiscard]] std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
                                              const Mesh& mesh);
 /// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads ==

@@ -68,8 +68,8 @@ struct NamedLedger {
 void add_move(const Geometry& geometry, const Move& move, Ledger& ledger);
 
 /// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
-/// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. Reads the
-/// compact form only.
+/// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. `price` reads
+/// the compact form of schedules, `price_explicit` their expanded form.
 class AttentionPricer {
  public:
   /// `links` must outlive the pricer. Shape and documents must fit each other.
@@ -81,7 +81,7 @@ class AttentionPricer {
   AttentionPricer(const AttentionPricer&) = delete;
   AttentionPricer& operator=(const AttentionPricer&) = delete;
 
-  /// Why a plan is too much work to price (effort.hpp); empty: it is not.
+  /// Why a plan is too much work to price; empty: it is not.
   [[nodiscard]] std::string too_much_work(const AttentionPlan& plan, const Placement& placement) const;
 
   /// Generates the schedule of the plan and prices it. The plan's shape must equal the pricer's. Throws
