@@ -134,4 +134,21 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
          " schedules priced\n";
 }
 
+std::string describe(const AttentionCandidate& candidate) {
+  const AttentionPlan& plan = candidate.plan;
+  const Mesh& m = plan.mesh;
+  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses) + ", " +
+                     std::string(word_of(plan.layout));
+  if (m.ring() > 1) {
+    text += ", " + std::string(word_of(plan.method));
+    if (plan.method->two_level_ring)
+      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
+    if (plan.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(plan.dkv_return));
+    if (m.ulysses > 1) text += ", " + std::string(word_of(candidate.placement.order));
+  }
+  if (plan.head_chunks > 1) text += ", " + std::to_string(plan.head_chunks) + " head chunks";
+  if (candidate.uneven_heads) text += ", uneven heads";
+  return text;
+}
+
 }  // namespace usp

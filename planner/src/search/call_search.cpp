@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
 
-#include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
-#include "usp/planner/detail/axes.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/schedule/limits.hpp"
@@ -327,72 +325,10 @@ AttentionResult plan_attention(const AttentionRequest& request) {
   return AttentionSearch(request).run();
 }
 
-PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidate& candidate) {
-  PlanFile file;
-  const AttentionShape& shape = candidate.plan.shape;
-  file.model = "attention call";
-  file.cluster = request.cluster->name;
-  file.training = request.training;
-  file.mesh = candidate.plan.mesh;
-  file.placement = candidate.placement;
-  file.capacity_tokens = shape.q_tokens;
-  file.capacity_documents = std::max<i64>(1, static_cast<i64>(request.lengths.size()));
-  file.documents = request.lengths;
-  file.overlap = request.execution.overlap;
-  file.ulysses_transport = file.ring_transport = request.execution.transport;
-  for (const AxisView& axis :
-       axes_of(*request.cluster, file.mesh, file.placement, 1, request.execution.transport))
-    (axis.name == "ulysses" ? file.ulysses_transport : file.ring_transport) = axis.transport;
-  file.step_s = candidate.seconds();
-  file.step_band = candidate.band();
-  file.calibration = request.calibration->calibrated ? request.calibration->name : "uncalibrated";
-  PlanLayer layer;
-  layer.kind = request.band.diff_max < unbounded ? "sliding" : "softmax";
-  layer.plan = candidate.plan;
-  layer.forward = {candidate.price.forward.seconds, candidate.price.forward.band};
-  if (request.training) layer.backward = {candidate.price.backward.seconds, candidate.price.backward.band};
-  predict_bytes(layer, request.documents, request.training, file.workspace);
-  if (file.workspace == WorkspaceBasis::bound) {
-    layer.forward.workspace_bytes = static_cast<i64>(candidate.live_bytes);
-    if (request.training) layer.backward.workspace_bytes = static_cast<i64>(candidate.live_bytes);
-  }
-  file.layers.push_back(std::move(layer));
-  Digest digest;
-  digest.add(shape.batch).add(shape.q_tokens).add(shape.kv_tokens).add(request.training);
-  for (const i64 length : request.lengths) digest.add(length);
-  file.workload_digest = digest.hex();
-  file.model_digest = Digest()
-                          .add(shape.query_heads)
-                          .add(shape.kv_heads)
-                          .add(shape.head_dim_qk)
-                          .add(shape.head_dim_v)
-                          .add(shape.dtype)
-                          .hex();
-  file.cluster_digest = cluster_digest(*request.cluster);
-  return file;
-}
-
 std::string block_pattern_note(const ScoreRules& score) {
   return "block pattern: the blocks of " + std::to_string(score.block_tokens) +
          " tokens that it skips come with the run, so that times, bytes and memory are those of the mask "
          "without it: an upper bound";
-}
-
-std::string describe(const AttentionCandidate& candidate) {
-  const AttentionPlan& plan = candidate.plan;
-  const Mesh& m = plan.mesh;
-  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses) + ", " +
-                     std::string(word_of(plan.layout));
-  if (m.ring() > 1) {
-    text += ", " + std::string(word_of(plan.method));
-    if (plan.method->two_level_ring)
-      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
-    if (plan.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(plan.dkv_return));
-    if (m.ulysses > 1) text += ", " + std::string(word_of(candidate.placement.order));
-  }
-  if (plan.head_chunks > 1) text += ", " + std::to_string(plan.head_chunks) + " head chunks";
-  if (candidate.uneven_heads) text += ", uneven heads";
-  return text;
 }
 
 Cluster thread_cluster(int ranks) {
