@@ -155,7 +155,7 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
   refuse_without_backward(flags.attention->forward_only, {{"--dkv-return", !flags.fixed.dkv_return.empty()}});
   request.fixed = flags.fixed.constraints();
   request.execution = flags.execution.options();
-  request.keep = flags.execution.keep();
+  request.max_candidates = flags.execution.keep();
   request.all_devices = flags.ranks.has_value();
   const Cluster cluster = cluster_of(flags, invocation);
   const Calibration calibration =

@@ -5,7 +5,6 @@
 #include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/sockets.hpp"
-#include "usp/planner/axes.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/planner/workload.hpp"
 #include "usp/runtime/devices.hpp"

@@ -226,7 +226,7 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   request.fixed = constraints_of(flags);
   request.memory = memory_of(flags);
   request.execution = flags.execution.options();
-  request.keep = flags.execution.keep();
+  request.max_candidates = flags.execution.keep();
   input->model = load_model(flags.model);
   input->cluster = load_cluster(*flags.cluster, invocation);
   input->calibration = calibration_or_sheet(input->cluster, flags.execution.calibration, invocation);

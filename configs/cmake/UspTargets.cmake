@@ -89,15 +89,16 @@ function(usp_precompile target)
   endif()
 endfunction()
 
-# Puts a library with its headers (below <dir>/include) into the package.
+# Puts a library with its headers (below <dir>/include, without those in detail/) into the package.
 function(usp_export_library target)
   get_target_property(name ${target} EXPORT_NAME)
   set_property(GLOBAL APPEND PROPERTY USP_COMPONENTS ${name})
   install(TARGETS ${target} EXPORT usp-targets)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)
-    # usp/base/json.hpp serves the project's own .cpp files; without it consumers need no nlohmann/json.
+    # usp/base/json.hpp serves the project's own .cpp files; without it consumers need no nlohmann/json. Headers
+    # in detail/ serve the library that owns them, and its tests.
     install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-            FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN json.hpp EXCLUDE)
+            FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN json.hpp EXCLUDE PATTERN detail EXCLUDE)
   endif()
 endfunction()
 

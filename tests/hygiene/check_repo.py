@@ -54,6 +54,11 @@ def check_include(name, header, owners):
     owner = layer_of(owners[header]) if header in owners else None
     if owner and owner != layer and owner not in ALLOWED[layer]:
         return f"{layer} must not include {header} of {owner}"
+    if owner and "/detail/" in header:
+        if owner != layer:
+            return f"includes {header}, which is internal to {owner}"
+        if name in owners.values() and "/detail/" not in name:
+            return f"a public header must not include {header}, which is not installed"
     if header.startswith("usp/") and header not in owners:
         return f"includes {header}, which no layer owns"
     if layer in HOST_ONLY and DEVICE_HEADER.match(header):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What pricing sums up (rows by class, documents as a whole, moves by kind) equals what it stands for.
-#include "usp/planner/effort.hpp"
+#include "usp/planner/detail/effort.hpp"
+#include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <gtest/gtest.h>
@@ -121,7 +122,8 @@ TEST(WorkSums, FrontsOfUnevenRowsAreThoseOfAllPairsOfRows) {
     EXPECT_EQ(profile.total_area(), pairs) << trial;
     for (int d = 0; d < mesh.ring(); ++d) {
       const auto at = static_cast<std::int16_t>(d);
-      const ShapeFront& front = profile.front(profile.front_of({at, static_cast<std::int16_t>(d + 1)}));
+      const ParetoFront& front =
+          profile.pareto_front(profile.front_of({at, static_cast<std::int16_t>(d + 1)}));
       for (const BlockShape& shape : front)
         EXPECT_NE(std::find(by_offset[d].begin(), by_offset[d].end(), shape), by_offset[d].end()) << trial;
       for (const BlockShape& shape : by_offset[d])

@@ -73,15 +73,18 @@ TEST(Limits, RingsBeyondTheirNumbersAreNoCandidates) {
   Workload workload;
   workload.seq = 1 << 20;
   LegalityInput input{&model, &workload, 65536, 8};
-  EXPECT_NE(why_not(input, 1, 1, {1, 65536, 1}).find("ring 65536 exceeds 32767"), std::string::npos);
-  EXPECT_NE(why_not(input, 1, 1, {1, 32768, 2}).find("ring 32768 exceeds 32767"), std::string::npos);
-  EXPECT_EQ(why_not(input, 1, 1, {1, 16384, 4}), "");
+  EXPECT_NE(unsupported_reason(input, 1, 1, {1, 65536, 1}).find("ring 65536 exceeds 32767"),
+            std::string::npos);
+  EXPECT_NE(unsupported_reason(input, 1, 1, {1, 32768, 2}).find("ring 32768 exceeds 32767"),
+            std::string::npos);
+  EXPECT_EQ(unsupported_reason(input, 1, 1, {1, 16384, 4}), "");
   input.head_chunks = 9;  // of the 8 heads that ulysses 4 leaves
-  EXPECT_NE(why_not(input, 1, 1, {1, 16384, 4}).find("9 head chunks for 8 query heads"), std::string::npos);
+  EXPECT_NE(unsupported_reason(input, 1, 1, {1, 16384, 4}).find("9 head chunks for 8 query heads"),
+            std::string::npos);
   input.head_chunks = 8;
-  EXPECT_EQ(why_not(input, 1, 1, {1, 16384, 4}), "");
+  EXPECT_EQ(unsupported_reason(input, 1, 1, {1, 16384, 4}), "");
   workload.pipeline = 1 << 20;  // no product of degrees leaves 64 bits
-  EXPECT_NE(why_not(input, 1 << 24, 1 << 24, {1, 32767, 32}).find("more than 16777216 ranks"),
+  EXPECT_NE(unsupported_reason(input, 1 << 24, 1 << 24, {1, 32767, 32}).find("more than 16777216 ranks"),
             std::string::npos);
 }
 

@@ -2,6 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/detail/axes.hpp"
 #include "usp/planner/explain.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"
@@ -261,12 +262,12 @@ TEST(PlanText, SumsAndLabels) {
 TEST(Axes, SayWhatCrossesTheNetwork) {
   const Step step;
   const auto inner = axes_of(step.cluster, {1, 2, 8}, {}, 1, Transport::copy_engine);
-  EXPECT_FALSE(inner[0].crosses);
-  EXPECT_TRUE(inner[1].crosses);
+  EXPECT_FALSE(inner[0].spans_hosts);
+  EXPECT_TRUE(inner[1].spans_hosts);
   EXPECT_EQ(inner[1].transport, Transport::nccl);
   Placement outer;
   outer.order = AxisOrder::ring_inner;
-  EXPECT_TRUE(axes_of(step.cluster, {1, 2, 8}, outer, 1, Transport::copy_engine)[0].crosses);
+  EXPECT_TRUE(axes_of(step.cluster, {1, 2, 8}, outer, 1, Transport::copy_engine)[0].spans_hosts);
   EXPECT_EQ(rank_list({0, 8, 16, 24, 32}), "0-32 by 8");
   EXPECT_EQ(rank_list({0, 1, 2}), "0-2");
 }

@@ -70,8 +70,8 @@ TEST(Report, TextOfTheInputIsEscaped) {
   page.cluster.name = hostile;
   page.cluster.notes = {hostile};
   page.plan.verdict.runner_up = hostile;
-  page.plan.verdict.settle = {hostile};
-  page.plan.verdict.hinges = {hostile};
+  page.plan.verdict.tie_breaking_measurements = {hostile};
+  page.plan.verdict.sensitive_terms = {hostile};
   page.plan.rejected.push_back({1, 1, 1, 1, hostile});
   page.plan.candidates.front().terms.front().name = hostile;
   page.plan.candidates.front().memory.rows.front().reason = hostile;

@@ -104,7 +104,7 @@ TEST(ScoreL40s, LosesByTheFactorTheCurvesImply) {
   const Cluster cluster = preset("l40s");
   const Calibration calibration = calibration_of(cluster);
   ScorePredictor predictor(cluster, calibration, table);
-  const CommCurves& comm = calibration.comm;
+  const TransferModel& comm = calibration.comm;
   int checked = 0;
   for (const ScoreRow& row : rows()) {
     if (row.seq < 32768 || row.ulysses != 8 || row.layout != ScoreRow::Layout::zigzag ||

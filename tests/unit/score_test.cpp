@@ -75,7 +75,7 @@ TEST(Score, MetricsOfAHandMadeTable) {
   const ScoreMethod exact{"exact", [](const ScoreRow& r) { return r.seconds.value_or(0); }, true};
   const ScoreMethod twice{"twice", [](const ScoreRow& r) { return 2 * r.seconds.value_or(0); }, true};
   const ScoreReport report = score(parse_score_csv(small_table(), "t.csv"),
-                                   {exact, twice, most_ulysses_rule(8), always_ring_rule()}, 32768);
+                                   {exact, twice, max_ulysses_rule(8), always_ring_rule()}, 32768);
   ASSERT_EQ(report.groups.size(), 4U);
   EXPECT_EQ(report.out_of_memory, 1);
   EXPECT_EQ(report.gated[0].ranked_groups, 2);  // 131072 has one row: in MAPE and tau, not ranked
@@ -106,16 +106,16 @@ TEST(Score, EqualCostsGetNoCreditForLuck) {
 }
 
 TEST(Score, MostUlyssesStaysInsideTheNode) {
-  const ScoreReport report = score(parse_score_csv(small_table(), "t.csv"), {most_ulysses_rule(2)}, 32768);
+  const ScoreReport report = score(parse_score_csv(small_table(), "t.csv"), {max_ulysses_rule(2)}, 32768);
   EXPECT_EQ(report.groups[0].choice[0].ulysses, 2);
-  const ScoreReport wide = score(parse_score_csv(small_table(), "t.csv"), {most_ulysses_rule(4)}, 32768);
+  const ScoreReport wide = score(parse_score_csv(small_table(), "t.csv"), {max_ulysses_rule(4)}, 32768);
   EXPECT_EQ(wide.groups[0].choice[0].ulysses, 4);
 }
 
 TEST(Score, ReportsForPeopleAndPrograms) {
   const ScoreReport report =
       score(parse_score_csv(small_table(), "t.csv"),
-            {most_ulysses_rule(8), volume_rule([](const ScoreRow& r) { return 1.0 * r.ring; })});
+            {max_ulysses_rule(8), volume_rule([](const ScoreRow& r) { return 1.0 * r.ring; })});
   const std::string text = score_text(report);
   EXPECT_NE(text.find("not gated"), std::string::npos);
   EXPECT_NE(text.find("1 out of memory"), std::string::npos);

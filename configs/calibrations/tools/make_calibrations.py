@@ -103,7 +103,7 @@ def column(rows, name):
 
 
 def predict(x, rows, head_dim, sms):
-    """launch + tile work / SMs + longest tile + K and V read: the model of KernelSurface::forward, in ms."""
+    """launch + tile work / SMs + longest tile + K and V read: the model of AttentionCostModel::forward, in ms."""
     launch, per_key, serial, extra, per_kv_byte = x
     s = column(rows, "isl")
     window = column(rows, "window")

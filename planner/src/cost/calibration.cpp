@@ -31,8 +31,8 @@ Calibration uncalibrated(const DataSheet& sheet) {
                        "give it in the cluster file, or measured curves with --curves");
   Calibration calibration;
   calibration.name = "uncalibrated";
-  calibration.comm = CommCurves::alpha_beta(sheet.alpha_s, sheet.link_gb_s);
-  calibration.kernel = KernelSurface::constant(sheet.bf16_tflops, sheet.efficiency, sheet.memory_gb_s);
+  calibration.comm = TransferModel::alpha_beta(sheet.alpha_s, sheet.link_gb_s);
+  calibration.kernel = AttentionCostModel::constant(sheet.bf16_tflops, sheet.efficiency, sheet.memory_gb_s);
   return calibration;
 }
 

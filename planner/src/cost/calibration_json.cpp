@@ -45,8 +45,8 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
   return rows;
 }
 
-std::vector<HopRow> read_hops(ObjectReader& top) {
-  std::vector<HopRow> rows;
+std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
+  std::vector<PeerTransferSample> rows;
   std::set<Transport> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
@@ -134,8 +134,8 @@ void read_attention(ObjectReader reader, KernelData& data) {
   if (tokens.size() != 2 || tokens[0] > tokens[1])
     reader.fail("measured_tokens",
                 "the least and the most number of tokens measured, in this order, are needed");
-  data.least_tokens = tokens[0];
-  data.most_tokens = tokens[1];
+  data.min_tokens = tokens[0];
+  data.max_tokens = tokens[1];
   reader.array("head_dims", [&](const Json& value, const std::string& pointer) {
     data.fits.push_back(read_fit(ObjectReader(value, reader.file(), pointer)));
     if (data.fits.size() > 1 && data.fits[data.fits.size() - 2].head_dim >= data.fits.back().head_dim)
@@ -187,8 +187,8 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
   calibration.interference = read_interference(top);
   read_attention(top.object("attention"), kernel);
   top.finish();
-  calibration.comm = CommCurves(std::move(rows), std::move(hops), repeat, calibration.name);
-  calibration.kernel = KernelSurface(std::move(kernel));
+  calibration.comm = TransferModel(std::move(rows), std::move(hops), repeat, calibration.name);
+  calibration.kernel = AttentionCostModel(std::move(kernel));
   return calibration;
 }
 

@@ -14,7 +14,7 @@ namespace usp {
 namespace {
 
 /// Least known value over the cards of a cluster; a card without it is an error.
-double least_of(const Cluster& cluster, const Quantity DeviceSpec::*member, const char* what) {
+double min_of(const Cluster& cluster, const Quantity DeviceSpec::*member, const char* what) {
   double least = std::numeric_limits<double>::infinity();
   for (const DeviceSpec& spec : cluster.specs) {
     if (!(spec.*member).known())
@@ -53,7 +53,7 @@ std::optional<Collective> collective_named(const std::string& name) {
 /// Curves of one host; those that span hosts mix two kinds of link and stay unused, which the report says.
 void use_own_curves(const Cluster& cluster, Calibration& calibration) {
   std::vector<CollectiveRow> rows;
-  std::vector<HopRow> hops;
+  std::vector<PeerTransferSample> hops;
   std::string source;
   for (const MeasuredCurve& curve : cluster.curves) {
     const std::optional<Collective> operation = collective_named(curve.collective);
@@ -84,9 +84,8 @@ void name_other_card(const Cluster& cluster, const std::string& asked, Calibrati
   const bool shipped = asked == calibration.name;
   const bool other =
       (shipped && !cluster.calibration.empty() && asked != cluster.calibration) ||
-      differs(least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak"), calibration.device_bf16_tflops) ||
-      differs(least_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth"),
-              calibration.device_memory_gb_s);
+      differs(min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak"), calibration.device_bf16_tflops) ||
+      differs(min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth"), calibration.device_memory_gb_s);
   if (!other) return;
   calibration.other_card = "calibration " + calibration.name + " was measured on " + calibration.device +
                            ", the cluster has " + cluster.specs.front().name +
@@ -95,10 +94,9 @@ void name_other_card(const Cluster& cluster, const std::string& asked, Calibrati
 
 /// Kernels of another card: rates follow peak and memory bandwidth, launches stay.
 void scale_kernels(const Cluster& cluster, Calibration& calibration) {
-  const double peak =
-      least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
+  const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
   const double memory =
-      least_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
+      min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
   KernelData data = calibration.kernel.data();
   data.memory_bytes_s *= memory;
   if (std::abs(peak - 1) > same_card) {
@@ -108,7 +106,7 @@ void scale_kernels(const Cluster& cluster, Calibration& calibration) {
       fit.kv_gb_s *= memory;
     }
   }
-  calibration.kernel = KernelSurface(std::move(data));
+  calibration.kernel = AttentionCostModel(std::move(data));
 }
 
 }  // namespace
@@ -134,8 +132,8 @@ int node_size(const Cluster& cluster) {
 
 DataSheet data_sheet_of(const Cluster& cluster) {
   DataSheet sheet;
-  sheet.bf16_tflops = least_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
-  sheet.memory_gb_s = least_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth");
+  sheet.bf16_tflops = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
+  sheet.memory_gb_s = min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth");
   sheet.link_gb_s = link_gb_s(cluster);
   return sheet;
 }

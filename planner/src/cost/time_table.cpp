@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
-#include "usp/planner/comm_curve.hpp"
+#include "usp/planner/transfer_model.hpp"
 
 #include <algorithm>
 #include <bit>

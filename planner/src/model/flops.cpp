@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/flops.hpp"
+#include "usp/planner/detail/flops.hpp"
 
 #include "weights.hpp"
 

@@ -13,7 +13,7 @@ using family::MoeRule;
 constexpr KeyNames width_names = {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"};
 constexpr KeyNames expert_names = {"num_experts", "n_routed_experts", "num_local_experts"};
 constexpr KeyNames top_k_names = {"num_experts_per_tok", "num_experts_per_token", "experts_per_token"};
-constexpr std::int64_t most_experts = 1 << 20;
+constexpr std::int64_t max_experts = 1 << 20;
 
 std::vector<int> layers_where(const Reading& r, const std::function<bool(std::int64_t)>& is_moe) {
   std::vector<int> layers;
@@ -56,7 +56,7 @@ void read_shared_experts(Reading& r, MixtureOfExperts& moe) {
     moe.shared_experts = 1;
     moe.shared_intermediate = *width;
     moe.shared_gate = r.family->moe == MoeRule::qwen_step;
-  } else if (const auto count = r.keys.integer({"n_shared_experts", "num_shared_experts"}, 0, most_experts)) {
+  } else if (const auto count = r.keys.integer({"n_shared_experts", "num_shared_experts"}, 0, max_experts)) {
     moe.shared_experts = *count;
     moe.shared_intermediate = *count * moe.moe_intermediate;
   } else if (r.family->moe == MoeRule::llama4) {
@@ -76,7 +76,7 @@ bool has_router_bias(Reading& r) {
 void read_experts(Reading& r, std::int64_t experts) {
   MixtureOfExperts moe;
   moe.experts = experts;
-  moe.experts_per_token = r.keys.need(top_k_names, 1, most_experts);
+  moe.experts_per_token = r.keys.need(top_k_names, 1, max_experts);
   if (moe.experts_per_token > experts)
     r.keys.fail("num_experts_per_tok", std::to_string(moe.experts_per_token) + " of " +
                                            std::to_string(experts) + " experts per token cannot be");
@@ -116,7 +116,7 @@ void read_dense_width(Reading& r) {
 }  // namespace
 
 void read_mlp(Reading& r) {
-  const auto experts = r.keys.integer(expert_names, 0, most_experts);
+  const auto experts = r.keys.integer(expert_names, 0, max_experts);
   if (r.family == nullptr) {
     r.note("model_type '" + r.model.family + "' is not known: its MLP, norms and biases are not counted");
     read_dense_width(r);
@@ -127,7 +127,7 @@ void read_mlp(Reading& r) {
     read_dense_width(r);
     return;
   }
-  read_experts(r, experts ? *experts : r.keys.need(expert_names, 1, most_experts));
+  read_experts(r, experts ? *experts : r.keys.need(expert_names, 1, max_experts));
   if (static_cast<std::int64_t>(r.model.moe->layers.size()) < r.model.layers) read_dense_width(r);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/effort.hpp"
+#include "usp/planner/detail/effort.hpp"
 
 #include "usp/planner/plan.hpp"
 #include "usp/schedule/generate.hpp"

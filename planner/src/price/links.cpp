@@ -56,8 +56,8 @@ LinkPricer::LinkPricer(const Cluster& cluster, const Calibration& calibration)
       calibration_(calibration),
       table_(cluster),
       devices_per_node_(uniform_node_size(cluster)) {
-  fast_.bytes.assign(table_.resources().size(), 0.0);
-  slow_.bytes.assign(table_.resources().size(), 0.0);
+  intra_node_.bytes.assign(table_.resources().size(), 0.0);
+  inter_node_.bytes.assign(table_.resources().size(), 0.0);
   for (int i = 0; i < octaves; ++i) {
     const Efficiency share = inter_node_ring_efficiency(2, std::ldexp(1.0, i));
     hop_share_[static_cast<std::size_t>(i)] = share.value;
@@ -129,8 +129,8 @@ i64 LinkPricer::sources_followed(const Mesh& mesh, const Placement& placement) c
 MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers, RingShift shift) {
   MovePattern result;
   const bool one_node = node_symmetric(mesh, placement);
-  fast_.clear();
-  slow_.clear();
+  intra_node_.clear();
+  inter_node_.clear();
   for (int g = 0; g < placement.groups(); ++g)
     for (int slot = 0; slot < mesh.size(); ++slot) {
       // In order of device, so that the first host, where it stands for all, is a prefix.
@@ -147,14 +147,14 @@ MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Pe
         const bool network = table_.path(source, target) == PathKind::network;
         near += network ? 0 : 1;
         result.crosses_network = result.crosses_network || network;
-        Loads& loads = network ? slow_ : fast_;
+        Loads& loads = network ? inter_node_ : intra_node_;
         table_.visit(source, target, [&](int resource, double share) { loads.add(resource, share); });
       });
       result.peers = std::max(result.peers, others);
-      result.fast_peers = std::max(result.fast_peers, near);
+      result.intra_node_peers = std::max(result.intra_node_peers, near);
     }
-  result.fast_s_per_byte = table_.busiest_s(fast_.bytes, fast_.loaded);
-  result.slow_s_per_byte = table_.busiest_s(slow_.bytes, slow_.loaded);
+  result.intra_node_s_per_byte = table_.busiest_s(intra_node_.bytes, intra_node_.loaded);
+  result.inter_node_s_per_byte = table_.busiest_s(inter_node_.bytes, inter_node_.loaded);
   return result;
 }
 
@@ -162,8 +162,8 @@ MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, 
                           Transport transport) const {
   MoveTime result;
   if (bytes_per_peer <= 0 || pattern.peers == 0) return result;
-  if (pattern.fast_peers > 0) {
-    const int n = pattern.fast_peers + 1;
+  if (pattern.intra_node_peers > 0) {
+    const int n = pattern.intra_node_peers + 1;
     Estimate curve;
     if (peers == Peers::shift) {
       curve = calibration_.comm.hop(transport, bytes_per_peer);
@@ -173,17 +173,17 @@ MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, 
       curve = calibration_.comm.time(gather ? Collective::all_gather : Collective::alltoall, n,
                                      bytes_per_peer * n);
     }
-    result.fast_s = std::max(curve.seconds, bytes_per_peer * pattern.fast_s_per_byte);
+    result.intra_node_s = std::max(curve.seconds, bytes_per_peer * pattern.intra_node_s_per_byte);
     result.band = curve.band;
     result.extrapolation = curve.extrapolation;
   }
   if (pattern.crosses_network) {
     const bool hop = peers == Peers::shift;
     const Quantity& latency = table_.latency(PathKind::network);
-    result.slow_s =
-        latency.value.value_or(0) + bytes_per_peer * pattern.slow_s_per_byte /
+    result.inter_node_s =
+        latency.value.value_or(0) + bytes_per_peer * pattern.inter_node_s_per_byte /
                                         (hop ? network_hop_share(bytes_per_peer) : exchange_share_);
-    if (result.slow_s > result.fast_s) result.band = hop ? hop_band_ : exchange_band_;
+    if (result.inter_node_s > result.intra_node_s) result.band = hop ? hop_band_ : exchange_band_;
     result.extrapolation |= bits(Extrapolation::inter_node);
   }
   return result;

@@ -49,7 +49,7 @@ bool holds_others_kv(Place place) {
          place == Place::all;
 }
 
-i64 most_heads(const Heads& heads, HeadSelect select) {
+i64 max_head_count(const Heads& heads, HeadSelect select) {
   if (select.kind == HeadKind::all_query) return heads.query();
   if (select.kind == HeadKind::all_kv) return heads.kv();
   const bool query = select.kind == HeadKind::query;
@@ -99,7 +99,7 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
     return row * std::max(1, bind.blocks.count());
   };
   const auto bytes = [&](const Bind& bind) {
-    return static_cast<double>(plan.shape.batch * rows(bind) * most_heads(heads, bind.heads) *
+    return static_cast<double>(plan.shape.batch * rows(bind) * max_head_count(heads, bind.heads) *
                                width_of(plan.shape, bind.buffer.tensor) *
                                bytes_of(buffer_type(plan, heads.shared_kv(), bind.buffer)));
   };

@@ -50,7 +50,7 @@ class MoveKinds {
     std::size_t begin = 0, end = 0;
   };
   void group_ticks(const CompactPass& pass) {
-    constexpr std::size_t looked_at = 8;  // a ring repeats one tick, a double ring few
+    constexpr std::size_t search_window = 8;  // a ring repeats one tick, a double ring few
     groups_.clear();
     group_of_.clear();
     end_of_.clear();
@@ -59,7 +59,7 @@ class MoveKinds {
       tick.begin = tick.end;
       while (tick.end < pass.moves.size() && pass.moves[tick.end].start == t) ++tick.end;
       std::size_t group = groups_.size();
-      for (std::size_t i = group; group == groups_.size() && i > 0 && groups_.size() - i < looked_at; --i)
+      for (std::size_t i = group; group == groups_.size() && i > 0 && groups_.size() - i < search_window; --i)
         if (start_alike(pass.moves, groups_[i - 1], tick)) group = i - 1;
       if (group == groups_.size()) groups_.push_back(tick);
       group_of_.push_back(static_cast<int>(group));

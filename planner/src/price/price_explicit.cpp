@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pass_sum.hpp"
+#include "kernel_times.hpp"
+#include "pass_accumulator.hpp"
 #include "pricer_state.hpp"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ PairsCall call_of(const RankSchedule& rank, const Step& step) {
   return call;
 }
 
-Estimate time_of(const UnitTimes& times, const RankSchedule& rank, const Step& step) {
+Estimate time_of(const KernelTimes& times, const RankSchedule& rank, const Step& step) {
   const Operation& operation = *step.operation;
   if (!operation.has_pairs) {
     const BufferId rows = step.buffers[static_cast<std::size_t>(operation.begin()->tensor)];
@@ -57,10 +58,10 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
   generate(plan, context.split->heads.shared_kv(), compact, Binds::without);
   const CompactPass& pass = compact.of(ranks.front().pass);
   LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, placement);
-  PassSum sum(links_, options_);
-  Exchanges started;
+  PassAccumulator sum(links_, options_);
+  TickTransfers started;
   sum.start(pass.ticks);
-  const UnitTimes times(links_.calibration().kernel, plan, options_);
+  const KernelTimes times(links_.calibration().kernel, plan, options_);
   // Bytes of every move from the messages themselves.
   std::vector<Ledger> moved(pass.moves.size());
   for (Ledger& bytes : moved) bytes = {std::vector<i64>(ranks.size(), 0), std::vector<i64>(ranks.size(), 0)};

@@ -77,12 +77,12 @@ void check_call(const AttentionCall& call, const Cluster& cluster) {
     throw Infeasible(std::to_string(shape.q_tokens) + " tokens are fewer than the " + std::to_string(ranks) +
                          " ranks, so that some rank would hold none",
                      {"a smaller mesh", "a longer sequence with --seq"});
-  const i64 least_heads = shape.query_heads / plan.mesh.ulysses;
-  if (plan.head_chunks > least_heads)
+  const i64 min_heads = shape.query_heads / plan.mesh.ulysses;
+  if (plan.head_chunks > min_heads)
     throw Infeasible(std::to_string(plan.head_chunks) +
                          " head chunks need as many query heads on every rank, " + "there are " +
-                         std::to_string(least_heads),
-                     {"--head-chunks " + std::to_string(least_heads) + " or fewer"});
+                         std::to_string(min_heads),
+                     {"--head-chunks " + std::to_string(min_heads) + " or fewer"});
 }
 
 std::string idle_devices_note(i64 used, i64 devices) {
@@ -130,8 +130,8 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   for (const MoveBytes& move : report.passes.front().moves) {
     if (move.name != "route") continue;
     const double hop = static_cast<double>(move.sent_max) / std::max(1, plan.mesh.ring() - 1);
-    const std::string note = crowded_hop_note(calibration.comm, call.execution.transport,
-                                              std::min(plan.mesh.ring(), node_size(cluster)), hop);
+    const std::string note = contended_link_note(calibration.comm, call.execution.transport,
+                                                 std::min(plan.mesh.ring(), node_size(cluster)), hop);
     if (!note.empty()) report.notes.push_back(note);
   }
   if (plan.mesh.size() < static_cast<int>(cluster.devices.size()))

@@ -2,7 +2,7 @@
 #include "pricer_state.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/effort.hpp"
+#include "usp/planner/detail/effort.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/schedule/validate.hpp"
 
@@ -29,7 +29,7 @@ bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
 
 /// Most tokens times heads that a rank sends or receives in an exchange of whole rows: rows of one size are
 /// exchanged alike.
-i64 most_exchanged(const Geometry& geometry, const Move& move) {
+i64 max_exchanged(const Geometry& geometry, const Move& move) {
   const Mesh& mesh = geometry.mesh();
   const SequenceLayout& layout = geometry.layout(move.tokens.of);
   i64 most = 0, all_heads = 0;
@@ -54,7 +54,7 @@ i64 most_exchanged(const Geometry& geometry, const Move& move) {
 /// The longest time of a unit of work on any rank; a unit like the one before costs the same.
 class WorkTimes {
  public:
-  WorkTimes(const UnitTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
+  WorkTimes(const KernelTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
 
   [[nodiscard]] Estimate of(const Work& w, const std::vector<HeadCount>& counts, i64 q_row) {
     const Operation& operation = *w.operation;
@@ -68,7 +68,7 @@ class WorkTimes {
     if (&operation == operation_ && front == front_ && w.chunk == chunk_ && first == first_) return last_;
     last_ = {};
     for (const HeadCount& c : counts)
-      for (const BlockShape& block : profile_.front(front))
+      for (const BlockShape& block : profile_.pareto_front(front))
         keep_longest(last_, times_.on_pairs(operation, c, block, first));
     operation_ = &operation;
     front_ = front;
@@ -78,7 +78,7 @@ class WorkTimes {
   }
 
  private:
-  const UnitTimes& times_;
+  const KernelTimes& times_;
   const WorkProfile& profile_;
   const Operation* operation_ = nullptr;
   int front_ = -1, chunk_ = -1;
@@ -128,7 +128,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
   const bool gathering = plan.method->joins_remote_blocks;
   const auto layout = static_cast<int>(plan.layout);
   const std::tuple profile_key(mesh.ring_outer, mesh.ring_inner, layout, gathering ? 1 : 0,
-                               plan.band.diff_min, plan.band.diff_max, false);
+                               plan.band.diff_min, plan.band.diff_max);
   auto profile = shared_->profiles.find(profile_key);
   if (profile == shared_->profiles.end()) {
     AttentionPlan rows = plan;
@@ -205,8 +205,7 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const Move& 
   }
   const bool whole = !plan.prune && plan.replicated_q.empty() && plan.replicated_k.empty();
   if (move.peers == Peers::every_ulysses && whole)
-    return static_cast<double>(most_exchanged(*context.geometry, move) *
-                               wire_bytes_per_row_head(plan, move)) /
+    return static_cast<double>(max_exchanged(*context.geometry, move) * wire_bytes_per_row_head(plan, move)) /
            std::max(1, pattern.peers);
   const auto ranks = static_cast<std::size_t>(plan.mesh.size());
   Ledger bytes{std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)};
@@ -225,11 +224,11 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   if (shared_->exchanges.size() < kinds.groups()) shared_->exchanges.resize(kinds.groups());
   shared_->started.assign(kinds.groups(), nullptr);
   LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, *context.placement);
-  PassSum& sum = shared_->sum;
+  PassAccumulator& sum = shared_->sum;
   sum.start(pass.ticks);
   // Rows may be uneven; but where all of a block is sent, every move of a kind has the same greatest message.
   const bool varies = context.geometry != nullptr && plan.prune;
-  const UnitTimes times(links_.calibration().kernel, plan, options_);
+  const KernelTimes times(links_.calibration().kernel, plan, options_);
   WorkTimes work_times(times, *context.profile);
   const auto post = [&](std::size_t move) {
     const Move& m = pass.moves[move];
@@ -244,7 +243,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   };
   std::size_t move = 0, work = 0;
   for (int t = 0; t < pass.ticks; ++t) {
-    Exchanges*& started = shared_->started[kinds.group_of(t)];
+    TickTransfers*& started = shared_->started[kinds.group_of(t)];
     if (started == nullptr || varies) {
       for (; move < kinds.end_of(t); ++move) post(move);
       started = &sum.exchange(shared_->exchanges[kinds.group_of(t)]);

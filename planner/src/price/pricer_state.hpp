@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernel_times.hpp"
 #include "move_kinds.hpp"
-#include "pass_sum.hpp"
+#include "pass_accumulator.hpp"
 
+#include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <algorithm>
@@ -44,16 +46,16 @@ struct AttentionPricer::Shared {
   std::shared_ptr<const MaskedBatch> batch;  ///< of the last band
   Band band;
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
-  std::map<std::tuple<int, int, int, int, i64, i64, bool>, WorkProfile>
-      profiles;  ///< by ring, layout, band, gathering
+  std::map<std::tuple<int, int, int, int, i64, i64>, WorkProfile>
+      profiles;  ///< by ring, layout, gathering, band
   std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;  ///< of one mesh's size
   std::pair<int, int> geometry_mesh;  ///< ring and ulysses of `geometries`
   std::array<MoveKinds, 2> kinds;     ///< of the schedule's passes
-  PassSum sum;
+  PassAccumulator sum;
   // Of the pass that is being priced.
-  std::vector<MoveCost> costs;       ///< by kind
-  std::vector<Exchanges> exchanges;  ///< by group of ticks; room for them
-  std::vector<Exchanges*> started;   ///< by group of ticks; null: not known
+  std::vector<MoveCost> costs;           ///< by kind
+  std::vector<TickTransfers> exchanges;  ///< by group of ticks; room for them
+  std::vector<TickTransfers*> started;   ///< by group of ticks; null: not known
 };
 
 struct AttentionPricer::Context {

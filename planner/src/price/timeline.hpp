@@ -21,9 +21,9 @@ class Timeline {
     for (auto& link : flying_) link.clear();
   }
 
-  void post(int due, double fast_s, double slow_s) {
-    if (fast_s > 0) flying_[0].push_back({due, fast_s});
-    if (slow_s > 0) flying_[1].push_back({due, slow_s});
+  void post(int due, double intra_node_s, double inter_node_s) {
+    if (intra_node_s > 0) flying_[0].push_back({due, intra_node_s});
+    if (inter_node_s > 0) flying_[1].push_back({due, inter_node_s});
   }
 
   /// Nothing flies.
@@ -32,11 +32,12 @@ class Timeline {
   TickPrice run(int tick, double compute_s) {
     TickPrice price;
     price.compute_s = compute_s;
-    const double beside = sum(flying_[0], tick, price.fast_s) + sum(flying_[1], tick, price.slow_s);
+    const double beside =
+        sum(flying_[0], tick, price.intra_node_s) + sum(flying_[1], tick, price.inter_node_s);
     const double busy = compute_s + interference_.added_seconds(compute_s, beside);
-    price.total_s = std::max({busy, price.fast_s, price.slow_s});
-    serve(flying_[0], tick, price.total_s - price.fast_s);
-    serve(flying_[1], tick, price.total_s - price.slow_s);
+    price.total_s = std::max({busy, price.intra_node_s, price.inter_node_s});
+    serve(flying_[0], tick, price.total_s - price.intra_node_s);
+    serve(flying_[1], tick, price.total_s - price.inter_node_s);
     return price;
   }
 
@@ -84,29 +85,29 @@ class SerialTimeline {
  public:
   void start(int ticks) { due_.assign(static_cast<std::size_t>(ticks), {}); }
 
-  void post(int due, double fast_s, double slow_s) {
+  void post(int due, double intra_node_s, double inter_node_s) {
     Due& at = due_[static_cast<std::size_t>(due)];
-    at.fast_s += fast_s;
-    at.slow_s += slow_s;
+    at.intra_node_s += intra_node_s;
+    at.inter_node_s += inter_node_s;
   }
   /// Nothing is due in this tick yet.
   [[nodiscard]] bool idle(int tick) const {
     const Due& due = due_[static_cast<std::size_t>(tick)];
-    return due.fast_s == 0 && due.slow_s == 0;
+    return due.intra_node_s == 0 && due.inter_node_s == 0;
   }
   [[nodiscard]] TickPrice run(int tick, double compute_s) const {
     TickPrice price;
     const Due& due = due_[static_cast<std::size_t>(tick)];
-    price.fast_s = due.fast_s;
-    price.slow_s = due.slow_s;
+    price.intra_node_s = due.intra_node_s;
+    price.inter_node_s = due.inter_node_s;
     price.compute_s = compute_s;
-    price.total_s = compute_s + std::max(price.fast_s, price.slow_s);
+    price.total_s = compute_s + std::max(price.intra_node_s, price.inter_node_s);
     return price;
   }
 
  private:
   struct Due {
-    double fast_s = 0, slow_s = 0;
+    double intra_node_s = 0, inter_node_s = 0;
   };
   std::vector<Due> due_;  ///< by tick
 };

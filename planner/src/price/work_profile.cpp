@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/work_profile.hpp"
+#include "usp/planner/detail/work_profile.hpp"
 
 #include "row_classes.hpp"
 
@@ -44,19 +44,19 @@ class ShapeSum {
   Intervals queries_, keys_;
 };
 
-bool covers(const BlockShape& a, const BlockShape& b) {
+bool dominates(const BlockShape& a, const BlockShape& b) {
   if (a.full() != b.full()) return false;
   return a.rows >= b.rows && a.keys >= b.keys && a.area * b.rows >= b.area * a.rows;
 }
 
-void insert(ShapeFront& front, const BlockShape& shape) {
+void insert(ParetoFront& pareto_front, const BlockShape& shape) {
   if (shape.area == 0) return;
-  for (const BlockShape& other : front)
-    if (covers(other, shape)) return;
-  front.erase(std::remove_if(front.begin(), front.end(),
-                             [&](const BlockShape& other) { return covers(shape, other); }),
-              front.end());
-  front.push_back(shape);
+  for (const BlockShape& other : pareto_front)
+    if (dominates(other, shape)) return;
+  pareto_front.erase(std::remove_if(pareto_front.begin(), pareto_front.end(),
+                                    [&](const BlockShape& other) { return dominates(shape, other); }),
+                     pareto_front.end());
+  pareto_front.push_back(shape);
 }
 
 /// How much it takes to describe what a pair of rows has to do.
@@ -103,10 +103,10 @@ WorkProfile::WorkProfile(const Geometry& geometry) {
     by_row(geometry);
 }
 
-int WorkProfile::keep(ShapeFront front) {
+int WorkProfile::keep(ParetoFront pareto_front) {
   for (std::size_t i = fronts_.size(); i-- > 0 && i + 4 > fronts_.size();)
-    if (fronts_[i] == front) return static_cast<int>(i);
-  fronts_.push_back(std::move(front));
+    if (fronts_[i] == pareto_front) return static_cast<int>(i);
+  fronts_.push_back(std::move(pareto_front));
   return static_cast<int>(fronts_.size()) - 1;
 }
 
@@ -127,21 +127,22 @@ void WorkProfile::by_difference(const Geometry& geometry) {
   for (int x = 1 - ring; x < ring; ++x)
     total_area_ += shapes[static_cast<std::size_t>(x + ring - 1)].area * (ring - std::abs(x));
   for (int d = 0; d < ring; ++d) {
-    ShapeFront front;
+    ParetoFront pareto_front;
     const int outer = d / mesh.ring_inner, inner = d % mesh.ring_inner;
     for (int o : {outer, outer - mesh.ring_outer})
       for (int i : {inner, inner - mesh.ring_inner}) {
         const bool exists = (o >= 0 || outer > 0) && (i >= 0 || inner > 0);
-        if (exists) insert(front, shapes[static_cast<std::size_t>(o * mesh.ring_inner + i + ring - 1)]);
+        if (exists)
+          insert(pareto_front, shapes[static_cast<std::size_t>(o * mesh.ring_inner + i + ring - 1)]);
       }
-    by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
+    by_delta_[static_cast<std::size_t>(d)] = keep(std::move(pareto_front));
   }
   if (geometry.plan().method->joins_remote_blocks) remote_ = keep(all_remote(shapes, ring));
 }
 
 /// All remote blocks of each row at once. Without a window the rows that see something of one block are among
 /// those that see something of another, so that their union is the largest.
-ShapeFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int ring) {
+ParetoFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int ring) {
   const auto join = [](BlockShape& sum, const BlockShape& next) {
     sum.rows = std::max(sum.rows, next.rows);
     sum.keys += next.keys;
@@ -156,13 +157,13 @@ ShapeFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int ri
     after[i] = after[i - 1];
     join(after[i], shapes[static_cast<std::size_t>(ring - 1 - n)]);
   }
-  ShapeFront front;
+  ParetoFront pareto_front;
   for (int r = 0; r < ring; ++r) {
     BlockShape sum = before[static_cast<std::size_t>(r)];
     join(sum, after[static_cast<std::size_t>(ring - 1 - r)]);
-    insert(front, sum);
+    insert(pareto_front, sum);
   }
-  return front;
+  return pareto_front;
 }
 
 /// As by_row, with one pair of rows for all pairs of the same difference and classes.
@@ -171,7 +172,7 @@ void WorkProfile::by_class(const Geometry& geometry) {
   const RowClasses classes(geometry.layout(Side::q));
   std::vector<RowSlice> slices;
   ShapeSum sum;
-  const auto add_pairs = [&](const RowGrid& rows, i64 difference, ShapeFront& front) {
+  const auto add_pairs = [&](const RowGrid& rows, i64 difference, ParetoFront& pareto_front) {
     for (const Range& a : classes.all())
       for (const Range& b : classes.all()) {
         const i64 begin = std::max(a.begin, b.begin + difference), end = std::min(a.end, b.end + difference);
@@ -183,11 +184,11 @@ void WorkProfile::by_class(const Geometry& geometry) {
         sum.end_block();
         const BlockShape shape = sum.take();
         total_area_ += shape.area * static_cast<double>(rows.count_in(begin, end));
-        insert(front, shape);
+        insert(pareto_front, shape);
       }
   };
   for (int d = 0; d < mesh.ring(); ++d) {
-    ShapeFront front;
+    ParetoFront pareto_front;
     const i64 outer = d / mesh.ring_inner, inner = d % mesh.ring_inner;
     for (const bool wraps_outer : {false, true})
       for (const bool wraps_inner : {false, true}) {
@@ -195,9 +196,9 @@ void WorkProfile::by_class(const Geometry& geometry) {
         const Range i = wraps_inner ? Range{0, inner} : Range{inner, mesh.ring_inner};
         const i64 difference = (wraps_outer ? outer - mesh.ring_outer : outer) * mesh.ring_inner +
                                (wraps_inner ? inner - mesh.ring_inner : inner);
-        add_pairs({o, i, mesh.ring_inner}, difference, front);
+        add_pairs({o, i, mesh.ring_inner}, difference, pareto_front);
       }
-    by_delta_[static_cast<std::size_t>(d)] = keep(std::move(front));
+    by_delta_[static_cast<std::size_t>(d)] = keep(std::move(pareto_front));
   }
   if (geometry.plan().method->joins_remote_blocks) gather_by_class(geometry);
 }
@@ -207,7 +208,7 @@ void WorkProfile::by_class(const Geometry& geometry) {
 void WorkProfile::gather_by_class(const Geometry& geometry) {
   const RowClasses classes(geometry.layout(Side::k));
   std::vector<RowSlice> slices;
-  ShapeFront front;
+  ParetoFront pareto_front;
   ShapeSum sum;
   for (int r = 0; r < geometry.mesh().ring(); ++r) {
     BlockShape all;
@@ -224,16 +225,16 @@ void WorkProfile::gather_by_class(const Geometry& geometry) {
         all.keys += shape.keys * static_cast<double>(side.size());
         all.area += shape.area * static_cast<double>(side.size());
       }
-    insert(front, all);
+    insert(pareto_front, all);
   }
-  remote_ = keep(std::move(front));
+  remote_ = keep(std::move(pareto_front));
 }
 
 void WorkProfile::by_row(const Geometry& geometry) {
   const Mesh& mesh = geometry.mesh();
   const int ring = mesh.ring();
-  std::vector<ShapeFront> fronts(static_cast<std::size_t>(ring));
-  ShapeFront remote;
+  std::vector<ParetoFront> fronts(static_cast<std::size_t>(ring));
+  ParetoFront remote;
   ShapeSum block, others;
   std::vector<RowPart> parts;
   for (int r = 0; r < ring; ++r) {

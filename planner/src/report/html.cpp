@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../plan/search_size.hpp"
+#include "../search/search_size.hpp"
 #include "svg.hpp"
 
 #include "usp/base/error.hpp"
@@ -88,8 +88,9 @@ std::string verdict_section(const ReportInput& input) {
                      "than the lead."
                    : "The lead is wider than the bands of what differs.") +
             "</p>\n";
-  if (!v.settle.empty()) text += "<h3>What would settle it</h3>\n" + list(v.settle);
-  if (!v.hinges.empty()) text += "<h3>What the choice hangs on</h3>\n" + list(v.hinges);
+  if (!v.tie_breaking_measurements.empty())
+    text += "<h3>What would settle it</h3>\n" + list(v.tie_breaking_measurements);
+  if (!v.sensitive_terms.empty()) text += "<h3>What the choice hangs on</h3>\n" + list(v.sensitive_terms);
   return text + "</section>\n";
 }
 

@@ -8,7 +8,7 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t most_bars = 6;
+constexpr std::size_t max_bars = 6;
 constexpr double gib = 1024.0 * 1024 * 1024;
 constexpr double width = 860, left = 10, bar_height = 22, row_height = 52;
 
@@ -103,7 +103,7 @@ std::string table(const std::string& caption, const std::vector<Bar>& bars, std:
 template <class Parts>
 std::vector<Bar> bars_of(const PlanResult& plan, const Parts& parts) {
   std::vector<Bar> bars;
-  for (std::size_t i = 0; i < plan.candidates.size() && i < most_bars; ++i) {
+  for (std::size_t i = 0; i < plan.candidates.size() && i < max_bars; ++i) {
     const PlanCandidate& c = plan.candidates[i];
     Bar bar = parts(c);
     bar.label =

@@ -124,20 +124,20 @@ std::string plan_name(const PointPlan& plan) {
 
 std::string pareto_section(const ReportInput& input) {
   const PlanResult& plan = *input.plan;
-  double most_time = 0, most_memory = 0, least_time = 1e30, least_memory = 1e30;
+  double max_time = 0, max_memory = 0, min_time = 1e30, min_memory = 1e30;
   const double tokens = static_cast<double>(input.request->workload.tokens()) * plan.best().choice.data();
   std::vector<std::pair<double, double>> points;
   for (const PlanCandidate& c : plan.candidates) {
     points.emplace_back(c.seconds_per_token * tokens, static_cast<double>(c.memory.total_bytes));
     if (!c.fits) continue;
-    most_time = std::max(most_time, points.back().first);
-    least_time = std::min(least_time, points.back().first);
-    most_memory = std::max(most_memory, points.back().second);
-    least_memory = std::min(least_memory, points.back().second);
+    max_time = std::max(max_time, points.back().first);
+    min_time = std::min(min_time, points.back().first);
+    max_memory = std::max(max_memory, points.back().second);
+    min_memory = std::min(min_memory, points.back().second);
   }
-  const double pad = std::max(0.05 * most_time, 0.08 * (most_time - least_time));
-  const Frame frame{{std::max(0.0, least_time - pad), most_time + pad, left, right},
-                    {0.9 * least_memory, 1.08 * most_memory, bottom, top, gib},
+  const double pad = std::max(0.05 * max_time, 0.08 * (max_time - min_time));
+  const Frame frame{{std::max(0.0, min_time - pad), max_time + pad, left, right},
+                    {0.9 * min_memory, 1.08 * max_memory, bottom, top, gib},
                     "time for as many tokens as a step of the best",
                     "memory of one rank",
                     print_seconds,

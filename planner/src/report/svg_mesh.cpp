@@ -2,7 +2,7 @@
 #include "svg.hpp"
 
 #include "usp/base/units.hpp"
-#include "usp/planner/axes.hpp"
+#include "usp/planner/detail/axes.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 namespace usp {
 namespace {
 
-constexpr int most_hosts = 8;     ///< drawn; the others repeat the pattern
-constexpr int most_devices = 32;  ///< drawn of one host
+constexpr int max_hosts = 8;     ///< drawn; the others repeat the pattern
+constexpr int max_devices = 32;  ///< drawn of one host
 constexpr double cell_width = 62, cell_height = 44, gap = 6, per_row = 4;
 
 struct Seat {
@@ -46,7 +46,7 @@ void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, dou
   svg.text(x + gap, y + 15, "host " + std::to_string(node.id), "strong");
   int shown = 0;
   for (const Device& device : drawing.cluster.devices) {
-    if (device.node != node.id || shown == most_devices) continue;
+    if (device.node != node.id || shown == max_devices) continue;
     const int column = shown % static_cast<int>(per_row), row = shown / static_cast<int>(per_row);
     const double left = x + gap + column * (cell_width + gap);
     const double top = y + 22 + row * (cell_height + gap);
@@ -73,9 +73,9 @@ int devices_of(const Cluster& cluster, int node) {
 
 std::string picture(const Drawing& drawing) {
   const Cluster& cluster = drawing.cluster;
-  const int hosts = std::min<int>(most_hosts, static_cast<int>(cluster.nodes.size()));
+  const int hosts = std::min<int>(max_hosts, static_cast<int>(cluster.nodes.size()));
   int most = 1;
-  for (int n = 0; n < hosts; ++n) most = std::max(most, std::min(most_devices, devices_of(cluster, n)));
+  for (int n = 0; n < hosts; ++n) most = std::max(most, std::min(max_devices, devices_of(cluster, n)));
   const double rows = std::ceil(most / per_row), columns = std::min<double>(per_row, most);
   const double width = std::max(120.0, columns * (cell_width + gap) + gap);
   const double height = 22 + rows * (cell_height + gap) + gap;
@@ -108,8 +108,8 @@ std::string mesh_section(const ReportInput& input) {
                                          : "A colour is a place in the ulysses group.") +
       "</p>\n" + picture({cluster, choice, seats});
   const auto hosts = static_cast<int>(cluster.nodes.size());
-  if (hosts > most_hosts)
-    text += "<p class=\"note\">" + std::to_string(hosts - most_hosts) + " more hosts are not drawn.</p>\n";
+  if (hosts > max_hosts)
+    text += "<p class=\"note\">" + std::to_string(hosts - max_hosts) + " more hosts are not drawn.</p>\n";
   std::vector<std::vector<std::string>> rows = {{"axis", "degree", "first group", "links it uses"}};
   for (const AxisView& axis :
        axes_of(cluster, choice.mesh, choice.placement, pipeline, input.request->execution.transport))

@@ -8,7 +8,7 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t most_ticks = 48;
+constexpr std::size_t max_ticks = 48;
 constexpr double width = 860, left = 150, right = 840, lane_height = 24, lane_gap = 6;
 
 struct Lane {
@@ -17,20 +17,21 @@ struct Lane {
   std::size_t hue;
 };
 constexpr Lane lanes[] = {{"attention kernels", &TickPrice::compute_s, 0},
-                          {"transfers in hosts", &TickPrice::fast_s, 1},
-                          {"transfers between", &TickPrice::slow_s, 2}};
+                          {"transfers in hosts", &TickPrice::intra_node_s, 1},
+                          {"transfers between", &TickPrice::inter_node_s, 2}};
 
 std::string ticks_table(const std::string& caption, const std::vector<TickPrice>& ticks) {
   std::vector<std::vector<std::string>> rows = {{"tick", "attention", "in hosts", "between hosts", "length"}};
-  for (std::size_t t = 0; t < ticks.size() && t < most_ticks; ++t)
-    rows.push_back({std::to_string(t), format_seconds(ticks[t].compute_s), format_seconds(ticks[t].fast_s),
-                    format_seconds(ticks[t].slow_s), format_seconds(ticks[t].total_s)});
+  for (std::size_t t = 0; t < ticks.size() && t < max_ticks; ++t)
+    rows.push_back({std::to_string(t), format_seconds(ticks[t].compute_s),
+                    format_seconds(ticks[t].intra_node_s), format_seconds(ticks[t].inter_node_s),
+                    format_seconds(ticks[t].total_s)});
   return "<details><summary>" + escaped(caption) + "</summary>" + html_table(caption, rows, 1) +
          "</details>\n";
 }
 
 std::string picture(const std::string& name, const std::vector<TickPrice>& ticks, double seconds) {
-  const std::size_t shown = std::min(most_ticks, ticks.size());
+  const std::size_t shown = std::min(max_ticks, ticks.size());
   double total = 0;
   for (std::size_t t = 0; t < shown; ++t) {
     double longest = ticks[t].total_s;
@@ -87,8 +88,8 @@ std::string timeline_section(const ReportInput& input) {
     if (request.workload.training)
       text +=
           picture("backward", backward, price.backward.seconds) + ticks_table("Backward by tick", backward);
-    if (std::max(forward.size(), backward.size()) > most_ticks)
-      text += "<p class=\"note\">The first " + std::to_string(most_ticks) + " ticks are shown.</p>\n";
+    if (std::max(forward.size(), backward.size()) > max_ticks)
+      text += "<p class=\"note\">The first " + std::to_string(max_ticks) + " ticks are shown.</p>\n";
   }
   return text +
          "<p class=\"note\">A transfer is drawn from the start of the tick in which it is due; what it "

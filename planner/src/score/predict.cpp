@@ -37,8 +37,8 @@ std::vector<std::string> notes_on(const std::vector<ScoreRow>& rows, const Clust
   if (longest == nullptr) return {};
   const double hop = 2.0 * 2 * static_cast<double>(longest->batch * longest->kv_heads * longest->head_dim) *
                      (static_cast<double>(longest->seq) / static_cast<double>(longest->world));
-  const std::string note =
-      crowded_hop_note(calibration.comm, Transport::nccl, std::min(longest->ring, node_size(cluster)), hop);
+  const std::string note = contended_link_note(calibration.comm, Transport::nccl,
+                                               std::min(longest->ring, node_size(cluster)), hop);
   return note.empty() ? std::vector<std::string>{} : std::vector<std::string>{note};
 }
 
@@ -129,7 +129,7 @@ ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std
          return predictor.seconds(row);
        },
        true},
-      most_ulysses_rule(node_size(cluster)),
+      max_ulysses_rule(node_size(cluster)),
       always_ring_rule(),
       volume_rule([&](const ScoreRow& row) { return predictor.wire_bytes(row); }),
       spec_sheet_method([&](const ScoreRow& row) { return at_peak.bare_seconds(row); }),

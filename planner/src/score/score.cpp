@@ -106,7 +106,7 @@ ScoreMetrics measure(const ScoreReport& report, std::size_t method, bool gated, 
 
 }  // namespace
 
-ScoreMethod most_ulysses_rule(int gpus_per_node) {
+ScoreMethod max_ulysses_rule(int gpus_per_node) {
   return {"most Ulysses inside the node",
           [gpus_per_node](const ScoreRow& row) {
             return row.ulysses <= gpus_per_node ? -static_cast<double>(row.ulysses)

@@ -146,7 +146,7 @@ void describe_limit(Variants& variants, SequenceLimit& limit) {
 }
 
 /// The greatest length that is tried. Attention chunks cut a row into documents, whose number takes time.
-double greatest_length(const Model& model) {
+double max_length(const Model& model) {
   constexpr i64 max_chunks = 1024;
   i64 length = longest_tried;
   for (const LayerKind& kind : model.kinds)
@@ -165,7 +165,7 @@ void find_longest(Variants& variants, WhatIfResult& result) {
   if (result.base.feasible) {
     fits = at;
     known = result.base;
-    const double greatest = greatest_length(*variants.base().model);
+    const double greatest = max_length(*variants.base().model);
     while (fails == 0 && fits < greatest) {
       PointPlan plan = line.search(fits * 2);
       (plan.feasible ? fits : fails) = fits * 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../plan/search_size.hpp"
+#include "../search/search_size.hpp"
 #include "variant.hpp"
 
 #include "usp/base/error.hpp"
@@ -11,7 +11,7 @@ namespace usp {
 namespace {
 
 constexpr std::size_t coarse_step = 8;  ///< points along an axis between the first searches
-constexpr std::size_t most_points = 1000000;
+constexpr std::size_t max_points = 1000000;
 constexpr double max_swept_devices = 1 << 16;  ///< of a cluster that is resized
 constexpr std::size_t all_searched = 64;       ///< so few points are searched whole
 constexpr double near_ratio =
@@ -31,8 +31,8 @@ class Grid {
     std::size_t count = 1;
     for (const Axis& axis : axes_) {
       count *= axis.values.size();
-      if (count > most_points)
-        throw UsageError("--sweep: more than " + std::to_string(most_points) + " points; take fewer values");
+      if (count > max_points)
+        throw UsageError("--sweep: more than " + std::to_string(max_points) + " points; take fewer values");
     }
     result_.points.resize(count);
     known_.assign(count, false);

@@ -78,7 +78,7 @@ void merge_rivals(std::vector<Choice>& list, const std::vector<Choice>& more) {
 
 PointPlan search_point(const Variant& variant) {
   PlanRequest request = variant.request;
-  request.keep = 2 * rivals_kept + 8;
+  request.max_candidates = 2 * rivals_kept + 8;
   try {
     StepPricer pricer(request, variant.links);
     const PlanResult result = search_with(request, pricer);

@@ -10,7 +10,7 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t most_machines = 512;  ///< a bisection leaves many behind
+constexpr std::size_t max_machines = 512;  ///< a bisection leaves many behind
 
 bool of_machine(AxisKind kind) {
   return kind == AxisKind::nic || kind == AxisKind::nvlink || kind == AxisKind::nodes ||
@@ -124,7 +124,7 @@ const Variants::Machine& Variants::machine(const std::vector<Axis>& axes,
     }
   const auto known = machines_.find(key);
   if (known != machines_.end()) return known->second;
-  if (machines_.size() >= most_machines) machines_.clear();
+  if (machines_.size() >= max_machines) machines_.clear();
   const auto unchanged = [](const auto* pointer) {  // the caller's object; not owned
     return std::shared_ptr<std::remove_pointer_t<decltype(pointer)>>(pointer, [](const auto*) {});
   };

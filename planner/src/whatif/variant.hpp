@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../plan/step.hpp"
+#include "../search/step_pricer.hpp"
 
 #include "usp/planner/whatif.hpp"
 

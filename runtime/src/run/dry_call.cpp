@@ -3,7 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/dry_run.hpp"
-#include "usp/planner/effort.hpp"
+#include "usp/planner/detail/effort.hpp"
 #include "usp/runtime/call_run.hpp"
 #include "usp/schedule/validate.hpp"
 

@@ -7,7 +7,6 @@
 #include "usp/base/json.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/axes.hpp"
 #include "usp/runtime/devices.hpp"
 #include "usp/schedule/words.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/comm_curve.hpp"
-#include "usp/planner/kernel_surface.hpp"
+#include "usp/planner/attention_cost_model.hpp"
+#include "usp/planner/transfer_model.hpp"
 
 #include <array>
 #include <string>
@@ -54,8 +54,8 @@ struct Calibration {
   std::string other_card;  ///< that it is asked for on another card than it was measured on; empty: it is not
   double device_bf16_tflops = 0;  ///< data sheet of the card that was measured
   double device_memory_gb_s = 0;
-  CommCurves comm;
-  KernelSurface kernel;
+  TransferModel comm;
+  AttentionCostModel kernel;
   std::array<Interference, 2> interference;  ///< index = Transport
   std::vector<CalibrationSource> sources;
 

@@ -14,29 +14,20 @@ namespace usp {
 
 /// What one byte per peer costs when all ranks of all groups make the same move at once.
 struct MovePattern {
-  int peers = 0;               ///< other ranks a rank sends to
-  int fast_peers = 0;          ///< most of them that NVLink or the host's PCIe reaches, over ranks
-  double fast_s_per_byte = 0;  ///< busiest resource inside hosts and NVLink domains
-  double slow_s_per_byte = 0;  ///< busiest NIC, slot or uplink on the way between hosts
+  int peers = 0;                     ///< other ranks a rank sends to
+  int intra_node_peers = 0;          ///< most of them that NVLink or the host's PCIe reaches, over ranks
+  double intra_node_s_per_byte = 0;  ///< busiest resource inside hosts and NVLink domains
+  double inter_node_s_per_byte = 0;  ///< busiest NIC, slot or uplink on the way between hosts
   bool crosses_network = false;
   friend bool operator==(const MovePattern&, const MovePattern&) = default;
 };
 
 /// Time of a move on the two kinds of links, which work side by side.
 struct MoveTime {
-  double fast_s = 0;
-  double slow_s = 0;
+  double intra_node_s = 0;
+  double inter_node_s = 0;
   double band = 0;
   std::uint32_t extrapolation = 0;
-};
-
-/// How transfers are made; the transports of the runtime differ in what they cost.
-struct TransportOptions {
-  Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
-  bool packed = true;  ///< q, k and v (or k and v) of one tick travel in one exchange
-  bool pack_kernels =
-      false;            ///< a layout change costs a memory-bound pass at both ends (collectives need it)
-  bool overlap = true;  ///< transfers fly beside attention
 };
 
 /// Prices moves on a cluster: routes every message of every group, then applies the time rule: busiest
@@ -101,7 +92,7 @@ class LinkPricer {
   double exchange_band_ = 0;
   int devices_per_node_ = 0;  ///< 0: nodes differ, or leaves are oversubscribed
   std::deque<MeshPatterns> patterns_;
-  Loads fast_, slow_;
+  Loads intra_node_, inter_node_;
   std::size_t last_ = 0;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/planner/axes.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/schedule/plan_file.hpp"
 

@@ -45,7 +45,7 @@ struct PlanRequest {
   Constraints fixed;
   MemoryPolicy memory;
   ExecutionOptions execution;
-  std::size_t keep = 32;             ///< candidates to return
+  std::size_t max_candidates = 32;   ///< candidates to return
   WorkProgress* progress = nullptr;  ///< hears of the search, when given
 };
 
@@ -101,12 +101,12 @@ struct Rejection {
 
 /// How sure the choice is.
 struct Verdict {
-  double margin = 0;                ///< runner-up over best, minus one
-  bool tie = false;                 ///< the bands of what differs overlap
-  std::string runner_up;            ///< how it differs from the best
-  std::string alone;                ///< why there is no runner-up, where there is none
-  std::vector<std::string> settle;  ///< measurements that would settle a tie
-  std::vector<std::string> hinges;  ///< inputs on which the choice hangs
+  double margin = 0;                                   ///< runner-up over best, minus one
+  bool tie = false;                                    ///< the bands of what differs overlap
+  std::string runner_up;                               ///< how it differs from the best
+  std::string alone;                                   ///< why there is no runner-up, where there is none
+  std::vector<std::string> tie_breaking_measurements;  ///< for nccl-tests; empty where there is no tie
+  std::vector<std::string> sensitive_terms;  ///< terms whose error alone, within its band, changes the choice
 };
 
 struct PlanResult {
@@ -121,7 +121,7 @@ struct PlanResult {
   [[nodiscard]] const PlanCandidate& best() const { return candidates.front(); }
 };
 
-/// Why a mesh is not allowed for some heads and tokens; empty when it is. The one place that knows the rules.
+/// What the rules of legality depend on, beside the mesh.
 struct LegalityInput {
   const Model* model = nullptr;
   const Workload* workload = nullptr;
@@ -129,7 +129,9 @@ struct LegalityInput {
   int devices_per_node = 0;
   int head_chunks = 1;  ///< where they are fixed
 };
-[[nodiscard]] std::string why_not(const LegalityInput& input, int tensor, int data, const Mesh& mesh);
+/// Why a mesh is not allowed for these heads and tokens; empty when it is.
+[[nodiscard]] std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
+                                             const Mesh& mesh);
 /// Degrees U <= query_heads that split evenly: query_heads % U == 0 and (kv_heads % U == 0 or U % kv_heads ==
 /// 0).
 [[nodiscard]] bool even_degree(i64 query_heads, i64 kv_heads, int ulysses);

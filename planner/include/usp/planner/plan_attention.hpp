@@ -26,7 +26,7 @@ struct AttentionRequest {
   bool training = true;  ///< price forward and backward; else forward only
   Constraints fixed;     ///< data and tensor are 1 where not given
   ExecutionOptions execution;
-  std::size_t keep = 32;
+  std::size_t max_candidates = 32;
   WorkProgress* progress = nullptr;  ///< hears of the search, when given
   bool all_devices =
       false;  ///< the devices are the ranks of a launch: degrees that leave some idle are refused
@@ -49,9 +49,9 @@ struct AttentionResult {
   /// Of the best, for cuDNN on few enough ranks to be counted; backward where training.
   std::optional<StepBackends> forward_steps, backward_steps;
   std::vector<Rejection> rejected;
-  double margin = 0;                ///< of the next mesh over the best one
-  bool tie = false;                 ///< the bands of what differs overlap
-  std::vector<std::string> settle;  ///< measurements that would settle a tie
+  double margin = 0;                                   ///< of the next mesh over the best one
+  bool tie = false;                                    ///< the bands of what differs overlap
+  std::vector<std::string> tie_breaking_measurements;  ///< for nccl-tests; empty where there is no tie
   std::vector<std::string> notes;
   CalibrationSummary calibration;
   i64 considered = 0;

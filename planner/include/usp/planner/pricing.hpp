@@ -2,7 +2,6 @@
 #pragma once
 
 #include "usp/planner/links.hpp"
-#include "usp/planner/work_profile.hpp"
 #include "usp/schedule/expand.hpp"
 #include "usp/schedule/generate.hpp"
 
@@ -24,9 +23,9 @@ struct ExecutionOptions {
 /// One tick, as priced.
 struct TickPrice {
   double compute_s = 0;
-  double fast_s = 0;   ///< transfers due here that are still to be served, inside hosts
-  double slow_s = 0;   ///< and between hosts
-  double total_s = 0;  ///< length of the tick
+  double intra_node_s = 0;  ///< transfers due here that are still to be served, inside hosts
+  double inter_node_s = 0;  ///< and between hosts
+  double total_s = 0;       ///< length of the tick
 };
 
 struct PassPrice {
@@ -69,8 +68,8 @@ struct NamedLedger {
 void add_move(const Geometry& geometry, const Move& move, Ledger& ledger);
 
 /// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
-/// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. Reads the
-/// compact form only.
+/// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. `price` reads
+/// the compact form of schedules, `price_explicit` their expanded form.
 class AttentionPricer {
  public:
   /// `links` must outlive the pricer. Shape and documents must fit each other.
@@ -82,7 +81,7 @@ class AttentionPricer {
   AttentionPricer(const AttentionPricer&) = delete;
   AttentionPricer& operator=(const AttentionPricer&) = delete;
 
-  /// Why a plan is too much work to price (effort.hpp); empty: it is not.
+  /// Why a plan is too much work to price; empty: it is not.
   [[nodiscard]] std::string too_much_work(const AttentionPlan& plan, const Placement& placement) const;
 
   /// Generates the schedule of the plan and prices it. The plan's shape must equal the pricer's. Throws

@@ -53,7 +53,7 @@ struct ScoreMethod {
 };
 
 /// Rules of thumb. Where no degree fits the node, the smallest one wins.
-[[nodiscard]] ScoreMethod most_ulysses_rule(int gpus_per_node);
+[[nodiscard]] ScoreMethod max_ulysses_rule(int gpus_per_node);
 [[nodiscard]] ScoreMethod always_ring_rule();
 /// Fewest bytes sent per rank; `bytes` comes from the schedule.
 [[nodiscard]] ScoreMethod volume_rule(ScoreFunction bytes);

@@ -138,18 +138,11 @@ class LinkTable {
   std::vector<Quantity> latency_;
 };
 
-[[nodiscard]] inline LinkTable links_of(const Cluster& cluster) {
-  return LinkTable(cluster);
-}
-
 /// The way from one device to another, for people and tests.
 [[nodiscard]] std::vector<RouteHop> route(const LinkTable& table, int source, int destination);
 
 /// Bytes on every resource while all of `transfers` fly.
 [[nodiscard]] std::vector<double> loads(const LinkTable& table, std::span<const TransferLoad> transfers);
-
-// ---- the hot path, inline
-// -------------------------------------------------------------------------------------
 
 template <class Hop>
 bool LinkTable::visit_nvlink(const Ports& from, const Ports& to, Hop&& hop) const {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-/// Units live in names (`_bytes`, `_s`, `_gbps` = 1e9 bytes per second). These parse and print what people
+/// Units live in names (`_bytes`, `_s`, `_gb_s` = 1e9 bytes per second). These parse and print what people
 /// write.
 namespace usp {
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/estimate.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+/// What one attention kernel call computes on one rank. Real numbers, so that means over ranks can be priced.
+struct KernelShape {
+  enum class Mask { full, causal, window };
+
+  double query_heads = 0;  ///< batch rows times query heads of this rank
+  double kv_heads = 0;     ///< batch rows times KV heads of this rank
+  int head_dim_qk = 128;
+  int head_dim_v = 128;
+  double rows = 0;       ///< query rows
+  double mean_keys = 0;  ///< visible pairs of one head / rows
+  double key_rows = 0;   ///< key rows read
+  Mask mask = Mask::causal;
+  int element_bytes = 2;
+};
+
+/// The fit of one head dim. Time of a forward call =
+///   launch + score_time * (tiles * tile_rows * (mean_keys + extra_keys) / SMs + serial * tile_rows * longest
+///   / SMs' one)
+///   + bytes of K and V / kv_gb_s,
+/// where score_time = 4 * head_dim / peak, tiles = heads * ceil(rows / tile_rows) and longest is the longest
+/// run of keys one tile walks. Every term grows with heads, rows and keys.
+struct KernelFit {
+  int head_dim = 0;
+  double launch_s = 0;
+  double peak_tflops = 0;  ///< rate of one long call with many heads
+  double serial = 0;       ///< how much of the longest tile's own time is not hidden behind other tiles
+  double extra_keys = 0;   ///< prologue, epilogue and masked part of the diagonal, in keys per row
+  double kv_gb_s = 0;
+  std::int64_t rows = 0;              ///< measured rows behind the fit
+  double mape = 0;                    ///< mean relative error over them
+  double p90 = 0;                     ///< and its 90th percentile
+  std::optional<double> window_mape;  ///< on windowed rows, which were not fitted
+};
+
+/// Backward against forward at one head dim.
+struct BackwardFit {
+  int head_dim = 0;
+  double rate_ratio =
+      1;  ///< forward rate / backward rate at great length, backward counted as 2.5 times the FLOPs
+  double extra_keys = 0;  ///< added to KernelFit::extra_keys
+};
+
+/// Everything AttentionCostModel is built from; read from a calibration file.
+struct KernelData {
+  std::string family;  ///< "fa2", "fa3", ...
+  int sm_count = 0;
+  int tile_rows = 128;
+  double min_tokens = 512;
+  double max_tokens = 16384;
+  std::vector<KernelFit> fits;  ///< by head dim, rising
+  std::vector<BackwardFit> backward;
+  double full_gain = 1;        ///< rate on a full mask / rate on a causal one, tail and diagonal taken out
+  double full_extra_keys = 1;  ///< multiplies extra_keys on a full mask
+  double softmax_fraction =
+      0;  ///< of the score time at the only measured head dim, the part that head_dim leaves
+  double memory_bytes_s = 0;  ///< what a memory-bound kernel reaches
+  std::string scaled_from;    ///< calibration whose fits were scaled; empty: measured here
+  bool uncalibrated = false;
+};
+
+/// Time of attention block calls and of the memory-bound kernels around them, in seconds.
+class AttentionCostModel {
+ public:
+  AttentionCostModel() = default;
+  explicit AttentionCostModel(KernelData data);
+
+  /// Data-sheet model: FLOPs over peak times `efficiency`, nothing else; labelled uncalibrated.
+  static AttentionCostModel constant(double peak_tflops, double efficiency, double memory_gb_s);
+
+  [[nodiscard]] Estimate forward(const KernelShape& shape) const noexcept { return call(shape, false); }
+  /// One backward block call (dQ, dK, dV); without prepare_backward.
+  [[nodiscard]] Estimate backward(const KernelShape& shape) const noexcept { return call(shape, true); }
+  /// delta = rowsum(dO * O), once per attention call: reads both, writes one fp32 per row.
+  [[nodiscard]] Estimate prepare_backward(double head_rows, int head_dim_v, int element_bytes) const noexcept;
+  /// Merge of one block's (out, lse) into the fp32 state: reads and writes the state, reads the block, all
+  /// once.
+  /// @param head_rows batch * query heads * rows; `block_bytes` per element of the block's out (2 or 4)
+  [[nodiscard]] Estimate merge(double head_rows, int head_dim_v, int block_bytes) const noexcept;
+  /// A kernel that moves `bytes` (read plus written): pack, unpack, cast, copy.
+  [[nodiscard]] Estimate memory_bound(double bytes) const noexcept;
+
+  [[nodiscard]] const KernelData& data() const { return data_; }
+  /// Mean of the fits' MAPE, weighted by rows; 0 when uncalibrated.
+  [[nodiscard]] double mean_error() const;
+  /// Sentences for a report: fits, their errors, what is scaled or taken from published ratios.
+  [[nodiscard]] std::vector<std::string> describe() const;
+
+ private:
+  struct Rates {
+    double score_s = 0;  ///< seconds per score over the whole device
+    double launch_s = 0, serial = 0, extra_keys = 0, kv_s_per_byte = 0, p90 = 0;
+    double window_band = 0;
+    double backward_ratio = 1, backward_keys = 0;
+    std::uint32_t extrapolation = 0;
+  };
+
+  [[nodiscard]] Estimate call(const KernelShape& shape, bool backward) const noexcept;
+  [[nodiscard]] Rates rates_at(double head_dim) const;
+  [[nodiscard]] double score_time(double head_dim) const;
+
+  KernelData data_;
+  std::vector<Rates> rates_;  ///< index = (head_dim_qk + head_dim_v) / 2, up to max_head_dim
+};
+
+}  // namespace usp

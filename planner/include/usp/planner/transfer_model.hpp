@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/base/words.hpp"
+#include "usp/planner/estimate.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace usp {
+
+enum class Collective { alltoall, all_gather, reduce_scatter, all_reduce };
+
+template <>
+struct WordTable<Collective> {
+  static constexpr Word<Collective> words[] = {{"alltoall", Collective::alltoall},
+                                               {"all_gather", Collective::all_gather},
+                                               {"reduce_scatter", Collective::reduce_scatter},
+                                               {"all_reduce", Collective::all_reduce}};
+};
+
+/// Bytes on the wire per rank over `bytes`: nccl-tests' bus bandwidth is traffic_factor * bytes / seconds.
+/// all-to-all, all-gather, reduce-scatter (n-1)/n; all-reduce 2(n-1)/n.
+[[nodiscard]] constexpr double traffic_factor(Collective operation, int ranks) {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  return operation == Collective::all_reduce ? 2 * share : share;
+}
+
+/// One measured collective. `bytes` is nccl-tests' "size" column: the total one rank holds (all-to-all: all
+/// it sends, its own part included; all-gather: all it receives; reduce-scatter: all it gives).
+struct CollectiveRow {
+  Collective operation;
+  int ranks;
+  double bytes;
+  double seconds;
+};
+
+/// One measured bidirectional transfer to a peer.
+struct PeerTransferSample {
+  Transport transport;
+  double bytes;
+  double seconds;
+};
+
+/// Monotone time over bytes, in 8 linear pieces per power of two; one bit-field look-up, no logarithm.
+class TimeTable {
+ public:
+  static constexpr int first_octave = 6;
+  static constexpr int last_octave = 38;
+  static constexpr int pieces = 8;
+  static constexpr int nodes = (last_octave - first_octave) * pieces + 1;
+
+  /// @param node_seconds time at each node, non-decreasing
+  TimeTable() = default;
+  explicit TimeTable(const std::array<double, nodes>& node_seconds);
+  /// Through the isotonic fit of the points (pooled in log time), log-log between them, the first time below
+  /// them, the last one's bandwidth above.
+  static TimeTable through(std::vector<std::pair<double, double>> bytes_seconds);
+
+  [[nodiscard]] double at(double bytes) const noexcept;
+  [[nodiscard]] static double node_bytes(int node);
+
+ private:
+  std::array<double, nodes> seconds_{};
+  std::array<double, nodes> per_byte_{};
+};
+
+/// Isotonic regression (pool adjacent violators) of log time over bytes; sorts by bytes, merges equal sizes
+/// by their geometric mean.
+[[nodiscard]] std::vector<std::pair<double, double>> isotonic(std::vector<std::pair<double, double>> points);
+
+/// How far repeated measurements of one point lie apart (relative half width), below and from 1 MiB.
+struct Repeatability {
+  double below_1mib = 0.1;
+  double from_1mib = 0.05;
+};
+
+/// Times of collectives and of point-to-point hops on one machine, from measured rows.
+///
+/// Group sizes that were not measured: bus bandwidth interpolated in log-log between two measured sizes;
+/// above the largest it follows the last trend downwards (PCIe) and never upwards (a switch). Always flagged.
+class TransferModel {
+ public:
+  TransferModel() = default;
+  /// Throws InvalidInput (with `source` as the file) for a row with ranks < 2, bytes or seconds <= 0.
+  TransferModel(std::vector<CollectiveRow> rows, std::vector<PeerTransferSample> hops, Repeatability repeat,
+                std::string source);
+
+  /// Data-sheet model: alpha_s + traffic_factor * bytes / gb_s for every group size; labelled uncalibrated.
+  static TransferModel alpha_beta(double alpha_s, double gb_s);
+
+  /// The same curves with those of the given rows put in place of the ones with equal operation and ranks,
+  /// and `hops`, if any, in place of those of their transport.
+  [[nodiscard]] TransferModel with(const std::vector<CollectiveRow>& rows, const std::string& source) const {
+    return with(rows, {}, source);
+  }
+  [[nodiscard]] TransferModel with(const std::vector<CollectiveRow>& rows,
+                                   const std::vector<PeerTransferSample>& hops,
+                                   const std::string& source) const;
+
+  /// The same curves on links `ratio` times as fast: what exceeds the shortest time of a group size shrinks
+  /// by it. An assumption, for what-if.
+  [[nodiscard]] TransferModel on_faster_links(double ratio) const;
+
+  /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
+  [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes) const;
+
+  /// `bytes` to a peer while as many come back. From measured point-to-point rows of that transport, else
+  /// from a two-rank all-to-all of twice the bytes (half of which stays at home), flagged two_rank.
+  [[nodiscard]] Estimate hop(Transport transport, double bytes) const;
+
+  /// A hop while all `ranks` ranks of a ring send at once, by what a measured ring all-gather reaches:
+  /// all_gather(ranks, ranks * bytes) / (ranks - 1). On a switch about hop(); on PCIe through one host it can
+  /// be many times slower: a report says so where the two differ.
+  [[nodiscard]] Estimate contended_hop(int ranks, double bytes) const;
+
+  [[nodiscard]] bool has(Collective operation) const { return !curve(operation).measured.empty(); }
+  [[nodiscard]] std::vector<int> measured_ranks(Collective operation) const;
+  [[nodiscard]] bool measured_hops(Transport transport) const { return hop(transport).measured; }
+  /// Mean and worst relative distance of the measured rows from their monotone curves.
+  [[nodiscard]] double mean_error() const { return mean_error_; }
+  [[nodiscard]] double worst_error() const { return worst_error_; }
+  [[nodiscard]] const std::string& source() const { return source_; }
+
+ private:
+  static constexpr int max_table_ranks = 16;
+  struct Measured {
+    TimeTable table;
+    double min_bytes = 0, max_bytes = 0, residual = 0;
+  };
+  struct Group {
+    TimeTable table;
+    double max_bytes = 0, band = 0;
+    std::uint32_t extrapolation = 0;
+  };
+  struct Curve {
+    std::map<int, Measured> measured;
+    std::vector<Group> groups;  ///< index = ranks, 2..max_table_ranks
+  };
+  struct Hop {
+    TimeTable table;
+    bool measured = false;
+    bool known = false;
+    double min_bytes = 0, max_bytes = 0;
+  };
+
+  [[nodiscard]] const Curve& curve(Collective operation) const {
+    return curves_[static_cast<std::size_t>(operation)];
+  }
+  [[nodiscard]] const Hop& hop(Transport transport) const {
+    return hops_[static_cast<std::size_t>(transport)];
+  }
+  void fit_collectives();
+  void fill_groups(Curve& curve, Collective operation) const;
+  [[nodiscard]] Group between(const Curve& curve, Collective operation, int ranks) const;
+  void fit_hops();
+  [[nodiscard]] double repeat_band(double bytes) const {
+    return bytes < 1048576 ? repeat_.below_1mib : repeat_.from_1mib;
+  }
+
+  std::vector<CollectiveRow> rows_;
+  std::vector<PeerTransferSample> hop_rows_;
+  Repeatability repeat_;
+  std::string source_;
+  std::uint32_t always_ = 0;
+  double mean_error_ = 0, worst_error_ = 0;
+  std::array<Curve, 4> curves_;
+  std::array<Hop, 2> hops_;
+};
+
+/// One sentence where all ranks of a ring sending at once may be much slower than the two-rank curve that
+/// hops are priced from (PCIe through one host); empty where the two agree or were not both measured.
+[[nodiscard]] std::string contended_link_note(const TransferModel& curves, Transport transport, int ranks,
+                                              double bytes);
+
+}  // namespace usp

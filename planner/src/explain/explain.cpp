@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "explain_view.hpp"
+
+#include "usp/base/json.hpp"
+#include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/detail/axes.hpp"
+#include "usp/planner/plan.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace usp {
+namespace {
+
+constexpr std::size_t max_rows = 64;  ///< of a table for people
+constexpr std::size_t max_runs = 4;
+
+std::string number(i64 value) {
+  return std::to_string(value);
+}
+
+/// Pairs of long sequences are more than 64 bits count.
+bool fits(i128 value) {
+  return value <= std::numeric_limits<i64>::max();
+}
+
+std::string run_text(const Run& run) {
+  if (run.count == 1) return number(run.first);
+  const std::string range = number(run.first) + "-" + number(run.first + (run.count - 1) * run.step);
+  return run.step == 1 ? range : range + " by " + number(run.step);
+}
+
+std::string runs_text(const std::vector<Run>& runs) {
+  if (runs.empty()) return "none";
+  std::string text;
+  for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i)
+    text += (i == 0 ? "" : ", ") + run_text(runs[i]);
+  if (runs.size() > max_runs) text += ", and " + number(static_cast<i64>(runs.size() - max_runs)) + " more";
+  return text;
+}
+
+std::string heads_text(Range heads) {
+  if (heads.size() == 1) return number(heads.begin);
+  return number(heads.begin) + "-" + number(heads.end - 1);
+}
+
+std::string devices_text(const std::vector<int>& devices) {
+  return devices.size() <= 8
+             ? rank_list(devices)
+             : number(devices.front()) + " and " + number(static_cast<i64>(devices.size()) - 1) + " more";
+}
+
+std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
+  using Align = TextTable::Align;
+  TextTable table;
+  for (const char* name : {"rank", "ring", "ulysses"}) table.column(name, Align::right);
+  table.column(plan.placement.groups() > 1 ? "devices" : "device");
+  for (const char* name : {"query heads", "kv heads"}) table.column(name);
+  table.column("tokens", Align::right);
+  table.column("which");
+  for (const RankView& r : view.ranks) {
+    if (static_cast<std::size_t>(r.rank) >= max_rows) break;
+    table.row({number(r.rank), number(r.ring), number(r.ulysses), devices_text(r.devices),
+               heads_text(r.query_heads), heads_text(r.kv_heads), number(r.tokens), runs_text(r.runs)});
+  }
+  std::string text = table.str(2);
+  if (view.ranks.size() > max_rows)
+    text += "  ... and " + number(static_cast<i64>(view.ranks.size() - max_rows)) +
+            " more ranks (--json lists all)\n";
+  return text;
+}
+
+std::string peers_text(const MessageView& m) {
+  return (m.peers.size() == 1 ? "rank " : "ranks ") +
+         (m.peers.size() > 16 ? number(static_cast<i64>(m.peers.size())) + " of them" : rank_list(m.peers));
+}
+
+std::string message_text(const MessageView& m, bool arrival) {
+  const std::string tensors = m.what + " (" + m.move + ")";
+  const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(word_of(m.wire));
+  if (arrival) return (m.add ? "add  " : "land ") + tensors + " from " + peers_text(m) + ", " + size;
+  return (m.send ? "send " : "recv ") + tensors + (m.send ? " to " : " from ") + peers_text(m) + ", " + size +
+         (m.due > m.start ? ", due at the end of tick " + number(m.due) : "");
+}
+
+std::string step_text(const StepView& step) {
+  if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
+  return step.kind + ": query heads " + heads_text(step.query_heads) + ", kv heads " +
+         heads_text(step.kv_heads) + ", " + number(static_cast<i64>(step.slices)) +
+         (step.slices == 1 ? " slice, " : " slices, ") +
+         (fits(step.pairs) ? number(static_cast<i64>(step.pairs))
+                           : format_fixed(static_cast<double>(step.pairs), 0)) +
+         " pairs per head, by " + std::string(word_of(step.backend.use)) +
+         (step.reason.empty() ? "" : ": " + step.reason);
+}
+
+std::string bind_text(const std::vector<BindView>& binds) {
+  i64 bytes = 0;
+  std::vector<std::string> names;
+  for (const BindView& bind : binds) {
+    bytes += bind.bytes;
+    if (std::find(names.begin(), names.end(), bind.name) == names.end()) names.push_back(bind.name);
+  }
+  return "bind " + join(names, ", ") + " (" + format_bytes(static_cast<double>(bytes)) + ")";
+}
+
+std::string schedule_text(const ExplainRequest& request, const ExplainView& view) {
+  std::string text =
+      "\nschedule of rank " + number(*request.rank) + ", " + std::string(word_of(request.pass)) + ": " +
+      number(static_cast<i64>(view.ticks.size())) + " ticks, sends " +
+      format_bytes(static_cast<double>(view.sent_bytes)) + ", receives " +
+      format_bytes(static_cast<double>(view.received_bytes)) + ", workspace " +
+      format_bytes(static_cast<double>(view.workspace_bytes)) +
+      (view.kernel_scratch_bytes == 0
+           ? ""
+           : ", kernel scratch " + format_bytes(static_cast<double>(view.kernel_scratch_bytes))) +
+      "\n";
+  for (std::size_t t = 0; t < view.ticks.size(); ++t) {
+    const TickView& tick = view.ticks[t];
+    text += "  tick " + number(static_cast<i64>(t)) + "\n";
+    const auto line = [&](const std::string& what) { text += "    " + what + "\n"; };
+    if (!tick.binds.empty()) line(bind_text(tick.binds));
+    for (const MessageView& m : tick.posts)
+      if (m.bytes > 0) line(message_text(m, false));
+    for (const StepView& step : tick.steps) line(step_text(step));
+    for (const MessageView& m : tick.arrivals)
+      if (m.bytes > 0) line(message_text(m, true));
+  }
+  return text;
+}
+
+std::string headline(const PlanFile& plan, const PlanLayer& layer) {
+  const AttentionShape& s = layer.plan.shape;
+  std::string text = plan.model + " on " + plan.cluster + "\n  ring " + number(plan.mesh.ring()) +
+                     " x ulysses " + number(plan.mesh.ulysses) + ", " +
+                     std::string(word_of(layer.plan.layout));
+  if (plan.mesh.ring() > 1) text += ", " + std::string(word_of(layer.plan.method));
+  if (plan.placement.tensor > 1) text += ", tensor " + number(plan.placement.tensor);
+  if (plan.placement.data > 1) text += ", data " + number(plan.placement.data);
+  text += "\n  " + layer.kind + " attention of " + number(s.query_heads) + "/" + number(s.kv_heads) +
+          " heads, dim " + number(s.head_dim_qk) +
+          (s.head_dim_v == s.head_dim_qk ? "" : " (values " + number(s.head_dim_v) + ")") + ", " +
+          format_tokens(s.q_tokens) + " tokens";
+  if (s.kv_tokens != s.q_tokens) text += " against " + format_tokens(s.kv_tokens) + " keys";
+  if (s.batch > 1) text += ", batch " + number(s.batch);
+  if (!layer.layers.empty()) text += ", " + number(static_cast<i64>(layer.layers.size())) + " layers";
+  return text + "\n";
+}
+
+Json range_json(Range range) {
+  return Json::array({range.begin, range.end});
+}
+
+Json message_json(const MessageView& m) {
+  return {{"move", m.move},
+          {"tensors", m.what},
+          {"direction", m.send ? "send" : "receive"},
+          {"apply", m.add ? "add" : "copy"},
+          {"wire", word_of(m.wire)},
+          {"start", m.start},
+          {"due", m.due},
+          {"peers", m.peers},
+          {"bytes", m.bytes}};
+}
+
+/// A step that attends to nothing is no matter of a backend.
+Json step_json(const StepView& s) {
+  const bool attends = s.kind != "delta";
+  return {{"kind", s.kind},
+          {"query_heads", range_json(s.query_heads)},
+          {"kv_heads", range_json(s.kv_heads)},
+          {"slices", s.slices},
+          {"pairs_per_head",
+           fits(s.pairs) ? Json(static_cast<i64>(s.pairs)) : Json(static_cast<double>(s.pairs))},
+          {"backend", attends ? Json(word_of(s.backend.use)) : Json(nullptr)},
+          {"slices_to_portable", s.backend.use == Backend::cudnn ? s.backend.left : 0},
+          {"reason", s.reason.empty() ? Json(nullptr) : Json(s.reason)}};
+}
+
+Json ticks_json(const ExplainView& view) {
+  Json ticks = Json::array();
+  for (const TickView& tick : view.ticks) {
+    Json json = {{"binds", Json::array()},
+                 {"posts", Json::array()},
+                 {"steps", Json::array()},
+                 {"arrivals", Json::array()}};
+    for (const BindView& b : tick.binds)
+      json["binds"].push_back({{"buffer", b.name},
+                               {"rows", b.rows},
+                               {"heads", b.heads},
+                               {"width", b.width},
+                               {"bytes", b.bytes},
+                               {"first", b.first},
+                               {"last", b.last},
+                               {"workspace", b.internal}});
+    for (const MessageView& m : tick.posts) json["posts"].push_back(message_json(m));
+    for (const StepView& s : tick.steps) json["steps"].push_back(step_json(s));
+    for (const MessageView& m : tick.arrivals) json["arrivals"].push_back(message_json(m));
+    ticks.push_back(std::move(json));
+  }
+  return ticks;
+}
+
+}  // namespace
+
+std::string explain_text(const PlanFile& plan, const ExplainRequest& request) {
+  const ExplainView view = explain_view(plan, request);
+  const PlanLayer& layer = plan.layers[request.layer];
+  std::string text = headline(plan, layer);
+  if (plan.layers.size() > 1) {
+    text +=
+        "  one of " + number(static_cast<i64>(plan.layers.size())) + " kinds of attention layer (--layer):";
+    for (std::size_t i = 0; i < plan.layers.size(); ++i)
+      text += (i == 0 ? " " : ", ") + number(static_cast<i64>(i)) + " " + plan.layers[i].kind;
+    text += "\n";
+  }
+  text += "\nwhy\n";
+  for (const std::string& line : view.why) text += "  " + line + "\n";
+  text += "\nranks of a group (tokens are 0-based, ends included)\n" + ranks_table(plan, view);
+  if (view.has_schedule) text += schedule_text(request, view);
+  return text;
+}
+
+std::string explain_json(const PlanFile& plan, const ExplainRequest& request) {
+  const ExplainView view = explain_view(plan, request);
+  Json json = {{"format", "usp.explain"}, {"version", 1}, {"plan_digest", plan_digest(plan)}};
+  json["layer"] = request.layer;
+  json["mesh"] = {{"ring", plan.mesh.ring()}, {"ulysses", plan.mesh.ulysses}};
+  json["why"] = view.why;
+  json["ranks"] = Json::array();
+  for (const RankView& r : view.ranks) {
+    Json tokens = Json::array();
+    for (const Run& run : r.runs)
+      tokens.push_back({{"first", run.first}, {"count", run.count}, {"step", run.step}});
+    json["ranks"].push_back({{"rank", r.rank},
+                             {"ring", r.ring},
+                             {"ulysses", r.ulysses},
+                             {"devices", r.devices},
+                             {"query_heads", range_json(r.query_heads)},
+                             {"kv_heads", range_json(r.kv_heads)},
+                             {"tokens", tokens}});
+  }
+  json["schedule"] = nullptr;
+  if (view.has_schedule)
+    json["schedule"] = {{"rank", *request.rank},
+                        {"pass", word_of(request.pass)},
+                        {"sent_bytes", view.sent_bytes},
+                        {"received_bytes", view.received_bytes},
+                        {"workspace_bytes", view.workspace_bytes},
+                        {"kernel_scratch_bytes", view.kernel_scratch_bytes},
+                        {"ticks", ticks_json(view)}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace usp

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/calibration.hpp"
+#include "usp/planner/detail/work_profile.hpp"
+#include "usp/planner/pricing.hpp"
+#include "usp/schedule/operation.hpp"
+
+namespace usp {
+
+/// Query and KV heads of one ulysses rank in one chunk.
+struct HeadCount {
+  i64 query = 0;
+  i64 kv = 0;
+  friend bool operator==(const HeadCount& a, const HeadCount& b) {
+    return a.query == b.query && a.kv == b.kv;
+  }
+};
+
+/// Times of the kernels of one plan.
+class KernelTimes {
+ public:
+  KernelTimes(const AttentionCostModel& kernel, const AttentionPlan& plan, const ExecutionOptions& options)
+      : kernel_(kernel), plan_(plan), shape_(plan.shape), options_(options) {}
+
+  /// Of an operation on the pairs of a block. @param first of the blocks that add to one result
+  [[nodiscard]] Estimate on_pairs(const Operation& operation, const HeadCount& heads, const BlockShape& block,
+                                  bool first) const {
+    KernelShape call;
+    const auto batch = static_cast<double>(shape_.batch);
+    call.query_heads = batch * static_cast<double>(heads.query);
+    call.kv_heads = batch * static_cast<double>(heads.kv);
+    call.head_dim_qk = shape_.head_dim_qk;
+    call.head_dim_v = shape_.head_dim_v;
+    call.rows = block.rows;
+    call.mean_keys = block.area / block.rows;
+    call.key_rows = block.keys;
+    call.element_bytes = static_cast<int>(bytes_of(shape_.dtype));
+    call.mask = block.full()                      ? KernelShape::Mask::full
+                : plan_.band.diff_max < unbounded ? KernelShape::Mask::window
+                                                  : KernelShape::Mask::causal;
+    const bool backward = operation.cost.kernel == OperationCost::Kernel::attention_backward;
+    Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
+    time.seconds *= operation.cost.times;
+    if (!options_.merge_kernels || first) return time;
+    constexpr double bytes_per_element = 10;  // fp32 sum read and written, block read in two bytes
+    if (backward)
+      time += kernel_.memory_bound(bytes_per_element *
+                                   (call.query_heads * block.rows * shape_.head_dim_qk +
+                                    call.kv_heads * block.keys * (shape_.head_dim_qk + shape_.head_dim_v)));
+    else
+      time += kernel_.merge(call.query_heads * block.rows, shape_.head_dim_v,
+                            static_cast<int>(bytes_of(shape_.dtype)));
+    return time;
+  }
+
+  /// Of an operation on all query rows.
+  [[nodiscard]] Estimate on_rows(const Operation& operation, i64 query_heads, i64 rows) const {
+    Estimate time = kernel_.prepare_backward(static_cast<double>(shape_.batch * query_heads * rows),
+                                             shape_.head_dim_v, static_cast<int>(bytes_of(shape_.dtype)));
+    time.seconds *= operation.cost.times;
+    return time;
+  }
+
+ private:
+  const AttentionCostModel& kernel_;
+  const AttentionPlan& plan_;
+  const AttentionShape& shape_;
+  const ExecutionOptions& options_;
+};
+
+inline void keep_longest(Estimate& longest, const Estimate& other) {
+  if (other.seconds > longest.seconds) longest = other;
+}
+
+}  // namespace usp

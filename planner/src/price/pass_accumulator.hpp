@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "timeline.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+namespace usp {
+
+/// The moves that start in one tick, as loads of the two kinds of links.
+struct TickTransfers {
+  struct Send {
+    int flight;  ///< ticks from start to due
+    double intra_node_s, inter_node_s;
+  };
+  std::vector<Send> sends;
+  double bytes = 0, comm_s = 0, band = 0;
+  bool at_once = true;      ///< all are due in the tick in which they start
+  bool priced = false;      ///< the tick is known where links are idle before it, and so after it
+  TickPrice with, without;  ///< then with these kernels
+
+  void clear() {
+    sends.clear();
+    bytes = comm_s = band = 0;
+    at_once = true;
+    priced = false;
+  }
+};
+
+/// Sums the costs of the moves and kernels of one pass. Reused over passes: it does not allocate after the
+/// first ones.
+class PassAccumulator {
+ public:
+  PassAccumulator(LinkPricer& links, const ExecutionOptions& options)
+      : links_(links), options_(options), overlapped_(links.calibration().beside(options.transport)) {}
+
+  void start(int ticks) {
+    overlapped_.start();
+    serial_.start(ticks);
+    compute_ = bytes_ = with_ = without_ = 0;
+    posts_.clear();
+    last_ = nullptr;
+    cache_.fill({});
+    result_ = {};
+  }
+
+  /// A move that starts in the tick whose exchange() comes next.
+  void post(const Move& move, const MovePattern& pattern, double bytes_per_peer) {
+    if (bytes_per_peer <= 0 || pattern.peers == 0) return;
+    posts_.push_back({&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.apply});
+  }
+
+  void work(const Estimate& estimate) {
+    compute_ += estimate.seconds;
+    result_.band += estimate.band * estimate.seconds;
+    result_.extrapolation |= estimate.extrapolation;
+  }
+
+  /// What was posted becomes exchanges, made in `out`, or those of the call before where the same was posted.
+  /// Moves that share pattern and due date travel in one, when packed.
+  TickTransfers& exchange(TickTransfers& out) {
+    if (last_ != nullptr && posts_ == last_posts_) {
+      posts_.clear();
+      return *last_;
+    }
+    out.clear();
+    for (std::size_t i = 0; i < posts_.size();) {
+      const Post& first = posts_[i];
+      // The sends of a hop are posted as one group whatever the exchange does.
+      const double rounds = options_.packed || first.peers == Peers::shift ? 1 : first.pairs;
+      double bytes = 0, pack_s = 0;
+      do {
+        bytes += posts_[i].bytes / rounds;
+        pack_s += pack_seconds(posts_[i], rounds);
+      } while (++i < posts_.size() && options_.packed && posts_[i].travels_with(first));
+      send(out, first.flight, time_of(first, bytes), rounds, pack_s);
+      out.bytes += bytes * rounds * first.pattern->peers;
+    }
+    posts_.swap(last_posts_);
+    posts_.clear();
+    last_ = &out;
+    return out;
+  }
+
+  /// Ends a tick in which `started` start. Most ticks of a ring repeat others: where links are idle before
+  /// such a tick and all that starts is due in it, it costs what it did before.
+  void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
+    const double compute = std::exchange(compute_, 0);
+    const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t);
+    if (!(alone && started.priced && compute == started.with.compute_s)) {
+      for (const TickTransfers::Send& send : started.sends) {
+        overlapped_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
+        serial_.post(t + send.flight, send.intra_node_s, send.inter_node_s);
+      }
+      started.with = overlapped_.run(t, compute);
+      started.without = serial_.run(t, compute);
+      started.priced = alone;
+    }
+    bytes_ += started.bytes;
+    result_.comm_s += started.comm_s;
+    result_.band += started.band;
+    result_.compute_s += compute;
+    with_ += started.with.total_s;
+    without_ += started.without.total_s;
+    if (ticks != nullptr) ticks->push_back(show_serial ? started.without : started.with);
+  }
+
+  [[nodiscard]] PassPrice finish() {
+    result_.overlapped = options_.overlap && with_ <= without_;
+    result_.seconds = result_.overlapped ? with_ : without_;
+    result_.exposed_s = result_.seconds - result_.compute_s;
+    result_.wire_bytes = bytes_;
+    const double all = result_.compute_s + result_.comm_s;
+    result_.band = all > 0 ? result_.band / all : 0;
+    return result_;
+  }
+
+ private:
+  struct Post {
+    const MovePattern* pattern;
+    double bytes;  ///< per peer
+    int flight;    ///< ticks from start to due
+    std::uint8_t pairs;
+    Peers peers;
+    Apply apply;
+    [[nodiscard]] bool travels_with(const Post& other) const {
+      return pattern == other.pattern && peers == other.peers && flight == other.flight &&
+             apply == other.apply;
+    }
+    friend bool operator==(const Post&, const Post&) = default;
+  };
+  struct CachedPrice {
+    const MovePattern* pattern = nullptr;
+    Peers peers = Peers::self;
+    double bytes = -1;
+    Apply apply = Apply::copy;
+    MoveTime time;
+  };
+
+  const MoveTime& time_of(const Post& p, double bytes) {
+    for (const CachedPrice& price : cache_)
+      if (price.pattern == p.pattern && price.bytes == bytes && price.apply == p.apply &&
+          price.peers == p.peers)
+        return price.time;
+    CachedPrice& oldest = cache_[oldest_];
+    oldest_ = (oldest_ + 1) % cache_.size();
+    oldest = {p.pattern, p.peers, bytes, p.apply,
+              links_.time(*p.pattern, p.peers, p.apply, bytes, options_.transport)};
+    return oldest.time;
+  }
+
+  /// Before and after: nothing of an exchange can hide behind its own packing.
+  [[nodiscard]] double pack_seconds(const Post& post, double rounds) const {
+    if (!options_.pack_kernels || post.peers == Peers::shift) return 0;
+    const double bytes = 2 * post.bytes * (post.pattern->peers + 1) / rounds;
+    return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
+  }
+
+  void send(TickTransfers& out, int flight, const MoveTime& time, double rounds, double pack_s) {
+    const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
+    const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
+    out.sends.push_back({flight, intra_node_s, inter_node_s});
+    out.at_once = out.at_once && flight == 0;
+    const double longest = std::max(intra_node_s, inter_node_s);
+    out.comm_s += longest;
+    out.band += time.band * longest;
+    result_.extrapolation |= time.extrapolation;
+  }
+
+  LinkPricer& links_;
+  const ExecutionOptions& options_;
+  Timeline overlapped_;
+  SerialTimeline serial_;
+  double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
+  std::vector<Post> posts_;       ///< of this tick
+  std::vector<Post> last_posts_;  ///< what `last_` was made of
+  TickTransfers* last_ = nullptr;
+  std::array<CachedPrice, 4> cache_;  ///< the few exchanges that the ticks of a pass repeat
+  std::size_t oldest_ = 0;
+  PassPrice result_;
+};
+
+}  // namespace usp

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "print_parts.hpp"
+
+#include "usp/base/table.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/plan_print.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace usp {
+namespace {
+
+using Align = TextTable::Align;
+constexpr std::size_t max_rows = 6;
+
+std::string call_text(const AttentionRequest& request) {
+  const AttentionShape& s = request.shape;
+  const auto words = [](i64 value) { return std::to_string(value); };
+  std::string text = "attention of " + words(s.query_heads) + "/" + words(s.kv_heads) + " heads, dim " +
+                     words(s.head_dim_qk) +
+                     (s.head_dim_v == s.head_dim_qk ? "" : " (values " + words(s.head_dim_v) + ")") + ", " +
+                     format_tokens(s.q_tokens) + " tokens";
+  if (s.kv_tokens != s.q_tokens) text += " against " + format_tokens(s.kv_tokens) + " keys";
+  text += " x batch " + words(s.batch);
+  if (request.lengths.size() > 1) text += " of " + std::to_string(request.lengths.size()) + " documents each";
+  if (request.band.diff_max < unbounded)
+    text += ", window " + words(request.band.diff_max + 1);
+  else
+    text += request.band.diff_min == 0 ? ", causal" : ", full";
+  text += request.training ? ", forward and backward" : ", forward only";
+  return text + "\non " + request.cluster->name + ", " + std::to_string(request.cluster->devices.size()) +
+         " devices\n";
+}
+
+std::string pass_text(const char* name, const PassPrice& pass, bool calibrated) {
+  return std::string("\n  ") + name + time_text(pass.seconds, pass.band, calibrated) + ", of it " +
+         format_seconds(pass.compute_s) + " kernels and " + format_seconds(pass.exposed_s) +
+         " exchange that shows; " + format_bytes(pass.wire_bytes) + " sent by a rank";
+}
+
+/// Variants of one mesh often cost the same: a reader wants the meshes side by side.
+std::vector<const AttentionCandidate*> best_of_meshes(const AttentionResult& result) {
+  std::vector<const AttentionCandidate*> list;
+  for (const AttentionCandidate& c : result.candidates) {
+    const Mesh& mesh = c.plan.mesh;
+    const bool seen = std::any_of(list.begin(), list.end(), [&](const AttentionCandidate* other) {
+      return other->plan.mesh.ring() == mesh.ring() && other->plan.mesh.ulysses == mesh.ulysses;
+    });
+    if (!seen && list.size() < max_rows) list.push_back(&c);
+  }
+  return list;
+}
+
+/// How many other ways on the same mesh cost as much, to a tenth of a percent.
+std::string equals_text(const AttentionResult& result) {
+  const AttentionCandidate& best = result.best();
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t i = 1; i < result.candidates.size(); ++i) {
+    const AttentionCandidate& c = result.candidates[i];
+    const bool same_mesh =
+        c.plan.mesh.ring() == best.plan.mesh.ring() && c.plan.mesh.ulysses == best.plan.mesh.ulysses;
+    if (!same_mesh || c.seconds() > best.seconds() * 1.001) continue;
+    if (count++ == 0) text = describe(c);
+  }
+  if (count == 0) return "";
+  return "as fast within 0.1%: " + text + (count > 1 ? ", and " + std::to_string(count - 1) + " more" : "") +
+         "\n";
+}
+
+std::string candidates_text(const AttentionRequest& request, const AttentionResult& result) {
+  const bool calibrated = result.calibration.calibrated;
+  TextTable table;
+  table.column("best of each mesh");
+  table.column(time_header("time", calibrated), Align::right);
+  table.column("slower", Align::right);
+  table.column("forward", Align::right);
+  if (request.training) table.column("backward", Align::right);
+  table.column("buffers", Align::right);
+  for (const AttentionCandidate* of_mesh : best_of_meshes(result)) {
+    const AttentionCandidate& c = *of_mesh;
+    std::vector<std::string> row = {describe(c), format_seconds(c.seconds()),
+                                    "+" + format_percent(c.seconds() / result.best().seconds() - 1),
+                                    format_seconds(c.price.forward.seconds)};
+    if (request.training) row.push_back(format_seconds(c.price.backward.seconds));
+    row.push_back(format_bytes(c.live_bytes));
+    table.row(row);
+  }
+  return "\n" + table.str() + equals_text(result);
+}
+
+std::string other_passes(const AttentionRequest& request, const AttentionResult& result) {
+  if (!request.training) return "";
+  std::string text;
+  const bool calibrated = result.calibration.calibrated;
+  const std::string best = describe(result.best());
+  const std::string forward = describe(result.best_forward), backward = describe(result.best_backward);
+  if (forward != best)
+    text += "forward alone is fastest with " + forward + ": " +
+            time_text(result.best_forward.price.forward.seconds, result.best_forward.price.forward.band,
+                      calibrated) +
+            "\n";
+  if (backward != best)
+    text += "backward alone is fastest with " + backward + ": " +
+            time_text(result.best_backward.price.backward.seconds, result.best_backward.price.backward.band,
+                      calibrated) +
+            "\n";
+  return text.empty() ? "" : "\n" + text;
+}
+
+}  // namespace
+
+std::string attention_text(const AttentionRequest& request, const AttentionResult& result) {
+  const AttentionCandidate& best = result.best();
+  const bool calibrated = result.calibration.calibrated;
+  const std::vector<AxisView> axes =
+      axes_of(*request.cluster, best.plan.mesh, best.placement, 1, request.execution.transport);
+  std::string text = call_text(request) + "\n" + describe(best);
+  if (request.training) text += "\n  time      " + time_text(best.seconds(), best.band(), calibrated);
+  text += pass_text("forward   ", best.price.forward, calibrated);
+  if (request.training) text += pass_text("backward  ", best.price.backward, calibrated);
+  text += "\n  buffers   " + format_bytes(best.live_bytes) + " at the fullest tick\n  backend   " +
+          backends_text(best.plan.backend, result.forward_steps, result.backward_steps) + "\n";
+  text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
+  if (result.margin > 0)
+    text += std::string("\n") + (result.tie ? "a tie: " : "") + "the next mesh is " +
+            format_percent(result.margin) + " slower" +
+            (result.tie ? ", less than the error of what differs" : "") + "\n";
+  text += list_text("to settle it, measure", result.tie_breaking_measurements);
+  text += rejected_text(result.rejected) + groups_text(axes);
+  for (const std::string& note : result.notes) text += "\nnote: " + note + "\n";
+  return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
+         " schedules priced\n";
+}
+
+std::string describe(const AttentionCandidate& candidate) {
+  const AttentionPlan& plan = candidate.plan;
+  const Mesh& m = plan.mesh;
+  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses) + ", " +
+                     std::string(word_of(plan.layout));
+  if (m.ring() > 1) {
+    text += ", " + std::string(word_of(plan.method));
+    if (plan.method->two_level_ring)
+      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
+    if (plan.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(plan.dkv_return));
+    if (m.ulysses > 1) text += ", " + std::string(word_of(candidate.placement.order));
+  }
+  if (plan.head_chunks > 1) text += ", " + std::to_string(plan.head_chunks) + " head chunks";
+  if (candidate.uneven_heads) text += ", uneven heads";
+  return text;
+}
+
+}  // namespace usp

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "print_parts.hpp"
+
+#include "usp/base/table.hpp"
+#include "usp/base/units.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace usp {
+namespace {
+
+constexpr std::size_t max_groups = 8;  ///< printed per axis
+constexpr std::size_t max_reasons = 6;
+
+/// The reason without its numbers: alike for all meshes that fail the same rule.
+std::string rule_of(const std::string& reason) {
+  std::string rule;
+  for (const char c : reason)
+    if (c < '0' || c > '9') rule += c;
+  return rule;
+}
+
+std::string mesh_of(const Rejection& r) {
+  std::string text = "(" + std::to_string(r.ring) + ", " + std::to_string(r.ulysses) + ")";
+  if (r.tensor > 1) text += " tensor " + std::to_string(r.tensor);
+  if (r.data > 1) text += " data " + std::to_string(r.data);
+  return text;
+}
+
+}  // namespace
+
+std::string time_text(double seconds, double band, bool calibrated) {
+  return format_seconds(seconds) + " +-" + format_percent(band, 0) + (calibrated ? "" : " (uncalibrated)");
+}
+
+std::string time_header(const std::string& name, bool calibrated) {
+  return calibrated ? name : name + " (uncalibrated)";
+}
+
+std::string where_text(const std::vector<AxisView>& axes) {
+  TextTable table;
+  for (const char* name : {"axis", "ranks", "where", "transport"})
+    table.column(name, std::string(name) == "ranks" ? TextTable::Align::right : TextTable::Align::left);
+  for (const AxisView& axis : axes)
+    table.row({axis.name, std::to_string(axis.degree), axis.where, std::string(word_of(axis.transport))});
+  return axes.empty() ? "" : "\nhow it lies on the machine\n" + table.str(2);
+}
+
+std::string groups_text(const std::vector<AxisView>& axes) {
+  std::string text;
+  for (const AxisView& axis : axes) {
+    text += "  " + axis.name + " groups:";
+    for (std::size_t i = 0; i < axis.groups.size() && i < max_groups; ++i)
+      text += (i == 0 ? " " : ", ") + rank_list(axis.groups[i]);
+    if (axis.groups.size() > max_groups)
+      text += ", and " + std::to_string(axis.groups.size() - max_groups) + " more";
+    text += "\n";
+  }
+  return text.empty() ? "" : "\nto launch it (world ranks)\n" + text;
+}
+
+std::string rejected_text(const std::vector<Rejection>& rejected) {
+  if (rejected.empty()) return "";
+  struct Group {
+    std::size_t count = 0;
+    const Rejection* example = nullptr;
+  };
+  std::map<std::string, Group> by_rule;
+  for (const Rejection& r : rejected) {
+    Group& group = by_rule[rule_of(r.reason)];
+    ++group.count;
+    if (group.example == nullptr) group.example = &r;
+  }
+  std::vector<Group> groups;
+  for (const auto& [rule, group] : by_rule) groups.push_back(group);
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const Group& a, const Group& b) { return a.count > b.count; });
+  std::string text = "\nrefused: " + std::to_string(rejected.size()) +
+                     (rejected.size() == 1 ? " mesh" : " meshes") + ", shown as (ring, ulysses)\n";
+  for (std::size_t i = 0; i < groups.size() && i < max_reasons; ++i)
+    text += "  " + std::to_string(groups[i].count) + " x  " + mesh_of(*groups[i].example) + ": " +
+            groups[i].example->reason + "\n";
+  if (groups.size() > max_reasons)
+    text += "  and " + std::to_string(groups.size() - max_reasons) + " other reasons (--json lists all)\n";
+  return text;
+}
+
+std::string list_text(const std::string& title, const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  std::string text = "\n" + title + "\n";
+  for (const std::string& line : lines) text += "  - " + line + "\n";
+  return text;
+}
+
+std::string rate_text(double per_second) {
+  if (per_second >= 1e6) return format_fixed(per_second / 1e6, 2) + "M";
+  if (per_second >= 1e3) return format_fixed(per_second / 1e3, 1) + "K";
+  return format_fixed(per_second, per_second < 10 ? 2 : 0);
+}
+
+}  // namespace usp

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "print_parts.hpp"
+
+#include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/plan_print.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace usp {
+namespace {
+
+using Align = TextTable::Align;
+constexpr std::size_t max_runners = 5;
+
+std::string gib(i64 bytes) {
+  return format_fixed(static_cast<double>(bytes) / 1073741824.0, 2);
+}
+
+double device_bytes(const PlanRequest& request) {
+  if (request.memory.device_bytes) return *request.memory.device_bytes;
+  return request.cluster->specs.front().memory_bytes.value.value_or(0);
+}
+
+std::string job_text(const PlanRequest& request) {
+  const Workload& w = request.workload;
+  const Cluster& cluster = *request.cluster;
+  const std::size_t devices = cluster.devices.size(), hosts = cluster.nodes.size();
+  std::string text = request.model->name + " on " + cluster.name + ": " + std::to_string(devices) + " x " +
+                     cluster.specs.front().name;
+  if (hosts > 1) text += " in " + std::to_string(hosts) + " hosts";
+  text += "\n" + format_tokens(w.seq) + " tokens x batch " + std::to_string(w.batch);
+  if (!w.documents.empty()) text += " of " + std::to_string(w.documents.size()) + " documents each";
+  text += ", " + std::string(w.causal ? "causal" : "full attention") + ", " + std::string(word_of(w.dtype)) +
+          ", " + (w.training ? "training with " + std::string(word_of(w.optimizer)) : "forward only");
+  if (w.pipeline > 1) text += ", " + std::to_string(w.pipeline) + " pipeline stages";
+  if (w.expert > 1) text += ", expert " + std::to_string(w.expert);
+  if (w.microbatches > 1) text += ", " + std::to_string(w.microbatches) + " microbatches";
+  return text + "\n";
+}
+
+std::string headline(const PlanRequest& request, const PlanResult& result) {
+  const PlanCandidate& best = result.best();
+  const bool calibrated = result.calibration.calibrated;
+  const double tokens = best.seconds_per_token > 0 ? 1 / best.seconds_per_token : 0;
+  const double capacity = device_bytes(request);
+  const auto devices = static_cast<double>(request.cluster->devices.size());
+  return "\n" + describe(best.choice) + "\n  step      " + time_text(best.step_s, best.band, calibrated) +
+         "\n  rate      " + rate_text(tokens) + " tokens/s, " + rate_text(tokens / devices) + " per device" +
+         "\n  memory    " + gib(best.memory.total_bytes) + " of " + gib(static_cast<i64>(capacity)) +
+         " GiB per device" +
+         (best.memory.host_total_bytes > 0
+              ? ", and " + gib(best.memory.host_total_bytes) + " GiB of host memory per rank"
+              : "") +
+         "\n";
+}
+
+/// Rows that are equal over the kinds of layer would say the same twice; the kinds get a line each.
+std::string layers_text(const PlanRequest& request, const PlanCandidate& best) {
+  const bool calibrated = request.calibration->calibrated;
+  TextTable table;
+  table.column("attention of");
+  for (const char* name : {"layers", "heads", "per rank"}) table.column(name, Align::right);
+  table.column(time_header("forward", calibrated), Align::right);
+  table.column("exposed", Align::right);
+  if (request.workload.training) {
+    table.column("backward", Align::right);
+    table.column("exposed", Align::right);
+  }
+  table.column("sent per rank, forward", Align::right);
+  for (const LayerAttention& layer : best.attention) {
+    const LayerKind& kind = request.model->kinds[layer.kind];
+    const AttentionShape& shape = layer.plan.shape;
+    const Heads heads(shape.query_heads, shape.kv_heads, layer.plan.mesh.ulysses, 1);
+    std::vector<std::string> row = {
+        std::string(mixer_name(kind.kind)) + (kind.window ? " " + format_tokens(*kind.window) : ""),
+        std::to_string(kind.layers.size()),
+        std::to_string(shape.query_heads) + "/" + std::to_string(shape.kv_heads),
+        std::to_string(heads.query_of(0).size()) + "/" + std::to_string(heads.kv_of(0).size()),
+        format_seconds(layer.price.forward.seconds),
+        format_seconds(layer.price.forward.exposed_s)};
+    if (request.workload.training) {
+      row.push_back(format_seconds(layer.price.backward.seconds));
+      row.push_back(format_seconds(layer.price.backward.exposed_s));
+    }
+    row.push_back(format_bytes(layer.price.forward.wire_bytes));
+    table.row(row);
+  }
+  return best.attention.empty() ? "" : "\none attention call (per layer and microbatch)\n" + table.str(2);
+}
+
+std::string time_table(const PlanResult& result) {
+  const PlanCandidate& best = result.best();
+  TextTable table;
+  table.column("time of a step");
+  table.column(time_header("time", result.calibration.calibrated), Align::right);
+  for (const char* name : {"share", "band"}) table.column(name, Align::right);
+  table.column("how");
+  std::vector<const TimeTerm*> terms;
+  for (const TimeTerm& term : best.terms) terms.push_back(&term);
+  std::stable_sort(terms.begin(), terms.end(),
+                   [](const TimeTerm* a, const TimeTerm* b) { return a->seconds > b->seconds; });
+  for (const TimeTerm* term : terms)
+    table.row({term->name, format_seconds(term->seconds), format_percent(term->seconds / best.step_s),
+               "+-" + format_percent(term->band, 0), term->reason});
+  table.rule();
+  table.row({"sum", format_seconds(best.step_s), "100.0%", "+-" + format_percent(best.band, 0), ""});
+  return "\n" + table.str();
+}
+
+std::string memory_table(const PlanRequest& request, const PlanCandidate& best) {
+  TextTable table;
+  table.column("memory of a device");
+  table.column("GiB", Align::right);
+  table.column("how");
+  for (const MemoryRow& row : best.memory.rows)
+    if (row.bytes > 0) table.row({row.name, gib(row.bytes), row.reason});
+  table.rule();
+  const double capacity = device_bytes(request);
+  const i64 left = static_cast<i64>(capacity) - best.memory.total_bytes;
+  table.row({"sum", gib(best.memory.total_bytes),
+             gib(left) + " GiB of " + gib(static_cast<i64>(capacity)) + " stay free"});
+  std::string text = "\n" + table.str();
+  for (const MemoryRow& row : best.memory.host_rows)
+    if (row.bytes > 0)
+      text += "  host memory: " + row.name + ", " + gib(row.bytes) + " GiB (" + row.reason + ")\n";
+  return text;
+}
+
+/// The term on which a candidate loses most against the best, per token.
+std::string loses_on(const PlanCandidate& best, const PlanCandidate& other) {
+  const auto per_token = [](const PlanCandidate& c, double seconds) {
+    return c.step_s > 0 ? seconds * c.seconds_per_token / c.step_s : 0;
+  };
+  std::map<std::string, double> difference;
+  for (const TimeTerm& term : other.terms) difference[term.name] += per_token(other, term.seconds);
+  for (const TimeTerm& term : best.terms) difference[term.name] -= per_token(best, term.seconds);
+  const auto most = std::max_element(difference.begin(), difference.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == difference.end() || most->second <= 0 || best.seconds_per_token <= 0) return "";
+  return most->first + " +" + format_percent(most->second / best.seconds_per_token);
+}
+
+/// What of a choice differs from the best one.
+std::string differs(const Choice& best, const Choice& c) {
+  const std::vector<std::string> words = split(describe(best), ',');
+  std::vector<std::string> parts;
+  for (const std::string& word : split(describe(c), ','))
+    if (std::find(words.begin(), words.end(), word) == words.end()) parts.push_back(trim(word));
+  return parts.empty() ? describe(c) : join(parts, ", ");
+}
+
+std::string runners(const PlanResult& result) {
+  const PlanCandidate& best = result.best();
+  TextTable table;
+  table.column("runners-up: what differs");
+  table.column(time_header("per token", result.calibration.calibrated), Align::right);
+  table.column("GiB", Align::right);
+  table.column("loses most on");
+  std::size_t shown = 0;
+  for (std::size_t i = 1; i < result.candidates.size() && shown < max_runners; ++i) {
+    const PlanCandidate& c = result.candidates[i];
+    if (!c.fits) continue;
+    ++shown;
+    table.row({differs(best.choice, c.choice),
+               "+" + format_percent(c.seconds_per_token / best.seconds_per_token - 1),
+               gib(c.memory.total_bytes), loses_on(best, c)});
+  }
+  return shown == 0 ? "" : "\n" + table.str();
+}
+
+std::string verdict_text(const PlanResult& result) {
+  const Verdict& v = result.verdict;
+  if (v.runner_up.empty()) return "\n" + v.alone + "\n";
+  std::string text = "\n";
+  if (v.tie)
+    text += "a tie: " + v.runner_up + " is " + format_percent(v.margin) +
+            " slower, less than the error of what differs\n";
+  else
+    text += "margin " + format_percent(v.margin) + " over the next mesh, " + v.runner_up + "\n";
+  text += list_text("to settle it, measure", v.tie_breaking_measurements);
+  text += list_text("the choice hangs on", v.sensitive_terms);
+  return text;
+}
+
+std::string pareto_text(const PlanResult& result) {
+  if (result.pareto.size() < 2) return "";
+  const PlanCandidate& best = result.best();
+  TextTable table;
+  table.column("time against memory");
+  table.column(time_header("per token", result.calibration.calibrated), Align::right);
+  table.column("GiB", Align::right);
+  for (const std::size_t i : result.pareto) {
+    const PlanCandidate& c = result.candidates[i];
+    table.row({i == 0 ? "the plan above" : differs(best.choice, c.choice),
+               "+" + format_percent(c.seconds_per_token / best.seconds_per_token - 1),
+               gib(c.memory.total_bytes)});
+  }
+  return "\n" + table.str();
+}
+
+}  // namespace
+
+std::string plan_text(const PlanRequest& request, const PlanResult& result) {
+  const PlanCandidate& best = result.best();
+  const std::vector<AxisView> axes = axes_of(*request.cluster, best.choice.mesh, best.choice.placement,
+                                             request.workload.pipeline, request.execution.transport);
+  std::string text = job_text(request) + headline(request, result) + where_text(axes);
+  text += layers_text(request, best) + time_table(result) + memory_table(request, best);
+  text += runners(result) + verdict_text(result) + pareto_text(result) + rejected_text(result.rejected);
+  text += groups_text(axes);
+  text += list_text("notes", result.notes);
+  return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
+         " attention schedules priced\n";
+}
+
+std::string describe(const Choice& c) {
+  const Mesh& m = c.mesh;
+  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses);
+  if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
+  if (c.data() > 1) text += ", data " + std::to_string(c.data());
+  text += ", " + std::string(word_of(c.layout));
+  if (m.ring() > 1) {
+    text += ", " + std::string(word_of(c.method));
+    if (c.method->two_level_ring)
+      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
+    if (m.ulysses > 1) text += ", " + std::string(word_of(c.placement.order));
+    if (c.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(c.dkv_return));
+  }
+  if (c.head_chunks > 1) text += ", " + std::to_string(c.head_chunks) + " head chunks";
+  if (c.uneven_heads) text += ", uneven heads";
+  return text + ", recompute " + std::string(word_of(c.recompute)) + ", ZeRO-" + std::to_string(c.zero_stage);
+}
+
+}  // namespace usp

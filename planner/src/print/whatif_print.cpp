@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/json.hpp"
+#include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/planner/whatif.hpp"
+
+#include <cmath>
+
+namespace usp {
+namespace {
+
+constexpr std::size_t max_rows = 60;  ///< of a table for people
+constexpr std::size_t max_diffs = 6;  ///< points whose terms are listed
+
+std::string signed_seconds(double seconds) {
+  return (seconds < 0 ? "-" : "+") + format_seconds(std::abs(seconds));
+}
+
+std::string short_name(const Choice& c) {
+  std::string text = "ring " + std::to_string(c.mesh.ring()) + " x ulysses " + std::to_string(c.mesh.ulysses);
+  if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
+  if (c.data() > 1) text += ", data " + std::to_string(c.data());
+  if (c.mesh.ring() > 1) text += ", " + std::string(word_of(c.layout)) + " " + std::string(word_of(c.method));
+  return text;
+}
+
+Json choice_json(const Choice& c) {
+  Json json;
+  json["ring"] = c.mesh.ring();
+  json["ulysses"] = c.mesh.ulysses;
+  json["data"] = c.data();
+  json["tensor"] = c.tensor();
+  json["layout"] = word_of(c.layout);
+  json["method"] = word_of(c.method);
+  json["recompute"] = word_of(c.recompute);
+  json["zero_stage"] = c.zero_stage;
+  json["text"] = describe(c);
+  return json;
+}
+
+Json plan_json(const PointPlan& plan) {
+  Json json;
+  json["feasible"] = plan.feasible;
+  json["why"] = plan.feasible ? Json(nullptr) : Json(plan.why);
+  json["searched"] = plan.searched;
+  if (!plan.feasible) return json;
+  json["choice"] = choice_json(plan.choice);
+  json["time_ms"] = plan.step_s * 1e3;
+  json["ns_per_token"] = plan.seconds_per_token * 1e9;
+  json["band"] = plan.band;
+  json["memory_gib"] = static_cast<double>(plan.memory_bytes) / (1024.0 * 1024 * 1024);
+  json["binding_row"] = plan.binding_row;
+  json["runner_up"] = plan.runner_up.empty() ? Json(nullptr) : Json(plan.runner_up);
+  json["margin"] = plan.runner_up.empty() ? Json(nullptr) : Json(plan.margin);
+  return json;
+}
+
+Json value_json(const AxisValue& value) {
+  return Json{{"number", value.number}, {"text", value.text}};
+}
+
+Json deltas_json(const PointPlan& base, const PointPlan& point) {
+  Json list = Json::array();
+  if (!base.feasible || !point.feasible) return list;
+  for (const TermDelta& d : term_deltas(base, point))
+    list.push_back(Json{{"name", d.name},
+                        {"base_ms", d.base_s * 1e3},
+                        {"point_ms", d.point_s * 1e3},
+                        {"delta_ms", d.delta_s() * 1e3}});
+  return list;
+}
+
+Json longest_json(const std::optional<SequenceLimit>& longest) {
+  if (!longest) return nullptr;
+  return Json{{"seq", longest->seq},
+              {"bounded", longest->bounded},
+              {"choice", longest->choice},
+              {"binding_row", longest->binding_row},
+              {"binding_reason", longest->binding_reason},
+              {"binding_bytes", longest->binding_bytes},
+              {"total_bytes", longest->total_bytes},
+              {"device_bytes", longest->device_bytes}};
+}
+
+std::string point_name(const WhatIfResult& result, const WhatIfPoint& point) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < result.axes.size(); ++i)
+    parts.push_back(result.axes[i].name + " " + result.axes[i].values[point.at[i]].text);
+  return join(parts, ", ");
+}
+
+std::string point_table(const WhatIfResult& result) {
+  using Align = TextTable::Align;
+  TextTable table;
+  for (const Axis& axis : result.axes) table.column(axis.name, Align::right);
+  table.column("step time", Align::right);
+  table.column("per token", Align::right);
+  table.column("vs base", Align::right);
+  table.column("memory", Align::right);
+  table.column("best layout");
+  table.column("lead", Align::right);
+  std::size_t shown = 0;
+  for (const WhatIfPoint& point : result.points) {
+    if (shown++ == max_rows) break;
+    std::vector<std::string> cells;
+    for (std::size_t i = 0; i < result.axes.size(); ++i)
+      cells.push_back(result.axes[i].values[point.at[i]].text);
+    const PointPlan& plan = point.plan;
+    if (!plan.feasible) {
+      cells.insert(cells.end(), {"-", "-", "-", "-", "nothing fits", ""});
+    } else {
+      const double against =
+          result.base.feasible ? plan.seconds_per_token / result.base.seconds_per_token : 0;
+      cells.insert(cells.end(), {format_seconds(plan.step_s), format_seconds(plan.seconds_per_token),
+                                 against > 0 ? "x" + format_fixed(against, 2) : "-",
+                                 format_bytes(static_cast<double>(plan.memory_bytes)),
+                                 (point.lead_changed ? "* " : "  ") + short_name(plan.choice),
+                                 plan.runner_up.empty() ? "" : format_percent(plan.margin)});
+    }
+    table.row(std::move(cells));
+  }
+  std::string text = table.str(2);
+  if (result.points.size() > max_rows)
+    text += "  ... " + std::to_string(result.points.size() - max_rows) + " more points; --json lists all\n";
+  return text + "  (vs base: time per token; * the lead changed; lead: of the best over the runner-up)\n";
+}
+
+std::string diff_table(const WhatIfResult& result) {
+  std::string text;
+  std::size_t shown = 0;
+  const std::size_t stride = std::max<std::size_t>(1, (result.points.size() + max_diffs - 1) / max_diffs);
+  for (std::size_t p = 0; p < result.points.size(); p += stride) {
+    const WhatIfPoint& point = result.points[p];
+    if (!point.plan.feasible || shown++ == max_diffs) continue;
+    TextTable table;
+    table.column("term");
+    for (const char* name : {"base", "here", "change"}) table.column(name, TextTable::Align::right);
+    for (const TermDelta& d : term_deltas(result.base, point.plan))
+      table.row({d.name, format_seconds(d.base_s), format_seconds(d.point_s), signed_seconds(d.delta_s())});
+    table.rule();
+    table.row({"step", format_seconds(result.base.step_s), format_seconds(point.plan.step_s),
+               signed_seconds(point.plan.step_s - result.base.step_s)});
+    text += "\n" + point_name(result, point) + ": " + short_name(point.plan.choice) + "\n" + table.str(2);
+  }
+  return text;
+}
+
+std::string break_even_lines(const WhatIfResult& result) {
+  std::string text;
+  const auto name = [](const PointPlan& plan) {
+    return plan.feasible ? short_name(plan.choice) : "nothing fits";
+  };
+  for (const BreakEven& even : result.break_evens)
+    text += "  " + even.axis + " between " + even.below.text + " and " + even.above.text + ": " +
+            name(even.from) + " -> " + name(even.to) +
+            (even.verified ? "" : " (not confirmed by whole searches)") + "\n";
+  if (text.empty() && !result.axes.empty()) text = "  none along the axes\n";
+  if (result.longest) {
+    const SequenceLimit& l = *result.longest;
+    text += "  longest sequence " + std::string(l.bounded ? "that fits: " : "tried, which fits: ") +
+            std::to_string(l.seq) + " tokens (" + l.choice + "); " + l.binding_row +
+            " binds: " + format_bytes(static_cast<double>(l.binding_bytes)) + " of " +
+            format_bytes(l.device_bytes) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string whatif_json(const WhatIfResult& result) {
+  Json json;
+  json["format"] = "usp.whatif";
+  json["version"] = 1;
+  json["axes"] = Json::array();
+  for (const Axis& axis : result.axes) {
+    Json values = Json::array();
+    for (const AxisValue& value : axis.values) values.push_back(value_json(value));
+    json["axes"].push_back(Json{{"name", axis.name}, {"unit", axis.unit}, {"values", std::move(values)}});
+  }
+  json["base"] = plan_json(result.base);
+  json["points"] = Json::array();
+  for (const WhatIfPoint& point : result.points) {
+    Json at;
+    for (std::size_t i = 0; i < result.axes.size(); ++i)
+      at[result.axes[i].name] = value_json(result.axes[i].values[point.at[i]]);
+    json["points"].push_back(Json{{"at", std::move(at)},
+                                  {"plan", plan_json(point.plan)},
+                                  {"lead_changed", point.lead_changed},
+                                  {"deltas", deltas_json(result.base, point.plan)}});
+  }
+  json["break_evens"] = Json::array();
+  for (const BreakEven& even : result.break_evens)
+    json["break_evens"].push_back(Json{{"axis", even.axis},
+                                       {"below", value_json(even.below)},
+                                       {"above", value_json(even.above)},
+                                       {"from", plan_json(even.from)},
+                                       {"to", plan_json(even.to)},
+                                       {"verified", even.verified}});
+  json["longest"] = longest_json(result.longest);
+  json["searches"] = result.searches;
+  json["repriced"] = result.repriced;
+  json["notes"] = result.notes;
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string whatif_text(const WhatIfResult& result) {
+  std::string text = "base: ";
+  if (result.base.feasible)
+    text += describe(result.base.choice) + ", " + format_seconds(result.base.step_s) + " per step, " +
+            format_bytes(static_cast<double>(result.base.memory_bytes)) + "\n";
+  else
+    text += result.base.why + "\n";
+  if (!result.points.empty()) text += point_table(result);
+  if (result.break_evens_sought) text += "break-evens (all else as in the base)\n" + break_even_lines(result);
+  if (result.base.feasible) text += diff_table(result);
+  for (const std::string& note : result.notes) text += "note: " + note + "\n";
+  return text + std::to_string(result.searches) + " whole searches, " + std::to_string(result.repriced) +
+         " points priced from their neighbours' rivals\n";
+}
+
+}  // namespace usp

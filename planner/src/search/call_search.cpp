@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "alternatives.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/planner/plan_attention.hpp"
+#include "usp/planner/price_report.hpp"
+#include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace usp {
+namespace {
+
+/// The call as a model of one layer, so that the rules of legality are asked in one place.
+Model one_layer(const AttentionShape& shape) {
+  LayerKind kind;
+  kind.layers = {0};
+  kind.query_heads = shape.query_heads;
+  kind.kv_heads = shape.kv_heads;
+  kind.head_dim_qk = shape.head_dim_qk;
+  kind.head_dim_v = shape.head_dim_v;
+  Model model;
+  model.name = "attention call";
+  model.layers = 1;
+  model.kinds = {kind};
+  return model;
+}
+
+bool same_degrees(const AttentionCandidate& a, const AttentionCandidate& b) {
+  return a.plan.mesh.ring() == b.plan.mesh.ring() && a.plan.mesh.ulysses == b.plan.mesh.ulysses;
+}
+
+/// Errors that both share cancel: only what differs can turn the order.
+double uncertainty(const PassPrice& a, const PassPrice& b) {
+  return std::max(a.band, b.band) *
+         (std::abs(a.compute_s - b.compute_s) + std::abs(a.exposed_s - b.exposed_s));
+}
+
+/// nccl-tests runs at the sizes of this candidate.
+std::vector<std::string> measurements(const AttentionCandidate& c) {
+  const Mesh& mesh = c.plan.mesh;
+  const auto sizes = [&](double bytes) {
+    return " -b 1M -e " + std::to_string(std::max<i64>(1, static_cast<i64>(bytes) >> 20)) + "M -f 2 -g ";
+  };
+  const double bytes = c.price.forward.wire_bytes;
+  std::vector<std::string> runs;
+  if (mesh.ulysses > 1)
+    runs.push_back("alltoall_perf" + sizes(bytes) + std::to_string(mesh.ulysses) +
+                   " on the devices of one ulysses group, then --curves");
+  if (mesh.ring() > 1)
+    runs.push_back("sendrecv_perf" + sizes(bytes / mesh.ring()) + "2 between ring neighbours, then --curves");
+  return runs;
+}
+
+class AttentionSearch {
+ public:
+  explicit AttentionSearch(const AttentionRequest& request)
+      : request_(request),
+        links_(*request.cluster, *request.calibration),
+        model_(one_layer(request.shape)),
+        data_(request.fixed.data.value_or(1)),
+        tensor_(request.fixed.tensor.value_or(1)) {
+    workload_.seq = request.shape.q_tokens;
+    workload_.batch = request.shape.batch;
+    legality_ = {&model_, &workload_, static_cast<i64>(request.cluster->devices.size()),
+                 static_cast<int>(request.cluster->devices.size() /
+                                  std::max<std::size_t>(1, request.cluster->nodes.size())),
+                 request.fixed.head_chunks.value_or(1)};
+  }
+
+  AttentionResult run() {
+    const AttentionShape& shape = request_.shape;
+    if (tensor_ > 1 && (shape.query_heads % tensor_ != 0 ||
+                        (shape.kv_heads % tensor_ != 0 && tensor_ % shape.kv_heads != 0)))
+      throw Infeasible(unsupported_reason(legality_, tensor_, data_, {1, 1, 1}), {"another --tensor"});
+    local_ = shape;
+    local_.query_heads /= tensor_;
+    local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
+    pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
+    take_part();
+    if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
+    const auto list = meshes();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      mesh_ = static_cast<i64>(i), meshes_ = static_cast<i64>(list.size());
+      try_mesh(list[i].first, list[i].second);
+    }
+    if (result_.candidates.empty()) throw Infeasible(nothing(), remedies());
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  /// Degrees that are all given may name fewer ranks than there are devices: one call need not use them all.
+  void take_part() {
+    const Constraints& fixed = request_.fixed;
+    if (request_.all_devices || !fixed.ring || !fixed.ulysses) return;
+    const i64 used = ranks_of({*fixed.ring, *fixed.ulysses, data_, tensor_});
+    if (used >= legality_.world) return;
+    result_.notes.push_back(idle_devices_note(used, legality_.world));
+    legality_.world = used;
+  }
+
+  /// Both degrees given are tried even where they do not match the cluster: legality says why.
+  [[nodiscard]] std::vector<std::pair<int, int>> meshes() const {
+    const Constraints& fixed = request_.fixed;
+    if (fixed.ring && fixed.ulysses) return {{*fixed.ring, *fixed.ulysses}};
+    const i64 group = legality_.world / (i64{data_} * tensor_);
+    std::vector<std::pair<int, int>> list;
+    for (const int ulysses : divisors_of(group)) {
+      const int ring = static_cast<int>(group) / ulysses;
+      if ((!fixed.ring || *fixed.ring == ring) && (!fixed.ulysses || *fixed.ulysses == ulysses))
+        list.emplace_back(ring, ulysses);
+    }
+    return list;
+  }
+
+  void try_mesh(int ring, int ulysses) {
+    if (std::string reason = unsupported_reason(legality_, tensor_, data_, {1, ring, ulysses});
+        !reason.empty()) {
+      result_.rejected.push_back({ring, ulysses, data_, tensor_, std::move(reason)});
+      return;
+    }
+    const AlternativesInput input{&request_.fixed,
+                                  ring,
+                                  ulysses,
+                                  local_.kv_heads,
+                                  request_.band.diff_min == 0,
+                                  request_.documents.count() > 1};
+    for (const Choice& choice : alternatives(input)) {
+      tell(request_.progress, mesh_, meshes_, "meshes");
+      AttentionCandidate candidate;
+      candidate.plan = plan_of(choice);
+      if (const std::string reason = too_many_gpu_rows(candidate.plan); !reason.empty()) {
+        too_many_rows_ = true;
+        if (rejected_before(ring, ulysses)) continue;  // of this mesh, by another choice
+        result_.rejected.push_back(
+            {ring, ulysses, data_, tensor_,
+             "backend " + std::string(word_of(candidate.plan.backend)) + " " + reason});
+        continue;
+      }
+      check_attention_plan(candidate.plan);
+      candidate.placement = choice.placement;
+      candidate.placement.data = data_;
+      candidate.placement.tensor = tensor_;
+      if (std::string reason = pricer_->too_much_work(candidate.plan, candidate.placement); !reason.empty()) {
+        result_.rejected.push_back({ring, ulysses, data_, tensor_, std::move(reason)});
+        continue;
+      }
+      candidate.uneven_heads = !even_degree(local_.query_heads, local_.kv_heads, ulysses);
+      candidate.price = pricer_->price(candidate.plan, candidate.placement);
+      if (!request_.training) candidate.price.backward = {};
+      ++result_.considered;
+      extrapolation_ |= candidate.price.forward.extrapolation | candidate.price.backward.extrapolation;
+      result_.candidates.push_back(std::move(candidate));
+    }
+  }
+
+  [[nodiscard]] AttentionPlan plan_of(const Choice& choice) const {
+    AttentionPlan plan;
+    plan.shape = local_;
+    plan.mesh = choice.mesh;
+    plan.method = choice.method;
+    plan.layout = choice.layout;
+    plan.band = request_.band;
+    plan.sink = request_.sink;
+    plan.lse_home = request_.lse_home;
+    plan.backend = request_.backend;
+    plan.score = request_.score;
+    plan.replicated_q = request_.replicated_q;
+    plan.replicated_k = request_.replicated_k;
+    plan.dkv_return = choice.dkv_return;
+    plan.head_chunks = choice.head_chunks;
+    plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
+    return plan;
+  }
+
+  void finish() {
+    auto& list = result_.candidates;
+    const auto by = [](auto time) {
+      return [time](const AttentionCandidate& a, const AttentionCandidate& b) { return time(a) < time(b); };
+    };
+    const auto forward = [](const AttentionCandidate& c) { return c.price.forward.seconds; };
+    const auto backward = [](const AttentionCandidate& c) { return c.price.backward.seconds; };
+    const auto both = [](const AttentionCandidate& c) { return c.seconds(); };
+    std::stable_sort(list.begin(), list.end(), by(both));
+    result_.best_forward = *std::min_element(list.begin(), list.end(), by(forward));
+    result_.best_backward =
+        request_.training ? *std::min_element(list.begin(), list.end(), by(backward)) : result_.best_forward;
+    compare_best();
+    keep_best_of_every_mesh();
+    for (AttentionCandidate& c : list) fill_live(c);
+    fill_live(result_.best_forward);
+    fill_live(result_.best_backward);
+    result_.calibration = request_.calibration->summary(extrapolation_);
+    count_backends();
+  }
+
+  /// A plan for another backend than cuDNN leaves nothing to any other.
+  void count_backends() {
+    if (request_.backend != Backend::cudnn) return;
+    PlanLayer layer;
+    layer.plan = result_.best().plan;
+    WorkspaceBasis basis = WorkspaceBasis::exact;
+    predict_bytes(layer, request_.documents, request_.training, basis);
+    result_.forward_steps = layer.forward.steps;
+    result_.backward_steps = layer.backward.steps;
+    std::string note =
+        nothing_for_cudnn_note(layer.plan, request_.training, layer.forward.steps, layer.backward.steps);
+    if (!note.empty()) result_.notes.push_back(std::move(note));
+  }
+
+  void compare_best() {
+    const auto& list = result_.candidates;
+    const AttentionCandidate& best = list.front();
+    const auto next = std::find_if(list.begin(), list.end(),
+                                   [&](const AttentionCandidate& c) { return !same_degrees(c, best); });
+    if (next == list.end()) return;
+    result_.margin = next->seconds() / best.seconds() - 1;
+    result_.tie =
+        next->seconds() - best.seconds() <= uncertainty(best.price.forward, next->price.forward) +
+                                                uncertainty(best.price.backward, next->price.backward);
+    if (!result_.tie) return;
+    for (const AttentionCandidate* c : {&best, &*next})
+      for (const std::string& run : measurements(*c))
+        if (std::find(result_.tie_breaking_measurements.begin(), result_.tie_breaking_measurements.end(),
+                      run) == result_.tie_breaking_measurements.end())
+          result_.tie_breaking_measurements.push_back(run);
+  }
+
+  /// The `max_candidates` best, and the best of each further mesh.
+  void keep_best_of_every_mesh() {
+    std::vector<AttentionCandidate> kept;
+    for (AttentionCandidate& c : result_.candidates) {
+      const bool first_of_mesh = std::none_of(
+          kept.begin(), kept.end(), [&](const AttentionCandidate& other) { return same_degrees(c, other); });
+      if (kept.size() < request_.max_candidates || first_of_mesh) kept.push_back(std::move(c));
+    }
+    result_.candidates = std::move(kept);
+  }
+
+  void fill_live(AttentionCandidate& c) {
+    c.live_bytes = pricer_->live_bytes(c.plan, Pass::forward).total;
+    if (request_.training)
+      c.live_bytes = std::max(c.live_bytes, pricer_->live_bytes(c.plan, Pass::backward).total);
+  }
+
+  /// Laps of a double ring: both degrees are greater than one.
+  [[nodiscard]] bool splits(i64 ring) const {
+    if (!request_.fixed.method || !(*request_.fixed.method)->two_level_ring) return true;
+    for (i64 d = 2; d * d <= ring; ++d)
+      if (ring % d == 0) return true;
+    return false;
+  }
+
+  [[nodiscard]] bool rejected_before(int ring, int ulysses) const {
+    return !result_.rejected.empty() && result_.rejected.back().ring == ring &&
+           result_.rejected.back().ulysses == ulysses;
+  }
+
+  [[nodiscard]] std::string nothing() const {
+    if (request_.fixed.method && (*request_.fixed.method)->two_level_ring && result_.rejected.empty())
+      return std::string((*request_.fixed.method)->word) +
+             " runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
+             "or 6";
+    if (result_.rejected.size() == 1) return result_.rejected.front().reason;
+    std::string text = "no mesh of " + std::to_string(legality_.world) + " ranks is legal for this call";
+    std::set<std::string> seen;
+    for (const Rejection& r : result_.rejected)
+      if (seen.size() < 3 && seen.insert(r.reason).second)
+        text += (seen.size() == 1 ? ": " : "; ") + r.reason;
+    return text;
+  }
+
+  [[nodiscard]] std::vector<std::string> remedies() const {
+    if (too_many_rows_) return {"more devices", "more --head-chunks", "--backend cpu"};
+    std::vector<std::string> meshes;
+    for (const int u : divisors_of(legality_.world / (i64{data_} * tensor_)))
+      if (splits(legality_.world / (i64{data_} * tensor_ * u)) &&
+          unsupported_reason(legality_, tensor_, data_,
+                             {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
+              .empty())
+        meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
+                         " --ulysses " + std::to_string(u) +
+                         (even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
+    if (meshes.empty() && request_.fixed.head_chunks.value_or(1) > 1) return {"fewer --head-chunks"};
+    if (meshes.empty() && request_.fixed.method && (*request_.fixed.method)->two_level_ring)
+      return {"another --method"};
+    if (meshes.empty())
+      return {"a number of devices that the call can use: at most one rank per token, and ulysses at most " +
+              std::to_string(local_.query_heads)};
+    std::string text = "one of the meshes that are legal here: " + meshes.front();
+    for (std::size_t i = 1; i < meshes.size() && i < 8; ++i) text += ", " + meshes[i];
+    return {text};
+  }
+
+  const AttentionRequest& request_;
+  LinkPricer links_;
+  Model model_;
+  Workload workload_;
+  LegalityInput legality_;
+  int data_, tensor_;
+  AttentionShape local_;
+  std::unique_ptr<AttentionPricer> pricer_;
+  bool too_many_rows_ = false;  ///< of some plan, for a GPU
+  i64 mesh_ = 0, meshes_ = 0;   ///< the one that is being tried, and all
+  std::uint32_t extrapolation_ = 0;
+  AttentionResult result_;
+};
+
+}  // namespace
+
+double AttentionCandidate::band() const {
+  const double sum = seconds();
+  return sum > 0
+             ? (price.forward.seconds * price.forward.band + price.backward.seconds * price.backward.band) /
+                   sum
+             : 0;
+}
+
+AttentionResult plan_attention(const AttentionRequest& request) {
+  expects(!request.cluster->devices.empty(), "a cluster without devices");
+  return AttentionSearch(request).run();
+}
+
+std::string block_pattern_note(const ScoreRules& score) {
+  return "block pattern: the blocks of " + std::to_string(score.block_tokens) +
+         " tokens that it skips come with the run, so that times, bytes and memory are those of the mask "
+         "without it: an upper bound";
+}
+
+Cluster thread_cluster(int ranks) {
+  const auto guess = [](double value) { return Quantity{value, Provenance::guess, "one thread of a host"}; };
+  Cluster cluster;
+  cluster.name = std::to_string(ranks) + " threads of one host";
+  DeviceSpec thread;
+  thread.name = "thread";
+  thread.bf16_tflops = thread.fp16_tflops = thread.fp32_tflops = guess(0.05);
+  thread.memory_bytes = guess(4e9);
+  thread.memory_gb_s = guess(8);
+  cluster.specs = {thread};
+  Node node;
+  node.numa_count = 1;
+  node.pcie_gb_s = guess(8);
+  node.numa_gb_s = guess(8);
+  cluster.nodes = {node};
+  for (int id = 0; id < ranks; ++id) {
+    Device device;
+    device.id = device.local = id;
+    device.numa = 0;
+    cluster.devices.push_back(device);
+    cluster.spec_of_device.push_back(0);
+  }
+  cluster.fabric.kind = FabricKind::none;
+  cluster.notes.emplace_back("threads of this host: every rate is a guess, times are uncalibrated");
+  return cluster;
+}
+
+}  // namespace usp

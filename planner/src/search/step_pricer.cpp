@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_pricer.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/schedule/validate.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace usp {
+namespace {
+
+double required(const Quantity& quantity, const std::string& key, const char* remedy) {
+  if (!quantity.known()) throw MissingValue({"cluster", 0, ""}, key, remedy);
+  return *quantity.value;
+}
+
+/// GB/s of the NICs that the devices of the first host use: those nearest to some device, or all where
+/// nothing is known.
+double nearest_nics_gb_s(const Cluster& cluster) {
+  std::set<int> used;
+  for (const Device& device : cluster.devices)
+    if (device.node == 0) used.insert(device.nics.begin(), device.nics.end());
+  double gb_s = 0;
+  for (const Nic& nic : cluster.nics)
+    if (nic.node == 0 && (used.empty() || used.count(nic.id) > 0)) gb_s += nic.gb_s.value.value_or(0);
+  return gb_s;
+}
+
+Workload without_documents(const Workload& workload) {
+  Workload copy = workload;
+  copy.documents = {};
+  return copy;
+}
+
+}  // namespace
+
+StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> links)
+    : request_(request),
+      undocumented_(without_documents(request.workload)),
+      links_(links ? std::move(links) : std::make_shared<LinkPricer>(*request.cluster, *request.calibration)),
+      parameters_(count_parameters(*request.model)) {
+  const Cluster& cluster = *request.cluster;
+  expects(!cluster.devices.empty() && !cluster.specs.empty(), "a cluster without devices");
+  check_workload(request.workload);
+  constexpr const char* remedy = "name the card with --device";
+  const DeviceSpec& spec = cluster.specs[static_cast<std::size_t>(cluster.spec_of_device.front())];
+  for (int kind : cluster.spec_of_device)
+    if (kind != cluster.spec_of_device.front())
+      throw InvalidInput(
+          {"cluster", 0, "specs"},
+          "devices of several kinds in one mesh are not planned; select one kind with --devices");
+  const bool fp32 = request.workload.dtype == Precision::fp32;
+  const Quantity& peak = fp32                                        ? spec.fp32_tflops
+                         : request.workload.dtype == Precision::fp16 ? spec.fp16_tflops
+                                                                     : spec.bf16_tflops;
+  peak_flops_ = required(peak, "the device's peak rate", remedy) * 1e12;
+  memory_bytes_s_ = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
+  device_bytes_ = request.memory.device_bytes ? *request.memory.device_bytes
+                                              : required(spec.memory_bytes, "the device's memory", remedy);
+  devices_per_node_ =
+      static_cast<int>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
+  domain_devices_ = devices_per_node_;
+  for (const NvlinkDomain& domain : cluster.domains)
+    domain_devices_ = std::max(domain_devices_, static_cast<int>(domain.devices.size()));
+  nic_bytes_s_ = nearest_nics_gb_s(cluster) * 1e9;
+  world_ = static_cast<i64>(cluster.devices.size());
+  softmax_layers_ = request.model->attention_layers();
+}
+
+std::shared_ptr<const Documents> StepPricer::documents(std::size_t kind) {
+  const LayerKind& layer = request_.model->kinds[kind];
+  auto& slot = documents_[layer.kind == LayerMixer::chunked ? layer.window.value_or(0) : 0];
+  if (!slot) slot = std::make_shared<const Documents>(attention_documents(request_.workload, layer));
+  return slot;
+}
+
+AttentionPricer& StepPricer::pricer(std::size_t kind, int tensor) {
+  auto& slot = pricers_[{kind, tensor}];
+  if (!slot) {
+    Choice one;
+    one.placement.tensor = tensor;
+    const LayerKind& layer = request_.model->kinds[kind];
+    slot = std::make_unique<AttentionPricer>(*links_, attention_plan(request_, one, layer).shape,
+                                             documents(kind), request_.execution);
+  }
+  return *slot;
+}
+
+std::string StepPricer::too_much_work(const Choice& choice) {
+  for (std::size_t k = 0; k < request_.model->kinds.size(); ++k) {
+    const LayerKind& kind = request_.model->kinds[k];
+    if (kind.is_linear()) continue;
+    std::string reason =
+        pricer(k, choice.tensor()).too_much_work(attention_plan(request_, choice, kind), choice.placement);
+    if (!reason.empty()) return reason;
+  }
+  return "";
+}
+
+std::vector<LayerAttention> StepPricer::attention(const Choice& choice) {
+  std::vector<LayerAttention> result;
+  for (std::size_t k = 0; k < request_.model->kinds.size(); ++k) {
+    const LayerKind& kind = request_.model->kinds[k];
+    if (kind.is_linear()) continue;
+    LayerAttention layer{k, attention_plan(request_, choice, kind), {}};
+    check_attention_plan(layer.plan);
+    layer.price = pricer(k, choice.tensor()).price(layer.plan, choice.placement);
+    result.push_back(std::move(layer));
+    ++priced_;
+  }
+  return result;
+}
+
+double StepPricer::attention_seconds(const std::vector<LayerAttention>& attention,
+                                     Recompute recompute) const {
+  const bool training = request_.workload.training;
+  const bool twice = training && (recompute == Recompute::full || recompute == Recompute::offload);
+  double seconds = 0;
+  for (const LayerAttention& layer : attention) {
+    const auto layers =
+        static_cast<double>(request_.model->kinds[layer.kind].layers.size()) / request_.workload.pipeline;
+    seconds += layers * (layer.price.forward.seconds * (twice ? 2 : 1) +
+                         (training ? layer.price.backward.seconds : 0));
+  }
+  return seconds;
+}
+
+i64 StepPricer::local_tokens(const Choice& choice) const {
+  const Workload& w = request_.workload;
+  return (w.seq + choice.mesh.size() - 1) / choice.mesh.size() * w.rows_per_microbatch();
+}
+
+StepPricer::Peak StepPricer::peak(const Choice& choice, const std::vector<LayerAttention>& attention) {
+  Peak most;
+  for (const LayerAttention& layer : attention)
+    for (Pass pass : {Pass::forward, Pass::backward}) {
+      if (pass == Pass::backward && !request_.workload.training) continue;
+      const LiveBytes live = pricer(layer.kind, choice.tensor()).live_bytes(layer.plan, pass);
+      if (live.total > most.live.total) most = {live, pass};
+    }
+  return most;
+}
+
+PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
+                                    const Peak& peak) const {
+  PlanCandidate c;
+  c.choice = choice;
+  add_memory(c, peak);
+  add_time(c, attention);
+  return c;
+}
+
+void StepPricer::add_memory(PlanCandidate& c, const Peak& peak) const {
+  const Choice& choice = c.choice;
+  Workload workload = undocumented_;
+  workload.recompute = choice.recompute;
+  workload.zero_stage = choice.zero_stage;
+  MemoryInput input;
+  input.model = request_.model;
+  input.parameters = &parameters_;
+  input.workload = &workload;
+  input.mesh = {choice.data(),       choice.tensor(),   choice.mesh.ring(),
+                choice.mesh.ulysses, workload.pipeline, workload.expert};
+  input.local_tokens = local_tokens(choice);
+  input.communicator_bytes = request_.memory.communicator_bytes;
+  input.reserve_fraction = request_.memory.reserve_fraction;
+  input.loss_tile_tokens = request_.memory.loss_tile_tokens;
+  input.mlp_tile_tokens = request_.memory.mlp_tile_tokens;
+  const char* when = peak.pass == Pass::forward ? "fullest tick of forward" : "fullest tick of backward";
+  input.attention_buffers = {{"attention exchange and partial sums",
+                              static_cast<i64>(peak.live.total - peak.live.kv_copies),
+                              std::string(when) + ": row layout of q, k, v, o, lse and gradients"}};
+  input.kv_copies = {{"keys and values of other ranks", static_cast<i64>(peak.live.kv_copies),
+                      std::string(when) + ": blocks in flight or gathered"}};
+  c.memory = memory_per_rank(input);
+  c.fits = static_cast<double>(c.memory.total_bytes) <= device_bytes_;
+}
+
+}  // namespace usp
