@@ -56,7 +56,7 @@ void print(const RunSummary& summary, bool json) {
   if (const std::string fault = run_fault(summary); !fault.empty()) throw VerificationError(fault);
 }
 
-RunSummary summary_of(const LoadedCall& call, CallRun run) {
+RunSummary summary_of(const LoadedCall& call, RunResult run) {
   RunSummary summary;
   summary.plan = call.plan;
   summary.digest = plan_digest(call.file);
@@ -78,7 +78,7 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
   const LoadedCall call = load_call(flags);
   if (mpi_launched() || torchrun_launched())
     throw UsageError("--dry-run plays all ranks in one process; start it without mpirun, srun or torchrun");
-  CallRun run;
+  RunResult run;
   {
     ProgressLine line(invocation);
     run = dry_run_call(call.plan, call.documents, call.options.training, &line);
@@ -132,7 +132,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
     if (!wanted.output.empty()) check_results_folder(wanted.output);
     if (!wanted.trace.empty()) check_writable(wanted.trace);
   };
-  std::optional<CallRun> run = run_call(call.plan, call.documents, tensors, call.options);
+  std::optional<RunResult> run = run_attention(call.plan, call.documents, tensors, call.options);
   if (!run) return;
   for (const std::string& text : run->notes()) note(invocation, text);
   RunSummary summary = summary_of(call, std::move(*run));

@@ -39,8 +39,8 @@ class Silenced {
 };
 
 /// `work()` while a line tells the progress of `request`.
-template <class Request, class Work>
-auto with_progress(const Invocation& invocation, Request& request, const Work& work) {
+template <class Request, class ComputeOp>
+auto with_progress(const Invocation& invocation, Request& request, const ComputeOp& work) {
   ProgressLine line(invocation);
   request.progress = &line;
   const Silenced<Request> silenced(request);

@@ -71,7 +71,7 @@ struct Tensors {
   View a, b, w, lse, lse_i;
 };
 
-struct Work {
+struct ComputeOp {
   std::string name;
   i64 bytes;
   std::function<void(const Tensors&)> run;
@@ -82,7 +82,7 @@ class Bench {
   Bench(const Shape& shape, int rounds, bool json) : shape_(shape), rounds_(rounds), json_(json) {
     for (int i = 0; i < sets; ++i) tensors_.emplace_back(shape, stream_.get());
   }
-  void compare(const Work& work) {
+  void compare(const ComputeOp& work) {
     std::vector<double> own, copies;
     const auto copy_bytes = static_cast<std::size_t>(work.bytes / 2);
     for (int round = -2; round < rounds_; ++round) {

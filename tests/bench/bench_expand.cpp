@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What re-planning a packed batch costs per rank and step: 1M tokens in 4,000 documents on 64 ranks, pruned,
-// causal, one pass. `Rank` builds the rank's own Geometry and expands; the others measure the two parts
+// causal, one pass. `Rank` builds the rank's own TokenMap and expands; the others measure the two parts
 // alone.
 #include "usp/schedule/expand.hpp"
 
@@ -53,11 +53,11 @@ void Rank(benchmark::State& state) {
   const AttentionPlan plan = plan_of(state);
   const Documents batch = Documents::packed(packed_borders());
   CompactSchedule compact;
-  generate(plan, Geometry(plan, batch).heads().shared_kv(), compact);
+  generate(plan, TokenMap(plan, batch).heads().shared_kv(), compact);
   int rank = 0;
   std::size_t slices = 0;
   for (auto _ : state) {
-    const Geometry geometry(plan, batch);
+    const TokenMap geometry(plan, batch);
     const RankSchedule schedule = expand(geometry, compact, next_rank(rank), pass_of(state));
     slices = schedule.slices.size();
     benchmark::DoNotOptimize(slices);
@@ -69,7 +69,7 @@ void GeometryOnly(benchmark::State& state) {
   const AttentionPlan plan = plan_of(state);
   const Documents batch = Documents::packed(packed_borders());
   for (auto _ : state) {
-    const Geometry geometry(plan, batch);
+    const TokenMap geometry(plan, batch);
     benchmark::DoNotOptimize(&geometry);
   }
 }
@@ -77,7 +77,7 @@ void GeometryOnly(benchmark::State& state) {
 /// All ranks read one geometry, as a planner does.
 void ExpandOnly(benchmark::State& state) {
   const AttentionPlan plan = plan_of(state);
-  const Geometry geometry(plan, Documents::packed(packed_borders()));
+  const TokenMap geometry(plan, Documents::packed(packed_borders()));
   CompactSchedule compact;
   generate(plan, geometry.heads().shared_kv(), compact);
   int rank = 0;

@@ -186,14 +186,14 @@ TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
   for (const auto use : {std::optional<Backend>{}, std::optional(Backend::portable)})
     for (const double softcap : {0.0, 30.0}) attend(use, softcap);
   attend(Backend::cudnn, 0);
-  EXPECT_TRUE(mixed->departures().empty());
+  EXPECT_TRUE(mixed->fallbacks().empty());
   attend(Backend::cudnn, 30);
   attend(Backend::cudnn, 30);
-  const std::vector<Departure> departures = mixed->departures();
-  ASSERT_EQ(departures.size(), 1U);
-  EXPECT_EQ(departures[0].pass, Pass::forward);
-  EXPECT_EQ(departures[0].why, Refusal::softcap);
-  EXPECT_EQ(departures[0].count, 2);
+  const std::vector<BackendFallback> fallbacks = mixed->fallbacks();
+  ASSERT_EQ(fallbacks.size(), 1U);
+  EXPECT_EQ(fallbacks[0].pass, Pass::forward);
+  EXPECT_EQ(fallbacks[0].why, UnsupportedReason::softcap);
+  EXPECT_EQ(fallbacks[0].count, 2);
 }
 
 TEST_F(Cudnn, EqualCallsAllocateOnce) {

@@ -86,7 +86,7 @@ class OnDevice final : public AttentionKernel {
       : stream_(0), memory_(make_cuda_memory(stream_)), kernel_(make(*memory_)) {}
   [[nodiscard]] const char* name() const override { return kernel_->name(); }
   [[nodiscard]] bool rounds_results() const override { return kernel_->rounds_results(); }
-  [[nodiscard]] std::vector<Departure> departures() const override { return kernel_->departures(); }
+  [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return kernel_->fallbacks(); }
   void attend(const AttendArgs& a) override {
     Uploads up(*memory_);
     const DeviceScopeOfCall scope(a.scope, up);

@@ -98,9 +98,9 @@ inline bool socket_link(const std::string& text) {
   } catch (const CommunicationError&) {
     sense = false;
   }
-  const auto untouched = [](const std::byte& byte) { return byte == std::byte{}; };
-  require(std::all_of(memory.begin(), memory.begin() + 16, untouched) &&
-              std::all_of(memory.end() - 16, memory.end(), untouched),
+  const auto poison_byte = [](const std::byte& byte) { return byte == std::byte{}; };
+  require(std::all_of(memory.begin(), memory.begin() + 16, poison_byte) &&
+              std::all_of(memory.end() - 16, memory.end(), poison_byte),
           "bytes outside the receive");
   require(slots.requests() <= comm::max_requests_of_peer, "more requests than there is room for");
   if (const auto notice = link.take_notice()) require_sound(comm::unpack(*notice, 4, 2), 4);

@@ -88,7 +88,7 @@ TEST_P(AttentionGpu, MeshesOverTheDesignFp16) {
   sweep(GetParam(), DType::fp16, 25000);
 }
 
-[[nodiscard]] RuntimeCase middling(Backend backend, int ring, int ulysses) {
+[[nodiscard]] RuntimeCase medium_case(Backend backend, int ring, int ulysses) {
   RuntimeCase c;
   c.plan.backend = backend;
   c.plan.mesh = {1, ring, ulysses};
@@ -101,7 +101,7 @@ TEST_P(AttentionGpu, MeshesOverTheDesignFp16) {
 
 TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   for (const auto& [ring, ulysses] : {std::pair(1, 1), std::pair(2, 2), std::pair(1, 4), std::pair(4, 1)}) {
-    const RuntimeCase c = middling(GetParam(), ring, ulysses);
+    const RuntimeCase c = medium_case(GetParam(), ring, ulysses);
     run_threads(c.plan.mesh.size(), {}, [&](Communicator& control) {
       GpuRank rank(control);
       const auto kernel = make(GetParam(), *rank.memory);

@@ -15,9 +15,9 @@ namespace {
 constexpr i64 block_bytes = 4096;
 
 /// Runs on a thread of its own, whose default device is 0 and which has no current context yet.
-template <class Work>
-void on_fresh_thread(Work&& work) {
-  std::thread(std::forward<Work>(work)).join();
+template <class ComputeOp>
+void on_fresh_thread(ComputeOp&& work) {
+  std::thread(std::forward<ComputeOp>(work)).join();
 }
 
 [[nodiscard]] CUcontext current_context() {

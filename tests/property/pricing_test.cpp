@@ -24,14 +24,14 @@ const Machine& machine() {
   return m;
 }
 
-std::vector<RankSchedule> expand_all(const Geometry& geometry, const CompactSchedule& compact, Pass pass) {
+std::vector<RankSchedule> expand_all(const TokenMap& geometry, const CompactSchedule& compact, Pass pass) {
   std::vector<RankSchedule> ranks;
   for (int p = 0; p < geometry.mesh().size(); ++p) ranks.push_back(expand(geometry, compact, p, pass));
   return ranks;
 }
 
 void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links) {
-  const Geometry geometry(c.plan, c.documents);
+  const TokenMap geometry(c.plan, c.documents);
   AttentionPricer pricer(links, c.plan.shape, c.documents, {});
   const AttentionPrice price = pricer.price(c.plan, placement);
   for (Pass pass : {Pass::forward, Pass::backward}) {

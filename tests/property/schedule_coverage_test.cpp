@@ -11,7 +11,7 @@ namespace {
 
 class Coverage {
  public:
-  Coverage(const ScheduleCase& c, const Geometry& geometry)
+  Coverage(const ScheduleCase& c, const TokenMap& geometry)
       : case_(c),
         geometry_(geometry),
         mask_(c.plan, c.documents),
@@ -108,7 +108,7 @@ class Coverage {
   }
 
   const ScheduleCase& case_;
-  const Geometry& geometry_;
+  const TokenMap& geometry_;
   const Mask mask_;
   std::vector<int> count_;
 };

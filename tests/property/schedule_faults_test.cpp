@@ -88,7 +88,7 @@ TEST(ScheduleFaults, AnyStaleSlotIsNoticed) {
     Trial trial(c, 3);
     for (Pass pass : both_passes)
       for (const MessageKey& late : messages(trial, pass)) {
-        std::map<std::pair<int, std::pair<Tensor, Place>>, std::vector<double>> last;
+        std::map<std::pair<int, std::pair<Tensor, BufferSlot>>, std::vector<double>> last;
         bool applied = false;
         const bool seen =
             noticed(trial, pass,

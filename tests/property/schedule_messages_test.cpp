@@ -99,7 +99,7 @@ class Accesses {
   }
 
   void check_lives() const {
-    std::map<std::pair<Tensor, Place>, std::int32_t> busy_until;
+    std::map<std::pair<Tensor, BufferSlot>, std::int32_t> busy_until;
     for (std::size_t i = 0; i < list_.size(); ++i) {
       const Buffer& b = s_.buffers[i];
       for (const Access& a : list_[i]) {
@@ -109,7 +109,7 @@ class Accesses {
         ASSERT_LE(a.rows.end, b.rows) << describe(case_);
         ASSERT_LE(a.heads.end, b.heads.end) << describe(case_);
       }
-      if (b.name.place == Place::stage) continue;
+      if (b.name.place == BufferSlot::stage) continue;
       const auto [known, fresh] = busy_until.emplace(std::pair(b.name.tensor, b.name.place), b.last);
       if (!fresh) {
         ASSERT_LT(known->second, b.first) << "bound again while in use, " << describe(case_);

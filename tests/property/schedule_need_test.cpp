@@ -37,7 +37,7 @@ class Need {
       for (i64 h : kv_heads(u)) ++expected[{k, h}];
     }
     for (Tensor x : {Tensor::k, Tensor::v})
-      ASSERT_EQ(received(Pass::forward, rank, x, [](const Move&) { return true; }), expected)
+      ASSERT_EQ(received(Pass::forward, rank, x, [](const TransferOp&) { return true; }), expected)
           << "rank " << rank << ", " << describe(case_);
   }
 
@@ -45,7 +45,7 @@ class Need {
   void forwards_nothing_in_vain(int rank, Pass pass) const {
     const int r = plan_.mesh.ring_of(rank);
     const Pairs got =
-        received(pass, rank, Tensor::k, [](const Move& m) { return m.name == MoveName::route; });
+        received(pass, rank, Tensor::k, [](const TransferOp& m) { return m.name == MoveName::route; });
     for (const auto& [pair, count] : got) {
       ASSERT_EQ(count, 1) << describe(case_);
       const int j = key_row_.at(pair.first), d = offset(j, r);

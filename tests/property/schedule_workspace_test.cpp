@@ -166,10 +166,10 @@ TEST(ScheduleDeterminism, ExpansionDependsOnPlanBatchAndRankOnly) {
     std::vector<int> order(static_cast<std::size_t>(c.plan.mesh.size()));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), g.engine());
-    const Geometry shared(c.plan, c.documents);
+    const TokenMap shared(c.plan, c.documents);
     for (int p : order)
       for (Pass pass : both_passes) {
-        const Geometry own(c.plan, c.documents);
+        const TokenMap own(c.plan, c.documents);
         CompactSchedule compact;
         generate(c.plan, own.heads().shared_kv(), compact);
         const Fingerprint expected(all.of(pass)[static_cast<std::size_t>(p)]);

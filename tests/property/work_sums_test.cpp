@@ -30,7 +30,7 @@ struct Sum {
 };
 
 /// By key row, from the slices one by one.
-std::map<int, Sum> by_slices(const Geometry& geometry, int r) {
+std::map<int, Sum> by_slices(const TokenMap& geometry, int r) {
   std::map<int, Sum> sums;
   for (const RowSlice& s : geometry.slices_of_row(r)) {
     Sum& sum = sums[s.key_row];
@@ -65,7 +65,7 @@ TEST(WorkSums, PartsOfARowAddUpToItsSlices) {
   Random random(7);
   for (int trial = 0; trial < 400; ++trial) {
     const AttentionPlan plan = random_plan(random, true);
-    const Geometry geometry(plan, random_documents(random, plan.shape.q_tokens));
+    const TokenMap geometry(plan, random_documents(random, plan.shape.q_tokens));
     for (int r = 0; r < plan.mesh.ring(); ++r) {
       std::map<int, Sum> expected = by_slices(geometry, r), found;
       geometry.visit_row(r, [&](const RowPart& part) {
@@ -88,7 +88,7 @@ TEST(WorkSums, WholeDocumentsAreOnePart) {
   plan.band.diff_min = 0;
   std::vector<i64> cu;
   for (i64 token = 0; token <= 4000; ++token) cu.push_back(token);
-  const Geometry geometry(plan, Documents::packed(std::move(cu)));
+  const TokenMap geometry(plan, Documents::packed(std::move(cu)));
   int parts = 0;
   double pairs = 0;
   for (int r = 0; r < 2; ++r)
@@ -106,7 +106,7 @@ TEST(WorkSums, FrontsOfUnevenRowsAreThoseOfAllPairsOfRows) {
   for (int trial = 0; trial < 400; ++trial) {
     const AttentionPlan plan = random_plan(random, false);
     const Mesh& mesh = plan.mesh;
-    const Geometry geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
     const WorkProfile profile(geometry);
     std::map<int, std::vector<BlockShape>> by_offset;
     double pairs = 0;
@@ -145,13 +145,13 @@ TEST(WorkSums, MovesTogetherAreAsManyBytesAsOneByOne) {
     plan.mesh.ulysses = static_cast<int>(pick(random, 1, 3));
     plan.head_chunks = static_cast<int>(pick(random, 1, 2));
     plan.dkv_return = static_cast<DkvReturn>(pick(random, 0, 2));
-    const Geometry geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
     CompactSchedule schedule;
     generate(plan, geometry.heads().shared_kv(), schedule);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       const std::vector<i64> none(static_cast<std::size_t>(plan.mesh.size()), 0);
       Ledger one_by_one{none, none};
-      for (const Move& move : schedule.of(pass).moves) add_move(geometry, move, one_by_one);
+      for (const TransferOp& move : schedule.of(pass).moves) add_move(geometry, move, one_by_one);
       const Ledger together = ledger(geometry, schedule.of(pass));
       EXPECT_EQ(together.sent, one_by_one.sent) << trial;
       EXPECT_EQ(together.received, one_by_one.received) << trial;
@@ -175,7 +175,7 @@ TEST(WorkSums, GatheredMovesAreAsManyBytesAsRankByRank) {
     AttentionPlan plan = random_plan(random, false);
     plan.method = Method::all_gather_kv;
     plan.mesh = {1, static_cast<int>(pick(random, 2, 6)), static_cast<int>(pick(random, 1, 3))};
-    const Geometry geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
     CompactSchedule schedule;
     generate(plan, geometry.heads().shared_kv(), schedule);
     for (const Pass pass : {Pass::forward, Pass::backward}) {

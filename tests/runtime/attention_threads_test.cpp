@@ -67,7 +67,7 @@ TEST(AttentionThreads, EveryMeshOverTheDesignBf16) {
 }
 
 /// A plan of some size on which layouts, hops and heads all matter.
-[[nodiscard]] RuntimeCase middling(int ring, int ulysses, DType dtype) {
+[[nodiscard]] RuntimeCase medium_case(int ring, int ulysses, DType dtype) {
   RuntimeCase c;
   c.plan.mesh = {1, ring, ulysses};
   c.plan.shape = {2, 96, 96, 8, 4, 32, 32, dtype};
@@ -87,7 +87,7 @@ TEST(AttentionThreads, EveryMeshOverTheDesignBf16) {
 }
 
 TEST(AttentionThreads, SamePlanSameBits) {
-  const RuntimeCase c = middling(3, 2, DType::bf16);
+  const RuntimeCase c = medium_case(3, 2, DType::bf16);
   const auto first = bits_of(c);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(bits_of(c), first) << "run " << i;
 }
@@ -99,7 +99,7 @@ TEST(AttentionThreads, PlansOutOfRangeAreRefused) {
       [](AttentionPlan& p) { p.shape.batch = i64{1} << 40; }, [](AttentionPlan& p) { p.shape.kv_heads = 0; },
       [](AttentionPlan& p) { p.backend = static_cast<Backend>(7); }};
   for (const auto& change : wrong) {
-    AttentionPlan plan = middling(1, 2, DType::fp32).plan;
+    AttentionPlan plan = medium_case(1, 2, DType::fp32).plan;
     change(plan);
     run_threads(2, {}, [&](Communicator& comm) {
       const auto kernel = make_cpu_kernel();
@@ -124,7 +124,7 @@ TEST(AttentionThreads, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
     for (const auto& [ring, ulysses] : {std::pair(4, 2), std::pair(1, 4), std::pair(6, 1), std::pair(4, 1)})
       for (const DType dtype : every_dtype) {
-        RuntimeCase c = middling(ring, ulysses, dtype);
+        RuntimeCase c = medium_case(ring, ulysses, dtype);
         c.plan.method = method;
         if (method == Method::double_ring && ring % 2 == 0) c.plan.mesh = {ring / 2, 2, ulysses};
         expect_whole_workspace(c);

@@ -44,8 +44,8 @@ TEST(DryCall, TellsRankByRank) {
 TEST(DryCall, CountsWhatTheSchedulesSay) {
   for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv}) {
     const AttentionPlan plan = plan_of({1, 40, 2}, method);
-    const CallRun run = dry_run_call(plan, one_document(), true);
-    const Geometry geometry(plan, one_document());
+    const RunResult run = dry_run_call(plan, one_document(), true);
+    const TokenMap geometry(plan, one_document());
     CompactSchedule compact;
     generate(plan, geometry.heads().shared_kv(), compact);
     for (const int rank : {0, 41, 79})

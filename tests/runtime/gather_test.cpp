@@ -33,9 +33,9 @@ TEST(Gather, CountsBeyondTheReportAreRefused) {
   for (const i64 count : {i64{-1}, i64{2}, i64{1} << 40, i64{1} << 62})
     EXPECT_THROW(collect(Part{}, bytes_of_numbers({count, 0})), EnvironmentError) << count;
   const i64 ticks_and_ranks = (i64{1} << 31) - 1;
-  EXPECT_THROW(collect(RankRun{}, bytes_of_numbers({ticks_and_ranks | (ticks_and_ranks << 32), 0})),
+  EXPECT_THROW(collect(RankResult{}, bytes_of_numbers({ticks_and_ranks | (ticks_and_ranks << 32), 0})),
                EnvironmentError);
-  EXPECT_THROW(collect(RankRun{}, {}), EnvironmentError);
+  EXPECT_THROW(collect(RankResult{}, {}), EnvironmentError);
 }
 
 TEST(Gather, RowsAreThoseThatFollow) {

@@ -64,7 +64,7 @@ TEST(Golden, AnyShardingGivesTheSameSums) {
         plan.layout = layout;
         plan.band = {0, unbounded};
         plan.lse_home = true;
-        const auto run = run_call(plan, documents, in, {});
+        const auto run = run_attention(plan, documents, in, {});
         ASSERT_TRUE(run.has_value());
         SCOPED_TRACE(std::to_string(ring) + " x " + std::to_string(ulysses) + " method " +
                      std::string(method->word) + " layout " + std::to_string(static_cast<int>(layout)));

@@ -14,7 +14,7 @@
 namespace usp::test {
 namespace {
 
-constexpr Operand halve_operands[] = {{Tensor::o, &Work::o}, {Tensor::lse}};
+constexpr Operand halve_operands[] = {{Tensor::o, &ComputeOp::o}, {Tensor::lse}};
 const Operation halve = {.word = "halve",
                          .operands = halve_operands,
                          .operand_count = 2,
@@ -24,12 +24,12 @@ const Operation halve = {.word = "halve",
 struct Halved {
   AttentionPlan plan;
   Documents documents = Documents::single(24, 24);
-  Geometry geometry;
+  TokenMap geometry;
   CompactSchedule compact;
 
   explicit Halved(const Mesh& mesh) : plan(plan_on(mesh)), geometry(plan, documents) {
     generate(plan, geometry.heads().shared_kv(), compact);
-    Work work = compact.forward.work.back();
+    ComputeOp work = compact.forward.work.back();
     work.operation = &halve;
     compact.forward.work.push_back(work);
   }
@@ -125,7 +125,7 @@ TEST(Operation, IsInterpreted) {
   }
   run_pass(ranks, Pass::forward, problem, std::vector<Array>(4));
   for (const RankState& rank : ranks)
-    EXPECT_LT(worst(rank, Tensor::o, Place::home, halved_truth(call, problem)), 1e-12);
+    EXPECT_LT(worst(rank, Tensor::o, BufferSlot::home, halved_truth(call, problem)), 1e-12);
 }
 
 void halve_on_host(AttentionKernel& /*kernel*/, const StepCall& call) {
@@ -160,7 +160,7 @@ TEST(Operation, IsRun) {
   runner.run({2, &terms}, 0, times);
   const Array truth = halved_truth(call, problem);
   for (std::size_t i = 0; i < memory.size(); ++i) {
-    if (!(schedule.buffers[i].name == BufferName{Tensor::o, Place::home})) continue;
+    if (!(schedule.buffers[i].name == BufferName{Tensor::o, BufferSlot::home})) continue;
     ASSERT_EQ(memory[i].size(), truth.data.size());
     for (std::size_t x = 0; x < memory[i].size(); ++x) ASSERT_NEAR(memory[i][x], truth.data[x], 1e-12);
   }

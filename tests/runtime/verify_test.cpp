@@ -26,7 +26,7 @@ struct Verified {
   Documents documents;
   CallTensors tensors;
   Oracle truth;
-  CallRun run;
+  RunResult run;
 
   Verified(DType dtype, i64 count, bool lse_home, i64 window = unbounded) {
     plan.shape = {1, count, count, 2, 1, 16, 16, dtype};
@@ -41,9 +41,9 @@ struct Verified {
   }
   void execute() {
     truth = dense_attention(plan, documents, tensors, true);
-    run = run_call(plan, documents, tensors, {}).value();
+    run = run_attention(plan, documents, tensors, {}).value();
   }
-  [[nodiscard]] RunSummary summary_of(const CallRun& result) const {
+  [[nodiscard]] RunSummary summary_of(const RunResult& result) const {
     RunSummary summary;
     summary.plan = plan;
     summary.run = result;
@@ -60,23 +60,23 @@ const Verified& causal(DType dtype) {
 
 struct Result {
   const char* name;
-  std::vector<Part> CallRun::*parts;
+  std::vector<Part> RunResult::*parts;
   OracleTensor Oracle::*truth;
 };
-constexpr Result results[] = {{"out", &CallRun::out, &Oracle::out},
-                              {"lse", &CallRun::lse, &Oracle::lse},
-                              {"dq", &CallRun::dq, &Oracle::dq},
-                              {"dk", &CallRun::dk, &Oracle::dk},
-                              {"dv", &CallRun::dv, &Oracle::dv}};
+constexpr Result results[] = {{"out", &RunResult::out, &Oracle::out},
+                              {"lse", &RunResult::lse, &Oracle::lse},
+                              {"dq", &RunResult::dq, &Oracle::dq},
+                              {"dk", &RunResult::dk, &Oracle::dk},
+                              {"dv", &RunResult::dv, &Oracle::dv}};
 
 using Region = std::function<bool(i64 token, i64 head)>;
 /// A new value from the old one and what its terms allow.
 using Poison = std::function<double(double x, double allowed)>;
 
 /// Changes a gathered result where it lies in the region.
-[[nodiscard]] CallRun poisoned(const Verified& verified, const Result& result, const Region& region,
-                               const Poison& poison) {
-  CallRun run = verified.run;
+[[nodiscard]] RunResult poisoned(const Verified& verified, const Result& result, const Region& region,
+                                 const Poison& poison) {
+  RunResult run = verified.run;
   const OracleTensor& truth = verified.truth.*result.truth;
   const DType dtype = std::strcmp(result.name, "lse") == 0 ? accumulator_of(verified.plan.shape.dtype)
                                                            : verified.plan.shape.dtype;
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Types, Poisoned, ::testing::Values(DType::bf16, DType::
 TEST(Verify, LateKeysThatAWholeTensorHidesAreNoticed) {
   const Verified& verified = causal(DType::bf16);
   for (const Result& result : {results[3], results[4]}) {
-    const CallRun run = poisoned(
+    const RunResult run = poisoned(
         verified, result, [](i64 token, i64) { return token >= tokens - 100; },
         [](double, double) { return 0.0; });
     const RunSummary summary = verified.summary_of(run);
@@ -156,7 +156,7 @@ TEST(Verify, LateKeysThatAWholeTensorHidesAreNoticed) {
 
 TEST(Verify, AGradientOfASinkIsHeldByHead) {
   const Verified& verified = causal(DType::fp32);
-  CallRun run = verified.run;
+  RunResult run = verified.run;
   run.d_sink[1] = 0;
   EXPECT_NE(run_fault(verified.summary_of(run)).find("d_sink at batch 0, token 0, head 1"),
             std::string::npos);
@@ -172,7 +172,7 @@ TEST(Verify, WhatHasNoTermsIsExactlyZero) {
   const Documents documents = Documents::single(8, 4);
   const CallTensors tensors = random_tensors(plan, documents, 0);
   const Oracle truth = dense_attention(plan, documents, tensors, true);
-  const CallRun run = run_call(plan, documents, tensors, {}).value();
+  const RunResult run = run_attention(plan, documents, tensors, {}).value();
   RunSummary summary;
   summary.plan = plan;
   summary.tolerance = tolerance_of(DType::fp32);
@@ -237,7 +237,7 @@ TEST(Verify, ANegativeScaleIsBoundedByItsMagnitude) {
       EXPECT_EQ(run_fault(verified.summary_of(verified.run)), "") << scale;
       for (const Result& result : results)
         for (const double terms : (verified.truth.*result.truth).terms) ASSERT_GE(terms, 0) << result.name;
-      const CallRun run = poisoned(
+      const RunResult run = poisoned(
           verified, results[2], [](i64 token, i64) { return token == 40; },
           [](double x, double allowed) { return x + 3 * allowed; });
       EXPECT_NE(run_fault(verified.summary_of(run)).find("dq at batch 0, token 40"), std::string::npos);
@@ -302,7 +302,7 @@ TEST(Verify, AWholeTensorOfRightRowsIsRight) {
     RunSummary strict = summary;
     strict.tolerance.strict = true;
     EXPECT_NE(run_fault(strict).find("dq is off by"), std::string::npos);
-    const CallRun run = poisoned(
+    const RunResult run = poisoned(
         *verified, results[2], [](i64 token, i64) { return token == 200; },
         [](double x, double allowed) { return x + 3 * allowed; });
     EXPECT_NE(run_fault(verified->summary_of(run)).find("dq at batch 0, token 200"), std::string::npos);

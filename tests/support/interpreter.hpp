@@ -42,7 +42,7 @@ struct Problem {
 
 class RankState {
  public:
-  RankState(const Geometry& geometry, const CompactSchedule& compact, int rank) : geometry_(geometry) {
+  RankState(const TokenMap& geometry, const CompactSchedule& compact, int rank) : geometry_(geometry) {
     schedules_[0] = expand(geometry, compact, rank, Pass::forward);
     schedules_[1] = expand(geometry, compact, rank, Pass::backward);
   }
@@ -58,14 +58,14 @@ class RankState {
     if (pass == Pass::backward)
       for (std::size_t i = 0; i < arrays_.size(); ++i) {
         const Buffer& b = schedule(Pass::forward).buffers[i];
-        if (b.name.place == Place::row || b.name.tensor == Tensor::o) saved[key(b.name)] = arrays_[i];
+        if (b.name.place == BufferSlot::row || b.name.tensor == Tensor::o) saved[key(b.name)] = arrays_[i];
       }
     if (d_sink.empty()) d_sink.assign(problem.sink.size(), 0);
     arrays_.assign(schedule(pass).buffers.size(), Array());
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       const Buffer& b = schedule(pass).buffers[i];
       if (b.first >= 0) continue;
-      if (b.name.place == Place::home && b.name.tensor != Tensor::o)
+      if (b.name.place == BufferSlot::home && b.name.tensor != Tensor::o)
         arrays_[i] = b.name.tensor == Tensor::d_o ? d_o_local : gather(b, input(b.name.tensor));
       else
         arrays_[i] = saved.at(key(b.name));
@@ -75,7 +75,7 @@ class RankState {
   void bind(int tick) {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       const Buffer& b = schedule(pass_).buffers[i];
-      if (b.first != tick || b.name.place == Place::stage) continue;
+      if (b.first != tick || b.name.place == BufferSlot::stage) continue;
       const double value = b.fill == Fill::nan ? std::numeric_limits<double>::quiet_NaN() : 0;
       arrays_[i] = Array(geometry_.plan().shape.batch, b.rows, b.heads.size(), b.width, value);
     }
@@ -107,13 +107,13 @@ class RankState {
     other->second(*this, step);
   }
 
-  [[nodiscard]] const Array& result(Tensor tensor, Place place) const {
+  [[nodiscard]] const Array& result(Tensor tensor, BufferSlot place) const {
     const auto& buffers = schedule(pass_).buffers;
     for (std::size_t i = buffers.size(); i-- > 0;)
       if (buffers[i].name == BufferName{tensor, place}) return arrays_[i];
     throw std::runtime_error("no such result");
   }
-  [[nodiscard]] const Buffer& result_buffer(Tensor tensor, Place place) const {
+  [[nodiscard]] const Buffer& result_buffer(Tensor tensor, BufferSlot place) const {
     const auto& buffers = schedule(pass_).buffers;
     for (std::size_t i = buffers.size(); i-- > 0;)
       if (buffers[i].name == BufferName{tensor, place}) return buffers[i];
@@ -276,7 +276,7 @@ class RankState {
     }
   }
 
-  const Geometry& geometry_;
+  const TokenMap& geometry_;
   RankSchedule schedules_[2];
   Pass pass_ = Pass::forward;
   const Problem* problem_ = nullptr;

@@ -23,11 +23,11 @@ class Expanded {
   [[nodiscard]] const std::vector<RankSchedule>& of(Pass pass) const {
     return pass == Pass::forward ? forward_ : backward_;
   }
-  [[nodiscard]] const Move& move(Pass pass, const Transfer& t) const {
+  [[nodiscard]] const TransferOp& move(Pass pass, const Transfer& t) const {
     return compact.of(pass).moves[static_cast<std::size_t>(t.move)];
   }
 
-  Geometry geometry;
+  TokenMap geometry;
   CompactSchedule compact;
 
  private:
@@ -53,7 +53,7 @@ class Expanded {
 }
 
 /// Global tokens of the rows of a buffer.
-[[nodiscard]] inline std::vector<i64> buffer_tokens(const Geometry& geometry, const RankSchedule& schedule,
+[[nodiscard]] inline std::vector<i64> buffer_tokens(const TokenMap& geometry, const RankSchedule& schedule,
                                                     const Buffer& b) {
   std::vector<i64> tokens(static_cast<std::size_t>(b.rows), -1);
   for (std::int32_t i = 0; i < b.pieces.count; ++i) {
@@ -77,12 +77,12 @@ void for_each(const std::vector<T>& pool, ListRef range, const Each& each) {
 /// One token and head of one tensor inside a message.
 struct Cell {
   Tensor tensor;
-  Place place;
+  BufferSlot place;
   i64 token, head;
 };
 
 /// What a message carries, in its order.
-[[nodiscard]] inline std::vector<Cell> cells_of(const Geometry& geometry, const RankSchedule& s,
+[[nodiscard]] inline std::vector<Cell> cells_of(const TokenMap& geometry, const RankSchedule& s,
                                                 const Transfer& t) {
   std::vector<Cell> cells;
   for_each(s.boxes, t.boxes, [&](const Box& box, std::int32_t) {

@@ -23,7 +23,7 @@ inline double difference(double a, double reference) {
   return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
 }
 
-inline double worst(const RankState& rank, Tensor tensor, Place place, const Array& reference) {
+inline double worst(const RankState& rank, Tensor tensor, BufferSlot place, const Array& reference) {
   const Buffer& b = rank.result_buffer(tensor, place);
   const Array& a = rank.result(tensor, place);
   const std::vector<i64> ids = rank.tokens(b);
@@ -40,8 +40,8 @@ inline double worst(const RankState& rank, Tensor tensor, Place place, const Arr
 inline double worst_sum(const std::vector<RankState>& ranks, Tensor tensor, const Array& reference) {
   Array sum(reference.batch, reference.rows, reference.heads, reference.width, 0);
   for (const RankState& rank : ranks) {
-    const Array& a = rank.result(tensor, Place::home);
-    const std::vector<i64> ids = rank.tokens(rank.result_buffer(tensor, Place::home));
+    const Array& a = rank.result(tensor, BufferSlot::home);
+    const std::vector<i64> ids = rank.tokens(rank.result_buffer(tensor, BufferSlot::home));
     for (i64 x = 0; x < a.batch; ++x)
       for (i64 r = 0; r < a.rows; ++r)
         for (i64 h = 0; h < a.heads; ++h)
@@ -87,9 +87,10 @@ class Trial {
     for (RankState& rank : ranks_) rank.d_sink.clear();
     run_pass(ranks_, Pass::forward, problem_, d_o_, forward);
     for (const RankState& rank : ranks_) {
-      e.o = std::max(e.o, worst(rank, Tensor::o, Place::home, truth_.o));
-      e.lse = std::max(e.lse, worst(rank, Tensor::lse, Place::row, truth_.lse));
-      if (case_.plan.lse_home) e.lse = std::max(e.lse, worst(rank, Tensor::lse, Place::home, truth_.lse));
+      e.o = std::max(e.o, worst(rank, Tensor::o, BufferSlot::home, truth_.o));
+      e.lse = std::max(e.lse, worst(rank, Tensor::lse, BufferSlot::row, truth_.lse));
+      if (case_.plan.lse_home)
+        e.lse = std::max(e.lse, worst(rank, Tensor::lse, BufferSlot::home, truth_.lse));
     }
     run_pass(ranks_, Pass::backward, problem_, d_o_, backward);
     e.dq = worst_sum(ranks_, Tensor::dq, truth_.dq);
@@ -109,7 +110,7 @@ class Trial {
     const AttentionShape& s = case_.plan.shape;
     Array global(s.batch, s.q_tokens, s.query_heads, s.head_dim_v, 0);
     for (const RankState& rank : ranks_) {
-      const std::vector<i64> ids = rank.tokens(rank.result_buffer(Tensor::o, Place::home));
+      const std::vector<i64> ids = rank.tokens(rank.result_buffer(Tensor::o, BufferSlot::home));
       d_o_.push_back(noise(random_, s.batch, static_cast<i64>(ids.size()), s.query_heads, s.head_dim_v));
       for (i64 x = 0; x < s.batch; ++x)
         for (i64 r = 0; r < d_o_.back().rows; ++r)
@@ -121,7 +122,7 @@ class Trial {
   }
 
   const ScheduleCase& case_;
-  Geometry geometry_;
+  TokenMap geometry_;
   CompactSchedule compact_;
   std::mt19937_64 random_;
   Problem problem_;

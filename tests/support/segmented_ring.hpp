@@ -16,7 +16,7 @@ inline void segmented_stages(const Mesh& mesh, std::vector<Stage>& out) {
     Stage stage;
     stage.offsets = {static_cast<std::int16_t>(k), static_cast<std::int16_t>(k + 1)};
     if (k > 0) {
-      stage.slot = k % 2 == 0 ? Place::ring0 : Place::ring1;
+      stage.slot = k % 2 == 0 ? BufferSlot::ring0 : BufferSlot::ring1;
       stage.parent = k % segment == 0 ? 0 : k - 1;
       stage.fetched_with = k - 1;
     }

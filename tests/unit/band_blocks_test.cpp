@@ -35,8 +35,9 @@ Pairs pairs_of(const BandBlock& b) {
   return pairs;
 }
 
-Share divided(const std::vector<Slice>& slices, bool keeps_shift) {
-  return divide(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()), keeps_shift);
+BlockSplit divided(const std::vector<Slice>& slices, bool keeps_shift) {
+  return split_into_blocks(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()),
+                           keeps_shift);
 }
 
 Slice rectangle(i64 rows, i64 keys) {
@@ -45,7 +46,7 @@ Slice rectangle(i64 rows, i64 keys) {
   return s;
 }
 void expect_same_pairs(const std::vector<Slice>& slices) {
-  const Share found = divided(slices, true);
+  const BlockSplit found = divided(slices, true);
   Pairs pairs = pairs_of(found.rest);
   for (const BandBlock& b : found.blocks) {
     EXPECT_GE(b.right_bound(), 0);
@@ -73,7 +74,7 @@ TEST(BandBlocks, PiecesOfAZigzagRankAreOneTriangle) {
   // Rows 0..9 are chunk 1 and rows 10..19 chunk 6: positions far apart, rows side by side.
   std::vector<Slice> slices{at(triangle(10), 0, 0), at(rectangle(10, 10), 10, 0), at(triangle(10), 10, 10)};
   slices[1].q_pos = 60, slices[2].q_pos = slices[2].k_pos = 60;
-  const Share found = divided(slices, true);
+  const BlockSplit found = divided(slices, true);
   ASSERT_EQ(found.blocks.size(), 1U);
   EXPECT_TRUE(found.rest.empty());
   const BandBlock& b = found.blocks.front();
@@ -87,7 +88,7 @@ TEST(BandBlocks, PiecesOfAZigzagRankAreOneTriangle) {
 
 TEST(BandBlocks, FullChunksAreOneRectangle) {
   const std::vector<Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 8, 0)};
-  const Share found = divided(slices, true);
+  const BlockSplit found = divided(slices, true);
   ASSERT_EQ(found.blocks.size(), 1U);
   EXPECT_FALSE(found.blocks.front().bounds_right());
   EXPECT_FALSE(found.blocks.front().bounds_left());
@@ -100,10 +101,10 @@ TEST(BandBlocks, DocumentsStayApart) {
   expect_same_pairs(slices);
   std::vector<Slice> many;
   for (i64 i = 0; i < 20; ++i) many.push_back(at(triangle(3), 3 * i, 3 * i));
-  const Share left = divided(many, true);
+  const BlockSplit left = divided(many, true);
   EXPECT_TRUE(left.blocks.empty());
   EXPECT_EQ(left.rest.size(), 20U);
-  EXPECT_EQ(left.why, Refusal::many_blocks);
+  EXPECT_EQ(left.why, UnsupportedReason::many_blocks);
 }
 
 TEST(BandBlocks, RowsOfGradientsThatDifferKeepBlocksApart) {
@@ -116,10 +117,10 @@ TEST(BandBlocks, RowsOfGradientsThatDifferKeepBlocksApart) {
 TEST(BandBlocks, UnequalStepsAreLeft) {
   Slice s = triangle(9);
   s.q_step = 2;
-  const Share found = divided({s}, false);
+  const BlockSplit found = divided({s}, false);
   EXPECT_TRUE(found.blocks.empty());
   EXPECT_EQ(found.rest.size(), 1U);
-  EXPECT_EQ(found.why, Refusal::unequal_steps);
+  EXPECT_EQ(found.why, UnsupportedReason::unequal_steps);
 }
 
 TEST(BandBlocks, AnySlicesKeepTheirPairs) {

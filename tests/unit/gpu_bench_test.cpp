@@ -97,13 +97,13 @@ TEST(PlacePlan, WhatCannotRunThereIsRefusedBeforeAGpuIsSought) {
 }
 
 /// Every rank sends 3 bytes along its Ulysses axis in tick 0, rank 1 two more; 10 along the ring in tick 1.
-CallRun made_up_run(const Mesh& mesh) {
-  CallRun run;
+RunResult made_up_run(const Mesh& mesh) {
+  RunResult run;
   run.kernel = "cudnn";
   run.communicator = "copy_engine";
   run.ranks.resize(static_cast<std::size_t>(mesh.size()));
   for (int rank = 0; rank < mesh.size(); ++rank) {
-    RankRun& mine = run.ranks[static_cast<std::size_t>(rank)];
+    RankResult& mine = run.ranks[static_cast<std::size_t>(rank)];
     mine.device = rank < 2 ? "0 Card A" : "1 Card A";
     for (const int pass : {0, 1}) {
       PassRecord& record = mine.record[pass];
@@ -125,7 +125,7 @@ GpuBenchReport made_up_report() {
   options.repeat = 3;
   options.deterministic = true;
   options.ring_transport = Transport::nccl;
-  const CallRun run = made_up_run(plan.mesh);
+  const RunResult run = made_up_run(plan.mesh);
   return gpu_bench_report(plan, Documents::single(8, 8), options, run, run);
 }
 

@@ -20,7 +20,7 @@ namespace {
 }
 
 [[nodiscard]] i64 scratch(const AttentionPlan& plan, bool training = true) {
-  const Geometry geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
+  const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
   CompactSchedule compact;
   generate(plan, geometry.heads().shared_kv(), compact);
   const RankSchedule forward = expand(geometry, compact, 0, Pass::forward);

@@ -19,7 +19,7 @@ CallTraits plain() {
 }
 
 template <class Change>
-Refusal cudnn_refuses(Change&& change) {
+UnsupportedReason cudnn_refuses(Change&& change) {
   CallTraits call = plain();
   change(call);
   return why_not(kernel_traits(Backend::cudnn), call);
@@ -32,30 +32,30 @@ TEST(KernelTraits, RowsStandInTheOrderOfBackends) {
 
 TEST(KernelTraits, EveryRefusalHasOneNameAndAText) {
   std::set<std::string> names, texts;
-  for (const RefusalWords& words : refusals) {
+  for (const UnsupportedReasonWords& words : refusals) {
     EXPECT_TRUE(names.insert(words.name).second) << words.name;
     EXPECT_TRUE(texts.insert(words.text).second) << words.name;
   }
-  EXPECT_STREQ(name_of(Refusal::torn_group), "torn_group");
-  EXPECT_STREQ(name_of(Refusal::no_graph), "no_graph");
-  EXPECT_STREQ(text_of(Refusal::none), "");
+  EXPECT_STREQ(name_of(UnsupportedReason::torn_group), "torn_group");
+  EXPECT_STREQ(name_of(UnsupportedReason::no_graph), "no_graph");
+  EXPECT_STREQ(text_of(UnsupportedReason::none), "");
 }
 
 TEST(KernelTraits, CudnnCallsForward) {
-  EXPECT_EQ(cudnn_refuses([](CallTraits&) {}), Refusal::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp32; }), Refusal::wide_type);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp16; }), Refusal::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.softcap = true; }), Refusal::softcap);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.alibi = true; }), Refusal::alibi);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dropout = true; }), Refusal::dropout);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.block_mask = true; }), Refusal::block_mask);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {2, 8}; }), Refusal::torn_group);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {4, 6}; }), Refusal::torn_group);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 100; }), Refusal::head_dim_step);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 256; }), Refusal::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 264; }), Refusal::head_dim);
+  EXPECT_EQ(cudnn_refuses([](CallTraits&) {}), UnsupportedReason::none);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp32; }), UnsupportedReason::wide_type);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp16; }), UnsupportedReason::none);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.softcap = true; }), UnsupportedReason::softcap);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.alibi = true; }), UnsupportedReason::alibi);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dropout = true; }), UnsupportedReason::dropout);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.block_mask = true; }), UnsupportedReason::block_mask);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {2, 8}; }), UnsupportedReason::torn_group);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {4, 6}; }), UnsupportedReason::torn_group);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 100; }), UnsupportedReason::head_dim_step);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 256; }), UnsupportedReason::none);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 264; }), UnsupportedReason::head_dim);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 160, c.deterministic = true, c.has_o = false; }),
-            Refusal::none);
+            UnsupportedReason::none);
 }
 
 TEST(KernelTraits, CudnnCallsBackward) {
@@ -65,14 +65,14 @@ TEST(KernelTraits, CudnnCallsBackward) {
       change(c);
     });
   };
-  EXPECT_EQ(refuses([](CallTraits&) {}), Refusal::none);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256; }), Refusal::none);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256, c.compute_major = 8; }), Refusal::head_dim);
-  EXPECT_EQ(refuses([](auto& c) { c.compute_major = 8; }), Refusal::none);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = 160; }), Refusal::unequal_head_dims);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = 192; }), Refusal::none);
-  EXPECT_EQ(refuses([](auto& c) { c.has_o = false; }), Refusal::missing_o);
-  EXPECT_EQ(refuses([](auto& c) { c.deterministic = true; }), Refusal::deterministic);
+  EXPECT_EQ(refuses([](CallTraits&) {}), UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256; }), UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256, c.compute_major = 8; }), UnsupportedReason::head_dim);
+  EXPECT_EQ(refuses([](auto& c) { c.compute_major = 8; }), UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = 160; }), UnsupportedReason::unequal_head_dims);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = 192; }), UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.has_o = false; }), UnsupportedReason::missing_o);
+  EXPECT_EQ(refuses([](auto& c) { c.deterministic = true; }), UnsupportedReason::deterministic);
 }
 
 TEST(KernelTraits, OtherBackendsTakeAllRules) {
@@ -82,18 +82,19 @@ TEST(KernelTraits, OtherBackendsTakeAllRules) {
   call.query_heads = {1, 3};
   call.dqk = 99;
   call.compute_major = 8;
-  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), Refusal::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), Refusal::none);
+  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
+  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), UnsupportedReason::none);
   call.dqk = 257;
-  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), Refusal::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), Refusal::head_dim);
+  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
+  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), UnsupportedReason::head_dim);
   call.type = DType::fp64;
-  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), Refusal::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), Refusal::wide_type);
+  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
+  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), UnsupportedReason::wide_type);
 }
 
-Share divided(const std::vector<Slice>& slices) {
-  return divide(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()), true);
+BlockSplit divided(const std::vector<Slice>& slices) {
+  return split_into_blocks(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()),
+                           true);
 }
 
 /// Causal by its rows.
@@ -106,10 +107,10 @@ Slice triangle(i64 first, i64 rows) {
 }
 
 TEST(KernelTraits, BlocksOfOneRowAreLeft) {
-  const Share share = divided({triangle(0, 8), triangle(8, 1)});
+  const BlockSplit share = divided({triangle(0, 8), triangle(8, 1)});
   EXPECT_EQ(share.blocks.size(), 1U);
   EXPECT_EQ(share.rest.size(), 1U);
-  EXPECT_EQ(share.why, Refusal::single_row);
+  EXPECT_EQ(share.why, UnsupportedReason::single_row);
 }
 
 TEST(KernelTraits, WindowsOfMoreQueriesThanKeysAreLeft) {
@@ -117,9 +118,9 @@ TEST(KernelTraits, WindowsOfMoreQueriesThanKeysAreLeft) {
   window.k_count = 40;
   window.diff_min = 10;
   window.diff_max = 20;
-  EXPECT_EQ(divided({window}).why, Refusal::wide_window);
+  EXPECT_EQ(divided({window}).why, UnsupportedReason::wide_window);
   window.k_count = 64;
-  EXPECT_EQ(divided({window}).why, Refusal::none);
+  EXPECT_EQ(divided({window}).why, UnsupportedReason::none);
   EXPECT_EQ(divided({window}).blocks.size(), 1U);
 }
 
@@ -128,7 +129,7 @@ TEST(KernelTraits, ManySlicesAndManyBlocksAreLeftWhole) {
   for (i64 i = 0; i < 8; ++i) documents.push_back(triangle(4 * i, 4));
   EXPECT_EQ(divided(documents).blocks.size(), 8U);
   documents.push_back(triangle(32, 4));
-  EXPECT_EQ(divided(documents).why, Refusal::many_blocks);
+  EXPECT_EQ(divided(documents).why, UnsupportedReason::many_blocks);
   EXPECT_EQ(divided(documents).rest.size(), 9U);
   std::vector<Slice> rows;
   for (i64 i = 0; i < 33; ++i) {
@@ -136,9 +137,9 @@ TEST(KernelTraits, ManySlicesAndManyBlocksAreLeftWhole) {
     s.k_row = s.k_pos = s.dk_row = 0;
     rows.push_back(s);
   }
-  EXPECT_EQ(divided(rows).why, Refusal::many_slices);
+  EXPECT_EQ(divided(rows).why, UnsupportedReason::many_slices);
   rows.pop_back();
-  EXPECT_EQ(divided(rows).why, Refusal::none) << "32 full blocks of rows are one";
+  EXPECT_EQ(divided(rows).why, UnsupportedReason::none) << "32 full blocks of rows are one";
 }
 
 }  // namespace

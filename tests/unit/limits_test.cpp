@@ -92,11 +92,11 @@ TEST(Limits, DocumentsBeyondEveryMaskAreRefused) {
   AttentionPlan plan;
   plan.shape = {1, 64, 64, 4, 4, 8, 8, DType::bf16};
   Documents documents = Documents::single(64, 64);
-  EXPECT_NO_THROW(Geometry(plan, documents));
+  EXPECT_NO_THROW(TokenMap(plan, documents));
   documents.shift[0] = unbounded;
-  EXPECT_THROW(Geometry(plan, documents), InvalidInput);
+  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
   documents.shift[0] = std::numeric_limits<i64>::min();
-  EXPECT_THROW(Geometry(plan, documents), InvalidInput);
+  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
   EXPECT_THROW((void)chunked_documents({max_tokens}, 1), InvalidInput);
   EXPECT_EQ(chunked_documents({10, 3}, 4).cu_q, (std::vector<i64>{0, 4, 8, 10, 13}));
 }
@@ -107,13 +107,13 @@ TEST(Limits, GeometryRefusesWhatItsTypesDoNotCount) {
   AttentionPlan plan;
   plan.shape = {1, 1 << 20, 1 << 20, 4, 4, 8, 8, DType::bf16};
   plan.mesh = {1, 65536, 1};
-  EXPECT_THROW(Geometry(plan, documents), InvalidInput);
+  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
   plan.mesh = {1, 1, 1};
   plan.head_chunks = 40000;
-  EXPECT_THROW(Geometry(plan, documents), InvalidInput);
+  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
   plan.head_chunks = 1;
   plan.layout = static_cast<LayoutKind>(9);
-  EXPECT_THROW(Geometry(plan, documents), InvalidInput);
+  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
 }
 
 TEST(Limits, WorkloadsHaveTheRangesOfTheirCalls) {

@@ -226,7 +226,7 @@ TEST(ModelConfig, DistinctValuesBecomeAList) {
   EXPECT_EQ(j["ulysses_even"], Json::array({1, 2}));
 }
 
-struct Refusal {
+struct UnsupportedReason {
   const char* text;
   const char* token;
 };

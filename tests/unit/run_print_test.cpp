@@ -9,25 +9,25 @@
 namespace usp {
 namespace {
 
-RunSummary summary_of(const std::vector<std::vector<Departure>>& ranks) {
+RunSummary summary_of(const std::vector<std::vector<BackendFallback>>& ranks) {
   RunSummary summary;
   summary.plan.mesh = {1, 1, static_cast<int>(ranks.size())};
   summary.run.kernel = "cudnn";
   summary.run.communicator = "threads";
   summary.run.training = false;
-  for (const std::vector<Departure>& departures : ranks) {
-    RankRun rank;
+  for (const std::vector<BackendFallback>& fallbacks : ranks) {
+    RankResult rank;
     rank.seconds[0] = {1e-3};
-    rank.departures = departures;
+    rank.fallbacks = fallbacks;
     summary.run.ranks.push_back(rank);
   }
   return summary;
 }
 
 TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
-  const RunSummary summary =
-      summary_of({{{Pass::forward, Refusal::alignment, 2}},
-                  {{Pass::forward, Refusal::alignment, 3}, {Pass::backward, Refusal::deterministic, 1}}});
+  const RunSummary summary = summary_of({{{Pass::forward, UnsupportedReason::alignment, 2}},
+                                         {{Pass::forward, UnsupportedReason::alignment, 3},
+                                          {Pass::backward, UnsupportedReason::deterministic, 1}}});
   const std::string text = run_text(summary);
   EXPECT_NE(text.find("attend left cuDNN for the portable kernel 5 times, against the plan: the rows of a "
                       "tensor do not start on a boundary of 16 bytes\n"),
@@ -40,7 +40,7 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
   ASSERT_EQ(json.size(), 2U);
   EXPECT_EQ(json[0].at("step"), "attend");
   EXPECT_EQ(json[0].at("count"), 5);
-  EXPECT_EQ(json[1].at("reason"), text_of(Refusal::deterministic));
+  EXPECT_EQ(json[1].at("reason"), text_of(UnsupportedReason::deterministic));
 }
 
 TEST(RunPrint, ARunAsPlannedSaysNothingOfBackends) {

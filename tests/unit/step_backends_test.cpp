@@ -30,7 +30,7 @@ struct StepSeen {
 
 /// Attend steps of a rank in order.
 std::vector<StepSeen> steps_of(const AttentionPlan& plan, const Documents& documents, int rank, Pass pass) {
-  const Geometry geometry(plan, documents);
+  const TokenMap geometry(plan, documents);
   CompactSchedule compact;
   generate(plan, geometry.heads().shared_kv(), compact);
   const RankSchedule schedule = expand(geometry, compact, rank, pass);
@@ -48,7 +48,7 @@ std::vector<StepSeen> steps_of(const AttentionPlan& plan, int rank, Pass pass = 
   return steps_of(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens), rank, pass);
 }
 
-void expect_all(const std::vector<StepSeen>& steps, Backend use, Refusal why) {
+void expect_all(const std::vector<StepSeen>& steps, Backend use, UnsupportedReason why) {
   EXPECT_FALSE(steps.empty());
   for (const StepSeen& step : steps) {
     EXPECT_EQ(step.backend.use, use);
@@ -63,7 +63,7 @@ TEST(StepBackends, ZigzagStepsAreOneBlockEach) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const std::vector<StepSeen> steps = steps_of(plan_for(4, 2), 0, pass);
     ASSERT_EQ(steps.size(), 4U);
-    expect_all(steps, Backend::cudnn, Refusal::none);
+    expect_all(steps, Backend::cudnn, UnsupportedReason::none);
     EXPECT_EQ(steps[0].reason, "one triangle of 256 x 256");
     EXPECT_EQ(steps[1].reason, "one rectangle of 128 x 256");
   }
@@ -72,7 +72,7 @@ TEST(StepBackends, ZigzagStepsAreOneBlockEach) {
 TEST(StepBackends, StripedStepsAreTrianglesAlsoWithoutTheDiagonal) {
   const std::vector<StepSeen> steps = steps_of(plan_for(4, 1, LayoutKind::striped), 0);
   ASSERT_EQ(steps.size(), 4U);
-  expect_all(steps, Backend::cudnn, Refusal::none);
+  expect_all(steps, Backend::cudnn, UnsupportedReason::none);
   EXPECT_EQ(steps[0].reason, "one triangle of 256 x 256");
   EXPECT_EQ(steps[1].reason, "one triangle of 255 x 255");
 }
@@ -82,7 +82,7 @@ TEST(StepBackends, WindowsAreBands) {
   plan.band = {0, 99};
   const std::vector<StepSeen> steps = steps_of(plan, 1);
   ASSERT_EQ(steps.size(), 1U);
-  EXPECT_EQ(steps[0].backend, (StepBackend{Backend::cudnn, Refusal::none, 1, 0}));
+  EXPECT_EQ(steps[0].backend, (StepBackend{Backend::cudnn, UnsupportedReason::none, 1, 0}));
   EXPECT_EQ(steps[0].reason, "one band of 1024 x 1024");
 }
 
@@ -93,43 +93,43 @@ TEST(StepBackends, PackedDocumentsAreBlocksUntilThereAreTooMany) {
   };
   EXPECT_EQ(first({0, 500, 900, 1024}).reason, "3 blocks");
   const StepSeen mixed = first({0, 500, 1023, 1024});
-  EXPECT_EQ(mixed.backend, (StepBackend{Backend::cudnn, Refusal::single_row, 2, 1}));
+  EXPECT_EQ(mixed.backend, (StepBackend{Backend::cudnn, UnsupportedReason::single_row, 2, 1}));
   EXPECT_EQ(mixed.reason,
             "2 blocks; 1 slice to portable: cuDNN's gradient of a single query or key is not a number");
   std::vector<i64> cu;
   for (i64 i = 0; i <= 16; ++i) cu.push_back(64 * i);
-  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::portable, Refusal::many_blocks, 0, 16}));
+  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::portable, UnsupportedReason::many_blocks, 0, 16}));
   cu.clear();
   for (i64 i = 0; i <= 64; ++i) cu.push_back(16 * i);
-  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::portable, Refusal::many_slices, 0, 64}));
+  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::portable, UnsupportedReason::many_slices, 0, 64}));
 }
 
 TEST(StepBackends, RulesOfLogitsSendEveryStepToPortable) {
-  const auto all = [](auto&& change, Refusal why) {
+  const auto all = [](auto&& change, UnsupportedReason why) {
     AttentionPlan plan = plan_for(2, 2);
     change(plan);
     for (const Pass pass : {Pass::forward, Pass::backward})
       expect_all(steps_of(plan, 3, pass), Backend::portable, why);
   };
-  all([](auto& p) { p.score.softcap = 30; }, Refusal::softcap);
-  all([](auto& p) { p.score.alibi = true; }, Refusal::alibi);
-  all([](auto& p) { p.score.dropout = 0.1; }, Refusal::dropout);
-  all([](auto& p) { p.score.block_tokens = 64; }, Refusal::block_mask);
-  all([](auto& p) { p.shape.head_dim_qk = p.shape.head_dim_v = 100; }, Refusal::head_dim_step);
+  all([](auto& p) { p.score.softcap = 30; }, UnsupportedReason::softcap);
+  all([](auto& p) { p.score.alibi = true; }, UnsupportedReason::alibi);
+  all([](auto& p) { p.score.dropout = 0.1; }, UnsupportedReason::dropout);
+  all([](auto& p) { p.score.block_tokens = 64; }, UnsupportedReason::block_mask);
+  all([](auto& p) { p.shape.head_dim_qk = p.shape.head_dim_v = 100; }, UnsupportedReason::head_dim_step);
 }
 
 TEST(StepBackends, UnequalHeadDimsAreLeftBackwardOnly) {
   AttentionPlan plan = plan_for(2, 2);
   plan.shape.head_dim_qk = 96;
-  expect_all(steps_of(plan, 0, Pass::forward), Backend::cudnn, Refusal::none);
-  expect_all(steps_of(plan, 0, Pass::backward), Backend::portable, Refusal::unequal_head_dims);
+  expect_all(steps_of(plan, 0, Pass::forward), Backend::cudnn, UnsupportedReason::none);
+  expect_all(steps_of(plan, 0, Pass::backward), Backend::portable, UnsupportedReason::unequal_head_dims);
 }
 
 TEST(StepBackends, TornGroupsAreLeftOnTheRanksThatTearThem) {
   AttentionPlan plan = plan_for(1, 3);  // 8 heads as 3 + 3 + 2, in groups of 2
-  expect_all(steps_of(plan, 0), Backend::portable, Refusal::torn_group);
-  expect_all(steps_of(plan, 1), Backend::portable, Refusal::torn_group);
-  expect_all(steps_of(plan, 2), Backend::cudnn, Refusal::none);
+  expect_all(steps_of(plan, 0), Backend::portable, UnsupportedReason::torn_group);
+  expect_all(steps_of(plan, 1), Backend::portable, UnsupportedReason::torn_group);
+  expect_all(steps_of(plan, 2), Backend::cudnn, UnsupportedReason::none);
 }
 
 TEST(StepBackends, PlansForOthersSayNothingMore) {
@@ -138,7 +138,7 @@ TEST(StepBackends, PlansForOthersSayNothingMore) {
   for (const Backend backend : {Backend::cpu, Backend::portable}) {
     plan.backend = backend;
     for (const StepSeen& step : steps_of(plan, 0)) {
-      EXPECT_EQ(step.backend, (StepBackend{backend, Refusal::none, 0, 0}));
+      EXPECT_EQ(step.backend, (StepBackend{backend, UnsupportedReason::none, 0, 0}));
       EXPECT_EQ(step.reason, "");
     }
   }
@@ -202,7 +202,7 @@ TEST(StepBackends, PlanningSumsThemUp) {
 TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
   const Planned torn(1, 3, [](AttentionRequest&) {});
   PlanFile plan = torn.file();
-  const StepBackends expected{0, 2, 1, 0, {Refusal::torn_group}};
+  const StepBackends expected{0, 2, 1, 0, {UnsupportedReason::torn_group}};
   EXPECT_EQ(plan.layers.front().forward.steps, expected);
   EXPECT_EQ(read_plan(write_plan(plan), "plan").layers.front().forward.steps, expected);
   EXPECT_NO_THROW(check_predictions(plan, "plan"));
@@ -215,7 +215,7 @@ TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
     return "";
   };
   PlanFile changed = plan;
-  changed.layers.front().backward.steps->why = {Refusal::softcap};
+  changed.layers.front().backward.steps->why = {UnsupportedReason::softcap};
   EXPECT_EQ(refused_at(changed), "/layers/0/prediction/backward/steps");
   changed = plan;
   changed.layers.front().forward.steps.reset();

@@ -15,13 +15,13 @@
 namespace usp {
 namespace {
 
+using nccl::BufferSlot;
 using nccl::Gpu;
 using nccl::Machine;
 using nccl::Network;
 using nccl::NvLink;
-using nccl::Place;
 
-LinkKind path_between(const Place& a, const Place& b) {
+LinkKind path_between(const BufferSlot& a, const BufferSlot& b) {
   if (a.cpu != b.cpu) return LinkKind::sys;
   const std::size_t shared = nccl::shared_switches(a, b);
   if (shared == 0) return LinkKind::phb;
@@ -29,7 +29,7 @@ LinkKind path_between(const Place& a, const Place& b) {
 }
 
 /// The slowest slot and uplink between two places of one <cpu>; unknown where one of them is.
-Quantity path_gb_s(const Place& a, const Place& b) {
+Quantity path_gb_s(const BufferSlot& a, const BufferSlot& b) {
   if (a.cpu != b.cpu) return {};
   const std::size_t shared = nccl::shared_switches(a, b);
   Quantity slowest = a.slot_gb_s;

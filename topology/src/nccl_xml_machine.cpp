@@ -115,7 +115,7 @@ class MachineReader {
         fail(cpu, *host, "a second host; give the topology file of one host and a node count");
       host_ = *host;
     }
-    Place place;
+    BufferSlot place;
     place.cpu = machine_.cpu_numa.size();
     const std::string& numa = need(cpu, "numaid");
     const auto id = small_number(numa, 4);
@@ -131,7 +131,7 @@ class MachineReader {
     }
   }
 
-  void read_pci(const Element& pci, const Place& parent) {
+  void read_pci(const Element& pci, const BufferSlot& parent) {
     const std::string bus = lower(need(pci, "busid"));
     const std::string kind = lower(need(pci, "class"));
     if (kind.size() < 6 || !starts_with(kind, "0x") ||
@@ -141,7 +141,7 @@ class MachineReader {
       fail(pci, bus, "busid must be written like 0000:10:1c.0");
     if (!buses_.insert(bus).second) fail(pci, bus, "two elements have this bus id");
     virtual_bridges_ = virtual_bridges_ || starts_with(bus, "ffff:ff");
-    Place place = parent;
+    BufferSlot place = parent;
     place.slot_gb_s = slot_speed(pci);
     const bool has_pci = std::any_of(pci.children.begin(), pci.children.end(),
                                      [](const Element& child) { return child.name == "pci"; });
@@ -165,7 +165,7 @@ class MachineReader {
 
   /// A leaf that only its PCI class describes.
   void read_untagged(const Element& pci, const std::string& bus, const std::string& kind,
-                     const Place& place) {
+                     const BufferSlot& place) {
     const bool display = starts_with(kind, "0x0302") || starts_with(kind, "0x0300");
     if (display && !gpu_tags_) {
       machine_.gpus.push_back({bus, std::nullopt, std::nullopt, place, {}});
@@ -194,7 +194,7 @@ class MachineReader {
     return known;
   }
 
-  bool read_gpu(const Element& tag, const std::string& bus, const Place& place) {
+  bool read_gpu(const Element& tag, const std::string& bus, const BufferSlot& place) {
     Gpu gpu{bus, maybe_number(tag, "dev"), maybe_number(tag, "sm"), place, {}};
     if (!gpu.dev) fail(tag, "gpu", "<gpu> lacks the attribute dev");
     for (const Element& child : tag.children) {
@@ -228,7 +228,7 @@ class MachineReader {
   }
 
   /// True when the <nic> holds a <net>; an empty one falls back to the PCI class.
-  bool read_nic(const Element& nic, const std::string& bus, const Place& place) {
+  bool read_nic(const Element& nic, const std::string& bus, const BufferSlot& place) {
     for (const Element& net : nic.children) {
       if (net.name != "net") unexpected(net, nic);
       Network network;
@@ -288,7 +288,7 @@ class MachineReader {
 
 }  // namespace
 
-std::size_t shared_switches(const Place& a, const Place& b) {
+std::size_t shared_switches(const BufferSlot& a, const BufferSlot& b) {
   std::size_t shared = 0;
   while (shared < std::min(a.switches.size(), b.switches.size()) && a.switches[shared] == b.switches[shared])
     ++shared;

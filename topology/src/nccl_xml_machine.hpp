@@ -13,7 +13,7 @@
 namespace usp::nccl {
 
 /// Where something hangs in the PCIe tree.
-struct Place {
+struct BufferSlot {
   std::size_t cpu = 0;
   std::vector<int> switches;      ///< identities, from the root down
   std::vector<Quantity> uplinks;  ///< of each switch
@@ -21,7 +21,7 @@ struct Place {
 };
 
 /// How many switches, from the root, two places of one <cpu> have in common.
-[[nodiscard]] std::size_t shared_switches(const Place& a, const Place& b);
+[[nodiscard]] std::size_t shared_switches(const BufferSlot& a, const BufferSlot& b);
 
 struct NvLink {
   std::string target;  ///< bus id, lower case
@@ -35,7 +35,7 @@ struct Gpu {
   std::string bus_id;
   std::optional<int> dev;
   std::optional<int> sm;
-  Place place;
+  BufferSlot place;
   std::vector<NvLink> links;
 };
 
@@ -44,7 +44,7 @@ struct Network {
   std::string name;
   std::optional<int> dev;
   Quantity gb_s;
-  Place place;
+  BufferSlot place;
 };
 
 struct Machine {

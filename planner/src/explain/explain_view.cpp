@@ -54,7 +54,7 @@ class Viewer {
   }
 
   void add(const Transfer& transfer, std::vector<MessageView>& out) const {
-    const Move& move = compact_.moves[at(transfer.move)];
+    const TransferOp& move = compact_.moves[at(transfer.move)];
     MessageView view;
     view.move = word_of(move.name);
     view.what = word_of(move.from[0].tensor);
@@ -96,7 +96,7 @@ class Viewer {
   i64 batch_;
 };
 
-std::vector<RankView> rank_views(const PlanFile& plan, const Geometry& geometry) {
+std::vector<RankView> rank_views(const PlanFile& plan, const TokenMap& geometry) {
   std::vector<RankView> ranks;
   const SequenceLayout& layout = geometry.layout(Side::q);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -142,7 +142,7 @@ std::string layout_words(const AttentionPlan& a, int ring) {
   throw InternalError("a layout without words");
 }
 
-std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const Geometry& geometry) {
+std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const TokenMap& geometry) {
   const AttentionPlan& a = layer.plan;
   const AttentionShape& shape = a.shape;
   std::vector<std::string> lines{method_words(a), layout_words(a, plan.mesh.ring())};
@@ -197,7 +197,7 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
   }
   const Documents documents = layer_documents(layer, lengths);
   if (request.rank) check_expansion(layer.plan, documents);
-  const Geometry geometry(layer.plan, documents);
+  const TokenMap geometry(layer.plan, documents);
   ExplainView view;
   view.ranks = rank_views(plan, geometry);
   view.why = why(plan, layer, geometry);

@@ -20,7 +20,7 @@ constexpr int max_expanded_ranks = 64;
 constexpr std::size_t max_expanded_documents = 512;
 
 /// What only the explicit schedules say.
-void expand_all(const Geometry& geometry, const CompactSchedule& compact, Pass pass,
+void expand_all(const TokenMap& geometry, const CompactSchedule& compact, Pass pass,
                 PassPrediction& prediction) {
   const AttentionPlan& plan = geometry.plan();
   prediction.workspace_bytes = 0;
@@ -52,7 +52,7 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
   if (const std::string reason = too_much_work(effort_of(layer.plan, documents.count(), 0), layer.plan);
       !reason.empty())
     throw Infeasible(reason, {});
-  const Geometry geometry(layer.plan, documents);
+  const TokenMap geometry(layer.plan, documents);
   CompactSchedule compact;
   generate(layer.plan, geometry.heads().shared_kv(), compact);
   const bool all = expands_all(layer.plan, documents);

@@ -51,7 +51,7 @@ double shifts_of(const AttentionPlan& plan) {
   return static_cast<double>(hops > 0 && straight_home ? mesh.ring() : hops);
 }
 
-double peers_of(const Move& move, const Mesh& mesh) {
+double peers_of(const TransferOp& move, const Mesh& mesh) {
   switch (move.peers) {
     case Peers::self:
     case Peers::shift:
@@ -60,7 +60,7 @@ double peers_of(const Move& move, const Mesh& mesh) {
       return mesh.ulysses;
     case Peers::every_ring:
       return mesh.ring() - 1;
-    case Peers::every_world:
+    case Peers::all_ranks:
       break;
   }
   return mesh.size();
@@ -75,7 +75,7 @@ double messages_of_rank(const AttentionPlan& plan) {
   generate(chunk, false, schedule, Binds::without);
   double messages = 0;
   for (const CompactPass* pass : {&schedule.forward, &schedule.backward})
-    for (const Move& move : pass->moves) messages += 2 * peers_of(move, plan.mesh);
+    for (const TransferOp& move : pass->moves) messages += 2 * peers_of(move, plan.mesh);
   return alike * messages;
 }
 

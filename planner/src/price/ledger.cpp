@@ -15,7 +15,7 @@ std::size_t at(int rank) {
 /// at one end, so that no pair of ranks is looked at where none has to be.
 class MoveLedger {
  public:
-  MoveLedger(const Geometry& geometry, const Move& move, Ledger& out)
+  MoveLedger(const TokenMap& geometry, const TransferOp& move, Ledger& out)
       : geometry_(geometry),
         mesh_(geometry.mesh()),
         move_(move),
@@ -32,7 +32,7 @@ class MoveLedger {
         return add_exchange();
       case Peers::every_ring:
         return geometry_.plan().prune ? add_pruned_gather() : add_gather();
-      case Peers::every_world:
+      case Peers::all_ranks:
         return add_world();
     }
   }
@@ -51,7 +51,7 @@ class MoveLedger {
     for (int r = 0; r < mesh_.ring(); ++r) {
       const int to = mesh_.row_at(r, move_.shift);
       if (to == r) continue;
-      const int owner = move_.tokens.at == End::target ? to : r;
+      const int owner = move_.tokens.at == Endpoint::target ? to : r;
       const i64 tokens = counts[at(mesh_.row_at(owner, move_.tokens.shift))];
       if (tokens == 0) continue;
       for (int u = 0; u < mesh_.ulysses; ++u)
@@ -61,8 +61,8 @@ class MoveLedger {
   }
 
   void add_exchange() {
-    const bool tokens_at_source = move_.tokens.at == End::source;
-    expects(tokens_at_source != (move_.heads.at == End::source),
+    const bool tokens_at_source = move_.tokens.at == Endpoint::source;
+    expects(tokens_at_source != (move_.heads.at == Endpoint::source),
             "an exchange fixes tokens at one end and heads at the other");
     std::vector<i64> tokens(at(mesh_.ulysses)), counts(at(mesh_.ulysses));
     for (int r = 0; r < mesh_.ring(); ++r) {
@@ -85,10 +85,10 @@ class MoveLedger {
   /// Every row sends its whole block to all others, or gets it back.
   void add_gather() {
     TokenSelect whole = move_.tokens;
-    whole.needed_by = End::none;
+    whole.needed_by = Endpoint::none;
     const std::vector<i64>& tokens = geometry_.counts_by_row(whole);
     const i64 all = std::accumulate(tokens.begin(), tokens.end(), i64{0});
-    const bool from_owner = move_.tokens.at == End::source;
+    const bool from_owner = move_.tokens.at == Endpoint::source;
     for (int r = 0; r < mesh_.ring(); ++r)
       for (int u = 0; u < mesh_.ulysses; ++u) {
         const int p = mesh_.rank(r, u);
@@ -114,7 +114,7 @@ class MoveLedger {
   }
 
   void add_world() {
-    const bool from_owner = move_.tokens.at == End::source;
+    const bool from_owner = move_.tokens.at == Endpoint::source;
     std::vector<i64> bytes(at(mesh_.size()));
     for (int p = 0; p < mesh_.size(); ++p)
       bytes[at(p)] = weight_ * geometry_.count_of(move_.tokens, p, p) * heads(p, p);
@@ -125,9 +125,9 @@ class MoveLedger {
     }
   }
 
-  const Geometry& geometry_;
+  const TokenMap& geometry_;
   const Mesh& mesh_;
-  const Move& move_;
+  const TransferOp& move_;
   Ledger& out_;
   const i64 weight_;
 };
@@ -136,16 +136,16 @@ class MoveLedger {
 /// their block lies, so what a rank sends is a sum of row sizes, each as often as its offset occurs.
 class ShiftSum {
  public:
-  explicit ShiftSum(const Geometry& geometry) : geometry_(geometry), mesh_(geometry.mesh()) {}
+  explicit ShiftSum(const TokenMap& geometry) : geometry_(geometry), mesh_(geometry.mesh()) {}
 
-  [[nodiscard]] bool takes(const Move& move) const {
+  [[nodiscard]] bool takes(const TransferOp& move) const {
     return move.peers == Peers::shift && !geometry_.plan().prune;
   }
-  void add(const Move& move) {
+  void add(const TransferOp& move) {
     if (mesh_.row_at(0, move.shift) == 0) return;
     Group& group = group_of(move);
     const int at_own = mesh_.row_at(0, move.tokens.shift);
-    const bool target = move.tokens.at == End::target;
+    const bool target = move.tokens.at == Endpoint::target;
     const RingShift across = target ? move.shift : Mesh::back(move.shift);
     const int at_other = mesh_.row_at(mesh_.row_at(0, across), move.tokens.shift);
     ++group.sent[at(target ? at_other : at_own)];
@@ -161,13 +161,13 @@ class ShiftSum {
 
  private:
   struct Group {
-    Move move;                        ///< one of them
+    TransferOp move;                  ///< one of them
     std::vector<i64> sent, received;  ///< moves by offset of their block from the rank's row
   };
 
-  Group& group_of(const Move& m) {
+  Group& group_of(const TransferOp& m) {
     const auto alike = [&](const Group& group) {
-      const Move& g = group.move;
+      const TransferOp& g = group.move;
       return g.wire == m.wire && g.pairs == m.pairs && g.from[0].tensor == m.from[0].tensor &&
              g.from[1].tensor == m.from[1].tensor && g.heads.kind == m.heads.kind &&
              g.heads.chunk == m.heads.chunk && g.tokens.of == m.tokens.of &&
@@ -212,26 +212,26 @@ class ShiftSum {
     }
   }
 
-  const Geometry& geometry_;
+  const TokenMap& geometry_;
   const Mesh& mesh_;
   std::vector<Group> groups_;
 };
 
-Ledger empty_ledger(const Geometry& geometry) {
+Ledger empty_ledger(const TokenMap& geometry) {
   const std::vector<i64> none(at(geometry.mesh().size()), 0);
   return {none, none};
 }
 
 }  // namespace
 
-void add_move(const Geometry& geometry, const Move& move, Ledger& ledger) {
+void add_move(const TokenMap& geometry, const TransferOp& move, Ledger& ledger) {
   MoveLedger(geometry, move, ledger).add();
 }
 
-std::vector<NamedLedger> ledgers(const Geometry& geometry, const CompactPass& pass) {
+std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pass) {
   std::vector<NamedLedger> result;
   std::vector<ShiftSum> shifts;
-  for (const Move& move : pass.moves) {
+  for (const TransferOp& move : pass.moves) {
     std::size_t i = 0;
     while (i < result.size() && result[i].name != move.name) ++i;
     if (i == result.size()) {
@@ -247,7 +247,7 @@ std::vector<NamedLedger> ledgers(const Geometry& geometry, const CompactPass& pa
   return result;
 }
 
-Ledger sum_of(const Geometry& geometry, const std::vector<NamedLedger>& parts) {
+Ledger sum_of(const TokenMap& geometry, const std::vector<NamedLedger>& parts) {
   Ledger sum = empty_ledger(geometry);
   const auto add = [](std::vector<i64>& to, const std::vector<i64>& from) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
@@ -259,7 +259,7 @@ Ledger sum_of(const Geometry& geometry, const std::vector<NamedLedger>& parts) {
   return sum;
 }
 
-Ledger ledger(const Geometry& geometry, const CompactPass& pass) {
+Ledger ledger(const TokenMap& geometry, const CompactPass& pass) {
   return sum_of(geometry, ledgers(geometry, pass));
 }
 

@@ -43,7 +43,7 @@ void each_peer(const Mesh& mesh, int p, Peers peers, RingShift shift, const Each
     case Peers::every_ring:
       for (int x = 0; x < mesh.ring(); ++x) each(mesh.rank(x, u));
       break;
-    case Peers::every_world:
+    case Peers::all_ranks:
       for (int x = 0; x < mesh.size(); ++x) each(x);
       break;
   }
@@ -102,7 +102,7 @@ const MovePattern& LinkPricer::pattern(MeshPatterns& known, Peers peers, RingShi
       return once(known.ulysses);
     case Peers::every_ring:
       return once(known.ring);
-    case Peers::every_world:
+    case Peers::all_ranks:
       return once(known.world);
     default:
       break;

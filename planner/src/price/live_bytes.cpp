@@ -39,14 +39,14 @@ class Lives {
 };
 
 bool outlives(const AttentionPlan& plan, Pass pass, BufferName name) {
-  if (name.place == Place::home) return true;
-  return pass == Pass::forward && name.place == Place::row &&
+  if (name.place == BufferSlot::home) return true;
+  return pass == Pass::forward && name.place == BufferSlot::row &&
          (name.tensor == Tensor::o || name.tensor == Tensor::lse || plan.keep_entry);
 }
 
-bool holds_others_kv(Place place) {
-  return place == Place::ring0 || place == Place::ring1 || place == Place::outer0 || place == Place::outer1 ||
-         place == Place::all;
+bool holds_others_kv(BufferSlot place) {
+  return place == BufferSlot::ring0 || place == BufferSlot::ring1 || place == BufferSlot::outer0 ||
+         place == BufferSlot::outer1 || place == BufferSlot::all;
 }
 
 i64 max_head_count(const Heads& heads, HeadSelect select) {
@@ -63,9 +63,9 @@ i64 max_head_count(const Heads& heads, HeadSelect select) {
   return most;
 }
 
-void use_operands(Lives& lives, const Work& w, int tick) {
+void use_operands(Lives& lives, const ComputeOp& w, int tick) {
   for (const Operand& operand : *w.operation)
-    lives.use({operand.tensor, operand.slot == nullptr ? Place::row : w.*operand.slot}, tick);
+    lives.use({operand.tensor, operand.slot == nullptr ? BufferSlot::row : w.*operand.slot}, tick);
 }
 
 LiveBytes peak_of(const std::vector<Life>& lives, const AttentionPlan& plan, Pass pass, int ticks) {
@@ -93,12 +93,12 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   const CompactPass& compact = schedule_.of(pass);
 
   // Unpruned sizes bound pruned ones; the explicit schedule of the chosen plan gives the exact workspace.
-  const auto rows = [&](const Bind& bind) {
+  const auto rows = [&](const BufferBinding& bind) {
     const i64 row = bind.tokens.of == Side::q ? context.q_row : context.k_row;
     if (bind.tokens.block == Block::home) return (row + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
     return row * std::max(1, bind.blocks.count());
   };
-  const auto bytes = [&](const Bind& bind) {
+  const auto bytes = [&](const BufferBinding& bind) {
     return static_cast<double>(plan.shape.batch * rows(bind) * max_head_count(heads, bind.heads) *
                                width_of(plan.shape, bind.buffer.tensor) *
                                bytes_of(buffer_type(plan, heads.shared_kv(), bind.buffer)));

@@ -18,7 +18,7 @@ class MoveKinds {
     last_twin_.fill({});
     of_.clear();
     twin_of_.clear();
-    for (const Move& move : pass.moves) {
+    for (const TransferOp& move : pass.moves) {
       const int row = move.peers == Peers::shift ? mesh.row_at(0, move.shift) : 0;
       Last& last = last_[static_cast<std::size_t>(move.name)][static_cast<std::size_t>(row)];
       if (last.move == nullptr || !alike(*last.move, move)) last = {&move, add(move)};
@@ -43,7 +43,7 @@ class MoveKinds {
  private:
   /// The last move of a name (and shift): nearly every tick repeats it.
   struct Last {
-    const Move* move = nullptr;
+    const TransferOp* move = nullptr;
     int kind = 0;
   };
   struct MoveRange {
@@ -66,7 +66,7 @@ class MoveKinds {
       end_of_.push_back(tick.end);
     }
   }
-  [[nodiscard]] bool start_alike(const std::vector<Move>& moves, MoveRange a, MoveRange b) const {
+  [[nodiscard]] bool start_alike(const std::vector<TransferOp>& moves, MoveRange a, MoveRange b) const {
     if (a.end - a.begin != b.end - b.begin) return false;
     for (std::size_t i = a.begin, j = b.begin; i < a.end; ++i, ++j)
       if (of_[i] != of_[j] || moves[i].apply != moves[j].apply ||
@@ -74,15 +74,17 @@ class MoveKinds {
         return false;
     return true;
   }
-  int add(const Move& move) {
+  int add(const TransferOp& move) {
     const int kind = static_cast<int>(twin_of_.size());
     Last& last = last_twin_[static_cast<std::size_t>(move.name)];
     if (last.move == nullptr || !weigh_alike(*last.move, move)) last = {&move, kind};
     twin_of_.push_back(last.kind);
     return kind;
   }
-  static bool alike(const Move& a, const Move& b) { return a.shift == b.shift && weigh_alike(a, b); }
-  static bool weigh_alike(const Move& a, const Move& b) {
+  static bool alike(const TransferOp& a, const TransferOp& b) {
+    return a.shift == b.shift && weigh_alike(a, b);
+  }
+  static bool weigh_alike(const TransferOp& a, const TransferOp& b) {
     return a.peers == b.peers && a.heads.kind == b.heads.kind && a.heads.chunk == b.heads.chunk &&
            a.wire == b.wire && a.pairs == b.pairs && a.from[0].tensor == b.from[0].tensor &&
            a.from[1].tensor == b.from[1].tensor && a.tokens.of == b.tokens.of &&

@@ -48,7 +48,7 @@ class PassAccumulator {
   }
 
   /// A move that starts in the tick whose exchange() comes next.
-  void post(const Move& move, const MovePattern& pattern, double bytes_per_peer) {
+  void post(const TransferOp& move, const MovePattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
     posts_.push_back({&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.apply});
   }

@@ -32,8 +32,8 @@ PairsCall call_of(const RankSchedule& rank, const Step& step) {
   normalize(keys);
   call.block.rows = static_cast<double>(total(rows));
   call.block.keys = static_cast<double>(total(keys));
-  const Place place = rank.buffers[static_cast<std::size_t>(step[Tensor::k])].name.place;
-  call.first = place == Place::row || place == Place::home;
+  const BufferSlot place = rank.buffers[static_cast<std::size_t>(step[Tensor::k])].name.place;
+  call.first = place == BufferSlot::row || place == BufferSlot::home;
   return call;
 }
 
@@ -71,7 +71,7 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
               : moved[static_cast<std::size_t>(t.move)].received)[p] += t.bytes;
   for (int t = 0; t < pass.ticks; ++t) {
     for (std::size_t i = 0; i < pass.moves.size(); ++i) {
-      const Move& m = pass.moves[i];
+      const TransferOp& m = pass.moves[i];
       if (m.start != t || m.peers == Peers::self) continue;
       const MovePattern& pattern = links_.pattern(patterns, m.peers, m.shift);
       i64 most = 0;

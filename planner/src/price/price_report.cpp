@@ -39,7 +39,7 @@ std::string nearest_meshes(const AttentionPlan& plan, i64 devices) {
   return text;
 }
 
-PassReport pass_report(const Geometry& geometry, const CompactPass& pass, const PassPrice& price,
+PassReport pass_report(const TokenMap& geometry, const CompactPass& pass, const PassPrice& price,
                        std::vector<TickPrice> ticks) {
   PassReport report;
   report.price = price;
@@ -111,7 +111,7 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   PriceReport report;
   report.call = call;
   report.cluster = cluster.name;
-  const Geometry geometry(plan, call.documents);
+  const TokenMap geometry(plan, call.documents);
   report.uneven_heads = !geometry.heads().even();
   std::uint32_t extrapolation = 0;
   for (int i = 0; i < (call.backward ? 2 : 1); ++i) {

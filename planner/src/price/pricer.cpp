@@ -29,7 +29,7 @@ bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
 
 /// Most tokens times heads that a rank sends or receives in an exchange of whole rows: rows of one size are
 /// exchanged alike.
-i64 max_exchanged(const Geometry& geometry, const Move& move) {
+i64 max_exchanged(const TokenMap& geometry, const TransferOp& move) {
   const Mesh& mesh = geometry.mesh();
   const SequenceLayout& layout = geometry.layout(move.tokens.of);
   i64 most = 0, all_heads = 0;
@@ -56,7 +56,7 @@ class WorkTimes {
  public:
   WorkTimes(const KernelTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
 
-  [[nodiscard]] Estimate of(const Work& w, const std::vector<HeadCount>& counts, i64 q_row) {
+  [[nodiscard]] Estimate of(const ComputeOp& w, const std::vector<HeadCount>& counts, i64 q_row) {
     const Operation& operation = *w.operation;
     if (!operation.has_pairs) {
       Estimate longest;
@@ -137,7 +137,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
     rows.prune = false;
     rows.replicated_q.clear();
     rows.replicated_k.clear();
-    profile = shared_->profiles.emplace(profile_key, WorkProfile(Geometry(rows, batch_of(plan.band)))).first;
+    profile = shared_->profiles.emplace(profile_key, WorkProfile(TokenMap(rows, batch_of(plan.band)))).first;
   }
   context.profile = &profile->second;
 
@@ -159,7 +159,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
     geometry = shared_->geometries.end();
   }
   if (geometry == shared_->geometries.end())
-    geometry = shared_->geometries.emplace(key, Geometry(plan, batch_of(plan.band))).first;
+    geometry = shared_->geometries.emplace(key, TokenMap(plan, batch_of(plan.band))).first;
   context.geometry = &geometry->second;
   for (int r = 0; r < mesh.ring(); ++r) {
     context.q_row = std::max(context.q_row, context.geometry->layout(Side::q).row_size(r));
@@ -168,7 +168,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
   return context;
 }
 
-double AttentionPricer::move_bytes_per_peer(const Context& context, const Move& move,
+double AttentionPricer::move_bytes_per_peer(const Context& context, const TransferOp& move,
                                             const MovePattern& pattern) {
   const AttentionPlan& plan = *context.plan;
   if (context.geometry == nullptr) {
@@ -231,7 +231,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   const KernelTimes times(links_.calibration().kernel, plan, options_);
   WorkTimes work_times(times, *context.profile);
   const auto post = [&](std::size_t move) {
-    const Move& m = pass.moves[move];
+    const TransferOp& m = pass.moves[move];
     if (m.peers == Peers::self) return;
     const std::size_t kind = kinds.of(move);
     const MovePattern*& pattern = costs[kind].pattern;
@@ -250,7 +250,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     }
     move = kinds.end_of(t);
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
-      const Work& w = pass.work[work];
+      const ComputeOp& w = pass.work[work];
       sum.work(work_times.of(w, context.split->distinct[static_cast<std::size_t>(w.chunk)], context.q_row));
     }
     sum.tick(t, *started, ticks, !options_.overlap);

@@ -48,7 +48,7 @@ struct AttentionPricer::Shared {
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
   std::map<std::tuple<int, int, int, int, i64, i64>, WorkProfile>
       profiles;  ///< by ring, layout, gathering, band
-  std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, Geometry> geometries;  ///< of one mesh's size
+  std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, TokenMap> geometries;  ///< of one mesh's size
   std::pair<int, int> geometry_mesh;  ///< ring and ulysses of `geometries`
   std::array<MoveKinds, 2> kinds;     ///< of the schedule's passes
   PassAccumulator sum;
@@ -63,7 +63,7 @@ struct AttentionPricer::Context {
   const Placement* placement = nullptr;
   const HeadSplit* split = nullptr;
   const WorkProfile* profile = nullptr;
-  const Geometry* geometry = nullptr;  ///< only where counts are not even
+  const TokenMap* geometry = nullptr;  ///< only where counts are not even
   i64 q_row = 0, k_row = 0;            ///< tokens of a ring row, where even; else of the largest
 };
 

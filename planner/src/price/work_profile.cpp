@@ -66,7 +66,7 @@ enum class Described {
   by_class,       ///< that and their sizes: as above with rows that differ by a token
   by_rows,        ///< both numbers
 };
-Described described(const Geometry& geometry) {
+Described described(const TokenMap& geometry) {
   const AttentionPlan& plan = geometry.plan();
   const i64 ring = plan.mesh.ring(), tokens = plan.shape.q_tokens;
   if (geometry.documents().count() != 1 || geometry.documents().shift.front() != 0 ||
@@ -90,7 +90,7 @@ Described described(const Geometry& geometry) {
 
 }  // namespace
 
-WorkProfile::WorkProfile(const Geometry& geometry) {
+WorkProfile::WorkProfile(const TokenMap& geometry) {
   const AttentionPlan& plan = geometry.plan();
   by_delta_.assign(static_cast<std::size_t>(plan.mesh.ring()), -1);
   const bool joined = !plan.method->joins_remote_blocks || plan.band.diff_max == unbounded;
@@ -110,7 +110,7 @@ int WorkProfile::keep(ParetoFront pareto_front) {
   return static_cast<int>(fronts_.size()) - 1;
 }
 
-void WorkProfile::by_difference(const Geometry& geometry) {
+void WorkProfile::by_difference(const TokenMap& geometry) {
   const Mesh& mesh = geometry.mesh();
   const int ring = mesh.ring();
   std::vector<BlockShape> shapes(static_cast<std::size_t>(2 * ring - 1));  // by r - j + ring - 1
@@ -167,7 +167,7 @@ ParetoFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int r
 }
 
 /// As by_row, with one pair of rows for all pairs of the same difference and classes.
-void WorkProfile::by_class(const Geometry& geometry) {
+void WorkProfile::by_class(const TokenMap& geometry) {
   const Mesh& mesh = geometry.mesh();
   const RowClasses classes(geometry.layout(Side::q));
   std::vector<RowSlice> slices;
@@ -205,7 +205,7 @@ void WorkProfile::by_class(const Geometry& geometry) {
 
 /// All remote blocks of each row at once. Without a window all blocks of a class on one side of the row are
 /// alike, and the rows that see something of one block are among those that see something of another.
-void WorkProfile::gather_by_class(const Geometry& geometry) {
+void WorkProfile::gather_by_class(const TokenMap& geometry) {
   const RowClasses classes(geometry.layout(Side::k));
   std::vector<RowSlice> slices;
   ParetoFront pareto_front;
@@ -230,7 +230,7 @@ void WorkProfile::gather_by_class(const Geometry& geometry) {
   remote_ = keep(std::move(pareto_front));
 }
 
-void WorkProfile::by_row(const Geometry& geometry) {
+void WorkProfile::by_row(const TokenMap& geometry) {
   const Mesh& mesh = geometry.mesh();
   const int ring = mesh.ring();
   std::vector<ParetoFront> fronts(static_cast<std::size_t>(ring));

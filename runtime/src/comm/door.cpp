@@ -100,7 +100,7 @@ void Door::wait(const Deadline& deadline, const std::vector<Socket>& connected) 
       report_gone(rules_.mine, static_cast<int>(i - members));
 }
 
-void Door::turn_away(Caller& caller, const Refusal& refusal) {
+void Door::turn_away(Caller& caller, const UnsupportedReason& refusal) {
   std::vector<std::string>& told = refusals_[refusal.kind];
   if (told.size() < max_refusals && std::find(told.begin(), told.end(), refusal.why) == told.end())
     told.push_back(refusal.why);
@@ -116,29 +116,32 @@ std::string Door::refusals() const {
 }
 
 /// Why a rank is not of this job by what it says; none when it may be.
-std::optional<Door::Refusal> Door::mismatch(const Hello& hello) const {
+std::optional<Door::UnsupportedReason> Door::mismatch(const Hello& hello) const {
   const std::string rank = "rank " + std::to_string(hello.rank);
   const std::string mine = "rank " + std::to_string(rules_.mine);
   if (hello.size != rules_.size)
-    return Refusal{Kind::size, rank + " was started with WORLD_SIZE " + std::to_string(hello.size) + ", " +
-                                   mine + " with " + std::to_string(rules_.size) + "; start all ranks alike"};
+    return UnsupportedReason{Kind::size, rank + " was started with WORLD_SIZE " + std::to_string(hello.size) +
+                                             ", " + mine + " with " + std::to_string(rules_.size) +
+                                             "; start all ranks alike"};
   if (hello.digest != rules_.digest)
-    return Refusal{Kind::job, rank + " is of another job than " + mine +
-                                  "; give each job a MASTER_PORT or USP_MASTER_PORT of its own"};
+    return UnsupportedReason{Kind::job, rank + " is of another job than " + mine +
+                                            "; give each job a MASTER_PORT or USP_MASTER_PORT of its own"};
   if ((hello.secured != 0) != rules_.key.secured())
-    return Refusal{Kind::secret, (hello.secured != 0 ? mine : rank) + " has no secret, but " +
-                                     (hello.secured != 0 ? rank : mine) +
-                                     " has one; give all ranks the same USP_JOB_TOKEN, or torchrun's "
-                                     "--rdzv-id"};
+    return UnsupportedReason{Kind::secret,
+                             (hello.secured != 0 ? mine : rank) + " has no secret, but " +
+                                 (hello.secured != 0 ? rank : mine) +
+                                 " has one; give all ranks the same USP_JOB_TOKEN, or torchrun's "
+                                 "--rdzv-id"};
   return std::nullopt;
 }
 
 /// Why a rank that proved to be of this job cannot come in; none when it can.
-std::optional<Door::Refusal> Door::taken(const Hello& hello) const {
+std::optional<Door::UnsupportedReason> Door::taken(const Hello& hello) const {
   if (hello.rank >= rules_.first && !knows(hello.rank)) return std::nullopt;
-  return Refusal{Kind::taken, "rank " + std::to_string(hello.rank) +
-                                  " was given twice; each process needs a RANK of its own, from 0 to " +
-                                  std::to_string(rules_.size - 1)};
+  return UnsupportedReason{Kind::taken,
+                           "rank " + std::to_string(hello.rank) +
+                               " was given twice; each process needs a RANK of its own, from 0 to " +
+                               std::to_string(rules_.size - 1)};
 }
 
 /// The hello of a caller is whole, or is none.
@@ -162,7 +165,8 @@ void Door::greet(Caller& caller) {
     caller.over = true;
     return;
   }
-  if (const std::optional<Refusal> refusal = mismatch(*caller.hello)) return turn_away(caller, *refusal);
+  if (const std::optional<UnsupportedReason> refusal = mismatch(*caller.hello))
+    return turn_away(caller, *refusal);
   caller.nonce = fresh_nonce();
   const Reply challenge = welcome(rules_.key, caller.nonce);
   caller.over = !send_at_once(caller.socket, &challenge, sizeof challenge);
@@ -173,12 +177,12 @@ bool Door::prove(Caller& caller) {
   const Meeting meeting = meeting_of(*caller.hello, rules_.mine, caller.nonce);
   Proof proof;
   std::copy_n(caller.heard.begin(), proof.size(), proof.begin());
-  std::optional<Refusal> refusal = taken(*caller.hello);
+  std::optional<UnsupportedReason> refusal = taken(*caller.hello);
   if (!same(proof, rules_.key.guest_proof(meeting)))
-    refusal = Refusal{Kind::unproved, "rank " + std::to_string(caller.hello->rank) +
-                                          " did not prove that it knows the secret of rank " +
-                                          std::to_string(rules_.mine) +
-                                          "; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id"};
+    refusal = UnsupportedReason{
+        Kind::unproved, "rank " + std::to_string(caller.hello->rank) +
+                            " did not prove that it knows the secret of rank " + std::to_string(rules_.mine) +
+                            "; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id"};
   if (refusal) {
     turn_away(caller, *refusal);
     return false;

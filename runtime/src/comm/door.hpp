@@ -44,7 +44,7 @@ class Door {
  private:
   /// In the order of how much a caller showed before it was refused.
   enum class Kind : std::uint8_t { taken, unproved, secret, job, size, version };
-  struct Refusal {
+  struct UnsupportedReason {
     Kind kind;
     std::string why;
   };
@@ -63,9 +63,9 @@ class Door {
   [[nodiscard]] bool serve(Caller& caller);
   void greet(Caller& caller);
   [[nodiscard]] bool prove(Caller& caller);
-  void turn_away(Caller& caller, const Refusal& refusal);
-  [[nodiscard]] std::optional<Refusal> mismatch(const Hello& hello) const;
-  [[nodiscard]] std::optional<Refusal> taken(const Hello& hello) const;
+  void turn_away(Caller& caller, const UnsupportedReason& refusal);
+  [[nodiscard]] std::optional<UnsupportedReason> mismatch(const Hello& hello) const;
+  [[nodiscard]] std::optional<UnsupportedReason> taken(const Hello& hello) const;
 
   const Socket& listener_;
   DoorRules rules_;

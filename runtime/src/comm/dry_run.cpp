@@ -12,7 +12,7 @@ namespace usp {
 namespace {
 
 /// The end of a message that has not met the other one.
-struct End {
+struct Endpoint {
   const char* operation = "";
   i64 bytes = 0;
   i64 order = 0;  ///< of posting, over all ranks
@@ -32,7 +32,7 @@ class Ledger {
     if (other == mine.end() || other->first != Key{message.tag, message.peer, !message.send}) {
       ends_of(message.peer)
           .emplace(Key{message.tag, rank, message.send},
-                   End{message.operation, bytes, order_++, message.tick});
+                   Endpoint{message.operation, bytes, order_++, message.tick});
       return;
     }
     if (other->second.bytes != bytes && fault_.empty())
@@ -42,7 +42,7 @@ class Ledger {
 
   void check() const {
     if (!fault_.empty()) throw InternalError(fault_);
-    const End* oldest = nullptr;
+    const Endpoint* oldest = nullptr;
     Key key;
     std::size_t awaited = 0;
     for (std::size_t rank = 0; rank < open_.size(); ++rank)
@@ -58,8 +58,8 @@ class Ledger {
   }
 
  private:
-  using Key = std::tuple<i64, int, bool>;  ///< tag, the rank that posted it, whether it sends
-  using Ends = std::multimap<Key, End>;    ///< equal keys stay in the order of posting
+  using Key = std::tuple<i64, int, bool>;     ///< tag, the rank that posted it, whether it sends
+  using Ends = std::multimap<Key, Endpoint>;  ///< equal keys stay in the order of posting
   Ends& ends_of(int awaited) { return open_[static_cast<std::size_t>(awaited)]; }
 
   std::vector<Ends> open_;  ///< by the rank that has not posted its end

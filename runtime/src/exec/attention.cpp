@@ -21,7 +21,7 @@ namespace usp {
 namespace {
 
 /// The highest byte of no number that an attention call computes: fp16 NaN, beyond 1e37 in the other types.
-constexpr unsigned char untouched = 0x7e;
+constexpr unsigned char poison_byte = 0x7e;
 
 void require(bool holds, const std::string& text) {
   if (!holds) throw UsageError(text);
@@ -109,7 +109,7 @@ AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& co
                                      AttentionKernel& kernel, const OperatorOptions& options)
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
   check_attention_plan(plan);
-  require(kernel.rounds_results() || !direct_results(plan),
+  require(kernel.rounds_results() || !rounds_once(plan),
           "the plan's steps round their results (backend " + std::string(word_of(plan.backend)) + "), the " +
               kernel.name() +
               " kernel keeps a wider state; plan with --backend cpu, or run with --device cpu");
@@ -179,8 +179,9 @@ void AttentionOperator::set_batch(const Documents& documents) {
     record.ticks.resize(schedule.ticks.size());
   }
   const auto home = [&](Tensor tensor, Side side) {
-    return s.batch->tokens(
-        Pass::forward, s.buffer(Pass::forward, s.batch->input(Pass::forward, {tensor, Place::home})), side);
+    return s.batch->tokens(Pass::forward,
+                           s.buffer(Pass::forward, s.batch->input(Pass::forward, {tensor, BufferSlot::home})),
+                           side);
   };
   s.q_tokens = home(Tensor::q, Side::q);
   s.kv_tokens = home(Tensor::k, Side::k);
@@ -215,7 +216,7 @@ std::uint64_t AttentionOperator::State::digest_of(const AttentionInputs& in, boo
 
 void AttentionOperator::State::place_inputs(Pass pass, const AttentionInputs& in, ConstView d_out) {
   const auto place = [&](Tensor tensor, const ConstView& view) {
-    const BufferId id = batch->input(pass, {tensor, Place::home});
+    const BufferId id = batch->input(pass, {tensor, BufferSlot::home});
     // Inputs are only read; one view type serves the buffers of a schedule.
     View target(const_cast<std::byte*>(view.data), view.type, view.batch, view.rows, view.heads, view.width);
     target.batch_stride = view.batch_stride, target.row_stride = view.row_stride,
@@ -227,7 +228,7 @@ void AttentionOperator::State::place_inputs(Pass pass, const AttentionInputs& in
   place(Tensor::v, in.v);
   if (pass == Pass::forward) return;
   place(Tensor::d_o, d_out);
-  if (batch->input(pass, {Tensor::o, Place::home}) >= 0) place(Tensor::o, out);
+  if (batch->input(pass, {Tensor::o, BufferSlot::home}) >= 0) place(Tensor::o, out);
 }
 
 /// A graph holds what this rank's stream does, and nothing that its host thread says to others.
@@ -248,7 +249,7 @@ void AttentionOperator::State::check_capture(Pass pass) const {
 
 void AttentionOperator::State::run(Pass pass, const AttentionInputs& in, double* d_sink) {
   PassRecord& record = records[index(pass)];
-  if (options.measure_workspace) memory.set_bytes(workspace->data(), untouched, workspace->bytes());
+  if (options.measure_workspace) memory.set_bytes(workspace->data(), poison_byte, workspace->bytes());
   communicator.traffic().reset(static_cast<int>(record.ticks.size()), communicator.size());
   terms = score_terms(plan, in);
   StepInputs inputs;
@@ -267,7 +268,7 @@ void AttentionOperator::State::measure(Pass pass) {
   memory.to_host(content.data(), workspace->data(), workspace->bytes());
   memory.synchronize();
   i64 end = workspace->bytes();
-  while (end > 0 && content[static_cast<std::size_t>(end - 1)] == untouched) --end;
+  while (end > 0 && content[static_cast<std::size_t>(end - 1)] == poison_byte) --end;
   records[index(pass)].touched_bytes = end;
 }
 
@@ -280,8 +281,9 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   s.agree_on(in, inputs);
   s.have_forward = false;  // until this one has run to its end
   s.place_inputs(Pass::forward, in, {});
-  s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::o, Place::home}), out);
-  if (s.plan.lse_home) s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::lse, Place::home}), lse);
+  s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::o, BufferSlot::home}), out);
+  if (s.plan.lse_home)
+    s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::lse, BufferSlot::home}), lse);
   s.out = out;
   s.run(Pass::forward, in, nullptr);
   s.forward_inputs = inputs;
@@ -327,7 +329,7 @@ void AttentionOperator::State::check_follows(const AttentionInputs& in) const {
 
 /// A gradient lands in the caller's tensor where that has the type of the sum.
 void AttentionOperator::State::place_result(Pass pass, Tensor tensor, const View& target) {
-  const BufferId id = batch->result(pass, {tensor, Place::home});
+  const BufferId id = batch->result(pass, {tensor, BufferSlot::home});
   const Buffer& b = buffer(pass, id);
   const bool direct = target.type == b.type;
   runner[index(pass)]->place(id,
@@ -335,7 +337,7 @@ void AttentionOperator::State::place_result(Pass pass, Tensor tensor, const View
 }
 
 void AttentionOperator::State::finish_result(Tensor tensor, const View& target) {
-  const BufferId id = batch->result(Pass::backward, {tensor, Place::home});
+  const BufferId id = batch->result(Pass::backward, {tensor, BufferSlot::home});
   const View sum = runner[1]->view(id);
   if (sum.data == target.data) return;
   memory.copy_box(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads}, Land::put);
@@ -385,12 +387,12 @@ i64 AttentionOperator::planned_memory_bytes(bool training) const {
 }
 
 ConstView AttentionOperator::row_lse() const {
-  const BufferId id = state_->batch->input(Pass::backward, {Tensor::lse, Place::row});
+  const BufferId id = state_->batch->input(Pass::backward, {Tensor::lse, BufferSlot::row});
   return state_->runner[1]->view(id);
 }
 
 std::vector<i64> AttentionOperator::row_tokens() const {
-  const BufferId id = state_->batch->input(Pass::backward, {Tensor::lse, Place::row});
+  const BufferId id = state_->batch->input(Pass::backward, {Tensor::lse, BufferSlot::row});
   return state_->batch->tokens(Pass::backward, state_->buffer(Pass::backward, id), Side::q);
 }
 

@@ -17,26 +17,26 @@ constexpr i64 alignment = 256;
 
 /// Outlives the forward pass, or stands before the backward one, and is not the caller's.
 [[nodiscard]] bool is_saved(const RankSchedule& schedule, const Buffer& b) {
-  if (b.name.place == Place::home) return false;
+  if (b.name.place == BufferSlot::home) return false;
   return schedule.pass == Pass::forward ? b.last == static_cast<std::int32_t>(schedule.ticks.size())
                                         : b.first < 0;
 }
 
 }  // namespace
 
-CompactSchedule schedule_of(const Geometry& geometry) {
+CompactSchedule schedule_of(const TokenMap& geometry) {
   CompactSchedule compact;
   generate(geometry.plan(), geometry.heads().shared_kv(), compact);
   return compact;
 }
 
-Batch::Batch(const std::shared_ptr<const Geometry>& geometry, int rank)
+Batch::Batch(const std::shared_ptr<const TokenMap>& geometry, int rank)
     : Batch(geometry, schedule_of(*geometry), rank) {}
 
 Batch::Batch(const AttentionPlan& plan, const Documents& documents, int rank)
-    : Batch(std::make_shared<const Geometry>(plan, documents), rank) {}
+    : Batch(std::make_shared<const TokenMap>(plan, documents), rank) {}
 
-Batch::Batch(std::shared_ptr<const Geometry> geometry, const CompactSchedule& compact, int rank)
+Batch::Batch(std::shared_ptr<const TokenMap> geometry, const CompactSchedule& compact, int rank)
     : geometry_(std::move(geometry)) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Part& p = parts_[pass == Pass::forward ? 0 : 1];
@@ -67,7 +67,7 @@ void Batch::lay_out_saved() {
 void Batch::lay_out_sums() {
   sum_offset_.fill(-1);
   for (const Tensor tensor : {Tensor::dq, Tensor::dk, Tensor::dv}) {
-    const BufferId id = result(Pass::backward, {tensor, Place::home});
+    const BufferId id = result(Pass::backward, {tensor, BufferSlot::home});
     if (id < 0) continue;
     sum_offset_[static_cast<std::size_t>(tensor)] = sums_bytes_;
     sums_bytes_ +=

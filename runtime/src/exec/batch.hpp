@@ -12,16 +12,16 @@
 namespace usp {
 
 /// The schedule of all ranks in compact form.
-[[nodiscard]] CompactSchedule schedule_of(const Geometry& geometry);
+[[nodiscard]] CompactSchedule schedule_of(const TokenMap& geometry);
 
 /// The schedules of one batch on one rank and where their buffers lie.
 class Batch {
  public:
   Batch(const AttentionPlan& plan, const Documents& documents, int rank);
   /// Of a geometry and its schedule, made once for all ranks.
-  Batch(std::shared_ptr<const Geometry> geometry, const CompactSchedule& compact, int rank);
+  Batch(std::shared_ptr<const TokenMap> geometry, const CompactSchedule& compact, int rank);
 
-  [[nodiscard]] const Geometry& geometry() const { return *geometry_; }
+  [[nodiscard]] const TokenMap& geometry() const { return *geometry_; }
   [[nodiscard]] const AttentionPlan& plan() const { return geometry_->plan(); }
   [[nodiscard]] const RankSchedule& schedule(Pass pass) const { return part(pass).schedule; }
   [[nodiscard]] i64 workspace_bytes(Pass pass) const { return part(pass).workspace.bytes; }
@@ -43,7 +43,7 @@ class Batch {
   [[nodiscard]] std::vector<i64> tokens(Pass pass, const Buffer& buffer, Side side) const;
 
  private:
-  Batch(const std::shared_ptr<const Geometry>& geometry, int rank);
+  Batch(const std::shared_ptr<const TokenMap>& geometry, int rank);
   struct Part {
     RankSchedule schedule;
     Workspace workspace;
@@ -53,7 +53,7 @@ class Batch {
   void lay_out_saved();
   void lay_out_sums();
 
-  std::shared_ptr<const Geometry> geometry_;
+  std::shared_ptr<const TokenMap> geometry_;
   std::array<Part, 2> parts_;
   i64 saved_bytes_ = 0;
   i64 sums_bytes_ = 0;

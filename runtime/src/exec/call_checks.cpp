@@ -33,11 +33,13 @@ void check_tensor(const ConstView& view, const char* name, const AttentionShape&
 }
 
 const Buffer& input(const Batch& batch, Pass pass, Tensor tensor) {
-  return batch.schedule(pass).buffers[static_cast<std::size_t>(batch.input(pass, {tensor, Place::home}))];
+  return batch.schedule(pass)
+      .buffers[static_cast<std::size_t>(batch.input(pass, {tensor, BufferSlot::home}))];
 }
 
 const Buffer& result(const Batch& batch, Pass pass, Tensor tensor) {
-  return batch.schedule(pass).buffers[static_cast<std::size_t>(batch.result(pass, {tensor, Place::home}))];
+  return batch.schedule(pass)
+      .buffers[static_cast<std::size_t>(batch.result(pass, {tensor, BufferSlot::home}))];
 }
 
 void check_blocks(const AttentionPlan& plan, const BlockMask* blocks) {
@@ -126,7 +128,8 @@ void check_gradients(const Batch& batch, const AttentionInputs& in, const ConstV
   require((gradients.d_sink != nullptr) == plan.sink, "d_sink goes with a plan that has a sink");
   CallMemory call = memory_of(plan, in);
   call.reads(d_out, "d_out");
-  if (batch.input(Pass::backward, {Tensor::o, Place::home}) >= 0) call.reads(out, "out of the last forward");
+  if (batch.input(Pass::backward, {Tensor::o, BufferSlot::home}) >= 0)
+    call.reads(out, "out of the last forward");
   const auto written = [&](const View& view, Tensor tensor, const char* name) {
     check_tensor(view, name, plan.shape, result(batch, Pass::backward, tensor));
     require(view.type == type || view.type == sum,

@@ -133,7 +133,7 @@ void PassRunner::read_clock(std::vector<TickTimes>& times) const {
 void PassRunner::bind(int tick) {
   for (const BufferId id : begins_[static_cast<std::size_t>(tick)]) {
     const Buffer& b = schedule_.buffers[static_cast<std::size_t>(id)];
-    if (b.name.place == Place::stage || (b.fill == Fill::nan && !debug_nan_)) continue;
+    if (b.name.place == BufferSlot::stage || (b.fill == Fill::nan && !debug_nan_)) continue;
     memory_.fill(view(id), b.fill == Fill::zero ? 0 : std::numeric_limits<double>::quiet_NaN());
   }
 }

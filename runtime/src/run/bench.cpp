@@ -39,9 +39,9 @@ std::optional<BenchReport> bench_call(const AttentionPlan& plan, const Documents
   options.collect = false;
   options.warm_up = std::max(1, options.warm_up);
   options.comm.watchdog_s *= 1 + plan.mesh.size();  // ranks wait while one does the work of all
-  const auto runs = run_in_turns(plan, on_one_rank(plan), documents, tensors, options);
+  const auto runs = run_interleaved(plan, on_one_rank(plan), documents, tensors, options);
   if (!runs) return std::nullopt;
-  const CallRun& run = runs->ranks;
+  const RunResult& run = runs->ranks;
   BenchReport report;
   report.plan = plan;
   report.kernel = run.kernel;

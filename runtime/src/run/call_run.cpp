@@ -97,11 +97,11 @@ class RankCall {
     });
   }
 
-  void finish(CallRun& report) {
+  void finish(RunResult& report) {
     if (clock_) read_clock();
     if (options_.collect) fetch();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
-    run_.departures = engine_.kernel().departures();
+    run_.fallbacks = engine_.kernel().fallbacks();
     if (engine_.memory().stream() != nullptr) {
       run_.planned_memory_bytes = tensor_bytes() + operator_.planned_memory_bytes(options_.training);
       run_.held_memory_bytes = engine_.memory().held_bytes();
@@ -215,7 +215,7 @@ class RankCall {
       run_.seconds[index(timed_[i])].push_back(clock_->at(2 * i + 2) - clock_->at(2 * i + 1));
   }
 
-  void collect(CallRun& report) {
+  void collect(RunResult& report) {
     const bool root = communicator_.rank() == 0;
     auto ranks = gather(control_, run_);
     const auto bring = [&](const std::vector<i64>& tokens, HostTensor& rows, std::vector<Part>& target) {
@@ -246,7 +246,7 @@ class RankCall {
   const AttentionPlan& plan_;
   const RunOptions& options_;
   Communicator& control_;  ///< of host memory
-  RankEngine engine_;
+  RankContext engine_;
   Communicator& communicator_;
   AttentionOperator operator_;
   BlockMask blocks_;
@@ -259,15 +259,15 @@ class RankCall {
   std::vector<double> d_sink_;
   std::optional<StreamClock> clock_;
   std::vector<Pass> timed_;  ///< by the clock, two marks each
-  RankRun run_;
+  RankResult run_;
 };
 
 }  // namespace
 
-std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
-                                const CallTensors& tensors, const RunOptions& options) {
+std::optional<RunResult> run_attention(const AttentionPlan& plan, const Documents& documents,
+                                       const CallTensors& tensors, const RunOptions& options) {
   check_attention_plan(plan);
-  CallRun report;
+  RunResult report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
     prepare(options, tensors, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
@@ -278,12 +278,12 @@ std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& docu
   return report;
 }
 
-std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
-                                        const Documents& documents, const CallTensors& tensors,
-                                        const RunOptions& options) {
+std::optional<InterleavedRuns> run_interleaved(const AttentionPlan& plan, const AttentionPlan& alone,
+                                               const Documents& documents, const CallTensors& tensors,
+                                               const RunOptions& options) {
   check_attention_plan(plan);
   expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
-  RunsInTurns report;
+  InterleavedRuns report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
     prepare(options, tensors, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
@@ -311,7 +311,7 @@ std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Docum
   RunsByStream report;
   const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
     prepare(options, tensors, communicator);
-    const auto run = [&](const RunOptions& how, CallRun& target) {
+    const auto run = [&](const RunOptions& how, RunResult& target) {
       RankCall call(plan, documents, tensors, how, communicator);
       for (int i = 0; i < repetitions(how); ++i) call.repeat(i);
       call.finish(target);
@@ -324,37 +324,37 @@ std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Docum
   return report;
 }
 
-std::vector<std::string> CallRun::notes() const {
+std::vector<std::string> RunResult::notes() const {
   std::vector<std::string> all;
-  for (const RankRun& rank : ranks)
+  for (const RankResult& rank : ranks)
     for (const std::string& note : rank.notes)
       if (std::find(all.begin(), all.end(), note) == all.end()) all.push_back(note);
   return all;
 }
 
-double CallRun::seconds(Pass pass) const {
+double RunResult::seconds(Pass pass) const {
   const std::size_t count = ranks.front().seconds[index(pass)].size();
   std::vector<double> slowest(count, 0);
-  for (const RankRun& rank : ranks)
+  for (const RankResult& rank : ranks)
     for (std::size_t i = 0; i < count; ++i) slowest[i] = std::max(slowest[i], rank.seconds[index(pass)][i]);
   std::sort(slowest.begin(), slowest.end());
   if (count == 0) return 0;
   return (slowest[(count - 1) / 2] + slowest[count / 2]) / 2;
 }
 
-i64 CallRun::planned_bytes(Pass pass) const {
+i64 RunResult::planned_bytes(Pass pass) const {
   i64 sum = 0;
-  for (const RankRun& rank : ranks) sum += rank.record[index(pass)].planned.total(true);
+  for (const RankResult& rank : ranks) sum += rank.record[index(pass)].planned.total(true);
   return sum;
 }
 
-i64 CallRun::executed_bytes(Pass pass) const {
+i64 RunResult::executed_bytes(Pass pass) const {
   i64 sum = 0;
-  for (const RankRun& rank : ranks) sum += rank.record[index(pass)].executed.total(true);
+  for (const RankResult& rank : ranks) sum += rank.record[index(pass)].executed.total(true);
   return sum;
 }
 
-std::string CallRun::bytes_difference() const {
+std::string RunResult::bytes_difference() const {
   for (std::size_t r = 0; r < ranks.size(); ++r)
     for (const int i : {0, 1}) {
       if (i == 1 && !training) continue;
@@ -366,11 +366,11 @@ std::string CallRun::bytes_difference() const {
   return "";
 }
 
-std::vector<Departure> CallRun::departures() const {
-  std::vector<Departure> sum;
-  for (const RankRun& rank : ranks)
-    for (const Departure& d : rank.departures) {
-      const auto same = std::find_if(sum.begin(), sum.end(), [&](const Departure& other) {
+std::vector<BackendFallback> RunResult::fallbacks() const {
+  std::vector<BackendFallback> sum;
+  for (const RankResult& rank : ranks)
+    for (const BackendFallback& d : rank.fallbacks) {
+      const auto same = std::find_if(sum.begin(), sum.end(), [&](const BackendFallback& other) {
         return other.pass == d.pass && other.why == d.why;
       });
       if (same == sum.end())

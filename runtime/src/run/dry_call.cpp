@@ -114,16 +114,16 @@ void check_work(const AttentionPlan& plan, const Documents& documents) {
 
 }  // namespace
 
-CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
-                     WorkProgress* progress) {
+RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
+                       WorkProgress* progress) {
   check_attention_plan(plan);
   check_work(plan, documents);
   const int ranks = plan.mesh.size();
-  CallRun report;
+  RunResult report;
   report.kernel = "none";
   report.training = training;
   report.ranks.resize(static_cast<std::size_t>(ranks));
-  const auto geometry = std::make_shared<const Geometry>(plan, documents);
+  const auto geometry = std::make_shared<const TokenMap>(plan, documents);
   const CompactSchedule compact = schedule_of(*geometry);
   DryRun passes[] = {DryRun(ranks), DryRun(ranks)};
   for (int rank = 0; rank < ranks; ++rank) {

@@ -166,7 +166,7 @@ std::vector<Part> gather(Communicator& communicator, const Part& mine) {
   return parts;
 }
 
-std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
+std::vector<RankResult> gather(Communicator& communicator, const RankResult& mine) {
   Writer out;
   for (const int i : {0, 1}) {
     const PassRecord& record = mine.record[i];
@@ -182,11 +182,11 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
   out.value(mine.held_memory_bytes);
   out.value(static_cast<i64>(mine.notes.size()));
   for (const std::string& note : mine.notes) out.text(note);
-  out.list(mine.departures);
-  std::vector<RankRun> all;
+  out.list(mine.fallbacks);
+  std::vector<RankResult> all;
   for (const std::vector<std::byte>& bytes : gather(communicator, out.content())) {
     Reader in(bytes);
-    RankRun run;
+    RankResult run;
     for (const int i : {0, 1}) {
       PassRecord& record = run.record[i];
       record.pass = i == 0 ? Pass::forward : Pass::backward;
@@ -202,7 +202,7 @@ std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine) {
     run.held_memory_bytes = in.value<i64>();
     run.notes.resize(in.count(sizeof(i64)));
     for (std::string& note : run.notes) note = in.text();
-    run.departures = in.list<Departure>();
+    run.fallbacks = in.list<BackendFallback>();
     all.push_back(std::move(run));
   }
   return all;

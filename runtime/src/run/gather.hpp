@@ -12,6 +12,6 @@ namespace usp {
                                                          const std::vector<std::byte>& mine);
 /// Collective: what rank 0 collects, as gather.
 [[nodiscard]] std::vector<Part> gather(Communicator& communicator, const Part& mine);
-[[nodiscard]] std::vector<RankRun> gather(Communicator& communicator, const RankRun& mine);
+[[nodiscard]] std::vector<RankResult> gather(Communicator& communicator, const RankResult& mine);
 
 }  // namespace usp

@@ -21,7 +21,7 @@ int index(Pass pass) {
 }
 
 /// Ranks of one ring row talk along the Ulysses axis, all others along the ring.
-AxisTraffic axis_traffic(const Mesh& mesh, const CallRun& run, Pass pass, bool ulysses) {
+AxisTraffic axis_traffic(const Mesh& mesh, const RunResult& run, Pass pass, bool ulysses) {
   AxisTraffic axis;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const Traffic& executed = run.ranks[rank].record[index(pass)].executed;
@@ -36,9 +36,9 @@ AxisTraffic axis_traffic(const Mesh& mesh, const CallRun& run, Pass pass, bool u
   return axis;
 }
 
-double exposed_seconds(const CallRun& run, Pass pass) {
+double exposed_seconds(const RunResult& run, Pass pass) {
   double most = 0;
-  for (const RankRun& rank : run.ranks) {
+  for (const RankResult& rank : run.ranks) {
     double mine = 0;
     for (const TickTimes& tick : rank.record[index(pass)].ticks) mine += tick.end_s - tick.computed_s;
     most = std::max(most, mine);
@@ -100,12 +100,12 @@ std::string axes_table(const GpuBenchReport& report) {
 }  // namespace
 
 GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& documents,
-                                const RunOptions& options, const CallRun& timed, const CallRun& watched) {
+                                const RunOptions& options, const RunResult& timed, const RunResult& watched) {
   GpuBenchReport report;
   report.plan = plan;
   report.kernel = timed.kernel;
   report.communicator = timed.communicator;
-  for (const RankRun& rank : timed.ranks) report.devices.push_back(rank.device);
+  for (const RankResult& rank : timed.ranks) report.devices.push_back(rank.device);
   report.notes = timed.notes();
   report.ulysses_transport = options.ulysses_transport;
   report.ring_transport = options.ring_transport;

@@ -50,7 +50,7 @@ void check_machine(const AttentionPlan& plan, const RunOptions& options) {
   for (const int device : options.devices) (void)device_info(device);
 }
 
-RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Communicator& control)
+RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, Communicator& control)
     : control_(control) {
   const std::string name = kernel_name(plan, options);
   if (!runs_on_gpu(plan, options)) {
@@ -65,18 +65,18 @@ RankEngine::RankEngine(const AttentionPlan& plan, const RunOptions& options, Com
   connect(plan.mesh, options);
 }
 
-std::string RankEngine::device() const {
+std::string RankContext::device() const {
   if (!stream_) return "";
   return std::to_string(stream_->device()) + " " + device_info(stream_->device()).name;
 }
 
-std::unique_ptr<Communicator> RankEngine::transport(Transport kind, Communicator& control) {
+std::unique_ptr<Communicator> RankContext::transport(Transport kind, Communicator& control) {
   if (kind == Transport::nccl) return make_nccl_communicator(control, *stream_);
   return make_copy_engine_communicator(control, *stream_);
 }
 
 /// One transport for all ranks, or one per axis: then each group of an axis has a communicator of its own.
-void RankEngine::connect(const Mesh& mesh, const RunOptions& options) {
+void RankContext::connect(const Mesh& mesh, const RunOptions& options) {
   if (mesh.ring() == 1 || mesh.ulysses == 1 || options.ring_transport == options.ulysses_transport) {
     payload_ = transport(mesh.ulysses == 1 ? options.ring_transport : options.ulysses_transport, control_);
     return;

@@ -19,10 +19,10 @@ namespace usp {
 [[nodiscard]] int device_of(int rank, const std::vector<int>& devices);
 
 /// What computes and what communicates on one rank of a call: on the host, or on one of its GPUs.
-class RankEngine {
+class RankContext {
  public:
   /// Collective over `control`, which outlives this.
-  RankEngine(const AttentionPlan& plan, const RunOptions& options, Communicator& control);
+  RankContext(const AttentionPlan& plan, const RunOptions& options, Communicator& control);
 
   [[nodiscard]] AttentionKernel& kernel() { return *kernel_; }
   [[nodiscard]] Communicator& communicator() { return payload_ == nullptr ? control_ : *payload_; }

@@ -115,7 +115,7 @@ void check_results_folder(const std::string& folder) {
 }
 
 void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
-                   const CallRun& run) {
+                   const RunResult& run) {
   check_results_folder(folder);
   const i64 queries = documents.cu_q.back(), keys = documents.cu_k.back();
   const DType type = plan.shape.dtype;

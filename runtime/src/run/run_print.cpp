@@ -14,7 +14,7 @@
 namespace usp {
 namespace {
 
-std::vector<Pass> passes_of(const CallRun& run) {
+std::vector<Pass> passes_of(const RunResult& run) {
   return run.training ? std::vector<Pass>{Pass::forward, Pass::backward} : std::vector<Pass>{Pass::forward};
 }
 
@@ -22,40 +22,41 @@ int index(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
 }
 
-i64 most_workspace(const CallRun& run, Pass pass) {
+i64 most_workspace(const RunResult& run, Pass pass) {
   i64 most = 0;
-  for (const RankRun& rank : run.ranks) most = std::max(most, rank.record[index(pass)].workspace_bytes);
+  for (const RankResult& rank : run.ranks) most = std::max(most, rank.record[index(pass)].workspace_bytes);
   return most;
 }
 
 /// Of the rank that touched most; -1 when not measured.
-i64 most_touched(const CallRun& run, Pass pass) {
+i64 most_touched(const RunResult& run, Pass pass) {
   i64 most = -1;
-  for (const RankRun& rank : run.ranks) most = std::max(most, rank.record[index(pass)].touched_bytes);
+  for (const RankResult& rank : run.ranks) most = std::max(most, rank.record[index(pass)].touched_bytes);
   return most;
 }
 
 /// Nothing was computed or timed.
-bool is_dry(const CallRun& run) {
+bool is_dry(const RunResult& run) {
   return run.ranks.front().seconds[0].empty();
 }
 
 /// The rank that plans most of its GPU's memory; null on the host.
-const RankRun* fullest(const CallRun& run) {
-  const auto most = std::max_element(
-      run.ranks.begin(), run.ranks.end(),
-      [](const RankRun& a, const RankRun& b) { return a.planned_memory_bytes < b.planned_memory_bytes; });
+const RankResult* fullest(const RunResult& run) {
+  const auto most =
+      std::max_element(run.ranks.begin(), run.ranks.end(), [](const RankResult& a, const RankResult& b) {
+        return a.planned_memory_bytes < b.planned_memory_bytes;
+      });
   return most == run.ranks.end() || most->planned_memory_bytes == 0 ? nullptr : &*most;
 }
 
-Json device_memory_json(const CallRun& run) {
-  const RankRun* rank = fullest(run);
+Json device_memory_json(const RunResult& run) {
+  const RankResult* rank = fullest(run);
   if (rank == nullptr) return nullptr;
   return {{"planned", rank->planned_memory_bytes}, {"held", rank->held_memory_bytes}};
 }
 
-std::string device_memory_text(const CallRun& run) {
-  const RankRun* rank = fullest(run);
+std::string device_memory_text(const RunResult& run) {
+  const RankResult* rank = fullest(run);
   if (rank == nullptr) return "";
   return "  memory    of the fullest rank's GPU: " +
          format_bytes(static_cast<double>(rank->planned_memory_bytes)) + " planned with its tensors, " +
@@ -102,7 +103,7 @@ Json rows_json(const CallErrors& e) {
           {"d_sink", rows_json(e.d_sink, e.dtype, Pass::backward)}};
 }
 
-Json pass_json(const CallRun& run, Pass pass) {
+Json pass_json(const RunResult& run, Pass pass) {
   const i64 touched = most_touched(run, pass);
   return {
       {"time_ms", is_dry(run) ? Json(nullptr) : Json(run.seconds(pass) * 1e3)},
@@ -115,16 +116,16 @@ const char* step_name(Pass pass) {
   return pass == Pass::forward ? "attend" : "attend_grad";
 }
 
-Json departures_json(const CallRun& run) {
+Json departures_json(const RunResult& run) {
   Json list = Json::array();
-  for (const Departure& d : run.departures())
+  for (const BackendFallback& d : run.fallbacks())
     list.push_back({{"step", step_name(d.pass)}, {"reason", text_of(d.why)}, {"count", d.count}});
   return list;
 }
 
-std::string departures_text(const CallRun& run) {
+std::string departures_text(const RunResult& run) {
   std::string text;
-  for (const Departure& d : run.departures())
+  for (const BackendFallback& d : run.fallbacks())
     text += std::string("  note      ") + step_name(d.pass) + " left cuDNN for the portable kernel " +
             std::to_string(d.count) + (d.count == 1 ? " time" : " times") +
             ", against the plan: " + text_of(d.why) + "\n";
@@ -207,7 +208,7 @@ std::string run_fault(const RunSummary& summary) {
 }
 
 std::string run_json(const RunSummary& summary) {
-  const CallRun& run = summary.run;
+  const RunResult& run = summary.run;
   const Mesh& mesh = summary.plan.mesh;
   const std::string difference = run.bytes_difference();
   Json json = {{"format", "usp.run"},
@@ -261,7 +262,7 @@ std::string verdict_text(const RunSummary& summary) {
 }  // namespace
 
 std::string run_text(const RunSummary& summary) {
-  const CallRun& run = summary.run;
+  const RunResult& run = summary.run;
   const Mesh& mesh = summary.plan.mesh;
   std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
                      " on " + std::to_string(mesh.size()) + (mesh.size() == 1 ? " rank (" : " ranks (") +

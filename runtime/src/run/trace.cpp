@@ -106,9 +106,9 @@ std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::si
   return words;
 }
 
-std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, const CallRun& run) {
+std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, const RunResult& run) {
   const Prices prices(plan, documents);
-  const Geometry geometry(plan, documents);
+  const TokenMap geometry(plan, documents);
   CompactSchedule compact;
   generate(plan, geometry.heads().shared_kv(), compact);
   Trace trace;
@@ -122,7 +122,7 @@ std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, 
     const Pass pass = i == 0 ? Pass::forward : Pass::backward;
     if (i == 1 && !run.training) break;
     double length = 0;
-    for (const RankRun& rank : run.ranks)
+    for (const RankResult& rank : run.ranks)
       if (!rank.record[i].ticks.empty()) length = std::max(length, rank.record[i].ticks.back().end_s);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
       const RankSchedule schedule = expand(geometry, compact, rank, pass);

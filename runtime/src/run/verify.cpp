@@ -199,7 +199,7 @@ DenseEffort dense_effort(const AttentionPlan& plan, const Documents& documents, 
   return {scores, scores / s.kv_heads * rounds * score_s, static_cast<int>(cores)};
 }
 
-CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype) {
+CallErrors errors_of(const RunResult& run, const Oracle& truth, DType dtype) {
   CallErrors errors;
   errors.dtype = dtype;
   errors.out = copies_error(run.out, truth.out, dtype);

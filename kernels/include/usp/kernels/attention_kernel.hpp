@@ -86,9 +86,9 @@ struct AttendGradArgs {
 };
 
 /// Calls (of blocks, where a block is the matter) that went to another backend than their plan says.
-struct Departure {
+struct BackendFallback {
   Pass pass = Pass::forward;  ///< of attend or attend_grad
-  Refusal why = Refusal::none;
+  UnsupportedReason why = UnsupportedReason::none;
   i64 count = 0;
 };
 
@@ -105,7 +105,7 @@ class AttentionKernel {
   /// drops them.
   virtual void forget() {}
   /// Since the kernel was made. A call without AttendScope::use departs from nothing.
-  [[nodiscard]] virtual std::vector<Departure> departures() const { return {}; }
+  [[nodiscard]] virtual std::vector<BackendFallback> fallbacks() const { return {}; }
   /// With `fresh`, results may have the input type.
   [[nodiscard]] virtual bool rounds_results() const { return false; }
   /// attend_grad is better given o, and then needs no delta; without o it takes a slower way.

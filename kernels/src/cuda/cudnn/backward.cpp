@@ -73,7 +73,8 @@ void Engine::attend_grad(const AttendGradArgs& given) {
   const DType io = a.q.type;
   const bool rows_aligned =
       aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.d_o) && (a.o.data == nullptr || aligned(a.o));
-  Share share = divide(a.scope, traits_of(a, options_.deterministic, compute_major_), rows_aligned);
+  BlockSplit share =
+      split_into_blocks(a.scope, traits_of(a, options_.deterministic, compute_major_), rows_aligned);
   if (!share.blocks.empty()) {
     // cuDNN takes o and its gradient in the input type.
     View o(nullptr, io, a.q.batch, a.q.rows, a.scope.query_heads, a.v.width), d_o = o;

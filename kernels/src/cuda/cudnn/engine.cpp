@@ -26,7 +26,7 @@ class CudnnKernel final : public AttentionKernel {
   [[nodiscard]] bool rounds_results() const override { return true; }
   [[nodiscard]] bool wants_o() const override { return true; }
   void forget() override { engine_.forget(); }
-  [[nodiscard]] std::vector<Departure> departures() const override { return engine_.departures(); }
+  [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallbacks(); }
   void attend(const AttendArgs& a) override {
     check(a, rounds_results());
     const DeviceScope scope(engine_.device());
@@ -98,25 +98,27 @@ const Slice* Engine::keep(const std::vector<Slice>& slices) {
   return kept_.emplace_back(slices).data();
 }
 
-void Engine::depart(const AttendScope& scope, Pass pass, Refusal why) {
+void Engine::depart(const AttendScope& scope, Pass pass, UnsupportedReason why) {
   if (scope.use) ++departed_[static_cast<std::size_t>(pass)][static_cast<std::size_t>(why)];
 }
 
-std::vector<Departure> Engine::departures() const {
-  std::vector<Departure> all;
+std::vector<BackendFallback> Engine::fallbacks() const {
+  std::vector<BackendFallback> all;
   for (const Pass pass : {Pass::forward, Pass::backward})
     for (std::size_t why = 0; why < refusals.size(); ++why)
       if (const i64 count = departed_[static_cast<std::size_t>(pass)][why]; count > 0)
-        all.push_back({pass, static_cast<Refusal>(why), count});
+        all.push_back({pass, static_cast<UnsupportedReason>(why), count});
   return all;
 }
 
-Share Engine::divide(const AttendScope& scope, const CallTraits& call, bool rows_aligned) {
-  if (scope.use == Backend::portable) return all_left(scope.slices, scope.slice_count, Refusal::none);
+BlockSplit Engine::split_into_blocks(const AttendScope& scope, const CallTraits& call, bool rows_aligned) {
+  if (scope.use == Backend::portable)
+    return all_left(scope.slices, scope.slice_count, UnsupportedReason::none);
   const KernelTraits& traits = kernel_traits(Backend::cudnn);
-  Refusal why = why_not(traits, call);
-  if (why == Refusal::none && !rows_aligned) why = Refusal::alignment;
-  if (why == Refusal::none) return usp::divide(traits, scope.slices, scope.slice_count, call.backward);
+  UnsupportedReason why = why_not(traits, call);
+  if (why == UnsupportedReason::none && !rows_aligned) why = UnsupportedReason::alignment;
+  if (why == UnsupportedReason::none)
+    return usp::split_into_blocks(traits, scope.slices, scope.slice_count, call.backward);
   depart(scope, call.backward ? Pass::backward : Pass::forward, why);
   return all_left(scope.slices, scope.slice_count, why);
 }

@@ -68,7 +68,7 @@ class Engine {
   void attend(const AttendArgs& args);
   void attend_grad(const AttendGradArgs& args);
   void forget();
-  [[nodiscard]] std::vector<Departure> departures() const;
+  [[nodiscard]] std::vector<BackendFallback> fallbacks() const;
   [[nodiscard]] int device() const { return device_; }
 
  private:
@@ -79,11 +79,13 @@ class Engine {
   };
 
   /// As the schedule says, where it says; what a plan could not know is counted as a departure from it.
-  [[nodiscard]] Share divide(const AttendScope& scope, const CallTraits& call, bool rows_aligned);
+  [[nodiscard]] BlockSplit split_into_blocks(const AttendScope& scope, const CallTraits& call,
+                                             bool rows_aligned);
   /// Keeps the blocks that cuDNN has a plan for; the others join the rest. Reserves their workspace.
   template <class KeyOf>
-  [[nodiscard]] std::vector<Planned> plan(Share& share, const AttendScope& scope, Pass pass, KeyOf&& key_of);
-  void depart(const AttendScope& scope, Pass pass, Refusal why);
+  [[nodiscard]] std::vector<Planned> plan(BlockSplit& share, const AttendScope& scope, Pass pass,
+                                          KeyOf&& key_of);
+  void depart(const AttendScope& scope, Pass pass, UnsupportedReason why);
   [[nodiscard]] AttentionKernel& fallback();
   void leave(const AttendArgs& args);
   void leave(const AttendGradArgs& args);
@@ -124,7 +126,8 @@ class Engine {
 };
 
 template <class KeyOf>
-std::vector<Engine::Planned> Engine::plan(Share& share, const AttendScope& scope, Pass pass, KeyOf&& key_of) {
+std::vector<Engine::Planned> Engine::plan(BlockSplit& share, const AttendScope& scope, Pass pass,
+                                          KeyOf&& key_of) {
   std::vector<Planned> planned;
   i64 workspace = 0;
   for (const BandBlock& b : share.blocks) {
@@ -132,7 +135,7 @@ std::vector<Engine::Planned> Engine::plan(Share& share, const AttendScope& scope
     Graph* graph = graphs_.of(key).graph.get();
     if (graph == nullptr) {
       share.rest.push_back(slice_of(b));
-      depart(scope, pass, Refusal::no_graph);
+      depart(scope, pass, UnsupportedReason::no_graph);
       continue;
     }
     planned.push_back({b, key, graph});

@@ -53,7 +53,7 @@ void Engine::with_state(const AttendArgs& a, F&& f) {
 void Engine::attend(const AttendArgs& a) {
   expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
   const bool rows_aligned = aligned(a.q) && aligned(a.k) && aligned(a.v);
-  Share share = divide(a.scope, call_traits(a, compute_major_), rows_aligned);
+  BlockSplit share = split_into_blocks(a.scope, call_traits(a, compute_major_), rows_aligned);
   const bool direct = a.fresh && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
                       share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, a.q.rows} &&
                       aligned(a.o);

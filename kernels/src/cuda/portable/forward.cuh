@@ -85,10 +85,10 @@ __device__ __forceinline__ void end_rows(RowState<Tr>& state, const ForwardParam
       if (!inside) continue;
       const float top = state.top[m][h];
       // Only a row that saw nothing still has the maximum and the sum that it began with.
-      const bool untouched = before * log2_e == top && sum == (before == minus_infinity() ? 0.f : 1.f);
-      if (untouched && !p.fresh) continue;
+      const bool poison_byte = before * log2_e == top && sum == (before == minus_infinity() ? 0.f : 1.f);
+      if (poison_byte && !p.fresh) continue;
       const float inverse = sum > 0 ? 1.f / sum : 0.f;
-      if ((lane & 3) == 0) *lse = untouched ? before : (top + log2f(sum)) * ln_2;
+      if ((lane & 3) == 0) *lse = poison_byte ? before : (top + log2f(sum)) * ln_2;
 #pragma unroll
       for (int n = 0; n < Tr::OB; ++n) {
         const int column = n * 8 + 2 * (lane & 3);

@@ -56,16 +56,16 @@ struct Ledger {
   std::vector<i64> sent;
   std::vector<i64> received;
 };
-[[nodiscard]] Ledger ledger(const Geometry& geometry, const CompactPass& pass);
+[[nodiscard]] Ledger ledger(const TokenMap& geometry, const CompactPass& pass);
 /// The same by name of move, in the order in which names first occur.
 struct NamedLedger {
   MoveName name;
   Ledger bytes;
 };
-[[nodiscard]] std::vector<NamedLedger> ledgers(const Geometry& geometry, const CompactPass& pass);
-[[nodiscard]] Ledger sum_of(const Geometry& geometry, const std::vector<NamedLedger>& parts);
+[[nodiscard]] std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pass);
+[[nodiscard]] Ledger sum_of(const TokenMap& geometry, const std::vector<NamedLedger>& parts);
 /// The same for one move.
-void add_move(const Geometry& geometry, const Move& move, Ledger& ledger);
+void add_move(const TokenMap& geometry, const TransferOp& move, Ledger& ledger);
 
 /// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
 /// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. `price` reads
@@ -119,7 +119,7 @@ class AttentionPricer {
 
   [[nodiscard]] std::shared_ptr<const MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
-  [[nodiscard]] double move_bytes_per_peer(const Context& context, const Move& move,
+  [[nodiscard]] double move_bytes_per_peer(const Context& context, const TransferOp& move,
                                            const MovePattern& pattern);
   PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
 

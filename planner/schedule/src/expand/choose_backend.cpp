@@ -9,14 +9,16 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
   step.use = plan.backend;
   const KernelTraits& traits = kernel_traits(plan.backend);
   if (traits.any_slices) return step;
-  const auto left = [&](Refusal why) {
+  const auto left = [&](UnsupportedReason why) {
     return StepBackend{Backend::portable, why, 0, static_cast<std::int32_t>(count)};
   };
-  if (const Refusal why = why_not(traits, call_traits(plan, pass, query_heads)); why != Refusal::none)
+  if (const UnsupportedReason why = why_not(traits, call_traits(plan, pass, query_heads));
+      why != UnsupportedReason::none)
     return left(why);
-  if (count > static_cast<i64>(traits.most_slices)) return left(Refusal::many_slices);
-  const Share share = divide(traits, slices, count, pass == Pass::backward);
-  if (share.blocks.empty()) return left(share.why == Refusal::none ? Refusal::no_pairs : share.why);
+  if (count > static_cast<i64>(traits.most_slices)) return left(UnsupportedReason::many_slices);
+  const BlockSplit share = split_into_blocks(traits, slices, count, pass == Pass::backward);
+  if (share.blocks.empty())
+    return left(share.why == UnsupportedReason::none ? UnsupportedReason::no_pairs : share.why);
   step.why = share.why;
   step.blocks = static_cast<std::int32_t>(share.blocks.size());
   step.left = static_cast<std::int32_t>(share.rest.size());

@@ -14,14 +14,14 @@ namespace usp {
 
 DType buffer_type(const AttentionPlan& plan, bool shared_kv, BufferName name) {
   const DType io = plan.shape.dtype, sum = accumulator_of(io);
-  const bool rounded = name.place == Place::home || (name.place == Place::row && direct_results(plan));
+  const bool rounded = name.place == BufferSlot::home || (name.place == BufferSlot::row && rounds_once(plan));
   switch (name.tensor) {
     case Tensor::q:
     case Tensor::k:
     case Tensor::v:
       return io;
     case Tensor::d_o:
-      return name.place == Place::row && !plan.replicated_q.empty() ? sum : io;
+      return name.place == BufferSlot::row && !plan.replicated_q.empty() ? sum : io;
     case Tensor::o:
     case Tensor::dq:
       return rounded ? io : sum;
@@ -54,7 +54,7 @@ i64 width_of(const AttentionShape& shape, Tensor tensor) {
   }
 }
 
-i64 wire_bytes_per_row_head(const AttentionPlan& plan, const Move& move) {
+i64 wire_bytes_per_row_head(const AttentionPlan& plan, const TransferOp& move) {
   i64 width = 0;
   for (int i = 0; i < move.pairs; ++i) width += width_of(plan.shape, move.from[i].tensor);
   return width * plan.shape.batch * bytes_of(wire_type(plan, move.wire));
@@ -81,7 +81,7 @@ namespace {
 
 class Expander {
  public:
-  Expander(const Geometry& geometry, const CompactSchedule& compact, int rank, Pass pass)
+  Expander(const TokenMap& geometry, const CompactSchedule& compact, int rank, Pass pass)
       : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank) {
     out_.rank = rank;
     out_.pass = pass;
@@ -130,8 +130,8 @@ class Expander {
   /// What exists before the pass: the caller's tensors and what forward left for backward.
   void bind_inputs(const CompactSchedule& compact) {
     const auto input = [&](Tensor tensor, Side of) {
-      Bind home;
-      home.buffer = {tensor, Place::home};
+      BufferBinding home;
+      home.buffer = {tensor, BufferSlot::home};
       home.with_replicated = true;
       home.tokens.block = Block::home;
       home.tokens.of = of;
@@ -143,16 +143,16 @@ class Expander {
     input(Tensor::v, Side::k);
     if (out_.pass == Pass::forward) return;
     input(Tensor::d_o, Side::q);
-    if (direct_results(plan_) && !schedule_key(plan_, false).exchanged) input(Tensor::o, Side::q);
-    for (const Bind& bind : compact.forward.binds) {
-      if (bind.buffer.place != Place::row) continue;
+    if (rounds_once(plan_) && !schedule_key(plan_, false).exchanged) input(Tensor::o, Side::q);
+    for (const BufferBinding& bind : compact.forward.binds) {
+      if (bind.buffer.place != BufferSlot::row) continue;
       const bool entry = bind.buffer.tensor == Tensor::q || bind.buffer.tensor == Tensor::k ||
                          bind.buffer.tensor == Tensor::v;
       if (!entry || plan_.keep_entry) hold(bind, -1);
     }
   }
 
-  void hold(const Bind& bind, int tick) {
+  void hold(const BufferBinding& bind, int tick) {
     Buffer b;
     b.name = bind.buffer;
     b.fill = bind.fill;
@@ -164,7 +164,7 @@ class Expander {
     if (bind.with_replicated) {
       for (const Selection& piece : geometry_.replicated_pieces(bind.tokens.of)) add_pieces(b, piece);
       TokenSelect own = bind.tokens;
-      own.copies = Copies::partitioned;
+      own.copies = TokenFilter::partitioned;
       geometry_.tokens_of(own, rank_, rank_, selection_);
       add_pieces(b, selection_);
     } else if (bind.blocks.any()) {
@@ -183,7 +183,7 @@ class Expander {
   }
   /// Several blocks: their runs of tokens in ascending order, so that neighbours in the sequence are
   /// neighbours in memory and a kernel meets few long blocks.
-  void add_blocks(Buffer& b, const Bind& bind) {
+  void add_blocks(Buffer& b, const BufferBinding& bind) {
     std::vector<std::pair<i64, Piece>> runs;  // by first token
     for (int d = bind.blocks.begin; d < bind.blocks.end; ++d) {
       TokenSelect block = bind.tokens;
@@ -231,14 +231,14 @@ class Expander {
   }
 
   void post(int index) {
-    const Move& move = compact_.moves[static_cast<std::size_t>(index)];
+    const TransferOp& move = compact_.moves[static_cast<std::size_t>(index)];
     geometry_.targets(move, rank_, peers_);
     for (int peer : peers_) message(move, index, peer, true);
     geometry_.sources(move, rank_, peers_);
     for (int peer : peers_) message(move, index, peer, false);
   }
 
-  void message(const Move& move, int index, int peer, bool send) {
+  void message(const TransferOp& move, int index, int peer, bool send) {
     const int source = send ? rank_ : peer, target = send ? peer : rank_;
     const Range heads = geometry_.heads_of(move.heads, source, target);
     if (heads.empty()) return;
@@ -283,9 +283,9 @@ class Expander {
     out_.boxes.push_back(box);
   }
   /// Bytes in wire form, while the buffer has another type or still holds what the arrival is added to.
-  BufferId stage(const Transfer& t, const Move& move) {
+  BufferId stage(const Transfer& t, const TransferOp& move) {
     Buffer b;
-    b.name = {(t.send ? move.from[0] : move.to[0]).tensor, Place::stage};
+    b.name = {(t.send ? move.from[0] : move.to[0]).tensor, BufferSlot::stage};
     b.type = t.wire;
     b.heads = {0, 1};
     b.rows = 1;
@@ -296,7 +296,7 @@ class Expander {
     return size(out_.buffers) - 1;
   }
 
-  void compute(const Work& w, int tick) {
+  void compute(const ComputeOp& w, int tick) {
     const int u = plan_.mesh.ulysses_of(rank_);
     const Operation& operation = *w.operation;
     Step step;
@@ -319,17 +319,17 @@ class Expander {
     }
     out_.steps.push_back(step);
   }
-  [[nodiscard]] static Place slot_of(const Operand& operand, const Work& w) {
-    return operand.slot == nullptr ? Place::row : w.*operand.slot;
+  [[nodiscard]] static BufferSlot slot_of(const Operand& operand, const ComputeOp& w) {
+    return operand.slot == nullptr ? BufferSlot::row : w.*operand.slot;
   }
-  [[nodiscard]] BufferId operand_of(const Work& w, Tensor tensor) {
+  [[nodiscard]] BufferId operand_of(const ComputeOp& w, Tensor tensor) {
     for (const Operand& operand : *w.operation)
       if (operand.tensor == tensor) return current({tensor, slot_of(operand, w)});
     throw InternalError("an operation on pairs lacks an operand");
   }
 
   /// Slices of the unit's blocks, from slots of the ring rows to rows of the buffers.
-  ListRef collect_slices(const Work& w) {
+  ListRef collect_slices(const ComputeOp& w) {
     ListRef list{size(out_.slices), 0};
     const int r = plan_.mesh.ring_of(rank_);
     const auto& all = geometry_.slices_of_row(r);
@@ -396,14 +396,14 @@ class Expander {
     const bool forward = out_.pass == Pass::forward;
     for (Buffer& b : out_.buffers) {
       const Tensor x = b.name.tensor;
-      const bool saved =
-          forward && b.name.place == Place::row && (x == Tensor::o || x == Tensor::lse || plan_.keep_entry);
-      const bool result = b.name.place == Place::home && b.first >= 0;
+      const bool saved = forward && b.name.place == BufferSlot::row &&
+                         (x == Tensor::o || x == Tensor::lse || plan_.keep_entry);
+      const bool result = b.name.place == BufferSlot::home && b.first >= 0;
       if (saved || result) b.last = compact_.ticks;
     }
   }
 
-  const Geometry& geometry_;
+  const TokenMap& geometry_;
   const AttentionPlan& plan_;
   const CompactPass& compact_;
   const int rank_;
@@ -415,7 +415,7 @@ class Expander {
 
 }  // namespace
 
-RankSchedule expand(const Geometry& geometry, const CompactSchedule& compact, int rank, Pass pass) {
+RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, int rank, Pass pass) {
   return Expander(geometry, compact, rank, pass).run();
 }
 

@@ -30,7 +30,7 @@ class Scratch {
  private:
   void add_attend(const Step& s) {
     if (s.backend.use != Backend::cudnn) return by_portable(s);
-    const Share share = divided(s.slices, false);
+    const BlockSplit share = divided(s.slices, false);
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size(), dv = plan_.shape.head_dim_v;
     const bool rounded = buffer(s[Tensor::o]).type == io();
     use(Part::workspace, 256);
@@ -48,7 +48,7 @@ class Scratch {
 
   void add_grad(const Step& s) {
     if (s.backend.use != Backend::cudnn) return grad_by_portable(s, buffer(s[Tensor::dq]).type);
-    const Share share = divided(s.slices, true);
+    const BlockSplit share = divided(s.slices, true);
     const AttentionShape& shape = plan_.shape;
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size(), kv = s.kv_heads.size();
     i64 inputs = 0;
@@ -85,14 +85,14 @@ class Scratch {
   [[nodiscard]] i64 of_rows(i64 rows, i64 heads, i64 width, DType type) const {
     return plan_.shape.batch * rows * heads * width * bytes_of(type);
   }
-  [[nodiscard]] Share divided(ListRef slices, bool keeps_shift) const {
-    return divide(traits_, schedule_.slices.data() + slices.begin, slices.count, keeps_shift);
+  [[nodiscard]] BlockSplit divided(ListRef slices, bool keeps_shift) const {
+    return split_into_blocks(traits_, schedule_.slices.data() + slices.begin, slices.count, keeps_shift);
   }
-  [[nodiscard]] static bool covers(const Share& share, i64 q_rows) {
+  [[nodiscard]] static bool covers(const BlockSplit& share, i64 q_rows) {
     return share.rest.empty() && share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, q_rows};
   }
   /// Gradients that cuDNN writes where they belong.
-  [[nodiscard]] bool whole(const Step& s, const Share& share) const {
+  [[nodiscard]] bool whole(const Step& s, const BlockSplit& share) const {
     if (!s.fresh || !covers(share, buffer(s[Tensor::q]).rows)) return false;
     const BandBlock& b = share.blocks.front();
     const Range keys{b.k_rows.begin + b.dk_shift, b.k_rows.end + b.dk_shift};

@@ -14,25 +14,25 @@ bool takes_o(const AttentionPlan& plan) {
   return plan.backend == Backend::cudnn;
 }
 
-constexpr Operand attend_operands[] = {{Tensor::q, &Work::q},
-                                       {Tensor::k, &Work::kv},
-                                       {Tensor::v, &Work::kv},
-                                       {Tensor::o, &Work::o},
+constexpr Operand attend_operands[] = {{Tensor::q, &ComputeOp::q},
+                                       {Tensor::k, &ComputeOp::kv},
+                                       {Tensor::v, &ComputeOp::kv},
+                                       {Tensor::o, &ComputeOp::o},
                                        {Tensor::lse}};
 
 constexpr Operand delta_operands[] = {
-    {Tensor::d_o, &Work::d_o}, {Tensor::o, &Work::o}, {Tensor::lse}, {Tensor::delta}};
+    {Tensor::d_o, &ComputeOp::d_o}, {Tensor::o, &ComputeOp::o}, {Tensor::lse}, {Tensor::delta}};
 
-constexpr Operand attend_grad_operands[] = {{Tensor::q, &Work::q},
-                                            {Tensor::k, &Work::kv},
-                                            {Tensor::v, &Work::kv},
-                                            {Tensor::d_o, &Work::d_o},
+constexpr Operand attend_grad_operands[] = {{Tensor::q, &ComputeOp::q},
+                                            {Tensor::k, &ComputeOp::kv},
+                                            {Tensor::v, &ComputeOp::kv},
+                                            {Tensor::d_o, &ComputeOp::d_o},
                                             {Tensor::lse},
                                             {Tensor::delta, nullptr, computes_delta},
-                                            {Tensor::dq, &Work::dq},
-                                            {Tensor::dk, &Work::dkv},
-                                            {Tensor::dv, &Work::dkv},
-                                            {Tensor::o, &Work::o, takes_o}};
+                                            {Tensor::dq, &ComputeOp::dq},
+                                            {Tensor::dk, &ComputeOp::dkv},
+                                            {Tensor::dv, &ComputeOp::dkv},
+                                            {Tensor::o, &ComputeOp::o, takes_o}};
 
 }  // namespace
 

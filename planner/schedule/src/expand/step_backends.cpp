@@ -32,16 +32,16 @@ std::string pass_text(const StepBackends& pass) {
   return text;
 }
 
-std::string words(const std::vector<Refusal>& why) {
+std::string words(const std::vector<UnsupportedReason>& why) {
   std::vector<std::string> texts;
-  for (const Refusal each : why) texts.emplace_back(text_of(each));
+  for (const UnsupportedReason each : why) texts.emplace_back(text_of(each));
   return join(texts, "; ");
 }
 
 /// Of both passes, each once.
-std::vector<Refusal> reasons(const std::optional<StepBackends>& forward,
-                             const std::optional<StepBackends>& backward) {
-  std::vector<Refusal> why;
+std::vector<UnsupportedReason> reasons(const std::optional<StepBackends>& forward,
+                                       const std::optional<StepBackends>& backward) {
+  std::vector<UnsupportedReason> why;
   for (const auto* pass : {&forward, &backward})
     if (*pass) why.insert(why.end(), (*pass)->why.begin(), (*pass)->why.end());
   std::sort(why.begin(), why.end());
@@ -50,12 +50,13 @@ std::vector<Refusal> reasons(const std::optional<StepBackends>& forward,
 }
 
 /// Why cuDNN computes nothing of a pass; empty where it computes something.
-std::vector<Refusal> nothing_because(const AttentionPlan& plan, Pass pass,
-                                     const std::optional<StepBackends>& steps) {
-  if (steps) return steps->cudnn == 0 ? steps->why : std::vector<Refusal>{};
+std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass pass,
+                                               const std::optional<StepBackends>& steps) {
+  if (steps) return steps->cudnn == 0 ? steps->why : std::vector<UnsupportedReason>{};
   const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
-  const Refusal why = why_not(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
-  return why == Refusal::none ? std::vector<Refusal>{} : std::vector<Refusal>{why};
+  const UnsupportedReason why = why_not(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
+  return why == UnsupportedReason::none ? std::vector<UnsupportedReason>{}
+                                        : std::vector<UnsupportedReason>{why};
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule) {
     const StepBackend* step = &any.backend;
     ++(step->use == Backend::cpu ? sum.cpu : step->use == Backend::portable ? sum.portable : sum.cudnn);
     if (step->use == Backend::cudnn && step->left > 0) ++sum.mixed;
-    if (step->why == Refusal::none) continue;
+    if (step->why == UnsupportedReason::none) continue;
     const auto at = std::lower_bound(sum.why.begin(), sum.why.end(), step->why);
     if (at == sum.why.end() || *at != step->why) sum.why.insert(at, step->why);
   }
@@ -75,7 +76,8 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule) {
 std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i64 count) {
   if (step.use != Backend::cudnn) return text_of(step.why);
   if (step.blocks == 1 && step.left == 0)
-    return shape_text(divide(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
+    return shape_text(
+        split_into_blocks(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
   std::string text = counted(step.blocks, "block");
   if (step.left == 0) return text;
   return text + "; " + counted(step.left, "slice") + " to portable: " + text_of(step.why);
@@ -97,9 +99,9 @@ std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
                                    const std::optional<StepBackends>& forward,
                                    const std::optional<StepBackends>& backward) {
   if (plan.backend != Backend::cudnn) return "";
-  const std::vector<Refusal> first = nothing_because(plan, Pass::forward, forward);
-  const std::vector<Refusal> second =
-      training ? nothing_because(plan, Pass::backward, backward) : std::vector<Refusal>{};
+  const std::vector<UnsupportedReason> first = nothing_because(plan, Pass::forward, forward);
+  const std::vector<UnsupportedReason> second =
+      training ? nothing_because(plan, Pass::backward, backward) : std::vector<UnsupportedReason>{};
   if (first.empty() && second.empty()) return "";
   const bool whole = !first.empty() && (!training || !second.empty());
   const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";

@@ -17,11 +17,11 @@ namespace {
 constexpr i64 most = std::numeric_limits<i64>::max() / 4;
 
 /// Reasons that a plan can have.
-const EnumNames<Refusal>& refusal_words() {
-  static const EnumNames<Refusal> words = [] {
-    EnumNames<Refusal> list;
-    for (std::size_t i = 1; i < static_cast<std::size_t>(Refusal::alignment); ++i)
-      list.emplace_back(refusals[i].name, static_cast<Refusal>(i));
+const EnumNames<UnsupportedReason>& refusal_words() {
+  static const EnumNames<UnsupportedReason> words = [] {
+    EnumNames<UnsupportedReason> list;
+    for (std::size_t i = 1; i < static_cast<std::size_t>(UnsupportedReason::alignment); ++i)
+      list.emplace_back(refusals[i].name, static_cast<UnsupportedReason>(i));
     return list;
   }();
   return words;

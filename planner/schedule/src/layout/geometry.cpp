@@ -31,12 +31,12 @@ const AttentionPlan& checked(const AttentionPlan& plan) {
 
 }  // namespace
 
-Geometry::Geometry(const AttentionPlan& plan, const Documents& documents)
-    : Geometry(plan,
+TokenMap::TokenMap(const AttentionPlan& plan, const Documents& documents)
+    : TokenMap(plan,
                std::make_shared<const MaskedBatch>(std::make_shared<const Documents>(documents), plan.band)) {
 }
 
-Geometry::Geometry(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch> batch)
+TokenMap::TokenMap(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch> batch)
     : plan_(checked(plan)),
       batch_(std::move(batch)),
       heads_(plan.shape.query_heads, plan.shape.kv_heads, plan.mesh.ulysses, plan.head_chunks) {
@@ -51,7 +51,7 @@ Geometry::Geometry(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch>
   place_replicated(Side::k);
 }
 
-void Geometry::check_documents() const {
+void TokenMap::check_documents() const {
   const Documents& all = documents();
   if (static_cast<i64>(all.count()) > max_documents)
     refuse("cu_seqlens", "holds " + std::to_string(all.count()) + " documents; the most are " +
@@ -70,7 +70,7 @@ void Geometry::check_documents() const {
   }
 }
 
-void Geometry::place_replicated(Side side) {
+void TokenMap::place_replicated(Side side) {
   const SequenceLayout& where = layout(side);
   auto& rows = side == Side::q ? replicated_q_ : replicated_k_;
   auto& pieces = side == Side::q ? pieces_q_ : pieces_k_;
@@ -95,25 +95,25 @@ void Geometry::place_replicated(Side side) {
   for (const auto& [token, r, slots] : found) pieces.push_back({r, {slots}});
 }
 
-const Intervals& Geometry::replicated(Side side, int ring_row) const {
+const Intervals& TokenMap::replicated(Side side, int ring_row) const {
   return (side == Side::q ? replicated_q_ : replicated_k_)[static_cast<std::size_t>(ring_row)];
 }
 
-const std::vector<Selection>& Geometry::replicated_pieces(Side side) const {
+const std::vector<Selection>& TokenMap::replicated_pieces(Side side) const {
   return side == Side::q ? pieces_q_ : pieces_k_;
 }
 
-int Geometry::offset_between(int from, int to) const {
+int TokenMap::offset_between(int from, int to) const {
   const int inner = mesh().ring_inner, outer = mesh().ring_outer;
   return (to / inner - from / inner + outer) % outer * inner + (to % inner - from % inner + inner) % inner;
 }
 
-Intervals Geometry::need(int r, int j) const {
+Intervals TokenMap::need(int r, int j) const {
   const int delta = offset_between(j, r);
   return needed(j, {static_cast<std::int16_t>(delta), static_cast<std::int16_t>(delta + 1)});
 }
 
-Intervals Geometry::needed(int j, RingOffsets offsets) const {
+Intervals TokenMap::needed(int j, RingOffsets offsets) const {
   Intervals slots;
   if (!plan_.prune) {
     if (layout_k_.row_size(j) > 0) slots.push_back({0, layout_k_.row_size(j)});
@@ -136,29 +136,29 @@ Intervals Geometry::needed(int j, RingOffsets offsets) const {
   return slots;
 }
 
-void Geometry::filter(Selection& selection, const TokenSelect& select, int source, int target) const {
+void TokenMap::filter(Selection& selection, const TokenSelect& select, int source, int target) const {
   const int j = selection.ring_row;
   if (select.of == Side::k && plan_.prune) {
     const bool whole = select.block == Block::row && !selection.slots.empty();
     if (select.needed.any())
       selection.slots =
           whole ? needed(j, select.needed) : intersect(selection.slots, needed(j, select.needed));
-    if (select.needed_by != End::none) {
-      const Intervals seen = need(mesh().ring_of(select.needed_by == End::target ? target : source), j);
+    if (select.needed_by != Endpoint::none) {
+      const Intervals seen = need(mesh().ring_of(select.needed_by == Endpoint::target ? target : source), j);
       selection.slots = whole && !select.needed.any() ? seen : intersect(selection.slots, seen);
     }
     if (select.also.any()) selection.slots = intersect(selection.slots, needed(j, select.also));
   }
   if (select.not_needed.any())
     selection.slots = plan_.prune ? subtract(selection.slots, needed(j, select.not_needed)) : Intervals{};
-  if (select.copies == Copies::partitioned && !replicated(select.of, j).empty())
+  if (select.copies == TokenFilter::partitioned && !replicated(select.of, j).empty())
     selection.slots = subtract(selection.slots, replicated(select.of, j));
-  if (select.copies == Copies::replicated)
+  if (select.copies == TokenFilter::replicated)
     selection.slots = intersect(selection.slots, replicated(select.of, j));
 }
 
-void Geometry::tokens_of(const TokenSelect& select, int source, int target, Selection& out) const {
-  const int rank = select.at == End::target ? target : source;
+void TokenMap::tokens_of(const TokenSelect& select, int source, int target, Selection& out) const {
+  const int rank = select.at == Endpoint::target ? target : source;
   const SequenceLayout& where = layout(select.of);
   out.slots.clear();
   if (select.block == Block::row) {
@@ -172,15 +172,15 @@ void Geometry::tokens_of(const TokenSelect& select, int source, int target, Sele
   filter(out, select, source, target);
 }
 
-std::size_t Geometry::CountKeyHash::operator()(const CountKey& key) const {
+std::size_t TokenMap::CountKeyHash::operator()(const CountKey& key) const {
   Digest digest;
   digest.add(key.of).add(key.copies);
   for (RingOffsets d : {key.needed, key.also, key.not_needed}) digest.add(d.begin).add(d.end);
   return digest.value();
 }
 
-const std::vector<i64>& Geometry::counts_by_row(const TokenSelect& select) const {
-  expects(select.block == Block::row && select.needed_by == End::none,
+const std::vector<i64>& TokenMap::counts_by_row(const TokenSelect& select) const {
+  expects(select.block == Block::row && select.needed_by == Endpoint::none,
           "tokens of a row that depend on the receiver have no one count");
   CountKey key{select.of, select.copies, select.needed, select.also, select.not_needed};
   if (!plan_.prune) {  // every block is needed whole: which offsets need it makes no difference
@@ -196,14 +196,14 @@ const std::vector<i64>& Geometry::counts_by_row(const TokenSelect& select) const
   return known->second;
 }
 
-i64 Geometry::count_of(const TokenSelect& select, int source, int target) const {
+i64 TokenMap::count_of(const TokenSelect& select, int source, int target) const {
   Selection selection;
   tokens_of(select, source, target, selection);
   return total(selection.slots);
 }
 
-Range Geometry::heads_of(HeadSelect select, int source, int target) const {
-  const int u = mesh().ulysses_of(select.at == End::target ? target : source);
+Range TokenMap::heads_of(HeadSelect select, int source, int target) const {
+  const int u = mesh().ulysses_of(select.at == Endpoint::target ? target : source);
   switch (select.kind) {
     case HeadKind::query:
       return select.chunk >= 0 ? heads_.query_of(u, select.chunk) : heads_.query_of(u);
@@ -221,7 +221,7 @@ Range Geometry::heads_of(HeadSelect select, int source, int target) const {
   throw InternalError("unknown head selector");
 }
 
-void Geometry::targets(const Move& move, int rank, std::vector<int>& out) const {
+void TokenMap::targets(const TransferOp& move, int rank, std::vector<int>& out) const {
   out.clear();
   const int r = mesh().ring_of(rank), u = mesh().ulysses_of(rank);
   switch (move.peers) {
@@ -238,13 +238,13 @@ void Geometry::targets(const Move& move, int rank, std::vector<int>& out) const 
       for (int x = 0; x < mesh().ring(); ++x)
         if (x != r) out.push_back(mesh().rank(x, u));
       break;
-    case Peers::every_world:
+    case Peers::all_ranks:
       for (int x = 0; x < mesh().size(); ++x) out.push_back(x);
       break;
   }
 }
 
-void Geometry::sources(const Move& move, int rank, std::vector<int>& out) const {
+void TokenMap::sources(const TransferOp& move, int rank, std::vector<int>& out) const {
   if (move.peers != Peers::shift) return targets(move, rank, out);
   out.assign(
       1, mesh().rank(mesh().row_at(mesh().ring_of(rank), Mesh::back(move.shift)), mesh().ulysses_of(rank)));

@@ -6,7 +6,7 @@
 
 namespace usp {
 
-void Geometry::list_key_runs() {
+void TokenMap::list_key_runs() {
   if (plan_.layout == LayoutKind::striped) return;
   for (int r = 0; r < layout_k_.ring(); ++r)
     for (const Run& run : layout_k_.row(r)) key_runs_.push_back({r, run});
@@ -17,7 +17,7 @@ void Geometry::list_key_runs() {
 /// Calls `piece(document, run)` for the runs of query row r, cut at document borders; with `sums`,
 /// `whole(first, last, slots)` for stretches of documents [first, last) that lie whole inside a run.
 template <class Piece, class Whole>
-void Geometry::walk_row(int r, bool sums, const Piece& piece, const Whole& whole) const {
+void TokenMap::walk_row(int r, bool sums, const Piece& piece, const Whole& whole) const {
   const std::vector<i64>& cu = documents().cu_q;
   for (const Run& run : layout_q_.row(r)) {
     const i64 end = run.first + run.count;  // of a run of step 1
@@ -43,7 +43,7 @@ void Geometry::walk_row(int r, bool sums, const Piece& piece, const Whole& whole
 /// Calls `each` for the runs of a document's key tokens, cut at its borders; may leave out those of which
 /// nothing is in `seen`.
 template <class Each>
-void Geometry::visit_keys(Range document, Range seen, const Each& each) const {
+void TokenMap::visit_keys(Range document, Range seen, const Each& each) const {
   if (plan_.layout == LayoutKind::striped) {
     const i64 ring = mesh().ring(), end = std::min(document.end, document.begin + ring);
     for (i64 token = document.begin; token < end; ++token) {
@@ -65,7 +65,7 @@ void Geometry::visit_keys(Range document, Range seen, const Each& each) const {
   }
 }
 
-void Geometry::pair_runs(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const {
+void TokenMap::pair_runs(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const {
   Slice s;
   s.q_row = q.slot, s.q_pos = q.first + shift, s.q_step = q.step, s.q_count = q.count;
   s.k_row = k.run.slot, s.k_pos = k.run.first, s.k_step = k.run.step, s.k_count = k.run.count;
@@ -73,7 +73,7 @@ void Geometry::pair_runs(const Run& q, i64 shift, const RowRun& k, std::vector<R
   if (trim(s)) out.push_back({k.ring_row, s});
 }
 
-void Geometry::pair_with(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const {
+void TokenMap::pair_with(const Run& q, i64 shift, const RowRun& k, std::vector<RowSlice>& out) const {
   const i64 first = q.first + shift, last = first + (q.count - 1) * q.step;
   if (last - k.run.first < plan_.band.diff_min) return;
   if (first - (k.run.first + (k.run.count - 1) * k.run.step) > plan_.band.diff_max) return;
@@ -83,7 +83,7 @@ void Geometry::pair_with(const Run& q, i64 shift, const RowRun& k, std::vector<R
     pair_runs({q.first + row * q.step, 1, 1, q.slot + row}, shift, k, out);
 }
 
-void Geometry::pair(const Run& q, std::size_t document, std::vector<RowSlice>& out) const {
+void TokenMap::pair(const Run& q, std::size_t document, std::vector<RowSlice>& out) const {
   const i64 shift = documents().shift[document];
   const i64 first = q.first + shift, last = first + (q.count - 1) * q.step;
   const Range all{documents().cu_k[document], documents().cu_k[document + 1]};
@@ -92,7 +92,7 @@ void Geometry::pair(const Run& q, std::size_t document, std::vector<RowSlice>& o
   if (!seen.empty()) visit_keys(all, seen, [&](const RowRun& k) { pair_with(q, shift, k, out); });
 }
 
-const std::vector<RowSlice>& Geometry::slices_of_row(int r) const {
+const std::vector<RowSlice>& TokenMap::slices_of_row(int r) const {
   if (sliced_row_ == r) return row_slices_;
   row_slices_.clear();
   walk_row(
@@ -104,7 +104,7 @@ const std::vector<RowSlice>& Geometry::slices_of_row(int r) const {
   return row_slices_;
 }
 
-void Geometry::slices_between(int r, int key_row, std::vector<RowSlice>& out) const {
+void TokenMap::slices_between(int r, int key_row, std::vector<RowSlice>& out) const {
   const auto piece = [&](std::size_t document, const Run& q) {
     const i64 begin = documents().cu_k[document], end = documents().cu_k[document + 1];
     for (const Run& run : layout_k_.row(key_row)) {
@@ -118,7 +118,7 @@ void Geometry::slices_between(int r, int key_row, std::vector<RowSlice>& out) co
   walk_row(r, false, piece, [](std::size_t, std::size_t, Range) {});
 }
 
-void Geometry::visit_row(int r, const std::function<void(const RowPart&)>& each) const {
+void TokenMap::visit_row(int r, const std::function<void(const RowPart&)>& each) const {
   std::vector<RowSlice> found;
   const auto piece = [&](std::size_t document, const Run& q) {
     found.clear();
@@ -135,7 +135,7 @@ void Geometry::visit_row(int r, const std::function<void(const RowPart&)>& each)
   walk_row(r, batch_->sums_documents(), piece, whole);
 }
 
-void Geometry::fill_needs() const {
+void TokenMap::fill_needs() const {
   if (needs_filled_) return;
   for (int r = 0; r < mesh().ring(); ++r)
     visit_row(r, [&](const RowPart& part) {
@@ -168,7 +168,7 @@ void index_rows(const std::vector<Entry>& list, int rows, std::vector<std::size_
 }  // namespace
 
 /// Neighbouring documents touch: what is left per pair of rows is a handful of ranges.
-void Geometry::join_needs() const {
+void TokenMap::join_needs() const {
   std::size_t kept = 0;
   for (const Need& next : needs_) {
     Need* last = kept > 0 ? &needs_[kept - 1] : nullptr;
@@ -183,7 +183,7 @@ void Geometry::join_needs() const {
 }
 
 /// Most masks show the same keys to many query rows: a union over offsets is one of few runs.
-void Geometry::list_need_runs() const {
+void TokenMap::list_need_runs() const {
   std::vector<std::size_t> before, now;  // runs that reach the offset before this one, and this one, by slot
   std::size_t at = 0;                    // in `before`
   const Need* last = nullptr;

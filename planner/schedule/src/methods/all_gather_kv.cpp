@@ -7,7 +7,7 @@ namespace {
 void stages(const Mesh& mesh, std::vector<Stage>& out) {
   out.push_back(own_row());
   if (mesh.ring() == 1) return;
-  Stage remote = block(1, Place::all, 0);
+  Stage remote = block(1, BufferSlot::all, 0);
   remote.offsets = offsets(1, mesh.ring());
   out.push_back(remote);
 }

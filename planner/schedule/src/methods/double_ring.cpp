@@ -14,7 +14,7 @@ void stages(const Mesh& mesh, std::vector<Stage>& out) {
     if (k == 0)
       out.push_back(own_row());
     else if (step == 0)
-      out.push_back(block(k, lap % 2 == 0 ? Place::outer0 : Place::outer1, k - inner));
+      out.push_back(block(k, lap % 2 == 0 ? BufferSlot::outer0 : BufferSlot::outer1, k - inner));
     else
       out.push_back(block(k, ring_slot(step), k - 1));
     Stage& stage = out.back();

@@ -40,7 +40,7 @@ class Generator {
       entry(c);
       for (int k = 0; k < units_; ++k) {
         route(c, k);
-        attend(operations::attend, c, k, Place::row);
+        attend(operations::attend, c, k, BufferSlot::row);
       }
       if (!in_place_) exit(c, Tensor::o, Wire::io);
       if (key_.lse_home) exit(c, Tensor::lse, Wire::accumulator);
@@ -58,12 +58,12 @@ class Generator {
       enter_d_o(c);
       if (!key_.keep_entry) entry(c);
       if (key_.delta) {
-        pass_->work.push_back(work(operations::delta, c, 0, Place::row));
+        pass_->work.push_back(work(operations::delta, c, 0, BufferSlot::row));
         pass_->work.back().offsets = {};
       }
       for (int k = 0; k < units_; ++k) {
         route(c, k);
-        const Place accumulator = accumulator_place(c, k);
+        const BufferSlot accumulator = accumulator_place(c, k);
         const bool away = accumulator != result_place();
         if (binds_ && away) bind_accumulator(c, k, accumulator);
         attend(operations::attend_grad, c, k, accumulator);
@@ -79,55 +79,57 @@ class Generator {
 
   [[nodiscard]] const Stage& stage(int k) const { return stages_[k]; }
 
-  [[nodiscard]] Place row_or_home() const { return exchanged_ ? Place::row : Place::home; }
-  [[nodiscard]] Place kv_place(int k) const { return k == 0 ? row_or_home() : stage(k).slot; }
-  [[nodiscard]] Place d_o_place() const { return exchanged_ || replicated_q_ ? Place::row : Place::home; }
+  [[nodiscard]] BufferSlot row_or_home() const { return exchanged_ ? BufferSlot::row : BufferSlot::home; }
+  [[nodiscard]] BufferSlot kv_place(int k) const { return k == 0 ? row_or_home() : stage(k).slot; }
+  [[nodiscard]] BufferSlot d_o_place() const {
+    return exchanged_ || replicated_q_ ? BufferSlot::row : BufferSlot::home;
+  }
   /// Where o, dq and the own block's dk and dv are computed.
-  [[nodiscard]] Place result_place() const { return in_place_ ? Place::home : Place::row; }
+  [[nodiscard]] BufferSlot result_place() const { return in_place_ ? BufferSlot::home : BufferSlot::row; }
   /// Where unit k's dK/dV is summed; two buffers alternate over the whole pass, not within a chunk.
-  [[nodiscard]] Place accumulator_place(int c, int k) const {
+  [[nodiscard]] BufferSlot accumulator_place(int c, int k) const {
     if (k == 0 && key_.dkv_return != DkvReturn::cycle) return result_place();
     if (stage(k).outer_partial) {
       const int number = c * stages_.outer_partials() + stages_.outer_number(k);
-      return number % 2 == 0 ? Place::acc_outer0 : Place::acc_outer1;
+      return number % 2 == 0 ? BufferSlot::acc_outer0 : BufferSlot::acc_outer1;
     }
-    return (c * units_ + k) % 2 == 0 ? Place::acc0 : Place::acc1;
+    return (c * units_ + k) % 2 == 0 ? BufferSlot::acc0 : BufferSlot::acc1;
   }
 
-  [[nodiscard]] static TokenSelect row(Side of, End at = End::target) {
+  [[nodiscard]] static TokenSelect row(Side of, Endpoint at = Endpoint::target) {
     TokenSelect select;
     select.of = of;
     select.at = at;
     return select;
   }
-  [[nodiscard]] static TokenSelect home(Side of, End at, Copies copies) {
+  [[nodiscard]] static TokenSelect home(Side of, Endpoint at, TokenFilter copies) {
     TokenSelect select = row(of, at);
     select.block = Block::home;
     select.copies = copies;
     return select;
   }
   /// Key tokens of the row `back` from one end's row.
-  [[nodiscard]] TokenSelect block_behind(int delta, End at, RingOffsets needed) const {
+  [[nodiscard]] TokenSelect block_behind(int delta, Endpoint at, RingOffsets needed) const {
     TokenSelect select = row(Side::k, at);
     select.shift = Mesh::back(mesh_.shift_of(delta));
     select.needed = needed;
     return select;
   }
   [[nodiscard]] TokenSelect replicated(TokenSelect select) const {
-    select.copies = Copies::replicated;
+    select.copies = TokenFilter::replicated;
     return select;
   }
   [[nodiscard]] static TokenSelect partitioned(TokenSelect select) {
-    select.copies = Copies::partitioned;
+    select.copies = TokenFilter::partitioned;
     return select;
   }
-  [[nodiscard]] static HeadSelect heads(HeadKind kind, End at = End::target, int chunk = -1) {
+  [[nodiscard]] static HeadSelect heads(HeadKind kind, Endpoint at = Endpoint::target, int chunk = -1) {
     return {kind, at, static_cast<std::int16_t>(chunk)};
   }
   [[nodiscard]] RingOffsets everyone() const { return offsets(0, ring_); }
 
-  Bind& bind(int tick, BufferName buffer, const TokenSelect& tokens, HeadSelect select, Fill fill) {
-    Bind entry;
+  BufferBinding& bind(int tick, BufferName buffer, const TokenSelect& tokens, HeadSelect select, Fill fill) {
+    BufferBinding entry;
     entry.buffer = buffer;
     entry.fill = fill;
     entry.tick = tick;
@@ -137,40 +139,41 @@ class Generator {
   }
   void bind_home(Tensor tensor, Side of, Fill fill) {
     const HeadKind kind = of == Side::q ? HeadKind::all_query : HeadKind::all_kv;
-    bind(0, {tensor, Place::home}, home(of, End::target, Copies::all), heads(kind), fill).with_replicated =
-        true;
+    bind(0, {tensor, BufferSlot::home}, home(of, Endpoint::target, TokenFilter::all), heads(kind), fill)
+        .with_replicated = true;
   }
   /// What a result begins with, where it is not written at once.
   [[nodiscard]] Fill begin(Fill fill) const { return key_.direct ? Fill::nan : fill; }
   void bind_entry() {
     if (!exchanged_) return;
-    bind(0, {Tensor::q, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    bind(0, {Tensor::q, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     for (Tensor x : {Tensor::k, Tensor::v})
-      bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), Fill::nan);
+      bind(0, {x, BufferSlot::row}, row(Side::k), heads(HeadKind::kv), Fill::nan);
   }
   void bind_outputs() {
     bind_entry();
-    if (!in_place_) bind(0, {Tensor::o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
-    bind(0, {Tensor::lse, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    if (!in_place_) bind(0, {Tensor::o, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    bind(0, {Tensor::lse, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     bind_home(Tensor::o, Side::q, Fill::nan);
     if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
   }
   void bind_gradients() {
-    if (d_o_place() == Place::row)
-      bind(0, {Tensor::d_o, Place::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
+    if (d_o_place() == BufferSlot::row)
+      bind(0, {Tensor::d_o, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
     if (!key_.keep_entry) bind_entry();
-    if (key_.delta) bind(0, {Tensor::delta, Place::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
+    if (key_.delta)
+      bind(0, {Tensor::delta, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     if (!in_place_)
-      bind(0, {Tensor::dq, Place::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
+      bind(0, {Tensor::dq, BufferSlot::row}, row(Side::q), heads(HeadKind::query), begin(Fill::zero));
     for (Tensor x : {Tensor::dk, Tensor::dv}) {
-      if (!in_place_) bind(0, {x, Place::row}, row(Side::k), heads(HeadKind::kv), begin(Fill::zero));
+      if (!in_place_) bind(0, {x, BufferSlot::row}, row(Side::k), heads(HeadKind::kv), begin(Fill::zero));
       bind_home(x, Side::k, shared_kv_ ? Fill::zero : begin(Fill::zero));  // several contributors add up
     }
     bind_home(Tensor::dq, Side::q, begin(Fill::zero));
   }
 
-  Move& move(MoveName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
-    Move entry;
+  TransferOp& move(MoveName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
+    TransferOp entry;
     entry.name = name;
     entry.start = entry.due = start;
     entry.peers = peers;
@@ -178,12 +181,12 @@ class Generator {
     entry.heads = select;
     return pass_->moves.emplace_back(entry);
   }
-  static void carry(Move& m, Tensor tensor, Place from, Place to) {
+  static void carry(TransferOp& m, Tensor tensor, BufferSlot from, BufferSlot to) {
     m.pairs = 1;
     m.from[0] = {tensor, from};
     m.to[0] = {tensor, to};
   }
-  static void carry_two(Move& m, Tensor a, Tensor b, Place from, Place to) {
+  static void carry_two(TransferOp& m, Tensor a, Tensor b, BufferSlot from, BufferSlot to) {
     carry(m, a, from, to);
     m.pairs = 2;
     m.from[1] = {b, from};
@@ -193,29 +196,32 @@ class Generator {
   void entry(int c) {
     if (!exchanged_) return;
     const int t = tick_of(c, 0) - 1;
-    carry(move(MoveName::entry, t, Peers::every_ulysses, home(Side::q, End::source, Copies::partitioned),
-               heads(HeadKind::query, End::target, c)),
-          Tensor::q, Place::home, Place::row);
+    carry(move(MoveName::entry, t, Peers::every_ulysses,
+               home(Side::q, Endpoint::source, TokenFilter::partitioned),
+               heads(HeadKind::query, Endpoint::target, c)),
+          Tensor::q, BufferSlot::home, BufferSlot::row);
     if (replicated_q_)
       carry(move(MoveName::entry, t, Peers::self, replicated(row(Side::q)),
-                 heads(HeadKind::query, End::target, c)),
-            Tensor::q, Place::home, Place::row);
-    TokenSelect keys = home(Side::k, End::source, Copies::partitioned);
+                 heads(HeadKind::query, Endpoint::target, c)),
+            Tensor::q, BufferSlot::home, BufferSlot::row);
+    TokenSelect keys = home(Side::k, Endpoint::source, TokenFilter::partitioned);
     keys.needed = everyone();
-    carry_two(move(MoveName::entry, t, Peers::every_ulysses, keys, heads(HeadKind::kv_new, End::target, c)),
-              Tensor::k, Tensor::v, Place::home, Place::row);
+    carry_two(
+        move(MoveName::entry, t, Peers::every_ulysses, keys, heads(HeadKind::kv_new, Endpoint::target, c)),
+        Tensor::k, Tensor::v, BufferSlot::home, BufferSlot::row);
     if (!replicated_k_) return;
     TokenSelect copies = replicated(row(Side::k));
     copies.needed = everyone();
-    carry_two(move(MoveName::entry, t, Peers::self, copies, heads(HeadKind::kv_new, End::target, c)),
-              Tensor::k, Tensor::v, Place::home, Place::row);
+    carry_two(move(MoveName::entry, t, Peers::self, copies, heads(HeadKind::kv_new, Endpoint::target, c)),
+              Tensor::k, Tensor::v, BufferSlot::home, BufferSlot::row);
   }
 
   void bind_block(int c, int k, int start) {
     const Stage& u = stage(k);
     for (Tensor x : {Tensor::k, Tensor::v}) {
-      Bind& b = bind(start, {x, u.slot}, block_behind(u.offsets.begin, End::target, stages_.fed_by(k)),
-                     heads(HeadKind::kv, End::target, c), Fill::nan);
+      BufferBinding& b =
+          bind(start, {x, u.slot}, block_behind(u.offsets.begin, Endpoint::target, stages_.fed_by(k)),
+               heads(HeadKind::kv, Endpoint::target, c), Fill::nan);
       if (u.offsets.count() > 1) b.blocks = u.offsets;
     }
   }
@@ -227,29 +233,29 @@ class Generator {
     const bool several = u.offsets.count() > 1;
     const int start = tick_of(c, u.fetched_with), due = tick_of(c, k) - 1;
     if (binds_) bind_block(c, k, start);
-    TokenSelect tokens = row(Side::k, End::source);
+    TokenSelect tokens = row(Side::k, Endpoint::source);
     if (several)
-      tokens.needed_by = End::target;
+      tokens.needed_by = Endpoint::target;
     else
-      tokens = block_behind(u.offsets.begin, End::target, stages_.fed_by(k));
-    Move& m = move(MoveName::route, start, several ? Peers::every_ring : Peers::shift, partitioned(tokens),
-                   heads(HeadKind::kv, End::target, c));
+      tokens = block_behind(u.offsets.begin, Endpoint::target, stages_.fed_by(k));
+    TransferOp& m = move(MoveName::route, start, several ? Peers::every_ring : Peers::shift,
+                         partitioned(tokens), heads(HeadKind::kv, Endpoint::target, c));
     m.due = due;
     carry_two(m, Tensor::k, Tensor::v, kv_place(u.parent), u.slot);
     if (!several)
       m.shift = Mesh::between(mesh_.shift_of(stage(u.parent).offsets.begin), mesh_.shift_of(u.offsets.begin));
     if (!replicated_k_) return;
     for (int d = u.offsets.begin; d < u.offsets.end; ++d) {
-      Move& copy = move(MoveName::route, start, Peers::self,
-                        replicated(block_behind(d, End::target, offsets(d, d + 1))),
-                        heads(HeadKind::kv, End::target, c));
+      TransferOp& copy = move(MoveName::route, start, Peers::self,
+                              replicated(block_behind(d, Endpoint::target, offsets(d, d + 1))),
+                              heads(HeadKind::kv, Endpoint::target, c));
       copy.due = due;
-      carry_two(copy, Tensor::k, Tensor::v, Place::home, u.slot);
+      carry_two(copy, Tensor::k, Tensor::v, BufferSlot::home, u.slot);
     }
   }
 
-  [[nodiscard]] Work work(const Operation& operation, int c, int k, Place dkv) const {
-    Work w;
+  [[nodiscard]] ComputeOp work(const Operation& operation, int c, int k, BufferSlot dkv) const {
+    ComputeOp w;
     w.operation = &operation;
     w.q = row_or_home();
     w.kv = kv_place(k);
@@ -264,49 +270,51 @@ class Generator {
     w.offsets = stage(k).offsets;
     return w;
   }
-  void attend(const Operation& operation, int c, int k, Place dkv) {
+  void attend(const Operation& operation, int c, int k, BufferSlot dkv) {
     pass_->work.push_back(work(operation, c, k, dkv));
   }
 
   void exit(int c, Tensor tensor, Wire wire) {
     const int t = tick_of(c, units_ - 1) + 1;
     const auto leave = [&](Peers peers, const TokenSelect& tokens) {
-      Move& m = move(MoveName::exit, t, peers, tokens, heads(HeadKind::query, End::source, c));
+      TransferOp& m = move(MoveName::exit, t, peers, tokens, heads(HeadKind::query, Endpoint::source, c));
       m.wire = wire;
-      carry(m, tensor, Place::row, Place::home);
+      carry(m, tensor, BufferSlot::row, BufferSlot::home);
     };
-    leave(Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned));
-    if (replicated_q_) leave(Peers::every_world, replicated(row(Side::q, End::source)));
+    leave(Peers::every_ulysses, home(Side::q, Endpoint::target, TokenFilter::partitioned));
+    if (replicated_q_) leave(Peers::all_ranks, replicated(row(Side::q, Endpoint::source)));
   }
 
   /// The forward exit, mirrored: dO enters row layout. Every copy of a replicated token has a dO of its own;
   /// they add up.
   void enter_d_o(int c) {
-    if (d_o_place() == Place::home) return;
+    if (d_o_place() == BufferSlot::home) return;
     const int t = tick_of(c, 0) - 1;
-    Move& own = move(MoveName::d_exit, t, Peers::every_ulysses,
-                     home(Side::q, End::source, Copies::partitioned), heads(HeadKind::query, End::target, c));
+    TransferOp& own = move(MoveName::d_exit, t, Peers::every_ulysses,
+                           home(Side::q, Endpoint::source, TokenFilter::partitioned),
+                           heads(HeadKind::query, Endpoint::target, c));
     own.apply = Apply::add;
-    carry(own, Tensor::d_o, Place::home, Place::row);
+    carry(own, Tensor::d_o, BufferSlot::home, BufferSlot::row);
     if (!replicated_q_) return;
-    Move& copies = move(MoveName::d_exit, t, Peers::every_world, replicated(row(Side::q)),
-                        heads(HeadKind::query, End::target, c));
+    TransferOp& copies = move(MoveName::d_exit, t, Peers::all_ranks, replicated(row(Side::q)),
+                              heads(HeadKind::query, Endpoint::target, c));
     copies.apply = Apply::add;
-    carry(copies, Tensor::d_o, Place::home, Place::row);
+    carry(copies, Tensor::d_o, BufferSlot::home, BufferSlot::row);
   }
 
-  void bind_accumulator(int c, int k, Place place) {
+  void bind_accumulator(int c, int k, BufferSlot place) {
     const Stage& u = stage(k);
     for (Tensor x : {Tensor::dk, Tensor::dv}) {
-      Bind& b = bind(tick_of(c, k), {x, place}, block_behind(u.offsets.begin, End::target, stages_.summed(k)),
-                     heads(HeadKind::kv, End::target, c), Fill::zero);
+      BufferBinding& b =
+          bind(tick_of(c, k), {x, place}, block_behind(u.offsets.begin, Endpoint::target, stages_.summed(k)),
+               heads(HeadKind::kv, Endpoint::target, c), Fill::zero);
       b.tokens.also = stages_.onward(k);
       if (u.offsets.count() > 1) b.blocks = u.offsets;
     }
   }
 
-  Move& partial(MoveName name, int start, Peers peers, const TokenSelect& tokens, int c) {
-    Move& m = move(name, start, peers, tokens, heads(HeadKind::kv, End::source, c));
+  TransferOp& partial(MoveName name, int start, Peers peers, const TokenSelect& tokens, int c) {
+    TransferOp& m = move(name, start, peers, tokens, heads(HeadKind::kv, Endpoint::source, c));
     m.apply = Apply::add;
     m.wire = Wire::accumulator;
     return m;
@@ -314,63 +322,64 @@ class Generator {
 
   /// A partial dK/dV computed in tick t can leave in tick t + 1: on along the ring for tokens that somebody
   /// later still adds to, home for the others.
-  void return_dkv(int c, int k, Place place) {
+  void return_dkv(int c, int k, BufferSlot place) {
     const Stage& u = stage(k);
     const int t = tick_of(c, k) + 1;
     const RingShift here = mesh_.shift_of(u.offsets.begin);
     RingOffsets later;
     if (stages_.travels(k)) {
       later = stages_.onward(k + 1);
-      TokenSelect tokens = partitioned(block_behind(u.offsets.begin, End::source, stages_.summed(k)));
+      TokenSelect tokens = partitioned(block_behind(u.offsets.begin, Endpoint::source, stages_.summed(k)));
       tokens.also = later;
-      Move& m = partial(MoveName::d_route, t, Peers::shift, tokens, c);
+      TransferOp& m = partial(MoveName::d_route, t, Peers::shift, tokens, c);
       m.shift = Mesh::between(here, mesh_.shift_of(stage(k + 1).offsets.begin));
       carry_two(m, Tensor::dk, Tensor::dv, place, accumulator_place(c, k + 1));
     }
     if (u.offsets.count() > 1) {
-      TokenSelect tokens = partitioned(row(Side::k, End::target));
-      tokens.needed_by = End::source;
+      TokenSelect tokens = partitioned(row(Side::k, Endpoint::target));
+      tokens.needed_by = Endpoint::source;
       carry_two(partial(MoveName::d_home, t, Peers::every_ring, tokens, c), Tensor::dk, Tensor::dv, place,
-                Place::row);
+                BufferSlot::row);
     } else if (key_.prune || !later.any()) {
-      TokenSelect tokens = partitioned(block_behind(u.offsets.begin, End::source, u.offsets));
+      TokenSelect tokens = partitioned(block_behind(u.offsets.begin, Endpoint::source, u.offsets));
       tokens.not_needed = later;
-      Move& m = partial(MoveName::d_home, t, Peers::shift, tokens, c);
+      TransferOp& m = partial(MoveName::d_home, t, Peers::shift, tokens, c);
       m.shift = Mesh::back(here);
       m.due = t - 1 + u.home_ticks;
-      carry_two(m, Tensor::dk, Tensor::dv, place, Place::row);
+      carry_two(m, Tensor::dk, Tensor::dv, place, BufferSlot::row);
     }
     if (!replicated_k_) return;
     for (int d = u.offsets.begin; d < u.offsets.end; ++d)
       carry_two(partial(MoveName::d_home, t, Peers::self,
-                        replicated(block_behind(d, End::source, offsets(d, d + 1))), c),
-                Tensor::dk, Tensor::dv, place, Place::home);
+                        replicated(block_behind(d, Endpoint::source, offsets(d, d + 1))), c),
+                Tensor::dk, Tensor::dv, place, BufferSlot::home);
   }
 
   /// The forward entry, mirrored: dQ, dK and dV leave row layout.
   void leave_gradients(int c) {
     const int t = tick_of(c, units_ - 1) + 1;
-    const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> Move& {
-      Move& m = move(MoveName::d_entry, start, peers, tokens, heads(kind, End::source, c));
+    const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> TransferOp& {
+      TransferOp& m = move(MoveName::d_entry, start, peers, tokens, heads(kind, Endpoint::source, c));
       const bool alone = kind == HeadKind::query || !shared_kv_;  // one contributor per token and head
       m.apply = key_.direct && alone ? Apply::copy : Apply::add;
       return m;
     };
-    carry(leave(t, Peers::every_ulysses, home(Side::q, End::target, Copies::partitioned), HeadKind::query),
-          Tensor::dq, Place::row, Place::home);
+    carry(leave(t, Peers::every_ulysses, home(Side::q, Endpoint::target, TokenFilter::partitioned),
+                HeadKind::query),
+          Tensor::dq, BufferSlot::row, BufferSlot::home);
     if (replicated_q_)
-      carry(leave(t, Peers::self, replicated(row(Side::q, End::source)), HeadKind::query), Tensor::dq,
-            Place::row, Place::home);
-    TokenSelect keys = home(Side::k, End::target, Copies::partitioned);
+      carry(leave(t, Peers::self, replicated(row(Side::q, Endpoint::source)), HeadKind::query), Tensor::dq,
+            BufferSlot::row, BufferSlot::home);
+    TokenSelect keys = home(Side::k, Endpoint::target, TokenFilter::partitioned);
     if (!key_.direct) keys.needed = everyone();
-    Move& kv = leave(t + homing_, Peers::every_ulysses, keys, HeadKind::kv_last);
+    TransferOp& kv = leave(t + homing_, Peers::every_ulysses, keys, HeadKind::kv_last);
     if (shared_kv_) kv.wire = Wire::accumulator;
-    carry_two(kv, Tensor::dk, Tensor::dv, Place::row, Place::home);
+    carry_two(kv, Tensor::dk, Tensor::dv, BufferSlot::row, BufferSlot::home);
     if (!replicated_k_) return;
-    TokenSelect copies = replicated(row(Side::k, End::source));
+    TokenSelect copies = replicated(row(Side::k, Endpoint::source));
     copies.needed = everyone();
-    carry_two(leave(t + homing_, Peers::self, copies, HeadKind::kv_last), Tensor::dk, Tensor::dv, Place::row,
-              Place::home);
+    carry_two(leave(t + homing_, Peers::self, copies, HeadKind::kv_last), Tensor::dk, Tensor::dv,
+              BufferSlot::row, BufferSlot::home);
   }
 
   /// Puts the lists in order of tick. They are nearly so: insertion moves an entry by a few places.
@@ -380,9 +389,9 @@ class Generator {
         for (std::size_t j = i; j > 0 && key(list[j]) < key(list[j - 1]); --j)
           std::swap(list[j], list[j - 1]);
     };
-    settle(pass_->binds, [](const Bind& b) { return b.tick; });
-    settle(pass_->moves, [](const Move& m) { return m.start; });
-    settle(pass_->work, [](const Work& w) { return w.tick; });
+    settle(pass_->binds, [](const BufferBinding& b) { return b.tick; });
+    settle(pass_->moves, [](const TransferOp& m) { return m.start; });
+    settle(pass_->work, [](const ComputeOp& w) { return w.tick; });
   }
 
   const ScheduleKey& key_;

@@ -17,7 +17,7 @@ namespace usp {
 }
 
 /// Block `offset`, sent on by the rank that attends it in stage `parent`, which is when it may start.
-[[nodiscard]] inline Stage block(int offset, Place slot, int parent) {
+[[nodiscard]] inline Stage block(int offset, BufferSlot slot, int parent) {
   Stage stage;
   stage.offsets = offsets(offset, offset + 1);
   stage.slot = slot;
@@ -26,8 +26,8 @@ namespace usp {
 }
 
 /// The two slots of blocks that travel along a ring alternate.
-[[nodiscard]] inline Place ring_slot(int stage) {
-  return stage % 2 == 0 ? Place::ring0 : Place::ring1;
+[[nodiscard]] inline BufferSlot ring_slot(int stage) {
+  return stage % 2 == 0 ? BufferSlot::ring0 : BufferSlot::ring1;
 }
 
 /// Methods of one level: the mesh has no outer ring.

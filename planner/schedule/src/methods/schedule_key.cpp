@@ -4,7 +4,7 @@
 
 namespace usp {
 
-bool direct_results(const AttentionPlan& plan) {
+bool rounds_once(const AttentionPlan& plan) {
   if (plan.backend == Backend::cpu || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
     return false;
   if (!plan.replicated_q.empty() || !plan.replicated_k.empty()) return false;
@@ -32,7 +32,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.replicated_k = !plan.replicated_k.empty();
   key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;
   key.shared_kv = shared_kv;
-  key.direct = direct_results(plan);
+  key.direct = rounds_once(plan);
   key.delta = computes_delta(plan);
   key.prune = plan.prune;
   key.keep_entry = plan.keep_entry;

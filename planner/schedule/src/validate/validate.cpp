@@ -98,7 +98,7 @@ void check_backend(const AttentionPlan& plan) {
   const KernelTraits& traits = kernel_traits(plan.backend);
   const std::string name(word_of(plan.backend));
   const AttentionShape& s = plan.shape;
-  if (!traits.wide_types && bytes_of(s.dtype) > 2)
+  if (!traits.supports_fp32_fp64 && bytes_of(s.dtype) > 2)
     fail("backend", name + " takes bf16 and fp16, which tensor cores multiply, not " +
                         std::string(word_of(s.dtype)) + "; use backend cpu");
   if (std::max(s.head_dim_qk, s.head_dim_v) > traits.most_head_dim)

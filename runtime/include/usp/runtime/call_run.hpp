@@ -63,20 +63,20 @@ struct Part {
   HostTensor rows;
 };
 
-struct RankRun {
-  PassRecord record[2];               ///< forward, backward; of the last repetition
-  std::vector<double> seconds[2];     ///< of every repetition after warm-up; empty: a dry run
-  std::string device;                 ///< ordinal and name of its GPU; empty: the host
-  std::vector<std::string> notes;     ///< Communicator::notes()
-  i64 planned_memory_bytes = 0;       ///< of its GPU: tensors, and AttentionOperator::planned_memory_bytes()
-  i64 held_memory_bytes = 0;          ///< what was taken: Memory::held_bytes() in the end
-  std::vector<Departure> departures;  ///< of all repetitions
+struct RankResult {
+  PassRecord record[2];            ///< forward, backward; of the last repetition
+  std::vector<double> seconds[2];  ///< of every repetition after warm-up; empty: a dry run
+  std::string device;              ///< ordinal and name of its GPU; empty: the host
+  std::vector<std::string> notes;  ///< Communicator::notes()
+  i64 planned_memory_bytes = 0;    ///< of its GPU: tensors, and AttentionOperator::planned_memory_bytes()
+  i64 held_memory_bytes = 0;       ///< what was taken: Memory::held_bytes() in the end
+  std::vector<BackendFallback> fallbacks;  ///< of all repetitions
 };
 
-struct CallRun {
+struct RunResult {
   std::string kernel, communicator;
   bool training = true;
-  std::vector<RankRun> ranks;
+  std::vector<RankResult> ranks;
   /// One part per rank and tensor. Of tokens that every rank holds, out and lse are copies; gradients are
   /// partial sums.
   std::vector<Part> out, lse, dq, dk, dv;
@@ -92,30 +92,32 @@ struct CallRun {
   /// The first rank, tick and peer where executed bytes are not the planned ones, in words; empty: equal.
   [[nodiscard]] std::string bytes_difference() const;
   /// Calls that went to another backend than their plan says: of all ranks and repetitions.
-  [[nodiscard]] std::vector<Departure> departures() const;
+  [[nodiscard]] std::vector<BackendFallback> fallbacks() const;
 };
 
 /// Runs forward, and backward when training, on as many ranks as the plan's mesh has. A token that every rank
 /// holds has its dO on one of them and zero on the others. Empty in processes without rank 0.
-[[nodiscard]] std::optional<CallRun> run_call(const AttentionPlan& plan, const Documents& documents,
-                                              const CallTensors& tensors, const RunOptions& options);
+[[nodiscard]] std::optional<RunResult> run_attention(const AttentionPlan& plan, const Documents& documents,
+                                                     const CallTensors& tensors, const RunOptions& options);
 
 /// Two runs that met the same state of the machine.
-struct RunsInTurns {
-  CallRun ranks, alone;
+struct InterleavedRuns {
+  RunResult ranks, alone;
 };
-/// As run_call; after each repetition rank 0 runs one of `alone`, a plan for one rank, while the other ranks
-/// wait for it: the watchdog time bounds that too.
-[[nodiscard]] std::optional<RunsInTurns> run_in_turns(const AttentionPlan& plan, const AttentionPlan& alone,
-                                                      const Documents& documents, const CallTensors& tensors,
-                                                      const RunOptions& options);
+/// As run_attention; after each repetition rank 0 runs one of `alone`, a plan for one rank, while the other
+/// ranks wait for it: the watchdog time bounds that too.
+[[nodiscard]] std::optional<InterleavedRuns> run_interleaved(const AttentionPlan& plan,
+                                                             const AttentionPlan& alone,
+                                                             const Documents& documents,
+                                                             const CallTensors& tensors,
+                                                             const RunOptions& options);
 
 /// One plan twice: for its time, and with a clock on every tick.
 struct RunsByStream {
-  CallRun timed;    ///< seconds of every repetition, with RunOptions::stream_clock
-  CallRun watched;  ///< of one repetition more: TickTimes with OperatorOptions::stream_times
+  RunResult timed;    ///< seconds of every repetition, with RunOptions::stream_clock
+  RunResult watched;  ///< of one repetition more: TickTimes with OperatorOptions::stream_times
 };
-/// As run_call.
+/// As run_attention.
 [[nodiscard]] std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Documents& documents,
                                                         const CallTensors& tensors,
                                                         const RunOptions& options);
@@ -124,8 +126,8 @@ struct RunsByStream {
 /// records are filled, nothing else. Every transfer is posted in its tick and completed once; throws
 /// InternalError naming the first send that meets no receive of its size, and before anything is made
 /// Infeasible for schedules that are too long (too_much_to_expand()). `progress` hears of the ranks played.
-[[nodiscard]] CallRun dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
-                                   WorkProgress* progress = nullptr);
+[[nodiscard]] RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bool training,
+                                     WorkProgress* progress = nullptr);
 
 /// Global tensor of the parts, in token order: copies are the same row, or partial sums add up.
 [[nodiscard]] HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add);

@@ -34,7 +34,7 @@ struct GpuBenchReport {
   AttentionPlan plan;
   std::string kernel, communicator;
   std::vector<std::string> devices;  ///< by rank
-  std::vector<std::string> notes;    ///< CallRun::notes()
+  std::vector<std::string> notes;    ///< RunResult::notes()
   Transport ulysses_transport = Transport::copy_engine, ring_transport = Transport::copy_engine;
   bool deterministic = false;
   int repeat = 0;
@@ -43,8 +43,8 @@ struct GpuBenchReport {
 
 /// From runs of a plan: `timed` has the seconds and bytes, `watched` the ticks of each rank's stream.
 [[nodiscard]] GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& documents,
-                                              const RunOptions& options, const CallRun& timed,
-                                              const CallRun& watched);
+                                              const RunOptions& options, const RunResult& timed,
+                                              const RunResult& watched);
 
 /// Runs the plan repeatedly, enqueueing ahead of the GPUs, and once more with a clock on every tick. The
 /// kernel of the run has to be one of GPUs (UsageError). Empty in processes without rank 0.

@@ -14,7 +14,7 @@ namespace usp {
 struct RunSummary {
   AttentionPlan plan;
   std::string digest;  ///< of the plan file
-  CallRun run;
+  RunResult run;
   std::optional<CallErrors> errors;  ///< empty: not verified
   Tolerance tolerance;
 };
@@ -40,7 +40,7 @@ enum class RunVerdict {
 /// in token order, in the plan's type (lse in the accumulator type, d_sink in f8). Makes the folder. Throws
 /// EnvironmentError.
 void write_results(const std::string& folder, const AttentionPlan& plan, const Documents& documents,
-                   const CallRun& run);
+                   const RunResult& run);
 /// The files that write_results may write into a folder.
 [[nodiscard]] std::vector<std::string> result_files(const std::string& folder);
 /// Makes the folder and throws the EnvironmentError that write_results would, before there are results.

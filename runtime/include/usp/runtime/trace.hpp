@@ -15,7 +15,7 @@ namespace usp {
 /// ticks are priced as for threads of one host (guessed rates) and scaled so that a pass is as long as it was
 /// measured; args carry tick, steps, bytes posted, and the unscaled prediction.
 [[nodiscard]] std::string chrome_trace(const AttentionPlan& plan, const Documents& documents,
-                                       const CallRun& run);
+                                       const RunResult& run);
 
 /// Words of the operations of a tick, as its span in a trace lists them; empty beyond the last tick.
 [[nodiscard]] std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::size_t tick);

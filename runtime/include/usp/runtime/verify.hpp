@@ -45,7 +45,7 @@ struct CallErrors {
   /// A term or a value exceeds the finite range of its type, so that the comparison is undefined.
   [[nodiscard]] bool verifiable() const;
 };
-[[nodiscard]] CallErrors errors_of(const CallRun& run, const Oracle& truth, DType dtype);
+[[nodiscard]] CallErrors errors_of(const RunResult& run, const Oracle& truth, DType dtype);
 
 /// What a whole tensor of a correct run stays below, by input type. fp64 1e-10 and fp32 1e-5; bf16 and fp16,
 /// which round outputs and gradients: 1e-2 for out and lse, 2e-2 for gradients. More where the terms of its

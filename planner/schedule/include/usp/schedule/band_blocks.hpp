@@ -41,7 +41,7 @@ struct BandBlock {
 }
 
 /// Whether rows or positions of both sides step alike, so that the slice is one block of rows.
-[[nodiscard]] inline bool steps_alike(const Slice& s) {
+[[nodiscard]] inline bool has_equal_strides(const Slice& s) {
   return s.q_step == s.k_step || s.q_count <= 1 || s.k_count <= 1;
 }
 

@@ -12,10 +12,10 @@
 /// it.
 namespace usp {
 
-enum class Side : std::uint8_t { q, k };                 ///< the query tokens or the key tokens
-enum class End : std::uint8_t { none, source, target };  ///< one end of a transfer
-enum class Block : std::uint8_t { row, home };           ///< a whole ring row, or one rank's own part of it
-enum class Copies : std::uint8_t {
+enum class Side : std::uint8_t { q, k };                      ///< the query tokens or the key tokens
+enum class Endpoint : std::uint8_t { none, source, target };  ///< one end of a transfer
+enum class Block : std::uint8_t { row, home };  ///< a whole ring row, or one rank's own part of it
+enum class TokenFilter : std::uint8_t {
   all,
   partitioned,
   replicated
@@ -26,27 +26,27 @@ enum class Copies : std::uint8_t {
 struct TokenSelect {
   Block block = Block::row;
   Side of = Side::q;
-  End at = End::target;  ///< whose block it is
-  Copies copies = Copies::all;
-  End needed_by = End::none;  ///< only what this end's row can see
-  RingShift shift;            ///< the block lies this far from that end's row
-  RingOffsets needed;         ///< seen by any of these
-  RingOffsets also;           ///< and by any of these
-  RingOffsets not_needed;     ///< but by none of these
+  Endpoint at = Endpoint::target;  ///< whose block it is
+  TokenFilter copies = TokenFilter::all;
+  Endpoint needed_by = Endpoint::none;  ///< only what this end's row can see
+  RingShift shift;                      ///< the block lies this far from that end's row
+  RingOffsets needed;                   ///< seen by any of these
+  RingOffsets also;                     ///< and by any of these
+  RingOffsets not_needed;               ///< but by none of these
 };
 
 enum class HeadKind : std::uint8_t { query, kv, kv_new, kv_last, all_query, all_kv };
 
 struct HeadSelect {
   HeadKind kind = HeadKind::query;
-  End at = End::target;
+  Endpoint at = Endpoint::target;
   std::int16_t chunk = -1;  ///< -1: every chunk
 };
 
 enum class Fill : std::uint8_t { nan, zero };
 
 /// At the start of `tick` the buffer begins to hold this region.
-struct Bind {
+struct BufferBinding {
   BufferName buffer;
   Fill fill = Fill::nan;
   bool with_replicated = false;  ///< a home buffer: the replicated tokens stand before the own ones
@@ -58,13 +58,13 @@ struct Bind {
 };
 
 enum class MoveName : std::uint8_t { entry, exit, route, d_exit, d_entry, d_route, d_home };
-enum class Peers : std::uint8_t { self, shift, every_ulysses, every_ring, every_world };
+enum class Peers : std::uint8_t { self, shift, every_ulysses, every_ring, all_ranks };
 enum class Apply : std::uint8_t { copy, add };
 enum class Wire : std::uint8_t { io, accumulator };
 
 /// The same tokens of one or two tensors fly from `start` to `due`. After an add the source is dead: a
 /// partial is moved, not copied, so that it is summed once.
-struct Move {
+struct TransferOp {
   MoveName name = MoveName::entry;
   Peers peers = Peers::self;
   Apply apply = Apply::copy;
@@ -81,14 +81,14 @@ struct Move {
 
 /// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `fresh`: its
 /// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
-struct Work {
+struct ComputeOp {
   const Operation* operation = &operations::attend;
-  Place q = Place::home;
-  Place kv = Place::home;
-  Place d_o = Place::home;
-  Place o = Place::row;
-  Place dq = Place::row;
-  Place dkv = Place::row;
+  BufferSlot q = BufferSlot::home;
+  BufferSlot kv = BufferSlot::home;
+  BufferSlot d_o = BufferSlot::home;
+  BufferSlot o = BufferSlot::row;
+  BufferSlot dq = BufferSlot::row;
+  BufferSlot dkv = BufferSlot::row;
   bool fresh = false;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
@@ -98,9 +98,9 @@ struct Work {
 /// One pass; each list is in ascending order of tick (moves: of start).
 struct CompactPass {
   int ticks = 0;
-  std::vector<Bind> binds;
-  std::vector<Move> moves;
-  std::vector<Work> work;
+  std::vector<BufferBinding> binds;
+  std::vector<TransferOp> moves;
+  std::vector<ComputeOp> work;
   void clear() {
     ticks = 0;
     binds.clear();

@@ -14,11 +14,11 @@ namespace usp {
 /// Elements of one row and head of a tensor.
 [[nodiscard]] i64 width_of(const AttentionShape& shape, Tensor tensor);
 /// Bytes that one token and head of a move weigh on the wire, for all batch rows and both tensors.
-[[nodiscard]] i64 wire_bytes_per_row_head(const AttentionPlan& plan, const Move& move);
+[[nodiscard]] i64 wire_bytes_per_row_head(const AttentionPlan& plan, const TransferOp& move);
 
 /// One rank's explicit form of one pass: pure and local. Every rank derives its own; sends and receives of
 /// all ranks match by (move, source, target).
-[[nodiscard]] RankSchedule expand(const Geometry& geometry, const CompactSchedule& compact, int rank,
+[[nodiscard]] RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, int rank,
                                   Pass pass);
 
 /// Bytes of one buffer.

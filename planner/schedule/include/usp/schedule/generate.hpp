@@ -23,14 +23,14 @@ struct ScheduleKey {
   DkvReturn dkv_return = DkvReturn::circulate;
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
-  bool direct = false;  ///< direct_results()
+  bool direct = false;  ///< rounds_once()
   bool delta = true;    ///< computes_delta()
   bool prune = false, keep_entry = false, sink = false, lse_home = false;
   friend bool operator==(const ScheduleKey&, const ScheduleKey&) = default;
 };
 /// Every query row meets all its keys in one step of a backend that rounds results itself: then results are
 /// computed in the input type at once and, without an exchange, straight in the caller's tensors.
-[[nodiscard]] bool direct_results(const AttentionPlan& plan);
+[[nodiscard]] bool rounds_once(const AttentionPlan& plan);
 /// Backward begins with rowsum(dO * O): not for cuDNN, which takes it from O itself, unless a sink's gradient
 /// is summed from it.
 [[nodiscard]] bool computes_delta(const AttentionPlan& plan);

@@ -46,12 +46,12 @@ struct RowPart {
 /// What follows from a plan and a batch: who owns which tokens and heads, which pairs are visible, which keys
 /// a row needs. Resolves the selectors of the compact form. Built once per batch, read by every rank; not
 /// thread-safe while lazily filled.
-class Geometry {
+class TokenMap {
  public:
   /// Expects documents that fit the shape (checked). Throws InvalidInput on inconsistent documents.
-  Geometry(const AttentionPlan& plan, const Documents& documents);
+  TokenMap(const AttentionPlan& plan, const Documents& documents);
   /// @param batch made with the plan's band; geometries may share it
-  Geometry(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch> batch);
+  TokenMap(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch> batch);
 
   [[nodiscard]] const AttentionPlan& plan() const { return plan_; }
   [[nodiscard]] const Mesh& mesh() const { return plan_.mesh; }
@@ -83,8 +83,8 @@ class Geometry {
   [[nodiscard]] Intervals need(int r, int j) const;
 
   /// Ranks that a move of `rank` goes to, or comes from; in the order in which messages are posted.
-  void targets(const Move& move, int rank, std::vector<int>& out) const;
-  void sources(const Move& move, int rank, std::vector<int>& out) const;
+  void targets(const TransferOp& move, int rank, std::vector<int>& out) const;
+  void sources(const TransferOp& move, int rank, std::vector<int>& out) const;
 
  private:
   /// Consecutive tokens of one ring row.
@@ -132,7 +132,7 @@ class Geometry {
   mutable std::vector<RowSlice> row_slices_;
   struct CountKey {
     Side of;
-    Copies copies;
+    TokenFilter copies;
     RingOffsets needed, also, not_needed;
     friend bool operator==(const CountKey& a, const CountKey& b) {
       return a.of == b.of && a.copies == b.copies && a.needed == b.needed && a.also == b.also &&

@@ -15,7 +15,7 @@ namespace usp {
 
 /// Why cuDNN does not take a call, a block or a slice, which then goes to the portable kernel. The last two
 /// are found only by a run.
-enum class Refusal : std::uint8_t {
+enum class UnsupportedReason : std::uint8_t {
   none,
   wide_type,
   softcap,
@@ -38,11 +38,11 @@ enum class Refusal : std::uint8_t {
   no_graph
 };
 
-struct RefusalWords {
+struct UnsupportedReasonWords {
   const char* name;  ///< in files
   const char* text;  ///< for people
 };
-inline constexpr std::array<RefusalWords, 20> refusals{{
+inline constexpr std::array<UnsupportedReasonWords, 20> refusals{{
     {"none", ""},
     {"wide_type", "cuDNN takes bf16 and fp16"},
     {"softcap", "cuDNN has no softcap here"},
@@ -64,18 +64,18 @@ inline constexpr std::array<RefusalWords, 20> refusals{{
     {"alignment", "the rows of a tensor do not start on a boundary of 16 bytes"},
     {"no_graph", "cuDNN has no plan for a block of this shape"},
 }};
-[[nodiscard]] constexpr const char* name_of(Refusal why) {
+[[nodiscard]] constexpr const char* name_of(UnsupportedReason why) {
   return refusals[static_cast<std::size_t>(why)].name;
 }
-[[nodiscard]] constexpr const char* text_of(Refusal why) {
+[[nodiscard]] constexpr const char* text_of(UnsupportedReason why) {
   return refusals[static_cast<std::size_t>(why)].text;
 }
 
 /// A row of the table: what one backend takes. The defaults take everything.
 struct KernelTraits {
   Backend backend = Backend::cpu;
-  bool wide_types = true;  ///< fp32 and fp64 besides bf16 and fp16
-  i64 head_dim_step = 1;   ///< head dims are multiples of this
+  bool supports_fp32_fp64 = true;  ///< fp32 and fp64 besides bf16 and fp16
+  i64 head_dim_step = 1;           ///< head dims are multiples of this
   i64 most_head_dim = max_head_dim;
   i64 most_grad_head_dim = most_head_dim;        ///< backward, from grad_compute_major on
   i64 most_early_grad_head_dim = most_head_dim;  ///< backward, before it
@@ -84,16 +84,17 @@ struct KernelTraits {
   i64 grad_dim_qk = 0, grad_dim_v = 0;
   bool softcap = true, alibi = true, dropout = true, block_mask = true, torn_groups = true;
   bool grad_without_o = true, deterministic_grad = true;
-  bool any_slices = true;       ///< else slices as blocks of rows (divide), of either no more than these:
+  bool any_slices =
+      true;  ///< else slices as blocks of rows (split_into_blocks), of either no more than these:
   std::size_t most_slices = 0;  ///< tried against each other; more would not become few blocks
   std::size_t most_blocks = 0;  ///< each is a plan and a call
 };
 
 inline constexpr std::array<KernelTraits, 3> kernel_table{{
     {.backend = Backend::cpu},
-    {.backend = Backend::portable, .wide_types = false, .most_head_dim = 256},
+    {.backend = Backend::portable, .supports_fp32_fp64 = false, .most_head_dim = 256},
     {.backend = Backend::cudnn,
-     .wide_types = false,
+     .supports_fp32_fp64 = false,
      .head_dim_step = 8,
      .most_head_dim = 256,
      .most_early_grad_head_dim = 128,
@@ -146,67 +147,68 @@ struct CallTraits {
 }
 
 /// Why a backend does not take a call; none: it does.
-[[nodiscard]] constexpr Refusal why_not(const KernelTraits& t, const CallTraits& c) {
-  if (!t.wide_types && bytes_of(c.type) > 2) return Refusal::wide_type;
-  if (!t.softcap && c.softcap) return Refusal::softcap;
-  if (!t.alibi && c.alibi) return Refusal::alibi;
-  if (!t.dropout && c.dropout) return Refusal::dropout;
-  if (!t.block_mask && c.block_mask) return Refusal::block_mask;
+[[nodiscard]] constexpr UnsupportedReason why_not(const KernelTraits& t, const CallTraits& c) {
+  if (!t.supports_fp32_fp64 && bytes_of(c.type) > 2) return UnsupportedReason::wide_type;
+  if (!t.softcap && c.softcap) return UnsupportedReason::softcap;
+  if (!t.alibi && c.alibi) return UnsupportedReason::alibi;
+  if (!t.dropout && c.dropout) return UnsupportedReason::dropout;
+  if (!t.block_mask && c.block_mask) return UnsupportedReason::block_mask;
   if (!t.torn_groups && (c.query_heads.begin % c.group != 0 || c.query_heads.end % c.group != 0))
-    return Refusal::torn_group;
-  if (c.dqk % t.head_dim_step != 0 || c.dv % t.head_dim_step != 0) return Refusal::head_dim_step;
+    return UnsupportedReason::torn_group;
+  if (c.dqk % t.head_dim_step != 0 || c.dv % t.head_dim_step != 0) return UnsupportedReason::head_dim_step;
   const i64 greatest = !c.backward                              ? t.most_head_dim
                        : c.compute_major < t.grad_compute_major ? t.most_early_grad_head_dim
                                                                 : t.most_grad_head_dim;
-  if (c.dqk > greatest || c.dv > greatest) return Refusal::head_dim;
-  if (!c.backward) return Refusal::none;
+  if (c.dqk > greatest || c.dv > greatest) return UnsupportedReason::head_dim;
+  if (!c.backward) return UnsupportedReason::none;
   const bool known = c.dqk == t.grad_dim_qk && c.dv == t.grad_dim_v;
-  if (!t.any_unequal_head_dims && c.dqk != c.dv && !known) return Refusal::unequal_head_dims;
-  if (!t.grad_without_o && !c.has_o) return Refusal::missing_o;
-  if (!t.deterministic_grad && c.deterministic) return Refusal::deterministic;
-  return Refusal::none;
+  if (!t.any_unequal_head_dims && c.dqk != c.dv && !known) return UnsupportedReason::unequal_head_dims;
+  if (!t.grad_without_o && !c.has_o) return UnsupportedReason::missing_o;
+  if (!t.deterministic_grad && c.deterministic) return UnsupportedReason::deterministic;
+  return UnsupportedReason::none;
 }
 
 /// The same for one block, of a backend that takes blocks.
-[[nodiscard]] inline Refusal why_not(const BandBlock& b) {
-  if (b.q_rows.size() == 1 || b.k_rows.size() == 1) return Refusal::single_row;
-  if (b.bounds_left() && b.q_rows.size() > b.k_rows.size()) return Refusal::wide_window;
-  return Refusal::none;
+[[nodiscard]] inline UnsupportedReason why_not(const BandBlock& b) {
+  if (b.q_rows.size() == 1 || b.k_rows.size() == 1) return UnsupportedReason::single_row;
+  if (b.bounds_left() && b.q_rows.size() > b.k_rows.size()) return UnsupportedReason::wide_window;
+  return UnsupportedReason::none;
 }
 
 /// Which blocks of a call a backend computes, and what is left, for `why` (the first reason met).
-struct Share {
+struct BlockSplit {
   std::vector<BandBlock> blocks;
   std::vector<Slice> rest;
-  Refusal why = Refusal::none;
+  UnsupportedReason why = UnsupportedReason::none;
 };
 
 /// Everything left, for one reason.
-[[nodiscard]] inline Share all_left(const Slice* slices, i64 count, Refusal why) {
+[[nodiscard]] inline BlockSplit all_left(const Slice* slices, i64 count, UnsupportedReason why) {
   return {{}, std::vector<Slice>(slices, slices + count), why};
 }
 
 /// Divides a call that the backend takes and that has to be cut into blocks (not any_slices). Expects that no
 /// pair is covered twice. With `keeps_shift` (gradients), rows of dk that differ keep blocks apart.
-[[nodiscard]] inline Share divide(const KernelTraits& traits, const Slice* slices, i64 count,
-                                  bool keeps_shift) {
-  if (count > static_cast<i64>(traits.most_slices)) return all_left(slices, count, Refusal::many_slices);
-  Share share;
-  const auto leave = [&](const Slice& s, Refusal why) {
+[[nodiscard]] inline BlockSplit split_into_blocks(const KernelTraits& traits, const Slice* slices, i64 count,
+                                                  bool keeps_shift) {
+  if (count > static_cast<i64>(traits.most_slices))
+    return all_left(slices, count, UnsupportedReason::many_slices);
+  BlockSplit share;
+  const auto leave = [&](const Slice& s, UnsupportedReason why) {
     share.rest.push_back(s);
-    if (share.why == Refusal::none) share.why = why;
+    if (share.why == UnsupportedReason::none) share.why = why;
   };
   std::vector<Slice> alike;
   for (i64 i = 0; i < count; ++i) {
-    if (steps_alike(slices[i]))
+    if (has_equal_strides(slices[i]))
       alike.push_back(slices[i]);
     else
-      leave(slices[i], Refusal::unequal_steps);
+      leave(slices[i], UnsupportedReason::unequal_steps);
   }
   const std::vector<BandBlock> blocks = blocks_of(alike, keeps_shift);
-  if (blocks.size() > traits.most_blocks) return all_left(slices, count, Refusal::many_blocks);
+  if (blocks.size() > traits.most_blocks) return all_left(slices, count, UnsupportedReason::many_blocks);
   for (const BandBlock& b : blocks) {
-    if (const Refusal why = why_not(b); why != Refusal::none)
+    if (const UnsupportedReason why = why_not(b); why != UnsupportedReason::none)
       leave(slice_of(b), why);
     else
       share.blocks.push_back(b);
@@ -217,7 +219,8 @@ struct Share {
 /// Who computes one step of a plan, and why not cuDNN alone where that is asked: plain data.
 struct StepBackend {
   Backend use = Backend::cpu;
-  Refusal why = Refusal::none;  ///< of what a plan for cuDNN leaves to portable; the first reason met
+  UnsupportedReason why =
+      UnsupportedReason::none;  ///< of what a plan for cuDNN leaves to portable; the first reason met
   std::int32_t blocks = 0;      ///< cuDNN's calls
   std::int32_t left = 0;        ///< slices for portable
   friend bool operator==(const StepBackend& a, const StepBackend& b) {

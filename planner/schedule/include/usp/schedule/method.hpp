@@ -20,10 +20,10 @@ struct AttentionPlan;
 /// What a rank attends in one tick of a head chunk, how those key blocks reach it, and how the partial dK/dV
 /// that it adds to them goes home. Stage 0 is the own row.
 struct Stage {
-  RingOffsets offsets;      ///< of the blocks: block d is the row d behind the own one (Mesh::shift_of)
-  Place slot = Place::row;  ///< where the blocks arrive
-  int parent = -1;          ///< stage whose attending rank sends the block; 0: the block's owner
-  int fetched_with = 0;     ///< the transfer starts in the tick of this stage; it is due one before the own
+  RingOffsets offsets;  ///< of the blocks: block d is the row d behind the own one (Mesh::shift_of)
+  BufferSlot slot = BufferSlot::row;  ///< where the blocks arrive
+  int parent = -1;                    ///< stage whose attending rank sends the block; 0: the block's owner
+  int fetched_with = 0;  ///< the transfer starts in the tick of this stage; it is due one before the own
   bool partial_travels = false;  ///< circulate: the partial goes on to the next stage with its block, while
                                  ///< a later rank adds to it; otherwise home
   bool outer_partial = false;    ///< summed in the accumulators of the outer ring, which are free longer

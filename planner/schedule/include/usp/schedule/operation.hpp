@@ -11,12 +11,12 @@
 namespace usp {
 
 struct AttentionPlan;
-struct Work;
+struct ComputeOp;
 
 /// One buffer of an operation, which has at most one per tensor.
 struct Operand {
   Tensor tensor = Tensor::q;
-  Place Work::*slot = nullptr;                     ///< where the schedule says; null: in row layout
+  BufferSlot ComputeOp::*slot = nullptr;           ///< where the schedule says; null: in row layout
   bool (*wanted)(const AttentionPlan&) = nullptr;  ///< null: under every plan
 };
 

@@ -12,8 +12,8 @@ namespace usp {
 /// How many attend steps of a pass each backend computes, over all ranks.
 struct StepBackends {
   i64 cpu = 0, portable = 0, cudnn = 0;
-  i64 mixed = 0;             ///< cudnn's that leave some slices to portable
-  std::vector<Refusal> why;  ///< what a plan for cuDNN leaves to portable, and why; ascending
+  i64 mixed = 0;                       ///< cudnn's that leave some slices to portable
+  std::vector<UnsupportedReason> why;  ///< what a plan for cuDNN leaves to portable, and why; ascending
   [[nodiscard]] i64 steps() const { return cpu + portable + cudnn; }
   friend bool operator==(const StepBackends& a, const StepBackends& b) {
     return a.cpu == b.cpu && a.portable == b.portable && a.cudnn == b.cudnn && a.mixed == b.mixed &&

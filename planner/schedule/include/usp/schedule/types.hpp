@@ -42,7 +42,7 @@ inline constexpr std::size_t tensor_count = static_cast<std::size_t>(Tensor::dv)
 ///   all         every remote KV block at once (all_gather_kv)
 ///   acc*        partial dK/dV of a remote block, on their way home
 ///   stage       an arrival that still has to be added or merged
-enum class Place : std::uint8_t {
+enum class BufferSlot : std::uint8_t {
   home,
   row,
   ring0,
@@ -57,11 +57,11 @@ enum class Place : std::uint8_t {
   stage
 };
 
-inline constexpr std::size_t place_count = static_cast<std::size_t>(Place::stage) + 1;
+inline constexpr std::size_t place_count = static_cast<std::size_t>(BufferSlot::stage) + 1;
 
 struct BufferName {
   Tensor tensor = Tensor::q;
-  Place place = Place::home;
+  BufferSlot place = BufferSlot::home;
   friend bool operator==(BufferName a, BufferName b) { return a.tensor == b.tensor && a.place == b.place; }
 };
 

@@ -58,19 +58,19 @@ struct WordTable<Tensor> {
 };
 
 template <>
-struct WordTable<Place> {
-  static constexpr Word<Place> words[] = {{"home", Place::home},
-                                          {"row", Place::row},
-                                          {"ring0", Place::ring0},
-                                          {"ring1", Place::ring1},
-                                          {"outer0", Place::outer0},
-                                          {"outer1", Place::outer1},
-                                          {"all", Place::all},
-                                          {"acc0", Place::acc0},
-                                          {"acc1", Place::acc1},
-                                          {"acc_outer0", Place::acc_outer0},
-                                          {"acc_outer1", Place::acc_outer1},
-                                          {"stage", Place::stage}};
+struct WordTable<BufferSlot> {
+  static constexpr Word<BufferSlot> words[] = {{"home", BufferSlot::home},
+                                               {"row", BufferSlot::row},
+                                               {"ring0", BufferSlot::ring0},
+                                               {"ring1", BufferSlot::ring1},
+                                               {"outer0", BufferSlot::outer0},
+                                               {"outer1", BufferSlot::outer1},
+                                               {"all", BufferSlot::all},
+                                               {"acc0", BufferSlot::acc0},
+                                               {"acc1", BufferSlot::acc1},
+                                               {"acc_outer0", BufferSlot::acc_outer0},
+                                               {"acc_outer1", BufferSlot::acc_outer1},
+                                               {"stage", BufferSlot::stage}};
 };
 
 template <>
