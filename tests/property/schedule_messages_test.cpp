@@ -2,7 +2,7 @@
 // Sends match receives, lives cover uses, and nothing touches memory that a message is reading or writing.
 #include "schedule_audit.hpp"
 
-#include "usp/planner/detail/effort.hpp"
+#include "usp/schedule/effort.hpp"
 
 #include <gtest/gtest.h>
 

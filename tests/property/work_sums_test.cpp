@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What pricing sums up (rows by class, documents as a whole, moves by kind) equals what it stands for.
-#include "usp/planner/detail/effort.hpp"
 #include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
+#include "usp/schedule/effort.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/detail/effort.hpp"
 #include "usp/planner/plan_attention.hpp"
+#include "usp/schedule/effort.hpp"
 #include "usp/schedule/kernel_scratch.hpp"
 #include "usp/schedule/words.hpp"
 

@@ -4,8 +4,8 @@
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/planner/detail/axes.hpp"
-#include "usp/planner/detail/effort.hpp"
 #include "usp/planner/model_config.hpp"
+#include "usp/schedule/effort.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/topology/cluster_io.hpp"
 

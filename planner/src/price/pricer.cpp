@@ -2,8 +2,8 @@
 #include "pricer_state.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/planner/detail/effort.hpp"
 #include "usp/planner/pricing.hpp"
+#include "usp/schedule/effort.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <algorithm>

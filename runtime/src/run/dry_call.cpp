@@ -3,8 +3,8 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/dry_run.hpp"
-#include "usp/planner/detail/effort.hpp"
 #include "usp/runtime/call_run.hpp"
+#include "usp/schedule/effort.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <algorithm>

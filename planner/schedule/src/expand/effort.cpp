@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/detail/effort.hpp"
+#include "usp/schedule/effort.hpp"
 
-#include "usp/planner/plan.hpp"
 #include "usp/schedule/generate.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
 
