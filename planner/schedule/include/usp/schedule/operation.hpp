@@ -13,10 +13,13 @@ namespace usp {
 struct AttentionPlan;
 struct ComputeOp;
 
+/// Where a computation says that a buffer lies: ComputeOp::q, ComputeOp::kv, ...
+using SlotMember = BufferSlot ComputeOp::*;
+
 /// One buffer of an operation, which has at most one per tensor.
 struct Operand {
   Tensor tensor = Tensor::q;
-  BufferSlot ComputeOp::*slot = nullptr;           ///< where the schedule says; null: in row layout
+  SlotMember slot = nullptr;                       ///< where the schedule says; null: in row layout
   bool (*wanted)(const AttentionPlan&) = nullptr;  ///< null: under every plan
 };
 
