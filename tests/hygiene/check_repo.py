@@ -11,6 +11,8 @@ MAX_LINES = 500
 ENVIRONMENT_READER = "topology/base/src/env.cpp"
 JSON_HEADER = "topology/base/include/usp/base/json.hpp"
 OUTSIDE = "." + "./shared"
+# Who may name a method of the ring axis: its library, and the search's list of alternatives.
+METHOD_USERS = ("planner/schedule/", "planner/src/search/alternatives.cpp")
 
 # Layer -> layers it may include, besides itself.
 ALLOWED = {
@@ -22,6 +24,8 @@ ALLOWED = {
     "runtime": {"base", "topology", "schedule", "planner", "kernels"},
     "cli": {"base", "topology", "schedule", "planner", "kernels", "runtime"},
 }
+# Parts of the runtime that execute plans, without what prices them or reads clusters.
+EXECUTOR = ("runtime/src/comm/", "runtime/src/exec/", "runtime/src/capi/", "runtime/include/usp/comm/")
 # No CUDA, NCCL or MPI in these layers.
 HOST_ONLY = {"base", "topology", "schedule", "planner", "cli"}
 DEVICE_HEADER = re.compile(r"^((cuda|cudnn|cublas|nvml)[\w/]*\.h|nccl\.h|mpi\.h|nvtx3/.*)$")
@@ -59,6 +63,8 @@ def check_include(name, header, owners):
             return f"includes {header}, which is internal to {owner}"
         if name in owners.values() and "/detail/" not in name:
             return f"a public header must not include {header}, which is not installed"
+    if name.startswith(EXECUTOR) and owner in {"planner", "topology"}:
+        return f"the executor must not include {header} of {owner}"
     if header.startswith("usp/") and header not in owners:
         return f"includes {header}, which no layer owns"
     if layer in HOST_ONLY and DEVICE_HEADER.match(header):
@@ -78,6 +84,8 @@ def check_cpp(name, text, owners):
         faults.append("header without #pragma once")
     if re.search(r"\b(secure_)?getenv\s*\(", text) and name != ENVIRONMENT_READER:
         faults.append(f"reads the environment; only {ENVIRONMENT_READER} may")
+    if layer_of(name) and not name.startswith(METHOD_USERS) and re.search(r"\bMethod::", text):
+        faults.append("names a method; ask its record (usp/schedule/method.hpp)")
     faults += [fault for header in INCLUDE.findall(text) if (fault := check_include(name, header, owners))]
     return faults
 

@@ -41,6 +41,8 @@ BROKEN = {
     "outside": ("README.md", "see ." + "./shared/design.md\n"),
     "upward include": ("topology/src/b.cpp", SPDX + '#include "usp/planner/plan.hpp"\n'),
     "schedule above planner": ("planner/schedule/include/usp/schedule/b.hpp", HEADER + '#include "usp/planner/plan.hpp"\n'),
+    "planner below the executor": ("runtime/src/exec/a.cpp", SPDX + '#include "usp/planner/plan.hpp"\n'),
+    "a method by name": ("cli/a.cpp", SPDX + "auto method = usp::Method::ring;\n"),
     "unknown header": ("cli/a.cpp", SPDX + '#include "usp/base/nothing.hpp"\n'),
     "json in a header": ("cli/a.hpp", HEADER + "#include <nlohmann/json.hpp>\n"),
     "json in a public header": ("planner/include/usp/planner/b.hpp", HEADER + '#include "usp/base/json.hpp"\n'),
