@@ -29,7 +29,7 @@ AttentionPlan plan_of(const benchmark::State& state) {
   AttentionPlan plan;
   plan.mesh = {1, static_cast<int>(state.range(0)), static_cast<int>(64 / state.range(0))};
   plan.layout = state.range(1) == 0 ? LayoutKind::zigzag : LayoutKind::balanced;
-  plan.method = static_cast<Method>(state.range(3));
+  plan.method = methods()[static_cast<std::size_t>(state.range(3))];
   plan.shape.q_tokens = plan.shape.kv_tokens = tokens;
   plan.shape.query_heads = 64;
   plan.shape.kv_heads = 8;
@@ -91,15 +91,16 @@ void meshes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"ring", "balanced", "backward", "method"})->Unit(benchmark::kMillisecond);
   for (int ring : {1, 2, 4, 8, 16, 32, 64})
     for (int layout : {0, 1})
-      for (int pass : {0, 1}) b->Args({ring, layout, pass, static_cast<int>(Method::ring)});
+      for (int pass : {0, 1}) b->Args({ring, layout, pass, static_cast<long>(index_of(Method::ring))});
 }
 void geometries(benchmark::internal::Benchmark* b) {
   b->ArgNames({"ring", "balanced", "backward", "method"})->Unit(benchmark::kMillisecond);
   for (int ring : {1, 8, 64})
-    for (int layout : {0, 1}) b->Args({ring, layout, 0, static_cast<int>(Method::ring)});
+    for (int layout : {0, 1}) b->Args({ring, layout, 0, static_cast<long>(index_of(Method::ring))});
 }
 void methods(benchmark::internal::Benchmark* b) {
-  for (int method : {static_cast<int>(Method::ring_direct), static_cast<int>(Method::all_gather_kv)})
+  for (long method :
+       {static_cast<long>(index_of(Method::ring_direct)), static_cast<long>(index_of(Method::all_gather_kv))})
     for (int pass : {0, 1}) b->Args({64, 0, pass, method});
 }
 

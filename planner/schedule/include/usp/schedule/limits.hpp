@@ -20,7 +20,7 @@ inline constexpr int max_degree = std::numeric_limits<std::int16_t>::max();
 inline constexpr i64 max_ranks = i64{1} << 24;
 /// Query and KV heads: as many as can each have a rank of the Ulysses axis.
 inline constexpr int max_heads = max_degree;
-/// Width of a head: the widest that kernels are priced for (KernelSurface).
+/// Width of a head: the widest that kernels are priced for (AttentionCostModel).
 inline constexpr int max_head_dim = 1024;
 /// Tokens of a sequence: a difference of two positions that no mask reaches.
 inline constexpr i64 max_tokens = unbounded;

@@ -87,6 +87,11 @@ inline constexpr Method Method::double_ring{double_ring_traits};
 [[nodiscard]] std::size_t index_of(Method method);
 template <>
 [[nodiscard]] WordList<Method> word_list<Method>();
+/// Of any method, in that list or not.
+template <>
+[[nodiscard]] inline std::string_view word_of<Method>(Method method) {
+  return method->word;
+}
 
 /// The method of a mesh where none is named: ring, or the first of two levels where the mesh has an outer
 /// ring.
