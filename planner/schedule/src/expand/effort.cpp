@@ -36,7 +36,7 @@ double runs_of(const AttentionPlan& plan, std::size_t documents) {
 double seen_runs(const AttentionPlan& plan, double runs, std::size_t documents) {
   const double ring = plan.mesh.ring(), count = static_cast<double>(documents);
   const auto tokens = static_cast<double>(std::max(plan.shape.q_tokens, plan.shape.kv_tokens));
-  if (plan.layout == LayoutKind::striped) return std::min(ring, tokens / count);
+  if (plan.layout == LayoutKind::striped) return std::min(ring, std::max(1.0, tokens / count));
   const double window = std::min(static_cast<double>(plan.band.diff_max), tokens);
   // Cuts of a batch of many documents fall into few of them: whole documents are summed.
   return std::min(runs, 2 + (window / tokens) * runs) / (plan.band.diff_min == 0 ? 2 : 1) + 2;
