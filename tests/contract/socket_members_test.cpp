@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank of the job sends is checked like what a stranger sends.
-#include "comm/rendezvous.hpp"
-#include "comm/socket_communicator.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
+#include "comm/tcp/socket_communicator.hpp"
 #include "socket_stranger.hpp"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "comm/handshake.hpp"
-#include "comm/socket_link.hpp"
+#include "comm/bootstrap/handshake.hpp"
+#include "comm/tcp/socket_link.hpp"
 #include "properties.hpp"
 
 #include "usp/comm/errors.hpp"

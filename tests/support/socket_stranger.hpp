@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "comm/door.hpp"
-#include "comm/handshake.hpp"
+#include "comm/bootstrap/door.hpp"
+#include "comm/bootstrap/handshake.hpp"
 #include "socket_threads.hpp"
 
 #include <cstring>

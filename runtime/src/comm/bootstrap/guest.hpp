@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "deadline.hpp"
+#include "../failure/deadline.hpp"
 #include "handshake.hpp"
 #include "socket.hpp"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_communicator.hpp"
 
-#include "box_cut.hpp"
-#include "call_watch.hpp"
-#include "faults.hpp"
-#include "pause.hpp"
+#include "../boxes/box_cut.hpp"
+#include "../failure/call_watch.hpp"
+#include "../failure/faults.hpp"
+#include "../failure/pause.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "socket_mesh.hpp"
 
-#include "faults.hpp"
-#include "pause.hpp"
+#include "../failure/faults.hpp"
+#include "../failure/pause.hpp"
 
 #include <numeric>
 #include <string_view>

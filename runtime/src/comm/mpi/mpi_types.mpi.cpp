@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_types.hpp"
 
-#include "box_walk.hpp"
-#include "collectives.hpp"
+#include "../boxes/box_walk.hpp"
+#include "../group/collectives.hpp"
 #include "mpi_control.hpp"
 
 namespace usp::comm {

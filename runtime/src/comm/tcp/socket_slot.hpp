@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "box_walk.hpp"
+#include "../boxes/box_walk.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/sockets.hpp"
 
-#include "faults.hpp"
-#include "rendezvous.hpp"
+#include "../bootstrap/rendezvous.hpp"
+#include "../failure/faults.hpp"
 #include "socket_communicator.hpp"
 
 #include <algorithm>

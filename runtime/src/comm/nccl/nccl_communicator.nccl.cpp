@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "controlled.hpp"
+#include "../boxes/plane_copies.hpp"
+#include "../group/controlled.hpp"
 #include "nccl_api.hpp"
-#include "plane_copies.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives.hpp"
-#include "faults.hpp"
+#include "../failure/faults.hpp"
+#include "../group/collectives.hpp"
 #include "threads_world.hpp"
 
 #include <algorithm>

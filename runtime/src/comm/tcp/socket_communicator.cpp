@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "socket_communicator.hpp"
 
-#include "faults.hpp"
+#include "../failure/faults.hpp"
 
 #include "usp/base/digest.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "socket_link.hpp"
 
-#include "faults.hpp"
+#include "../failure/faults.hpp"
 
 #include <cstring>
 

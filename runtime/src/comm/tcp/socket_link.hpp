@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "notice.hpp"
-#include "socket.hpp"
+#include "../bootstrap/socket.hpp"
+#include "../failure/notice.hpp"
 #include "socket_frame.hpp"
 #include "socket_slot.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call_watch.hpp"
-#include "faults.hpp"
+#include "../failure/call_watch.hpp"
+#include "../failure/faults.hpp"
 #include "mpi_communicator.hpp"
 
 #include "usp/comm/agreement.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/routed.hpp"
 
-#include "controlled.hpp"
+#include "../group/controlled.hpp"
 
 #include "usp/base/error.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "collectives.hpp"
+#include "../group/collectives.hpp"
 #include "socket_mesh.hpp"
 
 #include <memory>

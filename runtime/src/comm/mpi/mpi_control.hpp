@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../failure/notice.hpp"
 #include "mpi_api.hpp"
-#include "notice.hpp"
 
 #include "usp/comm/communicator.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "notice.hpp"
+#include "../failure/notice.hpp"
 
 #include "usp/schedule/types.hpp"
 

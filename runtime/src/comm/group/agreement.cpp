@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/agreement.hpp"
 
-#include "faults.hpp"
+#include "../failure/faults.hpp"
 
 #include "usp/base/digest.hpp"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/copy_engine.hpp"
 
-#include "controlled.hpp"
-#include "faults.hpp"
+#include "../boxes/plane_copies.hpp"
+#include "../failure/faults.hpp"
+#include "../group/controlled.hpp"
 #include "peer_rates.hpp"
-#include "plane_copies.hpp"
 #include "process_sharing.hpp"
 
 #include "usp/base/error.hpp"

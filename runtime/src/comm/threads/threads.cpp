@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/threads.hpp"
 
-#include "faults.hpp"
+#include "../failure/faults.hpp"
 #include "threads_world.hpp"
 
 #include <numeric>

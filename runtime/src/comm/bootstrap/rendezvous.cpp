@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous.hpp"
 
+#include "../failure/faults.hpp"
 #include "door.hpp"
-#include "faults.hpp"
 #include "guest.hpp"
 #include "job_secret.hpp"
 

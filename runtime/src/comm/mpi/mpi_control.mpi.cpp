@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_control.hpp"
 
-#include "pause.hpp"
+#include "../failure/pause.hpp"
 
 #include <array>
 #include <limits>
