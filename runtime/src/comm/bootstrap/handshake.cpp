@@ -24,36 +24,36 @@ template <class T>
 
 }  // namespace
 
-Greeting greeting_of(std::span<const std::byte> bytes) {
-  if (bytes.size() < sizeof(std::uint64_t)) return Greeting::part;
-  if (read<std::uint64_t>(bytes) != hello_magic) return Greeting::stranger;
-  if (bytes.size() < offsetof(Hello, size)) return Greeting::part;
-  if (read<std::uint32_t>(bytes, offsetof(Hello, version)) != hello_version) return Greeting::other_version;
-  return bytes.size() < sizeof(Hello) ? Greeting::part : Greeting::whole;
+RequestState request_state_of(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(std::uint64_t)) return RequestState::incomplete;
+  if (read<std::uint64_t>(bytes) != handshake_magic) return RequestState::foreign;
+  if (bytes.size() < offsetof(HandshakeRequest, size)) return RequestState::incomplete;
+  if (read<std::uint32_t>(bytes, offsetof(HandshakeRequest, version)) != handshake_version) return RequestState::other_version;
+  return bytes.size() < sizeof(HandshakeRequest) ? RequestState::incomplete : RequestState::complete;
 }
 
-std::optional<Hello> parse_hello(std::span<const std::byte> bytes) {
-  if (greeting_of(bytes) != Greeting::whole) return std::nullopt;
-  const auto hello = read<Hello>(bytes);
-  const bool sense = hello.size >= 1 && hello.size <= max_ranks && hello.rank >= 0 &&
-                     hello.rank < hello.size && hello.port >= 0 && hello.port <= max_port &&
-                     hello.secured <= 1;
-  return sense ? std::optional(hello) : std::nullopt;
+std::optional<HandshakeRequest> parse_request(std::span<const std::byte> bytes) {
+  if (request_state_of(bytes) != RequestState::complete) return std::nullopt;
+  const auto request = read<HandshakeRequest>(bytes);
+  const bool sense = request.size >= 1 && request.size <= max_ranks && request.rank >= 0 &&
+                     request.rank < request.size && request.port >= 0 && request.port <= max_port &&
+                     request.secured <= 1;
+  return sense ? std::optional(request) : std::nullopt;
 }
 
-std::optional<Reply> parse_reply(std::span<const std::byte> bytes) {
-  if (bytes.size() < sizeof(Reply)) return std::nullopt;
-  auto reply = read<Reply>(bytes);
-  if (reply.magic != hello_magic || reply.secured > 1) return std::nullopt;
-  reply.refusal.back() = '\0';
+std::optional<HandshakeReply> parse_reply(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(HandshakeReply)) return std::nullopt;
+  auto reply = read<HandshakeReply>(bytes);
+  if (reply.magic != handshake_magic || reply.secured > 1) return std::nullopt;
+  reply.rejection.back() = '\0';
   return reply;
 }
 
-std::optional<std::vector<Entry>> parse_table(std::span<const std::byte> bytes, int size) {
-  if (size < 1 || bytes.size() / sizeof(Entry) < static_cast<std::size_t>(size)) return std::nullopt;
-  std::vector<Entry> table;
+std::optional<std::vector<RankEndpoint>> parse_table(std::span<const std::byte> bytes, int size) {
+  if (size < 1 || bytes.size() / sizeof(RankEndpoint) < static_cast<std::size_t>(size)) return std::nullopt;
+  std::vector<RankEndpoint> table;
   for (int rank = 0; rank < size; ++rank) {
-    const auto entry = read<Entry>(bytes, static_cast<std::size_t>(rank) * sizeof(Entry));
+    const auto entry = read<RankEndpoint>(bytes, static_cast<std::size_t>(rank) * sizeof(RankEndpoint));
     const bool listens = rank == 0 || (entry.port > 0 && entry.port <= max_port);  // rank 0 is known
     if (!sound(entry.address) || !listens) return std::nullopt;
     table.push_back(entry);
@@ -61,9 +61,9 @@ std::optional<std::vector<Entry>> parse_table(std::span<const std::byte> bytes, 
   return table;
 }
 
-Reply refusal_reply(const std::string& why) {
-  Reply reply;
-  why.copy(reply.refusal.data(), reply.refusal.size() - 1);
+HandshakeReply rejection_reply(const std::string& why) {
+  HandshakeReply reply;
+  why.copy(reply.rejection.data(), reply.rejection.size() - 1);
   return reply;
 }
 

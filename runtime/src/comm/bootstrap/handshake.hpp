@@ -22,14 +22,14 @@
 ///     rank 0 -> all   Reply     the session, or why the job does not start; then an Entry per rank
 namespace usp::comm {
 
-constexpr std::uint64_t hello_magic = 0x7573702D72616E6BU;
-constexpr std::uint32_t hello_version = 2;
+constexpr std::uint64_t handshake_magic = 0x7573702D72616E6BU;
+constexpr std::uint32_t handshake_version = 2;
 constexpr std::int32_t max_ranks = 1 << 20;
 constexpr int max_port = 65535;
 
-struct Hello {
-  std::uint64_t magic = hello_magic;
-  std::uint32_t version = hello_version;
+struct HandshakeRequest {
+  std::uint64_t magic = handshake_magic;
+  std::uint32_t version = handshake_version;
   std::int32_t size = 0;
   std::int32_t rank = 0;
   std::int32_t port = 0;  ///< where the rank listens; 0: nowhere
@@ -37,39 +37,39 @@ struct Hello {
   std::uint64_t secured = 0;  ///< 1: it will prove that it knows the job's secret, and asks the host to
   Nonce nonce{};
 };
-static_assert(sizeof(Hello) == 72);
+static_assert(sizeof(HandshakeRequest) == 72);
 
 /// The text stands where every version had it, so that each can be told that another one runs.
-struct Reply {
-  std::uint64_t magic = hello_magic;
-  std::array<char, 464> refusal{};  ///< empty: welcome so far
+struct HandshakeReply {
+  std::uint64_t magic = handshake_magic;
+  std::array<char, 464> rejection{};  ///< empty: welcome so far
   std::uint64_t secured = 0;
   std::array<std::byte, 32> value{};  ///< nonce, proof or session
 };
-static_assert(sizeof(Reply) == 512);
+static_assert(sizeof(HandshakeReply) == 512);
 
 /// Where a rank listens, as rank 0 tells it.
-struct Entry {
+struct RankEndpoint {
   Address address;  ///< no length: at the host of rank 0, as the reader reaches it
   std::int32_t port = 0;
 };
 
 /// What the first bytes of a caller are, however few.
-enum class Greeting : std::uint8_t { part, stranger, other_version, whole };
-[[nodiscard]] Greeting greeting_of(std::span<const std::byte> bytes);
+enum class RequestState : std::uint8_t { incomplete, foreign, other_version, complete };
+[[nodiscard]] RequestState request_state_of(std::span<const std::byte> bytes);
 /// Of a whole greeting. None when a number is out of range: no rank says that.
-[[nodiscard]] std::optional<Hello> parse_hello(std::span<const std::byte> bytes);
+[[nodiscard]] std::optional<HandshakeRequest> parse_request(std::span<const std::byte> bytes);
 /// None when it is no reply of this program. The refusal ends.
-[[nodiscard]] std::optional<Reply> parse_reply(std::span<const std::byte> bytes);
+[[nodiscard]] std::optional<HandshakeReply> parse_reply(std::span<const std::byte> bytes);
 /// Of `size` ranks. None when an entry has no address or port.
-[[nodiscard]] std::optional<std::vector<Entry>> parse_table(std::span<const std::byte> bytes, int size);
+[[nodiscard]] std::optional<std::vector<RankEndpoint>> parse_table(std::span<const std::byte> bytes, int size);
 
-[[nodiscard]] Reply refusal_reply(const std::string& why);
-[[nodiscard]] inline Reply welcome(const JobKey& key, const std::array<std::byte, 32>& value) {
+[[nodiscard]] HandshakeReply rejection_reply(const std::string& why);
+[[nodiscard]] inline HandshakeReply acceptance_reply(const JobKey& key, const std::array<std::byte, 32>& value) {
   return {.secured = key.secured() ? 1U : 0U, .value = value};
 }
-[[nodiscard]] inline Meeting meeting_of(const Hello& hello, int host, const Nonce& host_nonce) {
-  return {hello.size, hello.rank, host, hello.port, hello.digest, hello.nonce, host_nonce};
+[[nodiscard]] inline HandshakeContext context_of(const HandshakeRequest& request, int acceptor, const Nonce& acceptor_nonce) {
+  return {request.size, request.rank, acceptor, request.port, request.digest, request.nonce, acceptor_nonce};
 }
 
 }  // namespace usp::comm

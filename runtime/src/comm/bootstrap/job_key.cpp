@@ -43,7 +43,7 @@ void put(std::string& message, const Nonce& nonce) {
 
 }  // namespace
 
-Nonce fresh_nonce() {
+Nonce random_nonce() {
   Nonce nonce{};
   if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1)
     throw EnvironmentError(
@@ -59,14 +59,14 @@ JobKey::JobKey(const std::string& secret, std::int32_t size, std::uint64_t diges
   key_ = hmac_sha256(secret, message);
 }
 
-Proof JobKey::proof(const char* role, const Meeting& meeting) const {
+Proof JobKey::proof(const char* role, const HandshakeContext& context) const {
   if (!secured_) return {};
   std::string message = begun(role);
-  for (const std::int32_t number : {meeting.size, meeting.guest, meeting.host, meeting.guest_port})
+  for (const std::int32_t number : {context.size, context.connector, context.acceptor, context.connector_port})
     put(message, static_cast<std::uint64_t>(number));
-  put(message, meeting.digest);
-  put(message, meeting.guest_nonce);
-  put(message, meeting.host_nonce);
+  put(message, context.digest);
+  put(message, context.connector_nonce);
+  put(message, context.acceptor_nonce);
   return hmac_sha256({reinterpret_cast<const char*>(key_.data()), key_.size()}, message);
 }
 

@@ -14,17 +14,17 @@ using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
 /// Random bytes. Throws EnvironmentError when the system has none.
-[[nodiscard]] Nonce fresh_nonce();
+[[nodiscard]] Nonce random_nonce();
 
 /// One connection between two ranks of a job, as both ends see it.
-struct Meeting {
+struct HandshakeContext {
   std::int32_t size = 0;
-  std::int32_t guest = 0;       ///< the rank that connected
-  std::int32_t host = 0;        ///< the rank that listens
-  std::int32_t guest_port = 0;  ///< where the guest listens
+  std::int32_t connector = 0;       ///< the rank that connected
+  std::int32_t acceptor = 0;        ///< the rank that listens
+  std::int32_t connector_port = 0;  ///< where the guest listens
   std::uint64_t digest = 0;     ///< of the job, or of its session
-  Nonce guest_nonce{};
-  Nonce host_nonce{};
+  Nonce connector_nonce{};
+  Nonce acceptor_nonce{};
 };
 
 /// What the ranks of a job prove to know.
@@ -37,11 +37,11 @@ class JobKey {
 
   [[nodiscard]] bool secured() const { return secured_; }
   /// The two ends prove different things, so that a proof that is sent back proves nothing.
-  [[nodiscard]] Proof guest_proof(const Meeting& meeting) const { return proof("usp guest 2", meeting); }
-  [[nodiscard]] Proof host_proof(const Meeting& meeting) const { return proof("usp host 2", meeting); }
+  [[nodiscard]] Proof connector_proof(const HandshakeContext& context) const { return proof("usp guest 2", context); }
+  [[nodiscard]] Proof acceptor_proof(const HandshakeContext& context) const { return proof("usp host 2", context); }
 
  private:
-  [[nodiscard]] Proof proof(const char* role, const Meeting& meeting) const;
+  [[nodiscard]] Proof proof(const char* role, const HandshakeContext& context) const;
 
   bool secured_ = false;
   Proof key_{};

@@ -54,10 +54,10 @@ void check_token(const std::string& token) {
   const std::string flaw = flaw_of(token);
   if (flaw.empty()) return;
   throw UsageError("USP_JOB_TOKEN " + flaw +
-                   "; set it to a random text, the same on all ranks: " + line_that_makes_a_secret());
+                   "; set it to a random text, the same on all ranks: " + secret_command());
 }
 
-const char* line_that_makes_a_secret() {
+const char* secret_command() {
   return "export USP_JOB_TOKEN=$(openssl rand -hex 32)";
 }
 

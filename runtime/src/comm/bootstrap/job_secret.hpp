@@ -17,6 +17,6 @@ namespace usp::comm {
 void check_token(const std::string& token);
 
 /// The shell line that makes a secret.
-[[nodiscard]] const char* line_that_makes_a_secret();
+[[nodiscard]] const char* secret_command();
 
 }  // namespace usp::comm

@@ -12,7 +12,7 @@
 namespace usp {
 namespace {
 
-constexpr int greatest_port = 65535;
+constexpr int max_port_number = 65535;
 /// From torchrun's store to rank 0; far enough for jobs whose ports were counted up.
 constexpr int port_distance = 1000;
 
@@ -50,9 +50,9 @@ constexpr int port_distance = 1000;
 
 /// Rank 0 cannot listen at MASTER_PORT, where torchrun's store does.
 [[nodiscard]] int port_of_rank_0(int master_port) {
-  if (environment("USP_MASTER_PORT")) return number_of("USP_MASTER_PORT", 1, greatest_port);
+  if (environment("USP_MASTER_PORT")) return number_of("USP_MASTER_PORT", 1, max_port_number);
   const int above = master_port + port_distance;
-  return above <= greatest_port ? above : master_port - port_distance;
+  return above <= max_port_number ? above : master_port - port_distance;
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ bool torchrun_launched() {
          environment("MASTER_PORT") && !mpi_launched();
 }
 
-void check_no_lone_rank() {
+void check_rendezvous_variables() {
   const auto size = environment("WORLD_SIZE");
   if (!environment("RANK") || !size || *size == "1") return;
   throw UsageError(
@@ -84,7 +84,7 @@ SocketJob torchrun_job() {
   job.size = number_of("WORLD_SIZE", 1, 1 << 20);
   job.rank = number_of("RANK", 0, job.size - 1);
   job.host = environment("MASTER_ADDR").value_or("");
-  const int master_port = number_of("MASTER_PORT", 1, greatest_port);
+  const int master_port = number_of("MASTER_PORT", 1, max_port_number);
   job.port = port_of_rank_0(master_port);
   job.digest = Digest()
                    .add(job.size)

@@ -2,8 +2,8 @@
 #include "rendezvous.hpp"
 
 #include "../failure/faults.hpp"
-#include "door.hpp"
-#include "guest.hpp"
+#include "acceptor.hpp"
+#include "connector.hpp"
 #include "job_secret.hpp"
 
 #include "usp/base/error.hpp"
@@ -49,7 +49,7 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
                          ") without a secret, so that anybody who reaches the port could pose as a rank; "
                          "make one, and give it to "
                          "all ranks: " +
-                         line_that_makes_a_secret() +
+                         secret_command() +
                          " (or start with torchrun --rdzv-id $(openssl rand -hex 16)), or go on with "
                          "--trust-network where nobody "
                          "else reaches these ports");
@@ -61,39 +61,39 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
   return " (here MASTER_ADDR " + job.host + " is " + place.front().text() + ", which no other host reaches)";
 }
 
-[[noreturn]] void report_absent(const SocketJob& job, const Door& door, int first, double start_s,
+[[noreturn]] void report_absent(const SocketJob& job, const Acceptor& acceptor, int first, double start_s,
                                 const std::string& hint) {
   std::vector<int> missing;
   for (int rank = first; rank < job.size; ++rank)
-    if (!door.knows(rank)) missing.push_back(rank);
+    if (!acceptor.knows(rank)) missing.push_back(rank);
   const std::string who = list_ranks(missing);
   throw CommunicationError({"start", -1, job.rank, missing,
                             "rank " + std::to_string(job.rank) + " waited " + seconds(start_s) + " for " +
-                                who + " to start, which did not arrive" + door.refusals() + "; start all " +
+                                who + " to start, which did not arrive" + acceptor.rejections() + "; start all " +
                                 std::to_string(job.size) +
                                 " ranks, with the same MASTER_ADDR and MASTER_PORT" + hint});
 }
 
 /// A number that ranks of one job greet one another with.
 [[nodiscard]] std::uint64_t random_number() {
-  const Nonce nonce = fresh_nonce();
+  const Nonce nonce = random_nonce();
   std::uint64_t number = 0;
   std::memcpy(&number, nonce.data(), sizeof number);
   return number;
 }
 
 /// Rank 0: hears where all listen.
-[[nodiscard]] std::vector<Entry> gather_all(const SocketJob& job, double start_s,
+[[nodiscard]] std::vector<RankEndpoint> gather_all(const SocketJob& job, double start_s,
                                             const std::vector<Address>& place, std::vector<Socket>& sockets) {
   const Deadline deadline(start_s);
   const Socket listener = listen_at(place);
-  Door door(listener, {.size = job.size, .digest = job.digest, .key = key_of(job)});
-  std::vector<Entry> table(static_cast<std::size_t>(job.size));
+  Acceptor acceptor(listener, {.size = job.size, .digest = job.digest, .key = key_of(job)});
+  std::vector<RankEndpoint> table(static_cast<std::size_t>(job.size));
   for (int count = 1; count < job.size; ++count) {
-    std::optional<Door::Newcomer> one = door.next(deadline, sockets);
-    if (!one) report_absent(job, door, 1, start_s, hint_for(job, place));
-    const auto rank = static_cast<std::size_t>(one->hello.rank);
-    table[rank].port = one->hello.port;
+    std::optional<Acceptor::JoinRequest> one = acceptor.next(deadline, sockets);
+    if (!one) report_absent(job, acceptor, 1, start_s, hint_for(job, place));
+    const auto rank = static_cast<std::size_t>(one->request.rank);
+    table[rank].port = one->request.port;
     if (const Address from = one->socket.remote(); !from.loopback()) table[rank].address = from;
     sockets[rank] = std::move(one->socket);
   }
@@ -103,67 +103,67 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
 /// Rank 0: brings all together, or tells all why that fails.
 void host(const SocketJob& job, double start_s, const std::vector<Address>& place,
           std::vector<Socket>& sockets) {
-  std::vector<Entry> table;
+  std::vector<RankEndpoint> table;
   try {
     table = gather_all(job, start_s, place, sockets);
   } catch (const CommunicationError& error) {
     for (Socket& socket : sockets)
-      if (socket.is_open()) refuse(socket, error.what());
+      if (socket.is_open()) send_rejection(socket, error.what());
     throw;
   }
   const std::uint64_t session = random_number();
-  Reply head = welcome(key_of(job), {});
+  HandshakeReply head = acceptance_reply(key_of(job), {});
   std::memcpy(head.value.data(), &session, sizeof session);
   const Deadline deadline(start_s);
   for (int rank = 1; rank < job.size; ++rank) {
     Socket& socket = sockets[static_cast<std::size_t>(rank)];
     if (!send_whole(socket, &head, sizeof head, deadline) ||
-        !send_whole(socket, table.data(), static_cast<i64>(table.size() * sizeof(Entry)), deadline))
-      report_gone(0, rank);
+        !send_whole(socket, table.data(), static_cast<i64>(table.size() * sizeof(RankEndpoint)), deadline))
+      report_disconnected(0, rank);
   }
 }
 
 /// Another rank: asks rank 0, then the ranks below, and is asked by those above.
-class Joining {
+class Joiner {
  public:
-  Joining(const SocketJob& job, double start_s, const std::vector<Address>& place,
+  Joiner(const SocketJob& job, double start_s, const std::vector<Address>& place,
           std::vector<Socket>& sockets)
       : job_(job),
         start_s_(start_s),
         place_(place),
         deadline_(start_s + patience_s),
         key_(key_of(job)),
-        guest_(job, key_, deadline_, start_s),
+        connector_(job, key_, deadline_, start_s),
         sockets_(sockets) {}
   void join() {
-    Guest::Seat seat{.addresses = place_, .digest = job_.digest};
-    Socket first = guest_.connect(seat);
+    Connector::JoinTarget target{.addresses = place_, .digest = job_.digest};
+    Socket first = connector_.connect(target);
     Address here = interface_of(first);
     here.set_port(0);
     const Socket listener = listen_at({here});
-    seat.port = port_of(listener);
-    sockets_[0] = guest_.finish(guest_.ask(seat, std::move(first)));
-    hear_table();
+    target.port = port_of(listener);
+    sockets_[0] = connector_.complete(connector_.send_request(target, std::move(first)));
+    receive_table();
     // All are asked at once, since each answers only once it is in itself.
-    std::vector<Guest::Asked> asked;
-    for (int peer = 1; peer < job_.rank; ++peer) asked.push_back(guest_.ask(seat_of(peer)));
+    std::vector<Connector::OpenHandshake> handshake;
+    for (int peer = 1; peer < job_.rank; ++peer) handshake.push_back(connector_.send_request(target_of(peer)));
     for (int peer = 1; peer < job_.rank; ++peer)
       sockets_[static_cast<std::size_t>(peer)] =
-          guest_.finish(std::move(asked[static_cast<std::size_t>(peer - 1)]));
-    Door door(listener, {job_.rank, job_.rank + 1, job_.size, session_, key_});
-    for (int count = job_.rank + 1; count < job_.size; ++count) let_in(door);
+          connector_.complete(std::move(handshake[static_cast<std::size_t>(peer - 1)]));
+    Acceptor acceptor(listener, {job_.rank, job_.rank + 1, job_.size, session_, key_});
+    for (int count = job_.rank + 1; count < job_.size; ++count) accept_one(acceptor);
   }
 
  private:
   /// What rank 0 says once all are there.
-  void hear_table() {
-    std::vector<std::byte> bytes(sizeof(Reply));
-    hear(bytes);
-    const std::optional<Reply> head = parse_reply(bytes);
-    if (head && head->refusal.front() != '\0') throw EnvironmentError(head->refusal.data());
-    bytes.resize(static_cast<std::size_t>(job_.size) * sizeof(Entry));
-    if (head) hear(bytes);
-    std::optional<std::vector<Entry>> table = parse_table(bytes, job_.size);
+  void receive_table() {
+    std::vector<std::byte> bytes(sizeof(HandshakeReply));
+    receive(bytes);
+    const std::optional<HandshakeReply> head = parse_reply(bytes);
+    if (head && head->rejection.front() != '\0') throw EnvironmentError(head->rejection.data());
+    bytes.resize(static_cast<std::size_t>(job_.size) * sizeof(RankEndpoint));
+    if (head) receive(bytes);
+    std::optional<std::vector<RankEndpoint>> table = parse_table(bytes, job_.size);
     if (!head || !table)
       throw EnvironmentError(
           "rank 0 sent no table of the ranks; the connection is damaged, or both run another "
@@ -171,20 +171,20 @@ class Joining {
     std::memcpy(&session_, head->value.data(), sizeof session_);
     table_ = std::move(*table);
   }
-  void hear(std::vector<std::byte>& bytes) {
-    const Heard heard = receive_whole(sockets_[0], bytes.data(), static_cast<i64>(bytes.size()), deadline_);
-    if (heard != Heard::all) report_gone(job_.rank, 0);
+  void receive(std::vector<std::byte>& bytes) {
+    const ReadResult received = receive_whole(sockets_[0], bytes.data(), static_cast<i64>(bytes.size()), deadline_);
+    if (received != ReadResult::complete) report_disconnected(job_.rank, 0);
   }
-  [[nodiscard]] Guest::Seat seat_of(int peer) const {
-    const Entry& entry = table_[static_cast<std::size_t>(peer)];
+  [[nodiscard]] Connector::JoinTarget target_of(int peer) const {
+    const RankEndpoint& entry = table_[static_cast<std::size_t>(peer)];
     Address address = entry.address.length > 0 ? entry.address : sockets_[0].remote();
     address.set_port(entry.port);
     return {peer, {address}, 0, session_, true};
   }
-  void let_in(Door& door) {
-    std::optional<Door::Newcomer> one = door.next(deadline_, sockets_);
-    if (!one) report_absent(job_, door, job_.rank + 1, start_s_, "");
-    sockets_[static_cast<std::size_t>(one->hello.rank)] = std::move(one->socket);
+  void accept_one(Acceptor& acceptor) {
+    std::optional<Acceptor::JoinRequest> one = acceptor.next(deadline_, sockets_);
+    if (!one) report_absent(job_, acceptor, job_.rank + 1, start_s_, "");
+    sockets_[static_cast<std::size_t>(one->request.rank)] = std::move(one->socket);
   }
 
   const SocketJob& job_;
@@ -192,10 +192,10 @@ class Joining {
   const std::vector<Address>& place_;
   Deadline deadline_;
   JobKey key_;
-  Guest guest_;
+  Connector connector_;
   std::vector<Socket>& sockets_;
   std::uint64_t session_ = 0;
-  std::vector<Entry> table_;
+  std::vector<RankEndpoint> table_;
 };
 
 }  // namespace
@@ -204,7 +204,7 @@ bool on_loopback(const SocketJob& job) {
   return all_loopback(meeting_place(job));
 }
 
-std::vector<Socket> meet(const SocketJob& job, const CommOptions& options) {
+std::vector<Socket> connect_all(const SocketJob& job, const CommOptions& options) {
   if (job.size < 1 || job.size > max_ranks || job.rank < 0 || job.rank >= job.size)
     throw UsageError("rank " + std::to_string(job.rank) + " of a job of " + std::to_string(job.size) +
                      "; ranks are counted from 0");
@@ -216,7 +216,7 @@ std::vector<Socket> meet(const SocketJob& job, const CommOptions& options) {
   if (job.rank == 0)
     host(job, start_s, place, sockets);
   else
-    Joining(job, start_s, place, sockets).join();
+    Joiner(job, start_s, place, sockets).join();
   return sockets;
 }
 

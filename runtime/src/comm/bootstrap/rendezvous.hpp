@@ -20,6 +20,6 @@ namespace usp::comm {
 /// job without a secret beyond loopback, CommunicationError when a rank does not come in time or leaves
 /// meanwhile, EnvironmentError when this rank is refused or the port is taken, UsageError for a job without
 /// sense.
-[[nodiscard]] std::vector<Socket> meet(const SocketJob& job, const CommOptions& options);
+[[nodiscard]] std::vector<Socket> connect_all(const SocketJob& job, const CommOptions& options);
 
 }  // namespace usp::comm

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_watch.hpp"
 
+#include "deadline.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/line.hpp"
 
@@ -10,13 +12,6 @@
 #include <sstream>
 
 namespace usp::comm {
-namespace {
-
-/// Longest limit; a greater one could overflow the clock.
-constexpr double max_limit_s = 1e9;
-
-}  // namespace
-
 CallWatch::CallWatch(double limit_s, std::string call) : call_(std::move(call)) {
   if (limit_s < max_limit_s) thread_ = std::thread([this, limit_s] { watch(limit_s); });
 }

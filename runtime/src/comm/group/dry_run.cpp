@@ -36,7 +36,7 @@ class Ledger {
       return;
     }
     if (others.front().bytes != bytes && fault_.empty())
-      fault_ = comm::size_fault(message, rank, message.peer, bytes, others.front().bytes).story;
+      fault_ = comm::size_fault(message, rank, message.peer, bytes, others.front().bytes).message;
     others.pop_front();
     if (ends.sends.empty() && ends.receives.empty()) open_.erase(key);
   }

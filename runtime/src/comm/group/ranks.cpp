@@ -41,7 +41,7 @@ namespace {
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
   if (mpi_launched()) return run_processes(ranks, options, body);
   if (torchrun_launched()) return run_torchrun(ranks, options, body);
-  check_no_lone_rank();
+  check_rendezvous_variables();
   if (ranks == 1)
     body(*make_serial_communicator());
   else
@@ -57,7 +57,7 @@ void check_torchrun_ranks(int ranks) {
                      " with --nproc-per-node");
 }
 
-void tell_other_ranks(const CommOptions& options, const std::exception& error) {
+void notify_other_ranks(const CommOptions& options, const std::exception& error) {
   if (mpi_launched() || !torchrun_launched()) return;
   std::optional<SocketJob> job;
   try {
@@ -65,7 +65,7 @@ void tell_other_ranks(const CommOptions& options, const std::exception& error) {
   } catch (const Error&) {  // nobody knows where the others are
     return;
   }
-  fail_before_meeting(*job, options, error);
+  fail_before_rendezvous(*job, options, error);
 }
 
 }  // namespace usp

@@ -3,7 +3,7 @@
 
 #include "../boxes/plane_copies.hpp"
 #include "../failure/faults.hpp"
-#include "../group/controlled.hpp"
+#include "../group/data_plane.hpp"
 #include "peer_rates.hpp"
 #include "process_sharing.hpp"
 
@@ -30,7 +30,7 @@ struct EventName {
 
 /// What a sender tells its receiver. Pointers mean something to threads of one process only; between
 /// processes a second message carries the boxes.
-struct Offer {
+struct ReadyToSend {
   const ByteBox* boxes = nullptr;
   i64 box_count = 0;
   i64 bytes = 0;
@@ -38,29 +38,29 @@ struct Offer {
 };
 
 /// What the receiver tells back.
-struct Receipt {
-  EventName done;  ///< the boxes have been read
+struct Done {
+  EventName event;  ///< recorded after the boxes have been read
 };
 
 /// The messages that go with a payload, in this order: from the sender, from it (between processes), from the
 /// receiver, from the sender: that it has enqueued what waits for the receipt's event.
-enum class Control : std::uint8_t { offer, boxes, receipt, heeded };
+enum class Control : std::uint8_t { ready_to_send, boxes, done, ack };
 constexpr i64 control_kinds = 4;
 
 /// An event that tells both ends of a message that its boxes have been read. It is recorded again, or
 /// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
 /// too: each does so when it likes, and would then wait for another message.
-struct ReceiptEvent {
+struct DoneEvent {
   Event event;
   bool sender_waits = true;
   bool receiver_waits = true;
-  std::byte heeded{};
-  ByteBox heeded_box{.data = &heeded, .run_bytes = 1};
-  Ticket heeded_ticket = -1;
+  std::byte ack{};
+  ByteBox ack_box{.data = &ack, .run_bytes = 1};
+  Ticket ack_ticket = -1;
 
-  ReceiptEvent(int device, EventUse use) : event(device, use) {}
-  ReceiptEvent(const ReceiptEvent&) = delete;
-  ReceiptEvent& operator=(const ReceiptEvent&) = delete;
+  DoneEvent(int device, EventUse use) : event(device, use) {}
+  DoneEvent(const DoneEvent&) = delete;
+  DoneEvent& operator=(const DoneEvent&) = delete;
 };
 
 /// One end of a message in flight.
@@ -69,22 +69,22 @@ struct InFlight {
   State state = State::free;
   Message message;
   i64 bytes = 0;
-  Offer offer;
-  Receipt receipt;
-  ReceiptEvent* read = nullptr;         ///< of a receive whose copy has been enqueued
+  ReadyToSend rts;
+  Done done;
+  DoneEvent* read = nullptr;         ///< of a receive whose copy has been enqueued
   std::vector<comm::SharedBox> shared;  ///< between processes: the sender's boxes
-  std::byte heeded{};
-  ByteBox offer_box, boxes_box, receipt_box, heeded_box;
-  Ticket offer_ticket = -1, boxes_ticket = -1, receipt_ticket = -1;
+  std::byte ack{};
+  ByteBox rts_box, boxes_box, done_box, ack_box;
+  Ticket rts_ticket = -1, boxes_ticket = -1, done_ticket = -1;
   Event mark;  ///< where the compute stream stood when this end was posted
 
   InFlight(int device, EventUse use) : mark(device, use) {
-    offer_box.data = reinterpret_cast<std::byte*>(&offer);
-    offer_box.run_bytes = sizeof offer;
-    receipt_box.data = reinterpret_cast<std::byte*>(&receipt);
-    receipt_box.run_bytes = sizeof receipt;
-    heeded_box.data = &heeded;
-    heeded_box.run_bytes = 1;
+    rts_box.data = reinterpret_cast<std::byte*>(&rts);
+    rts_box.run_bytes = sizeof rts;
+    done_box.data = reinterpret_cast<std::byte*>(&done);
+    done_box.run_bytes = sizeof done;
+    ack_box.data = &ack;
+    ack_box.run_bytes = 1;
   }
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
@@ -94,12 +94,12 @@ struct InFlight {
     boxes_box.data = reinterpret_cast<std::byte*>(shared.data());
     boxes_box.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedBox));
     Message m = message;
-    m.send = message.send != (kind == Control::receipt);
+    m.send = message.send != (kind == Control::done);
     m.tag = control_kinds * message.tag + static_cast<i64>(kind);
-    m.boxes = kind == Control::offer     ? &offer_box
+    m.boxes = kind == Control::ready_to_send     ? &rts_box
               : kind == Control::boxes   ? &boxes_box
-              : kind == Control::receipt ? &receipt_box
-                                         : &heeded_box;
+              : kind == Control::done ? &done_box
+                                         : &ack_box;
     m.box_count = 1;
     return m;
   }
@@ -121,11 +121,11 @@ struct InFlight {
                          "see all GPUs (CUDA_VISIBLE_DEVICES)");
 }
 
-class CopyEngineCommunicator final : public comm::ControlledCommunicator {
+class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
  public:
   template <class Control>
   CopyEngineCommunicator(Control&& control, const Stream& compute)
-      : ControlledCommunicator(std::forward<Control>(control)),
+      : DataPlaneCommunicator(std::forward<Control>(control)),
         compute_(compute),
         imports_(compute.device()) {
     connect();
@@ -133,8 +133,8 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   ~CopyEngineCommunicator() override {
     try {
       const DeviceScope scope(compute_.device());
-      for (ReceiptEvent& receipt : receipts_)
-        if (!receipt.sender_waits) control().wait(receipt.heeded_ticket);
+      for (DoneEvent& one : done_events_)
+        if (!one.sender_waits) control().wait(one.ack_ticket);
       for (const Stream& stream : copies_) stream.synchronize();
     } catch (...) {
       // The job has failed already, and its story is told.
@@ -157,7 +157,7 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   [[nodiscard]] EventName name_of(const Event& event) const;
   [[nodiscard]] EventHandle handle_of(const EventName& event);
   void import_boxes(InFlight& end);
-  [[nodiscard]] ReceiptEvent& free_receipt();
+  [[nodiscard]] DoneEvent& free_done_event();
   [[nodiscard]] InFlight& in_flight(Ticket ticket);
   void open(const Message& message, Ticket ticket);
   void fetch(InFlight& end);
@@ -171,7 +171,7 @@ class CopyEngineCommunicator final : public comm::ControlledCommunicator {
   comm::Imports imports_;
   std::vector<ByteBox> imported_;
   std::deque<Stream> copies_;  ///< per peer that sends
-  std::deque<ReceiptEvent> receipts_;
+  std::deque<DoneEvent> done_events_;
   std::deque<InFlight> ends_;
   std::vector<Ticket> free_;
   std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
@@ -205,12 +205,12 @@ void CopyEngineCommunicator::connect() {
 }
 
 /// One whose last use both ends have heeded; a new one where there is none.
-ReceiptEvent& CopyEngineCommunicator::free_receipt() {
-  for (ReceiptEvent& receipt : receipts_) {
-    if (!receipt.sender_waits) receipt.sender_waits = control().test(receipt.heeded_ticket);
-    if (receipt.sender_waits && receipt.receiver_waits) return receipt;
+DoneEvent& CopyEngineCommunicator::free_done_event() {
+  for (DoneEvent& one : done_events_) {
+    if (!one.sender_waits) one.sender_waits = control().test(one.ack_ticket);
+    if (one.sender_waits && one.receiver_waits) return one;
   }
-  return receipts_.emplace_back(compute_.device(), use_);
+  return done_events_.emplace_back(compute_.device(), use_);
 }
 
 EventName CopyEngineCommunicator::name_of(const Event& event) const {
@@ -261,14 +261,14 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
   end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
   if (end.bytes == 0) return;
   end.mark.record(compute_.get());
-  const Message offer = end.control(Control::offer);
+  const Message rts = end.control(Control::ready_to_send);
   if (!message.send) {
-    control().post(&offer, 1, &end.offer_ticket);
+    control().post(&rts, 1, &end.rts_ticket);
     receiving_.push_back(ticket);
     return;
   }
-  end.offer = {message.boxes, message.box_count, end.bytes, name_of(end.mark)};
-  control().post(&offer, 1, &end.offer_ticket);
+  end.rts = {message.boxes, message.box_count, end.bytes, name_of(end.mark)};
+  control().post(&rts, 1, &end.rts_ticket);
   if (processes_) {
     end.shared.clear();
     for (i64 i = 0; i < message.box_count; ++i)
@@ -276,51 +276,51 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
     const Message boxes = end.control(Control::boxes);
     control().post(&boxes, 1, &end.boxes_ticket);
   }
-  const Message receipt = end.control(Control::receipt);
-  control().post(&receipt, 1, &end.receipt_ticket);
+  const Message done_message = end.control(Control::done);
+  control().post(&done_message, 1, &end.done_ticket);
 }
 
 /// Between processes: the sender's boxes, as this process reaches them.
 void CopyEngineCommunicator::import_boxes(InFlight& end) {
-  end.shared.resize(static_cast<std::size_t>(end.offer.box_count));
+  end.shared.resize(static_cast<std::size_t>(end.rts.box_count));
   const Message boxes = end.control(Control::boxes);
   control().post(&boxes, 1, &end.boxes_ticket);
   control().wait(end.boxes_ticket);
   imported_.clear();
   for (const comm::SharedBox& box : end.shared)
     if (box.shape.bytes() > 0 && box.shape.data != nullptr) imported_.push_back(imports_.box(box));
-  end.offer.boxes = imported_.data();
-  end.offer.box_count = static_cast<i64>(imported_.size());
+  end.rts.boxes = imported_.data();
+  end.rts.box_count = static_cast<i64>(imported_.size());
 }
 
 /// The offer is there: enqueues the copy and tells the sender when it will be done.
 void CopyEngineCommunicator::fetch(InFlight& end) {
-  const Offer& offer = end.offer;
+  const ReadyToSend& rts = end.rts;
   const auto peer = static_cast<std::size_t>(end.message.peer);
-  if (offer.bytes != end.bytes) {
+  if (rts.bytes != end.bytes) {
     const CommunicationFault fault =
-        comm::size_fault(end.message, rank(), end.message.peer, end.bytes, offer.bytes);
+        comm::size_fault(end.message, rank(), end.message.peer, end.bytes, rts.bytes);
     control().abort(fault);
     throw CommunicationError(fault);
   }
   const StreamHandle copies = copies_[peer].get();
   if (processes_) import_boxes(end);
-  wait_for(copies, handle_of(offer.ready));
+  wait_for(copies, handle_of(rts.ready));
   wait_for(copies, end.mark.get());
   Message from = end.message;
-  from.boxes = offer.boxes;
-  from.box_count = offer.box_count;
+  from.boxes = rts.boxes;
+  from.box_count = rts.box_count;
   comm::enqueue_copies(from, end.message, copies);
-  ReceiptEvent& done = free_receipt();
-  done.event.record(copies);
-  done.sender_waits = done.receiver_waits = false;
-  end.read = &done;
-  Message heeded = end.control(Control::heeded);
-  heeded.boxes = &done.heeded_box;
-  control().post(&heeded, 1, &done.heeded_ticket);
-  end.receipt.done = name_of(done.event);
-  const Message receipt = end.control(Control::receipt);
-  control().post(&receipt, 1, &end.receipt_ticket);
+  DoneEvent& copied = free_done_event();
+  copied.event.record(copies);
+  copied.sender_waits = copied.receiver_waits = false;
+  end.read = &copied;
+  Message ack = end.control(Control::ack);
+  ack.boxes = &copied.ack_box;
+  control().post(&ack, 1, &copied.ack_ticket);
+  end.done.event = name_of(copied.event);
+  const Message done_message = end.control(Control::done);
+  control().post(&done_message, 1, &end.done_ticket);
 }
 
 void CopyEngineCommunicator::progress() {
@@ -328,7 +328,7 @@ void CopyEngineCommunicator::progress() {
   control().progress();
   std::erase_if(receiving_, [&](Ticket ticket) {
     InFlight& end = ends_[static_cast<std::size_t>(ticket)];
-    if (!control().test(end.offer_ticket)) return false;
+    if (!control().test(end.rts_ticket)) return false;
     fetch(end);
     return true;
   });
@@ -341,12 +341,12 @@ void CopyEngineCommunicator::wait(Ticket ticket) {
     const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
     if (at != receiving_.end()) {
       receiving_.erase(at);
-      control().wait(end.offer_ticket);
+      control().wait(end.rts_ticket);
       fetch(end);
     }
   } else if (end.state == InFlight::State::open) {
     progress();  // the peer may wait for an offer of its own to be taken
-    control().wait(end.receipt_ticket);
+    control().wait(end.done_ticket);
   }
   finish(end, ticket);
 }
@@ -357,7 +357,7 @@ bool CopyEngineCommunicator::test(Ticket ticket) {
   progress();
   if (end.state == InFlight::State::open) {
     const bool waiting = end.message.send
-                             ? !control().test(end.receipt_ticket)
+                             ? !control().test(end.done_ticket)
                              : std::find(receiving_.begin(), receiving_.end(), ticket) != receiving_.end();
     if (waiting) return false;
   }
@@ -369,17 +369,17 @@ bool CopyEngineCommunicator::test(Ticket ticket) {
 void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
   if (end.state == InFlight::State::open) {
     // Small control sends complete where they are taken; the payload they announce is ordered by events.
-    control().wait(end.message.send ? end.offer_ticket : end.receipt_ticket);
+    control().wait(end.message.send ? end.rts_ticket : end.done_ticket);
     if (end.message.send && processes_) control().wait(end.boxes_ticket);
     if (!end.message.send) {
       wait_for(compute_.get(), end.read->event.get());
       end.read->receiver_waits = true;
     } else {
-      wait_for(compute_.get(), handle_of(end.receipt.done));
+      wait_for(compute_.get(), handle_of(end.done.event));
       // The receiver has posted its end before it sent the receipt: this does not block.
-      const Message heeded = end.control(Control::heeded);
+      const Message ack = end.control(Control::ack);
       Ticket sent = -1;
-      control().post(&heeded, 1, &sent);
+      control().post(&ack, 1, &sent);
       control().wait(sent);
     }
   }

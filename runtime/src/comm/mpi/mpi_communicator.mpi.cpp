@@ -4,7 +4,8 @@
 #include "../boxes/box_cut.hpp"
 #include "../failure/call_watch.hpp"
 #include "../failure/faults.hpp"
-#include "../failure/pause.hpp"
+#include "../failure/backoff.hpp"
+#include "../failure/deadline.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -13,9 +14,9 @@ namespace usp::comm {
 namespace {
 
 /// Counts of MPI are ints; a header may come on top.
-constexpr i64 greatest_chunk = (i64{1} << 31) - 4096;
+constexpr i64 max_chunk_bytes = (i64{1} << 31) - 4096;
 
-int greatest_tag(MPI_Comm communicator) {
+int max_tag(MPI_Comm communicator) {
   void* value = nullptr;
   int known = 0;
   MPI_Comm_get_attr(communicator, MPI_TAG_UB, &value, &known);
@@ -31,15 +32,15 @@ MpiCommunicator::MpiCommunicator(MPI_Comm communicator, std::vector<int> job_ran
       job_ranks_(std::move(job_ranks)),
       control_(std::move(control)),
       options_(options),
-      chunk_bytes_(std::clamp(options.chunk_bytes, i64{1}, greatest_chunk)),
-      tags_(greatest_tag(communicator)) {
+      chunk_bytes_(std::clamp(options.chunk_bytes, i64{1}, max_chunk_bytes)),
+      tags_(max_tag(communicator)) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
 }
 
 MpiCommunicator::~MpiCommunicator() {
   if (slots_.size() != free_.size() && !control_->aborted())
-    control_->announce(unfinished_fault(job_rank(rank_), static_cast<i64>(slots_.size() - free_.size())),
+    control_->broadcast_failure(unfinished_fault(job_rank(rank_), static_cast<i64>(slots_.size() - free_.size())),
                        ExitCode::internal);
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -155,7 +156,7 @@ void MpiCommunicator::check_piece(const Slot& slot, int code, MPI_Status& status
 }
 
 void MpiCommunicator::fail(const CommunicationFault& fault) {
-  control_->announce(fault, ExitCode::environment);
+  control_->broadcast_failure(fault, ExitCode::environment);
   control_->raise();
 }
 
@@ -166,12 +167,13 @@ void MpiCommunicator::finish(Slot& slot, Ticket ticket) {
 
 void MpiCommunicator::wait(Ticket ticket) {
   Slot& slot = slot_of(ticket);
-  Pause pause(options_.watchdog_s);
+  const Deadline deadline(options_.watchdog_s);
+  Backoff backoff;
   control_->poll();
   while (!advance(slot)) {
     control_->poll();
-    if (pause.over()) report_late(slot);
-    pause.rest();
+    if (deadline.over()) report_late(slot);
+    backoff.rest();
   }
   finish(slot, ticket);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../failure/notice.hpp"
+#include "../failure/job_failure.hpp"
 #include "mpi_api.hpp"
 
 #include "usp/comm/communicator.hpp"
@@ -26,19 +26,19 @@ class MpiControl {
   MpiControl& operator=(const MpiControl&) = delete;
 
   /// Gives notice to all, unless the job is over already. `exit_code` is what the job ends with.
-  void announce(const CommunicationFault& fault, ExitCode exit_code);
+  void broadcast_failure(const CommunicationFault& fault, ExitCode exit_code);
   /// Lets MPI advance; throws the story once there is one.
   void poll();
   /// Throws the story. Waits a moment first for notices that crossed: that of the lowest rank wins.
   [[noreturn]] void raise();
-  [[nodiscard]] bool aborted() const { return story_.has_value(); }
-  [[nodiscard]] const CommunicationFault& fault() const { return story_->fault; }
-  [[nodiscard]] ExitCode exit_code() const { return story_->exit_code; }
+  [[nodiscard]] bool aborted() const { return failure_.has_value(); }
+  [[nodiscard]] const CommunicationFault& fault() const { return failure_->fault; }
+  [[nodiscard]] ExitCode exit_code() const { return failure_->exit_code; }
   /// How long a call of MPI may last that waits for other ranks: for ever where this process is not ours to
   /// end.
   [[nodiscard]] double limit_of_call(double limit_s) const;
   /// Waits until all ranks got here, at most `limit_s`; false when some did not.
-  [[nodiscard]] bool meet(double limit_s);
+  [[nodiscard]] bool wait_for_all(double limit_s);
 
  private:
   void listen();
@@ -48,12 +48,12 @@ class MpiControl {
   bool ends_process_;
   int rank_ = 0;
   int size_ = 1;
-  Notice incoming_;
-  Notice outgoing_;
+  FailureFrame incoming_;
+  FailureFrame outgoing_;
   MPI_Request listening_ = MPI_REQUEST_NULL;
   std::vector<MPI_Request> sending_;
-  std::optional<Story> story_;
-  bool settled_ = false;  ///< the story does not change any more
+  std::optional<JobFailure> failure_;
+  bool failure_is_final_ = false;  ///< the story does not change any more
 };
 
 }  // namespace usp::comm

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_control.hpp"
 
-#include "../failure/pause.hpp"
+#include "../failure/backoff.hpp"
+#include "../failure/deadline.hpp"
 
 #include <array>
 #include <limits>
@@ -40,17 +41,17 @@ MpiControl::~MpiControl() {
 }
 
 void MpiControl::listen() {
-  static_assert(std::is_trivially_copyable_v<Notice> && sizeof(Notice) < 2048);
+  static_assert(std::is_trivially_copyable_v<FailureFrame> && sizeof(FailureFrame) < 2048);
   check_mpi(MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &listening_),
             "MPI_Irecv");
 }
 
-void MpiControl::announce(const CommunicationFault& fault, ExitCode exit_code) {
+void MpiControl::broadcast_failure(const CommunicationFault& fault, ExitCode exit_code) {
   receive();
   if (aborted()) return;
-  story_ = Story{fault, exit_code, rank_};
-  outgoing_ = pack(*story_);
-  story_ = unpack(outgoing_, size_, rank_);  // every rank tells the same, cut at the same place
+  failure_ = JobFailure{fault, exit_code, rank_};
+  outgoing_ = pack(*failure_);
+  failure_ = unpack(outgoing_, size_, rank_);  // every rank tells the same, cut at the same place
   sending_.resize(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_)
@@ -65,8 +66,8 @@ void MpiControl::receive() {
     MPI_Status status;
     check_mpi(MPI_Test(&listening_, &arrived, &status), "MPI_Test");
     if (arrived == 0) return;
-    Story story = unpack(incoming_, size_, status.MPI_SOURCE);
-    if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
+    JobFailure failure = unpack(incoming_, size_, status.MPI_SOURCE);
+    if (!failure_is_final_ && (!failure_ || failure.origin < failure_->origin)) failure_ = std::move(failure);
     listen();
   }
 }
@@ -77,28 +78,30 @@ void MpiControl::poll() {
 }
 
 void MpiControl::raise() {
-  Pause pause(crossing_s);
-  while (!settled_ && !pause.over()) {
+  const Deadline deadline(crossing_s);
+  Backoff backoff;
+  while (!failure_is_final_ && !deadline.over()) {
     receive();
-    pause.rest();
+    backoff.rest();
   }
-  settled_ = true;
-  throw CommunicationError(story_->fault);
+  failure_is_final_ = true;
+  throw CommunicationError(failure_->fault);
 }
 
 double MpiControl::limit_of_call(double limit_s) const {
   return ends_process_ ? limit_s : std::numeric_limits<double>::max();
 }
 
-bool MpiControl::meet(double limit_s) {
+bool MpiControl::wait_for_all(double limit_s) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-  Pause pause(limit_s);
+  const Deadline deadline(limit_s);
+  Backoff backoff;
   int done = 0;
-  while (done == 0 && !pause.over()) {
+  while (done == 0 && !deadline.over()) {
     receive();
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done == 0) pause.rest();
+    if (done == 0) backoff.rest();
   }
   return done != 0;
 }

@@ -25,16 +25,16 @@ void initialize_mpi() {
 /// may never come.
 [[noreturn]] void end_job(comm::MpiControl& control) {
   const int code = static_cast<int>(control.exit_code());
-  (void)control.meet(comm::grace_s);
+  (void)control.wait_for_all(comm::grace_s);
   MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }
 
 /// Within a catch: tells all of the error that this rank caught, and ends the job.
 [[noreturn]] void fail_job(comm::MpiControl& control, int rank, const std::exception& error) {
-  control.announce(comm::fault_of(std::current_exception(), rank),
+  control.broadcast_failure(comm::fault_of(std::current_exception(), rank),
                    comm::exit_code_of(std::current_exception()));
-  comm::print_story(rank, error.what());
+  comm::report_failure(rank, error.what());
   end_job(control);
 }
 
@@ -111,8 +111,8 @@ MpiSession::~MpiSession() {
   const int rank = state_->world->rank();
   if (state_->owns_mpi && std::uncaught_exceptions() > state_->exceptions && !state_->control->aborted()) {
     const auto fault = comm::failure_fault(rank, "an exception left its MPI session");
-    state_->control->announce(fault, ExitCode::environment);
-    comm::print_story(rank, state_->control->fault().story);
+    state_->control->broadcast_failure(fault, ExitCode::environment);
+    comm::report_failure(rank, state_->control->fault().message);
   }
   state_->closing.reset();
   state_->world.reset();

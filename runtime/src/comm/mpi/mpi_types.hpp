@@ -34,12 +34,12 @@ class MpiLayout {
 class TagMap {
  public:
   /// @param greatest the attribute MPI_TAG_UB
-  explicit TagMap(int greatest) : greatest_(greatest), half_(greatest / 2) {}
+  explicit TagMap(int greatest) : max_tag_(greatest), half_(greatest / 2) {}
   [[nodiscard]] bool folded(i64 tag) const;
   [[nodiscard]] int wire(i64 tag) const;
 
  private:
-  int greatest_;  ///< the collectives' tag
+  int max_tag_;  ///< the collectives' tag
   i64 half_;
 };
 

@@ -71,9 +71,9 @@ bool TagMap::folded(i64 tag) const {
 }
 
 int TagMap::wire(i64 tag) const {
-  if (tag == collective_tag) return greatest_;
+  if (tag == collective_tag) return max_tag_;
   if (!folded(tag)) return static_cast<int>(tag);
-  const auto room = static_cast<std::uint64_t>(greatest_ - half_);
+  const auto room = static_cast<std::uint64_t>(max_tag_ - half_);
   return static_cast<int>(half_ + static_cast<i64>(static_cast<std::uint64_t>(tag) % room));
 }
 

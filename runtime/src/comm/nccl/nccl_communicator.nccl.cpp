@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../boxes/plane_copies.hpp"
-#include "../group/controlled.hpp"
+#include "../group/data_plane.hpp"
 #include "nccl_api.hpp"
 
 #include "usp/base/error.hpp"
@@ -39,11 +39,11 @@ struct Launch {
   return run.done() || run.width() == m.bytes();
 }
 
-class NcclCommunicator final : public ControlledCommunicator {
+class NcclCommunicator final : public DataPlaneCommunicator {
  public:
   template <class Control>
   NcclCommunicator(Control&& control, StreamHandle compute, int device, const NcclApi& api)
-      : ControlledCommunicator(std::forward<Control>(control)),
+      : DataPlaneCommunicator(std::forward<Control>(control)),
         api_(api),
         compute_(compute),
         device_(device) {
@@ -74,7 +74,7 @@ class NcclCommunicator final : public ControlledCommunicator {
  private:
   void connect();
   void check(ncclResult_t result, const char* call, const Message* message);
-  [[noreturn]] void fail(const std::string& story, const Message* message);
+  [[noreturn]] void fail(const std::string& text, const Message* message);
   Ticket open(const Message& message);
   [[nodiscard]] Flight& flight_of(Ticket ticket);
   void stage(Flight& flight);
@@ -103,30 +103,30 @@ void NcclCommunicator::connect() {
 }
 
 /// Ends the job: NCCL's communicator first, so that kernels that wait for a peer come back.
-void NcclCommunicator::fail(const std::string& story, const Message* message) {
+void NcclCommunicator::fail(const std::string& text, const Message* message) {
   CommunicationFault fault;
   fault.operation = message == nullptr ? "nccl" : message->operation;
   fault.tick = message == nullptr ? -1 : message->tick;
   fault.rank = rank();
   if (message != nullptr) fault.missing = {message->peer};
-  fault.story = story;
+  fault.text = text;
   abort(fault);
   throw CommunicationError(fault);
 }
 
 void NcclCommunicator::check(ncclResult_t result, const char* call, const Message* message) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  std::string story =
+  std::string text =
       "rank " + std::to_string(rank()) + ": " + call + " failed: " + api_.get_error_string(result);
   if (message != nullptr)
-    story += " in '" + std::string(message->operation) + "' of tick " + std::to_string(message->tick) +
+    text += " in '" + std::string(message->operation) + "' of tick " + std::to_string(message->tick) +
              " with rank " + std::to_string(message->peer);
-  fail(story + "; NCCL_DEBUG=WARN tells more", message);
+  fail(text + "; NCCL_DEBUG=WARN tells more", message);
 }
 
 void NcclCommunicator::abort(const CommunicationFault& fault) {
   if (nccl_ != nullptr) api_.comm_abort(std::exchange(nccl_, nullptr));
-  ControlledCommunicator::abort(fault);
+  DataPlaneCommunicator::abort(fault);
 }
 
 void NcclCommunicator::reserve(i64 messages, i64 /*boxes*/) {

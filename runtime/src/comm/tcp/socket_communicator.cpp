@@ -21,7 +21,7 @@ SocketCommunicator::SocketCommunicator(std::shared_ptr<SocketMesh> mesh, std::ve
 }
 
 SocketCommunicator::~SocketCommunicator() {
-  if (in_flight_ > 0) mesh_->announce(unfinished_fault(mesh_->rank(), in_flight_), ExitCode::internal);
+  if (in_flight_ > 0) mesh_->broadcast_failure(unfinished_fault(mesh_->rank(), in_flight_), ExitCode::internal);
 }
 
 void SocketCommunicator::reserve(i64 messages, i64 /*boxes*/) {

@@ -27,7 +27,7 @@ class SocketCommunicator final : public CollectiveCommunicator {
   void progress() override { mesh_->poll(); }
   void reserve(i64 messages, i64 boxes) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
-  void abort(const CommunicationFault& fault) override { mesh_->announce(fault, ExitCode::environment); }
+  void abort(const CommunicationFault& fault) override { mesh_->broadcast_failure(fault, ExitCode::environment); }
 
  protected:
   void start(const Message* messages, i64 count, Ticket* tickets) override;

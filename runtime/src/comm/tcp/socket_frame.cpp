@@ -11,8 +11,8 @@ namespace {
     case Frame::Kind::request:
     case Frame::Kind::data:
       return frame.bytes > 0;
-    case Frame::Kind::notice:
-    case Frame::Kind::bye:
+    case Frame::Kind::failure:
+    case Frame::Kind::shutdown:
       return true;
   }
   return false;
@@ -28,11 +28,11 @@ Arrival parse_frame(std::span<const std::byte> bytes) {
     arrival.kind = Arrival::Kind::nonsense;
     return arrival;
   }
-  const bool notice = arrival.frame.kind == Frame::Kind::notice;
-  arrival.length = sizeof(Frame) + (notice ? sizeof(Notice) : 0);
+  const bool failed = arrival.frame.kind == Frame::Kind::failure;
+  arrival.length = sizeof(Frame) + (failed ? sizeof(FailureFrame) : 0);
   if (bytes.size() < arrival.length) return arrival;
   arrival.kind = Arrival::Kind::frame;
-  if (notice) std::memcpy(&arrival.notice.emplace(), bytes.data() + sizeof(Frame), sizeof(Notice));
+  if (failed) std::memcpy(&arrival.failure.emplace(), bytes.data() + sizeof(Frame), sizeof(FailureFrame));
   return arrival;
 }
 

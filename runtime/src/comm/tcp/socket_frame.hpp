@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../failure/notice.hpp"
+#include "../failure/job_failure.hpp"
 
 #include "usp/schedule/types.hpp"
 
@@ -23,10 +23,10 @@ struct Frame {
   enum class Kind : std::uint32_t {
     request = 0x71,  ///< the receive `id` of (context, tag) is posted for `bytes`
     data = 0x72,     ///< the next `bytes` of the payload that request `id` asked for follow
-    notice = 0x73,   ///< how the job ended: a Notice follows
-    bye = 0x74,      ///< nothing follows any more
+    failure = 0x73,   ///< how the job ended: a FailureFrame follows
+    shutdown = 0x74,  ///< the last frame of this sender
   };
-  Kind kind = Kind::bye;
+  Kind kind = Kind::shutdown;
   std::uint32_t id = 0;
   std::uint64_t context = 0;
   i64 tag = 0;
@@ -38,7 +38,7 @@ struct Arrival {
   enum class Kind : std::uint8_t { part, nonsense, frame };
   Kind kind = Kind::part;
   Frame frame;
-  std::optional<Notice> notice;  ///< of a frame of that kind
+  std::optional<FailureFrame> failure;  ///< of a frame of that kind
   std::size_t length = 0;        ///< bytes that it takes; the payload of data follows them
 };
 /// nonsense: no frame begins so. Of requests and data, `bytes` is 1 or more.

@@ -11,7 +11,7 @@ namespace {
 /// Payloads up to that many bytes travel in one call with what stands before and after them.
 constexpr i64 small_bytes = 1024;
 /// Runs that one call of the system moves.
-constexpr int most_runs = 128;
+constexpr int max_runs = 128;
 
 /// Runs of a payload from `at` on, at most `bytes`, as the system takes them. Returns how many.
 int runs_of(RunCursor at, i64 bytes, iovec* parts, int room) {
@@ -52,7 +52,7 @@ SocketLink::SocketLink(Socket socket, int mine, int peer, SlotTable& slots, i64 
 
 bool SocketLink::has_to_write() const {
   return is_open() && (out_begin_ < out_end_ || part_ != nullptr || !asking_.empty() || !ready_.empty() ||
-                       last_said_ < last_words_.size());
+                       trailer_sent_ < trailer_.size());
 }
 
 void SocketLink::reserve(i64 requests) {
@@ -130,19 +130,19 @@ void SocketLink::sent(i64 bytes) {
 void SocketLink::write(i64 limit) {
   while (limit > 0 && has_to_write()) {
     if (!stopped_) stage();
-    iovec parts[most_runs + 1];
+    iovec parts[max_runs + 1];
     const auto ahead = static_cast<i64>(out_end_ - out_begin_);
     parts[0] = {&out_[out_begin_], static_cast<std::size_t>(ahead)};
     int count = 1;
     const bool last = ahead == 0 && part_ == nullptr;
-    if (last) parts[0] = {last_words_.data() + last_said_, last_words_.size() - last_said_};
-    if (part_ != nullptr) count += runs_of(part_->at, part_left_, parts + 1, most_runs);
+    if (last) parts[0] = {trailer_.data() + trailer_sent_, trailer_.size() - trailer_sent_};
+    if (part_ != nullptr) count += runs_of(part_->at, part_left_, parts + 1, max_runs);
     const i64 moved = socket_.send(parts, count);
     if (moved <= 0) return;  // read() learns that a connection is over, after what arrived before
     limit -= moved;
     moved_ += moved;
     if (last) {
-      last_said_ += static_cast<std::size_t>(moved);
+      trailer_sent_ += static_cast<std::size_t>(moved);
       continue;
     }
     out_begin_ += static_cast<std::size_t>(std::min(moved, ahead));
@@ -158,12 +158,12 @@ void SocketLink::read(i64 limit) {
       in_end_ -= in_begin_;
       in_begin_ = 0;
     }
-    iovec parts[most_runs + 1];
+    iovec parts[max_runs + 1];
     // Straight to its place what goes there; what comes after it, behind it.
     i64 direct = 0;
     int count = 0;
     if (in_end_ == 0 && filling_ != nullptr) {
-      count = runs_of(filling_->at, filling_left_, parts, most_runs);
+      count = runs_of(filling_->at, filling_left_, parts, max_runs);
       for (int i = 0; i < count; ++i) direct += static_cast<i64>(parts[i].iov_len);
     }
     if (direct == filling_left_ || count == 0) parts[count++] = {&in_[in_end_], in_.size() - in_end_};
@@ -204,7 +204,7 @@ void SocketLink::parse() {
     Arrival arrival = parse_frame({&in_[in_begin_], in_end_ - in_begin_});
     if (arrival.kind == Arrival::Kind::part) return;
     if (arrival.kind == Arrival::Kind::nonsense) refuse_bytes();
-    if (arrival.notice) notice_ = arrival.notice;
+    if (arrival.failure) received_failure_ = arrival.failure;
     in_begin_ += arrival.length;
     take(arrival.frame);
   }
@@ -216,10 +216,10 @@ void SocketLink::take(const Frame& frame) {
       return take_request(frame);
     case Frame::Kind::data:
       return take_data(frame);
-    case Frame::Kind::notice:
+    case Frame::Kind::failure:
       return;
-    case Frame::Kind::bye:
-      said_bye_ = true;
+    case Frame::Kind::shutdown:
+      peer_closed_ = true;
       return;
   }
 }
@@ -273,8 +273,8 @@ void SocketLink::stop() {
   if (stopped_) return;
   stopped_ = true;
   if (part_ != nullptr) {
-    last_words_.resize(static_cast<std::size_t>(part_left_));
-    copy(part_->at, part_left_, last_words_.data(), true);
+    trailer_.resize(static_cast<std::size_t>(part_left_));
+    copy(part_->at, part_left_, trailer_.data(), true);
   }
   part_ = filling_ = nullptr;
   asking_.clear();
@@ -284,18 +284,18 @@ void SocketLink::stop() {
   requests_.clear();
 }
 
-void SocketLink::send_notice(const Notice& notice) {
-  const Frame frame{.kind = Frame::Kind::notice};
+void SocketLink::send_failure(const FailureFrame& failure_frame) {
+  const Frame frame{.kind = Frame::Kind::failure};
   const auto* head = reinterpret_cast<const std::byte*>(&frame);
-  const auto* body = reinterpret_cast<const std::byte*>(&notice);
-  last_words_.insert(last_words_.end(), head, head + sizeof frame);
-  last_words_.insert(last_words_.end(), body, body + sizeof notice);
+  const auto* body = reinterpret_cast<const std::byte*>(&failure_frame);
+  trailer_.insert(trailer_.end(), head, head + sizeof frame);
+  trailer_.insert(trailer_.end(), body, body + sizeof failure_frame);
 }
 
-void SocketLink::say_bye() {
-  const Frame frame{.kind = Frame::Kind::bye};
+void SocketLink::send_shutdown() {
+  const Frame frame{.kind = Frame::Kind::shutdown};
   const auto* head = reinterpret_cast<const std::byte*>(&frame);
-  last_words_.insert(last_words_.end(), head, head + sizeof frame);
+  trailer_.insert(trailer_.end(), head, head + sizeof frame);
 }
 
 void SocketLink::end_writing() {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../bootstrap/socket.hpp"
-#include "../failure/notice.hpp"
+#include "../failure/job_failure.hpp"
 #include "socket_frame.hpp"
 #include "socket_slot.hpp"
 
@@ -24,7 +24,7 @@ class SocketLink {
   [[nodiscard]] bool is_open() const { return socket_.is_open(); }
   [[nodiscard]] bool has_to_write() const;
   /// The peer has said that it is done.
-  [[nodiscard]] bool said_bye() const { return said_bye_; }
+  [[nodiscard]] bool peer_closed() const { return peer_closed_; }
   /// Bytes of payload that moved so far, both ways.
   [[nodiscard]] i64 payload() const { return payload_; }
   /// All bytes that moved so far, both ways: that the peer still lives.
@@ -39,12 +39,12 @@ class SocketLink {
   void write(i64 limit);
   void read(i64 limit);
   /// The story that arrived, once.
-  [[nodiscard]] std::optional<Notice> take_notice() { return std::exchange(notice_, std::nullopt); }
+  [[nodiscard]] std::optional<FailureFrame> take_failure() { return std::exchange(received_failure_, std::nullopt); }
 
   /// Touches no slot and no box any more: what is half sent is copied, what arrives is dropped.
   void stop();
-  void send_notice(const Notice& notice);
-  void say_bye();
+  void send_failure(const FailureFrame& failure_frame);
+  void send_shutdown();
   /// Once everything is written: nothing follows, though the peer's words are still heard.
   void end_writing();
 
@@ -86,16 +86,16 @@ class SocketLink {
   std::size_t out_begin_ = 0, out_end_ = 0;
   SocketSlot* part_ = nullptr;  ///< whose payload follows out_
   i64 part_left_ = 0;
-  std::vector<std::byte> last_words_;  ///< follow everything else
-  std::size_t last_said_ = 0;
+  std::vector<std::byte> trailer_;  ///< follow everything else
+  std::size_t trailer_sent_ = 0;
 
   std::array<std::byte, 16384> in_;
   std::size_t in_begin_ = 0, in_end_ = 0;
   SocketSlot* filling_ = nullptr;  ///< whose payload comes next; null drops it
   i64 filling_left_ = 0;
-  std::optional<Notice> notice_;
+  std::optional<FailureFrame> received_failure_;
   bool stopped_ = false;
-  bool said_bye_ = false;
+  bool peer_closed_ = false;
   bool ended_ = false;
 };
 

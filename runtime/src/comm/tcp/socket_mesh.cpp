@@ -2,7 +2,7 @@
 #include "socket_mesh.hpp"
 
 #include "../failure/faults.hpp"
-#include "../failure/pause.hpp"
+#include "../failure/backoff.hpp"
 
 #include <numeric>
 #include <string_view>
@@ -21,7 +21,7 @@ constexpr i64 greatest_part = i64{1} << 18;
 constexpr int looks = 100;
 /// A connection that closes says nothing of why. Whoever ended the job tells all, but over other connections:
 /// so long a rank waits for that before it blames the peer that has gone.
-constexpr double blame_s = 1;
+constexpr double lost_patience_s = 1;
 /// The end of a job waits no longer than that for peers that send on and on.
 constexpr double max_leave_s = 60;
 /// How long a wait sleeps at most before it looks at the clock.
@@ -75,29 +75,29 @@ void SocketMesh::advance(i64 limit, int timeout_ms) {
   for (std::size_t peer = 0; ready > 0 && peer < links_.size(); ++peer)
     if (watched_[peer].fd >= 0 && watched_[peer].revents != 0)
       move(links_[peer], static_cast<int>(peer), watched_[peer].revents, limit);
-  blame();
+  report_lost();
 }
 
 void SocketMesh::move(SocketLink& link, int peer, short events, i64 limit) {
   try {
     if ((events & ~POLLOUT) != 0) link.read(limit);
-    if (const std::optional<Notice> notice = link.take_notice()) settle(*notice, peer);
+    if (const std::optional<FailureFrame> failure_frame = link.take_failure()) receive_failure(*failure_frame, peer);
     link.write(limit);
   } catch (const CommunicationError& error) {
-    tell(error.fault(), ExitCode::environment);
+    publish_failure(error.fault(), ExitCode::environment);
   }
-  if (!link.is_open() && !link.said_bye() && !aborted()) lose(peer);
+  if (!link.is_open() && !link.peer_closed() && !aborted()) mark_lost(peer);
 }
 
 /// A connection closed before its peer was done.
-void SocketMesh::lose(int peer) {
-  if (!lost_) lost_ = Lost{peer, Deadline(blame_s)};
+void SocketMesh::mark_lost(int peer) {
+  if (!lost_) lost_ = Lost{peer, Deadline(lost_patience_s)};
 }
 
 /// The peer that has gone, once nobody has told another story in time or is left to tell one.
-void SocketMesh::blame() {
+void SocketMesh::report_lost() {
   if (!lost_ || aborted() || !(lost_->patience.over() || all_left())) return;
-  tell({"run",
+  publish_failure({"run",
         -1,
         rank_,
         {lost_->peer},
@@ -108,10 +108,10 @@ void SocketMesh::blame() {
 }
 
 /// A notice arrived.
-void SocketMesh::settle(const Notice& notice, int teller) {
-  Story story = unpack(notice, size(), teller);
+void SocketMesh::receive_failure(const FailureFrame& failure_frame, int sender) {
+  JobFailure failure = unpack(failure_frame, size(), sender);
   stop();
-  if (!settled_ && (!story_ || story.origin < story_->origin)) story_ = std::move(story);
+  if (!failure_is_final_ && (!failure_ || failure.origin < failure_->origin)) failure_ = std::move(failure);
 }
 
 /// Nothing touches a message's memory any more.
@@ -119,20 +119,20 @@ void SocketMesh::stop() {
   for (SocketLink& link : links_) link.stop();
 }
 
-void SocketMesh::announce(const CommunicationFault& fault, ExitCode exit_code) {
+void SocketMesh::broadcast_failure(const CommunicationFault& fault, ExitCode exit_code) {
   stop();
   advance(wait_bytes, 0);  // a story that is there already comes first
-  tell(fault, exit_code);
+  publish_failure(fault, exit_code);
 }
 
-void SocketMesh::tell(const CommunicationFault& fault, ExitCode exit_code) {
+void SocketMesh::publish_failure(const CommunicationFault& fault, ExitCode exit_code) {
   if (aborted()) return;
-  const Notice notice = pack({fault, exit_code, rank_});
-  told_ = rank_;
-  story_ = unpack(notice, size(), rank_);  // every rank tells the same, cut at the same place
+  const FailureFrame failure_frame = pack({fault, exit_code, rank_});
+  forwarded_origin_ = rank_;
+  failure_ = unpack(failure_frame, size(), rank_);  // every rank tells the same, cut at the same place
   stop();
   for (SocketLink& link : links_) {
-    if (link.is_open()) link.send_notice(notice);
+    if (link.is_open()) link.send_failure(failure_frame);
     link.write(wait_bytes);
   }
 }
@@ -142,14 +142,14 @@ void SocketMesh::check() {
 }
 
 void SocketMesh::raise() {
-  Pause pause(crossing_s);
-  while (!settled_ && !pause.over()) advance(wait_bytes, 1);
-  settled_ = true;
-  throw CommunicationError(story_->fault);
+  const Deadline deadline(crossing_s);
+  while (!failure_is_final_ && !deadline.over()) advance(wait_bytes, 1);
+  failure_is_final_ = true;
+  throw CommunicationError(failure_->fault);
 }
 
 void SocketMesh::fail(const CommunicationFault& fault) {
-  tell(fault, ExitCode::environment);
+  publish_failure(fault, ExitCode::environment);
   raise();
 }
 
@@ -161,16 +161,16 @@ void SocketMesh::poll() {
 void SocketMesh::wait(const SocketSlot& slot) {
   check();
   const SocketLink& link = links_[static_cast<std::size_t>(slot.peer)];
-  Pause watchdog(watchdog_s_);
+  Deadline watchdog(watchdog_s_);
   for (int look = 0; slot.state != SocketSlot::State::done; ++look) {
     const i64 before = link.payload();
     advance(wait_bytes, look < looks ? 0 : sleep_ms);
     check();
     if (link.payload() != before) {
-      watchdog = Pause(watchdog_s_);
+      watchdog = Deadline(watchdog_s_);
       look = 0;
     } else if (slot.state != SocketSlot::State::done) {
-      if (link.said_bye()) report_left(slot);
+      if (link.peer_closed()) report_left(slot);
       if (watchdog.over() && !lost_) report_late(slot);
     }
     if (look < looks && !yield_briefly()) look = looks;
@@ -201,19 +201,19 @@ void SocketMesh::report_late(const SocketSlot& slot) {
 
 bool SocketMesh::all_left() const {
   return std::all_of(links_.begin(), links_.end(),
-                     [](const SocketLink& link) { return link.said_bye() || !link.is_open(); });
+                     [](const SocketLink& link) { return link.peer_closed() || !link.is_open(); });
 }
 
 /// Everybody learns the story from everybody who knows it, so that no connection that closes hides it.
-void SocketMesh::last_words() {
-  const bool untold = story_ && told_ != story_->origin;
+void SocketMesh::send_trailers() {
+  const bool untold = failure_ && forwarded_origin_ != failure_->origin;
   for (SocketLink& link : links_) {
     if (!link.is_open()) continue;
-    if (untold) link.send_notice(pack(*story_));
-    if (!said_bye_) link.say_bye();
+    if (untold) link.send_failure(pack(*failure_));
+    if (!sent_shutdown_) link.send_shutdown();
   }
-  if (untold) told_ = story_->origin;
-  said_bye_ = true;
+  if (untold) forwarded_origin_ = failure_->origin;
+  sent_shutdown_ = true;
 }
 
 bool SocketMesh::is_done() const {
@@ -228,7 +228,7 @@ i64 SocketMesh::moved() const {
 
 bool SocketMesh::leave(double limit_s) {
   if (left_) return true;
-  last_words();
+  send_trailers();
   const Deadline end(std::max(limit_s, max_leave_s));
   Deadline patience(limit_s);
   i64 before = moved();

@@ -39,11 +39,11 @@ class SocketMesh {
   void check();
 
   /// Tells all, unless the job is over already; `exit_code` is what the job ends with.
-  void announce(const CommunicationFault& fault, ExitCode exit_code);
+  void broadcast_failure(const CommunicationFault& fault, ExitCode exit_code);
   /// Throws the story. Waits a moment first for notices that crossed: that of the lowest rank wins.
   [[noreturn]] void raise();
-  [[nodiscard]] bool aborted() const { return story_.has_value(); }
-  [[nodiscard]] ExitCode exit_code() const { return story_->exit_code; }
+  [[nodiscard]] bool aborted() const { return failure_.has_value(); }
+  [[nodiscard]] ExitCode exit_code() const { return failure_->exit_code; }
   /// Says that this rank is done, and the story if there is one, and waits until all are done and have heard
   /// it, or until nobody has sent a byte for so long; false then. Once.
   bool leave(double limit_s);
@@ -51,11 +51,11 @@ class SocketMesh {
  private:
   void advance(i64 limit, int timeout_ms);
   void move(SocketLink& link, int peer, short events, i64 limit);
-  void tell(const CommunicationFault& fault, ExitCode exit_code);
-  void settle(const Notice& notice, int teller);
-  void lose(int peer);
-  void blame();
-  void last_words();
+  void publish_failure(const CommunicationFault& fault, ExitCode exit_code);
+  void receive_failure(const FailureFrame& failure_frame, int sender);
+  void mark_lost(int peer);
+  void report_lost();
+  void send_trailers();
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] i64 moved() const;
   void stop();
@@ -69,16 +69,16 @@ class SocketMesh {
   SlotTable slots_;
   std::deque<SocketLink> links_;  ///< by rank; its own is closed
   std::vector<pollfd> watched_;
-  std::optional<Story> story_;
-  bool settled_ = false;  ///< the story does not change any more
+  std::optional<JobFailure> failure_;
+  bool failure_is_final_ = false;  ///< the story does not change any more
   /// The first peer whose connection closed before it was done, until another one tells why or time is up.
   struct Lost {
     int peer;
     Deadline patience;
   };
   std::optional<Lost> lost_;
-  std::optional<int> told_;  ///< the origin of the story that was sent to all
-  bool said_bye_ = false;
+  std::optional<int> forwarded_origin_;  ///< the origin of the story that was sent to all
+  bool sent_shutdown_ = false;
   bool left_ = false;
 };
 

@@ -14,7 +14,7 @@ namespace usp {
 namespace {
 
 [[nodiscard]] std::shared_ptr<comm::SocketMesh> make_mesh(const SocketJob& job, const CommOptions& options) {
-  return std::make_shared<comm::SocketMesh>(comm::meet(job, options), job.rank, options);
+  return std::make_shared<comm::SocketMesh>(comm::connect_all(job, options), job.rank, options);
 }
 
 /// How long a rank that has failed already waits for the others to come: launchers start all within seconds,
@@ -22,16 +22,16 @@ namespace {
 constexpr double come_s = 10;
 
 /// Tells all of an error of this rank and gives them time to tell theirs.
-[[nodiscard]] ExitCode tell_all(comm::SocketMesh& mesh, const std::exception_ptr& error) {
-  mesh.announce(comm::fault_of(error, mesh.rank()), comm::exit_code_of(error));
+[[nodiscard]] ExitCode broadcast_and_leave(comm::SocketMesh& mesh, const std::exception_ptr& error) {
+  mesh.broadcast_failure(comm::fault_of(error, mesh.rank()), comm::exit_code_of(error));
   (void)mesh.leave(comm::grace_s);
   return mesh.exit_code();
 }
 
 /// Within a catch.
 [[noreturn]] void fail_job(comm::SocketMesh& mesh, const std::exception& error) {
-  comm::print_story(mesh.rank(), error.what());
-  std::_Exit(static_cast<int>(tell_all(mesh, std::current_exception())));
+  comm::report_failure(mesh.rank(), error.what());
+  std::_Exit(static_cast<int>(broadcast_and_leave(mesh, std::current_exception())));
 }
 
 }  // namespace
@@ -63,14 +63,14 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
   return 0;
 }
 
-void fail_before_meeting(const SocketJob& job, const CommOptions& options, const std::exception& error) {
+void fail_before_rendezvous(const SocketJob& job, const CommOptions& options, const std::exception& error) {
   const std::exception_ptr mine = std::current_exception();
   ExitCode code = comm::exit_code_of(mine);
-  comm::print_story(job.rank, error.what());
+  comm::report_failure(job.rank, error.what());
   try {
     CommOptions soon = options;
     soon.start_s = std::min(options.start_s.value_or(options.watchdog_s), come_s);
-    code = tell_all(*make_mesh(job, soon), mine);
+    code = broadcast_and_leave(*make_mesh(job, soon), mine);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody came to be told
   }
   std::_Exit(static_cast<int>(code));

@@ -19,10 +19,10 @@ std::vector<int> first_ranks(int count) {
 struct Job {
   Job(int ranks, const CommOptions& options)
       : world(ranks, options),
-        hub(std::make_shared<comm::Hub>(first_ranks(ranks))),
+        group_state(std::make_shared<comm::GroupState>(first_ranks(ranks))),
         errors(static_cast<std::size_t>(ranks)) {}
   comm::World world;
-  std::shared_ptr<comm::Hub> hub;
+  std::shared_ptr<comm::GroupState> group_state;
   std::vector<std::exception_ptr> errors;
 };
 
@@ -32,7 +32,7 @@ void run_rank(Job& job, int rank, const std::function<void(Communicator&)>& body
     job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
   };
   try {
-    const auto communicator = comm::make_thread_communicator(job.world, job.hub, rank);
+    const auto communicator = comm::make_thread_communicator(job.world, job.group_state, rank);
     try {
       body(*communicator);
     } catch (...) {

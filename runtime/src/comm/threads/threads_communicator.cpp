@@ -20,14 +20,14 @@ constexpr i64 all_bytes = std::numeric_limits<i64>::max();
 
 class ThreadCommunicator final : public CollectiveCommunicator {
  public:
-  ThreadCommunicator(World& world, std::shared_ptr<Hub> hub, int rank)
-      : CollectiveCommunicator(static_cast<int>(hub->job_ranks.size())),
+  ThreadCommunicator(World& world, std::shared_ptr<GroupState> group_state, int rank)
+      : CollectiveCommunicator(static_cast<int>(group_state->job_ranks.size())),
         world_(world),
-        hub_(std::move(hub)),
+        group_(std::move(group_state)),
         rank_(rank),
-        job_rank_(hub_->job_ranks[static_cast<std::size_t>(rank)]),
-        slots_(hub_->slots[static_cast<std::size_t>(rank)]),
-        inbox_(hub_->inboxes[static_cast<std::size_t>(rank)]) {}
+        job_rank_(group_->job_ranks[static_cast<std::size_t>(rank)]),
+        slots_(group_->slots[static_cast<std::size_t>(rank)]),
+        ready_queue_(group_->ready_queues[static_cast<std::size_t>(rank)]) {}
   ~ThreadCommunicator() override {
     const auto in_flight = static_cast<i64>(slots_.size() - free_.size());
     if (in_flight > 0) world_.abort(unfinished_fault(job_rank_, in_flight), job_rank_);
@@ -37,7 +37,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
 
   [[nodiscard]] const char* name() const override { return "threads"; }
   [[nodiscard]] int rank() const override { return rank_; }
-  [[nodiscard]] int size() const override { return static_cast<int>(hub_->job_ranks.size()); }
+  [[nodiscard]] int size() const override { return static_cast<int>(group_->job_ranks.size()); }
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override;
@@ -50,25 +50,25 @@ class ThreadCommunicator final : public CollectiveCommunicator {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  [[nodiscard]] int job_rank(int rank) const { return hub_->job_ranks[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int job_rank(int rank) const { return group_->job_ranks[static_cast<std::size_t>(rank)]; }
   Slot& slot_of(Ticket ticket);
   Ticket open_slot(const Message& message);
   void check_abort();
-  void meet(Slot& slot, Lock& lock);
+  void match(Slot& slot, Lock& lock);
   i64 copy(Slot& slot, i64 limit, Lock& lock);
   void copy_part(Lock& lock);
-  [[nodiscard]] Inbox& inbox_of(const Slot& slot) {
-    return hub_->inboxes[static_cast<std::size_t>(slot.message.send ? slot.message.peer : rank_)];
+  [[nodiscard]] ReadyQueue& ready_queue_of(const Slot& slot) {
+    return group_->ready_queues[static_cast<std::size_t>(slot.message.send ? slot.message.peer : rank_)];
   }
   void finish(Slot& slot, Ticket ticket);
   [[noreturn]] void report_late(const Slot& slot, Lock& lock);
 
   World& world_;
-  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<GroupState> group_;
   int rank_;
   int job_rank_;
   std::deque<Slot>& slots_;
-  Inbox& inbox_;
+  ReadyQueue& ready_queue_;
   std::vector<Ticket> free_;
   i64 groups_ = 0;
 };
@@ -108,20 +108,20 @@ void ThreadCommunicator::start(const Message* messages, i64 count, Ticket* ticke
   if (world_.aborted()) world_.raise(job_rank_, lock);
   for (i64 i = 0; i < count; ++i) {
     Slot& slot = slots_[static_cast<std::size_t>(tickets[i])];
-    if (slot.bytes > 0) meet(slot, lock);
+    if (slot.bytes > 0) match(slot, lock);
   }
 }
 
 /// Pairs an end with the other one, or leaves it in its lane. Lock held.
-void ThreadCommunicator::meet(Slot& slot, Lock& lock) {
+void ThreadCommunicator::match(Slot& slot, Lock& lock) {
   const Message& message = slot.message;
   const int source = message.send ? rank_ : message.peer;
   const int target = message.send ? message.peer : rank_;
   const auto at =
-      static_cast<std::size_t>(source) * hub_->job_ranks.size() + static_cast<std::size_t>(target);
-  Slot* partner = (message.send ? hub_->receives : hub_->sends)[at].take(message.tag);
+      static_cast<std::size_t>(source) * group_->job_ranks.size() + static_cast<std::size_t>(target);
+  Slot* partner = (message.send ? group_->receives : group_->sends)[at].take(message.tag);
   if (partner == nullptr) {
-    (message.send ? hub_->sends : hub_->receives)[at].append(slot);
+    (message.send ? group_->sends : group_->receives)[at].append(slot);
     return;
   }
   if (partner->bytes != slot.bytes) {
@@ -133,7 +133,7 @@ void ThreadCommunicator::meet(Slot& slot, Lock& lock) {
   partner->partner = &slot;
   Slot& receive = message.send ? *partner : slot;
   receive.payload = PayloadCopy((message.send ? slot : *partner).message, receive.message);
-  inbox_of(slot).append(receive);
+  ready_queue_of(slot).append(receive);
   slot.state.store(State::paired, std::memory_order_relaxed);
   partner->state.store(State::paired, std::memory_order_relaxed);
   world_.wake(partner->owner);
@@ -143,12 +143,12 @@ void ThreadCommunicator::meet(Slot& slot, Lock& lock) {
 i64 ThreadCommunicator::copy(Slot& slot, i64 limit, Lock& lock) {
   Slot& partner = *slot.partner;
   Slot& receive = slot.message.send ? partner : slot;
-  Inbox& inbox = inbox_of(slot);
-  inbox.remove(receive);
+  ReadyQueue& ready_queue = ready_queue_of(slot);
+  ready_queue.remove(receive);
   slot.state.store(State::copying, std::memory_order_relaxed);
   partner.state.store(State::copying, std::memory_order_relaxed);
   const int owner = partner.owner;
-  world_.lend(owner);
+  world_.pin(owner);
   lock.unlock();
   const i64 moved = receive.payload.advance(limit);
   lock.lock();
@@ -156,17 +156,17 @@ i64 ThreadCommunicator::copy(Slot& slot, i64 limit, Lock& lock) {
   if (done)
     slot.moved = partner.moved = receive.payload.moved();
   else
-    inbox.append(receive);
+    ready_queue.append(receive);
   slot.state.store(done ? State::done : State::paired, std::memory_order_release);
   partner.state.store(done ? State::done : State::paired, std::memory_order_release);
-  world_.give_back(owner);
+  world_.unpin(owner);
   return moved;
 }
 
 /// Copies a little of what this rank may receive.
 void ThreadCommunicator::copy_part(Lock& lock) {
-  for (i64 left = part_bytes; left > 0 && inbox_.ready.first != nullptr && !world_.aborted();)
-    left -= std::max(copy(*inbox_.ready.first, left, lock), message_cost_bytes);
+  for (i64 left = part_bytes; left > 0 && ready_queue_.ready.first != nullptr && !world_.aborted();)
+    left -= std::max(copy(*ready_queue_.ready.first, left, lock), message_cost_bytes);
 }
 
 void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
@@ -187,7 +187,7 @@ void ThreadCommunicator::wait(Ticket ticket) {
       if (world_.aborted()) world_.raise(job_rank_, lock);
       if (slot.state.load(std::memory_order_relaxed) == State::paired) {
         copy(slot, all_bytes, lock);
-      } else if (inbox_.ready.first != nullptr) {
+      } else if (ready_queue_.ready.first != nullptr) {
         copy_part(lock);
       } else if (!world_.sleep(job_rank_, lock, deadline) && !world_.aborted() &&
                  slot.state.load(std::memory_order_relaxed) == State::open) {
@@ -213,7 +213,7 @@ bool ThreadCommunicator::test(Ticket ticket) {
 
 void ThreadCommunicator::progress() {
   check_abort();
-  if (!inbox_.any.load(std::memory_order_relaxed)) return;
+  if (!ready_queue_.any.load(std::memory_order_relaxed)) return;
   Lock lock(world_.lock(), std::try_to_lock);
   if (lock.owns_lock()) copy_part(lock);
 }
@@ -248,14 +248,14 @@ std::unique_ptr<Communicator> ThreadCommunicator::group(const std::vector<int>& 
   if (ranks.size() < 2 || mine == ranks.end()) return nullptr;
   std::vector<int> job_ranks;
   for (const int rank : ranks) job_ranks.push_back(job_rank(rank));
-  return make_thread_communicator(world_, world_.group_hub(hub_.get(), sequence, job_ranks),
+  return make_thread_communicator(world_, world_.group_state_of(group_.get(), sequence, job_ranks),
                                   static_cast<int>(mine - ranks.begin()));
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_thread_communicator(World& world, std::shared_ptr<Hub> hub, int rank) {
-  return std::make_unique<ThreadCommunicator>(world, std::move(hub), rank);
+std::unique_ptr<Communicator> make_thread_communicator(World& world, std::shared_ptr<GroupState> group_state, int rank) {
+  return std::make_unique<ThreadCommunicator>(world, std::move(group_state), rank);
 }
 
 }  // namespace usp::comm

@@ -1,41 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads_world.hpp"
 
+#include "../failure/deadline.hpp"
+
 #include <algorithm>
 
 namespace usp::comm {
 
-void Lane::append(Slot& slot) {
+void MatchQueue::append(Slot& slot) {
   slot.previous = last;
   slot.next = nullptr;
   (last == nullptr ? first : last->next) = &slot;
   last = &slot;
 }
 
-Slot* Lane::take(i64 tag) {
+Slot* MatchQueue::take(i64 tag) {
   Slot* slot = first;
   while (slot != nullptr && slot->message.tag != tag) slot = slot->next;
   if (slot != nullptr) remove(*slot);
   return slot;
 }
 
-void Lane::remove(Slot& slot) {
+void MatchQueue::remove(Slot& slot) {
   (slot.previous == nullptr ? first : slot.previous->next) = slot.next;
   (slot.next == nullptr ? last : slot.next->previous) = slot.previous;
 }
 
-void Inbox::append(Slot& slot) {
+void ReadyQueue::append(Slot& slot) {
   ready.append(slot);
   any.store(true, std::memory_order_relaxed);
 }
 
-void Inbox::remove(Slot& slot) {
+void ReadyQueue::remove(Slot& slot) {
   ready.remove(slot);
   any.store(ready.first != nullptr, std::memory_order_relaxed);
 }
 
 World::World(int ranks, const CommOptions& options)
-    : watchdog_s_(std::min(options.watchdog_s, 1e9)), sleepers_(static_cast<std::size_t>(ranks)) {}
+    : watchdog_s_(std::min(options.watchdog_s, max_limit_s)), sleepers_(static_cast<std::size_t>(ranks)) {}
 
 void World::abort(const CommunicationFault& fault, int rank) {
   std::unique_lock<std::mutex> lock(mutex_);
@@ -51,7 +53,7 @@ void World::abort_locked(const CommunicationFault& fault, int rank, std::unique_
   }
   // No copy starts any more; one in flight ends by itself.
   Sleeper& mine = sleepers_[static_cast<std::size_t>(rank)];
-  mine.wakes.wait(lock, [&] { return mine.lent == 0; });
+  mine.wakes.wait(lock, [&] { return mine.pins == 0; });
 }
 
 void World::raise(int rank, std::unique_lock<std::mutex>& lock) {
@@ -73,9 +75,9 @@ void World::wake(int rank) {
   if (sleeper.asleep) sleeper.wakes.notify_one();
 }
 
-void World::give_back(int rank) {
+void World::unpin(int rank) {
   Sleeper& owner = sleepers_[static_cast<std::size_t>(rank)];
-  --owner.lent;
+  --owner.pins;
   owner.wakes.notify_one();
 }
 
@@ -86,14 +88,14 @@ std::vector<int> World::busy_ranks() const {
   return busy;
 }
 
-std::shared_ptr<Hub> World::group_hub(const Hub* parent, i64 sequence, const std::vector<int>& ranks) {
+std::shared_ptr<GroupState> World::group_state_of(const GroupState* parent, i64 sequence, const std::vector<int>& ranks) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto key = std::make_pair(parent, sequence);
   Pending& pending = pending_[key];
-  if (pending.hub == nullptr) pending = {std::make_shared<Hub>(ranks), ranks.size()};
-  std::shared_ptr<Hub> hub = pending.hub;
+  if (pending.group_state == nullptr) pending = {std::make_shared<GroupState>(ranks), ranks.size()};
+  std::shared_ptr<GroupState> group_state = pending.group_state;
   if (--pending.absent == 0) pending_.erase(key);
-  return hub;
+  return group_state;
 }
 
 }  // namespace usp::comm

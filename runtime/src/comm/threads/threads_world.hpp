@@ -34,7 +34,7 @@ struct Slot {
 };
 
 /// Ends in a list, oldest first.
-struct Lane {
+struct MatchQueue {
   Slot* first = nullptr;
   Slot* last = nullptr;
   void append(Slot& slot);
@@ -44,25 +44,25 @@ struct Lane {
 };
 
 /// Receives of one rank whose senders are there.
-struct Inbox {
-  Lane ready;
+struct ReadyQueue {
+  MatchQueue ready;
   std::atomic<bool> any{false};  ///< whether `ready` has some, for a look without the lock
   void append(Slot& slot);
   void remove(Slot& slot);
 };
 
 /// What the ranks of one communicator share.
-struct Hub {
-  explicit Hub(std::vector<int> ranks)
+struct GroupState {
+  explicit GroupState(std::vector<int> ranks)
       : job_ranks(std::move(ranks)),
         sends(job_ranks.size() * job_ranks.size()),
         receives(sends.size()),
-        inboxes(job_ranks.size()),
+        ready_queues(job_ranks.size()),
         slots(job_ranks.size()) {}
   std::vector<int> job_ranks;
-  std::vector<Lane> sends;     ///< open ends, [source][target]
-  std::vector<Lane> receives;  ///< open ends, [source][target]
-  std::vector<Inbox> inboxes;  ///< by rank
+  std::vector<MatchQueue> sends;     ///< open ends, [source][target]
+  std::vector<MatchQueue> receives;  ///< open ends, [source][target]
+  std::vector<ReadyQueue> ready_queues;  ///< by rank
   /// By rank. They live here, so that an end outlives the communicator of a rank that fails.
   std::vector<std::deque<Slot>> slots;
 };
@@ -89,23 +89,23 @@ class World {
   /// With the lock held.
   void wake(int rank);
   /// Notes that another rank starts or ends copying from or to memory of `rank`; with the lock held.
-  void lend(int rank) { ++sleepers_[static_cast<std::size_t>(rank)].lent; }
-  void give_back(int rank);
+  void pin(int rank) { ++sleepers_[static_cast<std::size_t>(rank)].pins; }
+  void unpin(int rank);
   /// Ranks that are not waiting for anybody; with the lock held.
   [[nodiscard]] std::vector<int> busy_ranks() const;
 
   /// The hub of the `sequence`-th group of `parent`: the first member that asks makes it.
-  [[nodiscard]] std::shared_ptr<Hub> group_hub(const Hub* parent, i64 sequence,
+  [[nodiscard]] std::shared_ptr<GroupState> group_state_of(const GroupState* parent, i64 sequence,
                                                const std::vector<int>& ranks);
 
  private:
   struct Sleeper {
     std::condition_variable wakes;
     bool asleep = false;
-    int lent = 0;
+    int pins = 0;
   };
   struct Pending {
-    std::shared_ptr<Hub> hub;
+    std::shared_ptr<GroupState> group_state;
     std::size_t absent = 0;
   };
   double watchdog_s_;
@@ -114,11 +114,11 @@ class World {
   int origin_ = -1;
   CommunicationFault fault_;
   std::vector<Sleeper> sleepers_;
-  std::map<std::pair<const Hub*, i64>, Pending> pending_;
+  std::map<std::pair<const GroupState*, i64>, Pending> pending_;
 };
 
 /// The communicator of one rank of a hub.
-[[nodiscard]] std::unique_ptr<Communicator> make_thread_communicator(World& world, std::shared_ptr<Hub> hub,
+[[nodiscard]] std::unique_ptr<Communicator> make_thread_communicator(World& world, std::shared_ptr<GroupState> group_state,
                                                                      int rank);
 
 }  // namespace usp::comm

@@ -11,13 +11,13 @@
 namespace usp::bench {
 
 /// A rank whose peers are not there: whatever it receives is noise, or what lay there already.
-class LoneRank final : public Communicator {
+class SingleRank final : public Communicator {
  public:
-  LoneRank(int rank, int size, StreamHandle stream) : rank_(rank), size_(size), stream_(stream) {}
+  SingleRank(int rank, int size, StreamHandle stream) : rank_(rank), size_(size), stream_(stream) {}
   /// Whether receives write noise.
   void arrive(bool noise) { noise_ = noise; }
 
-  [[nodiscard]] const char* name() const override { return "lone"; }
+  [[nodiscard]] const char* name() const override { return "single"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   void post(const Message* messages, i64 count, Ticket* tickets) override {
@@ -32,7 +32,7 @@ class LoneRank final : public Communicator {
   void progress() override {}
   void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& /*ranks*/) override {
-    throw InternalError("a lone rank has no groups");
+    throw InternalError("a single rank has no groups");
   }
   void barrier() override {}
   void all_gather(const void* mine, void* all, i64 bytes) override {

@@ -18,7 +18,7 @@ struct Route {
 /// mesh and NCCL along the other, say. `routes[p]` is the way to rank p of `control`, which carries
 /// everything but point-to-point payload. All outlive this. A group of it has the ways of its members.
 /// Traffic is counted here, by the ranks of `control`.
-[[nodiscard]] std::unique_ptr<Communicator> make_routed_communicator(Communicator& control,
+[[nodiscard]] std::unique_ptr<Communicator> make_composite_communicator(Communicator& control,
                                                                      std::vector<Route> routes);
 
 }  // namespace usp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/comm/routed.hpp"
+#include "usp/comm/composite.hpp"
 
-#include "../group/controlled.hpp"
+#include "../group/data_plane.hpp"
 
 #include "usp/base/error.hpp"
 
@@ -13,11 +13,11 @@
 namespace usp {
 namespace {
 
-class RoutedCommunicator final : public comm::ControlledCommunicator {
+class CompositeCommunicator final : public comm::DataPlaneCommunicator {
  public:
   template <class Control>
-  RoutedCommunicator(Control&& control, std::vector<Route> routes)
-      : ControlledCommunicator(std::forward<Control>(control)), routes_(std::move(routes)) {
+  CompositeCommunicator(Control&& control, std::vector<Route> routes)
+      : DataPlaneCommunicator(std::forward<Control>(control)), routes_(std::move(routes)) {
     if (static_cast<int>(routes_.size()) != size())
       throw UsageError(std::to_string(routes_.size()) + " routes for " + std::to_string(size()) + " ranks");
     for (const Route& route : routes_)
@@ -97,11 +97,11 @@ class RoutedCommunicator final : public comm::ControlledCommunicator {
     if (part == nullptr) return nullptr;
     std::vector<Route> routes;
     for (const int member : ranks) routes.push_back(routes_[static_cast<std::size_t>(member)]);
-    return std::make_unique<RoutedCommunicator>(std::move(part), std::move(routes));
+    return std::make_unique<CompositeCommunicator>(std::move(part), std::move(routes));
   }
   void abort(const CommunicationFault& fault) override {
     for (Communicator* via : vias_) via->abort(fault);
-    ControlledCommunicator::abort(fault);
+    DataPlaneCommunicator::abort(fault);
   }
 
  private:
@@ -146,8 +146,8 @@ class RoutedCommunicator final : public comm::ControlledCommunicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_routed_communicator(Communicator& control, std::vector<Route> routes) {
-  return std::make_unique<RoutedCommunicator>(control, std::move(routes));
+std::unique_ptr<Communicator> make_composite_communicator(Communicator& control, std::vector<Route> routes) {
+  return std::make_unique<CompositeCommunicator>(control, std::move(routes));
 }
 
 }  // namespace usp

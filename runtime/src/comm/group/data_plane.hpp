@@ -10,13 +10,13 @@ namespace usp::comm {
 
 /// A communicator that moves payload its own way, and leaves everything else to another one of the same
 /// ranks: who they are, collectives of host memory, watchdog and abort.
-class ControlledCommunicator : public Communicator {
+class DataPlaneCommunicator : public Communicator {
  public:
-  explicit ControlledCommunicator(Communicator& control) : control_(control) {
+  explicit DataPlaneCommunicator(Communicator& control) : control_(control) {
     traffic_.reset(0, control.size());
   }
   /// Of a group: owns its control communicator.
-  explicit ControlledCommunicator(std::unique_ptr<Communicator> control) : ControlledCommunicator(*control) {
+  explicit DataPlaneCommunicator(std::unique_ptr<Communicator> control) : DataPlaneCommunicator(*control) {
     owned_ = std::move(control);
   }
 
