@@ -43,7 +43,7 @@ auto before_meeting(const RunFlags& flags, const F& body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    tell_other_ranks(comm_options(flags), error);
+    notify_other_ranks(comm_options(flags), error);
     throw;
   }
 }

@@ -5,9 +5,9 @@
 //   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]] [--json]
 // Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
 #include "device_noise.hpp"
-#include "lone_rank.hpp"
 #include "median.hpp"
 #include "options.hpp"
+#include "single_rank.hpp"
 
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/attention.hpp"
@@ -158,7 +158,7 @@ class RingRank {
   }
 
   Gpu& gpu_;
-  LoneRank peers_;
+  SingleRank peers_;
   std::unique_ptr<AttentionKernel> kernel_;
   AttentionOperator attention_;
   View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;

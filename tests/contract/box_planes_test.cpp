@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/box_planes.hpp"
+#include "comm/boxes/box_planes.hpp"
 
-#include "comm/box_walk.hpp"
+#include "comm/boxes/box_walk.hpp"
 
 #include <gtest/gtest.h>
 

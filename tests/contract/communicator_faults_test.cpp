@@ -38,7 +38,7 @@ class Witness {
   }
   void expect_same_story(std::size_t ranks) const {
     ASSERT_EQ(faults.size(), ranks);
-    for (const CommunicationFault& fault : faults) EXPECT_EQ(fault.story, faults[0].story);
+    for (const CommunicationFault& fault : faults) EXPECT_EQ(fault.message, faults[0].message);
   }
   std::vector<CommunicationFault> faults;
   std::string final_text;
@@ -74,7 +74,7 @@ TEST(ThreadFaults, ARankThatThrowsEndsAllOthers) {
     });
     EXPECT_EQ(witness.final_text, "out of paper");
     witness.expect_same_story(4);
-    EXPECT_EQ(witness.faults[0].story, "rank " + std::to_string(thrower) + " failed: out of paper");
+    EXPECT_EQ(witness.faults[0].message, "rank " + std::to_string(thrower) + " failed: out of paper");
     EXPECT_EQ(witness.faults[0].missing, std::vector<int>{thrower});
   }
 }
@@ -93,8 +93,8 @@ TEST(ThreadFaults, AnAbortReachesEverybodyAndTheFirstStoryWins) {
   witness.run(4, 60, [](Communicator& communicator) {
     const auto group = communicator.group({0, 1, 2});
     if (communicator.rank() == 3) {
-      communicator.abort({.operation = "x", .rank = 3, .story = "first"});
-      communicator.abort({.operation = "x", .rank = 3, .story = "second"});
+      communicator.abort({.operation = "x", .rank = 3, .message = "first"});
+      communicator.abort({.operation = "x", .rank = 3, .message = "second"});
       communicator.progress();
     }
     if (communicator.rank() == 2) work_on(communicator);
@@ -143,8 +143,8 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   EXPECT_EQ(fault.operation, "route");
   EXPECT_EQ(fault.tick, 6);
   EXPECT_EQ(fault.missing, std::vector<int>{(fault.rank + 3) % 4});
-  EXPECT_NE(fault.story.find("'route' of tick 6"), std::string::npos) << fault.story;
-  EXPECT_NE(fault.story.find("waiting for nobody: rank 2)"), std::string::npos) << fault.story;
+  EXPECT_NE(fault.message.find("'route' of tick 6"), std::string::npos) << fault.message;
+  EXPECT_NE(fault.message.find("waiting for nobody: rank 2)"), std::string::npos) << fault.message;
 }
 
 TEST(ThreadFaults, GroupsNameRanksOfTheJob) {
@@ -214,7 +214,7 @@ TEST(ThreadFaults, NobodyReadsTheMemoryOfARankThatFailed) {
       contract::Batch batch(plan, communicator.rank(), mine);
       batch.post(communicator, mine);
       if (communicator.rank() == trial % ranks)
-        communicator.abort({.rank = communicator.rank(), .story = "gone"});
+        communicator.abort({.rank = communicator.rank(), .message = "gone"});
       batch.finish(communicator, mine);
     });
     EXPECT_EQ(witness.final_text, "gone");

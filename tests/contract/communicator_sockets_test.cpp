@@ -54,7 +54,7 @@ TEST(Sockets, AnAbortReachesAllInTheMiddleOfPayloads) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         communicator.progress();
       }
-      communicator.abort({.rank = 2, .story = "gone"});
+      communicator.abort({.rank = 2, .message = "gone"});
     }
     batch.finish(communicator, mine);
   });

@@ -2,8 +2,8 @@
 #include "communicator_contract.hpp"
 #include "large_message.hpp"
 
+#include "usp/comm/composite.hpp"
 #include "usp/comm/dry_run.hpp"
-#include "usp/comm/routed.hpp"
 #include "usp/comm/threads.hpp"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ TEST(SerialCommunicator, KeepsTheContract) {
 
 TEST(SerialCommunicator, ThrowsOnceAborted) {
   const auto communicator = make_serial_communicator();
-  communicator->abort({.story = "first"});
-  communicator->abort({.story = "second"});
+  communicator->abort({.message = "first"});
+  communicator->abort({.message = "second"});
   try {
     communicator->progress();
     FAIL();
@@ -53,15 +53,15 @@ TEST_P(Threads, KeepTheContractWhenRouted) {
     for (const int peer : all)
       routes.push_back((peer + control.rank()) % 2 == 0 ? Route{forth.get(), peer}
                                                         : Route{back.get(), ranks - 1 - peer});
-    const auto routed = make_routed_communicator(control, routes);
+    const auto routed = make_composite_communicator(control, routes);
     contract::run_checks(*routed);
   }));
 }
 
-TEST(RoutedCommunicator, RefusesAPeerItCannotReach) {
+TEST(CompositeCommunicator, RefusesAPeerItCannotReach) {
   EXPECT_THROW(run_threads(2, {},
                            [](Communicator& control) {
-                             const auto routed = make_routed_communicator(control, std::vector<Route>(2));
+                             const auto routed = make_composite_communicator(control, std::vector<Route>(2));
                              const ByteBox box{.run_bytes = 0};
                              const Message m{
                                  .peer = 1 - control.rank(), .send = true, .boxes = &box, .box_count = 1};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/nccl_api.hpp"
+#include "comm/nccl/nccl_api.hpp"
 
 #include "usp/comm/threads.hpp"
 

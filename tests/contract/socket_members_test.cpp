@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank of the job sends is checked like what a stranger sends.
-#include "comm/rendezvous.hpp"
-#include "comm/socket_communicator.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
+#include "comm/tcp/socket_communicator.hpp"
 #include "socket_stranger.hpp"
 
 #include <gtest/gtest.h>
@@ -11,21 +11,21 @@
 namespace usp {
 namespace {
 
+using comm::FailureFrame;
 using comm::Frame;
-using comm::Notice;
 
 /// The connections of a rank that sends what it likes.
 class Member {
  public:
-  explicit Member(const SocketJob& job) : sockets_(comm::meet(job, {.watchdog_s = test::limit_s})) {}
+  explicit Member(const SocketJob& job) : sockets_(comm::connect_all(job, {.watchdog_s = test::limit_s})) {}
   template <class T>
   void say(int peer, const T& value) {
     (void)comm::send_whole(sockets_[static_cast<std::size_t>(peer)], &value, sizeof value,
                            comm::Deadline(test::limit_s));
   }
-  void notice(int peer, const Notice& notice) {
-    say(peer, Frame{.kind = Frame::Kind::notice});
-    say(peer, notice);
+  void failure_frame(int peer, const FailureFrame& failure_frame) {
+    say(peer, Frame{.kind = Frame::Kind::failure});
+    say(peer, failure_frame);
   }
   void close(int peer) { sockets_[static_cast<std::size_t>(peer)].close(); }
 
@@ -48,8 +48,8 @@ Outcome outcome_after(const std::vector<std::function<void(Member&)>>& acts) {
     members.push_back(std::async(
         std::launch::async, [=] { return std::make_unique<Member>(test::secured_job(rank, ranks, port)); }));
   const CommOptions options{.watchdog_s = test::limit_s};
-  const auto mesh =
-      std::make_shared<comm::SocketMesh>(comm::meet(test::secured_job(0, ranks, port), options), 0, options);
+  const auto mesh = std::make_shared<comm::SocketMesh>(
+      comm::connect_all(test::secured_job(0, ranks, port), options), 0, options);
   std::vector<std::unique_ptr<Member>> there;
   for (auto& member : members) there.push_back(member.get());
   for (std::size_t i = 0; i < acts.size(); ++i) acts[i](*there[i]);
@@ -67,39 +67,40 @@ Outcome outcome_after(const std::function<void(Member&)>& act) {
   return outcome_after(std::vector<std::function<void(Member&)>>{act});
 }
 
-Notice notice_of(int exit_code) {
-  Notice notice = comm::pack({{"run", -1, 1, {1}, "out of paper"}, ExitCode::internal, 1});
-  notice.exit_code = exit_code;
-  return notice;
+FailureFrame failure_frame_of(int exit_code) {
+  FailureFrame failure_frame = comm::pack({{"run", -1, 1, {1}, "out of paper"}, ExitCode::internal, 1});
+  failure_frame.exit_code = exit_code;
+  return failure_frame;
 }
 
 TEST(Members, AnExitCodeIsOneOfAFailure) {
   for (const int code : {0, -7, 7, 255, 1 << 30}) {
-    const Outcome outcome = outcome_after([&](Member& member) { member.notice(0, notice_of(code)); });
+    const Outcome outcome =
+        outcome_after([&](Member& member) { member.failure_frame(0, failure_frame_of(code)); });
     EXPECT_EQ(outcome.exit_code, ExitCode::environment) << code;
-    EXPECT_EQ(outcome.fault.story, "out of paper");
+    EXPECT_EQ(outcome.fault.message, "out of paper");
   }
   for (const int code : {1, 2, 3, 4, 5, 6})
-    EXPECT_EQ(static_cast<int>(comm::unpack(notice_of(code), 2, 1).exit_code), code);
+    EXPECT_EQ(static_cast<int>(comm::unpack(failure_frame_of(code), 2, 1).exit_code), code);
 }
 
 TEST(Members, ANoticeNamesRanksOfTheJobAndItsTextsEnd) {
-  Notice notice = notice_of(1);
-  notice.origin = -5;
-  notice.rank = 99;
-  notice.tick = -100;
-  notice.missing_count = 1 << 30;
-  notice.missing.fill(77);
-  notice.missing[3] = 1;
-  notice.story.fill('x');
-  notice.operation.fill('y');
-  const comm::Story story = comm::unpack(notice, 2, 1);
-  EXPECT_EQ(story.origin, 1);
-  EXPECT_EQ(story.fault.rank, -1);
-  EXPECT_EQ(story.fault.tick, -1);
-  EXPECT_EQ(story.fault.missing, std::vector<int>{1});
-  EXPECT_EQ(story.fault.story.size(), notice.story.size());
-  EXPECT_EQ(story.fault.operation.size(), notice.operation.size());
+  FailureFrame failure_frame = failure_frame_of(1);
+  failure_frame.origin = -5;
+  failure_frame.rank = 99;
+  failure_frame.tick = -100;
+  failure_frame.missing_count = 1 << 30;
+  failure_frame.missing.fill(77);
+  failure_frame.missing[3] = 1;
+  failure_frame.message.fill('x');
+  failure_frame.operation.fill('y');
+  const comm::JobFailure failure = comm::unpack(failure_frame, 2, 1);
+  EXPECT_EQ(failure.origin, 1);
+  EXPECT_EQ(failure.fault.rank, -1);
+  EXPECT_EQ(failure.fault.tick, -1);
+  EXPECT_EQ(failure.fault.missing, std::vector<int>{1});
+  EXPECT_EQ(failure.fault.message.size(), failure_frame.message.size());
+  EXPECT_EQ(failure.fault.operation.size(), failure_frame.operation.size());
 }
 
 TEST(Members, AFloodOfRequestsEndsTheJob) {
@@ -112,9 +113,9 @@ TEST(Members, AFloodOfRequestsEndsTheJob) {
     }
   });
   EXPECT_EQ(outcome.exit_code, ExitCode::environment);
-  EXPECT_NE(outcome.fault.story.find("rank 1 asks for more messages than rank 0 has room to note"),
+  EXPECT_NE(outcome.fault.message.find("rank 1 asks for more messages than rank 0 has room to note"),
             std::string::npos)
-      << outcome.fault.story;
+      << outcome.fault.message;
 }
 
 TEST(Members, FramesWithoutSenseEndTheJob) {
@@ -123,27 +124,28 @@ TEST(Members, FramesWithoutSenseEndTheJob) {
         Frame{Frame::Kind::request, 0, 0, 0, 0}, Frame{Frame::Kind::data, 0, 0, 0, -1},
         Frame{Frame::Kind::data, 0, 0, 0, i64{1} << 62}, Frame{Frame::Kind::data, 1U << 31U, 0, 0, 1}}) {
     const Outcome outcome = outcome_after([&](Member& member) { member.say(0, frame); });
-    EXPECT_NE(outcome.fault.story.find("rank 1 sent bytes that rank 0 did not ask for"), std::string::npos)
-        << outcome.fault.story;
+    EXPECT_NE(outcome.fault.message.find("rank 1 sent bytes that rank 0 did not ask for"), std::string::npos)
+        << outcome.fault.message;
   }
 }
 
 /// A connection that closes does not hide the story that another one brings.
 TEST(Members, AClosedConnectionHidesNoStory) {
   const auto leave = [](Member& member) { member.close(0); };
-  Notice notice = notice_of(6);
-  notice.origin = 2;
-  const Outcome outcome = outcome_after({leave, [&](Member& member) { member.notice(0, notice); }});
-  EXPECT_EQ(outcome.fault.story, "out of paper");
+  FailureFrame failure_frame = failure_frame_of(6);
+  failure_frame.origin = 2;
+  const Outcome outcome =
+      outcome_after({leave, [&](Member& member) { member.failure_frame(0, failure_frame); }});
+  EXPECT_EQ(outcome.fault.message, "out of paper");
   EXPECT_EQ(outcome.exit_code, ExitCode::verification);
   const Outcome silent = outcome_after({leave, leave});
-  EXPECT_NE(silent.fault.story.find("rank 1 has gone"), std::string::npos) << silent.fault.story;
+  EXPECT_NE(silent.fault.message.find("rank 1 has gone"), std::string::npos) << silent.fault.message;
 }
 
 /// Who knows the story tells it before it leaves, to whom the first teller did not reach too.
 TEST(Members, AStoryIsToldOn) {
   const int port = test::free_port();
-  auto teller = std::async(std::launch::async, [=] { return Member(test::secured_job(2, 3, port)); });
+  auto sender = std::async(std::launch::async, [=] { return Member(test::secured_job(2, 3, port)); });
   std::promise<void> told;
   auto relay = std::async(std::launch::async, [&] {
     const auto communicator = make_socket_communicator(test::secured_job(1, 3, port), {});
@@ -154,10 +156,10 @@ TEST(Members, AStoryIsToldOn) {
     }
   });
   const auto communicator = make_socket_communicator(test::secured_job(0, 3, port), {});
-  Member member = teller.get();
-  Notice notice = notice_of(6);
-  notice.origin = 2;
-  member.notice(1, notice);
+  Member member = sender.get();
+  FailureFrame failure_frame = failure_frame_of(6);
+  failure_frame.origin = 2;
+  member.failure_frame(1, failure_frame);
   member.close(0);
   told.set_value();
   relay.wait();  // rank 1 has left

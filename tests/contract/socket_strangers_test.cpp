@@ -11,8 +11,8 @@
 namespace usp {
 namespace {
 
-using test::hello_of;
-using test::refusal_of;
+using test::rejection_of;
+using test::request_of;
 using test::secured_job;
 using test::StartedRanks;
 using test::Stranger;
@@ -26,13 +26,13 @@ comm::JobKey true_key() {
 /// Says hello to rank 0 and answers the challenge with what `prove` makes of it. Returns why it is refused;
 /// empty when it is in.
 template <class Prove>
-std::string attempt_at(int port, const comm::Hello& hello, const Prove& prove) {
+std::string attempt_at(int port, const comm::HandshakeRequest& request, const Prove& prove) {
   Stranger stranger(port);
-  stranger.say(hello);
+  stranger.say(request);
   const auto challenge = stranger.hear();
-  if (!challenge || challenge->refusal.front() != '\0') return refusal_of(challenge);
-  stranger.say(prove(comm::meeting_of(hello, 0, challenge->value)));
-  return refusal_of(stranger.hear());
+  if (!challenge || challenge->rejection.front() != '\0') return rejection_of(challenge);
+  stranger.say(prove(comm::context_of(request, 0, challenge->value)));
+  return rejection_of(stranger.hear());
 }
 
 /// Rank 0 runs before the strangers come, ranks 1 and 2 start after them: the job must start.
@@ -44,8 +44,8 @@ class Strangers : public testing::Test {
     for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(job_.error(rank), "") << rank;
   }
   template <class Prove>
-  std::string attempt(const comm::Hello& hello, const Prove& prove) {
-    return attempt_at(port_, hello, prove);
+  std::string attempt(const comm::HandshakeRequest& request, const Prove& prove) {
+    return attempt_at(port_, request, prove);
   }
   int port_ = test::free_port();
   StartedRanks job_;
@@ -54,12 +54,12 @@ class Strangers : public testing::Test {
 const char* const unproved = "did not prove that it knows the secret of rank 0";
 
 TEST_F(Strangers, ARankWithoutTheSecretIsTurnedAway) {
-  const auto zeros = [](const comm::Meeting&) { return comm::Proof{}; };
-  EXPECT_NE(attempt(hello_of(2, ranks), zeros).find(unproved), std::string::npos);
+  const auto zeros = [](const comm::HandshakeContext&) { return comm::Proof{}; };
+  EXPECT_NE(attempt(request_of(2, ranks), zeros).find(unproved), std::string::npos);
   const comm::JobKey other("another secret that is as long", ranks, 7);
-  const auto guess = [&](const comm::Meeting& meeting) { return other.guest_proof(meeting); };
-  EXPECT_NE(attempt(hello_of(2, ranks), guess).find(unproved), std::string::npos);
-  comm::Hello bare = hello_of(2, ranks);
+  const auto guess = [&](const comm::HandshakeContext& context) { return other.connector_proof(context); };
+  EXPECT_NE(attempt(request_of(2, ranks), guess).find(unproved), std::string::npos);
+  comm::HandshakeRequest bare = request_of(2, ranks);
   bare.secured = 0;
   EXPECT_NE(attempt(bare, zeros).find("rank 2 has no secret, but rank 0 has one"), std::string::npos);
   expect_start();
@@ -67,34 +67,38 @@ TEST_F(Strangers, ARankWithoutTheSecretIsTurnedAway) {
 
 TEST_F(Strangers, AProofIsOfOneConnectionOneRankAndOneSide) {
   const comm::JobKey key = true_key();
-  const comm::Hello hello = hello_of(2, ranks);
+  const comm::HandshakeRequest request = request_of(2, ranks);
   comm::Proof recorded{};
   {
     Stranger member(port_);
-    member.say(hello);
-    recorded = key.guest_proof(comm::meeting_of(hello, 0, member.hear()->value));
+    member.say(request);
+    recorded = key.connector_proof(comm::context_of(request, 0, member.hear()->value));
   }
-  EXPECT_NE(attempt(hello, [&](const comm::Meeting&) { return recorded; }).find(unproved), std::string::npos);
-  const auto of_rank_1 = [&](comm::Meeting meeting) {
-    meeting.guest = 1;
-    return key.guest_proof(meeting);
+  EXPECT_NE(attempt(request, [&](const comm::HandshakeContext&) { return recorded; }).find(unproved),
+            std::string::npos);
+  const auto of_rank_1 = [&](comm::HandshakeContext context) {
+    context.connector = 1;
+    return key.connector_proof(context);
   };
-  EXPECT_NE(attempt(hello, of_rank_1).find(unproved), std::string::npos);
-  const auto of_the_host = [&](const comm::Meeting& meeting) { return key.host_proof(meeting); };
-  EXPECT_NE(attempt(hello, of_the_host).find(unproved), std::string::npos);
+  EXPECT_NE(attempt(request, of_rank_1).find(unproved), std::string::npos);
+  const auto of_the_host = [&](const comm::HandshakeContext& context) { return key.acceptor_proof(context); };
+  EXPECT_NE(attempt(request, of_the_host).find(unproved), std::string::npos);
   expect_start();
 }
 
 TEST_F(Strangers, NumbersWithoutSenseAndGarbageAreDroppedWithoutAWord) {
-  for (const auto& change : std::initializer_list<std::function<void(comm::Hello&)>>{
-           [](comm::Hello& hello) { hello.rank = ranks; }, [](comm::Hello& hello) { hello.rank = -1; },
-           [](comm::Hello& hello) { hello.size = 0; }, [](comm::Hello& hello) { hello.size = 1 << 30; },
-           [](comm::Hello& hello) { hello.port = 65536; }, [](comm::Hello& hello) { hello.secured = 2; },
-           [](comm::Hello& hello) { hello.magic += 1; }}) {
-    comm::Hello hello = hello_of(2, ranks);
-    change(hello);
+  for (const auto& change : std::initializer_list<std::function<void(comm::HandshakeRequest&)>>{
+           [](comm::HandshakeRequest& request) { request.rank = ranks; },
+           [](comm::HandshakeRequest& request) { request.rank = -1; },
+           [](comm::HandshakeRequest& request) { request.size = 0; },
+           [](comm::HandshakeRequest& request) { request.size = 1 << 30; },
+           [](comm::HandshakeRequest& request) { request.port = 65536; },
+           [](comm::HandshakeRequest& request) { request.secured = 2; },
+           [](comm::HandshakeRequest& request) { request.magic += 1; }}) {
+    comm::HandshakeRequest request = request_of(2, ranks);
+    change(request);
     Stranger stranger(port_);
-    stranger.say(hello);
+    stranger.say(request);
     EXPECT_TRUE(stranger.closed());
   }
   std::array<char, 4096> garbage;
@@ -106,21 +110,21 @@ TEST_F(Strangers, NumbersWithoutSenseAndGarbageAreDroppedWithoutAWord) {
 }
 
 TEST_F(Strangers, AnotherVersionIsToldWhy) {
-  comm::Hello hello = hello_of(2, ranks);
-  hello.version = 1;
+  comm::HandshakeRequest request = request_of(2, ranks);
+  request.version = 1;
   Stranger stranger(port_);
-  stranger.say(hello, 32);  // what version 1 said
-  EXPECT_NE(refusal_of(stranger.hear()).find("another version of usp"), std::string::npos);
+  stranger.say(request, 32);  // what version 1 said
+  EXPECT_NE(rejection_of(stranger.hear()).find("another version of usp"), std::string::npos);
   expect_start();
 }
 
 /// Some say nothing, some a part of a hello, some do not answer the challenge; the eldest go.
 TEST_F(Strangers, ManyConnectionsThatStayHoldUpNobody) {
   std::list<Stranger> kept;
-  const comm::Hello hello = hello_of(1, ranks);
+  const comm::HandshakeRequest request = request_of(1, ranks);
   for (int i = 0; i < 300; ++i) {
     Stranger& stranger = kept.emplace_back(port_);
-    if (i % 3 > 0) stranger.say(hello, i % 3 == 1 ? sizeof hello / 2 : sizeof hello);
+    if (i % 3 > 0) stranger.say(request, i % 3 == 1 ? sizeof request / 2 : sizeof request);
   }
   EXPECT_TRUE(kept.front().closed());
   expect_start();
@@ -128,13 +132,13 @@ TEST_F(Strangers, ManyConnectionsThatStayHoldUpNobody) {
 
 TEST_F(Strangers, ASeatIsTakenOnce) {
   Stranger first(port_);
-  const comm::Hello hello = hello_of(1, ranks);
-  first.say(hello);
-  const comm::Meeting meeting = comm::meeting_of(hello, 0, first.hear()->value);
-  first.say(true_key().guest_proof(meeting));
+  const comm::HandshakeRequest request = request_of(1, ranks);
+  first.say(request);
+  const comm::HandshakeContext context = comm::context_of(request, 0, first.hear()->value);
+  first.say(true_key().connector_proof(context));
   const auto answer = first.hear();
-  ASSERT_EQ(refusal_of(answer), "");
-  EXPECT_EQ(answer->value, true_key().host_proof(meeting));
+  ASSERT_EQ(rejection_of(answer), "");
+  EXPECT_EQ(answer->value, true_key().acceptor_proof(context));
   job_.start(secured_job(1, ranks, port_));
   EXPECT_NE(job_.error(1).find("rank 1 was given twice"), std::string::npos) << job_.error(1);
   first = Stranger(comm::Socket());
@@ -144,25 +148,26 @@ TEST_F(Strangers, ASeatIsTakenOnce) {
 /// However many are refused for what they say, the story of a rank with a wrong token stands first.
 TEST(Refusals, StrangersDisplaceNoRanksRefusal) {
   const comm::Socket listener = comm::listen_at(comm::resolve("127.0.0.1", 0));
-  comm::Door door(listener, {.size = ranks, .digest = 7, .key = true_key()});
-  auto member = std::async(std::launch::async, [&] { return door.next(comm::Deadline(test::limit_s), {}); });
+  comm::Acceptor acceptor(listener, {.size = ranks, .digest = 7, .key = true_key()});
+  auto member =
+      std::async(std::launch::async, [&] { return acceptor.next(comm::Deadline(test::limit_s), {}); });
   const int port = comm::port_of(listener);
   const auto guess = [](const comm::JobKey& key) {
-    return [&key](const comm::Meeting& meeting) { return key.guest_proof(meeting); };
+    return [&key](const comm::HandshakeContext& context) { return key.connector_proof(context); };
   };
   const comm::JobKey wrong("another secret that is as long", ranks, 7), right = true_key();
   for (int i = 0; i < 20; ++i) {
-    comm::Hello size = hello_of(2, ranks + 1 + i), digest = hello_of(i % ranks, ranks),
-                version = hello_of(2, ranks);
+    comm::HandshakeRequest size = request_of(2, ranks + 1 + i), digest = request_of(i % ranks, ranks),
+                           version = request_of(2, ranks);
     digest.digest += 1;
     version.version += 1;
-    for (const comm::Hello& hello : {size, digest, version})
-      EXPECT_NE(attempt_at(port, hello, guess(wrong)), "");
+    for (const comm::HandshakeRequest& request : {size, digest, version})
+      EXPECT_NE(attempt_at(port, request, guess(wrong)), "");
   }
-  EXPECT_NE(attempt_at(port, hello_of(2, ranks), guess(wrong)), "");
-  EXPECT_EQ(attempt_at(port, hello_of(1, ranks), guess(right)), "");
+  EXPECT_NE(attempt_at(port, request_of(2, ranks), guess(wrong)), "");
+  EXPECT_EQ(attempt_at(port, request_of(1, ranks), guess(right)), "");
   EXPECT_TRUE(member.get());
-  const std::string told = door.refusals();
+  const std::string told = acceptor.rejections();
   EXPECT_EQ(told.find("; refused: rank 2 did not prove that it knows the secret of rank 0"), 0U) << told;
   for (const char* words : {"WORLD_SIZE 4", "of another job", "another version"})
     EXPECT_NE(told.find(words), std::string::npos) << told;
@@ -177,7 +182,7 @@ class FalseHost : public testing::Test {
     comm::Socket socket;
     while (!socket.is_open()) socket = comm::accept_from(listener_);
     guest_.emplace(std::move(socket));
-    EXPECT_TRUE(guest_->hear(&hello_, sizeof hello_));
+    EXPECT_TRUE(guest_->hear(&request_, sizeof request_));
   }
   void expect_refused() {
     EXPECT_NE(job_.error(1).find("did not prove that it knows the secret of this job"), std::string::npos)
@@ -187,25 +192,25 @@ class FalseHost : public testing::Test {
   comm::Socket listener_ = comm::listen_at(comm::resolve("127.0.0.1", 0));
   StartedRanks job_;
   std::optional<Stranger> guest_;
-  comm::Hello hello_;
+  comm::HandshakeRequest request_;
 };
 
 TEST_F(FalseHost, AProofThatIsSentBackProvesNothing) {
-  guest_->say(comm::welcome(true_key(), hello_.nonce));
+  guest_->say(comm::acceptance_reply(true_key(), request_.nonce));
   comm::Proof proof{};
   ASSERT_TRUE(guest_->hear(&proof, sizeof proof));
-  guest_->say(comm::welcome(true_key(), proof));
+  guest_->say(comm::acceptance_reply(true_key(), proof));
   expect_refused();
-  const std::string said = std::string(reinterpret_cast<const char*>(&hello_), sizeof hello_) +
+  const std::string said = std::string(reinterpret_cast<const char*>(&request_), sizeof request_) +
                            std::string(reinterpret_cast<const char*>(proof.data()), proof.size());
   EXPECT_EQ(said.find(test::job_secret), std::string::npos);
 }
 
 TEST_F(FalseHost, OneThatClaimsToNeedNoSecretIsNotBelieved) {
-  guest_->say(comm::welcome({}, {}));
+  guest_->say(comm::acceptance_reply({}, {}));
   comm::Proof proof{};
   ASSERT_TRUE(guest_->hear(&proof, sizeof proof));
-  guest_->say(comm::welcome({}, {}));
+  guest_->say(comm::acceptance_reply({}, {}));
   expect_refused();
 }
 

@@ -29,7 +29,7 @@ inline bool launch(const std::string& text) {
     const std::optional<int> local = local_rank();
     require(!local || *local >= 0, "a local rank below zero");
     if (!torchrun_launched()) {
-      check_no_lone_rank();
+      check_rendezvous_variables();
       return local.has_value();
     }
     const SocketJob job = torchrun_job();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "comm/handshake.hpp"
-#include "comm/socket_link.hpp"
+#include "comm/bootstrap/handshake.hpp"
+#include "comm/tcp/socket_link.hpp"
 #include "properties.hpp"
 
 #include "usp/comm/errors.hpp"
@@ -21,32 +21,36 @@ inline std::span<const std::byte> bytes_of(const std::string& text) {
 /// Hello, reply and table, of a job of 4 ranks.
 inline bool socket_handshake(const std::string& text) {
   const auto bytes = bytes_of(text);
-  const comm::Greeting greeting = comm::greeting_of(bytes);
-  const auto hello = comm::parse_hello(bytes);
-  require(!hello || greeting == comm::Greeting::whole, "a hello without a greeting");
-  require(!hello || (hello->rank >= 0 && hello->rank < hello->size && hello->size <= comm::max_ranks &&
-                     hello->port >= 0 && hello->port <= comm::max_port),
-          "a hello out of range");
+  const comm::RequestState state = comm::request_state_of(bytes);
+  const auto request = comm::parse_request(bytes);
+  require(!request || state == comm::RequestState::complete, "a request from incomplete bytes");
+  require(
+      !request || (request->rank >= 0 && request->rank < request->size && request->size <= comm::max_ranks &&
+                   request->port >= 0 && request->port <= comm::max_port),
+      "a request out of range");
   const auto reply = comm::parse_reply(bytes);
-  require(!reply || std::find(reply->refusal.begin(), reply->refusal.end(), '\0') != reply->refusal.end(),
-          "a refusal without end");
+  require(
+      !reply || std::find(reply->rejection.begin(), reply->rejection.end(), '\0') != reply->rejection.end(),
+      "a rejection without end");
   const auto table = comm::parse_table(bytes, 4);
   require(!table || table->size() == 4, "a table of other ranks");
-  for (const comm::Entry& entry : table.value_or(std::vector<comm::Entry>{})) {
+  for (const comm::RankEndpoint& entry : table.value_or(std::vector<comm::RankEndpoint>{})) {
     require(entry.address.length <= sizeof entry.address.storage, "an address beyond its storage");
     (void)entry.address.text();
     (void)entry.address.loopback();
   }
-  return hello || reply || table;
+  return request || reply || table;
 }
 
-inline void require_sound(const comm::Story& story, int size) {
-  require(static_cast<int>(story.exit_code) >= 1 && static_cast<int>(story.exit_code) <= 6, "an exit code");
-  require(story.origin >= 0 && story.origin < size, "an origin outside the job");
-  require(story.fault.rank >= -1 && story.fault.rank < size, "a rank outside the job");
-  require(story.fault.missing.size() <= 64, "more missing ranks than a notice holds");
-  for (const int rank : story.fault.missing) require(rank >= 0 && rank < size, "a missing rank outside");
-  require(story.fault.story.size() <= 1024 && story.fault.operation.size() <= 64, "a text beyond its field");
+inline void require_sound(const comm::JobFailure& failure, int size) {
+  require(static_cast<int>(failure.exit_code) >= 1 && static_cast<int>(failure.exit_code) <= 6,
+          "an exit code");
+  require(failure.origin >= 0 && failure.origin < size, "an origin outside the job");
+  require(failure.fault.rank >= -1 && failure.fault.rank < size, "a rank outside the job");
+  require(failure.fault.missing.size() <= 64, "more missing ranks than a failure frame holds");
+  for (const int rank : failure.fault.missing) require(rank >= 0 && rank < size, "a missing rank outside");
+  require(failure.fault.message.size() <= 1024 && failure.fault.operation.size() <= 64,
+          "a text beyond its field");
 }
 
 /// Frames one after another, with the payloads of data.
@@ -58,8 +62,9 @@ inline bool socket_frames(const std::string& text) {
     if (arrival.kind == comm::Arrival::Kind::nonsense) return false;
     if (arrival.kind == comm::Arrival::Kind::part) return frames > 0;
     require(arrival.length >= sizeof(comm::Frame) && arrival.length <= bytes.size(), "a frame's length");
-    require(arrival.notice.has_value() == (arrival.frame.kind == comm::Frame::Kind::notice), "a notice");
-    if (arrival.notice) require_sound(comm::unpack(*arrival.notice, 4, 2), 4);
+    require(arrival.failure.has_value() == (arrival.frame.kind == comm::Frame::Kind::failure),
+            "a failure frame");
+    if (arrival.failure) require_sound(comm::unpack(*arrival.failure, 4, 2), 4);
     bytes = bytes.subspan(arrival.length);
     ++frames;
     if (arrival.frame.kind != comm::Frame::Kind::data) continue;
@@ -103,7 +108,7 @@ inline bool socket_link(const std::string& text) {
               std::all_of(memory.end() - 16, memory.end(), poison_byte),
           "bytes outside the receive");
   require(slots.requests() <= comm::max_requests_of_peer, "more requests than there is room for");
-  if (const auto notice = link.take_notice()) require_sound(comm::unpack(*notice, 4, 2), 4);
+  if (const auto failure_frame = link.take_failure()) require_sound(comm::unpack(*failure_frame, 4, 2), 4);
   return sense && !text.empty();
 }
 

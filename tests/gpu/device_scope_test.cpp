@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/process_sharing.hpp"
+#include "comm/ipc/process_sharing.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/device/device.hpp"

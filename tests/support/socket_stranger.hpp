@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "comm/door.hpp"
-#include "comm/handshake.hpp"
+#include "comm/bootstrap/acceptor.hpp"
+#include "comm/bootstrap/handshake.hpp"
 #include "socket_threads.hpp"
 
 #include <cstring>
@@ -81,16 +81,17 @@ class Stranger {
     (void)comm::send_whole(socket_, &value, static_cast<i64>(bytes), comm::Deadline(limit_s));
   }
   /// None when the other end closed.
-  [[nodiscard]] std::optional<comm::Reply> hear() {
-    std::array<std::byte, sizeof(comm::Reply)> bytes;
+  [[nodiscard]] std::optional<comm::HandshakeReply> hear() {
+    std::array<std::byte, sizeof(comm::HandshakeReply)> bytes;
     if (!hear(bytes.data(), bytes.size())) return std::nullopt;
     return comm::parse_reply(bytes);
   }
   [[nodiscard]] bool hear(void* data, std::size_t bytes) {
-    const comm::Heard heard =
+    const comm::ReadResult result =
         comm::receive_whole(socket_, data, static_cast<i64>(bytes), comm::Deadline(limit_s));
-    if (heard == comm::Heard::late) throw std::runtime_error("no word, and no end of the connection");
-    return heard == comm::Heard::all;
+    if (result == comm::ReadResult::timed_out)
+      throw std::runtime_error("no word, and no end of the connection");
+    return result == comm::ReadResult::complete;
   }
   /// Waits until the other end closes.
   [[nodiscard]] bool closed() {
@@ -113,12 +114,12 @@ class Stranger {
 };
 
 /// What rank `rank` of a job of `ranks` says first.
-inline comm::Hello hello_of(int rank, int ranks) {
-  return {.size = ranks, .rank = rank, .port = 1, .digest = 7, .secured = 1, .nonce = comm::fresh_nonce()};
+inline comm::HandshakeRequest request_of(int rank, int ranks) {
+  return {.size = ranks, .rank = rank, .port = 1, .digest = 7, .secured = 1, .nonce = comm::random_nonce()};
 }
 
-inline std::string refusal_of(const std::optional<comm::Reply>& reply) {
-  return reply ? reply->refusal.data() : "the connection closed";
+inline std::string rejection_of(const std::optional<comm::HandshakeReply>& reply) {
+  return reply ? reply->rejection.data() : "the connection closed";
 }
 
 }  // namespace usp::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peer_rates.hpp"
+#include "comm/ipc/peer_rates.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,10 +2,10 @@
 #include "rank_engine.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/comm/composite.hpp"
 #include "usp/comm/copy_engine.hpp"
 #include "usp/comm/nccl.hpp"
 #include "usp/comm/ranks.hpp"
-#include "usp/comm/routed.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/runtime/devices.hpp"
 #include "usp/schedule/words.hpp"
@@ -100,7 +100,7 @@ void RankContext::connect(const Mesh& mesh, const RunOptions& options) {
     for (int r = 0; r < mesh.ring(); ++r) column.push_back(mesh.rank(r, u));
     join(column, options.ring_transport);
   }
-  payload_ = make_routed_communicator(control_, std::move(routes));
+  payload_ = make_composite_communicator(control_, std::move(routes));
 }
 
 Mirror::Mirror(Memory& memory, HostTensor& host) : memory_(&memory), host_(&host), view_(host.view()) {

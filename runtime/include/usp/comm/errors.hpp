@@ -16,13 +16,13 @@ struct CommunicationFault {
   std::int32_t tick = -1;    ///< -1: outside a schedule
   int rank = -1;             ///< who noticed
   std::vector<int> missing;  ///< peers that did not arrive or that failed
-  std::string story;         ///< the whole sentence
+  std::string message;       ///< the whole sentence, shown to the user
 };
 
 class CommunicationError : public Error {
  public:
   explicit CommunicationError(CommunicationFault fault)
-      : Error(ExitCode::environment, fault.story), fault_(std::move(fault)) {}
+      : Error(ExitCode::environment, fault.message), fault_(std::move(fault)) {}
   [[nodiscard]] const CommunicationFault& fault() const noexcept { return fault_; }
 
  private:

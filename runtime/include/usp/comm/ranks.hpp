@@ -22,8 +22,9 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
 void check_torchrun_ranks(int ranks);
 
 /// Within a catch of `error`, by which this rank fails before run_ranks. Under torchrun the others are told,
-/// and this process ends (fail_before_meeting); otherwise returns: nobody waits, or mpirun and srun notice.
-void tell_other_ranks(const CommOptions& options, const std::exception& error);
+/// and this process ends (fail_before_rendezvous); otherwise returns: nobody waits, or mpirun and srun
+/// notice.
+void notify_other_ranks(const CommOptions& options, const std::exception& error);
 
 /// Which of the ranks of its host this process is, from 0, where the launcher says so: its share of the
 /// host's GPUs. None when nobody started processes.

@@ -37,7 +37,7 @@ class OpenNetworkError : public EnvironmentError {
 
 /// Throws UsageError where RANK and a WORLD_SIZE above 1 say that this is one rank of several, but not where
 /// they meet: every process would run all ranks.
-void check_no_lone_rank();
+void check_rendezvous_variables();
 
 /// What these variables say. torchrun's own store listens at MASTER_PORT, so rank 0 listens 1000 ports above
 /// (below, where there are none), or at USP_MASTER_PORT where all ranks have that. The job is told from
@@ -73,7 +73,7 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
 /// Within a catch of `error`, by which a rank fails before its run_sockets: prints it, meets the others all
 /// the same, for at most 10 s, so that they end at once with its story instead of waiting for it, and ends
 /// this process as run_sockets does.
-[[noreturn]] void fail_before_meeting(const SocketJob& job, const CommOptions& options,
-                                      const std::exception& error);
+[[noreturn]] void fail_before_rendezvous(const SocketJob& job, const CommOptions& options,
+                                         const std::exception& error);
 
 }  // namespace usp

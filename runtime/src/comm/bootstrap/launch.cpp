@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job_secret.hpp"
+
+#include "usp/base/digest.hpp"
+#include "usp/base/env.hpp"
+#include "usp/comm/mpi.hpp"
+#include "usp/comm/ranks.hpp"
+#include "usp/comm/sockets.hpp"
+
+#include <charconv>
+
+namespace usp {
+namespace {
+
+constexpr int max_port_number = 65535;
+/// From torchrun's store to rank 0; far enough for jobs whose ports were counted up.
+constexpr int port_distance = 1000;
+
+/// Whether torchrun itself started this process. One torchrun per host is often started by srun or mpirun,
+/// whose variables the ranks inherit.
+[[nodiscard]] bool by_torchrun() {
+  return environment("TORCHELASTIC_RUN_ID").has_value();
+}
+
+[[nodiscard]] int number_of(const char* name, int least, int greatest) {
+  const std::string text = environment(name).value_or("");
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > greatest)
+    throw UsageError(std::string(name) + " is '" + text + "', not a number from " + std::to_string(least) +
+                     " to " + std::to_string(greatest) + "; start the ranks with torchrun, or as it does");
+  return value;
+}
+
+/// What only ranks of this job know; empty where nothing is such.
+[[nodiscard]] std::string secret_of_job() {
+  if (const auto token = environment("USP_JOB_TOKEN")) {
+    comm::check_token(*token);
+    return *token;
+  }
+  const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("");
+  return comm::random_run_id(id) ? id : "";
+}
+
+/// The name of the job where it is no secret: what is told to everybody must not hold one.
+[[nodiscard]] std::string public_run_id() {
+  const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("");
+  return comm::random_run_id(id) ? "" : id;
+}
+
+/// Rank 0 cannot listen at MASTER_PORT, where torchrun's store does.
+[[nodiscard]] int port_of_rank_0(int master_port) {
+  if (environment("USP_MASTER_PORT")) return number_of("USP_MASTER_PORT", 1, max_port_number);
+  const int above = master_port + port_distance;
+  return above <= max_port_number ? above : master_port - port_distance;
+}
+
+}  // namespace
+
+bool mpi_launched() {
+  if (by_torchrun()) return false;
+  if (environment("OMPI_COMM_WORLD_SIZE")) return true;
+  // A step of one task is what an interactive shell of Slurm is: its ranks are threads.
+  if (const auto tasks = environment("SLURM_STEP_NUM_TASKS")) return *tasks != "1";
+  return environment("PMI_SIZE") || environment("PMIX_RANK");
+}
+
+bool torchrun_launched() {
+  return environment("RANK") && environment("WORLD_SIZE") && environment("MASTER_ADDR") &&
+         environment("MASTER_PORT") && !mpi_launched();
+}
+
+void check_rendezvous_variables() {
+  const auto size = environment("WORLD_SIZE");
+  if (!environment("RANK") || !size || *size == "1") return;
+  throw UsageError(
+      "RANK and WORLD_SIZE say that this process is one of " + *size +
+      " ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet; set all four as torchrun does, "
+      "or unset them to run all ranks here");
+}
+
+SocketJob torchrun_job() {
+  SocketJob job;
+  job.size = number_of("WORLD_SIZE", 1, 1 << 20);
+  job.rank = number_of("RANK", 0, job.size - 1);
+  job.host = environment("MASTER_ADDR").value_or("");
+  const int master_port = number_of("MASTER_PORT", 1, max_port_number);
+  job.port = port_of_rank_0(master_port);
+  job.digest = Digest()
+                   .add(job.size)
+                   .add(master_port)
+                   .bytes(public_run_id())
+                   .add(0)
+                   .bytes(environment("TORCHELASTIC_RESTART_COUNT").value_or(""))
+                   .value();
+  job.secret = secret_of_job();
+  job.one_host = environment("LOCAL_WORLD_SIZE") && number_of("LOCAL_WORLD_SIZE", 1, job.size) == job.size;
+  return job;
+}
+
+std::optional<int> local_rank() {
+  constexpr int most = 1 << 20;
+  if (torchrun_launched() && environment("LOCAL_RANK")) return number_of("LOCAL_RANK", 0, most);
+  if (!mpi_launched()) return std::nullopt;
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"})
+    if (environment(name)) return number_of(name, 0, most);
+  return std::nullopt;
+}
+
+}  // namespace usp

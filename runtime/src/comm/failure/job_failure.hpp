@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/errors.hpp"
+
+#include <array>
+#include <exception>
+#include <string>
+
+namespace usp::comm {
+
+/// How a job of processes ended.
+struct JobFailure {
+  CommunicationFault fault;
+  ExitCode exit_code = ExitCode::environment;  ///< what every process ends with
+  int origin = 0;  ///< the rank that tells it; of stories that cross, the lowest wins
+};
+
+/// A story as it travels between processes: plain bytes, long texts cut.
+struct FailureFrame {
+  int origin = 0;
+  int exit_code = 0;
+  std::int32_t tick = -1;
+  int rank = -1;
+  int missing_count = 0;
+  std::array<int, 64> missing{};
+  std::array<char, 64> operation{};
+  std::array<char, 1024> message{};
+};
+
+/// How long notices that crossed may take.
+constexpr double crossing_s = 0.05;
+/// How long a rank that knows of a fault waits for the others to tell theirs.
+constexpr double grace_s = 3;
+
+[[nodiscard]] FailureFrame pack(const JobFailure& failure);
+/// Of any bytes that rank `teller` of a job of `size` sent: counts are bounded, texts end, ranks are those of
+/// the job (the origin of any other is the teller), and the exit code is one of a failure.
+[[nodiscard]] JobFailure unpack(const FailureFrame& failure_frame, int size, int sender);
+/// The exit code of that number; environment for ok and for numbers that are none.
+[[nodiscard]] ExitCode failure_code(int number);
+
+/// What a process that ends with this error exits with.
+[[nodiscard]] ExitCode exit_code_of(const std::exception_ptr& error);
+/// Tells on stderr what happened to this rank: one line.
+void report_failure(int rank, const std::string& text);
+
+}  // namespace usp::comm

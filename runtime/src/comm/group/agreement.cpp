@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/comm/agreement.hpp"
+
+#include "../failure/faults.hpp"
+
+#include "usp/base/digest.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace usp {
+namespace {
+
+/// The value that most ranks hold; of several such, the one of the lowest rank.
+std::uint64_t usual_value(const std::vector<std::uint64_t>& values) {
+  std::map<std::uint64_t, int> holders;
+  for (const std::uint64_t value : values) ++holders[value];
+  std::uint64_t usual = values.front();
+  for (const std::uint64_t value : values)
+    if (holders[value] > holders[usual]) usual = value;
+  return usual;
+}
+
+/// `values` are those of all ranks, in rank order.
+void check_field(const std::string& name, const std::vector<std::uint64_t>& values) {
+  const std::uint64_t usual = usual_value(values);
+  std::vector<int> others;
+  for (std::size_t rank = 0; rank < values.size(); ++rank)
+    if (values[rank] != usual) others.push_back(static_cast<int>(rank));
+  if (others.empty()) return;
+  throw DisagreementError(
+      name, others,
+      comm::list_ranks(others) + (others.size() == 1 ? " holds" : " hold") + " another '" + name +
+          "' than the other " + std::to_string(values.size() - others.size()) + " of " +
+          std::to_string(values.size()) +
+          " ranks; the exchange would mix unlike data. Start every rank with the same " + name);
+}
+
+std::uint64_t digest_names(const std::vector<AgreedField>& fields) {
+  Digest digest;
+  for (const AgreedField& field : fields) digest.add(field.name.size()).bytes(field.name);
+  return digest.value();
+}
+
+}  // namespace
+
+void agree(Communicator& communicator, const std::vector<AgreedField>& fields) {
+  const auto ranks = static_cast<std::size_t>(communicator.size());
+  std::vector<std::uint64_t> values(ranks);
+  const std::uint64_t names = digest_names(fields);
+  communicator.all_gather(&names, values.data(), sizeof names);
+  check_field("list of agreed fields", values);
+
+  std::vector<std::uint64_t> mine;
+  for (const AgreedField& field : fields) mine.push_back(field.digest);
+  std::vector<std::uint64_t> all(ranks * mine.size());
+  communicator.all_gather(mine.data(), all.data(), static_cast<i64>(mine.size() * sizeof(std::uint64_t)));
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) values[rank] = all[rank * fields.size() + i];
+    check_field(fields[i].name, values);
+  }
+}
+
+}  // namespace usp

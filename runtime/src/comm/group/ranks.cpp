@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/comm/ranks.hpp"
+
+#include "usp/comm/mpi.hpp"
+#include "usp/comm/sockets.hpp"
+#include "usp/comm/threads.hpp"
+
+#include <string>
+
+namespace usp {
+namespace {
+
+[[nodiscard]] bool run_processes(int ranks, const CommOptions& options,
+                                 const std::function<void(Communicator&)>& body) {
+  if (!mpi_available())
+    throw EnvironmentError(
+        "this process was started by mpirun or srun, but this build has no MPI: every process would run "
+        "alone; "
+        "start it without, with torchrun, or build with libopenmpi-dev");
+  bool first = false;
+  run_mpi(options, [&](Communicator& world) {
+    if (world.size() != ranks)
+      throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, mpirun started " +
+                       std::to_string(world.size()) + "; start " + std::to_string(ranks) + " with -n");
+    first = world.rank() == 0;
+    body(world);
+  });
+  return first;
+}
+
+[[nodiscard]] bool run_torchrun(int ranks, const CommOptions& options,
+                                const std::function<void(Communicator&)>& body) {
+  check_torchrun_ranks(ranks);
+  const SocketJob job = torchrun_job();
+  run_sockets(job, options, body);
+  return job.rank == 0;
+}
+
+}  // namespace
+
+bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
+  if (mpi_launched()) return run_processes(ranks, options, body);
+  if (torchrun_launched()) return run_torchrun(ranks, options, body);
+  check_rendezvous_variables();
+  if (ranks == 1)
+    body(*make_serial_communicator());
+  else
+    run_threads(ranks, options, body);
+  return true;
+}
+
+void check_torchrun_ranks(int ranks) {
+  if (mpi_launched() || !torchrun_launched()) return;
+  if (const int size = torchrun_job().size; size != ranks)
+    throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
+                     std::to_string(size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
+                     " with --nproc-per-node");
+}
+
+void notify_other_ranks(const CommOptions& options, const std::exception& error) {
+  if (mpi_launched() || !torchrun_launched()) return;
+  std::optional<SocketJob> job;
+  try {
+    job = torchrun_job();
+  } catch (const Error&) {  // nobody knows where the others are
+    return;
+  }
+  fail_before_rendezvous(*job, options, error);
+}
+
+}  // namespace usp

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/comm/copy_engine.hpp"
+
+#include "../boxes/plane_copies.hpp"
+#include "../failure/faults.hpp"
+#include "../group/data_plane.hpp"
+#include "peer_rates.hpp"
+#include "process_sharing.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/device/check.cuda.hpp"
+#include "usp/device/device.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace usp {
+namespace {
+
+/// An event as another thread of this process knows it, or another process.
+struct EventName {
+  EventHandle handle = nullptr;
+  cudaIpcEventHandle_t shared{};
+};
+
+/// What a sender tells its receiver. Pointers mean something to threads of one process only; between
+/// processes a second message carries the boxes.
+struct ReadyToSend {
+  const ByteBox* boxes = nullptr;
+  i64 box_count = 0;
+  i64 bytes = 0;
+  EventName ready;  ///< the sender's compute stream has filled the boxes
+};
+
+/// What the receiver tells back.
+struct Done {
+  EventName event;  ///< recorded after the boxes have been read
+};
+
+/// The messages that go with a payload, in this order: from the sender, from it (between processes), from the
+/// receiver, from the sender: that it has enqueued what waits for the receipt's event.
+enum class Control : std::uint8_t { ready_to_send, boxes, done, ack };
+constexpr i64 control_kinds = 4;
+
+/// An event that tells both ends of a message that its boxes have been read. It is recorded again, or
+/// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
+/// too: each does so when it likes, and would then wait for another message.
+struct DoneEvent {
+  Event event;
+  bool sender_waits = true;
+  bool receiver_waits = true;
+  std::byte ack{};
+  ByteBox ack_box{.data = &ack, .run_bytes = 1};
+  Ticket ack_ticket = -1;
+
+  DoneEvent(int device, EventUse use) : event(device, use) {}
+  DoneEvent(const DoneEvent&) = delete;
+  DoneEvent& operator=(const DoneEvent&) = delete;
+};
+
+/// One end of a message in flight.
+struct InFlight {
+  enum class State : std::uint8_t { free, open, done };
+  State state = State::free;
+  Message message;
+  i64 bytes = 0;
+  ReadyToSend rts;
+  Done done;
+  DoneEvent* read = nullptr;            ///< of a receive whose copy has been enqueued
+  std::vector<comm::SharedBox> shared;  ///< between processes: the sender's boxes
+  std::byte ack{};
+  ByteBox rts_box, boxes_box, done_box, ack_box;
+  Ticket rts_ticket = -1, boxes_ticket = -1, done_ticket = -1;
+  Event mark;  ///< where the compute stream stood when this end was posted
+
+  InFlight(int device, EventUse use) : mark(device, use) {
+    rts_box.data = reinterpret_cast<std::byte*>(&rts);
+    rts_box.run_bytes = sizeof rts;
+    done_box.data = reinterpret_cast<std::byte*>(&done);
+    done_box.run_bytes = sizeof done;
+    ack_box.data = &ack;
+    ack_box.run_bytes = 1;
+  }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+  /// The control message of a kind: the same peer, operation and tick.
+  [[nodiscard]] Message control(Control kind) {
+    boxes_box.data = reinterpret_cast<std::byte*>(shared.data());
+    boxes_box.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedBox));
+    Message m = message;
+    m.send = message.send != (kind == Control::done);
+    m.tag = control_kinds * message.tag + static_cast<i64>(kind);
+    m.boxes = kind == Control::ready_to_send ? &rts_box
+              : kind == Control::boxes       ? &boxes_box
+              : kind == Control::done        ? &done_box
+                                             : &ack_box;
+    m.box_count = 1;
+    return m;
+  }
+};
+
+/// Who a device is, whatever number a process gives it.
+[[nodiscard]] cudaUUID_t identity(int device) {
+  cudaDeviceProp p;
+  check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
+  return p.uuid;
+}
+
+/// This process's number of a peer's device, out of all that it sees.
+[[nodiscard]] int number_of(const cudaUUID_t& device, int peer, const std::vector<cudaUUID_t>& visible) {
+  for (std::size_t i = 0; i < visible.size(); ++i)
+    if (std::memcmp(&visible[i], &device, sizeof device) == 0) return static_cast<int>(i);
+  throw EnvironmentError("the GPU of rank " + std::to_string(peer) +
+                         " is not visible here, so copies to it would go through the host; let every process "
+                         "see all GPUs (CUDA_VISIBLE_DEVICES)");
+}
+
+class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
+ public:
+  template <class Control>
+  CopyEngineCommunicator(Control&& control, const Stream& compute)
+      : DataPlaneCommunicator(std::forward<Control>(control)), compute_(compute), imports_(compute.device()) {
+    connect();
+  }
+  ~CopyEngineCommunicator() override {
+    try {
+      const DeviceScope scope(compute_.device());
+      for (DoneEvent& one : done_events_)
+        if (!one.sender_waits) control().wait(one.ack_ticket);
+      for (const Stream& stream : copies_) stream.synchronize();
+    } catch (...) {
+      // The job has failed already, and its story is told.
+    }
+  }
+  CopyEngineCommunicator(const CopyEngineCommunicator&) = delete;
+  CopyEngineCommunicator& operator=(const CopyEngineCommunicator&) = delete;
+
+  [[nodiscard]] const char* name() const override { return "copy_engine"; }
+  void post(const Message* messages, i64 count, Ticket* tickets) override;
+  void wait(Ticket ticket) override;
+  [[nodiscard]] bool test(Ticket ticket) override;
+  [[nodiscard]] std::vector<std::string> notes() const override { return notes_; }
+  void progress() override;
+  void reserve(i64 messages, i64 boxes) override;
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
+
+ private:
+  void connect();
+  [[nodiscard]] EventName name_of(const Event& event) const;
+  [[nodiscard]] EventHandle handle_of(const EventName& event);
+  void import_boxes(InFlight& end);
+  [[nodiscard]] DoneEvent& free_done_event();
+  [[nodiscard]] InFlight& in_flight(Ticket ticket);
+  void open(const Message& message, Ticket ticket);
+  void fetch(InFlight& end);
+  void finish(InFlight& end, Ticket ticket);
+
+  const Stream& compute_;
+  std::vector<std::string> notes_;
+  bool processes_ = false;  ///< ranks are processes
+  EventUse use_ = EventUse::order;
+  comm::Exports exports_;
+  comm::Imports imports_;
+  std::vector<ByteBox> imported_;
+  std::deque<Stream> copies_;  ///< per peer that sends
+  std::deque<DoneEvent> done_events_;
+  std::deque<InFlight> ends_;
+  std::vector<Ticket> free_;
+  std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
+};
+
+void CopyEngineCommunicator::connect() {
+  const std::string_view kind = control().name();
+  if (kind != "threads" && kind != "serial" && kind != "mpi" && kind != "sockets")
+    throw UsageError(
+        "copy engines need ranks that are threads of one process or processes of one host, not '" +
+        std::string(kind) + "'");
+  processes_ = kind == "mpi" || kind == "sockets";
+  use_ = processes_ ? EventUse::interprocess : EventUse::order;
+  const int mine = compute_.device();
+  const DeviceScope scope(mine);
+  std::vector<cudaUUID_t> visible;
+  for (int i = 0; i < device_count(); ++i) visible.push_back(identity(i));
+  const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
+  std::vector<cudaUUID_t> devices(static_cast<std::size_t>(size()));
+  all_gather(&me, devices.data(), sizeof me);
+  std::vector<bool> same_device;
+  for (int peer = 0; peer < size(); ++peer) {
+    const int number = number_of(devices[static_cast<std::size_t>(peer)], peer, visible);
+    enable_peer_access(mine, number);
+    same_device.push_back(number == mine);
+    copies_.emplace_back(mine);
+  }
+  barrier();  // memory may be opened and copied once both directions are open
+  if (processes_ && size() > 1)
+    notes_ = comm::rate_notes(rank(), comm::measure_peer_rates(control(), mine, same_device));
+}
+
+/// One whose last use both ends have heeded; a new one where there is none.
+DoneEvent& CopyEngineCommunicator::free_done_event() {
+  for (DoneEvent& one : done_events_) {
+    if (!one.sender_waits) one.sender_waits = control().test(one.ack_ticket);
+    if (one.sender_waits && one.receiver_waits) return one;
+  }
+  return done_events_.emplace_back(compute_.device(), use_);
+}
+
+EventName CopyEngineCommunicator::name_of(const Event& event) const {
+  EventName name;
+  name.handle = event.get();
+  if (processes_) name.shared = comm::share(event);
+  return name;
+}
+
+EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
+  return processes_ ? imports_.event(event.shared) : event.handle;
+}
+
+InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
+  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < ends_.size(), "a ticket that was never given");
+  InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+  expects(end.state != InFlight::State::free, "a ticket that is spent");
+  return end;
+}
+
+void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+  const DeviceScope scope(compute_.device());
+  control().reserve(control_kinds * messages, control_kinds * messages);
+  free_.reserve(static_cast<std::size_t>(messages));
+  receiving_.reserve(static_cast<std::size_t>(messages));
+  while (static_cast<i64>(ends_.size()) < messages) {
+    free_.push_back(static_cast<Ticket>(ends_.size()));
+    ends_.emplace_back(compute_.device(), use_);
+  }
+}
+
+void CopyEngineCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
+  const DeviceScope scope(compute_.device());
+  for (i64 i = 0; i < count; ++i) {
+    check_peer(messages[i]);
+    if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(ends_.size())), 0);
+    tickets[i] = free_.back();
+    free_.pop_back();
+    open(messages[i], tickets[i]);
+  }
+  progress();
+}
+
+void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
+  InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+  end.message = message;
+  end.bytes = message.bytes();
+  end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
+  if (end.bytes == 0) return;
+  end.mark.record(compute_.get());
+  const Message rts = end.control(Control::ready_to_send);
+  if (!message.send) {
+    control().post(&rts, 1, &end.rts_ticket);
+    receiving_.push_back(ticket);
+    return;
+  }
+  end.rts = {message.boxes, message.box_count, end.bytes, name_of(end.mark)};
+  control().post(&rts, 1, &end.rts_ticket);
+  if (processes_) {
+    end.shared.clear();
+    for (i64 i = 0; i < message.box_count; ++i)
+      end.shared.push_back(message.boxes[i].bytes() > 0 ? exports_.box(message.boxes[i]) : comm::SharedBox{});
+    const Message boxes = end.control(Control::boxes);
+    control().post(&boxes, 1, &end.boxes_ticket);
+  }
+  const Message done_message = end.control(Control::done);
+  control().post(&done_message, 1, &end.done_ticket);
+}
+
+/// Between processes: the sender's boxes, as this process reaches them.
+void CopyEngineCommunicator::import_boxes(InFlight& end) {
+  end.shared.resize(static_cast<std::size_t>(end.rts.box_count));
+  const Message boxes = end.control(Control::boxes);
+  control().post(&boxes, 1, &end.boxes_ticket);
+  control().wait(end.boxes_ticket);
+  imported_.clear();
+  for (const comm::SharedBox& box : end.shared)
+    if (box.shape.bytes() > 0 && box.shape.data != nullptr) imported_.push_back(imports_.box(box));
+  end.rts.boxes = imported_.data();
+  end.rts.box_count = static_cast<i64>(imported_.size());
+}
+
+/// The offer is there: enqueues the copy and tells the sender when it will be done.
+void CopyEngineCommunicator::fetch(InFlight& end) {
+  const ReadyToSend& rts = end.rts;
+  const auto peer = static_cast<std::size_t>(end.message.peer);
+  if (rts.bytes != end.bytes) {
+    const CommunicationFault fault =
+        comm::size_fault(end.message, rank(), end.message.peer, end.bytes, rts.bytes);
+    control().abort(fault);
+    throw CommunicationError(fault);
+  }
+  const StreamHandle copies = copies_[peer].get();
+  if (processes_) import_boxes(end);
+  wait_for(copies, handle_of(rts.ready));
+  wait_for(copies, end.mark.get());
+  Message from = end.message;
+  from.boxes = rts.boxes;
+  from.box_count = rts.box_count;
+  comm::enqueue_copies(from, end.message, copies);
+  DoneEvent& copied = free_done_event();
+  copied.event.record(copies);
+  copied.sender_waits = copied.receiver_waits = false;
+  end.read = &copied;
+  Message ack = end.control(Control::ack);
+  ack.boxes = &copied.ack_box;
+  control().post(&ack, 1, &copied.ack_ticket);
+  end.done.event = name_of(copied.event);
+  const Message done_message = end.control(Control::done);
+  control().post(&done_message, 1, &end.done_ticket);
+}
+
+void CopyEngineCommunicator::progress() {
+  const DeviceScope scope(compute_.device());
+  control().progress();
+  std::erase_if(receiving_, [&](Ticket ticket) {
+    InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+    if (!control().test(end.rts_ticket)) return false;
+    fetch(end);
+    return true;
+  });
+}
+
+void CopyEngineCommunicator::wait(Ticket ticket) {
+  const DeviceScope scope(compute_.device());
+  InFlight& end = in_flight(ticket);
+  if (end.state == InFlight::State::open && !end.message.send) {
+    const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
+    if (at != receiving_.end()) {
+      receiving_.erase(at);
+      control().wait(end.rts_ticket);
+      fetch(end);
+    }
+  } else if (end.state == InFlight::State::open) {
+    progress();  // the peer may wait for an offer of its own to be taken
+    control().wait(end.done_ticket);
+  }
+  finish(end, ticket);
+}
+
+bool CopyEngineCommunicator::test(Ticket ticket) {
+  const DeviceScope scope(compute_.device());
+  InFlight& end = in_flight(ticket);
+  progress();
+  if (end.state == InFlight::State::open) {
+    const bool waiting = end.message.send
+                             ? !control().test(end.done_ticket)
+                             : std::find(receiving_.begin(), receiving_.end(), ticket) != receiving_.end();
+    if (waiting) return false;
+  }
+  finish(end, ticket);
+  return true;
+}
+
+/// Both ends know of the copy: orders the compute stream after it.
+void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
+  if (end.state == InFlight::State::open) {
+    // Small control sends complete where they are taken; the payload they announce is ordered by events.
+    control().wait(end.message.send ? end.rts_ticket : end.done_ticket);
+    if (end.message.send && processes_) control().wait(end.boxes_ticket);
+    if (!end.message.send) {
+      wait_for(compute_.get(), end.read->event.get());
+      end.read->receiver_waits = true;
+    } else {
+      wait_for(compute_.get(), handle_of(end.done.event));
+      // The receiver has posted its end before it sent the receipt: this does not block.
+      const Message ack = end.control(Control::ack);
+      Ticket sent = -1;
+      control().post(&ack, 1, &sent);
+      control().wait(sent);
+    }
+  }
+  traffic().count(end.message.tick, end.message.peer, end.message.send, end.bytes);
+  end.state = InFlight::State::free;
+  free_.push_back(ticket);
+}
+
+std::unique_ptr<Communicator> CopyEngineCommunicator::group(const std::vector<int>& ranks) {
+  std::unique_ptr<Communicator> part = control().group(ranks);
+  if (part == nullptr) return nullptr;
+  return std::make_unique<CopyEngineCommunicator>(std::move(part), compute_);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control, const Stream& compute) {
+  return std::make_unique<CopyEngineCommunicator>(control, compute);
+}
+
+}  // namespace usp

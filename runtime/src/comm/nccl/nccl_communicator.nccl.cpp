@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../boxes/plane_copies.hpp"
+#include "../group/data_plane.hpp"
+#include "nccl_api.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/device/check.cuda.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace usp::comm {
+namespace {
+
+/// One end of a message in flight, and where its payload lies while it flies.
+struct Flight {
+  bool open = false;
+  Message message;
+  i64 bytes = 0;
+  ByteBox payload;  ///< contiguous: the message's only box, or the staging buffer
+  DeviceBuffer staging;
+};
+
+/// The messages of one post(): they start and end together.
+struct Launch {
+  Event ready, done;
+  int open_messages = 0;
+  explicit Launch(int device) : ready(device), done(device) {}
+};
+
+[[nodiscard]] bool contiguous(const Message& m) {
+  if (m.box_count != 1) return false;
+  const StackCursor run(m.boxes, 1);
+  return run.done() || run.width() == m.bytes();
+}
+
+class NcclCommunicator final : public DataPlaneCommunicator {
+ public:
+  template <class Control>
+  NcclCommunicator(Control&& control, StreamHandle compute, int device, const NcclApi& api)
+      : DataPlaneCommunicator(std::forward<Control>(control)), api_(api), compute_(compute), device_(device) {
+    connect();
+  }
+  ~NcclCommunicator() override {
+    if (nccl_ == nullptr) return;
+    try {
+      if (stream_) stream_->synchronize();
+    } catch (...) {
+      // The job has failed already, and its story is told.
+    }
+    api_.comm_destroy(nccl_);
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  [[nodiscard]] const char* name() const override { return "nccl"; }
+  void post(const Message* messages, i64 count, Ticket* tickets) override;
+  void wait(Ticket ticket) override;
+  [[nodiscard]] bool test(Ticket ticket) override;
+  [[nodiscard]] bool capturable() const override { return true; }
+  void progress() override;
+  void reserve(i64 messages, i64 boxes) override;
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
+  void abort(const CommunicationFault& fault) override;
+
+ private:
+  void connect();
+  void check(ncclResult_t result, const char* call, const Message* message);
+  [[noreturn]] void fail(const std::string& text, const Message* message);
+  Ticket open(const Message& message);
+  [[nodiscard]] Flight& flight_of(Ticket ticket);
+  void stage(Flight& flight);
+  void start(const Ticket* tickets, i64 count);
+
+  const NcclApi& api_;
+  StreamHandle compute_;
+  int device_;
+  ncclComm_t nccl_ = nullptr;
+  std::optional<Stream> stream_;  ///< of all transfers; made with the first
+  std::deque<Flight> flights_;
+  std::deque<Launch> launches_;
+  std::vector<std::size_t> launch_of_;  ///< per flight
+  std::vector<Ticket> free_;
+  std::vector<i64> order_;
+};
+
+void NcclCommunicator::connect() {
+  if (size() == 1) return;
+  ncclUniqueId id{};
+  if (rank() == 0) check(api_.get_unique_id(&id), "ncclGetUniqueId", nullptr);
+  broadcast(&id, sizeof id, 0);
+  std::optional<DeviceScope> scope;
+  if (compute_ != nullptr) scope.emplace(device_);
+  check(api_.comm_init_rank(&nccl_, size(), id, rank()), "ncclCommInitRank", nullptr);
+}
+
+/// Ends the job: NCCL's communicator first, so that kernels that wait for a peer come back.
+void NcclCommunicator::fail(const std::string& text, const Message* message) {
+  CommunicationFault fault;
+  fault.operation = message == nullptr ? "nccl" : message->operation;
+  fault.tick = message == nullptr ? -1 : message->tick;
+  fault.rank = rank();
+  if (message != nullptr) fault.missing = {message->peer};
+  fault.message = text;
+  abort(fault);
+  throw CommunicationError(fault);
+}
+
+void NcclCommunicator::check(ncclResult_t result, const char* call, const Message* message) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  std::string text =
+      "rank " + std::to_string(rank()) + ": " + call + " failed: " + api_.get_error_string(result);
+  if (message != nullptr)
+    text += " in '" + std::string(message->operation) + "' of tick " + std::to_string(message->tick) +
+            " with rank " + std::to_string(message->peer);
+  fail(text + "; NCCL_DEBUG=WARN tells more", message);
+}
+
+void NcclCommunicator::abort(const CommunicationFault& fault) {
+  if (nccl_ != nullptr) api_.comm_abort(std::exchange(nccl_, nullptr));
+  DataPlaneCommunicator::abort(fault);
+}
+
+void NcclCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+  while (static_cast<i64>(flights_.size()) < messages) {
+    free_.push_back(static_cast<Ticket>(flights_.size()));
+    flights_.emplace_back();
+    launch_of_.push_back(0);
+  }
+}
+
+Ticket NcclCommunicator::open(const Message& message) {
+  check_peer(message);
+  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(flights_.size())), 0);
+  const Ticket ticket = free_.back();
+  free_.pop_back();
+  Flight& flight = flights_[static_cast<std::size_t>(ticket)];
+  flight.open = true;
+  flight.message = message;
+  flight.bytes = message.bytes();
+  return ticket;
+}
+
+/// Gives a payload that is not contiguous a place where it is; a send's is packed.
+void NcclCommunicator::stage(Flight& flight) {
+  if (contiguous(flight.message)) {
+    flight.payload = flight.message.boxes[0];
+    return;
+  }
+  if (flight.staging.bytes() < flight.bytes) {
+    stream_->synchronize();
+    flight.staging = DeviceBuffer(device_, flight.bytes);
+  }
+  flight.payload = ByteBox{};
+  flight.payload.data = flight.staging.data();
+  flight.payload.run_bytes = flight.bytes;
+  if (!flight.message.send) return;
+  Message packed = flight.message;
+  packed.boxes = &flight.payload;
+  packed.box_count = 1;
+  enqueue_copies(flight.message, packed, stream_->get());
+}
+
+void NcclCommunicator::start(const Ticket* tickets, i64 count) {
+  const auto at = [&](i64 i) -> Flight& { return flights_[static_cast<std::size_t>(tickets[i])]; };
+  // NCCL matches by order: by tag, so that both ends need not list the messages of a call alike.
+  order_.resize(static_cast<std::size_t>(count));
+  std::iota(order_.begin(), order_.end(), i64{0});
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](i64 a, i64 b) { return at(a).message.tag < at(b).message.tag; });
+  check(api_.group_start(), "ncclGroupStart", nullptr);
+  ncclResult_t first_fault = ncclSuccess;
+  const Message* culprit = nullptr;
+  for (const i64 i : order_) {
+    Flight& f = at(i);
+    if (f.bytes == 0) continue;
+    const auto bytes = static_cast<std::size_t>(f.bytes);
+    const ncclResult_t result =
+        f.message.send ? api_.send(f.payload.data, bytes, ncclInt8, f.message.peer, nccl_, stream_->get())
+                       : api_.recv(f.payload.data, bytes, ncclInt8, f.message.peer, nccl_, stream_->get());
+    if (result == ncclSuccess || first_fault != ncclSuccess) continue;
+    first_fault = result;
+    culprit = &f.message;
+  }
+  const ncclResult_t end = api_.group_end();  // also after a fault: the group is this thread's
+  check(first_fault, "ncclSend or ncclRecv", culprit);
+  check(end, "ncclGroupEnd", nullptr);
+  for (i64 i = 0; i < count; ++i) {
+    Flight& f = at(i);
+    if (f.bytes == 0 || f.message.send || f.payload.data != f.staging.data()) continue;
+    Message packed = f.message;
+    packed.boxes = &f.payload;
+    packed.box_count = 1;
+    enqueue_copies(packed, f.message, stream_->get());
+  }
+}
+
+void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
+  progress();
+  bool any = false;
+  for (i64 i = 0; i < count; ++i) {
+    tickets[i] = open(messages[i]);
+    any = any || flights_[static_cast<std::size_t>(tickets[i])].bytes > 0;
+  }
+  if (!any) return;
+  const DeviceScope scope(device_);
+  if (!stream_) stream_.emplace(device_);
+  std::size_t at = 0;
+  while (at < launches_.size() && launches_[at].open_messages > 0) ++at;
+  if (at == launches_.size()) launches_.emplace_back(device_);
+  Launch& launch = launches_[at];
+  launch.open_messages = 0;
+  launch.ready.record(compute_);
+  wait_for(stream_->get(), launch.ready.get());
+  for (i64 i = 0; i < count; ++i) {
+    Flight& flight = flights_[static_cast<std::size_t>(tickets[i])];
+    if (flight.bytes == 0) continue;
+    launch_of_[static_cast<std::size_t>(tickets[i])] = at;
+    ++launch.open_messages;
+    stage(flight);
+  }
+  start(tickets, count);
+  launch.done.record(stream_->get());
+}
+
+Flight& NcclCommunicator::flight_of(Ticket ticket) {
+  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < flights_.size(), "a ticket that was never given");
+  Flight& flight = flights_[static_cast<std::size_t>(ticket)];
+  expects(flight.open, "a ticket that is spent");
+  return flight;
+}
+
+void NcclCommunicator::wait(Ticket ticket) {
+  Flight& flight = flight_of(ticket);
+  progress();
+  if (flight.bytes > 0) {
+    const DeviceScope scope(device_);
+    Launch& launch = launches_[launch_of_[static_cast<std::size_t>(ticket)]];
+    wait_for(compute_, launch.done.get());
+    --launch.open_messages;
+  }
+  traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
+  flight.open = false;
+  free_.push_back(ticket);
+}
+
+bool NcclCommunicator::test(Ticket ticket) {
+  const Flight& flight = flight_of(ticket);
+  progress();
+  if (flight.bytes > 0 && !launches_[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
+    return false;
+  wait(ticket);
+  return true;
+}
+
+void NcclCommunicator::progress() {
+  control().progress();
+  if (nccl_ == nullptr) return;
+  ncclResult_t state = ncclSuccess;
+  check(api_.comm_get_async_error(nccl_, &state), "ncclCommGetAsyncError", nullptr);
+  check(state, "an exchange of NCCL", nullptr);
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::group(const std::vector<int>& ranks) {
+  std::unique_ptr<Communicator> part = control().group(ranks);
+  if (part == nullptr) return nullptr;
+  return std::make_unique<NcclCommunicator>(std::move(part), compute_, device_, api_);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, StreamHandle compute, int device,
+                                                     const NcclApi& api) {
+  return std::make_unique<NcclCommunicator>(control, compute, device, api);
+}
+
+}  // namespace usp::comm

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../failure/faults.hpp"
+#include "../group/collectives.hpp"
+#include "threads_world.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace usp::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using State = Slot::State;
+
+/// What one call of progress() copies at most, so that a kernel's tile is not held up: some 10 us.
+constexpr i64 part_bytes = i64{1} << 17;
+/// What a message costs beside its bytes.
+constexpr i64 message_cost_bytes = i64{1} << 12;
+constexpr i64 all_bytes = std::numeric_limits<i64>::max();
+
+class ThreadCommunicator final : public CollectiveCommunicator {
+ public:
+  ThreadCommunicator(World& world, std::shared_ptr<GroupState> group_state, int rank)
+      : CollectiveCommunicator(static_cast<int>(group_state->job_ranks.size())),
+        world_(world),
+        group_(std::move(group_state)),
+        rank_(rank),
+        job_rank_(group_->job_ranks[static_cast<std::size_t>(rank)]),
+        slots_(group_->slots[static_cast<std::size_t>(rank)]),
+        ready_queue_(group_->ready_queues[static_cast<std::size_t>(rank)]) {}
+  ~ThreadCommunicator() override {
+    const auto in_flight = static_cast<i64>(slots_.size() - free_.size());
+    if (in_flight > 0) world_.abort(unfinished_fault(job_rank_, in_flight), job_rank_);
+  }
+  ThreadCommunicator(const ThreadCommunicator&) = delete;
+  ThreadCommunicator& operator=(const ThreadCommunicator&) = delete;
+
+  [[nodiscard]] const char* name() const override { return "threads"; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return static_cast<int>(group_->job_ranks.size()); }
+  void wait(Ticket ticket) override;
+  [[nodiscard]] bool test(Ticket ticket) override;
+  void progress() override;
+  void reserve(i64 messages, i64 boxes) override;
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
+  void abort(const CommunicationFault& fault) override { world_.abort(fault, job_rank_); }
+
+ protected:
+  void start(const Message* messages, i64 count, Ticket* tickets) override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  [[nodiscard]] int job_rank(int rank) const { return group_->job_ranks[static_cast<std::size_t>(rank)]; }
+  Slot& slot_of(Ticket ticket);
+  Ticket open_slot(const Message& message);
+  void check_abort();
+  void match(Slot& slot, Lock& lock);
+  i64 copy(Slot& slot, i64 limit, Lock& lock);
+  void copy_part(Lock& lock);
+  [[nodiscard]] ReadyQueue& ready_queue_of(const Slot& slot) {
+    return group_->ready_queues[static_cast<std::size_t>(slot.message.send ? slot.message.peer : rank_)];
+  }
+  void finish(Slot& slot, Ticket ticket);
+  [[noreturn]] void report_late(const Slot& slot, Lock& lock);
+
+  World& world_;
+  std::shared_ptr<GroupState> group_;
+  int rank_;
+  int job_rank_;
+  std::deque<Slot>& slots_;
+  ReadyQueue& ready_queue_;
+  std::vector<Ticket> free_;
+  i64 groups_ = 0;
+};
+
+Slot& ThreadCommunicator::slot_of(Ticket ticket) {
+  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < slots_.size(), "a ticket that was never given");
+  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
+  expects(slot.state.load(std::memory_order_acquire) != State::free, "a ticket that is spent");
+  return slot;
+}
+
+void ThreadCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+  free_.reserve(static_cast<std::size_t>(messages));
+  while (static_cast<i64>(slots_.size()) < messages) {
+    free_.push_back(static_cast<Ticket>(slots_.size()));
+    slots_.emplace_back();
+  }
+}
+
+Ticket ThreadCommunicator::open_slot(const Message& message) {
+  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(slots_.size())), 0);
+  const Ticket ticket = free_.back();
+  free_.pop_back();
+  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
+  slot.message = message;
+  slot.bytes = message.bytes();
+  slot.moved = 0;
+  slot.owner = job_rank_;
+  slot.state.store(slot.bytes == 0 ? State::done : State::open, std::memory_order_relaxed);
+  return ticket;
+}
+
+void ThreadCommunicator::start(const Message* messages, i64 count, Ticket* tickets) {
+  check_abort();
+  for (i64 i = 0; i < count; ++i) tickets[i] = open_slot(messages[i]);
+  Lock lock(world_.lock());
+  if (world_.aborted()) world_.raise(job_rank_, lock);
+  for (i64 i = 0; i < count; ++i) {
+    Slot& slot = slots_[static_cast<std::size_t>(tickets[i])];
+    if (slot.bytes > 0) match(slot, lock);
+  }
+}
+
+/// Pairs an end with the other one, or leaves it in its lane. Lock held.
+void ThreadCommunicator::match(Slot& slot, Lock& lock) {
+  const Message& message = slot.message;
+  const int source = message.send ? rank_ : message.peer;
+  const int target = message.send ? message.peer : rank_;
+  const auto at =
+      static_cast<std::size_t>(source) * group_->job_ranks.size() + static_cast<std::size_t>(target);
+  Slot* partner = (message.send ? group_->receives : group_->sends)[at].take(message.tag);
+  if (partner == nullptr) {
+    (message.send ? group_->sends : group_->receives)[at].append(slot);
+    return;
+  }
+  if (partner->bytes != slot.bytes) {
+    world_.abort_locked(size_fault(message, job_rank_, job_rank(message.peer), slot.bytes, partner->bytes),
+                        job_rank_, lock);
+    world_.raise(job_rank_, lock);
+  }
+  slot.partner = partner;
+  partner->partner = &slot;
+  Slot& receive = message.send ? *partner : slot;
+  receive.payload = PayloadCopy((message.send ? slot : *partner).message, receive.message);
+  ready_queue_of(slot).append(receive);
+  slot.state.store(State::paired, std::memory_order_relaxed);
+  partner->state.store(State::paired, std::memory_order_relaxed);
+  world_.wake(partner->owner);
+}
+
+/// Moves `limit` bytes of a pair's payload, or what is left; the lock is let go meanwhile. Returns how many.
+i64 ThreadCommunicator::copy(Slot& slot, i64 limit, Lock& lock) {
+  Slot& partner = *slot.partner;
+  Slot& receive = slot.message.send ? partner : slot;
+  ReadyQueue& ready_queue = ready_queue_of(slot);
+  ready_queue.remove(receive);
+  slot.state.store(State::copying, std::memory_order_relaxed);
+  partner.state.store(State::copying, std::memory_order_relaxed);
+  const int owner = partner.owner;
+  world_.pin(owner);
+  lock.unlock();
+  const i64 moved = receive.payload.advance(limit);
+  lock.lock();
+  const bool done = receive.payload.done();
+  if (done)
+    slot.moved = partner.moved = receive.payload.moved();
+  else
+    ready_queue.append(receive);
+  slot.state.store(done ? State::done : State::paired, std::memory_order_release);
+  partner.state.store(done ? State::done : State::paired, std::memory_order_release);
+  world_.unpin(owner);
+  return moved;
+}
+
+/// Copies a little of what this rank may receive.
+void ThreadCommunicator::copy_part(Lock& lock) {
+  for (i64 left = part_bytes; left > 0 && ready_queue_.ready.first != nullptr && !world_.aborted();)
+    left -= std::max(copy(*ready_queue_.ready.first, left, lock), message_cost_bytes);
+}
+
+void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
+  traffic().count(slot.message.tick, slot.message.peer, slot.message.send, slot.moved);
+  slot.partner = nullptr;
+  slot.state.store(State::free, std::memory_order_relaxed);
+  free_.push_back(ticket);
+}
+
+void ThreadCommunicator::wait(Ticket ticket) {
+  Slot& slot = slot_of(ticket);
+  check_abort();
+  if (slot.state.load(std::memory_order_acquire) != State::done) {
+    Lock lock(world_.lock());
+    const auto limit = std::chrono::duration<double>(world_.watchdog_s());
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+    while (slot.state.load(std::memory_order_relaxed) != State::done) {
+      if (world_.aborted()) world_.raise(job_rank_, lock);
+      if (slot.state.load(std::memory_order_relaxed) == State::paired) {
+        copy(slot, all_bytes, lock);
+      } else if (ready_queue_.ready.first != nullptr) {
+        copy_part(lock);
+      } else if (!world_.sleep(job_rank_, lock, deadline) && !world_.aborted() &&
+                 slot.state.load(std::memory_order_relaxed) == State::open) {
+        report_late(slot, lock);
+      }
+    }
+  }
+  finish(slot, ticket);
+}
+
+bool ThreadCommunicator::test(Ticket ticket) {
+  Slot& slot = slot_of(ticket);
+  check_abort();
+  if (slot.state.load(std::memory_order_acquire) != State::done) {
+    Lock lock(world_.lock());
+    if (world_.aborted()) world_.raise(job_rank_, lock);
+    if (slot.state.load(std::memory_order_relaxed) == State::paired) copy(slot, all_bytes, lock);
+    if (slot.state.load(std::memory_order_relaxed) != State::done) return false;
+  }
+  finish(slot, ticket);
+  return true;
+}
+
+void ThreadCommunicator::progress() {
+  check_abort();
+  if (!ready_queue_.any.load(std::memory_order_relaxed)) return;
+  Lock lock(world_.lock(), std::try_to_lock);
+  if (lock.owns_lock()) copy_part(lock);
+}
+
+void ThreadCommunicator::check_abort() {
+  if (!world_.aborted()) return;
+  Lock lock(world_.lock());
+  world_.raise(job_rank_, lock);
+}
+
+/// Names every peer that this rank still misses in the same operation, and the ranks that wait for nobody:
+/// among these is the cause when the peers are themselves held up.
+void ThreadCommunicator::report_late(const Slot& slot, Lock& lock) {
+  std::vector<int> missing;
+  for (const Slot& other : slots_)
+    if (other.state.load(std::memory_order_relaxed) == State::open &&
+        other.message.tick == slot.message.tick &&
+        std::string_view(other.message.operation) == slot.message.operation)
+      missing.push_back(job_rank(other.message.peer));
+  std::vector<int> busy = world_.busy_ranks();
+  std::erase(busy, job_rank_);
+  const std::string hint = busy.empty() ? "" : " (waiting for nobody: " + list_ranks(std::move(busy)) + ")";
+  world_.abort_locked(late_fault(slot.message, job_rank_, std::move(missing), world_.watchdog_s(), hint),
+                      job_rank_, lock);
+  world_.raise(job_rank_, lock);
+}
+
+std::unique_ptr<Communicator> ThreadCommunicator::group(const std::vector<int>& ranks) {
+  check_group(*this, ranks);
+  const i64 sequence = groups_++;
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (ranks.size() < 2 || mine == ranks.end()) return nullptr;
+  std::vector<int> job_ranks;
+  for (const int rank : ranks) job_ranks.push_back(job_rank(rank));
+  return make_thread_communicator(world_, world_.group_state_of(group_.get(), sequence, job_ranks),
+                                  static_cast<int>(mine - ranks.begin()));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_thread_communicator(World& world, std::shared_ptr<GroupState> group_state,
+                                                       int rank) {
+  return std::make_unique<ThreadCommunicator>(world, std::move(group_state), rank);
+}
+
+}  // namespace usp::comm

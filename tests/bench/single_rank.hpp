@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device_noise.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/communicator.hpp"
+
+#include <cstring>
+
+namespace usp::bench {
+
+/// A rank whose peers are not there: whatever it receives is noise, or what lay there already.
+class SingleRank final : public Communicator {
+ public:
+  SingleRank(int rank, int size, StreamHandle stream) : rank_(rank), size_(size), stream_(stream) {}
+  /// Whether receives write noise.
+  void arrive(bool noise) { noise_ = noise; }
+
+  [[nodiscard]] const char* name() const override { return "single"; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  void post(const Message* messages, i64 count, Ticket* tickets) override {
+    for (i64 i = 0; i < count; ++i) {
+      tickets[i] = 0;
+      if (!noise_ || messages[i].send) continue;
+      for (i64 b = 0; b < messages[i].box_count; ++b) fill(messages[i].boxes[b]);
+    }
+  }
+  void wait(Ticket /*ticket*/) override {}
+  [[nodiscard]] bool test(Ticket /*ticket*/) override { return true; }
+  void progress() override {}
+  void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
+  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& /*ranks*/) override {
+    throw InternalError("a single rank has no groups");
+  }
+  void barrier() override {}
+  void all_gather(const void* mine, void* all, i64 bytes) override {
+    for (int r = 0; r < size_; ++r)
+      std::memcpy(static_cast<std::byte*>(all) + r * bytes, mine, static_cast<std::size_t>(bytes));
+  }
+  void broadcast(void* /*data*/, i64 /*bytes*/, int /*root*/) override {}
+  void all_reduce_sum(float* /*data*/, i64 /*count*/) override {}
+  void all_reduce_sum(double* /*data*/, i64 /*count*/) override {}
+  void all_reduce_sum(i64* /*data*/, i64 /*count*/) override {}
+  void reduce_scatter_sum(const float* /*parts*/, float* /*mine*/, i64 /*count*/) override {}
+  void reduce_scatter_sum(const double* /*parts*/, double* /*mine*/, i64 /*count*/) override {}
+  void abort(const CommunicationFault& /*fault*/) override {}
+  [[nodiscard]] Traffic& traffic() override { return traffic_; }
+
+ private:
+  void fill(const ByteBox& box) {
+    if (box.count[0] == 1 && box.count[1] == 1 && box.count[2] == 1)
+      fill_with_noise(box.data, box.run_bytes, stream_, ++seed_);
+  }
+
+  int rank_, size_;
+  StreamHandle stream_;
+  bool noise_ = true;
+  unsigned seed_ = 0;
+  Traffic traffic_;
+};
+
+}  // namespace usp::bench
