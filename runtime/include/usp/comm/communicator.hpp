@@ -68,9 +68,9 @@ class Communicator {
   virtual void reduce_scatter_sum(const float* parts, float* mine, i64 count) = 0;
   virtual void reduce_scatter_sum(const double* parts, double* mine, i64 count) = 0;
 
-  /// Ends the job: every rank's next call throws this story. Idempotent; the first story wins. On threads it
-  /// returns when no peer reads or writes this rank's boxes any more (so does a throw out of any call here):
-  /// a rank that leaves with messages in flight calls it before it frees their memory.
+  /// Ends the job: the next call on every rank throws this fault. Idempotent; the first fault wins. On
+  /// threads it returns when no peer reads or writes this rank's boxes any more (so does a throw out of any
+  /// call here): a rank that leaves with messages in flight calls it before it frees their memory.
   virtual void abort(const CommunicationFault& fault) = 0;
 
   /// What its making found out on this rank that the user should know, such as a slow way to a peer.

@@ -9,7 +9,7 @@
 
 namespace usp {
 
-/// What went wrong between ranks (exit 5). Every rank of the job throws one with the same story. Ranks are
+/// What went wrong between ranks (exit 5). Every rank of the job throws the same one. Ranks are
 /// those of the whole job, also where a group noticed.
 struct CommunicationFault {
   std::string operation;     ///< e.g. "route", "barrier"

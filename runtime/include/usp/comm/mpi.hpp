@@ -37,7 +37,7 @@ class MpiSession {
 };
 
 /// For main programs: runs `body` as this rank of the job. Returns 0 when it returned. When it threw on any
-/// rank, prints one line per rank to stderr (its own error, or the story of the rank that failed first) and
+/// rank, prints one line per rank to stderr (its own error, or that of the rank that failed first) and
 /// ends all processes without returning; mpirun's exit code is that of the first error: 5 for faults between
 /// ranks, else its ExitCode. Collective.
 int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body);

@@ -19,7 +19,7 @@ struct SocketJob {
   int port = 0;      ///< where rank 0 listens, the others ask
   /// Equal on all ranks of a job; whoever holds another one is refused.
   std::uint64_t digest = 0;
-  /// What the ranks of the job know and nobody else; empty: nothing. It never travels: both ends of every
+  /// A secret of the ranks of the job; empty: nothing. It never travels: both ends of every
   /// connection prove by HMAC-SHA256 over fresh random numbers that they know it.
   std::string secret{};
   bool one_host = false;  ///< all ranks are on this host, and meet on its loopback whatever `host` is
@@ -71,7 +71,7 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
                 const std::function<void(Communicator&)>& body);
 
 /// Within a catch of `error`, by which a rank fails before its run_sockets: prints it, meets the others all
-/// the same, for at most 10 s, so that they end at once with its story instead of waiting for it, and ends
+/// the same, for at most 10 s, so that they end at once with its error instead of waiting for it, and ends
 /// this process as run_sockets does.
 [[noreturn]] void fail_before_rendezvous(const SocketJob& job, const CommOptions& options,
                                          const std::exception& error);

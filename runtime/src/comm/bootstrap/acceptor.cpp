@@ -16,7 +16,7 @@ constexpr std::size_t max_unproved = 256;
 constexpr int max_accepted = 64;
 /// What a caller has from its connection to its proof.
 constexpr double handshake_limit_s = 20;
-/// Refusals of one kind that are told in the story of those who did not come.
+/// Rejections of one kind that the error about missing ranks lists.
 constexpr std::size_t max_refusals = 4;
 
 void wait_for(const Socket& socket, short events, int timeout_ms) {

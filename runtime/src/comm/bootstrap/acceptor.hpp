@@ -24,8 +24,8 @@ struct AcceptRules {
 };
 
 /// Lets in those who say hello as members of a job and prove it, each rank once; tells others why not.
-/// Strangers, who say anything else or nothing, are dropped and hold up nobody: each has so many bytes and
-/// seconds, and only so many wait.
+/// Connections that send anything else, or nothing, are closed without delaying others: each has so many
+/// bytes and seconds, and only so many wait.
 class Acceptor {
  public:
   struct JoinRequest {
@@ -38,7 +38,7 @@ class Acceptor {
   [[nodiscard]] std::optional<JoinRequest> next(const Deadline& deadline,
                                                 const std::vector<Socket>& connected);
   [[nodiscard]] bool knows(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
-  /// Who was sent away and why, for the story of those who did not come; empty when nobody was. The first
+  /// Rejected connections and reasons, for the error about missing ranks; empty: none. The first
   /// few of each kind, those who came closest to a seat first: what strangers say displaces no rank's story.
   [[nodiscard]] std::string rejections() const;
 

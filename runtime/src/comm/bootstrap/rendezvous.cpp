@@ -14,7 +14,7 @@
 namespace usp::comm {
 namespace {
 
-/// How much longer the others wait than rank 0, whose story names those who did not come.
+/// How much longer the others wait than rank 0, whose error names the missing ranks.
 constexpr double patience_s = 2;
 
 /// Where the ranks meet: of ranks that share a host, its loopback, whatever the host is called.

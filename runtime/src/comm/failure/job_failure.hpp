@@ -13,10 +13,10 @@ namespace usp::comm {
 struct JobFailure {
   CommunicationFault fault;
   ExitCode exit_code = ExitCode::environment;  ///< what every process ends with
-  int origin = 0;  ///< the rank that tells it; of stories that cross, the lowest wins
+  int origin = 0;  ///< rank that failed first; if several failures race, the lowest rank is reported
 };
 
-/// A story as it travels between processes: plain bytes, long texts cut.
+/// Wire format of a failure report: fixed size, long text truncated.
 struct FailureFrame {
   int origin = 0;
   int exit_code = 0;

@@ -40,7 +40,7 @@ class DataPlaneCommunicator : public Communicator {
  protected:
   [[nodiscard]] Communicator& control() { return control_; }
   [[nodiscard]] const Communicator& control() const { return control_; }
-  /// Refuses a message to nobody or to oneself (UsageError).
+  /// Refuses a message to a rank that does not exist or to the rank itself (UsageError).
   void check_peer(const Message& message) const;
 
  private:

@@ -62,7 +62,7 @@ void notify_other_ranks(const CommOptions& options, const std::exception& error)
   std::optional<SocketJob> job;
   try {
     job = torchrun_job();
-  } catch (const Error&) {  // nobody knows where the others are
+  } catch (const Error&) {  // the address of the others is unknown
     return;
   }
   fail_before_rendezvous(*job, options, error);

@@ -135,7 +135,7 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
         if (!one.sender_waits) control().wait(one.ack_ticket);
       for (const Stream& stream : copies_) stream.synchronize();
     } catch (...) {
-      // The job has failed already, and its story is told.
+      // The job has already failed and the error has been reported.
     }
   }
   CopyEngineCommunicator(const CopyEngineCommunicator&) = delete;
@@ -202,7 +202,7 @@ void CopyEngineCommunicator::connect() {
     notes_ = comm::rate_notes(rank(), comm::measure_peer_rates(control(), mine, same_device));
 }
 
-/// One whose last use both ends have heeded; a new one where there is none.
+/// Returns an event whose last use both ends have acknowledged, or a new one.
 DoneEvent& CopyEngineCommunicator::free_done_event() {
   for (DoneEvent& one : done_events_) {
     if (!one.sender_waits) one.sender_waits = control().test(one.ack_ticket);

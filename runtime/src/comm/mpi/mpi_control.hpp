@@ -27,9 +27,9 @@ class MpiControl {
 
   /// Gives notice to all, unless the job is over already. `exit_code` is what the job ends with.
   void broadcast_failure(const CommunicationFault& fault, ExitCode exit_code);
-  /// Lets MPI advance; throws the story once there is one.
+  /// Lets MPI advance; throws the failure of the job once there is one.
   void poll();
-  /// Throws the story. Waits a moment first for notices that crossed: that of the lowest rank wins.
+  /// Throws the failure of the job. Waits first for reports that crossed: the lowest rank's wins.
   [[noreturn]] void raise();
   [[nodiscard]] bool aborted() const { return failure_.has_value(); }
   [[nodiscard]] const CommunicationFault& fault() const { return failure_->fault; }
@@ -53,7 +53,7 @@ class MpiControl {
   MPI_Request listening_ = MPI_REQUEST_NULL;
   std::vector<MPI_Request> sending_;
   std::optional<JobFailure> failure_;
-  bool failure_is_final_ = false;  ///< the story does not change any more
+  bool failure_is_final_ = false;  ///< the failure report is final
 };
 
 }  // namespace usp::comm

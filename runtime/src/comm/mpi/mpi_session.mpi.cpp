@@ -21,8 +21,8 @@ void initialize_mpi() {
     throw EnvironmentError("MPI does not start with MPI_THREAD_FUNNELED; use an MPI built with threads");
 }
 
-/// Gives the others time to tell their story, then ends all processes. MPI_Finalize would wait for ranks that
-/// may never come.
+/// Gives the others time to report their error, then ends all processes. MPI_Finalize would wait for ranks
+/// that may never come.
 [[noreturn]] void end_job(comm::MpiControl& control) {
   const int code = static_cast<int>(control.exit_code());
   (void)control.wait_for_all(comm::grace_s);
@@ -132,7 +132,7 @@ int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>
   MpiSession::State& state = *session.state_;
   try {
     body(*state.world);
-    state.closing->barrier();  // nobody leaves while another may still fail
+    state.closing->barrier();  // no rank leaves while another may still fail
   } catch (const std::exception& error) {
     fail_job(*state.control, state.world->rank(), error);
   }

@@ -51,7 +51,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
     try {
       if (stream_) stream_->synchronize();
     } catch (...) {
-      // The job has failed already, and its story is told.
+      // The job has already failed and the error has been reported.
     }
     api_.comm_destroy(nccl_);
   }

@@ -14,7 +14,7 @@
 namespace usp::comm {
 
 /// Requests of a peer, and of all peers, that wait for their sends: ranks that follow one schedule stay far
-/// below, and nobody's memory grows further.
+/// below, and no rank's memory grows further.
 constexpr i64 max_requests_of_peer = i64{1} << 16;
 constexpr i64 max_requests = i64{1} << 20;
 

@@ -38,7 +38,7 @@ class SocketLink {
   /// over is closed. reads: throws CommunicationError for sizes that differ and for bytes without sense.
   void write(i64 limit);
   void read(i64 limit);
-  /// The story that arrived, once.
+  /// The failure report that arrived, once.
   [[nodiscard]] std::optional<FailureFrame> take_failure() {
     return std::exchange(received_failure_, std::nullopt);
   }
@@ -81,7 +81,7 @@ class SocketLink {
   i64 moved_ = 0;
 
   SlotQueue asking_;               ///< receives whose request has not left
-  SlotQueue unasked_;              ///< sends that nobody asked for yet
+  SlotQueue unasked_;              ///< sends without a request yet
   SlotQueue ready_;                ///< sends that were asked for
   std::vector<Request> requests_;  ///< that came before their send
   std::array<std::byte, 8192> out_;

@@ -95,7 +95,7 @@ void SocketMesh::mark_lost(int peer) {
   if (!lost_) lost_ = Lost{peer, Deadline(lost_patience_s)};
 }
 
-/// The peer that has gone, once nobody has told another story in time or is left to tell one.
+/// The peer that disconnected, once no other report arrived in time or can arrive.
 void SocketMesh::report_lost() {
   if (!lost_ || aborted() || !(lost_->patience.over() || all_left())) return;
   publish_failure(
@@ -123,7 +123,7 @@ void SocketMesh::stop() {
 
 void SocketMesh::broadcast_failure(const CommunicationFault& fault, ExitCode exit_code) {
   stop();
-  advance(wait_bytes, 0);  // a story that is there already comes first
+  advance(wait_bytes, 0);  // a failure received earlier takes precedence
   publish_failure(fault, exit_code);
 }
 
@@ -206,7 +206,7 @@ bool SocketMesh::all_left() const {
                      [](const SocketLink& link) { return link.peer_closed() || !link.is_open(); });
 }
 
-/// Everybody learns the story from everybody who knows it, so that no connection that closes hides it.
+/// Every rank forwards the report to every other, so that no closing connection hides it.
 void SocketMesh::send_trailers() {
   const bool untold = failure_ && forwarded_origin_ != failure_->origin;
   for (SocketLink& link : links_) {

@@ -9,11 +9,11 @@
 
 namespace usp::comm {
 
-/// A process's connections to all others of its job, with the messages in flight on them, and the story of
+/// A process's connections to all others of its job, with the messages in flight on them, and the failure of
 /// how the job ended once it has. Shared by the communicators of the job and of its groups.
 class SocketMesh {
  public:
-  /// `sockets` are those of meet().
+  /// `sockets` are those of the rendezvous.
   SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options);
   /// Waits a moment for the others to get there.
   ~SocketMesh();
@@ -33,19 +33,19 @@ class SocketMesh {
   void close(Ticket ticket) { slots_.close(ticket); }
   /// Until the message is complete.
   void wait(const SocketSlot& slot);
-  /// Moves a little of what can move; throws the story once there is one.
+  /// Sends and receives what fits at once; throws the failure of the job once there is one.
   void poll();
-  /// Throws the story, if there is one.
+  /// Throws the failure of the job, if there is one.
   void check();
 
   /// Tells all, unless the job is over already; `exit_code` is what the job ends with.
   void broadcast_failure(const CommunicationFault& fault, ExitCode exit_code);
-  /// Throws the story. Waits a moment first for notices that crossed: that of the lowest rank wins.
+  /// Throws the failure of the job. Waits first for reports that crossed: the lowest rank's wins.
   [[noreturn]] void raise();
   [[nodiscard]] bool aborted() const { return failure_.has_value(); }
   [[nodiscard]] ExitCode exit_code() const { return failure_->exit_code; }
-  /// Says that this rank is done, and the story if there is one, and waits until all are done and have heard
-  /// it, or until nobody has sent a byte for so long; false then. Once.
+  /// Sends that this rank is done, and the failure if there is one, and waits until all are done and received
+  /// it, or until no rank has sent a byte for so long; false then. Once.
   bool leave(double limit_s);
 
  private:
@@ -70,14 +70,14 @@ class SocketMesh {
   std::deque<SocketLink> links_;  ///< by rank; its own is closed
   std::vector<pollfd> watched_;
   std::optional<JobFailure> failure_;
-  bool failure_is_final_ = false;  ///< the story does not change any more
+  bool failure_is_final_ = false;  ///< the failure report is final
   /// The first peer whose connection closed before it was done, until another one tells why or time is up.
   struct Lost {
     int peer;
     Deadline patience;
   };
   std::optional<Lost> lost_;
-  std::optional<int> forwarded_origin_;  ///< the origin of the story that was sent to all
+  std::optional<int> forwarded_origin_;  ///< origin of the report that was sent to all
   bool sent_shutdown_ = false;
   bool left_ = false;
 };

@@ -56,7 +56,7 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
   try {
     body(*world);
     mesh->check();
-    (void)mesh->leave(std::numeric_limits<double>::max());  // nobody goes while another may still fail
+    (void)mesh->leave(std::numeric_limits<double>::max());  // no rank leaves while another may still fail
   } catch (const std::exception& error) {
     fail_job(*mesh, error);
   }
@@ -71,7 +71,7 @@ void fail_before_rendezvous(const SocketJob& job, const CommOptions& options, co
     CommOptions soon = options;
     soon.start_s = std::min(options.start_s.value_or(options.watchdog_s), come_s);
     code = broadcast_and_leave(*make_mesh(job, soon), mine);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nobody came to be told
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no rank connected
   }
   std::_Exit(static_cast<int>(code));
 }

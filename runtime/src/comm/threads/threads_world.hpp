@@ -67,18 +67,18 @@ struct GroupState {
   std::vector<std::deque<Slot>> slots;
 };
 
-/// What the threads of one job share: one lock, held for list work only, and one story of what went wrong.
+/// What the threads of one job share: one lock, held for list work only, and one report of what went wrong.
 class World {
  public:
   World(int ranks, const CommOptions& options);
   [[nodiscard]] double watchdog_s() const { return watchdog_s_; }
   [[nodiscard]] std::mutex& lock() { return mutex_; }
   [[nodiscard]] bool aborted() const { return aborted_.load(std::memory_order_acquire); }
-  /// Ends the job as `rank`, unless it is over already; returns when nobody reads the rank's memory any more.
+  /// Ends the job as `rank`, unless it is over already; returns when no rank reads its memory any more.
   void abort(const CommunicationFault& fault, int rank);
   /// The same, with the lock held.
   void abort_locked(const CommunicationFault& fault, int rank, std::unique_lock<std::mutex>& lock);
-  /// Throws the story; waits first until nobody reads memory of `rank`.
+  /// Throws the failure of the job; waits first until no rank reads memory of `rank`.
   [[noreturn]] void raise(int rank, std::unique_lock<std::mutex>& lock);
   /// The rank whose abort came first; valid once aborted.
   [[nodiscard]] int origin() const { return origin_; }
