@@ -78,7 +78,7 @@ void check_mesh(const AttentionPlan& plan) {
                              std::to_string(plan.shape.query_heads) +
                              " query heads: some ranks would hold none; widen the ring instead");
   if (const std::optional<PlanProblem> problem = plan.method->problem(plan))
-    fail(problem->field.c_str(), problem->text);
+    fail(problem->field, problem->text);
 }
 
 void check_score(const AttentionPlan& plan) {
