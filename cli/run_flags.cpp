@@ -50,7 +50,7 @@ void set_transport(const std::string& text, const char* axis, int degree, const 
                    Transport& target) {
   if (text.empty()) return;
   const std::string flag = std::string("--") + axis + "-transport";
-  const Transport wanted = parse_word<Transport>(text, flag);
+  const auto wanted = parse_word<Transport>(text, flag);
   if (!runs_on_gpu(call.plan, call.options))
     throw UsageError(flag +
                      " carries data between GPUs, and this plan runs on the host: give --device cuda, "

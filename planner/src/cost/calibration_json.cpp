@@ -28,7 +28,7 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
   std::set<std::pair<Collective, int>> seen;
   top.array("collectives", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const Collective operation = reader.enumeration<Collective>("operation");
+    const auto operation = reader.enumeration<Collective>("operation");
     const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
     auto bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
     if (!seen.insert({operation, ranks}).second)
@@ -50,7 +50,7 @@ std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
   std::set<Transport> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const Transport transport = reader.enumeration<Transport>("transport");
+    const auto transport = reader.enumeration<Transport>("transport");
     if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
     static_cast<void>(reader.string("source"));
     const std::size_t before = rows.size();
@@ -74,7 +74,7 @@ std::array<Interference, 2> read_interference(ObjectReader& top) {
   std::set<Transport> seen;
   top.array("interference", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const Transport transport = reader.enumeration<Transport>("transport");
+    const auto transport = reader.enumeration<Transport>("transport");
     if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
     Interference& entry = all[static_cast<std::size_t>(transport)];
     entry.share = reader.number("share", 0, 1);
