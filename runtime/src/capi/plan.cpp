@@ -74,7 +74,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   AttentionPlan p;
   p.shape = shape_of(d);
   p.mesh = mesh_of(d);
-  const std::size_t method = static_cast<std::size_t>(
+  const auto method = static_cast<std::size_t>(
       enumerator(d.method, static_cast<std::int32_t>(methods().size()) - 1, "method"));
   p.method = methods()[method];
   p.layout = enumerator(d.layout, LayoutKind::balanced, "layout");
