@@ -65,15 +65,14 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
 
 void fail_before_rendezvous(const SocketJob& job, const CommOptions& options, const std::exception& error) {
   const std::exception_ptr mine = std::current_exception();
-  ExitCode code = comm::exit_code_of(mine);
   comm::report_failure(job.rank, error.what());
   try {
     CommOptions soon = options;
     soon.start_s = std::min(options.start_s.value_or(options.watchdog_s), come_s);
-    code = broadcast_and_leave(*make_mesh(job, soon), mine);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no rank connected
+    std::_Exit(static_cast<int>(broadcast_and_leave(*make_mesh(job, soon), mine)));
+  } catch (const std::exception&) {  // no rank connected
+    std::_Exit(static_cast<int>(comm::exit_code_of(mine)));
   }
-  std::_Exit(static_cast<int>(code));
 }
 
 }  // namespace usp
