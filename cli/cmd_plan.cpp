@@ -97,7 +97,7 @@ void set_rules(const CallFlags& flags, AttentionRequest& request) {
     throw UsageError("--transport carries data between GPUs, and " +
                      std::string(flags.backend.empty() ? "--ranks plans for threads of this host"
                                                        : "--backend cpu computes on the host") +
-                     "; leave --transport out, or give --backend portable or cudnn");
+                     "; leave --transport out, or give --backend mma or cudnn");
   const AttentionShape& shape = request.shape;
   if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
@@ -126,7 +126,7 @@ void add_rule_flags(CLI::App& verb, CallFlags& flags) {
       ->check(within(std::int64_t{1}, max_tokens));
   option("--replicated", flags.replicated,
          "the first N tokens are on every rank; of --kv-seq, only the keys");
-  option("--backend", flags.backend, "who computes the blocks: cpu, portable (CUDA), cudnn (cpu)");
+  option("--backend", flags.backend, "who computes the blocks: cpu, mma (CUDA), cudnn (cpu)");
   verb.add_flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run")
       ->group("Attention");
   verb.add_flag("--sinks", flags.sink, "a learned logit per query head joins the softmax")

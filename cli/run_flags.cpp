@@ -19,10 +19,10 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
   verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
   verb.add_option("--seed", flags->seed, "of the random tensors and of dropout (0)")
       ->check(within(std::uint64_t{0}));
-  verb.add_option("--kernel", flags->kernel, "cpu, reference, portable or cudnn (the plan's backend)");
+  verb.add_option("--kernel", flags->kernel, "cpu, reference, mma or cudnn (the plan's backend)");
   verb.add_option("--device", flags->device,
                   "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
-                  "portable (where the plan says)");
+                  "mma (where the plan says)");
   verb.add_option("--ulysses-transport", flags->ulysses_transport,
                   "of GPUs, along the Ulysses axis: copy_engine or nccl (the plan's)");
   verb.add_option("--ring-transport", flags->ring_transport, "the same along the ring (the plan's)");

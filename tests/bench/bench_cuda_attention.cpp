@@ -68,7 +68,7 @@ struct Prepared {
   Prepared& operator=(const Prepared&) = delete;
   [[nodiscard]] static AttentionPlan plan(const Job& job) {
     AttentionPlan p;
-    p.backend = job.backend == "cudnn" ? Backend::cudnn : Backend::portable;
+    p.backend = job.backend == "cudnn" ? Backend::cudnn : Backend::mma;
     p.shape = {1,
                job.rows,
                job.rows,
@@ -95,7 +95,7 @@ class Bench {
         job.causal >> job.head_first >> job.rounds;
     const bool repeated = line == last_;
     last_ = line;
-    AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : portable();
+    AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : mma();
     if (!repeated) {
       prepared_.reset();
       prepared_ = std::make_unique<Prepared>(job, kernel, stream_.get());
@@ -109,9 +109,9 @@ class Bench {
   }
 
  private:
-  AttentionKernel& portable() {
-    if (portable_ == nullptr) portable_ = make_portable_kernel(*memory_);
-    return *portable_;
+  AttentionKernel& mma() {
+    if (mma_ == nullptr) mma_ = make_mma_kernel(*memory_);
+    return *mma_;
   }
   /// Seconds of forward and backward.
   std::pair<double, double> once(Prepared& p) {
@@ -133,7 +133,7 @@ class Bench {
 
   Stream stream_{0};
   std::unique_ptr<Memory> memory_ = make_cuda_memory(stream_);
-  std::unique_ptr<AttentionKernel> cudnn_ = make_cudnn_kernel(*memory_), portable_;
+  std::unique_ptr<AttentionKernel> cudnn_ = make_cudnn_kernel(*memory_), mma_;
   DeviceBuffer flush_{0, i64{1} << 30};
   Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
   std::string last_;

@@ -114,7 +114,7 @@ class RingRank {
       : gpu_(gpu),
         peers_(rank, job.ring, gpu.stream.get()),
         kernel_(job.backend == Backend::cudnn ? make_cudnn_kernel(*gpu.memory)
-                                              : make_portable_kernel(*gpu.memory)),
+                                              : make_mma_kernel(*gpu.memory)),
         attention_(plan(job, method), peers_, *kernel_),
         q_(gpu.noise(DType::bf16, job.local, job.heads)),
         k_(gpu.noise(DType::bf16, job.local, job.kv_heads)),
@@ -216,7 +216,7 @@ int main(int argc, char** argv) try {
   usp::bench::Options options(argc, argv);
   usp::bench::Job job;
   job.json = options.flag("--json");
-  job.backend = options.word(0, "cudnn") == "cudnn" ? usp::Backend::cudnn : usp::Backend::portable;
+  job.backend = options.word(0, "cudnn") == "cudnn" ? usp::Backend::cudnn : usp::Backend::mma;
   job.local = options.number(1, job.local);
   std::size_t place = 2;
   for (int* const count : {&job.ring, &job.heads, &job.kv_heads, &job.rounds})

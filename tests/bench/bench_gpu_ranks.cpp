@@ -47,7 +47,7 @@ struct Job {
 
   [[nodiscard]] AttentionPlan plan() const {
     AttentionPlan p;
-    p.backend = backend == "cudnn" ? Backend::cudnn : Backend::portable;
+    p.backend = backend == "cudnn" ? Backend::cudnn : Backend::mma;
     p.method = method == "ring" ? Method::ring : Method::all_gather_kv;
     p.mesh = {1, ring, ulysses};
     p.head_chunks = chunks;
@@ -72,8 +72,7 @@ class Rank {
   Rank(const Job& job, Communicator& control, const OperatorOptions& options = {})
       : control_(control),
         gpu_(control),
-        kernel_(job.backend == "cudnn" ? make_cudnn_kernel(*gpu_.memory)
-                                       : make_portable_kernel(*gpu_.memory)),
+        kernel_(job.backend == "cudnn" ? make_cudnn_kernel(*gpu_.memory) : make_mma_kernel(*gpu_.memory)),
         nccl_(job.transport == "nccl" ? make_nccl_communicator(control, gpu_.stream) : nullptr),
         attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.communicator, *kernel_, options) {
     attention_.set_batch(job.documents());

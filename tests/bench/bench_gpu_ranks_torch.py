@@ -184,7 +184,7 @@ def main():
     parser.add_argument("--documents", type=int, default=0, metavar="MEAN",
                         help="packed documents of that mean length (one document)")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--backends", nargs="+", default=["cudnn", "portable"], choices=["cudnn", "portable"])
+    parser.add_argument("--backends", nargs="+", default=["cudnn", "mma"], choices=["cudnn", "mma"])
     parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
                         choices=["copy_engine", "nccl"])
     parser.add_argument("--no-torch", action="store_true")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 
-CUDNN, PORTABLE = {"forward": 0.99, "backward": 0.99}, {"forward": 1.0, "backward": 0.95}
+CUDNN, MMA = {"forward": 0.99, "backward": 0.99}, {"forward": 1.0, "backward": 0.95}
 RING = {"one call per hop": 0.82, "in waves": 0.90}
 MEMORY, EXCHANGE, TORCH_EXCHANGE = 0.90, 0.95, 2.0
 UNDISTURBED = 1 / 1.03  # attention beside a transfer may take 3% longer
@@ -66,9 +66,9 @@ def length(seq):
 
 
 def attention_rows(part, found):
-    """Of bench_cuda_attention_torch.py, for the parts `attention` (cudnn) and `portable`."""
+    """Of bench_cuda_attention_torch.py, for the parts `attention` (cudnn) and `mma`."""
     own, peer, targets = {"attention": ("cudnn", "SDPA cuDNN", CUDNN),
-                          "portable": ("portable", "SDPA FLASH", PORTABLE)}[part]
+                          "mma": ("mma", "SDPA FLASH", MMA)}[part]
     for f in found:
         shape = (f"{length(f['seq'])} {'causal' if f['causal'] else 'full'} {f['heads']}/{f['kv_heads']} "
                  f"hd{f['head_dim']} {f['order']}")
@@ -82,19 +82,19 @@ PACKED_REFUSED = re.compile(r"^(packed\w*): (.*)$", re.M)
 
 
 def packed_rows(text):
-    """Of portable_attention_peer.py; a configuration that only one side measured is not run."""
+    """Of mma_attention_peer.py; a configuration that only one side measured is not run."""
     own, peer = ({m[1]: (float(m[2]), float(m[3])) for m in pattern.finditer(text)}
                  for pattern in (PACKED_OWN, PACKED_PEER))
     refused = {m[1]: m[2] for m in PACKED_REFUSED.finditer(text)}
     for name in sorted(own.keys() | peer.keys() | refused.keys()):
         if name not in own or name not in peer:
-            why = refused.get(name, "portable_attention_check printed no figure" if name not in own
+            why = refused.get(name, "mma_attention_check printed no figure" if name not in own
                               else "PyTorch's figure is missing")
             yield NotRun("packed", name, why, failed=name not in own)
             continue
         for i, pass_name in enumerate(("forward", "backward")):
-            yield Row("packed", f"portable {pass_name} beside varlen_attn", name, own[name][i], peer[name][i],
-                      "TF/s", PORTABLE[pass_name])
+            yield Row("packed", f"mma {pass_name} beside varlen_attn", name, own[name][i], peer[name][i],
+                      "TF/s", MMA[pass_name])
 
 
 def ring_rows(found, shape):

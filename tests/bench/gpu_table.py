@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table of everything that is measured on GPUs, each figure beside its peer's of the same run.
 
-    cmake --build build --target benchmarks portable_attention_check
+    cmake --build build --target benchmarks mma_attention_check
     tests/bench/gpu_table.py [--only attention ring ...] [--quick] [--json FILE] [--bin build/bin]
 
 Runs the benchmarks of this folder one after another on the GPUs there are, and prints machine and versions, a row for
@@ -10,7 +10,7 @@ each figure (ours, the peer's, the ratio, above 1: ours is faster, the target an
 run, and why. Needs Python 3.10 and, for the parts beside PyTorch, torch; CUDA's libraries are looked for beside torch.
 Exits with 1 when something that could be run failed; a target that is missed does not count as a failure.
 
-Parts: attention (cudnn backend beside SDPA's cuDNN), portable (beside SDPA's FLASH), packed (documents, beside
+Parts: attention (cudnn backend beside SDPA's cuDNN), mma (beside SDPA's FLASH), packed (documents, beside
 varlen_attn), ring (hops and waves of one rank beside one full call), memory (merge, delta and others beside copies),
 exchange (Ulysses exchange beside peer copies, ranks as threads and as processes), overlap (attention
 while copies fly between two GPUs), ranks (two GPUs beside PyTorch's context parallel and beside one GPU).
@@ -200,15 +200,15 @@ def attention(bench, part="attention", backend="cudnn", peer="cudnn"):
     bench.take(gpu_rows.attention_rows(part, bench.script_objects(part, f"{backend} beside SDPA's {peer}", command)))
 
 
-def portable(bench):
-    attention(bench, "portable", "portable", "flash")
+def mma(bench):
+    attention(bench, "mma", "mma", "flash")
 
 
 def packed(bench):
-    what, known = "portable beside varlen_attn", len(bench.missing)
+    what, known = "mma beside varlen_attn", len(bench.missing)
     items = list(gpu_rows.packed_rows(bench.run(
         "packed", what,
-        [*script("gpu/portable_attention_peer.py"), bench.program("portable_attention_check"), "packed"])))
+        [*script("gpu/mma_attention_peer.py"), bench.program("mma_attention_check"), "packed"])))
     bench.take(items)
     if not items and len(bench.missing) == known:
         bench.fail("packed", what, "no figure is found in its output")
@@ -283,8 +283,8 @@ class Part:
 
 PARTS = {
     "attention": Part(attention, "bench_cuda_attention", torch=True),
-    "portable": Part(portable, "bench_cuda_attention", torch=True),
-    "packed": Part(packed, "portable_attention_check", torch=True),
+    "mma": Part(mma, "bench_cuda_attention", torch=True),
+    "packed": Part(packed, "mma_attention_check", torch=True),
     "ring": Part(ring, "bench_cuda_ring"),
     "memory": Part(memory, "bench_cuda_memory"),
     "exchange": Part(exchange, "bench_cuda_exchange"),

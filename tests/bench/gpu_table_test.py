@@ -54,7 +54,7 @@ class Rows(unittest.TestCase):
 
     def test_attention_has_the_targets_of_its_backend_and_pass(self):
         found = [{**ATTENTION, "pass": name, "peer_ms": 1.92} for name in ("forward", "backward")]
-        self.assertEqual([r.met for r in gpu_rows.attention_rows("portable", found)], [False, True])
+        self.assertEqual([r.met for r in gpu_rows.attention_rows("mma", found)], [False, True])
         rows = list(gpu_rows.attention_rows("attention", found))
         self.assertEqual([(r.target, r.met) for r in rows], [(0.99, False)] * 2)
         self.assertEqual(rows[0].shape, "16K causal 32/8 hd128 bshd")
@@ -138,7 +138,7 @@ class Table(unittest.TestCase):
         self.assertIn("no torch", why["attention"])
         self.assertIn("bench_cuda_memory", why["memory"])
         self.assertEqual(why["ranks"], "needs 2 GPUs, 1 here")
-        self.assertEqual(why["portable"], "left out by --only")
+        self.assertEqual(why["mma"], "left out by --only")
         for part, reason in why.items():
             self.assertIn(f"not run: {part}: all of it: {reason}", text)
         self.assertEqual(result["figures"]["ring"], RING)
@@ -173,9 +173,9 @@ class Table(unittest.TestCase):
     def test_figures_of_scripts_come_by_their_file(self):
         self.program("bench_cuda_attention", "")
         with self.scripts([{**ATTENTION, "pass": "forward", "peer_ms": 2.1}]):
-            code, _, result = self.table("--only", "attention", "portable", torch="2.11")
+            code, _, result = self.table("--only", "attention", "mma", torch="2.11")
         self.assertEqual((code, [(r["part"], r["target"]) for r in result["rows"]]),
-                         (0, [("attention", 0.99), ("portable", 1.0)]))
+                         (0, [("attention", 0.99), ("mma", 1.0)]))
 
     def test_ranks_are_compared_over_both_runs(self):
         self.program("bench_gpu_ranks", "")

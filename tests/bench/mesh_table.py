@@ -68,7 +68,7 @@ def correctness(usp, options, report):
             path = f"{folder}/plan.json"
             plan(usp, path, ["--ranks", str(options.gpus)], "--heads", 8, "--kv-heads", 4, "--seq", 1000, "--ring",
                  ring, "--ulysses", ulysses)
-            for kernel in ("cudnn", "portable"):
+            for kernel in ("cudnn", "mma"):
                 flags = [] if kernel == "cudnn" else ["--device", "cuda", "--kernel", kernel]
                 done = subprocess.run([usp, "run", path, "--verify", "--json", "-q", *flags], capture_output=True,
                                       text=True)

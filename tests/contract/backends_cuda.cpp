@@ -14,9 +14,9 @@ void need_gpu() {
   if (device_count() == 0) throw EnvironmentError("there is no GPU");
 }
 
-std::unique_ptr<AttentionKernel> portable() {
+std::unique_ptr<AttentionKernel> mma() {
   need_gpu();
-  return on_device([](Memory& memory) { return make_portable_kernel(memory); });
+  return on_device([](Memory& memory) { return make_mma_kernel(memory); });
 }
 
 /// What cuDNN does not take goes to the reference, so that a wrong route shows as a wrong number.
@@ -34,8 +34,8 @@ const std::vector<NamedBackend>& backends() {
   // P is rounded to the input type before the product with V, and so is dS.
   static const std::vector<NamedBackend> all{
       // dQ is added to by atomics, zeros included; a row with lse = -inf must still have finite queries.
-      {"portable",
-       portable,
+      {"mma",
+       mma,
        {DType::bf16, DType::fp16},
        {2e-2, 3e-3, 0, 0},
        true,

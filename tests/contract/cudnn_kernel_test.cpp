@@ -183,7 +183,7 @@ TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
     scope.use = use;
     mixed->attend({in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope});
   };
-  for (const auto use : {std::optional<Backend>{}, std::optional(Backend::portable)})
+  for (const auto use : {std::optional<Backend>{}, std::optional(Backend::mma)})
     for (const double softcap : {0.0, 30.0}) attend(use, softcap);
   attend(Backend::cudnn, 0);
   EXPECT_TRUE(mixed->fallbacks().empty());

@@ -23,7 +23,7 @@ class AttentionGpu : public testing::TestWithParam<Backend> {
 };
 
 [[nodiscard]] std::unique_ptr<AttentionKernel> make(Backend backend, Memory& memory) {
-  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_portable_kernel(memory);
+  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_mma_kernel(memory);
 }
 
 /// What a GPU kernel takes: widths of whole 16-byte rows.
@@ -134,7 +134,7 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
 
 TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
   // A carried fp32 state costs nothing; blocks that come out rounded lose a little against one call.
-  const double most = GetParam() == Backend::portable ? 1.05 : 1.3;
+  const double most = GetParam() == Backend::mma ? 1.05 : 1.3;
   const TrialErrors one = errors_at(GetParam(), 1);
   for (const Method method : {Method::ring, Method::all_gather_kv})
     for (const int ring : {2, 4, 8}) {
@@ -144,9 +144,9 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu, testing::Values(Backend::portable, Backend::cudnn),
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu, testing::Values(Backend::mma, Backend::cudnn),
                          [](const auto& backend) {
-                           return backend.param == Backend::cudnn ? "cudnn" : "portable";
+                           return backend.param == Backend::cudnn ? "cudnn" : "mma";
                          });
 
 }  // namespace

@@ -140,7 +140,7 @@ class CudaGraph : public testing::TestWithParam<Backend> {
   [[nodiscard]] static std::unique_ptr<AttentionKernel> make(Memory& memory) {
     const CudaKernelOptions repeatable{.deterministic = true};
     return GetParam() == Backend::cudnn ? make_cudnn_kernel(memory, repeatable)
-                                        : make_portable_kernel(memory, repeatable);
+                                        : make_mma_kernel(memory, repeatable);
   }
 };
 
@@ -203,9 +203,9 @@ TEST_P(CudaGraph, CopyEnginesAreRefusedByName) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CudaGraph, testing::Values(Backend::portable, Backend::cudnn),
+INSTANTIATE_TEST_SUITE_P(Backends, CudaGraph, testing::Values(Backend::mma, Backend::cudnn),
                          [](const auto& backend) {
-                           return backend.param == Backend::cudnn ? "cudnn" : "portable";
+                           return backend.param == Backend::cudnn ? "cudnn" : "mma";
                          });
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr i64 tables_bytes = i64{1} << 20;
 }
 
 [[nodiscard]] std::unique_ptr<AttentionKernel> make(Backend backend, Memory& memory) {
-  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_portable_kernel(memory);
+  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_mma_kernel(memory);
 }
 
 /// One step of an operator on tensors of its own.
@@ -114,9 +114,9 @@ TEST_P(DeviceMemory, ProcessTakesWithinFivePercentOfThePlan) {
   RecordProperty("planned_bytes", std::to_string(planned));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, testing::Values(Backend::portable, Backend::cudnn),
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, testing::Values(Backend::mma, Backend::cudnn),
                          [](const auto& backend) {
-                           return backend.param == Backend::cudnn ? "cudnn" : "portable";
+                           return backend.param == Backend::cudnn ? "cudnn" : "mma";
                          });
 
 }  // namespace

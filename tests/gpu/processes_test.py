@@ -34,7 +34,7 @@ def run(usp, case, launchers, folder):
     plan = os.path.join(folder, f"{ring}x{ulysses}.json")
     subprocess.run([usp, "plan", "attention", "--heads", "8", "--kv-heads", "4", "--head-dim", "64", "--seq", "600",
                     "--ranks", str(ring * ulysses), "--ring", str(ring), "--ulysses", str(ulysses), "--backend",
-                    "portable", "-q", "-o", plan], check=True, stdout=subprocess.DEVNULL)
+                    "mma", "-q", "-o", plan], check=True, stdout=subprocess.DEVNULL)
     flags = [flag for axis in by_nccl for flag in NCCL[axis]]
     command = [*start(case, launchers), "bash", "-c", OWN_HOST, "rank", usp, "run", plan, "--verify", "--watchdog", "30",
                *flags]
@@ -52,7 +52,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         probe = os.path.join(folder, "probe.json")
         subprocess.run([usp, "plan", "attention", "--heads", "2", "--kv-heads", "2", "--head-dim", "64", "--seq", "64", "--ranks", "1",
-                        "--backend", "portable", "-q", "-o", probe], check=True, stdout=subprocess.DEVNULL)
+                        "--backend", "mma", "-q", "-o", probe], check=True, stdout=subprocess.DEVNULL)
         if subprocess.run([usp, "run", probe], capture_output=True).returncode == 5:
             print("no GPU here")
             return SKIPPED

@@ -118,7 +118,7 @@ TEST(GpuSteps, AreCheckedOnTheSchedule) {
   AttentionPlan plan;
   plan.shape = {1, 24, 24, 4, 2, 8, 8, DType::bf16};
   plan.mesh = {1, 2, 1};
-  plan.backend = Backend::portable;
+  plan.backend = Backend::mma;
   const Batch batch(plan, Documents::single(24, 24), 0);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const RankSchedule& schedule = batch.schedule(pass);

@@ -51,7 +51,7 @@ class CaseGenerator {
     plan.keep_entry = chance(0.7);
     plan.sink = chance(0.4);
     plan.lse_home = chance(0.4);
-    plan.backend = pick<Backend>({Backend::cpu, Backend::portable, Backend::cudnn});
+    plan.backend = pick<Backend>({Backend::cpu, Backend::mma, Backend::cudnn});
     plan.dkv_return =
         pick<DkvReturn>({DkvReturn::circulate, DkvReturn::circulate, DkvReturn::direct, DkvReturn::cycle});
     if (plan.method == Method::ring_direct || plan.method == Method::all_gather_kv)

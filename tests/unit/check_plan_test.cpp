@@ -53,7 +53,7 @@ TEST(CheckPlan, GpuRowsOfAStep) {
     }
     return std::string();
   };
-  for (const Backend gpu : {Backend::portable, Backend::cudnn}) {
+  for (const Backend gpu : {Backend::mma, Backend::cudnn}) {
     plan.shape.q_tokens = i64{1} << 28;
     EXPECT_NE(text(gpu).find("134217728 rows x 16 heads"), std::string::npos);  // 2^31
     EXPECT_EQ(text(Backend::cpu), "");
@@ -81,7 +81,7 @@ TEST(CheckPlan, EachFieldIsNamed) {
   EXPECT_EQ(field_of([](Plan& p) { p.mesh = {200, 200, 1}; }), "mesh/ring");
   EXPECT_EQ(field_of([](Plan& p) { p.method = Method::ring; }), "mesh/ring_outer");
   EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::cudnn; }), "");
-  EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::portable, p.shape.dtype = DType::fp32; }), "backend");
+  EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::mma, p.shape.dtype = DType::fp32; }), "backend");
   EXPECT_EQ(field_of([](Plan& p) { p.backend = Backend::cudnn, p.shape.head_dim_v = 257; }), "backend");
   EXPECT_EQ(field_of([](Plan& p) { p.band = {1, 0}; }), "band/diff_min");
   EXPECT_EQ(field_of([](Plan& p) { p.head_chunks = 0; }), "head_chunks");

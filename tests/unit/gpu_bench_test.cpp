@@ -56,26 +56,26 @@ bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(PlacePlan, AHostPlanTakesCudnnWhereItIsThereElsePortable) {
+TEST(PlacePlan, AHostPlanTakesCudnnWhereItIsThereElseMma) {
   const PlacedPlan fast = place_plan(small_plan(), RunOn::gpu, "", no_objection);
   EXPECT_EQ(fast.plan.backend, Backend::cudnn);
   EXPECT_EQ(fast.note, "backend cpu of the plan becomes cudnn, which is there");
   const PlacedPlan plain = place_plan(small_plan(), RunOn::gpu, "", objection);
-  EXPECT_EQ(plain.plan.backend, Backend::portable);
-  EXPECT_EQ(plain.note, "backend cpu of the plan becomes portable, as cuDNN is not there: it was not found");
-  EXPECT_EQ(place_plan(small_plan(), RunOn::gpu, "portable", must_not_ask).plan.backend, Backend::portable);
+  EXPECT_EQ(plain.plan.backend, Backend::mma);
+  EXPECT_EQ(plain.note, "backend cpu of the plan becomes mma, as cuDNN is not there: it was not found");
+  EXPECT_EQ(place_plan(small_plan(), RunOn::gpu, "mma", must_not_ask).plan.backend, Backend::mma);
 }
 
 TEST(PlacePlan, AGpuPlanKeepsItsBackendOnGpusAndLosesItOnTheHost) {
   AttentionPlan plan = small_plan();
-  plan.backend = Backend::portable;
-  EXPECT_EQ(place_plan(plan, RunOn::gpu, "", must_not_ask).plan.backend, Backend::portable);
+  plan.backend = Backend::mma;
+  EXPECT_EQ(place_plan(plan, RunOn::gpu, "", must_not_ask).plan.backend, Backend::mma);
   EXPECT_EQ(place_plan(plan, RunOn::gpu, "", must_not_ask).note, "");
   EXPECT_EQ(place_plan(plan, RunOn::gpu, "cudnn", must_not_ask).plan.backend, Backend::cudnn);
   EXPECT_EQ(place_plan(plan, RunOn::host, "", must_not_ask).plan.backend, Backend::cpu);
   EXPECT_EQ(place_plan(plan, RunOn::host, "reference", must_not_ask).note,
-            "backend portable of the plan becomes cpu");
-  EXPECT_EQ(place_plan(plan, RunOn::planned, "", must_not_ask).plan.backend, Backend::portable);
+            "backend mma of the plan becomes cpu");
+  EXPECT_EQ(place_plan(plan, RunOn::planned, "", must_not_ask).plan.backend, Backend::mma);
 }
 
 TEST(PlacePlan, WhatCannotRunThereIsRefusedBeforeAGpuIsSought) {

@@ -51,9 +51,9 @@ TEST(KernelScratch, HopsOfCudnnWaitToBeMerged) {
   EXPECT_EQ(scratch(plan_of(Backend::cudnn, 2, 8)), block + input + sums);
 }
 
-TEST(KernelScratch, PortableSumsDqWhereItIsRounded) {
-  EXPECT_EQ(scratch(plan_of(Backend::portable, 1, 2)), rows * heads * width * 4);
-  EXPECT_EQ(scratch(plan_of(Backend::portable, 2, 2)), 0);
+TEST(KernelScratch, MmaSumsDqWhereItIsRounded) {
+  EXPECT_EQ(scratch(plan_of(Backend::mma, 1, 2)), rows * heads * width * 4);
+  EXPECT_EQ(scratch(plan_of(Backend::mma, 2, 2)), 0);
 }
 
 TEST(KernelScratch, HostKeepsNone) {

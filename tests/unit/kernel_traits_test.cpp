@@ -26,7 +26,7 @@ UnsupportedReason cudnn_refuses(Change&& change) {
 }
 
 TEST(KernelTraits, RowsStandInTheOrderOfBackends) {
-  for (const Backend backend : {Backend::cpu, Backend::portable, Backend::cudnn})
+  for (const Backend backend : {Backend::cpu, Backend::mma, Backend::cudnn})
     EXPECT_EQ(kernel_traits(backend).backend, backend);
 }
 
@@ -83,13 +83,13 @@ TEST(KernelTraits, OtherBackendsTakeAllRules) {
   call.dqk = 99;
   call.compute_major = 8;
   EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), UnsupportedReason::none);
+  EXPECT_EQ(why_not(kernel_traits(Backend::mma), call), UnsupportedReason::none);
   call.dqk = 257;
   EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), UnsupportedReason::head_dim);
+  EXPECT_EQ(why_not(kernel_traits(Backend::mma), call), UnsupportedReason::head_dim);
   call.type = DType::fp64;
   EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::portable), call), UnsupportedReason::wide_type);
+  EXPECT_EQ(why_not(kernel_traits(Backend::mma), call), UnsupportedReason::wide_type);
 }
 
 BlockSplit divided(const std::vector<Slice>& slices) {

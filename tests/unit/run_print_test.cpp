@@ -29,11 +29,11 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
                                          {{Pass::forward, UnsupportedReason::alignment, 3},
                                           {Pass::backward, UnsupportedReason::deterministic, 1}}});
   const std::string text = run_text(summary);
-  EXPECT_NE(text.find("attend left cuDNN for the portable kernel 5 times, against the plan: the rows of a "
+  EXPECT_NE(text.find("attend left cuDNN for the mma kernel 5 times, against the plan: the rows of a "
                       "tensor do not start on a boundary of 16 bytes\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("attend_grad left cuDNN for the portable kernel 1 time, against the plan: "),
+  EXPECT_NE(text.find("attend_grad left cuDNN for the mma kernel 1 time, against the plan: "),
             std::string::npos)
       << text;
   const Json json = parse_json(run_json(summary), "run").at("departures");

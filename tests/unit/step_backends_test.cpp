@@ -53,7 +53,7 @@ void expect_all(const std::vector<StepSeen>& steps, Backend use, UnsupportedReas
   for (const StepSeen& step : steps) {
     EXPECT_EQ(step.backend.use, use);
     EXPECT_EQ(step.backend.why, why) << step.reason;
-    if (use == Backend::portable) {
+    if (use == Backend::mma) {
       EXPECT_EQ(step.reason, text_of(why));
     }
   }
@@ -95,21 +95,21 @@ TEST(StepBackends, PackedDocumentsAreBlocksUntilThereAreTooMany) {
   const StepSeen mixed = first({0, 500, 1023, 1024});
   EXPECT_EQ(mixed.backend, (StepBackend{Backend::cudnn, UnsupportedReason::single_row, 2, 1}));
   EXPECT_EQ(mixed.reason,
-            "2 blocks; 1 slice to portable: cuDNN's gradient of a single query or key is not a number");
+            "2 blocks; 1 slice to mma: cuDNN's gradient of a single query or key is not a number");
   std::vector<i64> cu;
   for (i64 i = 0; i <= 16; ++i) cu.push_back(64 * i);
-  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::portable, UnsupportedReason::many_blocks, 0, 16}));
+  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::mma, UnsupportedReason::many_blocks, 0, 16}));
   cu.clear();
   for (i64 i = 0; i <= 64; ++i) cu.push_back(16 * i);
-  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::portable, UnsupportedReason::many_slices, 0, 64}));
+  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::mma, UnsupportedReason::many_slices, 0, 64}));
 }
 
-TEST(StepBackends, RulesOfLogitsSendEveryStepToPortable) {
+TEST(StepBackends, RulesOfLogitsSendEveryStepToMma) {
   const auto all = [](auto&& change, UnsupportedReason why) {
     AttentionPlan plan = plan_for(2, 2);
     change(plan);
     for (const Pass pass : {Pass::forward, Pass::backward})
-      expect_all(steps_of(plan, 3, pass), Backend::portable, why);
+      expect_all(steps_of(plan, 3, pass), Backend::mma, why);
   };
   all([](auto& p) { p.score.softcap = 30; }, UnsupportedReason::softcap);
   all([](auto& p) { p.score.alibi = true; }, UnsupportedReason::alibi);
@@ -122,20 +122,20 @@ TEST(StepBackends, UnequalHeadDimsAreLeftBackwardOnly) {
   AttentionPlan plan = plan_for(2, 2);
   plan.shape.head_dim_qk = 96;
   expect_all(steps_of(plan, 0, Pass::forward), Backend::cudnn, UnsupportedReason::none);
-  expect_all(steps_of(plan, 0, Pass::backward), Backend::portable, UnsupportedReason::unequal_head_dims);
+  expect_all(steps_of(plan, 0, Pass::backward), Backend::mma, UnsupportedReason::unequal_head_dims);
 }
 
 TEST(StepBackends, TornGroupsAreLeftOnTheRanksThatTearThem) {
   AttentionPlan plan = plan_for(1, 3);  // 8 heads as 3 + 3 + 2, in groups of 2
-  expect_all(steps_of(plan, 0), Backend::portable, UnsupportedReason::torn_group);
-  expect_all(steps_of(plan, 1), Backend::portable, UnsupportedReason::torn_group);
+  expect_all(steps_of(plan, 0), Backend::mma, UnsupportedReason::torn_group);
+  expect_all(steps_of(plan, 1), Backend::mma, UnsupportedReason::torn_group);
   expect_all(steps_of(plan, 2), Backend::cudnn, UnsupportedReason::none);
 }
 
 TEST(StepBackends, PlansForOthersSayNothingMore) {
   AttentionPlan plan = plan_for(2, 2);
   plan.score.softcap = 30;
-  for (const Backend backend : {Backend::cpu, Backend::portable}) {
+  for (const Backend backend : {Backend::cpu, Backend::mma}) {
     plan.backend = backend;
     for (const StepSeen& step : steps_of(plan, 0)) {
       EXPECT_EQ(step.backend, (StepBackend{backend, UnsupportedReason::none, 0, 0}));
@@ -181,17 +181,16 @@ TEST(StepBackends, PlanningSumsThemUp) {
       << all.text();
   EXPECT_TRUE(all.result.notes.empty());
   const Planned torn(1, 3, [](AttentionRequest& r) { r.training = false; });
-  EXPECT_TRUE(has(torn.text(), "cudnn: forward 1 of 3 steps, 2 portable: a group of query heads is torn"))
+  EXPECT_TRUE(has(torn.text(), "cudnn: forward 1 of 3 steps, 2 mma: a group of query heads is torn"))
       << torn.text();
   const Planned none(1, 2, [](AttentionRequest& r) { r.score.softcap = 30; });
   EXPECT_EQ(none.result.notes,
-            std::vector<std::string>{"backend cudnn: every step goes to the portable kernel: cuDNN has no "
-                                     "softcap here; plan with --backend portable"});
+            std::vector<std::string>{"backend cudnn: every step goes to the mma kernel: cuDNN has no "
+                                     "softcap here; plan with --backend mma"});
   const Planned backward(1, 2, [](AttentionRequest& r) { r.shape.head_dim_qk = 96; });
-  EXPECT_EQ(
-      backward.result.notes,
-      std::vector<std::string>{"backend cudnn: every backward step goes to the portable kernel: cuDNN's "
-                               "gradient takes unequal head dims 192/128"});
+  EXPECT_EQ(backward.result.notes,
+            std::vector<std::string>{"backend cudnn: every backward step goes to the mma kernel: cuDNN's "
+                                     "gradient takes unequal head dims 192/128"});
   const Planned wide(32, 4, [](AttentionRequest& r) { r.score.alibi = true; });
   EXPECT_FALSE(wide.result.forward_steps.has_value()) << "too many ranks to expand";
   EXPECT_EQ(wide.result.notes.size(), 1U);
@@ -236,8 +235,8 @@ TEST(StepBackends, ExplainNamesThemWithTheirReasons) {
   ExplainRequest request;
   request.rank = 0;
   const std::string text = explain_text(torn.file(), request);
-  EXPECT_TRUE(has(text, "by portable: a group of query heads is torn, which cuDNN cannot name\n")) << text;
-  EXPECT_TRUE(has(text, "  backend cudnn: forward 1 of 3 steps, 2 portable; backward 1 of 3 steps")) << text;
+  EXPECT_TRUE(has(text, "by mma: a group of query heads is torn, which cuDNN cannot name\n")) << text;
+  EXPECT_TRUE(has(text, "  backend cudnn: forward 1 of 3 steps, 2 mma; backward 1 of 3 steps")) << text;
   request.rank = 2;
   request.pass = Pass::backward;
   EXPECT_TRUE(has(explain_text(torn.file(), request), "by cudnn: one triangle of 2048 x 2048\n"));
@@ -249,7 +248,7 @@ TEST(StepBackends, ExplainNamesThemWithTheirReasons) {
       ++grads;
       EXPECT_EQ(step.at("backend"), "cudnn");
       EXPECT_EQ(step.at("reason"), "one triangle of 2048 x 2048");
-      EXPECT_EQ(step.at("slices_to_portable"), 0);
+      EXPECT_EQ(step.at("slices_to_mma"), 0);
     }
   EXPECT_EQ(grads, 1);
 }

@@ -8,7 +8,7 @@ namespace usp {
 std::unique_ptr<Memory> make_cuda_memory(const Stream&) {
   refuse_without_cuda();
 }
-std::unique_ptr<AttentionKernel> make_portable_kernel(Memory&, const CudaKernelOptions&) {
+std::unique_ptr<AttentionKernel> make_mma_kernel(Memory&, const CudaKernelOptions&) {
   refuse_without_cuda();
 }
 std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory&, const CudaKernelOptions&) {

@@ -175,7 +175,7 @@ Json step_json(const StepView& s) {
           {"pairs_per_head",
            fits(s.pairs) ? Json(static_cast<i64>(s.pairs)) : Json(static_cast<double>(s.pairs))},
           {"backend", attends ? Json(word_of(s.backend.use)) : Json(nullptr)},
-          {"slices_to_portable", s.backend.use == Backend::cudnn ? s.backend.left : 0},
+          {"slices_to_mma", s.backend.use == Backend::cudnn ? s.backend.left : 0},
           {"reason", s.reason.empty() ? Json(nullptr) : Json(s.reason)}};
 }
 

@@ -11,7 +11,7 @@ namespace usp {
 namespace {
 
 bool is_gpu_kernel(const std::string& kernel) {
-  return kernel == "portable" || kernel == "cudnn";
+  return kernel == "mma" || kernel == "cudnn";
 }
 
 AttentionPlan with_backend(AttentionPlan plan, Backend backend) {
@@ -29,7 +29,7 @@ void check_kernel_fits(RunOn on, const std::string& kernel) {
 /// What any GPU backend refuses, before a GPU is looked for.
 void check_gpu_takes(const AttentionPlan& plan) {
   try {
-    check_attention_plan(with_backend(plan, Backend::portable));
+    check_attention_plan(with_backend(plan, Backend::mma));
   } catch (const InvalidInput& error) {
     throw UsageError("--device cuda: " + error.where().token + " " + error.problem() +
                      ": leave out --device cuda, or plan the call anew");
@@ -54,11 +54,11 @@ PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& ke
     check_gpu_takes(plan);
     backend = plan.backend;
     if (!kernel.empty()) {
-      backend = kernel == "cudnn" ? Backend::cudnn : Backend::portable;
+      backend = kernel == "cudnn" ? Backend::cudnn : Backend::mma;
       reason = "which --kernel names";
     } else if (backend == Backend::cpu) {
       const std::string objection = why_no_cudnn();
-      backend = objection.empty() ? Backend::cudnn : Backend::portable;
+      backend = objection.empty() ? Backend::cudnn : Backend::mma;
       reason = objection.empty() ? "which is there" : "as cuDNN is not there: " + objection;
     }
   }

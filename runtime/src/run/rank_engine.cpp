@@ -18,7 +18,7 @@ namespace {
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_host_kernel(const std::string& name) {
   if (name == "cpu") return make_cpu_kernel();
   if (name == "reference") return make_reference_kernel();
-  throw UsageError("--kernel: '" + name + "' is not one of cpu, reference, portable, cudnn");
+  throw UsageError("--kernel: '" + name + "' is not one of cpu, reference, mma, cudnn");
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, C
   memory_ = make_cuda_memory(*stream_);
   const CudaKernelOptions kernel_options{options.deterministic};
   kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_, kernel_options)
-                            : make_portable_kernel(*memory_, kernel_options);
+                            : make_mma_kernel(*memory_, kernel_options);
   connect(plan.mesh, options);
 }
 

@@ -126,7 +126,7 @@ Json departures_json(const RunResult& run) {
 std::string departures_text(const RunResult& run) {
   std::string text;
   for (const BackendFallback& d : run.fallbacks())
-    text += std::string("  note      ") + step_name(d.pass) + " left cuDNN for the portable kernel " +
+    text += std::string("  note      ") + step_name(d.pass) + " left cuDNN for the mma kernel " +
             std::to_string(d.count) + (d.count == 1 ? " time" : " times") +
             ", against the plan: " + text_of(d.why) + "\n";
   return text;

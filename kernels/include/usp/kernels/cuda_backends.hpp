@@ -21,11 +21,11 @@ struct CudaKernelOptions {
 
 /// Tensor cores by mma.sync, sm_80 and up: bf16 and fp16 with an fp32 state, head dims up to 256, everything
 /// that AttentionKernel names. `memory` (of make_cuda_memory) gives the stream, and outlives the kernel.
-[[nodiscard]] std::unique_ptr<AttentionKernel> make_portable_kernel(Memory& memory,
-                                                                    const CudaKernelOptions& options = {});
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_mma_kernel(Memory& memory,
+                                                               const CudaKernelOptions& options = {});
 
 /// cuDNN's fused attention: whole blocks in bf16 or fp16, merged into the fp32 state by a kernel of this
-/// project. What it does not do goes to the portable kernel.
+/// project. What it does not do goes to the mma kernel.
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory,
                                                                  const CudaKernelOptions& options = {});
 

@@ -112,8 +112,7 @@ std::vector<BackendFallback> Engine::fallbacks() const {
 }
 
 BlockSplit Engine::split_into_blocks(const AttendScope& scope, const CallTraits& call, bool rows_aligned) {
-  if (scope.use == Backend::portable)
-    return all_left(scope.slices, scope.slice_count, UnsupportedReason::none);
+  if (scope.use == Backend::mma) return all_left(scope.slices, scope.slice_count, UnsupportedReason::none);
   const KernelTraits& traits = kernel_traits(Backend::cudnn);
   UnsupportedReason why = why_not(traits, call);
   if (why == UnsupportedReason::none && !rows_aligned) why = UnsupportedReason::alignment;
@@ -134,7 +133,7 @@ namespace usp {
 
 std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory, const CudaKernelOptions& options) {
   return cuda::cudnn::make_kernel(memory, options,
-                                  [&memory, options] { return make_portable_kernel(memory, options); });
+                                  [&memory, options] { return make_mma_kernel(memory, options); });
 }
 
 }  // namespace usp

@@ -186,7 +186,7 @@ void load_cudnn() {
   if (library == nullptr)
     throw EnvironmentError(
         "libcudnn.so.9 cannot be loaded; install cuDNN 9 (the PyPI package nvidia-cudnn-cu13 holds it in "
-        "nvidia/cudnn/lib) and name its folder in LD_LIBRARY_PATH, or use the portable backend");
+        "nvidia/cudnn/lib) and name its folder in LD_LIBRARY_PATH, or use the mma backend");
   fe::cudnn_dlhandle = library;
 }
 

@@ -29,7 +29,7 @@ class Scratch {
 
  private:
   void add_attend(const Step& s) {
-    if (s.backend.use != Backend::cudnn) return by_portable(s);
+    if (s.backend.use != Backend::cudnn) return by_mma(s);
     const BlockSplit share = divided(s.slices, false);
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size(), dv = plan_.shape.head_dim_v;
     const bool rounded = buffer(s[Tensor::o]).type == io();
@@ -43,11 +43,11 @@ class Scratch {
                            on_boundary(of_rows(b.q_rows.size(), heads, 1, DType::fp32)));
     if (buffer(s[Tensor::o]).type != DType::fp32)
       use(Part::state, on_boundary(of_rows(rows, heads, dv, DType::fp32)));
-    if (!share.rest.empty()) by_portable(s);
+    if (!share.rest.empty()) by_mma(s);
   }
 
   void add_grad(const Step& s) {
-    if (s.backend.use != Backend::cudnn) return grad_by_portable(s, buffer(s[Tensor::dq]).type);
+    if (s.backend.use != Backend::cudnn) return grad_by_mma(s, buffer(s[Tensor::dq]).type);
     const BlockSplit share = divided(s.slices, true);
     const AttentionShape& shape = plan_.shape;
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size(), kv = s.kv_heads.size();
@@ -69,7 +69,7 @@ class Scratch {
           on_boundary(of_rows(rows, heads, shape.head_dim_qk, DType::fp32)) +
               on_boundary(of_rows(buffer(s[Tensor::dk]).rows, kv, shape.head_dim_qk, DType::fp32)) +
               on_boundary(of_rows(buffer(s[Tensor::dv]).rows, kv, shape.head_dim_v, DType::fp32)));
-    if (!share.rest.empty()) grad_by_portable(s, DType::fp32);
+    if (!share.rest.empty()) grad_by_mma(s, DType::fp32);
   }
 
   enum class Part : std::uint8_t { block, state, input, delta, workspace, q, k, v, d_o, dq };
@@ -106,8 +106,8 @@ class Scratch {
     return sums + keys + 256;
   }
 
-  /// The portable kernel copies inputs whose rows are not whole pieces of 16 bytes.
-  void by_portable(const Step& s) {
+  /// The mma kernel copies inputs whose rows are not whole pieces of 16 bytes.
+  void by_mma(const Step& s) {
     const Range heads = s.query_heads, kv = s.kv_heads;
     const i64 dqk = plan_.shape.head_dim_qk, dv = plan_.shape.head_dim_v;
     if (dqk % 8 != 0) {
@@ -116,8 +116,8 @@ class Scratch {
     }
     if (dv % 8 != 0) use(Part::v, of_rows(buffer(s[Tensor::v]).rows, kv.size(), rounded_up(dv, 8), io()));
   }
-  void grad_by_portable(const Step& s, DType dq) {
-    by_portable(s);
+  void grad_by_mma(const Step& s, DType dq) {
+    by_mma(s);
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size();
     const i64 dqk = plan_.shape.head_dim_qk, dv = plan_.shape.head_dim_v;
     if (buffer(s[Tensor::d_o]).type != io() || dv % 8 != 0)

@@ -28,7 +28,7 @@ std::string shape_text(const BandBlock& b) {
 std::string pass_text(const StepBackends& pass) {
   std::string text = std::to_string(pass.cudnn) + " of " + counted(pass.steps(), "step");
   if (pass.mixed > 0) text += " (" + std::to_string(pass.mixed) + " in part)";
-  if (pass.portable > 0) text += ", " + std::to_string(pass.portable) + " portable";
+  if (pass.mma > 0) text += ", " + std::to_string(pass.mma) + " mma";
   return text;
 }
 
@@ -65,7 +65,7 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule) {
   for (const Step& any : schedule.steps) {
     if (!any.operation->has_pairs) continue;
     const StepBackend* step = &any.backend;
-    ++(step->use == Backend::cpu ? sum.cpu : step->use == Backend::portable ? sum.portable : sum.cudnn);
+    ++(step->use == Backend::cpu ? sum.cpu : step->use == Backend::mma ? sum.mma : sum.cudnn);
     if (step->use == Backend::cudnn && step->left > 0) ++sum.mixed;
     if (step->why == UnsupportedReason::none) continue;
     const auto at = std::lower_bound(sum.why.begin(), sum.why.end(), step->why);
@@ -80,7 +80,7 @@ std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i
         split_into_blocks(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
   std::string text = counted(step.blocks, "block");
   if (step.left == 0) return text;
-  return text + "; " + counted(step.left, "slice") + " to portable: " + text_of(step.why);
+  return text + "; " + counted(step.left, "slice") + " to mma: " + text_of(step.why);
 }
 
 std::string backends_text(Backend backend, const std::optional<StepBackends>& forward,
@@ -106,8 +106,8 @@ std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
   const bool whole = !first.empty() && (!training || !second.empty());
   const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
   return std::string("backend cudnn: ") + which +
-         " goes to the portable kernel: " + words(first.empty() ? second : first) +
-         (whole ? "; plan with --backend portable" : "");
+         " goes to the mma kernel: " + words(first.empty() ? second : first) +
+         (whole ? "; plan with --backend mma" : "");
 }
 
 }  // namespace usp

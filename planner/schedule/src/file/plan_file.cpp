@@ -169,7 +169,7 @@ std::vector<Range> ranges(ObjectReader& reader, const char* key) {
 StepBackends steps_in(ObjectReader reader, Backend asked) {
   StepBackends steps;
   steps.cpu = reader.integer("cpu", 0, most);
-  steps.portable = reader.integer("portable", 0, most);
+  steps.mma = reader.integer("mma", 0, most);
   steps.cudnn = reader.integer("cudnn", 0, most);
   steps.mixed = reader.integer("mixed", 0, most);
   reader.array("why", [&](const Json& value, const std::string& pointer) {
@@ -179,8 +179,7 @@ StepBackends steps_in(ObjectReader reader, Backend asked) {
   if (asked != Backend::cpu && steps.cpu > 0) reader.fail("cpu", "must be 0: the plan's backend is another");
   if (asked != Backend::cudnn && steps.cudnn > 0)
     reader.fail("cudnn", "must be 0: the plan's backend is another");
-  if (asked == Backend::cpu && steps.portable > 0)
-    reader.fail("portable", "must be 0: the plan's backend is cpu");
+  if (asked == Backend::cpu && steps.mma > 0) reader.fail("mma", "must be 0: the plan's backend is cpu");
   if (steps.mixed > steps.cudnn) reader.fail("mixed", "exceeds cudnn, of which it is a part");
   reader.finish();
   return steps;

@@ -12,7 +12,7 @@ namespace usp {
   Json why = Json::array();
   for (const UnsupportedReason each : steps->why) why.push_back(name_of(each));
   return {{"cpu", steps->cpu},
-          {"portable", steps->portable},
+          {"mma", steps->mma},
           {"cudnn", steps->cudnn},
           {"mixed", steps->mixed},
           {"why", std::move(why)}};

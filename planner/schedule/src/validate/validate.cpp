@@ -92,7 +92,7 @@ void check_score(const AttentionPlan& plan) {
     fail("score/block_tokens", "needs queries and keys of the same tokens; leave out the block pattern");
 }
 
-/// What no GPU backend takes. What cuDNN alone does not take it leaves to the portable kernel, block by
+/// What no GPU backend takes. What cuDNN alone does not take it leaves to the mma kernel, block by
 /// block.
 void check_backend(const AttentionPlan& plan) {
   const KernelTraits& traits = kernel_traits(plan.backend);

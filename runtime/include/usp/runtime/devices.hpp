@@ -28,7 +28,7 @@ struct PlacedPlan {
 };
 
 /// Changes the backend of a plan. On GPUs: that of `kernel` where it names one, else the plan's own, else
-/// cudnn where `why_no_cudnn` has no objection, else portable. It is asked last, and only where it matters.
+/// cudnn where `why_no_cudnn` has no objection, else mma. It is asked last, and only where it matters.
 /// Throws UsageError where `kernel` is of other hardware, and where no backend there takes the plan.
 [[nodiscard]] PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& kernel,
                                     const std::function<std::string()>& why_no_cudnn);

@@ -13,7 +13,7 @@
 /// What each backend can do: the one place that knows, for plans and for kernels.
 namespace usp {
 
-/// Why cuDNN does not take a call, a block or a slice, which then goes to the portable kernel. The last two
+/// Why cuDNN does not take a call, a block or a slice, which then goes to the mma kernel. The last two
 /// are found only by a run.
 enum class UnsupportedReason : std::uint8_t {
   none,
@@ -92,7 +92,7 @@ struct KernelTraits {
 
 inline constexpr std::array<KernelTraits, 3> kernel_table{{
     {.backend = Backend::cpu},
-    {.backend = Backend::portable, .supports_fp32_fp64 = false, .most_head_dim = 256},
+    {.backend = Backend::mma, .supports_fp32_fp64 = false, .most_head_dim = 256},
     {.backend = Backend::cudnn,
      .supports_fp32_fp64 = false,
      .head_dim_step = 8,
@@ -220,9 +220,9 @@ struct BlockSplit {
 struct StepBackend {
   Backend use = Backend::cpu;
   UnsupportedReason why =
-      UnsupportedReason::none;  ///< of what a plan for cuDNN leaves to portable; the first reason met
+      UnsupportedReason::none;  ///< of what a plan for cuDNN leaves to mma; the first reason met
   std::int32_t blocks = 0;      ///< cuDNN's calls
-  std::int32_t left = 0;        ///< slices for portable
+  std::int32_t left = 0;        ///< slices for mma
   friend bool operator==(const StepBackend& a, const StepBackend& b) {
     return a.use == b.use && a.why == b.why && a.blocks == b.blocks && a.left == b.left;
   }

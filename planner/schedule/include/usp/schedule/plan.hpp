@@ -69,9 +69,9 @@ struct ScoreRules {
 
 /// Who computes the blocks of a plan.
 ///   cpu       blockwise on the host, any input type
-///   portable  this project's CUDA kernel
-///   cudnn     NVIDIA's, with what it does not do left to `portable`
-enum class Backend : std::uint8_t { cpu, portable, cudnn };
+///   mma  this project's CUDA kernel
+///   cudnn     NVIDIA's, with what it does not do left to `mma`
+enum class Backend : std::uint8_t { cpu, mma, cudnn };
 
 /// The recipe of one attention call on a mesh: everything `generate` needs to lay out its schedule, except
 /// the step's documents. Kilobytes for any number of ranks.

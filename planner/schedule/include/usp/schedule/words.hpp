@@ -41,7 +41,7 @@ struct WordTable<DType> {
 template <>
 struct WordTable<Backend> {
   static constexpr Word<Backend> words[] = {
-      {"cpu", Backend::cpu}, {"portable", Backend::portable}, {"cudnn", Backend::cudnn}};
+      {"cpu", Backend::cpu}, {"mma", Backend::mma}, {"cudnn", Backend::cudnn}};
 };
 
 template <>

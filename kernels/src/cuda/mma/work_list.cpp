@@ -9,7 +9,7 @@
 #include <numeric>
 #include <tuple>
 
-namespace usp::portable {
+namespace usp::mma {
 namespace {
 
 using slice_detail::ceil_div;
@@ -241,4 +241,4 @@ WorkLists::Entry WorkLists::send(const SliceList& slices, const TileTable<Segmen
   return entry;
 }
 
-}  // namespace usp::portable
+}  // namespace usp::mma

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-/// The tables of the portable GPU kernel, which are made on the host, against the pairs of the slices.
-namespace usp::portable {
+/// The tables of the mma GPU kernel, which are made on the host, against the pairs of the slices.
+namespace usp::mma {
 namespace {
 
 using test::Draw;
@@ -68,7 +68,7 @@ void check_keys(const Draw& draw, int tile_rows) {
   EXPECT_EQ(met, visible_pairs(c.slices)) << draw.text();
 }
 
-TEST(PortableWorkList, MeetsEveryVisiblePairOnce) {
+TEST(MmaWorkList, MeetsEveryVisiblePairOnce) {
   std::vector<Draw> draws = test::contract_draws();
   for (std::uint64_t seed = 1; seed <= 60; ++seed) draws.push_back(test::random_draw(seed));
   for (const Draw& draw : draws)
@@ -78,7 +78,7 @@ TEST(PortableWorkList, MeetsEveryVisiblePairOnce) {
     }
 }
 
-TEST(PortableWorkList, KeysThatLieApartAreLoadedByTurns) {
+TEST(MmaWorkList, KeysThatLieApartAreLoadedByTurns) {
   // Two pieces of one tile with rows between that are no keys: their memory may hold anything.
   std::vector<Slice> slices(2);
   slices[0].q_count = slices[1].q_count = 10;
@@ -94,7 +94,7 @@ TEST(PortableWorkList, KeysThatLieApartAreLoadedByTurns) {
   EXPECT_EQ(joined.segments[1].load_begin, 0);
 }
 
-TEST(PortableWorkList, HeavyTilesComeFirst) {
+TEST(MmaWorkList, HeavyTilesComeFirst) {
   const Slice causal = test::banded(1000, 1000, 0, unbounded);
   const auto table = tiles_of_queries({&causal, 1}, 1100, 128);
   EXPECT_EQ(table.tiles.front().row, 7 * 128);
@@ -103,4 +103,4 @@ TEST(PortableWorkList, HeavyTilesComeFirst) {
 }
 
 }  // namespace
-}  // namespace usp::portable
+}  // namespace usp::mma

@@ -6,7 +6,7 @@
 
 #include "usp/device/check.cuda.hpp"
 
-namespace usp::portable {
+namespace usp::mma {
 
 /// Query tiles stay, keys and values stream by in tiles of 64 rows. Each warp owns whole query rows: scores,
 /// probabilities and the sums of its rows never leave its registers.
@@ -326,4 +326,4 @@ void launch_forward(ForwardParams p, DType io, cudaStream_t stream) {
     launch_forward_of<ForwardTraits<Fp16, Dk, Dv, terms>>(p, stream);
 }
 
-}  // namespace usp::portable
+}  // namespace usp::mma

@@ -6,7 +6,7 @@
 
 #include "usp/device/check.cuda.hpp"
 
-namespace usp::portable {
+namespace usp::mma {
 
 /// Keys and values of a tile of gradient rows stay with dK and dV; queries and dO of all query heads of the
 /// KV head stream by in tiles of 64 rows. Warps share S and dP by rows and keys, dK and dV by keys and
@@ -401,4 +401,4 @@ void launch_backward(BackwardParams p, DType io, cudaStream_t stream) {
     launch_backward_of<BackwardTraits<Fp16, Dk, Dv, terms>>(p, stream);
 }
 
-}  // namespace usp::portable
+}  // namespace usp::mma

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "portable_bench.hpp"
+#include "mma_bench.hpp"
 
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/schedule/slice.hpp"
@@ -126,7 +126,7 @@ double median_seconds(const Stream& stream, const std::function<void()>& work) {
 void bench(const Configuration& c) {
   const Stream stream(0);
   const std::unique_ptr<Memory> memory = make_cuda_memory(stream);
-  const auto kernel = make_portable_kernel(*memory, {c.deterministic});
+  const auto kernel = make_mma_kernel(*memory, {c.deterministic});
   const DType result = c.rounded ? DType::bf16 : DType::fp32;
   const auto queries = [&](DType type, i64 width, bool random) {
     return DeviceView(*memory, type, c.rows, c.heads, width, random);

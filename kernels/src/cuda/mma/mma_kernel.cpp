@@ -14,7 +14,7 @@
 namespace usp {
 namespace {
 
-using namespace portable;
+using namespace mma;
 
 template <class V>
 [[nodiscard]] bool divides(const V& view, std::uintptr_t bytes, i64 elements) {
@@ -45,7 +45,7 @@ struct PaddedDims {
   for (const int d : dims)
     if (width <= d) return d;
   throw EnvironmentError("a head dim of " + std::to_string(width) +
-                         " is more than the portable GPU kernel's 256; use a model with smaller heads");
+                         " is more than the mma GPU kernel's 256; use a model with smaller heads");
 }
 
 [[nodiscard]] PaddedDims padded_dims(i64 dqk, i64 dv, bool terms) {
@@ -81,7 +81,7 @@ struct PaddedDims {
 void check_type(DType io) {
   if (io != DType::bf16 && io != DType::fp16)
     throw EnvironmentError(
-        "the portable GPU kernel takes bf16 and fp16, which tensor cores multiply; convert the "
+        "the mma GPU kernel takes bf16 and fp16, which tensor cores multiply; convert the "
         "inputs or use the CPU");
 }
 
@@ -127,21 +127,21 @@ void query_grad(const QueryGradParams& p, PaddedDims d, DType io, cudaStream_t s
   return value;
 }
 
-class PortableKernel final : public AttentionKernel {
+class MmaKernel final : public AttentionKernel {
  public:
-  PortableKernel(Memory& memory, const CudaKernelOptions& options)
+  MmaKernel(Memory& memory, const CudaKernelOptions& options)
       : memory_(memory), stream_(memory.stream()), options_(options), lists_(memory) {
     check_cuda(cudaStreamGetDevice(stream_, &device_), "cudaStreamGetDevice");
     if (attribute(cudaDevAttrComputeCapabilityMajor, device_) < 8)
       throw EnvironmentError(
           "GPU " + std::to_string(device_) +
-          " is older than compute capability 8.0, which the portable kernel is made for; use the CPU");
+          " is older than compute capability 8.0, which the mma kernel is made for; use the CPU");
     shared_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
     shared_per_sm_ = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_);
     for (auto& arena : scratch_) arena = memory.make_arena();
   }
 
-  [[nodiscard]] const char* name() const override { return "portable"; }
+  [[nodiscard]] const char* name() const override { return "mma"; }
   [[nodiscard]] Memory& memory() override { return memory_; }
   void forget() override { lists_.forget(); }
   [[nodiscard]] bool rounds_results() const override { return true; }
@@ -305,8 +305,8 @@ class PortableKernel final : public AttentionKernel {
 
 }  // namespace
 
-std::unique_ptr<AttentionKernel> make_portable_kernel(Memory& memory, const CudaKernelOptions& options) {
-  return std::make_unique<PortableKernel>(memory, options);
+std::unique_ptr<AttentionKernel> make_mma_kernel(Memory& memory, const CudaKernelOptions& options) {
+  return std::make_unique<MmaKernel>(memory, options);
 }
 
 }  // namespace usp

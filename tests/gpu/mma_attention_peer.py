@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's FLASH backend on the configurations of portable_attention_check --bench.
+"""PyTorch's FLASH backend on the configurations of mma_attention_check --bench.
 
-usage: portable_attention_peer.py [portable_attention_check] [filter]
+usage: mma_attention_peer.py [mma_attention_check] [filter]
 With the program's path it runs that too and prints the ratios of both, measured in one run.
 """
 import re

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-namespace usp::portable {
+namespace usp::mma {
 
 /// A list of slices.
 struct SliceList {
@@ -66,4 +66,4 @@ class WorkLists {
   std::vector<std::unique_ptr<Arena>> spare_;
 };
 
-}  // namespace usp::portable
+}  // namespace usp::mma

@@ -3,7 +3,7 @@
 
 #include "backward.cuh"
 
-namespace usp::portable {
+namespace usp::mma {
 
 /// dQ alone, for gradients that repeat bit for bit: a tile of query rows stays with its dQ, keys and values
 /// stream by. Each warp owns 16 query rows; dS is an operand right from its registers.
@@ -100,4 +100,4 @@ void launch_query_grad(const QueryGradParams& p, DType io, cudaStream_t stream) 
     launch_query_grad_of<QueryGradTraits<Fp16, D>>(p, stream);
 }
 
-}  // namespace usp::portable
+}  // namespace usp::mma

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_problem.hpp"
-#include "portable_bench.hpp"
+#include "mma_bench.hpp"
 #include "random_cases.hpp"
 
 #include "usp/base/error.hpp"
@@ -15,9 +15,9 @@
 #include <string>
 #include <thread>
 
-/// The portable CUDA kernel against the reference on the host, over cases drawn from all features at once:
-///   portable_attention_check [cases [first seed]]    one line a case, exit 1 when one is wrong
-///   portable_attention_check --bench [filter]        TF/s
+/// The mma CUDA kernel against the reference on the host, over cases drawn from all features at once:
+///   mma_attention_check [cases [first seed]]    one line a case, exit 1 when one is wrong
+///   mma_attention_check --bench [filter]        TF/s
 namespace usp::test {
 namespace {
 
@@ -75,7 +75,7 @@ int run_cases(std::size_t count, std::uint64_t seed) {
   const std::vector<Expected> expected = expect_all(draws);
   const Stream stream(0);
   const std::unique_ptr<Memory> memory = make_cuda_memory(stream);
-  const auto atomic = make_portable_kernel(*memory), fixed = make_portable_kernel(*memory, {true});
+  const auto atomic = make_mma_kernel(*memory), fixed = make_mma_kernel(*memory, {true});
   int wrong = 0;
   for (std::size_t i = 0; i < draws.size(); ++i) {
     const Draw& draw = draws[i];
