@@ -89,7 +89,7 @@ void set_rules(const CallFlags& flags, AttentionRequest& request) {
     throw UsageError(
         "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
   request.sink = flags.sink;
-  request.lse_home = flags.lse;
+  request.return_lse = flags.lse;
   if (!flags.backend.empty()) request.backend = parse_word<Backend>(flags.backend, "--backend");
   // On a cluster the backend that no flag names leaves the price that of its GPUs.
   if (!flags.execution.transport.empty() && request.backend == Backend::cpu &&

@@ -60,7 +60,7 @@ Message one_byte(int peer, bool send, std::int32_t tick, const ByteBox& box) {
           .send = send,
           .tag = 3,
           .tick = tick,
-          .operation = "route",
+          .operation = "kv_exchange",
           .boxes = &box,
           .box_count = 1};
 }
@@ -140,7 +140,7 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   });
   witness.expect_same_story(4);
   const CommunicationFault& fault = witness.faults[0];
-  EXPECT_EQ(fault.operation, "route");
+  EXPECT_EQ(fault.operation, "kv_exchange");
   EXPECT_EQ(fault.tick, 6);
   EXPECT_EQ(fault.missing, std::vector<int>{(fault.rank + 3) % 4});
   EXPECT_NE(fault.message.find("'route' of tick 6"), std::string::npos) << fault.message;
@@ -193,7 +193,7 @@ TEST(ThreadFaults, SpentTicketsAndForeignRanksAreRefused) {
   for (const int peer : {-1, 0, 2})
     EXPECT_THROW(run_threads(2, {},
                              [&](Communicator& communicator) {
-                               const Message message{.peer = peer, .operation = "route"};
+                               const Message message{.peer = peer, .operation = "kv_exchange"};
                                Ticket ticket = 0;
                                if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
                              }),

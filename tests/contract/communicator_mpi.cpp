@@ -25,7 +25,7 @@ void colliding_tags(Communicator& communicator) {
     const Message message{.peer = send ? 1 : 0,
                           .send = send,
                           .tag = room * (3 + which),
-                          .operation = "route",
+                          .operation = "kv_exchange",
                           .boxes = &boxes[which],
                           .box_count = 1};
     communicator.post(&message, 1, &tickets[i]);

@@ -88,7 +88,7 @@ void receive_alone(i64 bytes, const std::function<void(Communicator&, contract::
                           .send = sender,
                           .tag = 5,
                           .tick = 0,
-                          .operation = "route",
+                          .operation = "kv_exchange",
                           .boxes = payload.boxes.data(),
                           .box_count = static_cast<i64>(payload.boxes.size())};
     Ticket ticket = 0;
@@ -143,7 +143,7 @@ void play(DryRun& dry, const std::vector<contract::Planned>& plan, int ranks, in
                             .send = send,
                             .tag = planned.tag,
                             .tick = planned.tick,
-                            .operation = "route",
+                            .operation = "kv_exchange",
                             .boxes = &box,
                             .box_count = 1};
       Ticket ticket = 0;

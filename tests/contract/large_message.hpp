@@ -29,7 +29,7 @@ inline void swap_large_messages(Communicator& communicator, i64 bytes) {
                           .send = way == 0,
                           .tag = 1,
                           .tick = 0,
-                          .operation = "route",
+                          .operation = "kv_exchange",
                           .boxes = &boxes[way],
                           .box_count = 1};
     communicator.post(&message, 1, &tickets[way]);

@@ -88,7 +88,7 @@ inline bool socket_link(const std::string& text) {
     const Message message{.peer = 1,
                           .send = send,
                           .tag = 3,
-                          .operation = "route",
+                          .operation = "kv_exchange",
                           .boxes = send ? &from : &into,
                           .box_count = 1};
     slots.grow(1);  // the receive is slot 0

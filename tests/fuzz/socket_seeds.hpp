@@ -36,7 +36,7 @@ inline std::vector<std::string> handshake_seeds() {
 inline std::vector<std::string> frame_seeds() {
   using comm::Frame;
   const comm::FailureFrame failure_frame =
-      comm::pack({{"route", 4, 2, {1, 3}, "rank 2 failed: out of paper"}, ExitCode::internal, 2});
+      comm::pack({{"kv_exchange", 4, 2, {1, 3}, "rank 2 failed: out of paper"}, ExitCode::internal, 2});
   const std::string payload(16, 'p');
   const auto data = [&](i64 bytes) {
     return bytes_as_text(Frame{Frame::Kind::data, 0, 5, 3, bytes}) +

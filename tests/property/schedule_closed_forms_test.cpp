@@ -71,11 +71,11 @@ void check(ScheduleCase c, const ClosedForms& form) {
     expect(c, form.with_hops(ring));
   }
   c.plan.dkv_return = DkvReturn::circulate;
-  c.plan.keep_entry = false;
+  c.plan.save_exchanged_qkv = false;
   Volumes again = form.with_hops(ring - 1);
   again.backward += form.re_entry();
   expect(c, again);
-  c.plan.keep_entry = true;
+  c.plan.save_exchanged_qkv = true;
   check_double_rings(c, form);
 }
 

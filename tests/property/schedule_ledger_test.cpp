@@ -47,7 +47,7 @@ ScheduleCase read_case(const json& j) {
   c.plan.dkv_return = j.value("cycle", false) ? DkvReturn::cycle : DkvReturn::circulate;
   c.plan.head_chunks = j.value("head_chunks", 1);
   c.plan.prune = j.value("prune", false);
-  c.plan.keep_entry = j.value("keep_entry", true);
+  c.plan.save_exchanged_qkv = j.value("save_exchanged_qkv", true);
   c.plan.replicated_q = ranges(j, "replicated_q");
   c.plan.replicated_k = ranges(j, "replicated_k");
   c.documents = {j.at("cu_q").get<std::vector<i64>>(), j.at("cu_k").get<std::vector<i64>>(),

@@ -44,8 +44,8 @@ class Need {
   /// A block that is fed through carries only keys that this row or a later one can see, each pair once.
   void forwards_nothing_in_vain(int rank, Pass pass) const {
     const int r = plan_.mesh.ring_of(rank);
-    const Pairs got =
-        received(pass, rank, Tensor::k, [](const TransferOp& m) { return m.name == MoveName::route; });
+    const Pairs got = received(pass, rank, Tensor::k,
+                               [](const TransferOp& m) { return m.name == TransferName::kv_exchange; });
     for (const auto& [pair, count] : got) {
       ASSERT_EQ(count, 1) << describe(case_);
       const int j = key_row_.at(pair.first), d = offset(j, r);
@@ -148,7 +148,8 @@ class Need {
     Pairs left;
     const RankSchedule& s = all_.of(Pass::backward)[static_cast<std::size_t>(rank)];
     for (const Transfer& t : s.transfers) {
-      if (!t.send || t.peer == rank || all_.move(Pass::backward, t).name == MoveName::d_entry) continue;
+      if (!t.send || t.peer == rank || all_.move(Pass::backward, t).name == TransferName::dqkv_all_to_all)
+        continue;
       for (const Cell& cell : cells_of(all_.geometry, s, t))
         if (cell.tensor == tensor) ++left[{cell.token, cell.head}];
     }

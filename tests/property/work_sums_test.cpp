@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pricing sums up (rows by class, documents as a whole, moves by kind) equals what it stands for.
+// What pricing sums up (rows by class, documents as a whole, transfers by kind) equals what it stands for.
 #include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/schedule/effort.hpp"
@@ -151,7 +151,7 @@ TEST(WorkSums, MovesTogetherAreAsManyBytesAsOneByOne) {
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       const std::vector<i64> none(static_cast<std::size_t>(plan.mesh.size()), 0);
       Ledger one_by_one{none, none};
-      for (const TransferOp& move : schedule.of(pass).moves) add_move(geometry, move, one_by_one);
+      for (const TransferOp& move : schedule.of(pass).transfers) add_move(geometry, move, one_by_one);
       const Ledger together = ledger(geometry, schedule.of(pass));
       EXPECT_EQ(together.sent, one_by_one.sent) << trial;
       EXPECT_EQ(together.received, one_by_one.received) << trial;

@@ -132,7 +132,7 @@ class OneCall : public testing::Test {
  protected:
   OneCall() : ranks_(make_serial_communicator()), kernel_(make_cpu_kernel()) {
     plan_.shape = {1, 8, 8, 2, 2, 4, 4, DType::bf16};
-    plan_.sink = plan_.lse_home = true;
+    plan_.sink = plan_.return_lse = true;
     op_ = std::make_unique<AttentionOperator>(plan_, *ranks_, *kernel_);
     op_->set_batch(Documents::single(8, 8));
     const auto tensor = [&](DType type, i64 width) {

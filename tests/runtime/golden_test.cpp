@@ -63,7 +63,7 @@ TEST(Golden, AnyShardingGivesTheSameSums) {
         plan.method = method;
         plan.layout = layout;
         plan.band = {0, unbounded};
-        plan.lse_home = true;
+        plan.return_lse = true;
         const auto run = run_attention(plan, documents, in, {});
         ASSERT_TRUE(run.has_value());
         SCOPED_TRACE(std::to_string(ring) + " x " + std::to_string(ulysses) + " method " +

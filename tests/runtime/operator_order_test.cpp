@@ -109,12 +109,12 @@ TEST(OperatorOrder, EachInputIsTheForwardsOwn) {
 
 TEST(OperatorOrder, BackwardRepeatsBitForBit) {
   for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv, Method::double_ring})
-    for (const bool keep_entry : {false, true})
+    for (const bool save_exchanged_qkv : {false, true})
       for (const int chunks : {1, 2}) {
         RuntimeCase c = small(4, 2);
         c.plan.method = method;
         if (method == Method::double_ring) c.plan.mesh = {2, 2, 2};
-        c.plan.keep_entry = keep_entry;
+        c.plan.save_exchanged_qkv = save_exchanged_qkv;
         c.plan.head_chunks = chunks;
         on_ranks(c, [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
           Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));

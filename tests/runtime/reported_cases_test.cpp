@@ -32,7 +32,7 @@ struct Reported {
   c.plan.layout = r.layout;
   c.plan.score.dropout = r.dropout;
   c.plan.head_chunks = r.head_chunks;
-  c.plan.lse_home = true;
+  c.plan.return_lse = true;
   c.documents = r.documents;
   c.seed = 41;
   return c;

@@ -28,13 +28,13 @@ struct Verified {
   Oracle truth;
   RunResult run;
 
-  Verified(DType dtype, i64 count, bool lse_home, i64 window = unbounded) {
+  Verified(DType dtype, i64 count, bool return_lse, i64 window = unbounded) {
     plan.shape = {1, count, count, 2, 1, 16, 16, dtype};
     plan.mesh = {1, 2, 1};
     plan.layout = LayoutKind::zigzag;
     plan.band = {0, window};
     plan.sink = true;
-    plan.lse_home = lse_home;
+    plan.return_lse = return_lse;
     documents = Documents::single(count, count);
     tensors = random_tensors(plan, documents, 0);
     execute();
@@ -168,7 +168,7 @@ TEST(Verify, WhatHasNoTermsIsExactlyZero) {
   plan.shape = {1, 8, 4, 1, 1, 4, 4, DType::fp32};
   plan.mesh = {1, 2, 1};
   plan.band = {0, unbounded};
-  plan.lse_home = true;
+  plan.return_lse = true;
   const Documents documents = Documents::single(8, 4);
   const CallTensors tensors = random_tensors(plan, documents, 0);
   const Oracle truth = dense_attention(plan, documents, tensors, true);

@@ -44,7 +44,7 @@ inline void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
                         .send = send,
                         .tag = 3,
                         .tick = 6,
-                        .operation = "route",
+                        .operation = "kv_exchange",
                         .boxes = &box,
                         .box_count = 1};
   Ticket ticket = 0;
@@ -62,7 +62,8 @@ inline void die_sending(Communicator& communicator) {
   std::vector<Ticket> tickets;
   for (int peer = 0; peer <= last; ++peer) {
     if (sender ? peer == last : peer != last) continue;
-    const Message message{.peer = peer, .send = sender, .operation = "route", .boxes = &box, .box_count = 1};
+    const Message message{
+        .peer = peer, .send = sender, .operation = "kv_exchange", .boxes = &box, .box_count = 1};
     communicator.post(&message, 1, &tickets.emplace_back());
   }
   for (int call = 0; sender && call < 100; ++call) communicator.progress();

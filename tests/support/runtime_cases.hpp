@@ -34,14 +34,14 @@ struct Factors {
     order,
     chunks,
     prune,
-    keep_entry,
+    save_exchanged_qkv,
     sink,
     softcap,
     alibi,
     dropout,
     blocks,
     replicated,
-    lse_home,
+    return_lse,
     count
   };
   [[nodiscard]] static std::vector<int> levels() {
@@ -124,9 +124,9 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   plan.shape.head_dim_v = dims[row[Factors::dims]].second;
   plan.head_chunks = std::min(1 + row[Factors::chunks], plan.shape.query_heads / ulysses);
   plan.prune = row[Factors::prune] == 1;
-  plan.keep_entry = row[Factors::keep_entry] == 1;
+  plan.save_exchanged_qkv = row[Factors::save_exchanged_qkv] == 1;
   plan.sink = row[Factors::sink] == 1;
-  plan.lse_home = row[Factors::lse_home] == 1;
+  plan.return_lse = row[Factors::return_lse] == 1;
   plan.score.softcap = row[Factors::softcap] == 1 ? 1.5 : 0;
   plan.score.alibi = row[Factors::alibi] == 1;
   plan.score.dropout = row[Factors::dropout] == 1 ? 0.3 : 0;

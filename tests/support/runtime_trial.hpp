@@ -260,7 +260,7 @@ struct TrialErrors {
   Placed<HostTensor> out_on(memory, out), lse_on(memory, lse), dq_on(memory, dq), dk_on(memory, dk),
       dv_on(memory, dv);
   const PlacedList<double> d_sink_on(memory, d_sink);
-  op.forward(inputs, out_on.view(), c.plan.lse_home ? lse_on.view() : View{});
+  op.forward(inputs, out_on.view(), c.plan.return_lse ? lse_on.view() : View{});
   TrialErrors e;
   e.bytes = difference(op.record(Pass::forward).planned, op.record(Pass::forward).executed);
   op.backward(inputs, d_out_on.view(),
@@ -290,7 +290,7 @@ struct TrialErrors {
     return sums.relative();
   };
   e.o = error("out", out, truth.out, s.dtype);
-  if (c.plan.lse_home) e.lse = error("lse", lse, truth.lse, sum);
+  if (c.plan.return_lse) e.lse = error("lse", lse, truth.lse, sum);
   const auto gradient = [&](const char* name, const HostTensor& part, const std::vector<i64>& tokens,
                             const OracleTensor& like) {
     Values total(like.batch, like.rows, like.heads.size(), like.width);

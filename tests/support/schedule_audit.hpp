@@ -24,7 +24,7 @@ class Expanded {
     return pass == Pass::forward ? forward_ : backward_;
   }
   [[nodiscard]] const TransferOp& move(Pass pass, const Transfer& t) const {
-    return compact.of(pass).moves[static_cast<std::size_t>(t.move)];
+    return compact.of(pass).transfers[static_cast<std::size_t>(t.move)];
   }
 
   TokenMap geometry;

@@ -48,9 +48,9 @@ class CaseGenerator {
         {LayoutKind::contiguous, LayoutKind::zigzag, LayoutKind::striped, LayoutKind::balanced});
     plan.head_chunks = static_cast<int>(pick<i64>({1, 1, 2, 3}));
     plan.prune = chance(0.6);
-    plan.keep_entry = chance(0.7);
+    plan.save_exchanged_qkv = chance(0.7);
     plan.sink = chance(0.4);
-    plan.lse_home = chance(0.4);
+    plan.return_lse = chance(0.4);
     plan.backend = pick<Backend>({Backend::cpu, Backend::mma, Backend::cudnn});
     plan.dkv_return =
         pick<DkvReturn>({DkvReturn::circulate, DkvReturn::circulate, DkvReturn::direct, DkvReturn::cycle});
@@ -138,7 +138,7 @@ class CaseGenerator {
          std::to_string(static_cast<int>(p.layout)) + " heads " + std::to_string(p.shape.query_heads) + "/" +
          std::to_string(p.shape.kv_heads) + " tokens " + std::to_string(p.shape.q_tokens) + "/" +
          std::to_string(p.shape.kv_tokens) + " chunks " + std::to_string(p.head_chunks) + " prune " +
-         std::to_string(p.prune) + " keep " + std::to_string(p.keep_entry) + " return " +
+         std::to_string(p.prune) + " keep " + std::to_string(p.save_exchanged_qkv) + " return " +
          std::to_string(static_cast<int>(p.dkv_return)) + " documents " +
          std::to_string(c.documents.count()) + " replicated " + std::to_string(p.replicated_q.size()) + "/" +
          std::to_string(p.replicated_k.size()) + " sink " + std::to_string(p.sink);

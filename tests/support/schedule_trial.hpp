@@ -89,7 +89,7 @@ class Trial {
     for (const RankState& rank : ranks_) {
       e.o = std::max(e.o, worst(rank, Tensor::o, BufferSlot::home, truth_.o));
       e.lse = std::max(e.lse, worst(rank, Tensor::lse, BufferSlot::row, truth_.lse));
-      if (case_.plan.lse_home)
+      if (case_.plan.return_lse)
         e.lse = std::max(e.lse, worst(rank, Tensor::lse, BufferSlot::home, truth_.lse));
     }
     run_pass(ranks_, Pass::backward, problem_, d_o_, backward);

@@ -45,7 +45,7 @@ TEST(PriceReport, TicksAndMovesSumUp) {
         EXPECT_NEAR(ticks, pass.price.seconds, 1e-9 * ticks) << name << " " << ulysses;
         seconds += pass.price.seconds;
         i64 total = 0;
-        for (const MoveBytes& move : pass.moves) total += move.total;
+        for (const TransferBytes& move : pass.transfers) total += move.total;
         EXPECT_EQ(total, pass.all.total);
       }
       EXPECT_NEAR(seconds, report.seconds, 1e-12);
@@ -59,13 +59,13 @@ TEST(PriceReport, BytesOfAnEvenMeshAreTheClosedForms) {
   // X = tokens/P * head_dim * 2 bytes; entry (U-1)/U X (H + 2G), hops 2 G X, exit (U-1)/U X H.
   const i64 x = 65536 / 8 * 128 * 2;
   const PassReport& forward = report.passes[0];
-  ASSERT_EQ(forward.moves.size(), 3U);
-  EXPECT_EQ(forward.moves[0].name, "entry");
-  EXPECT_EQ(forward.moves[0].sent_max, 3 * x * (32 + 16) / 4);
-  EXPECT_EQ(forward.moves[1].name, "route");
-  EXPECT_EQ(forward.moves[1].sent_max, 2 * 8 * x);
-  EXPECT_EQ(forward.moves[2].name, "exit");
-  EXPECT_EQ(forward.moves[2].sent_max, 3 * x * 32 / 4);
+  ASSERT_EQ(forward.transfers.size(), 3U);
+  EXPECT_EQ(forward.transfers[0].name, "qkv_all_to_all");
+  EXPECT_EQ(forward.transfers[0].sent_max, 3 * x * (32 + 16) / 4);
+  EXPECT_EQ(forward.transfers[1].name, "kv_exchange");
+  EXPECT_EQ(forward.transfers[1].sent_max, 2 * 8 * x);
+  EXPECT_EQ(forward.transfers[2].name, "out_all_to_all");
+  EXPECT_EQ(forward.transfers[2].sent_max, 3 * x * 32 / 4);
   EXPECT_EQ(forward.all.total, 8 * forward.all.sent_max);
 }
 

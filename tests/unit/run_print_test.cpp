@@ -36,7 +36,7 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
   EXPECT_NE(text.find("attend_grad left cuDNN for the mma kernel 1 time, against the plan: "),
             std::string::npos)
       << text;
-  const Json json = parse_json(run_json(summary), "run").at("departures");
+  const Json json = parse_json(run_json(summary), "run").at("fallbacks");
   ASSERT_EQ(json.size(), 2U);
   EXPECT_EQ(json[0].at("step"), "attend");
   EXPECT_EQ(json[0].at("count"), 5);
@@ -46,7 +46,7 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
 TEST(RunPrint, ARunAsPlannedSaysNothingOfBackends) {
   const RunSummary summary = summary_of({{}, {}});
   EXPECT_EQ(run_text(summary).find("left cuDNN"), std::string::npos);
-  EXPECT_TRUE(parse_json(run_json(summary), "run").at("departures").empty());
+  EXPECT_TRUE(parse_json(run_json(summary), "run").at("fallbacks").empty());
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class Viewer {
   }
 
   void add(const Transfer& transfer, std::vector<MessageView>& out) const {
-    const TransferOp& move = compact_.moves[at(transfer.move)];
+    const TransferOp& move = compact_.transfers[at(transfer.move)];
     MessageView view;
     view.move = word_of(move.name);
     view.what = word_of(move.from[0].tensor);

@@ -132,8 +132,8 @@ class MoveLedger {
   const i64 weight_;
 };
 
-/// Adds moves along the ring all at once where blocks are sent whole: those of one size differ only in where
-/// their block lies, so what a rank sends is a sum of row sizes, each as often as its offset occurs.
+/// Adds transfers along the ring all at once where blocks are sent whole: those of one size differ only in
+/// where their block lies, so what a rank sends is a sum of row sizes, each as often as its offset occurs.
 class ShiftSum {
  public:
   explicit ShiftSum(const TokenMap& geometry) : geometry_(geometry), mesh_(geometry.mesh()) {}
@@ -162,7 +162,7 @@ class ShiftSum {
  private:
   struct Group {
     TransferOp move;                  ///< one of them
-    std::vector<i64> sent, received;  ///< moves by offset of their block from the rank's row
+    std::vector<i64> sent, received;  ///< transfers by offset of their block from the rank's row
   };
 
   Group& group_of(const TransferOp& m) {
@@ -231,7 +231,7 @@ void add_move(const TokenMap& geometry, const TransferOp& move, Ledger& ledger) 
 std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pass) {
   std::vector<NamedLedger> result;
   std::vector<ShiftSum> shifts;
-  for (const TransferOp& move : pass.moves) {
+  for (const TransferOp& move : pass.transfers) {
     std::size_t i = 0;
     while (i < result.size() && result[i].name != move.name) ++i;
     if (i == result.size()) {

@@ -41,7 +41,7 @@ class Lives {
 bool outlives(const AttentionPlan& plan, Pass pass, BufferName name) {
   if (name.place == BufferSlot::home) return true;
   return pass == Pass::forward && name.place == BufferSlot::row &&
-         (name.tensor == Tensor::o || name.tensor == Tensor::lse || plan.keep_entry);
+         (name.tensor == Tensor::o || name.tensor == Tensor::lse || plan.save_exchanged_qkv);
 }
 
 bool holds_others_kv(BufferSlot place) {
@@ -108,10 +108,10 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   for (int t = 0; t < compact.ticks; ++t) {
     for (; bind < compact.binds.size() && compact.binds[bind].tick == t; ++bind)
       lives.bind(compact.binds[bind].buffer, bytes(compact.binds[bind]), t);
-    for (; move < compact.moves.size() && compact.moves[move].start == t; ++move)
-      for (int i = 0; i < compact.moves[move].pairs; ++i) {
-        lives.use(compact.moves[move].from[i], compact.moves[move].due);
-        lives.use(compact.moves[move].to[i], compact.moves[move].due);
+    for (; move < compact.transfers.size() && compact.transfers[move].start == t; ++move)
+      for (int i = 0; i < compact.transfers[move].pairs; ++i) {
+        lives.use(compact.transfers[move].from[i], compact.transfers[move].due);
+        lives.use(compact.transfers[move].to[i], compact.transfers[move].due);
       }
     for (; work < compact.work.size() && compact.work[work].tick == t; ++work)
       use_operands(lives, compact.work[work], t);

@@ -10,7 +10,7 @@
 
 namespace usp {
 
-/// The moves that start in one tick, as loads of the two kinds of links.
+/// The transfers that start in one tick, as loads of the two kinds of links.
 struct TickTransfers {
   struct Send {
     int flight;  ///< ticks from start to due
@@ -30,8 +30,8 @@ struct TickTransfers {
   }
 };
 
-/// Sums the costs of the moves and kernels of one pass. Reused over passes: it does not allocate after the
-/// first ones.
+/// Sums the costs of the transfers and kernels of one pass. Reused over passes: it does not allocate after
+/// the first ones.
 class PassAccumulator {
  public:
   PassAccumulator(LinkPricer& links, const ExecutionOptions& options)

@@ -63,15 +63,15 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
   sum.start(pass.ticks);
   const KernelTimes times(links_.calibration().kernel, plan, options_);
   // Bytes of every move from the messages themselves.
-  std::vector<Ledger> moved(pass.moves.size());
+  std::vector<Ledger> moved(pass.transfers.size());
   for (Ledger& bytes : moved) bytes = {std::vector<i64>(ranks.size(), 0), std::vector<i64>(ranks.size(), 0)};
   for (std::size_t p = 0; p < ranks.size(); ++p)
     for (const Transfer& t : ranks[p].transfers)
       (t.send ? moved[static_cast<std::size_t>(t.move)].sent
               : moved[static_cast<std::size_t>(t.move)].received)[p] += t.bytes;
   for (int t = 0; t < pass.ticks; ++t) {
-    for (std::size_t i = 0; i < pass.moves.size(); ++i) {
-      const TransferOp& m = pass.moves[i];
+    for (std::size_t i = 0; i < pass.transfers.size(); ++i) {
+      const TransferOp& m = pass.transfers[i];
       if (m.start != t || m.peers == Peers::self) continue;
       const MovePattern& pattern = links_.pattern(patterns, m.peers, m.shift);
       i64 most = 0;

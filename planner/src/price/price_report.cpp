@@ -14,8 +14,8 @@
 namespace usp {
 namespace {
 
-MoveBytes summed(std::string name, const Ledger& ledger) {
-  MoveBytes bytes;
+TransferBytes summed(std::string name, const Ledger& ledger) {
+  TransferBytes bytes;
   bytes.name = std::move(name);
   bytes.total = std::accumulate(ledger.sent.begin(), ledger.sent.end(), i64{0});
   bytes.sent_max = *std::max_element(ledger.sent.begin(), ledger.sent.end());
@@ -46,7 +46,7 @@ PassReport pass_report(const TokenMap& geometry, const CompactPass& pass, const 
   report.ticks = std::move(ticks);
   const std::vector<NamedLedger> by_name = ledgers(geometry, pass);
   for (const NamedLedger& part : by_name)
-    report.moves.push_back(summed(std::string(word_of(part.name)), part.bytes));
+    report.transfers.push_back(summed(std::string(word_of(part.name)), part.bytes));
   report.all = summed("all", sum_of(geometry, by_name));
   return report;
 }
@@ -127,8 +127,8 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
     report.notes.push_back("uneven heads: " + std::to_string(plan.shape.query_heads) + " query and " +
                            std::to_string(plan.shape.kv_heads) + " KV heads on ulysses " +
                            std::to_string(plan.mesh.ulysses) + "; the rank with most sets the pace");
-  for (const MoveBytes& move : report.passes.front().moves) {
-    if (move.name != "route") continue;
+  for (const TransferBytes& move : report.passes.front().transfers) {
+    if (move.name != "kv_exchange") continue;
     const double hop = static_cast<double>(move.sent_max) / std::max(1, plan.mesh.ring() - 1);
     const std::string note = contended_link_note(calibration.comm, call.execution.transport,
                                                  std::min(plan.mesh.ring(), node_size(cluster)), hop);

@@ -218,7 +218,7 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const Transf
 PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks) {
   const AttentionPlan& plan = *context.plan;
   const CompactPass& pass = schedule_.of(which);
-  const MoveKinds& kinds = shared_->kinds[static_cast<std::size_t>(which)];
+  const TransferKinds& kinds = shared_->kinds[static_cast<std::size_t>(which)];
   std::vector<MoveCost>& costs = shared_->costs;
   costs.assign(kinds.count(), {});
   if (shared_->exchanges.size() < kinds.groups()) shared_->exchanges.resize(kinds.groups());
@@ -231,7 +231,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   const KernelTimes times(links_.calibration().kernel, plan, options_);
   WorkTimes work_times(times, *context.profile);
   const auto post = [&](std::size_t move) {
-    const TransferOp& m = pass.moves[move];
+    const TransferOp& m = pass.transfers[move];
     if (m.peers == Peers::self) return;
     const std::size_t kind = kinds.of(move);
     const MovePattern*& pattern = costs[kind].pattern;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernel_times.hpp"
-#include "move_kinds.hpp"
 #include "pass_accumulator.hpp"
+#include "transfer_kinds.hpp"
 
 #include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
@@ -49,8 +49,8 @@ struct AttentionPricer::Shared {
   std::map<std::tuple<int, int, int, int, i64, i64>, WorkProfile>
       profiles;  ///< by ring, layout, gathering, band
   std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, TokenMap> geometries;  ///< of one mesh's size
-  std::pair<int, int> geometry_mesh;  ///< ring and ulysses of `geometries`
-  std::array<MoveKinds, 2> kinds;     ///< of the schedule's passes
+  std::pair<int, int> geometry_mesh;   ///< ring and ulysses of `geometries`
+  std::array<TransferKinds, 2> kinds;  ///< of the schedule's passes
   PassAccumulator sum;
   // Of the pass that is being priced.
   std::vector<MoveCost> costs;           ///< by kind

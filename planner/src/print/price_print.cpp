@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* pass_names[] = {"forward", "backward"};
 
-Json bytes_json(const MoveBytes& bytes) {
+Json bytes_json(const TransferBytes& bytes) {
   return {{"sent_max", bytes.sent_max},
           {"received_max", bytes.received_max},
           {"mean", bytes.mean},
@@ -81,14 +81,14 @@ std::string byte_table(const PriceReport& report) {
   table.column("move");
   for (const char* name : {"sent, busiest rank", "received, busiest rank", "mean per rank", "all ranks"})
     table.column(name, TextTable::Align::right);
-  const auto row = [&](const char* pass, const MoveBytes& bytes) {
+  const auto row = [&](const char* pass, const TransferBytes& bytes) {
     table.row({pass, bytes.name, format_bytes(static_cast<double>(bytes.sent_max)),
                format_bytes(static_cast<double>(bytes.received_max)), format_bytes(bytes.mean),
                format_bytes(static_cast<double>(bytes.total))});
   };
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     if (i > 0) table.rule();
-    for (const MoveBytes& bytes : report.passes[i].moves) row(pass_names[i], bytes);
+    for (const TransferBytes& bytes : report.passes[i].transfers) row(pass_names[i], bytes);
     row(pass_names[i], report.passes[i].all);
   }
   return table.str(2);
@@ -120,8 +120,8 @@ std::string price_json(const PriceReport& report) {
                        {"slow_ms", pass.ticks[t].inter_node_s * 1e3},
                        {"total_ms", pass.ticks[t].total_s * 1e3}});
     Json of_pass = bytes_json(pass.all);
-    of_pass["moves"] = Json::object();
-    for (const MoveBytes& move : pass.moves) of_pass["moves"][move.name] = bytes_json(move);
+    of_pass["transfers"] = Json::object();
+    for (const TransferBytes& move : pass.transfers) of_pass["transfers"][move.name] = bytes_json(move);
     bytes[pass_names[i]] = std::move(of_pass);
   }
   json["passes"] = std::move(passes);

@@ -143,7 +143,7 @@ std::string plan_result_json(const PlanRequest& request, const PlanResult& resul
                      {"tie", v.tie},
                      {"runner_up", v.runner_up.empty() ? Json(nullptr) : Json(v.runner_up)},
                      {"settle", v.tie_breaking_measurements},
-                     {"hinges", v.sensitive_terms}};
+                     {"sensitive_terms", v.sensitive_terms}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["considered"] = result.considered;
   json["notes"] = result.notes;

@@ -166,7 +166,7 @@ class AttentionSearch {
     plan.layout = choice.layout;
     plan.band = request_.band;
     plan.sink = request_.sink;
-    plan.lse_home = request_.lse_home;
+    plan.return_lse = request_.return_lse;
     plan.backend = request_.backend;
     plan.score = request_.score;
     plan.replicated_q = request_.replicated_q;

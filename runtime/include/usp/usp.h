@@ -77,7 +77,7 @@ typedef struct usp_attention_desc {
   int32_t sink;         /**< nonzero: one logit per query head joins the softmax [0] */
   int32_t return_lse;   /**< nonzero: forward returns the log-sum-exp [0] */
   int32_t alibi;        /**< nonzero: a slope per query head [0] */
-  int32_t keep_entry;   /**< nonzero: backward reuses q, k, v as forward exchanged them [1] */
+  int32_t save_exchanged_qkv;   /**< nonzero: backward reuses q, k, v as forward exchanged them [1] */
   int32_t reserved;     /**< 0 */
   double scale;         /**< of q.k [0: 1 / sqrt(head_dim_qk)] */
   double softcap;       /**< [0: none] */

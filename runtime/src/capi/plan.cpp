@@ -23,7 +23,7 @@ usp_attention_desc defaults() {
   d.layout = USP_ZIGZAG;
   d.dkv_return = USP_DKV_CIRCULATE;
   d.head_chunks = 1;
-  d.keep_entry = 1;
+  d.save_exchanged_qkv = 1;
   d.diff_min = -USP_UNBOUNDED;
   d.diff_max = USP_UNBOUNDED;
   return d;
@@ -82,9 +82,9 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.dkv_return = enumerator(d.dkv_return, DkvReturn::cycle, "dkv_return");
   p.head_chunks = d.head_chunks;
   p.prune = d.prune != 0;
-  p.keep_entry = d.keep_entry != 0;
+  p.save_exchanged_qkv = d.save_exchanged_qkv != 0;
   p.sink = d.sink != 0;
-  p.lse_home = d.return_lse != 0;
+  p.return_lse = d.return_lse != 0;
   p.score = {d.scale, d.softcap, d.dropout, d.alibi != 0, d.block_tokens};
   p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, "replicated_q");
   p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, "replicated_k");
@@ -115,9 +115,9 @@ usp_attention_desc desc_of(const usp_plan& handle) {
   d.diff_max = p.band.diff_max;
   d.prune = p.prune;
   d.sink = p.sink;
-  d.return_lse = p.lse_home;
+  d.return_lse = p.return_lse;
   d.alibi = p.score.alibi;
-  d.keep_entry = p.keep_entry;
+  d.save_exchanged_qkv = p.save_exchanged_qkv;
   d.scale = p.score.scale;
   d.softcap = p.score.softcap;
   d.dropout = p.score.dropout;

@@ -282,7 +282,7 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
   s.have_forward = false;  // until this one has run to its end
   s.place_inputs(Pass::forward, in, {});
   s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::o, BufferSlot::home}), out);
-  if (s.plan.lse_home)
+  if (s.plan.return_lse)
     s.runner[0]->place(s.batch->result(Pass::forward, {Tensor::lse, BufferSlot::home}), lse);
   s.out = out;
   s.run(Pass::forward, in, nullptr);

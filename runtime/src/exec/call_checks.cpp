@@ -107,13 +107,13 @@ void check_results(const Batch& batch, const AttentionInputs& in, const View& ou
   require(out.type == plan.shape.dtype, "out must have the plan's dtype");
   CallMemory call = memory_of(plan, in);
   call.writes(out, "out");
-  if (plan.lse_home) {
+  if (plan.return_lse) {
     check_tensor(lse, "lse", plan.shape, result(batch, Pass::forward, Tensor::lse));
     require(lse.type == accumulator_of(plan.shape.dtype), "lse must have the accumulator type");
     call.writes(lse, "lse");
   } else {
     require(lse.data == nullptr,
-            "lse was given, the plan does not return it; plan with return_lse (usp.h), lse_home "
+            "lse was given, the plan does not return it; plan with return_lse (usp.h), return_lse "
             "(AttentionPlan) or --lse, or leave lse out");
   }
   call.check_apart();

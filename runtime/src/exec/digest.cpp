@@ -39,9 +39,9 @@ std::uint64_t digest(const AttentionPlan& plan) {
       .add(plan.dkv_return);
   d.add(plan.head_chunks)
       .add(plan.prune)
-      .add(plan.keep_entry)
+      .add(plan.save_exchanged_qkv)
       .add(plan.sink)
-      .add(plan.lse_home)
+      .add(plan.return_lse)
       .add(plan.backend);
   d.add(bits(plan.score.scale)).add(bits(plan.score.softcap)).add(bits(plan.score.dropout));
   d.add(plan.score.alibi).add(plan.score.block_tokens);

@@ -89,7 +89,7 @@ void PassRunner::run(const StepInputs& inputs, i64 call, std::vector<TickTimes>&
   if (clock_) clock_->restart();
   inputs_ = inputs;
   times.resize(schedule_.ticks.size());
-  const i64 first_tag = call << 20;  // a pass has far fewer moves
+  const i64 first_tag = call << 20;  // a pass has far fewer transfers
   for (std::size_t t = 0; t < schedule_.ticks.size(); ++t) {
     char name[64];
     std::snprintf(name, sizeof name, "%s tick %zu", schedule_.pass == Pass::forward ? "forward" : "backward",

@@ -88,7 +88,7 @@ class RankCall {
   void repeat(int i) {
     const bool counts = i >= options_.warm_up;
     time(Pass::forward, counts, [&] { operator_.forward(inputs_, out_on_.view(), lse_on_.view()); });
-    if (options_.collect && i + 1 == repetitions(options_) && !plan_.lse_home) keep_row_lse();
+    if (options_.collect && i + 1 == repetitions(options_) && !plan_.return_lse) keep_row_lse();
     if (!options_.training) return;
     d_sink_on_.clear();
     time(Pass::backward, counts, [&] {
@@ -131,7 +131,7 @@ class RankCall {
                keys = static_cast<i64>(operator_.kv_tokens().size());
     const Range queries{0, s.query_heads}, kv{0, s.kv_heads};
     out_ = HostTensor(s.dtype, s.batch, rows, queries, s.head_dim_v);
-    if (plan_.lse_home) lse_ = HostTensor(accumulator_of(s.dtype), s.batch, rows, queries, 1);
+    if (plan_.return_lse) lse_ = HostTensor(accumulator_of(s.dtype), s.batch, rows, queries, 1);
     if (!options_.training) return;
     dq_ = HostTensor(s.dtype, s.batch, rows, queries, s.head_dim_qk);
     dk_ = HostTensor(s.dtype, s.batch, keys, kv, s.head_dim_qk);
@@ -224,7 +224,7 @@ class RankCall {
     };
     if (options_.collect) {
       bring(operator_.q_tokens(), out_, report.out);
-      if (plan_.lse_home)
+      if (plan_.return_lse)
         bring(operator_.q_tokens(), lse_, report.lse);
       else
         bring(row_lse_.tokens, row_lse_.rows, report.lse);

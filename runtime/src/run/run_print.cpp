@@ -116,14 +116,14 @@ const char* step_name(Pass pass) {
   return pass == Pass::forward ? "attend" : "attend_grad";
 }
 
-Json departures_json(const RunResult& run) {
+Json fallbacks_json(const RunResult& run) {
   Json list = Json::array();
   for (const BackendFallback& d : run.fallbacks())
     list.push_back({{"step", step_name(d.pass)}, {"reason", text_of(d.why)}, {"count", d.count}});
   return list;
 }
 
-std::string departures_text(const RunResult& run) {
+std::string fallbacks_text(const RunResult& run) {
   std::string text;
   for (const BackendFallback& d : run.fallbacks())
     text += std::string("  note      ") + step_name(d.pass) + " left cuDNN for the mma kernel " +
@@ -241,7 +241,7 @@ std::string run_json(const RunSummary& summary) {
                    {"difference", difference.empty() ? Json(nullptr) : Json(difference)}};
   json["passes"] = {{"forward", pass_json(run, Pass::forward)},
                     {"backward", run.training ? pass_json(run, Pass::backward) : Json(nullptr)}};
-  json["departures"] = departures_json(run);
+  json["fallbacks"] = fallbacks_json(run);
   json["device_memory"] = device_memory_json(run);
   return json.dump(2) + "\n";
 }
@@ -281,7 +281,7 @@ std::string run_text(const RunSummary& summary) {
   text += "  bytes     " +
           (difference.empty() ? std::string("as planned, per rank, tick and peer")
                               : "not as planned: " + difference) +
-          "\n" + departures_text(run);
+          "\n" + fallbacks_text(run);
   if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
   return text + errors_text(*summary.errors, summary.tolerance) + "  verdict   " + verdict_text(summary) +

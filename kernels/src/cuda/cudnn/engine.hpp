@@ -78,7 +78,7 @@ class Engine {
     Graph* graph;
   };
 
-  /// As the schedule says, where it says; what a plan could not know is counted as a departure from it.
+  /// As the schedule says, where it says; what a plan could not know is counted as a fallback.
   [[nodiscard]] BlockSplit split_into_blocks(const AttendScope& scope, const CallTraits& call,
                                              bool rows_aligned);
   /// Keeps the blocks that cuDNN has a plan for; the others join the rest. Reserves their workspace.

@@ -30,7 +30,7 @@ struct MoveTime {
   std::uint32_t extrapolation = 0;
 };
 
-/// Prices moves on a cluster: routes every message of every group, then applies the time rule: busiest
+/// Prices transfers on a cluster: routes every message of every group, then applies the time rule: busiest
 /// resource, or the measured curve of that size and group where it is slower, plus the latency of one message
 /// round. Patterns are remembered per mesh and placement.
 class LinkPricer {

@@ -19,7 +19,7 @@ struct AttentionRequest {
   Documents documents;
   std::vector<i64> lengths;  ///< of the packed documents; empty: one
   Band band{0, unbounded};
-  bool sink = false, lse_home = false;  ///< as in AttentionPlan, like the four below
+  bool sink = false, return_lse = false;  ///< as in AttentionPlan, like the four below
   Backend backend = Backend::cpu;
   ScoreRules score;
   std::vector<Range> replicated_q, replicated_k;

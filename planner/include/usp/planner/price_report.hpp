@@ -19,8 +19,8 @@ struct AttentionCall {
 };
 
 /// Bytes of one kind of move in one pass, over the ranks of the group.
-struct MoveBytes {
-  std::string name;  ///< entry, route, exit, d_exit, d_route, d_home, d_entry; "all" for their sum
+struct TransferBytes {
+  std::string name;  ///< word of a TransferName; "all" for their sum
   i64 total = 0;     ///< sent by all ranks
   i64 sent_max = 0, received_max = 0;
   double mean = 0;  ///< sent per rank
@@ -28,9 +28,9 @@ struct MoveBytes {
 
 struct PassReport {
   PassPrice price;
-  std::vector<TickPrice> ticks;  ///< sum to price.seconds
-  std::vector<MoveBytes> moves;  ///< in order of first use
-  MoveBytes all;
+  std::vector<TickPrice> ticks;          ///< sum to price.seconds
+  std::vector<TransferBytes> transfers;  ///< in order of first use
+  TransferBytes all;
 };
 
 struct PriceReport {

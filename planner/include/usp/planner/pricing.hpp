@@ -59,7 +59,7 @@ struct Ledger {
 [[nodiscard]] Ledger ledger(const TokenMap& geometry, const CompactPass& pass);
 /// The same by name of move, in the order in which names first occur.
 struct NamedLedger {
-  MoveName name;
+  TransferName name;
   Ledger bytes;
 };
 [[nodiscard]] std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pass);

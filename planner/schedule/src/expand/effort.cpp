@@ -75,7 +75,7 @@ double messages_of_rank(const AttentionPlan& plan) {
   generate(chunk, false, schedule, Binds::without);
   double messages = 0;
   for (const CompactPass* pass : {&schedule.forward, &schedule.backward})
-    for (const TransferOp& move : pass->moves) messages += 2 * peers_of(move, plan.mesh);
+    for (const TransferOp& move : pass->transfers) messages += 2 * peers_of(move, plan.mesh);
   return alike * messages;
 }
 

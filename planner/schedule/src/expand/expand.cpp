@@ -98,7 +98,7 @@ class Expander {
       for (; bind < compact_.binds.size() && compact_.binds[bind].tick == t; ++bind)
         hold(compact_.binds[bind], t);
       tick.posts.begin = size(out_.transfers);
-      for (; move < compact_.moves.size() && compact_.moves[move].start == t; ++move)
+      for (; move < compact_.transfers.size() && compact_.transfers[move].start == t; ++move)
         post(static_cast<int>(move));
       tick.posts.count = size(out_.transfers) - tick.posts.begin;
       tick.steps.begin = size(out_.steps);
@@ -148,7 +148,7 @@ class Expander {
       if (bind.buffer.place != BufferSlot::row) continue;
       const bool entry = bind.buffer.tensor == Tensor::q || bind.buffer.tensor == Tensor::k ||
                          bind.buffer.tensor == Tensor::v;
-      if (!entry || plan_.keep_entry) hold(bind, -1);
+      if (!entry || plan_.save_exchanged_qkv) hold(bind, -1);
     }
   }
 
@@ -231,7 +231,7 @@ class Expander {
   }
 
   void post(int index) {
-    const TransferOp& move = compact_.moves[static_cast<std::size_t>(index)];
+    const TransferOp& move = compact_.transfers[static_cast<std::size_t>(index)];
     geometry_.targets(move, rank_, peers_);
     for (int peer : peers_) message(move, index, peer, true);
     geometry_.sources(move, rank_, peers_);
@@ -397,7 +397,7 @@ class Expander {
     for (Buffer& b : out_.buffers) {
       const Tensor x = b.name.tensor;
       const bool saved = forward && b.name.place == BufferSlot::row &&
-                         (x == Tensor::o || x == Tensor::lse || plan_.keep_entry);
+                         (x == Tensor::o || x == Tensor::lse || plan_.save_exchanged_qkv);
       const bool result = b.name.place == BufferSlot::home && b.first >= 0;
       if (saved || result) b.last = compact_.ticks;
     }

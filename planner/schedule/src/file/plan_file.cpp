@@ -79,9 +79,9 @@ Json layer_json(const PlanLayer& layer, bool training) {
   json["dkv_return"] = word_of(plan.dkv_return);
   json["head_chunks"] = plan.head_chunks;
   json["prune"] = plan.prune;
-  json["keep_entry"] = plan.keep_entry;
+  json["save_exchanged_qkv"] = plan.save_exchanged_qkv;
   json["sink"] = plan.sink;
-  json["lse_home"] = plan.lse_home;
+  json["return_lse"] = plan.return_lse;
   json["backend"] = word_of(plan.backend);
   json["score"] = score_json(plan.score);
   json["replicated_q"] = ranges_json(plan.replicated_q);
@@ -251,9 +251,9 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.dkv_return = reader.enumeration<DkvReturn>("dkv_return");
   plan.head_chunks = small_integer(reader, "head_chunks");
   plan.prune = reader.boolean("prune");
-  plan.keep_entry = reader.boolean("keep_entry");
+  plan.save_exchanged_qkv = reader.boolean("save_exchanged_qkv");
   plan.sink = reader.boolean("sink");
-  plan.lse_home = reader.boolean("lse_home");
+  plan.return_lse = reader.boolean("return_lse");
   plan.backend = reader.enumeration<Backend>("backend");
   plan.score = score_in(reader.object("score"));
   plan.replicated_q = ranges(reader, "replicated_q");

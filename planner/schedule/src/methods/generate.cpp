@@ -43,7 +43,7 @@ class Generator {
         attend(operations::attend, c, k, BufferSlot::row);
       }
       if (!in_place_) exit(c, Tensor::o, Wire::io);
-      if (key_.lse_home) exit(c, Tensor::lse, Wire::accumulator);
+      if (key_.return_lse) exit(c, Tensor::lse, Wire::accumulator);
     }
     finish();
   }
@@ -56,7 +56,7 @@ class Generator {
     if (binds_) bind_gradients();
     for (int c = 0; c < key_.head_chunks; ++c) {
       enter_d_o(c);
-      if (!key_.keep_entry) entry(c);
+      if (!key_.save_exchanged_qkv) entry(c);
       if (key_.delta) {
         pass_->work.push_back(work(operations::delta, c, 0, BufferSlot::row));
         pass_->work.back().offsets = {};
@@ -155,12 +155,12 @@ class Generator {
     if (!in_place_) bind(0, {Tensor::o, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     bind(0, {Tensor::lse, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     bind_home(Tensor::o, Side::q, Fill::nan);
-    if (key_.lse_home) bind_home(Tensor::lse, Side::q, Fill::nan);
+    if (key_.return_lse) bind_home(Tensor::lse, Side::q, Fill::nan);
   }
   void bind_gradients() {
     if (d_o_place() == BufferSlot::row)
       bind(0, {Tensor::d_o, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::zero);
-    if (!key_.keep_entry) bind_entry();
+    if (!key_.save_exchanged_qkv) bind_entry();
     if (key_.delta)
       bind(0, {Tensor::delta, BufferSlot::row}, row(Side::q), heads(HeadKind::query), Fill::nan);
     if (!in_place_)
@@ -172,14 +172,14 @@ class Generator {
     bind_home(Tensor::dq, Side::q, begin(Fill::zero));
   }
 
-  TransferOp& move(MoveName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
+  TransferOp& move(TransferName name, int start, Peers peers, const TokenSelect& tokens, HeadSelect select) {
     TransferOp entry;
     entry.name = name;
     entry.start = entry.due = start;
     entry.peers = peers;
     entry.tokens = tokens;
     entry.heads = select;
-    return pass_->moves.emplace_back(entry);
+    return pass_->transfers.emplace_back(entry);
   }
   static void carry(TransferOp& m, Tensor tensor, BufferSlot from, BufferSlot to) {
     m.pairs = 1;
@@ -196,23 +196,24 @@ class Generator {
   void entry(int c) {
     if (!exchanged_) return;
     const int t = tick_of(c, 0) - 1;
-    carry(move(MoveName::entry, t, Peers::every_ulysses,
+    carry(move(TransferName::qkv_all_to_all, t, Peers::every_ulysses,
                home(Side::q, Endpoint::source, TokenFilter::partitioned),
                heads(HeadKind::query, Endpoint::target, c)),
           Tensor::q, BufferSlot::home, BufferSlot::row);
     if (replicated_q_)
-      carry(move(MoveName::entry, t, Peers::self, replicated(row(Side::q)),
+      carry(move(TransferName::qkv_all_to_all, t, Peers::self, replicated(row(Side::q)),
                  heads(HeadKind::query, Endpoint::target, c)),
             Tensor::q, BufferSlot::home, BufferSlot::row);
     TokenSelect keys = home(Side::k, Endpoint::source, TokenFilter::partitioned);
     keys.needed = everyone();
-    carry_two(
-        move(MoveName::entry, t, Peers::every_ulysses, keys, heads(HeadKind::kv_new, Endpoint::target, c)),
-        Tensor::k, Tensor::v, BufferSlot::home, BufferSlot::row);
+    carry_two(move(TransferName::qkv_all_to_all, t, Peers::every_ulysses, keys,
+                   heads(HeadKind::kv_new, Endpoint::target, c)),
+              Tensor::k, Tensor::v, BufferSlot::home, BufferSlot::row);
     if (!replicated_k_) return;
     TokenSelect copies = replicated(row(Side::k));
     copies.needed = everyone();
-    carry_two(move(MoveName::entry, t, Peers::self, copies, heads(HeadKind::kv_new, Endpoint::target, c)),
+    carry_two(move(TransferName::qkv_all_to_all, t, Peers::self, copies,
+                   heads(HeadKind::kv_new, Endpoint::target, c)),
               Tensor::k, Tensor::v, BufferSlot::home, BufferSlot::row);
   }
 
@@ -238,7 +239,7 @@ class Generator {
       tokens.needed_by = Endpoint::target;
     else
       tokens = block_behind(u.offsets.begin, Endpoint::target, stages_.fed_by(k));
-    TransferOp& m = move(MoveName::route, start, several ? Peers::every_ring : Peers::shift,
+    TransferOp& m = move(TransferName::kv_exchange, start, several ? Peers::every_ring : Peers::shift,
                          partitioned(tokens), heads(HeadKind::kv, Endpoint::target, c));
     m.due = due;
     carry_two(m, Tensor::k, Tensor::v, kv_place(u.parent), u.slot);
@@ -246,7 +247,7 @@ class Generator {
       m.shift = Mesh::between(mesh_.shift_of(stage(u.parent).offsets.begin), mesh_.shift_of(u.offsets.begin));
     if (!replicated_k_) return;
     for (int d = u.offsets.begin; d < u.offsets.end; ++d) {
-      TransferOp& copy = move(MoveName::route, start, Peers::self,
+      TransferOp& copy = move(TransferName::kv_exchange, start, Peers::self,
                               replicated(block_behind(d, Endpoint::target, offsets(d, d + 1))),
                               heads(HeadKind::kv, Endpoint::target, c));
       copy.due = due;
@@ -277,7 +278,8 @@ class Generator {
   void exit(int c, Tensor tensor, Wire wire) {
     const int t = tick_of(c, units_ - 1) + 1;
     const auto leave = [&](Peers peers, const TokenSelect& tokens) {
-      TransferOp& m = move(MoveName::exit, t, peers, tokens, heads(HeadKind::query, Endpoint::source, c));
+      TransferOp& m =
+          move(TransferName::out_all_to_all, t, peers, tokens, heads(HeadKind::query, Endpoint::source, c));
       m.wire = wire;
       carry(m, tensor, BufferSlot::row, BufferSlot::home);
     };
@@ -290,13 +292,13 @@ class Generator {
   void enter_d_o(int c) {
     if (d_o_place() == BufferSlot::home) return;
     const int t = tick_of(c, 0) - 1;
-    TransferOp& own = move(MoveName::d_exit, t, Peers::every_ulysses,
+    TransferOp& own = move(TransferName::dout_all_to_all, t, Peers::every_ulysses,
                            home(Side::q, Endpoint::source, TokenFilter::partitioned),
                            heads(HeadKind::query, Endpoint::target, c));
     own.apply = Apply::add;
     carry(own, Tensor::d_o, BufferSlot::home, BufferSlot::row);
     if (!replicated_q_) return;
-    TransferOp& copies = move(MoveName::d_exit, t, Peers::all_ranks, replicated(row(Side::q)),
+    TransferOp& copies = move(TransferName::dout_all_to_all, t, Peers::all_ranks, replicated(row(Side::q)),
                               heads(HeadKind::query, Endpoint::target, c));
     copies.apply = Apply::add;
     carry(copies, Tensor::d_o, BufferSlot::home, BufferSlot::row);
@@ -313,7 +315,7 @@ class Generator {
     }
   }
 
-  TransferOp& partial(MoveName name, int start, Peers peers, const TokenSelect& tokens, int c) {
+  TransferOp& partial(TransferName name, int start, Peers peers, const TokenSelect& tokens, int c) {
     TransferOp& m = move(name, start, peers, tokens, heads(HeadKind::kv, Endpoint::source, c));
     m.apply = Apply::add;
     m.wire = Wire::accumulator;
@@ -331,26 +333,26 @@ class Generator {
       later = stages_.onward(k + 1);
       TokenSelect tokens = partitioned(block_behind(u.offsets.begin, Endpoint::source, stages_.summed(k)));
       tokens.also = later;
-      TransferOp& m = partial(MoveName::d_route, t, Peers::shift, tokens, c);
+      TransferOp& m = partial(TransferName::dkv_ring, t, Peers::shift, tokens, c);
       m.shift = Mesh::between(here, mesh_.shift_of(stage(k + 1).offsets.begin));
       carry_two(m, Tensor::dk, Tensor::dv, place, accumulator_place(c, k + 1));
     }
     if (u.offsets.count() > 1) {
       TokenSelect tokens = partitioned(row(Side::k, Endpoint::target));
       tokens.needed_by = Endpoint::source;
-      carry_two(partial(MoveName::d_home, t, Peers::every_ring, tokens, c), Tensor::dk, Tensor::dv, place,
-                BufferSlot::row);
+      carry_two(partial(TransferName::dkv_return, t, Peers::every_ring, tokens, c), Tensor::dk, Tensor::dv,
+                place, BufferSlot::row);
     } else if (key_.prune || !later.any()) {
       TokenSelect tokens = partitioned(block_behind(u.offsets.begin, Endpoint::source, u.offsets));
       tokens.not_needed = later;
-      TransferOp& m = partial(MoveName::d_home, t, Peers::shift, tokens, c);
+      TransferOp& m = partial(TransferName::dkv_return, t, Peers::shift, tokens, c);
       m.shift = Mesh::back(here);
       m.due = t - 1 + u.home_ticks;
       carry_two(m, Tensor::dk, Tensor::dv, place, BufferSlot::row);
     }
     if (!replicated_k_) return;
     for (int d = u.offsets.begin; d < u.offsets.end; ++d)
-      carry_two(partial(MoveName::d_home, t, Peers::self,
+      carry_two(partial(TransferName::dkv_return, t, Peers::self,
                         replicated(block_behind(d, Endpoint::source, offsets(d, d + 1))), c),
                 Tensor::dk, Tensor::dv, place, BufferSlot::home);
   }
@@ -359,7 +361,8 @@ class Generator {
   void leave_gradients(int c) {
     const int t = tick_of(c, units_ - 1) + 1;
     const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> TransferOp& {
-      TransferOp& m = move(MoveName::d_entry, start, peers, tokens, heads(kind, Endpoint::source, c));
+      TransferOp& m =
+          move(TransferName::dqkv_all_to_all, start, peers, tokens, heads(kind, Endpoint::source, c));
       const bool alone = kind == HeadKind::query || !shared_kv_;  // one contributor per token and head
       m.apply = key_.direct && alone ? Apply::copy : Apply::add;
       return m;
@@ -390,7 +393,7 @@ class Generator {
           std::swap(list[j], list[j - 1]);
     };
     settle(pass_->binds, [](const BufferBinding& b) { return b.tick; });
-    settle(pass_->moves, [](const TransferOp& m) { return m.start; });
+    settle(pass_->transfers, [](const TransferOp& m) { return m.start; });
     settle(pass_->work, [](const ComputeOp& w) { return w.tick; });
   }
 

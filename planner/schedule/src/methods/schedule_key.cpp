@@ -35,9 +35,9 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.direct = rounds_once(plan);
   key.delta = computes_delta(plan);
   key.prune = plan.prune;
-  key.keep_entry = plan.keep_entry;
+  key.save_exchanged_qkv = plan.save_exchanged_qkv;
   key.sink = plan.sink;
-  key.lse_home = plan.lse_home;
+  key.return_lse = plan.return_lse;
   return key;
 }
 

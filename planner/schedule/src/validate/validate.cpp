@@ -116,7 +116,7 @@ void check_units(const AttentionPlan& plan) {
                             " steps; take fewer chunks");
 }
 
-/// Sums of bytes over ranks, moves and passes are counted in 64 bits.
+/// Sums of bytes over ranks, transfers and passes are counted in 64 bits.
 void check_bytes(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   const i64 row_bytes =

@@ -12,7 +12,7 @@ namespace usp {
 /// What went wrong between ranks (exit 5). Every rank of the job throws the same one. Ranks are
 /// those of the whole job, also where a group noticed.
 struct CommunicationFault {
-  std::string operation;     ///< e.g. "route", "barrier"
+  std::string operation;     ///< e.g. "kv_exchange", "barrier"
   std::int32_t tick = -1;    ///< -1: outside a schedule
   int rank = -1;             ///< who noticed
   std::vector<int> missing;  ///< peers that did not arrive or that failed

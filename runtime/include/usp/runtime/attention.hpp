@@ -67,7 +67,7 @@ class AttentionOperator {
   [[nodiscard]] const std::vector<i64>& kv_tokens() const;
 
   /// out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in the
-  /// accumulator type; required iff the plan returns it (lse_home). Throws DisagreementError when ranks
+  /// accumulator type; required iff the plan returns it (return_lse). Throws DisagreementError when ranks
   /// differ in what must be the same on all: on the host in every call, replicated tokens included; on a GPU
   /// what is per head in the first call of a batch, and the seed.
   void forward(const AttentionInputs& inputs, View out, View lse = {});

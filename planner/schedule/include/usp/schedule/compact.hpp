@@ -57,7 +57,15 @@ struct BufferBinding {
   HeadSelect heads;
 };
 
-enum class MoveName : std::uint8_t { entry, exit, route, d_exit, d_entry, d_route, d_home };
+enum class TransferName : std::uint8_t {
+  qkv_all_to_all,
+  out_all_to_all,
+  kv_exchange,
+  dout_all_to_all,
+  dqkv_all_to_all,
+  dkv_ring,
+  dkv_return
+};
 enum class Peers : std::uint8_t { self, shift, every_ulysses, every_ring, all_ranks };
 enum class Apply : std::uint8_t { copy, add };
 enum class Wire : std::uint8_t { io, accumulator };
@@ -65,7 +73,7 @@ enum class Wire : std::uint8_t { io, accumulator };
 /// The same tokens of one or two tensors fly from `start` to `due`. After an add the source is dead: a
 /// partial is moved, not copied, so that it is summed once.
 struct TransferOp {
-  MoveName name = MoveName::entry;
+  TransferName name = TransferName::qkv_all_to_all;
   Peers peers = Peers::self;
   Apply apply = Apply::copy;
   Wire wire = Wire::io;
@@ -95,16 +103,16 @@ struct ComputeOp {
   RingOffsets offsets;
 };
 
-/// One pass; each list is in ascending order of tick (moves: of start).
+/// One pass; each list is in ascending order of tick (transfers: of start).
 struct CompactPass {
   int ticks = 0;
   std::vector<BufferBinding> binds;
-  std::vector<TransferOp> moves;
+  std::vector<TransferOp> transfers;
   std::vector<ComputeOp> work;
   void clear() {
     ticks = 0;
     binds.clear();
-    moves.clear();
+    transfers.clear();
     work.clear();
   }
 };

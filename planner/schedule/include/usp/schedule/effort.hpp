@@ -11,7 +11,7 @@ namespace usp {
 /// What it takes to price one attention call, known before it is priced.
 struct Effort {
   double parts = 0;   ///< blocks that the mask makes of the rows, where no few of them stand for all
-  double unions = 0;  ///< of a pruned plan: rows whose needed keys are joined, over all moves
+  double unions = 0;  ///< of a pruned plan: rows whose needed keys are joined, over all transfers
   double routes = 0;  ///< device pairs whose way is followed
 };
 /// @param documents number of documents of the batch

@@ -25,7 +25,7 @@ struct ScheduleKey {
   bool replicated_q = false, replicated_k = false, shared_kv = false;
   bool direct = false;  ///< rounds_once()
   bool delta = true;    ///< computes_delta()
-  bool prune = false, keep_entry = false, sink = false, lse_home = false;
+  bool prune = false, save_exchanged_qkv = false, sink = false, return_lse = false;
   friend bool operator==(const ScheduleKey&, const ScheduleKey&) = default;
 };
 /// Every query row meets all its keys in one step of a backend that rounds results itself: then results are

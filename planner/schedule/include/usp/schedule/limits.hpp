@@ -31,12 +31,12 @@ inline constexpr i64 max_step_tokens = i64{1} << 53;
 /// Head chunks: Work and HeadSelect number them in 16 bits, and splitting heads into them takes time in the
 /// square of their number.
 inline constexpr int max_head_chunks = 1024;
-/// Ring rows times head chunks: a schedule lists moves and work of each tick, about one kilobyte.
+/// Ring rows times head chunks: a schedule lists transfers and work of each tick, about one kilobyte.
 inline constexpr i64 max_units = i64{1} << 20;
 /// Documents of a batch: each is cut at the borders of every row.
 inline constexpr i64 max_documents = i64{1} << 20;
 /// Bytes of the largest tensor of a call over all ranks, in the type in which it is summed, times the ring
-/// rows it travels. A pass moves each of at most 16 such tensors once, and two passes are added.
+/// rows it travels. A pass sends each of at most 16 such tensors once, and two passes are added.
 inline constexpr i64 max_call_bytes = i64{1} << 57;
 /// Batch x rows x heads of one step on a GPU: its kernels number them in 31 bits.
 inline constexpr i64 max_gpu_rows = std::numeric_limits<std::int32_t>::max();

@@ -83,10 +83,10 @@ struct AttentionPlan {
   Band band;
   DkvReturn dkv_return = DkvReturn::circulate;
   int head_chunks = 1;
-  bool prune = false;      ///< send only KV rows that some receiver's mask can see
-  bool keep_entry = true;  ///< backward finds q, k, v in row layout as forward left them
-  bool sink = false;       ///< one learned logit per query head joins the softmax
-  bool lse_home = false;   ///< forward returns lse in home layout too
+  bool prune = false;              ///< send only KV rows that some receiver's mask can see
+  bool save_exchanged_qkv = true;  ///< backward finds q, k, v in row layout as forward left them
+  bool sink = false;               ///< one learned logit per query head joins the softmax
+  bool return_lse = false;         ///< forward returns lse in home layout too
   Backend backend = Backend::cpu;
   ScoreRules score;
   std::vector<Range> replicated_q;  ///< tokens that every rank holds; ascending, disjoint

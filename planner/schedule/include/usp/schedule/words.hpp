@@ -74,11 +74,14 @@ struct WordTable<BufferSlot> {
 };
 
 template <>
-struct WordTable<MoveName> {
-  static constexpr Word<MoveName> words[] = {{"entry", MoveName::entry},     {"exit", MoveName::exit},
-                                             {"route", MoveName::route},     {"d_exit", MoveName::d_exit},
-                                             {"d_entry", MoveName::d_entry}, {"d_route", MoveName::d_route},
-                                             {"d_home", MoveName::d_home}};
+struct WordTable<TransferName> {
+  static constexpr Word<TransferName> words[] = {{"qkv_all_to_all", TransferName::qkv_all_to_all},
+                                                 {"out_all_to_all", TransferName::out_all_to_all},
+                                                 {"kv_exchange", TransferName::kv_exchange},
+                                                 {"dout_all_to_all", TransferName::dout_all_to_all},
+                                                 {"dqkv_all_to_all", TransferName::dqkv_all_to_all},
+                                                 {"dkv_ring", TransferName::dkv_ring},
+                                                 {"dkv_return", TransferName::dkv_return}};
 };
 
 }  // namespace usp

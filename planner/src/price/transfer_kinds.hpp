@@ -9,16 +9,17 @@
 
 namespace usp {
 
-/// Numbers the kinds of moves of a pass. Where all ranks and blocks are even, moves of one kind carry the
-/// same bytes to the same peers, so that each kind is priced once; a pass has far fewer kinds than moves.
-class MoveKinds {
+/// Numbers the kinds of transfers of a pass. Where all ranks and blocks are even, transfers of one kind carry
+/// the same bytes to the same peers, so that each kind is priced once; a pass has far fewer kinds than
+/// transfers.
+class TransferKinds {
  public:
   void number(const CompactPass& pass, const Mesh& mesh) {
     for (auto& table : last_) table.assign(static_cast<std::size_t>(mesh.ring()), {});
     last_twin_.fill({});
     of_.clear();
     twin_of_.clear();
-    for (const TransferOp& move : pass.moves) {
+    for (const TransferOp& move : pass.transfers) {
       const int row = move.peers == Peers::shift ? mesh.row_at(0, move.shift) : 0;
       Last& last = last_[static_cast<std::size_t>(move.name)][static_cast<std::size_t>(row)];
       if (last.move == nullptr || !alike(*last.move, move)) last = {&move, add(move)};
@@ -26,7 +27,8 @@ class MoveKinds {
     }
     group_ticks(pass);
   }
-  /// Ticks of one group start the same moves: as many of the same kinds, as long in flight, applied alike.
+  /// Ticks of one group start the same transfers: as many of the same kinds, as long in flight, applied
+  /// alike.
   [[nodiscard]] std::size_t group_of(int tick) const {
     return static_cast<std::size_t>(group_of_[static_cast<std::size_t>(tick)]);
   }
@@ -46,7 +48,7 @@ class MoveKinds {
     const TransferOp* move = nullptr;
     int kind = 0;
   };
-  struct MoveRange {
+  struct TransferRange {
     std::size_t begin = 0, end = 0;
   };
   void group_ticks(const CompactPass& pass) {
@@ -54,23 +56,24 @@ class MoveKinds {
     groups_.clear();
     group_of_.clear();
     end_of_.clear();
-    MoveRange tick;
+    TransferRange tick;
     for (int t = 0; t < pass.ticks; ++t) {
       tick.begin = tick.end;
-      while (tick.end < pass.moves.size() && pass.moves[tick.end].start == t) ++tick.end;
+      while (tick.end < pass.transfers.size() && pass.transfers[tick.end].start == t) ++tick.end;
       std::size_t group = groups_.size();
       for (std::size_t i = group; group == groups_.size() && i > 0 && groups_.size() - i < search_window; --i)
-        if (start_alike(pass.moves, groups_[i - 1], tick)) group = i - 1;
+        if (start_alike(pass.transfers, groups_[i - 1], tick)) group = i - 1;
       if (group == groups_.size()) groups_.push_back(tick);
       group_of_.push_back(static_cast<int>(group));
       end_of_.push_back(tick.end);
     }
   }
-  [[nodiscard]] bool start_alike(const std::vector<TransferOp>& moves, MoveRange a, MoveRange b) const {
+  [[nodiscard]] bool start_alike(const std::vector<TransferOp>& transfers, TransferRange a,
+                                 TransferRange b) const {
     if (a.end - a.begin != b.end - b.begin) return false;
     for (std::size_t i = a.begin, j = b.begin; i < a.end; ++i, ++j)
-      if (of_[i] != of_[j] || moves[i].apply != moves[j].apply ||
-          moves[i].due - moves[i].start != moves[j].due - moves[j].start)
+      if (of_[i] != of_[j] || transfers[i].apply != transfers[j].apply ||
+          transfers[i].due - transfers[i].start != transfers[j].due - transfers[j].start)
         return false;
     return true;
   }
@@ -91,12 +94,12 @@ class MoveKinds {
            a.tokens.block == b.tokens.block && a.tokens.not_needed.any() == b.tokens.not_needed.any();
   }
 
-  static constexpr std::size_t names = static_cast<std::size_t>(MoveName::d_home) + 1;
+  static constexpr std::size_t names = static_cast<std::size_t>(TransferName::dkv_return) + 1;
   std::array<std::vector<Last>, names> last_;
   std::array<Last, names> last_twin_;
   std::vector<int> of_;       ///< by move
   std::vector<int> twin_of_;  ///< by kind
-  std::vector<MoveRange> groups_;
+  std::vector<TransferRange> groups_;
   std::vector<int> group_of_;        ///< by tick
   std::vector<std::size_t> end_of_;  ///< by tick
 };
