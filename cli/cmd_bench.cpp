@@ -23,14 +23,17 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
       if (!text.empty()) note(invocation, text);
   };
   if (flags.gpu) {
-    const auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);
+    auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);
     if (!report) return;
+    report->request = run_request(flags, call);
     for (const std::string& text : report->notes) note(invocation, text);
     std::cout << (invocation.json ? gpu_bench_json(*report) : gpu_bench_text(*report));
     return;
   }
-  const auto report = bench_call(call.plan, call.documents, tensors, call.options);
-  if (report) std::cout << (invocation.json ? bench_json(*report) : bench_text(*report));
+  auto report = bench_call(call.plan, call.documents, tensors, call.options);
+  if (!report) return;
+  report->request = run_request(flags, call);
+  std::cout << (invocation.json ? bench_json(*report) : bench_text(*report));
 }
 
 }  // namespace

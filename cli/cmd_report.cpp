@@ -4,7 +4,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/base/json.hpp"
 #include "usp/planner/report.hpp"
 
 #include <iostream>
@@ -26,9 +25,7 @@ void write_report(const StepFlags& flags, const std::string& output, const Invoc
   write_file(output, report_html({&input->request, &plan, &sweep}));
   if (output == "-") return;
   if (invocation.json)
-    std::cout << Json{{"format", "usp.report"}, {"version", 1}, {"file", output}}.dump(
-                     1, ' ', false, Json::error_handler_t::replace)
-              << "\n";
+    std::cout << report_json(request, output);
   else
     std::cout << output << "\n";
 }

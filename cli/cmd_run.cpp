@@ -56,8 +56,29 @@ void print(const RunSummary& summary, bool json) {
   if (const std::string fault = run_fault(summary); !fault.empty()) throw VerificationError(fault);
 }
 
-RunSummary summary_of(const LoadedCall& call, RunResult run) {
+/// The flags of a run.
+struct AllFlags {
+  const RunFlags& run;
+  const TensorFlags& files;
+  const ResultFlags& wanted;
+};
+
+RunRequest request_of(const AllFlags& flags, const LoadedCall& call) {
+  RunRequest request = run_request(flags.run, call);
+  request.q = flags.files.q;
+  request.k = flags.files.k;
+  request.v = flags.files.v;
+  request.d_out = flags.files.d_out;
+  request.verify = flags.wanted.verify;
+  request.tolerance = flags.wanted.tolerance;
+  request.dry_run = flags.wanted.dry_run;
+  request.debug_nan = flags.wanted.debug_nan;
+  return request;
+}
+
+RunSummary summary_of(const AllFlags& flags, const LoadedCall& call, RunResult run) {
   RunSummary summary;
+  summary.request = request_of(flags, call);
   summary.plan = call.plan;
   summary.digest = plan_digest(call.file);
   summary.run = std::move(run);
@@ -83,7 +104,7 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
     ProgressLine line(invocation);
     run = dry_run_call(call.plan, call.documents, call.options.training, &line);
   }
-  print(summary_of(call, std::move(run)), invocation.json);
+  print(summary_of({flags, files, wanted}, call, std::move(run)), invocation.json);
 }
 
 /// A comparison beyond this is announced with what it takes.
@@ -135,7 +156,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   std::optional<RunResult> run = run_attention(call.plan, call.documents, tensors, call.options);
   if (!run) return;
   for (const std::string& text : run->notes()) note(invocation, text);
-  RunSummary summary = summary_of(call, std::move(*run));
+  RunSummary summary = summary_of({flags, files, wanted}, call, std::move(*run));
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance, true};
   if (wanted.verify) {
     ProgressLine line(invocation);

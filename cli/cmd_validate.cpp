@@ -3,7 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
@@ -169,13 +169,16 @@ void validate_file(const std::string& name, const std::string& as, const Invocat
   const std::string text = read_file(name);
   const Kind& kind = kind_named(as.empty() ? detect(text, name) : as);
   const std::string summary = kind.read(text, name);
-  if (invocation.json)
-    std::cout << Json{{"format", "usp.validate"}, {"version", 1}, {"file", name},
-                      {"kind", kind.word},        {"ok", true},   {"summary", summary}}
-                     .dump(1, ' ', false, Json::error_handler_t::replace)
-              << "\n";
-  else
+  if (!invocation.json) {
     std::cout << "ok: " << name << " (" << kind.title << "): " << summary << "\n";
+    return;
+  }
+  Json json = json_header("usp.validate");
+  json["request"] = {{"file", name}, {"as", as.empty() ? Json(nullptr) : Json(as)}};
+  json["kind"] = kind.word;
+  json["ok"] = true;
+  json["summary"] = summary;
+  std::cout << json.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
 }
 
 }  // namespace

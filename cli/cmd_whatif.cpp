@@ -58,7 +58,7 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
       request.base = input->request;
       request.break_evens = !*plain;
       const WhatIfResult result = with_progress(invocation, request, [&] { return what_if(request); });
-      std::cout << (invocation.json ? whatif_json(result) + "\n" : whatif_text(result));
+      std::cout << (invocation.json ? whatif_json(request, result) + "\n" : whatif_text(result));
     };
   });
 }

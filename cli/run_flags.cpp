@@ -93,9 +93,31 @@ CommOptions comm_options(const RunFlags& flags) {
   return options;
 }
 
+RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
+  RunRequest request;
+  request.plan_digest = call.file_digest;
+  request.layer = flags.layer;
+  if (!flags.documents.empty()) request.documents = parse_document_lengths(flags.documents, "--documents");
+  request.forward_only = flags.forward_only;
+  request.seed = flags.seed.value_or(0);
+  request.device = flags.gpu ? "cuda" : flags.device;
+  request.kernel = flags.kernel;
+  request.devices = flags.devices;
+  if (!flags.ulysses_transport.empty())
+    request.ulysses_transport = parse_word<Transport>(flags.ulysses_transport, "--ulysses-transport");
+  if (!flags.ring_transport.empty())
+    request.ring_transport = parse_word<Transport>(flags.ring_transport, "--ring-transport");
+  request.deterministic = flags.deterministic;
+  request.watchdog_s = comm_options(flags).watchdog_s;
+  request.trust_network = flags.trust_network;
+  request.repeat = call.options.repeat;
+  return request;
+}
+
 LoadedCall load_call(const RunFlags& flags) {
   LoadedCall call;
   call.file = read_plan(read_file(flags.file), flags.file);
+  call.file_digest = plan_digest(call.file);
   const PlanLayer& layer = layer_at(call.file, flags.layer);
   call.plan = layer.plan;
   const bool given = !flags.documents.empty();

@@ -5,6 +5,7 @@
 
 #include "usp/comm/ranks.hpp"
 #include "usp/runtime/call_run.hpp"
+#include "usp/runtime/run_request.hpp"
 #include "usp/schedule/plan_file.hpp"
 
 #include <cstdint>
@@ -50,6 +51,7 @@ auto before_meeting(const RunFlags& flags, const F& body) {
 
 /// One layer of a plan file, ready to run.
 struct LoadedCall {
+  std::string file_digest;  ///< of the plan file, before flags changed its backend
   PlanFile file;
   AttentionPlan plan;
   Documents documents;
@@ -57,6 +59,9 @@ struct LoadedCall {
   std::string note;          ///< for people, before the run
   std::string network_note;  ///< of --trust-network, the same
 };
+
+/// What the flags ask of a call, for the echo in its JSON.
+[[nodiscard]] RunRequest run_request(const RunFlags& flags, const LoadedCall& call);
 
 /// Throws UsageError naming the flag, InvalidInput for a file that is no plan or a batch beyond its capacity,
 /// EnvironmentError where --device needs a GPU and there is none.

@@ -75,7 +75,7 @@ def correctness(usp, options, report):
                 row = {"ring": ring, "ulysses": ulysses, "kernel": kernel, "ok": done.returncode == 0}
                 if done.stdout.startswith("{"):
                     answer = json.loads(done.stdout)
-                    row.update(errors=answer["errors"], bytes_equal=answer["bytes"]["equal"])
+                    row.update(errors=answer["errors"], bytes_equal=answer["traffic"]["equal"])
                 else:
                     row.update(story=done.stderr.strip()[-300:])
                 report.add("correctness", row)
@@ -101,8 +101,8 @@ def predictions(usp, options, report):
                         continue
                     report.add("predictions", {
                         "tokens": tokens, "heads": heads, "kv_heads": kv_heads, "ring": ring, "ulysses": ulysses,
-                        "method": found["method"], "layout": found["layout"], "time_ms": found["time_ms"],
-                        "forward_ms": found["forward"]["time_ms"], "band": found["band"],
+                        "method": found["method"], "layout": found["layout"], "time_s": found["time_s"],
+                        "forward_s": found["forward"]["time_s"], "band": found["band"],
                         "chosen": choice == {"ring": ring, "ulysses": ulysses}})
 
 

@@ -49,7 +49,7 @@ class Torchrun(unittest.TestCase):
         self.assertEqual(code, 0, errors)
         document = json.loads(outputs[0])
         self.assertTrue(document["ok"])
-        self.assertTrue(document["bytes"]["equal"])
+        self.assertTrue(document["traffic"]["equal"])
         self.assertEqual(document["communicator"], "sockets")
         self.assertEqual(outputs[1:], ("",) * (RANKS - 1), "rank 0 alone reports")
         for name in RESULTS:

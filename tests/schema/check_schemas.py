@@ -4,6 +4,8 @@
 
 - every schema is valid draft-07, has a title, and says of each object it describes whether further keys are
   allowed ("additionalProperties"), because an unknown key is an error in this project's own files;
+- from version 2 on every property is described, by itself or by the definition that it refers to, and no key ends in
+  a unit beside SI base units and bytes;
 - every configs/*/*.json fits the schema of its format and version ("format": "usp.cluster", "version": 1 is
   cluster.v1.schema.json; without a format the folder tells); configs/models holds Hugging Face configs, which
   have none;
@@ -21,6 +23,8 @@ import jsonschema
 # Folders below configs whose JSON files are not in a format of this project.
 FOREIGN = {"models", "schema", "cmake"}
 NESTED = ("properties", "patternProperties", "definitions")
+FOREIGN_UNITS = ("_ms", "_us", "_ns", "_kb", "_mb", "_gb", "_kib", "_mib", "_gib", "_gb_s", "_gib_s", "_gflops", "_tflops",
+                 "_gflop_s", "_tflop_s", "_percent")
 TIMEOUT_S = 60
 
 
@@ -56,6 +60,66 @@ def open_objects(schema, path="#"):
     return found
 
 
+def properties_of(schema, path="#"):
+    """(path, name, schema) of every property, at any depth."""
+    if isinstance(schema, list):
+        for i, item in enumerate(schema):
+            yield from properties_of(item, f"{path}/{i}")
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in NESTED:
+            for name, nested in value.items():
+                if key == "properties":
+                    yield f"{path}/{key}/{name}", name, nested
+                yield from properties_of(nested, f"{path}/{key}/{name}")
+        elif key not in ("enum", "const", "default", "examples"):
+            yield from properties_of(value, f"{path}/{key}")
+
+
+def target(root, reference):
+    """The schema that a reference within the document points to; None where it points nowhere."""
+    if not reference.startswith("#/"):
+        return None
+    node = root
+    for part in reference[2:].split("/"):
+        part = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, dict) or part not in node:
+            return None
+        node = node[part]
+    return node
+
+
+def is_described(root, schema):
+    """By its own description, or by that of what it refers to."""
+    seen = []
+    while isinstance(schema, dict):
+        if schema.get("description"):
+            return True
+        reference = schema.get("$ref")
+        if reference is None or reference in seen:
+            return False
+        seen.append(reference)
+        schema = target(root, reference)
+    return False
+
+
+def version_of(schema):
+    version = schema.get("properties", {}).get("version", {})
+    return version.get("const", 0) if isinstance(version, dict) else 0
+
+
+def check_properties(schema):
+    """Faults of the properties of a schema from version 2 on."""
+    faults = []
+    for path, name, nested in properties_of(schema):
+        if not is_described(schema, nested):
+            faults.append(f"{path}: has no description")
+        if f"_{name}".endswith(FOREIGN_UNITS):
+            faults.append(f"{path}: ends in a unit that is neither an SI base unit nor bytes")
+    return faults
+
+
 def check_schema(schema):
     """Faults of one schema document."""
     try:
@@ -67,6 +131,8 @@ def check_schema(schema):
         faults.append('"$schema" does not name draft-07')
     if not schema.get("title"):
         faults.append("has no title")
+    if version_of(schema) >= 2:
+        faults += check_properties(schema)
     return faults
 
 

@@ -27,6 +27,34 @@ class Checker(unittest.TestCase):
             with self.subTest(broken=broken):
                 self.assertEqual(len(check_schema({**GOOD, **broken})), 1)
 
+    def test_properties_of_version_2(self):
+        plain, described = {"type": "number"}, {"type": "number", "description": "A rate."}
+        header = {"format": described, "version": {"const": 2, "description": "Version."}}
+
+        def faults(version=2, definitions=None, **properties):
+            header["version"]["const"] = version
+            return len(check_schema({**GOOD, "required": [], "definitions": definitions or {},
+                                     "properties": {**header, **properties}}))
+
+        self.assertEqual(faults(rate=described), 0)
+        nested = {"description": "A list.", "items": {"properties": {"x": plain}, "additionalProperties": False}}
+        alias, chain = {"$ref": "#/definitions/rate"}, {"$ref": "#/definitions/alias"}
+        for count, definitions, value in ((1, {}, plain), (1, {}, nested), (1, {}, alias), (0, {"rate": described}, alias),
+                                          (1, {"rate": plain}, alias), (0, {"rate": plain}, {**alias, **described}),
+                                          (0, {"alias": alias, "rate": described}, chain),
+                                          (1, {"alias": chain}, chain), (1, {}, {"$ref": "other.json"})):
+            with self.subTest(definitions=definitions, value=value):
+                self.assertEqual(faults(definitions=definitions, rate=value), count)
+                self.assertEqual(faults(version=1, definitions=definitions, rate=value), 0)
+        for name in ("time_ms", "t_us", "t_ns", "size_gb", "memory_gib", "size_mib", "rate_gb_s", "tflop_s", "x_tflop_s",
+                     "rate_tflops", "share_percent"):
+            with self.subTest(name=name):
+                self.assertEqual(faults(**{name: described}), 1)
+                self.assertEqual(faults(version=1, **{name: described}), 0)
+        for name in ("time_s", "size_bytes", "rate_bytes_per_s", "flop_per_s", "items", "status"):
+            with self.subTest(name=name):
+                self.assertEqual(faults(**{name: described}), 0)
+
     def test_document(self):
         self.assertEqual(check_document({"nodes": 4}, GOOD), [])
         for broken in ({}, {"nodes": 0}, {"nodes": 1.5}, {"nodes": 4, "typo": 1}):

@@ -167,14 +167,15 @@ std::set<std::string> keys(const Json& object) {
 
 TEST(GpuBench, JsonHasTheKeysOfItsSchema) {
   const Json json = Json::parse(gpu_bench_json(made_up_report()));
-  const Json schema = Json::parse(read_file(USP_CONFIGS "/schema/bench_gpu.v1.schema.json"));
+  const Json schema = Json::parse(read_file(USP_CONFIGS "/schema/bench_gpu.v2.schema.json"));
   const Json& pass = schema["properties"]["passes"]["items"];
   EXPECT_EQ(keys(json), keys(schema["properties"]));
   EXPECT_EQ(keys(json["passes"][1]), keys(pass["properties"]));
   EXPECT_EQ(keys(json["passes"][1]["axes"][0]), keys(pass["properties"]["axes"]["items"]["properties"]));
   EXPECT_EQ(json["passes"][0]["axes"][1]["transport"], "nccl");
   EXPECT_EQ(json["devices"].size(), 4U);
-  EXPECT_DOUBLE_EQ(json["passes"][0]["exposed_ms"].get<double>(), 1000);
+  EXPECT_DOUBLE_EQ(json["passes"][0]["exposed_s"].get<double>(), 1);
+  EXPECT_EQ(keys(json["request"]), keys(schema["definitions"]["run_request"]["properties"]));
 }
 
 }  // namespace

@@ -244,8 +244,8 @@ TEST(PlanText, SumsAndLabels) {
   EXPECT_EQ(text.find("uncalibrated"), std::string::npos);
   const Json json = parse_json(plan_result_json(step.request, result), "plan");
   double time = 0;
-  for (const Json& term : json.at("best").at("terms")) time += term.at("time_ms").get<double>();
-  EXPECT_NEAR(time, json.at("best").at("time_ms").get<double>(), 1e-6 * time);
+  for (const Json& term : json.at("best").at("terms")) time += term.at("time_s").get<double>();
+  EXPECT_NEAR(time, json.at("best").at("time_s").get<double>(), 1e-6 * time);
   i64 bytes = 0;
   for (const Json& row : json.at("best").at("memory").at("rows")) bytes += row.at("bytes").get<i64>();
   EXPECT_EQ(bytes, json.at("best").at("memory").at("total_bytes").get<i64>());

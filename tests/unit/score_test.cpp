@@ -120,7 +120,7 @@ TEST(Score, ReportsForPeopleAndPrograms) {
   EXPECT_NE(text.find("not gated"), std::string::npos);
   EXPECT_NE(text.find("1 out of memory"), std::string::npos);
   const auto json = nlohmann::json::parse(score_json(report));
-  EXPECT_EQ(json.at("version"), 1);
+  EXPECT_EQ(json.at("version"), 2);
   EXPECT_EQ(json.at("gated").at(1).at("method"), "volume rule");
   EXPECT_EQ(json.at("groups").size(), 4U);
   EXPECT_EQ(json.at("groups").at(0).at("best").at("ulysses"), 4);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "explain_view.hpp"
+#include "request_json.hpp"
 
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
@@ -154,13 +155,13 @@ Json range_json(Range range) {
 }
 
 Json message_json(const MessageView& m) {
-  return {{"move", m.move},
+  return {{"transfer", m.move},
           {"tensors", m.what},
           {"direction", m.send ? "send" : "receive"},
-          {"apply", m.add ? "add" : "copy"},
-          {"wire", word_of(m.wire)},
-          {"start", m.start},
-          {"due", m.due},
+          {"accumulate", m.add},
+          {"wire_dtype", word_of(m.wire)},
+          {"start_tick", m.start},
+          {"due_tick", m.due},
           {"peers", m.peers},
           {"bytes", m.bytes}};
 }
@@ -182,19 +183,19 @@ Json step_json(const StepView& s) {
 Json ticks_json(const ExplainView& view) {
   Json ticks = Json::array();
   for (const TickView& tick : view.ticks) {
-    Json json = {{"binds", Json::array()},
+    Json json = {{"buffers", Json::array()},
                  {"posts", Json::array()},
                  {"steps", Json::array()},
                  {"arrivals", Json::array()}};
     for (const BindView& b : tick.binds)
-      json["binds"].push_back({{"buffer", b.name},
-                               {"rows", b.rows},
-                               {"heads", b.heads},
-                               {"width", b.width},
-                               {"bytes", b.bytes},
-                               {"first", b.first},
-                               {"last", b.last},
-                               {"workspace", b.internal}});
+      json["buffers"].push_back({{"name", b.name},
+                                 {"rows", b.rows},
+                                 {"heads", b.heads},
+                                 {"width", b.width},
+                                 {"bytes", b.bytes},
+                                 {"first_tick", b.first},
+                                 {"last_tick", b.last},
+                                 {"in_workspace", b.internal}});
     for (const MessageView& m : tick.posts) json["posts"].push_back(message_json(m));
     for (const StepView& s : tick.steps) json["steps"].push_back(step_json(s));
     for (const MessageView& m : tick.arrivals) json["arrivals"].push_back(message_json(m));
@@ -225,10 +226,10 @@ std::string explain_text(const PlanFile& plan, const ExplainRequest& request) {
 
 std::string explain_json(const PlanFile& plan, const ExplainRequest& request) {
   const ExplainView view = explain_view(plan, request);
-  Json json = {{"format", "usp.explain"}, {"version", 1}, {"plan_digest", plan_digest(plan)}};
-  json["layer"] = request.layer;
-  json["mesh"] = {{"ring", plan.mesh.ring()}, {"ulysses", plan.mesh.ulysses}};
-  json["why"] = view.why;
+  Json json = json_header("usp.explain");
+  json["request"] = request_json(request, plan_digest(plan));
+  json["mesh"] = mesh_json(plan.mesh);
+  json["reasons"] = view.why;
   json["ranks"] = Json::array();
   for (const RankView& r : view.ranks) {
     Json tokens = Json::array();
@@ -244,9 +245,7 @@ std::string explain_json(const PlanFile& plan, const ExplainRequest& request) {
   }
   json["schedule"] = nullptr;
   if (view.has_schedule)
-    json["schedule"] = {{"rank", *request.rank},
-                        {"pass", word_of(request.pass)},
-                        {"sent_bytes", view.sent_bytes},
+    json["schedule"] = {{"sent_bytes", view.sent_bytes},
                         {"received_bytes", view.received_bytes},
                         {"workspace_bytes", view.workspace_bytes},
                         {"kernel_scratch_bytes", view.kernel_scratch_bytes},

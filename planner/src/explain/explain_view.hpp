@@ -19,9 +19,9 @@ struct RankView {
   std::vector<int> devices;     ///< one per group of the first pipeline stage
 };
 
-/// Messages of one move with the same fate, over all peers.
+/// Messages of one transfer with the same tensors and ticks, over all peers.
 struct MessageView {
-  std::string move;  ///< "entry", "route", ...
+  std::string move;  ///< "qkv_all_to_all", "kv_exchange", ...
   std::string what;  ///< "q", "k v"
   bool send = false;
   bool add = false;

@@ -111,6 +111,8 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   PriceReport report;
   report.call = call;
   report.cluster = cluster.name;
+  report.nodes = cluster.nodes.size();
+  report.devices = cluster.devices.size();
   const TokenMap geometry(plan, call.documents);
   report.uneven_heads = !geometry.heads().even();
   std::uint32_t extrapolation = 0;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/base/json.hpp"
+#include "request_json.hpp"
+
+#include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/plan.hpp"
@@ -13,39 +15,10 @@ namespace {
 constexpr const char* pass_names[] = {"forward", "backward"};
 
 Json bytes_json(const TransferBytes& bytes) {
-  return {{"sent_max", bytes.sent_max},
-          {"received_max", bytes.received_max},
-          {"mean", bytes.mean},
-          {"total", bytes.total}};
-}
-
-Json plan_json(const AttentionCall& call) {
-  const AttentionPlan& plan = call.plan;
-  return {{"mesh", {{"ring", plan.mesh.ring()}, {"ulysses", plan.mesh.ulysses}}},
-          {"ring_inner", plan.mesh.ring_inner},
-          {"method", word_of(plan.method)},
-          {"layout", word_of(plan.layout)},
-          {"dkv_return", word_of(plan.dkv_return)},
-          {"head_chunks", plan.head_chunks},
-          {"order", word_of(call.placement.order)},
-          {"prune", plan.prune},
-          {"transport", word_of(call.execution.transport)}};
-}
-
-Json shape_json(const AttentionCall& call) {
-  const AttentionShape& shape = call.plan.shape;
-  const Band& band = call.plan.band;
-  const bool windowed = band.diff_max != unbounded;
-  return {{"batch", shape.batch},
-          {"seq", shape.q_tokens},
-          {"query_heads", shape.query_heads},
-          {"kv_heads", shape.kv_heads},
-          {"head_dim_qk", shape.head_dim_qk},
-          {"head_dim_v", shape.head_dim_v},
-          {"dtype", word_of(shape.dtype)},
-          {"causal", band.diff_min == 0},
-          {"window", windowed ? Json(band.diff_max + 1) : Json(nullptr)},
-          {"documents", call.documents.count()}};
+  return {{"max_sent_bytes", bytes.sent_max},
+          {"max_received_bytes", bytes.received_max},
+          {"mean_sent_bytes", bytes.mean},
+          {"total_bytes", bytes.total}};
 }
 
 std::string band_text(double band) {
@@ -78,7 +51,7 @@ std::string tick_table(const PriceReport& report) {
 std::string byte_table(const PriceReport& report) {
   TextTable table;
   table.column("pass");
-  table.column("move");
+  table.column("transfer");
   for (const char* name : {"sent, busiest rank", "received, busiest rank", "mean per rank", "all ranks"})
     table.column(name, TextTable::Align::right);
   const auto row = [&](const char* pass, const TransferBytes& bytes) {
@@ -97,36 +70,33 @@ std::string byte_table(const PriceReport& report) {
 }  // namespace
 
 std::string price_json(const PriceReport& report) {
-  Json json = {{"format", "usp.price"},
-               {"version", 1},
-               {"cluster", report.cluster},
-               {"time_ms", report.seconds * 1e3},
-               {"band", report.band},
-               {"attention", shape_json(report.call)},
-               {"plan", plan_json(report.call)},
-               {"uneven_heads", report.uneven_heads}};
-  Json passes = Json::object(), bytes = Json::object(), ticks = Json::array();
+  Json json = json_header("usp.price");
+  json["request"] = request_json(report);
+  json["time_s"] = report.seconds;
+  json["band"] = report.band;
+  json["uneven_heads"] = report.uneven_heads;
+  Json passes = Json::object(), traffic = Json::object(), ticks = Json::array();
   for (std::size_t i = 0; i < std::min(report.passes.size(), std::size(pass_names)); ++i) {
     const PassReport& pass = report.passes[i];
-    passes[pass_names[i]] = {
-        {"time_ms", pass.price.seconds * 1e3},      {"compute_ms", pass.price.compute_s * 1e3},
-        {"exposed_ms", pass.price.exposed_s * 1e3}, {"comm_ms", pass.price.comm_s * 1e3},
-        {"overlapped", pass.price.overlapped},      {"band", pass.price.band}};
+    passes[pass_names[i]] = {{"time_s", pass.price.seconds},        {"compute_s", pass.price.compute_s},
+                             {"exposed_s", pass.price.exposed_s},   {"comm_s", pass.price.comm_s},
+                             {"overlapped", pass.price.overlapped}, {"band", pass.price.band}};
     for (std::size_t t = 0; t < pass.ticks.size(); ++t)
       ticks.push_back({{"pass", pass_names[i]},
                        {"tick", t},
-                       {"compute_ms", pass.ticks[t].compute_s * 1e3},
-                       {"fast_ms", pass.ticks[t].intra_node_s * 1e3},
-                       {"slow_ms", pass.ticks[t].inter_node_s * 1e3},
-                       {"total_ms", pass.ticks[t].total_s * 1e3}});
+                       {"compute_s", pass.ticks[t].compute_s},
+                       {"intra_node_s", pass.ticks[t].intra_node_s},
+                       {"inter_node_s", pass.ticks[t].inter_node_s},
+                       {"total_s", pass.ticks[t].total_s}});
     Json of_pass = bytes_json(pass.all);
     of_pass["transfers"] = Json::object();
-    for (const TransferBytes& move : pass.transfers) of_pass["transfers"][move.name] = bytes_json(move);
-    bytes[pass_names[i]] = std::move(of_pass);
+    for (const TransferBytes& transfer : pass.transfers)
+      of_pass["transfers"][transfer.name] = bytes_json(transfer);
+    traffic[pass_names[i]] = std::move(of_pass);
   }
   json["passes"] = std::move(passes);
   json["ticks"] = std::move(ticks);
-  json["bytes"] = std::move(bytes);
+  json["traffic"] = std::move(traffic);
   json["calibration"] = parse_json(summary_json(report.calibration), "calibration");
   json["notes"] = report.notes;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "print_parts.hpp"
+#include "request_json.hpp"
 #include "steps_json.hpp"
 
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/planner/report.hpp"
+
+#include <cmath>
 
 namespace usp {
 namespace {
 
-constexpr double bytes_per_gib = 1073741824.0;
-
-Json mesh_json(const Mesh& mesh) {
-  return {{"ring", mesh.ring()},
-          {"ulysses", mesh.ulysses},
-          {"ring_outer", mesh.ring_outer},
-          {"ring_inner", mesh.ring_inner}};
+/// A count kept as double: an integer, where 64 bits hold it.
+Json count_json(double count) {
+  constexpr double limit = 9.2e18;
+  return count < limit ? Json(static_cast<i64>(std::ceil(count))) : Json(count);
 }
 
 Json rejected_json(const std::vector<Rejection>& rejected) {
@@ -33,9 +34,9 @@ Json axes_json(const std::vector<AxisView>& axes) {
     list.push_back({{"axis", axis.name},
                     {"degree", axis.degree},
                     {"hosts", axis.hosts},
-                    {"crosses_network", axis.spans_hosts},
+                    {"spans_hosts", axis.spans_hosts},
                     {"transport", word_of(axis.transport)},
-                    {"where", axis.where},
+                    {"links", axis.where},
                     {"groups", axis.groups}});
   return list;
 }
@@ -48,9 +49,12 @@ Json rows_json(const std::vector<MemoryRow>& rows) {
 }
 
 Json pass_json(const PassPrice& pass) {
-  return {{"time_ms", pass.seconds * 1e3},      {"compute_ms", pass.compute_s * 1e3},
-          {"exposed_ms", pass.exposed_s * 1e3}, {"band", pass.band},
-          {"wire_bytes", pass.wire_bytes},      {"overlapped", pass.overlapped}};
+  return {{"time_s", pass.seconds},
+          {"compute_s", pass.compute_s},
+          {"exposed_s", pass.exposed_s},
+          {"band", pass.band},
+          {"max_rank_bytes", count_json(pass.wire_bytes)},
+          {"overlapped", pass.overlapped}};
 }
 
 /// What every candidate has.
@@ -67,11 +71,11 @@ Json brief_json(const PlanCandidate& c) {
           {"recompute", word_of(choice.recompute)},
           {"zero_stage", choice.zero_stage},
           {"uneven_heads", choice.uneven_heads},
-          {"fits", c.fits},
-          {"time_ms", c.step_s * 1e3},
+          {"fits_memory", c.fits},
+          {"time_s", c.step_s},
           {"band", c.band},
           {"tokens_per_s", c.seconds_per_token > 0 ? 1 / c.seconds_per_token : 0},
-          {"memory_gib", static_cast<double>(c.memory.total_bytes) / bytes_per_gib},
+          {"memory_bytes", c.memory.total_bytes},
           {"description", describe(choice)}};
 }
 
@@ -84,7 +88,7 @@ Json best_json(const PlanRequest& request, const PlanCandidate& c) {
   json["terms"] = Json::array();
   for (const TimeTerm& term : c.terms)
     json["terms"].push_back(
-        {{"name", term.name}, {"time_ms", term.seconds * 1e3}, {"band", term.band}, {"reason", term.reason}});
+        {{"name", term.name}, {"time_s", term.seconds}, {"band", term.band}, {"reason", term.reason}});
   json["memory"] = {{"rows", rows_json(c.memory.rows)},
                     {"total_bytes", c.memory.total_bytes},
                     {"host_rows", rows_json(c.memory.host_rows)},
@@ -117,11 +121,11 @@ Json candidate_json(const AttentionCandidate& c, bool training) {
           {"head_chunks", plan.head_chunks},
           {"order", word_of(c.placement.order)},
           {"uneven_heads", c.uneven_heads},
-          {"time_ms", c.seconds() * 1e3},
+          {"time_s", c.seconds()},
           {"band", c.band()},
           {"forward", pass_json(c.price.forward)},
           {"backward", training ? pass_json(c.price.backward) : Json(nullptr)},
-          {"memory_gib", c.live_bytes / bytes_per_gib},
+          {"memory_bytes", count_json(c.live_bytes)},
           {"description", describe(c)}};
 }
 
@@ -129,12 +133,10 @@ Json candidate_json(const AttentionCandidate& c, bool training) {
 
 std::string plan_result_json(const PlanRequest& request, const PlanResult& result) {
   const Verdict& v = result.verdict;
-  Json json = {{"format", "usp.plan_result"},
-               {"version", 1},
-               {"model", request.model->name},
-               {"cluster", request.cluster->name},
-               {"best", best_json(request, result.best())},
-               {"candidates", Json::array()}};
+  Json json = json_header("usp.plan_result");
+  json["request"] = request_json(request);
+  json["best"] = best_json(request, result.best());
+  json["candidates"] = Json::array();
   json["ranked_by"] = "tokens_per_s";
   for (const PlanCandidate& c : result.candidates) json["candidates"].push_back(brief_json(c));
   json["pareto"] = result.pareto;
@@ -142,10 +144,10 @@ std::string plan_result_json(const PlanRequest& request, const PlanResult& resul
   json["verdict"] = {{"margin", v.margin},
                      {"tie", v.tie},
                      {"runner_up", v.runner_up.empty() ? Json(nullptr) : Json(v.runner_up)},
-                     {"settle", v.tie_breaking_measurements},
+                     {"tie_breaking_measurements", v.tie_breaking_measurements},
                      {"sensitive_terms", v.sensitive_terms}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
-  json["considered"] = result.considered;
+  json["priced_schedules"] = result.considered;
   json["notes"] = result.notes;
   return dumped(json);
 }
@@ -156,25 +158,31 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
   first["placement"] = world_devices(best.plan.mesh, best.placement);
   first["axes"] =
       axes_json(axes_of(*request.cluster, best.plan.mesh, best.placement, 1, request.execution.transport));
-  Json json = {{"format", "usp.attention_plan_result"},
-               {"version", 1},
-               {"cluster", request.cluster->name},
-               {"best", std::move(first)},
-               {"best_forward", candidate_json(result.best_forward, request.training)},
-               {"best_backward",
-                request.training ? candidate_json(result.best_backward, request.training) : Json(nullptr)},
-               {"candidates", Json::array()}};
+  Json json = json_header("usp.attention_plan_result");
+  json["request"] = request_json(request);
+  json["best"] = std::move(first);
+  json["best_forward"] = candidate_json(result.best_forward, request.training);
+  json["best_backward"] =
+      request.training ? candidate_json(result.best_backward, request.training) : Json(nullptr);
+  json["candidates"] = Json::array();
   for (const AttentionCandidate& c : result.candidates)
     json["candidates"].push_back(candidate_json(c, request.training));
-  json["backend"] = {{"asked", word_of(best.plan.backend)},
-                     {"forward", steps_json(result.forward_steps)},
-                     {"backward", steps_json(result.backward_steps)}};
+  json["backend_steps"] = {{"forward", steps_json(result.forward_steps)},
+                           {"backward", steps_json(result.backward_steps)}};
   json["rejected"] = rejected_json(result.rejected);
-  json["verdict"] = {
-      {"margin", result.margin}, {"tie", result.tie}, {"settle", result.tie_breaking_measurements}};
+  json["verdict"] = {{"margin", result.margin},
+                     {"tie", result.tie},
+                     {"tie_breaking_measurements", result.tie_breaking_measurements}};
   json["calibration"] = Json::parse(summary_json(result.calibration));
-  json["considered"] = result.considered;
+  json["priced_schedules"] = result.considered;
   json["notes"] = result.notes;
+  return dumped(json);
+}
+
+std::string report_json(const PlanRequest& request, const std::string& file) {
+  Json json = json_header("usp.report");
+  json["request"] = request_json(request);
+  json["file"] = file;
   return dumped(json);
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/base/json.hpp"
+#include "request_json.hpp"
+
+#include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/calibration.hpp"
@@ -60,10 +62,8 @@ Json metrics_json(const ScoreReport& report, const std::vector<ScoreMetrics>& al
 }
 
 Json choice_json(const ScoreChoice& choice) {
-  return {{"line", choice.line},
-          {"ring", choice.ring},
-          {"ulysses", choice.ulysses},
-          {"time_ms", choice.seconds * 1e3}};
+  return {
+      {"line", choice.line}, {"ring", choice.ring}, {"ulysses", choice.ulysses}, {"time_s", choice.seconds}};
 }
 
 Json group_json(const ScoreReport& report, const ScoreGroup& group) {
@@ -110,17 +110,15 @@ std::string score_text(const ScoreReport& report) {
 std::string score_json(const ScoreReport& report) {
   Json groups = Json::array();
   for (const ScoreGroup& group : report.groups) groups.push_back(group_json(report, group));
-  const Json json = {{"format", "usp.score"},
-                     {"version", 1},
-                     {"cluster", report.cluster.empty() ? Json(nullptr) : Json(report.cluster)},
-                     {"calibration", parse_json(summary_json(report.calibration), "calibration")},
-                     {"rows", report.rows.size()},
-                     {"out_of_memory", report.out_of_memory},
-                     {"gate_tokens", report.gate_tokens},
-                     {"gated", metrics_json(report, report.gated)},
-                     {"shorter", metrics_json(report, report.shorter)},
-                     {"groups", std::move(groups)},
-                     {"notes", report.notes}};
+  Json json = json_header("usp.score");
+  json["request"] = request_json(report);
+  json["calibration"] = parse_json(summary_json(report.calibration), "calibration");
+  json["rows"] = report.rows.size();
+  json["out_of_memory"] = report.out_of_memory;
+  json["gated"] = metrics_json(report, report.gated);
+  json["shorter"] = metrics_json(report, report.shorter);
+  json["groups"] = std::move(groups);
+  json["notes"] = report.notes;
   return json.dump(2) + "\n";
 }
 

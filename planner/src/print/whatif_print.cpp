@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/base/json.hpp"
+#include "request_json.hpp"
+
+#include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/whatif.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace usp {
@@ -35,39 +38,39 @@ Json choice_json(const Choice& c) {
   json["method"] = word_of(c.method);
   json["recompute"] = word_of(c.recompute);
   json["zero_stage"] = c.zero_stage;
-  json["text"] = describe(c);
+  json["description"] = describe(c);
   return json;
 }
 
 Json plan_json(const PointPlan& plan) {
   Json json;
   json["feasible"] = plan.feasible;
-  json["why"] = plan.feasible ? Json(nullptr) : Json(plan.why);
+  json["infeasible_reason"] = plan.feasible ? Json(nullptr) : Json(plan.why);
   json["searched"] = plan.searched;
   if (!plan.feasible) return json;
   json["choice"] = choice_json(plan.choice);
-  json["time_ms"] = plan.step_s * 1e3;
-  json["ns_per_token"] = plan.seconds_per_token * 1e9;
+  json["time_s"] = plan.step_s;
+  json["s_per_token"] = plan.seconds_per_token;
   json["band"] = plan.band;
-  json["memory_gib"] = static_cast<double>(plan.memory_bytes) / (1024.0 * 1024 * 1024);
+  json["memory_bytes"] = plan.memory_bytes;
   json["binding_row"] = plan.binding_row;
   json["runner_up"] = plan.runner_up.empty() ? Json(nullptr) : Json(plan.runner_up);
   json["margin"] = plan.runner_up.empty() ? Json(nullptr) : Json(plan.margin);
   return json;
 }
 
-Json value_json(const AxisValue& value) {
-  return Json{{"number", value.number}, {"text", value.text}};
+AxisKind kind_named(const WhatIfResult& result, const std::string& name) {
+  const auto axis =
+      std::find_if(result.axes.begin(), result.axes.end(), [&](const Axis& a) { return a.name == name; });
+  return axis == result.axes.end() ? AxisKind::seq : axis->kind;
 }
 
 Json deltas_json(const PointPlan& base, const PointPlan& point) {
   Json list = Json::array();
   if (!base.feasible || !point.feasible) return list;
   for (const TermDelta& d : term_deltas(base, point))
-    list.push_back(Json{{"name", d.name},
-                        {"base_ms", d.base_s * 1e3},
-                        {"point_ms", d.point_s * 1e3},
-                        {"delta_ms", d.delta_s() * 1e3}});
+    list.push_back(
+        Json{{"name", d.name}, {"base_s", d.base_s}, {"point_s", d.point_s}, {"delta_s", d.delta_s()}});
   return list;
 }
 
@@ -168,36 +171,33 @@ std::string break_even_lines(const WhatIfResult& result) {
 
 }  // namespace
 
-std::string whatif_json(const WhatIfResult& result) {
-  Json json;
-  json["format"] = "usp.whatif";
-  json["version"] = 1;
-  json["axes"] = Json::array();
-  for (const Axis& axis : result.axes) {
-    Json values = Json::array();
-    for (const AxisValue& value : axis.values) values.push_back(value_json(value));
-    json["axes"].push_back(Json{{"name", axis.name}, {"unit", axis.unit}, {"values", std::move(values)}});
-  }
+std::string whatif_json(const WhatIfRequest& request, const WhatIfResult& result) {
+  Json json = json_header("usp.whatif");
+  json["request"] = request_json(request);
   json["base"] = plan_json(result.base);
   json["points"] = Json::array();
   for (const WhatIfPoint& point : result.points) {
-    Json at;
-    for (std::size_t i = 0; i < result.axes.size(); ++i)
-      at[result.axes[i].name] = value_json(result.axes[i].values[point.at[i]]);
-    json["points"].push_back(Json{{"at", std::move(at)},
+    Json values;
+    for (std::size_t i = 0; i < result.axes.size(); ++i) {
+      const Axis& axis = result.axes[i];
+      values[axis.name] = axis_value_json(axis.kind, axis.values[point.at[i]]);
+    }
+    json["points"].push_back(Json{{"values", std::move(values)},
                                   {"plan", plan_json(point.plan)},
                                   {"lead_changed", point.lead_changed},
                                   {"deltas", deltas_json(result.base, point.plan)}});
   }
   json["break_evens"] = Json::array();
-  for (const BreakEven& even : result.break_evens)
+  for (const BreakEven& even : result.break_evens) {
+    const AxisKind kind = kind_named(result, even.axis);
     json["break_evens"].push_back(Json{{"axis", even.axis},
-                                       {"below", value_json(even.below)},
-                                       {"above", value_json(even.above)},
+                                       {"below", axis_value_json(kind, even.below)},
+                                       {"above", axis_value_json(kind, even.above)},
                                        {"from", plan_json(even.from)},
                                        {"to", plan_json(even.to)},
                                        {"verified", even.verified}});
-  json["longest"] = longest_json(result.longest);
+  }
+  json["longest_sequence"] = longest_json(result.longest);
   json["searches"] = result.searches;
   json["repriced"] = result.repriced;
   json["notes"] = result.notes;

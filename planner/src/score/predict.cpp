@@ -138,7 +138,10 @@ ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std
   for (const ScoreRow& row : rows)
     if (!row.seconds) static_cast<void>(score_plan(row, file));
   ScoreReport report = score(std::move(rows), methods, gate_tokens);
+  report.csv = file;
   report.cluster = cluster.name;
+  report.nodes = cluster.nodes.size();
+  report.devices = cluster.devices.size();
   report.notes = notes_on(report.rows, cluster, calibration);
   report.calibration = calibration.summary(predictor.extrapolation());
   return report;

@@ -2,9 +2,10 @@
 #include "usp/runtime/bench.hpp"
 
 #include "call_parts.hpp"
+#include "run_request_json.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/base/units.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -80,23 +81,22 @@ std::string bench_text(const BenchReport& report) {
 }
 
 std::string bench_json(const BenchReport& report) {
-  Json json = {{"format", "usp.bench"},
-               {"version", 1},
-               {"mesh", {{"ring", report.plan.mesh.ring()}, {"ulysses", report.plan.mesh.ulysses}}},
-               {"ranks", report.plan.mesh.size()},
-               {"communicator", report.communicator},
-               {"kernel", report.kernel},
-               {"repeat", report.repeat},
-               {"cores", report.cores},
-               {"workers", report.workers()},
-               {"passes", Json::array()}};
+  Json json = json_header("usp.bench");
+  json["request"] = request_json(report.request);
+  json["mesh"] = run_mesh_json(report.plan.mesh);
+  json["ranks"] = report.plan.mesh.size();
+  json["communicator"] = report.communicator;
+  json["kernel"] = report.kernel;
+  json["cores"] = report.cores;
+  json["workers"] = report.workers();
+  json["passes"] = Json::array();
   for (const PassBench& pass : report.passes)
     json["passes"].push_back({{"pass", word_of(pass.pass)},
-                              {"time_ms", pass.seconds * 1e3},
+                              {"time_s", pass.seconds},
                               {"bytes", pass.bytes},
-                              {"gflop_s", pass.gflop_s()},
-                              {"single_rank_ms", pass.single_seconds * 1e3},
-                              {"percent_of_single_rank", 100 * report.share_of_single(pass)}});
+                              {"flop_per_s", pass.flops / pass.seconds},
+                              {"single_rank_s", pass.single_seconds},
+                              {"efficiency", report.share_of_single(pass)}});
   return json.dump(2) + "\n";
 }
 

@@ -2,9 +2,10 @@
 #include "usp/runtime/gpu_bench.hpp"
 
 #include "call_parts.hpp"
+#include "run_request_json.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
 #include "usp/runtime/devices.hpp"
@@ -148,18 +149,16 @@ std::string gpu_bench_text(const GpuBenchReport& report) {
 
 std::string gpu_bench_json(const GpuBenchReport& report) {
   const Mesh& mesh = report.plan.mesh;
-  Json json = {{"format", "usp.bench_gpu"},
-               {"version", 1},
-               {"mesh", {{"ring", mesh.ring()}, {"ulysses", mesh.ulysses}}},
-               {"ranks", mesh.size()},
-               {"devices", report.devices},
-               {"communicator", report.communicator},
-               {"backend", word_of(report.plan.backend)},
-               {"kernel", report.kernel},
-               {"dtype", word_of(report.plan.shape.dtype)},
-               {"deterministic", report.deterministic},
-               {"repeat", report.repeat},
-               {"passes", Json::array()}};
+  Json json = json_header("usp.bench_gpu");
+  json["request"] = request_json(report.request);
+  json["mesh"] = run_mesh_json(mesh);
+  json["ranks"] = mesh.size();
+  json["devices"] = report.devices;
+  json["communicator"] = report.communicator;
+  json["backend"] = word_of(report.plan.backend);
+  json["kernel"] = report.kernel;
+  json["dtype"] = word_of(report.plan.shape.dtype);
+  json["passes"] = Json::array();
   for (const GpuPassBench& pass : report.passes) {
     Json axes = Json::array();
     for_axes(report, pass, [&](const char* name, int degree, Transport by, const AxisTraffic& axis) {
@@ -167,14 +166,14 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
                       {"ranks", degree},
                       {"transport", word_of(by)},
                       {"bytes", axis.bytes},
-                      {"most_bytes", axis.most_bytes},
-                      {"gb_s", pass.gb_s(axis)}});
+                      {"max_bytes", axis.most_bytes},
+                      {"bytes_per_s", static_cast<double>(axis.most_bytes) / pass.seconds}});
     });
     json["passes"].push_back({{"pass", word_of(pass.pass)},
-                              {"time_ms", pass.seconds * 1e3},
-                              {"flops", pass.flops},
-                              {"tflop_s", pass.tflop_s()},
-                              {"exposed_ms", pass.exposed_s * 1e3},
+                              {"time_s", pass.seconds},
+                              {"flop", pass.flops},
+                              {"flop_per_s", pass.flops / pass.seconds},
+                              {"exposed_s", pass.exposed_s},
                               {"axes", std::move(axes)}});
   }
   return json.dump(2) + "\n";

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/run_print.hpp"
 
-#include "usp/base/json.hpp"
+#include "run_request_json.hpp"
+
+#include "usp/base/json_format.hpp"
 #include "usp/base/units.hpp"
 #include "usp/kernels/rounding.hpp"
 #include "usp/schedule/words.hpp"
@@ -52,7 +54,7 @@ const RankResult* fullest(const RunResult& run) {
 Json device_memory_json(const RunResult& run) {
   const RankResult* rank = fullest(run);
   if (rank == nullptr) return nullptr;
-  return {{"planned", rank->planned_memory_bytes}, {"held", rank->held_memory_bytes}};
+  return {{"planned_bytes", rank->planned_memory_bytes}, {"allocated_bytes", rank->held_memory_bytes}};
 }
 
 std::string device_memory_text(const RunResult& run) {
@@ -106,10 +108,11 @@ Json rows_json(const CallErrors& e) {
 Json pass_json(const RunResult& run, Pass pass) {
   const i64 touched = most_touched(run, pass);
   return {
-      {"time_ms", is_dry(run) ? Json(nullptr) : Json(run.seconds(pass) * 1e3)},
-      {"bytes", {{"planned", run.planned_bytes(pass)}, {"executed", run.executed_bytes(pass)}}},
+      {"time_s", is_dry(run) ? Json(nullptr) : Json(run.seconds(pass))},
+      {"traffic", {{"planned_bytes", run.planned_bytes(pass)}, {"executed_bytes", run.executed_bytes(pass)}}},
       {"workspace",
-       {{"planned", most_workspace(run, pass)}, {"touched", touched < 0 ? Json(nullptr) : Json(touched)}}}};
+       {{"planned_bytes", most_workspace(run, pass)},
+        {"used_bytes", touched < 0 ? Json(nullptr) : Json(touched)}}}};
 }
 
 const char* step_name(Pass pass) {
@@ -211,16 +214,16 @@ std::string run_json(const RunSummary& summary) {
   const RunResult& run = summary.run;
   const Mesh& mesh = summary.plan.mesh;
   const std::string difference = run.bytes_difference();
-  Json json = {{"format", "usp.run"},
-               {"version", 1},
-               {"plan", summary.digest},
-               {"mesh", {{"ring", mesh.ring()}, {"ulysses", mesh.ulysses}}},
-               {"ranks", mesh.size()},
-               {"communicator", run.communicator},
-               {"kernel", run.kernel},
-               {"dtype", word_of(summary.plan.shape.dtype)},
-               {"ok", run_fault(summary).empty()},
-               {"verdict", verdict_name(verdict_of(summary))}};
+  Json json = json_header("usp.run");
+  json["request"] = request_json(summary.request);
+  json["plan_digest"] = summary.digest;
+  json["mesh"] = run_mesh_json(mesh);
+  json["ranks"] = mesh.size();
+  json["communicator"] = run.communicator;
+  json["kernel"] = run.kernel;
+  json["dtype"] = word_of(summary.plan.shape.dtype);
+  json["ok"] = run_fault(summary).empty();
+  json["verdict"] = verdict_name(verdict_of(summary));
   const CallErrors errors = summary.errors.value_or(CallErrors{});
   json["errors"] = {{"out", error_json(errors.out)}, {"lse", error_json(errors.lse)},
                     {"dq", error_json(errors.dq)},   {"dk", error_json(errors.dk)},
@@ -235,10 +238,10 @@ std::string run_json(const RunSummary& summary) {
     planned += run.planned_bytes(pass);
     executed += run.executed_bytes(pass);
   }
-  json["bytes"] = {{"planned", planned},
-                   {"executed", executed},
-                   {"equal", difference.empty()},
-                   {"difference", difference.empty() ? Json(nullptr) : Json(difference)}};
+  json["traffic"] = {{"planned_bytes", planned},
+                     {"executed_bytes", executed},
+                     {"equal", difference.empty()},
+                     {"difference", difference.empty() ? Json(nullptr) : Json(difference)}};
   json["passes"] = {{"forward", pass_json(run, Pass::forward)},
                     {"backward", run.training ? pass_json(run, Pass::backward) : Json(nullptr)}};
   json["fallbacks"] = fallbacks_json(run);

@@ -20,7 +20,7 @@ struct ExplainRequest {
 /// Token to rank, rank to device, why this method, and the schedule of one rank tick by tick. Throws
 /// UsageError for a rank or layer that is not there and for a batch beyond the plan's capacity.
 [[nodiscard]] std::string explain_text(const PlanFile& plan, const ExplainRequest& request);
-/// The same as one JSON object (schema: configs/schema/explain.v1.schema.json).
+/// The same as one JSON object (schema: configs/schema/explain.v2.schema.json).
 [[nodiscard]] std::string explain_json(const PlanFile& plan, const ExplainRequest& request);
 
 }  // namespace usp

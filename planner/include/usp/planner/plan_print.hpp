@@ -10,10 +10,10 @@ namespace usp {
 
 /// A plan for people: what to run, why, what it costs, how sure that is, what to measure.
 [[nodiscard]] std::string plan_text(const PlanRequest& request, const PlanResult& result);
-/// One JSON object (schema: configs/schema/plan_result.v1.schema.json).
+/// One JSON object (schema: configs/schema/plan_result.v2.schema.json).
 [[nodiscard]] std::string plan_result_json(const PlanRequest& request, const PlanResult& result);
 
-/// The same for one attention call.
+/// The same for one attention call (schema: configs/schema/attention_plan_result.v2.schema.json).
 [[nodiscard]] std::string attention_text(const AttentionRequest& request, const AttentionResult& result);
 [[nodiscard]] std::string attention_result_json(const AttentionRequest& request,
                                                 const AttentionResult& result);

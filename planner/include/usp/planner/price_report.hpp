@@ -18,7 +18,7 @@ struct AttentionCall {
   bool backward = true;  ///< false: forward only
 };
 
-/// Bytes of one kind of move in one pass, over the ranks of the group.
+/// Bytes of one kind of transfer in one pass, over the ranks of the group.
 struct TransferBytes {
   std::string name;  ///< word of a TransferName; "all" for their sum
   i64 total = 0;     ///< sent by all ranks
@@ -36,6 +36,7 @@ struct PassReport {
 struct PriceReport {
   AttentionCall call;
   std::string cluster;
+  std::size_t nodes = 0, devices = 0;  ///< of the cluster
   CalibrationSummary calibration;
   std::vector<PassReport> passes;  ///< forward, and backward if asked for
   double seconds = 0;
@@ -52,7 +53,7 @@ void check_call(const AttentionCall& call, const Cluster& cluster);
                                      const AttentionCall& call);
 
 [[nodiscard]] std::string price_text(const PriceReport& report);
-/// One JSON object, "format": "usp.price", "version": 1.
+/// One JSON object (schema: configs/schema/price.v2.schema.json).
 [[nodiscard]] std::string price_json(const PriceReport& report);
 
 /// What is said where an attention call uses only some devices, the first ones.

@@ -19,6 +19,10 @@ struct ReportInput {
 /// figure has a title, a description and its numbers as a table. All text of the input is escaped.
 [[nodiscard]] std::string report_html(const ReportInput& input);
 
+/// What `usp report --json` prints of a written report, one JSON object (schema:
+/// configs/schema/report.v2.schema.json).
+[[nodiscard]] std::string report_json(const PlanRequest& request, const std::string& file);
+
 /// The sweep that a report shows: powers of two around the request's sequence length. Tells the request's
 /// progress. Empty for packed documents, and on machines so large that it takes too long.
 [[nodiscard]] WhatIfResult report_sweep(const PlanRequest& request);

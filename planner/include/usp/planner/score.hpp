@@ -94,8 +94,10 @@ struct ScoreGroup {
 };
 
 struct ScoreReport {
-  std::string cluster;             ///< empty where the methods need none
-  CalibrationSummary calibration;  ///< of the prediction
+  std::string csv;                     ///< the table's file; empty: rows of another source
+  std::string cluster;                 ///< empty where the methods need none
+  std::size_t nodes = 0, devices = 0;  ///< of the cluster
+  CalibrationSummary calibration;      ///< of the prediction
   std::vector<std::string> notes;
   std::vector<ScoreRow> rows;
   std::vector<std::string> methods;
@@ -119,7 +121,7 @@ struct ScoreReport {
                                 std::int64_t gate_tokens = 32768);
 
 [[nodiscard]] std::string score_text(const ScoreReport& report);
-/// One JSON object, "version": 1.
+/// One JSON object (schema: configs/schema/score.v2.schema.json).
 [[nodiscard]] std::string score_json(const ScoreReport& report);
 
 }  // namespace usp

@@ -136,8 +136,8 @@ struct WhatIfResult {
 /// Same mesh, data and tensor degree, method and layout: what "the lead" means.
 [[nodiscard]] bool same_lead(const Choice& a, const Choice& b);
 
-/// Schema: configs/schema/whatif.v1.schema.json.
-[[nodiscard]] std::string whatif_json(const WhatIfResult& result);
+/// One JSON object (schema: configs/schema/whatif.v2.schema.json).
+[[nodiscard]] std::string whatif_json(const WhatIfRequest& request, const WhatIfResult& result);
 /// Tables and break-evens for people.
 [[nodiscard]] std::string whatif_text(const WhatIfResult& result);
 

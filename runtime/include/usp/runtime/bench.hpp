@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/runtime/call_run.hpp"
+#include "usp/runtime/run_request.hpp"
 
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct PassBench {
 };
 
 struct BenchReport {
+  RunRequest request;
   AttentionPlan plan;
   std::string kernel, communicator;
   int repeat = 0;
@@ -37,7 +39,7 @@ struct BenchReport {
                                                     const CallTensors& tensors, RunOptions options);
 
 [[nodiscard]] std::string bench_text(const BenchReport& report);
-/// One JSON object, "format": "usp.bench", "version": 1.
+/// One JSON object (schema: configs/schema/bench.v2.schema.json).
 [[nodiscard]] std::string bench_json(const BenchReport& report);
 
 }  // namespace usp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/runtime/call_run.hpp"
+#include "usp/runtime/run_request.hpp"
 
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ struct GpuPassBench {
 };
 
 struct GpuBenchReport {
+  RunRequest request;
   AttentionPlan plan;
   std::string kernel, communicator;
   std::vector<std::string> devices;  ///< by rank
@@ -53,7 +55,7 @@ struct GpuBenchReport {
                                                            const CallTensors& tensors, RunOptions options);
 
 [[nodiscard]] std::string gpu_bench_text(const GpuBenchReport& report);
-/// One JSON object, "format": "usp.bench_gpu", "version": 1.
+/// One JSON object (schema: configs/schema/bench_gpu.v2.schema.json).
 [[nodiscard]] std::string gpu_bench_json(const GpuBenchReport& report);
 
 }  // namespace usp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/runtime/run_request.hpp"
 #include "usp/runtime/verify.hpp"
 
 #include <optional>
@@ -12,8 +13,9 @@ namespace usp {
 
 /// What `usp run` reports.
 struct RunSummary {
+  RunRequest request;
   AttentionPlan plan;
-  std::string digest;  ///< of the plan file
+  std::string digest;  ///< of the plan as executed
   RunResult run;
   std::optional<CallErrors> errors;  ///< empty: not verified
   Tolerance tolerance;
@@ -30,7 +32,7 @@ enum class RunVerdict {
 [[nodiscard]] std::string_view verdict_name(RunVerdict verdict);
 
 [[nodiscard]] std::string run_text(const RunSummary& summary);
-/// One JSON object, "format": "usp.run", "version": 1.
+/// One JSON object (schema: configs/schema/run.v2.schema.json).
 [[nodiscard]] std::string run_json(const RunSummary& summary);
 /// Why the run is wrong, or cannot be verified: results beyond their bounds, terms that overflow the type,
 /// bytes that were not planned. Empty for other verdicts.

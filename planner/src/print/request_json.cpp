@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "request_json.hpp"
+
+namespace usp {
+namespace {
+
+template <class T>
+Json word_or_null(const std::optional<T>& value) {
+  return value ? Json(word_of(*value)) : Json(nullptr);
+}
+
+template <class T>
+Json list_or_null(const std::vector<T>& list) {
+  return list.empty() ? Json(nullptr) : Json(list);
+}
+
+Json limit_json(i64 value) {
+  return value <= -unbounded || value >= unbounded ? Json(nullptr) : Json(value);
+}
+
+Json ranges_json(const std::vector<Range>& ranges) {
+  Json json = Json::array();
+  for (const Range& range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+Json cluster_json(const std::string& name, std::size_t nodes, std::size_t devices) {
+  return {{"name", name}, {"nodes", nodes}, {"devices", devices}};
+}
+
+Json cluster_json(const Cluster& cluster) {
+  return cluster_json(cluster.name, cluster.nodes.size(), cluster.devices.size());
+}
+
+/// Recompute and zero_stage are constraints: the planner chooses what `fixed` leaves free.
+Json workload_json(const Workload& workload) {
+  return {{"seq", workload.seq},
+          {"batch", workload.batch},
+          {"dtype", word_of(workload.dtype)},
+          {"causal", workload.causal},
+          {"documents", list_or_null(workload.documents)},
+          {"training", workload.training},
+          {"optimizer", word_of(workload.optimizer)},
+          {"fp32_gradients", workload.fp32_gradients},
+          {"microbatches", workload.microbatches},
+          {"pipeline", workload.pipeline},
+          {"expert", workload.expert}};
+}
+
+Json constraints_json(const Constraints& fixed) {
+  return {{"ring", json_or_null(fixed.ring)},
+          {"ulysses", json_or_null(fixed.ulysses)},
+          {"data", json_or_null(fixed.data)},
+          {"tensor", json_or_null(fixed.tensor)},
+          {"method", word_or_null(fixed.method)},
+          {"layout", word_or_null(fixed.layout)},
+          {"dkv_return", word_or_null(fixed.dkv_return)},
+          {"head_chunks", json_or_null(fixed.head_chunks)},
+          {"order", word_or_null(fixed.order)},
+          {"recompute", word_or_null(fixed.recompute)},
+          {"zero_stage", json_or_null(fixed.zero_stage)}};
+}
+
+Json memory_json(const MemoryPolicy& memory) {
+  return {{"reserve_ratio", memory.reserve_fraction},
+          {"communicator_bytes", memory.communicator_bytes},
+          {"loss_tile_tokens", memory.loss_tile_tokens},
+          {"mlp_tile_tokens", memory.mlp_tile_tokens},
+          {"device_bytes", json_or_null(memory.device_bytes)}};
+}
+
+Json execution_json(const ExecutionOptions& execution) {
+  return {{"transport", word_of(execution.transport)},
+          {"packed", execution.packed},
+          {"pack_kernels", execution.pack_kernels},
+          {"merge_kernels", execution.merge_kernels},
+          {"overlap", execution.overlap}};
+}
+
+Json shape_json(const AttentionShape& shape) {
+  return {{"batch", shape.batch},           {"q_tokens", shape.q_tokens},
+          {"kv_tokens", shape.kv_tokens},   {"query_heads", shape.query_heads},
+          {"kv_heads", shape.kv_heads},     {"head_dim_qk", shape.head_dim_qk},
+          {"head_dim_v", shape.head_dim_v}, {"dtype", word_of(shape.dtype)}};
+}
+
+Json band_json(const Band& band) {
+  return {{"diff_min", limit_json(band.diff_min)}, {"diff_max", limit_json(band.diff_max)}};
+}
+
+Json documents_json(const Documents& documents) {
+  return {{"cu_q", documents.cu_q}, {"cu_k", documents.cu_k}, {"shift", documents.shift}};
+}
+
+Json score_rules_json(const ScoreRules& score) {
+  return {{"scale", score.scale == 0 ? Json(nullptr) : Json(score.scale)},
+          {"softcap", score.softcap},
+          {"dropout", score.dropout},
+          {"alibi", score.alibi},
+          {"block_tokens", score.block_tokens}};
+}
+
+Json attention_plan_json(const AttentionPlan& plan) {
+  return {{"shape", shape_json(plan.shape)},
+          {"mesh", mesh_json(plan.mesh)},
+          {"method", word_of(plan.method)},
+          {"layout", word_of(plan.layout)},
+          {"band", band_json(plan.band)},
+          {"dkv_return", word_of(plan.dkv_return)},
+          {"head_chunks", plan.head_chunks},
+          {"prune", plan.prune},
+          {"save_exchanged_qkv", plan.save_exchanged_qkv},
+          {"sink", plan.sink},
+          {"return_lse", plan.return_lse},
+          {"backend", word_of(plan.backend)},
+          {"score", score_rules_json(plan.score)},
+          {"replicated_q", ranges_json(plan.replicated_q)},
+          {"replicated_k", ranges_json(plan.replicated_k)}};
+}
+
+Json placement_json(const Placement& placement) {
+  return {{"data", placement.data},
+          {"tensor", placement.tensor},
+          {"order", word_of(placement.order)},
+          {"devices", list_or_null(placement.devices)}};
+}
+
+bool is_rate(AxisKind kind) {
+  return kind == AxisKind::nic || kind == AxisKind::nvlink;
+}
+
+Json unit_json(const Axis& axis) {
+  if (is_rate(axis.kind)) return "bytes_per_s";
+  if (axis.kind == AxisKind::memory) return "bytes";
+  return axis.unit.empty() ? Json(nullptr) : Json(axis.unit);
+}
+
+Json axes_json(const std::vector<Axis>& axes) {
+  Json list = Json::array();
+  for (const Axis& axis : axes) {
+    Json values = Json::array();
+    for (const AxisValue& value : axis.values) values.push_back(axis_value_json(axis.kind, value));
+    list.push_back({{"name", axis.name}, {"unit", unit_json(axis)}, {"values", std::move(values)}});
+  }
+  return list;
+}
+
+}  // namespace
+
+Json axis_value_json(AxisKind kind, const AxisValue& value) {
+  return {{"number", is_rate(kind) ? value.number * 1e9 : value.number}, {"text", value.text}};
+}
+
+Json mesh_json(const Mesh& mesh) {
+  return {{"ring", mesh.ring()},
+          {"ulysses", mesh.ulysses},
+          {"ring_outer", mesh.ring_outer},
+          {"ring_inner", mesh.ring_inner}};
+}
+
+Json request_json(const PlanRequest& request) {
+  return {{"model", request.model->name},
+          {"cluster", cluster_json(*request.cluster)},
+          {"calibration", request.calibration->name},
+          {"workload", workload_json(request.workload)},
+          {"fixed", constraints_json(request.fixed)},
+          {"memory", memory_json(request.memory)},
+          {"execution", execution_json(request.execution)},
+          {"max_candidates", request.max_candidates}};
+}
+
+Json request_json(const WhatIfRequest& request) {
+  return {{"base", request_json(request.base)},
+          {"axes", axes_json(request.axes)},
+          {"break_evens", request.break_evens}};
+}
+
+Json request_json(const AttentionRequest& request) {
+  return {{"cluster", cluster_json(*request.cluster)},
+          {"calibration", request.calibration->name},
+          {"shape", shape_json(request.shape)},
+          {"documents", documents_json(request.documents)},
+          {"band", band_json(request.band)},
+          {"sink", request.sink},
+          {"return_lse", request.return_lse},
+          {"backend", word_of(request.backend)},
+          {"score", score_rules_json(request.score)},
+          {"replicated_q", ranges_json(request.replicated_q)},
+          {"replicated_k", ranges_json(request.replicated_k)},
+          {"training", request.training},
+          {"fixed", constraints_json(request.fixed)},
+          {"execution", execution_json(request.execution)},
+          {"max_candidates", request.max_candidates},
+          {"all_devices", request.all_devices}};
+}
+
+Json request_json(const PriceReport& report) {
+  const AttentionCall& call = report.call;
+  return {{"cluster", cluster_json(report.cluster, report.nodes, report.devices)},
+          {"calibration", report.calibration.name},
+          {"plan", attention_plan_json(call.plan)},
+          {"documents", documents_json(call.documents)},
+          {"placement", placement_json(call.placement)},
+          {"execution", execution_json(call.execution)},
+          {"backward", call.backward}};
+}
+
+Json request_json(const ScoreReport& report) {
+  return {{"csv", report.csv.empty() ? Json(nullptr) : Json(report.csv)},
+          {"cluster", report.cluster.empty() ? Json(nullptr)
+                                             : cluster_json(report.cluster, report.nodes, report.devices)},
+          {"calibration", report.cluster.empty() ? Json(nullptr) : Json(report.calibration.name)},
+          {"gate_tokens", report.gate_tokens}};
+}
+
+Json request_json(const ExplainRequest& request, const std::string& digest) {
+  return {{"plan_digest", digest},
+          {"layer", request.layer},
+          {"rank", json_or_null(request.rank)},
+          {"pass", word_of(request.pass)},
+          {"documents", json_or_null(request.documents)}};
+}
+
+}  // namespace usp
