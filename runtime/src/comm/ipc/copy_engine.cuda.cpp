@@ -4,6 +4,7 @@
 #include "../boxes/plane_copies.hpp"
 #include "../failure/faults.hpp"
 #include "../group/data_plane.hpp"
+#include "../group/ticket_table.hpp"
 #include "peer_rates.hpp"
 #include "process_sharing.hpp"
 
@@ -65,8 +66,8 @@ struct DoneEvent {
 
 /// One end of a message in flight.
 struct InFlight {
-  enum class State : std::uint8_t { free, open, done };
-  State state = State::free;
+  enum class State : std::uint8_t { open, done };
+  State state = State::open;
   Message message;
   i64 bytes = 0;
   ReadyToSend rts;
@@ -156,7 +157,6 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
   [[nodiscard]] EventHandle handle_of(const EventName& event);
   void import_boxes(InFlight& end);
   [[nodiscard]] DoneEvent& free_done_event();
-  [[nodiscard]] InFlight& in_flight(Ticket ticket);
   void open(const Message& message, Ticket ticket);
   void fetch(InFlight& end);
   void finish(InFlight& end, Ticket ticket);
@@ -170,8 +170,7 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
   std::vector<ByteBox> imported_;
   std::deque<Stream> copies_;  ///< per peer that sends
   std::deque<DoneEvent> done_events_;
-  std::deque<InFlight> ends_;
-  std::vector<Ticket> free_;
+  comm::TicketTable<InFlight> ends_;
   std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
 };
 
@@ -222,38 +221,25 @@ EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
   return processes_ ? imports_.event(event.shared) : event.handle;
 }
 
-InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
-  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < ends_.size(), "a ticket that was never given");
-  InFlight& end = ends_[static_cast<std::size_t>(ticket)];
-  expects(end.state != InFlight::State::free, "a ticket that is spent");
-  return end;
-}
-
 void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
   const DeviceScope scope(compute_.device());
   control().reserve(control_kinds * messages, control_kinds * messages);
-  free_.reserve(static_cast<std::size_t>(messages));
   receiving_.reserve(static_cast<std::size_t>(messages));
-  while (static_cast<i64>(ends_.size()) < messages) {
-    free_.push_back(static_cast<Ticket>(ends_.size()));
-    ends_.emplace_back(compute_.device(), use_);
-  }
+  ends_.reserve(messages, compute_.device(), use_);
 }
 
 void CopyEngineCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
   const DeviceScope scope(compute_.device());
   for (i64 i = 0; i < count; ++i) {
     check_peer(messages[i]);
-    if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(ends_.size())), 0);
-    tickets[i] = free_.back();
-    free_.pop_back();
+    tickets[i] = ends_.open([this](i64 size) { reserve(size, 0); });
     open(messages[i], tickets[i]);
   }
   progress();
 }
 
 void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
-  InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+  InFlight& end = ends_[ticket];
   end.message = message;
   end.bytes = message.bytes();
   end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
@@ -325,7 +311,7 @@ void CopyEngineCommunicator::progress() {
   const DeviceScope scope(compute_.device());
   control().progress();
   std::erase_if(receiving_, [&](Ticket ticket) {
-    InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+    InFlight& end = ends_[ticket];
     if (!control().test(end.rts_ticket)) return false;
     fetch(end);
     return true;
@@ -334,7 +320,7 @@ void CopyEngineCommunicator::progress() {
 
 void CopyEngineCommunicator::wait(Ticket ticket) {
   const DeviceScope scope(compute_.device());
-  InFlight& end = in_flight(ticket);
+  InFlight& end = ends_.of(ticket);
   if (end.state == InFlight::State::open && !end.message.send) {
     const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
     if (at != receiving_.end()) {
@@ -351,7 +337,7 @@ void CopyEngineCommunicator::wait(Ticket ticket) {
 
 bool CopyEngineCommunicator::test(Ticket ticket) {
   const DeviceScope scope(compute_.device());
-  InFlight& end = in_flight(ticket);
+  InFlight& end = ends_.of(ticket);
   progress();
   if (end.state == InFlight::State::open) {
     const bool waiting = end.message.send
@@ -382,8 +368,7 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
     }
   }
   traffic().count(end.message.tick, end.message.peer, end.message.send, end.bytes);
-  end.state = InFlight::State::free;
-  free_.push_back(ticket);
+  ends_.close(ticket);
 }
 
 std::unique_ptr<Communicator> CopyEngineCommunicator::group(const std::vector<int>& ranks) {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "../group/collectives.hpp"
+#include "../group/ticket_table.hpp"
 #include "mpi_control.hpp"
 #include "mpi_types.hpp"
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -41,7 +41,6 @@ class MpiCommunicator final : public CollectiveCommunicator {
   /// A message in flight: its payload cut at multiples of chunk_bytes_, which both ends see alike whatever
   /// their boxes are. The pieces share a tag; MPI keeps their order.
   struct Slot {
-    bool used = false;
     Message message;
     i64 bytes = 0;
     i64 header = 0;  ///< the true tag, where the tag is folded
@@ -49,7 +48,6 @@ class MpiCommunicator final : public CollectiveCommunicator {
     std::size_t complete = 0;  ///< pieces, from the first
   };
   [[nodiscard]] int job_rank(int rank) const { return job_ranks_[static_cast<std::size_t>(rank)]; }
-  Slot& slot_of(Ticket ticket);
   Ticket open_slot(const Message& message);
   void start_piece(Slot& slot, i64 begin, i64 end);
   [[nodiscard]] bool advance(Slot& slot);
@@ -66,8 +64,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
   TagMap tags_;
   int rank_ = 0;
   int groups_ = 0;
-  std::deque<Slot> slots_;  ///< a deque: headers are sent from where they lie
-  std::vector<Ticket> free_;
+  TicketTable<Slot> slots_;
   std::vector<ByteBox> cut_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../boxes/plane_copies.hpp"
 #include "../group/data_plane.hpp"
+#include "../group/ticket_table.hpp"
 #include "nccl_api.hpp"
 
 #include "usp/base/error.hpp"
@@ -19,7 +20,6 @@ namespace {
 
 /// One end of a message in flight, and where its payload lies while it flies.
 struct Flight {
-  bool open = false;
   Message message;
   i64 bytes = 0;
   ByteBox payload;  ///< contiguous: the message's only box, or the staging buffer
@@ -73,7 +73,6 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   void check(ncclResult_t result, const char* call, const Message* message);
   [[noreturn]] void fail(const std::string& text, const Message* message);
   Ticket open(const Message& message);
-  [[nodiscard]] Flight& flight_of(Ticket ticket);
   void stage(Flight& flight);
   void start(const Ticket* tickets, i64 count);
 
@@ -82,10 +81,9 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   int device_;
   ncclComm_t nccl_ = nullptr;
   std::optional<Stream> stream_;  ///< of all transfers; made with the first
-  std::deque<Flight> flights_;
+  TicketTable<Flight> flights_;
   std::deque<Launch> launches_;
   std::vector<std::size_t> launch_of_;  ///< per flight
-  std::vector<Ticket> free_;
   std::vector<i64> order_;
 };
 
@@ -127,20 +125,14 @@ void NcclCommunicator::abort(const CommunicationFault& fault) {
 }
 
 void NcclCommunicator::reserve(i64 messages, i64 /*boxes*/) {
-  while (static_cast<i64>(flights_.size()) < messages) {
-    free_.push_back(static_cast<Ticket>(flights_.size()));
-    flights_.emplace_back();
-    launch_of_.push_back(0);
-  }
+  flights_.reserve(messages);
+  launch_of_.resize(static_cast<std::size_t>(flights_.size()));
 }
 
 Ticket NcclCommunicator::open(const Message& message) {
   check_peer(message);
-  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(flights_.size())), 0);
-  const Ticket ticket = free_.back();
-  free_.pop_back();
-  Flight& flight = flights_[static_cast<std::size_t>(ticket)];
-  flight.open = true;
+  const Ticket ticket = flights_.open([this](i64 count) { reserve(count, 0); });
+  Flight& flight = flights_[ticket];
   flight.message = message;
   flight.bytes = message.bytes();
   return ticket;
@@ -167,7 +159,7 @@ void NcclCommunicator::stage(Flight& flight) {
 }
 
 void NcclCommunicator::start(const Ticket* tickets, i64 count) {
-  const auto at = [&](i64 i) -> Flight& { return flights_[static_cast<std::size_t>(tickets[i])]; };
+  const auto at = [&](i64 i) -> Flight& { return flights_[tickets[i]]; };
   // NCCL matches by order: by tag, so that both ends need not list the messages of a call alike.
   order_.resize(static_cast<std::size_t>(count));
   std::iota(order_.begin(), order_.end(), i64{0});
@@ -205,7 +197,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   bool any = false;
   for (i64 i = 0; i < count; ++i) {
     tickets[i] = open(messages[i]);
-    any = any || flights_[static_cast<std::size_t>(tickets[i])].bytes > 0;
+    any = any || flights_[tickets[i]].bytes > 0;
   }
   if (!any) return;
   const DeviceScope scope(device_);
@@ -218,7 +210,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   launch.ready.record(compute_);
   wait_for(stream_->get(), launch.ready.get());
   for (i64 i = 0; i < count; ++i) {
-    Flight& flight = flights_[static_cast<std::size_t>(tickets[i])];
+    Flight& flight = flights_[tickets[i]];
     if (flight.bytes == 0) continue;
     launch_of_[static_cast<std::size_t>(tickets[i])] = at;
     ++launch.open_messages;
@@ -228,15 +220,8 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   launch.done.record(stream_->get());
 }
 
-Flight& NcclCommunicator::flight_of(Ticket ticket) {
-  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < flights_.size(), "a ticket that was never given");
-  Flight& flight = flights_[static_cast<std::size_t>(ticket)];
-  expects(flight.open, "a ticket that is spent");
-  return flight;
-}
-
 void NcclCommunicator::wait(Ticket ticket) {
-  Flight& flight = flight_of(ticket);
+  Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0) {
     const DeviceScope scope(device_);
@@ -245,12 +230,11 @@ void NcclCommunicator::wait(Ticket ticket) {
     --launch.open_messages;
   }
   traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
-  flight.open = false;
-  free_.push_back(ticket);
+  flights_.close(ticket);
 }
 
 bool NcclCommunicator::test(Ticket ticket) {
-  const Flight& flight = flight_of(ticket);
+  const Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0 && !launches_[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
     return false;

@@ -45,7 +45,7 @@ SocketMesh::~SocketMesh() {
 
 void SocketMesh::reserve(i64 messages) {
   slots_.grow(messages);
-  for (SocketLink& link : links_) link.reserve(static_cast<i64>(slots_.all().size()));
+  for (SocketLink& link : links_) link.reserve(slots_.size());
 }
 
 Ticket SocketMesh::post(const Message& message, int peer, std::uint64_t context) {
@@ -193,11 +193,12 @@ void SocketMesh::report_left(const SocketSlot& slot) {
 /// Names every peer that this rank still misses in the same operation.
 void SocketMesh::report_late(const SocketSlot& slot) {
   std::vector<int> missing;
-  for (const SocketSlot& other : slots_.all())
+  slots_.for_each_open([&](const SocketSlot& other) {
     if (other.state == SocketSlot::State::open && other.context == slot.context &&
         other.message.tick == slot.message.tick &&
         std::string_view(other.message.operation) == slot.message.operation)
       missing.push_back(other.peer);
+  });
   fail(late_fault(slot.message, rank_, std::move(missing), watchdog_s_, ""));
 }
 
