@@ -16,7 +16,7 @@ namespace {
 }  // namespace
 
 void begin_fresh(const AttendArgs& a) {
-  if (!a.fresh || a.scope.query_heads.empty()) return;
+  if (!a.overwrite || a.scope.query_heads.empty()) return;
   fill(heads_of(a.o, a.scope.query_heads), 0);
   const View lse = heads_of(a.lse, a.scope.query_heads);
   if (a.sink == nullptr)
@@ -26,7 +26,7 @@ void begin_fresh(const AttendArgs& a) {
 }
 
 void begin_fresh(const AttendGradArgs& a) {
-  if (!a.fresh || a.scope.query_heads.empty()) return;
+  if (!a.overwrite || a.scope.query_heads.empty()) return;
   fill(heads_of(a.dq, a.scope.query_heads), 0);
   fill(heads_of(a.dk, a.scope.kv_heads()), 0);
   fill(heads_of(a.dv, a.scope.kv_heads()), 0);

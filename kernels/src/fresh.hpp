@@ -5,8 +5,8 @@
 
 namespace usp {
 
-/// For host backends, which keep the state in its own type: writes the empty state of a fresh call, so that
-/// it goes on like any other.
+/// For host backends, which keep the state in its own type: writes the empty state of a overwrite call, so
+/// that it goes on like any other.
 void begin_fresh(const AttendArgs& args);
 void begin_fresh(const AttendGradArgs& args);
 

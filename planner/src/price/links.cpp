@@ -158,7 +158,7 @@ MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Pe
   return result;
 }
 
-MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
+MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, WriteMode mode, double bytes_per_peer,
                           Transport transport) const {
   MoveTime result;
   if (bytes_per_peer <= 0 || pattern.peers == 0) return result;
@@ -168,8 +168,8 @@ MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, 
     if (peers == Peers::shift) {
       curve = calibration_.comm.hop(transport, bytes_per_peer);
     } else {
-      const bool gather =
-          peers == Peers::every_ring && apply == Apply::copy && calibration_.comm.has(Collective::all_gather);
+      const bool gather = peers == Peers::every_ring && mode == WriteMode::overwrite &&
+                          calibration_.comm.has(Collective::all_gather);
       curve = calibration_.comm.time(gather ? Collective::all_gather : Collective::alltoall, n,
                                      bytes_per_peer * n);
     }

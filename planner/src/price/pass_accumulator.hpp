@@ -50,7 +50,8 @@ class PassAccumulator {
   /// A move that starts in the tick whose exchange() comes next.
   void post(const TransferOp& move, const MovePattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
-    posts_.push_back({&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.apply});
+    posts_.push_back(
+        {&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.write_mode});
   }
 
   void work(const Estimate& estimate) {
@@ -125,10 +126,10 @@ class PassAccumulator {
     int flight;    ///< ticks from start to due
     std::uint8_t pairs;
     Peers peers;
-    Apply apply;
+    WriteMode mode;
     [[nodiscard]] bool travels_with(const Post& other) const {
       return pattern == other.pattern && peers == other.peers && flight == other.flight &&
-             apply == other.apply;
+             apply == other.write_mode;
     }
     friend bool operator==(const Post&, const Post&) = default;
   };
@@ -136,19 +137,19 @@ class PassAccumulator {
     const MovePattern* pattern = nullptr;
     Peers peers = Peers::self;
     double bytes = -1;
-    Apply apply = Apply::copy;
+    WriteMode mode = WriteMode::overwrite;
     MoveTime time;
   };
 
   const MoveTime& time_of(const Post& p, double bytes) {
     for (const CachedPrice& price : cache_)
-      if (price.pattern == p.pattern && price.bytes == bytes && price.apply == p.apply &&
+      if (price.pattern == p.pattern && price.bytes == bytes && price.write_mode == p.write_mode &&
           price.peers == p.peers)
         return price.time;
     CachedPrice& oldest = cache_[oldest_];
     oldest_ = (oldest_ + 1) % cache_.size();
-    oldest = {p.pattern, p.peers, bytes, p.apply,
-              links_.time(*p.pattern, p.peers, p.apply, bytes, options_.transport)};
+    oldest = {p.pattern, p.peers, bytes, p.write_mode,
+              links_.time(*p.pattern, p.peers, p.write_mode, bytes, options_.transport)};
     return oldest.time;
   }
 

@@ -31,7 +31,7 @@ AxisTraffic axis_traffic(const Mesh& mesh, const RunResult& run, Pass pass, bool
       for (int peer = 0; peer < executed.ranks(); ++peer)
         if ((mesh.ring_of(peer) == row) == ulysses) mine += executed.bytes(tick, peer, true);
     axis.bytes += mine;
-    axis.most_bytes = std::max(axis.most_bytes, mine);
+    axis.max_bytes = std::max(axis.max_bytes, mine);
   }
   return axis;
 }
@@ -167,7 +167,7 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
                       {"ranks", degree},
                       {"transport", word_of(by)},
                       {"bytes", axis.bytes},
-                      {"most_bytes", axis.most_bytes},
+                      {"max_bytes", axis.max_bytes},
                       {"gb_s", pass.gb_s(axis)}});
     });
     json["passes"].push_back({{"pass", word_of(pass.pass)},

@@ -50,7 +50,7 @@ class LinkPricer {
   /// Equal patterns of a mesh are one object.
   [[nodiscard]] const MovePattern& pattern(MeshPatterns& patterns, Peers peers, RingShift shift);
   /// @param bytes_per_peer mean over the peers of the rank that sends or receives most
-  [[nodiscard]] MoveTime time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
+  [[nodiscard]] MoveTime time(const MovePattern& pattern, Peers peers, WriteMode mode, double bytes_per_peer,
                               Transport transport) const;
 
   /// Devices whose messages are followed for one pattern: those of one host where it stands for all.

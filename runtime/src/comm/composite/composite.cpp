@@ -80,8 +80,8 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
     control().progress();
     for (Communicator* via : vias_) via->progress();
   }
-  void reserve(i64 messages, i64 boxes) override {
-    for (Communicator* via : vias_) via->reserve(messages, boxes);
+  void reserve(i64 messages, i64 regions) override {
+    for (Communicator* via : vias_) via->reserve(messages, regions);
     part_.reserve(static_cast<std::size_t>(messages));
     part_of_.reserve(static_cast<std::size_t>(messages));
     inner_.reserve(static_cast<std::size_t>(messages));

@@ -27,7 +27,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override { control_->poll(); }
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void set_watchdog(double watchdog_s) { options_.watchdog_s = watchdog_s; }
   void abort(const CommunicationFault& fault) override {
@@ -39,7 +39,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
 
  private:
   /// A message in flight: its payload cut at multiples of chunk_bytes_, which both ends see alike whatever
-  /// their boxes are. The pieces share a tag; MPI keeps their order.
+  /// their regions are. The pieces share a tag; MPI keeps their order.
   struct Slot {
     Message message;
     i64 bytes = 0;
@@ -65,7 +65,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
   int rank_ = 0;
   int groups_ = 0;
   TicketTable<Slot> slots_;
-  std::vector<ByteBox> cut_;
+  std::vector<StridedBytes> cut_;
 };
 
 }  // namespace usp::comm

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_communicator.hpp"
 
-#include "../boxes/box_cut.hpp"
 #include "../failure/backoff.hpp"
 #include "../failure/call_watch.hpp"
 #include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
+#include "../regions/region_cut.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -46,8 +46,8 @@ MpiCommunicator::~MpiCommunicator() {
   if (finalized == 0 && !control_->aborted()) MPI_Comm_free(&comm_);
 }
 
-void MpiCommunicator::reserve(i64 messages, i64 boxes) {
-  cut_.reserve(static_cast<std::size_t>(boxes));
+void MpiCommunicator::reserve(i64 messages, i64 regions) {
+  cut_.reserve(static_cast<std::size_t>(regions));
   slots_.reserve(messages);
 }
 
@@ -74,7 +74,7 @@ void MpiCommunicator::start(const Message* messages, i64 count, Ticket* tickets)
 
 void MpiCommunicator::start_piece(Slot& slot, i64 begin, i64 end) {
   const Message& message = slot.message;
-  cut_payload(message.boxes, message.box_count, begin, end, cut_);
+  cut_payload(message.regions, message.region_count, begin, end, cut_);
   const bool header = begin == 0 && tags_.folded(message.tag);
   const MpiLayout layout(cut_, reinterpret_cast<std::byte*>(&slot.header),
                          header ? static_cast<i64>(sizeof slot.header) : 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../boxes/plane_copies.hpp"
 #include "../group/data_plane.hpp"
 #include "../group/ticket_table.hpp"
+#include "../regions/plane_copies.hpp"
 #include "nccl_api.hpp"
 
 #include "usp/base/error.hpp"
@@ -22,7 +22,7 @@ namespace {
 struct Flight {
   Message message;
   i64 bytes = 0;
-  ByteBox payload;  ///< contiguous: the message's only box, or the staging buffer
+  StridedBytes payload;  ///< contiguous: the message's only region, or the staging buffer
   DeviceBuffer staging;
 };
 
@@ -34,8 +34,8 @@ struct Launch {
 };
 
 [[nodiscard]] bool contiguous(const Message& m) {
-  if (m.box_count != 1) return false;
-  const StackCursor run(m.boxes, 1);
+  if (m.region_count != 1) return false;
+  const StackCursor run(m.regions, 1);
   return run.done() || run.width() == m.bytes();
 }
 
@@ -64,7 +64,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   [[nodiscard]] bool test(Ticket ticket) override;
   [[nodiscard]] bool capturable() const override { return true; }
   void progress() override;
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void abort(const CommunicationFault& fault) override;
 
@@ -124,7 +124,7 @@ void NcclCommunicator::abort(const CommunicationFault& fault) {
   DataPlaneCommunicator::abort(fault);
 }
 
-void NcclCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+void NcclCommunicator::reserve(i64 messages, i64 /*regions*/) {
   flights_.reserve(messages);
   launch_of_.resize(static_cast<std::size_t>(flights_.size()));
 }
@@ -141,20 +141,20 @@ Ticket NcclCommunicator::open(const Message& message) {
 /// Gives a payload that is not contiguous a place where it is; a send's is packed.
 void NcclCommunicator::stage(Flight& flight) {
   if (contiguous(flight.message)) {
-    flight.payload = flight.message.boxes[0];
+    flight.payload = flight.message.regions[0];
     return;
   }
   if (flight.staging.bytes() < flight.bytes) {
     stream_->synchronize();
     flight.staging = DeviceBuffer(device_, flight.bytes);
   }
-  flight.payload = ByteBox{};
+  flight.payload = StridedBytes{};
   flight.payload.data = flight.staging.data();
   flight.payload.run_bytes = flight.bytes;
   if (!flight.message.send) return;
   Message packed = flight.message;
-  packed.boxes = &flight.payload;
-  packed.box_count = 1;
+  packed.regions = &flight.payload;
+  packed.region_count = 1;
   enqueue_copies(flight.message, packed, stream_->get());
 }
 
@@ -186,8 +186,8 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
     Flight& f = at(i);
     if (f.bytes == 0 || f.message.send || f.payload.data != f.staging.data()) continue;
     Message packed = f.message;
-    packed.boxes = &f.payload;
-    packed.box_count = 1;
+    packed.regions = &f.payload;
+    packed.region_count = 1;
     enqueue_copies(packed, f.message, stream_->get());
   }
 }

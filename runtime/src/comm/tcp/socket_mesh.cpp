@@ -16,7 +16,7 @@ constexpr i64 progress_bytes = i64{1} << 17;
 /// What a wait moves per peer before it turns to the next.
 constexpr i64 wait_bytes = i64{1} << 22;
 /// Parts of a payload: between two of them the end of the job can be told.
-constexpr i64 greatest_part = i64{1} << 18;
+constexpr i64 max_part = i64{1} << 18;
 /// Looks before a wait sleeps: most answers come at once, but ranks that compute need the core.
 constexpr int looks = 100;
 /// A connection that closes says nothing of why. Whoever ended the job tells all, but over other connections:
@@ -31,7 +31,7 @@ constexpr int sleep_ms = 100;
 
 SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
     : rank_(rank), watchdog_s_(options.watchdog_s), watched_(sockets.size()) {
-  const i64 part = std::clamp(options.chunk_bytes, i64{1}, greatest_part);
+  const i64 part = std::clamp(options.chunk_bytes, i64{1}, max_part);
   for (std::size_t peer = 0; peer < sockets.size(); ++peer)
     links_.emplace_back(std::move(sockets[peer]), rank, static_cast<int>(peer), slots_, part);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../boxes/box_walk.hpp"
 #include "../group/ticket_table.hpp"
+#include "../regions/region_walk.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
@@ -72,7 +72,7 @@ class SlotTable {
     slot.context = context;
     slot.bytes = message.bytes();
     slot.moved = 0;
-    slot.at = RunCursor(message.boxes, message.box_count);
+    slot.at = RunCursor(message.regions, message.region_count);
     slot.id = static_cast<std::uint32_t>(ticket);
     slot.state = slot.bytes == 0 ? SocketSlot::State::done : SocketSlot::State::open;
     return ticket;

@@ -41,7 +41,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override;
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void abort(const CommunicationFault& fault) override { world_.abort(fault, job_rank_); }
 
@@ -71,7 +71,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   i64 groups_ = 0;
 };
 
-void ThreadCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+void ThreadCommunicator::reserve(i64 messages, i64 /*regions*/) {
   slots_.reserve(messages);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../boxes/box_walk.hpp"
 #include "../group/ticket_table.hpp"
+#include "../regions/region_walk.hpp"
 
 #include "usp/comm/communicator.hpp"
 

@@ -23,7 +23,7 @@ struct StepBackends {
 /// Adds the steps of one rank.
 void add_steps(StepBackends& sum, const RankSchedule& schedule);
 
-/// "one triangle of 8192 x 8192", "3 blocks; 1 slice to mma: ...", "cuDNN has no softcap here"; empty
+/// "one triangle of 8192 x 8192", "3 blocks; 1 slice to mma: ...", "the cuDNN backend does not support softcap"; empty
 /// for a step of a plan for another backend than cuDNN. Slices are those of the step.
 [[nodiscard]] std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i64 count);
 
