@@ -165,7 +165,7 @@ class FromHost final : public AttentionKernel {
     AttendArgs h = a;
     h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v);
     h.o = down.view(a.o), h.lse = down.view(a.lse);
-    begin_fresh(h, a, down);
+    begin_empty(h, a, down);
     with_scope(h, down, [&] { kernel_->attend(h); });
     down.bring_back(h.o, a.o);
     down.bring_back(h.lse, a.lse);
@@ -187,7 +187,7 @@ class FromHost final : public AttentionKernel {
   }
 
  private:
-  static void begin_fresh(AttendArgs& h, const AttendArgs& a, Downloads& down) {
+  static void begin_empty(AttendArgs& h, const AttendArgs& a, Downloads& down) {
     if (!a.overwrite) return;
     fill(h.o, 0);
     fill(h.lse, -std::numeric_limits<double>::infinity());

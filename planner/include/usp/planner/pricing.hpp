@@ -120,7 +120,7 @@ class AttentionPricer {
   [[nodiscard]] std::shared_ptr<const MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const TransferOp& move,
-                                           const MovePattern& pattern);
+                                           const TransferPattern& pattern);
   PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
 
   LinkPricer& links_;

@@ -122,7 +122,7 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
   std::vector<Route> routes_;
   std::vector<Communicator*> vias_;
   std::string name_;
-  TicketTable<Flight> flights_;
+  comm::TicketTable<Flight> flights_;
   std::vector<Message> part_;
   std::vector<Ticket> part_of_, inner_;
 };

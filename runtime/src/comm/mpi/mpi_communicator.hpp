@@ -53,7 +53,6 @@ class MpiCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] bool advance(Slot& slot);
   void check_piece(const Slot& slot, int code, MPI_Status& status);
   [[noreturn]] void fail(const CommunicationFault& fault);
-  void finish(Slot& slot, Ticket ticket);
   [[noreturn]] void report_late(const Slot& slot);
 
   MPI_Comm comm_;

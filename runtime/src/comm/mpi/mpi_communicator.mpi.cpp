@@ -145,11 +145,6 @@ void MpiCommunicator::fail(const CommunicationFault& fault) {
   control_->raise();
 }
 
-void MpiCommunicator::finish(Slot& slot, Ticket ticket) {
-  slot.used = false;
-  free_.push_back(ticket);
-}
-
 void MpiCommunicator::wait(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
   const Deadline deadline(options_.watchdog_s);
@@ -160,14 +155,14 @@ void MpiCommunicator::wait(Ticket ticket) {
     if (deadline.over()) report_late(slot);
     backoff.rest();
   }
-  finish(slot, ticket);
+  slots_.close(ticket);
 }
 
 bool MpiCommunicator::test(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
   control_->poll();
   if (!advance(slot)) return false;
-  finish(slot, ticket);
+  slots_.close(ticket);
   return true;
 }
 

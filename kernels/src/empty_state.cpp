@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fresh.hpp"
+#include "empty_state.hpp"
 
 #include <limits>
 
@@ -15,7 +15,7 @@ namespace {
 
 }  // namespace
 
-void begin_fresh(const AttendArgs& a) {
+void begin_empty(const AttendArgs& a) {
   if (!a.overwrite || a.scope.query_heads.empty()) return;
   fill(heads_of(a.o, a.scope.query_heads), 0);
   const View lse = heads_of(a.lse, a.scope.query_heads);
@@ -25,7 +25,7 @@ void begin_fresh(const AttendArgs& a) {
     host_memory().fill_heads(lse, a.sink);
 }
 
-void begin_fresh(const AttendGradArgs& a) {
+void begin_empty(const AttendGradArgs& a) {
   if (!a.overwrite || a.scope.query_heads.empty()) return;
   fill(heads_of(a.dq, a.scope.query_heads), 0);
   fill(heads_of(a.dk, a.scope.kv_heads()), 0);

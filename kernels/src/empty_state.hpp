@@ -7,7 +7,7 @@ namespace usp {
 
 /// For host backends, which keep the state in its own type: writes the empty state of a overwrite call, so
 /// that it goes on like any other.
-void begin_fresh(const AttendArgs& args);
-void begin_fresh(const AttendGradArgs& args);
+void begin_empty(const AttendArgs& args);
+void begin_empty(const AttendGradArgs& args);
 
 }  // namespace usp
