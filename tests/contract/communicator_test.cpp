@@ -179,12 +179,12 @@ TEST(DryRun, NamesWhatDoesNotMatch) {
   const std::vector<contract::Planned> plan{{0, 1, 10, 7, 2}, {1, 2, 20, 8, 3}};
   DryRun lonely(3);
   play(lonely, plan, 3, 1);
-  EXPECT_NE(complaint(lonely).find("rank 1 sends 20 bytes to rank 2 in 'route' of tick 3 (tag 8)"),
+  EXPECT_NE(complaint(lonely).find("rank 1 sends 20 bytes to rank 2 in 'kv_exchange' of tick 3 (tag 8)"),
             std::string::npos)
       << complaint(lonely);
   DryRun uneven(3);
   play(uneven, plan, 3, 0, 5);
-  EXPECT_NE(complaint(uneven).find("rank 1 expects 15 bytes in 'route' of tick 2, but rank 0 sends 10"),
+  EXPECT_NE(complaint(uneven).find("rank 1 expects 15 bytes in 'kv_exchange' of tick 2, but rank 0 sends 10"),
             std::string::npos)
       << complaint(uneven);
   EXPECT_THROW(uneven.rank(0).barrier(), InternalError);
