@@ -95,10 +95,10 @@ function(usp_export_library target)
   set_property(GLOBAL APPEND PROPERTY USP_COMPONENTS ${name})
   install(TARGETS ${target} EXPORT usp-targets)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)
-    # usp/base/json.hpp serves the project's own .cpp files; without it consumers need no nlohmann/json. Headers
+    # usp/base/json*.hpp serve the project's own .cpp files; without them consumers need no nlohmann/json. Headers
     # in detail/ serve the library that owns them, and its tests.
     install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-            FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN json.hpp EXCLUDE PATTERN detail EXCLUDE)
+            FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h" PATTERN "json*.hpp" EXCLUDE PATTERN detail EXCLUDE)
   endif()
 endfunction()
 

@@ -13,6 +13,7 @@ HEADER = SPDX + "#pragma once\n"
 GOOD = {
     "topology/base/include/usp/base/error.hpp": HEADER,
     "topology/base/include/usp/base/json.hpp": HEADER + "#include <nlohmann/json.hpp>\n",
+    "topology/base/include/usp/base/json_units.hpp": HEADER + '#include "usp/base/json.hpp"\n',
     "topology/base/include/usp/base/version.hpp.in": HEADER,
     "topology/src/a.cpp": SPDX + '#include "usp/base/json.hpp"\n#include "usp/base/version.hpp"\n',
     "planner/include/usp/planner/plan.hpp": HEADER + '#include "usp/base/error.hpp"\n',
@@ -45,6 +46,8 @@ BROKEN = {
     "a method by name": ("cli/a.cpp", SPDX + "auto method = usp::Method::ring;\n"),
     "unknown header": ("cli/a.cpp", SPDX + '#include "usp/base/nothing.hpp"\n'),
     "json in a header": ("cli/a.hpp", HEADER + "#include <nlohmann/json.hpp>\n"),
+    "json units in a public header": (
+        "planner/include/usp/planner/b.hpp", HEADER + '#include "usp/base/json_units.hpp"\n'),
     "json in a public header": ("planner/include/usp/planner/b.hpp", HEADER + '#include "usp/base/json.hpp"\n'),
     "internal header in a public one": ("planner/include/usp/planner/b.hpp", HEADER + '#include "usp/planner/detail/axes.hpp"\n'),
     "internal header of another layer": ("cli/a.cpp", SPDX + '#include "usp/planner/detail/axes.hpp"\n'),
