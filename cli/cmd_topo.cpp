@@ -3,7 +3,8 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
+#include "usp/base/json_units.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
@@ -35,7 +36,8 @@ Json string_or_null(const std::string& text) {
 }
 
 Json topo_json(const Cluster& cluster) {
-  Json json = {{"format", "usp.topo"}, {"version", 1}, {"name", cluster.name}};
+  Json json = json_header("usp.topo");
+  json["name"] = cluster.name;
   json["devices"] = Json::array();
   for (const Device& device : cluster.devices) {
     const DeviceSpec& spec =
@@ -46,8 +48,8 @@ Json topo_json(const Cluster& cluster) {
                                {"node", device.node},
                                {"local", device.local},
                                {"nics", device.nics},
-                               {"bf16_tflops", json_or_null(spec.bf16_tflops.value)},
-                               {"memory_bytes", json_or_null(spec.memory_bytes.value)}});
+                               {"bf16_flop_per_s", si_json(spec.bf16_tflops.value, FieldUnit::tflops)},
+                               {"memory_bytes", si_json(spec.memory_bytes.value, FieldUnit::si)}});
   }
   json["nics"] = Json::array();
   for (const Nic& nic : cluster.nics)
@@ -55,20 +57,20 @@ Json topo_json(const Cluster& cluster) {
                             {"node", nic.node},
                             {"name", string_or_null(nic.name)},
                             {"numa", json_or_null(nic.numa)},
-                            {"gb_s", json_or_null(nic.gb_s.value)}});
+                            {"bytes_per_s", si_json(nic.gb_s.value, FieldUnit::gb_s)}});
   json["links"] = Json::array();
   for (const Link& link : cluster.links)
     json["links"].push_back({{"a", link.a},
                              {"b", link.b},
                              {"kind", link_kind_name(link.kind)},
                              {"lanes", link.lanes},
-                             {"gb_s", json_or_null(link.gb_s.value)}});
+                             {"bytes_per_s", si_json(link.gb_s.value, FieldUnit::gb_s)}});
   json["islands"] = islands(cluster);
   json["nodes"] = Json::array();
   for (const Node& node : cluster.nodes)
     json["nodes"].push_back({{"id", node.id},
                              {"name", string_or_null(node.name)},
-                             {"pcie_gb_s", json_or_null(node.pcie_gb_s.value)}});
+                             {"pcie_bytes_per_s", si_json(node.pcie_gb_s.value, FieldUnit::gb_s)}});
   json["fabric"] = {{"kind", fabric_kind_name(cluster.fabric.kind)},
                     {"oversubscription", quantity_json(cluster.fabric.oversubscription)},
                     {"leaves", cluster.fabric.leaves}};

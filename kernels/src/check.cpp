@@ -45,7 +45,7 @@ void check_result(View view, const ConstView& q, bool may_round, i64 rows, i64 w
 
 void check(const AttendArgs& a, bool rounds_results) {
   check_scope(a.scope, a.q, a.k, a.v);
-  check_result(a.o, a.q, a.fresh && rounds_results, a.q.rows, a.v.width, "o does not fit q and v");
+  check_result(a.o, a.q, a.overwrite && rounds_results, a.q.rows, a.v.width, "o does not fit q and v");
   check_state(a.lse, a.q, a.q.rows, 1, "lse does not fit q");
   check_heads(a.o, a.scope.query_heads, "o lacks query heads of the call");
   check_heads(a.lse, a.scope.query_heads, "lse lacks query heads of the call");
@@ -67,7 +67,7 @@ void check(const DeltaArgs& a) {
 void check(const AttendGradArgs& a, bool rounds_results) {
   check_scope(a.scope, a.q, a.k, a.v);
   const DType io = a.q.type;
-  const bool may_round = a.fresh && rounds_results;
+  const bool may_round = a.overwrite && rounds_results;
   const auto like_o = [&](const ConstView& view) {
     return (view.type == io || view.type == accumulator_of(io)) && view.batch == a.q.batch &&
            view.rows == a.q.rows && view.width == a.v.width;

@@ -5,7 +5,7 @@
 // There: [tokens / ranks][heads][head_dim] at home to [tokens][heads / ranks][head_dim]; strided at the
 // source, in runs of heads / ranks * head_dim * 2 bytes. Back: strided at the target. Ranks are threads of
 // this process, or processes where mpirun or torchrun started them; they take the GPUs there are, in turn.
-// The plain copy is cudaMemcpyAsync between two buffers, or a box without strides through the same
+// The plain copy is cudaMemcpyAsync between two buffers, or a region without strides through the same
 // communicator between processes. All ranks send to all others at once; what a rank keeps is neither moved
 // nor counted. Times are the slowest rank's, by its stream's events, from a point that all ranks' streams
 // have reached; `late` counts the rounds in which a rank's GPU got there before its host had enqueued all, so
@@ -129,7 +129,7 @@ class Rank {
         if (std::memcmp(&left[run], &came[run], static_cast<std::size_t>(size.run_bytes)) != 0)
           throw VerificationError("rank " + std::to_string(control_.rank()) +
                                   " got other bytes back from rank " + std::to_string(peer) +
-                                  " than it had sent: the exchange, or this benchmark's boxes, are wrong");
+                                  " than it had sent: the exchange, or this benchmark's regions, are wrong");
       }
     }
   }
@@ -144,24 +144,24 @@ class Rank {
 
  private:
   /// This rank's rows with the heads of a rank, in a tensor of all heads.
-  [[nodiscard]] ByteBox heads_at_home(std::byte* tensor, const Size& size, int rank) const {
-    ByteBox box;
-    box.data = tensor + rank * size.run_bytes;
-    box.count[0] = size.rows();
-    box.stride[0] = control_.size() * size.run_bytes;
-    box.run_bytes = size.run_bytes;
-    return box;
+  [[nodiscard]] StridedBytes heads_at_home(std::byte* tensor, const Size& size, int rank) const {
+    StridedBytes region;
+    region.data = tensor + rank * size.run_bytes;
+    region.count[0] = size.rows();
+    region.stride[0] = control_.size() * size.run_bytes;
+    region.run_bytes = size.run_bytes;
+    return region;
   }
   /// A peer's part of a tensor that holds one such part after another: its rows, where they are gathered.
-  [[nodiscard]] static ByteBox part(std::byte* tensor, const Size& size, int rank) {
-    ByteBox box;
-    box.data = tensor + rank * size.payload;
-    box.run_bytes = size.payload;
-    return box;
+  [[nodiscard]] static StridedBytes part(std::byte* tensor, const Size& size, int rank) {
+    StridedBytes region;
+    region.data = tensor + rank * size.payload;
+    region.run_bytes = size.payload;
+    return region;
   }
 
   /// What goes to a peer, and where what comes from it lands.
-  [[nodiscard]] std::pair<ByteBox, ByteBox> boxes(Way way, const Size& size, int peer) const {
+  [[nodiscard]] std::pair<StridedBytes, StridedBytes> regions(Way way, const Size& size, int peer) const {
     if (way == Way::there)
       return {heads_at_home(home_.data(), size, peer), part(gathered_.data(), size, peer)};
     if (way == Way::back)
@@ -170,7 +170,7 @@ class Rank {
   }
 
   void exchange(Way way, const Size& size) {
-    swap([&](int peer) { return boxes(way, size, peer); });
+    swap([&](int peer) { return regions(way, size, peer); });
   }
   /// What the stream does next starts once all ranks' streams have come here.
   void meet() {
@@ -181,15 +181,15 @@ class Rank {
   }
 
   template <class F>
-  void swap(F&& boxes_of) {
+  void swap(F&& regions_of) {
     const int ranks = control_.size();
-    std::vector<ByteBox> boxes(static_cast<std::size_t>(2 * ranks));
+    std::vector<StridedBytes> regions(static_cast<std::size_t>(2 * ranks));
     std::vector<Message> messages;
     for (int away = 1; away < ranks; ++away) {
       const int to = (control_.rank() + away) % ranks, from = (control_.rank() + ranks - away) % ranks;
-      ByteBox* const sent = &boxes[static_cast<std::size_t>(2 * away)];
-      sent[0] = boxes_of(to).first;
-      sent[1] = boxes_of(from).second;
+      StridedBytes* const sent = &regions[static_cast<std::size_t>(2 * away)];
+      sent[0] = regions_of(to).first;
+      sent[1] = regions_of(from).second;
       messages.push_back({to, true, tag_, -1, "exchange", sent, 1});
       messages.push_back({from, false, tag_, -1, "exchange", sent + 1, 1});
     }

@@ -151,22 +151,23 @@ void all(Bench& bench) {
   bench.compare({"merge bf16 into fp32", 10 * n + 3 * scalars, [=](const Tensors& t) {
                    cuda::launch_merge({t.a, t.lse_i, t.w, t.lse, rows, heads}, stream);
                  }});
-  bench.compare({"merge into a fresh state", 6 * n + 2 * scalars, [=](const Tensors& t) {
+  bench.compare({"merge into a overwrite state", 6 * n + 2 * scalars, [=](const Tensors& t) {
                    cuda::launch_merge({t.a, t.lse_i, t.w, t.lse, rows, heads, true}, stream);
                  }});
   bench.compare({"accumulate fp32 += bf16", 10 * n, [=](const Tensors& t) {
-                   cuda::launch_accumulate(t.a, t.w, rows, heads, Land::add, stream);
+                   cuda::launch_accumulate(t.a, t.w, rows, heads, WriteMode::accumulate, stream);
                  }});
   bench.compare({"cast bf16 to fp32", 6 * n, [=](const Tensors& t) {
-                   cuda::launch_accumulate(t.a, t.w, rows, heads, Land::put, stream);
+                   cuda::launch_accumulate(t.a, t.w, rows, heads, WriteMode::overwrite, stream);
                  }});
-  bench.compare(
-      {"cast fp32 to bf16", 6 * n, [=](const Tensors& t) {
-         cuda::launch_copy(cuda::box_copy(t.w, {rows, heads}, t.a, {rows, heads}, Land::put), stream);
-       }});
+  bench.compare({"cast fp32 to bf16", 6 * n, [=](const Tensors& t) {
+                   cuda::launch_copy(
+                       cuda::region_copy(t.w, {rows, heads}, t.a, {rows, heads}, WriteMode::overwrite),
+                       stream);
+                 }});
   const auto packed = [=](const Tensors& t) {
     View to(t.to.data(), DType::bf16, 1, s.rows, half, s.width);
-    return cuda::box_copy(t.a, {rows, half}, to, {rows, half}, Land::put);
+    return cuda::region_copy(t.a, {rows, half}, to, {rows, half}, WriteMode::overwrite);
   };
   bench.compare(
       {"half of the heads, driver's copy", 2 * n, [=](const Tensors& t) { driver_copy(packed(t), stream); }});
@@ -174,18 +175,19 @@ void all(Bench& bench) {
                  [=](const Tensors& t) { cuda::launch_copy_kernel(packed(t), stream); }});
   const auto one = [=](const Tensors& t) {
     View to(t.to.data(), DType::bf16, 1, s.rows, {0, 1}, s.width);
-    return cuda::box_copy(t.a, {rows, {0, 1}}, to, {rows, {0, 1}}, Land::put);
+    return cuda::region_copy(t.a, {rows, {0, 1}}, to, {rows, {0, 1}}, WriteMode::overwrite);
   };
   bench.compare(
       {"one head, driver's copy", 4 * n / s.heads, [=](const Tensors& t) { driver_copy(one(t), stream); }});
   bench.compare({"one head, kernel", 4 * n / s.heads,
                  [=](const Tensors& t) { cuda::launch_copy_kernel(one(t), stream); }});
-  bench.compare(
-      {"head-first to batch-first", 4 * n, [=](const Tensors& t) {
-         View to = t.b;
-         to.row_stride = s.width, to.head_stride = s.rows * s.width;
-         cuda::launch_copy(cuda::box_copy(t.a, {rows, heads}, to, {rows, heads}, Land::put), stream);
-       }});
+  bench.compare({"head-first to batch-first", 4 * n, [=](const Tensors& t) {
+                   View to = t.b;
+                   to.row_stride = s.width, to.head_stride = s.rows * s.width;
+                   cuda::launch_copy(
+                       cuda::region_copy(t.a, {rows, heads}, to, {rows, heads}, WriteMode::overwrite),
+                       stream);
+                 }});
   bench.compare({"statistics packed", 2 * scalars, [=](const Tensors& t) {
                    cuda::launch_pack_lse(t.lse, rows, heads, reinterpret_cast<float*>(t.lse_i.data), stream);
                  }});

@@ -24,13 +24,13 @@ class SingleRank final : public Communicator {
     for (i64 i = 0; i < count; ++i) {
       tickets[i] = 0;
       if (!noise_ || messages[i].send) continue;
-      for (i64 b = 0; b < messages[i].box_count; ++b) fill(messages[i].boxes[b]);
+      for (i64 b = 0; b < messages[i].region_count; ++b) fill(messages[i].regions[b]);
     }
   }
   void wait(Ticket /*ticket*/) override {}
   [[nodiscard]] bool test(Ticket /*ticket*/) override { return true; }
   void progress() override {}
-  void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
+  void reserve(i64 /*messages*/, i64 /*regions*/) override {}
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& /*ranks*/) override {
     throw InternalError("a single rank has no groups");
   }
@@ -49,9 +49,9 @@ class SingleRank final : public Communicator {
   [[nodiscard]] Traffic& traffic() override { return traffic_; }
 
  private:
-  void fill(const ByteBox& box) {
-    if (box.count[0] == 1 && box.count[1] == 1 && box.count[2] == 1)
-      fill_with_noise(box.data, box.run_bytes, stream_, ++seed_);
+  void fill(const StridedBytes& region) {
+    if (region.count[0] == 1 && region.count[1] == 1 && region.count[2] == 1)
+      fill_with_noise(region.data, region.run_bytes, stream_, ++seed_);
   }
 
   int rank_, size_;

@@ -18,7 +18,7 @@ WIPED = b"\r\x1b[K"
 
 # Many searches: long enough to be met in the middle, with --no-break-even so that points are all there is.
 SWEEP = ["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--nodes", "16", "--seq", "256k", "--no-break-even", "--sweep"]
-LONG = SWEEP + ["seq=64k:1M:+1k"]
+LONG = SWEEP + ["seq=64k:1M:+2k"]
 
 
 def terminal_pair():
@@ -130,7 +130,7 @@ def check_runs(usp, folder, faults):
 
 def check_signals(usp, folder, faults):
     report = folder / "report.html"
-    plan = ["--cluster", "dgx-h100", "--nodes", "4096", "--seq", "256k", "-o", str(report)]
+    plan = ["--cluster", "dgx-h100", "--nodes", "2048", "--seq", "256k", "-o", str(report)]
     for words in (LONG, ["plan", "llama-3.1-8b"] + plan, ["report", "llama-3.1-8b"] + plan):
         for number in (signal.SIGINT, signal.SIGTERM):
             terminal = Terminal([usp] + words)

@@ -9,7 +9,7 @@ import sys
 import jsonschema
 
 usp, configs, data = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
-schema = json.loads((configs / "schema/cluster.v1.schema.json").read_text())
+schema = json.loads((configs / "schema/cluster.v2.schema.json").read_text())
 jsonschema.Draft7Validator.check_schema(schema)
 checker = jsonschema.Draft7Validator(schema)
 
@@ -20,7 +20,7 @@ def run(*arguments, code=0):
     return done
 
 
-devices = json.loads((configs / "schema/devices.v1.schema.json").read_text())
+devices = json.loads((configs / "schema/devices.v2.schema.json").read_text())
 jsonschema.validate(json.loads((configs / "devices/devices.json").read_text()), devices)
 for preset in sorted((configs / "clusters").glob("*.json")):
     checker.validate(json.loads(preset.read_text()))

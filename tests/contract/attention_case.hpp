@@ -2,9 +2,9 @@
 #pragma once
 
 #include "usp/kernels/attention_kernel.hpp"
-#include "usp/kernels/boxes.hpp"
 #include "usp/kernels/deviation.hpp"
 #include "usp/kernels/oracle.hpp"
+#include "usp/kernels/regions.hpp"
 
 #include <cmath>
 #include <limits>
@@ -48,13 +48,13 @@ class Tensor4 {
   /// All elements in the order row, batch, head, element.
   void set(const std::vector<double>& values) {
     const View v = view();
-    unpack_box(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, v, {{0, v.rows}, v.heads},
-               Land::put);
+    unpack_region(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, v, {{0, v.rows}, v.heads},
+                  WriteMode::overwrite);
   }
   [[nodiscard]] std::vector<double> values() const {
     const View v = view();
     std::vector<double> out(static_cast<std::size_t>(v.elements()));
-    pack_box(v, {{0, v.rows}, v.heads}, DType::fp64, reinterpret_cast<std::byte*>(out.data()));
+    pack_region(v, {{0, v.rows}, v.heads}, DType::fp64, reinterpret_cast<std::byte*>(out.data()));
     return out;
   }
   [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }

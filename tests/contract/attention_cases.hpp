@@ -90,7 +90,7 @@ inline void add_heads(std::vector<Case>& all) {
     c.query_heads = {0, 2 * group};
     all.push_back(c);
   }
-  Case torn = one_slice("torn_groups", banded(33, 50, -20, 30));
+  Case torn = one_slice("kv_group_spans_ranks", banded(33, 50, -20, 30));
   torn.group = 4;
   torn.query_heads = {3, 9};
   all.push_back(torn);

@@ -55,14 +55,14 @@ class Witness {
   }
 }
 
-Message one_byte(int peer, bool send, std::int32_t tick, const ByteBox& box) {
+Message one_byte(int peer, bool send, std::int32_t tick, const StridedBytes& region) {
   return {.peer = peer,
           .send = send,
           .tag = 3,
           .tick = tick,
           .operation = "kv_exchange",
-          .boxes = &box,
-          .box_count = 1};
+          .regions = &region,
+          .region_count = 1};
 }
 
 TEST(ThreadFaults, ARankThatThrowsEndsAllOthers) {
@@ -132,8 +132,8 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   witness.run(4, 0.2, [](Communicator& communicator) {
     if (communicator.rank() == 2) work_on(communicator);
     std::byte byte{};
-    const ByteBox box{.data = &byte, .run_bytes = 1};
-    const Message message = one_byte((communicator.rank() + 3) % 4, false, 6, box);
+    const StridedBytes region{.data = &byte, .run_bytes = 1};
+    const Message message = one_byte((communicator.rank() + 3) % 4, false, 6, region);
     Ticket ticket = 0;
     communicator.post(&message, 1, &ticket);
     communicator.wait(ticket);
@@ -143,7 +143,7 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   EXPECT_EQ(fault.operation, "kv_exchange");
   EXPECT_EQ(fault.tick, 6);
   EXPECT_EQ(fault.missing, std::vector<int>{(fault.rank + 3) % 4});
-  EXPECT_NE(fault.message.find("'route' of tick 6"), std::string::npos) << fault.message;
+  EXPECT_NE(fault.message.find("'kv_exchange' of tick 6"), std::string::npos) << fault.message;
   EXPECT_NE(fault.message.find("waiting for nobody: rank 2)"), std::string::npos) << fault.message;
 }
 
@@ -162,8 +162,8 @@ TEST(ThreadFaults, SizesThatDifferAreNoticed) {
   Witness witness;
   witness.run(3, 60, [](Communicator& communicator) {
     std::vector<std::byte> memory(8);
-    const ByteBox box{.data = memory.data(), .run_bytes = communicator.rank() == 0 ? 8 : 7};
-    const Message message = one_byte(1 - communicator.rank(), communicator.rank() == 0, 1, box);
+    const StridedBytes region{.data = memory.data(), .run_bytes = communicator.rank() == 0 ? 8 : 7};
+    const Message message = one_byte(1 - communicator.rank(), communicator.rank() == 0, 1, region);
     Ticket ticket = 0;
     if (communicator.rank() == 2) work_on(communicator);
     communicator.post(&message, 1, &ticket);
@@ -178,8 +178,8 @@ TEST(ThreadFaults, MessagesLeftInFlightAreNoticed) {
   Witness witness;
   witness.run(2, 60, [](Communicator& communicator) {
     std::byte byte{};
-    const ByteBox box{.data = &byte, .run_bytes = 1};
-    const Message message = one_byte(1 - communicator.rank(), false, 1, box);
+    const StridedBytes region{.data = &byte, .run_bytes = 1};
+    const Message message = one_byte(1 - communicator.rank(), false, 1, region);
     Ticket ticket = 0;
     if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
     if (communicator.rank() == 1) communicator.barrier();

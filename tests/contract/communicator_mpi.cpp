@@ -18,7 +18,7 @@ void colliding_tags(Communicator& communicator) {
   const bool send = communicator.rank() == 0;
   std::byte memory[2]{};
   const i64 room = (i64{1} << 30);  // folded tags of Open MPI repeat after this many
-  const ByteBox boxes[] = {{.data = &memory[0], .run_bytes = 1}, {.data = &memory[1], .run_bytes = 1}};
+  const StridedBytes regions[] = {{.data = &memory[0], .run_bytes = 1}, {.data = &memory[1], .run_bytes = 1}};
   Ticket tickets[2];
   for (int i = 0; i < 2; ++i) {
     const int which = send ? i : 1 - i;
@@ -26,8 +26,8 @@ void colliding_tags(Communicator& communicator) {
                           .send = send,
                           .tag = room * (3 + which),
                           .operation = "kv_exchange",
-                          .boxes = &boxes[which],
-                          .box_count = 1};
+                          .regions = &regions[which],
+                          .region_count = 1};
     communicator.post(&message, 1, &tickets[i]);
   }
   for (const Ticket ticket : tickets) communicator.wait(ticket);

@@ -88,9 +88,9 @@ TEST(Sockets, ARankThatLeftIsNotWaitedFor) {
 TEST(Sockets, MessagesLeftInFlightAreNoticed) {
   const auto errors = test::run_socket_threads(2, {}, [](Communicator& communicator) {
     std::byte byte{};
-    const ByteBox box{.data = &byte, .run_bytes = 1};
+    const StridedBytes region{.data = &byte, .run_bytes = 1};
     const Message message{
-        .peer = 1, .send = false, .operation = "kv_exchange", .boxes = &box, .box_count = 1};
+        .peer = 1, .send = false, .operation = "kv_exchange", .regions = &region, .region_count = 1};
     Ticket ticket = 0;
     if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
     if (communicator.rank() == 1) communicator.barrier();

@@ -59,16 +59,17 @@ TEST_P(Threads, KeepTheContractWhenRouted) {
 }
 
 TEST(CompositeCommunicator, RefusesAPeerItCannotReach) {
-  EXPECT_THROW(run_threads(2, {},
-                           [](Communicator& control) {
-                             const auto routed = make_composite_communicator(control, std::vector<Route>(2));
-                             const ByteBox box{.run_bytes = 0};
-                             const Message m{
-                                 .peer = 1 - control.rank(), .send = true, .boxes = &box, .box_count = 1};
-                             Ticket ticket = 0;
-                             routed->post(&m, 1, &ticket);
-                           }),
-               UsageError);
+  EXPECT_THROW(
+      run_threads(2, {},
+                  [](Communicator& control) {
+                    const auto routed = make_composite_communicator(control, std::vector<Route>(2));
+                    const StridedBytes region{.run_bytes = 0};
+                    const Message m{
+                        .peer = 1 - control.rank(), .send = true, .regions = &region, .region_count = 1};
+                    Ticket ticket = 0;
+                    routed->post(&m, 1, &ticket);
+                  }),
+      UsageError);
 }
 
 TEST(Threads, RefuseNoRanks) {
@@ -89,8 +90,8 @@ void receive_alone(i64 bytes, const std::function<void(Communicator&, contract::
                           .tag = 5,
                           .tick = 0,
                           .operation = "kv_exchange",
-                          .boxes = payload.boxes.data(),
-                          .box_count = static_cast<i64>(payload.boxes.size())};
+                          .regions = payload.regions.data(),
+                          .region_count = static_cast<i64>(payload.regions.size())};
     Ticket ticket = 0;
     communicator.post(&message, 1, &ticket);
     together.arrive_and_wait();
@@ -138,14 +139,15 @@ void play(DryRun& dry, const std::vector<contract::Planned>& plan, int ranks, in
       if (planned.source != rank && planned.target != rank) continue;
       const bool send = planned.source == rank;
       if (static_cast<int>(i) == skip && !send && extra == 0) continue;
-      const ByteBox box{.run_bytes = planned.bytes + (static_cast<int>(i) == skip && !send ? extra : 0)};
+      const StridedBytes region{.run_bytes =
+                                    planned.bytes + (static_cast<int>(i) == skip && !send ? extra : 0)};
       const Message message{.peer = send ? planned.target : planned.source,
                             .send = send,
                             .tag = planned.tag,
                             .tick = planned.tick,
                             .operation = "kv_exchange",
-                            .boxes = &box,
-                            .box_count = 1};
+                            .regions = &region,
+                            .region_count = 1};
       Ticket ticket = 0;
       dry.rank(rank).post(&message, 1, &ticket);
       dry.rank(rank).wait(ticket);
@@ -177,12 +179,12 @@ TEST(DryRun, NamesWhatDoesNotMatch) {
   const std::vector<contract::Planned> plan{{0, 1, 10, 7, 2}, {1, 2, 20, 8, 3}};
   DryRun lonely(3);
   play(lonely, plan, 3, 1);
-  EXPECT_NE(complaint(lonely).find("rank 1 sends 20 bytes to rank 2 in 'route' of tick 3 (tag 8)"),
+  EXPECT_NE(complaint(lonely).find("rank 1 sends 20 bytes to rank 2 in 'kv_exchange' of tick 3 (tag 8)"),
             std::string::npos)
       << complaint(lonely);
   DryRun uneven(3);
   play(uneven, plan, 3, 0, 5);
-  EXPECT_NE(complaint(uneven).find("rank 1 expects 15 bytes in 'route' of tick 2, but rank 0 sends 10"),
+  EXPECT_NE(complaint(uneven).find("rank 1 expects 15 bytes in 'kv_exchange' of tick 2, but rank 0 sends 10"),
             std::string::npos)
       << complaint(uneven);
   EXPECT_THROW(uneven.rank(0).barrier(), InternalError);

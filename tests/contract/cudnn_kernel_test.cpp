@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cuDNN itself computes, with a fallback that fails the test: carried and fresh, in both result types.
+// What cuDNN itself computes, with a fallback that fails the test: carried and overwrite, in both result
+// types.
 #include "cudnn_kernel.hpp"
 
 #include "attention_cases.hpp"
@@ -44,8 +45,8 @@ class Cudnn : public ::testing::Test {
     EXPECT_LT(error(a.dv, b.dv), limit(type)) << "dv";
     EXPECT_EQ(row_faults(a, truth.rows, type), "");
   }
-  /// Results of fresh calls into memory full of NaN, of the input or the accumulator type.
-  Results fresh(const Case& c, const Inputs& in, DType result, Order order) {
+  /// Results of overwrite calls into memory full of NaN, of the input or the accumulator type.
+  Results overwrite(const Case& c, const Inputs& in, DType result, Order order) {
     Trial run(c, in, order);
     const auto nan = std::numeric_limits<double>::quiet_NaN();
     run.o = Tensor4(result, c.batch, c.q_rows, c.query_heads, c.dv, order);
@@ -71,10 +72,10 @@ class Cudnn : public ::testing::Test {
       Trial carried(c, in);
       carried.all(*kernel_, c.slices.size());
       expect_close(carried.results(), truth, type);
-      expect_close(fresh(c, in, DType::fp32, Order::batch_first), truth, type);
+      expect_close(overwrite(c, in, DType::fp32, Order::batch_first), truth, type);
       const Inputs head_first(c, type, type, Order::head_first);
-      expect_close(fresh(c, head_first, type, Order::head_first), truth, type);
-      expect_close(fresh(c, in, type, Order::batch_first), truth, type);
+      expect_close(overwrite(c, head_first, type, Order::head_first), truth, type);
+      expect_close(overwrite(c, in, type, Order::batch_first), truth, type);
     }
   }
 
@@ -133,7 +134,7 @@ TEST_F(Cudnn, SinkOfAFreshState) {
   c.sink = true;
   const Inputs in(c, DType::bf16, DType::bf16);
   const Truth truth = reference(c, in);
-  const Results run = fresh(c, in, DType::bf16, Order::batch_first);
+  const Results run = overwrite(c, in, DType::bf16, Order::batch_first);
   expect_close(run, truth, DType::bf16);
   EXPECT_LT(error(run.d_sink, truth.whole.d_sink), 2e-2);
 }

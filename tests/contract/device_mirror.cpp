@@ -165,7 +165,7 @@ class FromHost final : public AttentionKernel {
     AttendArgs h = a;
     h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v);
     h.o = down.view(a.o), h.lse = down.view(a.lse);
-    begin_fresh(h, a, down);
+    begin_empty(h, a, down);
     with_scope(h, down, [&] { kernel_->attend(h); });
     down.bring_back(h.o, a.o);
     down.bring_back(h.lse, a.lse);
@@ -177,9 +177,9 @@ class FromHost final : public AttentionKernel {
     h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v), h.d_o = down.view(a.d_o);
     h.lse = down.view(a.lse), h.delta = down.view(a.delta), h.o = down.view(a.o);
     h.dq = down.view(a.dq), h.dk = down.view(a.dk), h.dv = down.view(a.dv);
-    if (a.fresh)
+    if (a.overwrite)
       for (const View* v : {&h.dq, &h.dk, &h.dv}) fill(*v, 0);
-    h.fresh = false;
+    h.overwrite = false;
     with_scope(h, down, [&] { kernel_->attend_grad(h); });
     down.bring_back(h.dq, a.dq);
     down.bring_back(h.dk, a.dk);
@@ -187,13 +187,13 @@ class FromHost final : public AttentionKernel {
   }
 
  private:
-  static void begin_fresh(AttendArgs& h, const AttendArgs& a, Downloads& down) {
-    if (!a.fresh) return;
+  static void begin_empty(AttendArgs& h, const AttendArgs& a, Downloads& down) {
+    if (!a.overwrite) return;
     fill(h.o, 0);
     fill(h.lse, -std::numeric_limits<double>::infinity());
     const auto* sinks = reinterpret_cast<const double*>(down.bytes(a.sink, a.scope.query_heads.end * 8));
     if (sinks != nullptr) host_memory().fill_heads(h.lse, sinks);
-    h.fresh = false;
+    h.overwrite = false;
     h.sink = nullptr;
   }
   template <class Args, class F>
@@ -222,22 +222,23 @@ class MirroredMemory final : public Memory {
   [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
   [[nodiscard]] int device() const override { return -1; }
   [[nodiscard]] std::unique_ptr<Arena> make_arena() override { return host_memory().make_arena(); }
-  void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
+  void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
     Uploads up(*memory_);
-    memory_->copy_box(up.view(from), source, up.result(to), target, land);
+    memory_->copy_region(up.view(from), source, up.result(to), target, mode);
     up.bring_back();
   }
-  std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) override {
+  std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
     Uploads up(*memory_);
-    const View host = payload_of(payload, wire, from, box), device = up.result(host);
-    const std::byte* end = memory_->pack_box(up.view(from), box, wire, device.data);
+    const View host = payload_of(payload, wire, from, region), device = up.result(host);
+    const std::byte* end = memory_->pack_region(up.view(from), region, wire, device.data);
     up.bring_back();
     return payload + (end - device.data);
   }
-  const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box, Land land) override {
+  const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
+                                 WriteMode mode) override {
     Uploads up(*memory_);
-    const ConstView device = up.view(payload_of(const_cast<std::byte*>(payload), wire, to, box));
-    const std::byte* end = memory_->unpack_box(device.data, wire, up.result(to), box, land);
+    const ConstView device = up.view(payload_of(const_cast<std::byte*>(payload), wire, to, region));
+    const std::byte* end = memory_->unpack_region(device.data, wire, up.result(to), region, mode);
     up.bring_back();
     return payload + (end - device.data);
   }
@@ -261,8 +262,9 @@ class MirroredMemory final : public Memory {
   void synchronize() override { memory_->synchronize(); }
 
  private:
-  [[nodiscard]] static View payload_of(std::byte* payload, DType wire, const ConstView& v, const BoxOf& box) {
-    return {payload, wire, v.batch, box.rows.size(), box.heads, v.width};
+  [[nodiscard]] static View payload_of(std::byte* payload, DType wire, const ConstView& v,
+                                       const ViewRegion& region) {
+    return {payload, wire, v.batch, region.rows.size(), region.heads, v.width};
   }
   Stream stream_;
   std::unique_ptr<Memory> memory_;

@@ -17,21 +17,21 @@ inline void swap_large_messages(Communicator& communicator, i64 bytes) {
   const i64 run_bytes = std::min(bytes, i64{1} << 20);
   std::vector<std::byte> memory[2];
   Ticket tickets[2];
-  ByteBox boxes[2];
+  StridedBytes regions[2];
   for (const int way : {0, 1}) {
     memory[way].assign(static_cast<std::size_t>(run_bytes),
                        way == 0 ? static_cast<std::byte>(peer + 1) : std::byte{0});
-    boxes[way].data = memory[way].data();
-    boxes[way].run_bytes = run_bytes;
-    boxes[way].count[0] = bytes / run_bytes;
-    boxes[way].stride[0] = 0;
+    regions[way].data = memory[way].data();
+    regions[way].run_bytes = run_bytes;
+    regions[way].count[0] = bytes / run_bytes;
+    regions[way].stride[0] = 0;
     const Message message{.peer = peer,
                           .send = way == 0,
                           .tag = 1,
                           .tick = 0,
                           .operation = "kv_exchange",
-                          .boxes = &boxes[way],
-                          .box_count = 1};
+                          .regions = &regions[way],
+                          .region_count = 1};
     communicator.post(&message, 1, &tickets[way]);
   }
   communicator.wait(tickets[0]);

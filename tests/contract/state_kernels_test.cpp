@@ -79,7 +79,7 @@ TEST_F(StateKernels, MergeOfEveryTypeAndWidth) {
   for (const DType type : narrow_types)
     for (const Order order : {Order::batch_first, Order::head_first, Order::padded})
       for (const i64 width : {1, 8, 64, 80, 128, 256})
-        for (const bool fresh : {false, true}) {
+        for (const bool overwrite : {false, true}) {
           Tensor4 lse_i = noise(DType::fp32, block_rows, 1, Order::head_first);
           std::vector<double> own = lse_i.values();
           for (std::size_t i = 0; i < own.size(); ++i)
@@ -100,7 +100,7 @@ TEST_F(StateKernels, MergeOfEveryTypeAndWidth) {
                 const auto from = static_cast<std::size_t>((r * 2 + b) * heads.size() + h);
                 const auto to = static_cast<std::size_t>(((r + first) * 2 + b) * heads.size() + h);
                 double* at = expected.data() + to * static_cast<std::size_t>(width);
-                if (fresh) {
+                if (overwrite) {
                   std::fill_n(at, width, 0);
                   expected_lse[to] = sinks[static_cast<std::size_t>(h + heads.begin)];
                 }
@@ -113,8 +113,8 @@ TEST_F(StateKernels, MergeOfEveryTypeAndWidth) {
                               l.view(),
                               {first, first + block_rows},
                               heads,
-                              fresh,
-                              fresh ? device_doubles(sinks) : nullptr},
+                              overwrite,
+                              overwrite ? device_doubles(sinks) : nullptr},
                              stream_->get());
           ASSERT_LT(error(o.values(), expected), 1e-6) << width;
           ASSERT_LT(error(l.values(), expected_lse), 1e-6) << width;
@@ -148,15 +148,15 @@ TEST_F(StateKernels, DeltaAndItsSinks) {
 
 TEST_F(StateKernels, AccumulationAddsOrPuts) {
   for (const DType type : narrow_types)
-    for (const Land land : {Land::put, Land::add}) {
+    for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
       Both from = both(noise(type, 20, 64, Order::batch_first)),
            to = both(noise(DType::fp32, 40, 64, Order::head_first));
       std::vector<double> expected = to.host.values();
       const std::vector<double> add = from.host.values();
       const std::size_t shift = expected.size() / 40 * 7;
       for (std::size_t i = 0; i < add.size(); ++i)
-        expected[i + shift] = (land == Land::add ? expected[i + shift] : 0) + add[i];
-      cuda::launch_accumulate(from.view(), to.view(), {7, 27}, heads, land, stream_->get());
+        expected[i + shift] = (mode == WriteMode::accumulate ? expected[i + shift] : 0) + add[i];
+      cuda::launch_accumulate(from.view(), to.view(), {7, 27}, heads, mode, stream_->get());
       EXPECT_LT(error(to.values(), expected), 1e-7);
     }
 }

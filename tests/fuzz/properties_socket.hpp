@@ -82,15 +82,15 @@ inline bool socket_link(const std::string& text) {
   comm::SlotTable slots;
   comm::SocketLink link(comm::Socket(ends[0]), 0, 1, slots, 16);
   std::array<std::byte, 96> memory{};
-  const ByteBox into{.data = memory.data() + 16, .run_bytes = 64},
+  const StridedBytes into{.data = memory.data() + 16, .run_bytes = 64},
       from{.data = memory.data(), .run_bytes = 16};
   for (const bool send : {false, true}) {
     const Message message{.peer = 1,
                           .send = send,
                           .tag = 3,
                           .operation = "kv_exchange",
-                          .boxes = send ? &from : &into,
-                          .box_count = 1};
+                          .regions = send ? &from : &into,
+                          .region_count = 1};
     slots.grow(1);  // the receive is slot 0
     link.post(slots.of(slots.open(message, 1, 5)));
   }

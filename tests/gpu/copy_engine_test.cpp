@@ -38,7 +38,7 @@ class Completed final : public Communicator {
     return true;
   }
   void progress() override { inner_.progress(); }
-  void reserve(i64 messages, i64 boxes) override { inner_.reserve(messages, boxes); }
+  void reserve(i64 messages, i64 regions) override { inner_.reserve(messages, regions); }
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
     auto group = inner_.group(ranks);
     if (group == nullptr) return nullptr;
@@ -98,18 +98,18 @@ class Stall {
   const Stream& stream_;
 };
 
-[[nodiscard]] Message message_of(const ByteBox& box, int peer, bool send, i64 tag) {
+[[nodiscard]] Message message_of(const StridedBytes& region, int peer, bool send, i64 tag) {
   Message m;
   m.peer = peer, m.send = send, m.tag = tag, m.tick = -1, m.operation = "test";
-  m.boxes = &box, m.box_count = 1;
+  m.regions = &region, m.region_count = 1;
   return m;
 }
 
-[[nodiscard]] ByteBox box_of(const DeviceBuffer& buffer) {
-  ByteBox box;
-  box.data = buffer.data();
-  box.run_bytes = buffer.bytes();
-  return box;
+[[nodiscard]] StridedBytes region_of(const DeviceBuffer& buffer) {
+  StridedBytes region;
+  region.data = buffer.data();
+  region.run_bytes = buffer.bytes();
+  return region;
 }
 
 void until(const std::atomic<bool>& flag, Communicator& communicator) {
@@ -129,13 +129,14 @@ TEST(CopyEngines, AWaitIsForItsOwnMessage) {
     const int device = rank.stream.device();
     const DeviceScope scope(device);
     const DeviceBuffer slow(device, bytes), fast(device, bytes);
-    const ByteBox slow_box = box_of(slow), fast_box = box_of(fast);
+    const StridedBytes slow_region = region_of(slow), fast_region = region_of(fast);
     set_device_bytes(slow.data(), 0, bytes, rank.stream.get());
     rank.stream.synchronize();
     control.barrier();
     Ticket ticket = -1;
     if (control.rank() == 0) {
-      const Message first = message_of(slow_box, 1, false, 0), second = message_of(fast_box, 2, false, 0);
+      const Message first = message_of(slow_region, 1, false, 0),
+                    second = message_of(fast_region, 2, false, 0);
       c.post(&first, 1, &ticket);
       until(slow_has_receipt, c);
       Ticket later = -1;
@@ -156,7 +157,7 @@ TEST(CopyEngines, AWaitIsForItsOwnMessage) {
     } else if (control.rank() == 1) {
       Stall stall(rank.stream);
       set_device_bytes(slow.data(), 7, bytes, rank.stream.get());
-      const Message m = message_of(slow_box, 0, true, 0);
+      const Message m = message_of(slow_region, 0, true, 0);
       c.post(&m, 1, &ticket);
       c.wait(ticket);
       slow_has_receipt = true;
@@ -164,7 +165,7 @@ TEST(CopyEngines, AWaitIsForItsOwnMessage) {
       stall.let_go();
       rank.stream.synchronize();
     } else {
-      const Message m = message_of(fast_box, 0, true, 0);
+      const Message m = message_of(fast_region, 0, true, 0);
       c.post(&m, 1, &ticket);
       c.wait(ticket);
       rank.stream.synchronize();

@@ -50,11 +50,11 @@ TEST(DeviceScope, WorkOnOneDeviceTakesNoMemoryOfAnother) {
     const DeviceBuffer buffer(1, block_bytes);
     const Event event(1, EventUse::interprocess);
     event.record(stream.get());
-    ByteBox box;
-    box.data = buffer.data();
-    box.run_bytes = block_bytes;
+    StridedBytes region;
+    region.data = buffer.data();
+    region.run_bytes = block_bytes;
     comm::Exports exports;
-    (void)exports.box(box);
+    (void)exports.region(region);
     (void)comm::share(event);
     stream.synchronize();
     EXPECT_TRUE(has_context(1));
@@ -94,11 +94,11 @@ TEST(Exports, NameMemoryOfADeviceThatIsNotCurrent) {
     const Event event(device, EventUse::interprocess);
     on_fresh_thread([&] {
       check_cuda(cudaSetDevice((device + 1) % device_count()), "cudaSetDevice");
-      ByteBox box;
-      box.data = buffer.data() + 256;
-      box.run_bytes = 512;
+      StridedBytes region;
+      region.data = buffer.data() + 256;
+      region.run_bytes = 512;
       comm::Exports exports;
-      EXPECT_EQ(exports.box(box).offset, 256);
+      EXPECT_EQ(exports.region(region).offset, 256);
       (void)comm::share(event);
       EXPECT_EQ(current_device(), (device + 1) % device_count());
     });
@@ -108,11 +108,11 @@ TEST(Exports, NameMemoryOfADeviceThatIsNotCurrent) {
 TEST(Exports, RefuseMemoryThatIsNoDevices) {
   if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
   std::byte host[64];
-  ByteBox box;
-  box.data = host;
-  box.run_bytes = sizeof host;
+  StridedBytes region;
+  region.data = host;
+  region.run_bytes = sizeof host;
   comm::Exports exports;
-  EXPECT_THROW((void)exports.box(box), EnvironmentError);
+  EXPECT_THROW((void)exports.region(region), EnvironmentError);
 }
 
 }  // namespace

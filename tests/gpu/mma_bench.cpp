@@ -20,7 +20,7 @@ struct Configuration {
   bool causal;
   std::vector<i64> documents;  ///< empty: one
   double dropout = 0;
-  bool rounded = true;  ///< fresh results in bf16; otherwise a carried fp32 state
+  bool rounded = true;  ///< overwrite results in bf16; otherwise a carried fp32 state
   bool deterministic = false;
 };
 

@@ -11,8 +11,8 @@ struct Draw {
   Case problem;
   DType io = DType::bf16, d_o = DType::bf16;
   Order order = Order::batch_first;
-  bool fresh = false;
-  bool rounded = false;  ///< with fresh: results in the input type
+  bool overwrite = false;
+  bool rounded = false;  ///< with overwrite: results in the input type
   bool deterministic = false;
   std::size_t calls = 1;
 
@@ -24,7 +24,7 @@ struct Draw {
                     std::to_string(c.batch) + " rows " + std::to_string(c.q_rows) + "x" +
                     std::to_string(c.k_rows) + " slices " + std::to_string(c.slices.size());
     const auto add = [&](bool on, const char* what) { s += on ? std::string(" ") + what : std::string(); };
-    add(fresh, rounded ? "fresh-rounded" : "fresh");
+    add(overwrite, rounded ? "overwrite-rounded" : "overwrite");
     if (calls > 1) s += " calls " + std::to_string(calls);
     add(deterministic, "deterministic");
     add(d_o == DType::fp32, "dO-fp32");
@@ -60,7 +60,7 @@ inline void draw_use(Draw& d, Drawing& draw) {
   d.d_o = draw.chance(15) ? DType::fp32 : d.io;
   d.order = draw.of(
       {Order::batch_first, Order::batch_first, Order::sequence_first, Order::head_first, Order::padded});
-  d.fresh = draw.chance(50);
+  d.overwrite = draw.chance(50);
   d.rounded = draw.chance(60);
   d.deterministic = draw.chance(25);
   d.calls = d.problem.slices.size() > 1 && draw.chance(50) ? 2 : 1;

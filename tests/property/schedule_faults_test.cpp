@@ -93,8 +93,8 @@ TEST(ScheduleFaults, AnyStaleSlotIsNoticed) {
         const bool seen =
             noticed(trial, pass,
                     [&](Network& network, const MessageKey& key, const RankSchedule& s, const Transfer& t) {
-                      const Box& box = s.boxes[static_cast<std::size_t>(t.boxes.begin)];
-                      const BufferName name = buffer_of(s, box.buffer).name;
+                      const BufferRegion& region = s.regions[static_cast<std::size_t>(t.regions.begin)];
+                      const BufferName name = buffer_of(s, region.buffer).name;
                       std::vector<double>& before = last[{s.rank, {name.tensor, name.place}}];
                       std::vector<double>& payload = network.at(key);
                       if (key == late && !before.empty()) {

@@ -14,11 +14,12 @@ namespace {
 
 using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  ///< move, source, target
 
-/// Bytes by their definition: boxes x width x batch x the type on the wire.
-i64 boxed_bytes(const RankSchedule& s, const Transfer& t, i64 batch) {
+/// Bytes by their definition: regions x width x batch x the type on the wire.
+i64 packed_bytes(const RankSchedule& s, const Transfer& t, i64 batch) {
   i64 bytes = 0;
-  for_each(s.boxes, t.boxes, [&](const Box& box, std::int32_t) {
-    bytes += box.rows.size() * box.heads.size() * buffer_of(s, box.buffer).width * batch * bytes_of(t.wire);
+  for_each(s.regions, t.regions, [&](const BufferRegion& region, std::int32_t) {
+    bytes += region.rows.size() * region.heads.size() * buffer_of(s, region.buffer).width * batch *
+             bytes_of(t.wire);
   });
   return bytes;
 }
@@ -29,7 +30,7 @@ void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
     for (const Transfer& t : s.transfers) {
       if (!t.send) continue;
       ASSERT_TRUE(sent.emplace(Key{t.move, s.rank, t.peer}, std::pair(&s, &t)).second) << describe(c);
-      ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : boxed_bytes(s, t, c.plan.shape.batch)) << describe(c);
+      ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : packed_bytes(s, t, c.plan.shape.batch)) << describe(c);
     }
   for (const RankSchedule& s : all.of(pass))
     for (const Transfer& t : s.transfers) {
@@ -38,8 +39,9 @@ void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
       ASSERT_NE(found, sent.end()) << "a receive without a send, " << describe(c);
       const auto& [source, m] = found->second;
       ASSERT_EQ(t.bytes, m->bytes) << describe(c);
-      ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : boxed_bytes(s, t, c.plan.shape.batch)) << describe(c);
-      ASSERT_EQ(std::tuple(t.apply, t.wire, t.start, t.due), std::tuple(m->apply, m->wire, m->start, m->due));
+      ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : packed_bytes(s, t, c.plan.shape.batch)) << describe(c);
+      ASSERT_EQ(std::tuple(t.write_mode, t.wire, t.start, t.due),
+                std::tuple(m->write_mode, m->wire, m->start, m->due));
       const auto from = cells_of(all.geometry, *source, *m), to = cells_of(all.geometry, s, t);
       ASSERT_EQ(from.size(), to.size()) << describe(c);
       for (std::size_t i = 0; i < from.size(); ++i)
@@ -140,16 +142,16 @@ class Accesses {
   /// A send reads until it is waited for. A receive without a stage may be written at any time until it is
   /// applied; else only then.
   void transfer(const Transfer& t) {
-    const bool direct = t.apply == Apply::copy && t.stage < 0;
+    const bool direct = t.write_mode == WriteMode::overwrite && t.stage < 0;
     Access a;
     a.write = !t.send;
     a.ordered = !t.send && !direct;
     a.from = a.ordered ? 4 * t.due + 2 : 4 * t.start;
     a.to = t.send ? 4 * t.due + 3 : 4 * t.due + 2;
-    for_each(s_.boxes, t.boxes, [&](const Box& box, std::int32_t) {
-      a.rows = box.rows;
-      a.heads = box.heads;
-      note(box.buffer, a);
+    for_each(s_.regions, t.regions, [&](const BufferRegion& region, std::int32_t) {
+      a.rows = region.rows;
+      a.heads = region.heads;
+      note(region.buffer, a);
     });
     if (t.stage >= 0) {
       Access stage{{0, 1}, {0, 1}, 4 * t.start, 4 * t.due + (t.send ? 3 : 2), true, false};
@@ -160,7 +162,7 @@ class Accesses {
     note(id, {rows, heads, 4 * tick + 1, 4 * tick + 1, write, true});
   }
   void attend(const Step& x, std::int32_t t) {
-    if (x.fresh)
+    if (x.overwrite)
       for (BufferId id : {x[Tensor::o], x[Tensor::lse]})
         touch(id, {0, buffer_of(s_, id).rows}, x.query_heads, t, true);
     for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {

@@ -20,7 +20,8 @@ std::set<BufferId> touched_buffers(const RankSchedule& s) {
   for (const Tick& tick : s.ticks) {
     for_each(s.transfers, tick.posts, [&](const Transfer& t, std::int32_t) {
       if (t.stage >= 0) ids.insert(t.stage);
-      for_each(s.boxes, t.boxes, [&](const Box& box, std::int32_t) { ids.insert(box.buffer); });
+      for_each(s.regions, t.regions,
+               [&](const BufferRegion& region, std::int32_t) { ids.insert(region.buffer); });
     });
     for_each(s.steps, tick.steps, [&](const Step& step, std::int32_t) {
       for (const BufferId id : step.buffers)
@@ -127,13 +128,13 @@ class Fingerprint {
       range(b.heads), list(b.pieces);
     }
     for (const Transfer& t : s.transfers) {
-      add(t.peer, t.send, t.apply, t.wire, t.move, t.start, t.due, t.bytes, t.stage);
-      list(t.boxes);
+      add(t.peer, t.send, t.write_mode, t.wire, t.move, t.start, t.due, t.bytes, t.stage);
+      list(t.regions);
     }
     for (const Step& step : s.steps) this->step(step);
     for (const Tick& t : s.ticks) list(t.posts), list(t.steps), list(t.arrivals);
     for (std::int32_t i : s.arrivals) add(i);
-    for (const Box& b : s.boxes) add(b.buffer), range(b.rows), range(b.heads);
+    for (const BufferRegion& b : s.regions) add(b.buffer), range(b.rows), range(b.heads);
     for (const Piece& p : s.pieces) add(p.ring_row, p.row), range(p.slots);
     for (const Slice& x : s.slices)
       add(x.q_row, x.q_pos, x.q_step, x.q_count, x.k_row, x.k_pos, x.k_step, x.k_count, x.dk_row, x.diff_min,
@@ -151,7 +152,7 @@ class Fingerprint {
   void step(const Step& x) {
     for (const char letter : x.operation->word) add(letter);
     for (const BufferId id : x.buffers) add(id);
-    add(x.fresh);
+    add(x.overwrite);
     range(x.query_heads), range(x.kv_heads), list(x.slices);
   }
   std::vector<i64> numbers_;

@@ -80,10 +80,10 @@ inline void all_to_all_hop_gather(Communicator& communicator) {
 inline void empty_messages(Communicator& communicator) {
   if (communicator.size() == 1) return;
   const int right = (communicator.rank() + 1) % communicator.size();
-  const ByteBox nothing{.run_bytes = 0};
+  const StridedBytes nothing{.run_bytes = 0};
   const Message messages[] = {
       {.peer = right, .send = true, .tag = 1, .operation = "empty"},
-      {.peer = right, .send = false, .tag = 2, .operation = "empty", .boxes = &nothing, .box_count = 1}};
+      {.peer = right, .send = false, .tag = 2, .operation = "empty", .regions = &nothing, .region_count = 1}};
   Ticket tickets[2];
   communicator.post(messages, 2, tickets);
   require(communicator.test(tickets[0]), "an empty message is complete at once");
@@ -100,8 +100,9 @@ inline void many_in_flight(Communicator& communicator) {
 }
 
 /// One byte-for-byte message of plain memory.
-inline Message plain(int peer, bool send, i64 tag, const ByteBox& box) {
-  return {.peer = peer, .send = send, .tag = tag, .operation = "plain", .boxes = &box, .box_count = 1};
+inline Message plain(int peer, bool send, i64 tag, const StridedBytes& region) {
+  return {
+      .peer = peer, .send = send, .tag = tag, .operation = "plain", .regions = &region, .region_count = 1};
 }
 
 /// Rank 0 sends only once rank 1 has seen that nothing is there.
@@ -110,13 +111,13 @@ inline void test_tells_the_truth(Communicator& communicator) {
   const int peer = 1 - communicator.rank();
   i64 value = communicator.rank() == 0 ? 4711 : 0;
   i64 go = 1;
-  const ByteBox value_box{.data = reinterpret_cast<std::byte*>(&value), .run_bytes = sizeof value};
-  const ByteBox go_box{.data = reinterpret_cast<std::byte*>(&go), .run_bytes = sizeof go};
+  const StridedBytes value_region{.data = reinterpret_cast<std::byte*>(&value), .run_bytes = sizeof value};
+  const StridedBytes go_region{.data = reinterpret_cast<std::byte*>(&go), .run_bytes = sizeof go};
   Ticket value_ticket = 0;
   Ticket go_ticket = 0;
   const bool sender = communicator.rank() == 0;
-  const Message value_message = plain(peer, sender, 1, value_box);
-  const Message go_message = plain(peer, !sender, 2, go_box);
+  const Message value_message = plain(peer, sender, 1, value_region);
+  const Message go_message = plain(peer, !sender, 2, go_region);
   if (!sender) {
     communicator.post(&value_message, 1, &value_ticket);
     require(!communicator.test(value_ticket), "test() before the message was sent");

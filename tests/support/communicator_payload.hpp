@@ -32,7 +32,7 @@ inline std::byte value_at(int source, i64 tag, i64 at) {
   return static_cast<std::byte>(mixed >> 37U);
 }
 
-/// Memory for one payload as a list of random boxes with gaps.
+/// Memory for one payload as a list of random regions with gaps.
 class Payload {
  public:
   static constexpr std::byte gap{0xEE};
@@ -41,30 +41,31 @@ class Payload {
     std::vector<i64> offsets;
     i64 extent = 0;
     for (i64 left = bytes; left > 0;) {
-      const ByteBox box = random_box(left, random);
+      const StridedBytes region = random_region(left, random);
       offsets.push_back(extent + pick(random, 0, 5));
-      extent = offsets.back() + span(box) + pick(random, 0, 5);
-      boxes.push_back(box);
-      left -= box.bytes();
-      if (pick(random, 0, 4) == 0) {  // a box without payload in between
-        boxes.push_back({.count = {1, 0, 1}, .run_bytes = 8});
+      extent = offsets.back() + span(region) + pick(random, 0, 5);
+      regions.push_back(region);
+      left -= region.bytes();
+      if (pick(random, 0, 4) == 0) {  // a region without payload in between
+        regions.push_back({.count = {1, 0, 1}, .run_bytes = 8});
         offsets.push_back(0);
       }
     }
     memory.assign(static_cast<std::size_t>(extent) + 1, gap);
-    for (std::size_t i = 0; i < boxes.size(); ++i) boxes[i].data = memory.data() + offsets[i];
+    for (std::size_t i = 0; i < regions.size(); ++i) regions[i].data = memory.data() + offsets[i];
   }
 
   /// Calls visit(byte, position) for the payload in order.
   template <class Visit>
   void each(const Visit& visit) {
     i64 at = 0;
-    for (const ByteBox& box : boxes)
-      for (i64 i = 0; i < box.count[0]; ++i)
-        for (i64 j = 0; j < box.count[1]; ++j)
-          for (i64 k = 0; k < box.count[2]; ++k)
-            for (i64 byte = 0; byte < box.run_bytes; ++byte)
-              visit(box.data[i * box.stride[0] + j * box.stride[1] + k * box.stride[2] + byte], at++);
+    for (const StridedBytes& region : regions)
+      for (i64 i = 0; i < region.count[0]; ++i)
+        for (i64 j = 0; j < region.count[1]; ++j)
+          for (i64 k = 0; k < region.count[2]; ++k)
+            for (i64 byte = 0; byte < region.run_bytes; ++byte)
+              visit(region.data[i * region.stride[0] + j * region.stride[1] + k * region.stride[2] + byte],
+                    at++);
   }
   void fill(int source, i64 tag) {
     each([&](std::byte& byte, i64 at) { byte = value_at(source, tag, at); });
@@ -80,24 +81,24 @@ class Payload {
             "a byte between runs was written");
   }
 
-  std::vector<ByteBox> boxes;
+  std::vector<StridedBytes> regions;
   std::vector<std::byte> memory;
 
  private:
-  static ByteBox random_box(i64 left, Random& random) {
-    ByteBox box;
-    box.run_bytes = pick(random, 1, std::min<i64>(left, 40));
-    i64 room = left / box.run_bytes;
+  static StridedBytes random_region(i64 left, Random& random) {
+    StridedBytes region;
+    region.run_bytes = pick(random, 1, std::min<i64>(left, 40));
+    i64 room = left / region.run_bytes;
     for (int dimension = 2; dimension >= 0; --dimension) {
-      box.count[dimension] = pick(random, 1, std::min<i64>(room, 6));
-      room /= box.count[dimension];
+      region.count[dimension] = pick(random, 1, std::min<i64>(room, 6));
+      room /= region.count[dimension];
     }
-    box.stride[2] = box.run_bytes + pick(random, 0, 1) * pick(random, 0, 9);
-    box.stride[1] = box.stride[2] * box.count[2] + pick(random, 0, 1) * pick(random, 0, 9);
-    box.stride[0] = box.stride[1] * box.count[1] + pick(random, 0, 1) * pick(random, 0, 9);
-    return box;
+    region.stride[2] = region.run_bytes + pick(random, 0, 1) * pick(random, 0, 9);
+    region.stride[1] = region.stride[2] * region.count[2] + pick(random, 0, 1) * pick(random, 0, 9);
+    region.stride[0] = region.stride[1] * region.count[1] + pick(random, 0, 1) * pick(random, 0, 9);
+    return region;
   }
-  static i64 span(const ByteBox& box) { return box.stride[0] * box.count[0]; }
+  static i64 span(const StridedBytes& region) { return region.stride[0] * region.count[0]; }
 };
 
 /// A message as everybody knows it.
@@ -128,7 +129,7 @@ class Batch {
     }
     messages = std::move(shuffled);
     payloads = std::move(moved);
-    for (std::size_t i = 0; i < messages.size(); ++i) messages[i].boxes = payloads[i].boxes.data();
+    for (std::size_t i = 0; i < messages.size(); ++i) messages[i].regions = payloads[i].regions.data();
   }
 
   /// Posts in a few calls.
@@ -166,7 +167,7 @@ class Batch {
                         .tag = planned.tag,
                         .tick = planned.tick,
                         .operation = "contract",
-                        .box_count = static_cast<i64>(payload.boxes.size())});
+                        .region_count = static_cast<i64>(payload.regions.size())});
   }
 };
 

@@ -39,14 +39,14 @@ inline void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
   if (communicator.rank() > 1) work_on(communicator);
   std::vector<std::byte> memory(static_cast<std::size_t>(std::max(sent, received)));
   const bool send = communicator.rank() == 0;
-  const ByteBox box{.data = memory.data(), .run_bytes = send ? sent : received};
+  const StridedBytes region{.data = memory.data(), .run_bytes = send ? sent : received};
   const Message message{.peer = send ? 1 : 0,
                         .send = send,
                         .tag = 3,
                         .tick = 6,
                         .operation = "kv_exchange",
-                        .boxes = &box,
-                        .box_count = 1};
+                        .regions = &region,
+                        .region_count = 1};
   Ticket ticket = 0;
   communicator.post(&message, 1, &ticket);
   communicator.wait(ticket);
@@ -57,13 +57,13 @@ inline void exchange_bytes(Communicator& communicator, i64 sent, i64 received) {
 inline void die_sending(Communicator& communicator) {
   const int last = communicator.size() - 1;
   std::vector<std::byte> memory(std::size_t{1} << 26U);
-  const ByteBox box{.data = memory.data(), .run_bytes = static_cast<i64>(memory.size())};
+  const StridedBytes region{.data = memory.data(), .run_bytes = static_cast<i64>(memory.size())};
   const bool sender = communicator.rank() == last;
   std::vector<Ticket> tickets;
   for (int peer = 0; peer <= last; ++peer) {
     if (sender ? peer == last : peer != last) continue;
     const Message message{
-        .peer = peer, .send = sender, .operation = "kv_exchange", .boxes = &box, .box_count = 1};
+        .peer = peer, .send = sender, .operation = "kv_exchange", .regions = &region, .region_count = 1};
     communicator.post(&message, 1, &tickets.emplace_back());
   }
   for (int call = 0; sender && call < 100; ++call) communicator.progress();

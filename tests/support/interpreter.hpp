@@ -84,15 +84,17 @@ class RankState {
   [[nodiscard]] std::vector<double> read(const Transfer& t) {
     std::vector<double> payload;
     each(t, [&](double& x) { payload.push_back(x); });
-    if (t.apply == Apply::add) each(t, [](double& x) { x = std::numeric_limits<double>::quiet_NaN(); });
+    if (t.write_mode == WriteMode::accumulate)
+      each(t, [](double& x) { x = std::numeric_limits<double>::quiet_NaN(); });
     return payload;
   }
   void apply(const Transfer& t, const std::vector<double>& payload) {
     std::size_t at = 0;
     each(t, [&](double& x) {
       if (at >= payload.size()) throw std::runtime_error("a message is shorter than its receive");
-      if (t.apply == Apply::copy && !std::isnan(x)) throw std::runtime_error("a copy lands on a value");
-      x = t.apply == Apply::add ? x + payload[at] : payload[at];
+      if (t.write_mode == WriteMode::overwrite && !std::isnan(x))
+        throw std::runtime_error("a copy lands on a value");
+      x = t.write_mode == WriteMode::accumulate ? x + payload[at] : payload[at];
       ++at;
     });
     if (at != payload.size()) throw std::runtime_error("a message is longer than its receive");
@@ -150,13 +152,13 @@ class RankState {
   }
   template <class Each>
   void each(const Transfer& t, const Each& f) {
-    for (std::int32_t i = 0; i < t.boxes.count; ++i) {
-      const Box& box = schedule(pass_).boxes[static_cast<std::size_t>(t.boxes.begin + i)];
-      const Buffer& b = schedule(pass_).buffers[static_cast<std::size_t>(box.buffer)];
-      Array& a = arrays_[static_cast<std::size_t>(box.buffer)];
-      for (i64 r = box.rows.begin; r < box.rows.end; ++r)
+    for (std::int32_t i = 0; i < t.regions.count; ++i) {
+      const BufferRegion& region = schedule(pass_).regions[static_cast<std::size_t>(t.regions.begin + i)];
+      const Buffer& b = schedule(pass_).buffers[static_cast<std::size_t>(region.buffer)];
+      Array& a = arrays_[static_cast<std::size_t>(region.buffer)];
+      for (i64 r = region.rows.begin; r < region.rows.end; ++r)
         for (i64 x = 0; x < a.batch; ++x)
-          for (i64 h = box.heads.begin; h < box.heads.end; ++h)
+          for (i64 h = region.heads.begin; h < region.heads.end; ++h)
             for (i64 w = 0; w < a.width; ++w) f(a.at(x, r, h - b.heads.begin, w));
     }
   }
@@ -194,7 +196,7 @@ class RankState {
     const i64 group = geometry_.heads().group();
     Array &q = array(s[Tensor::q]), &k = array(s[Tensor::k]), &v = array(s[Tensor::v]),
           &o = array(s[Tensor::o]), &lse = array(s[Tensor::lse]);
-    if (s.fresh) {
+    if (s.overwrite) {
       zero(s[Tensor::o], s.query_heads);
       for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head)
         for (i64 b = 0; b < lse.batch; ++b)
@@ -249,7 +251,7 @@ class RankState {
       return sum;
     };
     Array &dq = array(s[Tensor::dq]), &dk = array(s[Tensor::dk]), &dv = array(s[Tensor::dv]);
-    if (s.fresh) {
+    if (s.overwrite) {
       zero(s[Tensor::dq], s.query_heads);
       zero(s[Tensor::dk], s.kv_heads);
       zero(s[Tensor::dv], s.kv_heads);

@@ -6,9 +6,9 @@
 
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/backends.hpp"
-#include "usp/kernels/boxes.hpp"
 #include "usp/kernels/deviation.hpp"
 #include "usp/kernels/oracle.hpp"
+#include "usp/kernels/regions.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <cmath>
@@ -41,16 +41,16 @@ class HostTensor {
     std::vector<double> out(static_cast<std::size_t>(view_.elements()));
     View packed(reinterpret_cast<std::byte*>(out.data()), DType::fp64, view_.batch, view_.rows, view_.heads,
                 view_.width);
-    copy_box(view_, whole(view_), packed, whole(packed), Land::put);
+    copy_region(view_, whole(view_), packed, whole(packed), WriteMode::overwrite);
     return out;
   }
   void set(const std::vector<double>& values) {
     ConstView packed(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, view_.batch, view_.rows,
                      view_.heads, view_.width);
-    copy_box(packed, whole(packed), view_, whole(view_), Land::put);
+    copy_region(packed, whole(packed), view_, whole(view_), WriteMode::overwrite);
   }
   template <class V>
-  [[nodiscard]] static BoxOf whole(const V& v) {
+  [[nodiscard]] static ViewRegion whole(const V& v) {
     return {{0, v.rows}, v.heads};
   }
 
@@ -165,13 +165,13 @@ struct GlobalInputs {
 /// The least scale an error is measured by. dq and dk are differences (dP - delta) of numbers of order
 /// sqrt(Dv); with unit-normal inputs and a query that sees one key they vanish, and a ratio to them would say
 /// nothing.
-constexpr double least_rms = 0.25;
+constexpr double min_rms = 0.25;
 
 /// What RMS(a - b) / RMS(b) is made of; sums over parts of a tensor add up. Infinities must agree exactly.
 struct Squares {
   double difference = 0, reference = 0, count = 0;
   [[nodiscard]] double relative() const {
-    return difference == 0 ? 0 : std::sqrt(difference / std::max(reference, least_rms * least_rms * count));
+    return difference == 0 ? 0 : std::sqrt(difference / std::max(reference, min_rms * min_rms * count));
   }
 };
 [[nodiscard]] inline Squares squares(const std::vector<double>& a, const std::vector<double>& b) {

@@ -85,11 +85,11 @@ struct Cell {
 [[nodiscard]] inline std::vector<Cell> cells_of(const TokenMap& geometry, const RankSchedule& s,
                                                 const Transfer& t) {
   std::vector<Cell> cells;
-  for_each(s.boxes, t.boxes, [&](const Box& box, std::int32_t) {
-    const Buffer& b = buffer_of(s, box.buffer);
+  for_each(s.regions, t.regions, [&](const BufferRegion& region, std::int32_t) {
+    const Buffer& b = buffer_of(s, region.buffer);
     const std::vector<i64> tokens = buffer_tokens(geometry, s, b);
-    for (i64 row = box.rows.begin; row < box.rows.end; ++row)
-      for (i64 head = box.heads.begin; head < box.heads.end; ++head)
+    for (i64 row = region.rows.begin; row < region.rows.end; ++row)
+      for (i64 head = region.heads.begin; head < region.heads.end; ++head)
         cells.push_back({b.name.tensor, b.name.place, tokens.at(static_cast<std::size_t>(row)), head});
   });
   return cells;

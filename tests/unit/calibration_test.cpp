@@ -35,16 +35,16 @@ TEST(Calibration, TheReaderRefusesWhatItDoesNotKnow) {
   const std::string good = file_or_preset("calibrations", "h100_sxm").text;
   EXPECT_NO_THROW(static_cast<void>(parse_calibration(good, "x")));
   const std::pair<const char*, const char*> faults[] = {
-      {"\"version\": 1", "\"version\": 2"},
-      {"\"version\": 1", "\"version\": 1, \"colour\": 3"},
+      {"\"usp.calibration\"", "\"usp.cluster\""},
+      {"\"version\": 2", "\"version\": 2, \"colour\": 3"},
       {"\"operation\": \"alltoall\"", "\"operation\": \"broadcast\""},
       {"\"ranks\": 2", "\"ranks\": 1"},
       {"\"ranks\": 2", "\"ranks\": 4"},
       {"\"first_bytes\": 512", "\"first_bytes\": 512.5"},
       {"\"transport\": \"nccl\"", "\"transport\": \"copy_engine\""},
-      {"\"gb_s\": 349", "\"gb_s\": 3490"},
+      {"\"bytes_per_s\": 349000000000", "\"bytes_per_s\": 3490000000000"},
       {"\"sm_count\": 132", "\"sm_count\": 0"},
-      {"\"peak_tflops\": ", "\"peak_tflops\": -"},
+      {"\"peak_flop_per_s\": ", "\"peak_flop_per_s\": -"},
       {"\"head_dim\": 64", "\"head_dim\": 128"},
       {"\"tile_rows\": 128,", ""},
       {"\"measured_tokens\": [512, 16384]", "\"measured_tokens\": [16384, 512]"},

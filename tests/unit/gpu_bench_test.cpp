@@ -139,7 +139,7 @@ TEST(GpuBench, CountsPairsAxesAndWhatWaits) {
   EXPECT_DOUBLE_EQ(forward.seconds, 4e-9);  // of 2, 4 and 4
   EXPECT_DOUBLE_EQ(forward.tflop_s(), forward.flops / 4e-9 / 1e12);
   EXPECT_EQ(forward.ulysses.bytes, 14);
-  EXPECT_EQ(forward.ulysses.most_bytes, 5);
+  EXPECT_EQ(forward.ulysses.max_bytes, 5);
   EXPECT_EQ(forward.ring.bytes, 40);
   EXPECT_DOUBLE_EQ(forward.gb_s(forward.ring), 10 / 4e-9 / 1e9);
   EXPECT_DOUBLE_EQ(forward.exposed_s, 0.25 + 0.75);  // rank 3

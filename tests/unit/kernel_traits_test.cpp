@@ -22,7 +22,7 @@ template <class Change>
 UnsupportedReason cudnn_refuses(Change&& change) {
   CallTraits call = plain();
   change(call);
-  return why_not(kernel_traits(Backend::cudnn), call);
+  return unsupported_reason(kernel_traits(Backend::cudnn), call);
 }
 
 TEST(KernelTraits, RowsStandInTheOrderOfBackends) {
@@ -36,21 +36,21 @@ TEST(KernelTraits, EveryRefusalHasOneNameAndAText) {
     EXPECT_TRUE(names.insert(words.name).second) << words.name;
     EXPECT_TRUE(texts.insert(words.text).second) << words.name;
   }
-  EXPECT_STREQ(name_of(UnsupportedReason::torn_group), "torn_group");
+  EXPECT_STREQ(name_of(UnsupportedReason::kv_group_spans_ranks), "kv_group_spans_ranks");
   EXPECT_STREQ(name_of(UnsupportedReason::no_graph), "no_graph");
   EXPECT_STREQ(text_of(UnsupportedReason::none), "");
 }
 
 TEST(KernelTraits, CudnnCallsForward) {
   EXPECT_EQ(cudnn_refuses([](CallTraits&) {}), UnsupportedReason::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp32; }), UnsupportedReason::wide_type);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp32; }), UnsupportedReason::dtype);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp16; }), UnsupportedReason::none);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.softcap = true; }), UnsupportedReason::softcap);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.alibi = true; }), UnsupportedReason::alibi);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.dropout = true; }), UnsupportedReason::dropout);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.block_mask = true; }), UnsupportedReason::block_mask);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {2, 8}; }), UnsupportedReason::torn_group);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {4, 6}; }), UnsupportedReason::torn_group);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {2, 8}; }), UnsupportedReason::kv_group_spans_ranks);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {4, 6}; }), UnsupportedReason::kv_group_spans_ranks);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 100; }), UnsupportedReason::head_dim_step);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 256; }), UnsupportedReason::none);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 264; }), UnsupportedReason::head_dim);
@@ -82,14 +82,14 @@ TEST(KernelTraits, OtherBackendsTakeAllRules) {
   call.query_heads = {1, 3};
   call.dqk = 99;
   call.compute_major = 8;
-  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::mma), call), UnsupportedReason::none);
+  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
+  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::mma), call), UnsupportedReason::none);
   call.dqk = 257;
-  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::mma), call), UnsupportedReason::head_dim);
+  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
+  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::mma), call), UnsupportedReason::head_dim);
   call.type = DType::fp64;
-  EXPECT_EQ(why_not(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(why_not(kernel_traits(Backend::mma), call), UnsupportedReason::wide_type);
+  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
+  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::mma), call), UnsupportedReason::dtype);
 }
 
 BlockSplit divided(const std::vector<Slice>& slices) {

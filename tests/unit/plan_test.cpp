@@ -186,6 +186,35 @@ TEST(PlanFile, RoundTripIsExact) {
   EXPECT_EQ(write_plan(read_plan(whole, "plan")), whole);
 }
 
+TEST(PlanFile, EchoesItsInputs) {
+  Step step;
+  PlanRequest& request = step.request;
+  request.workload.batch = 4;
+  request.workload.microbatches = 2;
+  request.workload.optimizer = Optimizer::sgd;
+  request.fixed.ulysses = 8;
+  request.fixed.layout = LayoutKind::zigzag;
+  request.memory.mlp_tile_tokens = 4096;
+  request.memory.device_bytes = 7.5e10;
+  request.execution.overlap = false;
+  const PlanFile plan = read_plan(write_plan(make_plan_file(request, plan_step(request).best())), "plan");
+  EXPECT_EQ(plan.inputs.fixed.ulysses, 8);
+  EXPECT_EQ(plan.inputs.fixed.layout, LayoutKind::zigzag);
+  EXPECT_EQ(plan.inputs.fixed.ring, std::nullopt);
+  EXPECT_FALSE(plan.inputs.execution.overlap);
+  ASSERT_TRUE(plan.inputs.step);
+  EXPECT_EQ(plan.inputs.step->batch, 4);
+  EXPECT_EQ(plan.inputs.step->microbatches, 2);
+  EXPECT_EQ(plan.inputs.step->optimizer, Optimizer::sgd);
+  EXPECT_EQ(plan.inputs.step->memory.mlp_tile_tokens, 4096);
+  EXPECT_EQ(plan.inputs.step->memory.device_bytes, 7.5e10);
+
+  Call call(6, 28, 4, 4096);
+  const PlanFile one = make_plan_file(call.request, plan_attention(call.mesh(3, 2).request).best());
+  EXPECT_EQ(one.inputs.step, std::nullopt);
+  EXPECT_EQ(one.inputs.fixed.ring, 3);
+}
+
 TEST(PlanFile, EveryChangeIsRefused) {
   Call call(6, 28, 4, 4096);
   const std::string text =
@@ -211,7 +240,11 @@ TEST(PlanFile, EveryChangeIsRefused) {
                                                   {"/placement/devices", {0, 1, 2, 3}},
                                                   {"/documents", {1, 2}},
                                                   {"/unknown", 1},
-                                                  {"/version", 2},
+                                                  {"/version", 1},
+                                                  {"/inputs/fixed/ring", 5},
+                                                  {"/inputs/execution/packed", false},
+                                                  {"/inputs/all_devices", 1},
+                                                  {"/inputs/fixed/unknown", 1},
                                                   {"/digest", "0123456789abcdef"},
                                                   {"/layers/0/shape/query_heads", 1e300}};
   for (const auto& [pointer, value] : changes)

@@ -29,11 +29,11 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
                                          {{Pass::forward, UnsupportedReason::alignment, 3},
                                           {Pass::backward, UnsupportedReason::deterministic, 1}}});
   const std::string text = run_text(summary);
-  EXPECT_NE(text.find("attend left cuDNN for the mma kernel 5 times, against the plan: the rows of a "
-                      "tensor do not start on a boundary of 16 bytes\n"),
+  EXPECT_NE(text.find("5 attend calls fell back from cuDNN to the mma kernel, the plan expected none: "
+                      "tensor rows are not aligned to 16 bytes\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("attend_grad left cuDNN for the mma kernel 1 time, against the plan: "),
+  EXPECT_NE(text.find("1 attend_grad call fell back from cuDNN to the mma kernel, the plan expected none: "),
             std::string::npos)
       << text;
   const Json json = parse_json(run_json(summary), "run").at("fallbacks");
@@ -45,7 +45,7 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
 
 TEST(RunPrint, ARunAsPlannedSaysNothingOfBackends) {
   const RunSummary summary = summary_of({{}, {}});
-  EXPECT_EQ(run_text(summary).find("left cuDNN"), std::string::npos);
+  EXPECT_EQ(run_text(summary).find("fell back"), std::string::npos);
   EXPECT_TRUE(parse_json(run_json(summary), "run").at("fallbacks").empty());
 }
 

@@ -94,8 +94,7 @@ TEST(StepBackends, PackedDocumentsAreBlocksUntilThereAreTooMany) {
   EXPECT_EQ(first({0, 500, 900, 1024}).reason, "3 blocks");
   const StepSeen mixed = first({0, 500, 1023, 1024});
   EXPECT_EQ(mixed.backend, (StepBackend{Backend::cudnn, UnsupportedReason::single_row, 2, 1}));
-  EXPECT_EQ(mixed.reason,
-            "2 blocks; 1 slice to mma: cuDNN's gradient of a single query or key is not a number");
+  EXPECT_EQ(mixed.reason, "2 blocks; 1 slice to mma: cuDNN's backward of a single query or key returns NaN");
   std::vector<i64> cu;
   for (i64 i = 0; i <= 16; ++i) cu.push_back(64 * i);
   EXPECT_EQ(first(cu).backend, (StepBackend{Backend::mma, UnsupportedReason::many_blocks, 0, 16}));
@@ -127,8 +126,8 @@ TEST(StepBackends, UnequalHeadDimsAreLeftBackwardOnly) {
 
 TEST(StepBackends, TornGroupsAreLeftOnTheRanksThatTearThem) {
   AttentionPlan plan = plan_for(1, 3);  // 8 heads as 3 + 3 + 2, in groups of 2
-  expect_all(steps_of(plan, 0), Backend::mma, UnsupportedReason::torn_group);
-  expect_all(steps_of(plan, 1), Backend::mma, UnsupportedReason::torn_group);
+  expect_all(steps_of(plan, 0), Backend::mma, UnsupportedReason::kv_group_spans_ranks);
+  expect_all(steps_of(plan, 1), Backend::mma, UnsupportedReason::kv_group_spans_ranks);
   expect_all(steps_of(plan, 2), Backend::cudnn, UnsupportedReason::none);
 }
 
@@ -181,16 +180,15 @@ TEST(StepBackends, PlanningSumsThemUp) {
       << all.text();
   EXPECT_TRUE(all.result.notes.empty());
   const Planned torn(1, 3, [](AttentionRequest& r) { r.training = false; });
-  EXPECT_TRUE(has(torn.text(), "cudnn: forward 1 of 3 steps, 2 mma: a group of query heads is torn"))
-      << torn.text();
+  EXPECT_TRUE(has(torn.text(), "cudnn: forward 1 of 3 steps, 2 mma: a KV group spans ranks")) << torn.text();
   const Planned none(1, 2, [](AttentionRequest& r) { r.score.softcap = 30; });
   EXPECT_EQ(none.result.notes,
-            std::vector<std::string>{"backend cudnn: every step goes to the mma kernel: cuDNN has no "
-                                     "softcap here; plan with --backend mma"});
+            std::vector<std::string>{"backend cudnn: every step goes to the mma kernel: the cuDNN backend "
+                                     "does not support softcap; plan with --backend mma"});
   const Planned backward(1, 2, [](AttentionRequest& r) { r.shape.head_dim_qk = 96; });
   EXPECT_EQ(backward.result.notes,
             std::vector<std::string>{"backend cudnn: every backward step goes to the mma kernel: cuDNN's "
-                                     "gradient takes unequal head dims 192/128"});
+                                     "backward supports unequal head dims 192/128 only"});
   const Planned wide(32, 4, [](AttentionRequest& r) { r.score.alibi = true; });
   EXPECT_FALSE(wide.result.forward_steps.has_value()) << "too many ranks to expand";
   EXPECT_EQ(wide.result.notes.size(), 1U);
@@ -201,7 +199,7 @@ TEST(StepBackends, PlanningSumsThemUp) {
 TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
   const Planned torn(1, 3, [](AttentionRequest&) {});
   PlanFile plan = torn.file();
-  const StepBackends expected{0, 2, 1, 0, {UnsupportedReason::torn_group}};
+  const StepBackends expected{0, 2, 1, 0, {UnsupportedReason::kv_group_spans_ranks}};
   EXPECT_EQ(plan.layers.front().forward.steps, expected);
   EXPECT_EQ(read_plan(write_plan(plan), "plan").layers.front().forward.steps, expected);
   EXPECT_NO_THROW(check_predictions(plan, "plan"));
@@ -235,7 +233,8 @@ TEST(StepBackends, ExplainNamesThemWithTheirReasons) {
   ExplainRequest request;
   request.rank = 0;
   const std::string text = explain_text(torn.file(), request);
-  EXPECT_TRUE(has(text, "by mma: a group of query heads is torn, which cuDNN cannot name\n")) << text;
+  EXPECT_TRUE(has(text, "by mma: a KV group spans ranks, which the cuDNN backend does not support\n"))
+      << text;
   EXPECT_TRUE(has(text, "  backend cudnn: forward 1 of 3 steps, 2 mma; backward 1 of 3 steps")) << text;
   request.rank = 2;
   request.pass = Pass::backward;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/topology/cluster_io.hpp"
 
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
+#include "usp/base/json_units.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 #include "usp/topology/synthetic.hpp"
@@ -28,20 +29,20 @@ const EnumNames<FabricKind> fabric_kind_names = {{"none", FabricKind::none},
                                                  {"fat_tree", FabricKind::fat_tree},
                                                  {"unknown", FabricKind::unknown}};
 
-Quantity read_quantity(ObjectReader& reader, const char* key) {
+Quantity read_quantity(ObjectReader& reader, const char* key, FieldUnit unit = FieldUnit::si) {
   auto object = reader.maybe_object(key);
   if (!object) return {};
   Quantity result;
-  result.value = object->maybe_number("value", 0, 1e18);
+  result.value = maybe_read_si(*object, "value", unit, 0, 1e18);
   result.provenance = object->enumeration("provenance", provenance_names);
   result.source = object->string("source");
   object->finish();
   return result;
 }
 
-Json write_quantity(const Quantity& value) {
+Json write_quantity(const Quantity& value, FieldUnit unit = FieldUnit::si) {
   if (!value.known() && value.source.empty()) return nullptr;
-  return {{"value", json_or_null(value.value)},
+  return {{"value", si_json(value.value, unit)},
           {"provenance", enum_name(value.provenance, provenance_names)},
           {"source", value.source}};
 }
@@ -73,12 +74,12 @@ std::vector<int> read_ints(ObjectReader& reader, const char* key) {
 DeviceSpec read_spec(ObjectReader reader) {
   DeviceSpec spec;
   spec.name = reader.string("name");
-  spec.bf16_tflops = read_quantity(reader, "bf16_tflops");
-  spec.fp16_tflops = read_quantity(reader, "fp16_tflops");
-  spec.fp32_tflops = read_quantity(reader, "fp32_tflops");
-  spec.fp8_tflops = read_quantity(reader, "fp8_tflops");
+  spec.bf16_tflops = read_quantity(reader, "bf16_flop_per_s", FieldUnit::tflops);
+  spec.fp16_tflops = read_quantity(reader, "fp16_flop_per_s", FieldUnit::tflops);
+  spec.fp32_tflops = read_quantity(reader, "fp32_flop_per_s", FieldUnit::tflops);
+  spec.fp8_tflops = read_quantity(reader, "fp8_flop_per_s", FieldUnit::tflops);
   spec.memory_bytes = read_quantity(reader, "memory_bytes");
-  spec.memory_gb_s = read_quantity(reader, "memory_gb_s");
+  spec.memory_gb_s = read_quantity(reader, "memory_bytes_per_s", FieldUnit::gb_s);
   spec.pcie_p2p = reader.maybe_boolean("pcie_p2p");
   reader.finish();
   return spec;
@@ -103,7 +104,7 @@ Link read_link(ObjectReader reader) {
   link.b = read_int(reader, "b");
   link.kind = reader.enumeration("kind", link_kind_names);
   link.lanes = maybe_int(reader, "lanes").value_or(0);
-  link.gb_s = read_quantity(reader, "gb_s");
+  link.gb_s = read_quantity(reader, "bytes_per_s", FieldUnit::gb_s);
   link.latency_s = read_quantity(reader, "latency_s");
   reader.finish();
   return link;
@@ -113,7 +114,7 @@ NvlinkDomain read_domain(ObjectReader reader) {
   NvlinkDomain domain;
   domain.devices = read_ints(reader, "devices");
   domain.switched = reader.boolean("switched");
-  domain.gb_s = read_quantity(reader, "gb_s");
+  domain.gb_s = read_quantity(reader, "bytes_per_s", FieldUnit::gb_s);
   reader.finish();
   return domain;
 }
@@ -124,8 +125,8 @@ Node read_node(ObjectReader reader) {
   node.name = reader.maybe_string("name").value_or("");
   node.numa_count = maybe_int(reader, "numa_count").value_or(0);
   node.host_memory_bytes = read_quantity(reader, "host_memory_bytes");
-  node.pcie_gb_s = read_quantity(reader, "pcie_gb_s");
-  node.numa_gb_s = read_quantity(reader, "numa_gb_s");
+  node.pcie_gb_s = read_quantity(reader, "pcie_bytes_per_s", FieldUnit::gb_s);
+  node.numa_gb_s = read_quantity(reader, "numa_bytes_per_s", FieldUnit::gb_s);
   reader.finish();
   return node;
 }
@@ -136,7 +137,7 @@ Nic read_nic(ObjectReader reader) {
   nic.node = read_int(reader, "node");
   nic.name = reader.maybe_string("name").value_or("");
   nic.numa = maybe_int(reader, "numa");
-  nic.gb_s = read_quantity(reader, "gb_s");
+  nic.gb_s = read_quantity(reader, "bytes_per_s", FieldUnit::gb_s);
   reader.finish();
   return nic;
 }
@@ -177,7 +178,7 @@ Cluster read_described(ObjectReader& reader) {
   Cluster cluster = read_synthetic(reader.string("synthetic"), reader.file());
   ObjectReader sources = reader.object("sources");
   cluster.notes.insert(cluster.notes.begin(), "layout: " + sources.string("layout"));
-  const auto nic = sources.maybe_string("nic_gb_s");
+  const auto nic = sources.maybe_string("nic_bytes_per_s");
   for (Nic& item : cluster.nics)
     if (nic && item.gb_s.known()) {
       item.gb_s.source = *nic;
@@ -220,12 +221,12 @@ Json write_list(const std::vector<T>& items, F&& write) {
 
 Json write_spec(const DeviceSpec& spec) {
   return {{"name", spec.name},
-          {"bf16_tflops", write_quantity(spec.bf16_tflops)},
-          {"fp16_tflops", write_quantity(spec.fp16_tflops)},
-          {"fp32_tflops", write_quantity(spec.fp32_tflops)},
-          {"fp8_tflops", write_quantity(spec.fp8_tflops)},
+          {"bf16_flop_per_s", write_quantity(spec.bf16_tflops, FieldUnit::tflops)},
+          {"fp16_flop_per_s", write_quantity(spec.fp16_tflops, FieldUnit::tflops)},
+          {"fp32_flop_per_s", write_quantity(spec.fp32_tflops, FieldUnit::tflops)},
+          {"fp8_flop_per_s", write_quantity(spec.fp8_tflops, FieldUnit::tflops)},
           {"memory_bytes", write_quantity(spec.memory_bytes)},
-          {"memory_gb_s", write_quantity(spec.memory_gb_s)},
+          {"memory_bytes_per_s", write_quantity(spec.memory_gb_s, FieldUnit::gb_s)},
           {"pcie_p2p", json_or_null(spec.pcie_p2p)}};
 }
 
@@ -234,8 +235,8 @@ Json write_node(const Node& node) {
           {"name", node.name},
           {"numa_count", node.numa_count},
           {"host_memory_bytes", write_quantity(node.host_memory_bytes)},
-          {"pcie_gb_s", write_quantity(node.pcie_gb_s)},
-          {"numa_gb_s", write_quantity(node.numa_gb_s)}};
+          {"pcie_bytes_per_s", write_quantity(node.pcie_gb_s, FieldUnit::gb_s)},
+          {"numa_bytes_per_s", write_quantity(node.numa_gb_s, FieldUnit::gb_s)}};
 }
 
 Json write_devices(const Cluster& cluster) {
@@ -267,8 +268,8 @@ Json write_curves(const Cluster& cluster) {
 Cluster read_cluster_json(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
-  (void)reader.enumeration<int>("format", {{"usp.cluster", 1}});
-  (void)reader.integer("version", 1, 1);
+  check_json_header(reader, "usp.cluster",
+                    "write it anew with 'usp topo ... -o FILE', or rename its keys as CHANGELOG.md lists");
   Cluster cluster = reader.has("synthetic") ? read_described(reader) : read_full(reader);
   cluster.name = reader.maybe_string("name").value_or(cluster.name);
   cluster.calibration = reader.maybe_string("calibration").value_or(cluster.calibration);
@@ -285,10 +286,9 @@ Cluster read_cluster_json(const std::string& text, const std::string& file) {
 
 std::string write_cluster_json(const Cluster& cluster) {
   validate(cluster, "cluster to be written");
-  Json json = {{"format", "usp.cluster"},
-               {"version", 1},
-               {"name", cluster.name},
-               {"calibration", cluster.calibration}};
+  Json json = json_header("usp.cluster");
+  json["name"] = cluster.name;
+  json["calibration"] = cluster.calibration;
   json["specs"] = write_list(cluster.specs, write_spec);
   json["nodes"] = write_list(cluster.nodes, write_node);
   json["devices"] = write_devices(cluster);
@@ -297,19 +297,20 @@ std::string write_cluster_json(const Cluster& cluster) {
             {"node", nic.node},
             {"name", nic.name},
             {"numa", json_or_null(nic.numa)},
-            {"gb_s", write_quantity(nic.gb_s)}};
+            {"bytes_per_s", write_quantity(nic.gb_s, FieldUnit::gb_s)}};
   });
   json["links"] = write_list(cluster.links, [](const Link& link) -> Json {
     return {{"a", link.a},
             {"b", link.b},
             {"kind", enum_name(link.kind, link_kind_names)},
             {"lanes", link.lanes},
-            {"gb_s", write_quantity(link.gb_s)},
+            {"bytes_per_s", write_quantity(link.gb_s, FieldUnit::gb_s)},
             {"latency_s", write_quantity(link.latency_s)}};
   });
   json["domains"] = write_list(cluster.domains, [](const NvlinkDomain& domain) -> Json {
-    return {
-        {"devices", domain.devices}, {"switched", domain.switched}, {"gb_s", write_quantity(domain.gb_s)}};
+    return {{"devices", domain.devices},
+            {"switched", domain.switched},
+            {"bytes_per_s", write_quantity(domain.gb_s, FieldUnit::gb_s)}};
   });
   json["fabric"] = {{"kind", enum_name(cluster.fabric.kind, fabric_kind_names)},
                     {"oversubscription", write_quantity(cluster.fabric.oversubscription)},

@@ -2,7 +2,8 @@
 #include "usp/topology/devices.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
+#include "usp/base/json_units.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 
@@ -14,11 +15,11 @@ namespace {
 
 using Sources = std::map<std::string, std::string>;
 
-Quantity read_value(ObjectReader& device, const char* key, const Sources& sources) {
+Quantity read_value(ObjectReader& device, const char* key, FieldUnit unit, const Sources& sources) {
   auto object = device.maybe_object(key);
   if (!object) return {};
   Quantity result;
-  result.value = object->number("value", 1e-12, 1e18);
+  result.value = read_si(*object, "value", unit, 1e-12, 1e18);
   const EnumNames<Provenance> names = {
       {"measured", Provenance::measured}, {"preset", Provenance::preset}, {"guess", Provenance::guess}};
   result.provenance = object->maybe_enumeration("provenance", names).value_or(Provenance::preset);
@@ -37,19 +38,19 @@ DevicePreset read_device(ObjectReader reader, const Sources& sources) {
   reader.array("aliases", [&](const Json& value, const std::string& pointer) {
     preset.aliases.push_back(json_string(value, reader.file(), pointer));
   });
-  spec.bf16_tflops = read_value(reader, "bf16_tflops", sources);
-  spec.fp16_tflops = read_value(reader, "fp16_tflops", sources);
-  spec.fp32_tflops = read_value(reader, "fp32_tflops", sources);
-  spec.fp8_tflops = read_value(reader, "fp8_tflops", sources);
-  spec.memory_bytes = read_value(reader, "memory_bytes", sources);
-  spec.memory_gb_s = read_value(reader, "memory_gb_s", sources);
+  spec.bf16_tflops = read_value(reader, "bf16_flop_per_s", FieldUnit::tflops, sources);
+  spec.fp16_tflops = read_value(reader, "fp16_flop_per_s", FieldUnit::tflops, sources);
+  spec.fp32_tflops = read_value(reader, "fp32_flop_per_s", FieldUnit::tflops, sources);
+  spec.fp8_tflops = read_value(reader, "fp8_flop_per_s", FieldUnit::tflops, sources);
+  spec.memory_bytes = read_value(reader, "memory_bytes", FieldUnit::si, sources);
+  spec.memory_gb_s = read_value(reader, "memory_bytes_per_s", FieldUnit::gb_s, sources);
   spec.pcie_p2p = reader.maybe_boolean("pcie_p2p");
   preset.peer =
       reader.enumeration<LinkKind>("peer", {{"nvlink", LinkKind::nvlink}, {"xgmi", LinkKind::xgmi}});
   preset.lanes = static_cast<int>(reader.integer("lanes", 0, 64));
-  preset.lane_gb_s = read_value(reader, "lane_gb_s", sources);
-  preset.pcie_gb_s = read_value(reader, "pcie_gb_s", sources);
-  preset.numa_gb_s = read_value(reader, "numa_gb_s", sources);
+  preset.lane_gb_s = read_value(reader, "lane_bytes_per_s", FieldUnit::gb_s, sources);
+  preset.pcie_gb_s = read_value(reader, "pcie_bytes_per_s", FieldUnit::gb_s, sources);
+  preset.numa_gb_s = read_value(reader, "numa_bytes_per_s", FieldUnit::gb_s, sources);
   preset.calibration = reader.maybe_string("calibration").value_or("");
   preset.note = reader.maybe_string("note").value_or("");
   reader.finish();
@@ -60,8 +61,7 @@ std::vector<DevicePreset> read_devices() {
   const NamedText file = shipped_preset("devices", "devices");
   const Json json = parse_json(file.text, file.name);
   ObjectReader reader(json, file.name, "");
-  (void)reader.enumeration<int>("format", {{"usp.devices", 1}});
-  (void)reader.integer("version", 1, 1);
+  check_json_header(reader, "usp.devices", "take configs/devices/devices.json of this version");
   Sources sources;
   for (const auto& item : reader.need("sources").items())
     sources[item.key()] = json_string(item.value(), file.name, "/sources/" + item.key());

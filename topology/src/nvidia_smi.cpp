@@ -18,7 +18,7 @@ using smi::Matrix;
 using smi::Row;
 
 /// The most NVLinks one device has been built with (NVIDIA H100, H200, B200: 18).
-constexpr int most_lanes_of_a_device = 18;
+constexpr int max_lanes_of_a_device = 18;
 
 /// Turns a matrix of labels and cells into a cluster; every check of consistency is here.
 class ClusterBuilder {
@@ -155,13 +155,13 @@ class ClusterBuilder {
     const std::string shown = "NV" + std::to_string(*figures.begin()) + " between every two of " +
                               std::to_string(size) + " devices (first: " + std::to_string(domain.devices[0]) +
                               ")";
-    domain.switched = lanes > most_lanes_of_a_device;
+    domain.switched = lanes > max_lanes_of_a_device;
     cluster_.notes.push_back(
         domain.switched
             ? shown +
                   " is more than one device holds as direct links: read as each device's total to an NVSwitch"
             : shown + " fits one device (" + std::to_string(lanes) + " of at most " +
-                  std::to_string(most_lanes_of_a_device) +
+                  std::to_string(max_lanes_of_a_device) +
                   " lanes): read as direct links; an NVSwitch would print the same");
   }
 

@@ -11,6 +11,7 @@ Both are extracts of ai-dynamo/aiconfigurator @095f58a5 (Apache-2.0). End-to-end
 import csv
 import json
 import sys
+from decimal import Decimal
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -70,6 +71,12 @@ def number(x, digits=4):
     return float(f"{x:.{digits}g}")
 
 
+def si(x, exponent):
+    """x times 10^exponent, its decimal digits kept; an integer where it is one."""
+    value = Decimal(repr(x)).scaleb(exponent)
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
 def collectives(rows, table, version):
     curves = []
     for op in OPERATIONS:
@@ -80,7 +87,7 @@ def collectives(rows, table, version):
             if points:
                 assert all(b[0] == 2 * a[0] for a, b in zip(points, points[1:])), (table, op, ranks)
                 curves.append({"operation": op, "ranks": ranks, "first_bytes": points[0][0],
-                               "time_us": [t for _, t in points]})
+                               "time_s": [si(t, -6) for _, t in points]})
     return curves
 
 
@@ -90,7 +97,8 @@ def repeatability(rows):
     half = [(b, (hi - lo) / (hi + lo)) for b, lo, hi in pairs]
     below = [x for b, x in half if b < 1 << 20]
     above = [x for b, x in half if b >= 1 << 20]
-    return {"below_1mib": number(np.quantile(below, 0.9), 3), "from_1mib": number(np.quantile(above, 0.9), 3)}
+    return {"small_message_ratio": number(np.quantile(below, 0.9), 3),
+            "large_message_ratio": number(np.quantile(above, 0.9), 3)}
 
 
 def select(rows, platform, kernel, head_dim, windowed=False):
@@ -128,9 +136,9 @@ def attention(rows, platform, kernel, sms, peak):
                           np.log([0.01, guess, 0.5, 100, 1e-9]), loss="soft_l1", f_scale=0.1)
         x = np.exp(r.x)
         error = np.abs(predict(x, fit, head_dim, sms) / ms - 1)
-        entry = {"head_dim": head_dim, "launch_us": number(x[0] * 1e3), "peak_tflops":
-                 number(4 * TILE * head_dim / x[1] * sms / 1e9), "serial": number(x[2]), "extra_keys": number(x[3]),
-                 "kv_gb_s": number(1e-6 / x[4]), "rows": len(fit), "mape": number(error.mean(), 3),
+        entry = {"head_dim": head_dim, "launch_s": si(number(x[0] * 1e3), -6), "peak_flop_per_s":
+                 si(number(4 * TILE * head_dim / x[1] * sms / 1e9), 12), "serial": number(x[2]),
+                 "extra_keys": number(x[3]), "kv_bytes_per_s": si(number(1e-6 / x[4]), 9), "rows": len(fit), "mape": number(error.mean(), 3),
                  "p90": number(np.quantile(error, 0.9), 3)}
         windowed = select(rows, platform, kernel, head_dim, True)
         if windowed:
@@ -158,9 +166,9 @@ def point_to_point():
     ce = [(32, 317), (64, 349), (256, 380)]
     nccl = [(64, 178), (512, 319)]
     return [
-        {"transport": "copy_engine", "points": [{"bytes": m * mib, "gb_s": g} for m, g in ce],
+        {"transport": "copy_engine", "points": [{"bytes": m * mib, "bytes_per_s": si(g, 9)} for m, g in ce],
          "source": h100 + ", peer memcpy"},
-        {"transport": "nccl", "points": [{"bytes": m * mib, "gb_s": g} for m, g in nccl],
+        {"transport": "nccl", "points": [{"bytes": m * mib, "bytes_per_s": si(g, 9)} for m, g in nccl],
          "source": h100 + ", NCCL 2.28.9 grouped send/recv"},
     ]
 
@@ -169,9 +177,9 @@ def interference():
     h100 = ("2x H100, cuDNN 9.19 attention (16 heads, head_dim 128, full, 4K-16K) beside 64-256 MiB transfers: "
             "attention time added, as a share of the transfer's own time")
     return [
-        {"transport": "copy_engine", "share": 0.10, "low": 0.02, "high": 0.42,
+        {"transport": "copy_engine", "ratio": 0.10, "min_ratio": 0.02, "max_ratio": 0.42,
          "source": h100 + "; 1 to 7 % of the attention's"},
-        {"transport": "nccl", "share": 0.45, "low": 0.27, "high": 0.64,
+        {"transport": "nccl", "ratio": 0.45, "min_ratio": 0.27, "max_ratio": 0.64,
          "source": h100 + "; 7 to 69 % of the attention's; NCCL 2.28.9 send/recv"},
     ]
 
@@ -185,22 +193,22 @@ def main():
         dims = [dict(d) for d in fits[base or name]]
         if base:
             for d in dims:
-                d["peak_tflops"] = number(d["peak_tflops"] * peak / PLATFORMS[base][3])
+                d["peak_flop_per_s"] = si(number(d["peak_flop_per_s"] / 1e12 * peak / PLATFORMS[base][3]), 12)
         fraction = 0.0
         if len(dims) == 1:
-            fraction = FA2_SOFTMAX_CLOCKS / (4 * 128 * sms * A100_HZ / (dims[0]["peak_tflops"] * 1e12))
-        sources = [{"what": "collectives", "source": CONFIGURATOR + ", nccl_perf.parquet", "licence": "Apache-2.0",
-                    "version": "NCCL " + nccl,
+            fraction = FA2_SOFTMAX_CLOCKS / (4 * 128 * sms * A100_HZ / dims[0]["peak_flop_per_s"])
+        sources = [{"measurement": "collectives", "source": CONFIGURATOR + ", nccl_perf.parquet",
+                    "licence": "Apache-2.0", "version": "NCCL " + nccl,
                     "note": "nccl-tests out of place, fp16, one node; the newest NCCL version of this platform; minimum "
                             "over repeated runs (the slower ones carry other work's noise; this version has none)"}]
-        sources.append({"what": "attention", "source": CONFIGURATOR + ", context_attention_perf.parquet",
+        sources.append({"measurement": "attention", "source": CONFIGURATOR + ", context_attention_perf.parquet",
                         "licence": "Apache-2.0", "version": PLATFORMS[base or name][6],
                         "note": "causal prefill, bf16, 512 to 16384 tokens, batch 1 to 4" + (
                             "; fitted on " + base if base else "")})
         content = {
-            "version": 1, "name": name,
-            "device": {"name": device, "sm_count": sms, "bf16_tflops": peak, "memory_gb_s": memory,
-                       "source": "vendor data sheet, dense"},
+            "format": "usp.calibration", "version": 2, "name": name,
+            "device": {"name": device, "sm_count": sms, "bf16_flop_per_s": si(peak, 12),
+                       "memory_bytes_per_s": si(memory, 9), "source": "vendor data sheet, dense"},
             "sources": sources,
             "repeatability": repeat,
             "collectives": collectives(comm, table, nccl),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu_kernel.hpp"
 
-#include "../fresh.hpp"
+#include "../empty_state.hpp"
 #include "passes.hpp"
 
 #include "usp/kernels/backends.hpp"
@@ -24,7 +24,7 @@ class CpuKernel final : public AttentionKernel {
   void attend(const AttendArgs& a) override {
     check(a);
     if (a.scope.query_heads.empty()) return;
-    begin_fresh(a);
+    begin_empty(a);
     if (a.q.type == DType::fp64)
       cpu::attend(doubles_, scratch_, a);
     else
@@ -40,7 +40,7 @@ class CpuKernel final : public AttentionKernel {
   void attend_grad(const AttendGradArgs& a) override {
     check(a);
     if (a.scope.query_heads.empty()) return;
-    begin_fresh(a);
+    begin_empty(a);
     if (a.q.type == DType::fp64)
       cpu::attend_grad(doubles_, scratch_, a);
     else

@@ -33,14 +33,15 @@ class HostMemory final : public Memory {
   [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
   [[nodiscard]] int device() const override { return -1; }
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<HostArena>(); }
-  void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
-    usp::copy_box(from, source, to, target, land);
+  void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
+    usp::copy_region(from, source, to, target, mode);
   }
-  std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) override {
-    return usp::pack_box(from, box, wire, payload);
+  std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
+    return usp::pack_region(from, region, wire, payload);
   }
-  const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box, Land land) override {
-    return usp::unpack_box(payload, wire, to, box, land);
+  const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
+                                 WriteMode mode) override {
+    return usp::unpack_region(payload, wire, to, region, mode);
   }
   void fill(View to, double value) override { usp::fill(to, value); }
   void fill_heads(View to, const double* values) override {

@@ -60,7 +60,7 @@ class Rows {
         smallest_(smallest_normal(call.rounds)),
         flushed_(smallest_normal(accumulator_of(call.rounds)) / unit_roundoff(call.rounds)),
         scale_(std::abs(call.scope.terms->scale)),
-        greatest_sum_(greatest_finite(accumulator_of(call.rounds))),
+        max_sum_(max_finite(accumulator_of(call.rounds))),
         slices_of_(static_cast<std::size_t>(call.q.rows)) {
     if (call.d_o.data != nullptr) d_o_.emplace(call.d_o, reference::query_rows(scope_), scope_.query_heads);
     for (const Slice* s = scope_.slices; s != scope_.slices + scope_.slice_count; ++s)
@@ -90,9 +90,9 @@ class Rows {
         Pair key{s->k_row + j, s->dk_row + j, pairs_.logit(*s, b, head_, i, j)};
         if (!key.logit.visible) continue;
         const double products = pairs_.product_terms(*s, b, head_, i, j);
-        key.logit_terms = products <= greatest_sum_ ? scale_ * products + pairs_.terms().softcap +
-                                                          std::abs(key.logit.bias) + std::abs(key.logit.value)
-                                                    : infinity;
+        key.logit_terms = products <= max_sum_ ? scale_ * products + pairs_.terms().softcap +
+                                                     std::abs(key.logit.bias) + std::abs(key.logit.value)
+                                               : infinity;
         keys_.push_back(key);
       }
     }
@@ -149,7 +149,7 @@ class Rows {
       const double* v = v_.row(b, key.k_row, kv_);
       key.dp = key.logit.keep * dot(d_o, v, oracle_.out.width);
       key.dp_terms = key.logit.keep * dot_terms(d_o, v, oracle_.out.width);
-      if (!(key.dp_terms <= greatest_sum_)) key.dp_terms = infinity;
+      if (!(key.dp_terms <= max_sum_)) key.dp_terms = infinity;
       delta_terms += (key.p + flushed_ + error_of_p(key, units)) * std::abs(key.dp);
       key.dp_terms *= units.share + d_o_roundings;
       products += key.p * key.dp_terms;
@@ -182,7 +182,7 @@ class Rows {
       ds_terms += units.share * key.p * difference * (4 + 2 * key.logit_terms / rules.softcap);
     // dS is rounded, or flushed in the accumulator, before it is scaled or after.
     const double underflow = std::max(scale_, 1.0) * (smallest_ + flushed_);
-    ds_terms = rounded <= greatest_finite(call_.rounds) ? scale_ * ds_terms + underflow : infinity;
+    ds_terms = rounded <= max_finite(call_.rounds) ? scale_ * ds_terms + underflow : infinity;
     const double ds = key.p * (key.dp - delta.value) * key.logit.slope * rules.scale;
     const double p = key.logit.keep * key.p,
                  p_terms = key.logit.keep * (terms_of_p(key, units) + (call_.rounds_d_o ? key.p : 0));
@@ -210,7 +210,7 @@ class Rows {
   double smallest_;
   double flushed_;  ///< a number of the accumulator that underflows to 0, in units of a rounded term
   double scale_;    ///< magnitude
-  double greatest_sum_;
+  double max_sum_;
   std::vector<std::vector<const Slice*>> slices_of_;
   i64 head_ = 0, kv_ = 0;
   std::vector<Pair> keys_;
@@ -220,7 +220,7 @@ class Rows {
 /// A result is itself rounded: one below the normal numbers by as much as the smallest of them. One that the
 /// type does not hold, or whose terms it cannot add up, has no bound.
 void finish(OracleTensor& tensor, Range heads, DType type) {
-  const double greatest = greatest_finite(type), greatest_sum = greatest_finite(accumulator_of(type));
+  const double greatest = max_finite(type), max_sum = max_finite(accumulator_of(type));
   for (i64 b = 0; b < tensor.batch; ++b)
     for (i64 row = 0; row < tensor.rows; ++row)
       for (i64 head = heads.begin; head < heads.end; ++head)
@@ -228,7 +228,7 @@ void finish(OracleTensor& tensor, Range heads, DType type) {
              i < tensor.at(b, row, head) + static_cast<std::size_t>(tensor.width); ++i) {
           if (tensor.terms[i] == 0) continue;
           tensor.terms[i] += smallest_normal(type);
-          if (!(tensor.terms[i] <= greatest_sum && std::abs(tensor.values[i]) <= greatest))
+          if (!(tensor.terms[i] <= max_sum && std::abs(tensor.values[i]) <= greatest))
             tensor.terms[i] = infinity;
         }
 }

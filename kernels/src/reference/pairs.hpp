@@ -2,7 +2,7 @@
 #pragma once
 
 #include "usp/kernels/attention_kernel.hpp"
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/regions.hpp"
 
 #include <cmath>
 #include <vector>
@@ -30,7 +30,8 @@ class Doubles {
       : view_(view), values_(static_cast<std::size_t>(view.elements())) {
     View packed(reinterpret_cast<std::byte*>(values_.data()), DType::fp64, view.batch, view.rows, view.heads,
                 view.width);
-    for (const Range& range : rows) copy_box(view, {range, heads}, packed, {range, heads}, Land::put);
+    for (const Range& range : rows)
+      copy_region(view, {range, heads}, packed, {range, heads}, WriteMode::overwrite);
   }
   [[nodiscard]] const double* row(i64 b, i64 r, i64 head) const {
     return values_.data() +

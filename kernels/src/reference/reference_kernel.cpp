@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../fresh.hpp"
+#include "../empty_state.hpp"
 #include "load.hpp"
 #include "pairs.hpp"
 
@@ -43,7 +43,7 @@ class ReferenceKernel final : public AttentionKernel {
 
   void attend(const AttendArgs& a) override {
     check(a);
-    begin_fresh(a);
+    begin_empty(a);
     const AttendScope& scope = a.scope;
     if (scope.query_heads.empty()) return;
     const Pairs pairs(a.q, a.k, scope);
@@ -69,7 +69,7 @@ class ReferenceKernel final : public AttentionKernel {
 
   void attend_grad(const AttendGradArgs& a) override {
     check(a);
-    begin_fresh(a);
+    begin_empty(a);
     const AttendScope& scope = a.scope;
     if (scope.query_heads.empty()) return;
     const std::vector<Range> queries = query_rows(scope), keys = key_rows(scope);

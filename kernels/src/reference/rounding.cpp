@@ -33,7 +33,7 @@ double unit_roundoff(DType type) {
 double smallest_normal(DType type) {
   return format_of(type).smallest;
 }
-double greatest_finite(DType type) {
+double max_finite(DType type) {
   return format_of(type).greatest;
 }
 double rounding_factor(DType type, Pass pass) {

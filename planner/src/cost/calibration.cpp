@@ -10,7 +10,7 @@ CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
   summary.name = calibrated ? name : "uncalibrated";
   summary.calibrated = calibrated;
   for (const CalibrationSource& source : sources)
-    summary.sources.push_back(source.what + ": " + source.source + ", " + source.version + " (" +
+    summary.sources.push_back(source.measurement + ": " + source.source + ", " + source.version + " (" +
                               source.licence + ")");
   summary.comm_error = comm.mean_error();
   summary.kernel_error = kernel.mean_error();

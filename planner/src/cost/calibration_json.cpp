@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
+#include "usp/base/json_units.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/planner/calibration.hpp"
 
@@ -11,12 +12,28 @@ namespace {
 
 constexpr double most = 1e15;
 constexpr double least = 1e-12;
+constexpr double most_s = 1e9;
+constexpr double least_s = 1e-18;
+
+void check_header(ObjectReader& top) {
+  const std::string renew = "rename its keys as CHANGELOG.md lists, or measure anew";
+  if (!top.has("format") && top.has("version"))
+    top.fail("format",
+             "a usp.calibration without the key is of version 1, older than this usp, which reads version " +
+                 std::to_string(json_schema_version) + "; " + renew);
+  check_json_header(top, "usp.calibration", renew);
+}
+
+/// Seconds as nccl-tests' microseconds convert to them: one measurement is one double from either file.
+double seconds_of(double seconds) {
+  return from_si(seconds, FieldUnit::us) * 1e-6;
+}
 
 std::vector<CalibrationSource> read_sources(ObjectReader& top) {
   std::vector<CalibrationSource> sources;
   top.array("sources", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    sources.push_back({reader.string("what"), reader.string("source"), reader.string("licence"),
+    sources.push_back({reader.string("measurement"), reader.string("source"), reader.string("licence"),
                        reader.string("version"), reader.maybe_string("note").value_or("")});
     reader.finish();
   });
@@ -34,12 +51,13 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
     if (!seen.insert({operation, ranks}).second)
       reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
     const std::size_t before = rows.size();
-    reader.array("time_us", [&](const Json& time, const std::string& at) {
-      rows.push_back({operation, ranks, bytes, json_number(time, top.file(), at, least, most) * 1e-6});
+    reader.array("time_s", [&](const Json& time, const std::string& at) {
+      rows.push_back(
+          {operation, ranks, bytes, seconds_of(json_number(time, top.file(), at, least_s, most_s))});
       bytes *= 2;
     });
     if (rows.size() - before < 2 || rows.size() - before > 40)
-      reader.fail("time_us", "a curve holds 2 to 40 times, one per doubling of first_bytes");
+      reader.fail("time_s", "a curve holds 2 to 40 times, one per doubling of first_bytes");
     reader.finish();
   });
   return rows;
@@ -57,7 +75,8 @@ std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
     reader.array("points", [&](const Json& point, const std::string& at) {
       ObjectReader p(point, top.file(), at);
       const double bytes = p.number("bytes", 1, most);
-      rows.push_back({transport, bytes, bytes / (p.number("gb_s", least, most) * 1e9)});
+      rows.push_back(
+          {transport, bytes, bytes / (read_si(p, "bytes_per_s", FieldUnit::gb_s, least, most) * 1e9)});
       p.finish();
     });
     if (rows.size() - before < 2) reader.fail("points", "two points or more make a curve");
@@ -77,9 +96,9 @@ std::array<Interference, 2> read_interference(ObjectReader& top) {
     const auto transport = reader.enumeration<Transport>("transport");
     if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
     Interference& entry = all[static_cast<std::size_t>(transport)];
-    entry.share = reader.number("share", 0, 1);
-    entry.low = reader.number("low", 0, entry.share);
-    entry.high = reader.number("high", entry.share, 1);
+    entry.share = reader.number("ratio", 0, 1);
+    entry.low = reader.number("min_ratio", 0, entry.share);
+    entry.high = reader.number("max_ratio", entry.share, 1);
     entry.source = reader.string("source");
     reader.finish();
   });
@@ -91,11 +110,11 @@ std::array<Interference, 2> read_interference(ObjectReader& top) {
 KernelFit read_fit(ObjectReader reader) {
   KernelFit fit;
   fit.head_dim = static_cast<int>(reader.integer("head_dim", 1, 1024));
-  fit.launch_s = reader.number("launch_us", 0, 1e6) * 1e-6;
-  fit.peak_tflops = reader.number("peak_tflops", least, most);
+  fit.launch_s = seconds_of(reader.number("launch_s", 0, 1));
+  fit.peak_tflops = read_si(reader, "peak_flop_per_s", FieldUnit::tflops, least, most);
   fit.serial = reader.number("serial", 0, 100);
   fit.extra_keys = reader.number("extra_keys", 0, 1e6);
-  fit.kv_gb_s = reader.number("kv_gb_s", least, most);
+  fit.kv_gb_s = read_si(reader, "kv_bytes_per_s", FieldUnit::gb_s, least, most);
   fit.rows = reader.integer("rows", 0, std::int64_t{1} << 40);
   fit.mape = reader.number("mape", 0, 100);
   fit.p90 = reader.number("p90", 0, 100);
@@ -153,7 +172,7 @@ void read_attention(ObjectReader reader, KernelData& data) {
 Calibration parse_calibration(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader top(json, file, "");
-  static_cast<void>(top.integer("version", 1, 1));
+  check_header(top);
   Calibration calibration;
   calibration.calibrated = true;
   calibration.name = top.string("name");
@@ -164,16 +183,17 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
     ObjectReader device = top.object("device");
     calibration.device = device.string("name");
     kernel.sm_count = static_cast<int>(device.integer("sm_count", 1, 100000));
-    calibration.device_bf16_tflops = device.number("bf16_tflops", least, most);
-    calibration.device_memory_gb_s = memory_gb_s = device.number("memory_gb_s", least, most);
+    calibration.device_bf16_tflops = read_si(device, "bf16_flop_per_s", FieldUnit::tflops, least, most);
+    calibration.device_memory_gb_s = memory_gb_s =
+        read_si(device, "memory_bytes_per_s", FieldUnit::gb_s, least, most);
     static_cast<void>(device.string("source"));
     device.finish();
   }
   Repeatability repeat;
   {
     ObjectReader reader = top.object("repeatability");
-    repeat.below_1mib = reader.number("below_1mib", 0, 10);
-    repeat.from_1mib = reader.number("from_1mib", 0, 10);
+    repeat.below_1mib = reader.number("small_message_ratio", 0, 10);
+    repeat.from_1mib = reader.number("large_message_ratio", 0, 10);
     reader.finish();
   }
   {

@@ -60,7 +60,7 @@ class Viewer {
     view.what = word_of(move.from[0].tensor);
     if (move.pairs > 1) view.what += " " + std::string(word_of(move.from[1].tensor));
     view.send = transfer.send;
-    view.add = transfer.apply == Apply::add;
+    view.add = transfer.write_mode == WriteMode::accumulate;
     view.wire = transfer.wire;
     view.start = transfer.start;
     view.due = transfer.due;

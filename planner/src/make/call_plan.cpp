@@ -26,6 +26,7 @@ PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidat
   file.step_s = candidate.seconds();
   file.step_band = candidate.band();
   file.calibration = request.calibration->calibrated ? request.calibration->name : "uncalibrated";
+  file.inputs = {request.fixed, request.execution, request.all_devices, std::nullopt};
   PlanLayer layer;
   layer.kind = request.band.diff_max < unbounded ? "sliding" : "softmax";
   layer.plan = candidate.plan;

@@ -46,6 +46,19 @@ Transport transport_of(const std::vector<AxisView>& axes, const std::string& nam
   return standard;
 }
 
+StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory) {
+  StepWorkload step;
+  step.batch = workload.batch;
+  step.microbatches = workload.microbatches;
+  step.expert = workload.expert;
+  step.dtype = workload.dtype;
+  step.causal = workload.causal;
+  step.optimizer = workload.optimizer;
+  step.fp32_gradients = workload.fp32_gradients;
+  step.memory = memory;
+  return step;
+}
+
 }  // namespace
 
 void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, WorkspaceBasis& basis) {
@@ -112,6 +125,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   file.ulysses_transport = transport_of(axes, "ulysses", request.execution.transport);
   file.ring_transport = transport_of(axes, "ring", request.execution.transport);
   file.overlap = request.execution.overlap;
+  file.inputs = {request.fixed, request.execution, true, step_workload(workload, request.memory)};
   file.step_s = candidate.step_s;
   file.step_band = candidate.band;
   file.memory_bytes = candidate.memory.total_bytes;

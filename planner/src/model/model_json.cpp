@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/parameters.hpp"
 
@@ -85,30 +85,28 @@ std::string model_json(const Model& model) {
   for (const auto& kind : model.kinds) kinds.push_back(kind_json(kind));
   std::vector<std::string> notes = model.notes;
   notes.insert(notes.end(), count.notes.begin(), count.notes.end());
-  const Json j = {{"format", "usp.model"},
-                  {"version", 1},
-                  {"name", model.name},
-                  {"family", model.family},
-                  {"layers", model.layers},
-                  {"hidden", model.hidden},
-                  {"vocab", json_or_null(model.vocab)},
-                  {"tied_embeddings", json_or_null(model.tied_embeddings)},
-                  {"query_heads", shared_value(model, [](const LayerKind& k) { return k.query_heads; })},
-                  {"kv_heads", shared_value(model, [](const LayerKind& k) { return k.kv_heads; })},
-                  {"head_dim_qk", shared_value(model, [](const LayerKind& k) { return k.head_dim_qk; })},
-                  {"head_dim_v", shared_value(model, [](const LayerKind& k) { return k.head_dim_v; })},
-                  {"attention_layers", model.attention_layers()},
-                  {"layer_kinds", kinds},
-                  {"ulysses_even", even_ulysses_degrees(model)},
-                  {"ulysses_even_linear", even_ulysses_degrees_linear(model)},
-                  {"mlp",
-                   {{"dense_intermediate", json_or_null(model.dense_intermediate)},
-                    {"gated", json_or_null(model.gated_mlp)}}},
-                  {"moe", moe_json(model)},
-                  {"mla", mla_json(model)},
-                  {"parameters", parameters_json(count)},
-                  {"derived", model.derived},
-                  {"notes", notes}};
+  Json j = json_header("usp.model");
+  j["name"] = model.name;
+  j["family"] = model.family;
+  j["layers"] = model.layers;
+  j["hidden"] = model.hidden;
+  j["vocab"] = json_or_null(model.vocab);
+  j["tied_embeddings"] = json_or_null(model.tied_embeddings);
+  j["query_heads"] = shared_value(model, [](const LayerKind& k) { return k.query_heads; });
+  j["kv_heads"] = shared_value(model, [](const LayerKind& k) { return k.kv_heads; });
+  j["head_dim_qk"] = shared_value(model, [](const LayerKind& k) { return k.head_dim_qk; });
+  j["head_dim_v"] = shared_value(model, [](const LayerKind& k) { return k.head_dim_v; });
+  j["attention_layers"] = model.attention_layers();
+  j["layer_kinds"] = kinds;
+  j["ulysses_even"] = even_ulysses_degrees(model);
+  j["ulysses_even_linear"] = even_ulysses_degrees_linear(model);
+  j["mlp"] = {{"dense_intermediate", json_or_null(model.dense_intermediate)},
+              {"gated", json_or_null(model.gated_mlp)}};
+  j["moe"] = moe_json(model);
+  j["mla"] = mla_json(model);
+  j["parameters"] = parameters_json(count);
+  j["derived"] = model.derived;
+  j["notes"] = notes;
   return j.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -88,11 +88,11 @@ LinkPricer::MeshPatterns& LinkPricer::patterns(const Mesh& mesh, const Placement
   return patterns_.emplace_back(std::move(fresh));
 }
 
-const MovePattern& LinkPricer::pattern(MeshPatterns& known, Peers peers, RingShift shift) {
-  const auto once = [&](const MovePattern*& slot) -> const MovePattern& {
+const TransferPattern& LinkPricer::pattern(MeshPatterns& known, Peers peers, RingShift shift) {
+  const auto once = [&](const TransferPattern*& slot) -> const TransferPattern& {
     if (slot != nullptr) return *slot;
-    const MovePattern found = measure(known.mesh, known.placement, peers, shift);
-    for (const MovePattern& other : known.distinct)
+    const TransferPattern found = measure(known.mesh, known.placement, peers, shift);
+    for (const TransferPattern& other : known.distinct)
       if (other == found) slot = &other;
     if (slot == nullptr) slot = &known.distinct.emplace_back(found);
     return *slot;
@@ -126,8 +126,9 @@ i64 LinkPricer::sources_followed(const Mesh& mesh, const Placement& placement) c
   return node_symmetric(mesh, placement) ? devices_per_node_ : i64{placement.groups()} * mesh.size();
 }
 
-MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers, RingShift shift) {
-  MovePattern result;
+TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers,
+                                    RingShift shift) {
+  TransferPattern result;
   const bool one_node = node_symmetric(mesh, placement);
   intra_node_.clear();
   inter_node_.clear();
@@ -158,9 +159,9 @@ MovePattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Pe
   return result;
 }
 
-MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
-                          Transport transport) const {
-  MoveTime result;
+TransferTime LinkPricer::time(const TransferPattern& pattern, Peers peers, WriteMode mode,
+                              double bytes_per_peer, Transport transport) const {
+  TransferTime result;
   if (bytes_per_peer <= 0 || pattern.peers == 0) return result;
   if (pattern.intra_node_peers > 0) {
     const int n = pattern.intra_node_peers + 1;
@@ -168,8 +169,8 @@ MoveTime LinkPricer::time(const MovePattern& pattern, Peers peers, Apply apply, 
     if (peers == Peers::shift) {
       curve = calibration_.comm.hop(transport, bytes_per_peer);
     } else {
-      const bool gather =
-          peers == Peers::every_ring && apply == Apply::copy && calibration_.comm.has(Collective::all_gather);
+      const bool gather = peers == Peers::every_ring && mode == WriteMode::overwrite &&
+                          calibration_.comm.has(Collective::all_gather);
       curve = calibration_.comm.time(gather ? Collective::all_gather : Collective::alltoall, n,
                                      bytes_per_peer * n);
     }

@@ -48,9 +48,10 @@ class PassAccumulator {
   }
 
   /// A move that starts in the tick whose exchange() comes next.
-  void post(const TransferOp& move, const MovePattern& pattern, double bytes_per_peer) {
+  void post(const TransferOp& move, const TransferPattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
-    posts_.push_back({&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.apply});
+    posts_.push_back(
+        {&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.write_mode});
   }
 
   void work(const Estimate& estimate) {
@@ -120,35 +121,35 @@ class PassAccumulator {
 
  private:
   struct Post {
-    const MovePattern* pattern;
+    const TransferPattern* pattern;
     double bytes;  ///< per peer
     int flight;    ///< ticks from start to due
     std::uint8_t pairs;
     Peers peers;
-    Apply apply;
+    WriteMode write_mode;
     [[nodiscard]] bool travels_with(const Post& other) const {
       return pattern == other.pattern && peers == other.peers && flight == other.flight &&
-             apply == other.apply;
+             write_mode == other.write_mode;
     }
     friend bool operator==(const Post&, const Post&) = default;
   };
   struct CachedPrice {
-    const MovePattern* pattern = nullptr;
+    const TransferPattern* pattern = nullptr;
     Peers peers = Peers::self;
     double bytes = -1;
-    Apply apply = Apply::copy;
-    MoveTime time;
+    WriteMode write_mode = WriteMode::overwrite;
+    TransferTime time;
   };
 
-  const MoveTime& time_of(const Post& p, double bytes) {
+  const TransferTime& time_of(const Post& p, double bytes) {
     for (const CachedPrice& price : cache_)
-      if (price.pattern == p.pattern && price.bytes == bytes && price.apply == p.apply &&
+      if (price.pattern == p.pattern && price.bytes == bytes && price.write_mode == p.write_mode &&
           price.peers == p.peers)
         return price.time;
     CachedPrice& oldest = cache_[oldest_];
     oldest_ = (oldest_ + 1) % cache_.size();
-    oldest = {p.pattern, p.peers, bytes, p.apply,
-              links_.time(*p.pattern, p.peers, p.apply, bytes, options_.transport)};
+    oldest = {p.pattern, p.peers, bytes, p.write_mode,
+              links_.time(*p.pattern, p.peers, p.write_mode, bytes, options_.transport)};
     return oldest.time;
   }
 
@@ -159,7 +160,7 @@ class PassAccumulator {
     return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
   }
 
-  void send(TickTransfers& out, int flight, const MoveTime& time, double rounds, double pack_s) {
+  void send(TickTransfers& out, int flight, const TransferTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
     out.sends.push_back({flight, intra_node_s, inter_node_s});

@@ -73,7 +73,7 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
     for (std::size_t i = 0; i < pass.transfers.size(); ++i) {
       const TransferOp& m = pass.transfers[i];
       if (m.start != t || m.peers == Peers::self) continue;
-      const MovePattern& pattern = links_.pattern(patterns, m.peers, m.shift);
+      const TransferPattern& pattern = links_.pattern(patterns, m.peers, m.shift);
       i64 most = 0;
       for (std::size_t p = 0; p < ranks.size(); ++p)
         most = std::max({most, moved[i].sent[p], moved[i].received[p]});

@@ -169,7 +169,7 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
 }
 
 double AttentionPricer::move_bytes_per_peer(const Context& context, const TransferOp& move,
-                                            const MovePattern& pattern) {
+                                            const TransferPattern& pattern) {
   const AttentionPlan& plan = *context.plan;
   if (context.geometry == nullptr) {
     if (move.tokens.not_needed.any()) return 0;
@@ -234,7 +234,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     const TransferOp& m = pass.transfers[move];
     if (m.peers == Peers::self) return;
     const std::size_t kind = kinds.of(move);
-    const MovePattern*& pattern = costs[kind].pattern;
+    const TransferPattern*& pattern = costs[kind].pattern;
     if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
     if (pattern->peers == 0) return;
     double& bytes = costs[kinds.twin_of(kind)].bytes;

@@ -35,7 +35,7 @@ struct HeadSplit {
 
 /// What one move of a kind costs.
 struct MoveCost {
-  const MovePattern* pattern = nullptr;
+  const TransferPattern* pattern = nullptr;
   double bytes = -1;  ///< per peer; negative: not known
 };
 

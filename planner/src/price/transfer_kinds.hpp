@@ -72,7 +72,7 @@ class TransferKinds {
                                  TransferRange b) const {
     if (a.end - a.begin != b.end - b.begin) return false;
     for (std::size_t i = a.begin, j = b.begin; i < a.end; ++i, ++j)
-      if (of_[i] != of_[j] || transfers[i].apply != transfers[j].apply ||
+      if (of_[i] != of_[j] || transfers[i].write_mode != transfers[j].write_mode ||
           transfers[i].due - transfers[i].start != transfers[j].due - transfers[j].start)
         return false;
     return true;

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "request_json.hpp"
 
+#include "plan_inputs_json.hpp"
+
 namespace usp {
 namespace {
-
-template <class T>
-Json word_or_null(const std::optional<T>& value) {
-  return value ? Json(word_of(*value)) : Json(nullptr);
-}
 
 template <class T>
 Json list_or_null(const std::vector<T>& list) {
@@ -45,28 +42,6 @@ Json workload_json(const Workload& workload) {
           {"microbatches", workload.microbatches},
           {"pipeline", workload.pipeline},
           {"expert", workload.expert}};
-}
-
-Json constraints_json(const Constraints& fixed) {
-  return {{"ring", json_or_null(fixed.ring)},
-          {"ulysses", json_or_null(fixed.ulysses)},
-          {"data", json_or_null(fixed.data)},
-          {"tensor", json_or_null(fixed.tensor)},
-          {"method", word_or_null(fixed.method)},
-          {"layout", word_or_null(fixed.layout)},
-          {"dkv_return", word_or_null(fixed.dkv_return)},
-          {"head_chunks", json_or_null(fixed.head_chunks)},
-          {"order", word_or_null(fixed.order)},
-          {"recompute", word_or_null(fixed.recompute)},
-          {"zero_stage", json_or_null(fixed.zero_stage)}};
-}
-
-Json memory_json(const MemoryPolicy& memory) {
-  return {{"reserve_ratio", memory.reserve_fraction},
-          {"communicator_bytes", memory.communicator_bytes},
-          {"loss_tile_tokens", memory.loss_tile_tokens},
-          {"mlp_tile_tokens", memory.mlp_tile_tokens},
-          {"device_bytes", json_or_null(memory.device_bytes)}};
 }
 
 Json execution_json(const ExecutionOptions& execution) {
@@ -163,7 +138,7 @@ Json request_json(const PlanRequest& request) {
           {"cluster", cluster_json(*request.cluster)},
           {"calibration", request.calibration->name},
           {"workload", workload_json(request.workload)},
-          {"fixed", constraints_json(request.fixed)},
+          {"fixed", fixed_json(request.fixed)},
           {"memory", memory_json(request.memory)},
           {"execution", execution_json(request.execution)},
           {"max_candidates", request.max_candidates}};
@@ -188,7 +163,7 @@ Json request_json(const AttentionRequest& request) {
           {"replicated_q", ranges_json(request.replicated_q)},
           {"replicated_k", ranges_json(request.replicated_k)},
           {"training", request.training},
-          {"fixed", constraints_json(request.fixed)},
+          {"fixed", fixed_json(request.fixed)},
           {"execution", execution_json(request.execution)},
           {"max_candidates", request.max_candidates},
           {"all_devices", request.all_devices}};

@@ -18,8 +18,8 @@ struct Degrees {
 /// The layouts to price under some degrees; placement and uneven heads are left to the caller.
 [[nodiscard]] std::vector<Choice> alternatives_of(const PlanRequest& request, const Degrees& degrees);
 
-/// Most ticks that one command prices: 10 to 15 s.
-inline constexpr double max_search_ticks = 2e8;
+/// Most ticks that one command prices: 8 to 13 s.
+inline constexpr double max_search_ticks = 1.4e8;
 /// Ticks of all schedules that a search of the request on so many devices prices, and what else takes as
 /// long.
 [[nodiscard]] double search_ticks(const PlanRequest& request, i64 world, int devices_per_node);

@@ -55,34 +55,34 @@ const char* usp_status_name(int status);
 /** One attention call. Fill with usp_attention_desc_init, which puts the values in brackets; those marked *
  * must be set. Later versions add fields at the end only. */
 typedef struct usp_attention_desc {
-  size_t size;          /**< sizeof the struct the caller was compiled with */
-  int64_t batch;        /**< rows that share the documents [1] */
-  int64_t q_tokens;     /**< * greatest count of tokens of a step, over all ranks */
-  int64_t kv_tokens;    /**< [0: q_tokens] */
-  int32_t query_heads;  /**< * */
-  int32_t kv_heads;     /**< divides query_heads [0: query_heads] */
-  int32_t head_dim_qk;  /**< * */
-  int32_t head_dim_v;   /**< [0: head_dim_qk] */
-  int32_t dtype;        /**< * of q, k, v and out */
-  int32_t ring;         /**< mesh: ring x ulysses ranks, rank = ring row * ulysses + column [1] */
-  int32_t ring_outer;   /**< divides ring; above 1 with USP_DOUBLE_RING only [1] */
-  int32_t ulysses;      /**< at most query_heads; need not divide anything [1] */
-  int32_t method;       /**< [USP_RING] */
-  int32_t layout;       /**< [USP_ZIGZAG] */
-  int32_t dkv_return;   /**< [USP_DKV_CIRCULATE] */
-  int32_t head_chunks;  /**< heads are exchanged in so many parts [1] */
-  int64_t diff_min;     /**< a query at x sees a key at y iff diff_min <= x - y <= diff_max: causal is 0, */
-  int64_t diff_max;     /**< USP_UNBOUNDED; a window of W: 0, W - 1 [-USP_UNBOUNDED, USP_UNBOUNDED] */
-  int32_t prune;        /**< nonzero: send only keys that a receiver can see [0] */
-  int32_t sink;         /**< nonzero: one logit per query head joins the softmax [0] */
-  int32_t return_lse;   /**< nonzero: forward returns the log-sum-exp [0] */
-  int32_t alibi;        /**< nonzero: a slope per query head [0] */
-  int32_t save_exchanged_qkv;   /**< nonzero: backward reuses q, k, v as forward exchanged them [1] */
-  int32_t reserved;     /**< 0 */
-  double scale;         /**< of q.k [0: 1 / sqrt(head_dim_qk)] */
-  double softcap;       /**< [0: none] */
-  double dropout;       /**< probability, below 1 [0] */
-  int64_t block_tokens; /**< edge of the blocks of a per-head pattern [0: no pattern] */
+  size_t size;         /**< sizeof the struct the caller was compiled with */
+  int64_t batch;       /**< rows that share the documents [1] */
+  int64_t q_tokens;    /**< * greatest count of tokens of a step, over all ranks */
+  int64_t kv_tokens;   /**< [0: q_tokens] */
+  int32_t query_heads; /**< * */
+  int32_t kv_heads;    /**< divides query_heads [0: query_heads] */
+  int32_t head_dim_qk; /**< * */
+  int32_t head_dim_v;  /**< [0: head_dim_qk] */
+  int32_t dtype;       /**< * of q, k, v and out */
+  int32_t ring;        /**< mesh: ring x ulysses ranks, rank = ring row * ulysses + column [1] */
+  int32_t ring_outer;  /**< divides ring; above 1 with USP_DOUBLE_RING only [1] */
+  int32_t ulysses;     /**< at most query_heads; need not divide anything [1] */
+  int32_t method;      /**< [USP_RING] */
+  int32_t layout;      /**< [USP_ZIGZAG] */
+  int32_t dkv_return;  /**< [USP_DKV_CIRCULATE] */
+  int32_t head_chunks; /**< heads are exchanged in so many parts [1] */
+  int64_t diff_min;    /**< a query at x sees a key at y iff diff_min <= x - y <= diff_max: causal is 0, */
+  int64_t diff_max;    /**< USP_UNBOUNDED; a window of W: 0, W - 1 [-USP_UNBOUNDED, USP_UNBOUNDED] */
+  int32_t prune;       /**< nonzero: send only keys that a receiver can see [0] */
+  int32_t sink;        /**< nonzero: one logit per query head joins the softmax [0] */
+  int32_t return_lse;  /**< nonzero: forward returns the log-sum-exp [0] */
+  int32_t alibi;       /**< nonzero: a slope per query head [0] */
+  int32_t save_exchanged_qkv;  /**< nonzero: backward reuses q, k, v as forward exchanged them [1] */
+  int32_t reserved;            /**< 0 */
+  double scale;                /**< of q.k [0: 1 / sqrt(head_dim_qk)] */
+  double softcap;              /**< [0: none] */
+  double dropout;              /**< probability, below 1 [0] */
+  int64_t block_tokens;        /**< edge of the blocks of a per-head pattern [0: no pattern] */
   const int64_t* replicated_q; /**< tokens that every rank holds: begin, end pairs, ascending [null] */
   int64_t replicated_q_count;  /**< pairs [0] */
   const int64_t* replicated_k;

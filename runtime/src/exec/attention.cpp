@@ -340,7 +340,8 @@ void AttentionOperator::State::finish_result(Tensor tensor, const View& target) 
   const BufferId id = batch->result(Pass::backward, {tensor, BufferSlot::home});
   const View sum = runner[1]->view(id);
   if (sum.data == target.data) return;
-  memory.copy_box(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads}, Land::put);
+  memory.copy_region(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads},
+                     WriteMode::overwrite);
 }
 
 void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,

@@ -6,7 +6,7 @@ namespace {
 
 void attend(AttentionKernel& kernel, const StepCall& c) {
   kernel.attend({c[Tensor::q], c[Tensor::k], c[Tensor::v], c[Tensor::o], c[Tensor::lse], c.scope,
-                 c.step->fresh, c.sink});
+                 c.step->overwrite, c.sink});
 }
 
 void delta(AttentionKernel& kernel, const StepCall& c) {
@@ -16,8 +16,8 @@ void delta(AttentionKernel& kernel, const StepCall& c) {
 
 void attend_grad(AttentionKernel& kernel, const StepCall& c) {
   kernel.attend_grad({c[Tensor::q], c[Tensor::k], c[Tensor::v], c[Tensor::d_o], c[Tensor::lse],
-                      c[Tensor::delta], c[Tensor::dq], c[Tensor::dk], c[Tensor::dv], c.scope, c.step->fresh,
-                      c[Tensor::o]});
+                      c[Tensor::delta], c[Tensor::dq], c[Tensor::dk], c[Tensor::dv], c.scope,
+                      c.step->overwrite, c[Tensor::o]});
 }
 
 }  // namespace

@@ -10,28 +10,29 @@
 namespace usp {
 namespace {
 
-[[nodiscard]] const char* operation(Pass pass, Apply apply) {
+[[nodiscard]] const char* operation(Pass pass, WriteMode mode) {
   if (pass == Pass::forward) return "a forward exchange";
-  return apply == Apply::add ? "the return of a gradient" : "a backward exchange";
+  return mode == WriteMode::accumulate ? "the return of a gradient" : "a backward exchange";
 }
 
 }  // namespace
 
-ByteBox byte_box(const View& view, Range rows, Range heads) {
+StridedBytes byte_region(const View& view, Range rows, Range heads) {
   const i64 element = bytes_of(view.type), width = view.width;
-  ByteBox box;
-  box.data = view.at(0, rows.begin, heads.begin);
+  StridedBytes region;
+  region.data = view.at(0, rows.begin, heads.begin);
   const bool joined = view.head_stride == width;
-  box.run_bytes = (joined ? heads.size() * width : width) * element;
-  box.count[0] = rows.size(), box.stride[0] = view.row_stride * element;
-  box.count[1] = view.batch, box.stride[1] = view.batch_stride * element;
-  box.count[2] = joined ? 1 : heads.size(), box.stride[2] = view.head_stride * element;
-  const bool whole_rows = box.count[1] == 1 && box.count[2] == 1 && box.stride[0] == box.run_bytes;
+  region.run_bytes = (joined ? heads.size() * width : width) * element;
+  region.count[0] = rows.size(), region.stride[0] = view.row_stride * element;
+  region.count[1] = view.batch, region.stride[1] = view.batch_stride * element;
+  region.count[2] = joined ? 1 : heads.size(), region.stride[2] = view.head_stride * element;
+  const bool whole_rows =
+      region.count[1] == 1 && region.count[2] == 1 && region.stride[0] == region.run_bytes;
   if (whole_rows) {
-    box.run_bytes *= box.count[0];
-    box.count[0] = 1;
+    region.run_bytes *= region.count[0];
+    region.count[0] = 1;
   }
-  return box;
+  return region;
 }
 
 PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
@@ -51,13 +52,13 @@ PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator,
   sends_due_.resize(ticks);
   self_send_.assign(transfers, -1);
   tickets_.assign(transfers, -1);
-  box_begin_.resize(transfers);
-  std::size_t boxes = 0, most_posts = 0;
+  region_begin_.resize(transfers);
+  std::size_t regions = 0, max_posts = 0;
   for (std::size_t i = 0; i < transfers; ++i) {
     const Transfer& t = schedule.transfers[i];
-    box_begin_[i] = boxes;
+    region_begin_[i] = regions;
     if (t.peer != schedule.rank) {
-      boxes += t.stage >= 0 ? 1 : static_cast<std::size_t>(t.boxes.count);
+      regions += t.stage >= 0 ? 1 : static_cast<std::size_t>(t.regions.count);
       if (t.send) sends_due_[static_cast<std::size_t>(t.due)].push_back(static_cast<std::int32_t>(i));
     } else if (!t.send) {
       // A rank's send to itself stands before its receive in the same tick.
@@ -76,12 +77,12 @@ PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator,
     step_kernels_.push_back(kernel_of->run);
   }
   for (const Tick& tick : schedule.ticks)
-    most_posts = std::max(most_posts, static_cast<std::size_t>(tick.posts.count));
-  byte_boxes_.resize(boxes);
-  messages_.reserve(most_posts);
-  posted_.reserve(most_posts);
-  new_tickets_.resize(most_posts);
-  communicator.reserve(static_cast<i64>(transfers), static_cast<i64>(boxes));
+    max_posts = std::max(max_posts, static_cast<std::size_t>(tick.posts.count));
+  byte_regions_.resize(regions);
+  messages_.reserve(max_posts);
+  posted_.reserve(max_posts);
+  new_tickets_.resize(max_posts);
+  communicator.reserve(static_cast<i64>(transfers), static_cast<i64>(regions));
 }
 
 void PassRunner::run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times) {
@@ -152,30 +153,30 @@ void PassRunner::post(const Tick& tick) {
     m.send = t.send;
     m.tag = t.move;
     m.tick = t.start;
-    m.operation = operation(schedule_.pass, t.apply);
-    m.boxes = &byte_boxes_[box_begin_[index]];
-    m.box_count = t.stage >= 0 ? 1 : t.boxes.count;
+    m.operation = operation(schedule_.pass, t.write_mode);
+    m.regions = &byte_regions_[region_begin_[index]];
+    m.region_count = t.stage >= 0 ? 1 : t.regions.count;
     messages_.push_back(m);
     posted_.push_back(i);
   }
 }
 
 void PassRunner::describe(const Transfer& t, std::size_t index) {
-  ByteBox* out = &byte_boxes_[box_begin_[index]];
+  StridedBytes* out = &byte_regions_[region_begin_[index]];
   if (t.stage >= 0) {
-    *out = ByteBox{};
+    *out = StridedBytes{};
     out->data = view(t.stage).data;
     out->run_bytes = t.bytes;
     std::byte* payload = out->data;
-    for (std::int32_t i = 0; t.send && i < t.boxes.count; ++i) {
-      const Box& box = schedule_.boxes[static_cast<std::size_t>(t.boxes.begin + i)];
-      payload = memory_.pack_box(view(box.buffer), {box.rows, box.heads}, t.wire, payload);
+    for (std::int32_t i = 0; t.send && i < t.regions.count; ++i) {
+      const BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+      payload = memory_.pack_region(view(region.buffer), {region.rows, region.heads}, t.wire, payload);
     }
     return;
   }
-  for (std::int32_t i = 0; i < t.boxes.count; ++i) {
-    const Box& box = schedule_.boxes[static_cast<std::size_t>(t.boxes.begin + i)];
-    *out++ = byte_box(view(box.buffer), box.rows, box.heads);
+  for (std::int32_t i = 0; i < t.regions.count; ++i) {
+    const BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+    *out++ = byte_region(view(region.buffer), region.rows, region.heads);
   }
 }
 
@@ -208,9 +209,10 @@ void PassRunner::arrive(std::int32_t index) {
   communicator_.wait(tickets_[static_cast<std::size_t>(index)]);
   if (t.stage < 0) return;
   const std::byte* payload = view(t.stage).data;
-  for (std::int32_t i = 0; i < t.boxes.count; ++i) {
-    const Box& box = schedule_.boxes[static_cast<std::size_t>(t.boxes.begin + i)];
-    payload = memory_.unpack_box(payload, t.wire, view(box.buffer), {box.rows, box.heads}, land(t));
+  for (std::int32_t i = 0; i < t.regions.count; ++i) {
+    const BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+    payload = memory_.unpack_region(payload, t.wire, view(region.buffer), {region.rows, region.heads},
+                                    t.write_mode);
   }
 }
 
@@ -218,14 +220,14 @@ void PassRunner::arrive(std::int32_t index) {
 void PassRunner::copy_to_self(const Transfer& receive) {
   const auto index = static_cast<std::size_t>(&receive - schedule_.transfers.data());
   const Transfer& send = schedule_.transfers[static_cast<std::size_t>(self_send_[index])];
-  const Box* from = &schedule_.boxes[static_cast<std::size_t>(send.boxes.begin)];
-  const Box* to = &schedule_.boxes[static_cast<std::size_t>(receive.boxes.begin)];
-  const Box* const to_end = to + receive.boxes.count;
+  const BufferRegion* from = &schedule_.regions[static_cast<std::size_t>(send.regions.begin)];
+  const BufferRegion* to = &schedule_.regions[static_cast<std::size_t>(receive.regions.begin)];
+  const BufferRegion* const to_end = to + receive.regions.count;
   i64 from_row = from->rows.begin, to_row = to->rows.begin;
   while (to != to_end) {
     const i64 rows = std::min(from->rows.end - from_row, to->rows.end - to_row);
-    memory_.copy_box(view(from->buffer), {{from_row, from_row + rows}, from->heads}, view(to->buffer),
-                     {{to_row, to_row + rows}, to->heads}, land(receive));
+    memory_.copy_region(view(from->buffer), {{from_row, from_row + rows}, from->heads}, view(to->buffer),
+                        {{to_row, to_row + rows}, to->heads}, receive.write_mode);
     from_row += rows, to_row += rows;
     if (to_row == to->rows.end && ++to != to_end) to_row = to->rows.begin;
     if (from_row == from->rows.end && to != to_end) from_row = (++from)->rows.begin;

@@ -4,7 +4,7 @@
 #include "usp/comm/communicator.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/attention_kernel.hpp"
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/regions.hpp"
 #include "usp/runtime/attention.hpp"
 #include "usp/runtime/operation_kernels.hpp"
 #include "usp/schedule/rank_schedule.hpp"
@@ -52,7 +52,6 @@ class PassRunner {
   void copy_to_self(const Transfer& receive);
   void finish_sends(int tick);
   [[nodiscard]] AttendScope scope(const Step& step) const;
-  [[nodiscard]] static Land land(const Transfer& t) { return t.apply == Apply::add ? Land::add : Land::put; }
 
   const RankSchedule& schedule_;
   Communicator& communicator_;
@@ -67,15 +66,15 @@ class PassRunner {
   std::vector<std::vector<BufferId>> begins_;                 ///< per tick
   std::vector<std::vector<std::int32_t>> sends_due_;          ///< per tick: transfers
   std::vector<std::int32_t> self_send_;                       ///< per transfer: a self receive's send
-  std::vector<std::size_t> box_begin_;                        ///< per transfer, into byte_boxes_
-  std::vector<ByteBox> byte_boxes_;
+  std::vector<std::size_t> region_begin_;                     ///< per transfer, into byte_regions_
+  std::vector<StridedBytes> byte_regions_;
   std::vector<Message> messages_;     ///< of one tick
   std::vector<std::int32_t> posted_;  ///< transfers of messages_
   std::vector<Ticket> new_tickets_;
   std::vector<Ticket> tickets_;  ///< per transfer
 };
 
-/// The bytes of a box of a view, in payload order (row, batch, head).
-[[nodiscard]] ByteBox byte_box(const View& view, Range rows, Range heads);
+/// The bytes of a region of a view, in payload order (row, batch, head).
+[[nodiscard]] StridedBytes byte_region(const View& view, Range rows, Range heads);
 
 }  // namespace usp

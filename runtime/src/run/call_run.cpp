@@ -10,7 +10,7 @@
 #include "usp/comm/agreement.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/device/stream_clock.hpp"
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/regions.hpp"
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -394,8 +394,9 @@ HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add) {
     const ConstView rows = part.rows.view();
     for (std::size_t i = 0; i < part.tokens.size(); ++i) {
       const auto row = static_cast<i64>(i);
-      copy_box(rows, {{row, row + 1}, rows.heads}, sum.view(),
-               {{part.tokens[i], part.tokens[i] + 1}, rows.heads}, add ? Land::add : Land::put);
+      copy_region(rows, {{row, row + 1}, rows.heads}, sum.view(),
+                  {{part.tokens[i], part.tokens[i] + 1}, rows.heads},
+                  add ? WriteMode::accumulate : WriteMode::overwrite);
     }
   }
   return sum;

@@ -14,13 +14,13 @@
 namespace usp {
 namespace {
 
-/// What a transfer weighs by the boxes that it fills or empties.
-i64 bytes_of_boxes(const RankSchedule& schedule, const Transfer& t, i64 batch) {
+/// What a transfer weighs by the regions that it fills or empties.
+i64 bytes_of_regions(const RankSchedule& schedule, const Transfer& t, i64 batch) {
   i64 sum = 0;
-  for (std::int32_t i = t.boxes.begin; i < t.boxes.begin + t.boxes.count; ++i) {
-    const Box& box = schedule.boxes[static_cast<std::size_t>(i)];
-    const Buffer& buffer = schedule.buffers[static_cast<std::size_t>(box.buffer)];
-    sum += box.rows.size() * box.heads.size() * buffer.width * batch *
+  for (std::int32_t i = t.regions.begin; i < t.regions.begin + t.regions.count; ++i) {
+    const BufferRegion& region = schedule.regions[static_cast<std::size_t>(i)];
+    const Buffer& buffer = schedule.buffers[static_cast<std::size_t>(region.buffer)];
+    sum += region.rows.size() * region.heads.size() * buffer.width * batch *
            bytes_of(t.stage >= 0 ? t.wire : buffer.type);
   }
   return sum;
@@ -67,16 +67,16 @@ class DryPass {
     expects(state_[i] == State::waits && t.start == tick, "a transfer that starts twice or in another tick");
     state_[i] = State::posted;
     if (t.peer == schedule_.rank) return;
-    const ByteBox box{.run_bytes = bytes_of_boxes(schedule_, t, batch_)};
-    expects(box.run_bytes == t.bytes, "a transfer whose boxes weigh other bytes than it states");
+    const StridedBytes region{.run_bytes = bytes_of_regions(schedule_, t, batch_)};
+    expects(region.run_bytes == t.bytes, "a transfer whose regions weigh other bytes than it states");
     const Message message{
         .peer = t.peer,
         .send = t.send,
         .tag = t.move,
         .tick = tick,
         .operation = schedule_.pass == Pass::forward ? "a forward exchange" : "a backward exchange",
-        .boxes = &box,
-        .box_count = 1};
+        .regions = &region,
+        .region_count = 1};
     Ticket ticket = 0;
     communicator_.post(&message, 1, &ticket);
     communicator_.wait(ticket);

@@ -111,15 +111,15 @@ std::vector<std::vector<std::byte>> gather(Communicator& communicator, const std
   communicator.all_gather(&size, sizes.data(), sizeof size);
   std::vector<std::vector<std::byte>> all;
   const auto message = [&](int peer, bool send, std::byte* data, i64 bytes) {
-    ByteBox box;
-    box.data = data;
-    box.run_bytes = bytes;
+    StridedBytes region;
+    region.data = data;
+    region.run_bytes = bytes;
     Message m;
     m.peer = peer;
     m.send = send;
     m.operation = "gather";
-    m.boxes = &box;
-    m.box_count = 1;
+    m.regions = &region;
+    m.region_count = 1;
     Ticket ticket = 0;
     communicator.reserve(1, 1);
     communicator.post(&m, 1, &ticket);

@@ -32,7 +32,7 @@ AxisTraffic axis_traffic(const Mesh& mesh, const RunResult& run, Pass pass, bool
       for (int peer = 0; peer < executed.ranks(); ++peer)
         if ((mesh.ring_of(peer) == row) == ulysses) mine += executed.bytes(tick, peer, true);
     axis.bytes += mine;
-    axis.most_bytes = std::max(axis.most_bytes, mine);
+    axis.max_bytes = std::max(axis.max_bytes, mine);
   }
   return axis;
 }
@@ -166,8 +166,8 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
                       {"ranks", degree},
                       {"transport", word_of(by)},
                       {"bytes", axis.bytes},
-                      {"max_bytes", axis.most_bytes},
-                      {"bytes_per_s", static_cast<double>(axis.most_bytes) / pass.seconds}});
+                      {"max_bytes", axis.max_bytes},
+                      {"bytes_per_s", static_cast<double>(axis.max_bytes) / pass.seconds}});
     });
     json["passes"].push_back({{"pass", word_of(pass.pass)},
                               {"time_s", pass.seconds},

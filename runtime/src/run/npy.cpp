@@ -16,8 +16,8 @@ namespace usp {
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
-constexpr i64 most_elements = i64{1} << 40;
-constexpr std::size_t most_axes = 32;
+constexpr i64 max_elements = i64{1} << 40;
+constexpr std::size_t max_axes = 32;
 constexpr i64 unknown_step = i64{1} << 24;
 constexpr std::size_t max_header_bytes = std::size_t{1} << 16;
 constexpr std::array<std::pair<const char*, NpyType>, 4> type_names = {
@@ -97,10 +97,10 @@ class Header {
     shape_.emplace();
     i64 elements = 1;
     while (!peek(')')) {
-      if (shape_->size() == most_axes) fail("shape", "has too many axes");
+      if (shape_->size() == max_axes) fail("shape", "has too many axes");
       shape_->push_back(number());
       const i64 extent = shape_->back();
-      if (extent > 0 && elements > most_elements / extent) fail("shape", "is too large");
+      if (extent > 0 && elements > max_elements / extent) fail("shape", "is too large");
       elements *= extent;
       if (!peek(')')) take(',');
     }
@@ -112,7 +112,7 @@ class Header {
     i64 value = 0;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
       value = value * 10 + (text_[at_] - '0');
-      if (value > most_elements) fail("shape", "is too large");
+      if (value > max_elements) fail("shape", "is too large");
     }
     if (at_ == begin) fail("shape", "has an extent that is no number");
     return value;

@@ -24,14 +24,14 @@ int index(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
 }
 
-i64 most_workspace(const RunResult& run, Pass pass) {
+i64 max_workspace(const RunResult& run, Pass pass) {
   i64 most = 0;
   for (const RankResult& rank : run.ranks) most = std::max(most, rank.record[index(pass)].workspace_bytes);
   return most;
 }
 
 /// Of the rank that touched most; -1 when not measured.
-i64 most_touched(const RunResult& run, Pass pass) {
+i64 max_touched(const RunResult& run, Pass pass) {
   i64 most = -1;
   for (const RankResult& rank : run.ranks) most = std::max(most, rank.record[index(pass)].touched_bytes);
   return most;
@@ -106,12 +106,12 @@ Json rows_json(const CallErrors& e) {
 }
 
 Json pass_json(const RunResult& run, Pass pass) {
-  const i64 touched = most_touched(run, pass);
+  const i64 touched = max_touched(run, pass);
   return {
       {"time_s", is_dry(run) ? Json(nullptr) : Json(run.seconds(pass))},
       {"traffic", {{"planned_bytes", run.planned_bytes(pass)}, {"executed_bytes", run.executed_bytes(pass)}}},
       {"workspace",
-       {{"planned_bytes", most_workspace(run, pass)},
+       {{"planned_bytes", max_workspace(run, pass)},
         {"used_bytes", touched < 0 ? Json(nullptr) : Json(touched)}}}};
 }
 
@@ -129,9 +129,9 @@ Json fallbacks_json(const RunResult& run) {
 std::string fallbacks_text(const RunResult& run) {
   std::string text;
   for (const BackendFallback& d : run.fallbacks())
-    text += std::string("  note      ") + step_name(d.pass) + " left cuDNN for the mma kernel " +
-            std::to_string(d.count) + (d.count == 1 ? " time" : " times") +
-            ", against the plan: " + text_of(d.why) + "\n";
+    text += "  note      " + std::to_string(d.count) + " " + step_name(d.pass) +
+            (d.count == 1 ? " call" : " calls") +
+            " fell back from cuDNN to the mma kernel, the plan expected none: " + text_of(d.why) + "\n";
   return text;
 }
 
@@ -272,11 +272,11 @@ std::string run_text(const RunSummary& summary) {
                      run.communicator + "), " + (is_dry(run) ? "no" : run.kernel) + " kernel, " +
                      std::string(word_of(summary.plan.shape.dtype)) + "\n";
   for (const Pass pass : passes_of(run)) {
-    const i64 touched = most_touched(run, pass);
+    const i64 touched = max_touched(run, pass);
     text += "  " + std::string(word_of(pass)) + (pass == Pass::forward ? "   " : "  ") +
             (is_dry(run) ? "" : format_seconds(run.seconds(pass)) + ", ") +
             format_bytes(static_cast<double>(run.executed_bytes(pass))) + " sent by all ranks, workspace " +
-            format_bytes(static_cast<double>(most_workspace(run, pass))) +
+            format_bytes(static_cast<double>(max_workspace(run, pass))) +
             (touched < 0 ? "" : " (touched " + format_bytes(static_cast<double>(touched)) + ")") + "\n";
   }
   text += device_memory_text(run);

@@ -122,7 +122,7 @@ double mean_square(const OracleTensor& truth) {
 
 /// A gradient that vanishes, as that of the scores where every row sees one key, is rounding alone: it is
 /// held against a quarter of the greatest gradient's RMS.
-double least_mean_square(const Oracle& truth) {
+double min_mean_square(const Oracle& truth) {
   return std::max({mean_square(truth.dq), mean_square(truth.dk), mean_square(truth.dv)}) / 16;
 }
 
@@ -205,7 +205,7 @@ CallErrors errors_of(const RunResult& run, const Oracle& truth, DType dtype) {
   errors.out = copies_error(run.out, truth.out, dtype);
   errors.lse = copies_error(run.lse, truth.lse, accumulator_of(dtype));
   if (!run.training) return errors;
-  const double least = least_mean_square(truth);
+  const double least = min_mean_square(truth);
   errors.dq = sum_error(run.dq, truth.dq, dtype, least);
   errors.dk = sum_error(run.dk, truth.dk, dtype, least);
   errors.dv = sum_error(run.dv, truth.dv, dtype, least);

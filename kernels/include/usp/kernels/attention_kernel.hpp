@@ -47,16 +47,17 @@ struct AttendScope {
 /// log-sum-exp so far; both in the accumulator type. The empty state is o = 0, lse = -inf (or the sink's
 /// logit), and a row that sees nothing leaves it untouched, bit for bit. No pair may be covered twice.
 ///
-/// `fresh`: the state is empty whatever its memory holds. It is not read, and all rows of the scope's heads
-/// are written (with the empty state where a row sees nothing); backends that say so may then write o in the
-/// input type, rounded once.
+/// `overwrite`: the state is empty whatever its memory holds. It is not read, and all rows of the scope's
+/// heads are written (with the empty state where a row sees nothing); backends that say so may then write o
+/// in the input type, rounded once.
 struct AttendArgs {
   ConstView q, k, v;  ///< widths: Dqk, Dqk, Dv
   View o;             ///< width Dv
   View lse;           ///< width 1
   AttendScope scope;
-  bool fresh = false;
-  const double* sink = nullptr;  ///< with fresh: the empty state's logit per global query head; null: none
+  bool overwrite = false;
+  const double* sink =
+      nullptr;  ///< with overwrite: the empty state's logit per global query head; null: none
 };
 
 /// delta = rowsum(dO * O) of every row, for the heads of `query_heads`; with a sink also its gradient:
@@ -73,13 +74,14 @@ struct DeltaArgs {
 /// of the whole softmax: P = exp(S - lse), dS = P * (dP - delta). Key rows of dk and dv count from
 /// Slice::dk_row. Rows with lse = -inf keep their values.
 ///
-/// `fresh`: dq, dk and dv hold nothing yet. They are not read, and all rows of the scope's heads are written
-/// (zero where there is no pair); backends that say so may then write them in the input type, rounded once.
+/// `overwrite`: dq, dk and dv hold nothing yet. They are not read, and all rows of the scope's heads are
+/// written (zero where there is no pair); backends that say so may then write them in the input type, rounded
+/// once.
 struct AttendGradArgs {
   ConstView q, k, v, d_o, lse, delta;
   View dq, dk, dv;
   AttendScope scope;
-  bool fresh = false;
+  bool overwrite = false;
   /// The final o, of the input or the accumulator type, for a backend that asks (wants_o); data null: not
   /// given. Such a backend, given o, needs no delta.
   ConstView o;
@@ -106,7 +108,7 @@ class AttentionKernel {
   virtual void forget() {}
   /// Since the kernel was made. A call without AttendScope::use departs from nothing.
   [[nodiscard]] virtual std::vector<BackendFallback> fallbacks() const { return {}; }
-  /// With `fresh`, results may have the input type.
+  /// With `overwrite`, results may have the input type.
   [[nodiscard]] virtual bool rounds_results() const { return false; }
   /// attend_grad is better given o, and then needs no delta; without o it takes a slower way.
   [[nodiscard]] virtual bool wants_o() const { return false; }

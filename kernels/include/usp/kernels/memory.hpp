@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/regions.hpp"
 
 #include <memory>
 
@@ -18,8 +18,8 @@ class Arena {
   [[nodiscard]] virtual i64 bytes() const = 0;
 };
 
-/// One kind of memory, and the copies inside it: boxes.hpp for the memory that a kernel works in. On the host
-/// every call is done when it returns; on a GPU it is enqueued on the memory's stream, and order on that
+/// One kind of memory, and the copies inside it: regions.hpp for the memory that a kernel works in. On the
+/// host every call is done when it returns; on a GPU it is enqueued on the memory's stream, and order on that
 /// stream is order of effect. Not thread-safe: one per rank.
 class Memory {
  public:
@@ -32,10 +32,10 @@ class Memory {
   /// Of all its arenas now; 0 on the host, where nobody counts.
   [[nodiscard]] virtual i64 held_bytes() const { return 0; }
 
-  virtual void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) = 0;
-  virtual std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) = 0;
-  virtual const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box,
-                                      Land land) = 0;
+  virtual void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) = 0;
+  virtual std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) = 0;
+  virtual const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
+                                         WriteMode mode) = 0;
   virtual void fill(View to, double value) = 0;
   /// values[h] for every row of (global) head h; `values` lies in this memory.
   virtual void fill_heads(View to, const double* values) = 0;

@@ -11,7 +11,7 @@ namespace usp {
 [[nodiscard]] double unit_roundoff(DType type);
 /// What is smaller is rounded as if it were this; exponentials that are smaller may be 0.
 [[nodiscard]] double smallest_normal(DType type);
-[[nodiscard]] double greatest_finite(DType type);
+[[nodiscard]] double max_finite(DType type);
 
 /// c: how many roundings to `type`, each of at most u of its term, meet in one result of a pass. One number
 /// per type and pass, for all shapes, meshes and backends.

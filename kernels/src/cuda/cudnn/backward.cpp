@@ -59,7 +59,7 @@ void Engine::with_grad_state(const AttendGradArgs& a, F&& f) {
   state_scratch_.reserve();
   f(wide);
   const auto round = [&](const View& from, const View& to, Range some) {
-    memory_.copy_box(from, {{0, to.rows}, some}, to, {{0, to.rows}, some}, Land::put);
+    memory_.copy_region(from, {{0, to.rows}, some}, to, {{0, to.rows}, some}, WriteMode::overwrite);
   };
   round(wide.dq, a.dq, heads);
   round(wide.dk, a.dk, kv);
@@ -82,14 +82,14 @@ void Engine::attend_grad(const AttendGradArgs& given) {
     if (a.o.type != io) input_scratch_.want(o);
     if (a.d_o.type != io) input_scratch_.want(d_o);
     input_scratch_.reserve();
-    const BoxOf all{{0, a.q.rows}, a.scope.query_heads};
-    if (a.o.type != io) memory_.copy_box(a.o, all, o, all, Land::put), a.o = o;
-    if (a.d_o.type != io) memory_.copy_box(a.d_o, all, d_o, all, Land::put), a.d_o = d_o;
+    const ViewRegion all{{0, a.q.rows}, a.scope.query_heads};
+    if (a.o.type != io) memory_.copy_region(a.o, all, o, all, WriteMode::overwrite), a.o = o;
+    if (a.d_o.type != io) memory_.copy_region(a.d_o, all, d_o, all, WriteMode::overwrite), a.d_o = d_o;
   }
   const bool whole = share.rest.empty() && share.blocks.size() == 1 &&
                      share.blocks.front().q_rows == Range{0, a.q.rows} &&
                      dk_rows(share.blocks.front()) == Range{0, a.dk.rows};
-  const bool direct = a.fresh && whole && a.dq.type == io && a.dk.type == io && a.dv.type == io &&
+  const bool direct = a.overwrite && whole && a.dq.type == io && a.dk.type == io && a.dv.type == io &&
                       aligned(a.dq) && aligned(a.dk) && aligned(a.dv);
   const std::vector<Planned> blocks = plan(share, a.scope, Pass::backward, [&](const BandBlock& b) {
     const Shapes s = shapes_of(a, b);
@@ -146,10 +146,10 @@ void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& bl
                          const std::vector<Slice>& rest) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
   // A first block that covers all rows writes them; the others add.
-  const bool covers_q = a.fresh && blocks.front().block.q_rows == Range{0, a.dq.rows};
-  const bool covers_k = a.fresh && dk_rows(blocks.front().block) == Range{0, a.dk.rows};
-  if (a.fresh && !covers_q) memory_.fill(heads_of(a.dq, heads), 0);
-  if (a.fresh && !covers_k) {
+  const bool covers_q = a.overwrite && blocks.front().block.q_rows == Range{0, a.dq.rows};
+  const bool covers_k = a.overwrite && dk_rows(blocks.front().block) == Range{0, a.dk.rows};
+  if (a.overwrite && !covers_q) memory_.fill(heads_of(a.dq, heads), 0);
+  if (a.overwrite && !covers_k) {
     memory_.fill(heads_of(a.dk, kv), 0);
     memory_.fill(heads_of(a.dv, kv), 0);
   }
@@ -160,18 +160,18 @@ void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& bl
     for (View* v : {&s.dq, &s.dk, &s.dv, &s.stats}) block_scratch_.want(*v);
     block_scratch_.reserve();
     grad_block(a, p, {s.dq, s.dk, s.dv}, s.stats);
-    const Land q_land = first && covers_q ? Land::put : Land::add;
-    const Land k_land = first && covers_k ? Land::put : Land::add;
-    launch_accumulate(s.dq, a.dq, p.block.q_rows, heads, q_land, stream_);
-    launch_accumulate(s.dk, a.dk, dk_rows(p.block), kv, k_land, stream_);
-    launch_accumulate(s.dv, a.dv, dk_rows(p.block), kv, k_land, stream_);
+    const WriteMode q_mode = first && covers_q ? WriteMode::overwrite : WriteMode::accumulate;
+    const WriteMode k_mode = first && covers_k ? WriteMode::overwrite : WriteMode::accumulate;
+    launch_accumulate(s.dq, a.dq, p.block.q_rows, heads, q_mode, stream_);
+    launch_accumulate(s.dk, a.dk, dk_rows(p.block), kv, k_mode, stream_);
+    launch_accumulate(s.dv, a.dv, dk_rows(p.block), kv, k_mode, stream_);
     first = false;
   }
   if (rest.empty()) return;
   AttendGradArgs left = a;
   left.scope.slices = keep(rest);
   left.scope.slice_count = static_cast<i64>(rest.size());
-  left.fresh = false;
+  left.overwrite = false;
   grad_by_fallback(left);
 }
 

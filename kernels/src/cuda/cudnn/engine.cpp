@@ -114,7 +114,7 @@ std::vector<BackendFallback> Engine::fallbacks() const {
 BlockSplit Engine::split_into_blocks(const AttendScope& scope, const CallTraits& call, bool rows_aligned) {
   if (scope.use == Backend::mma) return all_left(scope.slices, scope.slice_count, UnsupportedReason::none);
   const KernelTraits& traits = kernel_traits(Backend::cudnn);
-  UnsupportedReason why = why_not(traits, call);
+  UnsupportedReason why = unsupported_reason(traits, call);
   if (why == UnsupportedReason::none && !rows_aligned) why = UnsupportedReason::alignment;
   if (why == UnsupportedReason::none)
     return usp::split_into_blocks(traits, scope.slices, scope.slice_count, call.backward);

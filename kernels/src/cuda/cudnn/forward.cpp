@@ -46,15 +46,15 @@ void Engine::with_state(const AttendArgs& a, F&& f) {
   state_scratch_.want(wide.o);
   state_scratch_.reserve();
   f(wide);
-  const BoxOf all{{0, a.o.rows}, a.scope.query_heads};
-  memory_.copy_box(wide.o, all, a.o, all, Land::put);
+  const ViewRegion all{{0, a.o.rows}, a.scope.query_heads};
+  memory_.copy_region(wide.o, all, a.o, all, WriteMode::overwrite);
 }
 
 void Engine::attend(const AttendArgs& a) {
   expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
   const bool rows_aligned = aligned(a.q) && aligned(a.k) && aligned(a.v);
   BlockSplit share = split_into_blocks(a.scope, call_traits(a, compute_major_), rows_aligned);
-  const bool direct = a.fresh && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
+  const bool direct = a.overwrite && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
                       share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, a.q.rows} &&
                       aligned(a.o);
   const std::vector<Planned> blocks = plan(share, a.scope, Pass::forward, [&](const BandBlock& b) {
@@ -95,16 +95,16 @@ void Engine::attend_direct(const AttendArgs& a, const Planned& p) {
   block_scratch_.want(stats);
   block_scratch_.reserve();
   attend_block(a, p, a.o, stats);
-  const BoxOf all{{0, a.q.rows}, heads};
-  memory_.copy_box(stats, all, a.lse, all, Land::put);
+  const ViewRegion all{{0, a.q.rows}, heads};
+  memory_.copy_region(stats, all, a.lse, all, WriteMode::overwrite);
 }
 
 void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& blocks,
                            const std::vector<Slice>& rest) {
   // A first block that covers all rows writes the state; there is nothing to fill or to read.
   const bool covers = blocks.front().block.q_rows == Range{0, a.q.rows};
-  if (a.fresh && !covers) fill_empty(a, memory_);
-  bool fresh = a.fresh && covers;
+  if (a.overwrite && !covers) fill_empty(a, memory_);
+  bool overwrite = a.overwrite && covers;
   for (const Planned& p : blocks) {
     View o = block_output(a, p.block), stats = block_stats(a, p.block);
     block_scratch_.begin();
@@ -112,15 +112,16 @@ void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& bloc
     block_scratch_.want(stats);
     block_scratch_.reserve();
     attend_block(a, p, o, stats);
-    launch_merge({o, stats, a.o, a.lse, p.block.q_rows, a.scope.query_heads, fresh, fresh ? a.sink : nullptr},
-                 stream_);
-    fresh = false;
+    launch_merge(
+        {o, stats, a.o, a.lse, p.block.q_rows, a.scope.query_heads, overwrite, overwrite ? a.sink : nullptr},
+        stream_);
+    overwrite = false;
   }
   if (rest.empty()) return;
   AttendArgs left = a;
   left.scope.slices = keep(rest);
   left.scope.slice_count = static_cast<i64>(rest.size());
-  left.fresh = false;
+  left.overwrite = false;
   left.sink = nullptr;
   fallback().attend(left);
 }

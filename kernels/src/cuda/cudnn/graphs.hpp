@@ -50,7 +50,7 @@ class Graph {
 };
 struct PlannedGraph {
   std::unique_ptr<Graph> graph;  ///< null: refused
-  std::string why_not;
+  std::string unsupported_reason;
 };
 
 /// A cuDNN handle on a stream.

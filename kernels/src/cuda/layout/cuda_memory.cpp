@@ -39,18 +39,19 @@ class CudaMemory final : public Memory {
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_, held_); }
   i64 held_bytes() const override { return *held_; }
 
-  void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) override {
+  void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
     const DeviceScope scope(device_);
-    launch_copy(box_copy(from, source, to, target, land), stream_);
+    launch_copy(region_copy(from, source, to, target, mode), stream_);
   }
-  std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) override {
-    const View to = payload_view(payload, wire, from.batch, box, from.width);
-    copy_box(from, box, to, {{0, to.rows}, to.heads}, Land::put);
+  std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
+    const View to = payload_view(payload, wire, from.batch, region, from.width);
+    copy_region(from, region, to, {{0, to.rows}, to.heads}, WriteMode::overwrite);
     return payload + to.elements() * bytes_of(wire);
   }
-  const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box, Land land) override {
-    const ConstView from = payload_view(payload, wire, to.batch, box, to.width);
-    copy_box(from, {{0, from.rows}, from.heads}, to, box, land);
+  const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
+                                 WriteMode mode) override {
+    const ConstView from = payload_view(payload, wire, to.batch, region, to.width);
+    copy_region(from, {{0, from.rows}, from.heads}, to, region, mode);
     return payload + from.elements() * bytes_of(wire);
   }
   void fill(View to, double value) override {

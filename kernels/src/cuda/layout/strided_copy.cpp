@@ -8,10 +8,10 @@
 namespace usp::cuda {
 namespace {
 
-void check_box(const ConstView& view, const BoxOf& box) {
-  expects(box.rows.begin >= 0 && box.rows.end <= view.rows && box.heads.begin >= view.heads.begin &&
-              box.heads.end <= view.heads.end,
-          "a box reaches outside its tensor");
+void check_region(const ConstView& view, const ViewRegion& region) {
+  expects(region.rows.begin >= 0 && region.rows.end <= view.rows && region.heads.begin >= view.heads.begin &&
+              region.heads.end <= view.heads.end,
+          "a region reaches outside its tensor");
 }
 
 /// Drops axes of one element, orders by what is written and joins axes that continue each other.
@@ -35,17 +35,17 @@ void simplify(StridedCopy& copy, std::array<Axis, 3> outer, Axis inner) {
 
 }  // namespace
 
-StridedCopy box_copy(const ConstView& from, const BoxOf& source, const View& to, const BoxOf& target,
-                     Land land) {
-  check_box(from, source);
-  check_box(to, target);
+StridedCopy region_copy(const ConstView& from, const ViewRegion& source, const View& to,
+                        const ViewRegion& target, WriteMode mode) {
+  check_region(from, source);
+  check_region(to, target);
   expects(source.rows.size() == target.rows.size() && source.heads.size() == target.heads.size() &&
               from.width == to.width && from.batch == to.batch,
-          "a box is copied to one of another shape");
+          "a region is copied to one of another shape");
   StridedCopy copy;
   copy.from_type = from.type;
   copy.to_type = to.type;
-  copy.land = land;
+  copy.mode = mode;
   const i64 rows = std::max<i64>(source.rows.size(), 0), heads = std::max<i64>(source.heads.size(), 0);
   if (rows * heads * from.batch * from.width == 0) {
     copy.rank = 1;

@@ -11,7 +11,7 @@ namespace usp::cuda {
 namespace {
 
 constexpr int threads = 256, packs_per_thread = 4;
-constexpr i64 most_packs = std::numeric_limits<std::int32_t>::max();
+constexpr i64 max_packs = std::numeric_limits<std::int32_t>::max();
 
 /// From the number of a pack to its place on either side.
 struct Walk {
@@ -133,8 +133,8 @@ __global__ void fill_heads_kernel(T* to, Walk walk, const double* values) {
 template <class From, class To, int pack>
 void launch(const StridedCopy& copy, cudaStream_t stream) {
   const Walk walk = walk_of(copy, pack);
-  const auto kernel =
-      copy.land == Land::add ? copy_kernel<From, To, pack, true> : copy_kernel<From, To, pack, false>;
+  const auto kernel = copy.mode == WriteMode::accumulate ? copy_kernel<From, To, pack, true>
+                                                         : copy_kernel<From, To, pack, false>;
   kernel<<<blocks_of(walk.packs, packs_per_thread), threads, 0, stream>>>(
       reinterpret_cast<const From*>(copy.from), reinterpret_cast<To*>(copy.to), walk);
   check_launch("copy_kernel");
@@ -144,7 +144,7 @@ void launch(const StridedCopy& copy, cudaStream_t stream) {
 template <class F>
 void in_parts(StridedCopy copy, F&& f) {
   if (copy.elements() == 0) return;
-  if (copy.elements() <= most_packs) return f(copy);
+  if (copy.elements() <= max_packs) return f(copy);
   Axis& outer = copy.axes[0];
   // A multiple of 16 keeps packs whole where the only axis is the contiguous one.
   const i64 half = outer.count >= 32 ? outer.count / 32 * 16 : outer.count / 2, rest = outer.count - half;
@@ -176,15 +176,15 @@ void launch_copy_kernel(const StridedCopy& whole, CUstream_st* stream) {
 
 void launch_copy(const StridedCopy& copy, CUstream_st* stream) {
   if (copy.elements() == 0) return;
-  const bool plain = copy.rank == 1 && copy.land == Land::put && copy.from_type == copy.to_type;
+  const bool plain = copy.rank == 1 && copy.mode == WriteMode::overwrite && copy.from_type == copy.to_type;
   if (!plain) return launch_copy_kernel(copy, stream);
   const auto bytes = static_cast<std::size_t>(copy.elements() * bytes_of(copy.to_type));
   check_cuda(cudaMemcpyAsync(copy.to, copy.from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
 }
 
 void launch_fill(const View& to, double value, CUstream_st* stream) {
-  const BoxOf all{{0, to.rows}, to.heads};
-  in_parts(box_copy(to, all, to, all, Land::put), [&](const StridedCopy& part) {
+  const ViewRegion all{{0, to.rows}, to.heads};
+  in_parts(region_copy(to, all, to, all, WriteMode::overwrite), [&](const StridedCopy& part) {
     with_type(to.type, [&](auto* element) {
       using T = std::remove_pointer_t<decltype(element)>;
       constexpr int pack = common_pack<T, T>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/regions.hpp"
 
 #include <array>
 
@@ -14,14 +14,14 @@ struct Axis {
   i64 count = 1, from = 0, to = 0;
 };
 
-/// What boxes.hpp's copies come to: elements on up to four axes, outermost first; the last one is contiguous
-/// on both sides. Axes of one element are gone and axes that continue each other are one.
+/// What regions.hpp's copies come to: elements on up to four axes, outermost first; the last one is
+/// contiguous on both sides. Axes of one element are gone and axes that continue each other are one.
 struct StridedCopy {
   const std::byte* from = nullptr;
   DType from_type = DType::fp32;
   std::byte* to = nullptr;
   DType to_type = DType::fp32;
-  Land land = Land::put;
+  WriteMode mode = WriteMode::overwrite;
   std::array<Axis, 4> axes;
   int rank = 0;
 
@@ -32,15 +32,15 @@ struct StridedCopy {
   }
 };
 
-/// Box to box of equal shape; throws InternalError when they are not, or reach outside.
-[[nodiscard]] StridedCopy box_copy(const ConstView& from, const BoxOf& source, const View& to,
-                                   const BoxOf& target, Land land);
-/// Where a box lies as a payload of `wire` elements: a view of the box alone.
+/// Region to region of equal shape; throws InternalError when they are not, or reach outside.
+[[nodiscard]] StridedCopy region_copy(const ConstView& from, const ViewRegion& source, const View& to,
+                                      const ViewRegion& target, WriteMode mode);
+/// Where a region lies as a payload of `wire` elements: a view of the region alone.
 template <class Byte>
-[[nodiscard]] BasicView<Byte> payload_view(Byte* payload, DType wire, i64 batch, const BoxOf& box,
+[[nodiscard]] BasicView<Byte> payload_view(Byte* payload, DType wire, i64 batch, const ViewRegion& region,
                                            i64 width) {
-  BasicView<Byte> v(payload, wire, batch, box.rows.size(), box.heads, width);
-  v.batch_stride = box.heads.size() * width;  // rows are outermost in a payload
+  BasicView<Byte> v(payload, wire, batch, region.rows.size(), region.heads, width);
+  v.batch_stride = region.heads.size() * width;  // rows are outermost in a payload
   v.row_stride = batch * v.batch_stride;
   return v;
 }

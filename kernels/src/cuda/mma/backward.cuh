@@ -374,9 +374,9 @@ __global__ __launch_bounds__(Tr::threads, 1) void backward_kernel(const __grid_c
       load_queries(next, 0);
     }
   }
-  write_block<T>(dk, p.dk, p.fresh, p.terms.scale,
+  write_block<T>(dk, p.dk, p.overwrite, p.terms.scale,
                  {batch, kv_head, tile.row + key_row, p.dk_rows, column_warp * Tr::DkB * 8, p.dqk});
-  write_block<T>(dv, p.dv_out, p.fresh, 1.f,
+  write_block<T>(dv, p.dv_out, p.overwrite, 1.f,
                  {batch, kv_head, tile.row + key_row, p.dk_rows, column_warp * Tr::DvB * 8, p.dv});
 }
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ void begin_rows(RowState<Tr>& state, const ForwardPar
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + m * 16 + h * 8 + (lane >> 2);
       float lse = minus_infinity();
-      if (p.fresh) {
+      if (p.overwrite) {
         if (p.sink != nullptr) lse = static_cast<float>(p.sink[head]);
       } else if (row < p.q_rows) {
         lse = *row_of<float>(p.lse, batch, head, row);
@@ -53,7 +53,7 @@ __device__ __forceinline__ void begin_rows(RowState<Tr>& state, const ForwardPar
 #pragma unroll
       for (int n = 0; n < Tr::OB; ++n) {
         float2 x = {0.f, 0.f};
-        if (!p.fresh && holds)
+        if (!p.overwrite && holds)
           x = load_pair(row_of<float>(p.o, batch, head, row), n * 8 + 2 * (lane & 3), p.dv, p.o.pairs);
         state.o[m][n][2 * h] = x.x, state.o[m][n][2 * h + 1] = x.y;
       }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void end_rows(RowState<Tr>& state, const ForwardParam
       const bool inside = row < p.q_rows;
       float* lse = row_of<float>(p.lse, batch, head, inside ? row : 0);
       float before = minus_infinity();
-      if (!p.fresh)
+      if (!p.overwrite)
         before = *lse;
       else if (p.sink != nullptr)
         before = static_cast<float>(p.sink[head]);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void end_rows(RowState<Tr>& state, const ForwardParam
       const float top = state.top[m][h];
       // Only a row that saw nothing still has the maximum and the sum that it began with.
       const bool poison_byte = before * log2_e == top && sum == (before == minus_infinity() ? 0.f : 1.f);
-      if (poison_byte && !p.fresh) continue;
+      if (poison_byte && !p.overwrite) continue;
       const float inverse = sum > 0 ? 1.f / sum : 0.f;
       if ((lane & 3) == 0) *lse = poison_byte ? before : (top + log2f(sum)) * ln_2;
 #pragma unroll

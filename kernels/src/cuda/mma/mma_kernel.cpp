@@ -155,7 +155,7 @@ class MmaKernel final : public AttentionKernel {
     ForwardParams p;
     const DeviceTable& table =
         lists_.queries(slices_of(a.scope), a.q.rows, forward_rows(dims.dv, dims.terms));
-    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh)) return;
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.overwrite)) return;
     p.segments = static_cast<const KeySegment*>(table.segments);
     p.o = strided(a.o);
     p.lse = strided(a.lse);
@@ -178,11 +178,12 @@ class MmaKernel final : public AttentionKernel {
     const bool whole_dq = options_.deterministic;
     const View dq = whole_dq ? a.dq : begin_query_grad(a);
     key_grad(a, d_o, dq);
-    const BoxOf box{{0, a.dq.rows}, a.scope.query_heads};
+    const ViewRegion region{{0, a.dq.rows}, a.scope.query_heads};
     if (whole_dq)
       query_grad_alone(a, d_o);
     else if (dq.data != a.dq.data)
-      memory_.copy_box(dq, box, a.dq, box, a.fresh ? Land::put : Land::add);
+      memory_.copy_region(dq, region, a.dq, region,
+                          a.overwrite ? WriteMode::overwrite : WriteMode::accumulate);
   }
 
  private:
@@ -197,8 +198,8 @@ class MmaKernel final : public AttentionKernel {
 
   /// What all launches share; false when there is no tile to work on.
   bool describe(Common& p, const DeviceTable& table, const AttendScope& scope, const Operands& in,
-                bool fresh) {
-    p.tile_count = fresh ? table.tile_count : table.busy;
+                bool overwrite) {
+    p.tile_count = overwrite ? table.tile_count : table.busy;
     if (p.tile_count == 0) return false;
     p.q = input(in.q, in.q.type, scope.query_heads, Role::q);
     p.k = input(in.k, in.q.type, scope.kv_heads(), Role::k);
@@ -213,7 +214,7 @@ class MmaKernel final : public AttentionKernel {
     p.dqk = static_cast<int>(in.q.width);
     p.dv = static_cast<int>(in.v.width);
     p.shared_per_block = shared_per_block_, p.shared_per_sm = shared_per_sm_;
-    p.fresh = fresh;
+    p.overwrite = overwrite;
     p.terms = terms_of(*scope.terms);
     return true;
   }
@@ -225,7 +226,7 @@ class MmaKernel final : public AttentionKernel {
     need_shared(backward_shared_bytes(dims.dk, dims.dv, dims.terms, 1));
     BackwardParams p;
     const DeviceTable& table = lists_.keys(slices_of(a.scope), a.dk.rows, backward_keys(dims.dk, dims.terms));
-    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh)) return;
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.overwrite)) return;
     p.segments = static_cast<const QuerySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta);
@@ -241,19 +242,19 @@ class MmaKernel final : public AttentionKernel {
     need_shared(query_grad_shared_bytes(dims.dk));
     QueryGradParams p;
     const DeviceTable& table = lists_.queries(slices_of(a.scope), a.q.rows, query_grad_rows);
-    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.fresh)) return;
+    if (!describe(p, table, a.scope, {a.q, a.k, a.v}, a.overwrite)) return;
     p.segments = static_cast<const KeySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta), p.dq = strided(a.dq);
     query_grad(p, dims, a.q.type, stream_);
   }
 
-  /// Where dq is summed: itself, zeroed when fresh, or fp32 scratch when it is to be rounded in the end or
-  /// its elements do not lie in aligned pairs.
+  /// Where dq is summed: itself, zeroed when overwrite, or fp32 scratch when it is to be rounded in the end
+  /// or its elements do not lie in aligned pairs.
   [[nodiscard]] View begin_query_grad(const AttendGradArgs& a) {
     const Range heads = a.scope.query_heads;
     const bool direct = a.dq.type == DType::fp32 && a.dq.width % 2 == 0 && strided(a.dq).pairs;
-    if (direct && !a.fresh) return a.dq;
+    if (direct && !a.overwrite) return a.dq;
     View sum = a.dq;
     if (!direct) {
       const i64 width = (a.dq.width + 1) / 2 * 2;
@@ -276,8 +277,8 @@ class MmaKernel final : public AttentionKernel {
               view.rows, heads, width);
     if (width != view.width) memory_.fill(copy, 0);
     copy.width = view.width;
-    const BoxOf box{{0, view.rows}, heads};
-    memory_.copy_box(view, box, copy, box, Land::put);
+    const ViewRegion region{{0, view.rows}, heads};
+    memory_.copy_region(view, region, copy, region, WriteMode::overwrite);
     return strided(copy);
   }
 

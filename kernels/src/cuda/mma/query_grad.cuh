@@ -78,7 +78,7 @@ __global__ __launch_bounds__(Tr::threads) void query_grad_kernel(const __grid_co
     score_gradients(dp, s, lse + Tr::rows, row);
     multiply_held<T, Tr::keys>(dq, dp, LaneAddress<Tr::D>(k_at, Blocks::down, 0, 0));
   }
-  write_block<T>(dq, p.dq, p.fresh, p.terms.scale, {batch, head, tile.row + row, p.q_rows, 0, p.dqk});
+  write_block<T>(dq, p.dq, p.overwrite, p.terms.scale, {batch, head, tile.row + row, p.q_rows, 0, p.dqk});
 }
 
 template <class Tr>

@@ -75,8 +75,8 @@ struct ResultPlace {
 
 /// Writes or adds (not atomically) a block, times `factor`.
 template <class T, int MB, int NB>
-__device__ __forceinline__ void write_block(const float (&block)[MB][NB][4], const Strided& to, bool fresh,
-                                            float factor, const ResultPlace& place) {
+__device__ __forceinline__ void write_block(const float (&block)[MB][NB][4], const Strided& to,
+                                            bool overwrite, float factor, const ResultPlace& place) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
   for (int m = 0; m < MB; ++m)
@@ -94,7 +94,7 @@ __device__ __forceinline__ void write_block(const float (&block)[MB][NB][4], con
           continue;
         }
         float* out = row_of<float>(to, place.batch, place.head, row);
-        if (!fresh) {
+        if (!overwrite) {
           const float2 old = load_pair(out, column, place.width, to.pairs);
           x.x += old.x, x.y += old.y;
         }

@@ -24,7 +24,7 @@ __device__ float empty_lse(const double* sink, std::uint32_t head) {
   return sink == nullptr ? -INFINITY : static_cast<float>(sink[head]);
 }
 
-template <class In, int pack, bool fresh>
+template <class In, int pack, bool overwrite>
 __global__ void __launch_bounds__(row_threads)
     merge_kernel(Deal deal, RowsOf<const In> o_i, RowsOf<const float> lse_i, RowsOf<float> o,
                  RowsOf<float> lse, const double* sink) {
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(row_threads)
   if (lane < rows_per_group && own_row < deal.count) {
     float* const at = lse.row(deal, own_row);
     const float own = *lse_i.row(deal, own_row);
-    const float carried = fresh ? empty_lse(sink, deal.head(own_row)) : *at;
+    const float carried = overwrite ? empty_lse(sink, deal.head(own_row)) : *at;
     seen = own != -INFINITY;
     const Joined joined = seen ? join(carried, own) : Joined{carried, 0};
     weight = joined.weight;
-    if (fresh || seen) *at = joined.lse;
+    if (overwrite || seen) *at = joined.lse;
   }
   const In* in_row[rows_per_group];
   float* out_row[rows_per_group];
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(row_threads)
     out_row[u] = o.row(deal, deal.existing(n));
     weights[u] = __shfl_sync(0xffffffffU, weight, u, deal.lanes);
     sees[u] = __shfl_sync(0xffffffffU, static_cast<int>(seen), u, deal.lanes) != 0;
-    writes[u] = n < deal.count && (fresh || sees[u]);
+    writes[u] = n < deal.count && (overwrite || sees[u]);
   }
 #pragma unroll 1
   for (int w = lane * pack; w < deal.width; w += deal.lanes * pack) {
@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(row_threads)
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u) {
       in[u] = Pack<In, pack>::load(in_row[u] + w);
-      if constexpr (!fresh) out[u] = Pack<float, pack>::load(out_row[u] + w);
+      if constexpr (!overwrite) out[u] = Pack<float, pack>::load(out_row[u] + w);
     }
 #pragma unroll
     for (int u = 0; u < rows_per_group; ++u) {
 #pragma unroll
       for (int i = 0; i < pack; ++i) {
-        const float before = fresh ? 0.0F : out[u].at(i);
+        const float before = overwrite ? 0.0F : out[u].at(i);
         const float own = sees[u] ? widen(in[u].at(i)) : 0.0F;
         out[u].set(i, before + weights[u] * (own - before));
       }
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(row_threads)
   }
 }
 
-template <class In, bool fresh>
+template <class In, bool overwrite>
 void merge_of(const MergeArgs& a, cudaStream_t stream) {
   constexpr int pack = 4;  // 16 bytes of the state
   const auto o_i = RowsOf<const In>::of(a.o_i, 0, a.heads);
@@ -86,7 +86,7 @@ void merge_of(const MergeArgs& a, cudaStream_t stream) {
   const auto lse = RowsOf<float>::of(a.lse, a.rows.begin, a.heads);
   const bool packed = a.o.width % pack == 0 && o_i.aligned(pack) && o.aligned(pack);
   const Deal deal(a.o.batch, a.rows.size(), a.heads.size(), a.o.width, packed ? pack : 1);
-  const auto kernel = packed ? merge_kernel<In, pack, fresh> : merge_kernel<In, 1, fresh>;
+  const auto kernel = packed ? merge_kernel<In, pack, overwrite> : merge_kernel<In, 1, overwrite>;
   kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, o_i.dealt(deal), lse_i.dealt(deal), o.dealt(deal),
                                                     lse.dealt(deal),
                                                     a.sink == nullptr ? nullptr : a.sink + a.heads.begin);
@@ -123,16 +123,16 @@ void launch_merge(const MergeArgs& a, CUstream_st* stream) {
   if (a.rows.empty() || a.heads.empty() || a.o.batch == 0) return;
   with_narrow_type(a.o_i.type, [&](auto* in) {
     using In = std::remove_pointer_t<decltype(in)>;
-    if (a.fresh)
+    if (a.overwrite)
       merge_of<In, true>(a, stream);
     else
       merge_of<In, false>(a, stream);
   });
 }
 
-void launch_accumulate(const ConstView& from, const View& to, Range rows, Range heads, Land land,
+void launch_accumulate(const ConstView& from, const View& to, Range rows, Range heads, WriteMode mode,
                        CUstream_st* stream) {
-  launch_copy(box_copy(from, {{0, rows.size()}, heads}, to, {rows, heads}, land), stream);
+  launch_copy(region_copy(from, {{0, rows.size()}, heads}, to, {rows, heads}, mode), stream);
 }
 
 void launch_pack_lse(const ConstView& lse, Range rows, Range heads, float* packed, CUstream_st* stream) {

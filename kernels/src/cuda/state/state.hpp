@@ -20,13 +20,13 @@ struct MergeArgs {
   ConstView o_i, lse_i;  ///< o_i of bf16, fp16 or fp32; lse_i of fp32
   View o, lse;           ///< fp32
   Range rows, heads;
-  bool fresh = false;  ///< the state is (0, sink) whatever its memory holds; all its rows are written
-  const double* sink = nullptr;  ///< with fresh: per global head; null: -inf
+  bool overwrite = false;  ///< the state is (0, sink) whatever its memory holds; all its rows are written
+  const double* sink = nullptr;  ///< with overwrite: per global head; null: -inf
 };
 void launch_merge(const MergeArgs& args, CUstream_st* stream);
 
 /// to += from, or to = from: the rows of a block's gradient into `rows` of the whole one.
-void launch_accumulate(const ConstView& from, const View& to, Range rows, Range heads, Land land,
+void launch_accumulate(const ConstView& from, const View& to, Range rows, Range heads, WriteMode mode,
                        CUstream_st* stream);
 
 /// lse of some rows as [batch][head][row] of fp32, -inf as +inf: exp(s - lse) is then 0 for a row that saw

@@ -24,7 +24,7 @@ struct Interference {
 };
 
 struct CalibrationSource {
-  std::string what;  ///< "collectives", "attention"
+  std::string measurement;  ///< "collectives", "attention"
   std::string source;
   std::string licence;
   std::string version;
@@ -66,7 +66,7 @@ struct Calibration {
   [[nodiscard]] CalibrationSummary summary(std::uint32_t extrapolation) const;
 };
 
-/// Reads a calibration file or shipped calibration (schema: configs/schema/calibration.v1.schema.json).
+/// Reads a calibration file or shipped calibration (schema: configs/schema/calibration.v2.schema.json).
 /// Throws InvalidInput naming file and JSON pointer.
 [[nodiscard]] Calibration load_calibration(const std::string& name_or_file);
 [[nodiscard]] Calibration parse_calibration(const std::string& text, const std::string& file);

@@ -13,17 +13,17 @@
 namespace usp {
 
 /// What one byte per peer costs when all ranks of all groups make the same move at once.
-struct MovePattern {
+struct TransferPattern {
   int peers = 0;                     ///< other ranks a rank sends to
   int intra_node_peers = 0;          ///< most of them that NVLink or the host's PCIe reaches, over ranks
   double intra_node_s_per_byte = 0;  ///< busiest resource inside hosts and NVLink domains
   double inter_node_s_per_byte = 0;  ///< busiest NIC, slot or uplink on the way between hosts
   bool crosses_network = false;
-  friend bool operator==(const MovePattern&, const MovePattern&) = default;
+  friend bool operator==(const TransferPattern&, const TransferPattern&) = default;
 };
 
 /// Time of a move on the two kinds of links, which work side by side.
-struct MoveTime {
+struct TransferTime {
   double intra_node_s = 0;
   double inter_node_s = 0;
   double band = 0;
@@ -42,16 +42,16 @@ class LinkPricer {
   struct MeshPatterns {
     Mesh mesh;
     Placement placement;
-    const MovePattern *ulysses = nullptr, *ring = nullptr, *world = nullptr;
-    std::vector<const MovePattern*> shifts;  ///< by outer * ring_inner + inner
-    std::deque<MovePattern> distinct;
+    const TransferPattern *ulysses = nullptr, *ring = nullptr, *world = nullptr;
+    std::vector<const TransferPattern*> shifts;  ///< by outer * ring_inner + inner
+    std::deque<TransferPattern> distinct;
   };
   [[nodiscard]] MeshPatterns& patterns(const Mesh& mesh, const Placement& placement);
   /// Equal patterns of a mesh are one object.
-  [[nodiscard]] const MovePattern& pattern(MeshPatterns& patterns, Peers peers, RingShift shift);
+  [[nodiscard]] const TransferPattern& pattern(MeshPatterns& patterns, Peers peers, RingShift shift);
   /// @param bytes_per_peer mean over the peers of the rank that sends or receives most
-  [[nodiscard]] MoveTime time(const MovePattern& pattern, Peers peers, Apply apply, double bytes_per_peer,
-                              Transport transport) const;
+  [[nodiscard]] TransferTime time(const TransferPattern& pattern, Peers peers, WriteMode mode,
+                                  double bytes_per_peer, Transport transport) const;
 
   /// Devices whose messages are followed for one pattern: those of one host where it stands for all.
   [[nodiscard]] i64 sources_followed(const Mesh& mesh, const Placement& placement) const;
@@ -75,8 +75,8 @@ class LinkPricer {
     }
   };
 
-  [[nodiscard]] MovePattern measure(const Mesh& mesh, const Placement& placement, Peers peers,
-                                    RingShift shift);
+  [[nodiscard]] TransferPattern measure(const Mesh& mesh, const Placement& placement, Peers peers,
+                                        RingShift shift);
   [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;
 
   /// Share of the NIC line rate that a hop between nodes reaches, by size.

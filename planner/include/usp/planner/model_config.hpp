@@ -17,7 +17,7 @@ namespace usp {
 /// The model of a file, of stdin ("-"), or of a shipped preset (configs/models).
 [[nodiscard]] Model load_model(const std::string& file_or_preset_name);
 
-/// The document that `usp model --json` prints (configs/schema/model.v1.schema.json).
+/// The document that `usp model --json` prints (configs/schema/model.v2.schema.json).
 [[nodiscard]] std::string model_json(const Model& model);
 
 }  // namespace usp

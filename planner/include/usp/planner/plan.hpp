@@ -6,6 +6,7 @@
 #include "usp/planner/model.hpp"
 #include "usp/planner/pricing.hpp"
 #include "usp/planner/workload.hpp"
+#include "usp/schedule/plan_inputs.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <cstdint>
@@ -14,27 +15,6 @@
 #include <vector>
 
 namespace usp {
-
-/// What the user has decided; an empty field is the planner's to choose.
-struct Constraints {
-  std::optional<int> ring, ulysses, data, tensor;
-  std::optional<Method> method;
-  std::optional<LayoutKind> layout;
-  std::optional<DkvReturn> dkv_return;
-  std::optional<int> head_chunks;
-  std::optional<AxisOrder> order;
-  std::optional<Recompute> recompute;
-  std::optional<int> zero_stage;
-};
-
-/// Memory limits and tiles.
-struct MemoryPolicy {
-  double reserve_fraction = 0.08;           ///< allocator fragmentation, of all other rows
-  i64 communicator_bytes = i64{384} << 20;  ///< per rank: NCCL buffers of the groups (340 to 390 MB measured)
-  i64 loss_tile_tokens = 2048;              ///< 0: logits of all local tokens at once
-  i64 mlp_tile_tokens = 0;
-  std::optional<double> device_bytes;  ///< instead of the card's memory
-};
 
 /// A whole training or forward step to lay out on a cluster. Pointers must outlive the result.
 struct PlanRequest {

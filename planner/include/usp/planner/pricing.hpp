@@ -4,21 +4,12 @@
 #include "usp/planner/links.hpp"
 #include "usp/schedule/expand.hpp"
 #include "usp/schedule/generate.hpp"
+#include "usp/schedule/plan_inputs.hpp"
 
 #include <memory>
 #include <vector>
 
 namespace usp {
-
-/// How schedules are executed: what the pricer has to charge besides links and attention kernels.
-struct ExecutionOptions {
-  Transport transport = Transport::copy_engine;  ///< inside a host or NVLink domain
-  bool packed = true;         ///< q, k and v of one tick travel in one exchange; else one exchange each
-  bool pack_kernels = false;  ///< an exchange waits for a memory-bound pass at both ends
-  bool merge_kernels =
-      true;             ///< blocks after the first are merged by a kernel of their own (no carried state)
-  bool overlap = true;  ///< transfers may fly beside attention
-};
 
 /// One tick, as priced.
 struct TickPrice {
@@ -120,7 +111,7 @@ class AttentionPricer {
   [[nodiscard]] std::shared_ptr<const MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const TransferOp& move,
-                                           const MovePattern& pattern);
+                                           const TransferPattern& pattern);
   PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
 
   LinkPricer& links_;

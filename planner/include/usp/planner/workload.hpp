@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/base/words.hpp"
 #include "usp/schedule/limits.hpp"
-#include "usp/schedule/recompute.hpp"
+#include "usp/schedule/plan_inputs.hpp"
 
 #include <cstdint>
 #include <string>
@@ -11,14 +10,6 @@
 #include <vector>
 
 namespace usp {
-
-/// Type of weights and activations on the device.
-enum class Precision { bf16, fp16, fp32 };
-
-enum class Optimizer {
-  adamw,  ///< fp32 master weights and two fp32 moments: 12 bytes per parameter
-  sgd,    ///< fp32 master weights: 4 bytes per parameter
-};
 
 /// What is to be run in one step.
 struct Workload {
@@ -67,15 +58,5 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
 /// the same documents on every machine. Throws InvalidInput when that takes more than max_documents.
 [[nodiscard]] std::vector<std::int64_t> draw_documents(const std::vector<std::int64_t>& lengths,
                                                        std::int64_t tokens, std::uint64_t seed);
-
-template <>
-struct WordTable<Precision> {
-  static constexpr Word<Precision> words[] = {
-      {"bf16", Precision::bf16}, {"fp16", Precision::fp16}, {"fp32", Precision::fp32}};
-};
-template <>
-struct WordTable<Optimizer> {
-  static constexpr Word<Optimizer> words[] = {{"adamw", Optimizer::adamw}, {"sgd", Optimizer::sgd}};
-};
 
 }  // namespace usp

@@ -12,10 +12,10 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
   const auto left = [&](UnsupportedReason why) {
     return StepBackend{Backend::mma, why, 0, static_cast<std::int32_t>(count)};
   };
-  if (const UnsupportedReason why = why_not(traits, call_traits(plan, pass, query_heads));
+  if (const UnsupportedReason why = unsupported_reason(traits, call_traits(plan, pass, query_heads));
       why != UnsupportedReason::none)
     return left(why);
-  if (count > static_cast<i64>(traits.most_slices)) return left(UnsupportedReason::many_slices);
+  if (count > static_cast<i64>(traits.max_slices)) return left(UnsupportedReason::many_slices);
   const BlockSplit share = split_into_blocks(traits, slices, count, pass == Pass::backward);
   if (share.blocks.empty())
     return left(share.why == UnsupportedReason::none ? UnsupportedReason::no_pairs : share.why);

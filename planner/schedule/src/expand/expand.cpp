@@ -247,12 +247,12 @@ class Expander {
     Transfer t;
     t.peer = peer;
     t.send = send;
-    t.apply = move.apply;
+    t.write_mode = move.write_mode;
     t.wire = wire_type(plan_, move.wire);
     t.move = index;
     t.start = move.start;
     t.due = move.due;
-    t.boxes.begin = size(out_.boxes);
+    t.regions.begin = size(out_.regions);
     bool same_type = true;
     for (int i = 0; i < move.pairs; ++i) {
       const BufferId id = current(send ? move.from[i] : move.to[i]);
@@ -262,25 +262,25 @@ class Expander {
       same_type = same_type && buffer(id).type == t.wire;
       for (const Range& slots : selection_.slots)
         locate(id, selection_.ring_row, slots, [&](Range part, i64 row) {
-          add_box(t, {id, {row, row + part.size()}, heads});
+          add_region(t, {id, {row, row + part.size()}, heads});
         });
     }
-    t.boxes.count = size(out_.boxes) - t.boxes.begin;
+    t.regions.count = size(out_.regions) - t.regions.begin;
     if (peer != rank_) {
       t.bytes = total(selection_.slots) * heads.size() * wire_bytes_per_row_head(plan_, move);
-      if (!same_type || (!send && move.apply == Apply::add)) t.stage = stage(t, move);
+      if (!same_type || (!send && move.write_mode == WriteMode::accumulate)) t.stage = stage(t, move);
     }
     out_.transfers.push_back(t);
   }
-  void add_box(const Transfer& t, const Box& box) {
-    if (size(out_.boxes) > t.boxes.begin) {
-      Box& last = out_.boxes.back();
-      if (last.buffer == box.buffer && last.rows.end == box.rows.begin) {
-        last.rows.end = box.rows.end;
+  void add_region(const Transfer& t, const BufferRegion& region) {
+    if (size(out_.regions) > t.regions.begin) {
+      BufferRegion& last = out_.regions.back();
+      if (last.buffer == region.buffer && last.rows.end == region.rows.begin) {
+        last.rows.end = region.rows.end;
         return;
       }
     }
-    out_.boxes.push_back(box);
+    out_.regions.push_back(region);
   }
   /// Bytes in wire form, while the buffer has another type or still holds what the arrival is added to.
   BufferId stage(const Transfer& t, const TransferOp& move) {
@@ -306,8 +306,8 @@ class Expander {
     if (operation.has_pairs) {
       step.kv_heads = geometry_.heads().kv_of(u, w.chunk);
       step.slices = collect_slices(w);
-      step.fresh = w.fresh;
-      if (step.slices.count == 0 && !w.fresh) return;
+      step.overwrite = w.overwrite;
+      if (step.slices.count == 0 && !w.overwrite) return;
       step.backend = choose_backend(plan_, out_.pass, step.query_heads,
                                     out_.slices.data() + step.slices.begin, step.slices.count);
     }

@@ -34,7 +34,7 @@ class Scratch {
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size(), dv = plan_.shape.head_dim_v;
     const bool rounded = buffer(s[Tensor::o]).type == io();
     use(Part::workspace, 256);
-    if (s.fresh && !plan_.sink && rounded && covers(share, rows)) {
+    if (s.overwrite && !plan_.sink && rounded && covers(share, rows)) {
       if (heads > 1) use(Part::block, on_boundary(of_rows(rows, heads, 1, DType::fp32)));
       return;
     }
@@ -93,7 +93,7 @@ class Scratch {
   }
   /// Gradients that cuDNN writes where they belong.
   [[nodiscard]] bool whole(const Step& s, const BlockSplit& share) const {
-    if (!s.fresh || !covers(share, buffer(s[Tensor::q]).rows)) return false;
+    if (!s.overwrite || !covers(share, buffer(s[Tensor::q]).rows)) return false;
     const BandBlock& b = share.blocks.front();
     const Range keys{b.k_rows.begin + b.dk_shift, b.k_rows.end + b.dk_shift};
     return keys == Range{0, buffer(s[Tensor::dk]).rows} && buffer(s[Tensor::dq]).type == io() &&

@@ -54,7 +54,8 @@ std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass p
                                                const std::optional<StepBackends>& steps) {
   if (steps) return steps->cudnn == 0 ? steps->why : std::vector<UnsupportedReason>{};
   const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
-  const UnsupportedReason why = why_not(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
+  const UnsupportedReason why =
+      unsupported_reason(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
   return why == UnsupportedReason::none ? std::vector<UnsupportedReason>{}
                                         : std::vector<UnsupportedReason>{why};
 }

@@ -11,7 +11,7 @@ class Touched {
  public:
   explicit Touched(const RankSchedule& schedule) : touched_(schedule.buffers.size(), false) {
     for (std::size_t i = 0; i < touched_.size(); ++i) touched_[i] = schedule.buffers[i].fill != Fill::nan;
-    for (const Box& box : schedule.boxes) mark(box.buffer);
+    for (const BufferRegion& region : schedule.regions) mark(region.buffer);
     for (const Transfer& t : schedule.transfers) mark(t.stage);
     for (const Step& step : schedule.steps)
       for (const BufferId id : step.buffers) mark(id);

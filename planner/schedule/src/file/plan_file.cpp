@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/schedule/plan_file.hpp"
 
+#include "plan_inputs_json.hpp"
 #include "steps_json.hpp"
 
 #include "usp/base/digest.hpp"
-#include "usp/base/json.hpp"
+#include "usp/base/json_format.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
@@ -48,7 +49,7 @@ Json ranges_json(const std::vector<Range>& ranges) {
 }
 
 Json pass_json(const PassPrediction& pass) {
-  return {{"seconds", pass.seconds},
+  return {{"time_s", pass.seconds},
           {"band", pass.band},
           {"sent_bytes", pass.sent_bytes},
           {"received_bytes", pass.received_bytes},
@@ -93,11 +94,11 @@ Json layer_json(const PlanLayer& layer, bool training) {
 
 /// Everything but the digest, keys in a fixed order.
 Json body(const PlanFile& plan) {
-  Json json = {{"format", "usp.plan"},
-               {"version", 1},
-               {"model", plan.model},
-               {"cluster", plan.cluster},
-               {"training", plan.training}};
+  Json json = json_header("usp.plan");
+  json["model"] = plan.model;
+  json["cluster"] = plan.cluster;
+  json["training"] = plan.training;
+  json["inputs"] = inputs_json(plan.inputs);
   json["mesh"] = {{"ring", plan.mesh.ring()},
                   {"ring_outer", plan.mesh.ring_outer},
                   {"ring_inner", plan.mesh.ring_inner},
@@ -187,7 +188,7 @@ StepBackends steps_in(ObjectReader reader, Backend asked) {
 
 PassPrediction pass_in(ObjectReader reader, Backend asked) {
   PassPrediction pass;
-  pass.seconds = reader.number("seconds", 0, 1e15);
+  pass.seconds = reader.number("time_s", 0, 1e15);
   pass.band = reader.number("band", 0, 1e6);
   pass.sent_bytes = reader.integer("sent_bytes", 0, most);
   pass.received_bytes = reader.integer("received_bytes", 0, most);
@@ -354,8 +355,7 @@ std::string write_plan(const PlanFile& plan) {
 PlanFile read_plan(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
-  (void)reader.enumeration<int>("format", {{"usp.plan", 1}});
-  (void)reader.integer("version", 1, 1);
+  check_json_header(reader, "usp.plan", "plan again with 'usp plan ... -o FILE'");
   PlanFile plan;
   plan.model = reader.string("model");
   plan.cluster = reader.string("cluster");
@@ -370,6 +370,7 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   plan.ring_transport = transports.enumeration<Transport>("ring");
   transports.finish();
   plan.overlap = reader.boolean("overlap");
+  plan.inputs = inputs_in(reader.object("inputs"), plan.overlap);
   reader.array("layers", [&](const Json& value, const std::string& pointer) {
     plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
     check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));

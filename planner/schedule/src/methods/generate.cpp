@@ -263,7 +263,7 @@ class Generator {
     w.d_o = d_o_place();
     w.o = w.dq = result_place();
     // The own block comes first: forward's state begins there.
-    w.fresh =
+    w.overwrite =
         &operation == &operations::attend ? k == 0 : key_.direct && &operation == &operations::attend_grad;
     w.dkv = dkv;
     w.chunk = static_cast<std::int16_t>(c);
@@ -295,12 +295,12 @@ class Generator {
     TransferOp& own = move(TransferName::dout_all_to_all, t, Peers::every_ulysses,
                            home(Side::q, Endpoint::source, TokenFilter::partitioned),
                            heads(HeadKind::query, Endpoint::target, c));
-    own.apply = Apply::add;
+    own.write_mode = WriteMode::accumulate;
     carry(own, Tensor::d_o, BufferSlot::home, BufferSlot::row);
     if (!replicated_q_) return;
     TransferOp& copies = move(TransferName::dout_all_to_all, t, Peers::all_ranks, replicated(row(Side::q)),
                               heads(HeadKind::query, Endpoint::target, c));
-    copies.apply = Apply::add;
+    copies.write_mode = WriteMode::accumulate;
     carry(copies, Tensor::d_o, BufferSlot::home, BufferSlot::row);
   }
 
@@ -317,7 +317,7 @@ class Generator {
 
   TransferOp& partial(TransferName name, int start, Peers peers, const TokenSelect& tokens, int c) {
     TransferOp& m = move(name, start, peers, tokens, heads(HeadKind::kv, Endpoint::source, c));
-    m.apply = Apply::add;
+    m.write_mode = WriteMode::accumulate;
     m.wire = Wire::accumulator;
     return m;
   }
@@ -364,7 +364,7 @@ class Generator {
       TransferOp& m =
           move(TransferName::dqkv_all_to_all, start, peers, tokens, heads(kind, Endpoint::source, c));
       const bool alone = kind == HeadKind::query || !shared_kv_;  // one contributor per token and head
-      m.apply = key_.direct && alone ? Apply::copy : Apply::add;
+      m.write_mode = key_.direct && alone ? WriteMode::overwrite : WriteMode::accumulate;
       return m;
     };
     carry(leave(t, Peers::every_ulysses, home(Side::q, Endpoint::target, TokenFilter::partitioned),

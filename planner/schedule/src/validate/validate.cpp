@@ -101,8 +101,8 @@ void check_backend(const AttentionPlan& plan) {
   if (!traits.supports_fp32_fp64 && bytes_of(s.dtype) > 2)
     fail("backend", name + " takes bf16 and fp16, which tensor cores multiply, not " +
                         std::string(word_of(s.dtype)) + "; use backend cpu");
-  if (std::max(s.head_dim_qk, s.head_dim_v) > traits.most_head_dim)
-    fail("backend", name + " takes head dims up to " + std::to_string(traits.most_head_dim) + ", not " +
+  if (std::max(s.head_dim_qk, s.head_dim_v) > traits.max_head_dim)
+    fail("backend", name + " takes head dims up to " + std::to_string(traits.max_head_dim) + ", not " +
                         std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
   if (const std::string reason = too_many_gpu_rows(plan); !reason.empty()) fail("backend", reason);
 }

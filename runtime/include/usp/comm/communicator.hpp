@@ -31,7 +31,7 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 
-  /// Starts messages; local. tickets[i] names messages[i]. A send's boxes must not change, and a receive's
+  /// Starts messages; local. tickets[i] names messages[i]. A send's regions must not change, and a receive's
   /// must not be read, until waited for. A message to the rank itself is refused (copy instead). Empty
   /// messages are legal and complete at once. Throws CommunicationError when the sizes of both ends differ
   /// (here or when waited for). Allocates nothing of this project's own once reserve() has covered what is in
@@ -47,8 +47,8 @@ class Communicator {
   [[nodiscard]] virtual bool capturable() const { return false; }
   /// Lets messages in flight advance; cheap, never blocks. Throws when the job was aborted elsewhere.
   virtual void progress() = 0;
-  /// Room for so many messages in flight with so many boxes in all.
-  virtual void reserve(i64 messages, i64 boxes) = 0;
+  /// Room for so many messages in flight with so many regions in all.
+  virtual void reserve(i64 messages, i64 regions) = 0;
 
   /// Collective over this communicator: every rank passes the same list (of ranks of this communicator, any
   /// order; rank i of the group is ranks[i]). Null for ranks that are not in it, and for groups of one.
@@ -69,7 +69,7 @@ class Communicator {
   virtual void reduce_scatter_sum(const double* parts, double* mine, i64 count) = 0;
 
   /// Ends the job: the next call on every rank throws this fault. Idempotent; the first fault wins. On
-  /// threads it returns when no peer reads or writes this rank's boxes any more (so does a throw out of any
+  /// threads it returns when no peer reads or writes this rank's regions any more (so does a throw out of any
   /// call here): a rank that leaves with messages in flight calls it before it frees their memory.
   virtual void abort(const CommunicationFault& fault) = 0;
 

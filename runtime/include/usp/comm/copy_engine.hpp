@@ -13,10 +13,11 @@ class Stream;
 /// `control` carries who, where and when, and everything but point-to-point payload (groups, collectives of
 /// host memory, watchdog, abort); its ranks are threads of this process, or processes of this host.
 ///
-/// Boxes lie in device memory. A message starts when what was enqueued on both compute streams before it was
-/// posted is done; wait() blocks the thread until the peer has posted its end, never for the GPU, and lets
-/// what is enqueued next on the compute stream start after the message. So order on the stream takes the
-/// place of completion: a box may be reused by work enqueued after wait(). test() and progress() are as ever.
+/// Regions lie in device memory. A message starts when what was enqueued on both compute streams before it
+/// was posted is done; wait() blocks the thread until the peer has posted its end, never for the GPU, and
+/// lets what is enqueued next on the compute stream start after the message. So order on the stream takes the
+/// place of completion: a region may be reused by work enqueued after wait(). test() and progress() are as
+/// ever.
 ///
 /// Between processes the rate from every peer is measured when the communicator is made; notes() tells it,
 /// and names slow ways.

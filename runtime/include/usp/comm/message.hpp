@@ -9,10 +9,10 @@
 
 namespace usp {
 
-/// A strided box of bytes: count[0] x count[1] x count[2] runs of run_bytes, run (i, j, k) at data +
+/// A strided region of bytes: count[0] x count[1] x count[2] runs of run_bytes, run (i, j, k) at data +
 /// i*stride[0] + j*stride[1] + k*stride[2] (strides in bytes). Its payload is the runs in that order. What
 /// one 2D copy, or one MPI vector type, can move.
-struct ByteBox {
+struct StridedBytes {
   std::byte* data = nullptr;
   i64 count[3] = {1, 1, 1};
   i64 stride[3] = {0, 0, 0};
@@ -20,20 +20,20 @@ struct ByteBox {
   [[nodiscard]] i64 bytes() const { return count[0] * count[1] * count[2] * run_bytes; }
 };
 
-/// One message of this rank. Both ends give equal payloads, cut into boxes as each likes.
+/// One message of this rank. Both ends give equal payloads, cut into regions as each likes.
 struct Message {
   int peer = 0;
   bool send = false;
   /// Matches send to receive between two ranks; unique among messages in flight of one direction. Any value
   /// but the lowest, which is the collectives'; from 0 on is fastest on MPI.
   i64 tag = 0;
-  std::int32_t tick = 0;           ///< where it is counted (Traffic) and what errors name; < 0: not counted
-  const char* operation = "";      ///< what errors name; a string literal
-  const ByteBox* boxes = nullptr;  ///< must stay valid until the message is complete
-  i64 box_count = 0;
+  std::int32_t tick = 0;       ///< where it is counted (Traffic) and what errors name; < 0: not counted
+  const char* operation = "";  ///< what errors name; a string literal
+  const StridedBytes* regions = nullptr;  ///< must stay valid until the message is complete
+  i64 region_count = 0;
   [[nodiscard]] i64 bytes() const {
     i64 sum = 0;
-    for (i64 i = 0; i < box_count; ++i) sum += boxes[i].bytes();
+    for (i64 i = 0; i < region_count; ++i) sum += regions[i].bytes();
     return sum;
   }
 };

@@ -13,8 +13,8 @@ namespace usp {
 
 /// What flew along one axis of the mesh in one pass.
 struct AxisTraffic {
-  i64 bytes = 0;       ///< sent by all ranks
-  i64 most_bytes = 0;  ///< of the rank that sends most
+  i64 bytes = 0;      ///< sent by all ranks
+  i64 max_bytes = 0;  ///< of the rank that sends most
 };
 
 struct GpuPassBench {
@@ -27,7 +27,7 @@ struct GpuPassBench {
   [[nodiscard]] double tflop_s() const { return flops / seconds * 1e-12; }
   /// Of the rank that sends most, over the whole pass.
   [[nodiscard]] double gb_s(const AxisTraffic& axis) const {
-    return static_cast<double>(axis.most_bytes) / seconds * 1e-9;
+    return static_cast<double>(axis.max_bytes) / seconds * 1e-9;
   }
 };
 

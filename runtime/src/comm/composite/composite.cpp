@@ -2,11 +2,11 @@
 #include "usp/comm/composite.hpp"
 
 #include "../group/data_plane.hpp"
+#include "../group/ticket_table.hpp"
 
 #include "usp/base/error.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <string>
 #include <utility>
 
@@ -53,17 +53,16 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
       if (part_.empty()) continue;
       inner_.resize(part_.size());
       via->post(part_.data(), static_cast<i64>(part_.size()), inner_.data());
-      for (std::size_t i = 0; i < part_.size(); ++i)
-        flights_[static_cast<std::size_t>(part_of_[i])].inner = inner_[i];
+      for (std::size_t i = 0; i < part_.size(); ++i) flights_[part_of_[i]].inner = inner_[i];
     }
   }
   void wait(Ticket ticket) override {
-    Flight& flight = flight_of(ticket);
+    Flight& flight = flights_.of(ticket);
     via_of(flight).wait(flight.inner);
     finish(flight, ticket);
   }
   [[nodiscard]] bool test(Ticket ticket) override {
-    Flight& flight = flight_of(ticket);
+    Flight& flight = flights_.of(ticket);
     if (!via_of(flight).test(flight.inner)) return false;
     finish(flight, ticket);
     return true;
@@ -81,16 +80,12 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
     control().progress();
     for (Communicator* via : vias_) via->progress();
   }
-  void reserve(i64 messages, i64 boxes) override {
-    for (Communicator* via : vias_) via->reserve(messages, boxes);
+  void reserve(i64 messages, i64 regions) override {
+    for (Communicator* via : vias_) via->reserve(messages, regions);
     part_.reserve(static_cast<std::size_t>(messages));
     part_of_.reserve(static_cast<std::size_t>(messages));
     inner_.reserve(static_cast<std::size_t>(messages));
-    free_.reserve(static_cast<std::size_t>(messages));
-    while (static_cast<i64>(flights_.size()) < messages) {
-      free_.push_back(static_cast<Ticket>(flights_.size()));
-      flights_.emplace_back();
-    }
+    flights_.reserve(messages);
   }
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
     std::unique_ptr<Communicator> part = control().group(ranks);
@@ -106,40 +101,28 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
 
  private:
   struct Flight {
-    bool open = false;
     Message message;
     i64 bytes = 0;
     Ticket inner = -1;
   };
 
   [[nodiscard]] Ticket open(const Message& message) {
-    if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(flights_.size())), 0);
-    const Ticket ticket = free_.back();
-    free_.pop_back();
-    flights_[static_cast<std::size_t>(ticket)] = {true, message, message.bytes(), -1};
+    const Ticket ticket = flights_.open([this](i64 count) { reserve(count, 0); });
+    flights_[ticket] = {message, message.bytes(), -1};
     return ticket;
-  }
-  [[nodiscard]] Flight& flight_of(Ticket ticket) {
-    expects(ticket >= 0 && static_cast<std::size_t>(ticket) < flights_.size(),
-            "a ticket that was never given");
-    Flight& flight = flights_[static_cast<std::size_t>(ticket)];
-    expects(flight.open, "a ticket that is spent");
-    return flight;
   }
   [[nodiscard]] Communicator& via_of(const Flight& flight) {
     return *routes_[static_cast<std::size_t>(flight.message.peer)].via;
   }
   void finish(Flight& flight, Ticket ticket) {
     traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
-    flight.open = false;
-    free_.push_back(ticket);
+    flights_.close(ticket);
   }
 
   std::vector<Route> routes_;
   std::vector<Communicator*> vias_;
   std::string name_;
-  std::deque<Flight> flights_;
-  std::vector<Ticket> free_;
+  comm::TicketTable<Flight> flights_;
   std::vector<Message> part_;
   std::vector<Ticket> part_of_, inner_;
 };

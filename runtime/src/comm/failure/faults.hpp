@@ -11,7 +11,7 @@ namespace usp::comm {
 
 /// "rank 3", "ranks 1, 2 and 5".
 [[nodiscard]] std::string list_ranks(std::vector<int> ranks);
-/// "'route' of tick 4", "'barrier'".
+/// "'kv_exchange' of tick 4", "'barrier'".
 [[nodiscard]] std::string name_operation(const std::string& operation, std::int32_t tick);
 
 /// A wait of `rank` for `missing` exceeded the watchdog time. `hint` is appended (may be empty).

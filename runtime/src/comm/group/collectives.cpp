@@ -20,7 +20,7 @@ class Exchange {
   void send(int peer, const void* data, i64 bytes) { add(peer, true, const_cast<void*>(data), bytes); }
   void receive(int peer, void* data, i64 bytes) { add(peer, false, data, bytes); }
   void run(CollectiveCommunicator& communicator) {
-    for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].boxes = &boxes_[i];
+    for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].regions = &regions_[i];
     tickets_.resize(messages_.size());
     communicator.start(messages_.data(), static_cast<i64>(messages_.size()), tickets_.data());
     for (const Ticket ticket : tickets_) communicator.wait(ticket);
@@ -28,16 +28,16 @@ class Exchange {
 
  private:
   void add(int peer, bool send, void* data, i64 bytes) {
-    boxes_.push_back({.data = static_cast<std::byte*>(data), .run_bytes = bytes});
+    regions_.push_back({.data = static_cast<std::byte*>(data), .run_bytes = bytes});
     messages_.push_back({.peer = peer,
                          .send = send,
                          .tag = collective_tag,
                          .tick = no_tick,
                          .operation = operation_,
-                         .box_count = 1});
+                         .region_count = 1});
   }
   const char* operation_;
-  std::vector<ByteBox> boxes_;
+  std::vector<StridedBytes> regions_;
   std::vector<Message> messages_;
   std::vector<Ticket> tickets_;
 };

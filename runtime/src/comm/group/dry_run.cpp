@@ -92,7 +92,7 @@ class DryCommunicator final : public Communicator {
   void wait(Ticket /*ticket*/) override {}
   [[nodiscard]] bool test(Ticket /*ticket*/) override { return true; }
   void progress() override {}
-  void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
+  void reserve(i64 /*messages*/, i64 /*regions*/) override {}
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& /*ranks*/) override {
     refuse("a group");
   }

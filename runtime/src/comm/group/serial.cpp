@@ -20,7 +20,7 @@ class SerialCommunicator final : public comm::CollectiveCommunicator {
   void progress() override {
     if (fault_) throw CommunicationError(*fault_);
   }
-  void reserve(i64 /*messages*/, i64 /*boxes*/) override {}
+  void reserve(i64 /*messages*/, i64 /*regions*/) override {}
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
     comm::check_group(*this, ranks);
     return nullptr;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/copy_engine.hpp"
 
-#include "../boxes/plane_copies.hpp"
 #include "../failure/faults.hpp"
 #include "../group/data_plane.hpp"
+#include "../group/ticket_table.hpp"
+#include "../regions/plane_copies.hpp"
 #include "peer_rates.hpp"
 #include "process_sharing.hpp"
 
@@ -29,25 +30,25 @@ struct EventName {
 };
 
 /// What a sender tells its receiver. Pointers mean something to threads of one process only; between
-/// processes a second message carries the boxes.
+/// processes a second message carries the regions.
 struct ReadyToSend {
-  const ByteBox* boxes = nullptr;
-  i64 box_count = 0;
+  const StridedBytes* regions = nullptr;
+  i64 region_count = 0;
   i64 bytes = 0;
-  EventName ready;  ///< the sender's compute stream has filled the boxes
+  EventName ready;  ///< the sender's compute stream has filled the regions
 };
 
 /// What the receiver tells back.
 struct Done {
-  EventName event;  ///< recorded after the boxes have been read
+  EventName event;  ///< recorded after the regions have been read
 };
 
 /// The messages that go with a payload, in this order: from the sender, from it (between processes), from the
 /// receiver, from the sender: that it has enqueued what waits for the receipt's event.
-enum class Control : std::uint8_t { ready_to_send, boxes, done, ack };
+enum class Control : std::uint8_t { ready_to_send, regions, done, ack };
 constexpr i64 control_kinds = 4;
 
-/// An event that tells both ends of a message that its boxes have been read. It is recorded again, or
+/// An event that tells both ends of a message that its regions have been read. It is recorded again, or
 /// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
 /// too: each does so when it likes, and would then wait for another message.
 struct DoneEvent {
@@ -55,7 +56,7 @@ struct DoneEvent {
   bool sender_waits = true;
   bool receiver_waits = true;
   std::byte ack{};
-  ByteBox ack_box{.data = &ack, .run_bytes = 1};
+  StridedBytes ack_region{.data = &ack, .run_bytes = 1};
   Ticket ack_ticket = -1;
 
   DoneEvent(int device, EventUse use) : event(device, use) {}
@@ -65,42 +66,42 @@ struct DoneEvent {
 
 /// One end of a message in flight.
 struct InFlight {
-  enum class State : std::uint8_t { free, open, done };
-  State state = State::free;
+  enum class State : std::uint8_t { open, done };
+  State state = State::open;
   Message message;
   i64 bytes = 0;
   ReadyToSend rts;
   Done done;
-  DoneEvent* read = nullptr;            ///< of a receive whose copy has been enqueued
-  std::vector<comm::SharedBox> shared;  ///< between processes: the sender's boxes
+  DoneEvent* read = nullptr;               ///< of a receive whose copy has been enqueued
+  std::vector<comm::SharedRegion> shared;  ///< between processes: the sender's regions
   std::byte ack{};
-  ByteBox rts_box, boxes_box, done_box, ack_box;
-  Ticket rts_ticket = -1, boxes_ticket = -1, done_ticket = -1;
+  StridedBytes rts_region, regions_region, done_region, ack_region;
+  Ticket rts_ticket = -1, regions_ticket = -1, done_ticket = -1;
   Event mark;  ///< where the compute stream stood when this end was posted
 
   InFlight(int device, EventUse use) : mark(device, use) {
-    rts_box.data = reinterpret_cast<std::byte*>(&rts);
-    rts_box.run_bytes = sizeof rts;
-    done_box.data = reinterpret_cast<std::byte*>(&done);
-    done_box.run_bytes = sizeof done;
-    ack_box.data = &ack;
-    ack_box.run_bytes = 1;
+    rts_region.data = reinterpret_cast<std::byte*>(&rts);
+    rts_region.run_bytes = sizeof rts;
+    done_region.data = reinterpret_cast<std::byte*>(&done);
+    done_region.run_bytes = sizeof done;
+    ack_region.data = &ack;
+    ack_region.run_bytes = 1;
   }
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
 
   /// The control message of a kind: the same peer, operation and tick.
   [[nodiscard]] Message control(Control kind) {
-    boxes_box.data = reinterpret_cast<std::byte*>(shared.data());
-    boxes_box.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedBox));
+    regions_region.data = reinterpret_cast<std::byte*>(shared.data());
+    regions_region.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedRegion));
     Message m = message;
     m.send = message.send != (kind == Control::done);
     m.tag = control_kinds * message.tag + static_cast<i64>(kind);
-    m.boxes = kind == Control::ready_to_send ? &rts_box
-              : kind == Control::boxes       ? &boxes_box
-              : kind == Control::done        ? &done_box
-                                             : &ack_box;
-    m.box_count = 1;
+    m.regions = kind == Control::ready_to_send ? &rts_region
+                : kind == Control::regions     ? &regions_region
+                : kind == Control::done        ? &done_region
+                                               : &ack_region;
+    m.region_count = 1;
     return m;
   }
 };
@@ -147,16 +148,15 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
   [[nodiscard]] bool test(Ticket ticket) override;
   [[nodiscard]] std::vector<std::string> notes() const override { return notes_; }
   void progress() override;
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
 
  private:
   void connect();
   [[nodiscard]] EventName name_of(const Event& event) const;
   [[nodiscard]] EventHandle handle_of(const EventName& event);
-  void import_boxes(InFlight& end);
+  void import_regions(InFlight& end);
   [[nodiscard]] DoneEvent& free_done_event();
-  [[nodiscard]] InFlight& in_flight(Ticket ticket);
   void open(const Message& message, Ticket ticket);
   void fetch(InFlight& end);
   void finish(InFlight& end, Ticket ticket);
@@ -167,11 +167,10 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
   EventUse use_ = EventUse::order;
   comm::Exports exports_;
   comm::Imports imports_;
-  std::vector<ByteBox> imported_;
+  std::vector<StridedBytes> imported_;
   std::deque<Stream> copies_;  ///< per peer that sends
   std::deque<DoneEvent> done_events_;
-  std::deque<InFlight> ends_;
-  std::vector<Ticket> free_;
+  comm::TicketTable<InFlight> ends_;
   std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
 };
 
@@ -222,38 +221,25 @@ EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
   return processes_ ? imports_.event(event.shared) : event.handle;
 }
 
-InFlight& CopyEngineCommunicator::in_flight(Ticket ticket) {
-  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < ends_.size(), "a ticket that was never given");
-  InFlight& end = ends_[static_cast<std::size_t>(ticket)];
-  expects(end.state != InFlight::State::free, "a ticket that is spent");
-  return end;
-}
-
-void CopyEngineCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+void CopyEngineCommunicator::reserve(i64 messages, i64 /*regions*/) {
   const DeviceScope scope(compute_.device());
   control().reserve(control_kinds * messages, control_kinds * messages);
-  free_.reserve(static_cast<std::size_t>(messages));
   receiving_.reserve(static_cast<std::size_t>(messages));
-  while (static_cast<i64>(ends_.size()) < messages) {
-    free_.push_back(static_cast<Ticket>(ends_.size()));
-    ends_.emplace_back(compute_.device(), use_);
-  }
+  ends_.reserve(messages, compute_.device(), use_);
 }
 
 void CopyEngineCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
   const DeviceScope scope(compute_.device());
   for (i64 i = 0; i < count; ++i) {
     check_peer(messages[i]);
-    if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(ends_.size())), 0);
-    tickets[i] = free_.back();
-    free_.pop_back();
+    tickets[i] = ends_.open([this](i64 size) { reserve(size, 0); });
     open(messages[i], tickets[i]);
   }
   progress();
 }
 
 void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
-  InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+  InFlight& end = ends_[ticket];
   end.message = message;
   end.bytes = message.bytes();
   end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
@@ -265,30 +251,32 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
     receiving_.push_back(ticket);
     return;
   }
-  end.rts = {message.boxes, message.box_count, end.bytes, name_of(end.mark)};
+  end.rts = {message.regions, message.region_count, end.bytes, name_of(end.mark)};
   control().post(&rts, 1, &end.rts_ticket);
   if (processes_) {
     end.shared.clear();
-    for (i64 i = 0; i < message.box_count; ++i)
-      end.shared.push_back(message.boxes[i].bytes() > 0 ? exports_.box(message.boxes[i]) : comm::SharedBox{});
-    const Message boxes = end.control(Control::boxes);
-    control().post(&boxes, 1, &end.boxes_ticket);
+    for (i64 i = 0; i < message.region_count; ++i)
+      end.shared.push_back(message.regions[i].bytes() > 0 ? exports_.region(message.regions[i])
+                                                          : comm::SharedRegion{});
+    const Message regions = end.control(Control::regions);
+    control().post(&regions, 1, &end.regions_ticket);
   }
   const Message done_message = end.control(Control::done);
   control().post(&done_message, 1, &end.done_ticket);
 }
 
-/// Between processes: the sender's boxes, as this process reaches them.
-void CopyEngineCommunicator::import_boxes(InFlight& end) {
-  end.shared.resize(static_cast<std::size_t>(end.rts.box_count));
-  const Message boxes = end.control(Control::boxes);
-  control().post(&boxes, 1, &end.boxes_ticket);
-  control().wait(end.boxes_ticket);
+/// Between processes: the sender's regions, as this process reaches them.
+void CopyEngineCommunicator::import_regions(InFlight& end) {
+  end.shared.resize(static_cast<std::size_t>(end.rts.region_count));
+  const Message regions = end.control(Control::regions);
+  control().post(&regions, 1, &end.regions_ticket);
+  control().wait(end.regions_ticket);
   imported_.clear();
-  for (const comm::SharedBox& box : end.shared)
-    if (box.shape.bytes() > 0 && box.shape.data != nullptr) imported_.push_back(imports_.box(box));
-  end.rts.boxes = imported_.data();
-  end.rts.box_count = static_cast<i64>(imported_.size());
+  for (const comm::SharedRegion& region : end.shared)
+    if (region.shape.bytes() > 0 && region.shape.data != nullptr)
+      imported_.push_back(imports_.region(region));
+  end.rts.regions = imported_.data();
+  end.rts.region_count = static_cast<i64>(imported_.size());
 }
 
 /// The offer is there: enqueues the copy and tells the sender when it will be done.
@@ -302,19 +290,19 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
     throw CommunicationError(fault);
   }
   const StreamHandle copies = copies_[peer].get();
-  if (processes_) import_boxes(end);
+  if (processes_) import_regions(end);
   wait_for(copies, handle_of(rts.ready));
   wait_for(copies, end.mark.get());
   Message from = end.message;
-  from.boxes = rts.boxes;
-  from.box_count = rts.box_count;
+  from.regions = rts.regions;
+  from.region_count = rts.region_count;
   comm::enqueue_copies(from, end.message, copies);
   DoneEvent& copied = free_done_event();
   copied.event.record(copies);
   copied.sender_waits = copied.receiver_waits = false;
   end.read = &copied;
   Message ack = end.control(Control::ack);
-  ack.boxes = &copied.ack_box;
+  ack.regions = &copied.ack_region;
   control().post(&ack, 1, &copied.ack_ticket);
   end.done.event = name_of(copied.event);
   const Message done_message = end.control(Control::done);
@@ -325,7 +313,7 @@ void CopyEngineCommunicator::progress() {
   const DeviceScope scope(compute_.device());
   control().progress();
   std::erase_if(receiving_, [&](Ticket ticket) {
-    InFlight& end = ends_[static_cast<std::size_t>(ticket)];
+    InFlight& end = ends_[ticket];
     if (!control().test(end.rts_ticket)) return false;
     fetch(end);
     return true;
@@ -334,7 +322,7 @@ void CopyEngineCommunicator::progress() {
 
 void CopyEngineCommunicator::wait(Ticket ticket) {
   const DeviceScope scope(compute_.device());
-  InFlight& end = in_flight(ticket);
+  InFlight& end = ends_.of(ticket);
   if (end.state == InFlight::State::open && !end.message.send) {
     const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
     if (at != receiving_.end()) {
@@ -351,7 +339,7 @@ void CopyEngineCommunicator::wait(Ticket ticket) {
 
 bool CopyEngineCommunicator::test(Ticket ticket) {
   const DeviceScope scope(compute_.device());
-  InFlight& end = in_flight(ticket);
+  InFlight& end = ends_.of(ticket);
   progress();
   if (end.state == InFlight::State::open) {
     const bool waiting = end.message.send
@@ -368,7 +356,7 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
   if (end.state == InFlight::State::open) {
     // Small control sends complete where they are taken; the payload they announce is ordered by events.
     control().wait(end.message.send ? end.rts_ticket : end.done_ticket);
-    if (end.message.send && processes_) control().wait(end.boxes_ticket);
+    if (end.message.send && processes_) control().wait(end.regions_ticket);
     if (!end.message.send) {
       wait_for(compute_.get(), end.read->event.get());
       end.read->receiver_waits = true;
@@ -382,8 +370,7 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
     }
   }
   traffic().count(end.message.tick, end.message.peer, end.message.send, end.bytes);
-  end.state = InFlight::State::free;
-  free_.push_back(ticket);
+  ends_.close(ticket);
 }
 
 std::unique_ptr<Communicator> CopyEngineCommunicator::group(const std::vector<int>& ranks) {

@@ -39,18 +39,18 @@ std::vector<PeerRate> measure_peer_rates(Communicator& control, int device,
   const Stream stream(device);
   set_device_bytes(source.data(), 0, probe_bytes, stream.get());
   stream.synchronize();
-  ByteBox whole;
+  StridedBytes whole;
   whole.data = source.data();
   whole.run_bytes = probe_bytes;
   Exports exports;
-  const SharedBox mine = exports.box(whole);
-  std::vector<SharedBox> boxes(static_cast<std::size_t>(ranks));
-  control.all_gather(&mine, boxes.data(), sizeof mine);
+  const SharedRegion mine = exports.region(whole);
+  std::vector<SharedRegion> regions(static_cast<std::size_t>(ranks));
+  control.all_gather(&mine, regions.data(), sizeof mine);
   {
     Imports imports(device);
     for (int away = 1; away < ranks; ++away) {
       const int peer = (me + away) % ranks;
-      const ByteBox from = imports.box(boxes[static_cast<std::size_t>(peer)]);
+      const StridedBytes from = imports.region(regions[static_cast<std::size_t>(peer)]);
       control.barrier();
       rates.push_back(
           {peer, same_device[static_cast<std::size_t>(peer)], best_rate(target.data(), from.data, stream)});

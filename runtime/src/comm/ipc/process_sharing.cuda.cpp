@@ -32,12 +32,12 @@ template <class Handle>
 
 }  // namespace
 
-SharedBox Exports::box(const ByteBox& box) {
+SharedRegion Exports::region(const StridedBytes& region) {
   static const auto attribute =
       driver_call<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)>("cuPointerGetAttribute");
   static const auto range =
       driver_call<CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr)>("cuMemGetAddressRange");
-  const auto address = reinterpret_cast<CUdeviceptr>(box.data);
+  const auto address = reinterpret_cast<CUdeviceptr>(region.data);
   unsigned long long number = 0;
   check_driver(attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), "cuPointerGetAttribute",
                plain_memory);
@@ -53,7 +53,7 @@ SharedBox Exports::box(const ByteBox& box) {
     check_cuda(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(base)), "cudaIpcGetMemHandle");
     known = handles_.emplace(number, handle).first;
   }
-  return {known->second, static_cast<i64>(address - base), box};
+  return {known->second, static_cast<i64>(address - base), region};
 }
 
 Imports::~Imports() {
@@ -66,18 +66,18 @@ Imports::~Imports() {
   });
 }
 
-ByteBox Imports::box(const SharedBox& box) {
-  const Key key = key_of(box.allocation);
+StridedBytes Imports::region(const SharedRegion& region) {
+  const Key key = key_of(region.allocation);
   auto known = memory_.find(key);
   if (known == memory_.end()) {
     const DeviceScope scope(device_);
     void* memory = nullptr;
-    check_cuda(cudaIpcOpenMemHandle(&memory, box.allocation, cudaIpcMemLazyEnablePeerAccess),
+    check_cuda(cudaIpcOpenMemHandle(&memory, region.allocation, cudaIpcMemLazyEnablePeerAccess),
                "cudaIpcOpenMemHandle");
     known = memory_.emplace(key, static_cast<std::byte*>(memory)).first;
   }
-  ByteBox mine = box.shape;
-  mine.data = known->second + box.offset;
+  StridedBytes mine = region.shape;
+  mine.data = known->second + region.offset;
   return mine;
 }
 

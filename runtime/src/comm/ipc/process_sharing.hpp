@@ -11,18 +11,18 @@
 /// Device memory and events between processes of one host (CUDA IPC).
 namespace usp::comm {
 
-/// A box as another process can find it.
-struct SharedBox {
+/// A region as another process can find it.
+struct SharedRegion {
   cudaIpcMemHandle_t allocation{};
-  i64 offset = 0;  ///< of the box's first byte in its allocation
-  ByteBox shape;   ///< all but `data`
+  i64 offset = 0;      ///< of the region's first byte in its allocation
+  StridedBytes shape;  ///< all but `data`
 };
 
 /// Names what this process owns. Allocations are asked for once.
 class Exports {
  public:
   /// Throws EnvironmentError for memory that is no plain allocation of this process.
-  [[nodiscard]] SharedBox box(const ByteBox& box);
+  [[nodiscard]] SharedRegion region(const StridedBytes& region);
 
  private:
   std::map<unsigned long long, cudaIpcMemHandle_t> handles_;  ///< by the allocation's own number
@@ -36,7 +36,7 @@ class Imports {
   ~Imports();
   Imports(const Imports&) = delete;
   Imports& operator=(const Imports&) = delete;
-  [[nodiscard]] ByteBox box(const SharedBox& box);
+  [[nodiscard]] StridedBytes region(const SharedRegion& region);
   [[nodiscard]] EventHandle event(const cudaIpcEventHandle_t& handle);
 
  private:

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "../group/collectives.hpp"
+#include "../group/ticket_table.hpp"
 #include "mpi_control.hpp"
 #include "mpi_types.hpp"
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -27,7 +27,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override { control_->poll(); }
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void set_watchdog(double watchdog_s) { options_.watchdog_s = watchdog_s; }
   void abort(const CommunicationFault& fault) override {
@@ -39,9 +39,8 @@ class MpiCommunicator final : public CollectiveCommunicator {
 
  private:
   /// A message in flight: its payload cut at multiples of chunk_bytes_, which both ends see alike whatever
-  /// their boxes are. The pieces share a tag; MPI keeps their order.
+  /// their regions are. The pieces share a tag; MPI keeps their order.
   struct Slot {
-    bool used = false;
     Message message;
     i64 bytes = 0;
     i64 header = 0;  ///< the true tag, where the tag is folded
@@ -49,13 +48,11 @@ class MpiCommunicator final : public CollectiveCommunicator {
     std::size_t complete = 0;  ///< pieces, from the first
   };
   [[nodiscard]] int job_rank(int rank) const { return job_ranks_[static_cast<std::size_t>(rank)]; }
-  Slot& slot_of(Ticket ticket);
   Ticket open_slot(const Message& message);
   void start_piece(Slot& slot, i64 begin, i64 end);
   [[nodiscard]] bool advance(Slot& slot);
   void check_piece(const Slot& slot, int code, MPI_Status& status);
   [[noreturn]] void fail(const CommunicationFault& fault);
-  void finish(Slot& slot, Ticket ticket);
   [[noreturn]] void report_late(const Slot& slot);
 
   MPI_Comm comm_;
@@ -66,9 +63,8 @@ class MpiCommunicator final : public CollectiveCommunicator {
   TagMap tags_;
   int rank_ = 0;
   int groups_ = 0;
-  std::deque<Slot> slots_;  ///< a deque: headers are sent from where they lie
-  std::vector<Ticket> free_;
-  std::vector<ByteBox> cut_;
+  TicketTable<Slot> slots_;
+  std::vector<StridedBytes> cut_;
 };
 
 }  // namespace usp::comm

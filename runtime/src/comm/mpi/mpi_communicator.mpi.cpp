@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_communicator.hpp"
 
-#include "../boxes/box_cut.hpp"
 #include "../failure/backoff.hpp"
 #include "../failure/call_watch.hpp"
 #include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
+#include "../regions/region_cut.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -39,37 +39,21 @@ MpiCommunicator::MpiCommunicator(MPI_Comm communicator, std::vector<int> job_ran
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  if (slots_.size() != free_.size() && !control_->aborted())
-    control_->broadcast_failure(
-        unfinished_fault(job_rank(rank_), static_cast<i64>(slots_.size() - free_.size())),
-        ExitCode::internal);
+  if (slots_.in_flight() != 0 && !control_->aborted())
+    control_->broadcast_failure(unfinished_fault(job_rank(rank_), slots_.in_flight()), ExitCode::internal);
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized == 0 && !control_->aborted()) MPI_Comm_free(&comm_);
 }
 
-MpiCommunicator::Slot& MpiCommunicator::slot_of(Ticket ticket) {
-  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < slots_.size(), "a ticket that was never given");
-  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
-  expects(slot.used, "a ticket that is spent");
-  return slot;
-}
-
-void MpiCommunicator::reserve(i64 messages, i64 boxes) {
-  free_.reserve(static_cast<std::size_t>(messages));
-  cut_.reserve(static_cast<std::size_t>(boxes));
-  while (static_cast<i64>(slots_.size()) < messages) {
-    free_.push_back(static_cast<Ticket>(slots_.size()));
-    slots_.emplace_back().pieces.reserve(1);
-  }
+void MpiCommunicator::reserve(i64 messages, i64 regions) {
+  cut_.reserve(static_cast<std::size_t>(regions));
+  slots_.reserve(messages);
 }
 
 Ticket MpiCommunicator::open_slot(const Message& message) {
-  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(slots_.size())), 0);
-  const Ticket ticket = free_.back();
-  free_.pop_back();
-  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
-  slot.used = true;
+  const Ticket ticket = slots_.open([this](i64 count) { slots_.reserve(count); });
+  Slot& slot = slots_[ticket];
   slot.message = message;
   slot.bytes = message.bytes();
   slot.header = message.tag;
@@ -82,7 +66,7 @@ void MpiCommunicator::start(const Message* messages, i64 count, Ticket* tickets)
   control_->poll();
   for (i64 i = 0; i < count; ++i) {
     tickets[i] = open_slot(messages[i]);
-    Slot& slot = slots_[static_cast<std::size_t>(tickets[i])];
+    Slot& slot = slots_[tickets[i]];
     for (i64 begin = 0; begin < slot.bytes; begin += chunk_bytes_)
       start_piece(slot, begin, std::min(begin + chunk_bytes_, slot.bytes));
   }
@@ -90,7 +74,7 @@ void MpiCommunicator::start(const Message* messages, i64 count, Ticket* tickets)
 
 void MpiCommunicator::start_piece(Slot& slot, i64 begin, i64 end) {
   const Message& message = slot.message;
-  cut_payload(message.boxes, message.box_count, begin, end, cut_);
+  cut_payload(message.regions, message.region_count, begin, end, cut_);
   const bool header = begin == 0 && tags_.folded(message.tag);
   const MpiLayout layout(cut_, reinterpret_cast<std::byte*>(&slot.header),
                          header ? static_cast<i64>(sizeof slot.header) : 0);
@@ -161,13 +145,8 @@ void MpiCommunicator::fail(const CommunicationFault& fault) {
   control_->raise();
 }
 
-void MpiCommunicator::finish(Slot& slot, Ticket ticket) {
-  slot.used = false;
-  free_.push_back(ticket);
-}
-
 void MpiCommunicator::wait(Ticket ticket) {
-  Slot& slot = slot_of(ticket);
+  Slot& slot = slots_.of(ticket);
   const Deadline deadline(options_.watchdog_s);
   Backoff backoff;
   control_->poll();
@@ -176,24 +155,25 @@ void MpiCommunicator::wait(Ticket ticket) {
     if (deadline.over()) report_late(slot);
     backoff.rest();
   }
-  finish(slot, ticket);
+  slots_.close(ticket);
 }
 
 bool MpiCommunicator::test(Ticket ticket) {
-  Slot& slot = slot_of(ticket);
+  Slot& slot = slots_.of(ticket);
   control_->poll();
   if (!advance(slot)) return false;
-  finish(slot, ticket);
+  slots_.close(ticket);
   return true;
 }
 
 /// Names every peer that this rank still misses in the same operation.
 void MpiCommunicator::report_late(const Slot& slot) {
   std::vector<int> missing{job_rank(slot.message.peer)};
-  for (Slot& other : slots_)
-    if (other.used && other.message.tick == slot.message.tick &&
+  slots_.for_each_open([&](Slot& other) {
+    if (other.message.tick == slot.message.tick &&
         std::string_view(other.message.operation) == slot.message.operation && !advance(other))
       missing.push_back(job_rank(other.message.peer));
+  });
   fail(late_fault(slot.message, job_rank(rank_), std::move(missing), options_.watchdog_s, ""));
 }
 

@@ -9,11 +9,11 @@
 
 namespace usp::comm {
 
-/// What an MPI call takes to move a list of boxes from or to where they lie: (address, count, type).
+/// What an MPI call takes to move a list of regions from or to where they lie: (address, count, type).
 class MpiLayout {
  public:
   /// `header`, if any, are `header_bytes` that go first.
-  MpiLayout(const std::vector<ByteBox>& boxes, std::byte* header, i64 header_bytes);
+  MpiLayout(const std::vector<StridedBytes>& regions, std::byte* header, i64 header_bytes);
   ~MpiLayout();
   MpiLayout(const MpiLayout&) = delete;
   MpiLayout& operator=(const MpiLayout&) = delete;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi_types.hpp"
 
-#include "../boxes/box_walk.hpp"
 #include "../group/collectives.hpp"
+#include "../regions/region_walk.hpp"
 #include "mpi_control.hpp"
 
 namespace usp::comm {
@@ -18,11 +18,11 @@ void repeat(MPI_Datatype& type, i64 count, i64 stride) {
   type = wider;
 }
 
-MPI_Datatype type_of(const ByteBox& box) {
+MPI_Datatype type_of(const StridedBytes& region) {
   MPI_Datatype type = MPI_DATATYPE_NULL;
-  check_mpi(MPI_Type_contiguous(static_cast<int>(box.run_bytes), MPI_BYTE, &type), "MPI_Type_contiguous");
+  check_mpi(MPI_Type_contiguous(static_cast<int>(region.run_bytes), MPI_BYTE, &type), "MPI_Type_contiguous");
   for (int dimension = 2; dimension >= 0; --dimension)
-    repeat(type, box.count[dimension], box.stride[dimension]);
+    repeat(type, region.count[dimension], region.stride[dimension]);
   return type;
 }
 
@@ -34,11 +34,11 @@ MPI_Aint address_of(const std::byte* data) {
 
 }  // namespace
 
-MpiLayout::MpiLayout(const std::vector<ByteBox>& boxes, std::byte* header, i64 header_bytes) {
-  const auto box_count = static_cast<i64>(boxes.size());
+MpiLayout::MpiLayout(const std::vector<StridedBytes>& regions, std::byte* header, i64 header_bytes) {
+  const auto region_count = static_cast<i64>(regions.size());
   i64 bytes = 0;
-  for (const ByteBox& box : boxes) bytes += box.bytes();
-  const RunCursor first(boxes.data(), box_count);
+  for (const StridedBytes& region : regions) bytes += region.bytes();
+  const RunCursor first(regions.data(), region_count);
   if (header_bytes == 0 && !first.done() && first.left() == bytes) {
     address_ = first.data();
     count_ = static_cast<int>(bytes);
@@ -46,12 +46,12 @@ MpiLayout::MpiLayout(const std::vector<ByteBox>& boxes, std::byte* header, i64 h
   }
   std::vector<MPI_Datatype> types;
   std::vector<MPI_Aint> addresses;
-  const auto add = [&](const ByteBox& box) {
-    types.push_back(type_of(box));
-    addresses.push_back(address_of(box.data));
+  const auto add = [&](const StridedBytes& region) {
+    types.push_back(type_of(region));
+    addresses.push_back(address_of(region.data));
   };
   if (header_bytes > 0) add({.data = header, .run_bytes = header_bytes});
-  for (const ByteBox& box : boxes) add(box);
+  for (const StridedBytes& region : regions) add(region);
   const std::vector<int> ones(types.size(), 1);
   check_mpi(MPI_Type_create_struct(static_cast<int>(types.size()), ones.data(), addresses.data(),
                                    types.data(), &type_),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../boxes/plane_copies.hpp"
 #include "../group/data_plane.hpp"
+#include "../group/ticket_table.hpp"
+#include "../regions/plane_copies.hpp"
 #include "nccl_api.hpp"
 
 #include "usp/base/error.hpp"
@@ -19,10 +20,9 @@ namespace {
 
 /// One end of a message in flight, and where its payload lies while it flies.
 struct Flight {
-  bool open = false;
   Message message;
   i64 bytes = 0;
-  ByteBox payload;  ///< contiguous: the message's only box, or the staging buffer
+  StridedBytes payload;  ///< contiguous: the message's only region, or the staging buffer
   DeviceBuffer staging;
 };
 
@@ -34,8 +34,8 @@ struct Launch {
 };
 
 [[nodiscard]] bool contiguous(const Message& m) {
-  if (m.box_count != 1) return false;
-  const StackCursor run(m.boxes, 1);
+  if (m.region_count != 1) return false;
+  const StackCursor run(m.regions, 1);
   return run.done() || run.width() == m.bytes();
 }
 
@@ -64,7 +64,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   [[nodiscard]] bool test(Ticket ticket) override;
   [[nodiscard]] bool capturable() const override { return true; }
   void progress() override;
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void abort(const CommunicationFault& fault) override;
 
@@ -73,7 +73,6 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   void check(ncclResult_t result, const char* call, const Message* message);
   [[noreturn]] void fail(const std::string& text, const Message* message);
   Ticket open(const Message& message);
-  [[nodiscard]] Flight& flight_of(Ticket ticket);
   void stage(Flight& flight);
   void start(const Ticket* tickets, i64 count);
 
@@ -82,10 +81,9 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   int device_;
   ncclComm_t nccl_ = nullptr;
   std::optional<Stream> stream_;  ///< of all transfers; made with the first
-  std::deque<Flight> flights_;
+  TicketTable<Flight> flights_;
   std::deque<Launch> launches_;
   std::vector<std::size_t> launch_of_;  ///< per flight
-  std::vector<Ticket> free_;
   std::vector<i64> order_;
 };
 
@@ -126,21 +124,15 @@ void NcclCommunicator::abort(const CommunicationFault& fault) {
   DataPlaneCommunicator::abort(fault);
 }
 
-void NcclCommunicator::reserve(i64 messages, i64 /*boxes*/) {
-  while (static_cast<i64>(flights_.size()) < messages) {
-    free_.push_back(static_cast<Ticket>(flights_.size()));
-    flights_.emplace_back();
-    launch_of_.push_back(0);
-  }
+void NcclCommunicator::reserve(i64 messages, i64 /*regions*/) {
+  flights_.reserve(messages);
+  launch_of_.resize(static_cast<std::size_t>(flights_.size()));
 }
 
 Ticket NcclCommunicator::open(const Message& message) {
   check_peer(message);
-  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(flights_.size())), 0);
-  const Ticket ticket = free_.back();
-  free_.pop_back();
-  Flight& flight = flights_[static_cast<std::size_t>(ticket)];
-  flight.open = true;
+  const Ticket ticket = flights_.open([this](i64 count) { reserve(count, 0); });
+  Flight& flight = flights_[ticket];
   flight.message = message;
   flight.bytes = message.bytes();
   return ticket;
@@ -149,25 +141,25 @@ Ticket NcclCommunicator::open(const Message& message) {
 /// Gives a payload that is not contiguous a place where it is; a send's is packed.
 void NcclCommunicator::stage(Flight& flight) {
   if (contiguous(flight.message)) {
-    flight.payload = flight.message.boxes[0];
+    flight.payload = flight.message.regions[0];
     return;
   }
   if (flight.staging.bytes() < flight.bytes) {
     stream_->synchronize();
     flight.staging = DeviceBuffer(device_, flight.bytes);
   }
-  flight.payload = ByteBox{};
+  flight.payload = StridedBytes{};
   flight.payload.data = flight.staging.data();
   flight.payload.run_bytes = flight.bytes;
   if (!flight.message.send) return;
   Message packed = flight.message;
-  packed.boxes = &flight.payload;
-  packed.box_count = 1;
+  packed.regions = &flight.payload;
+  packed.region_count = 1;
   enqueue_copies(flight.message, packed, stream_->get());
 }
 
 void NcclCommunicator::start(const Ticket* tickets, i64 count) {
-  const auto at = [&](i64 i) -> Flight& { return flights_[static_cast<std::size_t>(tickets[i])]; };
+  const auto at = [&](i64 i) -> Flight& { return flights_[tickets[i]]; };
   // NCCL matches by order: by tag, so that both ends need not list the messages of a call alike.
   order_.resize(static_cast<std::size_t>(count));
   std::iota(order_.begin(), order_.end(), i64{0});
@@ -194,8 +186,8 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
     Flight& f = at(i);
     if (f.bytes == 0 || f.message.send || f.payload.data != f.staging.data()) continue;
     Message packed = f.message;
-    packed.boxes = &f.payload;
-    packed.box_count = 1;
+    packed.regions = &f.payload;
+    packed.region_count = 1;
     enqueue_copies(packed, f.message, stream_->get());
   }
 }
@@ -205,7 +197,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   bool any = false;
   for (i64 i = 0; i < count; ++i) {
     tickets[i] = open(messages[i]);
-    any = any || flights_[static_cast<std::size_t>(tickets[i])].bytes > 0;
+    any = any || flights_[tickets[i]].bytes > 0;
   }
   if (!any) return;
   const DeviceScope scope(device_);
@@ -218,7 +210,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   launch.ready.record(compute_);
   wait_for(stream_->get(), launch.ready.get());
   for (i64 i = 0; i < count; ++i) {
-    Flight& flight = flights_[static_cast<std::size_t>(tickets[i])];
+    Flight& flight = flights_[tickets[i]];
     if (flight.bytes == 0) continue;
     launch_of_[static_cast<std::size_t>(tickets[i])] = at;
     ++launch.open_messages;
@@ -228,15 +220,8 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   launch.done.record(stream_->get());
 }
 
-Flight& NcclCommunicator::flight_of(Ticket ticket) {
-  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < flights_.size(), "a ticket that was never given");
-  Flight& flight = flights_[static_cast<std::size_t>(ticket)];
-  expects(flight.open, "a ticket that is spent");
-  return flight;
-}
-
 void NcclCommunicator::wait(Ticket ticket) {
-  Flight& flight = flight_of(ticket);
+  Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0) {
     const DeviceScope scope(device_);
@@ -245,12 +230,11 @@ void NcclCommunicator::wait(Ticket ticket) {
     --launch.open_messages;
   }
   traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
-  flight.open = false;
-  free_.push_back(ticket);
+  flights_.close(ticket);
 }
 
 bool NcclCommunicator::test(Ticket ticket) {
-  const Flight& flight = flight_of(ticket);
+  const Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0 && !launches_[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
     return false;

@@ -25,7 +25,7 @@ SocketCommunicator::~SocketCommunicator() {
     mesh_->broadcast_failure(unfinished_fault(mesh_->rank(), in_flight_), ExitCode::internal);
 }
 
-void SocketCommunicator::reserve(i64 messages, i64 /*boxes*/) {
+void SocketCommunicator::reserve(i64 messages, i64 /*regions*/) {
   if (messages <= reserved_) return;
   mesh_->reserve(messages - reserved_);
   reserved_ = messages;

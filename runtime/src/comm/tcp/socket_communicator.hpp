@@ -25,7 +25,7 @@ class SocketCommunicator final : public CollectiveCommunicator {
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override { mesh_->poll(); }
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void abort(const CommunicationFault& fault) override {
     mesh_->broadcast_failure(fault, ExitCode::environment);

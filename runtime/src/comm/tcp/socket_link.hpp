@@ -43,7 +43,7 @@ class SocketLink {
     return std::exchange(received_failure_, std::nullopt);
   }
 
-  /// Touches no slot and no box any more: what is half sent is copied, what arrives is dropped.
+  /// Touches no slot and no region any more: what is half sent is copied, what arrives is dropped.
   void stop();
   void send_failure(const FailureFrame& failure_frame);
   void send_shutdown();

@@ -16,7 +16,7 @@ constexpr i64 progress_bytes = i64{1} << 17;
 /// What a wait moves per peer before it turns to the next.
 constexpr i64 wait_bytes = i64{1} << 22;
 /// Parts of a payload: between two of them the end of the job can be told.
-constexpr i64 greatest_part = i64{1} << 18;
+constexpr i64 max_part = i64{1} << 18;
 /// Looks before a wait sleeps: most answers come at once, but ranks that compute need the core.
 constexpr int looks = 100;
 /// A connection that closes says nothing of why. Whoever ended the job tells all, but over other connections:
@@ -31,7 +31,7 @@ constexpr int sleep_ms = 100;
 
 SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
     : rank_(rank), watchdog_s_(options.watchdog_s), watched_(sockets.size()) {
-  const i64 part = std::clamp(options.chunk_bytes, i64{1}, greatest_part);
+  const i64 part = std::clamp(options.chunk_bytes, i64{1}, max_part);
   for (std::size_t peer = 0; peer < sockets.size(); ++peer)
     links_.emplace_back(std::move(sockets[peer]), rank, static_cast<int>(peer), slots_, part);
 }
@@ -45,7 +45,7 @@ SocketMesh::~SocketMesh() {
 
 void SocketMesh::reserve(i64 messages) {
   slots_.grow(messages);
-  for (SocketLink& link : links_) link.reserve(static_cast<i64>(slots_.all().size()));
+  for (SocketLink& link : links_) link.reserve(slots_.size());
 }
 
 Ticket SocketMesh::post(const Message& message, int peer, std::uint64_t context) {
@@ -193,11 +193,12 @@ void SocketMesh::report_left(const SocketSlot& slot) {
 /// Names every peer that this rank still misses in the same operation.
 void SocketMesh::report_late(const SocketSlot& slot) {
   std::vector<int> missing;
-  for (const SocketSlot& other : slots_.all())
+  slots_.for_each_open([&](const SocketSlot& other) {
     if (other.state == SocketSlot::State::open && other.context == slot.context &&
         other.message.tick == slot.message.tick &&
         std::string_view(other.message.operation) == slot.message.operation)
       missing.push_back(other.peer);
+  });
   fail(late_fault(slot.message, rank_, std::move(missing), watchdog_s_, ""));
 }
 

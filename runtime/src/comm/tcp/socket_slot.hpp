@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../boxes/box_walk.hpp"
+#include "../group/ticket_table.hpp"
+#include "../regions/region_walk.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 namespace usp::comm {
@@ -63,49 +63,40 @@ class SlotQueue {
 class SlotTable {
  public:
   /// Makes room for so many more.
-  void grow(i64 count) {
-    free_.reserve(slots_.size() + static_cast<std::size_t>(count));
-    for (i64 i = 0; i < count; ++i) {
-      free_.push_back(static_cast<Ticket>(slots_.size()));
-      slots_.emplace_back();
-    }
-  }
+  void grow(i64 count) { slots_.reserve(slots_.size() + count); }
   Ticket open(const Message& message, int peer, std::uint64_t context) {
-    if (free_.empty()) grow(std::max<i64>(16, static_cast<i64>(slots_.size())));
-    const Ticket ticket = free_.back();
-    free_.pop_back();
-    SocketSlot& slot = slots_[static_cast<std::size_t>(ticket)];
+    const Ticket ticket = slots_.open([this](i64 count) { slots_.reserve(count); });
+    SocketSlot& slot = slots_[ticket];
     slot.message = message;
     slot.peer = peer;
     slot.context = context;
     slot.bytes = message.bytes();
     slot.moved = 0;
-    slot.at = RunCursor(message.boxes, message.box_count);
+    slot.at = RunCursor(message.regions, message.region_count);
     slot.id = static_cast<std::uint32_t>(ticket);
     slot.state = slot.bytes == 0 ? SocketSlot::State::done : SocketSlot::State::open;
     return ticket;
   }
-  /// Of a ticket that was given and not spent.
-  SocketSlot& of(Ticket ticket) {
-    expects(ticket >= 0 && static_cast<std::size_t>(ticket) < slots_.size(), "a ticket that was never given");
-    SocketSlot& slot = slots_[static_cast<std::size_t>(ticket)];
-    expects(slot.state != SocketSlot::State::free, "a ticket that is spent");
-    return slot;
-  }
+  SocketSlot& of(Ticket ticket) { return slots_.of(ticket); }
   void close(Ticket ticket) {
-    slots_[static_cast<std::size_t>(ticket)].state = SocketSlot::State::free;
-    free_.push_back(ticket);
+    slots_[ticket].state = SocketSlot::State::free;
+    slots_.close(ticket);
   }
   /// By the number that travels; null for one that never was.
-  [[nodiscard]] SocketSlot* find(std::uint32_t id) { return id < slots_.size() ? &slots_[id] : nullptr; }
-  [[nodiscard]] const std::deque<SocketSlot>& all() const { return slots_; }
+  [[nodiscard]] SocketSlot* find(std::uint32_t id) {
+    return id < slots_.size() ? &slots_[static_cast<Ticket>(id)] : nullptr;
+  }
+  template <class Visit>
+  void for_each_open(const Visit& visit) {
+    slots_.for_each_open(visit);
+  }
+  [[nodiscard]] i64 size() const { return slots_.size(); }
   /// Requests of all peers that wait for their sends.
   [[nodiscard]] i64 requests() const { return requests_; }
   void count_requests(i64 change) { requests_ += change; }
 
  private:
-  std::deque<SocketSlot> slots_;
-  std::vector<Ticket> free_;
+  TicketTable<SocketSlot> slots_;
   i64 requests_ = 0;
 };
 

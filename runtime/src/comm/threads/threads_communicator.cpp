@@ -29,7 +29,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
         slots_(group_->slots[static_cast<std::size_t>(rank)]),
         ready_queue_(group_->ready_queues[static_cast<std::size_t>(rank)]) {}
   ~ThreadCommunicator() override {
-    const auto in_flight = static_cast<i64>(slots_.size() - free_.size());
+    const auto in_flight = slots_.in_flight();
     if (in_flight > 0) world_.abort(unfinished_fault(job_rank_, in_flight), job_rank_);
   }
   ThreadCommunicator(const ThreadCommunicator&) = delete;
@@ -41,7 +41,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override;
-  void reserve(i64 messages, i64 boxes) override;
+  void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void abort(const CommunicationFault& fault) override { world_.abort(fault, job_rank_); }
 
@@ -51,7 +51,6 @@ class ThreadCommunicator final : public CollectiveCommunicator {
  private:
   using Lock = std::unique_lock<std::mutex>;
   [[nodiscard]] int job_rank(int rank) const { return group_->job_ranks[static_cast<std::size_t>(rank)]; }
-  Slot& slot_of(Ticket ticket);
   Ticket open_slot(const Message& message);
   void check_abort();
   void match(Slot& slot, Lock& lock);
@@ -67,32 +66,18 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   std::shared_ptr<GroupState> group_;
   int rank_;
   int job_rank_;
-  std::deque<Slot>& slots_;
+  TicketTable<Slot>& slots_;
   ReadyQueue& ready_queue_;
-  std::vector<Ticket> free_;
   i64 groups_ = 0;
 };
 
-Slot& ThreadCommunicator::slot_of(Ticket ticket) {
-  expects(ticket >= 0 && static_cast<std::size_t>(ticket) < slots_.size(), "a ticket that was never given");
-  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
-  expects(slot.state.load(std::memory_order_acquire) != State::free, "a ticket that is spent");
-  return slot;
-}
-
-void ThreadCommunicator::reserve(i64 messages, i64 /*boxes*/) {
-  free_.reserve(static_cast<std::size_t>(messages));
-  while (static_cast<i64>(slots_.size()) < messages) {
-    free_.push_back(static_cast<Ticket>(slots_.size()));
-    slots_.emplace_back();
-  }
+void ThreadCommunicator::reserve(i64 messages, i64 /*regions*/) {
+  slots_.reserve(messages);
 }
 
 Ticket ThreadCommunicator::open_slot(const Message& message) {
-  if (free_.empty()) reserve(std::max<i64>(16, 2 * static_cast<i64>(slots_.size())), 0);
-  const Ticket ticket = free_.back();
-  free_.pop_back();
-  Slot& slot = slots_[static_cast<std::size_t>(ticket)];
+  const Ticket ticket = slots_.open([this](i64 count) { slots_.reserve(count); });
+  Slot& slot = slots_[ticket];
   slot.message = message;
   slot.bytes = message.bytes();
   slot.moved = 0;
@@ -107,7 +92,7 @@ void ThreadCommunicator::start(const Message* messages, i64 count, Ticket* ticke
   Lock lock(world_.lock());
   if (world_.aborted()) world_.raise(job_rank_, lock);
   for (i64 i = 0; i < count; ++i) {
-    Slot& slot = slots_[static_cast<std::size_t>(tickets[i])];
+    Slot& slot = slots_[tickets[i]];
     if (slot.bytes > 0) match(slot, lock);
   }
 }
@@ -173,11 +158,11 @@ void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
   traffic().count(slot.message.tick, slot.message.peer, slot.message.send, slot.moved);
   slot.partner = nullptr;
   slot.state.store(State::free, std::memory_order_relaxed);
-  free_.push_back(ticket);
+  slots_.close(ticket);
 }
 
 void ThreadCommunicator::wait(Ticket ticket) {
-  Slot& slot = slot_of(ticket);
+  Slot& slot = slots_.of(ticket);
   check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
     Lock lock(world_.lock());
@@ -199,7 +184,7 @@ void ThreadCommunicator::wait(Ticket ticket) {
 }
 
 bool ThreadCommunicator::test(Ticket ticket) {
-  Slot& slot = slot_of(ticket);
+  Slot& slot = slots_.of(ticket);
   check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
     Lock lock(world_.lock());
@@ -228,11 +213,12 @@ void ThreadCommunicator::check_abort() {
 /// among these is the cause when the peers are themselves held up.
 void ThreadCommunicator::report_late(const Slot& slot, Lock& lock) {
   std::vector<int> missing;
-  for (const Slot& other : slots_)
+  slots_.for_each_open([&](const Slot& other) {
     if (other.state.load(std::memory_order_relaxed) == State::open &&
         other.message.tick == slot.message.tick &&
         std::string_view(other.message.operation) == slot.message.operation)
       missing.push_back(job_rank(other.message.peer));
+  });
   std::vector<int> busy = world_.busy_ranks();
   std::erase(busy, job_rank_);
   const std::string hint = busy.empty() ? "" : " (waiting for nobody: " + list_ranks(std::move(busy)) + ")";

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../boxes/box_walk.hpp"
+#include "../group/ticket_table.hpp"
+#include "../regions/region_walk.hpp"
 
 #include "usp/comm/communicator.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,7 +64,7 @@ struct GroupState {
   std::vector<MatchQueue> receives;      ///< open ends, [source][target]
   std::vector<ReadyQueue> ready_queues;  ///< by rank
   /// By rank. They live here, so that an end outlives the communicator of a rank that fails.
-  std::vector<std::deque<Slot>> slots;
+  std::vector<TicketTable<Slot>> slots;
 };
 
 /// What the threads of one job share: one lock, held for list work only, and one report of what went wrong.

@@ -8,7 +8,7 @@
 
 namespace usp {
 
-/// Reads a cluster file (schema: configs/schema/cluster.v1.schema.json), in full or as a `synthetic`
+/// Reads a cluster file (schema: configs/schema/cluster.v2.schema.json), in full or as a `synthetic`
 /// description with the sources of its values. Throws InvalidInput for anything unknown or inconsistent.
 [[nodiscard]] Cluster read_cluster_json(const std::string& text, const std::string& file);
 

@@ -67,7 +67,6 @@ enum class TransferName : std::uint8_t {
   dkv_return
 };
 enum class Peers : std::uint8_t { self, shift, every_ulysses, every_ring, all_ranks };
-enum class Apply : std::uint8_t { copy, add };
 enum class Wire : std::uint8_t { io, accumulator };
 
 /// The same tokens of one or two tensors fly from `start` to `due`. After an add the source is dead: a
@@ -75,7 +74,7 @@ enum class Wire : std::uint8_t { io, accumulator };
 struct TransferOp {
   TransferName name = TransferName::qkv_all_to_all;
   Peers peers = Peers::self;
-  Apply apply = Apply::copy;
+  WriteMode write_mode = WriteMode::overwrite;
   Wire wire = Wire::io;
   std::uint8_t pairs = 1;
   BufferName from[2];
@@ -87,7 +86,7 @@ struct TransferOp {
   HeadSelect heads;
 };
 
-/// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `fresh`: its
+/// A computation inside one tick: the rank's query rows against the key blocks at `offsets`. `overwrite`: its
 /// results hold nothing yet. Where a pass has one unit they get nothing else, and are rounded once.
 struct ComputeOp {
   const Operation* operation = &operations::attend;
@@ -97,7 +96,7 @@ struct ComputeOp {
   BufferSlot o = BufferSlot::row;
   BufferSlot dq = BufferSlot::row;
   BufferSlot dkv = BufferSlot::row;
-  bool fresh = false;
+  bool overwrite = false;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
   RingOffsets offsets;

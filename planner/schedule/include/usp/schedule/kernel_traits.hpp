@@ -17,12 +17,12 @@ namespace usp {
 /// are found only by a run.
 enum class UnsupportedReason : std::uint8_t {
   none,
-  wide_type,
+  dtype,
   softcap,
   alibi,
   dropout,
   block_mask,
-  torn_group,
+  kv_group_spans_ranks,
   head_dim_step,
   head_dim,
   unequal_head_dims,
@@ -44,25 +44,25 @@ struct UnsupportedReasonWords {
 };
 inline constexpr std::array<UnsupportedReasonWords, 20> refusals{{
     {"none", ""},
-    {"wide_type", "cuDNN takes bf16 and fp16"},
-    {"softcap", "cuDNN has no softcap here"},
-    {"alibi", "cuDNN's ALiBi has slopes of its own"},
-    {"dropout", "cuDNN's dropout has random numbers of its own"},
-    {"block_mask", "cuDNN has no block mask here"},
-    {"torn_group", "a group of query heads is torn, which cuDNN cannot name"},
-    {"head_dim_step", "cuDNN takes head dims that are multiples of 8"},
-    {"head_dim", "the head dim is greater than cuDNN's greatest"},
-    {"unequal_head_dims", "cuDNN's gradient takes unequal head dims 192/128"},
-    {"missing_o", "cuDNN's gradient needs o"},
-    {"deterministic", "cuDNN's deterministic gradient takes memory that grows with the square of the length"},
-    {"unequal_steps", "the rows of queries and keys stand at unequal steps"},
-    {"many_slices", "more slices than cuDNN calls are worth"},
-    {"many_blocks", "more blocks than cuDNN calls are worth"},
-    {"single_row", "cuDNN's gradient of a single query or key is not a number"},
-    {"wide_window", "cuDNN takes windows of at most as many queries as keys"},
-    {"no_pairs", "no pair is visible: results are only set"},
-    {"alignment", "the rows of a tensor do not start on a boundary of 16 bytes"},
-    {"no_graph", "cuDNN has no plan for a block of this shape"},
+    {"dtype", "the cuDNN backend supports bf16 and fp16"},
+    {"softcap", "the cuDNN backend does not support softcap"},
+    {"alibi", "the cuDNN backend does not support given ALiBi slopes"},
+    {"dropout", "the cuDNN backend cannot reproduce the plan's dropout mask"},
+    {"block_mask", "the cuDNN backend does not support block masks"},
+    {"kv_group_spans_ranks", "a KV group spans ranks, which the cuDNN backend does not support"},
+    {"head_dim_step", "the cuDNN backend supports head dims that are multiples of 8"},
+    {"head_dim", "the head dim exceeds the cuDNN backend's maximum"},
+    {"unequal_head_dims", "cuDNN's backward supports unequal head dims 192/128 only"},
+    {"missing_o", "cuDNN's backward needs o"},
+    {"deterministic", "cuDNN's deterministic backward needs memory quadratic in the length"},
+    {"unequal_steps", "query and key rows have unequal strides"},
+    {"many_slices", "too many slices for cuDNN to be faster"},
+    {"many_blocks", "too many blocks for cuDNN to be faster"},
+    {"single_row", "cuDNN's backward of a single query or key returns NaN"},
+    {"wide_window", "the cuDNN backend supports windows with at most as many queries as keys"},
+    {"no_pairs", "no pair is visible: results are only initialized"},
+    {"alignment", "tensor rows are not aligned to 16 bytes"},
+    {"no_graph", "cuDNN has no execution plan for this block shape"},
 }};
 [[nodiscard]] constexpr const char* name_of(UnsupportedReason why) {
   return refusals[static_cast<std::size_t>(why)].name;
@@ -76,28 +76,28 @@ struct KernelTraits {
   Backend backend = Backend::cpu;
   bool supports_fp32_fp64 = true;  ///< fp32 and fp64 besides bf16 and fp16
   i64 head_dim_step = 1;           ///< head dims are multiples of this
-  i64 most_head_dim = max_head_dim;
-  i64 most_grad_head_dim = most_head_dim;        ///< backward, from grad_compute_major on
-  i64 most_early_grad_head_dim = most_head_dim;  ///< backward, before it
-  int grad_compute_major = 0;                    ///< a major number of a compute capability
-  bool any_unequal_head_dims = true;             ///< backward; else only grad_dim_qk with grad_dim_v
+  i64 max_head_dim = usp::max_head_dim;
+  i64 max_grad_head_dim = max_head_dim;        ///< backward, from grad_compute_major on
+  i64 max_early_grad_head_dim = max_head_dim;  ///< backward, before it
+  int grad_compute_major = 0;                  ///< a major number of a compute capability
+  bool any_unequal_head_dims = true;           ///< backward; else only grad_dim_qk with grad_dim_v
   i64 grad_dim_qk = 0, grad_dim_v = 0;
-  bool softcap = true, alibi = true, dropout = true, block_mask = true, torn_groups = true;
+  bool softcap = true, alibi = true, dropout = true, block_mask = true, kv_group_spans_ranks = true;
   bool grad_without_o = true, deterministic_grad = true;
   bool any_slices =
       true;  ///< else slices as blocks of rows (split_into_blocks), of either no more than these:
-  std::size_t most_slices = 0;  ///< tried against each other; more would not become few blocks
-  std::size_t most_blocks = 0;  ///< each is a plan and a call
+  std::size_t max_slices = 0;  ///< tried against each other; more would not become few blocks
+  std::size_t max_blocks = 0;  ///< each is a plan and a call
 };
 
 inline constexpr std::array<KernelTraits, 3> kernel_table{{
     {.backend = Backend::cpu},
-    {.backend = Backend::mma, .supports_fp32_fp64 = false, .most_head_dim = 256},
+    {.backend = Backend::mma, .supports_fp32_fp64 = false, .max_head_dim = 256},
     {.backend = Backend::cudnn,
      .supports_fp32_fp64 = false,
      .head_dim_step = 8,
-     .most_head_dim = 256,
-     .most_early_grad_head_dim = 128,
+     .max_head_dim = 256,
+     .max_early_grad_head_dim = 128,
      .grad_compute_major = 9,
      .any_unequal_head_dims = false,
      .grad_dim_qk = 192,
@@ -106,12 +106,12 @@ inline constexpr std::array<KernelTraits, 3> kernel_table{{
      .alibi = false,
      .dropout = false,
      .block_mask = false,
-     .torn_groups = false,
+     .kv_group_spans_ranks = false,
      .grad_without_o = false,
      .deterministic_grad = false,
      .any_slices = false,
-     .most_slices = 32,
-     .most_blocks = 8},
+     .max_slices = 32,
+     .max_blocks = 8},
 }};
 [[nodiscard]] constexpr const KernelTraits& kernel_traits(Backend backend) {
   return kernel_table[static_cast<std::size_t>(backend)];
@@ -147,19 +147,19 @@ struct CallTraits {
 }
 
 /// Why a backend does not take a call; none: it does.
-[[nodiscard]] constexpr UnsupportedReason why_not(const KernelTraits& t, const CallTraits& c) {
-  if (!t.supports_fp32_fp64 && bytes_of(c.type) > 2) return UnsupportedReason::wide_type;
+[[nodiscard]] constexpr UnsupportedReason unsupported_reason(const KernelTraits& t, const CallTraits& c) {
+  if (!t.supports_fp32_fp64 && bytes_of(c.type) > 2) return UnsupportedReason::dtype;
   if (!t.softcap && c.softcap) return UnsupportedReason::softcap;
   if (!t.alibi && c.alibi) return UnsupportedReason::alibi;
   if (!t.dropout && c.dropout) return UnsupportedReason::dropout;
   if (!t.block_mask && c.block_mask) return UnsupportedReason::block_mask;
-  if (!t.torn_groups && (c.query_heads.begin % c.group != 0 || c.query_heads.end % c.group != 0))
-    return UnsupportedReason::torn_group;
+  if (!t.kv_group_spans_ranks && (c.query_heads.begin % c.group != 0 || c.query_heads.end % c.group != 0))
+    return UnsupportedReason::kv_group_spans_ranks;
   if (c.dqk % t.head_dim_step != 0 || c.dv % t.head_dim_step != 0) return UnsupportedReason::head_dim_step;
-  const i64 greatest = !c.backward                              ? t.most_head_dim
-                       : c.compute_major < t.grad_compute_major ? t.most_early_grad_head_dim
-                                                                : t.most_grad_head_dim;
-  if (c.dqk > greatest || c.dv > greatest) return UnsupportedReason::head_dim;
+  const i64 max_dim = !c.backward                              ? t.max_head_dim
+                      : c.compute_major < t.grad_compute_major ? t.max_early_grad_head_dim
+                                                               : t.max_grad_head_dim;
+  if (c.dqk > max_dim || c.dv > max_dim) return UnsupportedReason::head_dim;
   if (!c.backward) return UnsupportedReason::none;
   const bool known = c.dqk == t.grad_dim_qk && c.dv == t.grad_dim_v;
   if (!t.any_unequal_head_dims && c.dqk != c.dv && !known) return UnsupportedReason::unequal_head_dims;
@@ -169,7 +169,7 @@ struct CallTraits {
 }
 
 /// The same for one block, of a backend that takes blocks.
-[[nodiscard]] inline UnsupportedReason why_not(const BandBlock& b) {
+[[nodiscard]] inline UnsupportedReason unsupported_reason(const BandBlock& b) {
   if (b.q_rows.size() == 1 || b.k_rows.size() == 1) return UnsupportedReason::single_row;
   if (b.bounds_left() && b.q_rows.size() > b.k_rows.size()) return UnsupportedReason::wide_window;
   return UnsupportedReason::none;
@@ -191,7 +191,7 @@ struct BlockSplit {
 /// pair is covered twice. With `keeps_shift` (gradients), rows of dk that differ keep blocks apart.
 [[nodiscard]] inline BlockSplit split_into_blocks(const KernelTraits& traits, const Slice* slices, i64 count,
                                                   bool keeps_shift) {
-  if (count > static_cast<i64>(traits.most_slices))
+  if (count > static_cast<i64>(traits.max_slices))
     return all_left(slices, count, UnsupportedReason::many_slices);
   BlockSplit share;
   const auto leave = [&](const Slice& s, UnsupportedReason why) {
@@ -206,9 +206,9 @@ struct BlockSplit {
       leave(slices[i], UnsupportedReason::unequal_steps);
   }
   const std::vector<BandBlock> blocks = blocks_of(alike, keeps_shift);
-  if (blocks.size() > traits.most_blocks) return all_left(slices, count, UnsupportedReason::many_blocks);
+  if (blocks.size() > traits.max_blocks) return all_left(slices, count, UnsupportedReason::many_blocks);
   for (const BandBlock& b : blocks) {
-    if (const UnsupportedReason why = why_not(b); why != UnsupportedReason::none)
+    if (const UnsupportedReason why = unsupported_reason(b); why != UnsupportedReason::none)
       leave(slice_of(b), why);
     else
       share.blocks.push_back(b);

@@ -3,6 +3,7 @@
 
 #include "usp/schedule/placement.hpp"
 #include "usp/schedule/plan.hpp"
+#include "usp/schedule/plan_inputs.hpp"
 #include "usp/schedule/recompute.hpp"
 #include "usp/schedule/step_backends.hpp"
 #include "usp/schedule/transport.hpp"
@@ -62,6 +63,7 @@ struct PlanFile {
   i64 memory_bytes = 0;  ///< per device; 0: not planned (a single call)
   std::string calibration;
   WorkspaceBasis workspace = WorkspaceBasis::exact;
+  PlanInputs inputs;
   std::string model_digest, workload_digest, cluster_digest;
 };
 
@@ -79,7 +81,7 @@ void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::
 /// Documents of a layer for the lengths of a batch (empty: one document).
 [[nodiscard]] Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths);
 
-/// JSON (schema: configs/schema/plan.v1.schema.json), with the digest of everything else in it.
+/// JSON (schema: configs/schema/plan.v2.schema.json), with the digest of everything else in it.
 [[nodiscard]] std::string write_plan(const PlanFile& plan);
 
 /// Reads it back, equal to what was written. Throws InvalidInput for unknown keys or words, values out of

@@ -49,28 +49,28 @@ struct Piece {
   i64 row = 0;
 };
 
-/// A strided box: rows x heads of one buffer.
-struct Box {
+/// A strided region: rows x heads of one buffer.
+struct BufferRegion {
   BufferId buffer = 0;
   Range rows;
   Range heads;
 };
 
-/// A message of this rank: the boxes in the order in which both ends list them. `move` is the index of the
+/// A message of this rank: the regions in the order in which both ends list them. `move` is the index of the
 /// compact move, the same on both ends. Sends post at `start`; arrivals are applied at the end of `due`, in
 /// the listed order.
 struct Transfer {
   std::int32_t peer = 0;
   bool send = false;
-  Apply apply = Apply::copy;
+  WriteMode write_mode = WriteMode::overwrite;
   DType wire = DType::bf16;
   std::int32_t move = 0;
   std::int32_t start = 0;
   std::int32_t due = 0;
-  ListRef boxes;
+  ListRef regions;
   i64 bytes = 0;  ///< 0 when peer is the rank itself
   BufferId stage =
-      -1;  ///< receives that add: where the arrival lies until it is added (boxes in order, packed)
+      -1;  ///< receives that add: where the arrival lies until it is added (regions in order, packed)
 };
 
 /// One computation: the operation and its buffers, by tensor.
@@ -79,7 +79,7 @@ struct Step {
   std::array<BufferId, tensor_count> buffers;  ///< -1: not an operand, or not wanted by the plan
   Range query_heads, kv_heads;                 ///< kv_heads: with pairs
   ListRef slices;                              ///< with pairs
-  bool fresh = false;                          ///< with pairs: results hold nothing yet
+  bool overwrite = false;                      ///< with pairs: results hold nothing yet
   StepBackend backend;                         ///< with pairs
 
   Step() { buffers.fill(-1); }
@@ -104,7 +104,7 @@ struct RankSchedule {
   std::vector<Step> steps;
   std::vector<Tick> ticks;
   std::vector<std::int32_t> arrivals;  ///< indices of transfers
-  std::vector<Box> boxes;
+  std::vector<BufferRegion> regions;
   std::vector<Piece> pieces;
   std::vector<Slice> slices;
 };

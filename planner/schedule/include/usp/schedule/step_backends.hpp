@@ -23,8 +23,8 @@ struct StepBackends {
 /// Adds the steps of one rank.
 void add_steps(StepBackends& sum, const RankSchedule& schedule);
 
-/// "one triangle of 8192 x 8192", "3 blocks; 1 slice to mma: ...", "cuDNN has no softcap here"; empty
-/// for a step of a plan for another backend than cuDNN. Slices are those of the step.
+/// "one triangle of 8192 x 8192", "3 blocks; 1 slice to mma: ...", "the cuDNN backend does not support
+/// softcap"; empty for a step of a plan for another backend than cuDNN. Slices are those of the step.
 [[nodiscard]] std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i64 count);
 
 /// "cudnn: forward 3 of 4 steps (1 in part), 1 mma; backward 4 of 4 steps; <reasons>" for a plan that

@@ -65,6 +65,9 @@ struct BufferName {
   friend bool operator==(BufferName a, BufferName b) { return a.tensor == b.tensor && a.place == b.place; }
 };
 
+/// A GEMM's beta: overwrite is 0, accumulate is 1.
+enum class WriteMode : std::uint8_t { overwrite, accumulate };
+
 enum class Pass : std::uint8_t { forward, backward };
 
 /// Which tokens a ring row owns.

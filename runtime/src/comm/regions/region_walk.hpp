@@ -8,12 +8,12 @@
 
 namespace usp::comm {
 
-/// Walks a box list in payload order; runs of a box that lie back to back come as one.
+/// Walks a region list in payload order; runs of a region that lie back to back come as one.
 class RunCursor {
  public:
   RunCursor() = default;
-  RunCursor(const ByteBox* boxes, i64 count) : box_(boxes), end_(boxes + count) { enter(); }
-  [[nodiscard]] bool done() const { return box_ == end_; }
+  RunCursor(const StridedBytes* regions, i64 count) : region_(regions), end_(regions + count) { enter(); }
+  [[nodiscard]] bool done() const { return region_ == end_; }
   [[nodiscard]] std::byte* data() const { return run_ + used_; }
   /// Bytes from data() to the end of the run.
   [[nodiscard]] i64 left() const { return run_bytes_ - used_; }
@@ -25,11 +25,11 @@ class RunCursor {
 
  private:
   void enter() {
-    while (box_ != end_ && box_->bytes() == 0) ++box_;
-    if (box_ == end_) return;
-    run_bytes_ = box_->run_bytes;
-    std::copy_n(box_->count, 3, count_);
-    std::copy_n(box_->stride, 3, stride_);
+    while (region_ != end_ && region_->bytes() == 0) ++region_;
+    if (region_ == end_) return;
+    run_bytes_ = region_->run_bytes;
+    std::copy_n(region_->count, 3, count_);
+    std::copy_n(region_->stride, 3, stride_);
     for (int fold = 0; fold < 3 && (count_[2] == 1 || stride_[2] == run_bytes_); ++fold) {
       run_bytes_ *= count_[2];
       count_[2] = count_[1];
@@ -40,7 +40,7 @@ class RunCursor {
     }
     std::fill_n(at_, 3, i64{0});
     used_ = 0;
-    run_ = box_->data;
+    run_ = region_->data;
   }
 
   void next_run() {
@@ -53,16 +53,16 @@ class RunCursor {
     if (++at_[1] == count_[1]) {
       at_[1] = 0;
       if (++at_[0] == count_[0]) {
-        ++box_;
+        ++region_;
         enter();
         return;
       }
     }
-    run_ = box_->data + at_[0] * stride_[0] + at_[1] * stride_[1];
+    run_ = region_->data + at_[0] * stride_[0] + at_[1] * stride_[1];
   }
 
-  const ByteBox* box_ = nullptr;
-  const ByteBox* end_ = nullptr;
+  const StridedBytes* region_ = nullptr;
+  const StridedBytes* end_ = nullptr;
   std::byte* run_ = nullptr;
   i64 run_bytes_ = 0;
   i64 used_ = 0;
@@ -71,13 +71,13 @@ class RunCursor {
   i64 at_[3] = {0, 0, 0};
 };
 
-/// Copies one payload from its sender's boxes to its receiver's, each cut as it likes, in as many parts as
+/// Copies one payload from its sender's regions to its receiver's, each cut as it likes, in as many parts as
 /// one likes.
 class PayloadCopy {
  public:
   PayloadCopy() = default;
   PayloadCopy(const Message& from, const Message& to)
-      : source_(from.boxes, from.box_count), target_(to.boxes, to.box_count) {}
+      : source_(from.regions, from.region_count), target_(to.regions, to.region_count) {}
   [[nodiscard]] bool done() const { return source_.done() || target_.done(); }
   /// Bytes that went through memcpy so far.
   [[nodiscard]] i64 moved() const { return moved_; }

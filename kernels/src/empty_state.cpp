@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fresh.hpp"
+#include "empty_state.hpp"
 
 #include <limits>
 
@@ -15,8 +15,8 @@ namespace {
 
 }  // namespace
 
-void begin_fresh(const AttendArgs& a) {
-  if (!a.fresh || a.scope.query_heads.empty()) return;
+void begin_empty(const AttendArgs& a) {
+  if (!a.overwrite || a.scope.query_heads.empty()) return;
   fill(heads_of(a.o, a.scope.query_heads), 0);
   const View lse = heads_of(a.lse, a.scope.query_heads);
   if (a.sink == nullptr)
@@ -25,8 +25,8 @@ void begin_fresh(const AttendArgs& a) {
     host_memory().fill_heads(lse, a.sink);
 }
 
-void begin_fresh(const AttendGradArgs& a) {
-  if (!a.fresh || a.scope.query_heads.empty()) return;
+void begin_empty(const AttendGradArgs& a) {
+  if (!a.overwrite || a.scope.query_heads.empty()) return;
   fill(heads_of(a.dq, a.scope.query_heads), 0);
   fill(heads_of(a.dk, a.scope.kv_heads()), 0);
   fill(heads_of(a.dv, a.scope.kv_heads()), 0);

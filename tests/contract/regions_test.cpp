@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of boxes: every pair of types, every layout, put and add, against element-by-element conversion.
-#include "usp/kernels/boxes.hpp"
+// Copies of regions: every pair of types, every layout, overwrite and accumulate, against element-by-element
+// conversion.
+#include "usp/kernels/regions.hpp"
 
 #include "attention_case.hpp"
 #include "memory_under_test.hpp"
@@ -56,10 +57,11 @@ Tensor4 noisy(DType type, Order order, Range heads, unsigned seed, i64 width = 5
   return t;
 }
 
-const BoxOf source{{2, 7}, {3, 6}}, target{{4, 9}, {1, 4}};
+const ViewRegion source{{2, 7}, {3, 6}}, target{{4, 9}, {1, 4}};
 
-/// Every element of `to` is what it was before, or in the box what was expected.
-void expect_landed(const Tensor4& from, const Tensor4& before, const Tensor4& to, Land land, DType wire) {
+/// Every element of `to` is what it was before, or in the region what was expected.
+void expect_landed(const Tensor4& from, const Tensor4& before, const Tensor4& to, WriteMode mode,
+                   DType wire) {
   const View f = from.view(), o = before.view(), t = to.view();
   for (i64 b = 0; b < t.batch; ++b)
     for (i64 r = 0; r < t.rows; ++r)
@@ -73,13 +75,13 @@ void expect_landed(const Tensor4& from, const Tensor4& before, const Tensor4& to
             const bool wide = t.type == DType::fp64 || wire == DType::fp64;
             const double sum =
                 wide ? old + sent : static_cast<double>(static_cast<float>(old) + static_cast<float>(sent));
-            expected = rounded(t.type, land == Land::put ? sent : sum);
+            expected = rounded(t.type, mode == WriteMode::overwrite ? sent : sum);
           }
           ASSERT_EQ(element(t, b, r, h, w), expected) << b << " " << r << " " << h << " " << w;
         }
 }
 
-class Boxes : public ::testing::Test {
+class Regions : public ::testing::Test {
  protected:
   void SetUp() override {
     if (memory_under_test() == nullptr) GTEST_SKIP() << "there is no GPU";
@@ -87,50 +89,50 @@ class Boxes : public ::testing::Test {
   [[nodiscard]] static Memory& memory() { return *memory_under_test(); }
 };
 
-TEST_F(Boxes, EveryPairOfTypesAndLayouts) {
+TEST_F(Regions, EveryPairOfTypesAndLayouts) {
   for (const DType a : types)
     for (const DType b : types)
       for (const Order from_order : orders)
         for (const Order to_order : orders)
-          for (const Land land : {Land::put, Land::add}) {
+          for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
             const Tensor4 from = noisy(a, from_order, {2, 7}, 1), before = noisy(b, to_order, {0, 5}, 2);
             Tensor4 to = before;
-            memory().copy_box(from.view(), source, to.view(), target, land);
-            expect_landed(from, before, to, land, a);
+            memory().copy_region(from.view(), source, to.view(), target, mode);
+            expect_landed(from, before, to, mode, a);
           }
 }
 
-TEST_F(Boxes, RowsOfWholeVectors) {
+TEST_F(Regions, RowsOfWholeVectors) {
   for (const DType a : types)
     for (const DType b : types)
       for (const Order order : orders)
-        for (const Land land : {Land::put, Land::add}) {
+        for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
           const Tensor4 from = noisy(a, order, {2, 7}, 5, 48),
                         before = noisy(b, Order::head_first, {0, 5}, 6, 48);
           Tensor4 to = before;
-          memory().copy_box(from.view(), source, to.view(), target, land);
-          expect_landed(from, before, to, land, a);
+          memory().copy_region(from.view(), source, to.view(), target, mode);
+          expect_landed(from, before, to, mode, a);
         }
 }
 
-TEST_F(Boxes, PayloadsOfEveryWireType) {
+TEST_F(Regions, PayloadsOfEveryWireType) {
   for (const DType a : types)
     for (const DType wire : types)
       for (const DType b : types)
-        for (const Land land : {Land::put, Land::add}) {
+        for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
           const Tensor4 from = noisy(a, Order::padded, {2, 7}, 3),
                         before = noisy(b, Order::head_first, {0, 5}, 4);
           Tensor4 to = before;
           std::vector<std::byte> payload(static_cast<std::size_t>(5 * 2 * 3 * 5 * bytes_of(wire)));
-          EXPECT_EQ(memory().pack_box(from.view(), source, wire, payload.data()),
+          EXPECT_EQ(memory().pack_region(from.view(), source, wire, payload.data()),
                     payload.data() + payload.size());
-          EXPECT_EQ(memory().unpack_box(payload.data(), wire, to.view(), target, land),
+          EXPECT_EQ(memory().unpack_region(payload.data(), wire, to.view(), target, mode),
                     payload.data() + payload.size());
-          expect_landed(from, before, to, land, wire);
+          expect_landed(from, before, to, mode, wire);
         }
 }
 
-TEST_F(Boxes, PayloadOrderIsRowBatchHeadElement) {
+TEST_F(Regions, PayloadOrderIsRowBatchHeadElement) {
   Tensor4 t(DType::fp32, 2, 3, {0, 2}, 2, Order::head_first);
   for (i64 r = 0; r < 3; ++r)
     for (i64 b = 0; b < 2; ++b)
@@ -140,26 +142,27 @@ TEST_F(Boxes, PayloadOrderIsRowBatchHeadElement) {
           std::memcpy(t.view().at(b, r, h) + 4 * w, &x, sizeof x);
         }
   std::vector<float> payload(8);
-  memory().pack_box(t.view(), {{1, 2}, {0, 2}}, DType::fp32, reinterpret_cast<std::byte*>(payload.data()));
+  memory().pack_region(t.view(), {{1, 2}, {0, 2}}, DType::fp32, reinterpret_cast<std::byte*>(payload.data()));
   EXPECT_EQ(payload, (std::vector<float>{1000, 1001, 1010, 1011, 1100, 1101, 1110, 1111}));
 }
 
-TEST_F(Boxes, SameTypesKeepTheirBits) {
+TEST_F(Regions, SameTypesKeepTheirBits) {
   for (const DType type : types) {
     Tensor4 from(type, 1, 2, {0, 1}, 8), to = from;
     const i64 bytes = 16 * bytes_of(type);
     for (i64 i = 0; i < bytes; ++i)
       from.view().data[i] = static_cast<std::byte>(i % 2 == 0 ? 0xff : 0x7f + i);
-    memory().copy_box(from.view(), {{0, 2}, {0, 1}}, to.view(), {{0, 2}, {0, 1}}, Land::put);
+    memory().copy_region(from.view(), {{0, 2}, {0, 1}}, to.view(), {{0, 2}, {0, 1}}, WriteMode::overwrite);
     EXPECT_EQ(from.memory(), to.memory());
   }
 }
 
-TEST_F(Boxes, NarrowTypesRoundToNearestEven) {
+TEST_F(Regions, NarrowTypesRoundToNearestEven) {
   const auto through = [](DType type, float x) {
     Tensor4 wide(DType::fp32, 1, 1, {0, 1}, 1), narrow(type, 1, 1, {0, 1}, 1);
     wide.set(static_cast<double>(x));
-    memory().copy_box(wide.view(), {{0, 1}, {0, 1}}, narrow.view(), {{0, 1}, {0, 1}}, Land::put);
+    memory().copy_region(wide.view(), {{0, 1}, {0, 1}}, narrow.view(), {{0, 1}, {0, 1}},
+                         WriteMode::overwrite);
     return element(narrow.view(), 0, 0, 0, 0);
   };
   EXPECT_EQ(through(DType::bf16, 1 + 0x1p-8F), 1.0);           // half way: to even
@@ -176,17 +179,19 @@ TEST_F(Boxes, NarrowTypesRoundToNearestEven) {
   EXPECT_TRUE(std::isnan(through(DType::fp16, std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST_F(Boxes, RefuseToReachOutside) {
+TEST_F(Regions, RefuseToReachOutside) {
   const Tensor4 t(DType::fp32, 1, 4, {0, 2}, 3);
   Tensor4 to = t;
-  EXPECT_THROW(memory().copy_box(t.view(), {{0, 5}, {0, 2}}, to.view(), {{0, 5}, {0, 2}}, Land::put),
-               InternalError);
-  EXPECT_THROW(memory().copy_box(t.view(), {{0, 2}, {0, 2}}, to.view(), {{0, 3}, {0, 2}}, Land::put),
-               InternalError);
-  EXPECT_THROW(memory().pack_box(t.view(), {{0, 2}, {1, 3}}, DType::fp32, nullptr), InternalError);
+  EXPECT_THROW(
+      memory().copy_region(t.view(), {{0, 5}, {0, 2}}, to.view(), {{0, 5}, {0, 2}}, WriteMode::overwrite),
+      InternalError);
+  EXPECT_THROW(
+      memory().copy_region(t.view(), {{0, 2}, {0, 2}}, to.view(), {{0, 3}, {0, 2}}, WriteMode::overwrite),
+      InternalError);
+  EXPECT_THROW(memory().pack_region(t.view(), {{0, 2}, {1, 3}}, DType::fp32, nullptr), InternalError);
 }
 
-TEST_F(Boxes, FillsHeadsAndWholeTensors) {
+TEST_F(Regions, FillsHeadsAndWholeTensors) {
   for (const DType type : types)
     for (const Order order : orders) {
       const Tensor4 t(type, 2, 9, {2, 5}, 6, order);

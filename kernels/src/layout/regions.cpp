@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/kernels/boxes.hpp"
+#include "usp/kernels/regions.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/numeric_types.hpp"
@@ -45,8 +45,8 @@ void with_type(DType type, F&& f) {
 }
 
 template <class From, class To>
-void convert_run(const From* from, To* to, i64 count, Land land) {
-  if (land == Land::add) {
+void convert_run(const From* from, To* to, i64 count, WriteMode mode) {
+  if (mode == WriteMode::accumulate) {
     for (i64 i = 0; i < count; ++i) to[i] = narrow<To>(widen(to[i]) + widen(from[i]));
   } else if constexpr (std::is_same_v<From, To>) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(To));
@@ -55,7 +55,7 @@ void convert_run(const From* from, To* to, i64 count, Land land) {
   }
 }
 
-using RunCopy = void (*)(const std::byte*, std::byte*, i64 count, Land);
+using RunCopy = void (*)(const std::byte*, std::byte*, i64 count, WriteMode);
 
 [[nodiscard]] RunCopy run_copy(DType from, DType to) {
   RunCopy chosen = nullptr;
@@ -63,8 +63,8 @@ using RunCopy = void (*)(const std::byte*, std::byte*, i64 count, Land);
     with_type(to, [&](auto b) {
       using A = decltype(a);
       using B = decltype(b);
-      chosen = [](const std::byte* source, std::byte* target, i64 count, Land land) {
-        convert_run(reinterpret_cast<const A*>(source), reinterpret_cast<B*>(target), count, land);
+      chosen = [](const std::byte* source, std::byte* target, i64 count, WriteMode mode) {
+        convert_run(reinterpret_cast<const A*>(source), reinterpret_cast<B*>(target), count, mode);
       };
     });
   });
@@ -83,50 +83,51 @@ template <class... Views>
 }
 
 template <class V>
-void check_box(const V& view, const BoxOf& box) {
-  expects(box.rows.begin >= 0 && box.rows.end <= view.rows && box.heads.begin >= view.heads.begin &&
-              box.heads.end <= view.heads.end,
-          "a box reaches outside its tensor");
+void check_region(const V& view, const ViewRegion& region) {
+  expects(region.rows.begin >= 0 && region.rows.end <= view.rows && region.heads.begin >= view.heads.begin &&
+              region.heads.end <= view.heads.end,
+          "a region reaches outside its tensor");
 }
 
 }  // namespace
 
-void copy_box(ConstView from, BoxOf source, View to, BoxOf target, Land land) {
-  check_box(from, source);
-  check_box(to, target);
+void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) {
+  check_region(from, source);
+  check_region(to, target);
   expects(source.rows.size() == target.rows.size() && source.heads.size() == target.heads.size() &&
               from.width == to.width && from.batch == to.batch,
-          "a box is copied to one of another shape");
+          "a region is copied to one of another shape");
   const RunCopy copy = run_copy(from.type, to.type);
   const Runs runs = runs_of(source.heads, from.width, from, to);
   for (i64 r = 0; r < source.rows.size(); ++r)
     for (i64 b = 0; b < from.batch; ++b)
       for (i64 h = 0; h < runs.count; ++h)
         copy(from.at(b, source.rows.begin + r, source.heads.begin + h),
-             to.at(b, target.rows.begin + r, target.heads.begin + h), runs.elements, land);
+             to.at(b, target.rows.begin + r, target.heads.begin + h), runs.elements, mode);
 }
 
-std::byte* pack_box(ConstView from, BoxOf box, DType wire, std::byte* payload) {
-  check_box(from, box);
+std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) {
+  check_region(from, region);
   const RunCopy copy = run_copy(from.type, wire);
-  const Runs runs = runs_of(box.heads, from.width, from);
-  for (i64 r = box.rows.begin; r < box.rows.end; ++r)
+  const Runs runs = runs_of(region.heads, from.width, from);
+  for (i64 r = region.rows.begin; r < region.rows.end; ++r)
     for (i64 b = 0; b < from.batch; ++b)
       for (i64 h = 0; h < runs.count; ++h) {
-        copy(from.at(b, r, box.heads.begin + h), payload, runs.elements, Land::put);
+        copy(from.at(b, r, region.heads.begin + h), payload, runs.elements, WriteMode::overwrite);
         payload += runs.elements * bytes_of(wire);
       }
   return payload;
 }
 
-const std::byte* unpack_box(const std::byte* payload, DType wire, View to, BoxOf box, Land land) {
-  check_box(to, box);
+const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
+                               WriteMode mode) {
+  check_region(to, region);
   const RunCopy copy = run_copy(wire, to.type);
-  const Runs runs = runs_of(box.heads, to.width, to);
-  for (i64 r = box.rows.begin; r < box.rows.end; ++r)
+  const Runs runs = runs_of(region.heads, to.width, to);
+  for (i64 r = region.rows.begin; r < region.rows.end; ++r)
     for (i64 b = 0; b < to.batch; ++b)
       for (i64 h = 0; h < runs.count; ++h) {
-        copy(payload, to.at(b, r, box.heads.begin + h), runs.elements, land);
+        copy(payload, to.at(b, r, region.heads.begin + h), runs.elements, mode);
         payload += runs.elements * bytes_of(wire);
       }
   return payload;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "box_planes.hpp"
+#include "region_planes.hpp"
 
 #include "usp/device/check.cuda.hpp"
 
@@ -9,7 +9,7 @@ namespace usp::comm {
 
 /// Enqueues the move of one payload between any memory that a GPU reaches, as copies at a pitch.
 inline void enqueue_copies(const Message& from, const Message& to, cudaStream_t stream) {
-  for_each_plane(from, to, [&](const Plane& p) {
+  for_each_plane(from, to, [&](const Copy2d& p) {
     const auto size = [](i64 n) { return static_cast<std::size_t>(n); };
     check_cuda(p.height == 1 ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, stream)
                              : cudaMemcpy2DAsync(p.to, size(p.to_pitch), p.from, size(p.from_pitch),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/boxes/box_planes.hpp"
+#include "comm/regions/region_planes.hpp"
 
-#include "comm/boxes/box_walk.hpp"
+#include "comm/regions/region_walk.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 namespace usp::comm {
 namespace {
 
-/// A box inside a memory of its own, with gaps, of so many bytes.
+/// A region inside a memory of its own, with gaps, of so many bytes.
 struct Drawn {
   std::vector<std::byte> memory;
-  std::vector<ByteBox> boxes;
+  std::vector<StridedBytes> regions;
 };
 
 i64 divisor(i64 n, std::mt19937_64& random) {
@@ -29,26 +29,26 @@ Drawn draw(const std::vector<i64>& sizes, std::mt19937_64& random) {
   std::vector<std::size_t> offsets;
   std::size_t end = 0;
   for (i64 bytes : sizes) {
-    ByteBox box;
-    box.run_bytes = divisor(bytes, random);
-    i64 left = bytes / box.run_bytes;
-    for (i64& count : box.count) count = divisor(left, random), left /= count;
-    box.count[0] *= left;
-    i64 extent = box.run_bytes;
+    StridedBytes region;
+    region.run_bytes = divisor(bytes, random);
+    i64 left = bytes / region.run_bytes;
+    for (i64& count : region.count) count = divisor(left, random), left /= count;
+    region.count[0] *= left;
+    i64 extent = region.run_bytes;
     for (int d = 2; d >= 0; --d) {
-      box.stride[d] = extent + static_cast<i64>(random() % 3 == 0 ? random() % 5 : 0);
-      extent = box.stride[d] * box.count[d];
+      region.stride[d] = extent + static_cast<i64>(random() % 3 == 0 ? random() % 5 : 0);
+      extent = region.stride[d] * region.count[d];
     }
     offsets.push_back(end);
     end += static_cast<std::size_t>(extent);
-    drawn.boxes.push_back(box);
+    drawn.regions.push_back(region);
   }
   drawn.memory.resize(end);
-  for (std::size_t i = 0; i < sizes.size(); ++i) drawn.boxes[i].data = drawn.memory.data() + offsets[i];
+  for (std::size_t i = 0; i < sizes.size(); ++i) drawn.regions[i].data = drawn.memory.data() + offsets[i];
   return drawn;
 }
 
-TEST(BoxPlanes, MoveWhatRunsMove) {
+TEST(RegionPlanes, MoveWhatRunsMove) {
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 3000; ++trial) {
     std::vector<i64> from_sizes(1 + random() % 3);
@@ -62,12 +62,12 @@ TEST(BoxPlanes, MoveWhatRunsMove) {
     Drawn from = draw(from_sizes, random), to = draw(to_sizes, random);
     for (std::byte& b : from.memory) b = static_cast<std::byte>(random());
     Message source, target;
-    source.boxes = from.boxes.data(), source.box_count = static_cast<i64>(from.boxes.size());
-    target.boxes = to.boxes.data(), target.box_count = static_cast<i64>(to.boxes.size());
+    source.regions = from.regions.data(), source.region_count = static_cast<i64>(from.regions.size());
+    target.regions = to.regions.data(), target.region_count = static_cast<i64>(to.regions.size());
     ASSERT_EQ(PayloadCopy(source, target).advance(bytes), bytes);
     const std::vector<std::byte> expected = to.memory;
     std::fill(to.memory.begin(), to.memory.end(), std::byte{0});
-    const i64 moved = for_each_plane(source, target, [](const Plane& p) {
+    const i64 moved = for_each_plane(source, target, [](const Copy2d& p) {
       for (i64 row = 0; row < p.height; ++row)
         std::memcpy(p.to + row * p.to_pitch, p.from + row * p.from_pitch, static_cast<std::size_t>(p.width));
     });
@@ -76,16 +76,16 @@ TEST(BoxPlanes, MoveWhatRunsMove) {
   }
 }
 
-/// A Ulysses exchange: some heads of many rows against a packed box is one 2D copy, either way round.
-TEST(BoxPlanes, HeadsOfManyRowsAreOnePlane) {
+/// A Ulysses exchange: some heads of many rows against a packed region is one 2D copy, either way round.
+TEST(RegionPlanes, HeadsOfManyRowsAreOnePlane) {
   std::vector<std::byte> home(64 * 16 * 256), row(64 * 4 * 256);
-  ByteBox heads{
+  StridedBytes heads{
       .data = home.data() + 4 * 256, .count = {64, 1, 1}, .stride = {16 * 256, 0, 0}, .run_bytes = 4 * 256};
-  ByteBox packed{.data = row.data(), .run_bytes = 64 * 4 * 256};
+  StridedBytes packed{.data = row.data(), .run_bytes = 64 * 4 * 256};
   Message a, b;
-  a.boxes = &heads, a.box_count = 1, b.boxes = &packed, b.box_count = 1;
+  a.regions = &heads, a.region_count = 1, b.regions = &packed, b.region_count = 1;
   int planes = 0;
-  const auto count = [&](const Plane& p) {
+  const auto count = [&](const Copy2d& p) {
     ++planes;
     EXPECT_EQ(p.height, 64);
     EXPECT_EQ(p.width, 4 * 256);

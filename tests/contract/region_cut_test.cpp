@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/boxes/box_cut.hpp"
+#include "comm/regions/region_cut.hpp"
 
-#include "comm/boxes/box_walk.hpp"
+#include "comm/regions/region_walk.hpp"
 #include "communicator_payload.hpp"
 
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 namespace usp {
 namespace {
 
-std::vector<std::byte> gathered(const std::vector<ByteBox>& boxes) {
+std::vector<std::byte> gathered(const std::vector<StridedBytes>& regions) {
   std::vector<std::byte> bytes;
-  for (comm::RunCursor cursor(boxes.data(), static_cast<i64>(boxes.size())); !cursor.done();) {
+  for (comm::RunCursor cursor(regions.data(), static_cast<i64>(regions.size())); !cursor.done();) {
     bytes.insert(bytes.end(), cursor.data(), cursor.data() + cursor.left());
     cursor.advance(cursor.left());
   }
@@ -24,16 +24,16 @@ TEST(CutPayload, PiecesAreThePayloadAtAnyCut) {
     const i64 bytes = contract::pick(random, 0, 1500);
     contract::Payload payload(bytes, random);
     payload.fill(1, trial);
-    const auto whole = gathered(payload.boxes);
+    const auto whole = gathered(payload.regions);
     std::vector<std::byte> plain;
     payload.each([&](std::byte& byte, i64) { plain.push_back(byte); });
     ASSERT_EQ(whole, plain);
     const i64 begin = contract::pick(random, 0, bytes);
     const i64 end = contract::pick(random, begin, bytes);
-    std::vector<ByteBox> pieces;
-    comm::cut_payload(payload.boxes.data(), static_cast<i64>(payload.boxes.size()), begin, end, pieces);
+    std::vector<StridedBytes> pieces;
+    comm::cut_payload(payload.regions.data(), static_cast<i64>(payload.regions.size()), begin, end, pieces);
     ASSERT_EQ(gathered(pieces), std::vector<std::byte>(plain.begin() + begin, plain.begin() + end));
-    ASSERT_LE(pieces.size(), 7 * payload.boxes.size());
+    ASSERT_LE(pieces.size(), 7 * payload.regions.size());
   }
 }
 

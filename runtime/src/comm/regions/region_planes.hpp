@@ -8,17 +8,17 @@
 namespace usp::comm {
 
 /// height rows of width bytes: what one 2D copy moves.
-struct Plane {
+struct Copy2d {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   i64 from_pitch = 0, to_pitch = 0;
   i64 width = 0, height = 1;
 };
 
-/// Walks a box list in payload order, a stack of equal runs at a time.
+/// Walks a region list in payload order, a stack of equal runs at a time.
 class StackCursor {
  public:
-  StackCursor(const ByteBox* boxes, i64 count) : next_(boxes), end_(boxes + count) { enter(); }
+  StackCursor(const StridedBytes* regions, i64 count) : next_(regions), end_(regions + count) { enter(); }
   [[nodiscard]] bool done() const { return at_end_; }
   [[nodiscard]] std::byte* data() const { return run_ + used_; }
   /// Bytes to the end of the run that data() is in.
@@ -39,7 +39,7 @@ class StackCursor {
         if (++at_[0] == count_[0]) return enter();
       }
     }
-    run_ = box_.data + at_[0] * stride_[0] + at_[1] * stride_[1] + at_[2] * stride_[2];
+    run_ = region_.data + at_[0] * stride_[0] + at_[1] * stride_[1] + at_[2] * stride_[2];
   }
 
  private:
@@ -47,10 +47,10 @@ class StackCursor {
     while (next_ != end_ && next_->bytes() == 0) ++next_;
     at_end_ = next_ == end_;
     if (at_end_) return;
-    box_ = *next_++;
-    run_bytes_ = box_.run_bytes;
-    std::copy_n(box_.count, 3, count_);
-    std::copy_n(box_.stride, 3, stride_);
+    region_ = *next_++;
+    run_bytes_ = region_.run_bytes;
+    std::copy_n(region_.count, 3, count_);
+    std::copy_n(region_.stride, 3, stride_);
     // Dimensions of one index vanish; a run that the next one continues grows.
     for (int fold = 0; fold < 3 && (count_[2] == 1 || stride_[2] == run_bytes_); ++fold) {
       run_bytes_ *= count_[2];
@@ -61,13 +61,13 @@ class StackCursor {
     if (count_[1] == 1) count_[1] = count_[0], stride_[1] = stride_[0], count_[0] = 1;
     std::fill_n(at_, 3, i64{0});
     used_ = 0;
-    run_ = box_.data;
+    run_ = region_.data;
   }
 
-  const ByteBox* next_;
-  const ByteBox* end_;
+  const StridedBytes* next_;
+  const StridedBytes* end_;
   bool at_end_ = false;
-  ByteBox box_;
+  StridedBytes region_;
   std::byte* run_ = nullptr;
   i64 run_bytes_ = 1;
   i64 used_ = 0;
@@ -76,14 +76,15 @@ class StackCursor {
   i64 at_[3] = {0, 0, 0};
 };
 
-/// Cuts the move of one payload from its sender's boxes to its receiver's into planes, as few as the two cuts
-/// allow: a whole box against a whole box is one, however the runs of either are joined. Returns the bytes.
+/// Cuts the move of one payload from its sender's regions to its receiver's into planes, as few as the two
+/// cuts allow: a whole region against a whole region is one, however the runs of either are joined. Returns
+/// the bytes.
 template <class Emit>
 i64 for_each_plane(const Message& from, const Message& to, const Emit& emit) {
-  StackCursor source(from.boxes, from.box_count), target(to.boxes, to.box_count);
+  StackCursor source(from.regions, from.region_count), target(to.regions, to.region_count);
   i64 moved = 0;
   while (!source.done() && !target.done()) {
-    Plane plane;
+    Copy2d plane;
     plane.from = source.data();
     plane.to = target.data();
     plane.width = std::min(source.width(), target.width());

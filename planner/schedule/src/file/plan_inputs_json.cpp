@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_inputs_json.hpp"
+
+#include "usp/schedule/limits.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <limits>
+
+namespace usp {
+namespace {
+
+constexpr i64 most = std::numeric_limits<i64>::max() / 4;
+
+template <class E>
+Json word_or_null(const std::optional<E>& value) {
+  return value ? Json(word_of(*value)) : Json(nullptr);
+}
+
+}  // namespace
+
+Json fixed_json(const Constraints& fixed) {
+  return {{"ring", json_or_null(fixed.ring)},
+          {"ulysses", json_or_null(fixed.ulysses)},
+          {"data", json_or_null(fixed.data)},
+          {"tensor", json_or_null(fixed.tensor)},
+          {"method", word_or_null(fixed.method)},
+          {"layout", word_or_null(fixed.layout)},
+          {"dkv_return", word_or_null(fixed.dkv_return)},
+          {"head_chunks", json_or_null(fixed.head_chunks)},
+          {"order", word_or_null(fixed.order)},
+          {"recompute", word_or_null(fixed.recompute)},
+          {"zero_stage", json_or_null(fixed.zero_stage)}};
+}
+
+Json memory_json(const MemoryPolicy& memory) {
+  return {{"reserve_ratio", memory.reserve_fraction},
+          {"communicator_bytes", memory.communicator_bytes},
+          {"loss_tile_tokens", memory.loss_tile_tokens},
+          {"mlp_tile_tokens", memory.mlp_tile_tokens},
+          {"device_bytes", json_or_null(memory.device_bytes)}};
+}
+
+namespace {
+
+Json step_json(const StepWorkload& step) {
+  return {{"batch", step.batch},
+          {"microbatches", step.microbatches},
+          {"expert", step.expert},
+          {"dtype", word_of(step.dtype)},
+          {"causal", step.causal},
+          {"optimizer", word_of(step.optimizer)},
+          {"fp32_gradients", step.fp32_gradients},
+          {"memory", memory_json(step.memory)}};
+}
+
+template <class E>
+std::optional<E> maybe_word(ObjectReader& reader, const char* key) {
+  if (reader.find(key) == nullptr) return std::nullopt;
+  return reader.enumeration<E>(key);
+}
+
+std::optional<int> maybe_int(ObjectReader& reader, const char* key, i64 lower, i64 upper) {
+  const auto value = reader.maybe_integer(key, lower, upper);
+  return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
+}
+
+Constraints fixed_in(ObjectReader reader) {
+  Constraints fixed;
+  fixed.ring = maybe_int(reader, "ring", 1, max_degree);
+  fixed.ulysses = maybe_int(reader, "ulysses", 1, max_degree);
+  fixed.data = maybe_int(reader, "data", 1, max_ranks);
+  fixed.tensor = maybe_int(reader, "tensor", 1, max_ranks);
+  fixed.method = maybe_word<Method>(reader, "method");
+  fixed.layout = maybe_word<LayoutKind>(reader, "layout");
+  fixed.dkv_return = maybe_word<DkvReturn>(reader, "dkv_return");
+  fixed.head_chunks = maybe_int(reader, "head_chunks", 1, std::numeric_limits<int>::max());
+  fixed.order = maybe_word<AxisOrder>(reader, "order");
+  fixed.recompute = maybe_word<Recompute>(reader, "recompute");
+  fixed.zero_stage = maybe_int(reader, "zero_stage", 0, 3);
+  reader.finish();
+  return fixed;
+}
+
+ExecutionOptions execution_in(ObjectReader reader, bool overlap) {
+  ExecutionOptions execution;
+  execution.transport = reader.enumeration<Transport>("transport");
+  execution.packed = reader.boolean("packed");
+  execution.pack_kernels = reader.boolean("pack_kernels");
+  execution.merge_kernels = reader.boolean("merge_kernels");
+  execution.overlap = overlap;
+  reader.finish();
+  return execution;
+}
+
+MemoryPolicy memory_in(ObjectReader reader) {
+  MemoryPolicy memory;
+  memory.reserve_fraction = reader.number("reserve_ratio", 0, 1);
+  memory.communicator_bytes = reader.integer("communicator_bytes", 0, most);
+  memory.loss_tile_tokens = reader.integer("loss_tile_tokens", 0, max_tokens);
+  memory.mlp_tile_tokens = reader.integer("mlp_tile_tokens", 0, max_tokens);
+  memory.device_bytes = reader.maybe_number("device_bytes", 0, static_cast<double>(most));
+  reader.finish();
+  return memory;
+}
+
+StepWorkload step_in(ObjectReader reader) {
+  StepWorkload step;
+  step.batch = reader.integer("batch", 1, most);
+  step.microbatches = reader.integer("microbatches", 1, step.batch);
+  step.expert = static_cast<int>(reader.integer("expert", 1, max_ranks));
+  step.dtype = reader.enumeration<Precision>("dtype");
+  step.causal = reader.boolean("causal");
+  step.optimizer = reader.enumeration<Optimizer>("optimizer");
+  step.fp32_gradients = reader.boolean("fp32_gradients");
+  step.memory = memory_in(reader.object("memory"));
+  reader.finish();
+  return step;
+}
+
+}  // namespace
+
+Json inputs_json(const PlanInputs& inputs) {
+  return {{"fixed", fixed_json(inputs.fixed)},
+          {"execution",
+           {{"transport", word_of(inputs.execution.transport)},
+            {"packed", inputs.execution.packed},
+            {"pack_kernels", inputs.execution.pack_kernels},
+            {"merge_kernels", inputs.execution.merge_kernels}}},
+          {"all_devices", inputs.all_devices},
+          {"step", inputs.step ? step_json(*inputs.step) : Json(nullptr)}};
+}
+
+PlanInputs inputs_in(ObjectReader reader, bool overlap) {
+  PlanInputs inputs;
+  inputs.fixed = fixed_in(reader.object("fixed"));
+  inputs.execution = execution_in(reader.object("execution"), overlap);
+  inputs.all_devices = reader.boolean("all_devices");
+  if (std::optional<ObjectReader> step = reader.maybe_object("step")) inputs.step = step_in(*std::move(step));
+  reader.finish();
+  return inputs;
+}
+
+}  // namespace usp
