@@ -128,7 +128,7 @@ TEST(Synthetic, SizesAreBoundedBeforeTheyAreLaidOut) {
     }
   };
   refused("node:8192 nvswitch:65536 gpu:8", "2147450880 links; the most is 1048576");
-  refused("node:65536 gpu:1 nic:1024", "67108864 NICs; the most is 1048576");
+  refused("node:65536 gpu:1 nic:1024", "67108864 NICs; the most is 262144");
   refused("node:64 gpu:1024 numa:2", "33521664 links");
   refused("node:65536 gpu:2", "131072 devices; the most is 65536");
   refused("gpu:8 " + std::string(1 << 16, ' '), "64 KiB");

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace usp {
@@ -21,7 +23,7 @@ class Checker {
     const auto count = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
     const std::string fault = oversize(
         {count(cluster_.nodes), count(cluster_.devices), count(cluster_.nics), count(cluster_.links)});
-    need(fault.empty(), "/", fault);
+    need(fault.empty(), at(""), fault);
     specs();
     nodes();
     devices();
@@ -33,19 +35,29 @@ class Checker {
   }
 
  private:
-  void need(bool holds, const std::string& pointer, const std::string& problem) const {
-    if (!holds) throw InvalidInput({file_, 0, pointer}, problem);
+  /// A JSON pointer, put together only for a message: a cluster may have a million links.
+  struct Pointer {
+    const char* list;
+    std::optional<std::size_t> index = std::nullopt;
+    const char* key = nullptr;
+    [[nodiscard]] std::string text() const {
+      return "/" + std::string(list) + (index ? "/" + std::to_string(*index) : "") +
+             (key == nullptr ? "" : "/" + std::string(key));
+    }
+  };
+  void need(bool holds, const Pointer& pointer, std::string_view problem) const {
+    if (!holds) throw InvalidInput({file_, 0, pointer.text()}, std::string(problem));
   }
-  static std::string at(const char* list, std::size_t index, const char* key = nullptr) {
-    return "/" + std::string(list) + "/" + std::to_string(index) +
-           (key == nullptr ? "" : "/" + std::string(key));
+  static Pointer at(const char* list, std::optional<std::size_t> index = std::nullopt,
+                    const char* key = nullptr) {
+    return {list, index, key};
   }
   static bool inside(int index, std::size_t size) {
     return index >= 0 && static_cast<std::size_t>(index) < size;
   }
 
   /// A value stands exactly where its provenance is not unknown; bandwidths and sizes are positive.
-  void quantity(const Quantity& value, const std::string& pointer, double least = 1e-12) const {
+  void quantity(const Quantity& value, const Pointer& pointer, double least = 1e-12) const {
     need(value.known() == (value.provenance != Provenance::unknown), pointer,
          "a value needs a provenance (measured, preset, guess), and unknown has no value");
     if (value.known())
@@ -56,14 +68,14 @@ class Checker {
   void specs() const {
     for (std::size_t i = 0; i < cluster_.specs.size(); ++i) {
       const DeviceSpec& spec = cluster_.specs[i];
-      quantity(spec.bf16_tflops, at("specs", i, "bf16_tflops"));
-      quantity(spec.fp16_tflops, at("specs", i, "fp16_tflops"));
-      quantity(spec.fp32_tflops, at("specs", i, "fp32_tflops"));
-      quantity(spec.fp8_tflops, at("specs", i, "fp8_tflops"));
+      quantity(spec.bf16_tflops, at("specs", i, "bf16_flop_per_s"));
+      quantity(spec.fp16_tflops, at("specs", i, "fp16_flop_per_s"));
+      quantity(spec.fp32_tflops, at("specs", i, "fp32_flop_per_s"));
+      quantity(spec.fp8_tflops, at("specs", i, "fp8_flop_per_s"));
       quantity(spec.memory_bytes, at("specs", i, "memory_bytes"));
-      quantity(spec.memory_gb_s, at("specs", i, "memory_gb_s"));
+      quantity(spec.memory_gb_s, at("specs", i, "memory_bytes_per_s"));
     }
-    need(cluster_.spec_of_device.size() == cluster_.devices.size(), "/devices",
+    need(cluster_.spec_of_device.size() == cluster_.devices.size(), at("devices"),
          "every device needs its spec");
     for (std::size_t i = 0; i < cluster_.spec_of_device.size(); ++i)
       need(inside(cluster_.spec_of_device[i], cluster_.specs.size()), at("devices", i, "spec"),
@@ -76,8 +88,8 @@ class Checker {
       need(node.id == static_cast<int>(i), at("nodes", i, "id"), "ids count from 0 without gaps");
       need(node.numa_count >= 0, at("nodes", i, "numa_count"), "must not be negative");
       quantity(node.host_memory_bytes, at("nodes", i, "host_memory_bytes"));
-      quantity(node.pcie_gb_s, at("nodes", i, "pcie_gb_s"));
-      quantity(node.numa_gb_s, at("nodes", i, "numa_gb_s"));
+      quantity(node.pcie_gb_s, at("nodes", i, "pcie_bytes_per_s"));
+      quantity(node.numa_gb_s, at("nodes", i, "numa_bytes_per_s"));
     }
   }
 
@@ -106,7 +118,7 @@ class Checker {
       need(nic.id == static_cast<int>(i), at("nics", i, "id"), "ids count from 0 without gaps");
       need(inside(nic.node, cluster_.nodes.size()), at("nics", i, "node"), "no such node");
       need(!nic.numa || *nic.numa >= 0, at("nics", i, "numa"), "must not be negative");
-      quantity(nic.gb_s, at("nics", i, "gb_s"));
+      quantity(nic.gb_s, at("nics", i, "bytes_per_s"));
     }
   }
 
@@ -127,7 +139,7 @@ class Checker {
       const bool one_host = cluster_.devices[static_cast<std::size_t>(link.a)].node ==
                             cluster_.devices[static_cast<std::size_t>(link.b)].node;
       need(peer || one_host, at("links", i, "kind"), "a PCIe path cannot join two hosts");
-      quantity(link.gb_s, at("links", i, "gb_s"));
+      quantity(link.gb_s, at("links", i, "bytes_per_s"));
       quantity(link.latency_s, at("links", i, "latency_s"));
     }
   }
@@ -143,24 +155,25 @@ class Checker {
         need(inside(device, cluster_.devices.size()) &&
                  cluster_.devices[static_cast<std::size_t>(device)].nvlink_domain == static_cast<int>(i),
              at("domains", i, "devices"), "a device here does not name this domain as its own");
-      quantity(domain.gb_s, at("domains", i, "gb_s"));
+      quantity(domain.gb_s, at("domains", i, "bytes_per_s"));
       members += domain.devices.size();
     }
     const auto named = std::count_if(cluster_.devices.begin(), cluster_.devices.end(),
                                      [](const Device& device) { return device.nvlink_domain >= 0; });
-    need(members == static_cast<std::size_t>(named), "/domains",
+    need(members == static_cast<std::size_t>(named), at("domains"),
          "a device names a domain that does not list it");
   }
 
   void fabric() const {
-    quantity(cluster_.fabric.oversubscription, "/fabric/oversubscription", 1);
-    quantity(cluster_.fabric.latency_s, "/fabric/latency_s", 0);
+    quantity(cluster_.fabric.oversubscription, at("fabric/oversubscription"), 1);
+    quantity(cluster_.fabric.latency_s, at("fabric/latency_s"), 0);
     std::set<int> seen;
     for (std::size_t i = 0; i < cluster_.fabric.leaves.size(); ++i)
       for (int node : cluster_.fabric.leaves[i])
-        need(inside(node, cluster_.nodes.size()) && seen.insert(node).second,
-             "/fabric/leaves/" + std::to_string(i), "must name nodes, each under one leaf");
-    need(seen.empty() || seen.size() == cluster_.nodes.size(), "/fabric/leaves", "every node needs its leaf");
+        need(inside(node, cluster_.nodes.size()) && seen.insert(node).second, at("fabric/leaves", i),
+             "must name nodes, each under one leaf");
+    need(seen.empty() || seen.size() == cluster_.nodes.size(), at("fabric/leaves"),
+         "every node needs its leaf");
   }
 
   void curves() const {
@@ -191,7 +204,7 @@ std::string oversize(const ClusterSize& size) {
   };
   for (const auto& [name, count, most] :
        {Limit{"hosts", size.hosts, 1 << 16}, Limit{"devices", size.devices, 1 << 16},
-        Limit{"NICs", size.nics, 1 << 20}, Limit{"links", size.links, 1 << 20}})
+        Limit{"NICs", size.nics, 1 << 18}, Limit{"links", size.links, 1 << 20}})
     if (count > most) return std::to_string(count) + " " + name + "; the most is " + std::to_string(most);
   return "";
 }

@@ -14,8 +14,8 @@ struct ClusterSize {
   std::int64_t hosts = 0, devices = 0, nics = 0, links = 0;
 };
 
-/// "70000 hosts; the most is 65536" for what is beyond 65,536 hosts or devices, or 1,048,576 NICs or links;
-/// empty when nothing is. Asked before a cluster is laid out.
+/// "70000 hosts; the most is 65536" for what is beyond 65,536 hosts or devices, 262,144 NICs or
+/// 1,048,576 links; empty when nothing is. Asked before a cluster is laid out.
 [[nodiscard]] std::string oversize(const ClusterSize& size);
 
 /// Checks every invariant of the value type: dense ids, indices in range, sorted links with a < b, domains
