@@ -3,7 +3,7 @@
 
 #include "call_parts.hpp"
 #include "gather.hpp"
-#include "rank_engine.hpp"
+#include "rank_context.hpp"
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"

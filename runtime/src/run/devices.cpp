@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/devices.hpp"
 
-#include "rank_engine.hpp"
+#include "rank_context.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/schedule/validate.hpp"

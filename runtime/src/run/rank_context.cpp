@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rank_engine.hpp"
+#include "rank_context.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/composite.hpp"
@@ -67,7 +67,7 @@ RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, C
 
 std::string RankContext::device() const {
   if (!stream_) return "";
-  return std::to_string(stream_->device()) + " " + device_info(stream_->device()).name;
+  return "GPU " + std::to_string(stream_->device()) + " (" + device_info(stream_->device()).name + ")";
 }
 
 std::unique_ptr<Communicator> RankContext::transport(Transport kind, Communicator& control) {
