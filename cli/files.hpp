@@ -12,7 +12,7 @@ constexpr const char* output_file = "OUT-FILE";
 constexpr const char* results_folder = "OUT-FOLDER";  ///< of usp run, where it writes result_files()
 
 /// Refuses a command line, before any work, on which a file to be written is one to be read or to be written
-/// by another flag, or on which two flags read stdin. Files are told apart by what they are, not by their
+/// by another flag, or on which two flags read stdin. Files are compared by identity, not by
 /// names: links and ./x count. Throws UsageError naming both flags.
 void check_files(const CLI::App& app);
 

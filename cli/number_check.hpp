@@ -38,8 +38,8 @@ bool parse_decimal(const std::string& text, T& value) {
   }
 }
 
-/// A check of CLI11 for a number from least to most, both allowed; NaN is not. A refusal tells the value and
-/// what is allowed; CLI11 puts the flag before it. Without `most`, what the type holds.
+/// A check of CLI11 for a number from least to most, both included; rejects NaN. The message has the value
+/// and what is allowed; CLI11 puts the flag before it. Without `most`, what the type holds.
 template <class T>
 CLI::Validator within(T least, T most = std::numeric_limits<T>::max()) {
   const bool open = std::is_floating_point_v<T> && most == std::numeric_limits<T>::max();

@@ -9,7 +9,7 @@
 
 namespace usp::cli {
 
-/// One line on stderr that tells how far something is: "usp: 12% of 64 points". It appears after a second and
+/// Progress line on stderr: "usp: 12% of 64 points". It appears after a second and
 /// goes away with this object; on a terminal only, and neither under --quiet nor under --json.
 class ProgressLine : public WorkProgress {
  public:
@@ -38,7 +38,7 @@ class Silenced {
   Request& request_;
 };
 
-/// `work()` while a line tells the progress of `request`.
+/// Runs `work()` with a progress line for `request`.
 template <class Request, class ComputeOp>
 auto with_progress(const Invocation& invocation, Request& request, const ComputeOp& work) {
   ProgressLine line(invocation);

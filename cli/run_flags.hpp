@@ -38,7 +38,7 @@ std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb);
 /// How the ranks meet, by the flags alone.
 [[nodiscard]] CommOptions comm_options(const RunFlags& flags);
 
-/// What a rank does before it meets the others, who wait for it: they are told where it fails.
+/// Work of a rank before the rendezvous; a failure is reported to the ranks that wait.
 template <class F>
 auto before_meeting(const RunFlags& flags, const F& body) {
   try {

@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-/// Properties of the readers of what stands in one flag, in the terms of properties.hpp; they refuse with
+/// Properties of the parsers of flag values, in the terms of properties.hpp; they refuse with
 /// UsageError.
 namespace usp::fuzz {
 

@@ -129,7 +129,7 @@ inline void test_tells_the_truth(Communicator& communicator) {
   require(value == 4711, "the value that test() announced");
 }
 
-/// Payloads that take many calls to move arrive though nobody waits.
+/// Payloads that take many calls to copy arrive without a wait.
 inline void progress_moves_payloads(Communicator& communicator) {
   const int ranks = communicator.size();
   if (ranks == 1) return;

@@ -63,7 +63,7 @@ class StartedRanks {
   std::array<std::exception_ptr, 8> errors_;
 };
 
-/// A connection to whoever listens at a port.
+/// A connection to a port.
 class Stranger {
  public:
   explicit Stranger(int port, const std::string& host = "127.0.0.1") {

@@ -14,7 +14,7 @@
 
 namespace usp::test {
 
-/// A port that nobody listens at.
+/// An unused port.
 inline int free_port() {
   const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

@@ -10,7 +10,7 @@
 namespace usp {
 
 /// A list as "a[1-3,7]x[0-1],b" states it. Nothing is expanded before it is known to be small enough: sixty
-/// bytes can stand for more names than any machine holds.
+/// bytes can expand to more names than memory holds.
 class HostList {
  public:
   /// Throws InvalidInput (file, line, excerpt of the list): a malformed list, more than `most` names, a name
@@ -31,7 +31,7 @@ class HostList {
     std::vector<Range> ranges;
     std::size_t count = 1, longest = 0;
   };
-  using Expression = std::vector<Part>;  ///< what stands between two commas
+  using Expression = std::vector<Part>;  ///< text between two commas
 
   [[noreturn]] void fail(const std::string& problem) const;
   Expression read_expression();

@@ -19,7 +19,7 @@ struct RankLine {
 
 /// "Rank 0 Group 0 Pid 12 on host device 0 [0000:1b:00] NVIDIA H100"; Group, Pid and "on host" may be absent,
 /// and
-/// "(node 1)" may stand at the end instead.
+/// "(node 1)" may follow at the end instead.
 [[nodiscard]] RankLine read_rank_line(const std::string& file, long line,
                                       const std::vector<std::string>& tokens);
 

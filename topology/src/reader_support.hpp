@@ -16,7 +16,7 @@ namespace usp {
 void group_nvlink_domains(Cluster& cluster);
 
 /// Fills each device's `nics` with those at the least distance. `distance[device][nic]` is the path between
-/// them. Where the paths cannot tell NICs apart the list stays empty and a note says so: the same PHB, NODE
+/// them. Where the paths do not distinguish NICs the list stays empty and a note says so: the same PHB, NODE
 /// or SYS in every cell (a hypervisor hides the switches), or PHB or SYS from one device to each of several
 /// NICs.
 void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKind>>& distance);

@@ -5,7 +5,7 @@
 
 namespace usp {
 
-/// What every stand-in of a build without CUDA says.
+/// Error of every function that needs CUDA in a build without it.
 [[noreturn]] inline void refuse_without_cuda() {
   throw EnvironmentError(
       "this build has no CUDA support; configure with -DUSP_CUDA=ON on a machine that has nvcc");

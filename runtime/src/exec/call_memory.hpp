@@ -22,7 +22,7 @@ class CallMemory {
   void reads(const void* data, i64 count, i64 element_bytes, const char* name);
   void writes(const void* data, i64 count, i64 element_bytes, const char* name);
   /// Throws UsageError, naming both, where something written may share bytes with something else. Tensors
-  /// that interleave (q, k and v of one packed tensor) are told apart.
+  /// that interleave (q, k and v of one packed tensor) are distinguished.
   void check_apart() const;
 
  private:

@@ -23,7 +23,7 @@ struct StepInputs {
   double* d_sink = nullptr;
 };
 
-/// Executes one explicit schedule, again and again, in buffers that somebody else has laid out: the loop of
+/// Executes one explicit schedule, again and again, in caller-provided buffers: the loop of
 /// the runtime, the same forward and backward, on the host and on GPUs: there a run enqueues, and order on
 /// the stream of the kernel's memory takes the place of completion. Allocates when made, not when run.
 class PassRunner {

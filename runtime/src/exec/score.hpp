@@ -7,7 +7,7 @@
 
 namespace usp {
 
-/// What kernels are told about logits: the plan's rules with what comes with the call.
+/// Logit rules of a call: the plan's rules with the call's arguments.
 [[nodiscard]] inline ScoreTerms score_terms(const AttentionPlan& plan, const AttentionInputs& in) {
   const ScoreRules& rules = plan.score;
   ScoreTerms terms;

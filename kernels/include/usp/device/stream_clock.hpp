@@ -7,7 +7,7 @@
 
 namespace usp {
 
-/// When a stream reached points of its work; events, so that nobody waits while the work runs.
+/// Times at which a stream reaches points of its work, by events that do not block the host.
 class StreamClock {
  public:
   StreamClock(int device, StreamHandle stream) : device_(device), stream_(stream) {}

@@ -29,7 +29,7 @@ class Memory {
   /// The GPU's ordinal; -1 on the host.
   [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
-  /// Of all its arenas now; 0 on the host, where nobody counts.
+  /// Bytes of all arenas now; 0 on the host, where they are not counted.
   [[nodiscard]] virtual i64 held_bytes() const { return 0; }
 
   virtual void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) = 0;

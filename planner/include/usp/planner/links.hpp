@@ -53,7 +53,7 @@ class LinkPricer {
   [[nodiscard]] TransferTime time(const TransferPattern& pattern, Peers peers, WriteMode mode,
                                   double bytes_per_peer, Transport transport) const;
 
-  /// Devices whose messages are followed for one pattern: those of one host where it stands for all.
+  /// Devices whose messages are followed for one pattern: those of one host where all hosts are alike.
   [[nodiscard]] i64 sources_followed(const Mesh& mesh, const Placement& placement) const;
 
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }

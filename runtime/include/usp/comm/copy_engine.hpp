@@ -19,7 +19,7 @@ class Stream;
 /// place of completion: a region may be reused by work enqueued after wait(). test() and progress() are as
 /// ever.
 ///
-/// Between processes the rate from every peer is measured when the communicator is made; notes() tells it,
+/// Between processes the rate from every peer is measured when the communicator is made; notes() reports it,
 /// and names slow ways.
 ///
 /// Several ranks may share a GPU. Collective. `compute` and `control` outlive the communicator. Throws

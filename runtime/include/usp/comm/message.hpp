@@ -20,7 +20,7 @@ struct StridedBytes {
   [[nodiscard]] i64 bytes() const { return count[0] * count[1] * count[2] * run_bytes; }
 };
 
-/// One message of this rank. Both ends give equal payloads, cut into regions as each likes.
+/// One message of this rank. Both ends give equal payloads, each end may split it into regions differently.
 struct Message {
   int peer = 0;
   bool send = false;

@@ -18,16 +18,16 @@ namespace usp {
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
 
 /// Throws the UsageError of run_ranks where torchrun started another number of processes: what a rank may ask
-/// while it can still tell the others.
+/// while it can still report to the others.
 void check_torchrun_ranks(int ranks);
 
-/// Within a catch of `error`, by which this rank fails before run_ranks. Under torchrun the others are told,
-/// and this process ends (fail_before_rendezvous); otherwise returns: nobody waits, or mpirun and srun
-/// notice.
+/// Within a catch of `error`, by which this rank fails before run_ranks. Under torchrun the failure is
+/// reported to the others, and this process ends (fail_before_rendezvous); otherwise returns: no rank waits,
+/// or mpirun and srun notice.
 void notify_other_ranks(const CommOptions& options, const std::exception& error);
 
 /// Which of the ranks of its host this process is, from 0, where the launcher says so: its share of the
-/// host's GPUs. None when nobody started processes.
+/// host's GPUs. None when there is no launcher.
 [[nodiscard]] std::optional<int> local_rank();
 
 }  // namespace usp

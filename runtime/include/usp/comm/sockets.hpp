@@ -17,7 +17,7 @@ struct SocketJob {
   int size = 1;
   std::string host;  ///< of rank 0: a name or a numeric address
   int port = 0;      ///< where rank 0 listens, the others ask
-  /// Equal on all ranks of a job; whoever holds another one is refused.
+  /// Equal on all ranks of a job; a connection with another one is refused.
   std::uint64_t digest = 0;
   /// A secret of the ranks of the job; empty: nothing. It never travels: both ends of every
   /// connection prove by HMAC-SHA256 over fresh random numbers that they know it.
@@ -40,8 +40,8 @@ class OpenNetworkError : public EnvironmentError {
 void check_rendezvous_variables();
 
 /// What these variables say. torchrun's own store listens at MASTER_PORT, so rank 0 listens 1000 ports above
-/// (below, where there are none), or at USP_MASTER_PORT where all ranks have that. The job is told from
-/// others by WORLD_SIZE, the port, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Its secret is
+/// (below, where there are none), or at USP_MASTER_PORT where all ranks have that. The job is distinguished
+/// from others by WORLD_SIZE, the port, TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Its secret is
 /// USP_JOB_TOKEN (16 characters or more, 8 different ones or more), else a TORCHELASTIC_RUN_ID that can be
 /// random: 32 hexadecimal digits or more, a UUID for one, with a letter and 8 different ones among them. A
 /// name, torchrun's default run id "none" and the number of a Slurm job are no secrets. All ranks are on this
@@ -64,7 +64,7 @@ void check_rendezvous_variables();
                                                                      const CommOptions& options);
 
 /// For main programs: runs `body` as this rank of the job. Returns 0 when it returned on all ranks. When it
-/// threw on any, prints one line per rank to stderr (its own error, or the story of the rank that failed
+/// threw on any, prints one line per rank to stderr (its own error, or that of the rank that failed
 /// first) and ends this process without returning; the exit code is that of the first error: 5 for faults
 /// between ranks, else its ExitCode. What fails before the ranks have met is thrown. Collective.
 int run_sockets(const SocketJob& job, const CommOptions& options,

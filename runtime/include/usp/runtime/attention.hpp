@@ -46,7 +46,7 @@ struct AttentionGradients {
 ///
 /// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
 /// the communicator is capturable() and each has run once since set_batch; a replay reads and writes the
-/// tensors of the captured call. UsageError says what else stands in the way.
+/// tensors of the captured call. UsageError names any other obstacle.
 class AttentionOperator {
  public:
   /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws

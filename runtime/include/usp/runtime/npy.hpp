@@ -30,7 +30,7 @@ struct NpyArray : NpyHeader {
 /// "<f4"
 [[nodiscard]] const char* npy_type_name(NpyType type);
 
-/// A file whose header is read, and whose data is not before somebody has looked at it: a small file can
+/// A file whose header has been read, but not its data: a small file can
 /// claim to hold, or be, terabytes. Paths are those of InputFile.
 class NpyFile {
  public:

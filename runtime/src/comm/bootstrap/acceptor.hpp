@@ -23,7 +23,7 @@ struct AcceptRules {
   JobKey key;
 };
 
-/// Lets in those who say hello as members of a job and prove it, each rank once; tells others why not.
+/// Accepts connections that prove membership of the job, each rank once; answers others with the reason.
 /// Connections that send anything else, or nothing, are closed without delaying others: each has so many
 /// bytes and seconds, and only so many wait.
 class Acceptor {
@@ -33,13 +33,13 @@ class Acceptor {
     Socket socket;
   };
   Acceptor(const Socket& listener, const AcceptRules& rules);
-  /// The next member, who has been told that it is in; none when the time is over. Throws CommunicationError
+  /// The next member, already acknowledged; none after the deadline. Throws CommunicationError
   /// when one of `connected` (by rank) leaves.
   [[nodiscard]] std::optional<JoinRequest> next(const Deadline& deadline,
                                                 const std::vector<Socket>& connected);
   [[nodiscard]] bool knows(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
   /// Rejected connections and reasons, for the error about missing ranks; empty: none. The first
-  /// few of each kind, those who came closest to a seat first: what strangers say displaces no rank's story.
+  /// few of each kind, the furthest handshake first, so that strangers cannot displace the reports of ranks.
   [[nodiscard]] std::string rejections() const;
 
  private:
@@ -80,7 +80,7 @@ class Acceptor {
 [[nodiscard]] bool send_whole(Socket& socket, const void* data, i64 bytes, const Deadline& deadline);
 enum class ReadResult : std::uint8_t { complete, closed, timed_out };
 [[nodiscard]] ReadResult receive_whole(Socket& socket, void* data, i64 bytes, const Deadline& deadline);
-/// Tells why the other end is not let in, or why the job does not start; does not wait.
+/// Sends the reason of a refusal, or of a job that does not start; does not block.
 void send_rejection(Socket& socket, const std::string& why);
 /// Throws CommunicationError: the connection of rank `mine` to `peer` closed while the ranks met.
 [[noreturn]] void report_disconnected(int mine, int peer);

@@ -14,7 +14,7 @@ namespace usp::comm {
 /// A rank that asks others to let it in: the other side of Door.
 class Connector {
  public:
-  /// Where a rank listens, and what it is told.
+  /// Address at which a rank listens, and the reply it gets.
   struct JoinTarget {
     int peer = 0;
     std::vector<Address> addresses;

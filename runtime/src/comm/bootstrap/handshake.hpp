@@ -39,7 +39,7 @@ struct HandshakeRequest {
 };
 static_assert(sizeof(HandshakeRequest) == 72);
 
-/// The text stands where every version had it, so that each can be told that another one runs.
+/// The text has the same offset in every version, so that each can report the other's.
 struct HandshakeReply {
   std::uint64_t magic = handshake_magic;
   std::array<char, 464> rejection{};  ///< empty: welcome so far
@@ -48,7 +48,7 @@ struct HandshakeReply {
 };
 static_assert(sizeof(HandshakeReply) == 512);
 
-/// Where a rank listens, as rank 0 tells it.
+/// Address at which a rank listens, as rank 0 sends it.
 struct RankEndpoint {
   Address address;  ///< no length: at the host of rank 0, as the reader reaches it
   std::int32_t port = 0;

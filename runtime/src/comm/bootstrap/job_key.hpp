@@ -32,7 +32,7 @@ class JobKey {
  public:
   /// Of a job without a secret: proofs are zero and prove nothing.
   JobKey() = default;
-  /// `digest` tells jobs with one secret apart.
+  /// `digest` distinguishes jobs with one secret.
   JobKey(const std::string& secret, std::int32_t size, std::uint64_t digest);
 
   [[nodiscard]] bool secured() const { return secured_; }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-/// What may serve as the secret of a job. Nobody can see whether a text is random; these rules refuse what
+/// Rules of a job's secret. Randomness cannot be checked; these rules refuse what
 /// certainly is not.
 namespace usp::comm {
 

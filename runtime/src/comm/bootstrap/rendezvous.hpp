@@ -14,7 +14,7 @@ namespace usp::comm {
 /// without an address, or with an unspecified one (0.0.0.0, ::).
 [[nodiscard]] bool on_loopback(const SocketJob& job);
 
-/// Makes a connection to every other rank: all tell rank 0 where they listen, rank 0 tells all, and each asks
+/// Connects all ranks: each sends its address to rank 0, rank 0 sends all addresses, and each connects to
 /// the ranks below it. Both ends of each connection prove that they know the job's secret, where it has one.
 /// Collective. Returns the connections by rank; this rank's own stays closed. Throws OpenNetworkError for a
 /// job without a secret beyond loopback, CommunicationError when a rank does not come in time or leaves

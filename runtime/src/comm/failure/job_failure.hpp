@@ -30,7 +30,7 @@ struct FailureFrame {
 
 /// How long notices that crossed may take.
 constexpr double crossing_s = 0.05;
-/// How long a rank that knows of a fault waits for the others to tell theirs.
+/// Time that a rank with a fault waits for the reports of the others.
 constexpr double grace_s = 3;
 
 [[nodiscard]] FailureFrame pack(const JobFailure& failure);
@@ -42,7 +42,7 @@ constexpr double grace_s = 3;
 
 /// What a process that ends with this error exits with.
 [[nodiscard]] ExitCode exit_code_of(const std::exception_ptr& error);
-/// Tells on stderr what happened to this rank: one line.
+/// Prints the failure of this rank on stderr: one line.
 void report_failure(int rank, const std::string& text);
 
 }  // namespace usp::comm

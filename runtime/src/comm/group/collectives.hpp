@@ -14,7 +14,7 @@ constexpr i64 collective_tag = std::numeric_limits<i64>::min();
 constexpr std::int32_t no_tick = -1;
 
 /// Collectives made of messages alone, so that every backend sums in the same order. Each is a direct
-/// exchange with all peers: whoever is missing is seen by name, never through a relay.
+/// exchange with all peers: a missing rank is named directly, never through a relay.
 class CollectiveCommunicator : public Communicator {
  public:
   explicit CollectiveCommunicator(int ranks) { traffic_.reset(0, ranks); }

@@ -15,7 +15,7 @@ namespace usp::comm {
 void check_mpi(int code, const char* call);
 [[nodiscard]] std::string mpi_error_text(int code);
 
-/// Tells all processes of a job what went wrong, on a communicator of its own. A notice is small enough to
+/// Reports a failure to all processes of a job, on a communicator of its own. A report is small enough to
 /// leave eagerly: it arrives even when the receiver is busy, who reads it in its next call.
 class MpiControl {
  public:

@@ -28,7 +28,7 @@ class MpiLayout {
 };
 
 /// Tags of MPI are few (at least 32768, 2^31 in Open MPI); those of messages are 64 bits wide. Tags of the
-/// lower half stand for themselves. Others are folded onto the upper half: such a message carries its tag in
+/// lower half are used as they are. Others are folded onto the upper half: such a message carries its tag in
 /// front of the payload and the receiver compares it, so that a collision is an error and never a wrong
 /// payload.
 class TagMap {

@@ -71,8 +71,8 @@ class RunCursor {
   i64 at_[3] = {0, 0, 0};
 };
 
-/// Copies one payload from its sender's regions to its receiver's, each cut as it likes, in as many parts as
-/// one likes.
+/// Copies one payload from its sender's regions to its receiver's, which may split it differently, in any
+/// number of parts.
 class PayloadCopy {
  public:
   PayloadCopy() = default;

@@ -12,8 +12,8 @@ namespace usp::comm {
 /// Processes as ranks, on connections that all communicators of the job share.
 class SocketCommunicator final : public CollectiveCommunicator {
  public:
-  /// job_ranks[i] is rank i's rank in the whole job; `context` tells this communicator's messages from
-  /// others'.
+  /// job_ranks[i] is rank i's rank in the whole job; `context` distinguishes this communicator's messages
+  /// from others'.
   SocketCommunicator(std::shared_ptr<SocketMesh> mesh, std::vector<int> job_ranks, std::uint64_t context);
   ~SocketCommunicator() override;
   SocketCommunicator(const SocketCommunicator&) = delete;

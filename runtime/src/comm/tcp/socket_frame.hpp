@@ -18,7 +18,7 @@ namespace usp::comm {
 constexpr i64 max_requests_of_peer = i64{1} << 16;
 constexpr i64 max_requests = i64{1} << 20;
 
-/// What stands before everything that travels. Plain bytes: the hello has shown that both machines agree.
+/// Header of every frame. Plain bytes: the handshake has checked that both machines agree.
 struct Frame {
   enum class Kind : std::uint32_t {
     request = 0x71,   ///< the receive `id` of (context, tag) is posted for `bytes`
@@ -33,7 +33,7 @@ struct Frame {
   i64 bytes = 0;
 };
 
-/// What stands at the begin of bytes that arrived.
+/// Frame header at the start of received bytes.
 struct Arrival {
   enum class Kind : std::uint8_t { part, nonsense, frame };
   Kind kind = Kind::part;

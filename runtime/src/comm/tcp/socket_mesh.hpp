@@ -38,7 +38,7 @@ class SocketMesh {
   /// Throws the failure of the job, if there is one.
   void check();
 
-  /// Tells all, unless the job is over already; `exit_code` is what the job ends with.
+  /// Reports to all ranks, unless the job is over already; the job ends with `exit_code`.
   void broadcast_failure(const CommunicationFault& fault, ExitCode exit_code);
   /// Throws the failure of the job. Waits first for reports that crossed: the lowest rank's wins.
   [[noreturn]] void raise();
@@ -71,7 +71,7 @@ class SocketMesh {
   std::vector<pollfd> watched_;
   std::optional<JobFailure> failure_;
   bool failure_is_final_ = false;  ///< the failure report is final
-  /// The first peer whose connection closed before it was done, until another one tells why or time is up.
+  /// First peer whose connection closed early, until another rank reports the reason or time is up.
   struct Lost {
     int peer;
     Deadline patience;

@@ -18,7 +18,7 @@ namespace usp::comm {
 
 /// One end of a message. Changes state under the world's lock; `done` may be read without it.
 ///   open     posted, the other end is not there yet
-///   paired   both ends are there; the receiver's progress copies a part, whoever waits or tests the rest
+///   paired   both ends are posted; the receiver's progress copies a part, a wait or test the rest
 ///   copying  the owner of one end copies, without the lock
 struct Slot {
   enum class State : std::uint8_t { free, open, paired, copying, done };

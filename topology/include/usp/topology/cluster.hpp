@@ -115,7 +115,7 @@ struct CurvePoint {
   bool operator==(const CurvePoint&) const = default;
 };
 
-/// Times of one collective over message size, as somebody measured them on this cluster.
+/// Measured times of one collective over message size on this cluster.
 struct MeasuredCurve {
   std::string collective;  ///< as nccl-tests names it: "alltoall", "all_gather", "sendrecv", ...
   int ranks = 0;

@@ -33,7 +33,7 @@ struct ClusterRequest {
 [[nodiscard]] Cluster compose(const ClusterRequest& request);
 
 /// "3,1,0": devices of a host by the numbers that its tools print. Throws UsageError naming `flag`: a number
-/// beyond 65535 or one that stands twice.
+/// beyond 65535 or a duplicate.
 [[nodiscard]] std::vector<int> parse_device_list(const std::string& text, const std::string& flag);
 
 /// Format of a text by its content; throws InvalidInput that says what was tried.

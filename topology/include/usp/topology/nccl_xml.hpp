@@ -20,7 +20,7 @@ namespace usp {
 /// them. A path has its slowest part's; none is given across <cpu>. A NIC has the `speed` of its <net>, in
 /// Mb/s. NVLink speed stays unknown.
 ///
-/// Attributes nobody needs are skipped, as NCCL's versions add some; unknown elements are not.
+/// Unused attributes are skipped, as NCCL's versions add some; unknown elements are not.
 /// Throws InvalidInput (line, token): no XML, a DTD, a graph file, nesting deeper than 64, several hosts,
 /// doubled bus ids, NVLinks to nowhere or of different width at their ends.
 [[nodiscard]] Cluster read_nccl_xml(const std::string& text, const std::string& file);

@@ -25,7 +25,7 @@ namespace usp {
 ///   fabric:fat_tree(R)   leaf switches with oversubscription R; fat_tree(R,H) with H hosts under each leaf
 ///   lanes:N              NVLinks per device, where the card has others than its preset
 ///
-/// Tokens may stand in any order, each at most once. Throws InvalidInput that names the token and its column.
+/// Tokens come in any order, each at most once. Throws InvalidInput that names the token and its column.
 [[nodiscard]] Cluster read_synthetic(const std::string& text, const std::string& file);
 
 /// "rail", "none", "fat_tree", "fat_tree(2)", "fat_tree(2,4)": sets `fabric` for `nodes` hosts.

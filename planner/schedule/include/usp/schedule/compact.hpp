@@ -49,7 +49,7 @@ enum class Fill : std::uint8_t { nan, zero };
 struct BufferBinding {
   BufferName buffer;
   Fill fill = Fill::nan;
-  bool with_replicated = false;  ///< a home buffer: the replicated tokens stand before the own ones
+  bool with_replicated = false;  ///< a home buffer: replicated tokens precede the rank's own
   std::int32_t tick = 0;
   TokenSelect tokens;
   RingOffsets

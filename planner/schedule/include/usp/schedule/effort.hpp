@@ -10,7 +10,7 @@ namespace usp {
 
 /// What it takes to price one attention call, known before it is priced.
 struct Effort {
-  double parts = 0;   ///< blocks that the mask makes of the rows, where no few of them stand for all
+  double parts = 0;   ///< blocks that the mask makes of the rows, where they differ
   double unions = 0;  ///< of a pruned plan: rows whose needed keys are joined, over all transfers
   double routes = 0;  ///< device pairs whose way is followed
 };

@@ -41,7 +41,7 @@ struct ScheduleKey {
 enum class Binds : std::uint8_t { with, without };
 
 /// Lays out the schedule of a plan; pure, local, O(ring * head_chunks). `out` is cleared and refilled, so
-/// that a search allocates nothing once it is warm. `shared_kv` tells whether some KV head is attended on
+/// that a search does not allocate after the first call. `shared_kv`: whether some KV head is attended on
 /// several ulysses ranks (Heads::shared_kv): then its dK/dV crosses the wire in the accumulator type. Expects
 /// a legal plan (legality.hpp); throws InternalError on a broken invariant.
 void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out, Binds binds = Binds::with);

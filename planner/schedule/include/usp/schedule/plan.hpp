@@ -31,15 +31,15 @@ struct Band {
 };
 
 /// The documents of one packed batch, in global token order. Document i owns query tokens [cu_q[i],
-/// cu_q[i+1]) and key tokens [cu_k[i], cu_k[i+1]); a query token t stands at position t + shift[i] on the
+/// cu_q[i+1]) and key tokens [cu_k[i], cu_k[i+1]); query token t has position t + shift[i] on the
 /// scale of the key tokens (0 for self attention; aligns the two sides of cross attention).
 struct Documents {
   std::vector<i64> cu_q;
   std::vector<i64> cu_k;
   std::vector<i64> shift;
 
-  /// One document over everything. The last query stands at the last key, whatever the mask: causal masks,
-  /// windows and ALiBi distances count from there.
+  /// One document over everything. The last query has the position of the last key, whatever the mask: causal
+  /// masks, windows and ALiBi distances count from there.
   [[nodiscard]] static Documents single(i64 q_tokens, i64 kv_tokens) {
     return {{0, q_tokens}, {0, kv_tokens}, {kv_tokens - q_tokens}};
   }

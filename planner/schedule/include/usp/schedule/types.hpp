@@ -78,7 +78,7 @@ enum class Pass : std::uint8_t { forward, backward };
 enum class LayoutKind : std::uint8_t { contiguous, zigzag, striped, balanced };
 
 /// How a partial dK/dV reaches its owner.
-///   circulate  rides on with its block while somebody later on the ring still adds to it, then goes home
+///   circulate  travels with its block while a later ring rank adds to it, then returns
 ///   direct     goes straight home after every unit; the owner adds in a fixed order
 ///   cycle      as circulate, and the own block's gradient travels the whole circle too: R hops, as the
 ///   public zigzag

@@ -5,7 +5,7 @@
 
 #include <string>
 
-/// What a plan of one attention call must satisfy, whoever made it: a file, the C API or a caller's own code.
+/// Rules of a plan of one attention call, for files, the C API and C++ callers alike.
 namespace usp {
 
 /// Throws InvalidInput unless `plan` can be expanded, priced and run: sizes in the ranges of

@@ -9,7 +9,7 @@
 
 namespace usp {
 
-/// 64-bit FNV-1a over a sequence of values: tells whether two ranks or two files hold the same thing. Not a
+/// 64-bit FNV-1a over a sequence of values: detects whether two ranks or two files differ. Not a
 /// defence against an adversary.
 class Digest {
  public:

@@ -42,7 +42,7 @@ struct Where {
   std::string token;
 };
 
-/// Input that cannot be read as what it claims to be, or that lacks a value somebody needs (exit 3).
+/// Malformed input, or input without a required value (exit 3).
 class InvalidInput : public Error {
  public:
   InvalidInput(Where where, const std::string& problem);

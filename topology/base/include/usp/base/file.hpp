@@ -32,7 +32,7 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Bytes that are still to be read; empty for pipes and for files that do not tell.
+  /// Bytes that are still to be read; empty for pipes and files of unknown size.
   [[nodiscard]] std::optional<std::int64_t> bytes_left() const;
   /// Reads `count` bytes, or fewer where the file ends. Throws InvalidInput.
   std::size_t read(void* to, std::size_t count);
@@ -52,7 +52,7 @@ void write_file(const std::string& path, std::string_view content);
 /// file beside `path`, which is left as it is.
 void check_writable(const std::string& path);
 
-/// Tells whether two names lead to one file: links and ./x count, and a file that is not there yet.
+/// Whether two names lead to one file: links and ./x count, and a file that is not there yet.
 struct FileIdentity {
   std::uint64_t device = 0, inode = 0;
   std::string name;  ///< the canonical path of a file that is not there

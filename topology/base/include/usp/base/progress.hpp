@@ -20,7 +20,7 @@ inline void tell(WorkProgress* progress, std::int64_t done, std::int64_t total, 
   if (progress != nullptr) progress->reached(done, total, units);
 }
 
-/// Tells of work by larger units while its parts tell of theirs.
+/// Reports progress in larger units while parts report theirs.
 class ProgressRelay : public WorkProgress {
  public:
   explicit ProgressRelay(WorkProgress* to) : to_(to) {}

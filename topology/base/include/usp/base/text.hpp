@@ -19,7 +19,7 @@ void for_each_line(std::string_view text,
 [[nodiscard]] std::vector<std::string> split_blanks(std::string_view text);
 [[nodiscard]] std::string trim(std::string_view text);
 [[nodiscard]] std::string lower(std::string_view text);
-/// For messages that echo what somebody else wrote: control characters, and bytes that are no UTF-8, as \x1b;
+/// Escapes untrusted text for messages: control characters, and bytes that are no UTF-8, as \x1b;
 /// tabs too. Line feeds stay when `lines` (a message of several lines).
 [[nodiscard]] std::string escaped(std::string_view text, bool lines = false);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
