@@ -18,7 +18,7 @@ namespace usp::cli {
 /// "a, b or c"
 [[nodiscard]] std::string choice(const std::vector<std::string>& words);
 
-/// The words of an enum for --help: "bf16, fp16 or fp32"
+/// The words of an enum for --help.
 template <class E>
 [[nodiscard]] std::string word_choice() {
   std::vector<std::string> words;

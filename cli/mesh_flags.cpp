@@ -20,6 +20,11 @@ std::string default_word(bool has_defaults, E value) {
   return default_note(has_defaults, std::string(word_of(value)));
 }
 
+void add_degree_flags(FlagGroup& group, Constraints& fixed, bool required) {
+  group.number("--ring", fixed.ring, "ring degree", 1, max_degree)->required(required);
+  group.number("--ulysses", fixed.ulysses, "Ulysses degree", 1, max_degree)->required(required);
+}
+
 void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults) {
   const AttentionPlan plan;
   group.number("--head-chunks", fixed.head_chunks,
@@ -67,8 +72,7 @@ void check_method(const AttentionPlan& plan, bool cut) {
 
 void add_layout_flags(const Verb& verb, MeshFlags& flags) {
   FlagGroup group(verb, "Layout");
-  group.number("--ring", flags.fixed.ring, "ring degree", 1, max_degree)->required();
-  group.number("--ulysses", flags.fixed.ulysses, "Ulysses degree", 1, max_degree)->required();
+  add_degree_flags(group, flags.fixed, true);
   group.number("--ring-inner", flags.ring_inner, "inner ring of a double ring; divides --ring", 1,
                max_degree);
   add_schedule_flags(group, flags.fixed, true);
@@ -77,8 +81,7 @@ void add_layout_flags(const Verb& verb, MeshFlags& flags) {
 
 void add_constraint_flags(const Verb& verb, MeshFlags& flags) {
   FlagGroup group(verb, "Decided already (the planner chooses the rest)");
-  group.number("--ring", flags.fixed.ring, "ring degree", 1, max_degree);
-  group.number("--ulysses", flags.fixed.ulysses, "Ulysses degree", 1, max_degree);
+  add_degree_flags(group, flags.fixed, false);
   group.number("--data", flags.fixed.data, "data-parallel replicas", 1, max_ranks);
   group.number("--tensor", flags.fixed.tensor, "tensor-parallel degree", 1, max_ranks);
   add_schedule_flags(group, flags.fixed, false);
