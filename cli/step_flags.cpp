@@ -112,8 +112,8 @@ void add_search_flags(const Verb& verb, SearchFlags& flags) {
 }
 
 void add_step_flags(const Verb& verb, StepFlags& flags) {
-  verb.app
-      .add_option("MODEL,--model", flags.model, "Hugging Face config.json, '-' for stdin, or a preset's name")
+  FlagGroup(verb, plain_group)
+      .option("MODEL,--model", flags.model, "Hugging Face config.json, '-' for stdin, or a preset's name")
       ->type_name(input_file);
   // A verb below this one may have its own cluster.
   add_cluster_flags(verb, flags.search.cluster, "--cluster")->required(false);
