@@ -3,29 +3,32 @@
 
 #include "verb.hpp"
 
+#include "usp/planner/cluster_calibration.hpp"
 #include "usp/topology/compose.hpp"
 
-#include <memory>
 #include <string>
 
 namespace usp::cli {
 
-/// The flags by which every verb names its cluster. `finish()` turns them into a request once they are
-/// parsed.
+/// The flags by which every verb names its cluster, and how its kernels are timed.
 struct ClusterFlags {
   ClusterRequest request;
-  std::string format = "auto";
-  std::string devices;
-  std::string pcie, nvlink, numa;
-
-  /// Parses what is kept as text. Throws UsageError naming the flag.
-  [[nodiscard]] ClusterRequest finish() const;
+  std::string calibration;  ///< file or shipped calibration; empty: that of the cluster
 };
 
 /// Adds the group "Cluster". `source_option` is "FILE" for a positional argument or "--cluster" for a flag.
-std::shared_ptr<ClusterFlags> add_cluster_flags(CLI::App& verb, const std::string& source_option);
+/// Returns the source's option.
+CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std::string& source_option);
+
+/// Adds --calibration; `fallback` names the calibration without it.
+void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* group,
+                          const std::string& fallback);
 
 /// Composes the cluster and prints its notes on stderr.
 [[nodiscard]] Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation);
+
+/// The calibration of a cluster; its data sheet, with a note, where there is none.
+[[nodiscard]] Calibration calibration_or_sheet(const Cluster& cluster, const ClusterFlags& flags,
+                                               const Invocation& invocation);
 
 }  // namespace usp::cli

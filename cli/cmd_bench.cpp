@@ -5,15 +5,22 @@
 #include "usp/runtime/gpu_bench.hpp"
 
 #include <iostream>
+#include <memory>
 
 namespace usp::cli {
 namespace {
 
-void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
+struct BenchFlags {
+  RunFlags run;
+  int repeat = 5;
+};
+
+void bench(const BenchFlags& given, const Invocation& invocation) {
+  const RunFlags& flags = given.run;
   LoadedCall call;
   const CallTensors tensors = before_meeting(flags, [&] {
     call = load_call(flags);
-    call.options.repeat = repeat;
+    call.options.repeat = given.repeat;
     check_torchrun_ranks(call.plan.mesh.size());
     check_machine(call.plan, call.options);
     return random_tensors(call.plan, call.documents, flags.seed.value_or(0));
@@ -39,22 +46,22 @@ void bench(const RunFlags& flags, int repeat, const Invocation& invocation) {
 }  // namespace
 
 void register_bench(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb =
+  const Verb verb =
       add_verb(app, invocation, "bench",
                "Time a plan on threads of this host or on processes of mpirun, srun or torchrun beside one "
                "rank with the same kernel, or on GPUs by their own clocks",
                "  usp bench plan.json\n"
                "  usp bench plan.json --repeat 20 --json\n"
                "  usp bench plan.json --gpu --repeat 20");
-  auto flags = add_run_flags(*verb);
-  auto repeat = std::make_shared<int>(5);
-  verb->add_option("--repeat", *repeat, "runs after one to warm up; the median counts")
-      ->check(within(1, 10000))
+  auto flags = std::make_shared<BenchFlags>();
+  add_run_flags(verb, flags->run);
+  FlagGroup group(verb, plain_group);
+  group.number("--repeat", flags->repeat, "runs after one to warm up; the median counts", 1, 10000)
       ->capture_default_str();
-  verb->add_flag("--gpu", flags->gpu,
-                 "--device cuda, timed on the GPUs' streams: TF/s, GB/s of each axis, exposed communication");
-  verb->callback(
-      [=, &invocation] { invocation.action = [=, &invocation] { bench(*flags, *repeat, invocation); }; });
+  group.flag("--gpu", flags->run.gpu,
+             "--device cuda, timed on the GPUs' streams: TF/s, GB/s of each axis, exposed communication");
+  verb.runs([flags, &invocation] { bench(*flags, invocation); },
+            [flags](const Error& error) { notify_other_ranks(comm_options(flags->run), error); });
 }
 
 }  // namespace usp::cli

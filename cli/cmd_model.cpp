@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "verb.hpp"
+#include "flag_group.hpp"
 
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
@@ -113,22 +113,22 @@ void print_model(const Model& model) {
 }  // namespace
 
 void register_model(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(app, invocation, "model", "Show what a model's config.json means for the planner",
-                            "  usp model config.json\n"
-                            "  usp model llama-3.1-8b --json\n"
-                            "  cat config.json | usp model -");
+  const Verb verb =
+      add_verb(app, invocation, "model", "Show what a model's config.json means for the planner",
+               "  usp model config.json\n"
+               "  usp model llama-3.1-8b --json\n"
+               "  cat config.json | usp model -");
   auto file = std::make_shared<std::string>();
-  verb->add_option("FILE", *file, "Hugging Face config.json, '-' for stdin, or a preset's name")
+  FlagGroup(verb, plain_group)
+      .option("FILE", *file, "Hugging Face config.json, '-' for stdin, or a preset's name")
       ->required()
       ->type_name(input_file);
-  verb->callback([file, &invocation] {
-    invocation.action = [file, &invocation] {
-      const Model model = load_model(*file);
-      if (invocation.json)
-        std::cout << model_json(model) << "\n";
-      else
-        print_model(model);
-    };
+  verb.runs([file, &invocation] {
+    const Model model = load_model(*file);
+    if (invocation.json)
+      std::cout << model_json(model) << "\n";
+    else
+      print_model(model);
   });
 }
 

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention_flags.hpp"
+#include "call_flags.hpp"
 #include "flag_effects.hpp"
 #include "progress.hpp"
 #include "step_flags.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/base/units.hpp"
-#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
-#include "usp/schedule/limits.hpp"
 #include "usp/schedule/plan_file.hpp"
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 
 namespace usp::cli {
 namespace {
 
-constexpr const char* output_help = "write the plan file here (- for stdout, instead of the text)";
+void add_output_flag(const Verb& verb, std::string& output) {
+  FlagGroup(verb, plain_group)
+      .option("-o,--output", output, "write the plan file here (- for stdout, instead of the text)")
+      ->type_name(output_file);
+}
 
 /// Both would be one document on stdout.
 void check_output(const std::string& output, const Invocation& invocation) {
@@ -28,9 +30,15 @@ void check_output(const std::string& output, const Invocation& invocation) {
     throw UsageError("-o - prints the plan file on stdout, where --json prints the result; give one of them");
 }
 
-void plan_whole_step(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
+struct PlanFlags {
+  StepFlags step;
+  std::string output;
+};
+
+void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
+  const std::string& output = flags.output;
   check_output(output, invocation);
-  const auto input = load_step(flags, invocation);
+  const auto input = load_step(flags.step, invocation);
   PlanRequest& request = input->request;
   check_degrees(request);
   const PlanResult result = with_progress(invocation, request, [&] { return plan_step(request); });
@@ -39,38 +47,38 @@ void plan_whole_step(const StepFlags& flags, const std::string& output, const In
   std::cout << (invocation.json ? plan_result_json(request, result) : plan_text(request, result));
 }
 
-/// The call's flags: those of every verb for one call, and what only planning needs.
-struct CallFlags {
-  std::shared_ptr<AttentionFlags> attention;
-  std::shared_ptr<ClusterFlags> cluster;
-  FixedFlags fixed;
-  ExecutionFlags execution;
-  std::string kv_seq;
+/// What a call does beyond masked softmax, where, and which tokens every rank holds.
+struct RuleFlags {
   ScoreRules score;
   std::optional<double> scale;
   bool sink = false, lse = false;
-  std::string replicated;
-  std::string backend;
+  std::optional<i64> kv_seq, replicated;
+  std::optional<Backend> backend;
+};
+
+struct PlanCallFlags {
+  CallFlags call;
+  RuleFlags rules;
+  SearchFlags search;
   std::optional<int> ranks;
   std::string output;
-  const CLI::App* verb = nullptr;
 };
 
 Documents documents_of(const CallFlags& flags, const AttentionShape& shape) {
-  if (shape.q_tokens == shape.kv_tokens) return flags.attention->packed_documents();
-  if (!flags.attention->documents.empty())
+  if (shape.q_tokens == shape.kv_tokens) return flags.packed_documents();
+  if (!flags.workload.documents.empty())
     throw UsageError("--kv-seq and --documents exclude each other; packed documents attend to themselves");
   return Documents::single(shape.q_tokens, shape.kv_tokens);
 }
 
-Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
-  const bool named = !flags.cluster->request.source.empty();
+Cluster cluster_of(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
+  const bool named = !flags.search.cluster.request.source.empty();
   if (named && flags.ranks)
     throw UsageError("--cluster and --ranks exclude each other; a cluster has its devices");
-  if (named) return load_cluster(*flags.cluster, invocation);
+  if (named) return load_cluster(flags.search.cluster, invocation);
   if (!flags.ranks)
     throw UsageError("no machine is named; give --cluster, or --ranks N for threads of this host");
-  for (const CLI::Option* option : flags.verb->get_options())
+  for (const CLI::Option* option : verb.get_options())
     if (option->count() > 0 && option->get_name() != "--ranks" &&
         (option->get_group() == "Cluster" || option->get_name() == "--calibration"))
       throw UsageError(
@@ -81,92 +89,104 @@ Cluster cluster_of(const CallFlags& flags, const Invocation& invocation) {
   return cluster;
 }
 
-/// What the call does beyond masked softmax, and which tokens every rank holds.
-void set_rules(const CallFlags& flags, AttentionRequest& request) {
-  request.score = flags.score;
-  if (flags.scale) request.score.scale = *flags.scale;
-  if (request.score.scale == 0 && flags.scale)
-    throw UsageError(
-        "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
-  request.sink = flags.sink;
-  request.return_lse = flags.lse;
-  if (!flags.backend.empty()) request.backend = parse_word<Backend>(flags.backend, "--backend");
-  // On a cluster the backend that no flag names leaves the price that of its GPUs.
-  if (!flags.execution.transport.empty() && request.backend == Backend::cpu &&
-      (!flags.backend.empty() || flags.ranks))
-    throw UsageError("--transport carries data between GPUs, and " +
-                     std::string(flags.backend.empty() ? "--ranks plans for threads of this host"
-                                                       : "--backend cpu computes on the host") +
-                     "; leave --transport out, or give --backend mma or cudnn");
-  const AttentionShape& shape = request.shape;
-  if (flags.score.block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
+/// --transport has no effect where the host computes. On a cluster the backend that no flag names leaves the
+/// price that of its GPUs.
+void check_transport(const PlanCallFlags& flags, Backend backend) {
+  const bool named = flags.rules.backend.has_value();
+  if (!flags.search.execution.transport || backend != Backend::cpu || (!named && !flags.ranks)) return;
+  throw UsageError(
+      "--transport carries data between GPUs, and " +
+      std::string(named ? "--backend cpu computes on the host" : "--ranks plans for threads of this host") +
+      "; leave --transport out, or give --backend mma or cudnn");
+}
+
+void check_blocks(i64 block_tokens, const AttentionShape& shape) {
+  if (block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
-  if (flags.score.block_tokens > shape.q_tokens)
-    throw UsageError("--blocks " + std::to_string(flags.score.block_tokens) + " is more than the " +
+  if (block_tokens > shape.q_tokens)
+    throw UsageError("--blocks " + std::to_string(block_tokens) + " is more than the " +
                      std::to_string(shape.q_tokens) +
                      " tokens of --seq: a pattern of one block has no edges; give fewer tokens per block");
-  if (flags.replicated.empty()) return;
-  const std::int64_t tokens = parse_tokens(flags.replicated, "--replicated", max_tokens);
+}
+
+void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
+  const RuleFlags& rules = flags.rules;
+  request.score = rules.score;
+  if (rules.scale) request.score.scale = *rules.scale;
+  if (request.score.scale == 0 && rules.scale)
+    throw UsageError(
+        "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
+  request.sink = rules.sink;
+  request.return_lse = rules.lse;
+  request.backend = rules.backend.value_or(request.backend);
+  check_transport(flags, request.backend);
+  const AttentionShape& shape = request.shape;
+  check_blocks(rules.score.block_tokens, shape);
+  if (!rules.replicated) return;
+  const i64 tokens = *rules.replicated;
   if (tokens > std::min(shape.q_tokens, shape.kv_tokens))
     throw UsageError("--replicated: " + std::to_string(tokens) + " tokens are more than the call has");
-  if (tokens == 0) return;
   request.replicated_k = {{0, tokens}};
   if (shape.q_tokens == shape.kv_tokens) request.replicated_q = request.replicated_k;
 }
 
-void add_rule_flags(CLI::App& verb, CallFlags& flags) {
-  const auto option = [&](const char* name, auto& target, const char* help) {
-    return verb.add_option(name, target, help)->group("Attention");
-  };
-  option("--scale", flags.scale, "of q.k (1 / sqrt of --head-dim)")->check(within(-1e6, 1e6));
-  option("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)")->check(within(0.0, 1e6));
-  option("--dropout", flags.score.dropout, "probability to drop, below 1")->check(within(0.0, 0.999999));
-  option("--blocks", flags.score.block_tokens,
-         "edge in tokens of a per-head block pattern given with the run")
-      ->check(within(std::int64_t{1}, max_tokens));
-  option("--replicated", flags.replicated,
-         "the first N tokens are on every rank; of --kv-seq, only the keys");
-  option("--backend", flags.backend, "who computes the blocks: cpu, mma (CUDA), cudnn (cpu)");
-  verb.add_flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run")
-      ->group("Attention");
-  verb.add_flag("--sinks", flags.sink, "a learned logit per query head joins the softmax")
-      ->group("Attention");
-  verb.add_flag("--lse", flags.lse, "return the log-sum-exp in the layout of the output")->group("Attention");
+void add_rule_flags(const Verb& verb, RuleFlags& flags) {
+  FlagGroup group(verb, "Attention");
+  group.tokens("--kv-seq", flags.kv_seq, "global keys, where they are not the queries' tokens");
+  group.number("--scale", flags.scale, "of q.k (1 / sqrt of --head-dim)", -1e6, 1e6);
+  group.number("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)", 0.0, 1e6);
+  group.number("--dropout", flags.score.dropout, "probability to drop, below 1", 0.0, 0.999999);
+  group.number("--blocks", flags.score.block_tokens,
+               "edge in tokens of a per-head block pattern given with the run", 1, max_tokens);
+  group.tokens("--replicated", flags.replicated,
+               "the first N tokens are on every rank; of --kv-seq, only the keys");
+  group.word("--backend", flags.backend,
+             "computes the blocks: " + word_choice<Backend>() + " (" +
+                 std::string(word_of(AttentionRequest{}.backend)) + ")");
+  group.flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run");
+  group.flag("--sinks", flags.sink, "a learned logit per query head joins the softmax");
+  group.flag("--lse", flags.lse, "return the log-sum-exp in the layout of the output");
 }
 
-void plan_call(const CallFlags& flags, const Invocation& invocation) {
-  check_output(flags.output, invocation);
+/// The question without its machine.
+AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invocation) {
   AttentionRequest request;
-  request.shape = flags.attention->shape();
-  if (!flags.kv_seq.empty()) request.shape.kv_tokens = parse_tokens(flags.kv_seq, "--kv-seq", max_tokens);
+  request.shape = flags.call.shape();
+  request.shape.kv_tokens = flags.rules.kv_seq.value_or(request.shape.kv_tokens);
   if (request.shape.query_heads % request.shape.kv_heads != 0)
     throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
                      std::to_string(request.shape.query_heads));
-  request.band = flags.attention->band();
-  request.documents = documents_of(flags, request.shape);
+  request.band = flags.call.band();
+  request.documents = documents_of(flags.call, request.shape);
   set_rules(flags, request);
   if (bytes_of(request.shape.dtype) > 2)
-    note(invocation,
-         "times of " + flags.attention->dtype + " are a guess: no kernel of that type is calibrated");
+    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
+                         " are a guess: no kernel of that type is calibrated");
   if (request.documents.count() > 1)
     for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
       request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
-  request.training = !flags.attention->forward_only;
-  refuse_without_backward(flags.attention->forward_only, {{"--dkv-return", !flags.fixed.dkv_return.empty()}});
-  request.fixed = flags.fixed.constraints();
-  request.execution = flags.execution.options();
-  request.max_candidates = flags.execution.keep();
+  request.training = !flags.call.workload.forward_only;
+  check_mesh(flags.search.mesh, flags.call.workload.forward_only);
+  request.fixed = flags.search.mesh.fixed;
+  request.execution = flags.search.execution.options();
+  request.max_candidates = flags.search.keep();
   request.all_devices = flags.ranks.has_value();
-  const Cluster cluster = cluster_of(flags, invocation);
-  const Calibration calibration =
-      flags.ranks ? uncalibrated(data_sheet_of(cluster))
-                  : calibration_or_sheet(cluster, flags.execution.calibration, invocation);
+  return request;
+}
+
+void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
+  check_output(flags.output, invocation);
+  AttentionRequest request = request_of(flags, invocation);
+  const Cluster cluster = cluster_of(flags, verb, invocation);
+  const Calibration calibration = flags.ranks
+                                      ? uncalibrated(data_sheet_of(cluster))
+                                      : calibration_or_sheet(cluster, flags.search.cluster, invocation);
   request.cluster = &cluster;
   request.calibration = &calibration;
   AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
   if (flags.ranks && request.backend != Backend::cpu)
     result.notes.push_back(
-        "--ranks prices backend " + flags.backend +
+        "--ranks prices backend " + std::string(word_of(request.backend)) +
         " as threads of a host: the times say nothing about GPUs; give --cluster for times");
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
@@ -174,34 +194,28 @@ void plan_call(const CallFlags& flags, const Invocation& invocation) {
 }
 
 void register_call(CLI::App& plan, Invocation& invocation) {
-  CLI::App* verb = add_verb(
+  const Verb verb = add_verb(
       plan, invocation, "attention", "Plan one attention call instead of a whole step",
       "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 1M --cluster dgx-h100 --nodes 4\n"
       "  usp plan attention --heads 28 --kv-heads 4 --head-dim 64 --seq 4096 --ranks 6 --ring 3 --ulysses 2 "
       "-o plan.json");
-  auto flags = std::make_shared<CallFlags>();
-  flags->verb = verb;
-  flags->attention = add_attention_flags(*verb);
-  verb->add_option("--kv-seq", flags->kv_seq, "global keys, where they are not the queries' tokens")
-      ->group("Attention");
-  add_rule_flags(*verb, *flags);
-  flags->cluster = add_cluster_flags(*verb, "--cluster");
-  verb->get_option("--cluster")->required(false);
-  verb->add_option("--ranks", flags->ranks,
-                   "threads of this host instead of a cluster, all in the call; times are a guess")
-      ->check(within(1, 4096))
-      ->group("Cluster");
-  add_fixed_flags(*verb, flags->fixed);
-  add_execution_flags(*verb, flags->execution);
-  verb->add_option("-o,--output", flags->output, output_help)->type_name(output_file);
-  verb->callback(
-      [flags, &invocation] { invocation.action = [flags, &invocation] { plan_call(*flags, invocation); }; });
+  auto flags = std::make_shared<PlanCallFlags>();
+  add_call_flags(verb, flags->call);
+  add_rule_flags(verb, flags->rules);
+  add_cluster_flags(verb, flags->search.cluster, "--cluster")->required(false);
+  FlagGroup(verb, "Cluster")
+      .number("--ranks", flags->ranks,
+              "threads of this host instead of a cluster, all in the call; times are a guess", 1, 4096);
+  add_constraint_flags(verb, flags->search.mesh);
+  add_search_flags(verb, flags->search);
+  add_output_flag(verb, flags->output);
+  verb.runs([flags, app = &verb.app, &invocation] { plan_call(*flags, *app, invocation); });
 }
 
 }  // namespace
 
 void register_plan(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(
+  const Verb verb = add_verb(
       app, invocation, "plan", "Choose the layout of a training or forward step on a cluster, with reasons",
       "  usp plan llama-3.1-8b --seq 1M --cluster dgx-h100 --nodes 4\n"
       "  usp plan config.json --seq 256k --batch 8 --cluster node.txt --device h100-sxm --nodes 4 --nic "
@@ -209,14 +223,11 @@ void register_plan(CLI::App& app, Invocation& invocation) {
       "-o plan.json\n"
       "  usp plan qwen3-8b --seq 128k --document-lengths lengths.txt --cluster l40s --json\n"
       "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 128k --cluster dgx-h100");
-  auto flags = add_step_flags(*verb);
-  auto output = std::make_shared<std::string>();
-  verb->add_option("-o,--output", *output, output_help)->type_name(output_file);
-  register_call(*verb, invocation);
-  verb->callback([verb, flags, output, &invocation] {
-    if (!verb->get_subcommands().empty()) return;
-    invocation.action = [flags, output, &invocation] { plan_whole_step(*flags, *output, invocation); };
-  });
+  auto flags = std::make_shared<PlanFlags>();
+  add_step_flags(verb, flags->step);
+  add_output_flag(verb, flags->output);
+  register_call(verb.app, invocation);
+  verb.runs([flags, &invocation] { plan_whole_step(*flags, invocation); });
 }
 
 }  // namespace usp::cli

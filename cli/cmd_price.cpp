@@ -1,16 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention_flags.hpp"
+#include "call_flags.hpp"
 #include "cluster_flags.hpp"
+#include "mesh_flags.hpp"
 
-#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/price_report.hpp"
 
 #include <iostream>
+#include <memory>
 
 namespace usp::cli {
+namespace {
+
+struct PriceFlags {
+  CallFlags call;
+  MeshFlags mesh;
+  ExecutionFlags execution;
+  ClusterFlags cluster;
+};
+
+void price(const PriceFlags& flags, const Invocation& invocation) {
+  const bool forward_only = flags.call.workload.forward_only;
+  check_mesh(flags.mesh, forward_only);
+  AttentionCall call;
+  call.plan.shape = flags.call.shape();
+  call.plan.band = flags.call.band();
+  set_layout(flags.mesh, call.plan);
+  call.documents = flags.call.packed_documents();
+  call.placement = placement_of(flags.mesh);
+  call.execution = flags.execution.options();
+  call.backward = !forward_only;
+  const Cluster cluster = load_cluster(flags.cluster, invocation);
+  check_call(call, cluster);
+  const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
+  const PriceReport report = price_call(cluster, calibration, call);
+  std::cout << (invocation.json ? price_json(report) : price_text(report));
+}
+
+}  // namespace
 
 void register_price(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(
+  const Verb verb = add_verb(
       app, invocation, "price", "Price one given layout of one attention call",
       "  usp price --heads 32 --kv-heads 8 --head-dim 128 --seq 128k --ring 1 --ulysses 8 --cluster "
       "dgx-h100\n"
@@ -19,28 +48,13 @@ void register_price(CLI::App& app, Invocation& invocation) {
       "  usp price --heads 28 --kv-heads 4 --head-dim 128 --seq 128k --documents 64k,40k,24k --layout "
       "balanced "
       "--ring 2 --ulysses 4 --cluster l40s");
-  auto attention = add_attention_flags(*verb);
-  auto layout = add_layout_flags(*verb, true);
-  auto cluster_flags = add_cluster_flags(*verb, "--cluster");
-  auto calibration_name = std::make_shared<std::string>();
-  verb->add_option("--calibration", *calibration_name,
-                   "calibration file or shipped calibration; default: the one the cluster names")
-      ->type_name(input_file);
-  verb->callback([=, &invocation] {
-    invocation.action = [=, &invocation] {
-      AttentionCall call;
-      call.plan = layout->plan(*attention);
-      call.documents = attention->packed_documents();
-      call.placement = layout->placement();
-      call.execution = layout->execution();
-      call.backward = !attention->forward_only;
-      const Cluster cluster = load_cluster(*cluster_flags, invocation);
-      check_call(call, cluster);
-      const Calibration calibration = calibration_of(cluster, *calibration_name);
-      const PriceReport report = price_call(cluster, calibration, call);
-      std::cout << (invocation.json ? price_json(report) : price_text(report));
-    };
-  });
+  auto flags = std::make_shared<PriceFlags>();
+  add_call_flags(verb, flags->call);
+  add_layout_flags(verb, flags->mesh);
+  add_execution_flags(verb, flags->execution, "Layout");
+  add_cluster_flags(verb, flags->cluster, "--cluster");
+  add_calibration_flag(verb, flags->cluster, plain_group, "the cluster names");
+  verb.runs([flags, &invocation] { price(*flags, invocation); });
 }
 
 }  // namespace usp::cli

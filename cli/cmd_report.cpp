@@ -7,14 +7,21 @@
 #include "usp/planner/report.hpp"
 
 #include <iostream>
+#include <memory>
 
 namespace usp::cli {
 namespace {
 
-void write_report(const StepFlags& flags, const std::string& output, const Invocation& invocation) {
+struct ReportFlags {
+  StepFlags step;
+  std::string output = "usp-report.html";
+};
+
+void write_report(const ReportFlags& flags, const Invocation& invocation) {
+  const std::string& output = flags.output;
   if (output == "-" && invocation.json)
     throw UsageError("-o - prints the page on stdout, where --json prints its path; give one of them");
-  const auto input = load_step(flags, invocation);
+  const auto input = load_step(flags.step, invocation);
   check_degrees(input->request);
   PlanRequest& request = input->request;
   const PlanResult plan = with_progress(invocation, request, [&] { return plan_step(request); });
@@ -33,18 +40,17 @@ void write_report(const StepFlags& flags, const std::string& output, const Invoc
 }  // namespace
 
 void register_report(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb =
+  const Verb verb =
       add_verb(app, invocation, "report", "Write the plan of a step as one HTML file to look at",
                "  usp report llama-3.1-8b --seq 1M --cluster dgx-h100 --nodes 4 -o report.html\n"
                "  usp report config.json --seq 256k --cluster node.txt --device h100-sxm --nic 8x400G");
-  auto flags = add_step_flags(*verb);
-  auto output = std::make_shared<std::string>("usp-report.html");
-  verb->add_option("-o,--output", *output, "the file to write; - for stdout")
+  auto flags = std::make_shared<ReportFlags>();
+  add_step_flags(verb, flags->step);
+  FlagGroup(verb, plain_group)
+      .option("-o,--output", flags->output, "the file to write; - for stdout")
       ->type_name(output_file)
       ->capture_default_str();
-  verb->callback([flags, output, &invocation] {
-    invocation.action = [flags, output, &invocation] { write_report(*flags, *output, invocation); };
-  });
+  verb.runs([flags, &invocation] { write_report(*flags, invocation); });
 }
 
 }  // namespace usp::cli

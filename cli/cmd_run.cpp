@@ -13,6 +13,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <memory>
 
 namespace usp::cli {
 namespace {
@@ -25,6 +26,12 @@ struct ResultFlags {
   bool verify = false, debug_nan = false, dry_run = false;
   std::optional<double> tolerance;
   std::string output, trace;
+};
+
+struct AllFlags {
+  RunFlags run;
+  TensorFlags files;
+  ResultFlags wanted;
 };
 
 /// Random tensors, with those of the files in their place.
@@ -56,13 +63,6 @@ void print(const RunSummary& summary, bool json) {
   if (const std::string fault = run_fault(summary); !fault.empty()) throw VerificationError(fault);
 }
 
-/// The flags of a run.
-struct AllFlags {
-  const RunFlags& run;
-  const TensorFlags& files;
-  const ResultFlags& wanted;
-};
-
 RunRequest request_of(const AllFlags& flags, const LoadedCall& call) {
   RunRequest request = run_request(flags.run, call);
   request.q = flags.files.q;
@@ -87,12 +87,13 @@ RunSummary summary_of(const AllFlags& flags, const LoadedCall& call, RunResult r
 }
 
 /// No tensor and no kernel: a plan that does not fit this host is checked too.
-void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
-                  const Invocation& invocation) {
-  const std::string given = files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace +
-                            flags.kernel + flags.device + flags.ulysses_transport + flags.ring_transport;
-  if (!given.empty() || flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan ||
-      flags.seed || flags.watchdog_s || !flags.devices.empty())
+void dry_run_plan(const AllFlags& given, const Invocation& invocation) {
+  const auto& [flags, files, wanted] = given;
+  const std::string names =
+      files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace + flags.kernel;
+  if (!names.empty() || flags.device != RunOn::planned || flags.ulysses_transport || flags.ring_transport ||
+      flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan || flags.seed ||
+      flags.watchdog_s || !flags.devices.empty())
     throw UsageError(
         "--dry-run moves and computes nothing; leave out tensors, --seed, --kernel, --device, --devices, "
         "transports, --deterministic, --watchdog, --verify, --tolerance, --debug-nan, -o and --trace");
@@ -104,7 +105,7 @@ void dry_run_plan(const RunFlags& flags, const TensorFlags& files, const ResultF
     ProgressLine line(invocation);
     run = dry_run_call(call.plan, call.documents, call.options.training, &line);
   }
-  print(summary_of({flags, files, wanted}, call, std::move(run)), invocation.json);
+  print(summary_of(given, call, std::move(run)), invocation.json);
 }
 
 /// A comparison beyond this is announced with what it takes.
@@ -128,8 +129,10 @@ std::string verify_note(const LoadedCall& call) {
          (effort.cores == 1 ? " core" : " cores") + "; fewer tokens or heads take less, Ctrl-C ends it";
 }
 
-void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags& wanted,
-              const Invocation& invocation) {
+void run_plan(const AllFlags& given, const Invocation& invocation) {
+  const RunFlags& flags = given.run;
+  const TensorFlags& files = given.files;
+  const ResultFlags& wanted = given.wanted;
   LoadedCall call;
   const CallTensors tensors = before_meeting(flags, [&] {
     call = load_call(flags);
@@ -156,7 +159,7 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   std::optional<RunResult> run = run_attention(call.plan, call.documents, tensors, call.options);
   if (!run) return;
   for (const std::string& text : run->notes()) note(invocation, text);
-  RunSummary summary = summary_of({flags, files, wanted}, call, std::move(*run));
+  RunSummary summary = summary_of(given, call, std::move(*run));
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance, true};
   if (wanted.verify) {
     ProgressLine line(invocation);
@@ -168,10 +171,41 @@ void run_plan(const RunFlags& flags, const TensorFlags& files, const ResultFlags
   print(summary, invocation.json);
 }
 
+void add_tensor_flags(const Verb& verb, TensorFlags& files) {
+  FlagGroup group(verb, "Tensors");
+  const auto tensor = [&](const char* name, std::string& target, const char* help) {
+    group.option(name, target, help)->type_name(input_file);
+  };
+  tensor("--q", files.q, ".npy file [batch][token][head][width]: f2, f4, f8, or u2 as bits of bf16 (random)");
+  tensor("--k", files.k, "the same of keys (random)");
+  tensor("--v", files.v, "the same of values (random)");
+  tensor("--dout", files.d_out, "the same of the output's gradient (random)");
+}
+
+void add_result_flags(const Verb& verb, ResultFlags& wanted) {
+  FlagGroup group(verb, plain_group);
+  group.flag(
+      "--verify", wanted.verify,
+      "compare with dense attention in fp64: exit 6 where a row of a head is off by more roundings of its "
+      "own terms than meet there, or a whole tensor beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 (out, "
+      "lse) and 2e-2 (gradients), RMS, and beyond what its terms allow. Its time grows with the square of "
+      "the tokens: ten seconds for 28 heads of 1,024 on two cores");
+  group.number("--tolerance", wanted.tolerance, "bound of --verify for whole tensors instead", 0.0);
+  group.flag("--dry-run", wanted.dry_run,
+             "play the schedules of all ranks without payload: count bytes, match sends and receives");
+  group.flag("--debug-nan", wanted.debug_nan, "what has not arrived yet reads as NaN");
+  group
+      .option("-o,--output", wanted.output,
+              "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order")
+      ->type_name(results_folder);
+  group.option("--trace", wanted.trace, "Chrome trace of planned and executed ticks (Perfetto opens it)")
+      ->type_name(output_file);
+}
+
 }  // namespace
 
 void register_run(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(
+  const Verb verb = add_verb(
       app, invocation, "run",
       "Execute a plan on threads of this host, on processes of mpirun, srun or torchrun, or on GPUs, "
       "count its bytes, verify its results",
@@ -181,38 +215,14 @@ void register_run(CLI::App& app, Invocation& invocation) {
       "  usp run plan.json --dry-run\n"
       "  usp run plan.json --device cuda --verify\n"
       "  mpirun -n 6 usp run plan.json --verify");
-  auto flags = add_run_flags(*verb);
-  auto files = std::make_shared<TensorFlags>();
-  const auto tensor = [&](const char* name, std::string& target, const char* help) {
-    verb->add_option(name, target, help)->group("Tensors")->type_name(input_file);
-  };
-  tensor("--q", files->q,
-         ".npy file [batch][token][head][width]: f2, f4, f8, or u2 as bits of bf16 (random)");
-  tensor("--k", files->k, "the same of keys (random)");
-  tensor("--v", files->v, "the same of values (random)");
-  tensor("--dout", files->d_out, "the same of the output's gradient (random)");
-  auto wanted = std::make_shared<ResultFlags>();
-  verb->add_flag(
-      "--verify", wanted->verify,
-      "compare with dense attention in fp64: exit 6 where a row of a head is off by more roundings of its "
-      "own terms than meet there, or a whole tensor beyond fp64 1e-10, fp32 1e-5, bf16 and fp16 1e-2 (out, "
-      "lse) and 2e-2 (gradients), RMS, and beyond what its terms allow. Its time grows with the square of "
-      "the tokens: ten seconds for 28 heads of 1,024 on two cores");
-  verb->add_option("--tolerance", wanted->tolerance, "bound of --verify for whole tensors instead")
-      ->check(within(0.0));
-  verb->add_flag("--dry-run", wanted->dry_run,
-                 "play the schedules of all ranks without payload: count bytes, match sends and receives");
-  verb->add_flag("--debug-nan", wanted->debug_nan, "what has not arrived yet reads as NaN");
-  verb->add_option("-o,--output", wanted->output,
-                   "folder for out.npy, lse.npy, dq.npy, dk.npy, dv.npy, in global token order")
-      ->type_name(results_folder);
-  verb->add_option("--trace", wanted->trace, "Chrome trace of planned and executed ticks (Perfetto opens it)")
-      ->type_name(output_file);
-  verb->callback([=, &invocation] {
-    invocation.action = [=, &invocation] {
-      (wanted->dry_run ? dry_run_plan : run_plan)(*flags, *files, *wanted, invocation);
-    };
-  });
+  auto flags = std::make_shared<AllFlags>();
+  add_run_flags(verb, flags->run);
+  add_tensor_flags(verb, flags->files);
+  add_result_flags(verb, flags->wanted);
+  verb.runs([flags, &invocation] { (flags->wanted.dry_run ? dry_run_plan : run_plan)(*flags, invocation); },
+            [flags](const Error& error) {
+              if (!flags->wanted.dry_run) notify_other_ranks(comm_options(flags->run), error);
+            });
 }
 
 }  // namespace usp::cli

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
+#include "flag_group.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <memory>
 
 namespace usp::cli {
 namespace {
@@ -221,43 +223,52 @@ void print_lists() {
   std::cout << "\n";
 }
 
+struct TopoFlags {
+  ClusterFlags cluster;
+  std::string output;
+  bool list = false;
+};
+
+/// --list goes with no other flag.
+void check_list_alone(const CLI::App& verb) {
+  for (const CLI::Option* option : verb.get_options())
+    if (option->count() > 0 && !option->check_lname("list") && !option->check_lname("quiet"))
+      throw UsageError("--list prints names alone; leave out " + option->get_name());
+}
+
+void show(const TopoFlags& flags, const Invocation& invocation) {
+  if (flags.output == "-" && invocation.json)
+    throw UsageError("-o - prints the cluster on stdout, where --json prints a view of it; give one of them");
+  const Cluster cluster = load_cluster(flags.cluster, invocation);
+  if (!flags.output.empty()) write_file(flags.output, write_cluster_json(cluster));
+  if (flags.output == "-") return;
+  if (invocation.json)
+    std::cout << topo_json(cluster).dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+  else
+    print_text(cluster);
+}
+
 }  // namespace
 
 void register_topo(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb =
+  const Verb verb =
       add_verb(app, invocation, "topo", "Show a machine or cluster and write it as cluster JSON",
                "  usp topo dgx-h100\n"
                "  nvidia-smi topo -m | usp topo - --device h100-sxm\n"
                "  usp topo node.txt --device h100-sxm --nodes 4 --nic 8x400G --fabric rail -o cluster.json\n"
                "  usp topo 'node:2 nvswitch gpu:8(a100) nic:8(200G) fabric:fat_tree(2)' --json\n"
                "  usp topo --list");
-  auto flags = add_cluster_flags(*verb, "FILE");
-  auto output = std::make_shared<std::string>();
-  auto list = std::make_shared<bool>(false);
-  verb->add_option("-o,--output", *output, "write the cluster JSON here (- for stdout, instead of the text)")
+  auto flags = std::make_shared<TopoFlags>();
+  add_cluster_flags(verb, flags->cluster, "FILE")->required(false);
+  FlagGroup group(verb, plain_group);
+  group
+      .option("-o,--output", flags->output, "write the cluster JSON here (- for stdout, instead of the text)")
       ->type_name(output_file);
-  verb->add_flag("--list", *list, "names of the shipped clusters and cards");
-  verb->get_option("FILE")->required(false);
-  verb->callback([&invocation, verb, flags, output, list] {
-    invocation.action = [&invocation, verb, flags, output, list] {
-      if (*list) {
-        for (const CLI::Option* option : verb->get_options())
-          if (option->count() > 0 && !option->check_lname("list") && !option->check_lname("quiet"))
-            throw UsageError("--list prints names alone; leave out " + option->get_name());
-        print_lists();
-        return;
-      }
-      if (*output == "-" && invocation.json)
-        throw UsageError(
-            "-o - prints the cluster on stdout, where --json prints a view of it; give one of them");
-      const Cluster cluster = load_cluster(*flags, invocation);
-      if (!output->empty()) write_file(*output, write_cluster_json(cluster));
-      if (*output == "-") return;
-      if (invocation.json)
-        std::cout << topo_json(cluster).dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
-      else
-        print_text(cluster);
-    };
+  group.flag("--list", flags->list, "names of the shipped clusters and cards");
+  verb.runs([flags, topo = &verb.app, &invocation] {
+    if (!flags->list) return show(*flags, invocation);
+    check_list_alone(*topo);
+    print_lists();
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "verb.hpp"
+#include "flag_group.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
@@ -107,13 +107,16 @@ constexpr Kind kinds[] = {
     {"lengths", "document lengths", lengths_summary},
 };
 
-const Kind& kind_named(const std::string& word) {
+std::vector<std::string> kind_words() {
   std::vector<std::string> words;
-  for (const Kind& kind : kinds) {
+  for (const Kind& kind : kinds) words.emplace_back(kind.word);
+  return words;
+}
+
+const Kind& kind_named(const std::string& word, const std::string& flag = "--as") {
+  for (const Kind& kind : kinds)
     if (word == kind.word) return kind;
-    words.emplace_back(kind.word);
-  }
-  throw UsageError("--as: '" + word + "' is not one of " + join(words, ", "));
+  throw UsageError(flag + ": '" + word + "' is not one of " + join(kind_words(), ", "));
 }
 
 const char* json_kind(const Json& json, const std::string& file) {
@@ -165,16 +168,22 @@ const char* detect(const std::string& text, const std::string& file) {
   throw InvalidInput({file, 0, ""}, "is of no kind that this program knows; name it with --as");
 }
 
-void validate_file(const std::string& name, const std::string& as, const Invocation& invocation) {
+struct ValidateFlags {
+  std::string file;
+  const Kind* as = nullptr;  ///< null: by the content
+};
+
+void validate_file(const ValidateFlags& flags, const Invocation& invocation) {
+  const std::string& name = flags.file;
   const std::string text = read_file(name);
-  const Kind& kind = kind_named(as.empty() ? detect(text, name) : as);
+  const Kind& kind = flags.as ? *flags.as : kind_named(detect(text, name));
   const std::string summary = kind.read(text, name);
   if (!invocation.json) {
     std::cout << "ok: " << name << " (" << kind.title << "): " << summary << "\n";
     return;
   }
   Json json = json_header("usp.validate");
-  json["request"] = {{"file", name}, {"as", as.empty() ? Json(nullptr) : Json(as)}};
+  json["request"] = {{"file", name}, {"as", flags.as ? Json(flags.as->word) : Json(nullptr)}};
   json["kind"] = kind.word;
   json["ok"] = true;
   json["summary"] = summary;
@@ -184,19 +193,17 @@ void validate_file(const std::string& name, const std::string& as, const Invocat
 }  // namespace
 
 void register_validate(CLI::App& app, Invocation& invocation) {
-  CLI::App* verb = add_verb(app, invocation, "validate", "Check a file that this program reads or writes",
-                            "  usp validate cluster.json\n"
-                            "  usp validate plan.json --json\n"
-                            "  usp validate topo.txt --as nvidia-smi");
-  auto file = std::make_shared<std::string>();
-  auto as = std::make_shared<std::string>();
-  verb->add_option("FILE", *file, "the file, '-' for stdin")->required()->type_name(input_file);
-  verb->add_option("--as", *as,
-                   "its kind, where it should not be told from its content: cluster, synthetic, nvidia-smi, "
-                   "nccl-xml, nccl-tests, slurm, plan, calibration, model, score or lengths");
-  verb->callback([file, as, &invocation] {
-    invocation.action = [file, as, &invocation] { validate_file(*file, *as, invocation); };
-  });
+  const Verb verb = add_verb(app, invocation, "validate", "Check a file that this program reads or writes",
+                             "  usp validate cluster.json\n"
+                             "  usp validate plan.json --json\n"
+                             "  usp validate topo.txt --as nvidia-smi");
+  auto flags = std::make_shared<ValidateFlags>();
+  FlagGroup group(verb, plain_group);
+  group.option("FILE", flags->file, "the file, '-' for stdin")->required()->type_name(input_file);
+  group.parsed("--as", flags->as,
+               "its kind, where it should not be told from its content: " + choice(kind_words()),
+               [](const std::string& word, const std::string& flag) { return &kind_named(word, flag); });
+  verb.runs([flags, &invocation] { validate_file(*flags, invocation); });
 }
 
 }  // namespace usp::cli

@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <string>
+
 namespace usp::cli {
 
 void refuse_without_ring(std::optional<int> ring, std::initializer_list<GivenFlag> flags) {
@@ -14,8 +16,8 @@ void refuse_without_ring(std::optional<int> ring, std::initializer_list<GivenFla
                        "leave one of them out");
 }
 
-void refuse_order_of_one_axis(const std::string& order, std::optional<int> ring, std::optional<int> ulysses) {
-  if (order.empty() || (ring != 1 && ulysses != 1)) return;
+void refuse_order_of_one_axis(std::optional<int> ring, std::optional<int> ulysses) {
+  if (ring != 1 && ulysses != 1) return;
   throw UsageError(std::string("--order arranges the ring and Ulysses axes, and with ") +
                    (ring == 1 ? "--ring 1" : "--ulysses 1") +
                    " only one of them has ranks; leave one of them out");

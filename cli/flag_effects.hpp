@@ -3,7 +3,6 @@
 
 #include <initializer_list>
 #include <optional>
-#include <string>
 
 /// Flags that another flag, given beside them, leaves without an effect: UsageError names both.
 namespace usp::cli {
@@ -15,8 +14,8 @@ struct GivenFlag {
 
 /// Of `flags`, none goes with --ring 1.
 void refuse_without_ring(std::optional<int> ring, std::initializer_list<GivenFlag> flags);
-/// --order arranges two axes.
-void refuse_order_of_one_axis(const std::string& order, std::optional<int> ring, std::optional<int> ulysses);
+/// --order, which is given, arranges two axes.
+void refuse_order_of_one_axis(std::optional<int> ring, std::optional<int> ulysses);
 /// Of `flags`, none goes with --forward-only.
 void refuse_without_backward(bool forward_only, std::initializer_list<GivenFlag> flags);
 

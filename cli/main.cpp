@@ -60,6 +60,7 @@ int printed() {
 int run(const CLI::App& app, const Invocation& invocation) {
   try {
     check_files(app);
+    check_values(invocation);
     invocation.action();
     return printed();
   } catch (const Error& error) {
@@ -73,19 +74,6 @@ int run(const CLI::App& app, const Invocation& invocation) {
 
 }  // namespace
 
-CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
-                   const std::string& examples) {
-  CLI::App* verb = app.add_subcommand(name, summary);
-  verb->footer("Examples:\n" + examples);
-  verb->add_flag("--json", invocation.json, "one JSON document on stdout");
-  verb->add_flag("-q,--quiet", invocation.quiet, "no notes on stderr");
-  return verb;
-}
-
-void note(const Invocation& invocation, const std::string& text) {
-  if (!invocation.quiet) print_line("usp: note: " + escaped(text));
-}
-
 }  // namespace usp::cli
 
 // What the set-up of flags throws is a fault of this program; std::terminate tells it.
@@ -94,18 +82,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.set_version_flag("--version", "usp " + std::string(usp::version));
   app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name an unknown verb
   usp::cli::Invocation invocation;
-  // In the order --help lists them.
-  usp::cli::register_topo(app, invocation);
-  usp::cli::register_model(app, invocation);
-  usp::cli::register_plan(app, invocation);
-  usp::cli::register_price(app, invocation);
-  usp::cli::register_explain(app, invocation);
-  usp::cli::register_validate(app, invocation);
-  usp::cli::register_run(app, invocation);
-  usp::cli::register_bench(app, invocation);
-  usp::cli::register_score(app, invocation);
-  usp::cli::register_whatif(app, invocation);
-  usp::cli::register_report(app, invocation);
+  usp::cli::register_verbs(app, invocation);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");

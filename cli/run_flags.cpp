@@ -6,58 +6,58 @@
 #include "usp/base/text.hpp"
 #include "usp/comm/sockets.hpp"
 #include "usp/planner/plan.hpp"
-#include "usp/planner/workload.hpp"
-#include "usp/runtime/devices.hpp"
 
 namespace usp::cli {
 
-std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb) {
-  auto flags = std::make_shared<RunFlags>();
-  verb.add_option("PLAN", flags->file, "plan file, '-' for stdin")->required()->type_name(input_file);
-  verb.add_option("--layer", flags->layer, "kind of attention layer, by its place in the plan (0)")
-      ->check(within(std::size_t{0}));
-  verb.add_option("--documents", flags->documents, "lengths of another batch within the plan's capacity");
-  verb.add_option("--seed", flags->seed, "of the random tensors and of dropout (0)")
-      ->check(within(std::uint64_t{0}));
-  verb.add_option("--kernel", flags->kernel, "cpu, reference, mma or cudnn (the plan's backend)");
-  verb.add_option("--device", flags->device,
-                  "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
-                  "mma (where the plan says)");
-  verb.add_option("--ulysses-transport", flags->ulysses_transport,
-                  "of GPUs, along the Ulysses axis: copy_engine or nccl (the plan's)");
-  verb.add_option("--ring-transport", flags->ring_transport, "the same along the ring (the plan's)");
-  verb.add_flag("--deterministic", flags->deterministic,
-                "gradients repeat bit for bit; on the host they always do");
-  verb.add_option("--devices", flags->devices, "GPUs of the ranks, such as 0,1, round and round (all)")
+void add_plan_file_flags(const Verb& verb, PlanFileFlags& flags) {
+  FlagGroup group(verb, plain_group);
+  group.option("PLAN", flags.file, "plan file, '-' for stdin")->required()->type_name(input_file);
+  group.number("--layer", flags.layer, "kind of attention layer, by its place in the plan (0)", 0);
+  group.documents(flags.documents, "lengths of another batch within the plan's capacity");
+}
+
+void add_run_flags(const Verb& verb, RunFlags& flags) {
+  add_plan_file_flags(verb, flags.plan);
+  FlagGroup group(verb, plain_group);
+  group.number("--seed", flags.seed, "of the random tensors and of dropout (0)", 0);
+  group.option("--kernel", flags.kernel, "cpu, reference, mma or cudnn (the plan's backend)");
+  group.parsed("--device", flags.device,
+               "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
+               "mma (where the plan says)",
+               parse_run_on);
+  group.word("--ulysses-transport", flags.ulysses_transport,
+             "of GPUs, along the Ulysses axis: " + word_choice<Transport>() + " (the plan's)");
+  group.word("--ring-transport", flags.ring_transport, "the same along the ring (the plan's)");
+  group.flag("--deterministic", flags.deterministic,
+             "gradients repeat bit for bit; on the host they always do");
+  group.option("--devices", flags.devices, "GPUs of the ranks, such as 0,1, round and round (all)")
       ->delimiter(',')
       ->check(within(0));
-  verb.add_option("--watchdog", flags->watchdog_s,
-                  "seconds that a rank may wait for its peers, to start and in the run; bench, which lets "
-                  "one rank do the work of all in "
-                  "between, waits (ranks + 1) times that (60)")
-      ->check(within(1e-3, 1e6));
-  verb.add_flag("--trust-network", flags->trust_network,
-                "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
-                "--rdzv-id where it is random): nobody else reaches their ports");
-  verb.add_flag("--forward-only", flags->forward_only, "no backward pass, though the plan has one");
-  return flags;
+  group.number("--watchdog", flags.watchdog_s,
+               "seconds that a rank may wait for its peers, to start and in the run; bench, which lets "
+               "one rank do the work of all in "
+               "between, waits (ranks + 1) times that (60)",
+               1e-3, 1e6);
+  group.flag("--trust-network", flags.trust_network,
+             "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
+             "--rdzv-id where it is random): nobody else reaches their ports");
+  group.flag("--forward-only", flags.forward_only, "no backward pass, though the plan has one");
 }
 
 namespace {
 
 /// What carries an axis instead of what the plan says.
-void set_transport(const std::string& text, const char* axis, int degree, const LoadedCall& call,
+void set_transport(std::optional<Transport> wanted, const char* axis, int degree, const LoadedCall& call,
                    Transport& target) {
-  if (text.empty()) return;
+  if (!wanted) return;
   const std::string flag = std::string("--") + axis + "-transport";
-  const auto wanted = parse_word<Transport>(text, flag);
   if (!runs_on_gpu(call.plan, call.options))
     throw UsageError(flag +
                      " carries data between GPUs, and this plan runs on the host: give --device cuda, "
                      "or leave it out");
   if (degree == 1)
     throw UsageError(flag + ": the plan's " + axis + " axis is one rank, which sends nothing; leave it out");
-  target = wanted;
+  target = *wanted;
 }
 
 /// Refuses the flag where no launcher of processes over TCP makes it effective.
@@ -71,7 +71,7 @@ void trust_network(LoadedCall& call) {
 
 /// Puts the call on the hardware that the flags name.
 void place(const RunFlags& flags, LoadedCall& call) {
-  RunOn on = flags.device.empty() ? RunOn::planned : parse_run_on(flags.device, "--device");
+  RunOn on = flags.device;
   if (flags.gpu && on == RunOn::host)
     throw UsageError("--gpu and --device cpu contradict each other; leave one of them out");
   if (flags.gpu) on = RunOn::gpu;
@@ -79,9 +79,22 @@ void place(const RunFlags& flags, LoadedCall& call) {
       place_plan(call.plan, on, flags.kernel, [&] { return why_no_cudnn(flags.devices); });
   if (placed.note.empty()) return;
   const std::string before = plan_digest(call.file);
-  call.plan = call.file.layers[flags.layer].plan = placed.plan;
+  call.plan = call.file.layers[flags.plan.layer].plan = placed.plan;
   call.note = placed.note + "; its schedule and digest are not the file's: " + plan_digest(call.file) +
               " instead of " + before;
+}
+
+/// The word of --device, as its parser takes it.
+std::string device_word(RunOn on) {
+  switch (on) {
+    case RunOn::host:
+      return "cpu";
+    case RunOn::gpu:
+      return "cuda";
+    case RunOn::planned:
+      break;
+  }
+  return "";
 }
 
 }  // namespace
@@ -96,17 +109,15 @@ CommOptions comm_options(const RunFlags& flags) {
 RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
   RunRequest request;
   request.plan_digest = call.file_digest;
-  request.layer = flags.layer;
-  if (!flags.documents.empty()) request.documents = parse_document_lengths(flags.documents, "--documents");
+  request.layer = flags.plan.layer;
+  request.documents = flags.plan.documents;
   request.forward_only = flags.forward_only;
   request.seed = flags.seed.value_or(0);
-  request.device = flags.gpu ? "cuda" : flags.device;
+  request.device = device_word(flags.gpu ? RunOn::gpu : flags.device);
   request.kernel = flags.kernel;
   request.devices = flags.devices;
-  if (!flags.ulysses_transport.empty())
-    request.ulysses_transport = parse_word<Transport>(flags.ulysses_transport, "--ulysses-transport");
-  if (!flags.ring_transport.empty())
-    request.ring_transport = parse_word<Transport>(flags.ring_transport, "--ring-transport");
+  request.ulysses_transport = flags.ulysses_transport;
+  request.ring_transport = flags.ring_transport;
   request.deterministic = flags.deterministic;
   request.watchdog_s = comm_options(flags).watchdog_s;
   request.trust_network = flags.trust_network;
@@ -116,13 +127,12 @@ RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
 
 LoadedCall load_call(const RunFlags& flags) {
   LoadedCall call;
-  call.file = read_plan(read_file(flags.file), flags.file);
+  call.file = read_plan(read_file(flags.plan.file), flags.plan.file);
   call.file_digest = plan_digest(call.file);
-  const PlanLayer& layer = layer_at(call.file, flags.layer);
+  const PlanLayer& layer = layer_at(call.file, flags.plan.layer);
   call.plan = layer.plan;
-  const bool given = !flags.documents.empty();
-  const std::vector<i64> lengths =
-      given ? parse_document_lengths(flags.documents, "--documents") : call.file.documents;
+  const bool given = !flags.plan.documents.empty();
+  const std::vector<i64>& lengths = given ? flags.plan.documents : call.file.documents;
   if (given) check_other_batch(call.file, layer, lengths);
   call.documents = layer_documents(layer, lengths);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)

@@ -1,39 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "verb.hpp"
+#include "flag_group.hpp"
 
 #include "usp/comm/ranks.hpp"
 #include "usp/runtime/call_run.hpp"
+#include "usp/runtime/devices.hpp"
 #include "usp/runtime/run_request.hpp"
 #include "usp/schedule/plan_file.hpp"
 
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace usp::cli {
 
-/// The flags of every verb that executes a plan.
-struct RunFlags {
+/// The flags of every verb that reads a plan file: one layer, for the plan's documents or others.
+struct PlanFileFlags {
   std::string file;
   std::size_t layer = 0;
-  std::string documents;
+  std::vector<i64> documents;  ///< empty: those of the plan
+};
+void add_plan_file_flags(const Verb& verb, PlanFileFlags& flags);
+
+/// The flags of every verb that executes a plan.
+struct RunFlags {
+  PlanFileFlags plan;
   std::optional<std::uint64_t> seed;  ///< 0
   std::string kernel;
-  std::string device;
+  RunOn device = RunOn::planned;
   bool gpu = false;  ///< of a verb that has --gpu
-  std::string ulysses_transport, ring_transport;
+  std::optional<Transport> ulysses_transport, ring_transport;
   bool deterministic = false;
   std::vector<int> devices;
   std::optional<double> watchdog_s;  ///< that of CommOptions
   bool trust_network = false;
   bool forward_only = false;
 };
-std::shared_ptr<RunFlags> add_run_flags(CLI::App& verb);
+void add_run_flags(const Verb& verb, RunFlags& flags);
 
 /// How the ranks meet, by the flags alone.
 [[nodiscard]] CommOptions comm_options(const RunFlags& flags);

@@ -2,41 +2,51 @@
 #pragma once
 
 #include "files.hpp"
-#include "number_check.hpp"
+
+#include "usp/base/error.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <exception>
 #include <functional>
 #include <string>
 
 namespace usp::cli {
 
-/// What the command line chose: each verb sets `action` from its callback; main runs it and maps errors to
-/// exit codes.
+/// What the command line chose: the callback of a verb sets `action`; main runs it and maps errors to exit
+/// codes.
 struct Invocation {
   bool json = false;   ///< print one JSON document on stdout instead of text
   bool quiet = false;  ///< no notes on stderr
   std::function<void()> action;
+  /// The first value that the parser of its flag refused (FlagGroup). Held until CLI11 has checked the whole
+  /// command line, so that --help, unknown and missing flags come first.
+  std::exception_ptr refused_value;
+  /// Called with that error before it is thrown; for verbs whose ranks wait for each other.
+  std::function<void(const Error&)> on_refused_value;
+};
+
+/// Throws the error of the first refused value.
+void check_values(const Invocation& invocation);
+
+/// A verb under registration.
+struct Verb {
+  CLI::App& app;
+  Invocation& invocation;
+
+  /// `action` runs when the command line names this verb, and none below it; `on_refused_value` becomes
+  /// that of the invocation.
+  void runs(std::function<void()> action, std::function<void(const Error&)> on_refused_value = {}) const;
 };
 
 /// Adds a verb with its examples (shown under --help) and the flags every verb has (--json, --quiet).
-CLI::App* add_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
-                   const std::string& examples);
+[[nodiscard]] Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
+                            const std::string& summary, const std::string& examples);
 
 /// A note for people on stderr; silent under --quiet.
 void note(const Invocation& invocation, const std::string& text);
 
-// One file per verb.
-void register_topo(CLI::App& app, Invocation& invocation);
-void register_model(CLI::App& app, Invocation& invocation);
-void register_plan(CLI::App& app, Invocation& invocation);
-void register_price(CLI::App& app, Invocation& invocation);
-void register_explain(CLI::App& app, Invocation& invocation);
-void register_validate(CLI::App& app, Invocation& invocation);
-void register_run(CLI::App& app, Invocation& invocation);
-void register_bench(CLI::App& app, Invocation& invocation);
-void register_score(CLI::App& app, Invocation& invocation);
-void register_whatif(CLI::App& app, Invocation& invocation);
-void register_report(CLI::App& app, Invocation& invocation);
+/// Calls register_<verb> for every verb of CMakeLists.txt, in that order, which is that of --help.
+void register_verbs(CLI::App& app, Invocation& invocation);
 
 }  // namespace usp::cli

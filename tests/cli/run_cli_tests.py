@@ -12,6 +12,7 @@ A table is a JSON array of cases:
   json        {"path": value}: stdout is one JSON document and the value at the dotted path (list indices are
               numbers) equals it; "exists", "absent", "null" in {"is": ...} test presence instead
   files       files the run must have written (placeholders allowed)
+  schema      file of configs/schema that describes stdout; checked by tests/schema, which runs the case alone
 
 For every case: no signal, no hang; a failing run explains itself on stderr and prints nothing on
 stdout unless the case expects it.
@@ -23,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 
-KEYS = {"name", "args", "stdin", "exit", "stdout", "not_stdout", "stderr", "not_stderr", "json", "files"}
+KEYS = {"name", "args", "stdin", "exit", "stdout", "not_stdout", "stderr", "not_stderr", "json", "files",
+        "schema"}
 TIMEOUT_S = 60
 ABSENT = object()
 

@@ -87,6 +87,17 @@ class Torchrun(unittest.TestCase):
                 self.assertIn(f"rank {wrong}", errors[rank])
                 self.assertIn("layer", errors[rank])
 
+    def test_a_rank_that_refuses_the_value_of_a_flag_tells_the_others(self):
+        for verb, flag in (("run", "--documents"), ("bench", "--ring-transport")):
+            command = ["sh", "-c", f'test "$RANK" = 2 && set -- "$1" {flag} 5x; exec "$0" {verb} "$@" --watchdog 50',
+                       USP, self.plan]
+            code, processes = launch_ranks.launch(RANKS, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                                  text=True)
+            errors = [process.communicate()[1] for process in processes]
+            self.assertEqual(code, 2, errors)
+            for error in errors:
+                self.assertIn(f"{flag}: '5x'", error)
+
     def test_a_rank_with_another_plan_tells_the_others(self):
         other = str(self.path / "two.json")
         subprocess.run([USP, "plan", "attention", "--heads", "4", "--kv-heads", "2", "--head-dim", "8", "--seq", "96",

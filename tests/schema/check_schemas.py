@@ -9,14 +9,16 @@
 - every configs/*/*.json fits the schema of its format and version ("format": "usp.cluster", "version": 1 is
   cluster.v1.schema.json; without a format the folder tells); configs/models holds Hugging Face configs, which
   have none;
-- with --usp and --outputs: a table [{"args": [...], "schema": "<file>"}] of commands; the JSON each prints
-  on stdout fits the schema. {source} and {configs} in an argument are folders.
+- with --usp and --cases: the cases of tests/cli that name a schema ({"args": [...], "schema": "<file>"}); the JSON each
+  prints on stdout fits it. {source}, {configs} and {data} in an argument are folders. Every verb has such a case.
 """
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 
 import jsonschema
 
@@ -180,13 +182,32 @@ def check_files(configs, schemas):
     return faults, len(files)
 
 
+def described_cases(folder):
+    return [case for file in sorted(folder.glob("*.json")) for case in load(file.read_text()) if "schema" in case]
+
+
+def verbs_of(usp):
+    text = subprocess.run([str(usp), "--help"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout
+    return [line.split()[0] for line in text.split("Subcommands:")[1].splitlines() if re.match(r"  \S", line)]
+
+
+def check_verbs(verbs, entries):
+    """Verbs whose JSON no case checks."""
+    checked = {entry["args"][0] for entry in entries}
+    return [f"usp {verb}: no case of tests/cli/cases names a schema" for verb in verbs if verb not in checked]
+
+
 def check_output(usp, entry, source, schemas):
-    args = [arg.replace("{source}", str(source)).replace("{configs}", str(source / "configs"))
-            for arg in entry["args"]]
+    folders = {"source": source, "configs": source / "configs", "data": source / "tests" / "data"}
+    args = entry["args"]
+    for name, folder in folders.items():
+        args = [arg.replace("{" + name + "}", str(folder)) for arg in args]
     label = "usp " + " ".join(entry["args"])
     if entry["schema"] not in schemas:
         return [f"{label}: no schema {entry['schema']}"]
-    run = subprocess.run([str(usp)] + args, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run([str(usp)] + args, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                             cwd=folder)
     if run.returncode != 0:
         return [f"{label}: exit {run.returncode}: {run.stderr.strip()[:500]}"]
     try:
@@ -199,15 +220,16 @@ def main():
     parser = argparse.ArgumentParser(description="Check schemas, shipped files and printed JSON.")
     parser.add_argument("--source", required=True, type=pathlib.Path)
     parser.add_argument("--usp", type=pathlib.Path)
-    parser.add_argument("--outputs", type=pathlib.Path)
+    parser.add_argument("--cases", type=pathlib.Path)
     args = parser.parse_args()
     configs = args.source / "configs"
     schemas, faults = load_schemas(configs / "schema")
     if args.usp:
-        entries = load(args.outputs.read_text())
+        entries, usp = described_cases(args.cases), args.usp.resolve()
         checked = len(entries)
+        faults += check_verbs(verbs_of(usp), entries)
         for entry in entries:
-            faults += check_output(args.usp.resolve(), entry, args.source, schemas)
+            faults += check_output(usp, entry, args.source.resolve(), schemas)
     else:
         found, checked = check_files(configs, schemas)
         faults += found

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from check_schemas import check_document, check_files, check_output, check_schema, load
+from check_schemas import check_document, check_files, check_output, check_schema, check_verbs, described_cases, load
 
 GOOD = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -54,6 +54,14 @@ class Checker(unittest.TestCase):
         for name in ("time_s", "size_bytes", "rate_bytes_per_s", "flop_per_s", "items", "status"):
             with self.subTest(name=name):
                 self.assertEqual(faults(**{name: described}), 0)
+
+    def test_cases_that_name_a_schema(self):
+        with tempfile.TemporaryDirectory() as tmp:
+            described = {"name": "a", "args": ["model", "x"], "schema": "model.json"}
+            (pathlib.Path(tmp) / "model.json").write_text(json.dumps([{"name": "b", "args": ["topo"]}, described]))
+            self.assertEqual(described_cases(pathlib.Path(tmp)), [described])
+        self.assertEqual(check_verbs(["model"], [described]), [])
+        self.assertEqual(len(check_verbs(["model", "topo"], [described])), 1)
 
     def test_document(self):
         self.assertEqual(check_document({"nodes": 4}, GOOD), [])

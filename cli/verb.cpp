@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verb.hpp"
+
+#include "usp/base/line.hpp"
+#include "usp/base/text.hpp"
+
+#include <utility>
+
+namespace usp::cli {
+
+void check_values(const Invocation& invocation) {
+  if (!invocation.refused_value) return;
+  try {
+    std::rethrow_exception(invocation.refused_value);
+  } catch (const Error& error) {
+    if (invocation.on_refused_value) invocation.on_refused_value(error);
+    throw;
+  }
+}
+
+void Verb::runs(std::function<void()> action, std::function<void(const Error&)> on_refused_value) const {
+  app.callback([verb = &app, target = &invocation, action = std::move(action),
+                on_refused_value = std::move(on_refused_value)] {
+    if (!verb->get_subcommands().empty()) return;
+    target->action = action;
+    target->on_refused_value = on_refused_value;
+  });
+}
+
+Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name, const std::string& summary,
+              const std::string& examples) {
+  CLI::App* verb = app.add_subcommand(name, summary);
+  verb->footer("Examples:\n" + examples);
+  verb->add_flag("--json", invocation.json, "one JSON document on stdout");
+  verb->add_flag("-q,--quiet", invocation.quiet, "no notes on stderr");
+  return {*verb, invocation};
+}
+
+void note(const Invocation& invocation, const std::string& text) {
+  if (!invocation.quiet) print_line("usp: note: " + escaped(text));
+}
+
+}  // namespace usp::cli
