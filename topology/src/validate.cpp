@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -37,8 +39,7 @@ class Checker {
     if (!holds) throw InvalidInput({file_, 0, pointer}, problem);
   }
   static std::string at(const char* list, std::size_t index, const char* key = nullptr) {
-    return "/" + std::string(list) + "/" + std::to_string(index) +
-           (key == nullptr ? "" : "/" + std::string(key));
+    return fmt::format("/{}/{}{}", list, index, key == nullptr ? "" : "/" + std::string(key));
   }
   static bool inside(int index, std::size_t size) {
     return index >= 0 && static_cast<std::size_t>(index) < size;
@@ -159,7 +160,7 @@ class Checker {
     for (std::size_t i = 0; i < cluster_.fabric.leaves.size(); ++i)
       for (int node : cluster_.fabric.leaves[i])
         need(inside(node, cluster_.nodes.size()) && seen.insert(node).second,
-             "/fabric/leaves/" + std::to_string(i), "must name nodes, each under one leaf");
+             fmt::format("/fabric/leaves/{}", i), "must name nodes, each under one leaf");
     need(seen.empty() || seen.size() == cluster_.nodes.size(), "/fabric/leaves", "every node needs its leaf");
   }
 
@@ -192,7 +193,7 @@ std::string oversize(const ClusterSize& size) {
   for (const auto& [name, count, most] :
        {Limit{"hosts", size.hosts, 1 << 16}, Limit{"devices", size.devices, 1 << 16},
         Limit{"NICs", size.nics, 1 << 20}, Limit{"links", size.links, 1 << 20}})
-    if (count > most) return std::to_string(count) + " " + name + "; the most is " + std::to_string(most);
+    if (count > most) return fmt::format("{} {}; the most is {}", count, name, most);
   return "";
 }
 

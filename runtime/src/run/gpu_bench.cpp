@@ -11,6 +11,8 @@
 #include "usp/runtime/devices.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -134,12 +136,11 @@ std::optional<GpuBenchReport> gpu_bench_call(const AttentionPlan& plan, const Do
 
 std::string gpu_bench_text(const GpuBenchReport& report) {
   const Mesh& mesh = report.plan.mesh;
-  std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
-                     " (" + report.communicator + "), " + report.kernel + " kernel, " +
-                     std::string(word_of(report.plan.shape.dtype)) +
-                     (report.deterministic ? ", deterministic" : "") + ", median of " +
-                     std::to_string(report.repeat) + "\n  on " + joined(distinct(report.devices)) + "\n" +
-                     times_table(report);
+  std::string text =
+      fmt::format("ring {} x ulysses {} ({}), {} kernel, {}{}, median of {}\n  on {}\n{}", mesh.ring(),
+                  mesh.ulysses, report.communicator, report.kernel, word_of(report.plan.shape.dtype),
+                  report.deterministic ? ", deterministic" : "", report.repeat,
+                  joined(distinct(report.devices)), times_table(report));
   if (mesh.size() > 1) text += axes_table(report);
   return text +
          "  time: on the streams of the GPUs; exposed: what ticks wait beyond their compute, on the rank "

@@ -6,6 +6,8 @@
 #include "usp/runtime/run_print.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -26,7 +28,7 @@ NpyType npy_type(DType type) {
 
 std::string shape_text(const std::vector<i64>& shape) {
   std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
   return text + "]";
 }
 
@@ -70,11 +72,11 @@ void check_finite(const std::string& path, const HostTensor& given, const HostTe
     const double value = element(given, i);
     char text[32];
     std::snprintf(text, sizeof text, "%g", value);
-    throw InvalidInput({path, 0, index_text(i, shape)},
-                       std::isfinite(value) ? std::string(text) + " is beyond the greatest number of " +
-                                                  std::string(word_of(dtype)) + "; scale the tensor"
-                                            : "holds " + std::string(text) +
-                                                  "; attention needs finite numbers, mend the tensor");
+    throw InvalidInput(
+        {path, 0, index_text(i, shape)},
+        std::isfinite(value)
+            ? fmt::format("{} is beyond the greatest number of {}; scale the tensor", text, word_of(dtype))
+            : fmt::format("holds {}; attention needs finite numbers, mend the tensor", text));
   }
 }
 
@@ -85,8 +87,8 @@ HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i
   const NpyHeader& header = file.header();
   if (header.shape != shape)
     throw InvalidInput({path, 0, ""},
-                       "has the shape " + shape_text(header.shape) +
-                           ", the plan needs [batch, token, head, width] = " + shape_text(shape));
+                       fmt::format("has the shape {}, the plan needs [batch, token, head, width] = {}",
+                                   shape_text(header.shape), shape_text(shape)));
   if (header.type == NpyType::u2 && dtype != DType::bf16)
     throw InvalidInput({path, 0, "<u2"}, "holds the bits of bf16, the plan is not in bf16; save floats");
   const DType type = header.type == NpyType::f8   ? DType::fp64
@@ -110,7 +112,7 @@ std::vector<std::string> result_files(const std::string& folder) {
 void check_results_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw EnvironmentError(folder + " cannot be made: " + error.message());
+  if (error) throw EnvironmentError(fmt::format("{} cannot be made: {}", folder, error.message()));
   check_writable(folder + out_name);
 }
 

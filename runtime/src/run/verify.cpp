@@ -8,6 +8,8 @@
 #include "usp/kernels/rounding.hpp"
 #include "usp/kernels/score_terms.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -136,11 +138,9 @@ void check_finite(const HostTensor& tensor, const char* name) {
         for (i64 w = 0; w < view.width; ++w) {
           const double x = reinterpret_cast<const double*>(view.at(b, row, head))[w];
           if (std::isfinite(x)) continue;
-          throw InvalidInput({name, 0,
-                              "batch " + std::to_string(b) + ", token " + std::to_string(row) + ", head " +
-                                  std::to_string(head)},
-                             std::string("holds ") + (std::isnan(x) ? "nan" : "inf") +
-                                 "; attention needs finite numbers, mend the tensor");
+          throw InvalidInput({name, 0, fmt::format("batch {}, token {}, head {}", b, row, head)},
+                             fmt::format("holds {}; attention needs finite numbers, mend the tensor",
+                                         std::isnan(x) ? "nan" : "inf"));
         }
 }
 

@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -14,7 +16,7 @@ namespace usp {
 namespace {
 
 [[noreturn]] void refuse(std::string_view flag, std::string_view text, const char* wanted) {
-  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not " + wanted);
+  throw UsageError(fmt::format("{}: '{}' is not {}", flag, text, wanted));
 }
 
 /// Splits "1.5M" into 1.5 and "M".
@@ -29,8 +31,7 @@ std::pair<double, std::string> number_and_unit(std::string_view text, std::strin
 std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted,
                    std::int64_t most = max_whole) {
   if (value > static_cast<double>(most))
-    throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is too large; the most is " +
-                     std::to_string(most));
+    throw UsageError(fmt::format("{}: '{}' is too large; the most is {}", flag, text, most));
   if (value < 0 || std::nearbyint(value) != value) refuse(flag, text, wanted);
   return static_cast<std::int64_t>(value);
 }
@@ -79,8 +80,7 @@ double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
     if (unit == name) {
       const double gb_s = value * factor;
       if (gb_s >= min_rate_gb_s && gb_s <= max_rate_gb_s) return gb_s;
-      throw UsageError(std::string(flag) + ": '" + std::string(text) +
-                       "' is out of range; a rate is 1e-6 to 1e9 GB/s");
+      throw UsageError(fmt::format("{}: '{}' is out of range; a rate is 1e-6 to 1e9 GB/s", flag, text));
     }
   refuse(flag, text, wanted);
 }
@@ -103,8 +103,8 @@ std::string format_seconds(double seconds) {
 }
 
 std::string format_tokens(std::int64_t tokens) {
-  if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return std::to_string(tokens >> 20) + "M";
-  if (tokens >= 1024 && tokens % 1024 == 0) return std::to_string(tokens >> 10) + "K";
+  if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return fmt::format("{}M", tokens >> 20);
+  if (tokens >= 1024 && tokens % 1024 == 0) return fmt::format("{}K", tokens >> 10);
   return std::to_string(tokens);
 }
 
