@@ -82,7 +82,7 @@ void check_once(const std::vector<int>& devices, const std::string& flag) {
   std::set<int> seen;
   for (const int device : devices)
     if (!seen.insert(device).second)
-      throw UsageError(fmt::format("{}: {} stands twice; name each device once", flag, device));
+      throw UsageError(fmt::format("{}: duplicate device {}; name each device once", flag, device));
 }
 
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {

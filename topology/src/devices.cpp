@@ -140,7 +140,7 @@ const DevicePreset& find_device(const std::string& name, const std::string& flag
   const std::string near = nearest_name(wanted, names);
   throw UsageError(fmt::format("{}: no card '{}' is known; {}The names are {}", flag, name,
                                near.empty() ? "" : fmt::format("did you mean '{}'? ", near),
-                               join(names, ", ")));
+                               fmt::join(names, ", ")));
 }
 
 void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file) {

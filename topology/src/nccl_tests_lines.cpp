@@ -142,7 +142,7 @@ std::optional<NcclTestsTiming> Table::read_side(long line, const std::vector<std
   const double expected = static_cast<double>(size_bytes) / timing.time_us * 1e-3;
   if (std::abs(timing.algbw_gb_s - expected) > 0.011 + 0.02 * expected)
     fail(line, tokens[side.first + 1],
-         fmt::format("algbw must be size / time, which is {} GB/s here", expected));
+         fmt::format("algbw must be size / time, which is {:f} GB/s here", expected));
   if (timing.busbw_gb_s > 2 * timing.algbw_gb_s + 0.02)
     fail(line, tokens[side.first + 2], "busbw is more than twice algbw, which no operation reaches");
   if (side.check == Check::none) return timing;

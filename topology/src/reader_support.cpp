@@ -90,7 +90,7 @@ void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKin
   if (!undecided.empty())
     cluster.notes.push_back(
         fmt::format("no NIC is nearer than another to device {}: the source shows no affinity there",
-                    join(undecided, ", ")));
+                    fmt::join(undecided, ", ")));
 }
 
 void check_text_size(std::string_view text, const std::string& file) {

@@ -62,7 +62,7 @@ class Reader {
       if (equals == std::string::npos) fail(line, token, "expected Keyword=value without blanks");
       const std::string key = lower(token.substr(0, equals));
       const std::string value = token.substr(equals + 1);
-      if (!seen.insert(key).second) fail(line, token, "the keyword stands twice in one line");
+      if (!seen.insert(key).second) fail(line, token, "duplicate keyword; remove one");
       if (value.empty()) fail(line, token, "the keyword has no value");
       read_value(entry, key, value);
     }

@@ -66,7 +66,7 @@ class Parser {
 
   Description run() {
     for (const Token& token : tokens_) {
-      if (!seen_.insert(token.word).second) fail(token, "stands twice; keep one");
+      if (!seen_.insert(token.word).second) fail(token, "duplicate word; remove one");
       if (!take_count(token) && !take_wiring(token)) {
         const std::string near = nearest_name(token.word, words());
         fail(token, near.empty() ? "is not a word of the synthetic form; it knows " + join(words(), ", ")

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <numeric>
 
@@ -86,10 +85,9 @@ std::string fault(const std::string& name, const Deviation& deviation, DType typ
                        place_text(*deviation.overflow));
   const double bound = rounding_factor(type, pass);
   if (deviation.ratio <= bound) return "";
-  char words[160];
-  std::snprintf(words, sizeof words, ": %.6g instead of %.6g, off by %.3g units of its terms (bound %g)",
-                deviation.value, deviation.truth, deviation.ratio, bound);
-  return fmt::format("{} at {}{}", name, place_text(deviation.at), words);
+  return fmt::format("{} at {}: {:.6g} instead of {:.6g}, off by {:.3g} units of its terms (bound {:g})",
+                     name, place_text(deviation.at), deviation.value, deviation.truth, deviation.ratio,
+                     bound);
 }
 
 }  // namespace usp

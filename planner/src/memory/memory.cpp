@@ -120,7 +120,8 @@ void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   const bool tiled = in.mlp_tile_tokens > 0 && in.mlp_tile_tokens < in.local_tokens;
   table.rows.push_back(
       {MemoryKind::live_layer, "one live layer", whole_bytes(sum.live),
-       fmt::format("what the running layer adds{}{}", in.workload->training ? ", with its gradients" : "",
+       fmt::format("activations of the running layer{}{}",
+                   in.workload->training ? ", with its gradients" : "",
                    tiled ? fmt::format("; MLP in tiles of {} tokens", in.mlp_tile_tokens) : "")});
 }
 

@@ -20,7 +20,7 @@ ConfigKeys language_part(ConfigKeys& top) {
   for (const char* key : language_parts) {
     if (!top.has({key})) continue;
     if (found)
-      top.fail(key, fmt::format("stands beside {}; which one is the language model is not clear", name));
+      top.fail(key, fmt::format("and {} are both given; it is ambiguous which is the language model", name));
     found = top.object(key);
     name = key;
   }

@@ -28,7 +28,7 @@ std::string summary_text(const CalibrationSummary& summary) {
   text += "\n";
   for (const std::string& source : summary.sources) text += fmt::format("  {}\n", source);
   if (!summary.extrapolations.empty())
-    text += fmt::format("extrapolated: {}\n", join(summary.extrapolations, "; "));
+    text += fmt::format("extrapolated: {}\n", fmt::join(summary.extrapolations, "; "));
   return text;
 }
 

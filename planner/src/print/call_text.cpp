@@ -18,17 +18,15 @@ constexpr std::size_t max_rows = 6;
 
 std::string call_text(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
-  const auto words = [](i64 value) { return std::to_string(value); };
   std::string text =
-      fmt::format("attention of {}/{} heads, dim {}{}, {} tokens", words(s.query_heads), words(s.kv_heads),
-                  words(s.head_dim_qk),
-                  s.head_dim_v == s.head_dim_qk ? "" : fmt::format(" (values {})", words(s.head_dim_v)),
+      fmt::format("attention of {}/{} heads, dim {}{}, {} tokens", s.query_heads, s.kv_heads, s.head_dim_qk,
+                  s.head_dim_v == s.head_dim_qk ? "" : fmt::format(" (values {})", s.head_dim_v),
                   format_tokens(s.q_tokens));
   if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
-  text += " x batch " + words(s.batch);
+  text += fmt::format(" x batch {}", s.batch);
   if (request.lengths.size() > 1) text += fmt::format(" of {} documents each", request.lengths.size());
   if (request.band.diff_max < unbounded)
-    text += ", window " + words(request.band.diff_max + 1);
+    text += fmt::format(", window {}", request.band.diff_max + 1);
   else
     text += request.band.diff_min == 0 ? ", causal" : ", full";
   text += request.training ? ", forward and backward" : ", forward only";
@@ -124,9 +122,9 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
                       backends_text(best.plan.backend, result.forward_steps, result.backward_steps));
   text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
   if (result.margin > 0)
-    text +=
-        fmt::format("\n{}the next mesh is {} slower{}\n", result.tie ? "a tie: " : "",
-                    format_percent(result.margin), result.tie ? ", less than the error of what differs" : "");
+    text += fmt::format("\n{}the next mesh is {} slower{}\n", result.tie ? "a tie: " : "",
+                        format_percent(result.margin),
+                        result.tie ? ", less than the error of the terms that differ" : "");
   text += list_text("to settle it, measure", result.tie_breaking_measurements);
   text += rejected_text(result.rejected) + groups_text(axes);
   for (const std::string& note : result.notes) text += fmt::format("\nnote: {}\n", note);

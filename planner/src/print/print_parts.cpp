@@ -79,8 +79,8 @@ std::string rejected_text(const std::vector<Rejection>& rejected) {
   for (const auto& [rule, group] : by_rule) groups.push_back(group);
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) { return a.count > b.count; });
-  std::string text = fmt::format("\nrefused: {}{}, shown as (ring, ulysses)\n", rejected.size(),
-                                 rejected.size() == 1 ? " mesh" : " meshes");
+  std::string text = fmt::format("\nrefused: {} {}, shown as (ring, ulysses)\n", rejected.size(),
+                                 rejected.size() == 1 ? "mesh" : "meshes");
   for (std::size_t i = 0; i < groups.size() && i < max_reasons; ++i)
     text += fmt::format("  {} x  {}: {}\n", groups[i].count, mesh_of(*groups[i].example),
                         groups[i].example->reason);

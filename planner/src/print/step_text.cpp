@@ -157,7 +157,7 @@ std::string differs(const Choice& best, const Choice& c) {
 std::string runners(const PlanResult& result) {
   const PlanCandidate& best = result.best();
   TextTable table;
-  table.column("runners-up: what differs");
+  table.column("runners-up: difference");
   table.column(time_header("per token", result.calibration.calibrated), Align::right);
   table.column("GiB", Align::right);
   table.column("loses most on");
@@ -178,12 +178,12 @@ std::string verdict_text(const PlanResult& result) {
   if (v.runner_up.empty()) return fmt::format("\n{}\n", v.alone);
   std::string text = "\n";
   if (v.tie)
-    text += fmt::format("a tie: {} is {} slower, less than the error of what differs\n", v.runner_up,
+    text += fmt::format("a tie: {} is {} slower, less than the error of the terms that differ\n", v.runner_up,
                         format_percent(v.margin));
   else
     text += fmt::format("margin {} over the next mesh, {}\n", format_percent(v.margin), v.runner_up);
   text += list_text("to settle it, measure", v.tie_breaking_measurements);
-  text += list_text("the choice hangs on", v.sensitive_terms);
+  text += list_text("the choice is sensitive to", v.sensitive_terms);
   return text;
 }
 

@@ -86,12 +86,12 @@ std::string verdict_section(const ReportInput& input) {
   else
     text += fmt::format(
         "<p>Runner-up: {}, {} slower per token. {}</p>\n", escaped(v.runner_up), format_percent(v.margin),
-        v.tie ? "<strong>That is a tie</strong>: the bands of what differs between the two are wider "
+        v.tie ? "<strong>That is a tie</strong>: the bands of the terms that differ are wider "
                 "than the lead."
-              : "The lead is wider than the bands of what differs.");
+              : "The lead is wider than the bands of the terms that differ.");
   if (!v.tie_breaking_measurements.empty())
     text += "<h3>What would settle it</h3>\n" + list(v.tie_breaking_measurements);
-  if (!v.sensitive_terms.empty()) text += "<h3>What the choice hangs on</h3>\n" + list(v.sensitive_terms);
+  if (!v.sensitive_terms.empty()) text += "<h3>The choice is sensitive to</h3>\n" + list(v.sensitive_terms);
   return text + "</section>\n";
 }
 
@@ -151,21 +151,15 @@ std::string workload_section(const ReportInput& input) {
   const Workload& w = input.request->workload;
   const Model& m = *input.request->model;
   const Cluster& c = *input.request->cluster;
-  const auto number = [](i64 value) { return std::to_string(value); };
   const std::vector<std::vector<std::string>> rows = {
       {"input", "value"},
-      {"model",
-       fmt::format("{} ({}), {} layers, hidden {}", m.name, m.family, number(m.layers), number(m.hidden))},
-      {"cluster",
-       fmt::format("{}, {} hosts, {} devices, {} NICs", c.name, number(static_cast<i64>(c.nodes.size())),
-                   number(static_cast<i64>(c.devices.size())), number(static_cast<i64>(c.nics.size())))},
+      {"model", fmt::format("{} ({}), {} layers, hidden {}", m.name, m.family, m.layers, m.hidden)},
+      {"cluster", fmt::format("{}, {} hosts, {} devices, {} NICs", c.name, c.nodes.size(), c.devices.size(),
+                              c.nics.size())},
       {"sequence",
-       fmt::format("{} tokens, {}{}", number(w.seq), w.causal ? "causal" : "no mask",
-                   w.documents.empty()
-                       ? ""
-                       : fmt::format(", {} packed documents", number(static_cast<i64>(w.documents.size()))))},
-      {"batch",
-       fmt::format("{} rows per replica in {} microbatches", number(w.batch), number(w.microbatches))},
+       fmt::format("{} tokens, {}{}", w.seq, w.causal ? "causal" : "no mask",
+                   w.documents.empty() ? "" : fmt::format(", {} packed documents", w.documents.size()))},
+      {"batch", fmt::format("{} rows per replica in {} microbatches", w.batch, w.microbatches)},
       {"type and optimizer",
        fmt::format("{}, {}", word_of(w.dtype),
                    w.training ? std::string(word_of(w.optimizer)) : std::string("forward only"))}};

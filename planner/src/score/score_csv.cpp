@@ -61,7 +61,7 @@ class Line {
       if (cell == word) return value;
       all.emplace_back(word);
     }
-    fail(name, fmt::format("'{}' is not one of {}", cell, join(all, ", ")));
+    fail(name, fmt::format("'{}' is not one of {}", cell, fmt::join(all, ", ")));
   }
   [[noreturn]] void fail(const char* name, const std::string& problem) const {
     throw InvalidInput({file_, number_, name}, problem);

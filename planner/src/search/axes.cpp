@@ -102,9 +102,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   for (std::size_t i = 1; i < ranks.size(); ++i) regular = regular && ranks[i] - ranks[i - 1] == step;
   if (regular && step == 1) return fmt::format("{}-{}", ranks.front(), ranks.back());
   if (regular && ranks.size() > 4) return fmt::format("{}-{} by {}", ranks.front(), ranks.back(), step);
-  std::string text;
-  for (int rank : ranks) text += fmt::format("{}{}", text.empty() ? "" : " ", rank);
-  return text;
+  return fmt::format("{}", fmt::join(ranks, " "));
 }
 
 }  // namespace usp

@@ -34,8 +34,8 @@ void check_degrees(const PlanRequest& request) {
   else
     remedies.push_back(fmt::format(
         "give degrees whose product divides {}, or a cluster with a multiple of {} devices", world, product));
-  throw Infeasible(fmt::format("{} is {}{}, the cluster has {} devices", text, product,
-                               product > world ? " ranks or more" : " ranks", world),
+  throw Infeasible(fmt::format("{} is {} {}, the cluster has {} devices", text, product,
+                               product > world ? "ranks or more" : "ranks", world),
                    remedies);
 }
 

@@ -11,23 +11,19 @@
 namespace usp {
 namespace {
 
-std::string number(i64 value) {
-  return std::to_string(value);
-}
-
 /// Heads of one layer kind under a tensor degree; empty reason when they split.
 std::string unsupported_tensor(const LayerKind& kind, int tensor) {
   if (kind.is_linear()) {
     if (kind.linear->key_heads % tensor != 0 || kind.linear->value_heads % tensor != 0)
       return fmt::format("tensor {} does not divide the {} key and {} value heads of the linear layers",
-                         number(tensor), number(kind.linear->key_heads), number(kind.linear->value_heads));
+                         tensor, kind.linear->key_heads, kind.linear->value_heads);
     return "";
   }
   if (kind.query_heads % tensor != 0)
-    return fmt::format("tensor {} does not divide query_heads {}", number(tensor), number(kind.query_heads));
+    return fmt::format("tensor {} does not divide query_heads {}", tensor, kind.query_heads);
   if (kind.kv_heads % tensor != 0 && tensor % kind.kv_heads != 0)
-    return fmt::format("tensor {} neither divides kv_heads {} nor is a multiple of it", number(tensor),
-                       number(kind.kv_heads));
+    return fmt::format("tensor {} neither divides kv_heads {} nor is a multiple of it", tensor,
+                       kind.kv_heads);
   return "";
 }
 
@@ -36,23 +32,24 @@ std::string unsupported_degree(const Mesh& mesh, int head_chunks) {
   const char* axis = mesh.ring() > max_degree ? "ring" : "ulysses";
   if (const int degree = std::max(mesh.ring(), mesh.ulysses); degree > max_degree)
     return fmt::format("{} {} exceeds {}, the most ranks of an axis that a schedule numbers (in 16 bits)",
-                       axis, number(degree), number(max_degree));
+                       axis, degree, max_degree);
   if (i64{mesh.ring()} * head_chunks > max_units)
-    return fmt::format("ring {} times {} head chunks is a schedule of more than {} steps",
-                       number(mesh.ring()), number(head_chunks), number(max_units));
+    return fmt::format("ring {} times {} head chunks is a schedule of more than {} steps", mesh.ring(),
+                       head_chunks, max_units);
   return "";
 }
 
 std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
   if (ulysses > query)
-    return fmt::format("ulysses {} exceeds the {}{} heads of a layer{}; some ranks would hold none",
-                       number(ulysses), number(query), kind.is_linear() ? " value" : " query",
-                       tensor > 1 ? " after tensor " + number(tensor) : "");
+    return fmt::format("ulysses {} exceeds the {}{} heads of a layer{}; some ranks would hold none", ulysses,
+                       query, kind.is_linear() ? " value" : " query",
+                       tensor > 1 ? fmt::format(" after tensor {}", tensor) : "");
   if (kind.is_linear() && kind.linear->key_heads / tensor % ulysses != 0)
     return fmt::format(
-        "ulysses {} does not divide the {} key heads of the linear layers; a recurrent state cannot be torn",
-        number(ulysses), number(kind.linear->key_heads / tensor));
+        "ulysses {} does not divide the {} key heads of the linear layers; a recurrent state cannot be split "
+        "across ranks",
+        ulysses, kind.linear->key_heads / tensor);
   if (!kind.is_linear() && head_chunks > query / ulysses)
     return too_many_chunks(head_chunks, query / ulysses);
   return "";
@@ -69,17 +66,15 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
   const i64 used = ranks_of({tensor, data, mesh.ring(), mesh.ulysses, w.pipeline});
   if (used != input.world)
     return fmt::format(
-        "ring {} x ulysses {} x tensor {} x data {}{} is {} ranks, the cluster has {} devices{}",
-        number(mesh.ring()), number(mesh.ulysses), number(tensor), number(data),
-        w.pipeline > 1 ? " x pipeline " + number(w.pipeline) : "",
-        used > max_ranks ? "more than " + number(max_ranks) : number(used), number(input.world),
+        "ring {} x ulysses {} x tensor {} x data {}{} is {} ranks, the cluster has {} devices{}", mesh.ring(),
+        mesh.ulysses, tensor, data, w.pipeline > 1 ? fmt::format(" x pipeline {}", w.pipeline) : "",
+        used > max_ranks ? fmt::format("more than {}", max_ranks) : std::to_string(used), input.world,
         used <= max_ranks && input.world % (used / data) == 0
-            ? "; use --data " + number(input.world / (used / data))
+            ? fmt::format("; use --data {}", input.world / (used / data))
             : "");
   if (std::string reason = unsupported_degree(mesh, input.head_chunks); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
-    return fmt::format("tensor {} would leave the host ({} devices)", number(tensor),
-                       number(input.devices_per_node));
+    return fmt::format("tensor {} would leave the host ({} devices)", tensor, input.devices_per_node);
   for (const LayerKind& kind : input.model->kinds) {
     if (std::string reason = unsupported_tensor(kind, tensor); !reason.empty()) return reason;
     if (std::string reason = unsupported_heads(kind, tensor, mesh.ulysses, input.head_chunks);
@@ -89,14 +84,14 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
       return fmt::format(
           "ring {} needs a state exchange for the linear-attention layers, which no generator makes yet; use "
           "ring 1",
-          number(mesh.ring()));
+          mesh.ring());
   }
   if (w.seq < mesh.size())
-    return fmt::format("the sequence of {} tokens is shorter than its {} ranks; use fewer", number(w.seq),
-                       number(mesh.size()));
+    return fmt::format("the sequence of {} tokens is shorter than its {} ranks; use fewer", w.seq,
+                       mesh.size());
   if (w.expert > 1 && (i64{data} * mesh.size()) % w.expert != 0)
-    return fmt::format("expert {} does not divide the {} data x sequence ranks", number(w.expert),
-                       number(i64{data} * mesh.size()));
+    return fmt::format("expert {} does not divide the {} data x sequence ranks", w.expert,
+                       i64{data} * mesh.size());
   return "";
 }
 

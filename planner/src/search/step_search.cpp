@@ -189,7 +189,7 @@ class Search {
   [[nodiscard]] std::vector<std::string> remedies_without_mesh() const {
     std::vector<std::string> list;
     if (const auto fixed = fixed_degrees(); !fixed.empty())
-      list.push_back(fmt::format("free the degrees that are fixed ({})", join(fixed, ", ")));
+      list.push_back(fmt::format("free the degrees that are fixed ({})", fmt::join(fixed, ", ")));
     if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
     list.emplace_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;

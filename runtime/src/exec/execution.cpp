@@ -26,8 +26,8 @@ std::string difference(const Traffic& planned, const Traffic& executed) {
       for (const bool send : {true, false}) {
         const i64 plan = planned.bytes(tick, peer, send), run = executed.bytes(tick, peer, send);
         if (plan != run)
-          return fmt::format("tick {}{}{}: planned {} bytes, executed {}", tick,
-                             send ? ", to rank " : ", from rank ", peer, plan, run);
+          return fmt::format("tick {}, {} rank {}: planned {} bytes, executed {}", tick, send ? "to" : "from",
+                             peer, plan, run);
       }
   return "";
 }

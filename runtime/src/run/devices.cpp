@@ -61,7 +61,7 @@ PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& ke
     } else if (backend == Backend::cpu) {
       const std::string objection = why_no_cudnn();
       backend = objection.empty() ? Backend::cudnn : Backend::mma;
-      reason = objection.empty() ? "which is there" : "as cuDNN is not there: " + objection;
+      reason = objection.empty() ? "cuDNN is available" : "cuDNN is not available: " + objection;
     }
   }
   if (backend == plan.backend) return {plan, ""};

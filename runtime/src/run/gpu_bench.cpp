@@ -57,12 +57,6 @@ std::vector<std::string> distinct(const std::vector<std::string>& names) {
   return list;
 }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 std::string times_table(const GpuBenchReport& report) {
   using Align = TextTable::Align;
   TextTable table;
@@ -140,7 +134,7 @@ std::string gpu_bench_text(const GpuBenchReport& report) {
       fmt::format("ring {} x ulysses {} ({}), {} kernel, {}{}, median of {}\n  on {}\n{}", mesh.ring(),
                   mesh.ulysses, report.communicator, report.kernel, word_of(report.plan.shape.dtype),
                   report.deterministic ? ", deterministic" : "", report.repeat,
-                  joined(distinct(report.devices)), times_table(report));
+                  fmt::join(distinct(report.devices), ", "), times_table(report));
   if (mesh.size() > 1) text += axes_table(report);
   return text +
          "  time: on the streams of the GPUs; exposed: what ticks wait beyond their compute, on the rank "

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -27,9 +26,7 @@ NpyType npy_type(DType type) {
 }
 
 std::string shape_text(const std::vector<i64>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
+  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 void write_tensor(const std::string& path, const HostTensor& tensor, DType type) {
@@ -70,13 +67,11 @@ void check_finite(const std::string& path, const HostTensor& given, const HostTe
   for (i64 i = 0; i < count; ++i) {
     if (std::isfinite(element(tensor, i))) continue;
     const double value = element(given, i);
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", value);
     throw InvalidInput(
         {path, 0, index_text(i, shape)},
         std::isfinite(value)
-            ? fmt::format("{} is beyond the greatest number of {}; scale the tensor", text, word_of(dtype))
-            : fmt::format("holds {}; attention needs finite numbers, mend the tensor", text));
+            ? fmt::format("{:g} is beyond the greatest number of {}; scale the tensor", value, word_of(dtype))
+            : fmt::format("holds {:g}; attention needs finite numbers, mend the tensor", value));
   }
 }
 

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace usp {
@@ -132,20 +131,8 @@ std::string fallbacks_text(const RunResult& run) {
   std::string text;
   for (const BackendFallback& d : run.fallbacks())
     text += fmt::format(
-        "  note      {} {}{} fell back from cuDNN to the mma kernel, the plan expected none: {}\n", d.count,
-        step_name(d.pass), d.count == 1 ? " call" : " calls", text_of(d.why));
-  return text;
-}
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2e", value);
-  return text;
-}
-
-std::string short_number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
+        "  note      {} {} {} fell back from cuDNN to the mma kernel, the plan expected none: {}\n", d.count,
+        step_name(d.pass), d.count == 1 ? "call" : "calls", text_of(d.why));
   return text;
 }
 
@@ -159,22 +146,18 @@ std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
                   "  rows      the worst row and head of each, in roundings of its own terms:\n           ";
   for (const auto& [name, error] : results) {
     if (!error) continue;
-    whole += fmt::format(" {} {}", name, number(error->whole));
+    whole += fmt::format(" {} {:.2e}", name, error->whole);
     const Pass pass = name[0] == 'd' ? Pass::backward : Pass::forward;
-    bounds += fmt::format(" {} {}", name, number(whole_bound(*error, tolerance, pass)));
+    bounds += fmt::format(" {} {:.2e}", name, whole_bound(*error, tolerance, pass));
     const Deviation& d = error->rows;
     const Place4& at = d.overflow ? *d.overflow : d.at;
-    char words[160];
-    std::snprintf(words, sizeof words, " %s %s (token %lld, head %lld)", name,
-                  d.overflow ? "overflows" : short_number(d.ratio).c_str(), static_cast<long long>(at.token),
-                  static_cast<long long>(at.head));
-    rows += words;
+    rows += fmt::format(" {} {} (token {}, head {})", name,
+                        d.overflow ? "overflows" : fmt::format("{:.3g}", d.ratio), at.token, at.head);
   }
   const DType sum = accumulator_of(e.dtype);
-  return fmt::format("{}{}\n{}\n            bounds {} (out), {} (lse), {} (gradients)\n", whole, bounds, rows,
-                     short_number(rounding_factor(e.dtype, Pass::forward)),
-                     short_number(rounding_factor(sum, Pass::forward)),
-                     short_number(rounding_factor(e.dtype, Pass::backward)));
+  return fmt::format("{}{}\n{}\n            bounds {:.3g} (out), {:.3g} (lse), {:.3g} (gradients)\n", whole,
+                     bounds, rows, rounding_factor(e.dtype, Pass::forward),
+                     rounding_factor(sum, Pass::forward), rounding_factor(e.dtype, Pass::backward));
 }
 
 }  // namespace
@@ -271,8 +254,8 @@ std::string run_text(const RunSummary& summary) {
   const RunResult& run = summary.run;
   const Mesh& mesh = summary.plan.mesh;
   std::string text =
-      fmt::format("ring {} x ulysses {} on {}{}{}), {} kernel, {}\n", mesh.ring(), mesh.ulysses, mesh.size(),
-                  mesh.size() == 1 ? " rank (" : " ranks (", run.communicator,
+      fmt::format("ring {} x ulysses {} on {} {} ({}), {} kernel, {}\n", mesh.ring(), mesh.ulysses,
+                  mesh.size(), mesh.size() == 1 ? "rank" : "ranks", run.communicator,
                   is_dry(run) ? "no" : run.kernel, word_of(summary.plan.shape.dtype));
   for (const Pass pass : passes_of(run)) {
     const i64 touched = max_touched(run, pass);

@@ -15,7 +15,6 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <string_view>
@@ -246,11 +245,8 @@ std::string exceeded(const CallErrors& errors, const Tolerance& tolerance) {
     const Pass pass = result == "out" || result == "lse" ? Pass::forward : Pass::backward;
     const double bound = whole_bound(*error, tolerance, pass);
     // Without a bound for some of its elements a whole tensor has none.
-    if (!error->rows.overflow && !(error->whole <= bound)) {
-      char words[96];
-      std::snprintf(words, sizeof words, "%s is off by %.3g (bound %.3g)", name, error->whole, bound);
-      add(words);
-    }
+    if (!error->rows.overflow && !(error->whole <= bound))
+      add(fmt::format("{} is off by {:.3g} (bound {:.3g})", name, error->whole, bound));
     add(fault(name, error->rows, result == "lse" ? accumulator_of(errors.dtype) : errors.dtype, pass));
   }
   return text;

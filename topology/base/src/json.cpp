@@ -58,7 +58,7 @@ class Guard : public nlohmann::json_sax<Json> {
   }
 
   bool key(string_t& key) override {
-    if (!open_.back().insert(key).second) refuse(key, "the key stands twice in one object; keep one");
+    if (!open_.back().insert(key).second) refuse(key, "duplicate key; remove one");
     key_steps_ += open_.back().size();
     if (key_steps_ > max_key_steps)
       refuse(key, "objects of tens of thousands of keys; this is not such a file");

@@ -6,10 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace usp {
@@ -34,12 +32,6 @@ std::int64_t whole(double value, std::string_view text, std::string_view flag, c
     throw UsageError(fmt::format("{}: '{}' is too large; the most is {}", flag, text, most));
   if (value < 0 || std::nearbyint(value) != value) refuse(flag, text, wanted);
   return static_cast<std::int64_t>(value);
-}
-
-std::string printed(const char* format, double value, const char* unit) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value, unit);
-  return buffer.data();
 }
 
 }  // namespace
@@ -92,14 +84,14 @@ std::string format_bytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return printed(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, units[unit]);
 }
 
 std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
-  if (size >= 1) return printed("%.3g %s", seconds, "s");
-  if (size >= 1e-3) return printed("%.3g %s", seconds * 1e3, "ms");
-  return printed("%.3g %s", seconds * 1e6, "us");
+  if (size >= 1) return fmt::format("{:.3g} s", seconds);
+  if (size >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
 std::string format_tokens(std::int64_t tokens) {
@@ -109,9 +101,7 @@ std::string format_tokens(std::int64_t tokens) {
 }
 
 std::string format_fixed(double value, int digits) {
-  std::array<char, 512> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
-  return buffer.data();
+  return fmt::format("{:.{}f}", value, digits);
 }
 
 std::string format_percent(double fraction, int digits) {

@@ -128,12 +128,12 @@ std::string too_much_work(const Effort& effort, const AttentionPlan& plan) {
         count(effort.parts));
   if (effort.unions > max_unions)
     return fmt::format(
-        "{}: what every hop may leave out is too much work to find ({} rows of keys); a smaller ring has "
+        "{}: the keys that each hop can skip are too much work to find ({} rows of keys); a smaller ring has "
         "less",
         ring, count(effort.unions));
   if (effort.routes > max_routes)
     return fmt::format(
-        "{}: {} ways between devices would have to be followed, because its degrees do not fill whole hosts; "
+        "{}: {} routes between devices would have to be traced, because its degrees do not fill whole hosts; "
         "a smaller ring, method ring with dKV return circulate, or degrees that hosts hold evenly need few",
         ring, count(effort.routes));
   return "";

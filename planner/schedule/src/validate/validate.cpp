@@ -182,8 +182,8 @@ std::string too_many_gpu_rows(const AttentionPlan& plan) {
 }
 
 std::string too_many_chunks(i64 chunks, i64 heads) {
-  return fmt::format("{} head chunks for {}{} of a rank: some chunks would hold none; use at most {}", chunks,
-                     heads, heads == 1 ? " query head" : " query heads", heads);
+  return fmt::format("{} head chunks for {} {} of a rank: some chunks would hold none; use at most {}",
+                     chunks, heads, heads == 1 ? "query head" : "query heads", heads);
 }
 
 }  // namespace usp

@@ -90,7 +90,7 @@ bool Connector::receive_reply(OpenHandshake& handshake, HandshakeReply& reply) c
   const std::optional<HandshakeReply> parsed = parse_reply(bytes);
   if (!parsed)
     throw EnvironmentError(
-        fmt::format("what listens at {} is not {} of this job; choose a free port with USP_MASTER_PORT, the "
+        fmt::format("the listener at {} is not {} of this job; choose a free port with USP_MASTER_PORT, the "
                     "same for all ranks",
                     handshake.socket.remote().text(), peer));
   if (parsed->rejection.front() != '\0') throw EnvironmentError(parsed->rejection.data());
@@ -108,7 +108,7 @@ bool Connector::authenticate(OpenHandshake& handshake) const {
     return false;
   if (key_.secured() && (reply.secured == 0 || !same(reply.value, key_.acceptor_proof(context))))
     throw EnvironmentError(
-        fmt::format("what listens at {} did not prove that it knows the secret of this job, so it is not "
+        fmt::format("the listener at {} did not prove that it knows the secret of this job, so it is not "
                     "rank {}; give all ranks the same USP_JOB_TOKEN, and see who uses that port",
                     handshake.socket.remote().text(), handshake.target.peer));
   return true;

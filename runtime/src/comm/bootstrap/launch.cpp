@@ -29,9 +29,9 @@ constexpr int port_distance = 1000;
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > greatest)
-    throw UsageError(
-        fmt::format("{} is '{}', not a number from {} to {}; start the ranks with torchrun, or as it does",
-                    name, text, least, greatest));
+    throw UsageError(fmt::format(
+        "{} is '{}', not a number from {} to {}; start the ranks with torchrun, or set the same variables",
+        name, text, least, greatest));
   return value;
 }
 

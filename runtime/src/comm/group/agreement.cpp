@@ -31,9 +31,9 @@ void check_field(const std::string& name, const std::vector<std::uint64_t>& valu
     if (values[rank] != usual) others.push_back(static_cast<int>(rank));
   if (others.empty()) return;
   throw DisagreementError(name, others,
-                          fmt::format("{}{} another '{}' than the other {} of {} ranks; the exchange would "
+                          fmt::format("{} {} another '{}' than the other {} of {} ranks; the exchange would "
                                       "mix unlike data. Start every rank with the same {}",
-                                      comm::list_ranks(others), others.size() == 1 ? " holds" : " hold", name,
+                                      comm::list_ranks(others), others.size() == 1 ? "holds" : "hold", name,
                                       values.size() - others.size(), values.size(), name));
 }
 

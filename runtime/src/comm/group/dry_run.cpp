@@ -52,11 +52,12 @@ class Ledger {
         if (oldest == nullptr || end.order < oldest->order) oldest = &end, key = at, awaited = rank;
     if (oldest == nullptr) return;
     const auto& [tag, rank, send] = key;
-    throw InternalError(fmt::format(
-        "rank {}{}{}{}{} in {} (tag {}), which {} nothing of the kind; the ranks do not follow the same "
-        "schedule",
-        rank, send ? " sends " : " expects ", oldest->bytes, send ? " bytes to rank " : " bytes from rank ",
-        awaited, comm::name_operation(oldest->operation, oldest->tick), tag, send ? "expects" : "sends"));
+    throw InternalError(
+        fmt::format("rank {} {} {} bytes {} rank {} in {} (tag {}), which {} nothing of the kind; the ranks "
+                    "do not follow the same "
+                    "schedule",
+                    rank, send ? "sends" : "expects", oldest->bytes, send ? "to" : "from", awaited,
+                    comm::name_operation(oldest->operation, oldest->tick), tag, send ? "expects" : "sends"));
   }
 
  private:
