@@ -228,7 +228,7 @@ Estimate TransferModel::time(Collective operation, int ranks, double bytes) cons
   const Curve& of = curve(operation);
   if (of.measured.empty())
     throw MissingValue({source_, 0, std::string(word_of(operation))},
-                       "time of " + std::string(word_of(operation)),
+                       fmt::format("time of {}", word_of(operation)),
                        "give nccl-tests output of this operation with --curves, or name a calibration");
   const auto ranks_index = static_cast<std::size_t>(std::min(ranks, max_table_ranks));
   const Group& group = of.groups[ranks_index];

@@ -132,7 +132,7 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   const AttentionShape& s = layer.plan.shape;
   std::string text = fmt::format("{} on {}\n  ring {} x ulysses {}, {}", plan.model, plan.cluster,
                                  plan.mesh.ring(), plan.mesh.ulysses, word_of(layer.plan.layout));
-  if (plan.mesh.ring() > 1) text += ", " + std::string(word_of(layer.plan.method));
+  if (plan.mesh.ring() > 1) text += fmt::format(", {}", word_of(layer.plan.method));
   if (plan.placement.tensor > 1) text += fmt::format(", tensor {}", plan.placement.tensor);
   if (plan.placement.data > 1) text += fmt::format(", data {}", plan.placement.data);
   text += fmt::format("\n  {} attention of {}/{} heads, dim {}{}, {} tokens", layer.kind, s.query_heads,

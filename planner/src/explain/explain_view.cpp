@@ -60,7 +60,7 @@ class Viewer {
     MessageView view;
     view.move = word_of(move.name);
     view.what = word_of(move.from[0].tensor);
-    if (move.pairs > 1) view.what += " " + std::string(word_of(move.from[1].tensor));
+    if (move.pairs > 1) view.what += fmt::format(" {}", word_of(move.from[1].tensor));
     view.send = transfer.send;
     view.add = transfer.write_mode == WriteMode::accumulate;
     view.wire = transfer.wire;

@@ -137,10 +137,10 @@ std::string describe(const AttentionCandidate& candidate) {
   const Mesh& m = plan.mesh;
   std::string text = fmt::format("ring {} x ulysses {}, {}", m.ring(), m.ulysses, word_of(plan.layout));
   if (m.ring() > 1) {
-    text += ", " + std::string(word_of(plan.method));
+    text += fmt::format(", {}", word_of(plan.method));
     if (plan.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
-    if (plan.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(plan.dkv_return));
-    if (m.ulysses > 1) text += ", " + std::string(word_of(candidate.placement.order));
+    if (plan.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(plan.dkv_return));
+    if (m.ulysses > 1) text += fmt::format(", {}", word_of(candidate.placement.order));
   }
   if (plan.head_chunks > 1) text += fmt::format(", {} head chunks", plan.head_chunks);
   if (candidate.uneven_heads) text += ", uneven heads";

@@ -37,7 +37,7 @@ std::string job_text(const PlanRequest& request) {
   text += fmt::format("\n{} tokens x batch {}", format_tokens(w.seq), w.batch);
   if (!w.documents.empty()) text += fmt::format(" of {} documents each", w.documents.size());
   text += fmt::format(", {}, {}, {}", w.causal ? "causal" : "full attention", word_of(w.dtype),
-                      w.training ? "training with " + std::string(word_of(w.optimizer)) : "forward only");
+                      w.training ? fmt::format("training with {}", word_of(w.optimizer)) : "forward only");
   if (w.pipeline > 1) text += fmt::format(", {} pipeline stages", w.pipeline);
   if (w.expert > 1) text += fmt::format(", expert {}", w.expert);
   if (w.microbatches > 1) text += fmt::format(", {} microbatches", w.microbatches);
@@ -223,12 +223,12 @@ std::string describe(const Choice& c) {
   std::string text = fmt::format("ring {} x ulysses {}", m.ring(), m.ulysses);
   if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
   if (c.data() > 1) text += fmt::format(", data {}", c.data());
-  text += ", " + std::string(word_of(c.layout));
+  text += fmt::format(", {}", word_of(c.layout));
   if (m.ring() > 1) {
-    text += ", " + std::string(word_of(c.method));
+    text += fmt::format(", {}", word_of(c.method));
     if (c.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
-    if (m.ulysses > 1) text += ", " + std::string(word_of(c.placement.order));
-    if (c.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(c.dkv_return));
+    if (m.ulysses > 1) text += fmt::format(", {}", word_of(c.placement.order));
+    if (c.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(c.dkv_return));
   }
   if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";

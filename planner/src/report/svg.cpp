@@ -52,9 +52,10 @@ std::string colour(std::size_t index) {
 }
 
 Svg::Svg(double width, double height, const std::string& title, const std::string& description)
-    : body_(R"(<svg role="img" viewBox="0 0 )" + px(width) + " " + px(height) +
-            "\" style=\"min-width:" + px(std::min(width, 620.0)) + "px;max-width:" + px(width * 1.15) +
-            "px\"><title>" + escaped(title) + "</title><desc>" + escaped(description) + "</desc>\n") {}
+    : body_(fmt::format("<svg role=\"img\" viewBox=\"0 0 {} {}\" style=\"min-width:{}px;max-width:{}px\">"
+                        "<title>{}</title><desc>{}</desc>\n",
+                        px(width), px(height), px(std::min(width, 620.0)), px(width * 1.15), escaped(title),
+                        escaped(description))) {}
 
 void Svg::rect(double x, double y, double width, double height, const std::string& classes,
                const std::string& hover) {

@@ -294,9 +294,8 @@ class AttentionSearch {
       return {fmt::format(
           "a number of devices that the call can use: at most one rank per token, and ulysses at most {}",
           local_.query_heads)};
-    std::string text = "one of the meshes that are legal here: " + meshes.front();
-    for (std::size_t i = 1; i < meshes.size() && i < 8; ++i) text += ", " + meshes[i];
-    return {text};
+    meshes.resize(std::min<std::size_t>(meshes.size(), 8));
+    return {fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", "))};
   }
 
   const AttentionRequest& request_;

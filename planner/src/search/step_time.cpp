@@ -98,7 +98,7 @@ void StepPricer::add_dense(PlanCandidate& c, double& compute_s) const {
                                          static_cast<int>(100 * matmul_efficiency));
   add(c, "projections, MLP, logits", (flops.forward + flops.backward) / rate, matmul_band, reason);
   add(c, "the same recomputed", flops.recompute / rate, matmul_band,
-      "recompute " + std::string(word_of(c.choice.recompute)));
+      fmt::format("recompute {}", word_of(c.choice.recompute)));
   compute_s += flops.total() / rate;
 }
 
