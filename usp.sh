@@ -10,7 +10,7 @@ readonly exit_environment=5
 # Debian 12 packages. python3-jsonschema serves the tests; ccache and clang-format are used when present.
 readonly packages=(
   g++ cmake ninja-build
-  nlohmann-json3-dev libcli11-dev libeigen3-dev libexpat1-dev libssl-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libeigen3-dev libexpat1-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin
   python3 python3-jsonschema

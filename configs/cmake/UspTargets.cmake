@@ -65,7 +65,8 @@ function(usp_add_library name)
   foreach(library IN LISTS arg_PUBLIC)
     usp_need_package(${library})
   endforeach()
-  foreach(library IN LISTS arg_PRIVATE)
+  # Texts are written with fmt in all libraries, and the precompiled header that they share holds it.
+  foreach(library IN LISTS arg_PRIVATE ITEMS fmt::fmt)
     usp_link_private(${target} ${library})
   endforeach()
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
@@ -79,11 +80,11 @@ function(usp_light_sources)
   set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# JSON and the heavier standard headers are parsed once for all libraries: half of the build time otherwise.
+# JSON, fmt and the heavier standard headers are parsed once for all libraries: half of the build time otherwise.
 function(usp_precompile target)
   if(target STREQUAL usp_base)
     target_precompile_headers(${target} PRIVATE <algorithm> <functional> <map> <optional> <sstream> <string> <vector>
-                              <nlohmann/json.hpp>)
+                              <fmt/format.h> <nlohmann/json.hpp>)
   else()
     target_precompile_headers(${target} REUSE_FROM usp_base)
   endif()

@@ -46,7 +46,7 @@ def main():
              "the sweep would price", 1),
             (["price", "--heads", "8", "--kv-heads", "8", "--head-dim", "128", "--seq", "1M", "--ring", "32767",
               "--ulysses", "1", "--method", "ring_direct", "--cluster", "dgx-h100", "--nodes", "4096"], 4,
-             "ways between devices", 1),
+             "routes between devices", 1),
         ]
         for words, code, text, gib in cases:
             got, out, err, kib = run(usp, words)

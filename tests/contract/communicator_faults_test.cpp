@@ -144,7 +144,7 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   EXPECT_EQ(fault.tick, 6);
   EXPECT_EQ(fault.missing, std::vector<int>{(fault.rank + 3) % 4});
   EXPECT_NE(fault.message.find("'kv_exchange' of tick 6"), std::string::npos) << fault.message;
-  EXPECT_NE(fault.message.find("waiting for nobody: rank 2)"), std::string::npos) << fault.message;
+  EXPECT_NE(fault.message.find("not waiting: rank 2)"), std::string::npos) << fault.message;
 }
 
 TEST(ThreadFaults, GroupsNameRanksOfTheJob) {

@@ -86,7 +86,7 @@ inline void require_sound(const Cluster& cluster) {
   std::set<std::pair<int, int>> pairs;
   for (const Link& link : cluster.links) {
     require(link.a >= 0 && link.a < link.b && link.b < devices, "a link is out of order or range");
-    require(pairs.insert({link.a, link.b}).second, "a link stands twice");
+    require(pairs.insert({link.a, link.b}).second, "duplicate link");
     require(link.kind != LinkKind::unknown, "a link of no kind");
     require((link.kind == LinkKind::nvlink) == (link.lanes > 0), "lanes do not go with the kind");
     require(link.gb_s.known() == (link.gb_s.provenance != Provenance::unknown), "a value without provenance");

@@ -73,6 +73,8 @@ def check_include(name, header, owners):
         return f"{layer} builds without CUDA, NCCL and MPI, but includes {header}"
     if header.startswith("nlohmann/") and suffix(name) != ".cpp" and name != JSON_HEADER:
         return f"includes {header}; only .cpp files may (through usp/base/json.hpp)"
+    if header.startswith("fmt/") and (name in owners.values() or suffix(name) in {".cu", ".cuh"}):
+        return f"includes {header}; public headers and CUDA sources may not"
     if JSON_HEADERS.match(header) and name in owners.values() and not JSON_HEADERS.search(name):
         return f"a public header must not include {header}"
     return None

@@ -59,10 +59,10 @@ bool holds(const std::string& text, const std::string& part) {
 TEST(PlacePlan, AHostPlanTakesCudnnWhereItIsThereElseMma) {
   const PlacedPlan fast = place_plan(small_plan(), RunOn::gpu, "", no_objection);
   EXPECT_EQ(fast.plan.backend, Backend::cudnn);
-  EXPECT_EQ(fast.note, "backend cpu of the plan becomes cudnn, which is there");
+  EXPECT_EQ(fast.note, "backend cpu of the plan becomes cudnn, cuDNN is available");
   const PlacedPlan plain = place_plan(small_plan(), RunOn::gpu, "", objection);
   EXPECT_EQ(plain.plan.backend, Backend::mma);
-  EXPECT_EQ(plain.note, "backend cpu of the plan becomes mma, as cuDNN is not there: it was not found");
+  EXPECT_EQ(plain.note, "backend cpu of the plan becomes mma, cuDNN is not available: it was not found");
   EXPECT_EQ(place_plan(small_plan(), RunOn::gpu, "mma", must_not_ask).plan.backend, Backend::mma);
 }
 

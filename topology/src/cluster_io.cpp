@@ -8,6 +8,8 @@
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -61,14 +63,14 @@ std::vector<int> read_ints(const Json& value, const std::string& file, const std
   std::vector<int> result;
   for (std::size_t i = 0; i < value.size(); ++i)
     result.push_back(
-        static_cast<int>(json_integer(value[i], file, pointer + "/" + std::to_string(i), 0, max_count)));
+        static_cast<int>(json_integer(value[i], file, fmt::format("{}/{}", pointer, i), 0, max_count)));
   return result;
 }
 
 std::vector<int> read_ints(ObjectReader& reader, const char* key) {
   const Json* value = reader.find(key);
   return value == nullptr ? std::vector<int>{}
-                          : read_ints(*value, reader.file(), reader.pointer() + "/" + key);
+                          : read_ints(*value, reader.file(), fmt::format("{}/{}", reader.pointer(), key));
 }
 
 DeviceSpec read_spec(ObjectReader reader) {

@@ -15,6 +15,8 @@
 #include "usp/topology/synthetic.hpp"
 #include "usp/topology/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -50,7 +52,7 @@ Source find_source(const ClusterRequest& request) {
       {name, 0, ""},
       "no such file, no preset of that name, and not a description like "
       "'node:4 nvswitch gpu:8(h100) nic:8(400G)'; " +
-          (near.empty() ? "the presets are " + join(names, ", ") : "did you mean '" + near + "'?"));
+          (near.empty() ? "the presets are " + join(names, ", ") : fmt::format("did you mean '{}'?", near)));
 }
 
 Cluster read_as(SourceFormat format, const Source& source) {
@@ -80,7 +82,7 @@ void check_once(const std::vector<int>& devices, const std::string& flag) {
   std::set<int> seen;
   for (const int device : devices)
     if (!seen.insert(device).second)
-      throw UsageError(flag + ": " + std::to_string(device) + " stands twice; name each device once");
+      throw UsageError(fmt::format("{}: duplicate device {}; name each device once", flag, device));
 }
 
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
@@ -93,8 +95,7 @@ void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
     for (int local : visible) {
       const auto found = id_at.find({node.id, local});
       if (found == id_at.end())
-        throw UsageError("--devices: host " + std::to_string(node.id) + " has no device " +
-                         std::to_string(local));
+        throw UsageError(fmt::format("--devices: host {} has no device {}", node.id, local));
       ids.push_back(found->second);
     }
   cluster = select_devices(cluster, ids);
@@ -109,8 +110,8 @@ void apply_nodes(Cluster& cluster, int wanted) {
     return;
   }
   if (wanted > have)
-    throw UsageError("--nodes: " + std::to_string(wanted) + " is no multiple of the " + std::to_string(have) +
-                     " hosts that the source describes");
+    throw UsageError(
+        fmt::format("--nodes: {} is no multiple of the {} hosts that the source describes", wanted, have));
   std::vector<int> ids;
   for (const Device& device : cluster.devices)
     if (device.node < wanted) ids.push_back(device.id);
@@ -151,8 +152,8 @@ void apply_nic(Cluster& cluster, const std::string& text) {
     return;
   }
   if (!cluster.nics.empty())
-    cluster.notes.push_back("--nic " + text +
-                            " replaces the NICs of the source; they are dealt to the devices in order");
+    cluster.notes.push_back(fmt::format(
+        "--nic {} replaces the NICs of the source; they are dealt to the devices in order", text));
   const std::string fault = oversize({0, 0, static_cast<std::int64_t>(cluster.nodes.size()) * count, 0});
   if (!fault.empty()) throw UsageError("--nic: " + fault);
   deal_nics(cluster, static_cast<int>(count), rate);
@@ -203,7 +204,7 @@ std::vector<int> parse_device_list(const std::string& text, const std::string& f
   std::vector<int> devices;
   for (const std::string& part : split(text, ',')) {
     const std::int64_t index = parse_integer(trim(part), flag);
-    if (index < 0 || index > 65535) throw UsageError(flag + ": '" + part + "' is no device index");
+    if (index < 0 || index > 65535) throw UsageError(fmt::format("{}: '{}' is no device index", flag, part));
     devices.push_back(static_cast<int>(index));
   }
   check_once(devices, flag);

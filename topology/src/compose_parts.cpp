@@ -6,6 +6,8 @@
 #include "usp/topology/nccl_tests.hpp"
 #include "usp/topology/slurm.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -33,8 +35,8 @@ void apply_slurm(Cluster& cluster, const std::string& text, const std::string& f
   if (cluster.nodes.size() == 1 && named > 1)
     cluster = replicate(cluster, static_cast<int>(named), "--slurm");
   if (cluster.nodes.size() > named)
-    throw InvalidInput({file, 0, ""}, "names " + std::to_string(named) + " hosts, and the cluster has " +
-                                          std::to_string(cluster.nodes.size()) + "; lower --nodes");
+    throw InvalidInput({file, 0, ""}, fmt::format("names {} hosts, and the cluster has {}; lower --nodes",
+                                                  named, cluster.nodes.size()));
   for (Node& node : cluster.nodes) node.name = topology.node_names[static_cast<std::size_t>(node.id)];
   cluster.fabric = fabric_from(topology);
   std::vector<std::vector<int>> leaves;

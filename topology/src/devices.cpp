@@ -7,6 +7,8 @@
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -25,7 +27,7 @@ Quantity read_value(ObjectReader& device, const char* key, FieldUnit unit, const
   result.provenance = object->maybe_enumeration("provenance", names).value_or(Provenance::preset);
   const std::string source = object->string("source");
   const auto found = sources.find(source);
-  if (found == sources.end()) object->fail("source", "'" + source + "' is not a key of sources");
+  if (found == sources.end()) object->fail("source", fmt::format("'{}' is not a key of sources", source));
   result.source = found->second;
   object->finish();
   return result;
@@ -77,7 +79,7 @@ std::vector<DevicePreset> read_devices() {
 Quantity lanes_gb_s(const DevicePreset& preset, int lanes) {
   if (!preset.lane_gb_s.known() || lanes <= 0) return {};
   return {*preset.lane_gb_s.value * lanes, preset.lane_gb_s.provenance,
-          std::to_string(lanes) + " links of " + preset.spec.name + "; " + preset.lane_gb_s.source};
+          fmt::format("{} links of {}; {}", lanes, preset.spec.name, preset.lane_gb_s.source)};
 }
 
 bool replaceable(const Quantity& value) {
@@ -89,12 +91,13 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
   std::vector<int> total(cluster.devices.size(), 0), widest(cluster.devices.size(), 0);
   for (Link& link : cluster.links) {
     if (link.lanes == 0) continue;
-    const std::string pair = std::to_string(link.a) + "-" + std::to_string(link.b);
+    const std::string pair = fmt::format("{}-{}", link.a, link.b);
     if (link.lanes > preset.lanes || link.kind != preset.peer)
-      throw InvalidInput({file, 0, "devices " + pair},
-                         std::to_string(link.lanes) + " links join them, and " + preset.spec.name + " has " +
-                             std::to_string(preset.lanes) +
-                             "; name the card that is in this machine with --device");
+      throw InvalidInput(
+          {file, 0, "devices " + pair},
+          fmt::format(
+              "{} links join them, and {} has {}; name the card that is in this machine with --device",
+              link.lanes, preset.spec.name, preset.lanes));
     total[static_cast<std::size_t>(link.a)] += link.lanes;
     total[static_cast<std::size_t>(link.b)] += link.lanes;
     int& most = widest[static_cast<std::size_t>(link.a)];
@@ -109,10 +112,10 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
     } else {
       for (int device : domain.devices) lanes = std::max(lanes, total[static_cast<std::size_t>(device)]);
       if (lanes > preset.lanes)
-        throw InvalidInput({file, 0, "device " + std::to_string(domain.devices.front())},
-                           "its direct links add up to " + std::to_string(lanes) + ", and " +
-                               preset.spec.name + " has " + std::to_string(preset.lanes) +
-                               "; name the card that is in this machine with --device");
+        throw InvalidInput({file, 0, fmt::format("device {}", domain.devices.front())},
+                           fmt::format("its direct links add up to {}, and {} has {}; name the card that is "
+                                       "in this machine with --device",
+                                       lanes, preset.spec.name, preset.lanes));
     }
     if (replaceable(domain.gb_s)) domain.gb_s = lanes_gb_s(preset, lanes);
   }
@@ -135,9 +138,9 @@ const DevicePreset& find_device(const std::string& name, const std::string& flag
     names.push_back(preset.spec.name);
   }
   const std::string near = nearest_name(wanted, names);
-  throw UsageError(flag + ": no card '" + name + "' is known; " +
-                   (near.empty() ? "" : "did you mean '" + near + "'? ") + "The names are " +
-                   join(names, ", "));
+  throw UsageError(fmt::format("{}: no card '{}' is known; {}The names are {}", flag, name,
+                               near.empty() ? "" : fmt::format("did you mean '{}'? ", near),
+                               fmt::join(names, ", ")));
 }
 
 void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file) {

@@ -5,6 +5,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -40,7 +42,7 @@ HostList::Expression HostList::read_expression() {
   while (at_ < list_.size() && list_[at_] != ',') {
     parts.push_back(list_[at_] == '[' ? read_bracket() : read_literal());
     longest += parts.back().longest;
-    if (longest > max_name_bytes) fail("a name of more than " + std::to_string(max_name_bytes) + " bytes");
+    if (longest > max_name_bytes) fail(fmt::format("a name of more than {} bytes", max_name_bytes));
   }
   if (parts.empty()) fail("an empty name between commas or at an end");
   return parts;
@@ -49,7 +51,7 @@ HostList::Expression HostList::read_expression() {
 HostList::Part HostList::read_literal() {
   const std::size_t begin = at_;
   while (at_ < list_.size() && is_name_byte(list_[at_])) ++at_;
-  if (at_ == begin) fail("unexpected '" + excerpt(list_.substr(at_, 1)) + "'");
+  if (at_ == begin) fail(fmt::format("unexpected '{}'", excerpt(list_.substr(at_, 1))));
   Part part;
   part.literal = list_.substr(begin, at_ - begin);
   part.longest = part.literal.size();
@@ -76,11 +78,12 @@ void HostList::add_range(Part& part, std::string_view text) const {
   const std::string_view high = dash == std::string_view::npos ? low : text.substr(dash + 1);
   const auto first = small_number(low, 9);
   const auto last = small_number(high, 9);
-  if (!first || !last || *first > *last) fail("'" + excerpt(text) + "' is no number or rising range");
+  if (!first || !last || *first > *last)
+    fail(fmt::format("'{}' is no number or rising range", excerpt(text)));
   part.ranges.push_back({*first, *last, low.size()});
   part.count += static_cast<std::size_t>(*last - *first) + 1;
   part.longest = std::max({part.longest, low.size(), std::to_string(*last).size()});
-  if (part.count > most_) fail("more than " + std::to_string(most_) + " names");
+  if (part.count > most_) fail(fmt::format("more than {} names", most_));
 }
 
 void HostList::count_names(const Expression& expression) {
@@ -90,7 +93,7 @@ void HostList::count_names(const Expression& expression) {
     if (product > most_) break;
   }
   count_ += product;
-  if (count_ > most_) fail("more than " + std::to_string(most_) + " names");
+  if (count_ > most_) fail(fmt::format("more than {} names", most_));
 }
 
 void HostList::append(const Expression& expression, std::size_t part, const std::string& prefix,

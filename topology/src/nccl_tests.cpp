@@ -7,6 +7,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -30,8 +32,8 @@ class Reader {
                          "no row of measurements below a header of nccl-tests (size, count, type, time)");
     conclude_operation();
     if (empty_rows_ > 0)
-      result_.notes.push_back(std::to_string(empty_rows_) +
-                              " rows of 0 bytes, which carry nothing, are left out");
+      result_.notes.push_back(
+          fmt::format("{} rows of 0 bytes, which carry nothing, are left out", empty_rows_));
     if (!ended_)
       result_.notes.emplace_back("the closing lines of nccl-tests are missing: the text may be cut");
     note_ignored(result_.notes, ignored_);
@@ -81,7 +83,7 @@ class Reader {
   }
 
   void ignore(long number, const std::string& line) {
-    ignored_.push_back("line " + std::to_string(number) + " ignored: '" + excerpt(trim(line)) + "'");
+    ignored_.push_back(fmt::format("line {} ignored: '{}'", number, excerpt(trim(line))));
   }
 
   void read_comment(long number, const std::string& line, const std::vector<std::string>& tokens) {
@@ -92,8 +94,7 @@ class Reader {
     if (text.rfind("Out of bounds values", 0) == 0) return read_bounds(number, tokens);
     if (text.rfind("Avg bus bandwidth", 0) == 0) return read_average(number, tokens);
     if (text.rfind("Truncated", 0) == 0) {
-      result_.notes.push_back("line " + std::to_string(number) + ": rows were left out ('" + excerpt(text) +
-                              "')");
+      result_.notes.push_back(fmt::format("line {}: rows were left out ('{}')", number, excerpt(text)));
       return;
     }
     if (tokens[0] == "out-of-place" || tokens[0] == "in-place") return table_.read_places(number, tokens);
@@ -156,22 +157,22 @@ class Reader {
     const bool cut = elided_after_ && *elided_after_ == ranks_.size();
     if (all_zero && ranks_.size() > 1)
       fail(ranks_[1].line, "Rank 0",
-           std::to_string(ranks_.size()) +
-               " runs of one rank each: nccl-tests was built without MPI (MPI=1), so nothing "
-               "was sent between devices; this holds no curve");
+           fmt::format("{} runs of one rank each: nccl-tests was built without MPI (MPI=1), so nothing was "
+                       "sent between devices; this holds no curve",
+                       ranks_.size()));
     if (all_zero && !cut)
       fail(ranks_[0].line, "Rank 0", "a run of one rank sends nothing to anybody; this holds no curve");
     int next = 0;
     for (const RankLine& line : ranks_) {
       if (line.rank < next)
-        fail(line.line, "Rank " + std::to_string(line.rank),
+        fail(line.line, fmt::format("Rank {}", line.rank),
              "ranks must rise; is this the output of several runs?");
       for (; next < line.rank; ++next) result_.missing_ranks.push_back(next);
       ++next;
     }
     if (!result_.missing_ranks.empty())
-      result_.notes.push_back(std::to_string(result_.missing_ranks.size()) + " of " + std::to_string(next) +
-                              " ranks are not listed");
+      result_.notes.push_back(
+          fmt::format("{} of {} ranks are not listed", result_.missing_ranks.size(), next));
     if (cut) {
       result_.notes.emplace_back("the list of ranks is cut at its end: their number is unknown");
       return;
@@ -204,10 +205,12 @@ class Reader {
       if (reduces && row.root >= 0 && near(1.0)) result_.operation = "reduce";
       if (!reduces && row.root >= 0 && near(1.0)) result_.operation = "broadcast";
     }
-    result_.notes.push_back(result_.operation
-                                ? "no line names the test: " + *result_.operation +
-                                      " follows from its columns and from bus over algorithm bandwidth"
-                                : "no line names the test: the operation is unknown");
+    result_.notes.push_back(
+        result_.operation
+            ? fmt::format(
+                  "no line names the test: {} follows from its columns and from bus over algorithm bandwidth",
+                  *result_.operation)
+            : "no line names the test: the operation is unknown");
   }
 
   std::string file_;

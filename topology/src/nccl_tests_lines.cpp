@@ -6,6 +6,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -140,7 +142,7 @@ std::optional<NcclTestsTiming> Table::read_side(long line, const std::vector<std
   const double expected = static_cast<double>(size_bytes) / timing.time_us * 1e-3;
   if (std::abs(timing.algbw_gb_s - expected) > 0.011 + 0.02 * expected)
     fail(line, tokens[side.first + 1],
-         "algbw must be size / time, which is " + std::to_string(expected) + " GB/s here");
+         fmt::format("algbw must be size / time, which is {:f} GB/s here", expected));
   if (timing.busbw_gb_s > 2 * timing.algbw_gb_s + 0.02)
     fail(line, tokens[side.first + 2], "busbw is more than twice algbw, which no operation reaches");
   if (side.check == Check::none) return timing;
@@ -160,8 +162,8 @@ NcclTestsRow Table::read_row(long line, const std::vector<std::string>& tokens,
   if (columns_.empty()) fail(line, tokens[0], "a row of numbers before any header that names its columns");
   if (tokens.size() != columns_.size())
     fail(line, tokens.back(),
-         "the row has " + std::to_string(tokens.size()) + " values for " + std::to_string(columns_.size()) +
-             " columns; is the line cut?");
+         fmt::format("the row has {} values for {} columns; is the line cut?", tokens.size(),
+                     columns_.size()));
   NcclTestsRow row;
   for (std::size_t i = 0; i < sides_[0].first; ++i) {
     if (columns_[i] == "size") row.size_bytes = integer(file_, line, tokens[i]);
@@ -180,7 +182,7 @@ NcclTestsRow Table::read_row(long line, const std::vector<std::string>& tokens,
     row.block = previous->block + (same && !new_header_ ? 0 : 1);
     if (row.block == previous->block && row.size_bytes <= previous->size_bytes)
       fail(line, std::to_string(row.size_bytes),
-           "sizes must rise from row to row; the one before is " + std::to_string(previous->size_bytes));
+           fmt::format("sizes must rise from row to row; the one before is {}", previous->size_bytes));
   }
   if (row.size_bytes > 0) new_header_ = false;  // rows of 0 bytes are left out
   return row;

@@ -7,6 +7,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -101,7 +103,7 @@ class ClusterBuilder {
       if (gpu.sm) architectures.insert(*gpu.sm);
     }
     for (int sm : architectures)
-      cluster_.notes.push_back("the file states compute capability sm " + std::to_string(sm));
+      cluster_.notes.push_back(fmt::format("the file states compute capability sm {}", sm));
   }
 
   void add_nics() {
@@ -143,8 +145,8 @@ class ClusterBuilder {
       const auto back = direct_.find({pair.second, pair.first});
       if (back == direct_.end() || back->second != lanes)
         throw InvalidInput({file_, line_[pair], machine_.gpus[pair.second].bus_id},
-                           std::to_string(lanes) + " lanes to this device, but it states " +
-                               std::to_string(back == direct_.end() ? 0 : back->second) + " back");
+                           fmt::format("{} lanes to this device, but it states {} back", lanes,
+                                       back == direct_.end() ? 0 : back->second));
     }
     if (!any)
       cluster_.notes.emplace_back(

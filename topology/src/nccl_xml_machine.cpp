@@ -6,6 +6,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <set>
@@ -45,7 +47,7 @@ Quantity pcie_gb_s(const std::string& speed, const std::string& width) {
     return {};
   const double share = coding_share(gt_s);
   if (share == 0.0) return {};
-  return {gt_s * *lanes / 8 * share, Provenance::preset, "link_speed " + speed + " x " + width};
+  return {gt_s * *lanes / 8 * share, Provenance::preset, fmt::format("link_speed {} x {}", speed, width)};
 }
 
 class MachineReader {
@@ -77,7 +79,7 @@ class MachineReader {
   const std::string& need(const Element& element, const char* key) const {
     const std::string* value = element.find(key);
     if (value == nullptr)
-      fail(element, element.name, std::string("<") + element.name + "> lacks the attribute " + key);
+      fail(element, element.name, fmt::format("<{}> lacks the attribute {}", element.name, key));
     return *value;
   }
   std::optional<int> maybe_number(const Element& element, const char* key) const {
@@ -88,12 +90,12 @@ class MachineReader {
     return number;
   }
   [[noreturn]] void unexpected(const Element& child, const Element& parent) const {
-    fail(child, child.name, "unknown element inside <" + excerpt(parent.name) + ">");
+    fail(child, child.name, fmt::format("unknown element inside <{}>", excerpt(parent.name)));
   }
   void skip(const Element& element, const std::string& why) {
     const std::string* bus = element.find("busid");
-    skipped_.push_back("line " + std::to_string(element.line) + ": <" + element.name + "> " +
-                       (bus ? excerpt(*bus) + " " : "") + why);
+    skipped_.push_back(
+        fmt::format("line {}: <{}> {}{}", element.line, element.name, bus ? excerpt(*bus) + " " : "", why));
   }
 
   void check_root() const {
@@ -179,7 +181,7 @@ class MachineReader {
     } else if (starts_with(kind, "0x02")) {
       skip(pci, "is of a network class but has no <net>, as others have: not counted");
     } else {
-      skip(pci, "of class " + kind + " is neither device, NIC nor bridge: not counted");
+      skip(pci, fmt::format("of class {} is neither device, NIC nor bridge: not counted", kind));
     }
   }
 
@@ -189,8 +191,8 @@ class MachineReader {
     if (speed == nullptr || width == nullptr) return {};
     Quantity known = pcie_gb_s(*speed, *width);
     if (!known.known())
-      skip(pci, "link_speed '" + excerpt(*speed, 24) + "' x '" + excerpt(*width, 8) +
-                    "' is no PCIe speed: unknown");
+      skip(pci, fmt::format("link_speed '{}' x '{}' is no PCIe speed: unknown", excerpt(*speed, 24),
+                            excerpt(*width, 8)));
     return known;
   }
 
@@ -240,7 +242,7 @@ class MachineReader {
         const auto megabits = small_number(*speed, 9);
         if (!megabits && *speed != "-1") fail(net, *speed, "speed must be a whole number, in Mb/s");
         if (megabits && *megabits > 0)
-          network.gb_s = {*megabits / 8000.0, Provenance::preset, "net speed " + *speed + " Mb/s"};
+          network.gb_s = {*megabits / 8000.0, Provenance::preset, fmt::format("net speed {} Mb/s", *speed)};
       }
       machine_.networks.push_back(network);
     }
@@ -255,11 +257,10 @@ class MachineReader {
     for (const auto& [name, count] :
          {std::pair("gpu", gpus.size()), std::pair("net", machine_.networks.size())})
       if (count > max_of_host)
-        fail(root_, name,
-             std::to_string(count) + " of them; a host has at most " + std::to_string(max_of_host));
+        fail(root_, name, fmt::format("{} of them; a host has at most {}", count, max_of_host));
     for (std::size_t i = 1; i < gpus.size(); ++i)
       if (gpus[i].dev && gpus[i].dev == gpus[i - 1].dev)
-        fail(root_, "dev=" + std::to_string(*gpus[i].dev), "two <gpu> have this number");
+        fail(root_, fmt::format("dev={}", *gpus[i].dev), "two <gpu> have this number");
     std::stable_sort(machine_.networks.begin(), machine_.networks.end(),
                      [](const Network& a, const Network& b) {
                        if (a.dev.has_value() != b.dev.has_value()) return a.dev.has_value();

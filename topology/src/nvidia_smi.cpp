@@ -6,6 +6,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -53,10 +55,10 @@ class ClusterBuilder {
     });
     for (std::size_t column : gpus_) {
       if (!matrix_.columns[column].row)
-        throw InvalidInput(
-            {file_, matrix_.columns[column].line, matrix_.columns[column].label},
-            "the header names " + std::to_string(gpus_.size()) +
-                " devices but this one has no row; give the whole output of nvidia-smi topo -m");
+        throw InvalidInput({file_, matrix_.columns[column].line, matrix_.columns[column].label},
+                           fmt::format("the header names {} devices but this one has no row; give the whole "
+                                       "output of nvidia-smi topo -m",
+                                       gpus_.size()));
       Device device;
       device.id = static_cast<int>(cluster_.devices.size());
       device.local = *matrix_.columns[column].gpu;
@@ -99,8 +101,9 @@ class ClusterBuilder {
       if (!from.row) ++without_row;
     }
     if (without_row > 0)
-      cluster_.notes.push_back(std::to_string(without_row) + " of " + std::to_string(nics_.size()) +
-                               " NICs have no row of their own; the device rows state their paths");
+      cluster_.notes.push_back(
+          fmt::format("{} of {} NICs have no row of their own; the device rows state their paths",
+                      without_row, nics_.size()));
   }
 
   /// Every pair of which both rows exist must agree; the diagonal, and only it, is X.
@@ -110,19 +113,22 @@ class ClusterBuilder {
       for (std::size_t c = 0; c < count; ++c) {
         const Cell& here = row.cells[c];
         const Where where{file_, row.line, here.token};
-        const std::string pair = matrix_.columns[row.column].label + "-" + matrix_.columns[c].label;
+        const std::string pair =
+            fmt::format("{}-{}", matrix_.columns[row.column].label, matrix_.columns[c].label);
         if (here.self != (c == row.column))
-          throw InvalidInput(where, "cell " + pair +
-                                        (here.self ? " is X, which only a label with itself can be"
-                                                   : " must be X: rows and columns are out of step"));
+          throw InvalidInput(where, fmt::format("cell {}{}", pair,
+                                                here.self ? " is X, which only a label with itself can be"
+                                                          : " must be X: rows and columns are out of step"));
         if (here.kind == LinkKind::nvlink && !(matrix_.columns[c].gpu && matrix_.columns[row.column].gpu))
-          throw InvalidInput(where, "cell " + pair + " claims NVLink to a NIC");
+          throw InvalidInput(where, fmt::format("cell {} claims NVLink to a NIC", pair));
         if (!matrix_.columns[c].row) continue;
         const Cell& there = cell(c, row.column);
         if (here.kind != there.kind || here.lanes != there.lanes)
-          throw InvalidInput(where, "cell " + pair + " differs from the mirrored cell '" + there.token +
-                                        "' in line " + std::to_string(row_of(c).line) +
-                                        "; the matrix must be symmetric");
+          throw InvalidInput(
+              where,
+              fmt::format(
+                  "cell {} differs from the mirrored cell '{}' in line {}; the matrix must be symmetric",
+                  pair, there.token, row_of(c).line));
       }
   }
 
@@ -152,17 +158,16 @@ class ClusterBuilder {
     const int size = static_cast<int>(members.size());
     if (size <= 2 || figures.size() != 1 || pairs != members.size() * (members.size() - 1) / 2) return;
     const int lanes = *figures.begin() * (size - 1);
-    const std::string shown = "NV" + std::to_string(*figures.begin()) + " between every two of " +
-                              std::to_string(size) + " devices (first: " + std::to_string(domain.devices[0]) +
-                              ")";
+    const std::string shown = fmt::format("NV{} between every two of {} devices (first: {})",
+                                          *figures.begin(), size, domain.devices[0]);
     domain.switched = lanes > max_lanes_of_a_device;
     cluster_.notes.push_back(
         domain.switched
             ? shown +
                   " is more than one device holds as direct links: read as each device's total to an NVSwitch"
-            : shown + " fits one device (" + std::to_string(lanes) + " of at most " +
-                  std::to_string(max_lanes_of_a_device) +
-                  " lanes): read as direct links; an NVSwitch would print the same");
+            : fmt::format("{} fits one device ({} of at most {} lanes): read as direct links; an NVSwitch "
+                          "would print the same",
+                          shown, lanes, max_lanes_of_a_device));
   }
 
   void add_affinity() {

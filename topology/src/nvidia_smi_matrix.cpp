@@ -6,6 +6,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -145,7 +147,7 @@ class MatrixReader {
     throw InvalidInput({file_, line.number, excerpt(token)}, problem);
   }
   void ignore(const Line& line, const std::string& text) {
-    matrix_.ignored.push_back("line " + std::to_string(line.number) + " ignored: '" + excerpt(text) + "'");
+    matrix_.ignored.push_back(fmt::format("line {} ignored: '{}'", line.number, excerpt(text)));
   }
 
   std::size_t skip_preamble() {
@@ -231,8 +233,8 @@ class MatrixReader {
     if (const auto column = find_column(first)) return read_row(line, *column);
     if (is_gpu_label(first) || (looks_like_row(line) && is_nic_label(first)))
       fail(line, first,
-           "this row has no column: the header names " + std::to_string(matrix_.columns.size()) +
-               " labels, this not among them");
+           fmt::format("this row has no column: the header names {} labels, this not among them",
+                       matrix_.columns.size()));
     if (looks_like_row(line))
       fail(line, first, "looks like a row of the matrix, but its label is in no column");
     if (!read_legend(line)) ignore(line, trim(line.text));
@@ -266,8 +268,7 @@ class MatrixReader {
     Column& owner = matrix_.columns[column];
     if (owner.row)
       fail(line, owner.label,
-           "a second row of this label; the first is in line " +
-               std::to_string(matrix_.rows[*owner.row].line));
+           fmt::format("a second row of this label; the first is in line {}", matrix_.rows[*owner.row].line));
     const std::size_t count = matrix_.columns.size();
     std::vector<std::string> parts = tab_parts(line, count);
     const bool by_tabs = !parts.empty();
@@ -278,8 +279,8 @@ class MatrixReader {
     for (std::size_t c = 0; c < count; ++c) {
       if (c + 1 >= parts.size() || parts[c + 1].empty())
         fail(line, owner.label,
-             "the cell of column " + matrix_.columns[c].label + " is missing: the row has " +
-                 std::to_string(std::min(c, parts.size() - 1)) + " of " + std::to_string(count));
+             fmt::format("the cell of column {} is missing: the row has {} of {}", matrix_.columns[c].label,
+                         std::min(c, parts.size() - 1), count));
       const std::string& token = parts[c + 1];
       if (is_p2p_status(token)) refuse_p2p(line, token);
       const auto cell = parse_cell(token);
@@ -333,9 +334,9 @@ class MatrixReader {
 
   /// Between blanks an empty cell cannot be seen, so with one missing nobody knows which.
   void ignore_ambiguous(const Line& line, const std::vector<std::string>& values) {
-    matrix_.ignored.push_back("line " + std::to_string(line.number) + ": " + std::to_string(values.size()) +
-                              " affinity values for " + std::to_string(titles_.size()) +
-                              " columns: the NUMA node is left unknown");
+    matrix_.ignored.push_back(
+        fmt::format("line {}: {} affinity values for {} columns: the NUMA node is left unknown", line.number,
+                    values.size(), titles_.size()));
   }
 
   std::string file_;

@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 
@@ -86,8 +88,9 @@ void assign_nearest_nics(Cluster& cluster, const std::vector<std::vector<LinkKin
       if (row[nic] == nearest) device.nics.push_back(static_cast<int>(nic));
   }
   if (!undecided.empty())
-    cluster.notes.push_back("no NIC is nearer than another to device " + join(undecided, ", ") +
-                            ": the source shows no affinity there");
+    cluster.notes.push_back(
+        fmt::format("no NIC is nearer than another to device {}: the source shows no affinity there",
+                    fmt::join(undecided, ", ")));
 }
 
 void check_text_size(std::string_view text, const std::string& file) {
@@ -109,7 +112,7 @@ void note_ignored(std::vector<std::string>& notes, const std::vector<std::string
   constexpr std::size_t shown = 16;
   for (std::size_t i = 0; i < std::min(shown, ignored.size()); ++i) notes.push_back(ignored[i]);
   if (ignored.size() > shown)
-    notes.push_back(std::to_string(ignored.size() - shown) + " more lines or parts of lines were ignored");
+    notes.push_back(fmt::format("{} more lines or parts of lines were ignored", ignored.size() - shown));
 }
 
 std::string excerpt(std::string_view text, std::size_t limit) {

@@ -3,6 +3,8 @@
 #include "usp/topology/compose.hpp"
 #include "usp/topology/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -88,7 +90,7 @@ Cluster replicate(const Cluster& cluster, int count, const std::string& flag) {
   const auto times = [&](const auto& list) { return static_cast<std::int64_t>(list.size()) * count; };
   const std::string fault =
       oversize({times(cluster.nodes), times(cluster.devices), times(cluster.nics), times(cluster.links)});
-  if (!fault.empty()) throw UsageError(flag + ": " + fault);
+  if (!fault.empty()) throw UsageError(fmt::format("{}: {}", flag, fault));
   Cluster result = cluster;
   if (count > 1 && result.fabric.kind == FabricKind::none) result.fabric.kind = FabricKind::unknown;
   const int devices = static_cast<int>(cluster.devices.size()),

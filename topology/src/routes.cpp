@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -106,7 +108,7 @@ void LinkTable::prepare_nvlink(const Cluster& cluster) {
       ports.domain = id;
       ports.index_in_domain = static_cast<int>(i);
       if (!domain.switched) continue;
-      const std::string name = "device " + std::to_string(domain.devices[i]) + " NVLink ";
+      const std::string name = fmt::format("device {} NVLink ", domain.devices[i]);
       ports.nvlink_out = resource(ResourceKind::nvlink_out, name + "out", domain.gb_s, remedy);
       ports.nvlink_in = resource(ResourceKind::nvlink_in, name + "in", domain.gb_s, remedy);
     }
@@ -120,8 +122,7 @@ void LinkTable::prepare_nvlink(const Cluster& cluster) {
     for (const auto& [from, to, x, y] :
          {std::tuple(link.a, link.b, &a, &b), std::tuple(link.b, link.a, &b, &a)})
       pairs_[at(domain.first_pair + x->index_in_domain * domain.size + y->index_in_domain)] = resource(
-          ResourceKind::nvlink_pair,
-          "device " + std::to_string(from) + " to " + std::to_string(to) + " direct link", link.gb_s, remedy);
+          ResourceKind::nvlink_pair, fmt::format("device {} to {} direct link", from, to), link.gb_s, remedy);
   }
 }
 
@@ -138,18 +139,16 @@ void LinkTable::prepare_hosts(const Cluster& cluster) {
     nodes_.push_back({next, first, 0});
     for (int from = 0; from < next; ++from)
       for (int to = 0; to < next; ++to)
-        numa_links_.push_back(from == to ? -1
-                                         : resource(ResourceKind::numa,
-                                                    "host " + std::to_string(node.id) + " NUMA " +
-                                                        std::to_string(from) + " to " + std::to_string(to),
-                                                    node.numa_gb_s,
-                                                    "give --numa-bandwidth or name the card with --device"));
+        numa_links_.push_back(
+            from == to ? -1
+                       : resource(ResourceKind::numa, fmt::format("host {} NUMA {} to {}", node.id, from, to),
+                                  node.numa_gb_s, "give --numa-bandwidth or name the card with --device"));
   }
   for (const Device& device : cluster.devices) {
     Ports& ports = ports_[at(device.id)];
     ports.node = device.node;
     ports.numa = dense[at(device.node)].at(group[at(device.id)]);
-    const std::string name = "device " + std::to_string(device.id) + " PCIe slot ";
+    const std::string name = fmt::format("device {} PCIe slot ", device.id);
     constexpr const char* remedy = "name the card with --device, or give --pcie";
     const Quantity& gb_s = cluster.nodes[at(device.node)].pcie_gb_s;
     ports.slot_up = resource(ResourceKind::slot_up, name + "up", gb_s, remedy);
@@ -166,8 +165,9 @@ void LinkTable::prepare_nics(const Cluster& cluster) {
   nics_.clear();
   std::vector<std::vector<int>> of_node(cluster.nodes.size());
   for (const Nic& nic : cluster.nics) {
-    const std::string name = "host " + std::to_string(nic.node) + " NIC " +
-                             (nic.name.empty() ? std::to_string(of_node[at(nic.node)].size()) : nic.name);
+    const std::string name =
+        fmt::format("host {} NIC {}", nic.node,
+                    nic.name.empty() ? std::to_string(of_node[at(nic.node)].size()) : nic.name);
     constexpr const char* remedy = "give the rate with --nic, e.g. --nic 400G";
     by_id[at(nic.id)].out = resource(ResourceKind::nic_out, name + " out", nic.gb_s, remedy);
     by_id[at(nic.id)].in = resource(ResourceKind::nic_in, name + " in", nic.gb_s, remedy);
@@ -211,9 +211,9 @@ void LinkTable::prepare_fabric(const Cluster& cluster) {
   const std::string what = fabric_ == FabricKind::rail ? "rail " : "leaf ";
   for (std::size_t i = 0; i < below.size(); ++i) {
     const Quantity gb_s = uplink(below[i], cluster.fabric.oversubscription);
-    leaf_up_.push_back(resource(ResourceKind::leaf_up, what + std::to_string(i) + " uplinks", gb_s, remedy));
+    leaf_up_.push_back(resource(ResourceKind::leaf_up, fmt::format("{}{} uplinks", what, i), gb_s, remedy));
     leaf_down_.push_back(
-        resource(ResourceKind::leaf_down, what + std::to_string(i) + " downlinks", gb_s, remedy));
+        resource(ResourceKind::leaf_down, fmt::format("{}{} downlinks", what, i), gb_s, remedy));
   }
 }
 
@@ -234,8 +234,8 @@ void LinkTable::prepare_proxies() {
 }
 
 void LinkTable::no_nic(int device) const {
-  throw MissingValue({"cluster", 0, "device " + std::to_string(device)},
-                     "the NIC of host " + std::to_string(ports_[at(device)].node),
+  throw MissingValue({"cluster", 0, fmt::format("device {}", device)},
+                     fmt::format("the NIC of host {}", ports_[at(device)].node),
                      "give the NICs of each host with --nic, e.g. --nic 8x400G");
 }
 

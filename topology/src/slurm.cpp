@@ -7,6 +7,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -60,12 +62,12 @@ class Reader {
       if (equals == std::string::npos) fail(line, token, "expected Keyword=value without blanks");
       const std::string key = lower(token.substr(0, equals));
       const std::string value = token.substr(equals + 1);
-      if (!seen.insert(key).second) fail(line, token, "the keyword stands twice in one line");
+      if (!seen.insert(key).second) fail(line, token, "duplicate keyword; remove one");
       if (value.empty()) fail(line, token, "the keyword has no value");
       read_value(entry, key, value);
     }
     if (topology_.switches.size() == max_names)
-      fail(line, text, "more than " + std::to_string(max_names) + " switches");
+      fail(line, text, fmt::format("more than {} switches", max_names));
     if (entry.name.empty()) fail(line, text, "the line has no SwitchName=");
     if (entry.nodes.empty() == entry.switches.empty())
       fail(line, entry.name, "a switch must have either Nodes= or Switches=");
@@ -102,7 +104,7 @@ class Reader {
   std::vector<std::string> expand(long line, const std::string& value, std::size_t& used) const {
     const HostList list(value, file_, line, max_names);
     if (list.count() > max_names - used)
-      fail(line, value, "more than " + std::to_string(max_names) + " names in the whole file");
+      fail(line, value, fmt::format("more than {} names in the whole file", max_names));
     used += list.count();
     return list.names();
   }

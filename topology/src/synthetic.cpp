@@ -7,6 +7,8 @@
 #include "usp/topology/devices.hpp"
 #include "usp/topology/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -64,11 +66,11 @@ class Parser {
 
   Description run() {
     for (const Token& token : tokens_) {
-      if (!seen_.insert(token.word).second) fail(token, "stands twice; keep one");
+      if (!seen_.insert(token.word).second) fail(token, "duplicate word; remove one");
       if (!take_count(token) && !take_wiring(token)) {
         const std::string near = nearest_name(token.word, words());
         fail(token, near.empty() ? "is not a word of the synthetic form; it knows " + join(words(), ", ")
-                                 : "is not known; did you mean '" + near + "'?");
+                                 : fmt::format("is not known; did you mean '{}'?", near));
       }
     }
     if (result_.gpus == 0)
@@ -84,7 +86,7 @@ class Parser {
   }
 
   [[noreturn]] void fail(const Token& token, const std::string& problem) const {
-    throw InvalidInput({file_, 1, token.text}, "column " + std::to_string(token.column) + ": " + problem);
+    throw InvalidInput({file_, 1, token.text}, fmt::format("column {}: {}", token.column, problem));
   }
 
   [[nodiscard]] Token split_token(const std::string& text, std::size_t column) const {
@@ -111,7 +113,7 @@ class Parser {
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > most)
-      fail(token, "'" + text + "' is not a whole number from 1 to " + std::to_string(most));
+      fail(token, fmt::format("'{}' is not a whole number from 1 to {}", text, most));
     return value;
   }
   [[nodiscard]] int count(const Token& token, int most) const { return number(token, token.value, most); }
@@ -166,7 +168,8 @@ class Parser {
     using Wiring = Description::Wiring;
     const std::vector<std::string> names = {"pcie", "nvswitch", "nvlink", "pairs", "cubemesh", "xgmi"};
     if (std::find(names.begin(), names.end(), token.word) == names.end()) return false;
-    if (!wiring_.empty()) fail(token, "contradicts '" + wiring_ + "'; a host has one kind of wiring");
+    if (!wiring_.empty())
+      fail(token, fmt::format("contradicts '{}'; a host has one kind of wiring", wiring_));
     wiring_ = token.text;
     if (token.word != "nvlink") no_argument(token);
     if (token.word != "nvlink" && token.word != "nvswitch" && !token.value.empty())
@@ -191,14 +194,14 @@ class Parser {
     const std::int64_t total = std::int64_t{result_.nodes} * result_.gpus;
     using Wiring = Description::Wiring;
     if (result_.wiring == Wiring::cubemesh && result_.gpus != 8)
-      fail(wiring_token_, "joins eight devices; the description has " + std::to_string(result_.gpus));
+      fail(wiring_token_, fmt::format("joins eight devices; the description has {}", result_.gpus));
     if (result_.group == 0) result_.group = result_.gpus;
     const bool spans = result_.wiring == Wiring::switched && result_.group > result_.gpus;
     if (result_.wiring != Wiring::pcie &&
         (spans ? total % result_.group != 0 || result_.group % result_.gpus != 0
                : result_.gpus % result_.group != 0))
-      fail(wiring_token_, "groups of " + std::to_string(result_.group) + " do not divide " +
-                              std::to_string(spans ? total : result_.gpus) + " devices");
+      fail(wiring_token_,
+           fmt::format("groups of {} do not divide {} devices", result_.group, spans ? total : result_.gpus));
     const auto pairs = [](std::int64_t devices) { return devices * (devices - 1) / 2; };
     const bool by_host = result_.numas > 0 && !spans;  // then every pair of a host has its path
     const std::int64_t groups = total / result_.group * pairs(result_.group);
@@ -329,8 +332,8 @@ Cluster read_synthetic(const std::string& text, const std::string& file) {
 }
 
 void set_fabric(Fabric& fabric, const std::string& text, int nodes, const std::string& flag) {
-  const std::string wanted = flag + ": '" + text + "' is not none, rail, fat_tree, fat_tree(RATIO) or " +
-                             "fat_tree(RATIO,HOSTS_PER_LEAF)";
+  const std::string wanted = fmt::format(
+      "{}: '{}' is not none, rail, fat_tree, fat_tree(RATIO) or fat_tree(RATIO,HOSTS_PER_LEAF)", flag, text);
   fabric.leaves.clear();
   fabric.oversubscription = {};
   if (text == "none" || text == "rail") {
@@ -344,7 +347,7 @@ void set_fabric(Fabric& fabric, const std::string& text, int nodes, const std::s
   if (parts.size() > 2) throw UsageError(wanted);
   const double ratio = parse_number(parts[0], flag);
   if (ratio < 1) throw UsageError(wanted + "; the ratio is at least 1");
-  fabric.oversubscription = {ratio, Provenance::preset, flag + " " + text};
+  fabric.oversubscription = {ratio, Provenance::preset, fmt::format("{} {}", flag, text)};
   if (parts.size() == 1) return;
   const std::int64_t hosts = parse_integer(parts[1], flag);
   if (hosts < 1) throw UsageError(wanted);

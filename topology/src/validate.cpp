@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -41,8 +43,8 @@ class Checker {
     std::optional<std::size_t> index = std::nullopt;
     const char* key = nullptr;
     [[nodiscard]] std::string text() const {
-      return "/" + std::string(list) + (index ? "/" + std::to_string(*index) : "") +
-             (key == nullptr ? "" : "/" + std::string(key));
+      return fmt::format("/{}{}{}", list, index ? fmt::format("/{}", *index) : "",
+                         key == nullptr ? "" : "/" + std::string(key));
     }
   };
   void need(bool holds, const Pointer& pointer, std::string_view problem) const {
@@ -205,7 +207,7 @@ std::string oversize(const ClusterSize& size) {
   for (const auto& [name, count, most] :
        {Limit{"hosts", size.hosts, 1 << 16}, Limit{"devices", size.devices, 1 << 16},
         Limit{"NICs", size.nics, 1 << 18}, Limit{"links", size.links, 1 << 20}})
-    if (count > most) return std::to_string(count) + " " + name + "; the most is " + std::to_string(most);
+    if (count > most) return fmt::format("{} {}; the most is {}", count, name, most);
   return "";
 }
 

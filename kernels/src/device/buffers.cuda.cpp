@@ -3,6 +3,8 @@
 #include "usp/device/check.cuda.hpp"
 #include "usp/device/device.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace usp {
@@ -15,9 +17,8 @@ DeviceBuffer::DeviceBuffer(int device, i64 bytes) : bytes_(bytes), device_(devic
     cudaGetLastError();
     std::size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    throw EnvironmentError("GPU " + std::to_string(device) + " has no room for " + std::to_string(bytes) +
-                           " bytes: " + std::to_string(free_bytes) + " of " + std::to_string(total_bytes) +
-                           " are free");
+    throw EnvironmentError(fmt::format("GPU {} has no room for {} bytes: {} of {} are free", device, bytes,
+                                       free_bytes, total_bytes));
   }
   data_ = static_cast<std::byte*>(memory);
 }

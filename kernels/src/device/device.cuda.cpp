@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace usp {
@@ -11,15 +13,15 @@ namespace usp {
 void check_cuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // a failed call leaves its error for the next one to find
-  throw EnvironmentError(std::string(call) + " failed: " + cudaGetErrorString(status) + " (" +
-                         cudaGetErrorName(status) + ")");
+  throw EnvironmentError(
+      fmt::format("{} failed: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
 void check_launch(const char* kernel) {
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess)
-    throw EnvironmentError("kernel " + std::string(kernel) +
-                           " could not be launched: " + cudaGetErrorString(status));
+    throw EnvironmentError(
+        fmt::format("kernel {} could not be launched: {}", kernel, cudaGetErrorString(status)));
 }
 
 bool has_cuda() {
@@ -36,8 +38,8 @@ int device_count() {
 DeviceInfo device_info(int device) {
   const int count = device_count();
   if (device < 0 || device >= count)
-    throw EnvironmentError("there is no GPU " + std::to_string(device) + ": this process sees " +
-                           std::to_string(count) + "; see CUDA_VISIBLE_DEVICES and nvidia-smi");
+    throw EnvironmentError(fmt::format(
+        "there is no GPU {}: this process sees {}; see CUDA_VISIBLE_DEVICES and nvidia-smi", device, count));
   cudaDeviceProp p;
   check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
   DeviceInfo info;
@@ -105,8 +107,9 @@ void enable_peer_access(int mine, int other) {
   check_cuda(cudaDeviceCanAccessPeer(&possible, mine, other), "cudaDeviceCanAccessPeer");
   if (possible == 0)
     throw EnvironmentError(
-        "GPU " + std::to_string(mine) + " cannot reach the memory of GPU " + std::to_string(other) +
-        ": copy engines need peer access (see nvidia-smi topo -p2p r); use NCCL or other GPUs");
+        fmt::format("GPU {} cannot reach the memory of GPU {}: copy engines need peer access (see nvidia-smi "
+                    "topo -p2p r); use NCCL or other GPUs",
+                    mine, other));
   const DeviceScope scope(mine);
   const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
   if (status == cudaErrorPeerAccessAlreadyEnabled)

@@ -2,6 +2,8 @@
 #include "usp/device/device.hpp"
 #include "usp/device/driver.cuda.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -66,8 +68,8 @@ class PrimaryContexts {
 
 void check_driver(CUresult result, const char* call, const char* hint) {
   if (result == CUDA_SUCCESS) return;
-  throw EnvironmentError(std::string(call) + " failed with CUDA driver error " + std::to_string(result) +
-                         hint);
+  throw EnvironmentError(
+      fmt::format("{} failed with CUDA driver error {}{}", call, static_cast<int>(result), hint));
 }
 
 // The context is pushed and popped: cudaSetDevice on the way back would make a context, of some hundred

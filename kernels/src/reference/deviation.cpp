@@ -6,8 +6,9 @@
 #include "usp/base/error.hpp"
 #include "usp/kernels/rounding.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <numeric>
 
@@ -32,8 +33,7 @@ void add(Deviation& deviation, double x, double truth, double allowed, const Pla
 }
 
 std::string place_text(const Place4& at) {
-  return "batch " + std::to_string(at.batch) + ", token " + std::to_string(at.token) + ", head " +
-         std::to_string(at.head);
+  return fmt::format("batch {}, token {}, head {}", at.batch, at.token, at.head);
 }
 
 }  // namespace
@@ -81,13 +81,13 @@ Deviation deviation(const std::vector<double>& x, const std::vector<double>& tru
 
 std::string fault(const std::string& name, const Deviation& deviation, DType type, Pass pass) {
   if (deviation.overflow)
-    return name + " at " + place_text(*deviation.overflow) + ": terms overflow the type; not verifiable";
+    return fmt::format("{} at {}: terms overflow the type; not verifiable", name,
+                       place_text(*deviation.overflow));
   const double bound = rounding_factor(type, pass);
   if (deviation.ratio <= bound) return "";
-  char words[160];
-  std::snprintf(words, sizeof words, ": %.6g instead of %.6g, off by %.3g units of its terms (bound %g)",
-                deviation.value, deviation.truth, deviation.ratio, bound);
-  return name + " at " + place_text(deviation.at) + words;
+  return fmt::format("{} at {}: {:.6g} instead of {:.6g}, off by {:.3g} units of its terms (bound {:g})",
+                     name, place_text(deviation.at), deviation.value, deviation.truth, deviation.ratio,
+                     bound);
 }
 
 }  // namespace usp

@@ -5,6 +5,8 @@
 #include "usp/base/units.hpp"
 #include "usp/schedule/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -182,13 +184,14 @@ std::vector<std::string> AttentionCostModel::describe() const {
   if (data_.uncalibrated) return {"attention: constant efficiency on the data-sheet peak, uncalibrated"};
   std::vector<std::string> text;
   for (const KernelFit& fit : data_.fits)
-    text.push_back("attention forward, head_dim " + std::to_string(fit.head_dim) + ", causal, " +
-                   data_.family + ": " + std::to_string(fit.rows) + " measured calls, mean error " +
-                   format_percent(fit.mape) + ", 90 % within " + format_percent(fit.p90) +
-                   (fit.window_mape ? ", windows (not fitted) " + format_percent(*fit.window_mape) : ""));
+    text.push_back(fmt::format(
+        "attention forward, head_dim {}, causal, {}: {} measured calls, mean error {}, 90 % within {}{}",
+        fit.head_dim, data_.family, fit.rows, format_percent(fit.mape), format_percent(fit.p90),
+        fit.window_mape ? ", windows (not fitted) " + format_percent(*fit.window_mape) : ""));
   if (!data_.scaled_from.empty())
-    text.push_back("attention: no measurements on this part; fits of " + data_.scaled_from +
-                   " scaled by peak bf16, extrapolated");
+    text.push_back(
+        fmt::format("attention: no measurements on this part; fits of {} scaled by peak bf16, extrapolated",
+                    data_.scaled_from));
   text.emplace_back("attention backward and full masks: ratios of published tables, extrapolated");
   return text;
 }

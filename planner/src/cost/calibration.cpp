@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 
 CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
@@ -10,8 +12,8 @@ CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
   summary.name = calibrated ? name : "uncalibrated";
   summary.calibrated = calibrated;
   for (const CalibrationSource& source : sources)
-    summary.sources.push_back(source.measurement + ": " + source.source + ", " + source.version + " (" +
-                              source.licence + ")");
+    summary.sources.push_back(
+        fmt::format("{}: {}, {} ({})", source.measurement, source.source, source.version, source.licence));
   summary.comm_error = comm.mean_error();
   summary.kernel_error = kernel.mean_error();
   summary.extrapolations = extrapolation_reasons(extrapolation);

@@ -4,6 +4,8 @@
 #include "usp/base/presets.hpp"
 #include "usp/planner/calibration.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <set>
 
@@ -18,9 +20,9 @@ constexpr double least_s = 1e-18;
 void check_header(ObjectReader& top) {
   const std::string renew = "rename its keys as CHANGELOG.md lists, or measure anew";
   if (!top.has("format") && top.has("version"))
-    top.fail("format",
-             "a usp.calibration without the key is of version 1, older than this usp, which reads version " +
-                 std::to_string(json_schema_version) + "; " + renew);
+    top.fail("format", fmt::format("a usp.calibration without the key is of version 1, older than this usp, "
+                                   "which reads version {}; {}",
+                                   json_schema_version, renew));
   check_json_header(top, "usp.calibration", renew);
 }
 

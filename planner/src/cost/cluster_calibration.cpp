@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -36,7 +38,7 @@ double link_gb_s(const Cluster& cluster) {
     // A bridge between two cards does not carry a group of eight: only a switch is the link of a device.
     const Quantity& link = domain != nullptr && domain->switched ? domain->gb_s : node.pcie_gb_s;
     if (!link.known())
-      throw MissingValue({cluster.name, 0, "device " + std::to_string(device.id)}, "the link bandwidth",
+      throw MissingValue({cluster.name, 0, fmt::format("device {}", device.id)}, "the link bandwidth",
                          "name the card with --device, or give --nvlink or --pcie");
     least = std::min(least, *link.value);
   }
@@ -67,7 +69,7 @@ void use_own_curves(const Cluster& cluster, Calibration& calibration) {
         hops.push_back({Transport::nccl, point.bytes, point.time_s});
     }
     calibration.sources.push_back(
-        {(used ? "" : "not used: ") + curve.collective + " on " + std::to_string(curve.ranks) + " ranks",
+        {fmt::format("{}{} on {} ranks", used ? "" : "not used: ", curve.collective, curve.ranks),
          curve.source, "own measurement", "nccl-tests",
          used ? "" : "only curves of one host and of a known operation are used"});
     if (used && source.find(curve.source) == std::string::npos)
@@ -87,9 +89,10 @@ void name_other_card(const Cluster& cluster, const std::string& asked, Calibrati
       differs(min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak"), calibration.device_bf16_tflops) ||
       differs(min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth"), calibration.device_memory_gb_s);
   if (!other) return;
-  calibration.other_card = "calibration " + calibration.name + " was measured on " + calibration.device +
-                           ", the cluster has " + cluster.specs.front().name +
-                           ": link curves are taken as measured there, kernel rates follow the data sheets";
+  calibration.other_card = fmt::format(
+      "calibration {} was measured on {}, the cluster has {}: link curves are taken as measured there, "
+      "kernel rates follow the data sheets",
+      calibration.name, calibration.device, cluster.specs.front().name);
 }
 
 /// Kernels of another card: rates follow peak and memory bandwidth, launches stay.

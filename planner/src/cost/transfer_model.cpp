@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -89,7 +91,7 @@ TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
     if (!own_pair && !replaced) all_hops.push_back(old);
   }
   TransferModel curves(std::move(merged), std::move(all_hops), repeat_,
-                       source_.empty() ? source : source + ", else " + source_);
+                       source_.empty() ? source : fmt::format("{}, else {}", source, source_));
   curves.always_ = rows.empty() && hops.empty() ? always_ : 0;
   return curves;
 }
@@ -226,7 +228,7 @@ Estimate TransferModel::time(Collective operation, int ranks, double bytes) cons
   const Curve& of = curve(operation);
   if (of.measured.empty())
     throw MissingValue({source_, 0, std::string(word_of(operation))},
-                       "time of " + std::string(word_of(operation)),
+                       fmt::format("time of {}", word_of(operation)),
                        "give nccl-tests output of this operation with --curves, or name a calibration");
   const auto ranks_index = static_cast<std::size_t>(std::min(ranks, max_table_ranks));
   const Group& group = of.groups[ranks_index];
@@ -286,9 +288,10 @@ std::string contended_link_note(const TransferModel& curves, Transport transport
     return "";
   const double factor = curves.contended_hop(ranks, bytes).seconds / curves.hop(transport, bytes).seconds;
   if (factor < 1.5) return "";
-  return "ring hops are priced from a transfer between two ranks; a measured all-gather of " +
-         std::to_string(ranks) + " ranks at once is " + format_fixed(factor, 1) +
-         " times slower per hop: measure send/recv on this machine (--curves)";
+  return fmt::format(
+      "ring hops are priced from a transfer between two ranks; a measured all-gather of {} ranks at once is "
+      "{} times slower per hop: measure send/recv on this machine (--curves)",
+      ranks, format_fixed(factor, 1));
 }
 
 }  // namespace usp

@@ -9,6 +9,8 @@
 #include "usp/planner/detail/axes.hpp"
 #include "usp/planner/plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -18,19 +20,15 @@ namespace {
 constexpr std::size_t max_rows = 64;  ///< of a table for people
 constexpr std::size_t max_runs = 4;
 
-std::string number(i64 value) {
-  return std::to_string(value);
-}
-
 /// Pairs of long sequences are more than 64 bits count.
 bool fits(i128 value) {
   return value <= std::numeric_limits<i64>::max();
 }
 
 std::string run_text(const Run& run) {
-  if (run.count == 1) return number(run.first);
-  const std::string range = number(run.first) + "-" + number(run.first + (run.count - 1) * run.step);
-  return run.step == 1 ? range : range + " by " + number(run.step);
+  if (run.count == 1) return std::to_string(run.first);
+  const std::string range = fmt::format("{}-{}", run.first, run.first + (run.count - 1) * run.step);
+  return run.step == 1 ? range : fmt::format("{} by {}", range, run.step);
 }
 
 std::string runs_text(const std::vector<Run>& runs) {
@@ -38,19 +36,18 @@ std::string runs_text(const std::vector<Run>& runs) {
   std::string text;
   for (std::size_t i = 0; i < runs.size() && i < max_runs; ++i)
     text += (i == 0 ? "" : ", ") + run_text(runs[i]);
-  if (runs.size() > max_runs) text += ", and " + number(static_cast<i64>(runs.size() - max_runs)) + " more";
+  if (runs.size() > max_runs) text += fmt::format(", and {} more", runs.size() - max_runs);
   return text;
 }
 
 std::string heads_text(Range heads) {
-  if (heads.size() == 1) return number(heads.begin);
-  return number(heads.begin) + "-" + number(heads.end - 1);
+  if (heads.size() == 1) return std::to_string(heads.begin);
+  return fmt::format("{}-{}", heads.begin, heads.end - 1);
 }
 
 std::string devices_text(const std::vector<int>& devices) {
-  return devices.size() <= 8
-             ? rank_list(devices)
-             : number(devices.front()) + " and " + number(static_cast<i64>(devices.size()) - 1) + " more";
+  return devices.size() <= 8 ? rank_list(devices)
+                             : fmt::format("{} and {} more", devices.front(), devices.size() - 1);
 }
 
 std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
@@ -63,38 +60,39 @@ std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
   table.column("which");
   for (const RankView& r : view.ranks) {
     if (static_cast<std::size_t>(r.rank) >= max_rows) break;
-    table.row({number(r.rank), number(r.ring), number(r.ulysses), devices_text(r.devices),
-               heads_text(r.query_heads), heads_text(r.kv_heads), number(r.tokens), runs_text(r.runs)});
+    table.row({std::to_string(r.rank), std::to_string(r.ring), std::to_string(r.ulysses),
+               devices_text(r.devices), heads_text(r.query_heads), heads_text(r.kv_heads),
+               std::to_string(r.tokens), runs_text(r.runs)});
   }
   std::string text = table.str(2);
   if (view.ranks.size() > max_rows)
-    text += "  ... and " + number(static_cast<i64>(view.ranks.size() - max_rows)) +
-            " more ranks (--json lists all)\n";
+    text += fmt::format("  ... and {} more ranks (--json lists all)\n", view.ranks.size() - max_rows);
   return text;
 }
 
 std::string peers_text(const MessageView& m) {
   return (m.peers.size() == 1 ? "rank " : "ranks ") +
-         (m.peers.size() > 16 ? number(static_cast<i64>(m.peers.size())) + " of them" : rank_list(m.peers));
+         (m.peers.size() > 16 ? fmt::format("{} of them", m.peers.size()) : rank_list(m.peers));
 }
 
 std::string message_text(const MessageView& m, bool arrival) {
-  const std::string tensors = m.what + " (" + m.move + ")";
-  const std::string size = format_bytes(static_cast<double>(m.bytes)) + " " + std::string(word_of(m.wire));
-  if (arrival) return (m.add ? "add  " : "land ") + tensors + " from " + peers_text(m) + ", " + size;
-  return (m.send ? "send " : "recv ") + tensors + (m.send ? " to " : " from ") + peers_text(m) + ", " + size +
-         (m.due > m.start ? ", due at the end of tick " + number(m.due) : "");
+  const std::string tensors = fmt::format("{} ({})", m.what, m.move);
+  const std::string size = fmt::format("{} {}", format_bytes(static_cast<double>(m.bytes)), word_of(m.wire));
+  if (arrival)
+    return fmt::format("{}{} from {}, {}", m.add ? "add  " : "land ", tensors, peers_text(m), size);
+  return fmt::format("{} {} {} {}, {}{}", m.send ? "send" : "recv", tensors, m.send ? "to" : "from",
+                     peers_text(m), size,
+                     m.due > m.start ? fmt::format(", due at the end of tick {}", m.due) : "");
 }
 
 std::string step_text(const StepView& step) {
   if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
-  return step.kind + ": query heads " + heads_text(step.query_heads) + ", kv heads " +
-         heads_text(step.kv_heads) + ", " + number(static_cast<i64>(step.slices)) +
-         (step.slices == 1 ? " slice, " : " slices, ") +
-         (fits(step.pairs) ? number(static_cast<i64>(step.pairs))
-                           : format_fixed(static_cast<double>(step.pairs), 0)) +
-         " pairs per head, by " + std::string(word_of(step.backend.use)) +
-         (step.reason.empty() ? "" : ": " + step.reason);
+  return fmt::format("{}: query heads {}, kv heads {}, {} {}, {} pairs per head, by {}{}", step.kind,
+                     heads_text(step.query_heads), heads_text(step.kv_heads), step.slices,
+                     step.slices == 1 ? "slice" : "slices",
+                     fits(step.pairs) ? std::to_string(static_cast<i64>(step.pairs))
+                                      : format_fixed(static_cast<double>(step.pairs), 0),
+                     word_of(step.backend.use), step.reason.empty() ? "" : ": " + step.reason);
 }
 
 std::string bind_text(const std::vector<BindView>& binds) {
@@ -104,24 +102,22 @@ std::string bind_text(const std::vector<BindView>& binds) {
     bytes += bind.bytes;
     if (std::find(names.begin(), names.end(), bind.name) == names.end()) names.push_back(bind.name);
   }
-  return "bind " + join(names, ", ") + " (" + format_bytes(static_cast<double>(bytes)) + ")";
+  return fmt::format("bind {} ({})", fmt::join(names, ", "), format_bytes(static_cast<double>(bytes)));
 }
 
 std::string schedule_text(const ExplainRequest& request, const ExplainView& view) {
-  std::string text =
-      "\nschedule of rank " + number(*request.rank) + ", " + std::string(word_of(request.pass)) + ": " +
-      number(static_cast<i64>(view.ticks.size())) + " ticks, sends " +
-      format_bytes(static_cast<double>(view.sent_bytes)) + ", receives " +
-      format_bytes(static_cast<double>(view.received_bytes)) + ", workspace " +
-      format_bytes(static_cast<double>(view.workspace_bytes)) +
-      (view.kernel_scratch_bytes == 0
-           ? ""
-           : ", kernel scratch " + format_bytes(static_cast<double>(view.kernel_scratch_bytes))) +
-      "\n";
+  std::string text = fmt::format(
+      "\nschedule of rank {}, {}: {} ticks, sends {}, receives {}, workspace {}{}\n", *request.rank,
+      word_of(request.pass), view.ticks.size(), format_bytes(static_cast<double>(view.sent_bytes)),
+      format_bytes(static_cast<double>(view.received_bytes)),
+      format_bytes(static_cast<double>(view.workspace_bytes)),
+      view.kernel_scratch_bytes == 0
+          ? ""
+          : ", kernel scratch " + format_bytes(static_cast<double>(view.kernel_scratch_bytes)));
   for (std::size_t t = 0; t < view.ticks.size(); ++t) {
     const TickView& tick = view.ticks[t];
-    text += "  tick " + number(static_cast<i64>(t)) + "\n";
-    const auto line = [&](const std::string& what) { text += "    " + what + "\n"; };
+    text += fmt::format("  tick {}\n", t);
+    const auto line = [&](const std::string& what) { text += fmt::format("    {}\n", what); };
     if (!tick.binds.empty()) line(bind_text(tick.binds));
     for (const MessageView& m : tick.posts)
       if (m.bytes > 0) line(message_text(m, false));
@@ -134,19 +130,18 @@ std::string schedule_text(const ExplainRequest& request, const ExplainView& view
 
 std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   const AttentionShape& s = layer.plan.shape;
-  std::string text = plan.model + " on " + plan.cluster + "\n  ring " + number(plan.mesh.ring()) +
-                     " x ulysses " + number(plan.mesh.ulysses) + ", " +
-                     std::string(word_of(layer.plan.layout));
-  if (plan.mesh.ring() > 1) text += ", " + std::string(word_of(layer.plan.method));
-  if (plan.placement.tensor > 1) text += ", tensor " + number(plan.placement.tensor);
-  if (plan.placement.data > 1) text += ", data " + number(plan.placement.data);
-  text += "\n  " + layer.kind + " attention of " + number(s.query_heads) + "/" + number(s.kv_heads) +
-          " heads, dim " + number(s.head_dim_qk) +
-          (s.head_dim_v == s.head_dim_qk ? "" : " (values " + number(s.head_dim_v) + ")") + ", " +
-          format_tokens(s.q_tokens) + " tokens";
-  if (s.kv_tokens != s.q_tokens) text += " against " + format_tokens(s.kv_tokens) + " keys";
-  if (s.batch > 1) text += ", batch " + number(s.batch);
-  if (!layer.layers.empty()) text += ", " + number(static_cast<i64>(layer.layers.size())) + " layers";
+  std::string text = fmt::format("{} on {}\n  ring {} x ulysses {}, {}", plan.model, plan.cluster,
+                                 plan.mesh.ring(), plan.mesh.ulysses, word_of(layer.plan.layout));
+  if (plan.mesh.ring() > 1) text += fmt::format(", {}", word_of(layer.plan.method));
+  if (plan.placement.tensor > 1) text += fmt::format(", tensor {}", plan.placement.tensor);
+  if (plan.placement.data > 1) text += fmt::format(", data {}", plan.placement.data);
+  text += fmt::format("\n  {} attention of {}/{} heads, dim {}{}, {} tokens", layer.kind, s.query_heads,
+                      s.kv_heads, s.head_dim_qk,
+                      s.head_dim_v == s.head_dim_qk ? "" : fmt::format(" (values {})", s.head_dim_v),
+                      format_tokens(s.q_tokens));
+  if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
+  if (s.batch > 1) text += fmt::format(", batch {}", s.batch);
+  if (!layer.layers.empty()) text += fmt::format(", {} layers", layer.layers.size());
   return text + "\n";
 }
 
@@ -211,14 +206,13 @@ std::string explain_text(const PlanFile& plan, const ExplainRequest& request) {
   const PlanLayer& layer = plan.layers[request.layer];
   std::string text = headline(plan, layer);
   if (plan.layers.size() > 1) {
-    text +=
-        "  one of " + number(static_cast<i64>(plan.layers.size())) + " kinds of attention layer (--layer):";
+    text += fmt::format("  one of {} kinds of attention layer (--layer):", plan.layers.size());
     for (std::size_t i = 0; i < plan.layers.size(); ++i)
-      text += (i == 0 ? " " : ", ") + number(static_cast<i64>(i)) + " " + plan.layers[i].kind;
+      text += fmt::format("{}{} {}", i == 0 ? " " : ", ", i, plan.layers[i].kind);
     text += "\n";
   }
   text += "\nwhy\n";
-  for (const std::string& line : view.why) text += "  " + line + "\n";
+  for (const std::string& line : view.why) text += fmt::format("  {}\n", line);
   text += "\nranks of a group (tokens are 0-based, ends included)\n" + ranks_table(plan, view);
   if (view.has_schedule) text += schedule_text(request, view);
   return text;

@@ -8,13 +8,15 @@
 #include "usp/schedule/kernel_scratch.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
 namespace {
 
 std::string name_of(BufferName name) {
-  return std::string(word_of(name.tensor)) + " " + std::string(word_of(name.place));
+  return fmt::format("{} {}", word_of(name.tensor), word_of(name.place));
 }
 
 class Viewer {
@@ -58,7 +60,7 @@ class Viewer {
     MessageView view;
     view.move = word_of(move.name);
     view.what = word_of(move.from[0].tensor);
-    if (move.pairs > 1) view.what += " " + std::string(word_of(move.from[1].tensor));
+    if (move.pairs > 1) view.what += fmt::format(" {}", word_of(move.from[1].tensor));
     view.send = transfer.send;
     view.add = transfer.write_mode == WriteMode::accumulate;
     view.wire = transfer.wire;
@@ -148,12 +150,11 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
   std::vector<std::string> lines{method_words(a), layout_words(a, plan.mesh.ring())};
   const int u = plan.mesh.ulysses;
   if (u > 1) {
-    std::string heads = "ulysses " + std::to_string(u) + ": " + std::to_string(shape.query_heads) + "/" +
-                        std::to_string(shape.kv_heads) + " heads over " + std::to_string(u) + " ranks, " +
-                        std::to_string(geometry.heads().query_of(0).size()) + " query heads each";
+    std::string heads =
+        fmt::format("ulysses {}: {}/{} heads over {} ranks, {} query heads each", u, shape.query_heads,
+                    shape.kv_heads, u, geometry.heads().query_of(0).size());
     if (!geometry.heads().even())
-      heads +=
-          " at most (uneven: the last has " + std::to_string(geometry.heads().query_of(u - 1).size()) + ")";
+      heads += fmt::format(" at most (uneven: the last has {})", geometry.heads().query_of(u - 1).size());
     if (geometry.heads().shared_kv())
       heads +=
           "; a KV head is sent to each rank that attends it, never repeated before the exchange, and its "
@@ -161,8 +162,8 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const
     lines.push_back(heads);
   }
   if (a.head_chunks > 1)
-    lines.push_back(std::to_string(a.head_chunks) +
-                    " head chunks: the exchange of one chunk hides behind the attention of another");
+    lines.push_back(fmt::format(
+        "{} head chunks: the exchange of one chunk hides behind the attention of another", a.head_chunks));
   if (a.prune) lines.emplace_back("pruned: only keys that some query of the receiver can see are sent");
   if (a.score.block_tokens > 0) lines.push_back(block_pattern_note(a.score));
   if (plan.training && plan.mesh.ring() > 1 && !a.method->joins_remote_blocks)
@@ -187,7 +188,7 @@ void check_expansion(const AttentionPlan& plan, const Documents& documents) {
 ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
   const PlanLayer& layer = layer_at(plan, request.layer);
   if (request.rank && (*request.rank < 0 || *request.rank >= plan.mesh.size()))
-    throw UsageError("--rank: ranks of a group are 0 to " + std::to_string(plan.mesh.size() - 1));
+    throw UsageError(fmt::format("--rank: ranks of a group are 0 to {}", plan.mesh.size() - 1));
   if (request.pass == Pass::backward && !plan.training)
     throw UsageError("--pass backward: the plan is for the forward pass only");
   const std::vector<i64> lengths = request.documents.value_or(plan.documents);

@@ -9,6 +9,8 @@
 #include "usp/schedule/limits.hpp"
 #include "usp/topology/cluster_io.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -91,7 +93,7 @@ void check_predictions(const PlanFile& plan, const std::string& file) {
     predict_bytes(derived, layer_documents(derived, plan.documents), plan.training, basis);
     const auto same = [&](const char* pass, const char* key, bool equal) {
       if (!equal)
-        throw InvalidInput({file, 0, "/layers/" + std::to_string(i) + "/prediction/" + pass + "/" + key},
+        throw InvalidInput({file, 0, fmt::format("/layers/{}/prediction/{}/{}", i, pass, key)},
                            "is not what follows from the recipe; write the plan anew with usp plan -o");
     };
     const auto compare = [&](const char* pass, const PassPrediction& stated, const PassPrediction& found) {

@@ -6,6 +6,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -26,11 +28,11 @@ void check(const MemoryInput& in) {
     if (degree < 1) refuse("degrees", "a degree is at least 1");
   if (m.pipeline > in.model->layers) refuse("pipeline", "more stages than layers");
   if (m.sharding_ranks() % m.expert != 0)
-    refuse("expert", std::to_string(m.expert) + " expert ranks do not divide the " +
-                         std::to_string(m.sharding_ranks()) + " data x sequence ranks they are taken from");
+    refuse("expert",
+           fmt::format("{} expert ranks do not divide the {} data x sequence ranks they are taken from",
+                       m.expert, m.sharding_ranks()));
   if (in.model->moe && in.model->moe->experts % m.expert != 0)
-    refuse("expert", std::to_string(in.model->moe->experts) + " experts do not divide over " +
-                         std::to_string(m.expert) + " ranks");
+    refuse("expert", fmt::format("{} experts do not divide over {} ranks", in.model->moe->experts, m.expert));
   if (!in.model->moe && m.expert > 1) refuse("expert", "the model has no experts to split");
   if (in.local_tokens < 0 || in.reserve_fraction < 0 || in.loss_tile_tokens < 0 || in.mlp_tile_tokens < 0 ||
       in.gathered_layers < 0 || in.communicator_bytes < 0)
@@ -91,9 +93,8 @@ StageActivations stage_activations(const MemoryInput& in, int stage) {
 
 std::string activation_reason(const MemoryInput& in, int stage, const StageActivations& sum) {
   const StageLayers range = stage_layers(in, stage);
-  const std::string amount = std::to_string(range.last - range.first) + " layers x " +
-                             std::to_string(in.local_tokens) + " tokens x " + std::to_string(sum.in_flight) +
-                             " microbatches";
+  const std::string amount = fmt::format("{} layers x {} tokens x {} microbatches", range.last - range.first,
+                                         in.local_tokens, sum.in_flight);
   switch (in.workload->recompute) {
     case Recompute::none:
       return "all that backward reads: " + amount;
@@ -114,13 +115,14 @@ void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
                           activation_reason(in, stage, sum)});
     if (in.workload->recompute == Recompute::offload)
       table.host_rows.push_back({MemoryKind::activations, "offloaded checkpoints", whole_bytes(sum.host),
-                                 "layer inputs of " + std::to_string(sum.in_flight) + " microbatches"});
+                                 fmt::format("layer inputs of {} microbatches", sum.in_flight)});
   }
   const bool tiled = in.mlp_tile_tokens > 0 && in.mlp_tile_tokens < in.local_tokens;
   table.rows.push_back(
       {MemoryKind::live_layer, "one live layer", whole_bytes(sum.live),
-       std::string("what the running layer adds") + (in.workload->training ? ", with its gradients" : "") +
-           (tiled ? "; MLP in tiles of " + std::to_string(in.mlp_tile_tokens) + " tokens" : "")});
+       fmt::format("activations of the running layer{}{}",
+                   in.workload->training ? ", with its gradients" : "",
+                   tiled ? fmt::format("; MLP in tiles of {} tokens", in.mlp_tile_tokens) : "")});
 }
 
 void add_lines(const std::vector<MemoryLine>& lines, MemoryKind kind, MemoryTable& table) {
@@ -134,9 +136,8 @@ void add_logits_row(const MemoryInput& in, MemoryTable& table) {
   const LogitsBytes bytes = logits_bytes(tokens, vocab, *in.workload);
   table.rows.push_back({MemoryKind::logits, tokens < in.local_tokens ? "logits, tiled" : "logits",
                         bytes.total(),
-                        std::to_string(tokens) + " tokens x " + std::to_string(vocab) + " x (" +
-                            std::to_string(bytes_of(in.workload->dtype)) +
-                            (in.workload->training ? " B, 4 B fp32 copy, 4 B gradient)" : " B)")});
+                        fmt::format("{} tokens x {} x ({}{}", tokens, vocab, bytes_of(in.workload->dtype),
+                                    in.workload->training ? " B, 4 B fp32 copy, 4 B gradient)" : " B)")});
 }
 
 MemoryTable stage_table(const MemoryInput& in, int stage) {

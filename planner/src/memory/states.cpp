@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -50,8 +52,7 @@ StageParameters stage_parameters(const MemoryInput& in, int stage) {
 }
 
 std::string shards(bool sharded, const MemoryInput& in) {
-  return sharded ? "/ " + std::to_string(in.mesh.sharding_ranks()) + " data x sequence ranks"
-                 : "whole on each rank";
+  return sharded ? fmt::format("/ {} data x sequence ranks", in.mesh.sharding_ranks()) : "whole on each rank";
 }
 
 }  // namespace
@@ -80,9 +81,8 @@ void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   const auto row = [&](MemoryKind kind, const char* name, double each, int from_stage) {
     const bool split = w.zero_stage >= from_stage;
     table.rows.push_back({kind, name, whole_bytes(each * (split ? sharded : full)),
-                          std::to_string(static_cast<int>(each)) + " B x " +
-                              std::to_string(static_cast<std::int64_t>(full)) + " parameters of the stage, " +
-                              shards(split, in)});
+                          fmt::format("{} B x {} parameters of the stage, {}", static_cast<int>(each),
+                                      static_cast<std::int64_t>(full), shards(split, in))});
   };
   row(MemoryKind::parameters, "parameters", element, 3);
   if (w.training) {
@@ -94,11 +94,12 @@ void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   if (w.zero_stage < 3 && (w.zero_stage < 2 || !w.training)) return;
   const double layers = w.zero_stage == 3 ? static_cast<double>(in.gathered_layers) : 0;
   const double bucket = w.training ? gradient : 0;
-  table.rows.push_back({MemoryKind::gathered_layer, "gathered layers and gradient bucket",
-                        whole_bytes(p.largest_unit * (element * layers + bucket)),
-                        std::to_string(static_cast<int>(layers)) + " gathered and " +
-                            (w.training ? "1" : "0") + " unreduced gradient of the largest unit, " +
-                            std::to_string(static_cast<std::int64_t>(p.largest_unit)) + " parameters"});
+  table.rows.push_back(
+      {MemoryKind::gathered_layer, "gathered layers and gradient bucket",
+       whole_bytes(p.largest_unit * (element * layers + bucket)),
+       fmt::format("{} gathered and {} unreduced gradient of the largest unit, {} parameters",
+                   static_cast<int>(layers), w.training ? "1" : "0",
+                   static_cast<std::int64_t>(p.largest_unit))});
 }
 
 }  // namespace usp

@@ -3,6 +3,8 @@
 
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 namespace {
 
@@ -31,8 +33,8 @@ std::optional<std::int64_t> ConfigKeys::integer(KeyNames names, std::int64_t lea
     const auto value = reader_.maybe_integer(name, least, most);
     if (!value) continue;
     if (found && *found != *value)
-      fail(name, "says " + std::to_string(*value) + " and " + where + " says " + std::to_string(*found) +
-                     ", though both name the same value; keep one");
+      fail(name, fmt::format("says {} and {} says {}, though both name the same value; keep one", *value,
+                             where, *found));
     found = value;
     where = name;
   }
@@ -43,9 +45,9 @@ std::int64_t ConfigKeys::need(KeyNames names, std::int64_t least, std::int64_t m
   if (const auto value = integer(names, least, most)) return *value;
   const std::vector<std::string> all(names.begin(), names.end());
   std::string remedy = "add the key";
-  if (all.size() > 1) remedy += " (also read as " + join({all.begin() + 1, all.end()}, ", ") + ")";
+  if (all.size() > 1) remedy += fmt::format(" (also read as {})", join({all.begin() + 1, all.end()}, ", "));
   if (const auto foreign = foreign_key_for(all[0], reader_.json()); !foreign.empty())
-    remedy += "; '" + foreign + "' is another tool's key and is not taken for it";
+    remedy += fmt::format("; '{}' is another tool's key and is not taken for it", foreign);
   missing(*names.begin(), remedy);
 }
 
@@ -54,7 +56,7 @@ std::vector<std::int64_t> ConfigKeys::per_layer(const char* key, std::int64_t la
   auto list = integers(key, least, most);
   if (!list) missing(key, "add the key");
   if (static_cast<std::int64_t>(list->size()) != layers)
-    fail(key, "has " + std::to_string(list->size()) + " entries for " + std::to_string(layers) + " layers");
+    fail(key, fmt::format("has {} entries for {} layers", list->size(), layers));
   return *list;
 }
 
@@ -79,11 +81,11 @@ std::optional<std::vector<std::string>> ConfigKeys::strings(const char* key) {
 
 std::optional<ConfigKeys> ConfigKeys::object(const char* key) {
   if (!reader_.has(key)) return std::nullopt;
-  return ConfigKeys(reader_.need(key), reader_.file(), reader_.pointer() + "/" + key);
+  return ConfigKeys(reader_.need(key), reader_.file(), fmt::format("{}/{}", reader_.pointer(), key));
 }
 
 void ConfigKeys::missing(const char* key, const std::string& remedy) const {
-  throw MissingValue({reader_.file(), 0, reader_.pointer() + "/" + key}, key, remedy);
+  throw MissingValue({reader_.file(), 0, fmt::format("{}/{}", reader_.pointer(), key)}, key, remedy);
 }
 
 }  // namespace usp

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reading.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -27,7 +29,7 @@ std::vector<std::int64_t> query_heads(Reading& r) {
 
 std::vector<std::int64_t> as_query_heads(Reading& r, const std::vector<std::int64_t>& query,
                                          const std::string& why) {
-  r.derive("kv_heads = query_heads = " + std::to_string(query.front()) + ": " + why);
+  r.derive(fmt::format("kv_heads = query_heads = {}: {}", query.front(), why));
   return query;
 }
 
@@ -63,7 +65,8 @@ std::vector<std::int64_t> kv_heads(Reading& r, const std::vector<std::int64_t>& 
     return kv_heads_by_flag(r, query);
   if (const auto stated = r.keys.integer(kv_names, 1, limit::heads)) return repeated(r, *stated);
   if (rule == KvRule::equals_heads)
-    return as_query_heads(r, query, "the rule of " + r.model.family + " where the config states no KV heads");
+    return as_query_heads(r, query,
+                          fmt::format("the rule of {} where the config states no KV heads", r.model.family));
   return repeated(r, r.keys.need(kv_names, 1, limit::heads));
 }
 
@@ -74,11 +77,13 @@ std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
   const std::int64_t heads = query.front();
   if (r.model.hidden % heads != 0 ||
       std::any_of(query.begin(), query.end(), [&](auto q) { return q != heads; }))
-    r.keys.missing("head_dim", "hidden_size " + std::to_string(r.model.hidden) + " is not divisible by " +
-                                   std::to_string(heads) +
-                                   " heads, so the rule hidden / heads gives none; add it");
-  r.derive("head_dim = hidden / heads = " + std::to_string(r.model.hidden / heads) + ": the rule of " +
-           r.model.family);
+    r.keys.missing(
+        "head_dim",
+        fmt::format(
+            "hidden_size {} is not divisible by {} heads, so the rule hidden / heads gives none; add it",
+            r.model.hidden, heads));
+  r.derive(
+      fmt::format("head_dim = hidden / heads = {}: the rule of {}", r.model.hidden / heads, r.model.family));
   return r.model.hidden / heads;
 }
 
@@ -122,13 +127,15 @@ void read_mla(Reading& r, const std::vector<std::int64_t>& query) {
   mla.nope_head_dim = r.keys.need({"qk_nope_head_dim"}, 1, limit::head_dim);
   mla.rope_head_dim = r.keys.need({"qk_rope_head_dim"}, 0, limit::head_dim);
   r.model.mla = mla;
-  r.derive("latent attention (MLA): head_dim_qk = qk_nope_head_dim + qk_rope_head_dim = " +
-           std::to_string(mla.nope_head_dim + mla.rope_head_dim) + ", kv_heads = query_heads once expanded");
+  r.derive(
+      fmt::format("latent attention (MLA): head_dim_qk = qk_nope_head_dim + qk_rope_head_dim = {}, kv_heads "
+                  "= query_heads once expanded",
+                  mla.nope_head_dim + mla.rope_head_dim));
   const auto stated = r.keys.integer({"num_key_value_heads"}, 1, limit::heads);
   if (stated && *stated != query.front())
-    r.keys.fail("num_key_value_heads", "says " + std::to_string(*stated) +
-                                           ", but latent attention expands to " +
-                                           std::to_string(query.front()) + " heads (num_attention_heads)");
+    r.keys.fail("num_key_value_heads",
+                fmt::format("says {}, but latent attention expands to {} heads (num_attention_heads)",
+                            *stated, query.front()));
 }
 
 struct SoftmaxShape {
@@ -165,8 +172,8 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
     kind.shared_kv = global && r.keys.boolean("attention_k_eq_v").value_or(false);
   }
   if (kind.query_heads % kind.kv_heads != 0)
-    r.keys.fail("num_attention_heads", std::to_string(kind.query_heads) + " query heads cannot share " +
-                                           std::to_string(kind.kv_heads) + " KV heads evenly");
+    r.keys.fail("num_attention_heads", fmt::format("{} query heads cannot share {} KV heads evenly",
+                                                   kind.query_heads, kind.kv_heads));
   if (mixer == LayerMixer::sliding) {
     kind.window = r.keys.integer({"sliding_window"}, 1, limit::window);
     if (!kind.window && r.family != nullptr) kind.window = r.family->default_window;

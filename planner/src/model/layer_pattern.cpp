@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reading.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -15,8 +17,8 @@ std::size_t layer_count(const Reading& r) {
 
 Mixers from_layer_types(Reading& r, const std::vector<std::string>& types) {
   if (types.size() != layer_count(r))
-    r.keys.fail("layer_types", "has " + std::to_string(types.size()) + " entries for " +
-                                   std::to_string(r.model.layers) + " layers; one of the two is wrong");
+    r.keys.fail("layer_types", fmt::format("has {} entries for {} layers; one of the two is wrong",
+                                           types.size(), r.model.layers));
   static const EnumNames<LayerMixer> names = {{"full_attention", LayerMixer::softmax},
                                               {"sliding_attention", LayerMixer::sliding},
                                               {"chunked_attention", LayerMixer::chunked},
@@ -25,9 +27,9 @@ Mixers from_layer_types(Reading& r, const std::vector<std::string>& types) {
   for (const auto& type : types) {
     const auto at = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == type; });
     if (at == names.end())
-      r.keys.fail("layer_types", "'" + type +
-                                     "' is not a layer this planner knows (full_attention, "
-                                     "sliding_attention, chunked_attention, linear_attention)");
+      r.keys.fail("layer_types", fmt::format("'{}' is not a layer this planner knows (full_attention, "
+                                             "sliding_attention, chunked_attention, linear_attention)",
+                                             type));
     mixers.push_back(at->second);
   }
   return mixers;
@@ -44,7 +46,7 @@ Mixers every_nth(const Reading& r, std::int64_t period, LayerMixer nth, LayerMix
 std::int64_t period_of(Reading& r, std::string rule) {
   const auto& f = *r.family;
   std::optional<std::int64_t> stated;
-  std::string origin = "the config states none; the rule of " + r.model.family + " is";
+  std::string origin = fmt::format("the config states none; the rule of {} is", r.model.family);
   if (!f.period_key.empty()) {
     const std::string key(f.period_key);
     const std::string private_key = "_" + key;  // newer configs keep it under this name
@@ -53,15 +55,16 @@ std::int64_t period_of(Reading& r, std::string rule) {
   }
   const std::int64_t period = stated.value_or(f.period);
   rule.replace(rule.find('N'), 1, std::to_string(period));
-  r.derive("layer pattern: " + origin + ": " + rule);
+  r.derive(fmt::format("layer pattern: {}: {}", origin, rule));
   return period;
 }
 
 Mixers window_on_all(Reading& r) {
   const bool set = r.keys.has({"sliding_window"});
   if (!set && !r.keys.stated("sliding_window") && r.family->default_window) {
-    r.derive("sliding_window: the config states none; " + r.model.family + " then uses " +
-             std::to_string(*r.family->default_window) + " on every layer (null switches it off)");
+    r.derive(fmt::format(
+        "sliding_window: the config states none; {} then uses {} on every layer (null switches it off)",
+        r.model.family, *r.family->default_window));
     return Mixers(layer_count(r), LayerMixer::sliding);
   }
   if (set) r.derive("sliding_window is set: it holds on every layer of " + r.model.family);
@@ -71,11 +74,10 @@ Mixers window_on_all(Reading& r) {
 Mixers window_of_qwen(Reading& r) {
   const auto window = r.keys.integer({"sliding_window"}, 1, limit::window);
   const bool on = r.keys.boolean("use_sliding_window").value_or(false);
-  if (window && !on)
-    r.note("sliding_window is " + std::to_string(*window) + " but use_sliding_window is off");
+  if (window && !on) r.note(fmt::format("sliding_window is {} but use_sliding_window is off", *window));
   if (!on || !window) return Mixers(layer_count(r), LayerMixer::softmax);
   const std::int64_t first = r.keys.need({"max_window_layers"}, 0, limit::layers);
-  r.derive("use_sliding_window: layers from max_window_layers = " + std::to_string(first) + " on slide");
+  r.derive(fmt::format("use_sliding_window: layers from max_window_layers = {} on slide", first));
   Mixers mixers;
   for (std::int64_t i = 0; i < r.model.layers; ++i)
     mixers.push_back(i >= first ? LayerMixer::sliding : LayerMixer::softmax);
@@ -105,7 +107,7 @@ Mixers lists_of_kimi(Reading& r) {
     if (!list) config->missing(key, "add the list (layers count from 1)");
     for (const auto layer : *list) {
       const auto i = static_cast<std::size_t>(layer - 1);
-      if (seen[i]) config->fail(key, "layer " + std::to_string(layer) + " is listed twice");
+      if (seen[i]) config->fail(key, fmt::format("layer {} is listed twice", layer));
       seen[i] = true;
       mixers[i] = mixer;
     }
@@ -113,7 +115,7 @@ Mixers lists_of_kimi(Reading& r) {
   place("full_attn_layers", LayerMixer::softmax);
   place("kda_layers", LayerMixer::linear);
   for (std::size_t i = 0; i < seen.size(); ++i)
-    if (!seen[i]) config->fail("kda_layers", "layer " + std::to_string(i + 1) + " is in neither list");
+    if (!seen[i]) config->fail("kda_layers", fmt::format("layer {} is in neither list", i + 1));
   r.derive("linear_attn_config counts layers from 1; here they count from 0");
   return mixers;
 }
@@ -134,10 +136,10 @@ Mixers of_unknown_family(Reading& r) {
                           "linear_num_key_heads", "linear_attn_config", "attn_type_list", "mamba_d_state",
                           "state_size", "hybrid_override_pattern", "attn_layer_period", "layers_block_type"})
     if (r.keys.has({key}) && !(off && std::string(key) == "sliding_window"))
-      r.keys.missing("layer_types", "the config has " + std::string(key) +
-                                        " but does not say which layers it concerns, and "
-                                        "the rule of model_type '" +
-                                        r.model.family + "' is not known; list one type per layer");
+      r.keys.missing("layer_types",
+                     fmt::format("the config has {} but does not say which layers it concerns, and the rule "
+                                 "of model_type '{}' is not known; list one type per layer",
+                                 key, r.model.family));
   r.derive("no layer_types and no window: every layer is taken as full attention");
   return Mixers(layer_count(r), LayerMixer::softmax);
 }
@@ -166,7 +168,7 @@ std::vector<LayerMixer> read_mixers(Reading& r) {
   switch (r.family->pattern) {
     case PatternRule::full:
       if (r.keys.has({"sliding_window"}))
-        r.note("sliding_window is set, but " + r.model.family + " has no sliding layers");
+        r.note(fmt::format("sliding_window is set, but {} has no sliding layers", r.model.family));
       return Mixers(layer_count(r), LayerMixer::softmax);
     case PatternRule::window_all:
       return window_on_all(r);

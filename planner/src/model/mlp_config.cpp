@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reading.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -78,8 +80,8 @@ void read_experts(Reading& r, std::int64_t experts) {
   moe.experts = experts;
   moe.experts_per_token = r.keys.need(top_k_names, 1, max_experts);
   if (moe.experts_per_token > experts)
-    r.keys.fail("num_experts_per_tok", std::to_string(moe.experts_per_token) + " of " +
-                                           std::to_string(experts) + " experts per token cannot be");
+    r.keys.fail("num_experts_per_tok",
+                fmt::format("{} of {} experts per token cannot be", moe.experts_per_token, experts));
   const bool own_width = r.family->moe == MoeRule::qwen_step || r.family->moe == MoeRule::deepseek;
   moe.moe_intermediate = own_width ? r.keys.need({"moe_intermediate_size"}, 1, limit::width)
                                    : r.keys.need(width_names, 1, limit::width);
@@ -109,8 +111,7 @@ void read_dense_width(Reading& r) {
                                         : r.keys.integer(width_names, 1, limit::width);
   if (r.model.dense_intermediate || rule == MlpWidthRule::stated) return;
   r.model.dense_intermediate = 4 * r.model.hidden;
-  r.derive("MLP width = 4 * hidden = " + std::to_string(4 * r.model.hidden) + ": the rule of " +
-           r.model.family);
+  r.derive(fmt::format("MLP width = 4 * hidden = {}: the rule of {}", 4 * r.model.hidden, r.model.family));
 }
 
 }  // namespace
@@ -118,7 +119,8 @@ void read_dense_width(Reading& r) {
 void read_mlp(Reading& r) {
   const auto experts = r.keys.integer(expert_names, 0, max_experts);
   if (r.family == nullptr) {
-    r.note("model_type '" + r.model.family + "' is not known: its MLP, norms and biases are not counted");
+    r.note(fmt::format("model_type '{}' is not known: its MLP, norms and biases are not counted",
+                       r.model.family));
     read_dense_width(r);
     return;
   }

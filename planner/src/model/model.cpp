@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -11,7 +13,7 @@ namespace usp {
 std::size_t Model::kind_of(int layer) const {
   for (std::size_t k = 0; k < kinds.size(); ++k)
     if (std::binary_search(kinds[k].layers.begin(), kinds[k].layers.end(), layer)) return k;
-  throw InternalError("layer " + std::to_string(layer) + " belongs to no layer kind");
+  throw InternalError(fmt::format("layer {} belongs to no layer kind", layer));
 }
 
 std::vector<AlikeLayers> alike_layers(const Model& model, int first, int last) {

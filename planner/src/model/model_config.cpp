@@ -6,6 +6,8 @@
 #include "usp/base/presets.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 namespace {
 
@@ -18,7 +20,7 @@ ConfigKeys language_part(ConfigKeys& top) {
   for (const char* key : language_parts) {
     if (!top.has({key})) continue;
     if (found)
-      top.fail(key, std::string("stands beside ") + name + "; which one is the language model is not clear");
+      top.fail(key, fmt::format("and {} are both given; it is ambiguous which is the language model", name));
     found = top.object(key);
     name = key;
   }
@@ -57,8 +59,8 @@ void read_embedding(Reading& r) {
     if (!r.model.tied_embeddings) r.model.tied_embeddings = part->boolean("tie_word_embeddings");
   if (r.model.tied_embeddings || r.family == nullptr) return;
   r.model.tied_embeddings = r.family->tied;
-  r.derive(std::string("tie_word_embeddings = ") + (r.family->tied ? "true" : "false") +
-           ": the config states none; the rule of " + r.model.family);
+  r.derive(fmt::format("tie_word_embeddings = {}: the config states none; the rule of {}",
+                       r.family->tied ? "true" : "false", r.model.family));
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ Model read_model_config(const std::string& text, const std::string& file) {
     model.family = "unknown";
     r.note("the config states no model_type: nothing is derived, every key must be stated");
   } else if (!keys.string("model_type") && !top.string("model_type")) {
-    r.derive("model_type = " + model.family + ": from architectures");
+    r.derive(fmt::format("model_type = {}: from architectures", model.family));
   }
   read_embedding(r);
   read_layers(r);

@@ -6,6 +6,8 @@
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -34,8 +36,7 @@ std::string nearest_meshes(const AttentionPlan& plan, i64 devices) {
             [&](i64 a, i64 b) { return std::abs(a - plan.mesh.ulysses) < std::abs(b - plan.mesh.ulysses); });
   std::string text = "(ring, ulysses) = ";
   for (std::size_t i = 0; i < degrees.size() && i < 3; ++i)
-    text += (i == 0 ? "(" : ", (") + std::to_string(wanted / degrees[i]) + ", " + std::to_string(degrees[i]) +
-            ")";
+    text += fmt::format("{}{}, {})", i == 0 ? "(" : ", (", wanted / degrees[i], degrees[i]);
   return text;
 }
 
@@ -60,34 +61,30 @@ void check_call(const AttentionCall& call, const Cluster& cluster) {
   const i64 ranks = i64{plan.mesh.ring()} * plan.mesh.ulysses;
   const std::string near = nearest_meshes(plan, devices);
   if (shape.query_heads % shape.kv_heads != 0)
-    throw Infeasible(std::to_string(shape.query_heads) + " query heads do not form equal groups over " +
-                         std::to_string(shape.kv_heads) + " KV heads",
+    throw Infeasible(fmt::format("{} query heads do not form equal groups over {} KV heads",
+                                 shape.query_heads, shape.kv_heads),
                      {"a number of KV heads that divides the query heads"});
   if (plan.mesh.ulysses > shape.query_heads)
-    throw Infeasible("ulysses " + std::to_string(plan.mesh.ulysses) + " exceeds the " +
-                         std::to_string(shape.query_heads) +
-                         " query heads, so that some rank would hold none",
+    throw Infeasible(fmt::format("ulysses {} exceeds the {} query heads, so that some rank would hold none",
+                                 plan.mesh.ulysses, shape.query_heads),
                      {near});
   if (ranks > devices)
-    throw Infeasible("ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
-                         std::to_string(plan.mesh.ulysses) + " needs " + std::to_string(ranks) +
-                         " devices, the cluster has " + std::to_string(devices),
+    throw Infeasible(fmt::format("ring {} x ulysses {} needs {} devices, the cluster has {}",
+                                 plan.mesh.ring(), plan.mesh.ulysses, ranks, devices),
                      {near, "more hosts with --nodes"});
   if (ranks > shape.q_tokens)
-    throw Infeasible(std::to_string(shape.q_tokens) + " tokens are fewer than the " + std::to_string(ranks) +
-                         " ranks, so that some rank would hold none",
+    throw Infeasible(fmt::format("{} tokens are fewer than the {} ranks, so that some rank would hold none",
+                                 shape.q_tokens, ranks),
                      {"a smaller mesh", "a longer sequence with --seq"});
   const i64 min_heads = shape.query_heads / plan.mesh.ulysses;
   if (plan.head_chunks > min_heads)
-    throw Infeasible(std::to_string(plan.head_chunks) +
-                         " head chunks need as many query heads on every rank, " + "there are " +
-                         std::to_string(min_heads),
-                     {"--head-chunks " + std::to_string(min_heads) + " or fewer"});
+    throw Infeasible(fmt::format("{} head chunks need as many query heads on every rank, there are {}",
+                                 plan.head_chunks, min_heads),
+                     {fmt::format("--head-chunks {} or fewer", min_heads)});
 }
 
 std::string idle_devices_note(i64 used, i64 devices) {
-  return "the first " + std::to_string(used) + " of " + std::to_string(devices) +
-         " devices are used, the others idle";
+  return fmt::format("the first {} of {} devices are used, the others idle", used, devices);
 }
 
 PriceReport price_call(const Cluster& cluster, const Calibration& calibration, const AttentionCall& call) {
@@ -126,9 +123,9 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   if (report.seconds > 0) report.band /= report.seconds;
   report.calibration = calibration.summary(extrapolation);
   if (report.uneven_heads)
-    report.notes.push_back("uneven heads: " + std::to_string(plan.shape.query_heads) + " query and " +
-                           std::to_string(plan.shape.kv_heads) + " KV heads on ulysses " +
-                           std::to_string(plan.mesh.ulysses) + "; the rank with most sets the pace");
+    report.notes.push_back(
+        fmt::format("uneven heads: {} query and {} KV heads on ulysses {}; the rank with most sets the pace",
+                    plan.shape.query_heads, plan.shape.kv_heads, plan.mesh.ulysses));
   for (const TransferBytes& move : report.passes.front().transfers) {
     if (move.name != "kv_exchange") continue;
     const double hop = static_cast<double>(move.sent_max) / std::max(1, plan.mesh.ring() - 1);

@@ -4,6 +4,8 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/calibration.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 
 std::string summary_json(const CalibrationSummary& summary) {
@@ -19,13 +21,14 @@ std::string summary_json(const CalibrationSummary& summary) {
 std::string summary_text(const CalibrationSummary& summary) {
   std::string text = "calibration " + summary.name;
   if (summary.calibrated)
-    text += ": measured links within " + format_percent(summary.comm_error) + " of their curves, kernels " +
-            format_percent(summary.kernel_error) + " of their fit (means)";
+    text += fmt::format(": measured links within {} of their curves, kernels {} of their fit (means)",
+                        format_percent(summary.comm_error), format_percent(summary.kernel_error));
   else
     text += ": data-sheet rates, nothing measured";
   text += "\n";
-  for (const std::string& source : summary.sources) text += "  " + source + "\n";
-  if (!summary.extrapolations.empty()) text += "extrapolated: " + join(summary.extrapolations, "; ") + "\n";
+  for (const std::string& source : summary.sources) text += fmt::format("  {}\n", source);
+  if (!summary.extrapolations.empty())
+    text += fmt::format("extrapolated: {}\n", fmt::join(summary.extrapolations, "; "));
   return text;
 }
 

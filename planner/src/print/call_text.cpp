@@ -5,6 +5,8 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/plan_print.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -16,27 +18,25 @@ constexpr std::size_t max_rows = 6;
 
 std::string call_text(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
-  const auto words = [](i64 value) { return std::to_string(value); };
-  std::string text = "attention of " + words(s.query_heads) + "/" + words(s.kv_heads) + " heads, dim " +
-                     words(s.head_dim_qk) +
-                     (s.head_dim_v == s.head_dim_qk ? "" : " (values " + words(s.head_dim_v) + ")") + ", " +
-                     format_tokens(s.q_tokens) + " tokens";
-  if (s.kv_tokens != s.q_tokens) text += " against " + format_tokens(s.kv_tokens) + " keys";
-  text += " x batch " + words(s.batch);
-  if (request.lengths.size() > 1) text += " of " + std::to_string(request.lengths.size()) + " documents each";
+  std::string text =
+      fmt::format("attention of {}/{} heads, dim {}{}, {} tokens", s.query_heads, s.kv_heads, s.head_dim_qk,
+                  s.head_dim_v == s.head_dim_qk ? "" : fmt::format(" (values {})", s.head_dim_v),
+                  format_tokens(s.q_tokens));
+  if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
+  text += fmt::format(" x batch {}", s.batch);
+  if (request.lengths.size() > 1) text += fmt::format(" of {} documents each", request.lengths.size());
   if (request.band.diff_max < unbounded)
-    text += ", window " + words(request.band.diff_max + 1);
+    text += fmt::format(", window {}", request.band.diff_max + 1);
   else
     text += request.band.diff_min == 0 ? ", causal" : ", full";
   text += request.training ? ", forward and backward" : ", forward only";
-  return text + "\non " + request.cluster->name + ", " + std::to_string(request.cluster->devices.size()) +
-         " devices\n";
+  return fmt::format("{}\non {}, {} devices\n", text, request.cluster->name, request.cluster->devices.size());
 }
 
 std::string pass_text(const char* name, const PassPrice& pass, bool calibrated) {
-  return std::string("\n  ") + name + time_text(pass.seconds, pass.band, calibrated) + ", of it " +
-         format_seconds(pass.compute_s) + " kernels and " + format_seconds(pass.exposed_s) +
-         " exchange that shows; " + format_bytes(pass.wire_bytes) + " sent by a rank";
+  return fmt::format("\n  {}{}, of it {} kernels and {} exchange that shows; {} sent by a rank", name,
+                     time_text(pass.seconds, pass.band, calibrated), format_seconds(pass.compute_s),
+                     format_seconds(pass.exposed_s), format_bytes(pass.wire_bytes));
 }
 
 /// Variants of one mesh often cost the same: a reader wants the meshes side by side.
@@ -65,8 +65,8 @@ std::string equals_text(const AttentionResult& result) {
     if (count++ == 0) text = describe(c);
   }
   if (count == 0) return "";
-  return "as fast within 0.1%: " + text + (count > 1 ? ", and " + std::to_string(count - 1) + " more" : "") +
-         "\n";
+  return fmt::format("as fast within 0.1%: {}{}\n", text,
+                     count > 1 ? fmt::format(", and {} more", count - 1) : "");
 }
 
 std::string candidates_text(const AttentionRequest& request, const AttentionResult& result) {
@@ -87,7 +87,7 @@ std::string candidates_text(const AttentionRequest& request, const AttentionResu
     row.push_back(format_bytes(c.live_bytes));
     table.row(row);
   }
-  return "\n" + table.str() + equals_text(result);
+  return fmt::format("\n{}{}", table.str(), equals_text(result));
 }
 
 std::string other_passes(const AttentionRequest& request, const AttentionResult& result) {
@@ -97,15 +97,13 @@ std::string other_passes(const AttentionRequest& request, const AttentionResult&
   const std::string best = describe(result.best());
   const std::string forward = describe(result.best_forward), backward = describe(result.best_backward);
   if (forward != best)
-    text += "forward alone is fastest with " + forward + ": " +
-            time_text(result.best_forward.price.forward.seconds, result.best_forward.price.forward.band,
-                      calibrated) +
-            "\n";
+    text += fmt::format("forward alone is fastest with {}: {}\n", forward,
+                        time_text(result.best_forward.price.forward.seconds,
+                                  result.best_forward.price.forward.band, calibrated));
   if (backward != best)
-    text += "backward alone is fastest with " + backward + ": " +
-            time_text(result.best_backward.price.backward.seconds, result.best_backward.price.backward.band,
-                      calibrated) +
-            "\n";
+    text += fmt::format("backward alone is fastest with {}: {}\n", backward,
+                        time_text(result.best_backward.price.backward.seconds,
+                                  result.best_backward.price.backward.band, calibrated));
   return text.empty() ? "" : "\n" + text;
 }
 
@@ -116,37 +114,35 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   const bool calibrated = result.calibration.calibrated;
   const std::vector<AxisView> axes =
       axes_of(*request.cluster, best.plan.mesh, best.placement, 1, request.execution.transport);
-  std::string text = call_text(request) + "\n" + describe(best);
+  std::string text = fmt::format("{}\n{}", call_text(request), describe(best));
   if (request.training) text += "\n  time      " + time_text(best.seconds(), best.band(), calibrated);
   text += pass_text("forward   ", best.price.forward, calibrated);
   if (request.training) text += pass_text("backward  ", best.price.backward, calibrated);
-  text += "\n  buffers   " + format_bytes(best.live_bytes) + " at the fullest tick\n  backend   " +
-          backends_text(best.plan.backend, result.forward_steps, result.backward_steps) + "\n";
+  text += fmt::format("\n  buffers   {} at the fullest tick\n  backend   {}\n", format_bytes(best.live_bytes),
+                      backends_text(best.plan.backend, result.forward_steps, result.backward_steps));
   text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
   if (result.margin > 0)
-    text += std::string("\n") + (result.tie ? "a tie: " : "") + "the next mesh is " +
-            format_percent(result.margin) + " slower" +
-            (result.tie ? ", less than the error of what differs" : "") + "\n";
+    text += fmt::format("\n{}the next mesh is {} slower{}\n", result.tie ? "a tie: " : "",
+                        format_percent(result.margin),
+                        result.tie ? ", less than the error of the terms that differ" : "");
   text += list_text("to settle it, measure", result.tie_breaking_measurements);
   text += rejected_text(result.rejected) + groups_text(axes);
-  for (const std::string& note : result.notes) text += "\nnote: " + note + "\n";
-  return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
-         " schedules priced\n";
+  for (const std::string& note : result.notes) text += fmt::format("\nnote: {}\n", note);
+  return fmt::format("{}\n{}{} schedules priced\n", text, summary_text(result.calibration),
+                     result.considered);
 }
 
 std::string describe(const AttentionCandidate& candidate) {
   const AttentionPlan& plan = candidate.plan;
   const Mesh& m = plan.mesh;
-  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses) + ", " +
-                     std::string(word_of(plan.layout));
+  std::string text = fmt::format("ring {} x ulysses {}, {}", m.ring(), m.ulysses, word_of(plan.layout));
   if (m.ring() > 1) {
-    text += ", " + std::string(word_of(plan.method));
-    if (plan.method->two_level_ring)
-      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
-    if (plan.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(plan.dkv_return));
-    if (m.ulysses > 1) text += ", " + std::string(word_of(candidate.placement.order));
+    text += fmt::format(", {}", word_of(plan.method));
+    if (plan.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
+    if (plan.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(plan.dkv_return));
+    if (m.ulysses > 1) text += fmt::format(", {}", word_of(candidate.placement.order));
   }
-  if (plan.head_chunks > 1) text += ", " + std::to_string(plan.head_chunks) + " head chunks";
+  if (plan.head_chunks > 1) text += fmt::format(", {} head chunks", plan.head_chunks);
   if (candidate.uneven_heads) text += ", uneven heads";
   return text;
 }

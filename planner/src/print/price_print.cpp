@@ -7,6 +7,8 @@
 #include "usp/planner/plan.hpp"
 #include "usp/planner/price_report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -22,7 +24,7 @@ Json bytes_json(const TransferBytes& bytes) {
 }
 
 std::string band_text(double band) {
-  return " (x 1/" + format_fixed(1 + band, 2) + " to x " + format_fixed(1 + band, 2) + ")";
+  return fmt::format(" (x 1/{} to x {})", format_fixed(1 + band, 2), format_fixed(1 + band, 2));
 }
 
 std::string tick_table(const PriceReport& report) {
@@ -45,7 +47,7 @@ std::string tick_table(const PriceReport& report) {
     }
   }
   return table.str(2) +
-         (left_out > 0 ? "  ... and " + std::to_string(left_out) + " more ticks (--json lists all)\n" : "");
+         (left_out > 0 ? fmt::format("  ... and {} more ticks (--json lists all)\n", left_out) : "");
 }
 
 std::string byte_table(const PriceReport& report) {
@@ -104,20 +106,19 @@ std::string price_json(const PriceReport& report) {
 
 std::string price_text(const PriceReport& report) {
   const AttentionPlan& plan = report.call.plan;
-  std::string text = format_seconds(report.seconds) + band_text(report.band) + " on " + report.cluster +
-                     ": " + "ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
-                     std::to_string(plan.mesh.ulysses) + ", " + std::string(word_of(plan.layout)) + ", " +
-                     std::string(word_of(plan.method)) + "\n";
+  std::string text = fmt::format("{}{} on {}: ring {} x ulysses {}, {}, {}\n", format_seconds(report.seconds),
+                                 band_text(report.band), report.cluster, plan.mesh.ring(), plan.mesh.ulysses,
+                                 word_of(plan.layout), word_of(plan.method));
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     const PassPrice& price = report.passes[i].price;
-    text += std::string("  ") + pass_names[i] + " " + format_seconds(price.seconds) + ": kernels " +
-            format_seconds(price.compute_s) + ", communication " + format_seconds(price.comm_s) +
-            " of which " + format_seconds(std::max(0.0, price.exposed_s)) + " shows" +
-            (price.overlapped ? "" : " (not overlapped: that is faster here)") + "\n";
+    text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows{}\n", pass_names[i],
+                        format_seconds(price.seconds), format_seconds(price.compute_s),
+                        format_seconds(price.comm_s), format_seconds(std::max(0.0, price.exposed_s)),
+                        price.overlapped ? "" : " (not overlapped: that is faster here)");
   }
-  text += "\nTicks\n" + tick_table(report) + "\nBytes\n" + byte_table(report) + "\n" +
-          summary_text(report.calibration);
-  for (const std::string& note : report.notes) text += "note: " + note + "\n";
+  text += fmt::format("\nTicks\n{}\nBytes\n{}\n{}", tick_table(report), byte_table(report),
+                      summary_text(report.calibration));
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text;
 }
 

@@ -4,6 +4,8 @@
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -22,16 +24,17 @@ std::string rule_of(const std::string& reason) {
 }
 
 std::string mesh_of(const Rejection& r) {
-  std::string text = "(" + std::to_string(r.ring) + ", " + std::to_string(r.ulysses) + ")";
-  if (r.tensor > 1) text += " tensor " + std::to_string(r.tensor);
-  if (r.data > 1) text += " data " + std::to_string(r.data);
+  std::string text = fmt::format("({}, {})", r.ring, r.ulysses);
+  if (r.tensor > 1) text += fmt::format(" tensor {}", r.tensor);
+  if (r.data > 1) text += fmt::format(" data {}", r.data);
   return text;
 }
 
 }  // namespace
 
 std::string time_text(double seconds, double band, bool calibrated) {
-  return format_seconds(seconds) + " +-" + format_percent(band, 0) + (calibrated ? "" : " (uncalibrated)");
+  return fmt::format("{} +-{}{}", format_seconds(seconds), format_percent(band, 0),
+                     calibrated ? "" : " (uncalibrated)");
 }
 
 std::string time_header(const std::string& name, bool calibrated) {
@@ -50,11 +53,11 @@ std::string where_text(const std::vector<AxisView>& axes) {
 std::string groups_text(const std::vector<AxisView>& axes) {
   std::string text;
   for (const AxisView& axis : axes) {
-    text += "  " + axis.name + " groups:";
+    text += fmt::format("  {} groups:", axis.name);
     for (std::size_t i = 0; i < axis.groups.size() && i < max_groups; ++i)
       text += (i == 0 ? " " : ", ") + rank_list(axis.groups[i]);
     if (axis.groups.size() > max_groups)
-      text += ", and " + std::to_string(axis.groups.size() - max_groups) + " more";
+      text += fmt::format(", and {} more", axis.groups.size() - max_groups);
     text += "\n";
   }
   return text.empty() ? "" : "\nto launch it (world ranks)\n" + text;
@@ -76,20 +79,20 @@ std::string rejected_text(const std::vector<Rejection>& rejected) {
   for (const auto& [rule, group] : by_rule) groups.push_back(group);
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) { return a.count > b.count; });
-  std::string text = "\nrefused: " + std::to_string(rejected.size()) +
-                     (rejected.size() == 1 ? " mesh" : " meshes") + ", shown as (ring, ulysses)\n";
+  std::string text = fmt::format("\nrefused: {} {}, shown as (ring, ulysses)\n", rejected.size(),
+                                 rejected.size() == 1 ? "mesh" : "meshes");
   for (std::size_t i = 0; i < groups.size() && i < max_reasons; ++i)
-    text += "  " + std::to_string(groups[i].count) + " x  " + mesh_of(*groups[i].example) + ": " +
-            groups[i].example->reason + "\n";
+    text += fmt::format("  {} x  {}: {}\n", groups[i].count, mesh_of(*groups[i].example),
+                        groups[i].example->reason);
   if (groups.size() > max_reasons)
-    text += "  and " + std::to_string(groups.size() - max_reasons) + " other reasons (--json lists all)\n";
+    text += fmt::format("  and {} other reasons (--json lists all)\n", groups.size() - max_reasons);
   return text;
 }
 
 std::string list_text(const std::string& title, const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
-  std::string text = "\n" + title + "\n";
-  for (const std::string& line : lines) text += "  - " + line + "\n";
+  std::string text = fmt::format("\n{}\n", title);
+  for (const std::string& line : lines) text += fmt::format("  - {}\n", line);
   return text;
 }
 

@@ -7,11 +7,13 @@
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/score.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 namespace {
 
 std::string mesh_of(const ScoreChoice& choice) {
-  return "(" + std::to_string(choice.ring) + ", " + std::to_string(choice.ulysses) + ")";
+  return fmt::format("({}, {})", choice.ring, choice.ulysses);
 }
 
 std::string metrics_table(const ScoreReport& report, const std::vector<ScoreMetrics>& all) {
@@ -20,7 +22,7 @@ std::string metrics_table(const ScoreReport& report, const std::vector<ScoreMetr
   for (const char* name : {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE"})
     table.column(name, TextTable::Align::right);
   for (std::size_t m = 0; m < all.size(); ++m)
-    table.row({report.methods[m], std::to_string(all[m].top1) + "/" + std::to_string(all[m].ranked_groups),
+    table.row({report.methods[m], fmt::format("{}/{}", all[m].top1, all[m].ranked_groups),
                format_percent(all[m].mean_regret, 2), format_percent(all[m].worst_regret, 2),
                format_fixed(all[m].tau_in_groups, 3), all[m].tau ? format_fixed(*all[m].tau, 3) : "-",
                all[m].mape ? format_percent(*all[m].mape) : "-"});
@@ -40,7 +42,7 @@ std::string group_table(const ScoreReport& report) {
                                       std::to_string(group.rows.size()), mesh_of(group.best),
                                       format_seconds(group.best.seconds)};
     for (std::size_t m = 0; m < report.methods.size(); ++m)
-      cells.push_back(mesh_of(group.choice[m]) + " +" + format_percent(group.regret[m]));
+      cells.push_back(fmt::format("{} +{}", mesh_of(group.choice[m]), format_percent(group.regret[m])));
     table.row(std::move(cells));
   }
   return table.str(2);
@@ -94,16 +96,17 @@ Json group_json(const ScoreReport& report, const ScoreGroup& group) {
 }  // namespace
 
 std::string score_text(const ScoreReport& report) {
-  std::string text = std::to_string(report.rows.size()) + " rows, " + std::to_string(report.groups.size()) +
-                     " groups (rows that differ in ring and ulysses only), " +
-                     std::to_string(report.out_of_memory) + " out of memory (counted, not scored)\n\n";
+  std::string text = fmt::format(
+      "{} rows, {} groups (rows that differ in ring and ulysses only), {} out of memory (counted, not "
+      "scored)\n\n",
+      report.rows.size(), report.groups.size(), report.out_of_memory);
   const std::string gate = format_tokens(report.gate_tokens);
-  text += "Groups of " + gate + " tokens and more:\n" + metrics_table(report, report.gated);
+  text += fmt::format("Groups of {} tokens and more:\n{}", gate, metrics_table(report, report.gated));
   text += "\nShorter groups (shown, not gated):\n" + metrics_table(report, report.shorter);
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
   if (!report.cluster.empty())
-    text += "\nPriced on " + report.cluster + "\n" + summary_text(report.calibration);
-  for (const std::string& note : report.notes) text += "note: " + note + "\n";
+    text += fmt::format("\nPriced on {}\n{}", report.cluster, summary_text(report.calibration));
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text;
 }
 

@@ -6,6 +6,8 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/plan_print.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -29,16 +31,16 @@ std::string job_text(const PlanRequest& request) {
   const Workload& w = request.workload;
   const Cluster& cluster = *request.cluster;
   const std::size_t devices = cluster.devices.size(), hosts = cluster.nodes.size();
-  std::string text = request.model->name + " on " + cluster.name + ": " + std::to_string(devices) + " x " +
-                     cluster.specs.front().name;
-  if (hosts > 1) text += " in " + std::to_string(hosts) + " hosts";
-  text += "\n" + format_tokens(w.seq) + " tokens x batch " + std::to_string(w.batch);
-  if (!w.documents.empty()) text += " of " + std::to_string(w.documents.size()) + " documents each";
-  text += ", " + std::string(w.causal ? "causal" : "full attention") + ", " + std::string(word_of(w.dtype)) +
-          ", " + (w.training ? "training with " + std::string(word_of(w.optimizer)) : "forward only");
-  if (w.pipeline > 1) text += ", " + std::to_string(w.pipeline) + " pipeline stages";
-  if (w.expert > 1) text += ", expert " + std::to_string(w.expert);
-  if (w.microbatches > 1) text += ", " + std::to_string(w.microbatches) + " microbatches";
+  std::string text = fmt::format("{} on {}: {} x {}", request.model->name, cluster.name, devices,
+                                 cluster.specs.front().name);
+  if (hosts > 1) text += fmt::format(" in {} hosts", hosts);
+  text += fmt::format("\n{} tokens x batch {}", format_tokens(w.seq), w.batch);
+  if (!w.documents.empty()) text += fmt::format(" of {} documents each", w.documents.size());
+  text += fmt::format(", {}, {}, {}", w.causal ? "causal" : "full attention", word_of(w.dtype),
+                      w.training ? fmt::format("training with {}", word_of(w.optimizer)) : "forward only");
+  if (w.pipeline > 1) text += fmt::format(", {} pipeline stages", w.pipeline);
+  if (w.expert > 1) text += fmt::format(", expert {}", w.expert);
+  if (w.microbatches > 1) text += fmt::format(", {} microbatches", w.microbatches);
   return text + "\n";
 }
 
@@ -48,14 +50,13 @@ std::string headline(const PlanRequest& request, const PlanResult& result) {
   const double tokens = best.seconds_per_token > 0 ? 1 / best.seconds_per_token : 0;
   const double capacity = device_bytes(request);
   const auto devices = static_cast<double>(request.cluster->devices.size());
-  return "\n" + describe(best.choice) + "\n  step      " + time_text(best.step_s, best.band, calibrated) +
-         "\n  rate      " + rate_text(tokens) + " tokens/s, " + rate_text(tokens / devices) + " per device" +
-         "\n  memory    " + gib(best.memory.total_bytes) + " of " + gib(static_cast<i64>(capacity)) +
-         " GiB per device" +
-         (best.memory.host_total_bytes > 0
-              ? ", and " + gib(best.memory.host_total_bytes) + " GiB of host memory per rank"
-              : "") +
-         "\n";
+  return fmt::format(
+      "\n{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  memory    {} of {} GiB per device{}\n",
+      describe(best.choice), time_text(best.step_s, best.band, calibrated), rate_text(tokens),
+      rate_text(tokens / devices), gib(best.memory.total_bytes), gib(static_cast<i64>(capacity)),
+      best.memory.host_total_bytes > 0
+          ? fmt::format(", and {} GiB of host memory per rank", gib(best.memory.host_total_bytes))
+          : "");
 }
 
 /// Rows that are equal over the kinds of layer would say the same twice; the kinds get a line each.
@@ -78,8 +79,8 @@ std::string layers_text(const PlanRequest& request, const PlanCandidate& best) {
     std::vector<std::string> row = {
         std::string(mixer_name(kind.kind)) + (kind.window ? " " + format_tokens(*kind.window) : ""),
         std::to_string(kind.layers.size()),
-        std::to_string(shape.query_heads) + "/" + std::to_string(shape.kv_heads),
-        std::to_string(heads.query_of(0).size()) + "/" + std::to_string(heads.kv_of(0).size()),
+        fmt::format("{}/{}", shape.query_heads, shape.kv_heads),
+        fmt::format("{}/{}", heads.query_of(0).size(), heads.kv_of(0).size()),
         format_seconds(layer.price.forward.seconds),
         format_seconds(layer.price.forward.exposed_s)};
     if (request.workload.training) {
@@ -122,11 +123,11 @@ std::string memory_table(const PlanRequest& request, const PlanCandidate& best) 
   const double capacity = device_bytes(request);
   const i64 left = static_cast<i64>(capacity) - best.memory.total_bytes;
   table.row({"sum", gib(best.memory.total_bytes),
-             gib(left) + " GiB of " + gib(static_cast<i64>(capacity)) + " stay free"});
+             fmt::format("{} GiB of {} stay free", gib(left), gib(static_cast<i64>(capacity)))});
   std::string text = "\n" + table.str();
   for (const MemoryRow& row : best.memory.host_rows)
     if (row.bytes > 0)
-      text += "  host memory: " + row.name + ", " + gib(row.bytes) + " GiB (" + row.reason + ")\n";
+      text += fmt::format("  host memory: {}, {} GiB ({})\n", row.name, gib(row.bytes), row.reason);
   return text;
 }
 
@@ -141,7 +142,7 @@ std::string loses_on(const PlanCandidate& best, const PlanCandidate& other) {
   const auto most = std::max_element(difference.begin(), difference.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most == difference.end() || most->second <= 0 || best.seconds_per_token <= 0) return "";
-  return most->first + " +" + format_percent(most->second / best.seconds_per_token);
+  return fmt::format("{} +{}", most->first, format_percent(most->second / best.seconds_per_token));
 }
 
 /// What of a choice differs from the best one.
@@ -156,7 +157,7 @@ std::string differs(const Choice& best, const Choice& c) {
 std::string runners(const PlanResult& result) {
   const PlanCandidate& best = result.best();
   TextTable table;
-  table.column("runners-up: what differs");
+  table.column("runners-up: difference");
   table.column(time_header("per token", result.calibration.calibrated), Align::right);
   table.column("GiB", Align::right);
   table.column("loses most on");
@@ -174,15 +175,15 @@ std::string runners(const PlanResult& result) {
 
 std::string verdict_text(const PlanResult& result) {
   const Verdict& v = result.verdict;
-  if (v.runner_up.empty()) return "\n" + v.alone + "\n";
+  if (v.runner_up.empty()) return fmt::format("\n{}\n", v.alone);
   std::string text = "\n";
   if (v.tie)
-    text += "a tie: " + v.runner_up + " is " + format_percent(v.margin) +
-            " slower, less than the error of what differs\n";
+    text += fmt::format("a tie: {} is {} slower, less than the error of the terms that differ\n", v.runner_up,
+                        format_percent(v.margin));
   else
-    text += "margin " + format_percent(v.margin) + " over the next mesh, " + v.runner_up + "\n";
+    text += fmt::format("margin {} over the next mesh, {}\n", format_percent(v.margin), v.runner_up);
   text += list_text("to settle it, measure", v.tie_breaking_measurements);
-  text += list_text("the choice hangs on", v.sensitive_terms);
+  text += list_text("the choice is sensitive to", v.sensitive_terms);
   return text;
 }
 
@@ -213,26 +214,25 @@ std::string plan_text(const PlanRequest& request, const PlanResult& result) {
   text += runners(result) + verdict_text(result) + pareto_text(result) + rejected_text(result.rejected);
   text += groups_text(axes);
   text += list_text("notes", result.notes);
-  return text + "\n" + summary_text(result.calibration) + std::to_string(result.considered) +
-         " attention schedules priced\n";
+  return fmt::format("{}\n{}{} attention schedules priced\n", text, summary_text(result.calibration),
+                     result.considered);
 }
 
 std::string describe(const Choice& c) {
   const Mesh& m = c.mesh;
-  std::string text = "ring " + std::to_string(m.ring()) + " x ulysses " + std::to_string(m.ulysses);
-  if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
-  if (c.data() > 1) text += ", data " + std::to_string(c.data());
-  text += ", " + std::string(word_of(c.layout));
+  std::string text = fmt::format("ring {} x ulysses {}", m.ring(), m.ulysses);
+  if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
+  if (c.data() > 1) text += fmt::format(", data {}", c.data());
+  text += fmt::format(", {}", word_of(c.layout));
   if (m.ring() > 1) {
-    text += ", " + std::string(word_of(c.method));
-    if (c.method->two_level_ring)
-      text += " " + std::to_string(m.ring_outer) + "x" + std::to_string(m.ring_inner);
-    if (m.ulysses > 1) text += ", " + std::string(word_of(c.placement.order));
-    if (c.dkv_return != DkvReturn::circulate) text += ", dkv " + std::string(word_of(c.dkv_return));
+    text += fmt::format(", {}", word_of(c.method));
+    if (c.method->two_level_ring) text += fmt::format(" {}x{}", m.ring_outer, m.ring_inner);
+    if (m.ulysses > 1) text += fmt::format(", {}", word_of(c.placement.order));
+    if (c.dkv_return != DkvReturn::circulate) text += fmt::format(", dkv {}", word_of(c.dkv_return));
   }
-  if (c.head_chunks > 1) text += ", " + std::to_string(c.head_chunks) + " head chunks";
+  if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";
-  return text + ", recompute " + std::string(word_of(c.recompute)) + ", ZeRO-" + std::to_string(c.zero_stage);
+  return fmt::format("{}, recompute {}, ZeRO-{}", text, word_of(c.recompute), c.zero_stage);
 }
 
 }  // namespace usp

@@ -7,6 +7,8 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/whatif.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -21,10 +23,10 @@ std::string signed_seconds(double seconds) {
 }
 
 std::string short_name(const Choice& c) {
-  std::string text = "ring " + std::to_string(c.mesh.ring()) + " x ulysses " + std::to_string(c.mesh.ulysses);
-  if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
-  if (c.data() > 1) text += ", data " + std::to_string(c.data());
-  if (c.mesh.ring() > 1) text += ", " + std::string(word_of(c.layout)) + " " + std::string(word_of(c.method));
+  std::string text = fmt::format("ring {} x ulysses {}", c.mesh.ring(), c.mesh.ulysses);
+  if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
+  if (c.data() > 1) text += fmt::format(", data {}", c.data());
+  if (c.mesh.ring() > 1) text += fmt::format(", {} {}", word_of(c.layout), word_of(c.method));
   return text;
 }
 
@@ -89,7 +91,7 @@ Json longest_json(const std::optional<SequenceLimit>& longest) {
 std::string point_name(const WhatIfResult& result, const WhatIfPoint& point) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < result.axes.size(); ++i)
-    parts.push_back(result.axes[i].name + " " + result.axes[i].values[point.at[i]].text);
+    parts.push_back(fmt::format("{} {}", result.axes[i].name, result.axes[i].values[point.at[i]].text));
   return join(parts, ", ");
 }
 
@@ -125,7 +127,7 @@ std::string point_table(const WhatIfResult& result) {
   }
   std::string text = table.str(2);
   if (result.points.size() > max_rows)
-    text += "  ... " + std::to_string(result.points.size() - max_rows) + " more points; --json lists all\n";
+    text += fmt::format("  ... {} more points; --json lists all\n", result.points.size() - max_rows);
   return text + "  (vs base: time per token; * the lead changed; lead: of the best over the runner-up)\n";
 }
 
@@ -144,7 +146,8 @@ std::string diff_table(const WhatIfResult& result) {
     table.rule();
     table.row({"step", format_seconds(result.base.step_s), format_seconds(point.plan.step_s),
                signed_seconds(point.plan.step_s - result.base.step_s)});
-    text += "\n" + point_name(result, point) + ": " + short_name(point.plan.choice) + "\n" + table.str(2);
+    text +=
+        fmt::format("\n{}: {}\n{}", point_name(result, point), short_name(point.plan.choice), table.str(2));
   }
   return text;
 }
@@ -155,16 +158,15 @@ std::string break_even_lines(const WhatIfResult& result) {
     return plan.feasible ? short_name(plan.choice) : "nothing fits";
   };
   for (const BreakEven& even : result.break_evens)
-    text += "  " + even.axis + " between " + even.below.text + " and " + even.above.text + ": " +
-            name(even.from) + " -> " + name(even.to) +
-            (even.verified ? "" : " (not confirmed by whole searches)") + "\n";
+    text += fmt::format("  {} between {} and {}: {} -> {}{}\n", even.axis, even.below.text, even.above.text,
+                        name(even.from), name(even.to),
+                        even.verified ? "" : " (not confirmed by whole searches)");
   if (text.empty() && !result.axes.empty()) text = "  none along the axes\n";
   if (result.longest) {
     const SequenceLimit& l = *result.longest;
-    text += "  longest sequence " + std::string(l.bounded ? "that fits: " : "tried, which fits: ") +
-            std::to_string(l.seq) + " tokens (" + l.choice + "); " + l.binding_row +
-            " binds: " + format_bytes(static_cast<double>(l.binding_bytes)) + " of " +
-            format_bytes(l.device_bytes) + "\n";
+    text += fmt::format("  longest sequence {}{} tokens ({}); {} binds: {} of {}\n",
+                        l.bounded ? "that fits: " : "tried, which fits: ", l.seq, l.choice, l.binding_row,
+                        format_bytes(static_cast<double>(l.binding_bytes)), format_bytes(l.device_bytes));
   }
   return text;
 }
@@ -207,16 +209,17 @@ std::string whatif_json(const WhatIfRequest& request, const WhatIfResult& result
 std::string whatif_text(const WhatIfResult& result) {
   std::string text = "base: ";
   if (result.base.feasible)
-    text += describe(result.base.choice) + ", " + format_seconds(result.base.step_s) + " per step, " +
-            format_bytes(static_cast<double>(result.base.memory_bytes)) + "\n";
+    text +=
+        fmt::format("{}, {} per step, {}\n", describe(result.base.choice), format_seconds(result.base.step_s),
+                    format_bytes(static_cast<double>(result.base.memory_bytes)));
   else
     text += result.base.why + "\n";
   if (!result.points.empty()) text += point_table(result);
   if (result.break_evens_sought) text += "break-evens (all else as in the base)\n" + break_even_lines(result);
   if (result.base.feasible) text += diff_table(result);
-  for (const std::string& note : result.notes) text += "note: " + note + "\n";
-  return text + std::to_string(result.searches) + " whole searches, " + std::to_string(result.repriced) +
-         " points priced from their neighbours' rivals\n";
+  for (const std::string& note : result.notes) text += fmt::format("note: {}\n", note);
+  return fmt::format("{}{} whole searches, {} points priced from their neighbours' rivals\n", text,
+                     result.searches, result.repriced);
 }
 
 }  // namespace usp

@@ -6,6 +6,8 @@
 #include "usp/base/units.hpp"
 #include "usp/base/version.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <map>
 
@@ -43,15 +45,15 @@ std::string colours() {
   std::string css;
   for (std::size_t i = 0; i < 12; ++i) {
     const std::string c = colour(i);
-    css += "." + c + "{fill:var(--" + c + ");background:var(--" + c + ")}.tint." + c + "{stroke:var(--" + c +
-           ")}\n";
+    css += fmt::format(".{}{{fill:var(--{});background:var(--{})}}.tint.{}{{stroke:var(--{})}}\n", c, c, c, c,
+                       c);
   }
   return css;
 }
 
 std::string list(const std::vector<std::string>& items) {
   std::string text = "<ul>";
-  for (const std::string& item : items) text += "<li>" + escaped(item) + "</li>";
+  for (const std::string& item : items) text += fmt::format("<li>{}</li>", escaped(item));
   return items.empty() ? "" : text + "</ul>\n";
 }
 
@@ -59,18 +61,18 @@ std::string headline(const ReportInput& input) {
   const PlanCandidate& best = input.plan->best();
   const Workload& w = input.request->workload;
   const Verdict& v = input.plan->verdict;
-  std::string text = "<section id=\"answer\"><h1>" + escaped(input.request->model->name) + " at " +
-                     format_tokens(w.seq) + " tokens on " + escaped(input.request->cluster->name) + " (" +
-                     std::to_string(input.request->cluster->devices.size()) +
-                     " devices)</h1>\n<div class=\"answer\"><p><strong>" + escaped(describe(best.choice)) +
-                     "</strong></p><p>" + format_seconds(best.step_s) + " per " +
-                     (w.training ? "training" : "forward") + " step (band \xC2\xB1" +
-                     format_percent(best.band, 0) + "), " +
-                     format_bytes(static_cast<double>(best.memory.total_bytes)) + " of " +
-                     format_bytes(card_bytes(*input.request)) + " per device.</p>";
+  std::string text = fmt::format(
+      "<section id=\"answer\"><h1>{} at {} tokens on {} ({} devices)</h1>\n<div "
+      "class=\"answer\"><p><strong>{}</strong></p><p>{} per {} step (band \xC2\xB1{}), {} of {} per "
+      "device.</p>",
+      escaped(input.request->model->name), format_tokens(w.seq), escaped(input.request->cluster->name),
+      input.request->cluster->devices.size(), escaped(describe(best.choice)), format_seconds(best.step_s),
+      w.training ? "training" : "forward", format_percent(best.band, 0),
+      format_bytes(static_cast<double>(best.memory.total_bytes)), format_bytes(card_bytes(*input.request)));
   if (!v.runner_up.empty())
-    text += "<p>" + std::string(v.tie ? "A tie with " : "Ahead by " + format_percent(v.margin) + " of ") +
-            escaped(v.runner_up) + ".</p>";
+    text += fmt::format("<p>{}{}.</p>",
+                        v.tie ? "A tie with " : fmt::format("Ahead by {} of ", format_percent(v.margin)),
+                        escaped(v.runner_up));
   if (!input.plan->calibration.calibrated)
     text += "<p><strong>Uncalibrated</strong>: all times come from data sheets.</p>";
   return text + "</div></section>\n";
@@ -80,17 +82,16 @@ std::string verdict_section(const ReportInput& input) {
   const Verdict& v = input.plan->verdict;
   std::string text = "<section id=\"verdict\"><h2>How sure it is</h2>\n";
   if (v.runner_up.empty())
-    text += "<p>There is nothing to compare: " + escaped(v.alone) + ".</p>\n";
+    text += fmt::format("<p>There is nothing to compare: {}.</p>\n", escaped(v.alone));
   else
-    text += "<p>Runner-up: " + escaped(v.runner_up) + ", " + format_percent(v.margin) +
-            " slower per token. " +
-            (v.tie ? "<strong>That is a tie</strong>: the bands of what differs between the two are wider "
-                     "than the lead."
-                   : "The lead is wider than the bands of what differs.") +
-            "</p>\n";
+    text += fmt::format(
+        "<p>Runner-up: {}, {} slower per token. {}</p>\n", escaped(v.runner_up), format_percent(v.margin),
+        v.tie ? "<strong>That is a tie</strong>: the bands of the terms that differ are wider "
+                "than the lead."
+              : "The lead is wider than the bands of the terms that differ.");
   if (!v.tie_breaking_measurements.empty())
     text += "<h3>What would settle it</h3>\n" + list(v.tie_breaking_measurements);
-  if (!v.sensitive_terms.empty()) text += "<h3>What the choice hangs on</h3>\n" + list(v.sensitive_terms);
+  if (!v.sensitive_terms.empty()) text += "<h3>The choice is sensitive to</h3>\n" + list(v.sensitive_terms);
   return text + "</section>\n";
 }
 
@@ -103,37 +104,37 @@ std::string candidates_section(const ReportInput& input) {
                     format_seconds(c.seconds_per_token), "\xC2\xB1" + format_percent(c.band, 0),
                     format_bytes(static_cast<double>(c.memory.total_bytes)), c.fits ? "yes" : "no"});
   }
-  return "<section id=\"candidates\"><h2>Candidates</h2>\n" + html_table("Best first", rows, 2) +
-         "<p class=\"note\">" + std::to_string(input.plan->considered) +
-         " attention schedules were priced.</p></section>\n";
+  return fmt::format(
+      "<section id=\"candidates\"><h2>Candidates</h2>\n{}<p class=\"note\">{} attention schedules were "
+      "priced.</p></section>\n",
+      html_table("Best first", rows, 2), input.plan->considered);
 }
 
 std::string rejected_section(const ReportInput& input) {
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const Rejection& r : input.plan->rejected)
-    by_reason[r.reason].push_back("(" + std::to_string(r.ring) + ", " + std::to_string(r.ulysses) + ")");
+    by_reason[r.reason].push_back(fmt::format("({}, {})", r.ring, r.ulysses));
   std::string text = "<section id=\"rejected\"><h2>What is not possible, and why</h2>\n";
   if (by_reason.empty()) return text + "<p>Every mesh that was asked for is legal.</p></section>\n";
   std::vector<std::vector<std::string>> rows = {{"reason", "meshes (ring, ulysses)"}};
   for (const auto& [reason, meshes] : by_reason) {
     std::string names;
     for (std::size_t i = 0; i < meshes.size() && i < 8; ++i) names += (i > 0 ? " " : "") + meshes[i];
-    if (meshes.size() > 8) names += " and " + std::to_string(meshes.size() - 8) + " more";
+    if (meshes.size() > 8) names += fmt::format(" and {} more", meshes.size() - 8);
     rows.push_back({reason, names});
   }
-  return text + html_table("Rejected meshes", rows, 9) + "</section>\n";
+  return fmt::format("{}{}</section>\n", text, html_table("Rejected meshes", rows, 9));
 }
 
 std::string sources_section(const ReportInput& input) {
   const CalibrationSummary& c = input.plan->calibration;
-  std::string text =
-      "<section id=\"sources\"><h2>Where the numbers come from</h2>\n<p>Calibration: <strong>" +
-      escaped(c.name) + "</strong>" + (c.calibrated ? "" : " (uncalibrated: data-sheet rates)") + ".";
+  std::string text = fmt::format(
+      "<section id=\"sources\"><h2>Where the numbers come from</h2>\n<p>Calibration: <strong>{}</strong>{}.",
+      escaped(c.name), c.calibrated ? "" : " (uncalibrated: data-sheet rates)");
   if (c.calibrated)
-    text += " Measured transfers lie " + format_percent(c.comm_error) +
-            " from their curves on average; the attention fit's "
-            "mean error is " +
-            format_percent(c.kernel_error) + ".";
+    text += fmt::format(
+        " Measured transfers lie {} from their curves on average; the attention fit's mean error is {}.",
+        format_percent(c.comm_error), format_percent(c.kernel_error));
   text += "</p>\n" + list(c.sources);
   if (!c.extrapolations.empty()) text += "<h3>Extrapolated</h3>\n" + list(c.extrapolations);
   const std::pair<const char*, const std::vector<std::string>*> notes[] = {
@@ -142,7 +143,7 @@ std::string sources_section(const ReportInput& input) {
       {"Model", &input.request->model->notes},
       {"Model, derived", &input.request->model->derived}};
   for (const auto& [name, lines] : notes)
-    if (!lines->empty()) text += "<h3>" + std::string(name) + "</h3>\n" + list(*lines);
+    if (!lines->empty()) text += fmt::format("<h3>{}</h3>\n{}", name, list(*lines));
   return text + "</section>\n";
 }
 
@@ -150,32 +151,30 @@ std::string workload_section(const ReportInput& input) {
   const Workload& w = input.request->workload;
   const Model& m = *input.request->model;
   const Cluster& c = *input.request->cluster;
-  const auto number = [](i64 value) { return std::to_string(value); };
   const std::vector<std::vector<std::string>> rows = {
       {"input", "value"},
-      {"model", m.name + " (" + m.family + "), " + number(m.layers) + " layers, hidden " + number(m.hidden)},
-      {"cluster", c.name + ", " + number(static_cast<i64>(c.nodes.size())) + " hosts, " +
-                      number(static_cast<i64>(c.devices.size())) + " devices, " +
-                      number(static_cast<i64>(c.nics.size())) + " NICs"},
+      {"model", fmt::format("{} ({}), {} layers, hidden {}", m.name, m.family, m.layers, m.hidden)},
+      {"cluster", fmt::format("{}, {} hosts, {} devices, {} NICs", c.name, c.nodes.size(), c.devices.size(),
+                              c.nics.size())},
       {"sequence",
-       number(w.seq) + " tokens, " + (w.causal ? "causal" : "no mask") +
-           (w.documents.empty() ? ""
-                                : ", " + number(static_cast<i64>(w.documents.size())) + " packed documents")},
-      {"batch", number(w.batch) + " rows per replica in " + number(w.microbatches) + " microbatches"},
+       fmt::format("{} tokens, {}{}", w.seq, w.causal ? "causal" : "no mask",
+                   w.documents.empty() ? "" : fmt::format(", {} packed documents", w.documents.size()))},
+      {"batch", fmt::format("{} rows per replica in {} microbatches", w.batch, w.microbatches)},
       {"type and optimizer",
-       std::string(word_of(w.dtype)) + ", " +
-           (w.training ? std::string(word_of(w.optimizer)) : std::string("forward only"))}};
-  return "<section id=\"inputs\"><h2>Inputs</h2>\n" + html_table("What was asked", rows, 9) + "</section>\n";
+       fmt::format("{}, {}", word_of(w.dtype),
+                   w.training ? std::string(word_of(w.optimizer)) : std::string("forward only"))}};
+  return fmt::format("<section id=\"inputs\"><h2>Inputs</h2>\n{}</section>\n",
+                     html_table("What was asked", rows, 9));
 }
 
 }  // namespace
 
 std::string short_choice(const Choice& c) {
-  std::string text = "ring " + std::to_string(c.mesh.ring()) + " x ulysses " + std::to_string(c.mesh.ulysses);
-  if (c.tensor() > 1) text += ", tensor " + std::to_string(c.tensor());
-  if (c.data() > 1) text += ", data " + std::to_string(c.data());
-  if (c.mesh.ring() > 1) text += ", " + std::string(word_of(c.layout)) + " " + std::string(word_of(c.method));
-  return text + ", recompute " + std::string(word_of(c.recompute)) + ", ZeRO-" + std::to_string(c.zero_stage);
+  std::string text = fmt::format("ring {} x ulysses {}", c.mesh.ring(), c.mesh.ulysses);
+  if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
+  if (c.data() > 1) text += fmt::format(", data {}", c.data());
+  if (c.mesh.ring() > 1) text += fmt::format(", {} {}", word_of(c.layout), word_of(c.method));
+  return fmt::format("{}, recompute {}, ZeRO-{}", text, word_of(c.recompute), c.zero_stage);
 }
 
 double card_bytes(const PlanRequest& request) {
@@ -204,19 +203,19 @@ WhatIfResult report_sweep(const PlanRequest& request) {
 
 std::string report_html(const ReportInput& input) {
   expects(input.plan->feasible(), "a report needs a feasible plan");
-  std::string html =
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
-      "<meta name=\"color-scheme\" content=\"light dark\"><title>usp: " +
-      escaped(input.request->model->name) + " on " + escaped(input.request->cluster->name) +
-      "</title><style>" + style + colours() + "</style></head><body>\n<main>\n";
+  std::string html = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light "
+      "dark\"><title>usp: {} on {}</title><style>{}{}</style></head><body>\n<main>\n",
+      escaped(input.request->model->name), escaped(input.request->cluster->name), style, colours());
   html += headline(input) + workload_section(input) + time_section(input) + memory_section(input) +
           mesh_section(input) + timeline_section(input) + pareto_section(input) + sweep_section(input) +
           verdict_section(input) + candidates_section(input) + rejected_section(input) +
           sources_section(input);
-  return html + "</main>\n<footer class=\"note\">usp " + std::string(version) +
-         ". Times are predictions with the bands shown; memory is a table that "
-         "sums.</footer>\n</body></html>\n";
+  return fmt::format(
+      "{}</main>\n<footer class=\"note\">usp {}. Times are predictions with the bands shown; memory is a "
+      "table that sums.</footer>\n</body></html>\n",
+      html, version);
 }
 
 }  // namespace usp

@@ -3,6 +3,8 @@
 
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +16,7 @@ std::string px(double value) {
 }
 
 std::string hover_title(const std::string& hover) {
-  return hover.empty() ? "" : "<title>" + escaped(hover) + "</title>";
+  return hover.empty() ? "" : fmt::format("<title>{}</title>", escaped(hover));
 }
 
 }  // namespace
@@ -46,43 +48,44 @@ std::string escaped(std::string_view text) {
 }
 
 std::string colour(std::size_t index) {
-  return "c" + std::to_string(index % 12);
+  return fmt::format("c{}", index % 12);
 }
 
 Svg::Svg(double width, double height, const std::string& title, const std::string& description)
-    : body_(R"(<svg role="img" viewBox="0 0 )" + px(width) + " " + px(height) +
-            "\" style=\"min-width:" + px(std::min(width, 620.0)) + "px;max-width:" + px(width * 1.15) +
-            "px\"><title>" + escaped(title) + "</title><desc>" + escaped(description) + "</desc>\n") {}
+    : body_(fmt::format("<svg role=\"img\" viewBox=\"0 0 {} {}\" style=\"min-width:{}px;max-width:{}px\">"
+                        "<title>{}</title><desc>{}</desc>\n",
+                        px(width), px(height), px(std::min(width, 620.0)), px(width * 1.15), escaped(title),
+                        escaped(description))) {}
 
 void Svg::rect(double x, double y, double width, double height, const std::string& classes,
                const std::string& hover) {
-  body_ += "<rect x=\"" + px(x) + "\" y=\"" + px(y) + "\" width=\"" + px(std::max(0.0, width)) +
-           "\" height=\"" + px(height) + "\" class=\"" + classes + "\">" + hover_title(hover) + "</rect>\n";
+  body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"{}\">{}</rect>\n", px(x),
+                       px(y), px(std::max(0.0, width)), px(height), classes, hover_title(hover));
 }
 
 void Svg::line(double x1, double y1, double x2, double y2, const std::string& classes) {
-  body_ += "<line x1=\"" + px(x1) + "\" y1=\"" + px(y1) + "\" x2=\"" + px(x2) + "\" y2=\"" + px(y2) +
-           "\" class=\"" + classes + "\"></line>\n";
+  body_ += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" class=\"{}\"></line>\n", px(x1), px(y1),
+                       px(x2), px(y2), classes);
 }
 
 void Svg::polyline(const std::vector<std::pair<double, double>>& points, const std::string& classes) {
   std::string list;
-  for (const auto& [x, y] : points) list += (list.empty() ? "" : " ") + px(x) + "," + px(y);
-  body_ += "<polyline points=\"" + list + "\" class=\"" + classes + "\"></polyline>\n";
+  for (const auto& [x, y] : points) list += fmt::format("{}{},{}", list.empty() ? "" : " ", px(x), px(y));
+  body_ += fmt::format("<polyline points=\"{}\" class=\"{}\"></polyline>\n", list, classes);
 }
 
 void Svg::circle(double x, double y, double radius, const std::string& classes, const std::string& hover) {
-  body_ += "<circle cx=\"" + px(x) + "\" cy=\"" + px(y) + "\" r=\"" + px(radius) + "\" class=\"" + classes +
-           "\">" + hover_title(hover) + "</circle>\n";
+  body_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\" class=\"{}\">{}</circle>\n", px(x), px(y),
+                       px(radius), classes, hover_title(hover));
 }
 
 void Svg::text(double x, double y, const std::string& text, const std::string& classes) {
-  body_ += "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\"" +
-           (classes.empty() ? "" : " class=\"" + classes + "\"") + ">" + escaped(text) + "</text>\n";
+  body_ += fmt::format("<text x=\"{}\" y=\"{}\"{}>{}</text>\n", px(x), px(y),
+                       classes.empty() ? "" : fmt::format(" class=\"{}\"", classes), escaped(text));
 }
 
 std::string Svg::str() const {
-  return "<div class=\"figure\">" + body_ + "</svg></div>\n";
+  return fmt::format("<div class=\"figure\">{}</svg></div>\n", body_);
 }
 
 std::vector<double> Scale::ticks() const {
@@ -99,13 +102,13 @@ std::vector<double> Scale::ticks() const {
 
 std::string html_table(const std::string& caption, const std::vector<std::vector<std::string>>& rows,
                        std::size_t numbers_from) {
-  std::string text = "<div class=\"figure\"><table><caption>" + escaped(caption) + "</caption>\n";
+  std::string text = fmt::format("<div class=\"figure\"><table><caption>{}</caption>\n", escaped(caption));
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const char* cell = r == 0 ? "th" : "td";
     text += "<tr>";
     for (std::size_t i = 0; i < rows[r].size(); ++i)
-      text += std::string("<") + cell + (r == 0 ? " scope=\"col\"" : "") +
-              (i >= numbers_from ? " class=\"num\"" : "") + ">" + escaped(rows[r][i]) + "</" + cell + ">";
+      text += fmt::format("<{}{}{}>{}</{}>", cell, r == 0 ? " scope=\"col\"" : "",
+                          i >= numbers_from ? " class=\"num\"" : "", escaped(rows[r][i]), cell);
     text += "</tr>\n";
   }
   return text + "</table></div>\n";

@@ -3,6 +3,8 @@
 
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -31,7 +33,7 @@ std::size_t index_of(std::vector<std::string>& names, const std::string& name) {
 std::string legend(const std::vector<std::string>& names) {
   std::string text = "<ul class=\"legend\">";
   for (std::size_t i = 0; i < names.size(); ++i)
-    text += "<li><span class=\"swatch " + colour(i) + "\"></span>" + escaped(names[i]) + "</li>";
+    text += fmt::format("<li><span class=\"swatch {}\"></span>{}</li>", colour(i), escaped(names[i]));
   return text + "</ul>\n";
 }
 
@@ -62,7 +64,7 @@ std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
     for (const Part& part : bar.parts) {
       const double x = scale.at(sum), next = scale.at(sum + part.amount);
       svg.rect(x, y + 18, next - x, bar_height, colour(index_of(names, part.name)) + " part",
-               part.name + ": " + chart.print(part.amount));
+               fmt::format("{}: {}", part.name, chart.print(part.amount)));
       sum += part.amount;
     }
     if (chart.limit > 0)
@@ -85,7 +87,7 @@ std::string table(const std::string& caption, const std::vector<Bar>& bars, std:
   for (const Bar& bar : bars)
     for (const Part& part : bar.parts) index_of(names, part.name);
   std::vector<std::vector<std::string>> rows = {{"part"}};
-  for (std::size_t i = 0; i < bars.size(); ++i) rows[0].push_back("#" + std::to_string(i + 1));
+  for (std::size_t i = 0; i < bars.size(); ++i) rows[0].push_back(fmt::format("#{}", i + 1));
   for (const std::string& name : names) {
     rows.push_back({name});
     for (const Bar& bar : bars) {
@@ -106,8 +108,7 @@ std::vector<Bar> bars_of(const PlanResult& plan, const Parts& parts) {
   for (std::size_t i = 0; i < plan.candidates.size() && i < max_bars; ++i) {
     const PlanCandidate& c = plan.candidates[i];
     Bar bar = parts(c);
-    bar.label =
-        "#" + std::to_string(i + 1) + "  " + short_choice(c.choice) + (c.fits ? "" : " (does not fit)");
+    bar.label = fmt::format("#{}  {}{}", i + 1, short_choice(c.choice), c.fits ? "" : " (does not fit)");
     bars.push_back(std::move(bar));
   }
   return bars;
@@ -125,20 +126,20 @@ std::string print_seconds(double seconds) {
 std::string time_section(const ReportInput& input) {
   const std::vector<Bar> bars = bars_of(*input.plan, [](const PlanCandidate& c) {
     Bar bar;
-    bar.total = format_seconds(c.step_s) + " \xC2\xB1" + format_percent(c.band, 0);
+    bar.total = fmt::format("{} \xC2\xB1{}", format_seconds(c.step_s), format_percent(c.band, 0));
     for (const TimeTerm& term : c.terms) bar.parts.push_back({term.name, term.seconds});
     return bar;
   });
   const Chart chart{"Step time of the best candidates",
                     "Stacked bars: seconds of one step by what they are spent on.", print_seconds, 0, ""};
-  std::string text = "<section id=\"time\"><h2>Step time</h2>\n" + stacked(chart, bars) +
-                     table("Step time by term", bars, print_seconds);
+  std::string text = fmt::format("<section id=\"time\"><h2>Step time</h2>\n{}{}", stacked(chart, bars),
+                                 table("Step time by term", bars, print_seconds));
   std::vector<std::vector<std::string>> reasons = {
       {"term of the best", "how it comes about", "time", "band"}};
   for (const TimeTerm& term : input.plan->best().terms)
     reasons.push_back(
         {term.name, term.reason, format_seconds(term.seconds), "\xC2\xB1" + format_percent(term.band, 0)});
-  return text + html_table("Terms of the best candidate", reasons, 2) + "</section>\n";
+  return fmt::format("{}{}</section>\n", text, html_table("Terms of the best candidate", reasons, 2));
 }
 
 std::string memory_section(const ReportInput& input) {
@@ -156,14 +157,14 @@ std::string memory_section(const ReportInput& input) {
                     card,
                     "the card: " + format_bytes(card),
                     gib};
-  std::string text = "<section id=\"memory\"><h2>Memory</h2>\n" + stacked(chart, bars) +
-                     table("Memory by row", bars, print_bytes);
+  std::string text = fmt::format("<section id=\"memory\"><h2>Memory</h2>\n{}{}", stacked(chart, bars),
+                                 table("Memory by row", bars, print_bytes));
   std::vector<std::vector<std::string>> rows = {{"row of the best", "how it comes about", "bytes"}};
   for (const MemoryRow& row : input.plan->best().memory.rows)
     rows.push_back({row.name, row.reason, format_bytes(static_cast<double>(row.bytes))});
   for (const MemoryRow& row : input.plan->best().memory.host_rows)
     rows.push_back({row.name + " (host)", row.reason, format_bytes(static_cast<double>(row.bytes))});
-  return text + html_table("Rows of the best candidate", rows, 2) + "</section>\n";
+  return fmt::format("{}{}</section>\n", text, html_table("Rows of the best candidate", rows, 2));
 }
 
 }  // namespace usp

@@ -3,6 +3,8 @@
 
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -92,7 +94,7 @@ std::string curve(const WhatIfResult& sweep, const Series& series) {
     const double x = frame.x.at(ticks[i]);
     if (plan.feasible)
       svg.circle(x, frame.y.at(series.value(plan)), 5, sweep.points[i].lead_changed ? "c1" : "hollow",
-                 short_choice(plan.choice) + ": " + series.print(series.value(plan)));
+                 fmt::format("{}: {}", short_choice(plan.choice), series.print(series.value(plan))));
     else
       svg.text(x, bottom - 6, "\xC3\x97", "mid strong");
   }
@@ -154,15 +156,15 @@ std::string pareto_section(const ReportInput& input) {
   for (std::size_t i = 0; i < plan.candidates.size(); ++i) {
     if (!plan.candidates[i].fits) continue;
     const bool on_front = std::find(plan.pareto.begin(), plan.pareto.end(), i) != plan.pareto.end();
-    const std::string name = "#" + std::to_string(i + 1) + " " + describe(plan.candidates[i].choice);
+    const std::string name = fmt::format("#{} {}", i + 1, describe(plan.candidates[i].choice));
     svg.circle(frame.x.at(points[i].first), frame.y.at(points[i].second), on_front ? 6 : 4,
                on_front ? "c1" : "hollow", name);
     if (on_front)
       rows.push_back({std::to_string(i + 1), describe(plan.candidates[i].choice),
                       format_seconds(points[i].first), format_bytes(points[i].second)});
   }
-  return "<section id=\"pareto\"><h2>Time against memory</h2>\n" + svg.str() +
-         html_table("The Pareto front", rows, 2) + "</section>\n";
+  return fmt::format("<section id=\"pareto\"><h2>Time against memory</h2>\n{}{}</section>\n", svg.str(),
+                     html_table("The Pareto front", rows, 2));
 }
 
 std::string sweep_section(const ReportInput& input) {
@@ -177,16 +179,17 @@ std::string sweep_section(const ReportInput& input) {
                         "the card: " + format_bytes(card), gib});
   text += html_table("Best layout by sequence length (* the lead changed)", sweep_rows(sweep), 3);
   for (const BreakEven& even : sweep.break_evens)
-    text += "<p>Between " + escaped(even.below.text) + " and " + escaped(even.above.text) +
-            " tokens the lead passes from " + escaped(plan_name(even.from)) + " to " +
-            escaped(plan_name(even.to)) + (even.verified ? "" : " (not confirmed by whole searches)") +
-            ".</p>\n";
+    text +=
+        fmt::format("<p>Between {} and {} tokens the lead passes from {} to {}{}.</p>\n",
+                    escaped(even.below.text), escaped(even.above.text), escaped(plan_name(even.from)),
+                    escaped(plan_name(even.to)), even.verified ? "" : " (not confirmed by whole searches)");
   if (sweep.longest) {
     const SequenceLimit& l = *sweep.longest;
-    text += "<p><strong>Longest sequence that fits: " + std::to_string(l.seq) + " tokens" +
-            (l.bounded ? "" : " or more") + "</strong> (" + escaped(l.choice) + "); " +
-            escaped(l.binding_row) + " binds, " + format_bytes(static_cast<double>(l.binding_bytes)) +
-            " of " + format_bytes(l.device_bytes) + ": " + escaped(l.binding_reason) + ".</p>\n";
+    text += fmt::format(
+        "<p><strong>Longest sequence that fits: {} tokens{}</strong> ({}); {} binds, {} of {}: {}.</p>\n",
+        l.seq, l.bounded ? "" : " or more", escaped(l.choice), escaped(l.binding_row),
+        format_bytes(static_cast<double>(l.binding_bytes)), format_bytes(l.device_bytes),
+        escaped(l.binding_reason));
   }
   return text + "</section>\n";
 }

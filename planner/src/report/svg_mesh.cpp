@@ -4,6 +4,8 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/detail/axes.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -43,7 +45,7 @@ struct Drawing {
 void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, double y, double width,
                double height) {
   svg.rect(x, y, width, height, "box");
-  svg.text(x + gap, y + 15, "host " + std::to_string(node.id), "strong");
+  svg.text(x + gap, y + 15, fmt::format("host {}", node.id), "strong");
   int shown = 0;
   for (const Device& device : drawing.cluster.devices) {
     if (device.node != node.id || shown == max_devices) continue;
@@ -53,12 +55,11 @@ void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, dou
     const Seat& seat = drawing.seats[static_cast<std::size_t>(device.id)];
     const bool by_row = drawing.choice.mesh.ring() > 1;
     const int hue = by_row ? seat.row : drawing.choice.data() > 1 ? seat.replica : seat.column;
-    const std::string place = "r" + std::to_string(seat.row) + " u" + std::to_string(seat.column);
+    const std::string place = fmt::format("r{} u{}", seat.row, seat.column);
     svg.rect(left, top, cell_width, cell_height,
              seat.rank < 0 ? "box" : "tint " + colour(static_cast<std::size_t>(hue)),
-             "device " + std::to_string(device.id) + ": rank " + std::to_string(seat.rank) + ", ring row " +
-                 std::to_string(seat.row) + ", ulysses " + std::to_string(seat.column) + ", replica " +
-                 std::to_string(seat.replica));
+             fmt::format("device {}: rank {}, ring row {}, ulysses {}, replica {}", device.id, seat.rank,
+                         seat.row, seat.column, seat.replica));
     svg.text(left + cell_width / 2, top + 18, seat.rank < 0 ? "idle" : std::to_string(seat.rank),
              "mid strong");
     if (seat.rank >= 0) svg.text(left + cell_width / 2, top + 35, place, "mid small");
@@ -100,22 +101,22 @@ std::string mesh_section(const ReportInput& input) {
   const Choice& choice = input.plan->best().choice;
   const int pipeline = input.request->workload.pipeline;
   const std::vector<Seat> seats = seats_of(cluster, choice, pipeline);
-  std::string text =
+  std::string text = fmt::format(
       "<section id=\"mesh\"><h2>The mesh on the machine</h2>\n<p>The number is the rank; r is its ring row, "
-      "u its place in the ulysses group. " +
-      std::string(choice.mesh.ring() > 1 ? "A colour is a ring row."
-                  : choice.data() > 1    ? "A colour is a data-parallel replica."
-                                         : "A colour is a place in the ulysses group.") +
-      "</p>\n" + picture({cluster, choice, seats});
+      "u its place in the ulysses group. {}</p>\n{}",
+      choice.mesh.ring() > 1 ? "A colour is a ring row."
+      : choice.data() > 1    ? "A colour is a data-parallel replica."
+                             : "A colour is a place in the ulysses group.",
+      picture({cluster, choice, seats}));
   const auto hosts = static_cast<int>(cluster.nodes.size());
   if (hosts > max_hosts)
-    text += "<p class=\"note\">" + std::to_string(hosts - max_hosts) + " more hosts are not drawn.</p>\n";
+    text += fmt::format("<p class=\"note\">{} more hosts are not drawn.</p>\n", hosts - max_hosts);
   std::vector<std::vector<std::string>> rows = {{"axis", "degree", "first group", "links it uses"}};
   for (const AxisView& axis :
        axes_of(cluster, choice.mesh, choice.placement, pipeline, input.request->execution.transport))
     rows.push_back({axis.name, std::to_string(axis.degree),
                     axis.groups.empty() ? "" : rank_list(axis.groups.front()), axis.where});
-  return text + html_table("Axes and the links they use", rows, 9) + "</section>\n";
+  return fmt::format("{}{}</section>\n", text, html_table("Axes and the links they use", rows, 9));
 }
 
 }  // namespace usp

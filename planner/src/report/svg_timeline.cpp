@@ -3,6 +3,8 @@
 
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -26,8 +28,8 @@ std::string ticks_table(const std::string& caption, const std::vector<TickPrice>
     rows.push_back({std::to_string(t), format_seconds(ticks[t].compute_s),
                     format_seconds(ticks[t].intra_node_s), format_seconds(ticks[t].inter_node_s),
                     format_seconds(ticks[t].total_s)});
-  return "<details><summary>" + escaped(caption) + "</summary>" + html_table(caption, rows, 1) +
-         "</details>\n";
+  return fmt::format("<details><summary>{}</summary>{}</details>\n", escaped(caption),
+                     html_table(caption, rows, 1));
 }
 
 std::string picture(const std::string& name, const std::vector<TickPrice>& ticks, double seconds) {
@@ -43,7 +45,7 @@ std::string picture(const std::string& name, const std::vector<TickPrice>& ticks
           "Ticks of the schedule from left to right: the kernels of the slowest rank, and the transfers that "
           "are due at "
           "the end of each tick.");
-  svg.text(4, 14, name + ": " + format_seconds(seconds), "strong");
+  svg.text(4, 14, fmt::format("{}: {}", name, format_seconds(seconds)), "strong");
   const double bottom = 24 + 3 * (lane_height + lane_gap);
   double begin = 0;
   for (std::size_t t = 0; t < shown; ++t) {
@@ -54,7 +56,7 @@ std::string picture(const std::string& name, const std::vector<TickPrice>& ticks
       const double end = std::min(begin + amount, total);
       svg.rect(scale.at(begin), 24 + static_cast<double>(l) * (lane_height + lane_gap),
                scale.at(end) - scale.at(begin), lane_height, colour(lanes[l].hue) + " part",
-               "tick " + std::to_string(t) + ", " + lanes[l].name + ": " + format_seconds(amount));
+               fmt::format("tick {}, {}: {}", t, lanes[l].name, format_seconds(amount)));
     }
     begin += ticks[t].total_s;
   }
@@ -82,14 +84,14 @@ std::string timeline_section(const ReportInput& input) {
                            request.execution);
     std::vector<TickPrice> forward, backward;
     const AttentionPrice price = pricer.price(layer.plan, best.choice.placement, &forward, &backward);
-    text += "<h3>" + std::to_string(kind.layers.size()) + " " + escaped(mixer_name(kind.kind)) +
-            " layers</h3>\n" + picture("forward", forward, price.forward.seconds) +
-            ticks_table("Forward by tick", forward);
+    text += fmt::format("<h3>{} {} layers</h3>\n{}{}", kind.layers.size(), escaped(mixer_name(kind.kind)),
+                        picture("forward", forward, price.forward.seconds),
+                        ticks_table("Forward by tick", forward));
     if (request.workload.training)
       text +=
           picture("backward", backward, price.backward.seconds) + ticks_table("Backward by tick", backward);
     if (std::max(forward.size(), backward.size()) > max_ticks)
-      text += "<p class=\"note\">The first " + std::to_string(max_ticks) + " ticks are shown.</p>\n";
+      text += fmt::format("<p class=\"note\">The first {} ticks are shown.</p>\n", max_ticks);
   }
   return text +
          "<p class=\"note\">A transfer is drawn from the start of the tick in which it is due; what it "

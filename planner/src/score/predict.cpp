@@ -4,6 +4,8 @@
 #include "usp/planner/score_predict.hpp"
 #include "usp/schedule/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -46,11 +48,11 @@ std::vector<std::string> notes_on(const std::vector<ScoreRow>& rows, const Clust
 
 AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
   check(row.heads % row.kv_heads == 0, row, file, "kv_heads",
-        std::to_string(row.heads) + " query heads do not divide into " + std::to_string(row.kv_heads) +
-            " groups; correct the row");
+        fmt::format("{} query heads do not divide into {} groups; correct the row", row.heads, row.kv_heads));
   check(row.ulysses <= row.heads, row, file, "ulysses",
-        "a Ulysses degree of " + std::to_string(row.ulysses) + " exceeds the " + std::to_string(row.heads) +
-            " query heads, so that some rank would hold none; correct the row");
+        fmt::format("a Ulysses degree of {} exceeds the {} query heads, so that some rank would hold none; "
+                    "correct the row",
+                    row.ulysses, row.heads));
   AttentionPlan plan;
   plan.shape = {row.batch,
                 row.seq,
@@ -92,9 +94,9 @@ double ScorePredictor::bare_seconds(const ScoreRow& row) {
 
 ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const ExecutionOptions& options) {
   check(static_cast<std::size_t>(row.world) <= cluster_.devices.size(), row, file_, "world",
-        std::to_string(row.world) + " ranks need as many devices, the cluster has " +
-            std::to_string(cluster_.devices.size()) + "; name the machine that was measured, or add hosts " +
-            "with --nodes");
+        fmt::format("{} ranks need as many devices, the cluster has {}; name the machine that was measured, "
+                    "or add hosts with --nodes",
+                    row.world, cluster_.devices.size()));
   const AttentionPlan plan = score_plan(row, file_);
   AttentionPricer pricer(links_, plan.shape, Documents::single(row.seq, row.seq), options);
   const AttentionPrice both = pricer.price(plan, Placement{});
@@ -112,8 +114,8 @@ ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const Execution
 ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std::vector<ScoreRow> rows,
                      const std::string& file, std::int64_t gate_tokens, WorkProgress* progress) {
   if (rows.size() > max_score_rows)
-    throw InvalidInput({file, 0, ""}, "has " + std::to_string(rows.size()) + " rows; the most is " +
-                                          std::to_string(max_score_rows) + ", split the table");
+    throw InvalidInput({file, 0, ""}, fmt::format("has {} rows; the most is {}, split the table", rows.size(),
+                                                  max_score_rows));
   const auto total = static_cast<i64>(rows.size());
   i64 done = 0;
   DataSheet sheet = data_sheet_of(cluster);

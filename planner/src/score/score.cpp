@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -20,11 +22,11 @@ auto key_of(const ScoreRow& r) {
 std::string label_of(const ScoreRow& r) {
   static constexpr const char* directions[] = {"forward", "backward", "forward_backward"};
   static constexpr const char* layouts[] = {"contiguous", "zigzag", "striped"};
-  return r.machine + " " + directions[static_cast<std::size_t>(r.direction)] + " " + format_tokens(r.seq) +
-         " batch " + std::to_string(r.batch) + " heads " + std::to_string(r.heads) + "/" +
-         std::to_string(r.kv_heads) + "x" + std::to_string(r.head_dim) + (r.causal ? " " : " full ") +
-         layouts[static_cast<std::size_t>(r.layout)] +
-         (r.exchange == ScoreRow::Exchange::qkvpack ? " qkvpack" : " no_packed");
+  return fmt::format("{} {} {} batch {} heads {}/{}x{}{} {} {}", r.machine,
+                     directions[static_cast<std::size_t>(r.direction)], format_tokens(r.seq), r.batch,
+                     r.heads, r.kv_heads, r.head_dim, r.causal ? "" : " full",
+                     layouts[static_cast<std::size_t>(r.layout)],
+                     r.exchange == ScoreRow::Exchange::qkvpack ? "qkvpack" : "no_packed");
 }
 
 std::vector<ScoreGroup> group_rows(const std::vector<ScoreRow>& rows, std::int64_t gate_tokens) {

@@ -4,6 +4,8 @@
 #include "usp/planner/score.hpp"
 #include "usp/schedule/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -23,9 +25,9 @@ class Line {
        std::vector<std::string> cells)
       : file_(file), number_(number), names_(names), cells_(std::move(cells)) {
     if (cells_.size() != names_.size())
-      throw InvalidInput({file_, number_, ""}, "the row has " + std::to_string(cells_.size()) +
-                                                   " cells, the header " + std::to_string(names_.size()) +
-                                                   "; give every column a value");
+      throw InvalidInput({file_, number_, ""},
+                         fmt::format("the row has {} cells, the header {}; give every column a value",
+                                     cells_.size(), names_.size()));
     for (std::string& cell : cells_) cell = trim(cell);
   }
 
@@ -40,7 +42,7 @@ class Line {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc{} || end != cell.data() + cell.size() || value < 1 || value > most)
-      fail(name, "'" + cell + "' is not a whole number from 1 to " + std::to_string(most));
+      fail(name, fmt::format("'{}' is not a whole number from 1 to {}", cell, most));
     return value;
   }
   [[nodiscard]] double positive(const char* name) const {
@@ -48,7 +50,7 @@ class Line {
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc{} || end != cell.data() + cell.size() || !std::isfinite(value) || value <= 0)
-      fail(name, "'" + cell + "' is neither a number above zero nor OOM");
+      fail(name, fmt::format("'{}' is neither a number above zero nor OOM", cell));
     return value;
   }
   template <class E>
@@ -59,7 +61,7 @@ class Line {
       if (cell == word) return value;
       all.emplace_back(word);
     }
-    fail(name, "'" + cell + "' is not one of " + join(all, ", "));
+    fail(name, fmt::format("'{}' is not one of {}", cell, fmt::join(all, ", ")));
   }
   [[noreturn]] void fail(const char* name, const std::string& problem) const {
     throw InvalidInput({file_, number_, name}, problem);
@@ -113,8 +115,8 @@ ScoreRow read_row(const Line& line, long number) {
   using X = ScoreRow::Exchange;
   row.exchange = line.one_of<X>("exchange", {{"qkvpack", X::qkvpack}, {"no_packed", X::no_packed}});
   if (static_cast<std::int64_t>(row.ring) * row.ulysses != row.world)
-    line.fail("ring", "ring " + std::to_string(row.ring) + " times ulysses " + std::to_string(row.ulysses) +
-                          " is not world " + std::to_string(row.world));
+    line.fail("ring",
+              fmt::format("ring {} times ulysses {} is not world {}", row.ring, row.ulysses, row.world));
   if (row.heads % row.kv_heads != 0)
     line.fail("kv_heads", "does not divide heads; every KV head serves the same number of query heads");
   if (line.text("iters_per_s") != "OOM") row.seconds = 1 / line.positive("iters_per_s");

@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -25,14 +27,15 @@ std::vector<std::vector<int>> groups_of(int world, int degree, int stride) {
 }
 
 std::string words(const Cluster& cluster, const AxisView& axis) {
-  const std::string hosts = std::to_string(axis.hosts) + " hosts";
-  if (axis.spans_hosts) return "spans " + hosts + ": crosses the NICs";
+  const std::string hosts = fmt::format("{} hosts", axis.hosts);
+  if (axis.spans_hosts) return fmt::format("spans {}: crosses the NICs", hosts);
   const bool xgmi = std::any_of(cluster.links.begin(), cluster.links.end(),
                                 [](const Link& link) { return link.kind == LinkKind::xgmi; });
   if (!axis.one_domain && cluster.links.empty()) return "inside one host";
   const std::string link = axis.one_domain ? (xgmi ? "xGMI" : "NVLink") : "PCIe";
-  if (axis.hosts > 1) return link + " across " + hosts + " of one domain; nothing crosses the NICs";
-  return link + " inside one host" + (cluster.nodes.size() > 1 ? "; nothing crosses the NICs" : "");
+  if (axis.hosts > 1) return fmt::format("{} across {} of one domain; nothing crosses the NICs", link, hosts);
+  return fmt::format("{} inside one host{}", link,
+                     cluster.nodes.size() > 1 ? "; nothing crosses the NICs" : "");
 }
 
 void look(const Cluster& cluster, const std::vector<int>& devices, Transport inside, AxisView& axis) {
@@ -97,12 +100,9 @@ std::string rank_list(const std::vector<int>& ranks) {
   const int step = ranks.size() > 1 ? ranks[1] - ranks[0] : 1;
   bool regular = ranks.size() > 2;
   for (std::size_t i = 1; i < ranks.size(); ++i) regular = regular && ranks[i] - ranks[i - 1] == step;
-  if (regular && step == 1) return std::to_string(ranks.front()) + "-" + std::to_string(ranks.back());
-  if (regular && ranks.size() > 4)
-    return std::to_string(ranks.front()) + "-" + std::to_string(ranks.back()) + " by " + std::to_string(step);
-  std::string text;
-  for (int rank : ranks) text += (text.empty() ? "" : " ") + std::to_string(rank);
-  return text;
+  if (regular && step == 1) return fmt::format("{}-{}", ranks.front(), ranks.back());
+  if (regular && ranks.size() > 4) return fmt::format("{}-{} by {}", ranks.front(), ranks.back(), step);
+  return fmt::format("{}", fmt::join(ranks, " "));
 }
 
 }  // namespace usp

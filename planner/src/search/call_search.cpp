@@ -7,6 +7,8 @@
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -43,15 +45,16 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
 std::vector<std::string> measurements(const AttentionCandidate& c) {
   const Mesh& mesh = c.plan.mesh;
   const auto sizes = [&](double bytes) {
-    return " -b 1M -e " + std::to_string(std::max<i64>(1, static_cast<i64>(bytes) >> 20)) + "M -f 2 -g ";
+    return fmt::format(" -b 1M -e {}M -f 2 -g ", std::max<i64>(1, static_cast<i64>(bytes) >> 20));
   };
   const double bytes = c.price.forward.wire_bytes;
   std::vector<std::string> runs;
   if (mesh.ulysses > 1)
-    runs.push_back("alltoall_perf" + sizes(bytes) + std::to_string(mesh.ulysses) +
-                   " on the devices of one ulysses group, then --curves");
+    runs.push_back(fmt::format("alltoall_perf{}{} on the devices of one ulysses group, then --curves",
+                               sizes(bytes), mesh.ulysses));
   if (mesh.ring() > 1)
-    runs.push_back("sendrecv_perf" + sizes(bytes / mesh.ring()) + "2 between ring neighbours, then --curves");
+    runs.push_back(
+        fmt::format("sendrecv_perf{}2 between ring neighbours, then --curves", sizes(bytes / mesh.ring())));
   return runs;
 }
 
@@ -136,9 +139,8 @@ class AttentionSearch {
       if (const std::string reason = too_many_gpu_rows(candidate.plan); !reason.empty()) {
         too_many_rows_ = true;
         if (rejected_before(ring, ulysses)) continue;  // of this mesh, by another choice
-        result_.rejected.push_back(
-            {ring, ulysses, data_, tensor_,
-             "backend " + std::string(word_of(candidate.plan.backend)) + " " + reason});
+        result_.rejected.push_back({ring, ulysses, data_, tensor_,
+                                    fmt::format("backend {} {}", word_of(candidate.plan.backend), reason)});
         continue;
       }
       check_attention_plan(candidate.plan);
@@ -266,7 +268,7 @@ class AttentionSearch {
              " runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
              "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
-    std::string text = "no mesh of " + std::to_string(legality_.world) + " ranks is legal for this call";
+    std::string text = fmt::format("no mesh of {} ranks is legal for this call", legality_.world);
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
       if (seen.size() < 3 && seen.insert(r.reason).second)
@@ -282,18 +284,18 @@ class AttentionSearch {
           unsupported_reason(legality_, tensor_, data_,
                              {1, static_cast<int>(legality_.world / (i64{data_} * tensor_ * u)), u})
               .empty())
-        meshes.push_back("--ring " + std::to_string(legality_.world / (i64{data_} * tensor_ * u)) +
-                         " --ulysses " + std::to_string(u) +
-                         (even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
+        meshes.push_back(
+            fmt::format("--ring {} --ulysses {}{}", legality_.world / (i64{data_} * tensor_ * u), u,
+                        even_degree(local_.query_heads, local_.kv_heads, u) ? "" : " (uneven heads)"));
     if (meshes.empty() && request_.fixed.head_chunks.value_or(1) > 1) return {"fewer --head-chunks"};
     if (meshes.empty() && request_.fixed.method && (*request_.fixed.method)->two_level_ring)
       return {"another --method"};
     if (meshes.empty())
-      return {"a number of devices that the call can use: at most one rank per token, and ulysses at most " +
-              std::to_string(local_.query_heads)};
-    std::string text = "one of the meshes that are legal here: " + meshes.front();
-    for (std::size_t i = 1; i < meshes.size() && i < 8; ++i) text += ", " + meshes[i];
-    return {text};
+      return {fmt::format(
+          "a number of devices that the call can use: at most one rank per token, and ulysses at most {}",
+          local_.query_heads)};
+    meshes.resize(std::min<std::size_t>(meshes.size(), 8));
+    return {fmt::format("one of the meshes that are legal here: {}", fmt::join(meshes, ", "))};
   }
 
   const AttentionRequest& request_;
@@ -326,15 +328,16 @@ AttentionResult plan_attention(const AttentionRequest& request) {
 }
 
 std::string block_pattern_note(const ScoreRules& score) {
-  return "block pattern: the blocks of " + std::to_string(score.block_tokens) +
-         " tokens that it skips come with the run, so that times, bytes and memory are those of the mask "
-         "without it: an upper bound";
+  return fmt::format(
+      "block pattern: the blocks of {} tokens that it skips come with the run, so that times, bytes and "
+      "memory are those of the mask without it: an upper bound",
+      score.block_tokens);
 }
 
 Cluster thread_cluster(int ranks) {
   const auto guess = [](double value) { return Quantity{value, Provenance::guess, "one thread of a host"}; };
   Cluster cluster;
-  cluster.name = std::to_string(ranks) + " threads of one host";
+  cluster.name = fmt::format("{} threads of one host", ranks);
   DeviceSpec thread;
   thread.name = "thread";
   thread.bf16_tflops = thread.fp16_tflops = thread.fp32_tflops = guess(0.05);

@@ -2,6 +2,8 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/plan.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,7 @@ void check_degrees(const PlanRequest& request) {
   std::string text;
   for (const auto& [name, degree] : parts) {
     product *= degree;
-    text += (text.empty() ? "" : " x ") + name + " " + std::to_string(degree);
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
     if (product > world) break;
   }
   const bool all = fixed.ring && fixed.ulysses && fixed.tensor && fixed.data;
@@ -28,12 +30,12 @@ void check_degrees(const PlanRequest& request) {
   std::vector<std::string> remedies;
   const i64 rest = fixed.data ? product / *fixed.data : product;
   if (product <= world && world % rest == 0)
-    remedies.push_back("use --data " + std::to_string(world / rest) + ", or leave a degree to the planner");
+    remedies.push_back(fmt::format("use --data {}, or leave a degree to the planner", world / rest));
   else
-    remedies.push_back("give degrees whose product divides " + std::to_string(world) +
-                       ", or a cluster with a multiple of " + std::to_string(product) + " devices");
-  throw Infeasible(text + " is " + std::to_string(product) + (product > world ? " ranks or more" : " ranks") +
-                       ", the cluster has " + std::to_string(world) + " devices",
+    remedies.push_back(fmt::format(
+        "give degrees whose product divides {}, or a cluster with a multiple of {} devices", world, product));
+  throw Infeasible(fmt::format("{} is {} {}, the cluster has {} devices", text, product,
+                               product > world ? "ranks or more" : "ranks", world),
                    remedies);
 }
 

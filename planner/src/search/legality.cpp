@@ -4,28 +4,26 @@
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
 namespace {
 
-std::string number(i64 value) {
-  return std::to_string(value);
-}
-
 /// Heads of one layer kind under a tensor degree; empty reason when they split.
 std::string unsupported_tensor(const LayerKind& kind, int tensor) {
   if (kind.is_linear()) {
     if (kind.linear->key_heads % tensor != 0 || kind.linear->value_heads % tensor != 0)
-      return "tensor " + number(tensor) + " does not divide the " + number(kind.linear->key_heads) +
-             " key and " + number(kind.linear->value_heads) + " value heads of the linear layers";
+      return fmt::format("tensor {} does not divide the {} key and {} value heads of the linear layers",
+                         tensor, kind.linear->key_heads, kind.linear->value_heads);
     return "";
   }
   if (kind.query_heads % tensor != 0)
-    return "tensor " + number(tensor) + " does not divide query_heads " + number(kind.query_heads);
+    return fmt::format("tensor {} does not divide query_heads {}", tensor, kind.query_heads);
   if (kind.kv_heads % tensor != 0 && tensor % kind.kv_heads != 0)
-    return "tensor " + number(tensor) + " neither divides kv_heads " + number(kind.kv_heads) +
-           " nor is a multiple of it";
+    return fmt::format("tensor {} neither divides kv_heads {} nor is a multiple of it", tensor,
+                       kind.kv_heads);
   return "";
 }
 
@@ -33,23 +31,25 @@ std::string unsupported_tensor(const LayerKind& kind, int tensor) {
 std::string unsupported_degree(const Mesh& mesh, int head_chunks) {
   const char* axis = mesh.ring() > max_degree ? "ring" : "ulysses";
   if (const int degree = std::max(mesh.ring(), mesh.ulysses); degree > max_degree)
-    return std::string(axis) + " " + number(degree) + " exceeds " + number(max_degree) +
-           ", the most ranks of an axis that a schedule numbers (in 16 bits)";
+    return fmt::format("{} {} exceeds {}, the most ranks of an axis that a schedule numbers (in 16 bits)",
+                       axis, degree, max_degree);
   if (i64{mesh.ring()} * head_chunks > max_units)
-    return "ring " + number(mesh.ring()) + " times " + number(head_chunks) +
-           " head chunks is a schedule of more than " + number(max_units) + " steps";
+    return fmt::format("ring {} times {} head chunks is a schedule of more than {} steps", mesh.ring(),
+                       head_chunks, max_units);
   return "";
 }
 
 std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
   if (ulysses > query)
-    return "ulysses " + number(ulysses) + " exceeds the " + number(query) +
-           (kind.is_linear() ? " value" : " query") + " heads of a layer" +
-           (tensor > 1 ? " after tensor " + number(tensor) : "") + "; some ranks would hold none";
+    return fmt::format("ulysses {} exceeds the {}{} heads of a layer{}; some ranks would hold none", ulysses,
+                       query, kind.is_linear() ? " value" : " query",
+                       tensor > 1 ? fmt::format(" after tensor {}", tensor) : "");
   if (kind.is_linear() && kind.linear->key_heads / tensor % ulysses != 0)
-    return "ulysses " + number(ulysses) + " does not divide the " + number(kind.linear->key_heads / tensor) +
-           " key heads of the linear layers; a recurrent state cannot be torn";
+    return fmt::format(
+        "ulysses {} does not divide the {} key heads of the linear layers; a recurrent state cannot be split "
+        "across ranks",
+        ulysses, kind.linear->key_heads / tensor);
   if (!kind.is_linear() && head_chunks > query / ulysses)
     return too_many_chunks(head_chunks, query / ulysses);
   return "";
@@ -65,34 +65,33 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
   const Workload& w = *input.workload;
   const i64 used = ranks_of({tensor, data, mesh.ring(), mesh.ulysses, w.pipeline});
   if (used != input.world)
-    return "ring " + number(mesh.ring()) + " x ulysses " + number(mesh.ulysses) + " x tensor " +
-           number(tensor) + " x data " + number(data) +
-           (w.pipeline > 1 ? " x pipeline " + number(w.pipeline) : "") + " is " +
-           (used > max_ranks ? "more than " + number(max_ranks) : number(used)) + " ranks, the cluster has " +
-           number(input.world) + " devices" +
-           (used <= max_ranks && input.world % (used / data) == 0
-                ? "; use --data " + number(input.world / (used / data))
-                : "");
+    return fmt::format(
+        "ring {} x ulysses {} x tensor {} x data {}{} is {} ranks, the cluster has {} devices{}", mesh.ring(),
+        mesh.ulysses, tensor, data, w.pipeline > 1 ? fmt::format(" x pipeline {}", w.pipeline) : "",
+        used > max_ranks ? fmt::format("more than {}", max_ranks) : std::to_string(used), input.world,
+        used <= max_ranks && input.world % (used / data) == 0
+            ? fmt::format("; use --data {}", input.world / (used / data))
+            : "");
   if (std::string reason = unsupported_degree(mesh, input.head_chunks); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
-    return "tensor " + number(tensor) + " would leave the host (" + number(input.devices_per_node) +
-           " devices)";
+    return fmt::format("tensor {} would leave the host ({} devices)", tensor, input.devices_per_node);
   for (const LayerKind& kind : input.model->kinds) {
     if (std::string reason = unsupported_tensor(kind, tensor); !reason.empty()) return reason;
     if (std::string reason = unsupported_heads(kind, tensor, mesh.ulysses, input.head_chunks);
         !reason.empty())
       return reason;
     if (kind.is_linear() && mesh.ring() > 1)
-      return "ring " + number(mesh.ring()) +
-             " needs a state exchange for the linear-attention layers, which no generator "
-             "makes yet; use ring 1";
+      return fmt::format(
+          "ring {} needs a state exchange for the linear-attention layers, which no generator makes yet; use "
+          "ring 1",
+          mesh.ring());
   }
   if (w.seq < mesh.size())
-    return "the sequence of " + number(w.seq) + " tokens is shorter than its " + number(mesh.size()) +
-           " ranks; use fewer";
+    return fmt::format("the sequence of {} tokens is shorter than its {} ranks; use fewer", w.seq,
+                       mesh.size());
   if (w.expert > 1 && (i64{data} * mesh.size()) % w.expert != 0)
-    return "expert " + number(w.expert) + " does not divide the " + number(i64{data} * mesh.size()) +
-           " data x sequence ranks";
+    return fmt::format("expert {} does not divide the {} data x sequence ranks", w.expert,
+                       i64{data} * mesh.size());
   return "";
 }
 

@@ -5,6 +5,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -75,9 +77,8 @@ double search_ticks(const PlanRequest& request, i64 world, int devices_per_node)
 
 void check_ticks(double ticks, const std::string& what) {
   if (ticks > max_search_ticks)
-    throw Infeasible(what + " would price " + std::to_string(static_cast<i64>(ticks / 1e6)) +
-                         " million ticks of schedules; the most is " +
-                         std::to_string(static_cast<i64>(max_search_ticks / 1e6)) + " million",
+    throw Infeasible(fmt::format("{} would price {} million ticks of schedules; the most is {} million", what,
+                                 static_cast<i64>(ticks / 1e6), static_cast<i64>(max_search_ticks / 1e6)),
                      {"fewer values or devices", "degrees, method or layout fixed by flags"});
 }
 

@@ -7,6 +7,8 @@
 #include "usp/base/units.hpp"
 #include "usp/schedule/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -24,8 +26,8 @@ class Search {
 
   PlanResult run() {
     if (pricer_.world() % request_.workload.pipeline != 0)
-      throw UsageError("pipeline " + std::to_string(request_.workload.pipeline) + " does not divide the " +
-                       std::to_string(pricer_.world()) + " devices of the cluster");
+      throw UsageError(fmt::format("pipeline {} does not divide the {} devices of the cluster",
+                                   request_.workload.pipeline, pricer_.world()));
     if (pricer_.world() > counted_from || fixed_.head_chunks)
       check_ticks(search_ticks(request_, pricer_.world(), pricer_.devices_per_node()), "the search");
     const std::vector<Degrees> all = degrees_of(request_, pricer_.world(), pricer_.devices_per_node());
@@ -149,7 +151,7 @@ class Search {
     for (const auto& [flag, degree] :
          {std::pair("--ring", fixed_.ring), std::pair("--ulysses", fixed_.ulysses),
           std::pair("--data", fixed_.data), std::pair("--tensor", fixed_.tensor)})
-      if (degree) flags.push_back(std::string(flag) + " " + std::to_string(*degree));
+      if (degree) flags.push_back(fmt::format("{} {}", flag, *degree));
     return flags;
   }
 
@@ -187,7 +189,7 @@ class Search {
   [[nodiscard]] std::vector<std::string> remedies_without_mesh() const {
     std::vector<std::string> list;
     if (const auto fixed = fixed_degrees(); !fixed.empty())
-      list.push_back("free the degrees that are fixed (" + join(fixed, ", ") + ")");
+      list.push_back(fmt::format("free the degrees that are fixed ({})", fmt::join(fixed, ", ")));
     if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
     list.emplace_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;
@@ -196,21 +198,21 @@ class Search {
     const auto largest =
         std::max_element(c.memory.rows.begin(), c.memory.rows.end(),
                          [](const MemoryRow& a, const MemoryRow& b) { return a.bytes < b.bytes; });
-    return "no plan fits: the smallest (" + describe(c.choice) + ") needs " +
-           format_bytes(static_cast<double>(c.memory.total_bytes)) + " of " +
-           format_bytes(pricer_.device_bytes()) + " per device; most of it is " + largest->name + ", " +
-           format_bytes(static_cast<double>(largest->bytes)) + " (" + largest->reason + ")";
+    return fmt::format("no plan fits: the smallest ({}) needs {} of {} per device; most of it is {}, {} ({})",
+                       describe(c.choice), format_bytes(static_cast<double>(c.memory.total_bytes)),
+                       format_bytes(pricer_.device_bytes()), largest->name,
+                       format_bytes(static_cast<double>(largest->bytes)), largest->reason);
   }
   [[nodiscard]] std::vector<std::string> remedies(const PlanCandidate& c) const {
     std::vector<std::string> list;
     const double over = static_cast<double>(c.memory.total_bytes) / pricer_.device_bytes();
     if (const double devices = static_cast<double>(pricer_.world()) * over; devices < max_ranks)
-      list.push_back("about " + std::to_string(static_cast<i64>(devices) + 1) + " devices instead of " +
-                     std::to_string(pricer_.world()) + " (--nodes)");
+      list.push_back(fmt::format("about {} devices instead of {} (--nodes)", static_cast<i64>(devices) + 1,
+                                 pricer_.world()));
     if (const i64 tokens = static_cast<i64>(static_cast<double>(request_.workload.seq) / over) / 1024 * 1024;
         tokens > 0)
-      list.push_back("a sequence of about " + format_tokens(tokens) + " tokens instead of " +
-                     format_tokens(request_.workload.seq) + " (--seq)");
+      list.push_back(fmt::format("a sequence of about {} tokens instead of {} (--seq)", format_tokens(tokens),
+                                 format_tokens(request_.workload.seq)));
     if (request_.memory.loss_tile_tokens == 0) list.emplace_back("a tiled loss (--loss-tile 2048)");
     if (fixed_.recompute) list.emplace_back("another recompute mode (drop --recompute)");
     if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.emplace_back("ZeRO stage 3 (--zero 3)");

@@ -5,6 +5,8 @@
 #include "usp/base/units.hpp"
 #include "usp/planner/detail/flops.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -58,8 +60,8 @@ void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& a
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
-  const std::string shown = "schedule priced tick by tick; " + format_fixed(exposed * 1e3, 0) +
-                            " ms of exchange show in both passes";
+  const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
+                                        format_fixed(exposed * 1e3, 0));
   add(c, "attention forward", forward, forward > 0 ? forward_band / forward : 0, shown);
   const bool again =
       w.training && (c.choice.recompute == Recompute::full || c.choice.recompute == Recompute::offload);
@@ -92,11 +94,11 @@ void StepPricer::add_dense(PlanCandidate& c, double& compute_s) const {
   const i64 tokens = local_tokens(c.choice) * w.microbatches;
   const StepFlops flops = step_flops(*request_.model, w, tokens);
   const double rate = peak_flops_ * matmul_efficiency * c.choice.tensor() * w.pipeline;
-  const std::string reason = std::to_string(tokens) + " local tokens at " +
-                             std::to_string(static_cast<int>(100 * matmul_efficiency)) + "% of the peak rate";
+  const std::string reason = fmt::format("{} local tokens at {}% of the peak rate", tokens,
+                                         static_cast<int>(100 * matmul_efficiency));
   add(c, "projections, MLP, logits", (flops.forward + flops.backward) / rate, matmul_band, reason);
   add(c, "the same recomputed", flops.recompute / rate, matmul_band,
-      "recompute " + std::string(word_of(c.choice.recompute)));
+      fmt::format("recompute {}", word_of(c.choice.recompute)));
   compute_s += flops.total() / rate;
 }
 

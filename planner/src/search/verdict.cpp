@@ -3,6 +3,8 @@
 
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -55,7 +57,7 @@ double uncertainty(const PlanCandidate& a, const PlanCandidate& b, double kernel
 std::string sweep_end(double bytes) {
   i64 mib = 1;
   while (static_cast<double>(mib << 20) < bytes) mib *= 2;
-  return std::to_string(mib) + "M";
+  return fmt::format("{}M", mib);
 }
 
 void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
@@ -65,14 +67,18 @@ void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
   const std::string ulysses = std::to_string(choice.mesh.ulysses);
   const bool spans_hosts = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
   if (choice.mesh.ulysses > 1)
-    out.push_back("alltoall_perf -b 1M -e " + sweep_end(forward.wire_bytes) + " -f 2 -g " + ulysses +
-                  " (nccl-tests on the devices of one ulysses group), then --curves");
+    out.push_back(
+        fmt::format("alltoall_perf -b 1M -e {} -f 2 -g {} (nccl-tests on the devices of one ulysses group), "
+                    "then --curves",
+                    sweep_end(forward.wire_bytes), ulysses));
   if (choice.mesh.ring() == 1) return;
   const std::string hop =
-      "sendrecv_perf -b 1M -e " + sweep_end(forward.wire_bytes / choice.mesh.ring()) + " -f 2 ";
-  out.push_back(spans_hosts ? "mpirun -n 2 --map-by node " + hop +
-                                  "-g 1 (nccl-tests with MPI, on two neighbouring hosts)"
-                            : hop + "-g 2 (nccl-tests between ring neighbours), then --curves");
+      fmt::format("sendrecv_perf -b 1M -e {} -f 2 ", sweep_end(forward.wire_bytes / choice.mesh.ring()));
+  out.push_back(
+      spans_hosts
+          ? fmt::format("mpirun -n 2 --map-by node {}-g 1 (nccl-tests with MPI, on two neighbouring hosts)",
+                        hop)
+          : hop + "-g 2 (nccl-tests between ring neighbours), then --curves");
 }
 
 /// Terms whose error alone, within its band, would put another candidate first.
@@ -90,9 +96,9 @@ std::vector<std::string> sensitive_terms(const std::vector<PlanCandidate>& ranke
       if (std::abs(difference) * term.band <= lead) continue;
       const bool longer =
           difference > 0;  // the best spends more on it: it loses where the term is longer than thought
-      names.push_back(term.name + ": " + format_percent(lead / std::abs(difference), 0) +
-                      (longer ? " more" : " less") + " than priced puts '" + describe(other.choice) +
-                      "' first");
+      names.push_back(fmt::format("{}: {}{} than priced puts '{}' first", term.name,
+                                  format_percent(lead / std::abs(difference), 0), longer ? " more" : " less",
+                                  describe(other.choice)));
       break;
     }
   }

@@ -5,6 +5,8 @@
 #include "usp/planner/whatif.hpp"
 #include "usp/schedule/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace usp {
@@ -46,9 +48,9 @@ const AxisName& find_axis(const std::string& name) {
     known.emplace_back(axis.name);
   }
   const std::string near = nearest_name(name, known);
-  throw UsageError(std::string(flag) + ": '" + name + "' is no axis" +
-                   (near.empty() ? "; known are " : "; did you mean " + near + "? Known are ") +
-                   join(known, ", "));
+  throw UsageError(fmt::format(
+      "{}: '{}' is no axis{}{}", flag, name,
+      near.empty() ? "; known are " : fmt::format("; did you mean {}? Known are ", near), join(known, ", ")));
 }
 
 bool is_word(AxisKind kind) {
@@ -90,25 +92,25 @@ void check_value(AxisKind kind, double value, const std::string& text) {
   if (is_word(kind)) return;
   for (const AxisName& axis : names)
     if (axis.kind == kind && !(value >= axis.min && value <= axis.max))
-      throw UsageError(std::string(flag) + ": '" + text + "' is out of range; " + axis.name + " is " +
-                       plain(axis.min) + " to " + plain(axis.max) +
-                       (*axis.unit == 0 ? "" : std::string(" ") + axis.unit));
+      throw UsageError(fmt::format("{}: '{}' is out of range; {} is {} to {}{}", flag, text, axis.name,
+                                   plain(axis.min), plain(axis.max),
+                                   *axis.unit == 0 ? "" : std::string(" ") + axis.unit));
 }
 
 std::vector<double> range_values(AxisKind kind, const std::string& text,
                                  const std::vector<std::string>& parts) {
   if (parts.size() != 3 || is_word(kind) || parts[2].size() < 2 || (parts[2][0] != 'x' && parts[2][0] != '+'))
-    throw UsageError(std::string(flag) + ": '" + text +
-                     "' is no range; write FIRST:LAST:xFACTOR or FIRST:LAST:+STEP");
+    throw UsageError(
+        fmt::format("{}: '{}' is no range; write FIRST:LAST:xFACTOR or FIRST:LAST:+STEP", flag, text));
   const double first = parse_value(kind, parts[0]), last = parse_value(kind, parts[1]);
   check_value(kind, first, parts[0]);
   check_value(kind, last, parts[1]);
   const bool factor = parts[2][0] == 'x';
   const double step = factor ? parse_number(parts[2].substr(1), flag) : parse_value(kind, parts[2].substr(1));
   if (last < first || !std::isfinite(step) || step <= (factor ? 1.0 : 0.0))
-    throw UsageError(
-        std::string(flag) + ": '" + text +
-        "' does not ascend; the last value is at least the first, a factor above 1, a step above 0");
+    throw UsageError(fmt::format(
+        "{}: '{}' does not ascend; the last value is at least the first, a factor above 1, a step above 0",
+        flag, text));
   const bool whole = kind != AxisKind::nic && kind != AxisKind::nvlink;
   std::vector<double> values;
   std::size_t steps = 0;
@@ -116,7 +118,7 @@ std::vector<double> range_values(AxisKind kind, const std::string& text,
     const double kept = whole ? std::round(value) : value;
     if (values.empty() || kept > values.back()) values.push_back(kept);
     if (values.size() > max_values || ++steps > max_steps)
-      throw UsageError(std::string(flag) + ": '" + text + "' has too many values; take a larger step");
+      throw UsageError(fmt::format("{}: '{}' has too many values; take a larger step", flag, text));
   }
   return values;
 }
@@ -155,8 +157,7 @@ AxisValue axis_value(AxisKind kind, double number) {
 Axis parse_axis(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos)
-    throw UsageError(std::string(flag) + ": '" + std::string(text) +
-                     "' names no values; write e.g. seq=128k:4m:x2");
+    throw UsageError(fmt::format("{}: '{}' names no values; write e.g. seq=128k:4m:x2", flag, text));
   std::string name = trim(text.substr(0, equals));
   for (char& c : name)
     if (c == '-') c = '_';
@@ -165,7 +166,8 @@ Axis parse_axis(std::string_view text) {
   for (const std::string& raw : split(text.substr(equals + 1), ',')) {
     const std::string part = trim(raw);
     const std::vector<std::string> range = split(part, ':');
-    if (axis.values.size() > max_values) throw UsageError(std::string(flag) + ": too many values of " + name);
+    if (axis.values.size() > max_values)
+      throw UsageError(fmt::format("{}: too many values of {}", flag, name));
     if (range.size() > 1) {
       for (double value : range_values(axis.kind, part, range))
         axis.values.push_back(axis_value(axis.kind, value));
@@ -175,10 +177,10 @@ Axis parse_axis(std::string_view text) {
     check_value(axis.kind, value, part);
     axis.values.push_back(axis_value(axis.kind, value));
   }
-  if (axis.values.size() > max_values) throw UsageError(std::string(flag) + ": too many values of " + name);
+  if (axis.values.size() > max_values) throw UsageError(fmt::format("{}: too many values of {}", flag, name));
   for (std::size_t i = 1; axis.continuous() && i < axis.values.size(); ++i)
     if (axis.values[i].number <= axis.values[i - 1].number)
-      throw UsageError(std::string(flag) + ": values of " + name + " must ascend");
+      throw UsageError(fmt::format("{}: values of {} must ascend", flag, name));
   return axis;
 }
 

@@ -4,6 +4,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -32,7 +34,7 @@ class Grid {
     for (const Axis& axis : axes_) {
       count *= axis.values.size();
       if (count > max_points)
-        throw UsageError("--sweep: more than " + std::to_string(max_points) + " points; take fewer values");
+        throw UsageError(fmt::format("--sweep: more than {} points; take fewer values", max_points));
     }
     result_.points.resize(count);
     known_.assign(count, false);
@@ -257,11 +259,10 @@ void seek_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfRe
       search_ticks(request.base, static_cast<i64>(cluster.devices.size()), devices_per_node(cluster));
   result.break_evens_sought = ticks <= max_search_ticks;
   if (result.break_evens_sought) return find_break_evens(request, variants, result, relay);
-  result.notes.push_back("break-evens and the longest sequence are left out: their searches would price " +
-                         std::to_string(static_cast<i64>(ticks / 1e6)) +
-                         " million ticks of schedules, the most is " +
-                         std::to_string(static_cast<i64>(max_search_ticks / 1e6)) +
-                         " million; ask with fewer devices, or fix degrees, method or layout");
+  result.notes.push_back(fmt::format(
+      "break-evens and the longest sequence are left out: their searches would price {} million ticks of "
+      "schedules, the most is {} million; ask with fewer devices, or fix degrees, method or layout",
+      static_cast<i64>(ticks / 1e6), static_cast<i64>(max_search_ticks / 1e6)));
 }
 
 }  // namespace
@@ -293,10 +294,10 @@ double sweep_ticks(const WhatIfRequest& request) {
 WhatIfResult what_if(const WhatIfRequest& request) {
   for (std::size_t i = 0; i < request.axes.size(); ++i) {
     if (request.axes[i].values.empty())
-      throw UsageError("--sweep: " + request.axes[i].name + " has no values");
+      throw UsageError(fmt::format("--sweep: {} has no values", request.axes[i].name));
     for (std::size_t j = 0; j < i; ++j)
       if (request.axes[i].kind == request.axes[j].kind)
-        throw UsageError("--sweep: " + request.axes[i].name + " is given twice");
+        throw UsageError(fmt::format("--sweep: {} is given twice", request.axes[i].name));
   }
   check_ticks(sweep_ticks(request), "the sweep");
   WhatIfResult result;

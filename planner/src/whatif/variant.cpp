@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/topology/compose.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -27,7 +29,7 @@ Cluster first_devices(const Cluster& cluster, int count) {
 /// several hosts: of the whole cluster).
 Cluster resized(const Cluster& cluster, i64 count, const char* what) {
   const auto have = static_cast<i64>(cluster.devices.size());
-  if (count < 1 || count > 65536) throw UsageError(std::string("--sweep: ") + what + " out of range");
+  if (count < 1 || count > 65536) throw UsageError(fmt::format("--sweep: {} out of range", what));
   if (count <= have) return count == have ? cluster : first_devices(cluster, static_cast<int>(count));
   const i64 per_node = have / std::max<i64>(1, static_cast<i64>(cluster.nodes.size()));
   const bool spans = std::any_of(cluster.domains.begin(), cluster.domains.end(), [&](const NvlinkDomain& d) {
@@ -35,8 +37,8 @@ Cluster resized(const Cluster& cluster, i64 count, const char* what) {
   });
   const i64 unit = spans ? have : per_node;
   if (unit == 0 || count % unit != 0)
-    throw UsageError(std::string("--sweep: ") + what + " " + std::to_string(count) +
-                     " devices are no whole number of copies of " + std::to_string(unit) + " devices");
+    throw UsageError(
+        fmt::format("--sweep: {} {} devices are no whole number of copies of {} devices", what, count, unit));
   const Cluster one = unit == have ? cluster : first_devices(cluster, static_cast<int>(unit));
   return replicate(one, static_cast<int>(count / unit));
 }
@@ -168,8 +170,8 @@ std::shared_ptr<const Model> Variants::model(const std::vector<Axis>& axes,
   for (std::size_t k = 0; changed && k < changed->kinds.size(); ++k) {
     const LayerKind& layer = changed->kinds[k];
     if (!layer.is_linear() && layer.query_heads % layer.kv_heads != 0)
-      throw UsageError("--sweep: kv_heads " + std::to_string(layer.kv_heads) + " does not divide heads " +
-                       std::to_string(layer.query_heads));
+      throw UsageError(
+          fmt::format("--sweep: kv_heads {} does not divide heads {}", layer.kv_heads, layer.query_heads));
   }
   return changed;
 }

@@ -6,6 +6,8 @@
 #include "usp/base/units.hpp"
 #include "usp/schedule/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 #include <span>
@@ -19,16 +21,17 @@ void require(bool holds, const std::string& text) {
 }
 
 void within(const char* flag, std::int64_t value, std::int64_t most) {
-  require(value >= 1 && value <= most, std::string(flag) + ": " + std::to_string(value) +
-                                           " is out of range; 1 to " + std::to_string(most));
+  require(value >= 1 && value <= most, fmt::format("{}: {} is out of range; 1 to {}", flag, value, most));
 }
 
 }  // namespace
 
 void check_document_count(std::int64_t count, const std::string& file) {
   if (count > max_documents)
-    throw InvalidInput({file, 0, ""}, "packs more than " + std::to_string(max_documents) +
-                                          " documents into a row; plan a shorter row, or longer documents");
+    throw InvalidInput(
+        {file, 0, ""},
+        fmt::format("packs more than {} documents into a row; plan a shorter row, or longer documents",
+                    max_documents));
 }
 
 int bytes_of(Precision dtype) {
@@ -38,16 +41,16 @@ int bytes_of(Precision dtype) {
 void check_workload(const Workload& w) {
   within("--seq", w.seq, max_tokens);
   within("--batch", w.batch, max_batch);
-  require(i128{w.seq} * w.batch <= max_step_tokens, "--batch: " + std::to_string(w.batch) + " rows of " +
-                                                        std::to_string(w.seq) + " tokens are more than the " +
-                                                        std::to_string(max_step_tokens) +
-                                                        " tokens of a replica that are counted");
+  require(
+      i128{w.seq} * w.batch <= max_step_tokens,
+      fmt::format("--batch: {} rows of {} tokens are more than the {} tokens of a replica that are counted",
+                  w.batch, w.seq, max_step_tokens));
   within("--microbatches", w.microbatches, max_batch);
   within("--pipeline", w.pipeline, max_ranks);
   within("--expert", w.expert, max_ranks);
   require(w.microbatches >= 1 && w.batch % w.microbatches == 0,
-          "--microbatches: " + std::to_string(w.batch) + " rows cannot be split into " +
-              std::to_string(w.microbatches) + " microbatches; choose a divisor");
+          fmt::format("--microbatches: {} rows cannot be split into {} microbatches; choose a divisor",
+                      w.batch, w.microbatches));
   require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");
   if (!w.documents.empty()) check_documents(w.documents, w.seq);
 }
@@ -58,20 +61,22 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
   for (const auto length : lengths) {
     if (length < 1 || length > tokens - sum)
       throw InvalidInput({"--documents", 0, std::to_string(length)},
-                         "the lengths exceed the " + std::to_string(tokens) +
-                             " tokens of the sequence, or one of them is not positive; make them sum to it");
+                         fmt::format("the lengths exceed the {} tokens of the sequence, or one of them is "
+                                     "not positive; make them sum to it",
+                                     tokens));
     sum += length;
   }
   if (sum != tokens)
-    throw InvalidInput({"--documents", 0, ""},
-                       "the lengths sum to " + std::to_string(sum) + " of " + std::to_string(tokens) +
-                           " tokens; make them equal, with a document for the padding");
+    throw InvalidInput(
+        {"--documents", 0, ""},
+        fmt::format("the lengths sum to {} of {} tokens; make them equal, with a document for the padding",
+                    sum, tokens));
 }
 
 int parse_zero_stage(std::string_view text, std::string_view flag) {
   const auto stage = parse_integer(text, flag);
   if (stage < 0 || stage > 3)
-    throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not a ZeRO stage (0, 1, 2 or 3)");
+    throw UsageError(fmt::format("{}: '{}' is not a ZeRO stage (0, 1, 2 or 3)", flag, text));
   return static_cast<int>(stage);
 }
 

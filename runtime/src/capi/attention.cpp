@@ -4,6 +4,8 @@
 #include "usp/kernels/backends.hpp"
 #include "usp/schedule/limits.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp::capi {
@@ -91,7 +93,7 @@ AttentionInputs inputs_of(const usp_attention& handle, const usp_attention_input
 std::vector<i64> borders(const int64_t* cu, i64 documents, const char* name) {
   given(cu, name);
   require(documents <= max_documents,
-          "documents is " + std::to_string(documents) + "; it must be 1 to " + std::to_string(max_documents));
+          fmt::format("documents is {}; it must be 1 to {}", documents, max_documents));
   std::vector<i64> list(cu, cu + documents + 1);
   if (list.front() != 0 || !std::is_sorted(list.begin(), list.end()))
     throw InvalidInput({"batch", 0, name}, "must start at 0 and not decrease");
@@ -157,7 +159,7 @@ usp_status usp_attention_set_batch(usp_attention* attention, const int64_t* cu_s
     usp_attention& handle = given(attention, "attention");
     std::vector<usp::i64> lengths;
     if (cu_seqlens != nullptr || documents != 0) {
-      require(documents >= 1, "documents is " + std::to_string(documents) + "; a batch has at least one");
+      require(documents >= 1, fmt::format("documents is {}; a batch has at least one", documents));
       const std::vector<usp::i64> cu = borders(cu_seqlens, documents, "cu_seqlens");
       if (handle.layer.chunk_tokens == 0) return set_batch(handle, usp::Documents::packed(cu));
       for (std::size_t i = 1; i < cu.size(); ++i) lengths.push_back(cu[i] - cu[i - 1]);
@@ -170,7 +172,7 @@ usp_status usp_attention_set_cross_batch(usp_attention* attention, const int64_t
                                          const int64_t* shift, int64_t documents) {
   return guarded([&] {
     usp_attention& handle = given(attention, "attention");
-    require(documents >= 1, "documents is " + std::to_string(documents) + "; a batch has at least one");
+    require(documents >= 1, fmt::format("documents is {}; a batch has at least one", documents));
     require(handle.layer.chunk_tokens == 0, "a chunked layer cuts documents of self attention only");
     usp::Documents batch;
     batch.cu_q = borders(cu_q, documents, "cu_q");

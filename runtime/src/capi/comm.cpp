@@ -3,6 +3,8 @@
 
 #include "usp/comm/threads.hpp"
 
+#include <fmt/format.h>
+
 using usp::capi::given;
 using usp::capi::guarded;
 using usp::capi::require;
@@ -26,8 +28,7 @@ int call(usp_rank_function function, usp_comm& comm, void* user) {
 usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user) {
   return guarded([&] {
     require(function != nullptr, "function is null; it must be given");
-    require(ranks >= 1 && ranks <= (1 << 16),
-            "ranks is " + std::to_string(ranks) + "; it must be 1 to 65536");
+    require(ranks >= 1 && ranks <= (1 << 16), fmt::format("ranks is {}; it must be 1 to 65536", ranks));
     usp::run_threads(ranks, {}, [&](usp::Communicator& communicator) {
       usp::capi::forget();  // rank 0 runs on the caller's thread
       usp_comm comm{&communicator, nullptr};

@@ -3,6 +3,8 @@
 
 #include "usp/base/version.hpp"
 
+#include <fmt/format.h>
+
 #include <new>
 
 namespace usp::capi {
@@ -51,12 +53,12 @@ void forget() noexcept {
 }
 
 void throw_returned(int rank, int status) {
-  const std::string who = "rank " + std::to_string(rank);
+  const std::string who = fmt::format("rank {}", rank);
   require(status > USP_OK && status <= USP_VERIFICATION,
-          who + " returned " + std::to_string(status) + ", which is no usp_status");
+          fmt::format("{} returned {}, which is no usp_status", who, status));
   const bool known = last_error().status == status && !last_error().text.empty();
   throw Error(static_cast<ExitCode>(status),
-              known ? last_error().text : who + " returned status " + usp_status_name(status));
+              known ? last_error().text : fmt::format("{} returned status {}", who, usp_status_name(status)));
 }
 
 }  // namespace usp::capi

@@ -8,6 +8,8 @@
 #include "usp/schedule/plan_file.hpp"
 #include "usp/usp.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -65,10 +67,13 @@ T& given(T* pointer, const char* name) {
 /// Refuses sizes that no version of a struct up to this library's had. `first` is the size of the first
 /// version.
 inline void check_size(std::size_t size, std::size_t first, std::size_t own, const char* name) {
-  require(size >= first, std::string(name) + ".size is " + std::to_string(size) + ", less than the " +
-                             std::to_string(first) + " bytes of its first version; call the init function");
-  require(size <= own, std::string(name) + ".size is " + std::to_string(size) + ", this library knows " +
-                           std::to_string(own) + " bytes; load the library that goes with the header");
+  require(size >= first,
+          fmt::format("{}.size is {}, less than the {} bytes of its first version; call the init function",
+                      name, size, first));
+  require(
+      size <= own,
+      fmt::format("{}.size is {}, this library knows {} bytes; load the library that goes with the header",
+                  name, size, own));
 }
 
 /// A struct of this library's size from a caller's, which may be shorter: what that lacks has its default.
@@ -105,8 +110,7 @@ void start(T* to, std::size_t size, std::size_t first, const T& defaults, const 
 template <class E>
 E enumerator(std::int32_t value, E last, const char* name) {
   require(value >= 0 && value <= static_cast<std::int32_t>(last),
-          std::string(name) + " is " + std::to_string(value) + "; usp.h lists 0 to " +
-              std::to_string(static_cast<int>(last)));
+          fmt::format("{} is {}; usp.h lists 0 to {}", name, value, static_cast<int>(last)));
   return static_cast<E>(value);
 }
 

@@ -3,6 +3,8 @@
 
 #include "usp/schedule/validate.hpp"
 
+#include <fmt/format.h>
+
 using usp::capi::given;
 using usp::capi::guarded;
 using usp::capi::require;
@@ -43,9 +45,9 @@ AttentionShape shape_of(const usp_attention_desc& d) {
 }
 
 Mesh mesh_of(const usp_attention_desc& d) {
-  require(d.ring >= 1, "ring is " + std::to_string(d.ring) + "; it must be at least 1");
+  require(d.ring >= 1, fmt::format("ring is {}; it must be at least 1", d.ring));
   require(d.ring_outer >= 1 && d.ring % d.ring_outer == 0,
-          "ring_outer " + std::to_string(d.ring_outer) + " does not divide ring " + std::to_string(d.ring));
+          fmt::format("ring_outer {} does not divide ring {}", d.ring_outer, d.ring));
   return {d.ring_outer, d.ring / d.ring_outer, d.ulysses};
 }
 
@@ -66,7 +68,7 @@ void check(const AttentionPlan& plan) {
     const std::size_t end = path.find("replicated") == 0 ? path.find('/') : path.size();
     const std::size_t slash = path.rfind('/', end - 1);
     const std::size_t begin = slash == std::string::npos ? 0 : slash + 1;
-    throw UsageError(path.substr(begin, end - begin) + " " + error.problem());
+    throw UsageError(fmt::format("{} {}", path.substr(begin, end - begin), error.problem()));
   }
 }
 
@@ -167,7 +169,7 @@ usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan) {
     usp::PlanFile file = usp::read_plan(text, "plan");
     const auto layers = static_cast<usp::i64>(file.layers.size());
     require(layer >= 0 && layer < layers,
-            "layer is " + std::to_string(layer) + "; the plan has layers 0 to " + std::to_string(layers - 1));
+            fmt::format("layer is {}; the plan has layers 0 to {}", layer, layers - 1));
     *plan = handle_of(std::move(file.layers[static_cast<std::size_t>(layer)]));
   });
 }

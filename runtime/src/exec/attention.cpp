@@ -12,6 +12,8 @@
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -110,15 +112,17 @@ AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& co
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
   check_attention_plan(plan);
   require(kernel.rounds_results() || !rounds_once(plan),
-          "the plan's steps round their results (backend " + std::string(word_of(plan.backend)) + "), the " +
-              kernel.name() +
-              " kernel keeps a wider state; plan with --backend cpu, or run with --device cpu");
+          fmt::format("the plan's steps round their results (backend {}), the {} kernel keeps a wider state; "
+                      "plan with --backend cpu, or run with --device cpu",
+                      word_of(plan.backend), kernel.name()));
   require(kernel.wants_o() || plan.backend != Backend::cudnn,
-          std::string("the plan is for cuDNN, whose backward needs no delta; the ") + kernel.name() +
-              " kernel does: plan with another --backend");
-  require(communicator.size() == plan.mesh.size(),
-          "the plan is for " + std::to_string(plan.mesh.size()) + " ranks, the communicator has " +
-              std::to_string(communicator.size()) + "; start as many ranks as the plan has");
+          fmt::format("the plan is for cuDNN, whose backward needs no delta; the {} kernel does: plan with "
+                      "another --backend",
+                      kernel.name()));
+  require(
+      communicator.size() == plan.mesh.size(),
+      fmt::format("the plan is for {} ranks, the communicator has {}; start as many ranks as the plan has",
+                  plan.mesh.size(), communicator.size()));
   const AttentionShape& s = plan.shape;
   agree(communicator, {{"dtype", Digest().add(s.dtype).value()},
                        {"shape", Digest()
@@ -143,9 +147,9 @@ void AttentionOperator::set_batch(const Documents& documents) {
   const auto tokens = [&](const std::vector<i64>& cu, i64 capacity, const char* what) {
     const i64 count = cu.empty() ? 0 : cu.back();
     if (count < 1 || count > capacity)
-      throw InvalidInput({"batch", 0, what}, "the batch has " + std::to_string(count) +
-                                                 " tokens, the plan has room for 1 to " +
-                                                 std::to_string(capacity) + "; plan for more");
+      throw InvalidInput({"batch", 0, what},
+                         fmt::format("the batch has {} tokens, the plan has room for 1 to {}; plan for more",
+                                     count, capacity));
     return count;
   };
   plan.shape.q_tokens = tokens(documents.cu_q, s.plan.shape.q_tokens, "cu_q");
@@ -235,13 +239,13 @@ void AttentionOperator::State::place_inputs(Pass pass, const AttentionInputs& in
 void AttentionOperator::State::check_capture(Pass pass) const {
   if (on_host() || !is_capturing(memory.stream())) return;
   const char* const name = pass == Pass::forward ? "forward" : "backward";
-  require(communicator.capturable(), std::string("a CUDA graph cannot hold the exchanges of ") +
-                                         communicator.name() +
-                                         ", whose ranks tell one another in every call where their tensors "
-                                         "lie; use NCCL on every axis, or capture around the call");
-  require(warm[index(pass)], std::string("the first ") + name +
-                                 " of a batch makes room and agrees with other ranks, which a CUDA graph "
-                                 "cannot hold; run it once before the capture");
+  require(communicator.capturable(),
+          fmt::format("a CUDA graph cannot hold the exchanges of {}, whose ranks tell one another in every "
+                      "call where their tensors lie; use NCCL on every axis, or capture around the call",
+                      communicator.name()));
+  require(warm[index(pass)], fmt::format("the first {} of a batch makes room and agrees with other ranks, "
+                                         "which a CUDA graph cannot hold; run it once before the capture",
+                                         name));
   require(!options.measure_workspace && !options.stream_times,
           "a captured call cannot measure itself; leave out measure_workspace and stream_times");
   require(plan.score.dropout == 0, "a replayed graph would drop the same pairs in every step");
@@ -315,10 +319,10 @@ void AttentionOperator::State::check_follows(const AttentionInputs& in) const {
   require(have_forward, "backward comes after forward of the same batch");
   const auto same = [](const ConstView& view, const Lies& forward, const char* name) {
     require(Lies(view) == forward,
-            std::string("backward was given another ") + name +
-                " than the last forward, whose state the operator holds: gradients of one call with the "
-                "state of another would be wrong; call backward before the next forward, or use one operator "
-                "for each call in flight");
+            fmt::format("backward was given another {} than the last forward, whose state the operator "
+                        "holds: gradients of one call with the state of another would be wrong; call "
+                        "backward before the next forward, or use one operator for each call in flight",
+                        name));
   };
   same(in.q, forward_q, "q");
   same(in.k, forward_k, "k");

@@ -7,6 +7,8 @@
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace usp {
@@ -22,13 +24,13 @@ std::string type_of(DType type) {
 
 void check_tensor(const ConstView& view, const char* name, const AttentionShape& shape, const Buffer& like) {
   const std::string what(name);
-  require(view.batch == shape.batch, what + " has " + std::to_string(view.batch) + " batch rows, the plan " +
-                                         std::to_string(shape.batch));
-  require(view.rows == like.rows, what + " has " + std::to_string(view.rows) + " rows, this rank holds " +
-                                      std::to_string(like.rows) + " tokens; see q_tokens() and kv_tokens()");
+  require(view.batch == shape.batch,
+          fmt::format("{} has {} batch rows, the plan {}", what, view.batch, shape.batch));
+  require(view.rows == like.rows,
+          fmt::format("{} has {} rows, this rank holds {} tokens; see q_tokens() and kv_tokens()", what,
+                      view.rows, like.rows));
   require(view.heads == like.heads && view.width == like.width,
-          what + " needs heads 0 to " + std::to_string(like.heads.end - 1) + " of width " +
-              std::to_string(like.width));
+          fmt::format("{} needs heads 0 to {} of width {}", what, like.heads.end - 1, like.width));
   require(view.data != nullptr || view.elements() == 0, what + " has no memory");
 }
 
@@ -51,12 +53,13 @@ void check_blocks(const AttentionPlan& plan, const BlockMask* blocks) {
   const i64 rows = (shape.q_tokens + edge - 1) / edge;
   require(blocks->block_q == edge && blocks->block_k == edge && blocks->rows >= rows &&
               blocks->columns >= rows && blocks->admitted != nullptr,
-          "the block pattern does not cover the batch in blocks of " + std::to_string(edge) + " tokens");
+          fmt::format("the block pattern does not cover the batch in blocks of {} tokens", edge));
   i64 count = 0;
   require(!__builtin_mul_overflow(blocks->rows, blocks->columns, &count) &&
               !__builtin_mul_overflow(count, i64{shape.query_heads}, &count),
-          "the block pattern has " + std::to_string(blocks->rows) + " x " + std::to_string(blocks->columns) +
-              " blocks per head, more than 64 bits count; give those that cover the batch");
+          fmt::format("the block pattern has {} x {} blocks per head, more than 64 bits count; give those "
+                      "that cover the batch",
+                      blocks->rows, blocks->columns));
 }
 
 CallMemory memory_of(const AttentionPlan& plan, const AttentionInputs& in) {
@@ -133,8 +136,8 @@ void check_gradients(const Batch& batch, const AttentionInputs& in, const ConstV
   const auto written = [&](const View& view, Tensor tensor, const char* name) {
     check_tensor(view, name, plan.shape, result(batch, Pass::backward, tensor));
     require(view.type == type || view.type == sum,
-            std::string(name) + " is " + type_of(view.type) + "; a gradient has the plan's " + type_of(type) +
-                (sum == type ? "" : ", or " + type_of(sum) + ", that of its sum"));
+            fmt::format("{} is {}; a gradient has the plan's {}{}", name, type_of(view.type), type_of(type),
+                        sum == type ? "" : fmt::format(", or {}, that of its sum", type_of(sum))));
     call.writes(view, name);
   };
   written(gradients.dq, Tensor::dq, "dq");

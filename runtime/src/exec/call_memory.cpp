@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -17,13 +19,14 @@ namespace {
 
 void check_alignment(std::uintptr_t begin, i64 element_bytes, const char* name) {
   if (begin % static_cast<std::uintptr_t>(element_bytes) != 0)
-    refuse(name, " begins at an address that is no multiple of its elements' " +
-                     std::to_string(element_bytes) + " bytes; give memory aligned for its type");
+    refuse(name, fmt::format(" begins at an address that is no multiple of its elements' {} bytes; give "
+                             "memory aligned for its type",
+                             element_bytes));
 }
 
 std::string strides_of(const ConstView& v) {
-  return "strides of " + std::to_string(v.batch_stride) + " (batch), " + std::to_string(v.row_stride) +
-         " (row) and " + std::to_string(v.head_stride) + " (head) elements";
+  return fmt::format("strides of {} (batch), {} (row) and {} (head) elements", v.batch_stride, v.row_stride,
+                     v.head_stride);
 }
 
 }  // namespace
@@ -72,8 +75,10 @@ void CallMemory::add(const ConstView& view, const char* name, bool written) {
   for (const auto& [count, stride] : given) {
     if (count == 1) continue;  // a stride that leads nowhere
     if (stride < 0)
-      refuse(name, " has " + strides_of(view) +
-                       ": a negative one leads out of the memory before its data; give strides of 0 or more");
+      refuse(name,
+             fmt::format(
+                 " has {}: a negative one leads out of the memory before its data; give strides of 0 or more",
+                 strides_of(view)));
     Axis& to = block.axes[axis++];
     to.count = count;
     i64 reach = 0;
@@ -83,8 +88,9 @@ void CallMemory::add(const ConstView& view, const char* name, bool written) {
   }
   fits = fits && !__builtin_add_overflow(block.begin, static_cast<std::uintptr_t>(span), &block.end);
   if (!fits)
-    refuse(name, " has " + strides_of(view) +
-                     ", which lead beyond the address space; give strides of the memory that it has");
+    refuse(name,
+           fmt::format(" has {}, which lead beyond the address space; give strides of the memory that it has",
+                       strides_of(view)));
   std::sort(block.axes.begin(), block.axes.end(),
             [](const Axis& a, const Axis& b) { return a.stride_bytes < b.stride_bytes; });
   if (written) check_own_places(block, view);
@@ -96,9 +102,10 @@ void CallMemory::check_own_places(const Block& block, const ConstView& view) {
   for (const Axis& axis : block.axes) {
     if (axis.count == 1) continue;
     if (axis.stride_bytes < inner)
-      refuse(block.name, " has " + strides_of(view) + " for rows of " + std::to_string(view.width) +
-                             ", so that some of its elements share memory and overwrite each other; each "
-                             "axis of a result steps over all of the axes inside it");
+      refuse(block.name,
+             fmt::format(" has {} for rows of {}, so that some of its elements share memory and overwrite "
+                         "each other; each axis of a result steps over all of the axes inside it",
+                         strides_of(view), view.width));
     inner += (axis.count - 1) * axis.stride_bytes;
   }
 }
@@ -139,9 +146,8 @@ void CallMemory::check_apart() const {
       const Block &a = blocks_[i], &b = blocks_[j];
       if ((!a.written && !b.written) || apart(a, b)) continue;
       const Block &result = a.written ? a : b, &other = a.written ? b : a;
-      refuse(result.name, " overlaps " + std::string(other.name) + " in memory, which the call " +
-                              (other.written ? "writes too" : "still reads") + "; give " + result.name +
-                              " memory of its own");
+      refuse(result.name, fmt::format(" overlaps {} in memory, which the call {}; give {} memory of its own",
+                                      other.name, other.written ? "writes too" : "still reads", result.name));
     }
 }
 

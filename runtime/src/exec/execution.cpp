@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/execution.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -24,9 +26,8 @@ std::string difference(const Traffic& planned, const Traffic& executed) {
       for (const bool send : {true, false}) {
         const i64 plan = planned.bytes(tick, peer, send), run = executed.bytes(tick, peer, send);
         if (plan != run)
-          return "tick " + std::to_string(tick) + (send ? ", to rank " : ", from rank ") +
-                 std::to_string(peer) + ": planned " + std::to_string(plan) + " bytes, executed " +
-                 std::to_string(run);
+          return fmt::format("tick {}, {} rank {}: planned {} bytes, executed {}", tick, send ? "to" : "from",
+                             peer, plan, run);
       }
   return "";
 }

@@ -9,8 +9,9 @@
 #include "usp/base/units.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 
 namespace usp {
@@ -58,26 +59,20 @@ std::optional<BenchReport> bench_call(const AttentionPlan& plan, const Documents
 }
 
 std::string bench_text(const BenchReport& report) {
-  char line[160];
-  std::snprintf(line, sizeof line, "ring %d x ulysses %d (%s), %s kernel, median of %d\n",
-                report.plan.mesh.ring(), report.plan.mesh.ulysses, report.communicator.c_str(),
-                report.kernel.c_str(), report.repeat);
-  std::string text = line;
-  std::snprintf(line, sizeof line, "  %-9s %12s %12s %10s %12s %8s\n", "pass", "time", "bytes", "GFLOP/s",
-                "single rank", "of it");
-  text += line;
-  for (const PassBench& pass : report.passes) {
-    std::snprintf(line, sizeof line, "  %-9s %12s %12s %10.2f %12s %7.1f%%\n", word_of(pass.pass).data(),
-                  format_seconds(pass.seconds).c_str(), format_bytes(static_cast<double>(pass.bytes)).c_str(),
-                  pass.gflop_s(), format_seconds(pass.single_seconds).c_str(),
-                  100 * report.share_of_single(pass));
-    text += line;
-  }
-  std::snprintf(line, sizeof line,
-                "  single rank: the same kernel, whole problem, one thread; of it: single / (%d x time), "
-                "for %d ranks on %d cores\n",
-                report.workers(), report.plan.mesh.size(), report.cores);
-  return text + line;
+  std::string text =
+      fmt::format("ring {} x ulysses {} ({}), {} kernel, median of {}\n", report.plan.mesh.ring(),
+                  report.plan.mesh.ulysses, report.communicator, report.kernel, report.repeat);
+  text += fmt::format("  {:<9} {:>12} {:>12} {:>10} {:>12} {:>8}\n", "pass", "time", "bytes", "GFLOP/s",
+                      "single rank", "of it");
+  for (const PassBench& pass : report.passes)
+    text +=
+        fmt::format("  {:<9} {:>12} {:>12} {:>10.2f} {:>12} {:>7.1f}%\n", word_of(pass.pass),
+                    format_seconds(pass.seconds), format_bytes(static_cast<double>(pass.bytes)),
+                    pass.gflop_s(), format_seconds(pass.single_seconds), 100 * report.share_of_single(pass));
+  return text + fmt::format(
+                    "  single rank: the same kernel, whole problem, one thread; of it: single / ({} x time), "
+                    "for {} ranks on {} cores\n",
+                    report.workers(), report.plan.mesh.size(), report.cores);
 }
 
 std::string bench_json(const BenchReport& report) {

@@ -14,6 +14,8 @@
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -360,8 +362,7 @@ std::string RunResult::bytes_difference() const {
       if (i == 1 && !training) continue;
       const PassRecord& record = ranks[r].record[i];
       const std::string found = difference(record.planned, record.executed);
-      if (!found.empty())
-        return "rank " + std::to_string(r) + ", " + std::string(word_of(record.pass)) + ": " + found;
+      if (!found.empty()) return fmt::format("rank {}, {}: {}", r, word_of(record.pass), found);
     }
   return "";
 }

@@ -7,6 +7,8 @@
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 namespace {
 
@@ -21,9 +23,9 @@ AttentionPlan with_backend(AttentionPlan plan, Backend backend) {
 
 void check_kernel_fits(RunOn on, const std::string& kernel) {
   if (kernel.empty() || is_gpu_kernel(kernel) == (on == RunOn::gpu)) return;
-  throw UsageError("--kernel " + kernel + " computes on the " + (on == RunOn::gpu ? "host" : "GPU") +
-                   ", which is not --device " + (on == RunOn::gpu ? "cuda" : "cpu") +
-                   "; leave one of them out");
+  throw UsageError(
+      fmt::format("--kernel {} computes on the {}, which is not --device {}; leave one of them out", kernel,
+                  on == RunOn::gpu ? "host" : "GPU", on == RunOn::gpu ? "cuda" : "cpu"));
 }
 
 /// What any GPU backend refuses, before a GPU is looked for.
@@ -31,8 +33,8 @@ void check_gpu_takes(const AttentionPlan& plan) {
   try {
     check_attention_plan(with_backend(plan, Backend::mma));
   } catch (const InvalidInput& error) {
-    throw UsageError("--device cuda: " + error.where().token + " " + error.problem() +
-                     ": leave out --device cuda, or plan the call anew");
+    throw UsageError(fmt::format("--device cuda: {} {}: leave out --device cuda, or plan the call anew",
+                                 error.where().token, error.problem()));
   }
 }
 
@@ -41,7 +43,7 @@ void check_gpu_takes(const AttentionPlan& plan) {
 RunOn parse_run_on(std::string_view text, std::string_view flag) {
   if (text == "cpu") return RunOn::host;
   if (text == "cuda") return RunOn::gpu;
-  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not one of cpu, cuda");
+  throw UsageError(fmt::format("{}: '{}' is not one of cpu, cuda", flag, text));
 }
 
 PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& kernel,
@@ -59,12 +61,12 @@ PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& ke
     } else if (backend == Backend::cpu) {
       const std::string objection = why_no_cudnn();
       backend = objection.empty() ? Backend::cudnn : Backend::mma;
-      reason = objection.empty() ? "which is there" : "as cuDNN is not there: " + objection;
+      reason = objection.empty() ? "cuDNN is available" : "cuDNN is not available: " + objection;
     }
   }
   if (backend == plan.backend) return {plan, ""};
-  std::string note = "backend " + std::string(word_of(plan.backend)) + " of the plan becomes " +
-                     std::string(word_of(backend));
+  std::string note =
+      fmt::format("backend {} of the plan becomes {}", word_of(plan.backend), word_of(backend));
   if (!reason.empty()) note += ", " + reason;
   return {with_backend(plan, backend), note};
 }

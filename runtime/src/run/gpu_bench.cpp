@@ -11,6 +11,8 @@
 #include "usp/runtime/devices.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -53,12 +55,6 @@ std::vector<std::string> distinct(const std::vector<std::string>& names) {
   for (const std::string& name : names)
     if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
   return list;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 std::string times_table(const GpuBenchReport& report) {
@@ -134,12 +130,11 @@ std::optional<GpuBenchReport> gpu_bench_call(const AttentionPlan& plan, const Do
 
 std::string gpu_bench_text(const GpuBenchReport& report) {
   const Mesh& mesh = report.plan.mesh;
-  std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
-                     " (" + report.communicator + "), " + report.kernel + " kernel, " +
-                     std::string(word_of(report.plan.shape.dtype)) +
-                     (report.deterministic ? ", deterministic" : "") + ", median of " +
-                     std::to_string(report.repeat) + "\n  on " + joined(distinct(report.devices)) + "\n" +
-                     times_table(report);
+  std::string text =
+      fmt::format("ring {} x ulysses {} ({}), {} kernel, {}{}, median of {}\n  on {}\n{}", mesh.ring(),
+                  mesh.ulysses, report.communicator, report.kernel, word_of(report.plan.shape.dtype),
+                  report.deterministic ? ", deterministic" : "", report.repeat,
+                  fmt::join(distinct(report.devices), ", "), times_table(report));
   if (mesh.size() > 1) text += axes_table(report);
   return text +
          "  time: on the streams of the GPUs; exposed: what ticks wait beyond their compute, on the rank "

@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -62,7 +64,7 @@ class Header {
     return at_ < text_.size() && text_[at_] == c;
   }
   void take(char c) {
-    if (!peek(c)) fail("", std::string("has a broken header: '") + c + "' is missing");
+    if (!peek(c)) fail("", fmt::format("has a broken header: '{}' is missing", c));
     ++at_;
   }
   std::string quoted() {
@@ -148,18 +150,19 @@ NpyHeader read_header(const std::string& file, const Source& source) {
   if (start != magic) throw InvalidInput({file, 0, ""}, "is no .npy file");
   const std::string version = take(2);
   if ((version[0] != 1 && version[0] != 2) || version[1] != 0)
-    throw InvalidInput({file, 0, ""}, "is of .npy version " + std::to_string(int{version[0]}) + "." +
-                                          std::to_string(int{version[1]}) + "; 1.0 and 2.0 are read");
+    throw InvalidInput({file, 0, ""}, fmt::format("is of .npy version {}.{}; 1.0 and 2.0 are read",
+                                                  int{version[0]}, int{version[1]}));
   const std::size_t length = little_endian(take(version[0] == 1 ? 2 : 4));
   if (length > max_header_bytes)
-    throw InvalidInput({file, 0, ""}, "states a header of " + std::to_string(length) +
-                                          " bytes; the most is " + std::to_string(max_header_bytes));
+    throw InvalidInput({file, 0, ""},
+                       fmt::format("states a header of {} bytes; the most is {}", length, max_header_bytes));
   return Header(take(length), file).read();
 }
 
 [[noreturn]] void refuse_size(const std::string& file, const std::string& held, i64 wanted) {
-  throw InvalidInput({file, 0, ""}, "holds " + held + " bytes of data, its header says " +
-                                        std::to_string(wanted) + "; the file is cut off or damaged");
+  throw InvalidInput({file, 0, ""},
+                     fmt::format("holds {} bytes of data, its header says {}; the file is cut off or damaged",
+                                 held, wanted));
 }
 
 /// The data in pieces of `step` bytes: of a source whose size nobody knows, memory grows with what comes.
@@ -175,7 +178,7 @@ NpyArray read_body(const std::string& file, const NpyHeader& header, const Sourc
     if (got < count) refuse_size(file, std::to_string(done), wanted);
   }
   std::byte behind;
-  if (source(&behind, 1) > 0) refuse_size(file, "more than " + std::to_string(wanted), wanted);
+  if (source(&behind, 1) > 0) refuse_size(file, fmt::format("more than {}", wanted), wanted);
   return array;
 }
 
@@ -224,9 +227,9 @@ NpyArray NpyFile::read() {
 
 std::string npy_bytes(const NpyArray& array) {
   std::string header =
-      std::string("{'descr': '") + npy_type_name(array.type) + "', 'fortran_order': False, 'shape': (";
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (", npy_type_name(array.type));
   for (std::size_t i = 0; i < array.shape.size(); ++i)
-    header += std::to_string(array.shape[i]) + (i + 1 == array.shape.size() && i > 0 ? "" : ", ");
+    header += fmt::format("{}{}", array.shape[i], i + 1 == array.shape.size() && i > 0 ? "" : ", ");
   header += "), }";
   // The data begins at a multiple of 64 bytes; the header ends with a line feed.
   const std::size_t before = magic.size() + 4;

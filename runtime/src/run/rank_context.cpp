@@ -10,6 +10,8 @@
 #include "usp/runtime/devices.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace usp {
@@ -18,7 +20,7 @@ namespace {
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_host_kernel(const std::string& name) {
   if (name == "cpu") return make_cpu_kernel();
   if (name == "reference") return make_reference_kernel();
-  throw UsageError("--kernel: '" + name + "' is not one of cpu, reference, mma, cudnn");
+  throw UsageError(fmt::format("--kernel: '{}' is not one of cpu, reference, mma, cudnn", name));
 }
 
 }  // namespace
@@ -43,7 +45,8 @@ void check_machine(const AttentionPlan& plan, const RunOptions& options) {
   if (!runs_on_gpu(plan, options)) {
     (void)make_host_kernel(name);
     if (!options.devices.empty())
-      throw UsageError("--devices names GPUs, which the " + name + " kernel does not use; leave it out");
+      throw UsageError(
+          fmt::format("--devices names GPUs, which the {} kernel does not use; leave it out", name));
     return;
   }
   (void)device_of(0, options.devices);
@@ -67,7 +70,7 @@ RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, C
 
 std::string RankContext::device() const {
   if (!stream_) return "";
-  return "GPU " + std::to_string(stream_->device()) + " (" + device_info(stream_->device()).name + ")";
+  return fmt::format("GPU {} ({})", stream_->device(), device_info(stream_->device()).name);
 }
 
 std::unique_ptr<Communicator> RankContext::transport(Transport kind, Communicator& control) {

@@ -6,8 +6,9 @@
 #include "usp/runtime/run_print.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -25,9 +26,7 @@ NpyType npy_type(DType type) {
 }
 
 std::string shape_text(const std::vector<i64>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
+  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 void write_tensor(const std::string& path, const HostTensor& tensor, DType type) {
@@ -68,13 +67,11 @@ void check_finite(const std::string& path, const HostTensor& given, const HostTe
   for (i64 i = 0; i < count; ++i) {
     if (std::isfinite(element(tensor, i))) continue;
     const double value = element(given, i);
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", value);
-    throw InvalidInput({path, 0, index_text(i, shape)},
-                       std::isfinite(value) ? std::string(text) + " is beyond the greatest number of " +
-                                                  std::string(word_of(dtype)) + "; scale the tensor"
-                                            : "holds " + std::string(text) +
-                                                  "; attention needs finite numbers, mend the tensor");
+    throw InvalidInput(
+        {path, 0, index_text(i, shape)},
+        std::isfinite(value)
+            ? fmt::format("{:g} is beyond the greatest number of {}; scale the tensor", value, word_of(dtype))
+            : fmt::format("holds {:g}; attention needs finite numbers, mend the tensor", value));
   }
 }
 
@@ -85,8 +82,8 @@ HostTensor read_tensor(const std::string& path, DType dtype, const std::vector<i
   const NpyHeader& header = file.header();
   if (header.shape != shape)
     throw InvalidInput({path, 0, ""},
-                       "has the shape " + shape_text(header.shape) +
-                           ", the plan needs [batch, token, head, width] = " + shape_text(shape));
+                       fmt::format("has the shape {}, the plan needs [batch, token, head, width] = {}",
+                                   shape_text(header.shape), shape_text(shape)));
   if (header.type == NpyType::u2 && dtype != DType::bf16)
     throw InvalidInput({path, 0, "<u2"}, "holds the bits of bf16, the plan is not in bf16; save floats");
   const DType type = header.type == NpyType::f8   ? DType::fp64
@@ -110,7 +107,7 @@ std::vector<std::string> result_files(const std::string& folder) {
 void check_results_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw EnvironmentError(folder + " cannot be made: " + error.message());
+  if (error) throw EnvironmentError(fmt::format("{} cannot be made: {}", folder, error.message()));
   check_writable(folder + out_name);
 }
 

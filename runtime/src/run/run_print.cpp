@@ -8,9 +8,10 @@
 #include "usp/kernels/rounding.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace usp {
@@ -60,9 +61,9 @@ Json device_memory_json(const RunResult& run) {
 std::string device_memory_text(const RunResult& run) {
   const RankResult* rank = fullest(run);
   if (rank == nullptr) return "";
-  return "  memory    of the fullest rank's GPU: " +
-         format_bytes(static_cast<double>(rank->planned_memory_bytes)) + " planned with its tensors, " +
-         format_bytes(static_cast<double>(rank->held_memory_bytes)) + " held\n";
+  return fmt::format("  memory    of the fullest rank's GPU: {} planned with its tensors, {} held\n",
+                     format_bytes(static_cast<double>(rank->planned_memory_bytes)),
+                     format_bytes(static_cast<double>(rank->held_memory_bytes)));
 }
 
 /// JSON has no NaN: a word stands for it.
@@ -129,21 +130,9 @@ Json fallbacks_json(const RunResult& run) {
 std::string fallbacks_text(const RunResult& run) {
   std::string text;
   for (const BackendFallback& d : run.fallbacks())
-    text += "  note      " + std::to_string(d.count) + " " + step_name(d.pass) +
-            (d.count == 1 ? " call" : " calls") +
-            " fell back from cuDNN to the mma kernel, the plan expected none: " + text_of(d.why) + "\n";
-  return text;
-}
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2e", value);
-  return text;
-}
-
-std::string short_number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
+    text += fmt::format(
+        "  note      {} {} {} fell back from cuDNN to the mma kernel, the plan expected none: {}\n", d.count,
+        step_name(d.pass), d.count == 1 ? "call" : "calls", text_of(d.why));
   return text;
 }
 
@@ -157,22 +146,18 @@ std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
                   "  rows      the worst row and head of each, in roundings of its own terms:\n           ";
   for (const auto& [name, error] : results) {
     if (!error) continue;
-    whole += std::string(" ") + name + " " + number(error->whole);
+    whole += fmt::format(" {} {:.2e}", name, error->whole);
     const Pass pass = name[0] == 'd' ? Pass::backward : Pass::forward;
-    bounds += std::string(" ") + name + " " + number(whole_bound(*error, tolerance, pass));
+    bounds += fmt::format(" {} {:.2e}", name, whole_bound(*error, tolerance, pass));
     const Deviation& d = error->rows;
     const Place4& at = d.overflow ? *d.overflow : d.at;
-    char words[160];
-    std::snprintf(words, sizeof words, " %s %s (token %lld, head %lld)", name,
-                  d.overflow ? "overflows" : short_number(d.ratio).c_str(), static_cast<long long>(at.token),
-                  static_cast<long long>(at.head));
-    rows += words;
+    rows += fmt::format(" {} {} (token {}, head {})", name,
+                        d.overflow ? "overflows" : fmt::format("{:.3g}", d.ratio), at.token, at.head);
   }
   const DType sum = accumulator_of(e.dtype);
-  return whole + bounds + "\n" + rows + "\n            bounds " +
-         short_number(rounding_factor(e.dtype, Pass::forward)) + " (out), " +
-         short_number(rounding_factor(sum, Pass::forward)) + " (lse), " +
-         short_number(rounding_factor(e.dtype, Pass::backward)) + " (gradients)\n";
+  return fmt::format("{}{}\n{}\n            bounds {:.3g} (out), {:.3g} (lse), {:.3g} (gradients)\n", whole,
+                     bounds, rows, rounding_factor(e.dtype, Pass::forward),
+                     rounding_factor(sum, Pass::forward), rounding_factor(e.dtype, Pass::backward));
 }
 
 }  // namespace
@@ -207,7 +192,8 @@ std::string run_fault(const RunSummary& summary) {
   if (!results.empty()) text += "against the fp64 oracle " + results;
   const std::string bytes = summary.run.bytes_difference();
   if (bytes.empty()) return text;
-  return text + (results.empty() ? "" : "; ") + "executed bytes are not the planned ones: " + bytes;
+  return fmt::format("{}{}executed bytes are not the planned ones: {}", text, results.empty() ? "" : "; ",
+                     bytes);
 }
 
 std::string run_json(const RunSummary& summary) {
@@ -267,28 +253,29 @@ std::string verdict_text(const RunSummary& summary) {
 std::string run_text(const RunSummary& summary) {
   const RunResult& run = summary.run;
   const Mesh& mesh = summary.plan.mesh;
-  std::string text = "ring " + std::to_string(mesh.ring()) + " x ulysses " + std::to_string(mesh.ulysses) +
-                     " on " + std::to_string(mesh.size()) + (mesh.size() == 1 ? " rank (" : " ranks (") +
-                     run.communicator + "), " + (is_dry(run) ? "no" : run.kernel) + " kernel, " +
-                     std::string(word_of(summary.plan.shape.dtype)) + "\n";
+  std::string text =
+      fmt::format("ring {} x ulysses {} on {} {} ({}), {} kernel, {}\n", mesh.ring(), mesh.ulysses,
+                  mesh.size(), mesh.size() == 1 ? "rank" : "ranks", run.communicator,
+                  is_dry(run) ? "no" : run.kernel, word_of(summary.plan.shape.dtype));
   for (const Pass pass : passes_of(run)) {
     const i64 touched = max_touched(run, pass);
-    text += "  " + std::string(word_of(pass)) + (pass == Pass::forward ? "   " : "  ") +
-            (is_dry(run) ? "" : format_seconds(run.seconds(pass)) + ", ") +
-            format_bytes(static_cast<double>(run.executed_bytes(pass))) + " sent by all ranks, workspace " +
-            format_bytes(static_cast<double>(max_workspace(run, pass))) +
-            (touched < 0 ? "" : " (touched " + format_bytes(static_cast<double>(touched)) + ")") + "\n";
+    text += fmt::format(
+        "  {}{}{}{} sent by all ranks, workspace {}{}\n", word_of(pass), pass == Pass::forward ? "   " : "  ",
+        is_dry(run) ? "" : format_seconds(run.seconds(pass)) + ", ",
+        format_bytes(static_cast<double>(run.executed_bytes(pass))),
+        format_bytes(static_cast<double>(max_workspace(run, pass))),
+        touched < 0 ? "" : fmt::format(" (touched {})", format_bytes(static_cast<double>(touched))));
   }
   text += device_memory_text(run);
   const std::string difference = run.bytes_difference();
-  text += "  bytes     " +
-          (difference.empty() ? std::string("as planned, per rank, tick and peer")
-                              : "not as planned: " + difference) +
-          "\n" + fallbacks_text(run);
+  text += fmt::format("  bytes     {}\n{}",
+                      difference.empty() ? std::string("as planned, per rank, tick and peer")
+                                         : "not as planned: " + difference,
+                      fallbacks_text(run));
   if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
-  return text + errors_text(*summary.errors, summary.tolerance) + "  verdict   " + verdict_text(summary) +
-         "\n";
+  return fmt::format("{}{}  verdict   {}\n", text, errors_text(*summary.errors, summary.tolerance),
+                     verdict_text(summary));
 }
 
 }  // namespace usp

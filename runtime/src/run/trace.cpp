@@ -8,6 +8,8 @@
 #include "usp/planner/pricing.hpp"
 #include "usp/schedule/expand.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -67,7 +69,7 @@ void planned_spans(Trace& trace, int rank, const std::vector<TickPrice>& ticks, 
   const double factor = total > 0 ? length_s / total : 0;
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     const double end = at + ticks[i].total_s * factor;
-    trace.span("tick " + std::to_string(i), rank, planned_track, at, end,
+    trace.span(fmt::format("tick {}", i), rank, planned_track, at, end,
                {{"tick", i},
                 {"pass", word_of(record.pass)},
                 {"steps", traced_steps(schedule, i)},
@@ -87,8 +89,7 @@ void executed_spans(Trace& trace, int rank, double begin_s, const RankSchedule& 
                        {"steps", traced_steps(schedule, i)},
                        {"sent_bytes", bytes_at(record.executed, i, true)},
                        {"received_bytes", bytes_at(record.executed, i, false)}};
-    trace.span("tick " + std::to_string(i), rank, executed_track, begin_s + t.begin_s, begin_s + t.end_s,
-               args);
+    trace.span(fmt::format("tick {}", i), rank, executed_track, begin_s + t.begin_s, begin_s + t.end_s, args);
     trace.span("post", rank, executed_track, begin_s + t.begin_s, begin_s + t.posted_s, {{"tick", i}});
     trace.span("compute", rank, executed_track, begin_s + t.posted_s, begin_s + t.computed_s, {{"tick", i}});
     trace.span("wait", rank, executed_track, begin_s + t.computed_s, begin_s + t.end_s, {{"tick", i}});
@@ -113,7 +114,7 @@ std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, 
   generate(plan, geometry.heads().shared_kv(), compact);
   Trace trace;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    trace.name("process_name", rank, 0, "rank " + std::to_string(rank));
+    trace.name("process_name", rank, 0, fmt::format("rank {}", rank));
     trace.name("thread_name", rank, planned_track, "planned");
     trace.name("thread_name", rank, executed_track, "executed");
   }

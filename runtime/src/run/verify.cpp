@@ -8,12 +8,13 @@
 #include "usp/kernels/rounding.hpp"
 #include "usp/kernels/score_terms.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <string_view>
@@ -136,11 +137,9 @@ void check_finite(const HostTensor& tensor, const char* name) {
         for (i64 w = 0; w < view.width; ++w) {
           const double x = reinterpret_cast<const double*>(view.at(b, row, head))[w];
           if (std::isfinite(x)) continue;
-          throw InvalidInput({name, 0,
-                              "batch " + std::to_string(b) + ", token " + std::to_string(row) + ", head " +
-                                  std::to_string(head)},
-                             std::string("holds ") + (std::isnan(x) ? "nan" : "inf") +
-                                 "; attention needs finite numbers, mend the tensor");
+          throw InvalidInput({name, 0, fmt::format("batch {}, token {}, head {}", b, row, head)},
+                             fmt::format("holds {}; attention needs finite numbers, mend the tensor",
+                                         std::isnan(x) ? "nan" : "inf"));
         }
 }
 
@@ -246,11 +245,8 @@ std::string exceeded(const CallErrors& errors, const Tolerance& tolerance) {
     const Pass pass = result == "out" || result == "lse" ? Pass::forward : Pass::backward;
     const double bound = whole_bound(*error, tolerance, pass);
     // Without a bound for some of its elements a whole tensor has none.
-    if (!error->rows.overflow && !(error->whole <= bound)) {
-      char words[96];
-      std::snprintf(words, sizeof words, "%s is off by %.3g (bound %.3g)", name, error->whole, bound);
-      add(words);
-    }
+    if (!error->rows.overflow && !(error->whole <= bound))
+      add(fmt::format("{} is off by {:.3g} (bound {:.3g})", name, error->whole, bound));
     add(fault(name, error->rows, result == "lse" ? accumulator_of(errors.dtype) : errors.dtype, pass));
   }
   return text;

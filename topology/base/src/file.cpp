@@ -5,6 +5,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -37,7 +39,7 @@ int opened_to_read(const std::string& path) {
   const int descriptor = given ? ::fcntl(*given, F_DUPFD_CLOEXEC, 0)
                                : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0)
-    refuse(path, std::string("cannot be opened; check the path (") + std::strerror(errno) + ")");
+    refuse(path, fmt::format("cannot be opened; check the path ({})", std::strerror(errno)));
   struct stat status {};
   try {
     if (::fstat(descriptor, &status) != 0) refuse(path, std::strerror(errno));

@@ -3,6 +3,8 @@
 
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -26,10 +28,10 @@ std::string why_not_json(const std::string& text, std::size_t byte) {
   if (trim(text).empty()) return "not JSON: the file is empty";
   if (byte > text.size()) return "not JSON: it ends inside a value, as if it were cut off";
   const auto c = static_cast<unsigned char>(text[std::max<std::size_t>(byte, 1) - 1]);
-  const std::string at = " at byte " + std::to_string(byte);
-  if (std::isprint(c) != 0) return std::string("not JSON: unexpected '") + static_cast<char>(c) + "'" + at;
+  const std::string at = fmt::format(" at byte {}", byte);
+  if (std::isprint(c) != 0) return fmt::format("not JSON: unexpected '{}'{}", static_cast<char>(c), at);
   if (std::isspace(c) != 0) return "not JSON: a value, key or string does not end" + at;
-  return "not JSON: unexpected value " + std::to_string(c) + at + "; the file may be binary";
+  return fmt::format("not JSON: unexpected value {}{}; the file may be binary", c, at);
 }
 
 /// Walks through a document before anything of it is kept, and throws for what it must not hold. (A callback
@@ -56,7 +58,7 @@ class Guard : public nlohmann::json_sax<Json> {
   }
 
   bool key(string_t& key) override {
-    if (!open_.back().insert(key).second) refuse(key, "the key stands twice in one object; keep one");
+    if (!open_.back().insert(key).second) refuse(key, "duplicate key; remove one");
     key_steps_ += open_.back().size();
     if (key_steps_ > max_key_steps)
       refuse(key, "objects of tens of thousands of keys; this is not such a file");
@@ -123,20 +125,21 @@ const Json* ObjectReader::find(const char* key) {
 
 const Json& ObjectReader::need(const char* key) {
   const Json* value = find(key);
-  if (value == nullptr) throw MissingValue({file_, 0, pointer_ + "/" + key}, key, "add the key");
+  if (value == nullptr)
+    throw MissingValue({file_, 0, fmt::format("{}/{}", pointer_, key)}, key, "add the key");
   return *value;
 }
 
 std::string ObjectReader::string(const char* key) {
-  return json_string(need(key), file_, pointer_ + "/" + key);
+  return json_string(need(key), file_, fmt::format("{}/{}", pointer_, key));
 }
 
 std::int64_t ObjectReader::integer(const char* key, std::int64_t least, std::int64_t most) {
-  return json_integer(need(key), file_, pointer_ + "/" + key, least, most);
+  return json_integer(need(key), file_, fmt::format("{}/{}", pointer_, key), least, most);
 }
 
 double ObjectReader::number(const char* key, double least, double most) {
-  return json_number(need(key), file_, pointer_ + "/" + key, least, most);
+  return json_number(need(key), file_, fmt::format("{}/{}", pointer_, key), least, most);
 }
 
 bool ObjectReader::boolean(const char* key) {
@@ -172,11 +175,11 @@ void ObjectReader::array(const char* key, const std::function<void(const Json&, 
   if (value == nullptr) return;
   if (!value->is_array()) fail(key, "an array is needed here");
   for (std::size_t i = 0; i < value->size(); ++i)
-    each((*value)[i], pointer_ + "/" + key + "/" + std::to_string(i));
+    each((*value)[i], fmt::format("{}/{}/{}", pointer_, key, i));
 }
 
 ObjectReader ObjectReader::object(const char* key) {
-  return {need(key), file_, pointer_ + "/" + key};
+  return {need(key), file_, fmt::format("{}/{}", pointer_, key)};
 }
 
 std::optional<ObjectReader> ObjectReader::maybe_object(const char* key) {
@@ -191,7 +194,7 @@ void ObjectReader::finish() const {
 }
 
 void ObjectReader::fail(const char* key, const std::string& problem) const {
-  throw InvalidInput({file_, 0, pointer_ + "/" + key}, problem);
+  throw InvalidInput({file_, 0, fmt::format("{}/{}", pointer_, key)}, problem);
 }
 
 std::int64_t json_integer(const Json& value, const std::string& file, const std::string& pointer,
@@ -211,8 +214,7 @@ std::int64_t json_integer(const Json& value, const std::string& file, const std:
     return refuse("an integer is needed here");
   }
   if (result < least || result > most)
-    return refuse(std::to_string(result) + " lies outside " + std::to_string(least) + ".." +
-                  std::to_string(most));
+    return refuse(fmt::format("{} lies outside {}..{}", result, least, most));
   return result;
 }
 
@@ -221,7 +223,8 @@ double json_number(const Json& value, const std::string& file, const std::string
   if (!value.is_number()) throw InvalidInput({file, 0, pointer}, "a number is needed here");
   const double result = value.get<double>();
   if (!(result >= least && result <= most))
-    throw InvalidInput({file, 0, pointer}, "the number " + value.dump() + " lies outside the legal range");
+    throw InvalidInput({file, 0, pointer},
+                       fmt::format("the number {} lies outside the legal range", value.dump()));
   return result;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/json_format.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 
 Json json_header(std::string_view format) {
@@ -9,13 +11,12 @@ Json json_header(std::string_view format) {
 
 void check_json_header(ObjectReader& reader, std::string_view format, std::string_view renew) {
   const std::string found = reader.string("format");
-  if (found != format) reader.fail("format", "'" + found + "' is not " + std::string(format));
+  if (found != format) reader.fail("format", fmt::format("'{}' is not {}", found, format));
   const std::int64_t version = reader.integer("version", 1, INT32_MAX);
   if (version == json_schema_version) return;
-  reader.fail("version", found + " version " + std::to_string(version) + " is " +
-                             (version < json_schema_version ? "older" : "newer") +
-                             " than this usp, which reads version " + std::to_string(json_schema_version) +
-                             "; " + std::string(renew));
+  reader.fail("version",
+              fmt::format("{} version {} is {} than this usp, which reads version {}; {}", found, version,
+                          version < json_schema_version ? "older" : "newer", json_schema_version, renew));
 }
 
 }  // namespace usp

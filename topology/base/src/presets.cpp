@@ -6,6 +6,8 @@
 #include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 namespace usp {
@@ -22,12 +24,12 @@ std::vector<std::string> preset_names(const std::string& kind) {
 
 NamedText shipped_preset(const std::string& kind, const std::string& name) {
   for (const auto& file : embedded::all())
-    if (file.path == kind + "/" + name + ".json") return {"preset:" + name, std::string(file.text)};
+    if (file.path == fmt::format("{}/{}.json", kind, name)) return {"preset:" + name, std::string(file.text)};
   const std::vector<std::string> names = preset_names(kind);
   const std::string near = nearest_name(name, names);
   throw InvalidInput({name, 0, ""}, "no such file, and no preset of that name; " +
                                         (near.empty() ? "the presets are " + join(names, ", ")
-                                                      : "did you mean '" + near + "'?"));
+                                                      : fmt::format("did you mean '{}'?", near)));
 }
 
 NamedText file_or_preset(const std::string& kind, const std::string& name) {

@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -52,8 +54,8 @@ std::string TextTable::str(int indent) const {
   for (std::size_t w : widths) total += w + 2;
   for (const auto& cells : rows_) {
     if (cells.empty()) {
-      text += std::string(static_cast<std::size_t>(indent), ' ') +
-              std::string(total > 2 ? total - 2 : 0, '-') + "\n";
+      text += fmt::format("{}{}\n", std::string(static_cast<std::size_t>(indent), ' '),
+                          std::string(total > 2 ? total - 2 : 0, '-'));
       continue;
     }
     line([&](std::size_t c) -> const std::string& { return cells[c]; });

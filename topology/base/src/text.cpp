@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <iterator>
 #include <sstream>
 
@@ -82,9 +83,7 @@ std::string escaped(std::string_view text, bool lines) {
     if (plain > 0) {
       result += text.substr(0, plain);
     } else {
-      char code[5];
-      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned char>(text.front()));
-      result += code;
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
     }
     text.remove_prefix(std::max<std::size_t>(1, plain));
   }
@@ -92,9 +91,7 @@ std::string escaped(std::string_view text, bool lines) {
 }
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {
-  std::string text;
-  for (std::size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : std::string(separator)) + parts[i];
-  return text;
+  return fmt::format("{}", fmt::join(parts, separator));
 }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {

@@ -4,17 +4,17 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
-#include <array>
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace usp {
 namespace {
 
 [[noreturn]] void refuse(std::string_view flag, std::string_view text, const char* wanted) {
-  throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is not " + wanted);
+  throw UsageError(fmt::format("{}: '{}' is not {}", flag, text, wanted));
 }
 
 /// Splits "1.5M" into 1.5 and "M".
@@ -29,16 +29,9 @@ std::pair<double, std::string> number_and_unit(std::string_view text, std::strin
 std::int64_t whole(double value, std::string_view text, std::string_view flag, const char* wanted,
                    std::int64_t most = max_whole) {
   if (value > static_cast<double>(most))
-    throw UsageError(std::string(flag) + ": '" + std::string(text) + "' is too large; the most is " +
-                     std::to_string(most));
+    throw UsageError(fmt::format("{}: '{}' is too large; the most is {}", flag, text, most));
   if (value < 0 || std::nearbyint(value) != value) refuse(flag, text, wanted);
   return static_cast<std::int64_t>(value);
-}
-
-std::string printed(const char* format, double value, const char* unit) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), format, value, unit);
-  return buffer.data();
 }
 
 }  // namespace
@@ -79,8 +72,7 @@ double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
     if (unit == name) {
       const double gb_s = value * factor;
       if (gb_s >= min_rate_gb_s && gb_s <= max_rate_gb_s) return gb_s;
-      throw UsageError(std::string(flag) + ": '" + std::string(text) +
-                       "' is out of range; a rate is 1e-6 to 1e9 GB/s");
+      throw UsageError(fmt::format("{}: '{}' is out of range; a rate is 1e-6 to 1e9 GB/s", flag, text));
     }
   refuse(flag, text, wanted);
 }
@@ -92,26 +84,24 @@ std::string format_bytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return printed(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, units[unit]);
 }
 
 std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
-  if (size >= 1) return printed("%.3g %s", seconds, "s");
-  if (size >= 1e-3) return printed("%.3g %s", seconds * 1e3, "ms");
-  return printed("%.3g %s", seconds * 1e6, "us");
+  if (size >= 1) return fmt::format("{:.3g} s", seconds);
+  if (size >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
 std::string format_tokens(std::int64_t tokens) {
-  if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return std::to_string(tokens >> 20) + "M";
-  if (tokens >= 1024 && tokens % 1024 == 0) return std::to_string(tokens >> 10) + "K";
+  if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return fmt::format("{}M", tokens >> 20);
+  if (tokens >= 1024 && tokens % 1024 == 0) return fmt::format("{}K", tokens >> 10);
   return std::to_string(tokens);
 }
 
 std::string format_fixed(double value, int digits) {
-  std::array<char, 512> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.*f", digits, value);
-  return buffer.data();
+  return fmt::format("{:.{}f}", value, digits);
 }
 
 std::string format_percent(double fraction, int digits) {

@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -19,7 +21,8 @@ namespace usp {
 namespace {
 
 [[noreturn]] void refuse_writing(const std::string& path, const std::string& reason) {
-  throw EnvironmentError(path + " cannot be written; check the folder and the space left (" + reason + ")");
+  throw EnvironmentError(
+      fmt::format("{} cannot be written; check the folder and the space left ({})", path, reason));
 }
 
 /// An open descriptor that is written to and closed.
@@ -93,7 +96,7 @@ std::string target_of(const std::string& path) {
 }
 
 std::string name_beside(const std::string& target) {
-  return target + ".partial-" + std::to_string(::getpid());
+  return fmt::format("{}.partial-{}", target, ::getpid());
 }
 
 int opened_new(const std::string& path) {

@@ -7,6 +7,8 @@
 #include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -44,8 +46,8 @@ struct PaddedDims {
 [[nodiscard]] int padded(i64 width, std::initializer_list<int> dims) {
   for (const int d : dims)
     if (width <= d) return d;
-  throw EnvironmentError("a head dim of " + std::to_string(width) +
-                         " is more than the mma GPU kernel's 256; use a model with smaller heads");
+  throw EnvironmentError(fmt::format(
+      "a head dim of {} is more than the mma GPU kernel's 256; use a model with smaller heads", width));
 }
 
 [[nodiscard]] PaddedDims padded_dims(i64 dqk, i64 dv, bool terms) {
@@ -133,9 +135,9 @@ class MmaKernel final : public AttentionKernel {
       : memory_(memory), stream_(memory.stream()), options_(options), lists_(memory) {
     check_cuda(cudaStreamGetDevice(stream_, &device_), "cudaStreamGetDevice");
     if (attribute(cudaDevAttrComputeCapabilityMajor, device_) < 8)
-      throw EnvironmentError(
-          "GPU " + std::to_string(device_) +
-          " is older than compute capability 8.0, which the mma kernel is made for; use the CPU");
+      throw EnvironmentError(fmt::format(
+          "GPU {} is older than compute capability 8.0, which the mma kernel is made for; use the CPU",
+          device_));
     shared_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
     shared_per_sm_ = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_);
     for (auto& arena : scratch_) arena = memory.make_arena();
@@ -290,10 +292,10 @@ class MmaKernel final : public AttentionKernel {
 
   void need_shared(int bytes) const {
     if (bytes <= shared_per_block_) return;
-    throw EnvironmentError("backward attention of this head dim needs " + std::to_string(bytes) +
-                           " bytes of shared memory in a block, and GPU " + std::to_string(device_) +
-                           " has " + std::to_string(shared_per_block_) +
-                           "; use a data-center GPU or the CPU");
+    throw EnvironmentError(
+        fmt::format("backward attention of this head dim needs {} bytes of shared memory in a block, and GPU "
+                    "{} has {}; use a data-center GPU or the CPU",
+                    bytes, device_, shared_per_block_));
   }
 
   Memory& memory_;

@@ -4,6 +4,8 @@
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -89,8 +91,7 @@ double replicated_pieces(const AttentionPlan& plan) {
 }
 
 std::string ring_of(const AttentionPlan& plan) {
-  return "ring " + std::to_string(plan.mesh.ring()) + ", " + std::string(word_of(plan.method)) + ", " +
-         std::string(word_of(plan.layout));
+  return fmt::format("ring {}, {}, {}", plan.mesh.ring(), word_of(plan.method), word_of(plan.layout));
 }
 
 std::string count(double value) {
@@ -122,15 +123,19 @@ Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) 
 std::string too_much_work(const Effort& effort, const AttentionPlan& plan) {
   const std::string ring = ring_of(plan);
   if (effort.parts > max_parts)
-    return ring + ": the mask cuts its rows into some " + count(effort.parts) +
-           " blocks, too many to price; a smaller ring has fewer";
+    return fmt::format(
+        "{}: the mask cuts its rows into some {} blocks, too many to price; a smaller ring has fewer", ring,
+        count(effort.parts));
   if (effort.unions > max_unions)
-    return ring + ": what every hop may leave out is too much work to find (" + count(effort.unions) +
-           " rows of keys); a smaller ring has less";
+    return fmt::format(
+        "{}: the keys that each hop can skip are too much work to find ({} rows of keys); a smaller ring has "
+        "less",
+        ring, count(effort.unions));
   if (effort.routes > max_routes)
-    return ring + ": " + count(effort.routes) +
-           " ways between devices would have to be followed, because its degrees do not fill whole hosts; a "
-           "smaller ring, method ring with dKV return circulate, or degrees that hosts hold evenly need few";
+    return fmt::format(
+        "{}: {} routes between devices would have to be traced, because its degrees do not fill whole hosts; "
+        "a smaller ring, method ring with dKV return circulate, or degrees that hosts hold evenly need few",
+        ring, count(effort.routes));
   return "";
 }
 
@@ -148,12 +153,13 @@ ExpansionEffort expansion_effort(const AttentionPlan& plan, std::size_t document
 
 std::string too_much_to_expand(const ExpansionEffort& effort, const AttentionPlan& plan) {
   if (effort.messages > max_messages)
-    return ring_of(plan) + ", ulysses " + std::to_string(plan.mesh.ulysses) + ", head chunks " +
-           std::to_string(plan.head_chunks) + ": the schedules hold some " + count(effort.messages) +
-           " sends and receives; the limit is " + count(max_messages);
+    return fmt::format(
+        "{}, ulysses {}, head chunks {}: the schedules hold some {} sends and receives; the limit is {}",
+        ring_of(plan), plan.mesh.ulysses, plan.head_chunks, count(effort.messages), count(max_messages));
   if (effort.blocks > max_blocks)
-    return ring_of(plan) + ": mask and layout cut the rows of the schedules into some " +
-           count(effort.blocks) + " blocks; the limit is " + count(max_blocks);
+    return fmt::format(
+        "{}: mask and layout cut the rows of the schedules into some {} blocks; the limit is {}",
+        ring_of(plan), count(effort.blocks), count(max_blocks));
   return "";
 }
 

@@ -4,13 +4,15 @@
 #include "usp/base/text.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
 namespace {
 
 std::string counted(i64 count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::string shape_text(const BandBlock& b) {
@@ -21,14 +23,13 @@ std::string shape_text(const BandBlock& b) {
                       : right != left && corner && square ? "triangle"
                       : right != left                     ? "rectangle cut by a diagonal"
                                                           : "band";
-  return std::string("one ") + shape + " of " + std::to_string(b.q_rows.size()) + " x " +
-         std::to_string(b.k_rows.size());
+  return fmt::format("one {} of {} x {}", shape, b.q_rows.size(), b.k_rows.size());
 }
 
 std::string pass_text(const StepBackends& pass) {
-  std::string text = std::to_string(pass.cudnn) + " of " + counted(pass.steps(), "step");
-  if (pass.mixed > 0) text += " (" + std::to_string(pass.mixed) + " in part)";
-  if (pass.mma > 0) text += ", " + std::to_string(pass.mma) + " mma";
+  std::string text = fmt::format("{} of {}", pass.cudnn, counted(pass.steps(), "step"));
+  if (pass.mixed > 0) text += fmt::format(" ({} in part)", pass.mixed);
+  if (pass.mma > 0) text += fmt::format(", {} mma", pass.mma);
   return text;
 }
 
@@ -81,7 +82,7 @@ std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i
         split_into_blocks(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
   std::string text = counted(step.blocks, "block");
   if (step.left == 0) return text;
-  return text + "; " + counted(step.left, "slice") + " to mma: " + text_of(step.why);
+  return fmt::format("{}; {} to mma: {}", text, counted(step.left, "slice"), text_of(step.why));
 }
 
 std::string backends_text(Backend backend, const std::optional<StepBackends>& forward,
@@ -106,9 +107,8 @@ std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
   if (first.empty() && second.empty()) return "";
   const bool whole = !first.empty() && (!training || !second.empty());
   const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
-  return std::string("backend cudnn: ") + which +
-         " goes to the mma kernel: " + words(first.empty() ? second : first) +
-         (whole ? "; plan with --backend mma" : "");
+  return fmt::format("backend cudnn: {} goes to the mma kernel: {}{}", which,
+                     words(first.empty() ? second : first), whole ? "; plan with --backend mma" : "");
 }
 
 }  // namespace usp

@@ -10,6 +10,8 @@
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <limits>
 
 namespace usp {
@@ -232,7 +234,8 @@ void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
   } catch (const InvalidInput& error) {
     const std::string& field = error.where().token;
     const bool of_mesh = field.compare(0, 5, "mesh/") == 0;
-    throw InvalidInput({reader.file(), 0, (of_mesh ? "" : reader.pointer()) + "/" + field}, error.problem());
+    throw InvalidInput({reader.file(), 0, fmt::format("{}/{}", of_mesh ? "" : reader.pointer(), field)},
+                       error.problem());
   }
 }
 
@@ -301,14 +304,14 @@ void placement_in(ObjectReader reader, PlanFile& plan) {
   plan.placement.devices = small_integers(reader, "devices");
   const i64 stage = ranks_of({plan.placement.data, plan.placement.tensor, plan.mesh.size()});
   if (ranks_of({stage, plan.pipeline}) > max_ranks)
-    reader.fail("data", "the plan has more than " + std::to_string(max_ranks) + " ranks");
+    reader.fail("data", fmt::format("the plan has more than {} ranks", max_ranks));
   if (!plan.placement.devices.empty()) {
     if (static_cast<i64>(plan.placement.devices.size()) != stage)
-      reader.fail("devices", "does not list the " + std::to_string(stage) + " devices of a stage");
+      reader.fail("devices", fmt::format("does not list the {} devices of a stage", stage));
     std::vector<char> seen(plan.placement.devices.size(), 0);
     for (const int device : plan.placement.devices) {
       if (device >= stage || seen[static_cast<std::size_t>(device)] != 0)
-        reader.fail("devices", "is no permutation: see " + std::to_string(device));
+        reader.fail("devices", fmt::format("is no permutation: see {}", device));
       seen[static_cast<std::size_t>(device)] = 1;
     }
   }
@@ -331,13 +334,12 @@ void documents_in(ObjectReader& reader, PlanFile& plan) {
   capacity.finish();
   plan.documents = integers(reader, "documents", 1);
   if (static_cast<i64>(plan.documents.size()) > max_documents)
-    reader.fail("documents", "are more than " + std::to_string(max_documents));
+    reader.fail("documents", fmt::format("are more than {}", max_documents));
   if (plan.documents.empty()) return;
   i64 sum = 0;
   for (const i64 length : plan.documents) sum += std::min(length, max_tokens);
   if (sum != plan.capacity_tokens)
-    reader.fail("documents", "sum to " + std::to_string(sum) + ", the capacity is " +
-                                 std::to_string(plan.capacity_tokens) + " tokens");
+    reader.fail("documents", fmt::format("sum to {}, the capacity is {} tokens", sum, plan.capacity_tokens));
 }
 
 }  // namespace
@@ -385,9 +387,10 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   const std::string stated = reader.string("digest");
   reader.finish();
   if (const std::string found = plan_digest(plan); found != stated)
-    throw InvalidInput({file, 0, "/digest"}, "the plan was changed after it was written: its digest is " +
-                                                 found + ", the file states " + stated +
-                                                 "; write it anew with usp plan -o");
+    throw InvalidInput({file, 0, "/digest"},
+                       fmt::format("the plan was changed after it was written: its digest is {}, the file "
+                                   "states {}; write it anew with usp plan -o",
+                                   found, stated));
   return plan;
 }
 

@@ -3,6 +3,8 @@
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/plan_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -13,9 +15,9 @@ Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
   for (const i64 length : lengths)
     if ((count += (length + chunk - 1) / chunk) > max_documents)
       throw InvalidInput({"documents", 0, std::to_string(chunk)},
-                         "chunks of so many tokens cut the row into more than " +
-                             std::to_string(max_documents) +
-                             " documents; take longer chunks or a shorter row");
+                         fmt::format("chunks of so many tokens cut the row into more than {} documents; take "
+                                     "longer chunks or a shorter row",
+                                     max_documents));
   for (const i64 length : lengths)
     for (i64 done = 0; done < length; done += chunk) cu.push_back(cu.back() + std::min(chunk, length - done));
   return Documents::packed(std::move(cu));
@@ -23,9 +25,8 @@ Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
 
 const PlanLayer& layer_at(const PlanFile& plan, std::size_t index) {
   if (index >= plan.layers.size())
-    throw UsageError("--layer: the plan has " + std::to_string(plan.layers.size()) +
-                     " kinds of attention layer, 0 to " +
-                     std::to_string(static_cast<i64>(plan.layers.size()) - 1));
+    throw UsageError(fmt::format("--layer: the plan has {} kinds of attention layer, 0 to {}",
+                                 plan.layers.size(), static_cast<i64>(plan.layers.size()) - 1));
   return plan.layers[index];
 }
 
@@ -33,8 +34,8 @@ void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::
   if (layer.plan.shape.q_tokens != layer.plan.shape.kv_tokens)
     throw UsageError("--documents: the plan is for cross attention; it takes no other batch");
   if (static_cast<i64>(lengths.size()) > plan.capacity_documents)
-    throw UsageError("--documents: " + std::to_string(lengths.size()) +
-                     " documents exceed the plan's capacity of " + std::to_string(plan.capacity_documents));
+    throw UsageError(fmt::format("--documents: {} documents exceed the plan's capacity of {}", lengths.size(),
+                                 plan.capacity_documents));
 }
 
 Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths) {

@@ -6,6 +6,8 @@
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -20,7 +22,7 @@ void check_borders(const std::vector<i64>& cu, i64 tokens, std::size_t documents
                    const char* name) {
   if (cu.size() != documents + 1) refuse(name, "needs one entry more than there are documents");
   if (cu.front() != 0 || cu.back() != tokens)
-    refuse(name, "must run from 0 to " + std::to_string(tokens) + " tokens, the length of the plan");
+    refuse(name, fmt::format("must run from 0 to {} tokens, the length of the plan", tokens));
   if (!sorted && !std::is_sorted(cu.begin(), cu.end())) refuse(name, "must not decrease");
 }
 
@@ -54,8 +56,7 @@ TokenMap::TokenMap(const AttentionPlan& plan, std::shared_ptr<const MaskedBatch>
 void TokenMap::check_documents() const {
   const Documents& all = documents();
   if (static_cast<i64>(all.count()) > max_documents)
-    refuse("cu_seqlens", "holds " + std::to_string(all.count()) + " documents; the most are " +
-                             std::to_string(max_documents));
+    refuse("cu_seqlens", fmt::format("holds {} documents; the most are {}", all.count(), max_documents));
   const bool sorted = batch_->sums_documents();  // once for all geometries of the batch
   check_borders(all.cu_q, plan_.shape.q_tokens, all.count(), sorted, "cu_seqlens of the queries");
   check_borders(all.cu_k, plan_.shape.kv_tokens, all.count(), sorted, "cu_seqlens of the keys");
@@ -64,9 +65,9 @@ void TokenMap::check_documents() const {
     const i64 shift = all.shift[i];
     if (shift < -max_tokens || shift > max_tokens || all.cu_q[i] + shift - all.cu_k[i + 1] < -unbounded ||
         all.cu_q[i + 1] + shift - all.cu_k[i] > unbounded)
-      refuse("shift", std::to_string(shift) + " of document " + std::to_string(i) +
-                          " puts its queries more than " + std::to_string(unbounded) +
-                          " positions from its keys, where no mask reaches");
+      refuse("shift", fmt::format("{} of document {} puts its queries more than {} positions from its keys, "
+                                  "where no mask reaches",
+                                  shift, i, unbounded));
   }
 }
 

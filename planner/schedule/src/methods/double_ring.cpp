@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parts.hpp"
 
+#include <fmt/format.h>
+
 namespace usp {
 namespace {
 
@@ -33,9 +35,10 @@ std::optional<PlanProblem> problem(const AttentionPlan& plan) {
 
 std::string summary(const Mesh& mesh) {
   const std::string inner = std::to_string(mesh.ring_inner);
-  return "double_ring " + std::to_string(mesh.ring_outer) + "x" + inner +
-         ": blocks travel an inner ring of " + inner +
-         "; the next outer block starts one inner lap early and has that lap to cross the slow links";
+  return fmt::format(
+      "double_ring {}x{}: blocks travel an inner ring of {}; the next outer block starts one inner lap early "
+      "and has that lap to cross the slow links",
+      mesh.ring_outer, inner, inner);
 }
 
 /// Those of the inner ring, and home from the end of every lap.

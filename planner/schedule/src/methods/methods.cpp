@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp {
@@ -38,9 +40,8 @@ Method default_method(const Mesh& mesh) {
 
 std::optional<PlanProblem> outer_ring_problem(const AttentionPlan& plan) {
   if (plan.mesh.ring_outer == 1) return {};
-  return PlanProblem{"mesh/ring_outer", std::to_string(plan.mesh.ring_outer) + " needs method " +
-                                            std::string(default_method(plan.mesh)->word) +
-                                            ": no other has one"};
+  return PlanProblem{"mesh/ring_outer", fmt::format("{} needs method {}: no other has one",
+                                                    plan.mesh.ring_outer, default_method(plan.mesh)->word)};
 }
 
 }  // namespace usp

@@ -7,6 +7,8 @@
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -18,10 +20,10 @@ constexpr double max_scale = 1e6;  // of logits: beyond, something else was mean
 
 std::string too_many_gpu_rows(i64 batch, i64 rows, i64 heads) {
   if (i128{batch} * rows * heads <= max_gpu_rows) return "";
-  return "is for GPUs, whose kernels number the rows of a step in 31 bits: a rank has batch " +
-         std::to_string(batch) + " x " + std::to_string(rows) + " rows x " + std::to_string(heads) +
-         " heads in one, the most are " + std::to_string(max_gpu_rows) +
-         "; take more ranks or head chunks, or backend cpu";
+  return fmt::format(
+      "is for GPUs, whose kernels number the rows of a step in 31 bits: a rank has batch {} x {} rows x {} "
+      "heads in one, the most are {}; take more ranks or head chunks, or backend cpu",
+      batch, rows, heads, max_gpu_rows);
 }
 
 [[noreturn]] void fail(const std::string& field, const std::string& problem) {
@@ -30,8 +32,7 @@ std::string too_many_gpu_rows(i64 batch, i64 rows, i64 heads) {
 
 void within(const char* field, i64 value, i64 least, i64 most) {
   if (value < least || value > most)
-    fail(field, "is " + std::to_string(value) + "; it must be " + std::to_string(least) + " to " +
-                    std::to_string(most));
+    fail(field, fmt::format("is {}; it must be {} to {}", value, least, most));
 }
 
 /// A value that was cast from a number may be none of the words.
@@ -56,8 +57,7 @@ void check_shape(const AttentionShape& s) {
   within("shape/head_dim_qk", s.head_dim_qk, 1, max_head_dim);
   within("shape/head_dim_v", s.head_dim_v, 1, max_head_dim);
   if (s.query_heads % s.kv_heads != 0)
-    fail("shape/kv_heads",
-         std::to_string(s.kv_heads) + " does not divide query_heads " + std::to_string(s.query_heads));
+    fail("shape/kv_heads", fmt::format("{} does not divide query_heads {}", s.kv_heads, s.query_heads));
 }
 
 void check_degrees(const Mesh& mesh) {
@@ -67,16 +67,16 @@ void check_degrees(const Mesh& mesh) {
   const i64 ring = i64{mesh.ring_outer} * mesh.ring_inner;
   within("mesh/ring", ring, 1, max_degree);
   if (ring * mesh.ulysses > max_ranks)
-    fail("mesh/ulysses", std::to_string(mesh.ulysses) + " times the ring is too many ranks; the most are " +
-                             std::to_string(max_ranks));
+    fail("mesh/ulysses",
+         fmt::format("{} times the ring is too many ranks; the most are {}", mesh.ulysses, max_ranks));
 }
 
 void check_mesh(const AttentionPlan& plan) {
   const Mesh& mesh = plan.mesh;
   if (mesh.ulysses > plan.shape.query_heads)
-    fail("mesh/ulysses", std::to_string(mesh.ulysses) + " exceeds the " +
-                             std::to_string(plan.shape.query_heads) +
-                             " query heads: some ranks would hold none; widen the ring instead");
+    fail("mesh/ulysses",
+         fmt::format("{} exceeds the {} query heads: some ranks would hold none; widen the ring instead",
+                     mesh.ulysses, plan.shape.query_heads));
   if (const std::optional<PlanProblem> problem = plan.method->problem(plan))
     fail(problem->field, problem->text);
 }
@@ -99,11 +99,12 @@ void check_backend(const AttentionPlan& plan) {
   const std::string name(word_of(plan.backend));
   const AttentionShape& s = plan.shape;
   if (!traits.supports_fp32_fp64 && bytes_of(s.dtype) > 2)
-    fail("backend", name + " takes bf16 and fp16, which tensor cores multiply, not " +
-                        std::string(word_of(s.dtype)) + "; use backend cpu");
+    fail("backend",
+         fmt::format("{} takes bf16 and fp16, which tensor cores multiply, not {}; use backend cpu", name,
+                     word_of(s.dtype)));
   if (std::max(s.head_dim_qk, s.head_dim_v) > traits.max_head_dim)
-    fail("backend", name + " takes head dims up to " + std::to_string(traits.max_head_dim) + ", not " +
-                        std::to_string(std::max(s.head_dim_qk, s.head_dim_v)) + "; use backend cpu");
+    fail("backend", fmt::format("{} takes head dims up to {}, not {}; use backend cpu", name,
+                                traits.max_head_dim, std::max(s.head_dim_qk, s.head_dim_v)));
   if (const std::string reason = too_many_gpu_rows(plan); !reason.empty()) fail("backend", reason);
 }
 
@@ -111,9 +112,8 @@ void check_backend(const AttentionPlan& plan) {
 void check_units(const AttentionPlan& plan) {
   within("head_chunks", plan.head_chunks, 1, max_head_chunks);
   if (i64{plan.mesh.ring()} * plan.head_chunks > max_units)
-    fail("head_chunks", std::to_string(plan.head_chunks) + " times ring " + std::to_string(plan.mesh.ring()) +
-                            " is a schedule of more than " + std::to_string(max_units) +
-                            " steps; take fewer chunks");
+    fail("head_chunks", fmt::format("{} times ring {} is a schedule of more than {} steps; take fewer chunks",
+                                    plan.head_chunks, plan.mesh.ring(), max_units));
 }
 
 /// Sums of bytes over ranks, transfers and passes are counted in 64 bits.
@@ -127,19 +127,18 @@ void check_bytes(const AttentionPlan& plan) {
   const i128 rows = s.batch * (i128{std::max(s.q_tokens, s.kv_tokens)} * plan.mesh.ring() +
                                i128{replicated} * plan.mesh.size());
   if (rows * row_bytes > max_call_bytes)
-    fail("shape", "is too large: batch x tokens x query_heads x head_dim x ring is " +
-                      format_bytes(static_cast<double>(rows) * static_cast<double>(row_bytes)) +
-                      " of sums; 64 bits count the traffic of at most " +
-                      format_bytes(static_cast<double>(max_call_bytes)));
+    fail("shape", fmt::format("is too large: batch x tokens x query_heads x head_dim x ring is {} of sums; "
+                              "64 bits count the traffic of at most {}",
+                              format_bytes(static_cast<double>(rows) * static_cast<double>(row_bytes)),
+                              format_bytes(static_cast<double>(max_call_bytes))));
 }
 
 void check_ranges(const std::string& field, const std::vector<Range>& ranges, i64 tokens) {
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const i64 least = i == 0 ? 0 : ranges[i - 1].end;
     if (ranges[i].begin < least || ranges[i].end < ranges[i].begin || ranges[i].end > tokens)
-      fail(field + "/" + std::to_string(i), "must be ascending and disjoint, within " +
-                                                std::to_string(tokens) + " tokens; range " +
-                                                std::to_string(i) + " is not");
+      fail(fmt::format("{}/{}", field, i),
+           fmt::format("must be ascending and disjoint, within {} tokens; range {} is not", tokens, i));
   }
 }
 
@@ -183,9 +182,8 @@ std::string too_many_gpu_rows(const AttentionPlan& plan) {
 }
 
 std::string too_many_chunks(i64 chunks, i64 heads) {
-  return std::to_string(chunks) + " head chunks for " + std::to_string(heads) +
-         (heads == 1 ? " query head" : " query heads") +
-         " of a rank: some chunks would hold none; use at most " + std::to_string(heads);
+  return fmt::format("{} head chunks for {} {} of a rank: some chunks would hold none; use at most {}",
+                     chunks, heads, heads == 1 ? "query head" : "query heads", heads);
 }
 
 }  // namespace usp

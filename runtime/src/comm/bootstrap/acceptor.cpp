@@ -3,6 +3,8 @@
 
 #include "usp/comm/errors.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <poll.h>
 #include <span>
@@ -70,13 +72,13 @@ void send_rejection(Socket& socket, const std::string& why) {
 }
 
 void report_disconnected(int mine, int peer) {
-  throw CommunicationError({"start",
-                            -1,
-                            mine,
-                            {peer},
-                            "rank " + std::to_string(peer) +
-                                " left while the ranks met: its connection to rank " + std::to_string(mine) +
-                                " closed; see what it printed"});
+  throw CommunicationError(
+      {"start",
+       -1,
+       mine,
+       {peer},
+       fmt::format("rank {} left while the ranks met: its connection to rank {} closed; see what it printed",
+                   peer, mine)});
 }
 
 Acceptor::Acceptor(const Socket& listener, const AcceptRules& rules)
@@ -117,29 +119,31 @@ std::string Acceptor::rejections() const {
 
 /// Why a rank is not of this job by what it says; none when it may be.
 std::optional<Acceptor::Rejection> Acceptor::check_request(const HandshakeRequest& request) const {
-  const std::string rank = "rank " + std::to_string(request.rank);
-  const std::string mine = "rank " + std::to_string(rules_.mine);
+  const std::string rank = fmt::format("rank {}", request.rank);
+  const std::string mine = fmt::format("rank {}", rules_.mine);
   if (request.size != rules_.size)
-    return Rejection{Kind::size, rank + " was started with WORLD_SIZE " + std::to_string(request.size) +
-                                     ", " + mine + " with " + std::to_string(rules_.size) +
-                                     "; start all ranks alike"};
+    return Rejection{Kind::size,
+                     fmt::format("{} was started with WORLD_SIZE {}, {} with {}; start all ranks alike", rank,
+                                 request.size, mine, rules_.size)};
   if (request.digest != rules_.digest)
-    return Rejection{Kind::job, rank + " is of another job than " + mine +
-                                    "; give each job a MASTER_PORT or USP_MASTER_PORT of its own"};
+    return Rejection{
+        Kind::job,
+        fmt::format("{} is of another job than {}; give each job a MASTER_PORT or USP_MASTER_PORT of its own",
+                    rank, mine)};
   if ((request.secured != 0) != rules_.key.secured())
-    return Rejection{Kind::secret, (request.secured != 0 ? mine : rank) + " has no secret, but " +
-                                       (request.secured != 0 ? rank : mine) +
-                                       " has one; give all ranks the same USP_JOB_TOKEN, or torchrun's "
-                                       "--rdzv-id"};
+    return Rejection{Kind::secret,
+                     fmt::format("{} has no secret, but {} has one; give all ranks the same USP_JOB_TOKEN, "
+                                 "or torchrun's --rdzv-id",
+                                 request.secured != 0 ? mine : rank, request.secured != 0 ? rank : mine)};
   return std::nullopt;
 }
 
 /// Why a rank that proved to be of this job cannot come in; none when it can.
 std::optional<Acceptor::Rejection> Acceptor::check_rank(const HandshakeRequest& request) const {
   if (request.rank >= rules_.first && !knows(request.rank)) return std::nullopt;
-  return Rejection{Kind::taken, "rank " + std::to_string(request.rank) +
-                                    " was given twice; each process needs a RANK of its own, from 0 to " +
-                                    std::to_string(rules_.size - 1)};
+  return Rejection{Kind::taken,
+                   fmt::format("rank {} was given twice; each process needs a RANK of its own, from 0 to {}",
+                               request.rank, rules_.size - 1)};
 }
 
 /// The hello of a caller is whole, or is none.
@@ -152,8 +156,9 @@ void Acceptor::read_request(PendingPeer& pending) {
       pending.closed = true;
       return;
     case RequestState::other_version:
-      return reject(pending, {Kind::version, "a rank runs another version of usp than rank " +
-                                                 std::to_string(rules_.mine) + "; install one"});
+      return reject(
+          pending, {Kind::version, fmt::format("a rank runs another version of usp than rank {}; install one",
+                                               rules_.mine)});
     case RequestState::complete:
       break;
   }
@@ -177,10 +182,10 @@ bool Acceptor::check_proof(PendingPeer& pending) {
   std::copy_n(pending.received.begin(), proof.size(), proof.begin());
   std::optional<Rejection> rejection = check_rank(*pending.request);
   if (!same(proof, rules_.key.connector_proof(context)))
-    rejection = Rejection{
-        Kind::unproved, "rank " + std::to_string(pending.request->rank) +
-                            " did not prove that it knows the secret of rank " + std::to_string(rules_.mine) +
-                            "; give all ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id"};
+    rejection = Rejection{Kind::unproved,
+                          fmt::format("rank {} did not prove that it knows the secret of rank {}; give all "
+                                      "ranks the same USP_JOB_TOKEN, or torchrun's --rdzv-id",
+                                      pending.request->rank, rules_.mine)};
   if (rejection) {
     reject(pending, *rejection);
     return false;

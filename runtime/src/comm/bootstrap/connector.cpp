@@ -5,6 +5,8 @@
 
 #include "usp/comm/errors.hpp"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <chrono>
 #include <poll.h>
@@ -47,15 +49,14 @@ Socket Connector::connect(const JoinTarget& target) const {
     if (target.listening && error == ECONNREFUSED) report_disconnected(job_.rank, target.peer);
     rest();
   } while (!deadline_.over());
-  throw CommunicationError(
-      {"start",
-       -1,
-       job_.rank,
-       {target.peer},
-       "rank " + std::to_string(job_.rank) + " could not reach rank " + std::to_string(target.peer) + " at " +
-           target.addresses.front().text() + " within " + seconds(start_s_) + " (" +
-           std::generic_category().message(error) +
-           "); see whether it runs, and whether the hosts can reach each other's ports"});
+  throw CommunicationError({"start",
+                            -1,
+                            job_.rank,
+                            {target.peer},
+                            fmt::format("rank {} could not reach rank {} at {} within {} ({}); see whether "
+                                        "it runs, and whether the hosts can reach each other's ports",
+                                        job_.rank, target.peer, target.addresses.front().text(),
+                                        seconds(start_s_), std::generic_category().message(error))});
 }
 
 Connector::OpenHandshake Connector::send_request(const JoinTarget& target, Socket socket) const {
@@ -76,19 +77,22 @@ bool Connector::receive_reply(OpenHandshake& handshake, HandshakeReply& reply) c
   const ReadResult received =
       receive_whole(handshake.socket, bytes.data(), static_cast<i64>(bytes.size()), deadline_);
   if (received == ReadResult::closed) return false;
-  const std::string peer = "rank " + std::to_string(handshake.target.peer);
+  const std::string peer = fmt::format("rank {}", handshake.target.peer);
   if (received == ReadResult::timed_out)
-    throw CommunicationError({"start",
-                              -1,
-                              job_.rank,
-                              {handshake.target.peer},
-                              "rank " + std::to_string(job_.rank) + " waited " + seconds(start_s_) +
-                                  " to be let in by " + peer +
-                                  ", which did not answer; see whether all ranks were started"});
+    throw CommunicationError(
+        {"start",
+         -1,
+         job_.rank,
+         {handshake.target.peer},
+         fmt::format(
+             "rank {} waited {} to be let in by {}, which did not answer; see whether all ranks were started",
+             job_.rank, seconds(start_s_), peer)});
   const std::optional<HandshakeReply> parsed = parse_reply(bytes);
   if (!parsed)
-    throw EnvironmentError("what listens at " + handshake.socket.remote().text() + " is not " + peer +
-                           " of this job; choose a free port with USP_MASTER_PORT, the same for all ranks");
+    throw EnvironmentError(
+        fmt::format("the listener at {} is not {} of this job; choose a free port with USP_MASTER_PORT, the "
+                    "same for all ranks",
+                    handshake.socket.remote().text(), peer));
   if (parsed->rejection.front() != '\0') throw EnvironmentError(parsed->rejection.data());
   reply = *parsed;
   return true;
@@ -103,10 +107,10 @@ bool Connector::authenticate(OpenHandshake& handshake) const {
   if (!send_whole(handshake.socket, &proof, sizeof proof, deadline_) || !receive_reply(handshake, reply))
     return false;
   if (key_.secured() && (reply.secured == 0 || !same(reply.value, key_.acceptor_proof(context))))
-    throw EnvironmentError("what listens at " + handshake.socket.remote().text() +
-                           " did not prove that it knows the secret of this job, so it is not rank " +
-                           std::to_string(handshake.target.peer) +
-                           "; give all ranks the same USP_JOB_TOKEN, and see who uses that port");
+    throw EnvironmentError(
+        fmt::format("the listener at {} did not prove that it knows the secret of this job, so it is not "
+                    "rank {}; give all ranks the same USP_JOB_TOKEN, and see who uses that port",
+                    handshake.socket.remote().text(), handshake.target.peer));
   return true;
 }
 

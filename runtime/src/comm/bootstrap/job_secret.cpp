@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -36,8 +38,8 @@ constexpr std::size_t min_distinct = 8;
   if (std::any_of(token.begin(), token.end(), is_blank_or_control))
     return "holds white space or control characters, which are no part of a random text";
   if (token.size() >= min_token_length && distinct(token) >= min_distinct) return "";
-  return "is too easy to guess (below " + std::to_string(min_token_length) + " characters, or below " +
-         std::to_string(min_distinct) + " different ones)";
+  return fmt::format("is too easy to guess (below {} characters, or below {} different ones)",
+                     min_token_length, min_distinct);
 }
 
 }  // namespace
@@ -53,8 +55,8 @@ bool random_run_id(const std::string& id) {
 void check_token(const std::string& token) {
   const std::string flaw = flaw_of(token);
   if (flaw.empty()) return;
-  throw UsageError("USP_JOB_TOKEN " + flaw +
-                   "; set it to a random text, the same on all ranks: " + secret_command());
+  throw UsageError(fmt::format("USP_JOB_TOKEN {}; set it to a random text, the same on all ranks: {}", flaw,
+                               secret_command()));
 }
 
 const char* secret_command() {

@@ -7,6 +7,8 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/sockets.hpp"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 namespace usp {
@@ -27,8 +29,9 @@ constexpr int port_distance = 1000;
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > greatest)
-    throw UsageError(std::string(name) + " is '" + text + "', not a number from " + std::to_string(least) +
-                     " to " + std::to_string(greatest) + "; start the ranks with torchrun, or as it does");
+    throw UsageError(fmt::format(
+        "{} is '{}', not a number from {} to {}; start the ranks with torchrun, or set the same variables",
+        name, text, least, greatest));
   return value;
 }
 
@@ -73,10 +76,10 @@ bool torchrun_launched() {
 void check_rendezvous_variables() {
   const auto size = environment("WORLD_SIZE");
   if (!environment("RANK") || !size || *size == "1") return;
-  throw UsageError(
-      "RANK and WORLD_SIZE say that this process is one of " + *size +
-      " ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet; set all four as torchrun does, "
-      "or unset them to run all ranks here");
+  throw UsageError(fmt::format(
+      "RANK and WORLD_SIZE say that this process is one of {} ranks, but MASTER_ADDR and MASTER_PORT do not "
+      "say where they meet; set all four as torchrun does, or unset them to run all ranks here",
+      *size));
 }
 
 SocketJob torchrun_job() {

@@ -8,6 +8,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -22,9 +24,10 @@ constexpr double patience_s = 2;
   std::vector<Address> place = resolve(job.one_host ? "localhost" : job.host, job.port);
   for (const Address& address : place)
     if (address.unspecified())
-      throw EnvironmentError("MASTER_ADDR " + job.host +
-                             " means all interfaces of a host, but rank 0 listens at one; set it to the name "
-                             "or address of rank 0's host by which the other ranks reach it");
+      throw EnvironmentError(
+          fmt::format("MASTER_ADDR {} means all interfaces of a host, but rank 0 listens at one; set it to "
+                      "the name or address of rank 0's host by which the other ranks reach it",
+                      job.host));
   return place;
 }
 
@@ -45,20 +48,19 @@ constexpr double patience_s = 2;
 
 void check_network(const SocketJob& job, const CommOptions& options, const std::vector<Address>& place) {
   if (!job.secret.empty() || options.trust_network || all_loopback(place)) return;
-  throw OpenNetworkError("the ranks of this job meet over a network (MASTER_ADDR " + job.host +
-                         ") without a secret, so that anybody who reaches the port could pose as a rank; "
-                         "make one, and give it to "
-                         "all ranks: " +
-                         secret_command() +
-                         " (or start with torchrun --rdzv-id $(openssl rand -hex 16)), or go on with "
-                         "--trust-network where nobody "
-                         "else reaches these ports");
+  throw OpenNetworkError(
+      fmt::format("the ranks of this job meet over a network (MASTER_ADDR {}) without a secret, so that "
+                  "anybody who reaches the port could pose as a rank; make one, and give it to all ranks: {} "
+                  "(or start with torchrun --rdzv-id $(openssl rand -hex 16)), or go on with --trust-network "
+                  "where nobody else reaches these ports",
+                  job.host, secret_command()));
 }
 
 /// A name of this host may mean its loopback here and its interface elsewhere.
 [[nodiscard]] std::string hint_for(const SocketJob& job, const std::vector<Address>& place) {
   if (job.one_host || !place.front().loopback()) return "";
-  return " (here MASTER_ADDR " + job.host + " is " + place.front().text() + ", which no other host reaches)";
+  return fmt::format(" (here MASTER_ADDR {} is {}, which no other host reaches)", job.host,
+                     place.front().text());
 }
 
 [[noreturn]] void report_absent(const SocketJob& job, const Acceptor& acceptor, int first, double start_s,
@@ -67,11 +69,11 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
   for (int rank = first; rank < job.size; ++rank)
     if (!acceptor.knows(rank)) missing.push_back(rank);
   const std::string who = list_ranks(missing);
-  throw CommunicationError({"start", -1, job.rank, missing,
-                            "rank " + std::to_string(job.rank) + " waited " + seconds(start_s) + " for " +
-                                who + " to start, which did not arrive" + acceptor.rejections() +
-                                "; start all " + std::to_string(job.size) +
-                                " ranks, with the same MASTER_ADDR and MASTER_PORT" + hint});
+  throw CommunicationError(
+      {"start", -1, job.rank, missing,
+       fmt::format("rank {} waited {} for {} to start, which did not arrive{}; start all {} ranks, with the "
+                   "same MASTER_ADDR and MASTER_PORT{}",
+                   job.rank, seconds(start_s), who, acceptor.rejections(), job.size, hint)});
 }
 
 /// A number that ranks of one job greet one another with.
@@ -209,8 +211,7 @@ bool on_loopback(const SocketJob& job) {
 
 std::vector<Socket> connect_all(const SocketJob& job, const CommOptions& options) {
   if (job.size < 1 || job.size > max_ranks || job.rank < 0 || job.rank >= job.size)
-    throw UsageError("rank " + std::to_string(job.rank) + " of a job of " + std::to_string(job.size) +
-                     "; ranks are counted from 0");
+    throw UsageError(fmt::format("rank {} of a job of {}; ranks are counted from 0", job.rank, job.size));
   std::vector<Socket> sockets(static_cast<std::size_t>(job.size));
   if (job.size == 1) return sockets;
   const std::vector<Address> place = meeting_place(job);

@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
@@ -122,7 +124,7 @@ std::string Address::text() const {
   if (getnameinfo(as_sockaddr(*this), length, host.data(), host.size(), port.data(), port.size(),
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return "an address without a name";
-  return std::string(host.data()) + " port " + port.data();
+  return fmt::format("{} port {}", host.data(), port.data());
 }
 
 void Socket::close() {
@@ -166,8 +168,9 @@ std::vector<Address> resolve(const std::string& host, int port) {
   const char* const name = host == "localhost" ? "127.0.0.1" : host.c_str();
   const int error = getaddrinfo(name, nullptr, &wanted, &found);
   if (error != 0)
-    throw EnvironmentError("the host '" + host + "' has no address (" + gai_strerror(error) +
-                           "); MASTER_ADDR must name the host of rank 0");
+    throw EnvironmentError(
+        fmt::format("the host '{}' has no address ({}); MASTER_ADDR must name the host of rank 0", host,
+                    gai_strerror(error)));
   std::vector<Address> addresses;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Address address;
@@ -196,9 +199,10 @@ Socket listen_at(const std::vector<Address>& addresses) {
         where +
         " is no address of this host, where rank 0 should listen at MASTER_ADDR; start "
         "rank 0 on the host of MASTER_ADDR, and let MASTER_ADDR name one of its interfaces");
-  throw EnvironmentError(where + " of this host cannot be listened at (" + system_text(error) +
-                         "), where the other ranks look for rank 0; choose a free port with USP_MASTER_PORT, "
-                         "the same for all ranks");
+  throw EnvironmentError(
+      fmt::format("{} of this host cannot be listened at ({}), where the other ranks look for rank 0; choose "
+                  "a free port with USP_MASTER_PORT, the same for all ranks",
+                  where, system_text(error)));
 }
 
 int port_of(const Socket& socket) {

@@ -6,6 +6,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -19,7 +21,7 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
   CompositeCommunicator(Control&& control, std::vector<Route> routes)
       : DataPlaneCommunicator(std::forward<Control>(control)), routes_(std::move(routes)) {
     if (static_cast<int>(routes_.size()) != size())
-      throw UsageError(std::to_string(routes_.size()) + " routes for " + std::to_string(size()) + " ranks");
+      throw UsageError(fmt::format("{} routes for {} ranks", routes_.size(), size()));
     for (const Route& route : routes_)
       if (route.via != nullptr && std::find(vias_.begin(), vias_.end(), route.via) == vias_.end())
         vias_.push_back(route.via);
@@ -35,9 +37,10 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
     for (i64 i = 0; i < count; ++i) {
       check_peer(messages[i]);
       if (routes_[static_cast<std::size_t>(messages[i].peer)].via == nullptr)
-        throw UsageError("there is no way from rank " + std::to_string(rank()) + " to rank " +
-                         std::to_string(messages[i].peer) + " for '" + messages[i].operation +
-                         "': they share no axis of the mesh; use one transport for all ranks");
+        throw UsageError(
+            fmt::format("there is no way from rank {} to rank {} for '{}': they share no axis of the mesh; "
+                        "use one transport for all ranks",
+                        rank(), messages[i].peer, messages[i].operation));
       tickets[i] = open(messages[i]);
     }
     // Each way gets its messages in one call, in the order given.

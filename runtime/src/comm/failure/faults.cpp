@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "faults.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -18,7 +20,7 @@ std::string list_ranks(std::vector<int> ranks) {
 }
 
 std::string name_operation(const std::string& operation, std::int32_t tick) {
-  return "'" + operation + "'" + (tick >= 0 ? " of tick " + std::to_string(tick) : "");
+  return fmt::format("'{}'{}", operation, tick >= 0 ? fmt::format(" of tick {}", tick) : "");
 }
 
 CommunicationFault late_fault(const Message& message, int rank, std::vector<int> missing, double watchdog_s,
@@ -48,12 +50,12 @@ CommunicationFault size_fault(const Message& message, int rank, int peer, i64 mi
 }
 
 CommunicationFault failure_fault(int rank, const std::string& what) {
-  return {"run", -1, rank, {rank}, "rank " + std::to_string(rank) + " failed: " + what};
+  return {"run", -1, rank, {rank}, fmt::format("rank {} failed: {}", rank, what)};
 }
 
 CommunicationFault unfinished_fault(int rank, i64 messages) {
-  return failure_fault(rank, "it left its communicator with " + std::to_string(messages) +
-                                 " messages posted and not waited for");
+  return failure_fault(
+      rank, fmt::format("it left its communicator with {} messages posted and not waited for", messages));
 }
 
 CommunicationFault fault_of(const std::exception_ptr& error, int rank) {

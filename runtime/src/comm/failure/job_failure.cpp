@@ -4,6 +4,8 @@
 #include "usp/base/line.hpp"
 #include "usp/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
@@ -76,7 +78,7 @@ ExitCode exit_code_of(const std::exception_ptr& error) {
 }
 
 void report_failure(int rank, const std::string& text) {
-  print_line("usp: rank " + std::to_string(rank) + ": " + escaped(text));
+  print_line(fmt::format("usp: rank {}: {}", rank, escaped(text)));
   std::fflush(nullptr);  // what this process printed before stays when it ends without returning
 }
 

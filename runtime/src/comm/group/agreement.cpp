@@ -5,6 +5,8 @@
 
 #include "usp/base/digest.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -28,12 +30,11 @@ void check_field(const std::string& name, const std::vector<std::uint64_t>& valu
   for (std::size_t rank = 0; rank < values.size(); ++rank)
     if (values[rank] != usual) others.push_back(static_cast<int>(rank));
   if (others.empty()) return;
-  throw DisagreementError(
-      name, others,
-      comm::list_ranks(others) + (others.size() == 1 ? " holds" : " hold") + " another '" + name +
-          "' than the other " + std::to_string(values.size() - others.size()) + " of " +
-          std::to_string(values.size()) +
-          " ranks; the exchange would mix unlike data. Start every rank with the same " + name);
+  throw DisagreementError(name, others,
+                          fmt::format("{} {} another '{}' than the other {} of {} ranks; the exchange would "
+                                      "mix unlike data. Start every rank with the same {}",
+                                      comm::list_ranks(others), others.size() == 1 ? "holds" : "hold", name,
+                                      values.size() - others.size(), values.size(), name));
 }
 
 std::uint64_t digest_names(const std::vector<AgreedField>& fields) {

@@ -4,6 +4,8 @@
 #include "usp/base/digest.hpp"
 #include "usp/comm/agreement.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -189,8 +191,9 @@ void check_group(Communicator& communicator, const std::vector<int>& ranks) {
   std::sort(sorted.begin(), sorted.end());
   const bool strangers = !sorted.empty() && (sorted.front() < 0 || sorted.back() >= communicator.size());
   if (strangers || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-    throw UsageError("a group's list has repeated ranks or ranks outside its communicator of " +
-                     std::to_string(communicator.size()) + "; list each member once");
+    throw UsageError(fmt::format(
+        "a group's list has repeated ranks or ranks outside its communicator of {}; list each member once",
+        communicator.size()));
 }
 
 }  // namespace usp::comm

@@ -3,6 +3,8 @@
 
 #include "../failure/faults.hpp"
 
+#include <fmt/format.h>
+
 #include <deque>
 #include <map>
 #include <tuple>
@@ -51,10 +53,11 @@ class Ledger {
     if (oldest == nullptr) return;
     const auto& [tag, rank, send] = key;
     throw InternalError(
-        "rank " + std::to_string(rank) + (send ? " sends " : " expects ") + std::to_string(oldest->bytes) +
-        (send ? " bytes to rank " : " bytes from rank ") + std::to_string(awaited) + " in " +
-        comm::name_operation(oldest->operation, oldest->tick) + " (tag " + std::to_string(tag) + "), which " +
-        (send ? "expects" : "sends") + " nothing of the kind; the ranks do not follow the same schedule");
+        fmt::format("rank {} {} {} bytes {} rank {} in {} (tag {}), which {} nothing of the kind; the ranks "
+                    "do not follow the same "
+                    "schedule",
+                    rank, send ? "sends" : "expects", oldest->bytes, send ? "to" : "from", awaited,
+                    comm::name_operation(oldest->operation, oldest->tick), tag, send ? "expects" : "sends"));
   }
 
  private:

@@ -5,6 +5,8 @@
 #include "usp/comm/sockets.hpp"
 #include "usp/comm/threads.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace usp {
@@ -20,8 +22,8 @@ namespace {
   bool first = false;
   run_mpi(options, [&](Communicator& world) {
     if (world.size() != ranks)
-      throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, mpirun started " +
-                       std::to_string(world.size()) + "; start " + std::to_string(ranks) + " with -n");
+      throw UsageError(fmt::format("the plan is for {} ranks, mpirun started {}; start {} with -n", ranks,
+                                   world.size(), ranks));
     first = world.rank() == 0;
     body(world);
   });
@@ -52,9 +54,9 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
 void check_torchrun_ranks(int ranks) {
   if (mpi_launched() || !torchrun_launched()) return;
   if (const int size = torchrun_job().size; size != ranks)
-    throw UsageError("the plan is for " + std::to_string(ranks) + " ranks, torchrun started " +
-                     std::to_string(size) + " (WORLD_SIZE); start " + std::to_string(ranks) +
-                     " with --nproc-per-node");
+    throw UsageError(fmt::format(
+        "the plan is for {} ranks, torchrun started {} (WORLD_SIZE); start {} with --nproc-per-node", ranks,
+        size, ranks));
 }
 
 void notify_other_ranks(const CommOptions& options, const std::exception& error) {

@@ -12,6 +12,8 @@
 #include "usp/device/check.cuda.hpp"
 #include "usp/device/device.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -117,9 +119,10 @@ struct InFlight {
 [[nodiscard]] int number_of(const cudaUUID_t& device, int peer, const std::vector<cudaUUID_t>& visible) {
   for (std::size_t i = 0; i < visible.size(); ++i)
     if (std::memcmp(&visible[i], &device, sizeof device) == 0) return static_cast<int>(i);
-  throw EnvironmentError("the GPU of rank " + std::to_string(peer) +
-                         " is not visible here, so copies to it would go through the host; let every process "
-                         "see all GPUs (CUDA_VISIBLE_DEVICES)");
+  throw EnvironmentError(
+      fmt::format("the GPU of rank {} is not visible here, so copies to it would go through the host; let "
+                  "every process see all GPUs (CUDA_VISIBLE_DEVICES)",
+                  peer));
 }
 
 class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
@@ -177,9 +180,8 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
 void CopyEngineCommunicator::connect() {
   const std::string_view kind = control().name();
   if (kind != "threads" && kind != "serial" && kind != "mpi" && kind != "sockets")
-    throw UsageError(
-        "copy engines need ranks that are threads of one process or processes of one host, not '" +
-        std::string(kind) + "'");
+    throw UsageError(fmt::format(
+        "copy engines need ranks that are threads of one process or processes of one host, not '{}'", kind));
   processes_ = kind == "mpi" || kind == "sockets";
   use_ = processes_ ? EventUse::interprocess : EventUse::order;
   const int mine = compute_.device();

@@ -4,6 +4,8 @@
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace usp::comm {
@@ -25,16 +27,17 @@ std::vector<std::string> rate_notes(int rank, const std::vector<PeerRate>& rates
     const auto [least, most] = std::minmax_element(
         rates.begin(), rates.end(),
         [](const PeerRate& a, const PeerRate& b) { return a.bytes_per_s < b.bytes_per_s; });
-    notes.push_back("copies from other processes reach rank 0 at " + gb_s(least->bytes_per_s) +
-                    (least->peer == most->peer ? "" : " to " + gb_s(most->bytes_per_s)) + " GB/s");
+    notes.push_back(fmt::format("copies from other processes reach rank 0 at {}{} GB/s",
+                                gb_s(least->bytes_per_s),
+                                least->peer == most->peer ? "" : " to " + gb_s(most->bytes_per_s)));
   }
   for (const PeerRate& r : rates)
     if (!r.same_device && r.bytes_per_s < fastest_without_nvlink)
       notes.push_back(
-          "slow path: copies from rank " + std::to_string(r.peer) + " reach rank " + std::to_string(rank) +
-          " at " + gb_s(r.bytes_per_s) +
-          " GB/s, by PCIe or through the host; where nvidia-smi topo -m shows NVLink between their "
-          "GPUs, look for a container or driver that keeps them from peer access");
+          fmt::format("slow path: copies from rank {} reach rank {} at {} GB/s, by PCIe or through the host; "
+                      "where nvidia-smi topo -m shows NVLink between their GPUs, look for a container or "
+                      "driver that keeps them from peer access",
+                      r.peer, rank, gb_s(r.bytes_per_s)));
   return notes;
 }
 

@@ -7,6 +7,8 @@
 #include "../failure/faults.hpp"
 #include "../regions/region_cut.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -89,8 +91,8 @@ void MpiCommunicator::start_piece(Slot& slot, i64 begin, i64 end) {
           message.tick,
           job_rank(rank_),
           {job_rank(message.peer)},
-          name_operation(message.operation, message.tick) +
-              ": MPI refuses a message: " + mpi_error_text(code)});
+          fmt::format("{}: MPI refuses a message: {}", name_operation(message.operation, message.tick),
+                      mpi_error_text(code))});
   if (message.send) traffic().count(message.tick, message.peer, true, end - begin);
 }
 
@@ -119,8 +121,8 @@ void MpiCommunicator::check_piece(const Slot& slot, int code, MPI_Status& status
           message.tick,
           job_rank(rank_),
           {peer},
-          "the connection of rank " + std::to_string(job_rank(rank_)) + " to rank " + std::to_string(peer) +
-              " failed in " + name_operation(message.operation, message.tick) + ": " + mpi_error_text(code)});
+          fmt::format("the connection of rank {} to rank {} failed in {}: {}", job_rank(rank_), peer,
+                      name_operation(message.operation, message.tick), mpi_error_text(code))});
   const i64 begin = static_cast<i64>(slot.complete) * chunk_bytes_;
   const i64 expected = std::min(chunk_bytes_, slot.bytes - begin);
   int arrived = 0;
@@ -131,10 +133,9 @@ void MpiCommunicator::check_piece(const Slot& slot, int code, MPI_Status& status
           message.tick,
           job_rank(rank_),
           {peer},
-          "tags " + std::to_string(message.tag) + " and " + std::to_string(slot.header) +
-              " are in flight between ranks " + std::to_string(job_rank(rank_)) + " and " +
-              std::to_string(peer) +
-              " at once, and this MPI cannot tell them apart; number messages from 0"});
+          fmt::format("tags {} and {} are in flight between ranks {} and {} at once, and this MPI cannot "
+                      "tell them apart; number messages from 0",
+                      message.tag, slot.header, job_rank(rank_), peer)});
   const i64 payload = arrived - (header ? static_cast<i64>(sizeof slot.header) : 0);
   if (payload != expected) fail(size_fault(message, job_rank(rank_), peer, slot.bytes, begin + payload));
   traffic().count(message.tick, message.peer, false, payload);

@@ -4,6 +4,8 @@
 #include "../failure/backoff.hpp"
 #include "../failure/deadline.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <limits>
 #include <type_traits>
@@ -18,7 +20,7 @@ std::string mpi_error_text(int code) {
 }
 
 void check_mpi(int code, const char* call) {
-  if (code != MPI_SUCCESS) throw InternalError(std::string(call) + ": " + mpi_error_text(code));
+  if (code != MPI_SUCCESS) throw InternalError(fmt::format("{}: {}", call, mpi_error_text(code)));
 }
 
 MpiControl::MpiControl(MPI_Comm parent, bool ends_process) : ends_process_(ends_process) {

@@ -7,6 +7,8 @@
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <numeric>
@@ -111,12 +113,10 @@ void NcclCommunicator::fail(const std::string& text, const Message* message) {
 
 void NcclCommunicator::check(ncclResult_t result, const char* call, const Message* message) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  std::string text =
-      "rank " + std::to_string(rank()) + ": " + call + " failed: " + api_.get_error_string(result);
+  std::string text = fmt::format("rank {}: {} failed: {}", rank(), call, api_.get_error_string(result));
   if (message != nullptr)
-    text += " in '" + std::string(message->operation) + "' of tick " + std::to_string(message->tick) +
-            " with rank " + std::to_string(message->peer);
-  fail(text + "; NCCL_DEBUG=WARN tells more", message);
+    text += fmt::format(" in '{}' of tick {} with rank {}", message->operation, message->tick, message->peer);
+  fail(text + "; set NCCL_DEBUG=WARN for details", message);
 }
 
 void NcclCommunicator::abort(const CommunicationFault& fault) {

@@ -3,6 +3,8 @@
 
 #include "../failure/faults.hpp"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace usp::comm {
@@ -251,9 +253,9 @@ void SocketLink::refuse_bytes() const {
                             -1,
                             mine_,
                             {peer_},
-                            "rank " + std::to_string(peer_) + " sent bytes that rank " +
-                                std::to_string(mine_) +
-                                " did not ask for; the connection is damaged, or both run another version"});
+                            fmt::format("rank {} sent bytes that rank {} did not ask for; the connection is "
+                                        "damaged, or both run another version",
+                                        peer_, mine_)});
 }
 
 void SocketLink::refuse_flood() const {
@@ -262,11 +264,9 @@ void SocketLink::refuse_flood() const {
        -1,
        mine_,
        {peer_},
-       "rank " + std::to_string(peer_) + " asks for more messages than rank " + std::to_string(mine_) +
-           " has room to note (" + std::to_string(requests_.size()) + " that it did not post yet, " +
-           std::to_string(slots_.requests()) + " of all ranks; at most " +
-           std::to_string(max_requests_of_peer) + " and " + std::to_string(max_requests) +
-           "); the ranks do not follow the same schedule"});
+       fmt::format("rank {} asks for more messages than rank {} has room to note ({} that it did not post "
+                   "yet, {} of all ranks; at most {} and {}); the ranks do not follow the same schedule",
+                   peer_, mine_, requests_.size(), slots_.requests(), max_requests_of_peer, max_requests)});
 }
 
 void SocketLink::stop() {

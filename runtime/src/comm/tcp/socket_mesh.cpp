@@ -4,6 +4,8 @@
 #include "../failure/backoff.hpp"
 #include "../failure/faults.hpp"
 
+#include <fmt/format.h>
+
 #include <numeric>
 #include <string_view>
 #include <thread>
@@ -98,15 +100,14 @@ void SocketMesh::mark_lost(int peer) {
 /// The peer that disconnected, once no other report arrived in time or can arrive.
 void SocketMesh::report_lost() {
   if (!lost_ || aborted() || !(lost_->patience.over() || all_left())) return;
-  publish_failure(
-      {"run",
-       -1,
-       rank_,
-       {lost_->peer},
-       "rank " + std::to_string(lost_->peer) +
-           " has gone: its connections closed before it was done, so its process ended or its host is "
-           "out of reach; see what it printed"},
-      ExitCode::environment);
+  publish_failure({"run",
+                   -1,
+                   rank_,
+                   {lost_->peer},
+                   fmt::format("rank {} has gone: its connections closed before it was done, so its process "
+                               "ended or its host is out of reach; see what it printed",
+                               lost_->peer)},
+                  ExitCode::environment);
 }
 
 /// A notice arrived.
@@ -185,9 +186,9 @@ void SocketMesh::report_left(const SocketSlot& slot) {
         slot.message.tick,
         rank_,
         {slot.peer},
-        "rank " + std::to_string(slot.peer) + " left the job, but rank " + std::to_string(rank_) +
-            " waits for it in " + name_operation(slot.message.operation, slot.message.tick) +
-            "; the ranks do not follow the same schedule"});
+        fmt::format(
+            "rank {} left the job, but rank {} waits for it in {}; the ranks do not follow the same schedule",
+            slot.peer, rank_, name_operation(slot.message.operation, slot.message.tick))});
 }
 
 /// Names every peer that this rank still misses in the same operation.

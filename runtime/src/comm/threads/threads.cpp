@@ -4,6 +4,8 @@
 #include "../failure/faults.hpp"
 #include "threads_world.hpp"
 
+#include <fmt/format.h>
+
 #include <numeric>
 #include <thread>
 
@@ -46,7 +48,7 @@ void run_rank(Job& job, int rank, const std::function<void(Communicator&)>& body
 }  // namespace
 
 void run_threads(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body) {
-  if (ranks < 1) throw UsageError("a job of " + std::to_string(ranks) + " ranks; it needs at least one");
+  if (ranks < 1) throw UsageError(fmt::format("a job of {} ranks; it needs at least one", ranks));
   Job job(ranks, options);
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(ranks));
@@ -55,8 +57,8 @@ void run_threads(int ranks, const CommOptions& options, const std::function<void
       threads.emplace_back([&job, &body, rank] { run_rank(job, rank, body); });
   } catch (const std::exception& error) {  // no thread or no memory left; those that run are ended and joined
     const auto rank = static_cast<int>(threads.size());
-    const std::string text = "the system refuses thread " + std::to_string(rank + 1) + " of " +
-                             std::to_string(ranks) + ": " + error.what() + "; run fewer ranks";
+    const std::string text =
+        fmt::format("the system refuses thread {} of {}: {}; run fewer ranks", rank + 1, ranks, error.what());
     job.errors[threads.size()] = std::make_exception_ptr(EnvironmentError(text));
     job.world.abort(comm::failure_fault(rank, text), rank);
   }

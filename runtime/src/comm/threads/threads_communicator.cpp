@@ -3,6 +3,8 @@
 #include "../group/collectives.hpp"
 #include "threads_world.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -221,7 +223,7 @@ void ThreadCommunicator::report_late(const Slot& slot, Lock& lock) {
   });
   std::vector<int> busy = world_.busy_ranks();
   std::erase(busy, job_rank_);
-  const std::string hint = busy.empty() ? "" : " (waiting for nobody: " + list_ranks(std::move(busy)) + ")";
+  const std::string hint = busy.empty() ? "" : fmt::format(" (not waiting: {})", list_ranks(std::move(busy)));
   world_.abort_locked(late_fault(slot.message, job_rank_, std::move(missing), world_.watchdog_s(), hint),
                       job_rank_, lock);
   world_.raise(job_rank_, lock);
