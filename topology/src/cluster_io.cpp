@@ -271,7 +271,8 @@ Cluster read_cluster_json(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
   check_json_header(reader, "usp.cluster",
-                    "write it anew with 'usp topo ... -o FILE', or rename its keys as CHANGELOG.md lists");
+                    "write it anew with 'usp topo ... -o FILE', or rename its keys and scale its values as "
+                    "CHANGELOG.md lists");
   Cluster cluster = reader.has("synthetic") ? read_described(reader) : read_full(reader);
   cluster.name = reader.maybe_string("name").value_or(cluster.name);
   cluster.calibration = reader.maybe_string("calibration").value_or(cluster.calibration);

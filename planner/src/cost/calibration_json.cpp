@@ -18,7 +18,7 @@ constexpr double most_s = 1e9;
 constexpr double least_s = 1e-18;
 
 void check_header(ObjectReader& top) {
-  const std::string renew = "rename its keys as CHANGELOG.md lists, or measure anew";
+  const std::string renew = "rename its keys and scale its values as CHANGELOG.md lists, or measure anew";
   if (!top.has("format") && top.has("version"))
     top.fail("format", fmt::format("a usp.calibration without the key is of version 1, older than this usp, "
                                    "which reads version {}; {}",
