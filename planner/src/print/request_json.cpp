@@ -11,16 +11,6 @@ Json list_or_null(const std::vector<T>& list) {
   return list.empty() ? Json(nullptr) : Json(list);
 }
 
-Json limit_json(i64 value) {
-  return value <= -unbounded || value >= unbounded ? Json(nullptr) : Json(value);
-}
-
-Json ranges_json(const std::vector<Range>& ranges) {
-  Json json = Json::array();
-  for (const Range& range : ranges) json.push_back({range.begin, range.end});
-  return json;
-}
-
 Json cluster_json(const std::string& name, std::size_t nodes, std::size_t devices) {
   return {{"name", name}, {"nodes", nodes}, {"devices", devices}};
 }
@@ -52,45 +42,14 @@ Json execution_json(const ExecutionOptions& execution) {
           {"overlap", execution.overlap}};
 }
 
-Json shape_json(const AttentionShape& shape) {
-  return {{"batch", shape.batch},           {"q_tokens", shape.q_tokens},
-          {"kv_tokens", shape.kv_tokens},   {"query_heads", shape.query_heads},
-          {"kv_heads", shape.kv_heads},     {"head_dim_qk", shape.head_dim_qk},
-          {"head_dim_v", shape.head_dim_v}, {"dtype", word_of(shape.dtype)}};
-}
-
-Json band_json(const Band& band) {
-  return {{"diff_min", limit_json(band.diff_min)}, {"diff_max", limit_json(band.diff_max)}};
-}
-
 Json documents_json(const Documents& documents) {
   return {{"cu_q", documents.cu_q}, {"cu_k", documents.cu_k}, {"shift", documents.shift}};
 }
 
-Json score_rules_json(const ScoreRules& score) {
-  return {{"scale", score.scale == 0 ? Json(nullptr) : Json(score.scale)},
-          {"softcap", score.softcap},
-          {"dropout", score.dropout},
-          {"alibi", score.alibi},
-          {"block_tokens", score.block_tokens}};
-}
-
 Json attention_plan_json(const AttentionPlan& plan) {
-  return {{"shape", shape_json(plan.shape)},
-          {"mesh", mesh_json(plan.mesh)},
-          {"method", word_of(plan.method)},
-          {"layout", word_of(plan.layout)},
-          {"band", band_json(plan.band)},
-          {"dkv_return", word_of(plan.dkv_return)},
-          {"head_chunks", plan.head_chunks},
-          {"prune", plan.prune},
-          {"save_exchanged_qkv", plan.save_exchanged_qkv},
-          {"sink", plan.sink},
-          {"return_lse", plan.return_lse},
-          {"backend", word_of(plan.backend)},
-          {"score", score_rules_json(plan.score)},
-          {"replicated_q", ranges_json(plan.replicated_q)},
-          {"replicated_k", ranges_json(plan.replicated_k)}};
+  Json json = recipe_json(plan);
+  json["mesh"] = mesh_json(plan.mesh);
+  return json;
 }
 
 Json placement_json(const Placement& placement) {
@@ -124,13 +83,6 @@ Json axes_json(const std::vector<Axis>& axes) {
 
 Json axis_value_json(AxisKind kind, const AxisValue& value) {
   return {{"number", is_rate(kind) ? value.number * 1e9 : value.number}, {"text", value.text}};
-}
-
-Json mesh_json(const Mesh& mesh) {
-  return {{"ring", mesh.ring()},
-          {"ulysses", mesh.ulysses},
-          {"ring_outer", mesh.ring_outer},
-          {"ring_inner", mesh.ring_inner}};
 }
 
 Json request_json(const PlanRequest& request) {

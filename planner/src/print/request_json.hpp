@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "recipe_json.hpp"
+
 #include "usp/base/json.hpp"
 #include "usp/planner/explain.hpp"
 #include "usp/planner/plan_attention.hpp"
@@ -24,7 +26,5 @@ namespace usp {
 
 /// A value of an axis in SI units: rates in bytes per second.
 [[nodiscard]] Json axis_value_json(AxisKind kind, const AxisValue& value);
-
-[[nodiscard]] Json mesh_json(const Mesh& mesh);
 
 }  // namespace usp

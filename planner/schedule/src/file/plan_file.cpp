@@ -2,6 +2,7 @@
 #include "usp/schedule/plan_file.hpp"
 
 #include "plan_inputs_json.hpp"
+#include "recipe_json.hpp"
 #include "steps_json.hpp"
 
 #include "usp/base/digest.hpp"
@@ -40,16 +41,6 @@ const EnumNames<std::string>& kind_words() {
   return words;
 }
 
-Json limit_json(i64 value) {
-  return value <= -unbounded || value >= unbounded ? Json(nullptr) : Json(value);
-}
-
-Json ranges_json(const std::vector<Range>& ranges) {
-  Json json = Json::array();
-  for (const Range& range : ranges) json.push_back({range.begin, range.end});
-  return json;
-}
-
 Json pass_json(const PassPrediction& pass) {
   return {{"time_s", pass.seconds},
           {"band", pass.band},
@@ -59,36 +50,11 @@ Json pass_json(const PassPrediction& pass) {
           {"steps", steps_json(pass.steps)}};
 }
 
-Json score_json(const ScoreRules& score) {
-  return {{"scale", score.scale == 0 ? Json(nullptr) : Json(score.scale)},
-          {"softcap", score.softcap},
-          {"dropout", score.dropout},
-          {"alibi", score.alibi},
-          {"block_tokens", score.block_tokens}};
-}
-
 Json layer_json(const PlanLayer& layer, bool training) {
   const AttentionPlan& plan = layer.plan;
-  const AttentionShape& shape = plan.shape;
   Json json = {{"kind", layer.kind}, {"layers", layer.layers}};
   json["chunk_tokens"] = layer.chunk_tokens > 0 ? Json(layer.chunk_tokens) : Json(nullptr);
-  json["shape"] = {{"batch", shape.batch},           {"q_tokens", shape.q_tokens},
-                   {"kv_tokens", shape.kv_tokens},   {"query_heads", shape.query_heads},
-                   {"kv_heads", shape.kv_heads},     {"head_dim_qk", shape.head_dim_qk},
-                   {"head_dim_v", shape.head_dim_v}, {"dtype", word_of(shape.dtype)}};
-  json["method"] = word_of(plan.method);
-  json["layout"] = word_of(plan.layout);
-  json["band"] = {{"diff_min", limit_json(plan.band.diff_min)}, {"diff_max", limit_json(plan.band.diff_max)}};
-  json["dkv_return"] = word_of(plan.dkv_return);
-  json["head_chunks"] = plan.head_chunks;
-  json["prune"] = plan.prune;
-  json["save_exchanged_qkv"] = plan.save_exchanged_qkv;
-  json["sink"] = plan.sink;
-  json["return_lse"] = plan.return_lse;
-  json["backend"] = word_of(plan.backend);
-  json["score"] = score_json(plan.score);
-  json["replicated_q"] = ranges_json(plan.replicated_q);
-  json["replicated_k"] = ranges_json(plan.replicated_k);
+  json.update(recipe_json(plan));
   json["prediction"] = {{"forward", pass_json(layer.forward)},
                         {"backward", training ? pass_json(layer.backward) : Json(nullptr)}};
   return json;
@@ -101,10 +67,7 @@ Json body(const PlanFile& plan) {
   json["cluster"] = plan.cluster;
   json["training"] = plan.training;
   json["inputs"] = inputs_json(plan.inputs);
-  json["mesh"] = {{"ring", plan.mesh.ring()},
-                  {"ring_outer", plan.mesh.ring_outer},
-                  {"ring_inner", plan.mesh.ring_inner},
-                  {"ulysses", plan.mesh.ulysses}};
+  json["mesh"] = mesh_json(plan.mesh);
   json["placement"] = {{"data", plan.placement.data},
                        {"tensor", plan.placement.tensor},
                        {"pipeline", plan.pipeline},

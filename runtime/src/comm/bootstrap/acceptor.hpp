@@ -39,7 +39,8 @@ class Acceptor {
                                                 const std::vector<Socket>& connected);
   [[nodiscard]] bool knows(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
   /// Rejected connections and reasons, for the error about missing ranks; empty: none. The first
-  /// few of each kind, the furthest handshake first, so that strangers cannot displace the reports of ranks.
+  /// few of each kind, the furthest handshake first, so that foreign connections cannot displace those of
+  /// ranks.
   [[nodiscard]] std::string rejections() const;
 
  private:
