@@ -49,7 +49,7 @@ void check_blocks(const AttentionPlan& plan, const BlockMask* blocks) {
   const i64 edge = plan.score.block_tokens;
   require((blocks != nullptr) == (edge > 0), edge > 0 ? "the plan has a block pattern: give it"
                                                       : "a block pattern was given, the plan has none");
-  if (edge == 0) return;
+  if (blocks == nullptr) return;
   const i64 rows = (shape.q_tokens + edge - 1) / edge;
   require(blocks->block_q == edge && blocks->block_k == edge && blocks->rows >= rows &&
               blocks->columns >= rows && blocks->admitted != nullptr,
