@@ -69,7 +69,7 @@ struct Job {
 
 class Rank {
  public:
-  Rank(const Job& job, Communicator& control, const OperatorOptions& options = {})
+  Rank(const Job& job, Communicator& control, const ExecutorOptions& options = {})
       : control_(control),
         gpu_(control),
         kernel_(job.backend == "cudnn" ? make_cudnn_kernel(*gpu_.memory) : make_mma_kernel(*gpu_.memory)),

@@ -44,7 +44,7 @@ struct Bounds {
   }
 };
 
-void expect_exact(const RuntimeCase& c, const Bounds& bounds, const OperatorOptions& options = {}) {
+void expect_exact(const RuntimeCase& c, const Bounds& bounds, const ExecutorOptions& options = {}) {
   std::mutex mutex;
   try {
     run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& control) {

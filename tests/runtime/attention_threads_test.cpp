@@ -15,7 +15,7 @@ using KernelMaker = std::unique_ptr<AttentionKernel> (*)();
 
 /// Runs a case on threads; fails with its description.
 void expect_exact(const RuntimeCase& c, KernelMaker make, double tolerance,
-                  const OperatorOptions& options = {}) {
+                  const ExecutorOptions& options = {}) {
   std::mutex mutex;
   try {
     run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {

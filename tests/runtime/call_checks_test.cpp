@@ -119,7 +119,7 @@ TEST(GpuSteps, AreCheckedOnTheSchedule) {
   plan.shape = {1, 24, 24, 4, 2, 8, 8, DType::bf16};
   plan.mesh = {1, 2, 1};
   plan.backend = Backend::mma;
-  const Batch batch(plan, Documents::single(24, 24), 0);
+  const Prepared batch(plan, Documents::single(24, 24), 0);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const RankSchedule& schedule = batch.schedule(pass);
     EXPECT_NO_THROW(check_gpu_steps(schedule, max_gpu_rows / (12 * 4)));

@@ -13,7 +13,8 @@ namespace usp::test {
 template <class Tensor>
 class Placed {
  public:
-  Placed(Memory& memory, Tensor& host) : memory_(memory), host_(host), view_(host.view()) {
+  Placed() = default;
+  Placed(Memory& memory, Tensor& host) : memory_(&memory), host_(&host), view_(host.view()) {
     if (memory.stream() == nullptr) return;
     const auto bytes = static_cast<i64>(host.bytes().size());
     copy_ = memory.make_arena();
@@ -25,13 +26,13 @@ class Placed {
   [[nodiscard]] View view() const { return view_; }
   void fetch() {
     if (copy_ == nullptr) return;
-    memory_.to_host(host_.bytes().data(), copy_->data(), static_cast<i64>(host_.bytes().size()));
-    memory_.synchronize();
+    memory_->to_host(host_->bytes().data(), copy_->data(), static_cast<i64>(host_->bytes().size()));
+    memory_->synchronize();
   }
 
  private:
-  Memory& memory_;
-  Tensor& host_;
+  Memory* memory_ = nullptr;
+  Tensor* host_ = nullptr;
   std::unique_ptr<Arena> copy_;
   View view_;
 };
@@ -40,8 +41,9 @@ class Placed {
 template <class T>
 class PlacedList {
  public:
+  PlacedList() = default;
   PlacedList(Memory& memory, const std::vector<T>& host)
-      : memory_(memory), count_(host.size()), arena_(memory.make_arena()) {
+      : memory_(&memory), count_(host.size()), arena_(memory.make_arena()) {
     arena_->reserve(bytes());
     if (count_ > 0) memory.from_host(arena_->data(), host.data(), bytes());
     memory.synchronize();
@@ -49,15 +51,16 @@ class PlacedList {
   [[nodiscard]] T* data() const { return count_ == 0 ? nullptr : reinterpret_cast<T*>(arena_->data()); }
   [[nodiscard]] std::vector<T> fetch() const {
     std::vector<T> host(count_);
-    if (count_ > 0) memory_.to_host(host.data(), arena_->data(), bytes());
-    memory_.synchronize();
+    if (count_ == 0) return host;
+    memory_->to_host(host.data(), arena_->data(), bytes());
+    memory_->synchronize();
     return host;
   }
 
  private:
   [[nodiscard]] i64 bytes() const { return static_cast<i64>(count_ * sizeof(T)); }
-  Memory& memory_;
-  std::size_t count_;
+  Memory* memory_ = nullptr;
+  std::size_t count_ = 0;
   std::unique_ptr<Arena> arena_;
 };
 

@@ -213,69 +213,106 @@ struct TrialErrors {
   return rows;
 }
 
+/// One rank's tensors of a case, in the kernel's memory; d_out and its global values are the same draw.
+struct TrialTensors {
+  TrialTensors(const RuntimeCase& c, Communicator& comm, Memory& memory, const std::vector<i64>& q_tokens,
+               const std::vector<i64>& kv_tokens)
+      : in(c),
+        return_lse(c.plan.return_lse),
+        has_sink(c.plan.sink),
+        has_alibi(c.plan.score.alibi),
+        has_blocks(c.plan.score.block_tokens > 0) {
+    const AttentionShape& s = c.plan.shape;
+    const auto tensor = [&](const Values& global, const std::vector<i64>& tokens) {
+      HostTensor t(s.dtype, s.batch, static_cast<i64>(tokens.size()), global.heads, global.width, c.order);
+      t.set(global.rows(tokens));
+      return t;
+    };
+    q = tensor(in.q, q_tokens), k = tensor(in.k, kv_tokens), v = tensor(in.v, kv_tokens);
+    const auto rows = static_cast<i64>(q_tokens.size()), keys = static_cast<i64>(kv_tokens.size());
+    CaseGenerator draw(c.seed + 100);
+    d_out = HostTensor(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order);
+    d_out.set(
+        own_d_o(c, noise(draw, s.batch, s.q_tokens, s.query_heads, s.head_dim_v, s.dtype), q_tokens, comm));
+    const DType sum = accumulator_of(s.dtype);
+    out = HostTensor(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order);
+    lse = HostTensor(sum, s.batch, rows, s.query_heads, 1, c.order);
+    dq = HostTensor(s.dtype, s.batch, rows, s.query_heads, s.head_dim_qk, c.order);
+    dk = HostTensor(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_qk, c.order);
+    dv = HostTensor(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_v, c.order);
+    d_sink.assign(static_cast<std::size_t>(s.query_heads), 0);
+    q_on = {memory, q}, k_on = {memory, k}, v_on = {memory, v}, d_out_on = {memory, d_out};
+    out_on = {memory, out}, lse_on = {memory, lse};
+    dq_on = {memory, dq}, dk_on = {memory, dk}, dv_on = {memory, dv};
+    sink_on = {memory, in.sink}, slopes_on = {memory, in.slopes}, d_sink_on = {memory, d_sink};
+    admitted_on = {memory, in.admitted};
+    in.blocks.admitted = admitted_on.data();
+  }
+  TrialTensors(const TrialTensors&) = delete;
+  TrialTensors& operator=(const TrialTensors&) = delete;
+
+  [[nodiscard]] AttentionInputs inputs() const {
+    return {q_on.view(),
+            k_on.view(),
+            v_on.view(),
+            has_sink ? sink_on.data() : nullptr,
+            has_alibi ? slopes_on.data() : nullptr,
+            has_blocks ? &in.blocks : nullptr,
+            1234567};
+  }
+  [[nodiscard]] View lse_view() const { return return_lse ? lse_on.view() : View{}; }
+  [[nodiscard]] AttentionGradients gradients() const {
+    return {dq_on.view(), dk_on.view(), dv_on.view(), has_sink ? d_sink_on.data() : nullptr};
+  }
+  void fetch() {
+    for (Placed<HostTensor>* result : {&out_on, &lse_on, &dq_on, &dk_on, &dv_on}) result->fetch();
+    d_sink = d_sink_on.fetch();
+  }
+  /// Of all results but d_sink, after fetch().
+  [[nodiscard]] std::vector<std::byte> bits() const {
+    std::vector<std::byte> all;
+    for (const HostTensor* t : {&out, &lse, &dq, &dk, &dv})
+      all.insert(all.end(), t->bytes().begin(), t->bytes().end());
+    return all;
+  }
+
+  GlobalInputs in;
+  bool return_lse, has_sink, has_alibi, has_blocks;
+  HostTensor q, k, v, d_out, out, lse, dq, dk, dv;
+  std::vector<double> d_sink;
+  Placed<HostTensor> q_on, k_on, v_on, d_out_on, out_on, lse_on, dq_on, dk_on, dv_on;
+  PlacedList<double> sink_on, slopes_on, d_sink_on;
+  PlacedList<std::uint8_t> admitted_on;
+};
+
 /// Collective: one rank's part of a trial; the errors are the same on every rank but for `rows`, `bytes` and
 /// `bits`.
 [[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, Communicator& comm, AttentionKernel& kernel,
-                                           const OperatorOptions& options = {}, bool verify = true) {
-  GlobalInputs in(c);
+                                           const ExecutorOptions& options = {}, bool verify = true) {
   const AttentionShape& s = c.plan.shape;
   AttentionOperator op(c.plan, comm, kernel, options);
   op.set_batch(c.documents);
-  const auto tensor = [&](const Values& global, const std::vector<i64>& tokens) {
-    HostTensor t(s.dtype, s.batch, static_cast<i64>(tokens.size()), global.heads, global.width, c.order);
-    t.set(global.rows(tokens));
-    return t;
-  };
-  HostTensor q = tensor(in.q, op.q_tokens()), k = tensor(in.k, op.kv_tokens()),
-             v = tensor(in.v, op.kv_tokens());
-  const auto rows = static_cast<i64>(op.q_tokens().size()), keys = static_cast<i64>(op.kv_tokens().size());
-  CaseGenerator draw(c.seed + 100);
-  HostTensor d_out(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order);
-  d_out.set(own_d_o(c, noise(draw, s.batch, s.q_tokens, s.query_heads, s.head_dim_v, s.dtype), op.q_tokens(),
-                    comm));
+  TrialTensors t(c, comm, kernel.memory(), op.q_tokens(), op.kv_tokens());
   Values d_o(s.batch, s.q_tokens, s.query_heads, s.head_dim_v);
-  d_o.add_rows(op.q_tokens(), d_out.values());
+  d_o.add_rows(op.q_tokens(), t.d_out.values());
   comm.all_reduce_sum(d_o.data.data(), static_cast<i64>(d_o.data.size()));
-  const Oracle truth = verify ? oracle(c, in, d_o) : Oracle();
-
-  Memory& memory = kernel.memory();
-  Placed<HostTensor> q_on(memory, q), k_on(memory, k), v_on(memory, v), d_out_on(memory, d_out);
-  const PlacedList<double> sink(memory, in.sink), slopes(memory, in.slopes);
-  const PlacedList<std::uint8_t> admitted(memory, in.admitted);
-  in.blocks.admitted = admitted.data();
-  AttentionInputs inputs{q_on.view(),
-                         k_on.view(),
-                         v_on.view(),
-                         c.plan.sink ? sink.data() : nullptr,
-                         c.plan.score.alibi ? slopes.data() : nullptr,
-                         c.plan.score.block_tokens > 0 ? &in.blocks : nullptr,
-                         1234567};
+  GlobalInputs whole(c);
+  const Oracle truth = verify ? oracle(c, whole, d_o) : Oracle();
   const DType sum = accumulator_of(s.dtype);
-  HostTensor out(s.dtype, s.batch, rows, s.query_heads, s.head_dim_v, c.order),
-      lse(sum, s.batch, rows, s.query_heads, 1, c.order);
-  HostTensor dq(s.dtype, s.batch, rows, s.query_heads, s.head_dim_qk, c.order),
-      dk(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_qk, c.order),
-      dv(s.dtype, s.batch, keys, s.kv_heads, s.head_dim_v, c.order);
-  std::vector<double> d_sink(static_cast<std::size_t>(s.query_heads));
-  Placed<HostTensor> out_on(memory, out), lse_on(memory, lse), dq_on(memory, dq), dk_on(memory, dk),
-      dv_on(memory, dv);
-  const PlacedList<double> d_sink_on(memory, d_sink);
-  op.forward(inputs, out_on.view(), c.plan.return_lse ? lse_on.view() : View{});
+  op.forward(t.inputs(), t.out_on.view(), t.lse_view());
   TrialErrors e;
   e.bytes = difference(op.record(Pass::forward).planned, op.record(Pass::forward).executed);
-  op.backward(inputs, d_out_on.view(),
-              {dq_on.view(), dk_on.view(), dv_on.view(), c.plan.sink ? d_sink_on.data() : nullptr});
-  for (Placed<HostTensor>* result : {&out_on, &lse_on, &dq_on, &dk_on, &dv_on}) result->fetch();
-  d_sink = d_sink_on.fetch();
+  op.backward(t.inputs(), t.d_out_on.view(), t.gradients());
+  t.fetch();
+  const HostTensor &out = t.out, &lse = t.lse, &dq = t.dq, &dk = t.dk, &dv = t.dv;
+  std::vector<double>& d_sink = t.d_sink;
   if (e.bytes.empty())
     e.bytes = difference(op.record(Pass::backward).planned, op.record(Pass::backward).executed);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     e.touched[pass == Pass::forward ? 0 : 1] = op.record(pass).touched_bytes;
     e.planned[pass == Pass::forward ? 0 : 1] = op.record(pass).workspace_bytes;
   }
-
-  for (const HostTensor* t : {&out, &lse, &dq, &dk, &dv})
-    e.bits.insert(e.bits.end(), t->bytes().begin(), t->bytes().end());
+  e.bits = t.bits();
   if (!verify) return e;
 
   const auto rows_within = [&](const char* name, const Deviation& d, DType type, Pass pass) {

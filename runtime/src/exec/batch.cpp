@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "batch.hpp"
+#include "usp/runtime/batch.hpp"
 
+#include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/comm/agreement.hpp"
+#include "usp/runtime/executor.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,113 +14,68 @@
 namespace usp {
 namespace {
 
-constexpr i64 alignment = 256;
-
-[[nodiscard]] i64 align(i64 bytes) {
-  return (bytes + alignment - 1) / alignment * alignment;
+[[nodiscard]] std::uint64_t digest_of(const Documents& documents, const Mesh& mesh) {
+  return Digest().add(digest(documents)).add(mesh.ring_outer).add(mesh.ring_inner).add(mesh.ulysses).value();
 }
 
-/// Outlives the forward pass, or stands before the backward one, and is not the caller's.
-[[nodiscard]] bool is_saved(const RankSchedule& schedule, const Buffer& b) {
-  if (b.name.place == BufferSlot::home) return false;
-  return schedule.pass == Pass::forward ? b.last == static_cast<std::int32_t>(schedule.ticks.size())
-                                        : b.first < 0;
+/// Self attention within chunks of the batch's documents.
+[[nodiscard]] Documents chunked(const Documents& documents, i64 chunk_tokens) {
+  if (documents.cu_q != documents.cu_k)
+    throw UsageError(
+        "a chunked layer cuts documents of self attention only; give it a batch whose queries "
+        "and keys are the same tokens");
+  std::vector<i64> lengths;
+  for (std::size_t i = 1; i < documents.cu_q.size(); ++i)
+    lengths.push_back(documents.cu_q[i] - documents.cu_q[i - 1]);
+  return chunked_documents(lengths, chunk_tokens);
 }
 
 }  // namespace
 
-CompactSchedule schedule_of(const TokenMap& geometry) {
-  CompactSchedule compact;
-  generate(geometry.plan(), geometry.heads().shared_kv(), compact);
-  return compact;
+Batch::Batch(Documents documents, const Mesh& mesh, int rank)
+    : documents_(std::move(documents)), mesh_(mesh), rank_(rank), digest_(digest_of(documents_, mesh)) {}
+
+std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan) const {
+  return prepare(plan, 0);
 }
 
-Batch::Batch(const std::shared_ptr<const TokenMap>& geometry, int rank)
-    : Batch(geometry, schedule_of(*geometry), rank) {}
+std::shared_ptr<const Prepared> Batch::prepare(const PlanLayer& layer) const {
+  return prepare(layer.plan, layer.chunk_tokens);
+}
 
-Batch::Batch(const AttentionPlan& plan, const Documents& documents, int rank)
-    : Batch(std::make_shared<const TokenMap>(plan, documents), rank) {}
+std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan, i64 chunk_tokens) const {
+  if (!(plan.mesh == mesh_))
+    throw UsageError(
+        fmt::format("the plan is for ring {} x ulysses {}, the batch for ring {} x ulysses {}; "
+                    "make the batch with the plan's mesh",
+                    plan.mesh.ring(), plan.mesh.ulysses, mesh_.ring(), mesh_.ulysses));
+  const std::uint64_t key = Digest().add(usp::digest(plan)).add(chunk_tokens).value();
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Prepared>& entry = prepared_[key];
+  if (entry == nullptr)
+    entry = std::make_shared<const Prepared>(
+        plan, chunk_tokens > 0 ? chunked(documents_, chunk_tokens) : documents_, rank_);
+  return entry;
+}
 
-Batch::Batch(std::shared_ptr<const TokenMap> geometry, const CompactSchedule& compact, int rank)
-    : geometry_(std::move(geometry)) {
-  for (const Pass pass : {Pass::forward, Pass::backward}) {
-    Part& p = parts_[pass == Pass::forward ? 0 : 1];
-    p.schedule = expand(*geometry_, compact, rank, pass);
-    p.workspace = pack_workspace(p.schedule, plan().shape.batch);
+Batches::Batches(Communicator& control, const Mesh& mesh) : control_(control), mesh_(mesh) {
+  if (control.size() != mesh.size())
+    throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
+                                 mesh.size(), control.size()));
+}
+
+std::shared_ptr<const Batch> Batches::get(const Documents& documents, std::uint64_t dropout_seed) {
+  const std::uint64_t key = digest_of(documents, mesh_);
+  agree(control_, {{"batch", key}, {"dropout_seed", dropout_seed}});
+  const auto known =
+      std::find_if(recent_.begin(), recent_.end(), [&](const auto& batch) { return batch->digest() == key; });
+  if (known != recent_.end()) {
+    recent_.splice(recent_.begin(), recent_, known);
+    return recent_.front();
   }
-  lay_out_saved();
-  lay_out_sums();
-}
-
-void Batch::lay_out_saved() {
-  const std::vector<Buffer>& saved = parts_[0].schedule.buffers;
-  for (Part& p : parts_) p.saved_offset.assign(p.schedule.buffers.size(), -1);
-  for (std::size_t i = 0; i < saved.size(); ++i) {
-    if (!is_saved(parts_[0].schedule, saved[i])) continue;
-    parts_[0].saved_offset[i] = saved_bytes_;
-    const std::vector<Buffer>& readers = parts_[1].schedule.buffers;
-    for (std::size_t j = 0; j < readers.size(); ++j)
-      if (is_saved(parts_[1].schedule, readers[j]) && readers[j].name == saved[i].name)
-        parts_[1].saved_offset[j] = saved_bytes_;
-    saved_bytes_ += align(bytes_of(saved[i], plan().shape.batch));
-  }
-  for (std::size_t j = 0; j < parts_[1].schedule.buffers.size(); ++j)
-    expects(!is_saved(parts_[1].schedule, parts_[1].schedule.buffers[j]) || parts_[1].saved_offset[j] >= 0,
-            "backward reads what forward did not save");
-}
-
-void Batch::lay_out_sums() {
-  sum_offset_.fill(-1);
-  for (const Tensor tensor : {Tensor::dq, Tensor::dk, Tensor::dv}) {
-    const BufferId id = result(Pass::backward, {tensor, BufferSlot::home});
-    if (id < 0) continue;
-    sum_offset_[static_cast<std::size_t>(tensor)] = sums_bytes_;
-    sums_bytes_ +=
-        align(bytes_of(schedule(Pass::backward).buffers[static_cast<std::size_t>(id)], plan().shape.batch));
-  }
-}
-
-BufferId Batch::input(Pass pass, BufferName name) const {
-  const std::vector<Buffer>& buffers = schedule(pass).buffers;
-  for (std::size_t i = 0; i < buffers.size(); ++i)
-    if (buffers[i].first < 0 && buffers[i].name == name) return static_cast<BufferId>(i);
-  return -1;
-}
-
-BufferId Batch::result(Pass pass, BufferName name) const {
-  const RankSchedule& s = schedule(pass);
-  for (std::size_t i = s.buffers.size(); i-- > 0;)
-    if (s.buffers[i].first >= 0 && s.buffers[i].name == name &&
-        s.buffers[i].last == static_cast<std::int32_t>(s.ticks.size()))
-      return static_cast<BufferId>(i);
-  return -1;
-}
-
-View Batch::packed(const Buffer& b, std::byte* at) const {
-  return {at, b.type, plan().shape.batch, b.rows, b.heads, b.width};
-}
-
-void Batch::place_own(Pass pass, PassRunner& runner, std::byte* workspace, std::byte* saved) const {
-  const Part& p = part(pass);
-  for (std::size_t i = 0; i < p.schedule.buffers.size(); ++i) {
-    const Buffer& b = p.schedule.buffers[i];
-    if (p.saved_offset[i] >= 0)
-      runner.place(static_cast<BufferId>(i), packed(b, saved + p.saved_offset[i]));
-    else if (p.workspace.offset[i] >= 0)
-      runner.place(static_cast<BufferId>(i), packed(b, workspace + p.workspace.offset[i]));
-  }
-}
-
-std::vector<i64> Batch::tokens(Pass pass, const Buffer& buffer, Side side) const {
-  std::vector<i64> out(static_cast<std::size_t>(buffer.rows));
-  const RankSchedule& s = schedule(pass);
-  for (std::int32_t i = buffer.pieces.begin; i < buffer.pieces.begin + buffer.pieces.count; ++i) {
-    const Piece& piece = s.pieces[static_cast<std::size_t>(i)];
-    for (const Run& run : geometry_->layout(side).tokens_of(piece.ring_row, piece.slots))
-      for (i64 n = 0; n < run.count; ++n)
-        out[static_cast<std::size_t>(piece.row + run.slot + n)] = run.first + n * run.step;
-  }
-  return out;
+  recent_.push_front(std::make_shared<const Batch>(documents, mesh_, control_.rank()));
+  if (recent_.size() > kept) recent_.pop_back();
+  return recent_.front();
 }
 
 }  // namespace usp

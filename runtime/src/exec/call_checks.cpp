@@ -34,14 +34,14 @@ void check_tensor(const ConstView& view, const char* name, const AttentionShape&
   require(view.data != nullptr || view.elements() == 0, what + " has no memory");
 }
 
-const Buffer& input(const Batch& batch, Pass pass, Tensor tensor) {
-  return batch.schedule(pass)
-      .buffers[static_cast<std::size_t>(batch.input(pass, {tensor, BufferSlot::home}))];
+const Buffer& input(const Prepared& prepared, Pass pass, Tensor tensor) {
+  return prepared.schedule(pass)
+      .buffers[static_cast<std::size_t>(prepared.input(pass, {tensor, BufferSlot::home}))];
 }
 
-const Buffer& result(const Batch& batch, Pass pass, Tensor tensor) {
-  return batch.schedule(pass)
-      .buffers[static_cast<std::size_t>(batch.result(pass, {tensor, BufferSlot::home}))];
+const Buffer& result(const Prepared& prepared, Pass pass, Tensor tensor) {
+  return prepared.schedule(pass)
+      .buffers[static_cast<std::size_t>(prepared.result(pass, {tensor, BufferSlot::home}))];
 }
 
 void check_blocks(const AttentionPlan& plan, const BlockMask* blocks) {
@@ -77,6 +77,21 @@ CallMemory memory_of(const AttentionPlan& plan, const AttentionInputs& in) {
 
 }  // namespace
 
+void check_runs_plan(const AttentionPlan& plan, const AttentionKernel& kernel, int ranks) {
+  require(kernel.rounds_results() || !rounds_once(plan),
+          fmt::format("the plan's steps round their results (backend {}), the {} kernel keeps a wider state; "
+                      "plan with --backend cpu, or run with --device cpu",
+                      word_of(plan.backend), kernel.name()));
+  require(kernel.wants_o() || plan.backend != Backend::cudnn,
+          fmt::format("the plan is for cuDNN, whose backward needs no delta; the {} kernel does: plan with "
+                      "another --backend",
+                      kernel.name()));
+  require(
+      ranks == plan.mesh.size(),
+      fmt::format("the plan is for {} ranks, the communicator has {}; start as many ranks as the plan has",
+                  plan.mesh.size(), ranks));
+}
+
 void check_gpu_steps(const RankSchedule& schedule, i64 batch) {
   const auto rows = [&](BufferId id) { return schedule.buffers[static_cast<std::size_t>(id)].rows; };
   for (const Step& step : schedule.steps)
@@ -87,12 +102,12 @@ void check_gpu_steps(const RankSchedule& schedule, i64 batch) {
     }
 }
 
-void check_inputs(const Batch& batch, const AttentionInputs& in) {
-  const AttentionPlan& plan = batch.plan();
+void check_inputs(const Prepared& prepared, const AttentionInputs& in) {
+  const AttentionPlan& plan = prepared.plan();
   const AttentionShape& shape = plan.shape;
-  check_tensor(in.q, "q", shape, input(batch, Pass::forward, Tensor::q));
-  check_tensor(in.k, "k", shape, input(batch, Pass::forward, Tensor::k));
-  check_tensor(in.v, "v", shape, input(batch, Pass::forward, Tensor::v));
+  check_tensor(in.q, "q", shape, input(prepared, Pass::forward, Tensor::q));
+  check_tensor(in.k, "k", shape, input(prepared, Pass::forward, Tensor::k));
+  check_tensor(in.v, "v", shape, input(prepared, Pass::forward, Tensor::v));
   require(in.q.type == shape.dtype && in.k.type == shape.dtype && in.v.type == shape.dtype,
           "q, k and v must have the plan's dtype");
   require((in.sink != nullptr) == plan.sink,
@@ -104,14 +119,14 @@ void check_inputs(const Batch& batch, const AttentionInputs& in) {
   check_blocks(plan, in.blocks);
 }
 
-void check_results(const Batch& batch, const AttentionInputs& in, const View& out, const View& lse) {
-  const AttentionPlan& plan = batch.plan();
-  check_tensor(out, "out", plan.shape, result(batch, Pass::forward, Tensor::o));
+void check_results(const Prepared& prepared, const AttentionInputs& in, const View& out, const View& lse) {
+  const AttentionPlan& plan = prepared.plan();
+  check_tensor(out, "out", plan.shape, result(prepared, Pass::forward, Tensor::o));
   require(out.type == plan.shape.dtype, "out must have the plan's dtype");
   CallMemory call = memory_of(plan, in);
   call.writes(out, "out");
   if (plan.return_lse) {
-    check_tensor(lse, "lse", plan.shape, result(batch, Pass::forward, Tensor::lse));
+    check_tensor(lse, "lse", plan.shape, result(prepared, Pass::forward, Tensor::lse));
     require(lse.type == accumulator_of(plan.shape.dtype), "lse must have the accumulator type");
     call.writes(lse, "lse");
   } else {
@@ -122,19 +137,22 @@ void check_results(const Batch& batch, const AttentionInputs& in, const View& ou
   call.check_apart();
 }
 
-void check_gradients(const Batch& batch, const AttentionInputs& in, const ConstView& d_out,
-                     const AttentionGradients& gradients, const View& out) {
-  const AttentionPlan& plan = batch.plan();
+void check_gradients(const Prepared& prepared, const AttentionInputs& in, const ConstView& d_out,
+                     const AttentionGradients& gradients, const ConstView& out) {
+  const AttentionPlan& plan = prepared.plan();
   const DType type = plan.shape.dtype, sum = accumulator_of(type);
-  check_tensor(d_out, "d_out", plan.shape, input(batch, Pass::backward, Tensor::d_o));
+  check_tensor(d_out, "d_out", plan.shape, input(prepared, Pass::backward, Tensor::d_o));
   require(d_out.type == type, "d_out must have the plan's dtype");
   require((gradients.d_sink != nullptr) == plan.sink, "d_sink goes with a plan that has a sink");
   CallMemory call = memory_of(plan, in);
   call.reads(d_out, "d_out");
-  if (batch.input(Pass::backward, {Tensor::o, BufferSlot::home}) >= 0)
-    call.reads(out, "out of the last forward");
+  if (prepared.input(Pass::backward, {Tensor::o, BufferSlot::home}) >= 0) {
+    check_tensor(out, "out of the forward", plan.shape, result(prepared, Pass::forward, Tensor::o));
+    require(out.type == type, "out of the forward must have the plan's dtype");
+    call.reads(out, "out of the forward");
+  }
   const auto written = [&](const View& view, Tensor tensor, const char* name) {
-    check_tensor(view, name, plan.shape, result(batch, Pass::backward, tensor));
+    check_tensor(view, name, plan.shape, result(prepared, Pass::backward, tensor));
     require(view.type == type || view.type == sum,
             fmt::format("{} is {}; a gradient has the plan's {}{}", name, type_of(view.type), type_of(type),
                         sum == type ? "" : fmt::format(", or {}, that of its sum", type_of(sum))));

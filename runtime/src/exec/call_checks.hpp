@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "batch.hpp"
-
-#include "usp/runtime/attention.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+#include "usp/runtime/attention_call.hpp"
+#include "usp/runtime/prepared.hpp"
 
 /// What a caller hands over, against the plan and the batch. None looks at an
 /// element. What concerns tensors throws UsageError, naming tensor and remedy.
@@ -12,12 +12,14 @@ namespace usp {
 /// Throws InvalidInput where a step of the batch has more rows than GPU kernels count (check_gpu_rows).
 void check_gpu_steps(const RankSchedule& schedule, i64 batch);
 
+/// That kernel and ranks can run the plan. Throws UsageError.
+void check_runs_plan(const AttentionPlan& plan, const AttentionKernel& kernel, int ranks);
 /// Shapes, types and presence of what both passes read.
-void check_inputs(const Batch& batch, const AttentionInputs& in);
+void check_inputs(const Prepared& prepared, const AttentionInputs& in);
 /// The results of a forward pass, and that their memory is theirs alone. The inputs are checked.
-void check_results(const Batch& batch, const AttentionInputs& in, const View& out, const View& lse);
+void check_results(const Prepared& prepared, const AttentionInputs& in, const View& out, const View& lse);
 /// The same of a backward pass. `out` is that of the forward pass it follows.
-void check_gradients(const Batch& batch, const AttentionInputs& in, const ConstView& d_out,
-                     const AttentionGradients& gradients, const View& out);
+void check_gradients(const Prepared& prepared, const AttentionInputs& in, const ConstView& d_out,
+                     const AttentionGradients& gradients, const ConstView& out);
 
 }  // namespace usp

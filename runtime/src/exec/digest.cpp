@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/digest.hpp"
 
-#include "usp/runtime/attention.hpp"
+#include "usp/runtime/attention_call.hpp"
+#include "usp/runtime/executor.hpp"
 
 #include <cstring>
 
@@ -25,6 +26,14 @@ void add_list(Digest& digest, const std::vector<i64>& list) {
 }
 
 }  // namespace
+
+std::uint64_t layer_dropout_seed(std::uint64_t step_seed, std::int64_t layer) {
+  if (layer == 0) return step_seed;
+  std::uint64_t x = step_seed + static_cast<std::uint64_t>(layer) * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
 
 std::uint64_t digest(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;

@@ -36,7 +36,7 @@ StridedBytes byte_region(const View& view, Range rows, Range heads) {
 }
 
 PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-                       const OperatorOptions& options, const std::vector<OperationKernel>& operations)
+                       const ExecutorOptions& options, const std::vector<OperationKernel>& operations)
     : schedule_(schedule),
       communicator_(communicator),
       kernel_(kernel),

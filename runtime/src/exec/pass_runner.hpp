@@ -5,7 +5,7 @@
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/regions.hpp"
-#include "usp/runtime/attention.hpp"
+#include "usp/runtime/executor.hpp"
 #include "usp/runtime/operation_kernels.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
@@ -30,7 +30,7 @@ class PassRunner {
  public:
   /// @param operations one for every operation of the schedule; throws InternalError where one lacks
   PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-             const OperatorOptions& options,
+             const ExecutorOptions& options,
              const std::vector<OperationKernel>& operations = operation_kernels());
 
   /// Where buffer `id` lies; every buffer has to be placed before run().

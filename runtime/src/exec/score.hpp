@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/runtime/attention.hpp"
+#include "usp/runtime/attention_call.hpp"
+#include "usp/schedule/plan.hpp"
 
 #include <cmath>
 
@@ -15,7 +16,7 @@ namespace usp {
   terms.softcap = rules.softcap;
   terms.alibi_slopes = in.alibi_slopes;
   terms.dropout = rules.dropout;
-  terms.dropout_seed = in.dropout_seed;
+  terms.dropout_seed = layer_dropout_seed(in.dropout_seed, in.layer);
   terms.blocks = in.blocks;
   return terms;
 }

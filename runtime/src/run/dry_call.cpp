@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../exec/batch.hpp"
-
 #include "usp/base/error.hpp"
 #include "usp/comm/dry_run.hpp"
 #include "usp/runtime/call_run.hpp"
+#include "usp/runtime/prepared.hpp"
 #include "usp/schedule/effort.hpp"
 #include "usp/schedule/validate.hpp"
 
@@ -127,11 +126,11 @@ RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bo
   const CompactSchedule compact = schedule_of(*geometry);
   DryRun passes[] = {DryRun(ranks), DryRun(ranks)};
   for (int rank = 0; rank < ranks; ++rank) {
-    const Batch batch(geometry, compact, rank);
+    const Prepared prepared(geometry, compact, rank);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       if (pass == Pass::backward && !training) continue;
       const int index = pass == Pass::forward ? 0 : 1;
-      const RankSchedule& schedule = batch.schedule(pass);
+      const RankSchedule& schedule = prepared.schedule(pass);
       Communicator& communicator = passes[index].rank(rank);
       communicator.traffic().reset_sums();  // a transfer that weighs other bytes than planned has thrown
       DryPass(schedule, plan.shape.batch, communicator).run();
@@ -139,7 +138,7 @@ RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bo
       record.pass = pass;
       record.planned = sums_of(schedule);
       record.executed = communicator.traffic();
-      record.workspace_bytes = batch.workspace_bytes(pass);
+      record.workspace_bytes = prepared.workspace_bytes(pass);
       report.communicator = communicator.name();
     }
     tell(progress, rank + 1, ranks, "ranks");

@@ -48,7 +48,7 @@ struct RunOptions {
   /// Seconds on each GPU's own clock, of passes enqueued one after another; on the host: of the threads.
   bool stream_clock = false;
   CommOptions comm;
-  OperatorOptions call;
+  ExecutorOptions call;
   /// Called once, where rank 0 runs, before anything else of the run: what it throws ends all ranks.
   std::function<void()> prepare;
 };
@@ -115,7 +115,7 @@ struct InterleavedRuns {
 /// One plan twice: for its time, and with a clock on every tick.
 struct RunsByStream {
   RunResult timed;    ///< seconds of every repetition, with RunOptions::stream_clock
-  RunResult watched;  ///< of one repetition more: TickTimes with OperatorOptions::stream_times
+  RunResult watched;  ///< of one repetition more: TickTimes with ExecutorOptions::stream_times
 };
 /// As run_attention.
 [[nodiscard]] std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Documents& documents,

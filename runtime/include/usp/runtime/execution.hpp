@@ -9,7 +9,7 @@
 namespace usp {
 
 /// When the parts of one tick began and ended on this rank; seconds since the pass began. On a GPU these are
-/// times of enqueueing, or of the stream itself with OperatorOptions::stream_times.
+/// times of enqueueing, or of the stream itself with ExecutorOptions::stream_times.
 struct TickTimes {
   double begin_s = 0;
   double posted_s = 0;    ///< buffers begun, messages posted

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+#include "usp/kernels/attention_kernel.hpp"
+#include "usp/runtime/attention_call.hpp"
+#include "usp/runtime/execution.hpp"
+#include "usp/runtime/prepared.hpp"
+#include "usp/runtime/saved_state.hpp"
+
+#include <memory>
+
+namespace usp {
+
+struct ExecutorOptions {
+  bool debug_nan = false;          ///< what is not there yet reads as NaN
+  bool stream_times = false;       ///< on a GPU: TickTimes of its stream; a call then waits for its own end
+  bool measure_workspace = false;  ///< fill the workspace with a pattern and find what was touched
+  /// Compare among ranks, before forward, what must be the same on all: on the host in every call, replicated
+  /// tokens included; on a GPU what is per head in the first call of a Prepared, and the seed in every one.
+  bool compare_inputs = true;
+};
+
+/// Runs attention on one rank: owns the workspace that all layers share. One per rank, for all plans and
+/// batches of a model. Not thread-safe; calls from a forked child are refused (UsageError).
+///
+/// All tensors, per-head lists and saved states lie in the kernel's memory. Strides are 0 or more. Inputs may
+/// overlap one another; the elements of a result have a place each, apart from all else that the call reads
+/// or writes (tensors may interleave). UsageError names the tensors otherwise. On the host calls return when
+/// this rank is done; on a GPU its work is enqueued on the memory's stream by then, and the calls wait for
+/// other ranks' threads only.
+///
+/// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
+/// the communicator is capturable() and each has run once with this Prepared; a replay reads and writes the
+/// tensors of the captured call. UsageError names any other obstacle.
+class Executor {
+ public:
+  /// Local. The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this.
+  Executor(Communicator& communicator, AttentionKernel& kernel, const ExecutorOptions& options = {});
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Collective; the first forward of a plan does it, where nobody has. Throws InvalidInput for a plan out of
+  /// range, UsageError where kernel or communicator do not fit it, DisagreementError when ranks hold
+  /// different plans.
+  void admit(const AttentionPlan& plan);
+
+  /// Collective. out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in
+  /// the accumulator type; required iff the plan returns it. `saved` holds this forward afterwards; any other
+  /// saved state is left alone, so backward passes may follow in any order. A call that is refused leaves
+  /// `saved` as it was. Throws as AttentionInputs, Prepared and SavedState say; DisagreementError
+  /// (compare_inputs).
+  void forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs, View out,
+               View lse, SavedState& saved);
+  /// Collective: the backward of the forward in `saved`, with the same inputs and its `out` as forward left
+  /// it. d_out as out. Throws UsageError for a saved state that holds no forward, one of another Prepared, or
+  /// one whose backward has run (SavedState::retain), and where per-head lists, seed or layer are others.
+  void backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs, ConstView out,
+                ConstView d_out, const AttentionGradients& gradients, SavedState& saved);
+
+  [[nodiscard]] Communicator& communicator() const;
+  [[nodiscard]] AttentionKernel& kernel() const;
+  [[nodiscard]] Memory& memory() const;
+  /// Of the last call of a pass with `prepared`; UsageError where there was none.
+  [[nodiscard]] const PassRecord& record(const Prepared& prepared, Pass pass) const;
+  /// Bytes of the workspace now: the greatest of all calls so far, sums of gradients included.
+  [[nodiscard]] i64 workspace_bytes() const;
+
+  /// Makes room for calls with `prepared`, which then allocate nothing. Local.
+  void reserve(const std::shared_ptr<const Prepared>& prepared);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Digest of everything in a plan: equal on ranks that will run the same schedule.
+[[nodiscard]] std::uint64_t digest(const AttentionPlan& plan);
+[[nodiscard]] std::uint64_t digest(const Documents& documents);
+
+}  // namespace usp

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/executor.hpp"
+
+#include "call_checks.hpp"
+#include "inputs_digest.hpp"
+#include "pass_runner.hpp"
+#include "score.hpp"
+
+#include "usp/base/digest.hpp"
+#include "usp/base/error.hpp"
+#include "usp/comm/agreement.hpp"
+#include "usp/schedule/validate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <unistd.h>
+#include <utility>
+
+namespace usp {
+namespace {
+
+/// The highest byte of no number that an attention call computes: fp16 NaN, beyond 1e37 in the other types.
+constexpr unsigned char poison_byte = 0x7e;
+constexpr i64 alignment = 256;
+
+void require(bool holds, const std::string& text) {
+  if (!holds) throw UsageError(text);
+}
+
+[[nodiscard]] std::size_t index_of(Pass pass) {
+  return pass == Pass::forward ? 0 : 1;
+}
+
+[[nodiscard]] i64 sums_begin(const Prepared& prepared) {
+  return (prepared.workspace_bytes() + alignment - 1) / alignment * alignment;
+}
+
+/// Workspace of both passes, then the sums of gradients.
+[[nodiscard]] i64 scratch_bytes(const Prepared& prepared) {
+  return prepared.sums_bytes() == 0 ? prepared.workspace_bytes()
+                                    : sums_begin(prepared) + prepared.sums_bytes();
+}
+
+/// Inputs are only read; one view type serves all buffers of a schedule.
+[[nodiscard]] View read_only(const ConstView& view) {
+  View target(const_cast<std::byte*>(view.data), view.type, view.batch, view.rows, view.heads, view.width);
+  target.batch_stride = view.batch_stride, target.row_stride = view.row_stride,
+  target.head_stride = view.head_stride;
+  return target;
+}
+
+/// What runs one Prepared, again and again.
+struct Execution {
+  std::weak_ptr<const Prepared> prepared;
+  std::array<std::optional<PassRunner>, 2> runner;
+  std::array<PassRecord, 2> record;
+  std::array<bool, 2> warm{};  ///< the pass has run
+  bool inputs_compared = false;
+};
+
+}  // namespace
+
+struct Executor::State {
+  State(Communicator& c, AttentionKernel& k, const ExecutorOptions& o)
+      : communicator(c), kernel(k), memory(k.memory()), options(o), workspace(memory.make_arena()) {}
+
+  Communicator& communicator;
+  AttentionKernel& kernel;
+  Memory& memory;
+  ExecutorOptions options;
+  std::unique_ptr<Arena> workspace;
+  std::map<const Prepared*, Execution> executions;
+  std::set<std::uint64_t> admitted;  ///< plan keys
+  ScoreTerms terms;
+  i64 calls = 0;
+  const ::pid_t process = ::getpid();
+
+  /// Whether what comes with a call lies where reading it costs nothing.
+  [[nodiscard]] bool on_host() const { return memory.stream() == nullptr; }
+  void admit(const AttentionPlan& plan, std::uint64_t key);
+  Execution& execution(const std::shared_ptr<const Prepared>& prepared);
+  void check_call(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in) const;
+  void check_capture(const Prepared& prepared, Pass pass) const;
+  void check_saved(const Prepared& prepared, const AttentionInputs& in, const SavedState& saved,
+                   const SavedState::Forward& forward) const;
+  void compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest, Execution& e);
+  [[nodiscard]] std::uint64_t digest_of_call(const Prepared& prepared, const AttentionInputs& in) const;
+  void place_own(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
+  void place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner, const AttentionInputs& in) const;
+  void place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor, const View& target) const;
+  void finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor, const View& target) const;
+  void run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in, double* d_sink);
+  void measure(PassRecord& record) const;
+};
+
+Executor::Executor(Communicator& communicator, AttentionKernel& kernel, const ExecutorOptions& options)
+    : state_(std::make_unique<State>(communicator, kernel, options)) {}
+
+Executor::~Executor() = default;
+
+void Executor::admit(const AttentionPlan& plan) {
+  state_->admit(plan, digest(plan));
+}
+
+/// The plan may have a batch's counts of tokens; the key is that of its capacity.
+void Executor::State::admit(const AttentionPlan& plan, std::uint64_t key) {
+  check_attention_plan(plan);
+  check_runs_plan(plan, kernel, communicator.size());
+  const AttentionShape& shape = plan.shape;
+  agree(communicator, {{"dtype", Digest().add(shape.dtype).value()},
+                       {"shape", Digest()
+                                     .add(shape.batch)
+                                     .add(shape.q_tokens)
+                                     .add(shape.kv_tokens)
+                                     .add(shape.query_heads)
+                                     .add(shape.kv_heads)
+                                     .add(shape.head_dim_qk)
+                                     .add(shape.head_dim_v)
+                                     .value()},
+                       {"layout", Digest().add(plan.layout).value()},
+                       {"plan", key}});
+  admitted.insert(key);
+}
+
+void Executor::reserve(const std::shared_ptr<const Prepared>& prepared) {
+  (void)state_->execution(prepared);
+}
+
+/// A new one drops those of batches that are gone, and the kernel's tables of them, which it knows by
+/// address.
+Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& prepared) {
+  const auto known = executions.find(prepared.get());
+  if (known != executions.end() && !known->second.prepared.expired()) return known->second;
+  if (!on_host())
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      check_gpu_steps(prepared->schedule(pass), prepared->plan().shape.batch);
+  memory.synchronize();  // work in flight reads the workspace and the tables
+  kernel.forget();
+  for (auto entry = executions.begin(); entry != executions.end();)
+    entry = entry->second.prepared.expired() ? executions.erase(entry) : std::next(entry);
+  workspace->reserve(scratch_bytes(*prepared));
+  Execution& e = executions[prepared.get()];
+  e.prepared = prepared;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const RankSchedule& schedule = prepared->schedule(pass);
+    e.runner[index_of(pass)].emplace(schedule, communicator, kernel, options);
+    PassRecord& record = e.record[index_of(pass)];
+    record.pass = pass;
+    record.planned = planned_traffic(schedule, communicator.size());
+    record.workspace_bytes = prepared->workspace_bytes(pass);
+    record.ticks.resize(schedule.ticks.size());
+  }
+  return e;
+}
+
+void Executor::State::check_call(const std::shared_ptr<const Prepared>& prepared,
+                                 const AttentionInputs& in) const {
+  require(::getpid() == process,
+          "the executor belongs to the process that made it, and this is a child of "
+          "it (fork): make one in the child, or start workers with spawn");
+  require(prepared != nullptr, "no prepared call was given; make one with Batch::prepare");
+  require(prepared->rank() == communicator.rank(),
+          fmt::format("the call was prepared for rank {}, the communicator's is {}; prepare on the rank that "
+                      "runs",
+                      prepared->rank(), communicator.rank()));
+  check_inputs(*prepared, in);
+}
+
+/// A graph holds what this rank's stream does, and nothing that its host thread says to others.
+void Executor::State::check_capture(const Prepared& prepared, Pass pass) const {
+  if (on_host() || !is_capturing(memory.stream())) return;
+  const char* const name = pass == Pass::forward ? "forward" : "backward";
+  require(communicator.capturable(),
+          fmt::format("a CUDA graph cannot hold the exchanges of {}, whose ranks tell one another in every "
+                      "call where their tensors lie; use NCCL on every axis, or capture around the call",
+                      communicator.name()));
+  const auto known = executions.find(&prepared);
+  require(known != executions.end() && known->second.warm[index_of(pass)],
+          fmt::format("the first {} of a batch makes room and agrees with other ranks, which a CUDA graph "
+                      "cannot hold; run it once before the capture",
+                      name));
+  require(!options.measure_workspace && !options.stream_times,
+          "a captured call cannot measure itself; leave out measure_workspace and stream_times");
+  require(prepared.plan().score.dropout == 0, "a replayed graph would drop the same pairs in every step");
+}
+
+std::uint64_t Executor::State::digest_of_call(const Prepared& prepared, const AttentionInputs& in) const {
+  return digest_of_lists(prepared.plan(), in, memory, on_host() ? DigestOf::content : DigestOf::addresses);
+}
+
+/// See ExecutorOptions::compare_inputs.
+void Executor::State::compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest,
+                              Execution& e) {
+  if (!options.compare_inputs) return;
+  const AttentionPlan& plan = prepared.plan();
+  const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
+  const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
+  if (on_host() && (!e.inputs_compared || copies || per_head || plan.score.dropout != 0)) {
+    agree(communicator,
+          {{"inputs", digest}, {"q, k, v of replicated tokens", digest_of_replicated_rows(plan, in)}});
+  } else if (!e.inputs_compared) {
+    agree(communicator, {{"inputs", digest_of_lists(plan, in, memory, DigestOf::content)}});
+  } else if (plan.score.dropout != 0) {
+    agree(communicator, {{"dropout_seed", in.dropout_seed}});
+  }
+  e.inputs_compared = true;
+}
+
+void Executor::State::place_own(const Prepared& prepared, Pass pass, PassRunner& runner,
+                                std::byte* saved) const {
+  const std::vector<Buffer>& buffers = prepared.schedule(pass).buffers;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto id = static_cast<BufferId>(i);
+    const i64 in_saved = prepared.saved_offset(pass, id), in_workspace = prepared.workspace_offset(pass, id);
+    if (in_saved >= 0)
+      runner.place(id, prepared.packed(buffers[i], saved + in_saved));
+    else if (in_workspace >= 0)
+      runner.place(id, prepared.packed(buffers[i], workspace->data() + in_workspace));
+  }
+}
+
+void Executor::State::place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner,
+                                   const AttentionInputs& in) const {
+  const auto place = [&](Tensor tensor, const ConstView& view) {
+    runner.place(prepared.input(pass, {tensor, BufferSlot::home}), read_only(view));
+  };
+  place(Tensor::q, in.q);
+  place(Tensor::k, in.k);
+  place(Tensor::v, in.v);
+}
+
+/// A gradient lands in the caller's tensor where that has the type of the sum.
+void Executor::State::place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
+                                     const View& target) const {
+  const BufferId id = prepared.result(Pass::backward, {tensor, BufferSlot::home});
+  const Buffer& b = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
+  std::byte* const sum = workspace->data() + sums_begin(prepared) + prepared.sum_offset(tensor);
+  runner.place(id, target.type == b.type ? target : prepared.packed(b, sum));
+}
+
+void Executor::State::finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
+                                      const View& target) const {
+  const View sum = runner.view(prepared.result(Pass::backward, {tensor, BufferSlot::home}));
+  if (sum.data == target.data) return;
+  memory.copy_region(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads},
+                     WriteMode::overwrite);
+}
+
+void Executor::State::run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in,
+                          double* d_sink) {
+  const AttentionPlan& plan = prepared.plan();
+  PassRecord& record = e.record[index_of(pass)];
+  if (options.measure_workspace) memory.set_bytes(workspace->data(), poison_byte, record.workspace_bytes);
+  communicator.traffic().reset(static_cast<int>(record.ticks.size()), communicator.size());
+  terms = score_terms(plan, in);
+  StepInputs inputs;
+  inputs.group = plan.shape.query_heads / plan.shape.kv_heads;
+  inputs.terms = &terms;
+  inputs.sink = in.sink;
+  inputs.d_sink = d_sink;
+  e.runner[index_of(pass)]->run(inputs, calls++, record.ticks);
+  record.executed = communicator.traffic();
+  e.warm[index_of(pass)] = true;
+  if (options.measure_workspace) measure(record);
+}
+
+void Executor::State::measure(PassRecord& record) const {
+  std::vector<unsigned char> content(static_cast<std::size_t>(record.workspace_bytes));
+  memory.to_host(content.data(), workspace->data(), record.workspace_bytes);
+  memory.synchronize();
+  i64 end = record.workspace_bytes;
+  while (end > 0 && content[static_cast<std::size_t>(end - 1)] == poison_byte) --end;
+  record.touched_bytes = end;
+}
+
+void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in, View out,
+                       View lse, SavedState& saved) {
+  State& s = *state_;
+  s.check_call(prepared, in);
+  s.check_capture(*prepared, Pass::forward);
+  check_results(*prepared, in, out, lse);
+  require(saved.arena_ != nullptr || saved.bytes() >= prepared->saved_bytes(),
+          fmt::format("the saved state has {} bytes, this forward saves {}; see Prepared::saved_bytes",
+                      saved.bytes(), prepared->saved_bytes()));
+  if (!s.admitted.contains(prepared->plan_key())) s.admit(prepared->plan(), prepared->plan_key());
+  Execution& e = s.execution(prepared);
+  const std::uint64_t inputs = s.digest_of_call(*prepared, in);
+  s.compare(*prepared, in, inputs, e);
+  saved.forward_ = {};  // until this one has run to its end
+  if (saved.arena_ != nullptr) saved.arena_->reserve(prepared->saved_bytes());
+  PassRunner& runner = *e.runner[0];
+  s.place_own(*prepared, Pass::forward, runner, saved.data());
+  s.place_inputs(*prepared, Pass::forward, runner, in);
+  runner.place(prepared->result(Pass::forward, {Tensor::o, BufferSlot::home}), out);
+  if (prepared->plan().return_lse)
+    runner.place(prepared->result(Pass::forward, {Tensor::lse, BufferSlot::home}), lse);
+  s.run(*prepared, Pass::forward, e, in, nullptr);
+  saved.forward_ = {prepared, inputs, false};
+}
+
+void Executor::State::check_saved(const Prepared& prepared, const AttentionInputs& in,
+                                  const SavedState& saved, const SavedState::Forward& forward) const {
+  require(forward.prepared != nullptr,
+          "the saved state holds no forward: backward comes after forward of the same batch");
+  require(forward.prepared.get() == &prepared,
+          "the saved state is that of another batch or plan: give backward what its forward was given");
+  require(!forward.spent,
+          "backward has run already with this saved state: run forward again, or SavedState::retain it");
+  require(saved.bytes() >= prepared.saved_bytes(),
+          fmt::format("the saved state has {} bytes, its forward saved {}", saved.bytes(),
+                      prepared.saved_bytes()));
+  require(digest_of_call(prepared, in) == forward.inputs,
+          "backward was given other sinks, slopes, blocks, seed or layer than forward");
+}
+
+void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in,
+                        ConstView out, ConstView d_out, const AttentionGradients& gradients,
+                        SavedState& saved) {
+  State& s = *state_;
+  s.check_call(prepared, in);
+  s.check_capture(*prepared, Pass::backward);
+  s.check_saved(*prepared, in, saved, saved.forward_);
+  check_gradients(*prepared, in, d_out, gradients, out);
+  Execution& e = s.execution(prepared);
+  PassRunner& runner = *e.runner[1];
+  s.place_own(*prepared, Pass::backward, runner, saved.data());
+  s.place_inputs(*prepared, Pass::backward, runner, in);
+  runner.place(prepared->input(Pass::backward, {Tensor::d_o, BufferSlot::home}), read_only(d_out));
+  const BufferId home_o = prepared->input(Pass::backward, {Tensor::o, BufferSlot::home});
+  if (home_o >= 0) runner.place(home_o, read_only(out));
+  const std::pair<Tensor, const View*> results[] = {
+      {Tensor::dq, &gradients.dq}, {Tensor::dk, &gradients.dk}, {Tensor::dv, &gradients.dv}};
+  for (const auto& [tensor, target] : results) s.place_gradient(*prepared, runner, tensor, *target);
+  s.run(*prepared, Pass::backward, e, in, gradients.d_sink);
+  for (const auto& [tensor, target] : results) s.finish_gradient(*prepared, runner, tensor, *target);
+  saved.forward_.spent = true;
+}
+
+Communicator& Executor::communicator() const {
+  return state_->communicator;
+}
+AttentionKernel& Executor::kernel() const {
+  return state_->kernel;
+}
+Memory& Executor::memory() const {
+  return state_->memory;
+}
+i64 Executor::workspace_bytes() const {
+  return state_->workspace->bytes();
+}
+
+const PassRecord& Executor::record(const Prepared& prepared, Pass pass) const {
+  const auto known = state_->executions.find(&prepared);
+  require(known != state_->executions.end() && !known->second.prepared.expired(),
+          "this executor has made no room for the prepared call and run none; see reserve");
+  return known->second.record[index_of(pass)];
+}
+
+}  // namespace usp
