@@ -41,6 +41,8 @@ enum { USP_FORWARD = 0, USP_BACKWARD = 1 };
 typedef struct usp_plan usp_plan;
 typedef struct usp_comm usp_comm;
 typedef struct usp_attention usp_attention;
+typedef struct usp_engine usp_engine;
+typedef struct usp_batch usp_batch;
 
 /** "major.minor.patch" of the library. */
 const char* usp_version(void);
@@ -206,6 +208,98 @@ usp_status usp_attention_record(const usp_attention* attention, int32_t pass, us
 /** Bytes that start in one tick to (sent) or from one peer. Either pair of results may be null. */
 usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, int32_t tick, int32_t peer,
                                  int64_t planned[2], int64_t executed[2]);
+
+/* Layers that share schedules and workspace -----------------------------------------------------------------
+ */
+
+/** What runs attention on one rank of a mesh: a workspace that all layers share, and the batches of the last
+ * steps. Fill with usp_engine_desc_init; those marked * must be set. */
+typedef struct usp_engine_desc {
+  size_t size;
+  int32_t ring;           /**< mesh of the plans: ring x ulysses ranks * */
+  int32_t ring_outer;     /**< as usp_attention_desc [1] */
+  int32_t ulysses;        /**< * */
+  int32_t compare_inputs; /**< nonzero: before each forward, ranks compare what must be the same on all:
+                               per-head lists, dropout seed and layer, replicated tokens [0] */
+} usp_engine_desc;
+
+/** Local. size: sizeof(usp_engine_desc). */
+usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
+/** Collective over comm, whose rank p is the mesh's rank p and which outlives the engine. */
+usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_engine** engine);
+/** Batches and saved states of the engine end with it. */
+void usp_engine_destroy(usp_engine* engine);
+/** The ranks of this rank's ring group (those of its ulysses column, by ring row) and of its ulysses group;
+ * lent, and valid as long as the engine. */
+usp_status usp_engine_ring_comm(usp_engine* engine, usp_comm** comm);
+usp_status usp_engine_ulysses_comm(usp_engine* engine, usp_comm** comm);
+/** Bytes of the shared workspace now; -1 for null. */
+int64_t usp_engine_workspace_bytes(const usp_engine* engine);
+
+/** Collective: the documents of one step, the same on every rank, as usp_attention_set_batch takes them, and
+ * the seed of its dropout (read where a plan has dropout). Shared by all layers and passes of the step; the
+ * last 8 are kept, so documents that repeat cost an agreement alone. On threads and TCP another thread may
+ * call this while the engine's runs layers; one call at a time, in the same order on every rank. */
+usp_status usp_batch_create(usp_engine* engine, const int64_t* cu_seqlens, int64_t documents,
+                            uint64_t dropout_seed, usp_batch** batch);
+/** Collective: the same for queries and keys of different lengths, as usp_attention_set_cross_batch. */
+usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const int64_t* cu_k,
+                                  const int64_t* shift, int64_t documents, uint64_t dropout_seed,
+                                  usp_batch** batch);
+void usp_batch_destroy(usp_batch* batch);
+
+/** What a plan needs on this rank for one batch. */
+typedef struct usp_batch_sizes {
+  size_t size;
+  int64_t q_rows;           /**< home rows of q, out, lse and their gradients */
+  int64_t kv_rows;          /**< of k and v */
+  int64_t saved_bytes;      /**< per forward in flight */
+  int64_t workspace_bytes;  /**< of the engine's workspace, shared */
+  int32_t backward_reads_q; /**< 0: the memory of q may be freed after forward; k, v and out alike */
+  int32_t backward_reads_k;
+  int32_t backward_reads_v;
+  int32_t backward_reads_out;
+} usp_batch_sizes;
+
+/** Local; prepares the plan for the batch where no call has yet. sizes->size must be set. */
+usp_status usp_batch_get_sizes(const usp_batch* batch, const usp_plan* plan, usp_batch_sizes* sizes);
+/** Local: global tokens of this rank's rows, in order; valid as long as the batch. */
+usp_status usp_batch_q_tokens(const usp_batch* batch, const usp_plan* plan, const int64_t** tokens,
+                              int64_t* count);
+usp_status usp_batch_kv_tokens(const usp_batch* batch, const usp_plan* plan, const int64_t** tokens,
+                               int64_t* count);
+
+/** One forward or backward of one layer. */
+typedef struct usp_call {
+  size_t size;
+  void* saved;         /**< the caller's, on a boundary of 256 bytes; null: no backward will follow */
+  int64_t saved_bytes; /**< at least usp_batch_sizes.saved_bytes */
+  int64_t layer;       /**< number of the layer: layers of one step drop different pairs [0] */
+  uint64_t forward_id; /**< written by forward, given to its backward [0] */
+  int32_t retain;      /**< nonzero: another backward of the same forward may follow [0] */
+  int32_t reserved;    /**< 0 */
+} usp_call;
+
+usp_status usp_call_init(usp_call* call, size_t size);
+
+/** Collective: forward of one layer. call->saved holds the state for its backward: any number of forwards may
+ * be in flight, and backward passes follow in any order. The content may be copied elsewhere in between
+ * (offloading): backward reads call->saved. out, lse and inputs as usp_attention_forward; the inputs'
+ * dropout_seed must be 0, the batch has it. */
+usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
+                      const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* lse,
+                      usp_call* call);
+/** Collective: backward of the forward that wrote call->forward_id, with its plan, batch, inputs and layer.
+ * `out` is what forward wrote. USP_USAGE for another plan, batch or layer, and where backward has run already
+ * (usp_call.retain). */
+usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
+                           const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* d_out,
+                           const usp_attention_gradients* gradients, usp_call* call);
+/** Local: no backward will follow the forward. Unknown ids are ignored. */
+void usp_forward_drop(usp_engine* engine, uint64_t forward_id);
+/** Of the last call of a pass with plan and batch. record->size must be set. */
+usp_status usp_batch_record(usp_engine* engine, const usp_plan* plan, const usp_batch* batch, int32_t pass,
+                            usp_pass_record* record);
 
 #ifdef __cplusplus
 }

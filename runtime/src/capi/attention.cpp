@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
+#include "tensors.hpp"
 
 #include "usp/kernels/backends.hpp"
-#include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace usp::capi {
 
@@ -16,88 +14,10 @@ std::unique_ptr<AttentionKernel> make_kernel() {
 
 namespace {
 
-constexpr std::size_t first_inputs =
-    offsetof(usp_attention_inputs, dropout_seed) + sizeof(usp_attention_inputs::dropout_seed);
-constexpr std::size_t first_gradients =
-    offsetof(usp_attention_gradients, d_sink) + sizeof(usp_attention_gradients::d_sink);
-constexpr std::size_t first_record =
-    offsetof(usp_pass_record, workspace_bytes) + sizeof(usp_pass_record::workspace_bytes);
-
-template <class T>
-T zero() {
-  T value{};
-  value.size = sizeof value;
-  return value;
-}
-
-Pass pass_of(std::int32_t pass) {
-  return enumerator(pass, Pass::backward, "pass");
-}
-
-/// Tensors of one attention: rows, heads and widths are the plan's and the batch's.
-class Tensors {
- public:
-  explicit Tensors(const usp_attention& handle) : handle_(handle) {}
-
-  [[nodiscard]] View q(const usp_tensor& t, const char* name) const {
-    return view(t, queries(), shape().query_heads, shape().head_dim_qk, name);
-  }
-  [[nodiscard]] View k(const usp_tensor& t, const char* name) const {
-    return view(t, keys(), shape().kv_heads, shape().head_dim_qk, name);
-  }
-  [[nodiscard]] View v(const usp_tensor& t, const char* name) const {
-    return view(t, keys(), shape().kv_heads, shape().head_dim_v, name);
-  }
-  [[nodiscard]] View out(const usp_tensor& t, const char* name) const {
-    return view(t, queries(), shape().query_heads, shape().head_dim_v, name);
-  }
-  [[nodiscard]] View lse(const usp_tensor& t) const {
-    return view(t, queries(), shape().query_heads, 1, "lse.dtype");
-  }
-
- private:
-  [[nodiscard]] const AttentionShape& shape() const { return handle_.layer.plan.shape; }
-  [[nodiscard]] i64 queries() const { return static_cast<i64>(handle_.attention.q_tokens().size()); }
-  [[nodiscard]] i64 keys() const { return static_cast<i64>(handle_.attention.kv_tokens().size()); }
-
-  [[nodiscard]] View view(const usp_tensor& t, i64 rows, i64 heads, i64 width, const char* name) const {
-    View v(static_cast<std::byte*>(t.data), enumerator(t.dtype, DType::fp64, name), shape().batch, rows,
-           {0, heads}, width);
-    v.batch_stride = t.batch_stride;
-    v.row_stride = t.row_stride;
-    v.head_stride = t.head_stride;
-    return v;
-  }
-
-  const usp_attention& handle_;
-};
-
-/// The inputs of one call; `mask` must stay where it is while they are used.
-AttentionInputs inputs_of(const usp_attention& handle, const usp_attention_inputs* given_inputs,
-                          BlockMask& mask) {
-  const usp_attention_inputs in = taken(given_inputs, first_inputs, zero<usp_attention_inputs>(), "inputs");
-  const Tensors tensors(handle);
-  const i64 edge = handle.layer.plan.score.block_tokens;
-  mask = {edge, edge, in.block_rows, in.block_columns, in.blocks};
-  AttentionInputs out;
-  out.q = tensors.q(in.q, "q.dtype");
-  out.k = tensors.k(in.k, "k.dtype");
-  out.v = tensors.v(in.v, "v.dtype");
-  out.sink = in.sink;
-  out.alibi_slopes = in.alibi_slopes;
-  out.blocks = in.blocks == nullptr ? nullptr : &mask;
-  out.dropout_seed = in.dropout_seed;
-  return out;
-}
-
-std::vector<i64> borders(const int64_t* cu, i64 documents, const char* name) {
-  given(cu, name);
-  require(documents <= max_documents,
-          fmt::format("documents is {}; it must be 1 to {}", documents, max_documents));
-  std::vector<i64> list(cu, cu + documents + 1);
-  if (list.front() != 0 || !std::is_sorted(list.begin(), list.end()))
-    throw InvalidInput({"batch", 0, name}, "must start at 0 and not decrease");
-  return list;
+/// The tensors of the attention's plan and batch.
+Tensors tensors_of(const usp_attention& handle) {
+  return {handle.layer.plan, static_cast<i64>(handle.attention.q_tokens().size()),
+          static_cast<i64>(handle.attention.kv_tokens().size())};
 }
 
 void set_batch(usp_attention& handle, const Documents& documents) {
@@ -159,8 +79,7 @@ usp_status usp_attention_set_batch(usp_attention* attention, const int64_t* cu_s
     usp_attention& handle = given(attention, "attention");
     std::vector<usp::i64> lengths;
     if (cu_seqlens != nullptr || documents != 0) {
-      require(documents >= 1, fmt::format("documents is {}; a batch has at least one", documents));
-      const std::vector<usp::i64> cu = borders(cu_seqlens, documents, "cu_seqlens");
+      const std::vector<usp::i64> cu = self_borders(cu_seqlens, documents);
       if (handle.layer.chunk_tokens == 0) return set_batch(handle, usp::Documents::packed(cu));
       for (std::size_t i = 1; i < cu.size(); ++i) lengths.push_back(cu[i] - cu[i - 1]);
     }
@@ -172,14 +91,8 @@ usp_status usp_attention_set_cross_batch(usp_attention* attention, const int64_t
                                          const int64_t* shift, int64_t documents) {
   return guarded([&] {
     usp_attention& handle = given(attention, "attention");
-    require(documents >= 1, fmt::format("documents is {}; a batch has at least one", documents));
     require(handle.layer.chunk_tokens == 0, "a chunked layer cuts documents of self attention only");
-    usp::Documents batch;
-    batch.cu_q = borders(cu_q, documents, "cu_q");
-    batch.cu_k = borders(cu_k, documents, "cu_k");
-    for (std::size_t i = 0; i < static_cast<std::size_t>(documents); ++i)
-      batch.shift.push_back(shift != nullptr ? shift[i] : batch.cu_k[i + 1] - batch.cu_q[i + 1]);
-    set_batch(handle, batch);
+    set_batch(handle, cross_documents(cu_q, cu_k, shift, documents));
   });
 }
 
@@ -195,11 +108,10 @@ usp_status usp_attention_forward(usp_attention* attention, const usp_attention_i
                                  const usp_tensor* out, const usp_tensor* lse) {
   return guarded([&] {
     usp_attention& handle = given(attention, "attention");
-    const Tensors tensors(handle);
+    const Tensors tensors = tensors_of(handle);
     usp::BlockMask mask;
-    const usp::AttentionInputs in = inputs_of(handle, inputs, mask);
-    handle.attention.forward(in, tensors.out(given(out, "out"), "out.dtype"),
-                             lse == nullptr ? usp::View{} : tensors.lse(*lse));
+    const usp::AttentionInputs in = tensors.inputs(inputs, mask);
+    handle.attention.forward(in, tensors.out(given(out, "out"), "out.dtype"), tensors.lse(lse));
   });
 }
 
@@ -207,30 +119,16 @@ usp_status usp_attention_backward(usp_attention* attention, const usp_attention_
                                   const usp_tensor* d_out, const usp_attention_gradients* gradients) {
   return guarded([&] {
     usp_attention& handle = given(attention, "attention");
-    const Tensors tensors(handle);
+    const Tensors tensors = tensors_of(handle);
     usp::BlockMask mask;
-    const usp::AttentionInputs in = inputs_of(handle, inputs, mask);
-    const usp_attention_gradients g =
-        taken(gradients, first_gradients, zero<usp_attention_gradients>(), "gradients");
-    handle.attention.backward(
-        in, tensors.out(given(d_out, "d_out"), "d_out.dtype"),
-        {tensors.q(g.dq, "dq.dtype"), tensors.k(g.dk, "dk.dtype"), tensors.v(g.dv, "dv.dtype"), g.d_sink});
+    const usp::AttentionInputs in = tensors.inputs(inputs, mask);
+    handle.attention.backward(in, tensors.out(given(d_out, "d_out"), "d_out.dtype"),
+                              tensors.gradients(gradients));
   });
 }
 
 usp_status usp_attention_record(const usp_attention* attention, int32_t pass, usp_pass_record* record) {
-  return guarded([&] {
-    const usp::PassRecord& from = record_of(given(attention, "attention"), pass);
-    auto own = zero<usp_pass_record>();
-    own.planned_sent = from.planned.total(true);
-    own.planned_received = from.planned.total(false);
-    own.executed_sent = from.executed.total(true);
-    own.executed_received = from.executed.total(false);
-    own.equal = usp::difference(from.planned, from.executed).empty() ? 1 : 0;
-    own.ticks = static_cast<int32_t>(from.ticks.size());
-    own.workspace_bytes = from.workspace_bytes;
-    put(own, first_record, record, "record");
-  });
+  return guarded([&] { put_record(record_of(given(attention, "attention"), pass), record); });
 }
 
 usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, int32_t tick, int32_t peer,

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
+#include "usp/comm/mesh_communicator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/attention.hpp"
 #include "usp/schedule/plan_file.hpp"
@@ -11,7 +12,9 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +35,25 @@ struct usp_attention {
   std::unique_ptr<usp::AttentionKernel> kernel;
   usp::AttentionOperator attention;
   bool has_batch = false;
+};
+
+struct usp_engine {
+  usp_engine(usp::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options);
+  std::unique_ptr<usp::AttentionKernel> kernel;
+  usp::MeshCommunicator ranks;
+  std::unique_ptr<usp::Communicator> batch_group;  ///< null for one rank: batches agree beside running layers
+  usp::Batches batches;
+  usp::Executor executor;
+  usp_comm ring, ulysses;  ///< lent
+  /// Of forwards in flight, by id, in the callers' memory.
+  std::map<std::uint64_t, usp::SavedState> forwards;
+  std::uint64_t last_forward = 0;
+  usp::SavedState unsaved;  ///< of forwards that no backward follows
+};
+
+struct usp_batch {
+  std::shared_ptr<const usp::Batch> batch;
+  std::uint64_t dropout_seed = 0;
 };
 
 namespace usp::capi {

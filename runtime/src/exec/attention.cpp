@@ -39,7 +39,12 @@ struct AttentionOperator::State {
   std::shared_ptr<const Prepared> prepared;  ///< null: no batch
   Location forward_q, forward_k, forward_v;
   ConstView out;  ///< of the last forward
+  const std::vector<i64> no_tokens;
 
+  [[nodiscard]] const Prepared& batch() const {
+    require(prepared != nullptr, "the operator has no batch: set_batch comes first");
+    return *prepared;
+  }
   void check_follows(const AttentionInputs& in) const;
 };
 
@@ -95,16 +100,16 @@ void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
 }
 
 const std::vector<i64>& AttentionOperator::q_tokens() const {
-  return state_->prepared->q_tokens();
+  return state_->prepared == nullptr ? state_->no_tokens : state_->prepared->q_tokens();
 }
 const std::vector<i64>& AttentionOperator::kv_tokens() const {
-  return state_->prepared->kv_tokens();
+  return state_->prepared == nullptr ? state_->no_tokens : state_->prepared->kv_tokens();
 }
 const PassRecord& AttentionOperator::record(Pass pass) const {
-  return state_->executor.record(*state_->prepared, pass);
+  return state_->executor.record(state_->batch(), pass);
 }
 const RankSchedule& AttentionOperator::schedule(Pass pass) const {
-  return state_->prepared->schedule(pass);
+  return state_->batch().schedule(pass);
 }
 i64 AttentionOperator::workspace_bytes() const {
   return state_->executor.workspace_bytes();
@@ -113,7 +118,7 @@ i64 AttentionOperator::saved_bytes() const {
   return state_->saved.bytes();
 }
 i64 AttentionOperator::planned_memory_bytes(bool training) const {
-  const Prepared& prepared = *state_->prepared;
+  const Prepared& prepared = state_->batch();
   std::vector<const RankSchedule*> schedules{&prepared.schedule(Pass::forward)};
   if (training) schedules.push_back(&prepared.schedule(Pass::backward));
   return prepared.workspace_bytes() + prepared.saved_bytes() + prepared.sums_bytes() +
@@ -121,14 +126,14 @@ i64 AttentionOperator::planned_memory_bytes(bool training) const {
 }
 
 ConstView AttentionOperator::row_lse() const {
-  const Prepared& prepared = *state_->prepared;
+  const Prepared& prepared = state_->batch();
   const BufferId id = prepared.input(Pass::backward, {Tensor::lse, BufferSlot::row});
   const Buffer& buffer = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
   return prepared.packed(buffer, state_->saved.data() + prepared.saved_offset(Pass::backward, id));
 }
 
 std::vector<i64> AttentionOperator::row_tokens() const {
-  const Prepared& prepared = *state_->prepared;
+  const Prepared& prepared = state_->batch();
   const BufferId id = prepared.input(Pass::backward, {Tensor::lse, BufferSlot::row});
   return prepared.tokens(Pass::backward,
                          prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)], Side::q);

@@ -2,9 +2,6 @@
 #include "rank_context.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/comm/composite.hpp"
-#include "usp/comm/copy_engine.hpp"
-#include "usp/comm/nccl.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/runtime/devices.hpp"
@@ -65,45 +62,13 @@ RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, C
   const CudaKernelOptions kernel_options{options.deterministic};
   kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_, kernel_options)
                             : make_mma_kernel(*memory_, kernel_options);
-  connect(plan.mesh, options);
+  mesh_.emplace(control, plan.mesh, *stream_,
+                AxisTransports{options.ring_transport, options.ulysses_transport});
 }
 
 std::string RankContext::device() const {
   if (!stream_) return "";
   return fmt::format("GPU {} ({})", stream_->device(), device_info(stream_->device()).name);
-}
-
-std::unique_ptr<Communicator> RankContext::transport(Transport kind, Communicator& control) {
-  if (kind == Transport::nccl) return make_nccl_communicator(control, *stream_);
-  return make_copy_engine_communicator(control, *stream_);
-}
-
-/// One transport for all ranks, or one per axis: then each group of an axis has a communicator of its own.
-void RankContext::connect(const Mesh& mesh, const RunOptions& options) {
-  if (mesh.ring() == 1 || mesh.ulysses == 1 || options.ring_transport == options.ulysses_transport) {
-    payload_ = transport(mesh.ulysses == 1 ? options.ring_transport : options.ulysses_transport, control_);
-    return;
-  }
-  std::vector<Route> routes(static_cast<std::size_t>(mesh.size()));
-  const auto join = [&](const std::vector<int>& ranks, Transport kind) {
-    std::unique_ptr<Communicator> group = control_.group(ranks);
-    if (group == nullptr) return;
-    std::unique_ptr<Communicator> via = transport(kind, *group);
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-      routes[static_cast<std::size_t>(ranks[i])] = {via.get(), static_cast<int>(i)};
-    axes_.push_back({std::move(group), std::move(via)});
-  };
-  for (int r = 0; r < mesh.ring(); ++r) {
-    std::vector<int> row;
-    for (int u = 0; u < mesh.ulysses; ++u) row.push_back(mesh.rank(r, u));
-    join(row, options.ulysses_transport);
-  }
-  for (int u = 0; u < mesh.ulysses; ++u) {
-    std::vector<int> column;
-    for (int r = 0; r < mesh.ring(); ++r) column.push_back(mesh.rank(r, u));
-    join(column, options.ring_transport);
-  }
-  payload_ = make_composite_communicator(control_, std::move(routes));
 }
 
 Mirror::Mirror(Memory& memory, HostTensor& host) : memory_(&memory), host_(&host), view_(host.view()) {

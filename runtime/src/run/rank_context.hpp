@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/comm/mesh_communicator.hpp"
 #include "usp/device/device.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/call_run.hpp"
@@ -25,25 +26,17 @@ class RankContext {
   RankContext(const AttentionPlan& plan, const RunOptions& options, Communicator& control);
 
   [[nodiscard]] AttentionKernel& kernel() { return *kernel_; }
-  [[nodiscard]] Communicator& communicator() { return payload_ == nullptr ? control_ : *payload_; }
+  [[nodiscard]] Communicator& communicator() { return mesh_ ? mesh_->world() : control_; }
   [[nodiscard]] Memory& memory() { return kernel_->memory(); }
   /// Ordinal and name of the GPU; empty on the host.
   [[nodiscard]] std::string device() const;
 
  private:
-  void connect(const Mesh& mesh, const RunOptions& options);
-  [[nodiscard]] std::unique_ptr<Communicator> transport(Transport kind, Communicator& control);
-
   Communicator& control_;
   std::optional<Stream> stream_;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<AttentionKernel> kernel_;
-  /// Of a mesh with a transport per axis: the ranks of one, and how they reach one another. `via` goes first.
-  struct Axis {
-    std::unique_ptr<Communicator> ranks, via;
-  };
-  std::vector<Axis> axes_;
-  std::unique_ptr<Communicator> payload_;
+  std::optional<MeshCommunicator> mesh_;  ///< none on hosts: `control` carries the payload
 };
 
 /// A host tensor as a kernel sees it: itself on the host, a copy in a GPU's memory.

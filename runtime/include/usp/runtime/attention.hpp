@@ -28,7 +28,7 @@ class AttentionOperator {
   /// plan's (its capacity); throws InvalidInput when they do, DisagreementError when ranks differ.
   void set_batch(const Documents& documents);
 
-  /// Global tokens of the home rows, in order.
+  /// Global tokens of the home rows, in order; none without a batch.
   [[nodiscard]] const std::vector<i64>& q_tokens() const;
   [[nodiscard]] const std::vector<i64>& kv_tokens() const;
 

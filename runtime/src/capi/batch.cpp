@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "handles.hpp"
+#include "tensors.hpp"
+
+using usp::capi::given;
+using usp::capi::guarded;
+
+namespace {
+
+constexpr std::size_t first_sizes =
+    offsetof(usp_batch_sizes, backward_reads_out) + sizeof(usp_batch_sizes::backward_reads_out);
+
+std::shared_ptr<const usp::Prepared> prepared_of(const usp_batch* batch, const usp_plan* plan) {
+  return given(batch, "batch").batch->prepare(given(plan, "plan").layer);
+}
+
+usp_status tokens(const usp_batch* batch, const usp_plan* plan, bool queries, const int64_t** ids,
+                  int64_t* count) {
+  return guarded([&] {
+    const auto prepared = prepared_of(batch, plan);
+    const std::vector<usp::i64>& list = queries ? prepared->q_tokens() : prepared->kv_tokens();
+    if (ids != nullptr) *ids = list.data();
+    if (count != nullptr) *count = static_cast<int64_t>(list.size());
+  });
+}
+
+}  // namespace
+
+usp_status usp_batch_create(usp_engine* engine, const int64_t* cu_seqlens, int64_t documents,
+                            uint64_t dropout_seed, usp_batch** batch) {
+  return guarded([&] {
+    usp_engine& handle = given(engine, "engine");
+    given(batch, "batch");
+    const usp::Documents list = usp::Documents::packed(usp::capi::self_borders(cu_seqlens, documents));
+    *batch = new usp_batch{handle.batches.get(list, dropout_seed), dropout_seed};
+  });
+}
+
+usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const int64_t* cu_k,
+                                  const int64_t* shift, int64_t documents, uint64_t dropout_seed,
+                                  usp_batch** batch) {
+  return guarded([&] {
+    usp_engine& handle = given(engine, "engine");
+    given(batch, "batch");
+    const usp::Documents list = usp::capi::cross_documents(cu_q, cu_k, shift, documents);
+    *batch = new usp_batch{handle.batches.get(list, dropout_seed), dropout_seed};
+  });
+}
+
+void usp_batch_destroy(usp_batch* batch) {
+  delete batch;
+}
+
+usp_status usp_batch_get_sizes(const usp_batch* batch, const usp_plan* plan, usp_batch_sizes* sizes) {
+  return guarded([&] {
+    const auto prepared = prepared_of(batch, plan);
+    auto own = usp::capi::zero<usp_batch_sizes>();
+    own.q_rows = static_cast<int64_t>(prepared->q_tokens().size());
+    own.kv_rows = static_cast<int64_t>(prepared->kv_tokens().size());
+    own.saved_bytes = prepared->saved_bytes();
+    own.workspace_bytes = prepared->workspace_bytes() + prepared->sums_bytes();
+    own.backward_reads_q = prepared->backward_reads(usp::Tensor::q) ? 1 : 0;
+    own.backward_reads_k = prepared->backward_reads(usp::Tensor::k) ? 1 : 0;
+    own.backward_reads_v = prepared->backward_reads(usp::Tensor::v) ? 1 : 0;
+    own.backward_reads_out = prepared->backward_reads(usp::Tensor::o) ? 1 : 0;
+    usp::capi::put(own, first_sizes, sizes, "sizes");
+  });
+}
+
+usp_status usp_batch_q_tokens(const usp_batch* batch, const usp_plan* plan, const int64_t** ids,
+                              int64_t* count) {
+  return tokens(batch, plan, true, ids, count);
+}
+
+usp_status usp_batch_kv_tokens(const usp_batch* batch, const usp_plan* plan, const int64_t** ids,
+                               int64_t* count) {
+  return tokens(batch, plan, false, ids, count);
+}

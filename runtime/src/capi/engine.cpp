@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "handles.hpp"
+#include "tensors.hpp"
+
+#include "usp/schedule/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+namespace usp::capi {
+namespace {
+
+constexpr std::size_t first_engine =
+    offsetof(usp_engine_desc, compare_inputs) + sizeof(usp_engine_desc::compare_inputs);
+constexpr std::size_t first_call = offsetof(usp_call, reserved) + sizeof(usp_call::reserved);
+/// Forwards that no backward follows should be dropped; of more than these the oldest are forgotten.
+constexpr std::size_t max_forwards_in_flight = std::size_t{1} << 16;
+
+usp_engine_desc engine_defaults() {
+  auto desc = zero<usp_engine_desc>();
+  desc.ring_outer = 1;
+  return desc;
+}
+
+Mesh mesh_of(const usp_engine_desc& desc) {
+  require(
+      desc.ring >= 1 && desc.ring_outer >= 1 && desc.ulysses >= 1 && desc.ring % desc.ring_outer == 0,
+      fmt::format("ring is {}, ring_outer {}, ulysses {}; all must be 1 or more, and ring_outer must divide "
+                  "ring",
+                  desc.ring, desc.ring_outer, desc.ulysses));
+  return {desc.ring_outer, desc.ring / desc.ring_outer, desc.ulysses};
+}
+
+std::unique_ptr<Communicator> group_of_all(Communicator& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group(ranks);
+}
+
+/// What forward and backward have in common.
+struct LayerCall {
+  LayerCall(const usp_plan* plan, const usp_batch* batch, const usp_attention_inputs* given_inputs,
+            const usp_call& call)
+      : prepared(given(batch, "batch").batch->prepare(given(plan, "plan").layer)),
+        tensors(prepared->plan(), static_cast<i64>(prepared->q_tokens().size()),
+                static_cast<i64>(prepared->kv_tokens().size())),
+        inputs(tensors.inputs(given_inputs, mask)) {
+    require(inputs.dropout_seed == 0, "inputs.dropout_seed is set; the seed of a step is usp_batch_create's");
+    inputs.dropout_seed = batch->dropout_seed;
+    inputs.layer = call.layer;
+  }
+  LayerCall(const LayerCall&) = delete;
+  LayerCall& operator=(const LayerCall&) = delete;
+
+  std::shared_ptr<const Prepared> prepared;
+  Tensors tensors;
+  BlockMask mask;
+  AttentionInputs inputs;
+};
+
+usp_call taken_call(const usp_call* call) {
+  return taken(call, first_call, zero<usp_call>(), "call");
+}
+
+usp_status lend(usp_engine* engine, usp_comm usp_engine::*which, usp_comm** comm) {
+  return guarded([&] {
+    given(comm, "comm");
+    *comm = &(given(engine, "engine").*which);
+  });
+}
+
+}  // namespace
+}  // namespace usp::capi
+
+usp_engine::usp_engine(usp::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options)
+    : kernel(usp::capi::make_kernel()),
+      ranks(world, mesh),
+      batch_group(usp::capi::group_of_all(world)),
+      batches(batch_group == nullptr ? world : *batch_group, mesh),
+      executor(ranks.world(), *kernel, options),
+      ring{&ranks.ring(), nullptr},
+      ulysses{&ranks.ulysses(), nullptr},
+      unsaved(executor.memory()) {}
+
+using namespace usp::capi;
+
+usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size) {
+  return guarded([&] { start(desc, size, first_engine, engine_defaults(), "desc"); });
+}
+
+usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_engine** engine) {
+  return guarded([&] {
+    const usp_engine_desc own = taken(desc, first_engine, engine_defaults(), "desc");
+    given(engine, "engine");
+    usp::ExecutorOptions options;
+    options.compare_inputs = own.compare_inputs != 0;
+    *engine = new usp_engine(*given(comm, "comm").communicator, mesh_of(own), options);
+  });
+}
+
+void usp_engine_destroy(usp_engine* engine) {
+  delete engine;
+}
+
+usp_status usp_engine_ring_comm(usp_engine* engine, usp_comm** comm) {
+  return lend(engine, &usp_engine::ring, comm);
+}
+
+usp_status usp_engine_ulysses_comm(usp_engine* engine, usp_comm** comm) {
+  return lend(engine, &usp_engine::ulysses, comm);
+}
+
+int64_t usp_engine_workspace_bytes(const usp_engine* engine) {
+  return engine == nullptr ? -1 : engine->executor.workspace_bytes();
+}
+
+usp_status usp_call_init(usp_call* call, size_t size) {
+  return guarded([&] { start(call, size, first_call, zero<usp_call>(), "call"); });
+}
+
+usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
+                      const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* lse,
+                      usp_call* call) {
+  return guarded([&] {
+    usp_engine& e = given(engine, "engine");
+    const usp_call own = taken_call(call);
+    const LayerCall layer(plan, batch, inputs, own);
+    const usp::View result = layer.tensors.out(given(out, "out"), "out.dtype");
+    if (own.saved == nullptr) {
+      e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), e.unsaved);
+      call->forward_id = 0;
+      return;
+    }
+    usp::SavedState saved(usp::MemoryRef{static_cast<std::byte*>(own.saved), own.saved_bytes});
+    e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), saved);
+    if (e.forwards.size() == max_forwards_in_flight) e.forwards.erase(e.forwards.begin());
+    e.forwards.emplace(++e.last_forward, std::move(saved));
+    call->forward_id = e.last_forward;
+  });
+}
+
+usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
+                           const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* d_out,
+                           const usp_attention_gradients* gradients, usp_call* call) {
+  return guarded([&] {
+    usp_engine& e = given(engine, "engine");
+    const usp_call own = taken_call(call);
+    const LayerCall layer(plan, batch, inputs, own);
+    const auto forward = e.forwards.find(own.forward_id);
+    require(forward != e.forwards.end(),
+            fmt::format("forward_id {} is no forward in flight of this engine: its backward has run, it was "
+                        "dropped, or it had no saved memory; run usp_attend again, or set call.retain for a "
+                        "second backward",
+                        own.forward_id));
+    usp::SavedState& saved = forward->second;
+    saved.move_to({static_cast<std::byte*>(own.saved), own.saved_bytes});
+    e.executor.backward(layer.prepared, layer.inputs, layer.tensors.out(given(out, "out"), "out.dtype"),
+                        layer.tensors.out(given(d_out, "d_out"), "d_out.dtype"),
+                        layer.tensors.gradients(gradients), saved);
+    if (own.retain != 0)
+      saved.retain();
+    else
+      e.forwards.erase(forward);
+  });
+}
+
+void usp_forward_drop(usp_engine* engine, uint64_t forward_id) {
+  if (engine != nullptr) engine->forwards.erase(forward_id);
+}
+
+usp_status usp_batch_record(usp_engine* engine, const usp_plan* plan, const usp_batch* batch, int32_t pass,
+                            usp_pass_record* record) {
+  return guarded([&] {
+    const auto prepared = given(batch, "batch").batch->prepare(given(plan, "plan").layer);
+    put_record(given(engine, "engine").executor.record(*prepared, pass_of(pass)), record);
+  });
+}

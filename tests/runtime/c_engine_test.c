@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers that share an engine, from C: microbatches in flight and recomputation give, bit for bit, the
+ * gradients of a usp_attention of its own (which c_api_test.c holds against a dense softmax). */
+#include "c_api_checks.h"
+
+enum { LAYERS = 3, MICROBATCHES = 2 };
+
+typedef struct layer {
+  usp_tensor q, k, v, d_out, out, dq, dk, dv;
+  size_t out_bytes, dq_bytes, dk_bytes, dv_bytes;
+  usp_call call;
+  void* saved_block;
+} layer;
+
+static uint32_t state = 1;
+/* On a boundary of 256 bytes, within `block`. */
+static void* aligned(size_t bytes, void** block) {
+  *block = malloc(bytes + 256);
+  CHECK(*block != NULL);
+  return (char*)*block + (256 - (uintptr_t)*block % 256) % 256;
+}
+
+static usp_tensor tensor(int64_t rows, int64_t heads, int64_t width, size_t* bytes, int random) {
+  const size_t count = (size_t)(B * rows * heads * width);
+  float* data = calloc(count + 1, sizeof(float));
+  CHECK(data != NULL);
+  for (size_t i = 0; random && i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    data[i] = (float)((double)(state >> 8) / 8388608.0 - 1.0);
+  }
+  if (bytes != NULL) *bytes = count * sizeof(float);
+  return usp_tensor_contiguous(data, USP_FP32, rows, heads, width);
+}
+
+static void make_layer(layer* l, const usp_batch_sizes* sizes, int number) {
+  memset(l, 0, sizeof *l);
+  l->q = tensor(sizes->q_rows, H, D, NULL, 1);
+  l->k = tensor(sizes->kv_rows, HK, D, NULL, 1);
+  l->v = tensor(sizes->kv_rows, HK, DV, NULL, 1);
+  l->d_out = tensor(sizes->q_rows, H, DV, NULL, 1);
+  l->out = tensor(sizes->q_rows, H, DV, &l->out_bytes, 0);
+  l->dq = tensor(sizes->q_rows, H, D, &l->dq_bytes, 0);
+  l->dk = tensor(sizes->kv_rows, HK, D, &l->dk_bytes, 0);
+  l->dv = tensor(sizes->kv_rows, HK, DV, &l->dv_bytes, 0);
+  OK(usp_call_init(&l->call, sizeof l->call));
+  l->call.saved = aligned((size_t)sizes->saved_bytes, &l->saved_block);
+  l->call.saved_bytes = sizes->saved_bytes;
+  l->call.layer = number;
+}
+
+static void free_layer(layer* l) {
+  usp_tensor* all[] = {&l->q, &l->k, &l->v, &l->d_out, &l->out, &l->dq, &l->dk, &l->dv};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]->data);
+  free(l->saved_block);
+}
+
+static usp_attention_inputs inputs_of(const layer* l) {
+  usp_attention_inputs in;
+  OK(usp_attention_inputs_init(&in, sizeof in));
+  in.q = l->q, in.k = l->k, in.v = l->v;
+  return in;
+}
+
+static usp_attention_gradients gradients_of(const layer* l) {
+  usp_attention_gradients g;
+  OK(usp_attention_gradients_init(&g, sizeof g));
+  g.dq = l->dq, g.dk = l->dk, g.dv = l->dv;
+  return g;
+}
+
+static void forward(usp_engine* engine, const usp_plan* plan, const usp_batch* batch, layer* l) {
+  const usp_attention_inputs in = inputs_of(l);
+  OK(usp_attend(engine, plan, batch, &in, &l->out, NULL, &l->call));
+  CHECK(l->call.forward_id != 0);
+}
+
+static usp_status backward(usp_engine* engine, const usp_plan* plan, const usp_batch* batch, layer* l) {
+  const usp_attention_inputs in = inputs_of(l);
+  const usp_attention_gradients g = gradients_of(l);
+  return usp_attend_grad(engine, plan, batch, &in, &l->out, &l->d_out, &g, &l->call);
+}
+
+/* The same call of a usp_attention. */
+static void expect_alone(const usp_plan* plan, usp_comm* comm, const int64_t* cu, int64_t documents,
+                         layer* l) {
+  layer alone = *l;
+  usp_attention* attention = NULL;
+  size_t bytes;
+  OK(usp_attention_create(plan, comm, &attention));
+  OK(usp_attention_set_batch(attention, cu, documents));
+  usp_batch_sizes rows;
+  memset(&rows, 0, sizeof rows);
+  OK(usp_attention_q_tokens(attention, NULL, &rows.q_rows));
+  OK(usp_attention_kv_tokens(attention, NULL, &rows.kv_rows));
+  alone.out = tensor(rows.q_rows, H, DV, &bytes, 0), alone.dq = tensor(rows.q_rows, H, D, &bytes, 0);
+  alone.dk = tensor(rows.kv_rows, HK, D, &bytes, 0), alone.dv = tensor(rows.kv_rows, HK, DV, &bytes, 0);
+  const usp_attention_inputs in = inputs_of(&alone);
+  const usp_attention_gradients g = gradients_of(&alone);
+  OK(usp_attention_forward(attention, &in, &alone.out, NULL));
+  OK(usp_attention_backward(attention, &in, &alone.d_out, &g));
+  CHECK(memcmp(alone.out.data, l->out.data, l->out_bytes) == 0);
+  CHECK(memcmp(alone.dq.data, l->dq.data, l->dq_bytes) == 0);
+  CHECK(memcmp(alone.dk.data, l->dk.data, l->dk_bytes) == 0);
+  CHECK(memcmp(alone.dv.data, l->dv.data, l->dv_bytes) == 0);
+  free(alone.out.data), free(alone.dq.data), free(alone.dk.data), free(alone.dv.data);
+  usp_attention_destroy(attention);
+}
+
+static void check_groups(usp_engine* engine, usp_comm* comm) {
+  usp_comm *ring = NULL, *ulysses = NULL;
+  OK(usp_engine_ring_comm(engine, &ring));
+  OK(usp_engine_ulysses_comm(engine, &ulysses));
+  CHECK(usp_comm_size(ring) == 2 && usp_comm_rank(ring) == usp_comm_rank(comm) / 2);
+  CHECK(usp_comm_size(ulysses) == 2 && usp_comm_rank(ulysses) == usp_comm_rank(comm) % 2);
+  double sum = usp_comm_rank(comm);
+  OK(usp_comm_all_reduce_f64(ring, &sum, 1));
+  CHECK(sum == 2 * (usp_comm_rank(comm) % 2) + 2);
+  usp_comm_destroy(ring); /* lent: nothing happens */
+  CHECK(usp_comm_size(ring) == 2);
+}
+
+static int rank_main(usp_comm* comm, void* user) {
+  const usp_plan* plan = user;
+  const int64_t cu[MICROBATCHES][3] = {{0, 7, T}, {0, 3, T}};
+  usp_engine_desc desc;
+  usp_engine* engine = NULL;
+  usp_batch* batches[MICROBATCHES] = {NULL, NULL};
+  usp_batch_sizes sizes[MICROBATCHES];
+  layer layers[MICROBATCHES][LAYERS];
+  state = (uint32_t)usp_comm_rank(comm) + 1;
+  OK(usp_engine_desc_init(&desc, sizeof desc));
+  desc.ring = 2, desc.ulysses = 2, desc.compare_inputs = 1;
+  OK(usp_engine_create(&desc, comm, &engine));
+  check_groups(engine, comm);
+  for (int m = 0; m < MICROBATCHES; ++m) {
+    OK(usp_batch_create(engine, cu[m], 2, 0, &batches[m]));
+    sizes[m].size = sizeof sizes[m];
+    OK(usp_batch_get_sizes(batches[m], plan, &sizes[m]));
+    CHECK(sizes[m].saved_bytes > 0 && sizes[m].q_rows > 0);
+    for (int l = 0; l < LAYERS; ++l) make_layer(&layers[m][l], &sizes[m], l);
+  }
+  for (int l = 0; l < LAYERS; ++l) forward(engine, plan, batches[0], &layers[0][l]);
+  for (int l = 0; l < LAYERS; ++l) forward(engine, plan, batches[1], &layers[1][l]);
+  REFUSED(backward(engine, plan, batches[1], &layers[0][0]), USP_USAGE, "another batch");
+  for (int l = LAYERS; l-- > 0;) OK(backward(engine, plan, batches[0], &layers[0][l]));
+  forward(engine, plan, batches[1], &layers[1][0]); /* recomputed; the first one is dropped below */
+  for (int l = LAYERS; l-- > 0;) OK(backward(engine, plan, batches[1], &layers[1][l]));
+  REFUSED(backward(engine, plan, batches[1], &layers[1][0]), USP_USAGE, "is no forward in flight");
+  const int64_t greatest = sizes[0].workspace_bytes > sizes[1].workspace_bytes ? sizes[0].workspace_bytes
+                                                                               : sizes[1].workspace_bytes;
+  CHECK(usp_engine_workspace_bytes(engine) <= greatest + 256);
+  for (int m = 0; m < MICROBATCHES; ++m)
+    for (int l = 0; l < LAYERS; ++l) expect_alone(plan, comm, cu[m], 2, &layers[m][l]);
+  usp_pass_record record;
+  record.size = sizeof record;
+  OK(usp_batch_record(engine, plan, batches[0], USP_BACKWARD, &record));
+  CHECK(record.equal == 1 && record.executed_sent > 0);
+
+  /* A second backward where it was announced, saved content that moved, memory that is too small, no
+   * backward. */
+  layer* one = &layers[0][0];
+  forward(engine, plan, batches[0], one);
+  one->call.retain = 1;
+  OK(backward(engine, plan, batches[0], one));
+  one->call.retain = 0;
+  void* moved_block;
+  void* moved = aligned((size_t)one->call.saved_bytes, &moved_block);
+  memcpy(moved, one->call.saved, (size_t)one->call.saved_bytes);
+  memset(one->call.saved, 0x7e, (size_t)one->call.saved_bytes);
+  one->call.saved = moved;
+  OK(backward(engine, plan, batches[0], one));
+  expect_alone(plan, comm, cu[0], 2, one);
+  const usp_attention_inputs in = inputs_of(one);
+  one->call.saved_bytes -= 1;
+  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE,
+          "this forward saves");
+  one->call.saved = NULL;
+  OK(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call));
+  CHECK(one->call.forward_id == 0);
+  REFUSED(backward(engine, plan, batches[0], one), USP_USAGE, "is no forward in flight");
+  one->call.saved = moved;
+  usp_attention_inputs seeded = in;
+  seeded.dropout_seed = 3;
+  REFUSED(usp_attend(engine, plan, batches[0], &seeded, &one->out, NULL, &one->call), USP_USAGE,
+          "usp_batch_create");
+  usp_forward_drop(engine, 12345);
+  free(moved_block);
+
+  for (int m = 0; m < MICROBATCHES; ++m) {
+    for (int l = 0; l < LAYERS; ++l) free_layer(&layers[m][l]);
+    usp_batch_destroy(batches[m]);
+  }
+  usp_engine_destroy(engine);
+  return USP_OK;
+}
+
+int main(void) {
+  usp_attention_desc desc = describe(2, 2);
+  usp_plan* plan = NULL;
+  for (int save = 0; save < 2; ++save) {
+    desc.save_exchanged_qkv = save;
+    OK(usp_plan_create(&desc, &plan));
+    OK(usp_run_threads(4, rank_main, plan));
+    usp_plan_destroy(plan);
+  }
+  usp_engine_desc wrong;
+  usp_engine* engine = NULL;
+  usp_comm* one = NULL;
+  OK(usp_comm_create_serial(&one));
+  OK(usp_engine_desc_init(&wrong, sizeof wrong));
+  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "ring is 0");
+  wrong.ring = wrong.ulysses = 2;
+  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "the mesh has 4 ranks");
+  usp_comm_destroy(one);
+  return 0;
+}
