@@ -13,7 +13,7 @@ readonly packages=(
   nlohmann-json3-dev libcli11-dev libfmt-dev libeigen3-dev libexpat1-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libopenmpi-dev openmpi-bin
-  python3 python3-jsonschema
+  pkg-config python3 python3-jsonschema
 )
 
 # What ./usp.sh check needs beside them.

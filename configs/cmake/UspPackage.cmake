@@ -21,3 +21,10 @@ export(EXPORT usp-targets NAMESPACE usp:: FILE ${PROJECT_BINARY_DIR}/usp-targets
 install(EXPORT usp-targets NAMESPACE usp:: DESTINATION ${usp_package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/uspConfig.cmake ${PROJECT_BINARY_DIR}/uspConfigVersion.cmake
         DESTINATION ${usp_package_dir})
+
+# pkg-config: the C API's shared library. Paths are relative to the file, so that an install tree can be moved.
+file(RELATIVE_PATH usp_pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" usp_pc_prefix "${usp_pc_prefix}")
+configure_file(${PROJECT_SOURCE_DIR}/configs/cmake/usp.pc.in ${PROJECT_BINARY_DIR}/usp.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/usp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
