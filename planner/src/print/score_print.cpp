@@ -104,8 +104,8 @@ std::string score_text(const ScoreReport& report) {
   text += fmt::format("Groups of {} tokens and more:\n{}", gate, metrics_table(report, report.gated));
   text += "\nShorter groups (shown, not gated):\n" + metrics_table(report, report.shorter);
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
-  if (!report.cluster.empty())
-    text += fmt::format("\nPriced on {}\n{}", report.cluster, summary_text(report.calibration));
+  if (report.cluster)
+    text += fmt::format("\nPriced on {}\n{}", report.cluster->name, summary_text(report.calibration));
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text;
 }

@@ -141,9 +141,7 @@ ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std
     if (!row.seconds) static_cast<void>(score_plan(row, file));
   ScoreReport report = score(std::move(rows), methods, gate_tokens);
   report.csv = file;
-  report.cluster = cluster.name;
-  report.nodes = cluster.nodes.size();
-  report.devices = cluster.devices.size();
+  report.cluster = cluster_summary(cluster);
   report.notes = notes_on(report.rows, cluster, calibration);
   report.calibration = calibration.summary(predictor.extrapolation());
   return report;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/planner/calibration.hpp"
+#include "usp/planner/cluster_summary.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -94,10 +95,9 @@ struct ScoreGroup {
 };
 
 struct ScoreReport {
-  std::string csv;                     ///< the table's file; empty: rows of another source
-  std::string cluster;                 ///< empty where the methods need none
-  std::size_t nodes = 0, devices = 0;  ///< of the cluster
-  CalibrationSummary calibration;      ///< of the prediction
+  std::string csv;                        ///< the table's file; empty: rows of another source
+  std::optional<ClusterSummary> cluster;  ///< empty where the methods need none
+  CalibrationSummary calibration;         ///< of the prediction
   std::vector<std::string> notes;
   std::vector<ScoreRow> rows;
   std::vector<std::string> methods;
