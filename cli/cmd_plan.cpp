@@ -11,6 +11,8 @@
 #include "usp/planner/plan_print.hpp"
 #include "usp/schedule/plan_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -174,6 +176,23 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   return request;
 }
 
+/// Note of a price that is of other devices than those that execute the plan; empty where they are the same.
+std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
+  const bool host = backend == Backend::cpu;
+  if (flags.ranks && !host)
+    return fmt::format(
+        "--ranks prices backend {} as threads of a host: the times say nothing about GPUs; give --cluster "
+        "for "
+        "times",
+        word_of(backend));
+  if (!flags.ranks && host)
+    return fmt::format(
+        "--cluster prices backend cpu{} as GPUs of the cluster: the times say nothing about a host; give "
+        "--backend mma or cudnn for a plan that GPUs execute",
+        flags.rules.backend ? "" : " (the default)");
+  return "";
+}
+
 void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   check_output(flags.output, invocation);
   AttentionRequest request = request_of(flags, invocation);
@@ -184,10 +203,8 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   request.cluster = &cluster;
   request.calibration = &calibration;
   AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
-  if (flags.ranks && request.backend != Backend::cpu)
-    result.notes.push_back(
-        "--ranks prices backend " + std::string(word_of(request.backend)) +
-        " as threads of a host: the times say nothing about GPUs; give --cluster for times");
+  if (const std::string text = priced_devices_note(flags, request.backend); !text.empty())
+    result.notes.push_back(text);
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
