@@ -321,6 +321,7 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
   check_json_header(reader, "usp.plan", "plan again with 'usp plan ... -o FILE'");
+  reader.need_every_key();
   PlanFile plan;
   plan.model = reader.string("model");
   plan.cluster = reader.string("cluster");
@@ -337,7 +338,9 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   plan.overlap = reader.boolean("overlap");
   plan.inputs = inputs_in(reader.object("inputs"), plan.overlap);
   reader.array("layers", [&](const Json& value, const std::string& pointer) {
-    plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
+    ObjectReader layer(value, file, pointer);
+    layer.need_every_key();
+    plan.layers.push_back(layer_in(std::move(layer), plan.mesh, plan.training));
     check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));
   });
   if (plan.layers.empty()) reader.fail("layers", "is empty: there is nothing to run; write the plan anew");
