@@ -13,6 +13,7 @@
 #include "usp/planner/score.hpp"
 #include "usp/schedule/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
+#include "usp/topology/devices.hpp"
 #include "usp/topology/nccl_tests.hpp"
 #include "usp/topology/nccl_xml.hpp"
 #include "usp/topology/nvidia_smi.hpp"
@@ -100,6 +101,10 @@ constexpr Kind kinds[] = {
      [](const std::string& t, const std::string& f) { return machine(read_nccl_xml(t, f)); }},
     {"nccl-tests", "nccl-tests output", nccl_tests_summary},
     {"slurm", "Slurm topology.conf", slurm_summary},
+    {"devices", "device presets",
+     [](const std::string& t, const std::string& f) {
+       return counted(read_device_presets(t, f).size(), "device");
+     }},
     {"plan", "plan", plan_summary},
     {"calibration", "calibration", calibration_summary},
     {"model", "Hugging Face config", model_summary},
@@ -126,6 +131,7 @@ const char* json_kind(const Json& json, const std::string& file) {
   if (format != json.end() && format->is_string()) {
     const std::string word = format->get<std::string>();
     if (word == "usp.cluster") return "cluster";
+    if (word == "usp.devices") return "devices";
     if (word == "usp.plan") return "plan";
     if (word == "usp.calibration") return "calibration";
     throw InvalidInput({file, 0, "/format"},
