@@ -91,7 +91,7 @@ void dry_run_plan(const AllFlags& given, const Invocation& invocation) {
   const auto& [flags, files, wanted] = given;
   const std::string names =
       files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace + flags.kernel;
-  if (!names.empty() || flags.device != RunOn::planned || flags.ulysses_transport || flags.ring_transport ||
+  if (!names.empty() || flags.device || flags.ulysses_transport || flags.ring_transport ||
       flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan || flags.seed ||
       flags.watchdog_s || !flags.devices.empty())
     throw UsageError(

@@ -21,10 +21,10 @@ void add_run_flags(const Verb& verb, RunFlags& flags) {
   FlagGroup group(verb, plain_group);
   group.number("--seed", flags.seed, "of the random tensors and of dropout (0)", 0);
   group.option("--kernel", flags.kernel, "cpu, reference, mma or cudnn (the plan's backend)");
-  group.parsed("--device", flags.device,
-               "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
-               "mma (where the plan says)",
-               parse_run_on);
+  group.word("--device", flags.device,
+             word_choice<RunOn>() +
+                 ", whatever the plan's backend is: cuda takes cudnn where it is installed, else mma (the "
+                 "plan's)");
   group.word("--ulysses-transport", flags.ulysses_transport,
              "of GPUs, along the Ulysses axis: " + word_choice<Transport>() + " (the plan's)");
   group.word("--ring-transport", flags.ring_transport, "the same along the ring (the plan's)");
@@ -71,7 +71,7 @@ void trust_network(LoadedCall& call) {
 
 /// Puts the call on the hardware that the flags name.
 void place(const RunFlags& flags, LoadedCall& call) {
-  RunOn on = flags.device;
+  std::optional<RunOn> on = flags.device;
   if (flags.gpu && on == RunOn::host)
     throw UsageError("--gpu and --device cpu contradict each other; leave one of them out");
   if (flags.gpu) on = RunOn::gpu;
@@ -82,19 +82,6 @@ void place(const RunFlags& flags, LoadedCall& call) {
   call.plan = call.file.layers[flags.plan.layer].plan = placed.plan;
   call.note = placed.note + "; its schedule and digest are not the file's: " + plan_digest(call.file) +
               " instead of " + before;
-}
-
-/// The word of --device, as its parser takes it.
-std::string device_word(RunOn on) {
-  switch (on) {
-    case RunOn::host:
-      return "cpu";
-    case RunOn::gpu:
-      return "cuda";
-    case RunOn::planned:
-      break;
-  }
-  return "";
 }
 
 }  // namespace
@@ -113,7 +100,8 @@ RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
   request.documents = flags.plan.documents;
   request.forward_only = flags.forward_only;
   request.seed = flags.seed.value_or(0);
-  request.device = device_word(flags.gpu ? RunOn::gpu : flags.device);
+  const std::optional<RunOn> device = flags.gpu ? RunOn::gpu : flags.device;
+  if (device) request.device = word_of(*device);
   request.kernel = flags.kernel;
   request.devices = flags.devices;
   request.ulysses_transport = flags.ulysses_transport;

@@ -20,16 +20,6 @@ namespace {
 
 constexpr i64 most = std::numeric_limits<i64>::max() / 4;
 
-/// Reasons that a plan can have.
-const EnumNames<UnsupportedReason>& refusal_words() {
-  static const EnumNames<UnsupportedReason> words = [] {
-    EnumNames<UnsupportedReason> list;
-    for (std::size_t i = 1; i < static_cast<std::size_t>(UnsupportedReason::alignment); ++i)
-      list.emplace_back(refusals[i].name, static_cast<UnsupportedReason>(i));
-    return list;
-  }();
-  return words;
-}
 const EnumNames<WorkspaceBasis>& basis_words() {
   static const EnumNames<WorkspaceBasis> words = {{"exact", WorkspaceBasis::exact},
                                                   {"bound", WorkspaceBasis::bound}};
@@ -132,6 +122,18 @@ std::vector<Range> ranges(ObjectReader& reader, const char* key) {
   return list;
 }
 
+/// A reason that planning finds.
+UnsupportedReason reason_in(const Json& value, const std::string& file, const std::string& pointer) {
+  const std::string text = json_string(value, file, pointer);
+  std::string known;
+  for (const Word<UnsupportedReason>& word : word_list<UnsupportedReason>()) {
+    if (!found_by_planning(word.value)) continue;
+    if (word.text == text) return word.value;
+    known += (known.empty() ? "" : ", ") + std::string(word.text);
+  }
+  throw InvalidInput({file, 0, pointer}, fmt::format("'{}' is not one of {}", text, known));
+}
+
 StepBackends steps_in(ObjectReader reader, Backend asked) {
   StepBackends steps;
   steps.cpu = reader.integer("cpu", 0, most);
@@ -139,8 +141,7 @@ StepBackends steps_in(ObjectReader reader, Backend asked) {
   steps.cudnn = reader.integer("cudnn", 0, most);
   steps.mixed = reader.integer("mixed", 0, most);
   reader.array("why", [&](const Json& value, const std::string& pointer) {
-    const Json one = {{"why", value}};
-    steps.why.push_back(ObjectReader(one, reader.file(), pointer).enumeration("why", refusal_words()));
+    steps.why.push_back(reason_in(value, reader.file(), pointer));
   });
   if (asked != Backend::cpu && steps.cpu > 0) reader.fail("cpu", "must be 0: the plan's backend is another");
   if (asked != Backend::cudnn && steps.cudnn > 0)
