@@ -147,7 +147,7 @@ void print_islands(const Cluster& cluster) {
   if (!parts.empty()) std::cout << "  pairs: " << join(parts, ", ") << "\n";
 }
 
-/// What nobody can price yet, and the flag that supplies it.
+/// Unknown quantities that pricing needs, and the flag that supplies each.
 std::vector<std::string> unknowns(const Cluster& cluster) {
   std::vector<std::string> result;
   const bool named = !cluster.specs.empty() && !cluster.specs.front().name.empty();

@@ -40,7 +40,7 @@ void add_run_flags(const Verb& verb, RunFlags& flags) {
                1e-3, 1e6);
   group.flag("--trust-network", flags.trust_network,
              "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
-             "--rdzv-id where it is random): nobody else reaches their ports");
+             "--rdzv-id where it is random): only the ranks reach their ports");
   group.flag("--forward-only", flags.forward_only, "no backward pass, though the plan has one");
 }
 

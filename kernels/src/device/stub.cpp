@@ -4,7 +4,7 @@
 #include "usp/device/device.hpp"
 #include "usp/device/stream_clock.hpp"
 
-/// What stands in for GPUs in a build without CUDA.
+/// Replaces the owners of GPU resources in a build without CUDA.
 namespace usp {
 bool has_cuda() {
   return false;

@@ -191,7 +191,7 @@ ScoreRules score_in(ObjectReader reader) {
   return score;
 }
 
-/// The mesh stands once, above the layers.
+/// A file holds the mesh once, above the layers.
 void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
   try {
     check_attention_plan(plan);

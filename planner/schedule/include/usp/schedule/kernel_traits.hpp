@@ -242,7 +242,7 @@ struct BlockSplit {
   return share;
 }
 
-/// Who computes one step of a plan, and why not cuDNN alone where that is asked: plain data.
+/// Backend of one step of a plan, and the reason against cuDNN alone where a plan asks for it: plain data.
 struct StepBackend {
   Backend use = Backend::cpu;
   UnsupportedReason why =
