@@ -106,9 +106,10 @@ void check_blocks(i64 block_tokens, const AttentionShape& shape) {
   if (block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
   if (block_tokens > shape.q_tokens)
-    throw UsageError("--blocks " + std::to_string(block_tokens) + " is more than the " +
-                     std::to_string(shape.q_tokens) +
-                     " tokens of --seq: a pattern of one block has no edges; give fewer tokens per block");
+    throw UsageError(fmt::format(
+        "--blocks {} is more than the {} tokens of --seq: a pattern of one block has no edges; give "
+        "fewer tokens per block",
+        block_tokens, shape.q_tokens));
 }
 
 void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
@@ -127,7 +128,7 @@ void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
   if (!rules.replicated) return;
   const i64 tokens = *rules.replicated;
   if (tokens > std::min(shape.q_tokens, shape.kv_tokens))
-    throw UsageError("--replicated: " + std::to_string(tokens) + " tokens are more than the call has");
+    throw UsageError(fmt::format("--replicated: {} tokens are more than the call has", tokens));
   request.replicated_k = {{0, tokens}};
   if (shape.q_tokens == shape.kv_tokens) request.replicated_q = request.replicated_k;
 }
@@ -156,8 +157,8 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   request.shape = flags.call.shape();
   request.shape.kv_tokens = flags.rules.kv_seq.value_or(request.shape.kv_tokens);
   if (request.shape.query_heads % request.shape.kv_heads != 0)
-    throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
-                     std::to_string(request.shape.query_heads));
+    throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", request.shape.kv_heads,
+                                 request.shape.query_heads));
   request.band = flags.call.band();
   request.documents = documents_of(flags.call, request.shape);
   set_rules(flags, request);

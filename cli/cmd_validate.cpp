@@ -20,6 +20,8 @@
 #include "usp/topology/slurm.hpp"
 #include "usp/topology/synthetic.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -28,7 +30,7 @@ namespace usp::cli {
 namespace {
 
 std::string counted(std::size_t n, const std::string& what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
 std::string machine(const Cluster& cluster) {
@@ -39,16 +41,16 @@ std::string machine(const Cluster& cluster) {
 std::string plan_summary(const std::string& text, const std::string& file) {
   const PlanFile plan = read_plan(text, file);
   check_predictions(plan, file);
-  return plan.model + " on " + plan.cluster + ", ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
-         std::to_string(plan.mesh.ulysses) + ", " + format_tokens(plan.capacity_tokens) + " tokens, digest " +
-         plan_digest(plan);
+  return fmt::format("{} on {}, ring {} x ulysses {}, {} tokens, digest {}", plan.model, plan.cluster,
+                     plan.mesh.ring(), plan.mesh.ulysses, format_tokens(plan.capacity_tokens),
+                     plan_digest(plan));
 }
 
 std::string model_summary(const std::string& text, const std::string& file) {
   const Model model = read_model_config(text, file);
-  return model.family + ", " + counted(static_cast<std::size_t>(model.layers), "layer") + ", " +
-         std::to_string(model.attention_layers()) + " with softmax attention, hidden " +
-         std::to_string(model.hidden);
+  return fmt::format("{}, {}, {} with softmax attention, hidden {}", model.family,
+                     counted(static_cast<std::size_t>(model.layers), "layer"), model.attention_layers(),
+                     model.hidden);
 }
 
 std::string calibration_summary(const std::string& text, const std::string& file) {
@@ -67,16 +69,16 @@ std::string nccl_tests_summary(const std::string& text, const std::string& file)
 
 std::string slurm_summary(const std::string& text, const std::string& file) {
   const SlurmTopology topology = read_slurm_topology(text, file);
-  return std::to_string(topology.switches.size()) +
-         (topology.switches.size() == 1 ? " switch" : " switches") + ", " +
-         counted(topology.node_names.size(), "node");
+  return fmt::format("{} {}, {}", topology.switches.size(),
+                     topology.switches.size() == 1 ? "switch" : "switches",
+                     counted(topology.node_names.size(), "node"));
 }
 
 std::string score_summary(const std::string& text, const std::string& file) {
   const auto rows = parse_score_csv(text, file);
   const auto timed =
       std::count_if(rows.begin(), rows.end(), [](const ScoreRow& row) { return row.seconds.has_value(); });
-  return counted(rows.size(), "row") + ", " + std::to_string(timed) + " with a time";
+  return fmt::format("{}, {} with a time", counted(rows.size(), "row"), timed);
 }
 
 std::string lengths_summary(const std::string& text, const std::string& file) {

@@ -7,6 +7,8 @@
 #include "usp/comm/sockets.hpp"
 #include "usp/planner/plan.hpp"
 
+#include <fmt/format.h>
+
 namespace usp::cli {
 
 void add_plan_file_flags(const Verb& verb, PlanFileFlags& flags) {
@@ -124,8 +126,8 @@ LoadedCall load_call(const RunFlags& flags) {
   if (given) check_other_batch(call.file, layer, lengths);
   call.documents = layer_documents(layer, lengths);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)
-    throw UsageError("--documents: " + std::to_string(call.documents.cu_q.back()) +
-                     " tokens exceed the plan's capacity of " + std::to_string(call.plan.shape.q_tokens));
+    throw UsageError(fmt::format("--documents: {} tokens exceed the plan's capacity of {}",
+                                 call.documents.cu_q.back(), call.plan.shape.q_tokens));
   call.options.training = call.file.training && !flags.forward_only;
   call.options.kernel = flags.kernel;
   call.options.devices = flags.devices;

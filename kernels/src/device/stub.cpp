@@ -18,7 +18,9 @@ DeviceInfo device_info(int) {
 DeviceScope::DeviceScope(int) {
   refuse_without_cuda();
 }
-DeviceScope::~DeviceScope() = default;
+DeviceScope::~DeviceScope() {
+  static_cast<void>(pushed_);  // set by the constructor of CUDA alone
+}
 Stream::Stream(int) {
   refuse_without_cuda();
 }
