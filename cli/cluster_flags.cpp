@@ -7,26 +7,8 @@
 
 #include <algorithm>
 
-namespace usp {
-
-template <>
-struct WordTable<SourceFormat> {
-  static constexpr Word<SourceFormat> words[] = {
-      {"auto", SourceFormat::automatic},      {"cluster", SourceFormat::cluster_json},
-      {"synthetic", SourceFormat::synthetic}, {"nvidia-smi", SourceFormat::nvidia_smi},
-      {"nccl-xml", SourceFormat::nccl_xml},   {"slurm", SourceFormat::slurm}};
-};
-
-}  // namespace usp
-
 namespace usp::cli {
 namespace {
-
-SourceFormat parse_format(const std::string& text, const std::string& flag) {
-  for (const Word<SourceFormat>& word : word_list<SourceFormat>())
-    if (word.text == text) return word.value;
-  throw UsageError(flag + ": '" + text + "' is not " + word_choice<SourceFormat>());
-}
 
 void add_rates(FlagGroup& group, ClusterRequest& request) {
   group.parsed("--pcie", request.pcie_gb_s, "one direction of a device's slot, e.g. 32GB/s",
@@ -52,7 +34,7 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
           ->required()
           ->type_name(input_file)
           ->group(source_option.rfind("--", 0) == 0 ? name : "Positionals");
-  group.parsed("--format", request.format, "how to read it: " + joined_words<SourceFormat>(), parse_format);
+  group.word("--format", request.format, "how to read it: " + word_choice<SourceFormat>());
   group.option("--device", request.device, "the card, e.g. h100-sxm: a topology text does not name it");
   group.parsed("--devices", request.devices, "visible devices of every host, in this order, e.g. 3,1,0",
                parse_device_list);

@@ -6,6 +6,8 @@
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/parameters.hpp"
 
+#include <fmt/format.h>
+
 #include <iostream>
 #include <memory>
 
@@ -20,12 +22,11 @@ std::string layer_list(const std::vector<int>& layers) {
     std::size_t last = i;
     while (last + 1 < layers.size() && layers[last + 1] - layers[last] == step) ++last;
     if (last < i + 2) last = i;
-    const std::string first = std::to_string(layers[i]);
     if (last == i)
-      parts.push_back(first);
+      parts.push_back(std::to_string(layers[i]));
     else
-      parts.push_back(first + "-" + std::to_string(layers[last]) +
-                      (step > 1 ? " by " + std::to_string(step) : ""));
+      parts.push_back(
+          fmt::format("{}-{}{}", layers[i], layers[last], step > 1 ? fmt::format(" by {}", step) : ""));
     i = last + 1;
   }
   return join(parts, ", ");

@@ -11,6 +11,8 @@
 #include "usp/planner/plan_print.hpp"
 #include "usp/schedule/plan_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -104,9 +106,10 @@ void check_blocks(i64 block_tokens, const AttentionShape& shape) {
   if (block_tokens > 0 && shape.q_tokens != shape.kv_tokens)
     throw UsageError("--blocks and --kv-seq exclude each other; a block pattern is over one list of tokens");
   if (block_tokens > shape.q_tokens)
-    throw UsageError("--blocks " + std::to_string(block_tokens) + " is more than the " +
-                     std::to_string(shape.q_tokens) +
-                     " tokens of --seq: a pattern of one block has no edges; give fewer tokens per block");
+    throw UsageError(fmt::format(
+        "--blocks {} is more than the {} tokens of --seq: a pattern of one block has no edges; give "
+        "fewer tokens per block",
+        block_tokens, shape.q_tokens));
 }
 
 void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
@@ -125,7 +128,7 @@ void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
   if (!rules.replicated) return;
   const i64 tokens = *rules.replicated;
   if (tokens > std::min(shape.q_tokens, shape.kv_tokens))
-    throw UsageError("--replicated: " + std::to_string(tokens) + " tokens are more than the call has");
+    throw UsageError(fmt::format("--replicated: {} tokens are more than the call has", tokens));
   request.replicated_k = {{0, tokens}};
   if (shape.q_tokens == shape.kv_tokens) request.replicated_q = request.replicated_k;
 }
@@ -154,8 +157,8 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   request.shape = flags.call.shape();
   request.shape.kv_tokens = flags.rules.kv_seq.value_or(request.shape.kv_tokens);
   if (request.shape.query_heads % request.shape.kv_heads != 0)
-    throw UsageError("--kv-heads: " + std::to_string(request.shape.kv_heads) + " does not divide --heads " +
-                     std::to_string(request.shape.query_heads));
+    throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", request.shape.kv_heads,
+                                 request.shape.query_heads));
   request.band = flags.call.band();
   request.documents = documents_of(flags.call, request.shape);
   set_rules(flags, request);
@@ -174,6 +177,23 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   return request;
 }
 
+/// Note of a price that is of other devices than those that execute the plan; empty where they are the same.
+std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
+  const bool host = backend == Backend::cpu;
+  if (flags.ranks && !host)
+    return fmt::format(
+        "--ranks prices backend {} as threads of a host: the times say nothing about GPUs; give --cluster "
+        "for "
+        "times",
+        word_of(backend));
+  if (!flags.ranks && host)
+    return fmt::format(
+        "--cluster prices backend cpu{} as GPUs of the cluster: the times say nothing about a host; give "
+        "--backend mma or cudnn for a plan that GPUs execute",
+        flags.rules.backend ? "" : " (the default)");
+  return "";
+}
+
 void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   check_output(flags.output, invocation);
   AttentionRequest request = request_of(flags, invocation);
@@ -184,10 +204,8 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   request.cluster = &cluster;
   request.calibration = &calibration;
   AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
-  if (flags.ranks && request.backend != Backend::cpu)
-    result.notes.push_back(
-        "--ranks prices backend " + std::string(word_of(request.backend)) +
-        " as threads of a host: the times say nothing about GPUs; give --cluster for times");
+  if (const std::string text = priced_devices_note(flags, request.backend); !text.empty())
+    result.notes.push_back(text);
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));

@@ -11,6 +11,8 @@
 #include "usp/runtime/trace.hpp"
 #include "usp/runtime/verify.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -91,7 +93,7 @@ void dry_run_plan(const AllFlags& given, const Invocation& invocation) {
   const auto& [flags, files, wanted] = given;
   const std::string names =
       files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace + flags.kernel;
-  if (!names.empty() || flags.device != RunOn::planned || flags.ulysses_transport || flags.ring_transport ||
+  if (!names.empty() || flags.device || flags.ulysses_transport || flags.ring_transport ||
       flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan || flags.seed ||
       flags.watchdog_s || !flags.devices.empty())
     throw UsageError(
@@ -122,11 +124,11 @@ std::string waiting_time(double seconds) {
 std::string verify_note(const LoadedCall& call) {
   const DenseEffort effort = dense_effort(call.plan, call.documents, call.options.training);
   if (effort.seconds < announced_s) return "";
-  char scores[32];
-  std::snprintf(scores, sizeof scores, "%.2g", effort.scores);
-  return std::string("--verify computes some ") + scores + " scores in fp64 on the host, about " +
-         waiting_time(effort.seconds) + " on " + std::to_string(effort.cores) +
-         (effort.cores == 1 ? " core" : " cores") + "; fewer tokens or heads take less, Ctrl-C ends it";
+  return fmt::format(
+      "--verify computes some {:.2g} scores in fp64 on the host, about {} on {} {}; fewer tokens or heads "
+      "take "
+      "less, Ctrl-C ends it",
+      effort.scores, waiting_time(effort.seconds), effort.cores, effort.cores == 1 ? "core" : "cores");
 }
 
 void run_plan(const AllFlags& given, const Invocation& invocation) {

@@ -14,6 +14,8 @@
 #include "usp/topology/devices.hpp"
 #include "usp/topology/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -89,7 +91,7 @@ std::string ranges(const std::vector<int>& ids) {
     std::size_t end = i;
     while (end + 1 < ids.size() && ids[end + 1] == ids[end] + 1) ++end;
     text +=
-        (text.empty() ? "" : ",") + std::to_string(ids[i]) + (end > i ? "-" + std::to_string(ids[end]) : "");
+        fmt::format("{}{}{}", text.empty() ? "" : ",", ids[i], end > i ? fmt::format("-{}", ids[end]) : "");
     i = end;
   }
   return text;
@@ -109,7 +111,7 @@ void print_devices(const Cluster& cluster) {
     std::vector<std::string> names;
     for (int id : device.nics) {
       const Nic& nic = cluster.nics[static_cast<std::size_t>(id)];
-      names.push_back(nic.name.empty() ? "nic" + std::to_string(id) : nic.name);
+      names.push_back(nic.name.empty() ? fmt::format("nic{}", id) : nic.name);
     }
     table.row({std::to_string(device.id), std::to_string(device.node), std::to_string(device.local),
                device.numa ? std::to_string(*device.numa) : "unknown", std::to_string(island[device.id]),
@@ -139,15 +141,15 @@ void print_islands(const Cluster& cluster) {
   std::map<std::string, std::size_t> kinds;
   for (const Link& link : cluster.links) {
     std::string name = link_kind_name(link.kind);
-    if (link.lanes > 0) name += " x" + std::to_string(link.lanes);
+    if (link.lanes > 0) name += fmt::format(" x{}", link.lanes);
     ++kinds[name];
   }
   std::vector<std::string> parts;
-  for (const auto& [name, count] : kinds) parts.push_back(std::to_string(count) + " " + name);
+  for (const auto& [name, count] : kinds) parts.push_back(fmt::format("{} {}", count, name));
   if (!parts.empty()) std::cout << "  pairs: " << join(parts, ", ") << "\n";
 }
 
-/// What nobody can price yet, and the flag that supplies it.
+/// Unknown quantities that pricing needs, and the flag that supplies each.
 std::vector<std::string> unknowns(const Cluster& cluster) {
   std::vector<std::string> result;
   const bool named = !cluster.specs.empty() && !cluster.specs.front().name.empty();

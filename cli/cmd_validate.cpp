@@ -13,11 +13,14 @@
 #include "usp/planner/score.hpp"
 #include "usp/schedule/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
+#include "usp/topology/devices.hpp"
 #include "usp/topology/nccl_tests.hpp"
 #include "usp/topology/nccl_xml.hpp"
 #include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/slurm.hpp"
 #include "usp/topology/synthetic.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <iostream>
@@ -27,7 +30,7 @@ namespace usp::cli {
 namespace {
 
 std::string counted(std::size_t n, const std::string& what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
 std::string machine(const Cluster& cluster) {
@@ -38,16 +41,16 @@ std::string machine(const Cluster& cluster) {
 std::string plan_summary(const std::string& text, const std::string& file) {
   const PlanFile plan = read_plan(text, file);
   check_predictions(plan, file);
-  return plan.model + " on " + plan.cluster + ", ring " + std::to_string(plan.mesh.ring()) + " x ulysses " +
-         std::to_string(plan.mesh.ulysses) + ", " + format_tokens(plan.capacity_tokens) + " tokens, digest " +
-         plan_digest(plan);
+  return fmt::format("{} on {}, ring {} x ulysses {}, {} tokens, digest {}", plan.model, plan.cluster,
+                     plan.mesh.ring(), plan.mesh.ulysses, format_tokens(plan.capacity_tokens),
+                     plan_digest(plan));
 }
 
 std::string model_summary(const std::string& text, const std::string& file) {
   const Model model = read_model_config(text, file);
-  return model.family + ", " + counted(static_cast<std::size_t>(model.layers), "layer") + ", " +
-         std::to_string(model.attention_layers()) + " with softmax attention, hidden " +
-         std::to_string(model.hidden);
+  return fmt::format("{}, {}, {} with softmax attention, hidden {}", model.family,
+                     counted(static_cast<std::size_t>(model.layers), "layer"), model.attention_layers(),
+                     model.hidden);
 }
 
 std::string calibration_summary(const std::string& text, const std::string& file) {
@@ -66,16 +69,16 @@ std::string nccl_tests_summary(const std::string& text, const std::string& file)
 
 std::string slurm_summary(const std::string& text, const std::string& file) {
   const SlurmTopology topology = read_slurm_topology(text, file);
-  return std::to_string(topology.switches.size()) +
-         (topology.switches.size() == 1 ? " switch" : " switches") + ", " +
-         counted(topology.node_names.size(), "node");
+  return fmt::format("{} {}, {}", topology.switches.size(),
+                     topology.switches.size() == 1 ? "switch" : "switches",
+                     counted(topology.node_names.size(), "node"));
 }
 
 std::string score_summary(const std::string& text, const std::string& file) {
   const auto rows = parse_score_csv(text, file);
   const auto timed =
       std::count_if(rows.begin(), rows.end(), [](const ScoreRow& row) { return row.seconds.has_value(); });
-  return counted(rows.size(), "row") + ", " + std::to_string(timed) + " with a time";
+  return fmt::format("{}, {} with a time", counted(rows.size(), "row"), timed);
 }
 
 std::string lengths_summary(const std::string& text, const std::string& file) {
@@ -100,6 +103,10 @@ constexpr Kind kinds[] = {
      [](const std::string& t, const std::string& f) { return machine(read_nccl_xml(t, f)); }},
     {"nccl-tests", "nccl-tests output", nccl_tests_summary},
     {"slurm", "Slurm topology.conf", slurm_summary},
+    {"devices", "device presets",
+     [](const std::string& t, const std::string& f) {
+       return counted(read_device_presets(t, f).size(), "device");
+     }},
     {"plan", "plan", plan_summary},
     {"calibration", "calibration", calibration_summary},
     {"model", "Hugging Face config", model_summary},
@@ -126,6 +133,7 @@ const char* json_kind(const Json& json, const std::string& file) {
   if (format != json.end() && format->is_string()) {
     const std::string word = format->get<std::string>();
     if (word == "usp.cluster") return "cluster";
+    if (word == "usp.devices") return "devices";
     if (word == "usp.plan") return "plan";
     if (word == "usp.calibration") return "calibration";
     throw InvalidInput({file, 0, "/format"},

@@ -5,6 +5,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace usp::cli {
@@ -46,23 +48,24 @@ void add_schedule_flags(FlagGroup& group, Constraints& fixed, bool has_defaults)
 void check_inner(int rows, std::optional<int> given) {
   const int inner = given.value_or(rows);
   if (rows % inner != 0)
-    throw UsageError("--ring-inner: " + std::to_string(inner) + " does not divide --ring " +
-                     std::to_string(rows) + "; give a divisor");
+    throw UsageError(fmt::format("--ring-inner: {} does not divide --ring {}; give a divisor", inner, rows));
   if (inner == 1 && rows > 1)
     throw UsageError(
         "--ring-inner 1: an inner ring of one rank is a plain ring; use --method ring without it");
   if (given && inner == rows)
-    throw UsageError("--ring-inner " + std::to_string(inner) + " is all of --ring " + std::to_string(rows) +
-                     ", a ring that nothing cuts; leave --ring-inner out, or give a smaller divisor");
+    throw UsageError(
+        fmt::format("--ring-inner {} is all of --ring {}, a ring that nothing cuts; leave --ring-inner out, "
+                    "or give a smaller "
+                    "divisor",
+                    inner, rows));
 }
 
 /// Throws UsageError for a method of another mesh.
 void check_method(const AttentionPlan& plan, bool cut) {
   if (plan.method->two_level_ring && !cut)
-    throw UsageError("--method " + std::string(plan.method->word) +
-                     " cuts its ring into an outer and an inner one; give --ring-inner, a divisor of "
-                     "--ring " +
-                     std::to_string(plan.mesh.ring()));
+    throw UsageError(fmt::format(
+        "--method {} cuts its ring into an outer and an inner one; give --ring-inner, a divisor of --ring {}",
+        plan.method->word, plan.mesh.ring()));
   if (!plan.method->partials_travel && plan.dkv_return == DkvReturn::cycle)
     throw UsageError("--dkv-return cycle follows the hops of a ring; --method " +
                      std::string(word_of(plan.method)) + " has none");

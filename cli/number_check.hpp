@@ -2,11 +2,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -16,9 +16,8 @@ namespace usp::cli {
 /// "0.001", "1e+06", "16777216"
 template <class T>
 std::string number_text(T value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
+  if constexpr (std::is_floating_point_v<T>) return fmt::format("{:g}", value);
+  return fmt::format("{}", value);
 }
 
 /// Reads a decimal number that is all of `text` and that T holds: no sign but '-', no "0x", no rounding to

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -27,8 +29,8 @@ void ProgressLine::reached(std::int64_t done, std::int64_t total, const char* un
   next_ = std::chrono::steady_clock::now() + between;
   written_ = true;
   const auto share = static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(1, total));
-  const std::string line = "\r\x1b[Kusp: " + std::to_string(static_cast<int>(100 * share)) + "% of " +
-                           std::to_string(total) + " " + units;
+  const std::string line =
+      fmt::format("\r\x1b[Kusp: {}% of {} {}", static_cast<int>(100 * share), total, units);
   std::fputs(line.c_str(), stderr);  // unbuffered: one write
 }
 

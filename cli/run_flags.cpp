@@ -7,6 +7,8 @@
 #include "usp/comm/sockets.hpp"
 #include "usp/planner/plan.hpp"
 
+#include <fmt/format.h>
+
 namespace usp::cli {
 
 void add_plan_file_flags(const Verb& verb, PlanFileFlags& flags) {
@@ -21,10 +23,10 @@ void add_run_flags(const Verb& verb, RunFlags& flags) {
   FlagGroup group(verb, plain_group);
   group.number("--seed", flags.seed, "of the random tensors and of dropout (0)", 0);
   group.option("--kernel", flags.kernel, "cpu, reference, mma or cudnn (the plan's backend)");
-  group.parsed("--device", flags.device,
-               "cpu or cuda, whatever the plan's backend is: cuda takes cudnn where it is there, else "
-               "mma (where the plan says)",
-               parse_run_on);
+  group.word("--device", flags.device,
+             word_choice<RunOn>() +
+                 ", whatever the plan's backend is: cuda takes cudnn where it is installed, else mma (the "
+                 "plan's)");
   group.word("--ulysses-transport", flags.ulysses_transport,
              "of GPUs, along the Ulysses axis: " + word_choice<Transport>() + " (the plan's)");
   group.word("--ring-transport", flags.ring_transport, "the same along the ring (the plan's)");
@@ -40,7 +42,7 @@ void add_run_flags(const Verb& verb, RunFlags& flags) {
                1e-3, 1e6);
   group.flag("--trust-network", flags.trust_network,
              "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
-             "--rdzv-id where it is random): nobody else reaches their ports");
+             "--rdzv-id where it is random): only the ranks reach their ports");
   group.flag("--forward-only", flags.forward_only, "no backward pass, though the plan has one");
 }
 
@@ -71,7 +73,7 @@ void trust_network(LoadedCall& call) {
 
 /// Puts the call on the hardware that the flags name.
 void place(const RunFlags& flags, LoadedCall& call) {
-  RunOn on = flags.device;
+  std::optional<RunOn> on = flags.device;
   if (flags.gpu && on == RunOn::host)
     throw UsageError("--gpu and --device cpu contradict each other; leave one of them out");
   if (flags.gpu) on = RunOn::gpu;
@@ -82,19 +84,6 @@ void place(const RunFlags& flags, LoadedCall& call) {
   call.plan = call.file.layers[flags.plan.layer].plan = placed.plan;
   call.note = placed.note + "; its schedule and digest are not the file's: " + plan_digest(call.file) +
               " instead of " + before;
-}
-
-/// The word of --device, as its parser takes it.
-std::string device_word(RunOn on) {
-  switch (on) {
-    case RunOn::host:
-      return "cpu";
-    case RunOn::gpu:
-      return "cuda";
-    case RunOn::planned:
-      break;
-  }
-  return "";
 }
 
 }  // namespace
@@ -113,7 +102,8 @@ RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
   request.documents = flags.plan.documents;
   request.forward_only = flags.forward_only;
   request.seed = flags.seed.value_or(0);
-  request.device = device_word(flags.gpu ? RunOn::gpu : flags.device);
+  const std::optional<RunOn> device = flags.gpu ? RunOn::gpu : flags.device;
+  if (device) request.device = word_of(*device);
   request.kernel = flags.kernel;
   request.devices = flags.devices;
   request.ulysses_transport = flags.ulysses_transport;
@@ -136,8 +126,8 @@ LoadedCall load_call(const RunFlags& flags) {
   if (given) check_other_batch(call.file, layer, lengths);
   call.documents = layer_documents(layer, lengths);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)
-    throw UsageError("--documents: " + std::to_string(call.documents.cu_q.back()) +
-                     " tokens exceed the plan's capacity of " + std::to_string(call.plan.shape.q_tokens));
+    throw UsageError(fmt::format("--documents: {} tokens exceed the plan's capacity of {}",
+                                 call.documents.cu_q.back(), call.plan.shape.q_tokens));
   call.options.training = call.file.training && !flags.forward_only;
   call.options.kernel = flags.kernel;
   call.options.devices = flags.devices;

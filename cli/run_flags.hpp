@@ -30,8 +30,8 @@ struct RunFlags {
   PlanFileFlags plan;
   std::optional<std::uint64_t> seed;  ///< 0
   std::string kernel;
-  RunOn device = RunOn::planned;
-  bool gpu = false;  ///< of a verb that has --gpu
+  std::optional<RunOn> device;  ///< empty: that of the plan's backend
+  bool gpu = false;             ///< of a verb that has --gpu
   std::optional<Transport> ulysses_transport, ring_transport;
   bool deterministic = false;
   std::vector<int> devices;

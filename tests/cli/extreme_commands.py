@@ -56,8 +56,8 @@ WORDS = {"--method": ["ring", "ring_direct", "all_gather_kv", "double_ring"],
          "--zero": ["0", "1", "2", "3"], "--optimizer": ["adamw", "sgd"], "--backend": ["cpu", "mma", "cudnn"],
          "--cluster": ["dgx-h100", "l40s", "gb200-nvl72", NODES.format(64)], "--device": ["h100-sxm", "l40s"],
          "--format": ["auto", "synthetic", "nvidia-smi", "slurm"], "--fabric": ["none", "rail", "fat_tree(2)"],
-         "--as": ["cluster", "synthetic", "nvidia-smi", "nccl-xml", "nccl-tests", "slurm", "plan", "calibration", "model",
-                  "score", "lengths"], "--pass": ["forward", "backward"]}
+         "--as": ["cluster", "synthetic", "nvidia-smi", "nccl-xml", "nccl-tests", "slurm", "devices", "plan", "calibration",
+                  "model", "score", "lengths"], "--pass": ["forward", "backward"]}
 FILES = {"--slurm", "--curves", "--calibration"}  # read as files, whose names are not worth many commands
 SWITCHES = {"attention": ["--causal", "--full", "--forward-only", "--json"],
             "rules": ["--alibi", "--sinks", "--lse", "--no-overlap"], "layout": ["--no-overlap", "--prune"],

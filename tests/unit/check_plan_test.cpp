@@ -141,6 +141,32 @@ TEST(CheckPlan, FilesNameThePointer) {
   }
 }
 
+/// The schema requires every key; one without a value is null.
+TEST(CheckPlan, FilesNeedEveryKey) {
+  const std::string text = write_plan(file_of({1, 24, 24, 6, 6, 8, 8, DType::bf16}, {}));
+  int erased = 0;
+  const auto each = [&](const auto& self, const Json& value, const std::string& pointer) -> void {
+    if (value.is_array())
+      for (std::size_t i = 0; i < value.size(); ++i) self(self, value[i], pointer + "/" + std::to_string(i));
+    if (!value.is_object()) return;
+    for (const auto& item : value.items()) {
+      Json json = Json::parse(text);
+      json[Json::json_pointer(pointer)].erase(item.key());
+      const std::string erased_key = pointer + "/" + item.key();
+      ++erased;
+      try {
+        (void)read_plan(json.dump(), "plan");
+        ADD_FAILURE() << erased_key;
+      } catch (const InvalidInput& error) {
+        EXPECT_EQ(error.where().token, erased_key);
+      }
+      self(self, item.value(), erased_key);
+    }
+  };
+  each(each, Json::parse(text), "");
+  EXPECT_GT(erased, 80);
+}
+
 /// The last query stands at the last key, whoever makes the documents and whatever the mask.
 TEST(CheckPlan, CrossAttentionHasOneAlignment) {
   for (const Band band : {Band{}, Band{0, unbounded}})

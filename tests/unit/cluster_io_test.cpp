@@ -2,6 +2,7 @@
 #include "usp/topology/cluster_io.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/topology/compose.hpp"
 #include "usp/topology/synthetic.hpp"
@@ -54,6 +55,30 @@ TEST(ClusterFile, CurvesUnknownsAndNotesSurvive) {
   cluster.fabric.oversubscription = {1.1, Provenance::measured, "somewhere"};
   cluster.nics[0].gb_s.source = "not in the text";
   EXPECT_EQ(read_cluster_json(write_cluster_json(cluster), "again"), cluster);
+}
+
+/// Keys of version 2 over values of version 1: each quantity is refused at its place.
+TEST(ClusterFile, ValuesInOtherUnitsAreRefused) {
+  const Cluster good = read_synthetic("node:2 gpu:4(h100) numa:2 nvlink:4 nic:4(400G)", "test");
+  const std::pair<const char*, double> values[] = {
+      {"/specs/0/bf16_flop_per_s", 989},    {"/specs/0/fp16_flop_per_s", 989},
+      {"/specs/0/fp32_flop_per_s", 67},     {"/specs/0/fp8_flop_per_s", 1979},
+      {"/specs/0/memory_bytes", 80},        {"/specs/0/memory_bytes_per_s", 3350},
+      {"/nodes/0/host_memory_bytes", 2000}, {"/nodes/0/pcie_bytes_per_s", 64},
+      {"/nodes/0/numa_bytes_per_s", 22},    {"/nics/0/bytes_per_s", 50},
+      {"/links/0/bytes_per_s", 450},        {"/links/0/latency_s", 2},
+      {"/domains/0/bytes_per_s", 450},      {"/fabric/latency_s", 5}};
+  for (const auto& [pointer, value] : values) {
+    Json json = parse_json(write_cluster_json(good), "good");
+    json[Json::json_pointer(pointer)] = {{"value", value}, {"provenance", "measured"}, {"source", "test"}};
+    try {
+      (void)read_cluster_json(json.dump(), "f");
+      ADD_FAILURE() << pointer;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where().token, pointer) << error.what();
+      EXPECT_NE(std::string(error.what()).find("SI units"), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(ClusterFile, RefusesWhatItDoesNotKnow) {

@@ -161,6 +161,9 @@ TEST(Compose, MeasuredCurves) {
 }
 
 TEST(Compose, FormatsByContent) {
+  for (const Word<SourceFormat>& word : word_list<SourceFormat>())
+    EXPECT_EQ(parse_word<SourceFormat>(word.text, "--format"), word.value);
+  EXPECT_EQ(word_of(detect_format("{}", "f")), "cluster");
   EXPECT_EQ(detect_format("{}", "f"), SourceFormat::cluster_json);
   EXPECT_EQ(detect_format("<!-- c -->\n<system/>", "f"), SourceFormat::nccl_xml);
   EXPECT_EQ(detect_format(read_file(h100_text), "f"), SourceFormat::nvidia_smi);

@@ -7,6 +7,7 @@
 #include "usp/planner/model_config.hpp"
 #include "usp/schedule/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
+#include "usp/topology/devices.hpp"
 
 #include <gtest/gtest.h>
 
@@ -25,6 +26,8 @@ struct Format {
 std::vector<Format> formats() {
   return {{"usp.cluster", shipped_preset("clusters", "dgx-h100").text,
            [](const std::string& text) { (void)read_cluster_json(text, "file.json"); }, "usp topo"},
+          {"usp.devices", shipped_preset("devices", "devices").text,
+           [](const std::string& text) { (void)read_device_presets(text, "file.json"); }, "CHANGELOG.md"},
           {"usp.plan", read_file(USP_TEST_DATA "/plans/attention_3x2.json"),
            [](const std::string& text) { (void)read_plan(text, "file.json"); }, "usp plan"},
           {"usp.calibration", shipped_preset("calibrations", "l40s").text,

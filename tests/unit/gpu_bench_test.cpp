@@ -75,7 +75,7 @@ TEST(PlacePlan, AGpuPlanKeepsItsBackendOnGpusAndLosesItOnTheHost) {
   EXPECT_EQ(place_plan(plan, RunOn::host, "", must_not_ask).plan.backend, Backend::cpu);
   EXPECT_EQ(place_plan(plan, RunOn::host, "reference", must_not_ask).note,
             "backend mma of the plan becomes cpu");
-  EXPECT_EQ(place_plan(plan, RunOn::planned, "", must_not_ask).plan.backend, Backend::mma);
+  EXPECT_EQ(place_plan(plan, std::nullopt, "", must_not_ask).plan.backend, Backend::mma);
 }
 
 TEST(PlacePlan, WhatCannotRunThereIsRefusedBeforeAGpuIsSought) {
@@ -88,7 +88,9 @@ TEST(PlacePlan, WhatCannotRunThereIsRefusedBeforeAGpuIsSought) {
   EXPECT_TRUE(holds(place(wide, RunOn::gpu, ""), "head dims up to 256"));
   EXPECT_TRUE(holds(place(small_plan(), RunOn::host, "cudnn"), "--kernel cudnn"));
   EXPECT_TRUE(holds(place(small_plan(), RunOn::gpu, "reference"), "--kernel reference"));
-  EXPECT_TRUE(holds(refusal([] { static_cast<void>(parse_run_on("tpu", "--device")); }), "cpu, cuda"));
+  EXPECT_EQ(parse_word<RunOn>("cuda", "--device"), RunOn::gpu);
+  EXPECT_EQ(word_of(RunOn::host), "cpu");
+  EXPECT_TRUE(holds(refusal([] { static_cast<void>(parse_word<RunOn>("tpu", "--device")); }), "cpu, cuda"));
   EXPECT_TRUE(holds(refusal([] {
                       const Documents documents = Documents::single(8, 8);
                       static_cast<void>(gpu_bench_call(small_plan(), documents, {}, {}));

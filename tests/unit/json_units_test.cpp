@@ -23,6 +23,21 @@ TEST(JsonUnits, DecimalValuesConvertExactly) {
   EXPECT_EQ(si_json(0.0, FieldUnit::us).dump(), "0");
 }
 
+TEST(JsonUnits, ValuesBeyondMachinesNameTheUnit) {
+  EXPECT_EQ(beyond_machines(1e6, BoundedQuantity::byte_rate), "");
+  EXPECT_EQ(beyond_machines(1e9, BoundedQuantity::flop_rate), "");
+  EXPECT_EQ(beyond_machines(0x1p20, BoundedQuantity::memory_bytes), "");
+  EXPECT_EQ(beyond_machines(1, BoundedQuantity::latency_s), "");
+  EXPECT_EQ(
+      beyond_machines(450, BoundedQuantity::byte_rate),
+      "450 bytes per second is less than a machine may have (at least 1000000); values are in SI units: "
+      "bytes per second, 450 GB/s is 450000000000");
+  EXPECT_NE(beyond_machines(989, BoundedQuantity::flop_rate).find("FLOP per second"), std::string::npos);
+  EXPECT_NE(beyond_machines(80, BoundedQuantity::memory_bytes).find("at least 1048576"), std::string::npos);
+  EXPECT_NE(beyond_machines(2, BoundedQuantity::latency_s).find("more than"), std::string::npos);
+  EXPECT_NE(beyond_machines(std::nan(""), BoundedQuantity::byte_rate), "");
+}
+
 TEST(JsonUnits, FifteenDigitsSurviveBothDirections) {
   std::mt19937_64 random(7);
   std::uniform_int_distribution<std::int64_t> digits(1, 999999999999999);

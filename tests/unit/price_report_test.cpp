@@ -2,7 +2,9 @@
 #include "usp/planner/price_report.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/plan_print.hpp"
 #include "usp/topology/compose.hpp"
 
 #include <gtest/gtest.h>
@@ -98,6 +100,27 @@ TEST(PriceReport, UnevenHeadsAreSaid) {
   AttentionCall forward = call_of(1, 8);
   forward.backward = false;
   EXPECT_EQ(price_call(machine.cluster, machine.calibration, forward).passes.size(), 1U);
+}
+
+/// A request names its cluster by the digest that the plan file holds.
+TEST(PriceReport, RequestsHoldTheDigestOfTheCluster) {
+  const Machine machine("dgx-h100");
+  AttentionRequest request;
+  request.cluster = &machine.cluster;
+  request.calibration = &machine.calibration;
+  request.shape = call_of(1, 8).plan.shape;
+  request.documents = Documents::single(65536, 65536);
+  const AttentionResult result = plan_attention(request);
+  const std::string digest = make_plan_file(request, result.best()).cluster_digest;
+  const auto digest_in = [](const std::string& text) {
+    return parse_json(text, "report").at("request").at("cluster").at("digest").get<std::string>();
+  };
+  EXPECT_EQ(digest_in(attention_result_json(request, result)), digest);
+  EXPECT_EQ(digest_in(price_json(price_call(machine.cluster, machine.calibration, call_of(1, 8)))), digest);
+
+  Cluster faster = machine.cluster;
+  faster.links.front().gb_s.value = 2 * *faster.links.front().gb_s.value;
+  EXPECT_NE(digest_in(price_json(price_call(faster, machine.calibration, call_of(1, 8)))), digest);
 }
 
 TEST(PriceReport, APricerForgetsNothingItShould) {

@@ -72,8 +72,8 @@ TEST(Score, TauCountsTies) {
 }
 
 TEST(Score, MetricsOfAHandMadeTable) {
-  const ScoreMethod exact{"exact", [](const ScoreRow& r) { return r.seconds.value_or(0); }, true};
-  const ScoreMethod twice{"twice", [](const ScoreRow& r) { return 2 * r.seconds.value_or(0); }, true};
+  const ScoreMethod exact{"exact", [](const ScoreRow& r) { return r.seconds.value_or(0); }};
+  const ScoreMethod twice{"twice", [](const ScoreRow& r) { return 2 * r.seconds.value_or(0); }};
   const ScoreReport report = score(parse_score_csv(small_table(), "t.csv"),
                                    {exact, twice, max_ulysses_rule(8), always_ring_rule()}, 32768);
   ASSERT_EQ(report.groups.size(), 4U);
@@ -99,7 +99,7 @@ TEST(Score, MetricsOfAHandMadeTable) {
 }
 
 TEST(Score, EqualCostsGetNoCreditForLuck) {
-  const ScoreMethod blind{"blind", [](const ScoreRow&) { return 1.0; }, false};
+  const ScoreMethod blind{"blind", [](const ScoreRow&) { return 1.0; }, CostUnit::rank};
   const ScoreReport report = score(parse_score_csv(small_table(), "t.csv"), {blind}, 32768);
   EXPECT_EQ(report.gated[0].top1, 0);
   EXPECT_NEAR(report.gated[0].worst_regret, 1, 1e-12);

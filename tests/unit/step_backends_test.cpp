@@ -214,6 +214,11 @@ TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
   PlanFile changed = plan;
   changed.layers.front().backward.steps->why = {UnsupportedReason::softcap};
   EXPECT_EQ(refused_at(changed), "/layers/0/prediction/backward/steps");
+  for (const UnsupportedReason of_a_run :
+       {UnsupportedReason::none, UnsupportedReason::alignment, UnsupportedReason::no_graph}) {
+    changed.layers.front().backward.steps->why = {of_a_run};
+    EXPECT_EQ(refused_at(changed), "/layers/0/prediction/backward/steps/why/0") << word_of(of_a_run);
+  }
   changed = plan;
   changed.layers.front().forward.steps.reset();
   EXPECT_EQ(refused_at(changed), "/layers/0/prediction/forward/steps");

@@ -132,6 +132,22 @@ TEST(WhatIf, BreakEvensHoldOnBothSides) {
   }
 }
 
+/// Both sides of a break-even are printed in one notation.
+TEST(WhatIf, BreakEvensDoNotMixNotations) {
+  WhatIfResult result;
+  result.axes = {parse_axis("seq=128k,256k")};
+  const auto printed = [&](double below, double above) {
+    BreakEven even;
+    even.axis = "seq";
+    even.below = axis_value(AxisKind::seq, below);
+    even.above = axis_value(AxisKind::seq, above);
+    result.break_evens = {even};
+    return whatif_text(result);
+  };
+  EXPECT_NE(printed(182208, 182272).find("seq between 182208 and 182272:"), std::string::npos);
+  EXPECT_NE(printed(178 << 10, 179 << 10).find("seq between 178K and 179K:"), std::string::npos);
+}
+
 TEST(WhatIf, LongestSequenceFitsAndTheNextDoesNot) {
   Setting s;
   const WhatIfResult result = what_if(s.request);

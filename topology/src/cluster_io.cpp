@@ -34,6 +34,7 @@ const EnumNames<FabricKind> fabric_kind_names = {{"none", FabricKind::none},
 Quantity read_quantity(ObjectReader& reader, const char* key, FieldUnit unit = FieldUnit::si) {
   auto object = reader.maybe_object(key);
   if (!object) return {};
+  object->need_every_key();
   Quantity result;
   result.value = maybe_read_si(*object, "value", unit, 0, 1e18);
   result.provenance = object->enumeration("provenance", provenance_names);

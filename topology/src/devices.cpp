@@ -17,11 +17,16 @@ namespace {
 
 using Sources = std::map<std::string, std::string>;
 
+BoundedQuantity bound_of(FieldUnit unit) {
+  if (unit == FieldUnit::gb_s) return BoundedQuantity::byte_rate;
+  return unit == FieldUnit::tflops ? BoundedQuantity::flop_rate : BoundedQuantity::memory_bytes;
+}
+
 Quantity read_value(ObjectReader& device, const char* key, FieldUnit unit, const Sources& sources) {
   auto object = device.maybe_object(key);
   if (!object) return {};
   Quantity result;
-  result.value = read_si(*object, "value", unit, 1e-12, 1e18);
+  result.value = read_si(*object, "value", unit, bound_of(unit), 1e18);
   const EnumNames<Provenance> names = {
       {"measured", Provenance::measured}, {"preset", Provenance::preset}, {"guess", Provenance::guess}};
   result.provenance = object->maybe_enumeration("provenance", names).value_or(Provenance::preset);
@@ -57,22 +62,6 @@ DevicePreset read_device(ObjectReader reader, const Sources& sources) {
   preset.note = reader.maybe_string("note").value_or("");
   reader.finish();
   return preset;
-}
-
-std::vector<DevicePreset> read_devices() {
-  const NamedText file = shipped_preset("devices", "devices");
-  const Json json = parse_json(file.text, file.name);
-  ObjectReader reader(json, file.name, "");
-  check_json_header(reader, "usp.devices", "take configs/devices/devices.json of this version");
-  Sources sources;
-  for (const auto& item : reader.need("sources").items())
-    sources[item.key()] = json_string(item.value(), file.name, "/sources/" + item.key());
-  std::vector<DevicePreset> presets;
-  reader.array("devices", [&](const Json& value, const std::string& pointer) {
-    presets.push_back(read_device({value, file.name, pointer}, sources));
-  });
-  reader.finish();
-  return presets;
 }
 
 /// `lanes` times one lane of the card.
@@ -123,8 +112,31 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
 
 }  // namespace
 
+std::vector<DevicePreset> read_device_presets(const std::string& text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  ObjectReader reader(json, file, "");
+  check_json_header(
+      reader, "usp.devices",
+      "take configs/devices/devices.json of this usp, or rename its keys and scale its values as "
+      "CHANGELOG.md lists");
+  Sources sources;
+  const Json& listed = reader.need("sources");
+  if (!listed.is_object()) reader.fail("sources", "an object is needed here");
+  for (const auto& item : listed.items())
+    sources[item.key()] = json_string(item.value(), file, "/sources/" + item.key());
+  std::vector<DevicePreset> presets;
+  reader.array("devices", [&](const Json& value, const std::string& pointer) {
+    presets.push_back(read_device({value, file, pointer}, sources));
+  });
+  reader.finish();
+  return presets;
+}
+
 const std::vector<DevicePreset>& device_presets() {
-  static const std::vector<DevicePreset> presets = read_devices();
+  static const std::vector<DevicePreset> presets = [] {
+    const NamedText file = shipped_preset("devices", "devices");
+    return read_device_presets(file.text, file.name);
+  }();
   return presets;
 }
 

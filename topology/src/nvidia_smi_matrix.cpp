@@ -308,7 +308,7 @@ class MatrixReader {
     return parts;
   }
 
-  /// What stands behind the path cells: affinities, then perhaps somebody's comment.
+  /// Reads the cells behind the path cells: affinities, then possibly a comment.
   void read_tail(const Line& line, const std::vector<std::string>& parts, bool by_tabs, Row& row) {
     std::vector<std::string> values;
     std::vector<std::string> comment;
@@ -332,7 +332,7 @@ class MatrixReader {
     row.numa = small_number(values[at], 4);
   }
 
-  /// Between blanks an empty cell cannot be seen, so with one missing nobody knows which.
+  /// Between blanks an empty cell cannot be seen, so a missing one cannot be located.
   void ignore_ambiguous(const Line& line, const std::vector<std::string>& values) {
     matrix_.ignored.push_back(
         fmt::format("line {}: {} affinity values for {} columns: the NUMA node is left unknown", line.number,

@@ -2,6 +2,7 @@
 #include "usp/topology/validate.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/json_units.hpp"
 
 #include <fmt/format.h>
 
@@ -58,24 +59,35 @@ class Checker {
     return index >= 0 && static_cast<std::size_t>(index) < size;
   }
 
-  /// A value stands exactly where its provenance is not unknown; bandwidths and sizes are positive.
-  void quantity(const Quantity& value, const Pointer& pointer, double least = 1e-12) const {
+  /// A value exists exactly where its provenance is not unknown, and is within the bound of machines.
+  void quantity(const Quantity& value, const Pointer& pointer, BoundedQuantity bound,
+                FieldUnit unit = FieldUnit::si) const {
+    origin(value, pointer);
+    if (!value.known()) return;
+    const std::string fault = beyond_machines(to_si(*value.value, unit), bound);
+    need(fault.empty(), pointer, fault);
+  }
+  void byte_rate(const Quantity& value, const Pointer& pointer) const {
+    quantity(value, pointer, BoundedQuantity::byte_rate, FieldUnit::gb_s);
+  }
+  void flop_rate(const Quantity& value, const Pointer& pointer) const {
+    quantity(value, pointer, BoundedQuantity::flop_rate, FieldUnit::tflops);
+  }
+  void origin(const Quantity& value, const Pointer& pointer) const {
     need(value.known() == (value.provenance != Provenance::unknown), pointer,
          "a value needs a provenance (measured, preset, guess), and unknown has no value");
-    if (value.known())
-      need(std::isfinite(*value.value) && *value.value >= least, pointer,
-           "the number is too small or not finite");
+    need(!value.known() || std::isfinite(*value.value), pointer, "the number is not finite");
   }
 
   void specs() const {
     for (std::size_t i = 0; i < cluster_.specs.size(); ++i) {
       const DeviceSpec& spec = cluster_.specs[i];
-      quantity(spec.bf16_tflops, at("specs", i, "bf16_flop_per_s"));
-      quantity(spec.fp16_tflops, at("specs", i, "fp16_flop_per_s"));
-      quantity(spec.fp32_tflops, at("specs", i, "fp32_flop_per_s"));
-      quantity(spec.fp8_tflops, at("specs", i, "fp8_flop_per_s"));
-      quantity(spec.memory_bytes, at("specs", i, "memory_bytes"));
-      quantity(spec.memory_gb_s, at("specs", i, "memory_bytes_per_s"));
+      flop_rate(spec.bf16_tflops, at("specs", i, "bf16_flop_per_s"));
+      flop_rate(spec.fp16_tflops, at("specs", i, "fp16_flop_per_s"));
+      flop_rate(spec.fp32_tflops, at("specs", i, "fp32_flop_per_s"));
+      flop_rate(spec.fp8_tflops, at("specs", i, "fp8_flop_per_s"));
+      quantity(spec.memory_bytes, at("specs", i, "memory_bytes"), BoundedQuantity::memory_bytes);
+      byte_rate(spec.memory_gb_s, at("specs", i, "memory_bytes_per_s"));
     }
     need(cluster_.spec_of_device.size() == cluster_.devices.size(), at("devices"),
          "every device needs its spec");
@@ -89,9 +101,9 @@ class Checker {
       const Node& node = cluster_.nodes[i];
       need(node.id == static_cast<int>(i), at("nodes", i, "id"), "ids count from 0 without gaps");
       need(node.numa_count >= 0, at("nodes", i, "numa_count"), "must not be negative");
-      quantity(node.host_memory_bytes, at("nodes", i, "host_memory_bytes"));
-      quantity(node.pcie_gb_s, at("nodes", i, "pcie_bytes_per_s"));
-      quantity(node.numa_gb_s, at("nodes", i, "numa_bytes_per_s"));
+      quantity(node.host_memory_bytes, at("nodes", i, "host_memory_bytes"), BoundedQuantity::memory_bytes);
+      byte_rate(node.pcie_gb_s, at("nodes", i, "pcie_bytes_per_s"));
+      byte_rate(node.numa_gb_s, at("nodes", i, "numa_bytes_per_s"));
     }
   }
 
@@ -120,7 +132,7 @@ class Checker {
       need(nic.id == static_cast<int>(i), at("nics", i, "id"), "ids count from 0 without gaps");
       need(inside(nic.node, cluster_.nodes.size()), at("nics", i, "node"), "no such node");
       need(!nic.numa || *nic.numa >= 0, at("nics", i, "numa"), "must not be negative");
-      quantity(nic.gb_s, at("nics", i, "bytes_per_s"));
+      byte_rate(nic.gb_s, at("nics", i, "bytes_per_s"));
     }
   }
 
@@ -141,8 +153,10 @@ class Checker {
       const bool one_host = cluster_.devices[static_cast<std::size_t>(link.a)].node ==
                             cluster_.devices[static_cast<std::size_t>(link.b)].node;
       need(peer || one_host, at("links", i, "kind"), "a PCIe path cannot join two hosts");
-      quantity(link.gb_s, at("links", i, "bytes_per_s"));
-      quantity(link.latency_s, at("links", i, "latency_s"));
+      byte_rate(link.gb_s, at("links", i, "bytes_per_s"));
+      need(!link.latency_s.known() || *link.latency_s.value > 0, at("links", i, "latency_s"),
+           "the latency of a link is positive");
+      quantity(link.latency_s, at("links", i, "latency_s"), BoundedQuantity::latency_s);
     }
   }
 
@@ -157,7 +171,7 @@ class Checker {
         need(inside(device, cluster_.devices.size()) &&
                  cluster_.devices[static_cast<std::size_t>(device)].nvlink_domain == static_cast<int>(i),
              at("domains", i, "devices"), "a device here does not name this domain as its own");
-      quantity(domain.gb_s, at("domains", i, "bytes_per_s"));
+      byte_rate(domain.gb_s, at("domains", i, "bytes_per_s"));
       members += domain.devices.size();
     }
     const auto named = std::count_if(cluster_.devices.begin(), cluster_.devices.end(),
@@ -167,8 +181,11 @@ class Checker {
   }
 
   void fabric() const {
-    quantity(cluster_.fabric.oversubscription, at("fabric/oversubscription"), 1);
-    quantity(cluster_.fabric.latency_s, at("fabric/latency_s"), 0);
+    const Quantity& oversubscription = cluster_.fabric.oversubscription;
+    origin(oversubscription, at("fabric/oversubscription"));
+    need(!oversubscription.known() || *oversubscription.value >= 1, at("fabric/oversubscription"),
+         "the ratio is at least 1");
+    quantity(cluster_.fabric.latency_s, at("fabric/latency_s"), BoundedQuantity::latency_s);
     std::set<int> seen;
     for (std::size_t i = 0; i < cluster_.fabric.leaves.size(); ++i)
       for (int node : cluster_.fabric.leaves[i])

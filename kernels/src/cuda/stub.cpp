@@ -3,7 +3,7 @@
 
 #include "usp/kernels/cuda_backends.hpp"
 
-/// What stands in for the GPU backends in a build without CUDA.
+/// Replaces the GPU backends in a build without CUDA.
 namespace usp {
 std::unique_ptr<Memory> make_cuda_memory(const Stream&) {
   refuse_without_cuda();

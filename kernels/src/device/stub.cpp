@@ -4,7 +4,7 @@
 #include "usp/device/device.hpp"
 #include "usp/device/stream_clock.hpp"
 
-/// What stands in for GPUs in a build without CUDA.
+/// Replaces the owners of GPU resources in a build without CUDA.
 namespace usp {
 bool has_cuda() {
   return false;
@@ -18,7 +18,9 @@ DeviceInfo device_info(int) {
 DeviceScope::DeviceScope(int) {
   refuse_without_cuda();
 }
-DeviceScope::~DeviceScope() = default;
+DeviceScope::~DeviceScope() {
+  static_cast<void>(pushed_);  // set by the constructor of CUDA alone
+}
 Stream::Stream(int) {
   refuse_without_cuda();
 }

@@ -13,7 +13,6 @@ namespace usp {
 namespace {
 
 constexpr double most = 1e15;
-constexpr double least = 1e-12;
 constexpr double most_s = 1e9;
 constexpr double least_s = 1e-18;
 
@@ -24,6 +23,16 @@ void check_header(ObjectReader& top) {
                                    "which reads version {}; {}",
                                    json_schema_version, renew));
   check_json_header(top, "usp.calibration", renew);
+}
+
+/// Refuses a time beyond 1 s and 1 s per MB: it counts other units than seconds.
+void check_time(const ObjectReader& reader, const char* key, double bytes, double seconds) {
+  const double most_allowed = 1 + bytes / (min_rate_gb_s * 1e9);
+  if (seconds > most_allowed)
+    reader.fail(key,
+                fmt::format("{} s for {:.0f} bytes is more than 1 s and 1 s per MB; values are in SI units: "
+                            "seconds, bytes per second; 12 us are 0.000012, 20 GB/s are 20000000000",
+                            seconds, bytes));
 }
 
 /// Seconds as nccl-tests' microseconds convert to them: one measurement is one double from either file.
@@ -54,8 +63,9 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
       reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
     const std::size_t before = rows.size();
     reader.array("time_s", [&](const Json& time, const std::string& at) {
-      rows.push_back(
-          {operation, ranks, bytes, seconds_of(json_number(time, top.file(), at, least_s, most_s))});
+      const double seconds = json_number(time, top.file(), at, least_s, most_s);
+      check_time(reader, "time_s", bytes, seconds);
+      rows.push_back({operation, ranks, bytes, seconds_of(seconds)});
       bytes *= 2;
     });
     if (rows.size() - before < 2 || rows.size() - before > 40)
@@ -77,8 +87,9 @@ std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
     reader.array("points", [&](const Json& point, const std::string& at) {
       ObjectReader p(point, top.file(), at);
       const double bytes = p.number("bytes", 1, most);
-      rows.push_back(
-          {transport, bytes, bytes / (read_si(p, "bytes_per_s", FieldUnit::gb_s, least, most) * 1e9)});
+      const double gb_s = read_si(p, "bytes_per_s", FieldUnit::gb_s, 1e-12, most);
+      check_time(p, "bytes_per_s", bytes, bytes / (gb_s * 1e9));
+      rows.push_back({transport, bytes, bytes / (gb_s * 1e9)});
       p.finish();
     });
     if (rows.size() - before < 2) reader.fail("points", "two points or more make a curve");
@@ -113,10 +124,10 @@ KernelFit read_fit(ObjectReader reader) {
   KernelFit fit;
   fit.head_dim = static_cast<int>(reader.integer("head_dim", 1, 1024));
   fit.launch_s = seconds_of(reader.number("launch_s", 0, 1));
-  fit.peak_tflops = read_si(reader, "peak_flop_per_s", FieldUnit::tflops, least, most);
+  fit.peak_tflops = read_si(reader, "peak_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
   fit.serial = reader.number("serial", 0, 100);
   fit.extra_keys = reader.number("extra_keys", 0, 1e6);
-  fit.kv_gb_s = read_si(reader, "kv_bytes_per_s", FieldUnit::gb_s, least, most);
+  fit.kv_gb_s = read_si(reader, "kv_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
   fit.rows = reader.integer("rows", 0, std::int64_t{1} << 40);
   fit.mape = reader.number("mape", 0, 100);
   fit.p90 = reader.number("p90", 0, 100);
@@ -185,9 +196,10 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
     ObjectReader device = top.object("device");
     calibration.device = device.string("name");
     kernel.sm_count = static_cast<int>(device.integer("sm_count", 1, 100000));
-    calibration.device_bf16_tflops = read_si(device, "bf16_flop_per_s", FieldUnit::tflops, least, most);
+    calibration.device_bf16_tflops =
+        read_si(device, "bf16_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
     calibration.device_memory_gb_s = memory_gb_s =
-        read_si(device, "memory_bytes_per_s", FieldUnit::gb_s, least, most);
+        read_si(device, "memory_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
     static_cast<void>(device.string("source"));
     device.finish();
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/digest.hpp"
+#include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/detail/axes.hpp"
 #include "usp/planner/plan_attention.hpp"
 

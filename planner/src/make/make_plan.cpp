@@ -3,11 +3,11 @@
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
+#include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/detail/axes.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/schedule/effort.hpp"
 #include "usp/schedule/limits.hpp"
-#include "usp/topology/cluster_io.hpp"
 
 #include <fmt/format.h>
 
@@ -160,10 +160,6 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
       }
     }
   return file;
-}
-
-std::string cluster_digest(const Cluster& cluster) {
-  return Digest().bytes(write_cluster_json(cluster)).hex();
 }
 
 std::string model_digest(const Model& model) {

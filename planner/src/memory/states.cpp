@@ -44,7 +44,7 @@ StageParameters stage_parameters(const MemoryInput& in, int stage) {
   const double embedding = needed(count.embedding, *in.model, "vocab_size") / tensor;
   const double head = needed(count.lm_head, *in.model, "tie_word_embeddings") / tensor;
   const bool tied = in.model->tied_embeddings.value_or(false);
-  if (first || (last && tied)) p.dense += embedding;  // a tied table stands on both ends of a pipeline
+  if (first || (last && tied)) p.dense += embedding;  // both ends of a pipeline hold a tied table
   if (last) p.dense += head + static_cast<double>(count.outer_norms);
   if (first || last)
     p.largest_unit = std::max({p.largest_unit, first || tied ? embedding : 0, last ? head : 0});

@@ -9,7 +9,7 @@
 namespace usp {
 namespace {
 
-/// Devices per node when all nodes are alike and filled in order, so that one of them stands for all; else 0.
+/// Devices per node when all nodes are alike and filled in order, so that one represents all; else 0.
 int uniform_node_size(const Cluster& cluster) {
   if (cluster.nodes.empty() || cluster.devices.size() % cluster.nodes.size() != 0) return 0;
   if (cluster.fabric.kind == FabricKind::fat_tree) return 0;
@@ -134,7 +134,7 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
   inter_node_.clear();
   for (int g = 0; g < placement.groups(); ++g)
     for (int slot = 0; slot < mesh.size(); ++slot) {
-      // In order of device, so that the first host, where it stands for all, is a prefix.
+      // In order of device, so that the first host, where it represents all, is a prefix.
       const int p = placement.order == AxisOrder::ulysses_inner
                         ? slot
                         : mesh.rank(slot % mesh.ring(), slot / mesh.ring());

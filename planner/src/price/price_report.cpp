@@ -107,9 +107,7 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   }
   PriceReport report;
   report.call = call;
-  report.cluster = cluster.name;
-  report.nodes = cluster.nodes.size();
-  report.devices = cluster.devices.size();
+  report.cluster = cluster_summary(cluster);
   const TokenMap geometry(plan, call.documents);
   report.uneven_heads = !geometry.heads().even();
   std::uint32_t extrapolation = 0;

@@ -11,12 +11,11 @@ Json list_or_null(const std::vector<T>& list) {
   return list.empty() ? Json(nullptr) : Json(list);
 }
 
-Json cluster_json(const std::string& name, std::size_t nodes, std::size_t devices) {
-  return {{"name", name}, {"nodes", nodes}, {"devices", devices}};
-}
-
-Json cluster_json(const Cluster& cluster) {
-  return cluster_json(cluster.name, cluster.nodes.size(), cluster.devices.size());
+Json cluster_json(const ClusterSummary& cluster) {
+  return {{"name", cluster.name},
+          {"nodes", cluster.nodes},
+          {"devices", cluster.devices},
+          {"digest", cluster.digest}};
 }
 
 /// Recompute and zero_stage are constraints: the planner chooses what `fixed` leaves free.
@@ -87,7 +86,7 @@ Json axis_value_json(AxisKind kind, const AxisValue& value) {
 
 Json request_json(const PlanRequest& request) {
   return {{"model", request.model->name},
-          {"cluster", cluster_json(*request.cluster)},
+          {"cluster", cluster_json(cluster_summary(*request.cluster))},
           {"calibration", request.calibration->name},
           {"workload", workload_json(request.workload)},
           {"fixed", fixed_json(request.fixed)},
@@ -103,7 +102,7 @@ Json request_json(const WhatIfRequest& request) {
 }
 
 Json request_json(const AttentionRequest& request) {
-  return {{"cluster", cluster_json(*request.cluster)},
+  return {{"cluster", cluster_json(cluster_summary(*request.cluster))},
           {"calibration", request.calibration->name},
           {"shape", shape_json(request.shape)},
           {"documents", documents_json(request.documents)},
@@ -123,7 +122,7 @@ Json request_json(const AttentionRequest& request) {
 
 Json request_json(const PriceReport& report) {
   const AttentionCall& call = report.call;
-  return {{"cluster", cluster_json(report.cluster, report.nodes, report.devices)},
+  return {{"cluster", cluster_json(report.cluster)},
           {"calibration", report.calibration.name},
           {"plan", attention_plan_json(call.plan)},
           {"documents", documents_json(call.documents)},
@@ -134,9 +133,8 @@ Json request_json(const PriceReport& report) {
 
 Json request_json(const ScoreReport& report) {
   return {{"csv", report.csv.empty() ? Json(nullptr) : Json(report.csv)},
-          {"cluster", report.cluster.empty() ? Json(nullptr)
-                                             : cluster_json(report.cluster, report.nodes, report.devices)},
-          {"calibration", report.cluster.empty() ? Json(nullptr) : Json(report.calibration.name)},
+          {"cluster", report.cluster ? cluster_json(*report.cluster) : Json(nullptr)},
+          {"calibration", report.cluster ? Json(report.calibration.name) : Json(nullptr)},
           {"gate_tokens", report.gate_tokens}};
 }
 

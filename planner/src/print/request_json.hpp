@@ -11,8 +11,8 @@
 #include "usp/planner/whatif.hpp"
 
 /// Images of the requests, which outputs echo under the key "request": keys are those of the C++ fields and
-/// of plan files; a model and a calibration are their names, a cluster its name and size; a free or absent
-/// field is null. Include only from .cpp files.
+/// of plan files; a model and a calibration are their names, a cluster its name, size and digest; a free or
+/// absent field is null. Include only from .cpp files.
 namespace usp {
 
 [[nodiscard]] Json request_json(const PlanRequest& request);

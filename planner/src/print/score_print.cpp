@@ -68,6 +68,18 @@ Json choice_json(const ScoreChoice& choice) {
       {"line", choice.line}, {"ring", choice.ring}, {"ulysses", choice.ulysses}, {"time_s", choice.seconds}};
 }
 
+const char* cost_key(CostUnit unit) {
+  switch (unit) {
+    case CostUnit::seconds:
+      return "cost_s";
+    case CostUnit::bytes:
+      return "cost_bytes";
+    case CostUnit::rank:
+      break;
+  }
+  return "cost_rank";
+}
+
 Json group_json(const ScoreReport& report, const ScoreGroup& group) {
   Json json = {{"label", group.label},
                {"tokens", group.tokens},
@@ -76,11 +88,12 @@ Json group_json(const ScoreReport& report, const ScoreGroup& group) {
                {"best", group.rows.empty() ? Json(nullptr) : choice_json(group.best)}};
   Json rows = Json::array();
   for (std::size_t i = 0; i < group.rows.size(); ++i) {
-    Json costs = Json::object();
-    for (std::size_t m = 0; m < report.methods.size(); ++m) costs[report.methods[m]] = group.cost[m][i];
     const ScoreRow& of = *group.rows[i];
     Json row = choice_json({of.line, of.ring, of.ulysses, *of.seconds});
-    row["cost"] = std::move(costs);
+    for (const CostUnit unit : {CostUnit::seconds, CostUnit::bytes, CostUnit::rank})
+      row[cost_key(unit)] = Json::object();
+    for (std::size_t m = 0; m < report.methods.size(); ++m)
+      row[cost_key(report.units[m])][report.methods[m]] = group.cost[m][i];
     rows.push_back(std::move(row));
   }
   json["rows"] = std::move(rows);
@@ -104,8 +117,8 @@ std::string score_text(const ScoreReport& report) {
   text += fmt::format("Groups of {} tokens and more:\n{}", gate, metrics_table(report, report.gated));
   text += "\nShorter groups (shown, not gated):\n" + metrics_table(report, report.shorter);
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
-  if (!report.cluster.empty())
-    text += fmt::format("\nPriced on {}\n{}", report.cluster, summary_text(report.calibration));
+  if (report.cluster)
+    text += fmt::format("\nPriced on {}\n{}", report.cluster->name, summary_text(report.calibration));
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   return text;
 }

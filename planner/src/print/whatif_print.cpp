@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -52,7 +53,7 @@ Json plan_json(const PointPlan& plan) {
   if (!plan.feasible) return json;
   json["choice"] = choice_json(plan.choice);
   json["time_s"] = plan.step_s;
-  json["s_per_token"] = plan.seconds_per_token;
+  json["time_per_token_s"] = plan.seconds_per_token;
   json["band"] = plan.band;
   json["memory_bytes"] = plan.memory_bytes;
   json["binding_row"] = plan.binding_row;
@@ -152,21 +153,31 @@ std::string diff_table(const WhatIfResult& result) {
   return text;
 }
 
+/// Both sides in one notation: whole numbers of tokens where "K" or "M" would round one of them.
+std::pair<std::string, std::string> side_texts(AxisKind kind, const AxisValue& below,
+                                               const AxisValue& above) {
+  const auto whole_k = [](const AxisValue& value) { return static_cast<i64>(value.number) % 1024 == 0; };
+  if (kind != AxisKind::seq || (whole_k(below) && whole_k(above))) return {below.text, above.text};
+  return {fmt::format("{:.0f}", below.number), fmt::format("{:.0f}", above.number)};
+}
+
 std::string break_even_lines(const WhatIfResult& result) {
   std::string text;
   const auto name = [](const PointPlan& plan) {
     return plan.feasible ? short_name(plan.choice) : "nothing fits";
   };
-  for (const BreakEven& even : result.break_evens)
-    text += fmt::format("  {} between {} and {}: {} -> {}{}\n", even.axis, even.below.text, even.above.text,
-                        name(even.from), name(even.to),
-                        even.verified ? "" : " (not confirmed by whole searches)");
+  for (const BreakEven& even : result.break_evens) {
+    const auto [below, above] = side_texts(kind_named(result, even.axis), even.below, even.above);
+    text += fmt::format("  {} between {} and {}: {} -> {}{}\n", even.axis, below, above, name(even.from),
+                        name(even.to), even.verified ? "" : " (not confirmed by whole searches)");
+  }
   if (text.empty() && !result.axes.empty()) text = "  none along the axes\n";
   if (result.longest) {
     const SequenceLimit& l = *result.longest;
     text += fmt::format("  longest sequence {}{} tokens ({}); {} binds: {} of {}\n",
-                        l.bounded ? "that fits: " : "tried, which fits: ", l.seq, l.choice, l.binding_row,
-                        format_bytes(static_cast<double>(l.binding_bytes)), format_bytes(l.device_bytes));
+                        l.bounded ? "that fits: " : "tried, which fits: ", format_tokens(l.seq), l.choice,
+                        l.binding_row, format_bytes(static_cast<double>(l.binding_bytes)),
+                        format_bytes(l.device_bytes));
   }
   return text;
 }

@@ -55,7 +55,7 @@ struct Series {
   double unit = 1;
 };
 
-double nanoseconds_per_token(const PointPlan& plan) {
+double seconds_per_token(const PointPlan& plan) {
   return plan.seconds_per_token;
 }
 double memory_of(const PointPlan& plan) {
@@ -174,7 +174,7 @@ std::string sweep_section(const ReportInput& input) {
   const WhatIfResult& sweep = *input.sweep;
   const double card = card_bytes(*input.request);
   text += curve(sweep, {"Time per token over sequence length", "time per token of the step", print_seconds,
-                        nanoseconds_per_token, 0, ""});
+                        seconds_per_token, 0, ""});
   text += curve(sweep, {"Memory over sequence length", "memory of one rank", print_bytes, memory_of, card,
                         "the card: " + format_bytes(card), gib});
   text += html_table("Best layout by sequence length (* the lead changed)", sweep_rows(sweep), 3);

@@ -129,21 +129,18 @@ ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std
        [&](const ScoreRow& row) {
          tell(progress, done++, total, "rows");
          return predictor.seconds(row);
-       },
-       true},
+       }},
       max_ulysses_rule(node_size(cluster)),
       always_ring_rule(),
       volume_rule([&](const ScoreRow& row) { return predictor.wire_bytes(row); }),
       spec_sheet_method([&](const ScoreRow& row) { return at_peak.bare_seconds(row); }),
-      {"the same at half the peak", [&](const ScoreRow& row) { return at_guess.bare_seconds(row); }, true}};
+      {"the same at half the peak", [&](const ScoreRow& row) { return at_guess.bare_seconds(row); }}};
   // A row that ran out of memory is not priced, but still has to be one that could be.
   for (const ScoreRow& row : rows)
     if (!row.seconds) static_cast<void>(score_plan(row, file));
   ScoreReport report = score(std::move(rows), methods, gate_tokens);
   report.csv = file;
-  report.cluster = cluster.name;
-  report.nodes = cluster.nodes.size();
-  report.devices = cluster.devices.size();
+  report.cluster = cluster_summary(cluster);
   report.notes = notes_on(report.rows, cluster, calibration);
   report.calibration = calibration.summary(predictor.extrapolation());
   return report;

@@ -74,7 +74,7 @@ void judge(ScoreGroup& group, const std::vector<ScoreMethod>& methods) {
   }
 }
 
-ScoreMetrics measure(const ScoreReport& report, std::size_t method, bool gated, bool gives_seconds) {
+ScoreMetrics measure(const ScoreReport& report, std::size_t method, bool gated) {
   ScoreMetrics metrics;
   std::vector<double> all_costs;
   std::vector<double> all_times;
@@ -99,7 +99,7 @@ ScoreMetrics measure(const ScoreReport& report, std::size_t method, bool gated, 
     metrics.mean_regret /= metrics.ranked_groups;
     metrics.tau_in_groups /= metrics.ranked_groups;
   }
-  if (gives_seconds && metrics.rows > 0) {
+  if (report.units[method] == CostUnit::seconds && metrics.rows > 0) {
     metrics.mape = error / static_cast<double>(metrics.rows);
     metrics.tau = kendall_tau_b(all_costs, all_times);
   }
@@ -114,19 +114,19 @@ ScoreMethod max_ulysses_rule(int gpus_per_node) {
             return row.ulysses <= gpus_per_node ? -static_cast<double>(row.ulysses)
                                                 : static_cast<double>(row.ulysses);
           },
-          false};
+          CostUnit::rank};
 }
 
 ScoreMethod always_ring_rule() {
-  return {"always ring", [](const ScoreRow& row) { return -static_cast<double>(row.ring); }, false};
+  return {"always ring", [](const ScoreRow& row) { return -static_cast<double>(row.ring); }, CostUnit::rank};
 }
 
 ScoreMethod volume_rule(ScoreFunction bytes) {
-  return {"volume rule", std::move(bytes), false};
+  return {"volume rule", std::move(bytes), CostUnit::bytes};
 }
 
 ScoreMethod spec_sheet_method(ScoreFunction seconds) {
-  return {"spec-sheet alpha-beta (uncalibrated)", std::move(seconds), true};
+  return {"spec-sheet alpha-beta (uncalibrated)", std::move(seconds), CostUnit::seconds};
 }
 
 double kendall_tau_b(const std::vector<double>& x, const std::vector<double>& y) {
@@ -158,8 +158,9 @@ ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& me
   for (ScoreGroup& group : report.groups) judge(group, methods);
   for (std::size_t m = 0; m < methods.size(); ++m) {
     report.methods.push_back(methods[m].name);
-    report.gated.push_back(measure(report, m, true, methods[m].gives_seconds));
-    report.shorter.push_back(measure(report, m, false, methods[m].gives_seconds));
+    report.units.push_back(methods[m].unit);
+    report.gated.push_back(measure(report, m, true));
+    report.shorter.push_back(measure(report, m, false));
   }
   return report;
 }

@@ -25,7 +25,7 @@ void check_kernel_fits(RunOn on, const std::string& kernel) {
   if (kernel.empty() || is_gpu_kernel(kernel) == (on == RunOn::gpu)) return;
   throw UsageError(
       fmt::format("--kernel {} computes on the {}, which is not --device {}; leave one of them out", kernel,
-                  on == RunOn::gpu ? "host" : "GPU", on == RunOn::gpu ? "cuda" : "cpu"));
+                  on == RunOn::gpu ? "host" : "GPU", word_of(on)));
 }
 
 /// What any GPU backend refuses, before a GPU is looked for.
@@ -40,16 +40,10 @@ void check_gpu_takes(const AttentionPlan& plan) {
 
 }  // namespace
 
-RunOn parse_run_on(std::string_view text, std::string_view flag) {
-  if (text == "cpu") return RunOn::host;
-  if (text == "cuda") return RunOn::gpu;
-  throw UsageError(fmt::format("{}: '{}' is not one of cpu, cuda", flag, text));
-}
-
-PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& kernel,
+PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const std::string& kernel,
                       const std::function<std::string()>& why_no_cudnn) {
-  if (on == RunOn::planned) return {plan, ""};
-  check_kernel_fits(on, kernel);
+  if (!on) return {plan, ""};
+  check_kernel_fits(*on, kernel);
   Backend backend = Backend::cpu;
   std::string reason;
   if (on == RunOn::gpu) {

@@ -45,7 +45,7 @@ class DryPass {
         complete(static_cast<std::size_t>(schedule_.arrivals[static_cast<std::size_t>(i)]));
       for (; sent != sends.end() && due(*sent) == static_cast<std::int32_t>(tick); ++sent) complete(*sent);
     }
-    for (const State state : state_) expects(state == State::complete, "a transfer that nobody waits for");
+    for (const State state : state_) expects(state == State::complete, "a transfer that no rank waits for");
   }
 
  private:

@@ -165,7 +165,7 @@ NpyHeader read_header(const std::string& file, const Source& source) {
                                  held, wanted));
 }
 
-/// The data in pieces of `step` bytes: of a source whose size nobody knows, memory grows with what comes.
+/// The data in pieces of `step` bytes: of a source of unknown size, memory grows with the bytes that arrive.
 NpyArray read_body(const std::string& file, const NpyHeader& header, const Source& source, i64 step) {
   const i64 wanted = header.data_bytes();
   NpyArray array{header, {}};

@@ -66,7 +66,7 @@ std::string device_memory_text(const RunResult& run) {
                      format_bytes(static_cast<double>(rank->held_memory_bytes)));
 }
 
-/// JSON has no NaN: a word stands for it.
+/// JSON has no NaN: a word replaces it.
 Json number_json(double value) {
   return std::isfinite(value) ? Json(value) : Json("not finite");
 }

@@ -47,7 +47,7 @@ void on_all_cores(int count, const Body& body, const Waiting& waiting) {
         for (int i = next++; i < count; i = next++) body(i);
       } catch (...) {
         error = std::current_exception();
-        next = count;  // nobody needs the rest
+        next = count;  // the other threads stop
       }
       const std::lock_guard lock(mutex);
       --running;

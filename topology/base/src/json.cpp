@@ -120,6 +120,9 @@ bool ObjectReader::has(const char* key) const {
 const Json* ObjectReader::find(const char* key) {
   known_.insert(key);
   const auto at = value_->find(key);
+  if (every_key_ && at == value_->end())
+    throw MissingValue({file_, 0, fmt::format("{}/{}", pointer_, key)}, key,
+                       "add the key, with null where it has no value");
   return at == value_->end() || at->is_null() ? nullptr : &*at;
 }
 
@@ -179,7 +182,9 @@ void ObjectReader::array(const char* key, const std::function<void(const Json&, 
 }
 
 ObjectReader ObjectReader::object(const char* key) {
-  return {need(key), file_, fmt::format("{}/{}", pointer_, key)};
+  ObjectReader inside(need(key), file_, fmt::format("{}/{}", pointer_, key));
+  inside.every_key_ = every_key_;
+  return inside;
 }
 
 std::optional<ObjectReader> ObjectReader::maybe_object(const char* key) {

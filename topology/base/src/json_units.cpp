@@ -74,6 +74,13 @@ double read_si(ObjectReader& reader, const char* key, FieldUnit unit, double lea
   return from_si(reader.number(key, to_si(least, unit), to_si(most, unit)), unit);
 }
 
+double read_si(ObjectReader& reader, const char* key, FieldUnit unit, BoundedQuantity quantity, double most) {
+  const double si = reader.number(key, 0, to_si(most, unit));
+  const std::string fault = beyond_machines(si, quantity);
+  if (!fault.empty()) reader.fail(key, fault);
+  return from_si(si, unit);
+}
+
 std::optional<double> maybe_read_si(ObjectReader& reader, const char* key, FieldUnit unit, double least,
                                     double most) {
   if (reader.find(key) == nullptr) return std::nullopt;

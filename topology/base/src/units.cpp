@@ -8,6 +8,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace usp {
@@ -72,9 +73,30 @@ double parse_line_rate_gb_s(std::string_view text, std::string_view flag) {
     if (unit == name) {
       const double gb_s = value * factor;
       if (gb_s >= min_rate_gb_s && gb_s <= max_rate_gb_s) return gb_s;
-      throw UsageError(fmt::format("{}: '{}' is out of range; a rate is 1e-6 to 1e9 GB/s", flag, text));
+      throw UsageError(fmt::format("{}: '{}' is out of range; a rate is 1e-3 to 1e9 GB/s", flag, text));
     }
   refuse(flag, text, wanted);
+}
+
+std::string beyond_machines(double si, BoundedQuantity quantity) {
+  struct Bound {
+    BoundedQuantity quantity;
+    double least, most;
+    const char *unit, *example;
+  };
+  constexpr double any = std::numeric_limits<double>::infinity();
+  constexpr Bound bounds[] = {
+      {BoundedQuantity::byte_rate, min_rate_gb_s * 1e9, any, "bytes per second", "450 GB/s is 450000000000"},
+      {BoundedQuantity::flop_rate, 1e9, any, "FLOP per second", "989 TFLOP/s is 989000000000000"},
+      {BoundedQuantity::memory_bytes, 0x1p20, any, "bytes", "80 GiB is 85899345920"},
+      {BoundedQuantity::latency_s, 0, 1, "seconds", "2 us is 0.000002"}};
+  for (const Bound& bound : bounds)
+    if (bound.quantity == quantity && !(si >= bound.least && si <= bound.most))
+      return fmt::format("{} {} is {} than a machine may have ({} {:.0f}); values are in SI units: {}, {}",
+                         si, bound.unit, si < bound.least ? "less" : "more",
+                         si < bound.least ? "at least" : "at most",
+                         si < bound.least ? bound.least : bound.most, bound.unit, bound.example);
+  return "";
 }
 
 std::string format_bytes(double bytes) {

@@ -88,7 +88,7 @@ Way way_of(const std::string& path) {
   throw EnvironmentError(path + " is a block device or a socket; name a file");
 }
 
-/// The file that a name stands for, links followed.
+/// The file that a name refers to, links followed.
 std::string target_of(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_symlink(path, error) ? std::filesystem::weakly_canonical(path, error).string()
@@ -149,7 +149,7 @@ void write_file(const std::string& path, std::string_view content) {
   if (way == Way::beside) return write_beside(path, content);
   if (way == Way::through)
     return Output(path, ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)).write(content);
-  std::cout << std::flush;  // what was printed before stands before
+  std::cout << std::flush;  // keeps the order of both outputs
   Output(path, ::fcntl(*descriptor_named(path), F_DUPFD_CLOEXEC, 0)).write(content);
 }
 

@@ -34,7 +34,7 @@ struct AttendScope {
   i64 slice_count = 0;
   const ScoreTerms* terms = nullptr;
   Progress progress;
-  /// Who computes the call by its plan, for a backend that leaves some to another; empty: it decides itself.
+  /// Backend of the call by its plan, for one that leaves calls to another; empty: the backend decides.
   std::optional<Backend> use;
 
   /// KV heads that the query heads read; expects some query head.

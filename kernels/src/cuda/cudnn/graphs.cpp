@@ -4,6 +4,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 #include <unordered_map>
@@ -23,11 +25,11 @@ using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 void expects_success(fe::error_t status, const char* what) {
   if (status.is_bad())
-    throw EnvironmentError(std::string(what) + " of cuDNN failed: " + status.get_message());
+    throw EnvironmentError(fmt::format("{} of cuDNN failed: {}", what, status.get_message()));
 }
 void expects_success(cudnnStatus_t status, const char* what) {
   if (status != CUDNN_STATUS_SUCCESS)
-    throw EnvironmentError(std::string(what) + " failed: " + fe::detail::get_error_string(status));
+    throw EnvironmentError(fmt::format("{} failed: {}", what, fe::detail::get_error_string(status)));
 }
 
 class Handle {
@@ -172,7 +174,7 @@ class LoadedLibrary final : public Library {
     else
       add_backward(key, *graph);
     fe::error_t status = graph->build(handle_->get(), {fe::HeurMode_t::A});
-    if (status.is_bad()) return {nullptr, "cuDNN has no plan: " + status.get_message()};
+    if (status.is_bad()) return {nullptr, fmt::format("cuDNN has no plan: {}", status.get_message())};
     return {std::make_unique<PlannedSdpa>(handle_, graph, key.direction), {}};
   }
 

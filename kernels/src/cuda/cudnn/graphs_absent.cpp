@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in for cuDNN in a build that did not find its headers.
+// Replaces the cuDNN graphs in a build that did not find the headers of cuDNN.
 #include "graphs.hpp"
 
 #include "usp/base/error.hpp"

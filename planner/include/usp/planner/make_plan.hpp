@@ -20,7 +20,6 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
 /// names the first that the plan states otherwise: another version wrote it, or it was made by hand.
 void check_predictions(const PlanFile& plan, const std::string& file);
 
-[[nodiscard]] std::string cluster_digest(const Cluster& cluster);
 [[nodiscard]] std::string model_digest(const Model& model);
 [[nodiscard]] std::string workload_digest(const Workload& workload);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/pricing.hpp"
 
 #include <string>
@@ -35,8 +36,7 @@ struct PassReport {
 
 struct PriceReport {
   AttentionCall call;
-  std::string cluster;
-  std::size_t nodes = 0, devices = 0;  ///< of the cluster
+  ClusterSummary cluster;
   CalibrationSummary calibration;
   std::vector<PassReport> passes;  ///< forward, and backward if asked for
   double seconds = 0;

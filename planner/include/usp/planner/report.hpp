@@ -23,7 +23,7 @@ struct ReportInput {
 /// configs/schema/report.v2.schema.json).
 [[nodiscard]] std::string report_json(const PlanRequest& request, const std::string& file);
 
-/// The sweep that a report shows: powers of two around the request's sequence length. Tells the request's
+/// The sweep that a report shows: powers of two around the request's sequence length. Updates the request's
 /// progress. Empty for packed documents, and on machines so large that it takes too long.
 [[nodiscard]] WhatIfResult report_sweep(const PlanRequest& request);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/planner/calibration.hpp"
+#include "usp/planner/cluster_summary.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -43,13 +44,20 @@ struct ScoreRow {
 /// world, and for a row given twice.
 [[nodiscard]] std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string& file);
 
-/// Predicted cost of a row; seconds, or any number that ranks rows alike (see ScoreMethod::gives_seconds).
+/// Predicted cost of a row, in the CostUnit of its method.
 using ScoreFunction = std::function<double(const ScoreRow&)>;
+
+/// Only seconds compare with measurements: other methods have no MAPE, and tau within groups only.
+enum class CostUnit {
+  seconds,
+  bytes,
+  rank,  ///< a number that orders rows and has no unit
+};
 
 struct ScoreMethod {
   std::string name;
   ScoreFunction cost;
-  bool gives_seconds = true;  ///< false: a rule; no MAPE, and tau within groups only
+  CostUnit unit = CostUnit::seconds;
 };
 
 /// Rules of thumb. Where no degree fits the node, the smallest one wins.
@@ -94,13 +102,13 @@ struct ScoreGroup {
 };
 
 struct ScoreReport {
-  std::string csv;                     ///< the table's file; empty: rows of another source
-  std::string cluster;                 ///< empty where the methods need none
-  std::size_t nodes = 0, devices = 0;  ///< of the cluster
-  CalibrationSummary calibration;      ///< of the prediction
+  std::string csv;                        ///< the table's file; empty: rows of another source
+  std::optional<ClusterSummary> cluster;  ///< empty where the methods need none
+  CalibrationSummary calibration;         ///< of the prediction
   std::vector<std::string> notes;
   std::vector<ScoreRow> rows;
   std::vector<std::string> methods;
+  std::vector<CostUnit> units;       ///< of the costs, per method
   std::int64_t gate_tokens = 32768;  ///< groups of at least this many tokens are gated
   std::int64_t out_of_memory = 0;
   std::vector<ScoreGroup> groups;

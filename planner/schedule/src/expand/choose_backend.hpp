@@ -6,7 +6,7 @@
 
 namespace usp {
 
-/// Who computes an attend step (backward: of gradients) of these query heads and slices under a plan. A run's
+/// Backend of an attend step (backward: of gradients) of these query heads and slices under a plan. A run's
 /// own facts are assumed: sm_90, gradients that need not repeat bit for bit, aligned rows.
 [[nodiscard]] StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_heads,
                                          const Slice* slices, i64 count);

@@ -6,7 +6,8 @@
 namespace usp {
 namespace {
 
-/// Marks the buffers that something fills, moves or computes on. A pruned plan binds some that nobody does.
+/// Marks the buffers that something fills, moves or computes on. A pruned plan binds some that no step
+/// touches.
 class Touched {
  public:
   explicit Touched(const RankSchedule& schedule) : touched_(schedule.buffers.size(), false) {

@@ -20,16 +20,6 @@ namespace {
 
 constexpr i64 most = std::numeric_limits<i64>::max() / 4;
 
-/// Reasons that a plan can have.
-const EnumNames<UnsupportedReason>& refusal_words() {
-  static const EnumNames<UnsupportedReason> words = [] {
-    EnumNames<UnsupportedReason> list;
-    for (std::size_t i = 1; i < static_cast<std::size_t>(UnsupportedReason::alignment); ++i)
-      list.emplace_back(refusals[i].name, static_cast<UnsupportedReason>(i));
-    return list;
-  }();
-  return words;
-}
 const EnumNames<WorkspaceBasis>& basis_words() {
   static const EnumNames<WorkspaceBasis> words = {{"exact", WorkspaceBasis::exact},
                                                   {"bound", WorkspaceBasis::bound}};
@@ -132,6 +122,18 @@ std::vector<Range> ranges(ObjectReader& reader, const char* key) {
   return list;
 }
 
+/// A reason that planning finds.
+UnsupportedReason reason_in(const Json& value, const std::string& file, const std::string& pointer) {
+  const std::string text = json_string(value, file, pointer);
+  std::string known;
+  for (const Word<UnsupportedReason>& word : word_list<UnsupportedReason>()) {
+    if (!found_by_planning(word.value)) continue;
+    if (word.text == text) return word.value;
+    known += (known.empty() ? "" : ", ") + std::string(word.text);
+  }
+  throw InvalidInput({file, 0, pointer}, fmt::format("'{}' is not one of {}", text, known));
+}
+
 StepBackends steps_in(ObjectReader reader, Backend asked) {
   StepBackends steps;
   steps.cpu = reader.integer("cpu", 0, most);
@@ -139,8 +141,7 @@ StepBackends steps_in(ObjectReader reader, Backend asked) {
   steps.cudnn = reader.integer("cudnn", 0, most);
   steps.mixed = reader.integer("mixed", 0, most);
   reader.array("why", [&](const Json& value, const std::string& pointer) {
-    const Json one = {{"why", value}};
-    steps.why.push_back(ObjectReader(one, reader.file(), pointer).enumeration("why", refusal_words()));
+    steps.why.push_back(reason_in(value, reader.file(), pointer));
   });
   if (asked != Backend::cpu && steps.cpu > 0) reader.fail("cpu", "must be 0: the plan's backend is another");
   if (asked != Backend::cudnn && steps.cudnn > 0)
@@ -190,7 +191,7 @@ ScoreRules score_in(ObjectReader reader) {
   return score;
 }
 
-/// The mesh stands once, above the layers.
+/// A file holds the mesh once, above the layers.
 void check_layer(const ObjectReader& reader, const AttentionPlan& plan) {
   try {
     check_attention_plan(plan);
@@ -321,6 +322,7 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
   check_json_header(reader, "usp.plan", "plan again with 'usp plan ... -o FILE'");
+  reader.need_every_key();
   PlanFile plan;
   plan.model = reader.string("model");
   plan.cluster = reader.string("cluster");
@@ -337,7 +339,9 @@ PlanFile read_plan(const std::string& text, const std::string& file) {
   plan.overlap = reader.boolean("overlap");
   plan.inputs = inputs_in(reader.object("inputs"), plan.overlap);
   reader.array("layers", [&](const Json& value, const std::string& pointer) {
-    plan.layers.push_back(layer_in(ObjectReader(value, file, pointer), plan.mesh, plan.training));
+    ObjectReader layer(value, file, pointer);
+    layer.need_every_key();
+    plan.layers.push_back(layer_in(std::move(layer), plan.mesh, plan.training));
     check_tokens(plan, plan.layers.back(), ObjectReader(value, file, pointer));
   });
   if (plan.layers.empty()) reader.fail("layers", "is empty: there is nothing to run; write the plan anew");

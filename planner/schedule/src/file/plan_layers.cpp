@@ -25,8 +25,10 @@ Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk) {
 
 const PlanLayer& layer_at(const PlanFile& plan, std::size_t index) {
   if (index >= plan.layers.size())
-    throw UsageError(fmt::format("--layer: the plan has {} kinds of attention layer, 0 to {}",
-                                 plan.layers.size(), static_cast<i64>(plan.layers.size()) - 1));
+    throw UsageError(plan.layers.size() == 1
+                         ? "--layer: the plan has 1 kind of attention layer, which is 0; leave the flag out"
+                         : fmt::format("--layer: the plan has {} kinds of attention layer; give 0 to {}",
+                                       plan.layers.size(), plan.layers.size() - 1));
   return plan.layers[index];
 }
 

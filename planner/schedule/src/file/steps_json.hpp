@@ -10,7 +10,7 @@ namespace usp {
 [[nodiscard]] inline Json steps_json(const std::optional<StepBackends>& steps) {
   if (!steps) return nullptr;
   Json why = Json::array();
-  for (const UnsupportedReason each : steps->why) why.push_back(name_of(each));
+  for (const UnsupportedReason each : steps->why) why.push_back(word_of(each));
   return {{"cpu", steps->cpu},
           {"mma", steps->mma},
           {"cudnn", steps->cudnn},

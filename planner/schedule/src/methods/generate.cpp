@@ -322,8 +322,8 @@ class Generator {
     return m;
   }
 
-  /// A partial dK/dV computed in tick t can leave in tick t + 1: on along the ring for tokens that somebody
-  /// later still adds to, home for the others.
+  /// A partial dK/dV computed in tick t can leave in tick t + 1: on along the ring for tokens that a
+  /// later rank still adds to, home for the others.
   void return_dkv(int c, int k, BufferSlot place) {
     const Stage& u = stage(k);
     const int t = tick_of(c, k) + 1;

@@ -10,8 +10,9 @@ namespace usp {
 class Stream;
 
 /// Moves device memory between ranks by the GPUs' copy engines, in the order of each rank's compute stream.
-/// `control` carries who, where and when, and everything but point-to-point payload (groups, collectives of
-/// host memory, watchdog, abort); its ranks are threads of this process, or processes of this host.
+/// `control` carries ranks, addresses and events, and everything but point-to-point payload (groups,
+/// collectives of host memory, watchdog, abort); its ranks are threads of this process, or processes of this
+/// host.
 ///
 /// Regions lie in device memory. A message starts when what was enqueued on both compute streams before it
 /// was posted is done; wait() blocks the thread until the peer has posted its end, never for the GPU, and

@@ -14,7 +14,7 @@ namespace usp {
 struct CommunicationFault {
   std::string operation;     ///< e.g. "kv_exchange", "barrier"
   std::int32_t tick = -1;    ///< -1: outside a schedule
-  int rank = -1;             ///< who noticed
+  int rank = -1;             ///< that noticed
   std::vector<int> missing;  ///< peers that did not arrive or that failed
   std::string message;       ///< the whole sentence, shown to the user
 };

@@ -48,18 +48,18 @@ void check_rendezvous_variables();
 /// host where LOCAL_WORLD_SIZE is WORLD_SIZE. Throws UsageError for values that make no sense.
 [[nodiscard]] SocketJob torchrun_job();
 
-/// What a user who trusts the network should know of this job: that its ranks meet without a secret, or that
-/// the trust is not needed since they meet on loopback or have one.
+/// Note on --trust-network for this job: its ranks meet without a secret, or the flag is not needed since
+/// they meet on loopback or have one.
 [[nodiscard]] std::string trust_note(const SocketJob& job);
 
 /// Processes as ranks, over TCP connections between all pairs; regions in host memory. Messages advance
 /// within post, wait, test and progress only. Collective: waits at most options.start_s for all ranks,
-/// refuses strangers, other jobs and ranks given twice (EnvironmentError for them), and throws
+/// refuses unauthenticated processes, other jobs and repeated ranks (EnvironmentError for them), and throws
 /// CommunicationError naming the ranks that did not come. A job without a secret whose ranks meet beyond
 /// loopback is refused (OpenNetworkError) unless options.trust_network. Rank 0 listens at the interface of
 /// `host` alone, the others at the one by which they reach it. A process that ends is a CommunicationError of
 /// all others. The end of the last communicator waits for the others to get there, 3 s at most without a byte
-/// from them. The secret protects who is let in; what travels then is neither encrypted nor authenticated.
+/// from them. The secret protects joining; later messages are neither encrypted nor authenticated.
 [[nodiscard]] std::unique_ptr<Communicator> make_socket_communicator(const SocketJob& job,
                                                                      const CommOptions& options);
 

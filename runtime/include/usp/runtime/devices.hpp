@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/words.hpp"
 #include "usp/runtime/call_run.hpp"
 
 #include <functional>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-/// A plan names who computes; here a call is put on other hardware than its plan was made for.
+/// Execution of a call on other hardware than the backend of its plan.
 namespace usp {
 
-/// Where a call shall run.
-enum class RunOn : std::uint8_t {
-  planned,  ///< where its plan says
-  host,     ///< "cpu"
-  gpu,      ///< "cuda"
+/// Hardware that executes a call.
+enum class RunOn : std::uint8_t { host, gpu };
+
+template <>
+struct WordTable<RunOn> {
+  static constexpr Word<RunOn> words[] = {{"cpu", RunOn::host}, {"cuda", RunOn::gpu}};
 };
-/// Throws UsageError naming `flag`.
-[[nodiscard]] RunOn parse_run_on(std::string_view text, std::string_view flag);
 
 /// A plan for the hardware that it shall run on. The backend shapes its schedule, so that it is another plan
 /// than the one it came from, with a digest of its own.
@@ -27,10 +27,12 @@ struct PlacedPlan {
   std::string note;  ///< what became of the backend, and why; empty: nothing
 };
 
-/// Changes the backend of a plan. On GPUs: that of `kernel` where it names one, else the plan's own, else
-/// cudnn where `why_no_cudnn` has no objection, else mma. It is asked last, and only where it matters.
-/// Throws UsageError where `kernel` is of other hardware, and where no backend there takes the plan.
-[[nodiscard]] PlacedPlan place_plan(const AttentionPlan& plan, RunOn on, const std::string& kernel,
+/// Changes the backend of a plan; without `on` it stays. On GPUs: that of `kernel` where it names one, else
+/// the plan's own, else cudnn where `why_no_cudnn` has no objection, else mma. It is asked last, and only
+/// where it matters. Throws UsageError where `kernel` is of other hardware, and where no backend there takes
+/// the plan.
+[[nodiscard]] PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on,
+                                    const std::string& kernel,
                                     const std::function<std::string()>& why_no_cudnn);
 
 /// Why rank 0's GPU of `devices` (RunOptions) has no cuDNN, in words; empty: it has. Throws EnvironmentError

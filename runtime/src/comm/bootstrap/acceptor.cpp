@@ -87,7 +87,7 @@ Acceptor::Acceptor(const Socket& listener, const AcceptRules& rules)
       max_pending_(max_unproved + static_cast<std::size_t>(rules.size)),
       joined_(static_cast<std::size_t>(rules.size)) {}
 
-/// Until somebody comes, says something or leaves.
+/// Until a peer connects, sends or disconnects.
 void Acceptor::wait(const Deadline& deadline, const std::vector<Socket>& connected) const {
   std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
   for (const PendingPeer& pending : pending_) watched.push_back({pending.socket.descriptor(), POLLIN, 0});

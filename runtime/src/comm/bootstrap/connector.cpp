@@ -109,7 +109,7 @@ bool Connector::authenticate(OpenHandshake& handshake) const {
   if (key_.secured() && (reply.secured == 0 || !same(reply.value, key_.acceptor_proof(context))))
     throw EnvironmentError(
         fmt::format("the listener at {} did not prove that it knows the secret of this job, so it is not "
-                    "rank {}; give all ranks the same USP_JOB_TOKEN, and see who uses that port",
+                    "rank {}; give all ranks the same USP_JOB_TOKEN, and see which process uses that port",
                     handshake.socket.remote().text(), handshake.target.peer));
   return true;
 }

@@ -15,7 +15,7 @@
 /// What ranks say to each other until they are connected, as plain bytes in the order of the machine: unlike
 /// machines do not understand each other's magic number. Functions that parse take any bytes.
 ///
-///     guest -> host   Hello     who it is, a nonce
+///     guest -> host   Hello     its rank, a nonce
 ///     host -> guest   Reply     the host's nonce, or why the guest is not let in
 ///     guest -> host   Proof     that it knows the secret
 ///     host -> guest   Reply     the host's proof, or why the guest is not let in

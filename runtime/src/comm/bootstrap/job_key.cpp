@@ -47,7 +47,7 @@ Nonce random_nonce() {
   Nonce nonce{};
   if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1)
     throw EnvironmentError(
-        "the system gives no random bytes, so that ranks cannot prove who they are; see whether getrandom "
+        "the system gives no random bytes, so that ranks cannot authenticate; see whether getrandom "
         "works here");
   return nonce;
 }

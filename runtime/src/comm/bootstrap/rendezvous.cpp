@@ -48,12 +48,12 @@ constexpr double patience_s = 2;
 
 void check_network(const SocketJob& job, const CommOptions& options, const std::vector<Address>& place) {
   if (!job.secret.empty() || options.trust_network || all_loopback(place)) return;
-  throw OpenNetworkError(
-      fmt::format("the ranks of this job meet over a network (MASTER_ADDR {}) without a secret, so that "
-                  "anybody who reaches the port could pose as a rank; make one, and give it to all ranks: {} "
-                  "(or start with torchrun --rdzv-id $(openssl rand -hex 16)), or go on with --trust-network "
-                  "where nobody else reaches these ports",
-                  job.host, secret_command()));
+  throw OpenNetworkError(fmt::format(
+      "the ranks of this job meet over a network (MASTER_ADDR {}) without a secret, so that "
+      "any process that reaches the port could join as a rank; make one, and give it to all ranks: {} "
+      "(or start with torchrun --rdzv-id $(openssl rand -hex 16)), or go on with --trust-network "
+      "where only the ranks reach these ports",
+      job.host, secret_command()));
 }
 
 /// A name of this host may mean its loopback here and its interface elsewhere.
@@ -68,12 +68,12 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
   std::vector<int> missing;
   for (int rank = first; rank < job.size; ++rank)
     if (!acceptor.knows(rank)) missing.push_back(rank);
-  const std::string who = list_ranks(missing);
+  const std::string absent = list_ranks(missing);
   throw CommunicationError(
       {"start", -1, job.rank, missing,
        fmt::format("rank {} waited {} for {} to start, which did not arrive{}; start all {} ranks, with the "
                    "same MASTER_ADDR and MASTER_PORT{}",
-                   job.rank, seconds(start_s), who, acceptor.rejections(), job.size, hint)});
+                   job.rank, seconds(start_s), absent, acceptor.rejections(), job.size, hint)});
 }
 
 /// A number that ranks of one job greet one another with.
@@ -103,7 +103,7 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
   return table;
 }
 
-/// Rank 0: brings all together, or tells all why that fails.
+/// Rank 0: connects all ranks, or sends all of them the reason why that fails.
 void host(const SocketJob& job, double start_s, const std::vector<Address>& place,
           std::vector<Socket>& sockets) {
   std::vector<RankEndpoint> table;

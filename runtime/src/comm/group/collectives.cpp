@@ -189,8 +189,8 @@ void check_group(Communicator& communicator, const std::vector<int>& ranks) {
   agree(communicator, {{"group", digest.value()}});
   std::vector<int> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
-  const bool strangers = !sorted.empty() && (sorted.front() < 0 || sorted.back() >= communicator.size());
-  if (strangers || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+  const bool outside = !sorted.empty() && (sorted.front() < 0 || sorted.back() >= communicator.size());
+  if (outside || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
     throw UsageError(fmt::format(
         "a group's list has repeated ranks or ranks outside its communicator of {}; list each member once",
         communicator.size()));

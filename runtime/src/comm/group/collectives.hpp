@@ -36,8 +36,8 @@ class CollectiveCommunicator : public Communicator {
   Traffic traffic_;
 };
 
-/// Refuses a group list with strangers or repetitions (UsageError), and lists that differ between ranks
-/// (DisagreementError). Collective.
+/// Refuses a group list with repeated ranks or ranks outside the communicator (UsageError), and lists that
+/// differ between ranks (DisagreementError). Collective.
 void check_group(Communicator& communicator, const std::vector<int>& ranks);
 
 }  // namespace usp::comm

@@ -9,7 +9,7 @@
 namespace usp::comm {
 
 /// A communicator that moves payload its own way, and leaves everything else to another one of the same
-/// ranks: who they are, collectives of host memory, watchdog and abort.
+/// ranks: rank and size, collectives of host memory, watchdog and abort.
 class DataPlaneCommunicator : public Communicator {
  public:
   explicit DataPlaneCommunicator(Communicator& control) : control_(control) {

@@ -31,7 +31,7 @@ struct EventName {
   cudaIpcEventHandle_t shared{};
 };
 
-/// What a sender tells its receiver. Pointers mean something to threads of one process only; between
+/// Message of a sender to its receiver. Its pointers are valid among threads of one process only; between
 /// processes a second message carries the regions.
 struct ReadyToSend {
   const StridedBytes* regions = nullptr;
@@ -40,7 +40,7 @@ struct ReadyToSend {
   EventName ready;  ///< the sender's compute stream has filled the regions
 };
 
-/// What the receiver tells back.
+/// Reply of the receiver.
 struct Done {
   EventName event;  ///< recorded after the regions have been read
 };
@@ -50,7 +50,7 @@ struct Done {
 enum class Control : std::uint8_t { ready_to_send, regions, done, ack };
 constexpr i64 control_kinds = 4;
 
-/// An event that tells both ends of a message that its regions have been read. It is recorded again, or
+/// An event that signals both ends of a message that its regions have been read. It is recorded again, or
 /// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
 /// too: each does so when it likes, and would then wait for another message.
 struct DoneEvent {
@@ -108,7 +108,7 @@ struct InFlight {
   }
 };
 
-/// Who a device is, whatever number a process gives it.
+/// UUID of a device, which processes may number differently.
 [[nodiscard]] cudaUUID_t identity(int device) {
   cudaDeviceProp p;
   check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
@@ -281,7 +281,7 @@ void CopyEngineCommunicator::import_regions(InFlight& end) {
   end.rts.region_count = static_cast<i64>(imported_.size());
 }
 
-/// The offer is there: enqueues the copy and tells the sender when it will be done.
+/// After the offer: enqueues the copy and sends its event to the sender.
 void CopyEngineCommunicator::fetch(InFlight& end) {
   const ReadyToSend& rts = end.rts;
   const auto peer = static_cast<std::size_t>(end.message.peer);

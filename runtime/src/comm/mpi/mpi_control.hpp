@@ -16,7 +16,7 @@ void check_mpi(int code, const char* call);
 [[nodiscard]] std::string mpi_error_text(int code);
 
 /// Reports a failure to all processes of a job, on a communicator of its own. A report is small enough to
-/// leave eagerly: it arrives even when the receiver is busy, who reads it in its next call.
+/// leave eagerly: it arrives even at a busy receiver, which reads it in its next call.
 class MpiControl {
  public:
   /// Collective. `ends_process`: a call of MPI that does not return may end this process.

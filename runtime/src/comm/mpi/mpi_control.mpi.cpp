@@ -53,7 +53,7 @@ void MpiControl::broadcast_failure(const CommunicationFault& fault, ExitCode exi
   if (aborted()) return;
   failure_ = JobFailure{fault, exit_code, rank_};
   outgoing_ = pack(*failure_);
-  failure_ = unpack(outgoing_, size_, rank_);  // every rank tells the same, cut at the same place
+  failure_ = unpack(outgoing_, size_, rank_);  // every rank reports the same text, cut at the same place
   sending_.resize(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_)

@@ -30,7 +30,7 @@ void initialize_mpi() {
   std::_Exit(code);
 }
 
-/// Within a catch: tells all of the error that this rank caught, and ends the job.
+/// Within a catch: broadcasts the error that this rank caught, and ends the job.
 [[noreturn]] void fail_job(comm::MpiControl& control, int rank, const std::exception& error) {
   control.broadcast_failure(comm::fault_of(std::current_exception(), rank),
                             comm::exit_code_of(std::current_exception()));

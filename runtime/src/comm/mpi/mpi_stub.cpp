@@ -2,7 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/mpi.hpp"
 
-// Stands in for MPI where the build has none.
+// Replaces MPI in a build without it.
 namespace usp {
 namespace {
 

@@ -10,7 +10,7 @@
 namespace usp::comm {
 namespace {
 
-/// Payloads up to that many bytes travel in one call with what stands before and after them.
+/// Payloads up to that many bytes travel in one call with their header and trailer.
 constexpr i64 small_bytes = 1024;
 /// Runs that one call of the system moves.
 constexpr int max_runs = 128;

@@ -21,8 +21,8 @@ constexpr i64 wait_bytes = i64{1} << 22;
 constexpr i64 max_part = i64{1} << 18;
 /// Looks before a wait sleeps: most answers come at once, but ranks that compute need the core.
 constexpr int looks = 100;
-/// A connection that closes says nothing of why. Whoever ended the job tells all, but over other connections:
-/// so long a rank waits for that before it blames the peer that has gone.
+/// A closed connection carries no reason. The rank that ended the job broadcasts it over other connections:
+/// a rank waits for that report this long before it names the lost peer.
 constexpr double lost_patience_s = 1;
 /// The end of a job waits no longer than that for peers that send on and on.
 constexpr double max_leave_s = 60;
@@ -132,7 +132,7 @@ void SocketMesh::publish_failure(const CommunicationFault& fault, ExitCode exit_
   if (aborted()) return;
   const FailureFrame failure_frame = pack({fault, exit_code, rank_});
   forwarded_origin_ = rank_;
-  failure_ = unpack(failure_frame, size(), rank_);  // every rank tells the same, cut at the same place
+  failure_ = unpack(failure_frame, size(), rank_);  // every rank reports the same text, cut at the same place
   stop();
   for (SocketLink& link : links_) {
     if (link.is_open()) link.send_failure(failure_frame);

@@ -21,7 +21,7 @@ namespace {
 /// and its own report is out.
 constexpr double come_s = 10;
 
-/// Tells all of an error of this rank and gives them time to tell theirs.
+/// Broadcasts an error of this rank and waits for the errors of the others.
 [[nodiscard]] ExitCode broadcast_and_leave(comm::SocketMesh& mesh, const std::exception_ptr& error) {
   mesh.broadcast_failure(comm::fault_of(error, mesh.rank()), comm::exit_code_of(error));
   (void)mesh.leave(comm::grace_s);
@@ -40,9 +40,8 @@ std::string trust_note(const SocketJob& job) {
   if (!job.secret.empty()) return "--trust-network is not needed: the ranks of this job prove a secret";
   if (job.size == 1 || comm::on_loopback(job))
     return "--trust-network is not needed: the ranks of this job meet on the loopback of one host";
-  return "--trust-network: the ranks of this job meet over a network without a secret; anybody who reaches "
-         "their "
-         "ports can pose as one";
+  return "--trust-network: the ranks of this job meet over a network without a secret; any process "
+         "that reaches their ports can join as a rank";
 }
 
 std::unique_ptr<Communicator> make_socket_communicator(const SocketJob& job, const CommOptions& options) {

@@ -211,7 +211,7 @@ void ThreadCommunicator::check_abort() {
   world_.raise(job_rank_, lock);
 }
 
-/// Names every peer that this rank still misses in the same operation, and the ranks that wait for nobody:
+/// Names every peer that this rank still misses in the same operation, and the ranks that wait for no peer:
 /// among these is the cause when the peers are themselves held up.
 void ThreadCommunicator::report_late(const Slot& slot, Lock& lock) {
   std::vector<int> missing;

@@ -91,7 +91,7 @@ class World {
   /// Notes that another rank starts or ends copying from or to memory of `rank`; with the lock held.
   void pin(int rank) { ++sleepers_[static_cast<std::size_t>(rank)].pins; }
   void unpin(int rank);
-  /// Ranks that are not waiting for anybody; with the lock held.
+  /// Ranks that wait for no peer; with the lock held.
   [[nodiscard]] std::vector<int> busy_ranks() const;
 
   /// The hub of the `sequence`-th group of `parent`: the first member that asks makes it.

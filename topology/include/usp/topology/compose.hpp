@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/words.hpp"
 #include "usp/topology/cluster.hpp"
 
 #include <optional>
@@ -10,6 +11,14 @@
 namespace usp {
 
 enum class SourceFormat { automatic, cluster_json, synthetic, nvidia_smi, nccl_xml, slurm };
+
+template <>
+struct WordTable<SourceFormat> {
+  static constexpr Word<SourceFormat> words[] = {
+      {"auto", SourceFormat::automatic},      {"cluster", SourceFormat::cluster_json},
+      {"synthetic", SourceFormat::synthetic}, {"nvidia-smi", SourceFormat::nvidia_smi},
+      {"nccl-xml", SourceFormat::nccl_xml},   {"slurm", SourceFormat::slurm}};
+};
 
 /// A source and what is added to it; every verb that takes a cluster fills one of these from the same flags.
 struct ClusterRequest {

@@ -9,7 +9,7 @@
 
 namespace usp {
 
-/// What configs/devices/devices.json knows of one accelerator.
+/// One accelerator of configs/devices/devices.json.
 struct DevicePreset {
   DeviceSpec spec;
   std::vector<std::string> aliases;
@@ -22,7 +22,10 @@ struct DevicePreset {
   std::string note;         ///< why a calibration is borrowed, or what to mind; may be empty
 };
 
-/// All of them, in the order of the file.
+/// Reads a file like configs/devices/devices.json. Throws InvalidInput, also for another schema version.
+[[nodiscard]] std::vector<DevicePreset> read_device_presets(const std::string& text, const std::string& file);
+
+/// Those that are shipped, in the order of the file.
 [[nodiscard]] const std::vector<DevicePreset>& device_presets();
 
 /// By name or alias, any case ("h100" is "h100-sxm").

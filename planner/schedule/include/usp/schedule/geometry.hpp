@@ -43,8 +43,8 @@ struct RowPart {
   i128 area = 0;
 };
 
-/// What follows from a plan and a batch: who owns which tokens and heads, which pairs are visible, which keys
-/// a row needs. Resolves the selectors of the compact form. Built once per batch, read by every rank; not
+/// Derived from a plan and a batch: owners of tokens and heads, visible pairs, and the keys that a query row
+/// needs. Resolves the selectors of the compact form. Built once per batch, read by every rank; not
 /// thread-safe while lazily filled.
 class TokenMap {
  public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/words.hpp"
 #include "usp/schedule/band_blocks.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/plan.hpp"
@@ -8,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 /// What each backend can do: the one place that knows, for plans and for kernels.
@@ -38,37 +40,61 @@ enum class UnsupportedReason : std::uint8_t {
   no_graph
 };
 
-struct UnsupportedReasonWords {
-  const char* name;  ///< in files
-  const char* text;  ///< for people
+template <>
+struct WordTable<UnsupportedReason> {
+  static constexpr Word<UnsupportedReason> words[] = {
+      {"none", UnsupportedReason::none},
+      {"dtype", UnsupportedReason::dtype},
+      {"softcap", UnsupportedReason::softcap},
+      {"alibi", UnsupportedReason::alibi},
+      {"dropout", UnsupportedReason::dropout},
+      {"block_mask", UnsupportedReason::block_mask},
+      {"kv_group_spans_ranks", UnsupportedReason::kv_group_spans_ranks},
+      {"head_dim_step", UnsupportedReason::head_dim_step},
+      {"head_dim", UnsupportedReason::head_dim},
+      {"unequal_head_dims", UnsupportedReason::unequal_head_dims},
+      {"missing_o", UnsupportedReason::missing_o},
+      {"deterministic", UnsupportedReason::deterministic},
+      {"unequal_steps", UnsupportedReason::unequal_steps},
+      {"many_slices", UnsupportedReason::many_slices},
+      {"many_blocks", UnsupportedReason::many_blocks},
+      {"single_row", UnsupportedReason::single_row},
+      {"wide_window", UnsupportedReason::wide_window},
+      {"no_pairs", UnsupportedReason::no_pairs},
+      {"alignment", UnsupportedReason::alignment},
+      {"no_graph", UnsupportedReason::no_graph}};
 };
-inline constexpr std::array<UnsupportedReasonWords, 20> refusals{{
-    {"none", ""},
-    {"dtype", "the cuDNN backend supports bf16 and fp16"},
-    {"softcap", "the cuDNN backend does not support softcap"},
-    {"alibi", "the cuDNN backend does not support given ALiBi slopes"},
-    {"dropout", "the cuDNN backend cannot reproduce the plan's dropout mask"},
-    {"block_mask", "the cuDNN backend does not support block masks"},
-    {"kv_group_spans_ranks", "a KV group spans ranks, which the cuDNN backend does not support"},
-    {"head_dim_step", "the cuDNN backend supports head dims that are multiples of 8"},
-    {"head_dim", "the head dim exceeds the cuDNN backend's maximum"},
-    {"unequal_head_dims", "cuDNN's backward supports unequal head dims 192/128 only"},
-    {"missing_o", "cuDNN's backward needs o"},
-    {"deterministic", "cuDNN's deterministic backward needs memory quadratic in the length"},
-    {"unequal_steps", "query and key rows have unequal strides"},
-    {"many_slices", "too many slices for cuDNN to be faster"},
-    {"many_blocks", "too many blocks for cuDNN to be faster"},
-    {"single_row", "cuDNN's backward of a single query or key returns NaN"},
-    {"wide_window", "the cuDNN backend supports windows with at most as many queries as keys"},
-    {"no_pairs", "no pair is visible: results are only initialized"},
-    {"alignment", "tensor rows are not aligned to 16 bytes"},
-    {"no_graph", "cuDNN has no execution plan for this block shape"},
+
+/// The sentence of a report, in the order of the enum.
+inline constexpr std::array<const char*, std::size(WordTable<UnsupportedReason>::words)> unsupported_texts{{
+    "",
+    "the cuDNN backend supports bf16 and fp16",
+    "the cuDNN backend does not support softcap",
+    "the cuDNN backend does not support given ALiBi slopes",
+    "the cuDNN backend cannot reproduce the plan's dropout mask",
+    "the cuDNN backend does not support block masks",
+    "a KV group spans ranks, which the cuDNN backend does not support",
+    "the cuDNN backend supports head dims that are multiples of 8",
+    "the head dim exceeds the cuDNN backend's maximum",
+    "cuDNN's backward supports unequal head dims 192/128 only",
+    "cuDNN's backward needs o",
+    "cuDNN's deterministic backward needs memory quadratic in the length",
+    "query and key rows have unequal strides",
+    "too many slices for cuDNN to be faster",
+    "too many blocks for cuDNN to be faster",
+    "cuDNN's backward of a single query or key returns NaN",
+    "the cuDNN backend supports windows with at most as many queries as keys",
+    "no pair is visible: results are only initialized",
+    "tensor rows are not aligned to 16 bytes",
+    "cuDNN has no execution plan for this block shape",
 }};
-[[nodiscard]] constexpr const char* name_of(UnsupportedReason why) {
-  return refusals[static_cast<std::size_t>(why)].name;
-}
 [[nodiscard]] constexpr const char* text_of(UnsupportedReason why) {
-  return refusals[static_cast<std::size_t>(why)].text;
+  return unsupported_texts[static_cast<std::size_t>(why)];
+}
+/// Whether planning finds the reason; alignment and no_graph follow from a run.
+[[nodiscard]] constexpr bool found_by_planning(UnsupportedReason why) {
+  return why != UnsupportedReason::none && why != UnsupportedReason::alignment &&
+         why != UnsupportedReason::no_graph;
 }
 
 /// A row of the table: what one backend takes. The defaults take everything.
@@ -216,7 +242,7 @@ struct BlockSplit {
   return share;
 }
 
-/// Who computes one step of a plan, and why not cuDNN alone where that is asked: plain data.
+/// Backend of one step of a plan, and the reason against cuDNN alone where a plan asks for it: plain data.
 struct StepBackend {
   Backend use = Backend::cpu;
   UnsupportedReason why =

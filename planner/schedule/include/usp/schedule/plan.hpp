@@ -67,7 +67,7 @@ struct ScoreRules {
   }
 };
 
-/// Who computes the blocks of a plan.
+/// Kernels that compute the blocks of a plan.
 ///   cpu       blockwise on the host, any input type
 ///   mma  this project's CUDA kernel
 ///   cudnn     NVIDIA's, with what it does not do left to `mma`

@@ -7,7 +7,7 @@
 
 namespace usp {
 
-/// A rectangle of query rows by key rows with one band of visible position differences. Row q_row + i stands
+/// A rectangle of query rows by key rows with one band of visible position differences. Row q_row + i lies
 /// at position q_pos + i * q_step, row k_row + j at k_pos + j * k_step; visible iff diff_min <= q position -
 /// k position <= diff_max. Full, causal, inverse causal, window and stripe are all this one kind; any mask is
 /// a list of slices.

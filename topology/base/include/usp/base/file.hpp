@@ -59,7 +59,7 @@ struct FileIdentity {
   auto operator<=>(const FileIdentity&) const = default;
 };
 
-/// Empty for what is no regular file: folders, devices, pipes. `standard` is what "-" stands for: 0 (stdin)
+/// Empty for what is no regular file: folders, devices, pipes. `standard` is the descriptor of "-": 0 (stdin)
 /// or 1 (stdout).
 [[nodiscard]] std::optional<FileIdentity> file_identity(const std::string& path, int standard);
 

@@ -35,9 +35,13 @@ class ObjectReader {
   /// @param pointer JSON pointer of `value` inside the file, for messages.
   ObjectReader(const Json& value, std::string file, std::string pointer);
 
-  [[nodiscard]] bool has(const char* key) const;    ///< present and not null
-  [[nodiscard]] const Json* find(const char* key);  ///< marks the key as known; null and absent give nullptr
-  [[nodiscard]] const Json& need(const char* key);  ///< as find; throws MissingValue when absent
+  /// From here on `find` and all that is built on it throw MissingValue for an absent key: a value that does
+  /// not exist is null. Readers of the objects inside inherit it; those of array elements do not.
+  void need_every_key() { every_key_ = true; }
+
+  [[nodiscard]] bool has(const char* key) const;        ///< present and not null
+  [[nodiscard]] const Json* find(const char* key);      ///< marks the key as known; null and absent: nullptr
+  [[nodiscard]] const Json& need(const char* key);      ///< as find; throws MissingValue when absent
   void ignore(const char* key) { known_.insert(key); }  ///< a key that may be there and does not concern us
 
   [[nodiscard]] std::string string(const char* key);
@@ -92,6 +96,7 @@ class ObjectReader {
   std::string file_;
   std::string pointer_;
   std::set<std::string> known_;
+  bool every_key_ = false;
 };
 
 /// Integer, number or string out of one JSON value, with the same strictness.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/base/json.hpp"
+#include "usp/base/units.hpp"
 
 /// Documents hold SI base units and bytes (json_format.hpp); fields of C++ hold the unit of their name. The
 /// one place that converts. Include only from .cpp files.
@@ -26,6 +27,9 @@ enum class FieldUnit {
 
 /// Reads a number of a document into a field. @param least, most in the unit of the field
 [[nodiscard]] double read_si(ObjectReader& reader, const char* key, FieldUnit unit, double least,
+                             double most);
+/// Refuses values beyond the bound of the quantity too.
+[[nodiscard]] double read_si(ObjectReader& reader, const char* key, FieldUnit unit, BoundedQuantity quantity,
                              double most);
 [[nodiscard]] std::optional<double> maybe_read_si(ObjectReader& reader, const char* key, FieldUnit unit,
                                                   double least, double most);

@@ -12,7 +12,18 @@ namespace usp {
 /// Whole numbers that a double holds exactly, and so may be written with a unit.
 inline constexpr std::int64_t max_whole = std::int64_t{1} << 53;
 /// Data rates in GB/s, in which no time or sum of times leaves the range of a double.
-inline constexpr double min_rate_gb_s = 1e-6, max_rate_gb_s = 1e9;
+inline constexpr double min_rate_gb_s = 1e-3, max_rate_gb_s = 1e9;
+
+/// Quantities of a machine that have a bound: a value beyond it was written in another unit.
+enum class BoundedQuantity {
+  byte_rate,     ///< at least 1 MB/s
+  flop_rate,     ///< at least 1 GFLOP/s
+  memory_bytes,  ///< at least 1 MiB
+  latency_s,     ///< at most 1 s
+};
+
+/// Problem, why and remedy where `si`, in SI base units or bytes, is beyond the bound; empty otherwise.
+[[nodiscard]] std::string beyond_machines(double si, BoundedQuantity quantity);
 
 /// "4096", "128k" (131072), "1M" (1048576), "1.5M": binary multiples, as sequence lengths are meant.
 /// Throws UsageError naming `flag`, also for less than one token and more than `most`.
