@@ -105,7 +105,7 @@ void Engine::depart(const AttendScope& scope, Pass pass, UnsupportedReason why) 
 std::vector<BackendFallback> Engine::fallbacks() const {
   std::vector<BackendFallback> all;
   for (const Pass pass : {Pass::forward, Pass::backward})
-    for (std::size_t why = 0; why < refusals.size(); ++why)
+    for (std::size_t why = 0; why < unsupported_texts.size(); ++why)
       if (const i64 count = departed_[static_cast<std::size_t>(pass)][why]; count > 0)
         all.push_back({pass, static_cast<UnsupportedReason>(why), count});
   return all;

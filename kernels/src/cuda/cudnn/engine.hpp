@@ -120,7 +120,7 @@ class Engine {
   CUstream_st* stream_;
   int device_, compute_major_;
   Graphs graphs_;
-  std::array<std::array<i64, refusals.size()>, 2> departed_{};  ///< by pass and reason
+  std::array<std::array<i64, unsupported_texts.size()>, 2> departed_{};  ///< by pass and reason
   Scratch block_scratch_, state_scratch_, input_scratch_, delta_scratch_;
   std::unique_ptr<Arena> workspace_;
 };
