@@ -43,8 +43,9 @@ std::string suggestion(const std::string& word, const Words& known) {
 /// The option that CLI11's message begins with or holds as a word; null where it names none.
 const CLI::Option* option_in(const std::string& message, const std::vector<const CLI::App*>& apps) {
   const std::string padded = " " + message + " ";
-  for (auto app = apps.rbegin(); app != apps.rend(); ++app)
-    for (const CLI::Option* option : (*app)->get_options())
+  const std::vector<const CLI::App*> innermost_first(apps.rbegin(), apps.rend());
+  for (const CLI::App* app : innermost_first)
+    for (const CLI::Option* option : app->get_options())
       for (const char end : {':', ' '})
         if (padded.find(" " + option->get_name() + end) != std::string::npos) return option;
   return nullptr;
@@ -132,7 +133,7 @@ std::string empty_value_problem(const CLI::App& app, const Words& typed) {
 }
 
 std::string usage_problem(const CLI::App& app, const CLI::ParseError& error, const Words& typed) {
-  if (const std::string empty = empty_value_problem(app, typed); !empty.empty()) return empty;
+  if (std::string empty = empty_value_problem(app, typed); !empty.empty()) return empty;
   const std::string message = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return unexpected_problem(app, typed);
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return missing_problem(app, message);

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKENS = 512, HEADS = 8, KV_HEADS = 2, WIDTH = 64, LAYERS = 2, MICROBATCHES = 2 };
+enum { tokens = 512, query_heads = 8, kv_heads = 2, width = 64, layers = 2, microbatches = 2 };
 
 #define TRY(call)                          \
   do {                                     \
@@ -24,18 +24,18 @@ typedef struct layer_call {
 } layer_call;
 
 static usp_tensor filled(int64_t rows, int64_t heads, float value) {
-  const int64_t count = rows * heads * WIDTH;
+  const int64_t count = rows * heads * width;
   float* data = malloc((size_t)count * sizeof(float));
   for (int64_t i = 0; i < count; ++i) data[i] = value;
-  return usp_tensor_contiguous(data, USP_FP32, rows, heads, WIDTH);
+  return usp_tensor_contiguous(data, USP_FP32, rows, heads, width);
 }
 
 static layer_call make_layer_call(const usp_batch_sizes* sizes, int64_t layer) {
   layer_call c;
-  c.q = filled(sizes->q_rows, HEADS, 0.5f), c.k = filled(sizes->kv_rows, KV_HEADS, 0.25f);
-  c.v = filled(sizes->kv_rows, KV_HEADS, 1), c.d_out = filled(sizes->q_rows, HEADS, 1);
-  c.out = filled(sizes->q_rows, HEADS, 0), c.dq = filled(sizes->q_rows, HEADS, 0);
-  c.dk = filled(sizes->kv_rows, KV_HEADS, 0), c.dv = filled(sizes->kv_rows, KV_HEADS, 0);
+  c.q = filled(sizes->q_rows, query_heads, 0.5f), c.k = filled(sizes->kv_rows, kv_heads, 0.25f);
+  c.v = filled(sizes->kv_rows, kv_heads, 1), c.d_out = filled(sizes->q_rows, query_heads, 1);
+  c.out = filled(sizes->q_rows, query_heads, 0), c.dq = filled(sizes->q_rows, query_heads, 0);
+  c.dk = filled(sizes->kv_rows, kv_heads, 0), c.dv = filled(sizes->kv_rows, kv_heads, 0);
   usp_call_init(&c.call, sizeof c.call);
   c.saved_block = malloc((size_t)sizes->saved_bytes + 256);
   c.call.saved = (char*)c.saved_block + (256 - (uintptr_t)c.saved_block % 256);
@@ -46,13 +46,13 @@ static layer_call make_layer_call(const usp_batch_sizes* sizes, int64_t layer) {
 
 static void free_layer_call(layer_call* c) {
   usp_tensor* tensors[] = {&c->q, &c->k, &c->v, &c->out, &c->d_out, &c->dq, &c->dk, &c->dv};
-  for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) free(tensors[i]->data);
+  for (int i = 0; i < 8; ++i) free(tensors[i]->data);
   free(c->saved_block);
 }
 
 static double sum(const usp_tensor* t, int64_t rows, int64_t heads) {
   double total = 0;
-  for (int64_t i = 0; i < rows * heads * WIDTH; ++i) total += (double)((const float*)t->data)[i];
+  for (int64_t i = 0; i < rows * heads * width; ++i) total += (double)((const float*)t->data)[i];
   return total;
 }
 
@@ -75,36 +75,36 @@ static usp_status backward(usp_engine* engine, const usp_plan* plan, const usp_b
 
 static int train(usp_comm* comm, void* user) { /* one rank */
   const usp_plan* plan = user;
-  const int64_t cu_seqlens[MICROBATCHES][4] = {{0, 100, 350, TOKENS}, {0, 256, 300, TOKENS}};
-  usp_batch* batches[MICROBATCHES];
-  usp_batch_sizes sizes[MICROBATCHES];
-  layer_call calls[MICROBATCHES][LAYERS];
+  const int64_t cu_seqlens[microbatches][4] = {{0, 100, 350, tokens}, {0, 256, 300, tokens}};
+  usp_batch* batches[microbatches];
+  usp_batch_sizes sizes[microbatches];
+  layer_call calls[microbatches][layers];
   usp_engine_desc desc;
   usp_engine* engine = NULL;
   TRY(usp_engine_desc_init(&desc, sizeof desc));
   desc.ring = 2, desc.ulysses = 2;
   TRY(usp_engine_create(&desc, comm, &engine));
-  for (int m = 0; m < MICROBATCHES; ++m) {
+  for (int m = 0; m < microbatches; ++m) {
     TRY(usp_batch_create(engine, cu_seqlens[m], 3, 0, &batches[m]));
     sizes[m].size = sizeof sizes[m];
     TRY(usp_batch_get_sizes(batches[m], plan, &sizes[m]));
-    for (int l = 0; l < LAYERS; ++l) calls[m][l] = make_layer_call(&sizes[m], l);
-    for (int l = 0; l < LAYERS; ++l) TRY(forward(engine, plan, batches[m], &calls[m][l]));
+    for (int l = 0; l < layers; ++l) calls[m][l] = make_layer_call(&sizes[m], l);
+    for (int l = 0; l < layers; ++l) TRY(forward(engine, plan, batches[m], &calls[m][l]));
   }
-  for (int m = 0; m < MICROBATCHES; ++m)
-    for (int l = LAYERS; l-- > 0;) TRY(backward(engine, plan, batches[m], &calls[m][l]));
+  for (int m = 0; m < microbatches; ++m)
+    for (int l = layers; l-- > 0;) TRY(backward(engine, plan, batches[m], &calls[m][l]));
 
   int wrong = 0;
-  for (int m = 0; m < MICROBATCHES; ++m) {
+  for (int m = 0; m < microbatches; ++m) {
     double sums[3] = {0, 0, 0}; /* out, d_out, dv of all layers and ranks */
-    for (int l = 0; l < LAYERS; ++l) {
-      sums[0] += sum(&calls[m][l].out, sizes[m].q_rows, HEADS);
-      sums[1] += sum(&calls[m][l].d_out, sizes[m].q_rows, HEADS);
-      sums[2] += sum(&calls[m][l].dv, sizes[m].kv_rows, KV_HEADS);
+    for (int l = 0; l < layers; ++l) {
+      sums[0] += sum(&calls[m][l].out, sizes[m].q_rows, query_heads);
+      sums[1] += sum(&calls[m][l].d_out, sizes[m].q_rows, query_heads);
+      sums[2] += sum(&calls[m][l].dv, sizes[m].kv_rows, kv_heads);
       free_layer_call(&calls[m][l]);
     }
     TRY(usp_comm_all_reduce_f64(comm, sums, 3));
-    const double expected = (double)TOKENS * HEADS * WIDTH * LAYERS;
+    const double expected = (double)tokens * query_heads * width * layers;
     for (int i = 0; i < 3; ++i) wrong |= !(fabs(sums[i] / expected - 1) < 1e-5);
     if (usp_comm_rank(comm) == 0)
       printf("microbatch %d: sums of out %.0f, d_out %.0f, dv %.0f (expected %.0f)\n", m, sums[0], sums[1],
@@ -113,7 +113,7 @@ static int train(usp_comm* comm, void* user) { /* one rank */
   }
   if (usp_comm_rank(comm) == 0)
     printf("%lld bytes of workspace for %d layers, %lld bytes saved per forward in flight\n",
-           (long long)usp_engine_workspace_bytes(engine), LAYERS, (long long)sizes[0].saved_bytes);
+           (long long)usp_engine_workspace_bytes(engine), layers, (long long)sizes[0].saved_bytes);
   usp_engine_destroy(engine);
   return wrong ? USP_VERIFICATION : USP_OK;
 }
@@ -122,8 +122,8 @@ int main(void) {
   usp_plan* plan = NULL;
   usp_attention_desc desc;
   usp_attention_desc_init(&desc, sizeof desc);
-  desc.ring = 2, desc.ulysses = 2, desc.q_tokens = TOKENS, desc.dtype = USP_FP32;
-  desc.query_heads = HEADS, desc.kv_heads = KV_HEADS, desc.head_dim_qk = WIDTH;
+  desc.ring = 2, desc.ulysses = 2, desc.q_tokens = tokens, desc.dtype = USP_FP32;
+  desc.query_heads = query_heads, desc.kv_heads = kv_heads, desc.head_dim_qk = width;
   desc.diff_min = 0; /* causal */
   usp_status status = usp_plan_create(&desc, &plan);
   if (status == USP_OK) status = usp_run_threads(4, train, plan);

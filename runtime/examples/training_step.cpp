@@ -9,10 +9,13 @@
 #include "usp/runtime/batch.hpp"
 #include "usp/runtime/executor.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <list>
+#include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -50,8 +53,8 @@ struct Tensor {
 
 /// One layer's call of one microbatch.
 struct LayerCall {
-  LayerCall(const std::shared_ptr<const usp::Prepared>& p, usp::Memory& memory, int layer)
-      : prepared(p),
+  LayerCall(std::shared_ptr<const usp::Prepared> p, usp::Memory& memory, int layer)
+      : prepared(std::move(p)),
         q(q_rows(), 8, 0.5),
         k(kv_rows(), 2, 0.25),
         v(kv_rows(), 2, 1),
@@ -62,6 +65,7 @@ struct LayerCall {
         dv(kv_rows(), 2, 0),
         saved(memory),
         inputs{.q = q.view, .k = k.view, .v = v.view, .layer = layer} {}
+  ~LayerCall() = default;
   LayerCall(const LayerCall&) = delete;
   LayerCall& operator=(const LayerCall&) = delete;
 
@@ -90,7 +94,7 @@ void train(usp::Communicator& ranks) {
     for (int layer = 0; layer < layers; ++layer)
       calls.emplace_back(prepared, executor.memory(), layer).forward(executor);
   }
-  for (auto call = calls.rbegin(); call != calls.rend(); ++call) call->backward(executor);
+  std::for_each(calls.rbegin(), calls.rend(), [&](LayerCall& call) { call.backward(executor); });
 
   double sums[3] = {};  // out, d_out, dv of all layers, microbatches and ranks
   for (const LayerCall& call : calls)

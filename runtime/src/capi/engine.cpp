@@ -51,6 +51,7 @@ struct LayerCall {
     inputs.dropout_seed = batch->dropout_seed;
     inputs.layer = call.layer;
   }
+  ~LayerCall() = default;
   LayerCall(const LayerCall&) = delete;
   LayerCall& operator=(const LayerCall&) = delete;
 
