@@ -183,8 +183,7 @@ std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
   if (flags.ranks && !host)
     return fmt::format(
         "--ranks prices backend {} as threads of a host: the times say nothing about GPUs; give --cluster "
-        "for "
-        "times",
+        "for times",
         word_of(backend));
   if (!flags.ranks && host)
     return fmt::format(

@@ -126,8 +126,7 @@ std::string verify_note(const LoadedCall& call) {
   if (effort.seconds < announced_s) return "";
   return fmt::format(
       "--verify computes some {:.2g} scores in fp64 on the host, about {} on {} {}; fewer tokens or heads "
-      "take "
-      "less, Ctrl-C ends it",
+      "take less, Ctrl-C ends it",
       effort.scores, waiting_time(effort.seconds), effort.cores, effort.cores == 1 ? "core" : "cores");
 }
 

@@ -3,6 +3,7 @@
 // those of the same call alone, which run_trial holds against the fp64 oracle.
 #include "usp/runtime/executor.hpp"
 
+#include "expect_refused.hpp"
 #include "runtime_trial.hpp"
 
 #include "usp/base/error.hpp"
@@ -80,15 +81,6 @@ struct Call {
   SavedState saved;
   TrialTensors tensors;
 };
-
-void expect_refused(const std::function<void()>& call, const std::string& word) {
-  try {
-    call();
-    ADD_FAILURE() << "not refused: " << word;
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
-}
 
 /// 1F1B of two layers with different masks and two microbatches of different documents.
 TEST(Executor, BackwardPassesFollowInAnyOrder) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One operator holds the state of one forward: backward belongs to it and to no other. What must be the same
 // on every rank is compared before each forward.
+#include "expect_refused.hpp"
 #include "runtime_trial.hpp"
 
 #include "usp/base/error.hpp"
@@ -61,15 +62,6 @@ void on_ranks(const RuntimeCase& c,
     op.set_batch(c.documents);
     body(op, c.plan.shape, comm);
   });
-}
-
-void expect_refused(const std::function<void()>& call, const std::string& word) {
-  try {
-    call();
-    ADD_FAILURE() << "not refused: " << word;
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
 }
 
 TEST(OperatorOrder, BackwardOfAnEarlierForwardIsRefused) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/attention.hpp"
 
+#include "require.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
 #include "usp/schedule/kernel_scratch.hpp"
@@ -12,10 +14,6 @@
 
 namespace usp {
 namespace {
-
-void require(bool holds, const std::string& text) {
-  if (!holds) throw UsageError(text);
-}
 
 /// Where a tensor lies and how: whether two calls were given the same one.
 struct Location {

@@ -2,6 +2,7 @@
 #include "call_checks.hpp"
 
 #include "call_memory.hpp"
+#include "require.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/schedule/validate.hpp"
@@ -13,10 +14,6 @@
 
 namespace usp {
 namespace {
-
-void require(bool holds, const std::string& text) {
-  if (!holds) throw UsageError(text);
-}
 
 std::string type_of(DType type) {
   return std::string(word_of(type));

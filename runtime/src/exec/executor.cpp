@@ -4,6 +4,7 @@
 #include "call_checks.hpp"
 #include "inputs_digest.hpp"
 #include "pass_runner.hpp"
+#include "require.hpp"
 #include "score.hpp"
 
 #include "usp/base/digest.hpp"
@@ -27,10 +28,6 @@ namespace {
 /// The highest byte of no number that an attention call computes: fp16 NaN, beyond 1e37 in the other types.
 constexpr unsigned char poison_byte = 0x7e;
 constexpr i64 alignment = 256;
-
-void require(bool holds, const std::string& text) {
-  if (!holds) throw UsageError(text);
-}
 
 [[nodiscard]] std::size_t index_of(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
@@ -86,8 +83,7 @@ struct Executor::State {
   Execution& execution(const std::shared_ptr<const Prepared>& prepared);
   void check_call(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in) const;
   void check_capture(const Prepared& prepared, Pass pass) const;
-  void check_saved(const Prepared& prepared, const AttentionInputs& in, const SavedState& saved,
-                   const SavedState::Forward& forward) const;
+  void check_saved(const Prepared& prepared, const AttentionInputs& in, const SavedState& saved) const;
   void compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest, Execution& e);
   [[nodiscard]] std::uint64_t digest_of_call(const Prepared& prepared, const AttentionInputs& in) const;
   void place_own(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
@@ -304,7 +300,8 @@ void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const At
 }
 
 void Executor::State::check_saved(const Prepared& prepared, const AttentionInputs& in,
-                                  const SavedState& saved, const SavedState::Forward& forward) const {
+                                  const SavedState& saved) const {
+  const SavedState::Forward& forward = saved.forward_;
   require(forward.prepared != nullptr,
           "the saved state holds no forward: backward comes after forward of the same batch");
   require(forward.prepared.get() == &prepared,
@@ -324,7 +321,7 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   State& s = *state_;
   s.check_call(prepared, in);
   s.check_capture(*prepared, Pass::backward);
-  s.check_saved(*prepared, in, saved, saved.forward_);
+  s.check_saved(*prepared, in, saved);
   check_gradients(*prepared, in, d_out, gradients, out);
   Execution& e = s.execution(prepared);
   PassRunner& runner = *e.runner[1];

@@ -41,9 +41,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Collective; the first forward of a plan does it, where nobody has. Throws InvalidInput for a plan out of
-  /// range, UsageError where kernel or communicator do not fit it, DisagreementError when ranks hold
-  /// different plans.
+  /// Collective: compares the plan among ranks. The first forward of a plan calls it otherwise. Throws
+  /// InvalidInput for a plan out of range, UsageError where kernel or communicator do not fit it,
+  /// DisagreementError when ranks hold different plans.
   void admit(const AttentionPlan& plan);
 
   /// Collective. out: [batch][home q row][query head][Dv] in the input type. lse: the same with width 1 in
