@@ -10,7 +10,7 @@
 namespace usp::cli {
 namespace {
 
-void add_rates(FlagGroup& group, ClusterRequest& request) {
+void add_rates(FlagGroup& group, topology::ClusterRequest& request) {
   group.parsed("--pcie", request.pcie_gb_s, "one direction of a device's slot, e.g. 32GB/s",
                parse_line_rate_gb_s);
   group.parsed("--nvlink", request.nvlink_gb_s, "one direction of all NVLinks of a device, e.g. 450GB/s",
@@ -23,7 +23,7 @@ void add_rates(FlagGroup& group, ClusterRequest& request) {
 
 CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std::string& source_option) {
   constexpr const char* name = "Cluster";
-  ClusterRequest& request = flags.request;
+  topology::ClusterRequest& request = flags.request;
   FlagGroup group(verb, name);
   CLI::Option* source =
       group
@@ -34,10 +34,10 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
           ->required()
           ->type_name(input_file)
           ->group(source_option.rfind("--", 0) == 0 ? name : "Positionals");
-  group.word("--format", request.format, "how to read it: " + word_choice<SourceFormat>());
+  group.word("--format", request.format, "how to read it: " + word_choice<topology::SourceFormat>());
   group.option("--device", request.device, "the card, e.g. h100-sxm: a topology text does not name it");
   group.parsed("--devices", request.devices, "visible devices of every host, in this order, e.g. 3,1,0",
-               parse_device_list);
+               topology::parse_device_list);
   group.number("--nodes", request.nodes, "hosts like the one described", 1);
   group.option("--nic", request.nic, "NICs per host and their rate, e.g. 8x400G; or the rate alone");
   group.option("--fabric", request.fabric, "none, rail, fat_tree(RATIO) or fat_tree(RATIO,HOSTS_PER_LEAF)");
@@ -59,19 +59,19 @@ void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* gro
       ->type_name(input_file);
 }
 
-Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
+topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
   if (const auto& ratio = flags.request.oversubscription; ratio && !(*ratio >= 1 && *ratio < 1e6))
     throw UsageError("--oversubscription: a ratio of 1 or more is needed");
-  Cluster cluster = compose(flags.request);
+  topology::Cluster cluster = topology::compose(flags.request);
   for (const std::string& text : cluster.notes) note(invocation, text);
   const bool named = std::any_of(cluster.specs.begin(), cluster.specs.end(),
-                                 [](const DeviceSpec& spec) { return !spec.name.empty(); });
+                                 [](const topology::DeviceSpec& spec) { return !spec.name.empty(); });
   if (!cluster.devices.empty() && !named)
     note(invocation, "the source names no card: a plan needs it, by --device");
   return cluster;
 }
 
-Calibration calibration_or_sheet(const Cluster& cluster, const ClusterFlags& flags,
+Calibration calibration_or_sheet(const topology::Cluster& cluster, const ClusterFlags& flags,
                                  const Invocation& invocation) {
   if (!flags.calibration.empty() || !cluster.calibration.empty())
     return calibration_of(cluster, flags.calibration);

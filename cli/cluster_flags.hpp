@@ -12,7 +12,7 @@ namespace usp::cli {
 
 /// The flags by which every verb names its cluster, and how its kernels are timed.
 struct ClusterFlags {
-  ClusterRequest request;
+  topology::ClusterRequest request;
   std::string calibration;  ///< file or shipped calibration; empty: that of the cluster
 };
 
@@ -25,10 +25,10 @@ void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* gro
                           const std::string& fallback);
 
 /// Composes the cluster and prints its notes on stderr.
-[[nodiscard]] Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation);
+[[nodiscard]] topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation);
 
 /// The calibration of a cluster; its data sheet, with a note, where there is none.
-[[nodiscard]] Calibration calibration_or_sheet(const Cluster& cluster, const ClusterFlags& flags,
+[[nodiscard]] Calibration calibration_or_sheet(const topology::Cluster& cluster, const ClusterFlags& flags,
                                                const Invocation& invocation);
 
 }  // namespace usp::cli

@@ -21,7 +21,7 @@ void bench(const BenchFlags& given, const Invocation& invocation) {
   const CallTensors tensors = before_meeting(flags, [&] {
     call = load_call(flags);
     call.options.repeat = given.repeat;
-    check_torchrun_ranks(call.plan.mesh.size());
+    comm::check_torchrun_ranks(call.plan.mesh.size());
     check_machine(call.plan, call.options);
     return random_tensors(call.plan, call.documents, flags.seed.value_or(0));
   });
@@ -61,7 +61,7 @@ void register_bench(CLI::App& app, Invocation& invocation) {
   group.flag("--gpu", flags->run.gpu,
              "--device cuda, timed on the GPUs' streams: TF/s, GB/s of each axis, exposed communication");
   verb.runs([flags, &invocation] { bench(*flags, invocation); },
-            [flags](const Error& error) { notify_other_ranks(comm_options(flags->run), error); });
+            [flags](const Error& error) { comm::notify_other_ranks(comm_options(flags->run), error); });
 }
 
 }  // namespace usp::cli

@@ -73,7 +73,7 @@ Documents documents_of(const CallFlags& flags, const AttentionShape& shape) {
   return Documents::single(shape.q_tokens, shape.kv_tokens);
 }
 
-Cluster cluster_of(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
+topology::Cluster cluster_of(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   const bool named = !flags.search.cluster.request.source.empty();
   if (named && flags.ranks)
     throw UsageError("--cluster and --ranks exclude each other; a cluster has its devices");
@@ -86,7 +86,7 @@ Cluster cluster_of(const PlanCallFlags& flags, const CLI::App& verb, const Invoc
       throw UsageError(
           option->get_name() +
           " describes a cluster, --ranks plans for threads of this host; give --cluster instead");
-  Cluster cluster = thread_cluster(*flags.ranks);
+  topology::Cluster cluster = thread_cluster(*flags.ranks);
   for (const std::string& text : cluster.notes) note(invocation, text);
   return cluster;
 }
@@ -196,7 +196,7 @@ std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
 void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   check_output(flags.output, invocation);
   AttentionRequest request = request_of(flags, invocation);
-  const Cluster cluster = cluster_of(flags, verb, invocation);
+  const topology::Cluster cluster = cluster_of(flags, verb, invocation);
   const Calibration calibration = flags.ranks
                                       ? uncalibrated(data_sheet_of(cluster))
                                       : calibration_or_sheet(cluster, flags.search.cluster, invocation);

@@ -29,7 +29,7 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   call.placement = placement_of(flags.mesh);
   call.execution = flags.execution.options();
   call.backward = !forward_only;
-  const Cluster cluster = load_cluster(flags.cluster, invocation);
+  const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
   check_call(call, cluster);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
   const PriceReport report = price_call(cluster, calibration, call);

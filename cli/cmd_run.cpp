@@ -100,7 +100,7 @@ void dry_run_plan(const AllFlags& given, const Invocation& invocation) {
         "--dry-run moves and computes nothing; leave out tensors, --seed, --kernel, --device, --devices, "
         "transports, --deterministic, --watchdog, --verify, --tolerance, --debug-nan, -o and --trace");
   const LoadedCall call = load_call(flags);
-  if (mpi_launched() || torchrun_launched())
+  if (comm::mpi_launched() || comm::torchrun_launched())
     throw UsageError("--dry-run plays all ranks in one process; start it without mpirun, srun or torchrun");
   RunResult run;
   {
@@ -142,7 +142,7 @@ void run_plan(const AllFlags& given, const Invocation& invocation) {
     if (wanted.tolerance && !wanted.verify)
       throw UsageError("--tolerance bounds what --verify finds; give both");
     check_seed(flags, call, files);
-    check_torchrun_ranks(call.plan.mesh.size());
+    comm::check_torchrun_ranks(call.plan.mesh.size());
     check_machine(call.plan, call.options);
     return tensors_of(call, files, flags.seed.value_or(0));
   });
@@ -164,7 +164,8 @@ void run_plan(const AllFlags& given, const Invocation& invocation) {
   if (wanted.tolerance) summary.tolerance = {*wanted.tolerance, *wanted.tolerance, true};
   if (wanted.verify) {
     ProgressLine line(invocation);
-    const Oracle truth = dense_attention(call.plan, call.documents, tensors, call.options.training, &line);
+    const kernels::Oracle truth =
+        dense_attention(call.plan, call.documents, tensors, call.options.training, &line);
     summary.errors = errors_of(summary.run, truth, call.plan.shape.dtype);
   }
   if (!wanted.output.empty()) write_results(wanted.output, call.plan, call.documents, summary.run);
@@ -222,7 +223,7 @@ void register_run(CLI::App& app, Invocation& invocation) {
   add_result_flags(verb, flags->wanted);
   verb.runs([flags, &invocation] { (flags->wanted.dry_run ? dry_run_plan : run_plan)(*flags, invocation); },
             [flags](const Error& error) {
-              if (!flags->wanted.dry_run) notify_other_ranks(comm_options(flags->run), error);
+              if (!flags->wanted.dry_run) comm::notify_other_ranks(comm_options(flags->run), error);
             });
 }
 

@@ -19,7 +19,7 @@ struct ScoreFlags {
 };
 
 void score(const ScoreFlags& flags, const Invocation& invocation) {
-  const Cluster cluster = load_cluster(flags.cluster, invocation);
+  const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
   ProgressLine line(invocation);
   const ScoreReport report = score_on(cluster, calibration, parse_score_csv(read_file(flags.csv), flags.csv),

@@ -24,14 +24,15 @@
 namespace usp::cli {
 namespace {
 
-std::string shown(const Quantity& value, const char* unit, int digits = 0) {
+std::string shown(const topology::Quantity& value, const char* unit, int digits = 0) {
   if (!value.known()) return "unknown";
-  return format_fixed(*value.value, digits) + " " + unit + " (" + provenance_name(value.provenance) + ")";
+  return format_fixed(*value.value, digits) + " " + unit + " (" +
+         topology::provenance_name(value.provenance) + ")";
 }
 
-Json quantity_json(const Quantity& value) {
+Json quantity_json(const topology::Quantity& value) {
   return {{"value", json_or_null(value.value)},
-          {"provenance", provenance_name(value.provenance)},
+          {"provenance", topology::provenance_name(value.provenance)},
           {"source", value.source}};
 }
 
@@ -39,12 +40,12 @@ Json string_or_null(const std::string& text) {
   return text.empty() ? Json(nullptr) : Json(text);
 }
 
-Json topo_json(const Cluster& cluster) {
+Json topo_json(const topology::Cluster& cluster) {
   Json json = json_header("usp.topo");
   json["name"] = cluster.name;
   json["devices"] = Json::array();
-  for (const Device& device : cluster.devices) {
-    const DeviceSpec& spec =
+  for (const topology::Device& device : cluster.devices) {
+    const topology::DeviceSpec& spec =
         cluster.specs[static_cast<std::size_t>(cluster.spec_of_device[static_cast<std::size_t>(device.id)])];
     json["devices"].push_back({{"id", device.id},
                                {"name", string_or_null(spec.name)},
@@ -56,26 +57,26 @@ Json topo_json(const Cluster& cluster) {
                                {"memory_bytes", si_json(spec.memory_bytes.value, FieldUnit::si)}});
   }
   json["nics"] = Json::array();
-  for (const Nic& nic : cluster.nics)
+  for (const topology::Nic& nic : cluster.nics)
     json["nics"].push_back({{"id", nic.id},
                             {"node", nic.node},
                             {"name", string_or_null(nic.name)},
                             {"numa", json_or_null(nic.numa)},
                             {"bytes_per_s", si_json(nic.gb_s.value, FieldUnit::gb_s)}});
   json["links"] = Json::array();
-  for (const Link& link : cluster.links)
+  for (const topology::Link& link : cluster.links)
     json["links"].push_back({{"a", link.a},
                              {"b", link.b},
-                             {"kind", link_kind_name(link.kind)},
+                             {"kind", topology::link_kind_name(link.kind)},
                              {"lanes", link.lanes},
                              {"bytes_per_s", si_json(link.gb_s.value, FieldUnit::gb_s)}});
-  json["islands"] = islands(cluster);
+  json["islands"] = topology::islands(cluster);
   json["nodes"] = Json::array();
-  for (const Node& node : cluster.nodes)
+  for (const topology::Node& node : cluster.nodes)
     json["nodes"].push_back({{"id", node.id},
                              {"name", string_or_null(node.name)},
                              {"pcie_bytes_per_s", si_json(node.pcie_gb_s.value, FieldUnit::gb_s)}});
-  json["fabric"] = {{"kind", fabric_kind_name(cluster.fabric.kind)},
+  json["fabric"] = {{"kind", topology::fabric_kind_name(cluster.fabric.kind)},
                     {"oversubscription", quantity_json(cluster.fabric.oversubscription)},
                     {"leaves", cluster.fabric.leaves}};
   json["calibration"] = string_or_null(cluster.calibration);
@@ -97,20 +98,20 @@ std::string ranges(const std::vector<int>& ids) {
   return text;
 }
 
-void print_devices(const Cluster& cluster) {
+void print_devices(const topology::Cluster& cluster) {
   constexpr std::size_t most = 32;  // a rack is long enough to read
   TextTable table;
   for (const char* header : {"device", "host", "local", "NUMA", "island", "nearest NICs"})
     table.column(header);
-  const auto groups = islands(cluster);
+  const auto groups = topology::islands(cluster);
   std::map<int, std::size_t> island;
   for (std::size_t i = 0; i < groups.size(); ++i)
     for (int device : groups[i]) island[device] = i;
-  for (const Device& device : cluster.devices) {
+  for (const topology::Device& device : cluster.devices) {
     if (static_cast<std::size_t>(device.id) >= most) break;
     std::vector<std::string> names;
     for (int id : device.nics) {
-      const Nic& nic = cluster.nics[static_cast<std::size_t>(id)];
+      const topology::Nic& nic = cluster.nics[static_cast<std::size_t>(id)];
       names.push_back(nic.name.empty() ? fmt::format("nic{}", id) : nic.name);
     }
     table.row({std::to_string(device.id), std::to_string(device.node), std::to_string(device.local),
@@ -122,8 +123,8 @@ void print_devices(const Cluster& cluster) {
     std::cout << "... and " << cluster.devices.size() - most << " more devices (--json lists all)\n";
 }
 
-void print_islands(const Cluster& cluster) {
-  const auto groups = islands(cluster);
+void print_islands(const topology::Cluster& cluster) {
+  const auto groups = topology::islands(cluster);
   std::cout << "\n" << groups.size() << (groups.size() == 1 ? " NVLink island" : " NVLink islands") << "\n";
   for (std::size_t i = 0; i < groups.size() && i < 16; ++i) {
     std::cout << "  " << i << ": devices " << ranges(groups[i]);
@@ -131,7 +132,7 @@ void print_islands(const Cluster& cluster) {
     if (id < 0) {
       std::cout << ", PCIe only";
     } else {
-      const NvlinkDomain& domain = cluster.domains[static_cast<std::size_t>(id)];
+      const topology::NvlinkDomain& domain = cluster.domains[static_cast<std::size_t>(id)];
       std::cout << (domain.switched ? ", switched, " : ", direct links, ") << shown(domain.gb_s, "GB/s")
                 << " per device and direction";
     }
@@ -139,8 +140,8 @@ void print_islands(const Cluster& cluster) {
   }
   if (groups.size() > 16) std::cout << "  ... and " << groups.size() - 16 << " more\n";
   std::map<std::string, std::size_t> kinds;
-  for (const Link& link : cluster.links) {
-    std::string name = link_kind_name(link.kind);
+  for (const topology::Link& link : cluster.links) {
+    std::string name = topology::link_kind_name(link.kind);
     if (link.lanes > 0) name += fmt::format(" x{}", link.lanes);
     ++kinds[name];
   }
@@ -150,7 +151,7 @@ void print_islands(const Cluster& cluster) {
 }
 
 /// Unknown quantities that pricing needs, and the flag that supplies each.
-std::vector<std::string> unknowns(const Cluster& cluster) {
+std::vector<std::string> unknowns(const topology::Cluster& cluster) {
   std::vector<std::string> result;
   const bool named = !cluster.specs.empty() && !cluster.specs.front().name.empty();
   if (cluster.devices.empty())
@@ -163,29 +164,30 @@ std::vector<std::string> unknowns(const Cluster& cluster) {
     return !cluster.nics[static_cast<std::size_t>(nic)].gb_s.known();
   };
   const bool any_near = std::any_of(cluster.devices.begin(), cluster.devices.end(),
-                                    [](const Device& device) { return !device.nics.empty(); });
+                                    [](const topology::Device& device) { return !device.nics.empty(); });
   bool missing_rate = !any_near && !cluster.nics.empty() && rate_unknown(0);
-  for (const Device& device : cluster.devices)
+  for (const topology::Device& device : cluster.devices)
     missing_rate = missing_rate || std::any_of(device.nics.begin(), device.nics.end(), rate_unknown);
   if (missing_rate) result.emplace_back("rate of the NICs: give it with --nic, e.g. --nic 400G");
-  const bool pcie_pairs = std::any_of(cluster.links.begin(), cluster.links.end(), [](const Link& link) {
-    return link.kind != LinkKind::nvlink && link.kind != LinkKind::xgmi;
-  });
+  const bool pcie_pairs =
+      std::any_of(cluster.links.begin(), cluster.links.end(), [](const topology::Link& link) {
+        return link.kind != topology::LinkKind::nvlink && link.kind != topology::LinkKind::xgmi;
+      });
   if (pcie_pairs && !cluster.specs.empty() && !cluster.specs.front().pcie_p2p)
     result.emplace_back("PCIe peer-to-peer: a path is no proof of it; look at nvidia-smi topo -p2p r");
-  if (cluster.nodes.size() > 1 && cluster.fabric.kind == FabricKind::unknown)
+  if (cluster.nodes.size() > 1 && cluster.fabric.kind == topology::FabricKind::unknown)
     result.emplace_back(
         "fabric between the hosts: give it with --fabric; until then only NICs limit traffic");
-  if (cluster.fabric.kind == FabricKind::fat_tree && !cluster.fabric.oversubscription.known())
+  if (cluster.fabric.kind == topology::FabricKind::fat_tree && !cluster.fabric.oversubscription.known())
     result.emplace_back("uplinks of the leaf switches: give --oversubscription");
   return result;
 }
 
-void print_text(const Cluster& cluster) {
+void print_text(const topology::Cluster& cluster) {
   std::cout << cluster.name << ": " << cluster.nodes.size()
             << (cluster.nodes.size() == 1 ? " host, " : " hosts, ") << cluster.devices.size()
             << (cluster.devices.size() == 1 ? " device\n" : " devices\n");
-  for (const DeviceSpec& spec : cluster.specs) {
+  for (const topology::DeviceSpec& spec : cluster.specs) {
     std::cout << "card " << (spec.name.empty() ? "unknown" : spec.name);
     if (!spec.name.empty())
       std::cout << ": bf16 " << shown(spec.bf16_tflops, "TFLOP/s") << ", memory "
@@ -199,12 +201,12 @@ void print_text(const Cluster& cluster) {
     std::cout << "PCIe slot " << shown(cluster.nodes.front().pcie_gb_s, "GB/s") << "\n";
   if (!cluster.nics.empty())
     std::cout << cluster.nics.size() << " NICs, " << shown(cluster.nics.front().gb_s, "GB/s", 1) << " each\n";
-  std::cout << "fabric " << fabric_kind_name(cluster.fabric.kind);
+  std::cout << "fabric " << topology::fabric_kind_name(cluster.fabric.kind);
   if (cluster.fabric.oversubscription.known())
     std::cout << ", oversubscription " << format_fixed(*cluster.fabric.oversubscription.value, 2);
   if (!cluster.fabric.leaves.empty()) std::cout << ", " << cluster.fabric.leaves.size() << " leaf switches";
   std::cout << "\ncalibration " << (cluster.calibration.empty() ? "none" : cluster.calibration) << "\n";
-  for (const MeasuredCurve& curve : cluster.curves)
+  for (const topology::MeasuredCurve& curve : cluster.curves)
     std::cout << "measured " << curve.collective << " on " << curve.ranks << " ranks, " << curve.points.size()
               << " sizes, " << curve.source << "\n";
   if (!cluster.devices.empty()) {
@@ -218,7 +220,7 @@ void print_text(const Cluster& cluster) {
 
 void print_lists() {
   std::cout << "cluster presets: " << join(preset_names("clusters"), ", ") << "\ncards:";
-  for (const DevicePreset& preset : device_presets()) {
+  for (const topology::DevicePreset& preset : topology::device_presets()) {
     std::cout << " " << preset.spec.name;
     if (!preset.aliases.empty()) std::cout << " (" << join(preset.aliases, ", ") << ")";
   }
@@ -241,8 +243,8 @@ void check_list_alone(const CLI::App& verb) {
 void show(const TopoFlags& flags, const Invocation& invocation) {
   if (flags.output == "-" && invocation.json)
     throw UsageError("-o - prints the cluster on stdout, where --json prints a view of it; give one of them");
-  const Cluster cluster = load_cluster(flags.cluster, invocation);
-  if (!flags.output.empty()) write_file(flags.output, write_cluster_json(cluster));
+  const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
+  if (!flags.output.empty()) write_file(flags.output, topology::write_cluster_json(cluster));
   if (flags.output == "-") return;
   if (invocation.json)
     std::cout << topo_json(cluster).dump(1, ' ', false, Json::error_handler_t::replace) << "\n";

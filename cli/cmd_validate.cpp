@@ -33,7 +33,7 @@ std::string counted(std::size_t n, const std::string& what) {
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
-std::string machine(const Cluster& cluster) {
+std::string machine(const topology::Cluster& cluster) {
   return counted(cluster.nodes.size(), "host") + ", " + counted(cluster.devices.size(), "device") + ", " +
          counted(cluster.nics.size(), "NIC");
 }
@@ -60,7 +60,7 @@ std::string calibration_summary(const std::string& text, const std::string& file
 }
 
 std::string nccl_tests_summary(const std::string& text, const std::string& file) {
-  const NcclTestsResult result = read_nccl_tests(text, file);
+  const topology::NcclTestsResult result = topology::read_nccl_tests(text, file);
   return result.operation.value_or("an operation it does not name") + " on " +
          (result.ranks ? counted(static_cast<std::size_t>(*result.ranks), "rank")
                        : "an unknown number of ranks") +
@@ -68,7 +68,7 @@ std::string nccl_tests_summary(const std::string& text, const std::string& file)
 }
 
 std::string slurm_summary(const std::string& text, const std::string& file) {
-  const SlurmTopology topology = read_slurm_topology(text, file);
+  const topology::SlurmTopology topology = topology::read_slurm_topology(text, file);
   return fmt::format("{} {}, {}", topology.switches.size(),
                      topology.switches.size() == 1 ? "switch" : "switches",
                      counted(topology.node_names.size(), "node"));
@@ -94,18 +94,20 @@ struct Kind {
 
 constexpr Kind kinds[] = {
     {"cluster", "cluster JSON",
-     [](const std::string& t, const std::string& f) { return machine(read_cluster_json(t, f)); }},
+     [](const std::string& t, const std::string& f) { return machine(topology::read_cluster_json(t, f)); }},
     {"synthetic", "cluster description",
-     [](const std::string& t, const std::string& f) { return machine(read_synthetic(t, f)); }},
+     [](const std::string& t, const std::string& f) { return machine(topology::read_synthetic(t, f)); }},
     {"nvidia-smi", "nvidia-smi topo -m text",
-     [](const std::string& t, const std::string& f) { return machine(read_nvidia_smi_topo(t, f)); }},
+     [](const std::string& t, const std::string& f) {
+       return machine(topology::read_nvidia_smi_topo(t, f));
+     }},
     {"nccl-xml", "NCCL topology XML",
-     [](const std::string& t, const std::string& f) { return machine(read_nccl_xml(t, f)); }},
+     [](const std::string& t, const std::string& f) { return machine(topology::read_nccl_xml(t, f)); }},
     {"nccl-tests", "nccl-tests output", nccl_tests_summary},
     {"slurm", "Slurm topology.conf", slurm_summary},
     {"devices", "device presets",
      [](const std::string& t, const std::string& f) {
-       return counted(read_device_presets(t, f).size(), "device");
+       return counted(topology::read_device_presets(t, f).size(), "device");
      }},
     {"plan", "plan", plan_summary},
     {"calibration", "calibration", calibration_summary},

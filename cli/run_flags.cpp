@@ -64,11 +64,11 @@ void set_transport(std::optional<Transport> wanted, const char* axis, int degree
 
 /// Refuses the flag where no launcher of processes over TCP makes it effective.
 void trust_network(LoadedCall& call) {
-  if (!torchrun_launched())
+  if (!comm::torchrun_launched())
     throw UsageError(
         "--trust-network is for ranks that torchrun starts, which meet over TCP, and this process is none; "
         "leave it out");
-  call.network_note = trust_note(torchrun_job());
+  call.network_note = comm::trust_note(comm::torchrun_job());
 }
 
 /// Puts the call on the hardware that the flags name.
@@ -88,8 +88,8 @@ void place(const RunFlags& flags, LoadedCall& call) {
 
 }  // namespace
 
-CommOptions comm_options(const RunFlags& flags) {
-  CommOptions options;
+comm::CommOptions comm_options(const RunFlags& flags) {
+  comm::CommOptions options;
   if (flags.watchdog_s) options.watchdog_s = *flags.watchdog_s;
   options.trust_network = flags.trust_network;
   return options;

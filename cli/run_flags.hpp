@@ -42,7 +42,7 @@ struct RunFlags {
 void add_run_flags(const Verb& verb, RunFlags& flags);
 
 /// How the ranks meet, by the flags alone.
-[[nodiscard]] CommOptions comm_options(const RunFlags& flags);
+[[nodiscard]] comm::CommOptions comm_options(const RunFlags& flags);
 
 /// Work of a rank before the rendezvous; a failure is reported to the ranks that wait.
 template <class F>
@@ -50,7 +50,7 @@ auto before_meeting(const RunFlags& flags, const F& body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    notify_other_ranks(comm_options(flags), error);
+    comm::notify_other_ranks(comm_options(flags), error);
     throw;
   }
 }

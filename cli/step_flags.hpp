@@ -49,7 +49,7 @@ void add_step_flags(const Verb& verb, StepFlags& flags);
 
 /// A request with everything it points to.
 struct StepInput {
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration;
   Model model;
   PlanRequest request;

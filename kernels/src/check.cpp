@@ -2,7 +2,7 @@
 #include "usp/base/error.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 template <class V>
@@ -20,7 +20,7 @@ void check_scope(const AttendScope& scope, const ConstView& q, const ConstView& 
   check_heads(k, scope.kv_heads(), "k lacks KV heads of the call");
   check_heads(v, scope.kv_heads(), "v lacks KV heads of the call");
   for (i64 i = 0; i < scope.slice_count; ++i) {
-    const Slice& s = scope.slices[i];
+    const schedule::Slice& s = scope.slices[i];
     expects(s.q_row >= 0 && s.q_count >= 0 && s.q_row + s.q_count <= q.rows,
             "a slice names queries that q lacks");
     expects(s.k_row >= 0 && s.k_count >= 0 && s.k_row + s.k_count <= k.rows,
@@ -86,9 +86,9 @@ void check(const AttendGradArgs& a, bool rounds_results) {
   check_heads(a.dk, a.scope.kv_heads(), "dk lacks KV heads of the call");
   check_heads(a.dv, a.scope.kv_heads(), "dv lacks KV heads of the call");
   for (i64 i = 0; i < a.scope.slice_count; ++i) {
-    const Slice& s = a.scope.slices[i];
+    const schedule::Slice& s = a.scope.slices[i];
     expects(s.dk_row >= 0 && s.dk_row + s.k_count <= a.dk.rows, "a slice names keys that dk lacks");
   }
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 [[nodiscard]] View heads_of(const View& view, Range heads) {
@@ -32,4 +32,4 @@ void begin_empty(const AttendGradArgs& a) {
   fill(heads_of(a.dv, a.scope.kv_heads()), 0);
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

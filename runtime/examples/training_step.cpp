@@ -48,12 +48,12 @@ struct Tensor {
     return total;
   }
   std::vector<float> values;
-  usp::View view;
+  usp::kernels::View view;
 };
 
 /// One layer's call of one microbatch.
 struct LayerCall {
-  LayerCall(std::shared_ptr<const usp::Prepared> p, usp::Memory& memory, int layer)
+  LayerCall(std::shared_ptr<const usp::Prepared> p, usp::kernels::Memory& memory, int layer)
       : prepared(std::move(p)),
         q(q_rows(), 8, 0.5),
         k(kv_rows(), 2, 0.25),
@@ -82,9 +82,9 @@ struct LayerCall {
   usp::AttentionInputs inputs;
 };
 
-void train(usp::Communicator& ranks) {
+void train(usp::comm::Communicator& ranks) {
   const usp::AttentionPlan plan = make_plan();
-  const auto kernel = usp::make_cpu_kernel();
+  const auto kernel = usp::kernels::make_cpu_kernel();
   usp::Batches batches(ranks, plan.mesh);
   usp::Executor executor(ranks, *kernel);
   std::list<LayerCall> calls;
@@ -116,8 +116,8 @@ void train(usp::Communicator& ranks) {
 
 int main() {
   try {
-    if (usp::mpi_launched()) return usp::run_mpi({}, train);
-    usp::run_threads(4, {}, train);
+    if (usp::comm::mpi_launched()) return usp::comm::run_mpi({}, train);
+    usp::comm::run_threads(4, {}, train);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -55,7 +55,8 @@ struct Times {
 
 class Attention {
  public:
-  Attention(const Options& o, i64 length) : options_(o), length_(length), kernel_(make_cpu_kernel()) {
+  Attention(const Options& o, i64 length)
+      : options_(o), length_(length), kernel_(kernels::make_cpu_kernel()) {
     slice_.q_count = slice_.k_count = length;
     slice_.diff_min = 0;
     terms_.scale = 1 / std::sqrt(static_cast<double>(o.head_dim));
@@ -85,27 +86,27 @@ class Attention {
   }
 
  private:
-  [[nodiscard]] ConstView in(std::size_t i, bool query) const {
+  [[nodiscard]] kernels::ConstView in(std::size_t i, bool query) const {
     return {reinterpret_cast<const std::byte*>(inputs_[i].data()), DType::fp32,      1, length_,
             {0, query ? options_.heads : options_.kv_heads},       options_.head_dim};
   }
-  [[nodiscard]] View state(std::size_t i, bool query) {
+  [[nodiscard]] kernels::View state(std::size_t i, bool query) {
     return {reinterpret_cast<std::byte*>(states_[i].data()), DType::fp32,      1, length_,
             {0, query ? options_.heads : options_.kv_heads}, options_.head_dim};
   }
-  [[nodiscard]] View row_view(std::vector<float>& x) const {
+  [[nodiscard]] kernels::View row_view(std::vector<float>& x) const {
     return {reinterpret_cast<std::byte*>(x.data()), DType::fp32, 1, length_, {0, options_.heads}, 1};
   }
-  [[nodiscard]] AttendScope scope() const {
+  [[nodiscard]] kernels::AttendScope scope() const {
     return {
         {0, options_.heads}, static_cast<int>(options_.heads / options_.kv_heads), &slice_, 1, &terms_, {}};
   }
 
   Options options_;
   i64 length_;
-  std::unique_ptr<AttentionKernel> kernel_;
-  Slice slice_;
-  ScoreTerms terms_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
+  schedule::Slice slice_;
+  kernels::ScoreTerms terms_;
   std::vector<float> inputs_[4];  ///< q, k, v, d_o
   std::vector<float> states_[4];  ///< o, dq, dk, dv
   std::vector<float> lse_, delta_;

@@ -35,21 +35,21 @@ class Tensor {
     view_.row_stride = width;
     view_.head_stride = job.rows * width;
   }
-  Tensor& randomize(StreamHandle stream, unsigned seed) {
+  Tensor& randomize(device::StreamHandle stream, unsigned seed) {
     fill_with_noise(buffer_.data(), buffer_.bytes(), stream, seed);
     return *this;
   }
-  [[nodiscard]] const View& view() const { return view_; }
+  [[nodiscard]] const kernels::View& view() const { return view_; }
 
  private:
-  DeviceBuffer buffer_;
-  View view_;
+  device::DeviceBuffer buffer_;
+  kernels::View view_;
 };
 
 /// The tensors of a job, kept while the same job is asked for again: a pause for new ones would let the card
 /// clock higher than its peer's.
 struct Prepared {
-  Prepared(const Job& j, AttentionKernel& kernel, StreamHandle stream)
+  Prepared(const Job& j, kernels::AttentionKernel& kernel, device::StreamHandle stream)
       : job(j),
         q(job, job.heads, job.width),
         k(job, job.kv_heads, job.width),
@@ -83,7 +83,7 @@ struct Prepared {
 
   Job job;
   Tensor q, k, v, d_o, o, dq, dk, dv;
-  std::unique_ptr<Communicator> alone = make_serial_communicator();
+  std::unique_ptr<comm::Communicator> alone = comm::make_serial_communicator();
   AttentionOperator attention;
 };
 
@@ -95,7 +95,7 @@ class Bench {
         job.causal >> job.head_first >> job.rounds;
     const bool repeated = line == last_;
     last_ = line;
-    AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : mma();
+    kernels::AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : mma();
     if (!repeated) {
       prepared_.reset();
       prepared_ = std::make_unique<Prepared>(job, kernel, stream_.get());
@@ -109,8 +109,8 @@ class Bench {
   }
 
  private:
-  AttentionKernel& mma() {
-    if (mma_ == nullptr) mma_ = make_mma_kernel(*memory_);
+  kernels::AttentionKernel& mma() {
+    if (mma_ == nullptr) mma_ = kernels::make_mma_kernel(*memory_);
     return *mma_;
   }
   /// Seconds of forward and backward.
@@ -124,18 +124,18 @@ class Bench {
   }
   template <class F>
   double timed(F&& f) {
-    set_device_bytes(flush_.data(), 1, flush_.bytes(), stream_.get());
+    device::set_device_bytes(flush_.data(), 1, flush_.bytes(), stream_.get());
     begin_.record(stream_.get());
     f();
     end_.record(stream_.get());
-    return seconds_between(begin_, end_);
+    return device::seconds_between(begin_, end_);
   }
 
-  Stream stream_{0};
-  std::unique_ptr<Memory> memory_ = make_cuda_memory(stream_);
-  std::unique_ptr<AttentionKernel> cudnn_ = make_cudnn_kernel(*memory_), mma_;
-  DeviceBuffer flush_{0, i64{1} << 30};
-  Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
+  device::Stream stream_{0};
+  std::unique_ptr<kernels::Memory> memory_ = kernels::make_cuda_memory(stream_);
+  std::unique_ptr<kernels::AttentionKernel> cudnn_ = kernels::make_cudnn_kernel(*memory_), mma_;
+  device::DeviceBuffer flush_{0, i64{1} << 30};
+  device::Event begin_{0, device::EventUse::timing}, end_{0, device::EventUse::timing};
   std::string last_;
   std::unique_ptr<Prepared> prepared_;
 };

@@ -65,20 +65,21 @@ enum class Way : std::uint8_t { there, back, plain };
 /// One rank's tensors, and its end of the exchange.
 class Rank {
  public:
-  Rank(const Job& job, Communicator& control)
+  Rank(const Job& job, comm::Communicator& control)
       : control_(control), gpu_(control), flush_(gpu_.stream.device(), flush_bytes) {
     const int device = gpu_.stream.device();
     const i64 bytes = job.ranks * *std::max_element(job.payloads.begin(), job.payloads.end());
-    for (DeviceBuffer* buffer : {&home_, &gathered_, &returned_}) *buffer = DeviceBuffer(device, bytes);
-    tokens_ = DeviceBuffer(device, 2 * job.ranks);
+    for (device::DeviceBuffer* buffer : {&home_, &gathered_, &returned_})
+      *buffer = device::DeviceBuffer(device, bytes);
+    tokens_ = device::DeviceBuffer(device, 2 * job.ranks);
     fill_with_noise(home_.data(), bytes, gpu_.stream.get(), static_cast<unsigned>(control.rank() + 1));
-    set_device_bytes(tokens_.data(), 0, tokens_.bytes(), gpu_.stream.get());
+    device::set_device_bytes(tokens_.data(), 0, tokens_.bytes(), gpu_.stream.get());
     gpu_.stream.synchronize();
     std::byte* const mine = home_.data();
     homes_.resize(static_cast<std::size_t>(job.ranks));
     control.all_gather(&mine, homes_.data(), sizeof mine);
     for (int i = 0; i < job.ranks; ++i) {
-      copies_.push_back(std::make_unique<Stream>(device));
+      copies_.push_back(std::make_unique<device::Stream>(device));
       copied_.emplace_back(device);
     }
     gpu_.communicator->reserve(2 * job.ranks, 2 * job.ranks);
@@ -89,7 +90,7 @@ class Rank {
     control_.barrier();
     // Longer than the host takes to enqueue all that follows; it leaves nothing in the L2 cache.
     for (int i = 0; i < 4 * control_.size(); ++i)
-      set_device_bytes(flush_.data(), i, flush_.bytes(), gpu_.stream.get());
+      device::set_device_bytes(flush_.data(), i, flush_.bytes(), gpu_.stream.get());
     meet();
     begin_.record(gpu_.stream.get());
     if (way == Way::plain && in_one_process())
@@ -98,7 +99,7 @@ class Rank {
       exchange(way, size);
     end_.record(gpu_.stream.get());
     const bool late = begin_.reached();
-    const Time mine{seconds_between(begin_, end_), late ? 1 : 0};
+    const Time mine{device::seconds_between(begin_, end_), late ? 1 : 0};
     std::vector<Time> all(static_cast<std::size_t>(control_.size()));
     control_.all_gather(&mine, all.data(), sizeof mine);
     Time slowest;
@@ -111,8 +112,8 @@ class Rank {
 
   /// Throws unless the rows that come home are those that left.
   void check(const Size& size) {
-    set_device_bytes(gathered_.data(), 0, gathered_.bytes(), gpu_.stream.get());
-    set_device_bytes(returned_.data(), 0, returned_.bytes(), gpu_.stream.get());
+    device::set_device_bytes(gathered_.data(), 0, gathered_.bytes(), gpu_.stream.get());
+    device::set_device_bytes(returned_.data(), 0, returned_.bytes(), gpu_.stream.get());
     gpu_.stream.synchronize();
     control_.barrier();
     exchange(Way::there, size);
@@ -120,8 +121,8 @@ class Rank {
     const i64 row = size.run_bytes * control_.size();
     std::vector<std::byte> left(static_cast<std::size_t>(row)), came(left.size());
     for (const i64 at : {i64{0}, (size.rows() - 1) * row}) {
-      copy_to_host(left.data(), home_.data() + at, row, gpu_.stream.get());
-      copy_to_host(came.data(), returned_.data() + at, row, gpu_.stream.get());
+      device::copy_to_host(left.data(), home_.data() + at, row, gpu_.stream.get());
+      device::copy_to_host(came.data(), returned_.data() + at, row, gpu_.stream.get());
       gpu_.stream.synchronize();
       for (int peer = 0; peer < control_.size(); ++peer) {
         if (peer == control_.rank()) continue;
@@ -144,8 +145,8 @@ class Rank {
 
  private:
   /// This rank's rows with the heads of a rank, in a tensor of all heads.
-  [[nodiscard]] StridedBytes heads_at_home(std::byte* tensor, const Size& size, int rank) const {
-    StridedBytes region;
+  [[nodiscard]] comm::StridedBytes heads_at_home(std::byte* tensor, const Size& size, int rank) const {
+    comm::StridedBytes region;
     region.data = tensor + rank * size.run_bytes;
     region.count[0] = size.rows();
     region.stride[0] = control_.size() * size.run_bytes;
@@ -153,15 +154,16 @@ class Rank {
     return region;
   }
   /// A peer's part of a tensor that holds one such part after another: its rows, where they are gathered.
-  [[nodiscard]] static StridedBytes part(std::byte* tensor, const Size& size, int rank) {
-    StridedBytes region;
+  [[nodiscard]] static comm::StridedBytes part(std::byte* tensor, const Size& size, int rank) {
+    comm::StridedBytes region;
     region.data = tensor + rank * size.payload;
     region.run_bytes = size.payload;
     return region;
   }
 
   /// What goes to a peer, and where what comes from it lands.
-  [[nodiscard]] std::pair<StridedBytes, StridedBytes> regions(Way way, const Size& size, int peer) const {
+  [[nodiscard]] std::pair<comm::StridedBytes, comm::StridedBytes> regions(Way way, const Size& size,
+                                                                          int peer) const {
     if (way == Way::there)
       return {heads_at_home(home_.data(), size, peer), part(gathered_.data(), size, peer)};
     if (way == Way::back)
@@ -183,20 +185,20 @@ class Rank {
   template <class F>
   void swap(F&& regions_of) {
     const int ranks = control_.size();
-    std::vector<StridedBytes> regions(static_cast<std::size_t>(2 * ranks));
-    std::vector<Message> messages;
+    std::vector<comm::StridedBytes> regions(static_cast<std::size_t>(2 * ranks));
+    std::vector<comm::Message> messages;
     for (int away = 1; away < ranks; ++away) {
       const int to = (control_.rank() + away) % ranks, from = (control_.rank() + ranks - away) % ranks;
-      StridedBytes* const sent = &regions[static_cast<std::size_t>(2 * away)];
+      comm::StridedBytes* const sent = &regions[static_cast<std::size_t>(2 * away)];
       sent[0] = regions_of(to).first;
       sent[1] = regions_of(from).second;
       messages.push_back({to, true, tag_, -1, "exchange", sent, 1});
       messages.push_back({from, false, tag_, -1, "exchange", sent + 1, 1});
     }
     ++tag_;
-    std::vector<Ticket> tickets(messages.size());
+    std::vector<comm::Ticket> tickets(messages.size());
     gpu_.communicator->post(messages.data(), static_cast<i64>(messages.size()), tickets.data());
-    for (const Ticket ticket : tickets) gpu_.communicator->wait(ticket);
+    for (const comm::Ticket ticket : tickets) gpu_.communicator->wait(ticket);
   }
 
   /// Fetches as many bytes from every peer, each on a stream of its own as the communicator does.
@@ -205,25 +207,26 @@ class Rank {
     for (int away = 1; away < ranks; ++away) {
       const int peer = (control_.rank() + ranks - away) % ranks;
       const auto at = static_cast<std::size_t>(peer);
-      const StreamHandle copies = copies_[at]->get();
-      wait_for(copies, begin_.get());
-      check_cuda(
+      const device::StreamHandle copies = copies_[at]->get();
+      device::wait_for(copies, begin_.get());
+      device::check_cuda(
           cudaMemcpyAsync(gathered_.data() + peer * size.payload, homes_[at] + control_.rank() * size.payload,
                           static_cast<std::size_t>(size.payload), cudaMemcpyDefault, copies),
           "cudaMemcpyAsync from a peer");
       copied_[at].record(copies);
-      wait_for(gpu_.stream.get(), copied_[at].get());
+      device::wait_for(gpu_.stream.get(), copied_[at].get());
     }
   }
 
-  Communicator& control_;
+  comm::Communicator& control_;
   test::GpuRank gpu_;
-  DeviceBuffer flush_, home_, gathered_, returned_, tokens_;
+  device::DeviceBuffer flush_, home_, gathered_, returned_, tokens_;
   i64 tag_ = 0;                    ///< all ranks exchange in one order
   std::vector<std::byte*> homes_;  ///< of all ranks; only ranks of one process reach them
-  std::vector<std::unique_ptr<Stream>> copies_;
-  std::vector<Event> copied_;
-  Event begin_{gpu_.stream.device(), EventUse::timing}, end_{gpu_.stream.device(), EventUse::timing};
+  std::vector<std::unique_ptr<device::Stream>> copies_;
+  std::vector<device::Event> copied_;
+  device::Event begin_{gpu_.stream.device(), device::EventUse::timing},
+      end_{gpu_.stream.device(), device::EventUse::timing};
 };
 
 class Table {
@@ -231,10 +234,10 @@ class Table {
   Table(const Job& job, const Rank& rank)
       : job_(job),
         mode_(rank.in_one_process() ? "threads" : "processes"),
-        gpus_(std::min(job.ranks, device_count())) {
+        gpus_(std::min(job.ranks, device::device_count())) {
     if (job.json) return;
     std::printf("%s; %d ranks (%s) on %d GPU%s%s; GB/s that each rank receives\n",
-                device_info(0).name.c_str(), job.ranks, mode_, gpus_, gpus_ == 1 ? "" : "s",
+                device::device_info(0).name.c_str(), job.ranks, mode_, gpus_, gpus_ == 1 ? "" : "s",
                 gpus_ < job.ranks ? ", which they share: copies within a GPU are among these" : "");
     for (const std::string& note : rank.notes()) std::printf("%s\n", note.c_str());
     std::printf("%-9s %5s %4s %5s %9s %9s %13s %10s %6s %4s\n", "mode", "ranks", "GPUs", "way", "run bytes",
@@ -278,7 +281,7 @@ void compare(const Job& job, Rank& rank, const Size& size, const Table* table) {
 }
 
 void run(const Job& job) {
-  run_ranks(job.ranks, {}, [&](Communicator& control) {
+  comm::run_ranks(job.ranks, {}, [&](comm::Communicator& control) {
     Rank rank(job, control);
     std::unique_ptr<Table> table;
     if (control.rank() == 0) table = std::make_unique<Table>(job, rank);
@@ -293,7 +296,7 @@ void run(const Job& job) {
   Options options(argc, argv);
   Job job;
   job.json = options.flag("--json");
-  job.ranks = options.number(0, std::max(2, device_count()));
+  job.ranks = options.number(0, std::max(2, device::device_count()));
   job.rounds = options.number(1, job.rounds);
   for (std::size_t i = 2; !options.word(i, "").empty(); ++i)
     job.payloads.push_back(options.number<i64>(i, 0) * mib);
@@ -303,7 +306,7 @@ void run(const Job& job) {
     throw UsageError(
         "an exchange needs 2 ranks, 1 round and 1 MiB per peer at least: "
         "bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--json]");
-  if (device_count() == 0) throw EnvironmentError("copy engines are timed on GPUs, and none is here");
+  if (device::device_count() == 0) throw EnvironmentError("copy engines are timed on GPUs, and none is here");
   return job;
 }
 

@@ -32,7 +32,7 @@ struct Shape {
 };
 
 /// Random bf16, finite and of both signs, repeated over a buffer; as fp32 they are as harmless.
-void fill_random(const DeviceBuffer& buffer, StreamHandle stream) {
+void fill_random(const device::DeviceBuffer& buffer, device::StreamHandle stream) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   std::vector<std::uint32_t> pattern(1U << 20);
@@ -45,12 +45,12 @@ void fill_random(const DeviceBuffer& buffer, StreamHandle stream) {
   }
   const auto bytes = static_cast<i64>(pattern.size() * 4);
   for (i64 at = 0; at < buffer.bytes(); at += bytes)
-    copy_to_device(buffer.data() + at, pattern.data(), std::min(bytes, buffer.bytes() - at), stream);
+    device::copy_to_device(buffer.data() + at, pattern.data(), std::min(bytes, buffer.bytes() - at), stream);
 }
 
 /// One set of tensors.
 struct Tensors {
-  Tensors(const Shape& s, StreamHandle stream)
+  Tensors(const Shape& s, device::StreamHandle stream)
       : narrow_a(0, s.elements() * 2),
         narrow_b(0, s.elements() * 2),
         wide(0, s.elements() * 4),
@@ -58,7 +58,7 @@ struct Tensors {
         more_scalars(0, s.rows * s.heads * 4),
         from(0, s.elements() * 6),
         to(0, s.elements() * 6) {
-    for (const DeviceBuffer* buffer : {&narrow_a, &narrow_b, &wide, &scalars, &more_scalars, &from})
+    for (const device::DeviceBuffer* buffer : {&narrow_a, &narrow_b, &wide, &scalars, &more_scalars, &from})
       fill_random(*buffer, stream);
     a = {narrow_a.data(), DType::bf16, 1, s.rows, {0, s.heads}, s.width};
     b = a, b.data = narrow_b.data();
@@ -67,8 +67,8 @@ struct Tensors {
     lse_i = {more_scalars.data(), DType::fp32, 1, s.rows, {0, s.heads}, 1};
     lse_i.row_stride = 1, lse_i.head_stride = s.rows;
   }
-  DeviceBuffer narrow_a, narrow_b, wide, scalars, more_scalars, from, to;
-  View a, b, w, lse, lse_i;
+  device::DeviceBuffer narrow_a, narrow_b, wide, scalars, more_scalars, from, to;
+  kernels::View a, b, w, lse, lse_i;
 };
 
 struct ComputeOp {
@@ -91,9 +91,9 @@ class Bench {
       });
       const double b = timed([&] {
         for (const Tensors& t : tensors_)
-          check_cuda(cudaMemcpyAsync(t.to.data(), t.from.data(), copy_bytes, cudaMemcpyDeviceToDevice,
-                                     stream_.get()),
-                     "a copy");
+          device::check_cuda(cudaMemcpyAsync(t.to.data(), t.from.data(), copy_bytes, cudaMemcpyDeviceToDevice,
+                                             stream_.get()),
+                             "a copy");
       });
       if (round < 0) continue;
       own.push_back(a / sets);
@@ -109,7 +109,7 @@ class Bench {
                   bytes / x * 1e-9, bytes / y * 1e-9, y / x);
     std::fflush(stdout);
   }
-  [[nodiscard]] StreamHandle stream() const { return stream_.get(); }
+  [[nodiscard]] device::StreamHandle stream() const { return stream_.get(); }
   [[nodiscard]] const Shape& shape() const { return shape_; }
 
  private:
@@ -118,78 +118,80 @@ class Bench {
     begin_.record(stream_.get());
     f();
     end_.record(stream_.get());
-    return seconds_between(begin_, end_);
+    return device::seconds_between(begin_, end_);
   }
   Shape shape_;
   int rounds_;
   bool json_;
-  Stream stream_{0};
-  Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
+  device::Stream stream_{0};
+  device::Event begin_{0, device::EventUse::timing}, end_{0, device::EventUse::timing};
   std::vector<Tensors> tensors_;
 };
 
 /// What cudaMemcpy2D makes of rows at a pitch.
-void driver_copy(const cuda::StridedCopy& copy, StreamHandle stream) {
+void driver_copy(const kernels::cuda::StridedCopy& copy, device::StreamHandle stream) {
   const auto bytes = [&](i64 n) { return static_cast<std::size_t>(n * bytes_of(copy.to_type)); };
-  check_cuda(cudaMemcpy2DAsync(copy.to, bytes(copy.axes[0].to), copy.from, bytes(copy.axes[0].from),
-                               bytes(copy.axes[1].count), static_cast<std::size_t>(copy.axes[0].count),
-                               cudaMemcpyDeviceToDevice, stream),
-             "cudaMemcpy2DAsync");
+  device::check_cuda(
+      cudaMemcpy2DAsync(copy.to, bytes(copy.axes[0].to), copy.from, bytes(copy.axes[0].from),
+                        bytes(copy.axes[1].count), static_cast<std::size_t>(copy.axes[0].count),
+                        cudaMemcpyDeviceToDevice, stream),
+      "cudaMemcpy2DAsync");
 }
 
 void all(Bench& bench) {
   const Shape s = bench.shape();
-  const StreamHandle stream = bench.stream();
+  const device::StreamHandle stream = bench.stream();
   const i64 n = s.elements(), scalars = s.rows * s.heads * 4;
   const Range rows{0, s.rows}, heads{0, s.heads}, half{0, s.heads / 2};
   bench.compare({"delta bf16 x bf16", 4 * n + scalars, [=](const Tensors& t) {
-                   cuda::launch_delta({t.a, t.b, t.lse, t.lse, heads}, stream);
+                   kernels::cuda::launch_delta({t.a, t.b, t.lse, t.lse, heads}, stream);
                  }});
   bench.compare({"delta bf16 x fp32", 6 * n + scalars, [=](const Tensors& t) {
-                   cuda::launch_delta({t.a, t.w, t.lse, t.lse, heads}, stream);
+                   kernels::cuda::launch_delta({t.a, t.w, t.lse, t.lse, heads}, stream);
                  }});
   bench.compare({"merge bf16 into fp32", 10 * n + 3 * scalars, [=](const Tensors& t) {
-                   cuda::launch_merge({t.a, t.lse_i, t.w, t.lse, rows, heads}, stream);
+                   kernels::cuda::launch_merge({t.a, t.lse_i, t.w, t.lse, rows, heads}, stream);
                  }});
   bench.compare({"merge into a overwrite state", 6 * n + 2 * scalars, [=](const Tensors& t) {
-                   cuda::launch_merge({t.a, t.lse_i, t.w, t.lse, rows, heads, true}, stream);
+                   kernels::cuda::launch_merge({t.a, t.lse_i, t.w, t.lse, rows, heads, true}, stream);
                  }});
   bench.compare({"accumulate fp32 += bf16", 10 * n, [=](const Tensors& t) {
-                   cuda::launch_accumulate(t.a, t.w, rows, heads, WriteMode::accumulate, stream);
+                   kernels::cuda::launch_accumulate(t.a, t.w, rows, heads, WriteMode::accumulate, stream);
                  }});
   bench.compare({"cast bf16 to fp32", 6 * n, [=](const Tensors& t) {
-                   cuda::launch_accumulate(t.a, t.w, rows, heads, WriteMode::overwrite, stream);
+                   kernels::cuda::launch_accumulate(t.a, t.w, rows, heads, WriteMode::overwrite, stream);
                  }});
   bench.compare({"cast fp32 to bf16", 6 * n, [=](const Tensors& t) {
-                   cuda::launch_copy(
-                       cuda::region_copy(t.w, {rows, heads}, t.a, {rows, heads}, WriteMode::overwrite),
-                       stream);
+                   kernels::cuda::launch_copy(kernels::cuda::region_copy(t.w, {rows, heads}, t.a,
+                                                                         {rows, heads}, WriteMode::overwrite),
+                                              stream);
                  }});
   const auto packed = [=](const Tensors& t) {
-    View to(t.to.data(), DType::bf16, 1, s.rows, half, s.width);
-    return cuda::region_copy(t.a, {rows, half}, to, {rows, half}, WriteMode::overwrite);
+    kernels::View to(t.to.data(), DType::bf16, 1, s.rows, half, s.width);
+    return kernels::cuda::region_copy(t.a, {rows, half}, to, {rows, half}, WriteMode::overwrite);
   };
   bench.compare(
       {"half of the heads, driver's copy", 2 * n, [=](const Tensors& t) { driver_copy(packed(t), stream); }});
   bench.compare({"half of the heads, kernel", 2 * n,
-                 [=](const Tensors& t) { cuda::launch_copy_kernel(packed(t), stream); }});
+                 [=](const Tensors& t) { kernels::cuda::launch_copy_kernel(packed(t), stream); }});
   const auto one = [=](const Tensors& t) {
-    View to(t.to.data(), DType::bf16, 1, s.rows, {0, 1}, s.width);
-    return cuda::region_copy(t.a, {rows, {0, 1}}, to, {rows, {0, 1}}, WriteMode::overwrite);
+    kernels::View to(t.to.data(), DType::bf16, 1, s.rows, {0, 1}, s.width);
+    return kernels::cuda::region_copy(t.a, {rows, {0, 1}}, to, {rows, {0, 1}}, WriteMode::overwrite);
   };
   bench.compare(
       {"one head, driver's copy", 4 * n / s.heads, [=](const Tensors& t) { driver_copy(one(t), stream); }});
   bench.compare({"one head, kernel", 4 * n / s.heads,
-                 [=](const Tensors& t) { cuda::launch_copy_kernel(one(t), stream); }});
-  bench.compare({"head-first to batch-first", 4 * n, [=](const Tensors& t) {
-                   View to = t.b;
-                   to.row_stride = s.width, to.head_stride = s.rows * s.width;
-                   cuda::launch_copy(
-                       cuda::region_copy(t.a, {rows, heads}, to, {rows, heads}, WriteMode::overwrite),
-                       stream);
-                 }});
+                 [=](const Tensors& t) { kernels::cuda::launch_copy_kernel(one(t), stream); }});
+  bench.compare(
+      {"head-first to batch-first", 4 * n, [=](const Tensors& t) {
+         kernels::View to = t.b;
+         to.row_stride = s.width, to.head_stride = s.rows * s.width;
+         kernels::cuda::launch_copy(
+             kernels::cuda::region_copy(t.a, {rows, heads}, to, {rows, heads}, WriteMode::overwrite), stream);
+       }});
   bench.compare({"statistics packed", 2 * scalars, [=](const Tensors& t) {
-                   cuda::launch_pack_lse(t.lse, rows, heads, reinterpret_cast<float*>(t.lse_i.data), stream);
+                   kernels::cuda::launch_pack_lse(t.lse, rows, heads, reinterpret_cast<float*>(t.lse_i.data),
+                                                  stream);
                  }});
 }
 
@@ -202,7 +204,7 @@ int main(int argc, char** argv) try {
   usp::bench::Shape shape;
   shape = {options.number(0, shape.rows), options.number(1, shape.heads), options.number(2, shape.width)};
   if (!json)
-    std::printf("%s, %lld rows of %lld heads of %lld\n", usp::device_info(0).name.c_str(),
+    std::printf("%s, %lld rows of %lld heads of %lld\n", usp::device::device_info(0).name.c_str(),
                 static_cast<long long>(shape.rows), static_cast<long long>(shape.heads),
                 static_cast<long long>(shape.width));
   usp::bench::Bench bench(shape, options.number(3, 15), json);

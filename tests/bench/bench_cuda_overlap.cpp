@@ -33,24 +33,24 @@ struct Job {
 class Transfer {
  public:
   Transfer(int from, int to, i64 bytes) : from_(from, bytes), to_(to, bytes), stream_(to) {
-    const Stream filling(from);
+    const device::Stream filling(from);
     fill_with_noise(from_.data(), bytes, filling.get(), static_cast<unsigned>(from));
     filling.synchronize();
   }
   void start(int copies) const {
     for (int i = 0; i < copies; ++i)
-      check_cuda(cudaMemcpyAsync(to_.data(), from_.data(), static_cast<std::size_t>(from_.bytes()),
-                                 cudaMemcpyDefault, stream_.get()),
-                 "a peer copy");
+      device::check_cuda(cudaMemcpyAsync(to_.data(), from_.data(), static_cast<std::size_t>(from_.bytes()),
+                                         cudaMemcpyDefault, stream_.get()),
+                         "a peer copy");
     end_.record(stream_.get());
   }
   [[nodiscard]] bool running() const { return !end_.reached(); }
   void finish() const { stream_.synchronize(); }
 
  private:
-  DeviceBuffer from_, to_;
-  Stream stream_;
-  Event end_{stream_.device()};
+  device::DeviceBuffer from_, to_;
+  device::Stream stream_;
+  device::Event end_{stream_.device()};
 };
 
 /// Forward and gradient of one call on GPU 0.
@@ -59,26 +59,26 @@ class Attention {
   explicit Attention(i64 tokens) : tokens_(tokens) {
     slice_.q_count = slice_.k_count = tokens;
     terms_.scale = 1 / std::sqrt(static_cast<double>(width));
-    for (View* v : {&q_, &k_, &v_, &d_o_, &o_, &dq_, &dk_, &dv_}) *v = tensor(width, DType::bf16);
+    for (kernels::View* v : {&q_, &k_, &v_, &d_o_, &o_, &dq_, &dk_, &dv_}) *v = tensor(width, DType::bf16);
     lse_ = tensor(1, DType::fp32);
   }
   /// Seconds of a pass, 0 forward; `meanwhile` is called once it is enqueued.
   template <class F>
   double seconds(int pass, F&& meanwhile) {
-    const AttendScope scope{{0, heads}, 1, &slice_, 1, &terms_, {}};
+    const kernels::AttendScope scope{{0, heads}, 1, &slice_, 1, &terms_, {}};
     begin_.record(stream_.get());
     if (pass == 0)
       kernel_->attend({q_, k_, v_, o_, lse_, scope, true});
     else
       kernel_->attend_grad({q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_});
     end_.record(stream_.get());
-    const double time = seconds_between(begin_, end_);
+    const double time = device::seconds_between(begin_, end_);
     meanwhile();
     return time;
   }
 
  private:
-  [[nodiscard]] View tensor(int elements, DType type) {
+  [[nodiscard]] kernels::View tensor(int elements, DType type) {
     const i64 bytes = tokens_ * heads * elements * bytes_of(type);
     buffers_.emplace_back(0, bytes);
     fill_with_noise(buffers_.back().data(), bytes, stream_.get(), static_cast<unsigned>(buffers_.size()));
@@ -86,14 +86,14 @@ class Attention {
   }
 
   i64 tokens_;
-  Stream stream_{0};
-  std::unique_ptr<Memory> memory_ = make_cuda_memory(stream_);
-  std::unique_ptr<AttentionKernel> kernel_ = make_cudnn_kernel(*memory_);
-  std::vector<DeviceBuffer> buffers_;
-  Slice slice_;
-  ScoreTerms terms_;
-  View q_, k_, v_, d_o_, o_, dq_, dk_, dv_, lse_;
-  Event begin_{0, EventUse::timing}, end_{0, EventUse::timing};
+  device::Stream stream_{0};
+  std::unique_ptr<kernels::Memory> memory_ = kernels::make_cuda_memory(stream_);
+  std::unique_ptr<kernels::AttentionKernel> kernel_ = kernels::make_cudnn_kernel(*memory_);
+  std::vector<device::DeviceBuffer> buffers_;
+  schedule::Slice slice_;
+  kernels::ScoreTerms terms_;
+  kernels::View q_, k_, v_, d_o_, o_, dq_, dk_, dv_, lse_;
+  device::Event begin_{0, device::EventUse::timing}, end_{0, device::EventUse::timing};
 };
 
 void compare(const Job& job, int pass, Attention& attention, const std::array<Transfer, 2>& ways) {
@@ -132,11 +132,11 @@ void compare(const Job& job, int pass, Attention& attention, const std::array<Tr
 }
 
 void run(const Job& job) {
-  if (device_count() < 2)
+  if (device::device_count() < 2)
     throw EnvironmentError("data between two GPUs takes two; this process sees " +
-                           std::to_string(device_count()));
-  enable_peer_access(0, 1);
-  enable_peer_access(1, 0);
+                           std::to_string(device::device_count()));
+  device::enable_peer_access(0, 1);
+  device::enable_peer_access(1, 0);
   const std::array<Transfer, 2> ways{Transfer(0, 1, job.bytes), Transfer(1, 0, job.bytes)};
   Attention attention(job.local);
   for (const int pass : {0, 1}) compare(job, pass, attention, ways);

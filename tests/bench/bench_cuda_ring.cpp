@@ -37,43 +37,45 @@ using Times = std::array<double, 2>;
 
 class Gpu {
  public:
-  [[nodiscard]] View noise(DType type, i64 rows, int heads) {
+  [[nodiscard]] kernels::View noise(DType type, i64 rows, int heads) {
     const i64 bytes = rows * heads * head_dim * bytes_of(type);
     buffers_.emplace_back(0, bytes);
     fill_with_noise(buffers_.back().data(), bytes, stream.get(), static_cast<unsigned>(buffers_.size()));
     return {buffers_.back().data(), type, 1, rows, {0, heads}, head_dim};
   }
-  [[nodiscard]] View lse(i64 rows, int heads) {
+  [[nodiscard]] kernels::View lse(i64 rows, int heads) {
     buffers_.emplace_back(0, rows * heads * 4);
     return {buffers_.back().data(), DType::fp32, 1, rows, {0, heads}, 1};
   }
   template <class F, class G>
   [[nodiscard]] Times timed(F&& forward, G&& backward) {
-    set_device_bytes(flush_.data(), 1, flush_.bytes(), stream.get());
+    device::set_device_bytes(flush_.data(), 1, flush_.bytes(), stream.get());
     events_[0].record(stream.get());
     forward();
     events_[1].record(stream.get());
-    set_device_bytes(flush_.data(), 1, flush_.bytes(), stream.get());
+    device::set_device_bytes(flush_.data(), 1, flush_.bytes(), stream.get());
     events_[2].record(stream.get());
     backward();
     events_[3].record(stream.get());
-    return {seconds_between(events_[0], events_[1]), seconds_between(events_[2], events_[3])};
+    return {device::seconds_between(events_[0], events_[1]), device::seconds_between(events_[2], events_[3])};
   }
 
-  Stream stream{0};
-  std::unique_ptr<Memory> memory = make_cuda_memory(stream);
+  device::Stream stream{0};
+  std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
 
  private:
-  std::vector<DeviceBuffer> buffers_;
-  DeviceBuffer flush_{0, i64{1} << 30};
-  std::array<Event, 4> events_{Event(0, EventUse::timing), Event(0, EventUse::timing),
-                               Event(0, EventUse::timing), Event(0, EventUse::timing)};
+  std::vector<device::DeviceBuffer> buffers_;
+  device::DeviceBuffer flush_{0, i64{1} << 30};
+  std::array<device::Event, 4> events_{
+      device::Event(0, device::EventUse::timing), device::Event(0, device::EventUse::timing),
+      device::Event(0, device::EventUse::timing), device::Event(0, device::EventUse::timing)};
 };
 
 /// Local queries against all keys in one call, results rounded once.
 class FullCall {
  public:
-  FullCall(const Job& job, Gpu& gpu) : job_(job), gpu_(gpu), kernel_(make_cudnn_kernel(*gpu.memory)) {
+  FullCall(const Job& job, Gpu& gpu)
+      : job_(job), gpu_(gpu), kernel_(kernels::make_cudnn_kernel(*gpu.memory)) {
     slice_.q_count = job.local;
     slice_.k_count = job.local * job.ring;
     terms_.scale = 1 / std::sqrt(static_cast<double>(head_dim));
@@ -82,7 +84,7 @@ class FullCall {
     return static_cast<double>(slice_.q_count) * static_cast<double>(slice_.k_count);
   }
   [[nodiscard]] Times run() {
-    const AttendScope scope{{0, job_.heads}, job_.heads / job_.kv_heads, &slice_, 1, &terms_, {}};
+    const kernels::AttendScope scope{{0, job_.heads}, job_.heads / job_.kv_heads, &slice_, 1, &terms_, {}};
     return gpu_.timed(
         [&] {
           kernel_->attend({q_, k_, v_, o_, lse_, scope, true});
@@ -95,17 +97,18 @@ class FullCall {
  private:
   Job job_;
   Gpu& gpu_;
-  std::unique_ptr<AttentionKernel> kernel_;
-  Slice slice_;
-  ScoreTerms terms_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
+  schedule::Slice slice_;
+  kernels::ScoreTerms terms_;
   i64 keys_ = job_.local * job_.ring;
-  View q_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
-       d_o_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
-       o_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
-       dq_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
-       k_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), v_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
-       dk_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
-       dv_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), lse_ = gpu_.lse(job_.local, job_.heads);
+  kernels::View q_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+                d_o_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+                o_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+                dq_ = gpu_.noise(DType::bf16, job_.local, job_.heads),
+                k_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
+                v_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
+                dk_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
+                dv_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), lse_ = gpu_.lse(job_.local, job_.heads);
 };
 
 class RingRank {
@@ -113,8 +116,8 @@ class RingRank {
   RingRank(const Job& job, Gpu& gpu, Method method, int rank)
       : gpu_(gpu),
         peers_(rank, job.ring, gpu.stream.get()),
-        kernel_(job.backend == Backend::cudnn ? make_cudnn_kernel(*gpu.memory)
-                                              : make_mma_kernel(*gpu.memory)),
+        kernel_(job.backend == Backend::cudnn ? kernels::make_cudnn_kernel(*gpu.memory)
+                                              : kernels::make_mma_kernel(*gpu.memory)),
         attention_(plan(job, method), peers_, *kernel_),
         q_(gpu.noise(DType::bf16, job.local, job.heads)),
         k_(gpu.noise(DType::bf16, job.local, job.kv_heads)),
@@ -128,9 +131,9 @@ class RingRank {
   }
   /// Visible pairs per head.
   [[nodiscard]] double pairs() const {
-    const RankSchedule& s = attention_.schedule(Pass::forward);
+    const schedule::RankSchedule& s = attention_.schedule(Pass::forward);
     double sum = 0;
-    for (const Slice& slice : s.slices) sum += static_cast<double>(area(slice));
+    for (const schedule::Slice& slice : s.slices) sum += static_cast<double>(schedule::area(slice));
     return sum;
   }
   [[nodiscard]] Times run() {
@@ -159,9 +162,9 @@ class RingRank {
 
   Gpu& gpu_;
   SingleRank peers_;
-  std::unique_ptr<AttentionKernel> kernel_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
   AttentionOperator attention_;
-  View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
+  kernels::View q_, k_, v_, d_o_, o_, dq_, dk_, dv_;
 };
 
 struct Row {

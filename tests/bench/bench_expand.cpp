@@ -52,13 +52,14 @@ int next_rank(int& rank) {
 void Rank(benchmark::State& state) {
   const AttentionPlan plan = plan_of(state);
   const Documents batch = Documents::packed(packed_borders());
-  CompactSchedule compact;
-  generate(plan, TokenMap(plan, batch).heads().shared_kv(), compact);
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, schedule::TokenMap(plan, batch).heads().shared_kv(), compact);
   int rank = 0;
   std::size_t slices = 0;
   for (auto _ : state) {
-    const TokenMap geometry(plan, batch);
-    const RankSchedule schedule = expand(geometry, compact, next_rank(rank), pass_of(state));
+    const schedule::TokenMap geometry(plan, batch);
+    const schedule::RankSchedule schedule =
+        schedule::expand(geometry, compact, next_rank(rank), pass_of(state));
     slices = schedule.slices.size();
     benchmark::DoNotOptimize(slices);
   }
@@ -69,7 +70,7 @@ void GeometryOnly(benchmark::State& state) {
   const AttentionPlan plan = plan_of(state);
   const Documents batch = Documents::packed(packed_borders());
   for (auto _ : state) {
-    const TokenMap geometry(plan, batch);
+    const schedule::TokenMap geometry(plan, batch);
     benchmark::DoNotOptimize(&geometry);
   }
 }
@@ -77,12 +78,13 @@ void GeometryOnly(benchmark::State& state) {
 /// All ranks read one geometry, as a planner does.
 void ExpandOnly(benchmark::State& state) {
   const AttentionPlan plan = plan_of(state);
-  const TokenMap geometry(plan, Documents::packed(packed_borders()));
-  CompactSchedule compact;
-  generate(plan, geometry.heads().shared_kv(), compact);
+  const schedule::TokenMap geometry(plan, Documents::packed(packed_borders()));
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, geometry.heads().shared_kv(), compact);
   int rank = 0;
   for (auto _ : state) {
-    const RankSchedule schedule = expand(geometry, compact, next_rank(rank), pass_of(state));
+    const schedule::RankSchedule schedule =
+        schedule::expand(geometry, compact, next_rank(rank), pass_of(state));
     benchmark::DoNotOptimize(schedule.slices.data());
   }
 }

@@ -61,19 +61,20 @@ struct Job {
   }
 };
 
-[[nodiscard]] DeviceBuffer noise(int device, i64 bytes, StreamHandle stream, unsigned seed) {
-  DeviceBuffer buffer(device, bytes);
+[[nodiscard]] device::DeviceBuffer noise(int device, i64 bytes, device::StreamHandle stream, unsigned seed) {
+  device::DeviceBuffer buffer(device, bytes);
   fill_with_noise(buffer.data(), bytes, stream, seed);
   return buffer;
 }
 
 class Rank {
  public:
-  Rank(const Job& job, Communicator& control, const ExecutorOptions& options = {})
+  Rank(const Job& job, comm::Communicator& control, const ExecutorOptions& options = {})
       : control_(control),
         gpu_(control),
-        kernel_(job.backend == "cudnn" ? make_cudnn_kernel(*gpu_.memory) : make_mma_kernel(*gpu_.memory)),
-        nccl_(job.transport == "nccl" ? make_nccl_communicator(control, gpu_.stream) : nullptr),
+        kernel_(job.backend == "cudnn" ? kernels::make_cudnn_kernel(*gpu_.memory)
+                                       : kernels::make_mma_kernel(*gpu_.memory)),
+        nccl_(job.transport == "nccl" ? comm::make_nccl_communicator(control, gpu_.stream) : nullptr),
         attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.communicator, *kernel_, options) {
     attention_.set_batch(job.documents());
     const auto rows = static_cast<i64>(attention_.q_tokens().size());
@@ -83,8 +84,8 @@ class Rank {
     for (const i64 bytes : {q_bytes, kv_bytes, kv_bytes, q_bytes})
       inputs_.push_back(noise(device, bytes, gpu_.stream.get(), ++seed));
     for (const i64 bytes : {q_bytes, q_bytes, kv_bytes, kv_bytes}) results_.emplace_back(device, bytes);
-    const auto view = [&](const DeviceBuffer& b, int heads) {
-      return View(b.data(), DType::bf16, 1, rows, {0, heads}, job.width);
+    const auto view = [&](const device::DeviceBuffer& b, int heads) {
+      return kernels::View(b.data(), DType::bf16, 1, rows, {0, heads}, job.width);
     };
     in_.q = view(inputs_[0], job.heads);
     in_.k = view(inputs_[1], job.kv_heads);
@@ -93,7 +94,7 @@ class Rank {
     out_ = view(results_[0], job.heads);
     gradients_ = {view(results_[1], job.heads), view(results_[2], job.kv_heads),
                   view(results_[3], job.kv_heads), nullptr};
-    for (int i = 0; i < 3; ++i) events_.emplace_back(device, EventUse::timing);
+    for (int i = 0; i < 3; ++i) events_.emplace_back(device, device::EventUse::timing);
   }
 
   [[nodiscard]] std::array<double, 2> round() {
@@ -104,7 +105,7 @@ class Rank {
     events_[1].record(gpu_.stream.get());
     attention_.backward(in_, d_out_, gradients_);
     events_[2].record(gpu_.stream.get());
-    return {seconds_between(events_[0], events_[1]), seconds_between(events_[1], events_[2])};
+    return {device::seconds_between(events_[0], events_[1]), device::seconds_between(events_[1], events_[2])};
   }
 
   /// Of the last round: what its ticks waited beyond what they computed. Needs stream times.
@@ -116,40 +117,41 @@ class Rank {
   }
   /// Visible to this rank's rows, over all its query heads.
   [[nodiscard]] double pairs() const {
-    const RankSchedule& s = attention_.schedule(Pass::forward);
+    const schedule::RankSchedule& s = attention_.schedule(Pass::forward);
     double sum = 0;
-    for (const Step& step : s.steps)
-      if (step.is(operations::attend))
+    for (const schedule::Step& step : s.steps)
+      if (step.is(schedule::operations::attend))
         for (i64 i = 0; i < step.slices.count; ++i)
-          sum += static_cast<double>(area(s.slices[static_cast<std::size_t>(step.slices.begin + i)])) *
-                 static_cast<double>(step.query_heads.size());
+          sum +=
+              static_cast<double>(schedule::area(s.slices[static_cast<std::size_t>(step.slices.begin + i)])) *
+              static_cast<double>(step.query_heads.size());
     return sum;
   }
 
  private:
-  Communicator& control_;
+  comm::Communicator& control_;
   test::GpuRank gpu_;
-  std::unique_ptr<AttentionKernel> kernel_;
-  std::unique_ptr<Communicator> nccl_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
+  std::unique_ptr<comm::Communicator> nccl_;
   AttentionOperator attention_;
-  std::vector<DeviceBuffer> inputs_, results_;
+  std::vector<device::DeviceBuffer> inputs_, results_;
   AttentionInputs in_;
-  ConstView d_out_;
-  View out_;
+  kernels::ConstView d_out_;
+  kernels::View out_;
   AttentionGradients gradients_;
-  std::vector<Event> events_;
+  std::vector<device::Event> events_;
 };
 
 /// What each rank has, on rank 0; empty elsewhere.
 template <class T>
-[[nodiscard]] std::vector<T> gathered(Communicator& control, const T& mine) {
+[[nodiscard]] std::vector<T> gathered(comm::Communicator& control, const T& mine) {
   std::vector<T> all(static_cast<std::size_t>(control.size()));
   control.all_gather(&mine, all.data(), sizeof mine);
   if (control.rank() != 0) all.clear();
   return all;
 }
 
-void time_rounds(const Job& job, Communicator& control) {
+void time_rounds(const Job& job, comm::Communicator& control) {
   Rank rank(job, control);
   for (int i = 0; i < 2; ++i) (void)rank.round();
   for (int i = 0; i < job.rounds; ++i) {
@@ -162,7 +164,7 @@ void time_rounds(const Job& job, Communicator& control) {
   }
 }
 
-void watch_ticks(const Job& job, Communicator& control) {
+void watch_ticks(const Job& job, comm::Communicator& control) {
   Rank rank(job, control, {.stream_times = true});
   for (int i = 0; i < 3; ++i) (void)rank.round();
   const std::vector<double> waited = gathered(control, rank.waited()),
@@ -175,7 +177,7 @@ void watch_ticks(const Job& job, Communicator& control) {
 void run(const Job& job) {
   const auto in_turn = {&time_rounds, &watch_ticks};  // the first gives its memory back
   for (const auto& part : in_turn)
-    run_threads(job.ring * job.ulysses, {}, [&](Communicator& control) {
+    comm::run_threads(job.ring * job.ulysses, {}, [&](comm::Communicator& control) {
       part(job, control);
       control.barrier();  // peers may still read this rank's memory
     });

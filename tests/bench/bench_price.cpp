@@ -61,10 +61,10 @@ std::vector<Candidate> candidates(int ranks, const AttentionShape& shape) {
 
 struct Setup {
   explicit Setup(int ranks, int heads) {
-    ClusterRequest request;
+    topology::ClusterRequest request;
     request.source = "dgx-h100";
     request.nodes = ranks / 8;
-    cluster = compose(request);
+    cluster = topology::compose(request);
     calibration = calibration_of(cluster);
     shape = {1, i64{1} << 20, i64{1} << 20, heads, 8, 128, 128, DType::bf16};
     documents = Documents::single(shape.q_tokens, shape.kv_tokens);
@@ -75,7 +75,7 @@ struct Setup {
     for (const Candidate& c : all) least = std::min(least, pricer.price(c.plan, c.placement).seconds());
     return least;
   }
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration;
   AttentionShape shape;
   Documents documents;

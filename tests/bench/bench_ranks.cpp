@@ -34,8 +34,8 @@ constexpr int heads = 4, head_dim = 128, repeats = 3;
   plan.shape = {1, tokens, tokens, heads, heads, head_dim, head_dim, DType::fp32};
   plan.band = {0, unbounded};
   double seconds = 0;
-  run_threads(mesh.size(), {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(mesh.size(), {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     AttentionOperator op(plan, comm, *kernel);
     op.set_batch(Documents::single(tokens, tokens));
     const auto rows = static_cast<i64>(op.q_tokens().size());
@@ -44,7 +44,8 @@ constexpr int heads = 4, head_dim = 128, repeats = 3;
                        d_o = noise(elements, 4);
     std::vector<float> o(q.size()), dq(q.size()), dk(q.size()), dv(q.size());
     const auto view = [&](std::vector<float>& x) {
-      return View(reinterpret_cast<std::byte*>(x.data()), DType::fp32, 1, rows, {0, heads}, head_dim);
+      return kernels::View(reinterpret_cast<std::byte*>(x.data()), DType::fp32, 1, rows, {0, heads},
+                           head_dim);
     };
     const AttentionInputs in{view(q), view(k), view(v)};
     comm.barrier();

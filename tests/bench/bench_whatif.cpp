@@ -12,10 +12,10 @@ namespace {
 
 /// 100 sequence lengths times 100 NIC rates; counts points per second.
 void whatif_grid(benchmark::State& state, const char* model_name, int nodes) {
-  ClusterRequest source;
+  topology::ClusterRequest source;
   source.source = "dgx-h100";
   source.nodes = nodes;
-  const Cluster cluster = compose(source);
+  const topology::Cluster cluster = topology::compose(source);
   const Calibration calibration = load_calibration("h100_sxm");
   const Model model = load_model(model_name);
   WhatIfRequest request;

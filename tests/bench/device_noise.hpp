@@ -12,7 +12,7 @@ namespace usp::bench {
 
 /// Fills device memory with normal numbers in bf16: a pattern, rolled by a prime each time so that rows
 /// differ.
-inline void fill_with_noise(std::byte* memory, i64 bytes, StreamHandle stream, unsigned seed) {
+inline void fill_with_noise(std::byte* memory, i64 bytes, device::StreamHandle stream, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<std::uint16_t> pattern(1U << 20);
@@ -25,7 +25,7 @@ inline void fill_with_noise(std::byte* memory, i64 bytes, StreamHandle stream, u
   const auto step = static_cast<i64>(pattern.size() * sizeof(std::uint16_t));
   for (i64 at = 0; at < bytes; at += step) {
     std::rotate(pattern.begin(), pattern.begin() + 100003, pattern.end());
-    copy_to_device(memory + at, pattern.data(), std::min(step, bytes - at), stream);
+    device::copy_to_device(memory + at, pattern.data(), std::min(step, bytes - at), stream);
   }
 }
 

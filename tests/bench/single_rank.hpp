@@ -11,27 +11,27 @@
 namespace usp::bench {
 
 /// A rank whose peers are not there: whatever it receives is noise, or what lay there already.
-class SingleRank final : public Communicator {
+class SingleRank final : public comm::Communicator {
  public:
-  SingleRank(int rank, int size, StreamHandle stream) : rank_(rank), size_(size), stream_(stream) {}
+  SingleRank(int rank, int size, device::StreamHandle stream) : rank_(rank), size_(size), stream_(stream) {}
   /// Whether receives write noise.
   void arrive(bool noise) { noise_ = noise; }
 
   [[nodiscard]] const char* name() const override { return "single"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  void post(const Message* messages, i64 count, Ticket* tickets) override {
+  void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
     for (i64 i = 0; i < count; ++i) {
       tickets[i] = 0;
       if (!noise_ || messages[i].send) continue;
       for (i64 b = 0; b < messages[i].region_count; ++b) fill(messages[i].regions[b]);
     }
   }
-  void wait(Ticket /*ticket*/) override {}
-  [[nodiscard]] bool test(Ticket /*ticket*/) override { return true; }
+  void wait(comm::Ticket /*ticket*/) override {}
+  [[nodiscard]] bool test(comm::Ticket /*ticket*/) override { return true; }
   void progress() override {}
   void reserve(i64 /*messages*/, i64 /*regions*/) override {}
-  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& /*ranks*/) override {
+  [[nodiscard]] std::unique_ptr<comm::Communicator> group(const std::vector<int>& /*ranks*/) override {
     throw InternalError("a single rank has no groups");
   }
   void barrier() override {}
@@ -45,20 +45,20 @@ class SingleRank final : public Communicator {
   void all_reduce_sum(i64* /*data*/, i64 /*count*/) override {}
   void reduce_scatter_sum(const float* /*parts*/, float* /*mine*/, i64 /*count*/) override {}
   void reduce_scatter_sum(const double* /*parts*/, double* /*mine*/, i64 /*count*/) override {}
-  void abort(const CommunicationFault& /*fault*/) override {}
-  [[nodiscard]] Traffic& traffic() override { return traffic_; }
+  void abort(const comm::CommunicationFault& /*fault*/) override {}
+  [[nodiscard]] comm::Traffic& traffic() override { return traffic_; }
 
  private:
-  void fill(const StridedBytes& region) {
+  void fill(const comm::StridedBytes& region) {
     if (region.count[0] == 1 && region.count[1] == 1 && region.count[2] == 1)
       fill_with_noise(region.data, region.run_bytes, stream_, ++seed_);
   }
 
   int rank_, size_;
-  StreamHandle stream_;
+  device::StreamHandle stream_;
   bool noise_ = true;
   unsigned seed_ = 0;
-  Traffic traffic_;
+  comm::Traffic traffic_;
 };
 
 }  // namespace usp::bench

@@ -51,7 +51,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
 namespace usp::test {
 namespace {
 
-long allocations_of(Trial& trial, AttentionKernel& kernel) {
+long allocations_of(Trial& trial, kernels::AttentionKernel& kernel) {
   const long before = allocations();
   trial.all(kernel);
   return allocations() - before;

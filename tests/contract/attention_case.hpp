@@ -22,7 +22,7 @@ class Tensor4 {
  public:
   Tensor4() = default;
   Tensor4(DType type, i64 batch, i64 rows, Range heads, i64 width, Order order = Order::batch_first) {
-    view_ = View(nullptr, type, batch, rows, heads, width);
+    view_ = kernels::View(nullptr, type, batch, rows, heads, width);
     const i64 h = heads.size();
     i64 elements = batch * rows * h * width;
     if (order == Order::sequence_first) {
@@ -39,29 +39,29 @@ class Tensor4 {
     }
     memory_.resize(static_cast<std::size_t>(elements * bytes_of(type)));
   }
-  [[nodiscard]] View view() const {
-    View v = view_;
+  [[nodiscard]] kernels::View view() const {
+    kernels::View v = view_;
     v.data = const_cast<std::byte*>(memory_.data());
     return v;
   }
-  void set(double value) { fill(view(), value); }
+  void set(double value) { kernels::fill(view(), value); }
   /// All elements in the order row, batch, head, element.
   void set(const std::vector<double>& values) {
-    const View v = view();
-    unpack_region(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, v, {{0, v.rows}, v.heads},
-                  WriteMode::overwrite);
+    const kernels::View v = view();
+    kernels::unpack_region(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, v,
+                           {{0, v.rows}, v.heads}, WriteMode::overwrite);
   }
   [[nodiscard]] std::vector<double> values() const {
-    const View v = view();
+    const kernels::View v = view();
     std::vector<double> out(static_cast<std::size_t>(v.elements()));
-    pack_region(v, {{0, v.rows}, v.heads}, DType::fp64, reinterpret_cast<std::byte*>(out.data()));
+    kernels::pack_region(v, {{0, v.rows}, v.heads}, DType::fp64, reinterpret_cast<std::byte*>(out.data()));
     return out;
   }
   [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }
 
  private:
   std::vector<std::byte> memory_;
-  View view_;
+  kernels::View view_;
 };
 
 struct Case {
@@ -71,10 +71,10 @@ struct Case {
   Range query_heads{0, 1};
   int group = 1;
   i64 dqk = 8, dv = 8;
-  std::vector<Slice> slices;
+  std::vector<schedule::Slice> slices;
   double softcap = 0, dropout = 0;
   bool alibi = false, sink = false;
-  BlockMask blocks;  ///< admitted is filled from `seed` where block_q != 0
+  kernels::BlockMask blocks;  ///< admitted is filled from `seed` where block_q != 0
   double magnitude = 1;
   std::uint64_t seed = 1;
 
@@ -109,8 +109,8 @@ struct Terms {
 
   std::vector<double> slopes, sinks;
   std::vector<std::uint8_t> admitted;
-  BlockMask blocks;
-  ScoreTerms terms;
+  kernels::BlockMask blocks;
+  kernels::ScoreTerms terms;
 };
 
 /// Inputs of a type, alike for all backends: fp64 copies hold the same (rounded) numbers.
@@ -159,14 +159,14 @@ class Trial {
     d_sink.assign(static_cast<std::size_t>(c.query_heads.end), 0);
   }
 
-  void attend(AttentionKernel& kernel, std::size_t first, std::size_t end) {
+  void attend(kernels::AttentionKernel& kernel, std::size_t first, std::size_t end) {
     kernel.attend({in.q.view(), in.k.view(), in.v.view(), o.view(), lse.view(), scope(first, end)});
   }
-  void grad(AttentionKernel& kernel, std::size_t first, std::size_t end) {
+  void grad(kernels::AttentionKernel& kernel, std::size_t first, std::size_t end) {
     kernel.attend_grad({in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), lse.view(), delta.view(),
                         dq.view(), dk.view(), dv.view(), scope(first, end), false, o.view()});
   }
-  void all(AttentionKernel& kernel, std::size_t calls = 1) {
+  void all(kernels::AttentionKernel& kernel, std::size_t calls = 1) {
     const std::size_t n = c.slices.size();
     for (std::size_t i = 0; i < calls; ++i) attend(kernel, n * i / calls, n * (i + 1) / calls);
     kernel.delta({in.d_o.view(), o.view(), lse.view(), delta.view(), c.query_heads,
@@ -176,7 +176,7 @@ class Trial {
   [[nodiscard]] Results results() const {
     return {o.values(), lse.values(), delta.values(), dq.values(), dk.values(), dv.values(), d_sink};
   }
-  [[nodiscard]] AttendScope scope(std::size_t first, std::size_t end) const {
+  [[nodiscard]] kernels::AttendScope scope(std::size_t first, std::size_t end) const {
     return {c.query_heads, c.group, c.slices.data() + first, static_cast<i64>(end - first),
             &terms.terms,  progress};
   }
@@ -186,7 +186,7 @@ class Trial {
   const Inputs& in;
   Tensor4 o, lse, delta, dq, dk, dv;
   std::vector<double> d_sink;
-  Progress progress;
+  kernels::Progress progress;
 
  private:
   void set_sinks() {
@@ -199,9 +199,9 @@ class Trial {
 };
 
 /// The truth of a case and the terms that roundings to `rounds` act on.
-[[nodiscard]] inline Oracle oracle_of(const Case& c, const Inputs& in, DType rounds) {
+[[nodiscard]] inline kernels::Oracle oracle_of(const Case& c, const Inputs& in, DType rounds) {
   const Terms terms(c);
-  OracleCall call{in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), {}};
+  kernels::OracleCall call{in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), {}};
   call.scope.query_heads = c.query_heads;
   call.scope.group = c.group;
   call.scope.slices = c.slices.data();
@@ -211,19 +211,19 @@ class Trial {
   call.grad_rows = c.grad_rows();
   call.rounds = rounds;
   call.rounds_d_o = bytes_of(in.d_o.view().type) > bytes_of(rounds);
-  return attention_oracle(call);
+  return kernels::attention_oracle(call);
 }
 
 /// What of the results is beyond its bound in some row and head, in words; empty: nothing.
-[[nodiscard]] inline std::string row_faults(const Results& got, const Oracle& truth, DType rounds) {
+[[nodiscard]] inline std::string row_faults(const Results& got, const kernels::Oracle& truth, DType rounds) {
   std::string text;
-  const auto check = [&](const char* name, const std::vector<double>& values, const OracleTensor& like,
-                         DType type, Pass pass) {
-    ConstView view(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, like.batch, like.rows,
-                   like.heads, like.width);
+  const auto check = [&](const char* name, const std::vector<double>& values,
+                         const kernels::OracleTensor& like, DType type, Pass pass) {
+    kernels::ConstView view(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, like.batch,
+                            like.rows, like.heads, like.width);
     view.batch_stride = like.heads.size() * like.width;
     view.row_stride = like.batch * view.batch_stride;
-    const std::string found = fault(name, deviation(view, like, type), type, pass);
+    const std::string found = kernels::fault(name, kernels::deviation(view, like, type), type, pass);
     if (!found.empty()) text += (text.empty() ? "" : "; ") + found;
   };
   check("o", got.o, truth.out, rounds, Pass::forward);
@@ -233,8 +233,9 @@ class Trial {
   check("dk", got.dk, truth.dk, rounds, Pass::backward);
   check("dv", got.dv, truth.dv, rounds, Pass::backward);
   if (truth.d_sink.empty()) return text;
-  const std::string found = fault("d_sink", deviation(got.d_sink, truth.d_sink, truth.d_sink_terms, rounds),
-                                  rounds, Pass::backward);
+  const std::string found =
+      kernels::fault("d_sink", kernels::deviation(got.d_sink, truth.d_sink, truth.d_sink_terms, rounds),
+                     rounds, Pass::backward);
   return text + (text.empty() || found.empty() ? "" : "; ") + found;
 }
 

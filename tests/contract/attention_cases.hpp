@@ -6,21 +6,21 @@
 /// The shapes that every backend must get right.
 namespace usp::test {
 
-inline Slice rectangle(i64 q_count, i64 k_count) {
-  Slice s;
+inline schedule::Slice rectangle(i64 q_count, i64 k_count) {
+  schedule::Slice s;
   s.q_count = q_count;
   s.k_count = k_count;
   return s;
 }
 
-inline Slice banded(i64 q_count, i64 k_count, i64 diff_min, i64 diff_max) {
-  Slice s = rectangle(q_count, k_count);
+inline schedule::Slice banded(i64 q_count, i64 k_count, i64 diff_min, i64 diff_max) {
+  schedule::Slice s = rectangle(q_count, k_count);
   s.diff_min = diff_min;
   s.diff_max = diff_max;
   return s;
 }
 
-inline Case one_slice(const char* name, const Slice& s, i64 head_dim = 8) {
+inline Case one_slice(const char* name, const schedule::Slice& s, i64 head_dim = 8) {
   Case c;
   c.name = name;
   c.q_rows = s.q_row + s.q_count;
@@ -44,7 +44,7 @@ inline void add_slices(std::vector<Case>& all) {
   all.push_back(one_slice("one_pair", rectangle(1, 1)));
   // Of a single probability of 1 the gradient is zero: a sink gives these something to be compared with.
   all[all.size() - 1].sink = all[all.size() - 2].sink = true;
-  Slice s = banded(65, 43, 0, unbounded);
+  schedule::Slice s = banded(65, 43, 0, unbounded);
   s.q_pos = 2;
   s.k_pos = 1;
   s.q_step = s.k_step = 3;
@@ -75,7 +75,7 @@ inline void add_slices(std::vector<Case>& all) {
   tiny.q_rows = tiny.k_rows = 90;
   tiny.slices.clear();
   for (i64 at = 0, n = 1; at + n <= 90; at += n, n = n % 4 + 1) {
-    Slice d = banded(n, n, 0, unbounded);
+    schedule::Slice d = banded(n, n, 0, unbounded);
     d.q_row = d.q_pos = d.k_row = d.k_pos = d.dk_row = at;
     tiny.slices.push_back(d);
   }
@@ -112,7 +112,7 @@ inline void add_heads(std::vector<Case>& all) {
   }
 }
 
-inline BlockMask block_mask(i64 block_q, i64 block_k, i64 queries, i64 keys) {
+inline kernels::BlockMask block_mask(i64 block_q, i64 block_k, i64 queries, i64 keys) {
   return {block_q, block_k, (queries + block_q - 1) / block_q, (keys + block_k - 1) / block_k, nullptr};
 }
 
@@ -148,7 +148,7 @@ inline void add_features(std::vector<Case>& all) {
     c.blocks = block_mask(5, 7, 57, 57);
   });
   add("all_terms_stripe", [](Case& c) {
-    Slice& s = c.slices.front();
+    schedule::Slice& s = c.slices.front();
     s.q_step = s.k_step = 3;
     s.k_pos = 2;
     c.softcap = 2;

@@ -34,7 +34,7 @@ class AttentionContract : public ::testing::TestWithParam<Backend> {
     }
   }
   [[nodiscard]] static const NamedBackend& backend() { return backends()[GetParam().number]; }
-  [[nodiscard]] static std::unique_ptr<AttentionKernel> make() { return backend().make(); }
+  [[nodiscard]] static std::unique_ptr<kernels::AttentionKernel> make() { return backend().make(); }
   [[nodiscard]] static DType type() { return GetParam().type; }
   [[nodiscard]] static DType state() { return accumulator_of(type()); }
   [[nodiscard]] static double tolerance() { return backend().tolerance[static_cast<std::size_t>(type())]; }
@@ -56,7 +56,7 @@ class AttentionContract : public ::testing::TestWithParam<Backend> {
   static Results reference(const Case& c, const Inputs& in) {
     const Inputs exact(c, in);
     Trial run(c, exact);
-    run.all(*make_reference_kernel());
+    run.all(*kernels::make_reference_kernel());
     return run.results();
   }
   /// The same for a case of all_cases(), computed once for all backends.
@@ -124,7 +124,7 @@ Case blocks_of_keys(i64 rows, i64 block) {
   Case c = one_slice("carried", rectangle(rows, rows), 16);
   c.slices.clear();
   for (i64 key = (rows - 1) / block * block; key >= 0; key -= block) {
-    Slice s = banded(rows, std::min(block, rows - key), 0, unbounded);
+    schedule::Slice s = banded(rows, std::min(block, rows - key), 0, unbounded);
     s.k_row = s.k_pos = s.dk_row = key;
     c.slices.push_back(s);
   }
@@ -204,7 +204,7 @@ TEST_P(AttentionContract, GradientSkipsRowsThatNothingWasSeenFor) {
   Trial truth(c, exact);
   truth.lse.set(lse);
   truth.delta.set(0.25);
-  truth.grad(*make_reference_kernel(), 0, 1);
+  truth.grad(*kernels::make_reference_kernel(), 0, 1);
   run.grad(*kernel, 0, 1);
   EXPECT_LT(error(run.dq.values(), truth.dq.values()), tolerance());
   EXPECT_LT(error(run.dk.values(), truth.dk.values()), tolerance());
@@ -319,7 +319,7 @@ TEST_P(AttentionContract, RefusesATensorOfAnotherBatch) {
   Trial run(c, in);
   EXPECT_NO_THROW(run.all(*kernel));
   const auto cut = [](Tensor4& tensor) {
-    const View v = tensor.view();
+    const kernels::View v = tensor.view();
     return Tensor4(v.type, 1, v.rows, v.heads, v.width);
   };
   const std::pair<const char*, Tensor4*> tensors[] = {

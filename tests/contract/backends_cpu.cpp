@@ -9,12 +9,13 @@ namespace usp::test {
 /// The reference and every CPU variant that this machine runs.
 const std::vector<NamedBackend>& backends() {
   static const std::vector<NamedBackend> all = [] {
-    std::vector<NamedBackend> found{{"reference", make_reference_kernel},
-                                    {"generic", [] { return cpu::make_kernel(cpu::Isa::generic); }}};
-    if (cpu::has_isa(cpu::Isa::avx2))
-      found.push_back({"avx2", [] { return cpu::make_kernel(cpu::Isa::avx2); }});
-    if (cpu::has_isa(cpu::Isa::avx512))
-      found.push_back({"avx512", [] { return cpu::make_kernel(cpu::Isa::avx512); }});
+    std::vector<NamedBackend> found{
+        {"reference", kernels::make_reference_kernel},
+        {"generic", [] { return kernels::cpu::make_kernel(kernels::cpu::Isa::generic); }}};
+    if (kernels::cpu::has_isa(kernels::cpu::Isa::avx2))
+      found.push_back({"avx2", [] { return kernels::cpu::make_kernel(kernels::cpu::Isa::avx2); }});
+    if (kernels::cpu::has_isa(kernels::cpu::Isa::avx512))
+      found.push_back({"avx512", [] { return kernels::cpu::make_kernel(kernels::cpu::Isa::avx512); }});
     return found;
   }();
   return all;

@@ -11,20 +11,20 @@ namespace usp::test {
 namespace {
 
 void need_gpu() {
-  if (device_count() == 0) throw EnvironmentError("there is no GPU");
+  if (device::device_count() == 0) throw EnvironmentError("there is no GPU");
 }
 
-std::unique_ptr<AttentionKernel> mma() {
+std::unique_ptr<kernels::AttentionKernel> mma() {
   need_gpu();
-  return on_device([](Memory& memory) { return make_mma_kernel(memory); });
+  return on_device([](kernels::Memory& memory) { return kernels::make_mma_kernel(memory); });
 }
 
 /// What cuDNN does not take goes to the reference, so that a wrong route shows as a wrong number.
-std::unique_ptr<AttentionKernel> cudnn() {
+std::unique_ptr<kernels::AttentionKernel> cudnn() {
   need_gpu();
-  return on_device([](Memory& memory) {
-    return cuda::cudnn::make_kernel(memory, {},
-                                    [&memory] { return from_host(memory, make_reference_kernel()); });
+  return on_device([](kernels::Memory& memory) {
+    return kernels::cudnn::make_kernel(
+        memory, {}, [&memory] { return from_host(memory, kernels::make_reference_kernel()); });
   });
 }
 

@@ -12,7 +12,7 @@ namespace usp::test {
 struct NamedBackend {
   std::string name;
   /// Throws EnvironmentError where the machine lacks what it takes.
-  std::unique_ptr<AttentionKernel> (*make)();
+  std::unique_ptr<kernels::AttentionKernel> (*make)();
   std::vector<DType> types{DType::bf16, DType::fp16, DType::fp32, DType::fp64};
   /// Relative RMS error by type, in the order of DType.
   double tolerance[4] = {1e-5, 1e-5, 1e-5, 1e-12};

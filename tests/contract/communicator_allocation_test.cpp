@@ -44,12 +44,12 @@ void operator delete[](void* memory, std::size_t) noexcept {
 namespace usp {
 namespace {
 
-using Body = std::function<void(Communicator&)>;
+using Body = std::function<void(comm::Communicator&)>;
 
 /// Allocations of the exchange that follows `reserved` messages of room, the most of any of four ranks.
 long allocations_of_exchange(i64 reserved, const std::function<void(const Body&)>& run) {
   std::vector<long> counts(4);
-  run([&](Communicator& communicator) {
+  run([&](comm::Communicator& communicator) {
     contract::Random mine(static_cast<std::uint64_t>(communicator.rank()));
     std::vector<contract::Planned> plan;
     for (int source = 0; source < 4; ++source)
@@ -66,7 +66,7 @@ long allocations_of_exchange(i64 reserved, const std::function<void(const Body&)
     for (int round = 0; round < 3; ++round) {
       communicator.post(batch.messages.data(), static_cast<i64>(batch.messages.size()), batch.tickets.data());
       communicator.progress();
-      for (const Ticket ticket : batch.tickets)
+      for (const comm::Ticket ticket : batch.tickets)
         if (!communicator.test(ticket)) communicator.wait(ticket);
     }
     counts[static_cast<std::size_t>(communicator.rank())] = allocations - before;
@@ -75,7 +75,7 @@ long allocations_of_exchange(i64 reserved, const std::function<void(const Body&)
 }
 
 TEST(ThreadCommunicator, AllocatesNothingOnceReserved) {
-  const auto run = [](const Body& body) { run_threads(4, {}, body); };
+  const auto run = [](const Body& body) { comm::run_threads(4, {}, body); };
   EXPECT_EQ(allocations_of_exchange(60, run), 0);
   EXPECT_GT(allocations_of_exchange(0, run), 0) << "the counter counts nothing";
 }

@@ -21,12 +21,12 @@ namespace {
 /// The faults that ranks threw. Runs `body` and swallows what run_threads rethrows.
 class Witness {
  public:
-  void run(int ranks, double watchdog_s, const std::function<void(Communicator&)>& body) {
+  void run(int ranks, double watchdog_s, const std::function<void(comm::Communicator&)>& body) {
     try {
-      run_threads(ranks, {.watchdog_s = watchdog_s}, [&](Communicator& communicator) {
+      comm::run_threads(ranks, {.watchdog_s = watchdog_s}, [&](comm::Communicator& communicator) {
         try {
           body(communicator);
-        } catch (const CommunicationError& error) {
+        } catch (const comm::CommunicationError& error) {
           const std::lock_guard<std::mutex> lock(mutex_);
           faults.push_back(error.fault());
           throw;
@@ -38,9 +38,9 @@ class Witness {
   }
   void expect_same_story(std::size_t ranks) const {
     ASSERT_EQ(faults.size(), ranks);
-    for (const CommunicationFault& fault : faults) EXPECT_EQ(fault.message, faults[0].message);
+    for (const comm::CommunicationFault& fault : faults) EXPECT_EQ(fault.message, faults[0].message);
   }
-  std::vector<CommunicationFault> faults;
+  std::vector<comm::CommunicationFault> faults;
   std::string final_text;
 
  private:
@@ -48,14 +48,14 @@ class Witness {
 };
 
 /// Works without waiting for anybody until the job ends.
-[[noreturn]] void work_on(Communicator& communicator) {
+[[noreturn]] void work_on(comm::Communicator& communicator) {
   while (true) {
     communicator.progress();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-Message one_byte(int peer, bool send, std::int32_t tick, const StridedBytes& region) {
+comm::Message one_byte(int peer, bool send, std::int32_t tick, const comm::StridedBytes& region) {
   return {.peer = peer,
           .send = send,
           .tag = 3,
@@ -68,7 +68,7 @@ Message one_byte(int peer, bool send, std::int32_t tick, const StridedBytes& reg
 TEST(ThreadFaults, ARankThatThrowsEndsAllOthers) {
   for (const int thrower : {0, 2, 4}) {
     Witness witness;
-    witness.run(5, 60, [&](Communicator& communicator) {
+    witness.run(5, 60, [&](comm::Communicator& communicator) {
       if (communicator.rank() == thrower) throw std::runtime_error("out of paper");
       communicator.barrier();
     });
@@ -80,17 +80,17 @@ TEST(ThreadFaults, ARankThatThrowsEndsAllOthers) {
 }
 
 TEST(ThreadFaults, TheFirstErrorKeepsItsType) {
-  EXPECT_THROW(run_threads(3, {},
-                           [](Communicator& communicator) {
-                             if (communicator.rank() == 1) throw VerificationError("wrong");
-                             communicator.barrier();
-                           }),
+  EXPECT_THROW(comm::run_threads(3, {},
+                                 [](comm::Communicator& communicator) {
+                                   if (communicator.rank() == 1) throw VerificationError("wrong");
+                                   communicator.barrier();
+                                 }),
                VerificationError);
 }
 
 TEST(ThreadFaults, AnAbortReachesEverybodyAndTheFirstStoryWins) {
   Witness witness;
-  witness.run(4, 60, [](Communicator& communicator) {
+  witness.run(4, 60, [](comm::Communicator& communicator) {
     const auto group = communicator.group({0, 1, 2});
     if (communicator.rank() == 3) {
       communicator.abort({.operation = "x", .rank = 3, .message = "first"});
@@ -105,18 +105,18 @@ TEST(ThreadFaults, AnAbortReachesEverybodyAndTheFirstStoryWins) {
 }
 
 TEST(ThreadFaults, TheWatchdogNamesTheMissingRank) {
-  const std::vector<std::function<void(Communicator&)>> collectives{
-      [](Communicator& communicator) { communicator.barrier(); },
-      [](Communicator& communicator) {
+  const std::vector<std::function<void(comm::Communicator&)>> collectives{
+      [](comm::Communicator& communicator) { communicator.barrier(); },
+      [](comm::Communicator& communicator) {
         std::vector<double> data(100);
         communicator.all_reduce_sum(data.data(), 100);
       },
-      [](Communicator& communicator) {
+      [](comm::Communicator& communicator) {
         (void)communicator.group({0, 1, 2, 3});
       }};
   for (const auto& collective : collectives) {
     Witness witness;
-    witness.run(4, 0.2, [&](Communicator& communicator) {
+    witness.run(4, 0.2, [&](comm::Communicator& communicator) {
       if (communicator.rank() == 2) work_on(communicator);
       collective(communicator);
     });
@@ -129,17 +129,17 @@ TEST(ThreadFaults, TheWatchdogNamesTheMissingRank) {
 
 TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   Witness witness;
-  witness.run(4, 0.2, [](Communicator& communicator) {
+  witness.run(4, 0.2, [](comm::Communicator& communicator) {
     if (communicator.rank() == 2) work_on(communicator);
     std::byte byte{};
-    const StridedBytes region{.data = &byte, .run_bytes = 1};
-    const Message message = one_byte((communicator.rank() + 3) % 4, false, 6, region);
-    Ticket ticket = 0;
+    const comm::StridedBytes region{.data = &byte, .run_bytes = 1};
+    const comm::Message message = one_byte((communicator.rank() + 3) % 4, false, 6, region);
+    comm::Ticket ticket = 0;
     communicator.post(&message, 1, &ticket);
     communicator.wait(ticket);
   });
   witness.expect_same_story(4);
-  const CommunicationFault& fault = witness.faults[0];
+  const comm::CommunicationFault& fault = witness.faults[0];
   EXPECT_EQ(fault.operation, "kv_exchange");
   EXPECT_EQ(fault.tick, 6);
   EXPECT_EQ(fault.missing, std::vector<int>{(fault.rank + 3) % 4});
@@ -149,7 +149,7 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
 
 TEST(ThreadFaults, GroupsNameRanksOfTheJob) {
   Witness witness;
-  witness.run(4, 0.2, [](Communicator& communicator) {
+  witness.run(4, 0.2, [](comm::Communicator& communicator) {
     const auto group = communicator.group({3, 1});
     if (communicator.rank() == 1) work_on(communicator);
     (group != nullptr ? *group : communicator).barrier();
@@ -160,11 +160,11 @@ TEST(ThreadFaults, GroupsNameRanksOfTheJob) {
 
 TEST(ThreadFaults, SizesThatDifferAreNoticed) {
   Witness witness;
-  witness.run(3, 60, [](Communicator& communicator) {
+  witness.run(3, 60, [](comm::Communicator& communicator) {
     std::vector<std::byte> memory(8);
-    const StridedBytes region{.data = memory.data(), .run_bytes = communicator.rank() == 0 ? 8 : 7};
-    const Message message = one_byte(1 - communicator.rank(), communicator.rank() == 0, 1, region);
-    Ticket ticket = 0;
+    const comm::StridedBytes region{.data = memory.data(), .run_bytes = communicator.rank() == 0 ? 8 : 7};
+    const comm::Message message = one_byte(1 - communicator.rank(), communicator.rank() == 0, 1, region);
+    comm::Ticket ticket = 0;
     if (communicator.rank() == 2) work_on(communicator);
     communicator.post(&message, 1, &ticket);
     communicator.wait(ticket);
@@ -176,11 +176,11 @@ TEST(ThreadFaults, SizesThatDifferAreNoticed) {
 
 TEST(ThreadFaults, MessagesLeftInFlightAreNoticed) {
   Witness witness;
-  witness.run(2, 60, [](Communicator& communicator) {
+  witness.run(2, 60, [](comm::Communicator& communicator) {
     std::byte byte{};
-    const StridedBytes region{.data = &byte, .run_bytes = 1};
-    const Message message = one_byte(1 - communicator.rank(), false, 1, region);
-    Ticket ticket = 0;
+    const comm::StridedBytes region{.data = &byte, .run_bytes = 1};
+    const comm::Message message = one_byte(1 - communicator.rank(), false, 1, region);
+    comm::Ticket ticket = 0;
     if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
     if (communicator.rank() == 1) communicator.barrier();
   });
@@ -189,14 +189,15 @@ TEST(ThreadFaults, MessagesLeftInFlightAreNoticed) {
 }
 
 TEST(ThreadFaults, SpentTicketsAndForeignRanksAreRefused) {
-  EXPECT_THROW(run_threads(2, {}, [](Communicator& communicator) { communicator.wait(5); }), InternalError);
+  EXPECT_THROW(comm::run_threads(2, {}, [](comm::Communicator& communicator) { communicator.wait(5); }),
+               InternalError);
   for (const int peer : {-1, 0, 2})
-    EXPECT_THROW(run_threads(2, {},
-                             [&](Communicator& communicator) {
-                               const Message message{.peer = peer, .operation = "kv_exchange"};
-                               Ticket ticket = 0;
-                               if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
-                             }),
+    EXPECT_THROW(comm::run_threads(2, {},
+                                   [&](comm::Communicator& communicator) {
+                                     const comm::Message message{.peer = peer, .operation = "kv_exchange"};
+                                     comm::Ticket ticket = 0;
+                                     if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
+                                   }),
                  InternalError);
 }
 
@@ -204,7 +205,7 @@ TEST(ThreadFaults, SpentTicketsAndForeignRanksAreRefused) {
 TEST(ThreadFaults, NobodyReadsTheMemoryOfARankThatFailed) {
   for (int trial = 0; trial < 12; ++trial) {
     Witness witness;
-    witness.run(4, 60, [&](Communicator& communicator) {
+    witness.run(4, 60, [&](comm::Communicator& communicator) {
       const int ranks = communicator.size();
       contract::Random mine(static_cast<std::uint64_t>(communicator.rank()));
       std::vector<contract::Planned> plan;
@@ -236,7 +237,7 @@ TEST(ThreadFaultsDeathTest, AThreadThatCannotBeMadeEndsTheOthers) {
   const auto run = [] {
     limit_address_space();
     try {
-      run_threads(200, {}, work_on);
+      comm::run_threads(200, {}, work_on);
     } catch (const Error& error) {
       std::fputs(error.what(), stderr);
       std::_Exit(static_cast<int>(error.code()));

@@ -13,31 +13,32 @@ namespace {
 using contract::work_on;
 
 /// Two tags that this MPI cannot tell apart, received in the other order.
-void colliding_tags(Communicator& communicator) {
+void colliding_tags(comm::Communicator& communicator) {
   if (communicator.rank() > 1) work_on(communicator);
   const bool send = communicator.rank() == 0;
   std::byte memory[2]{};
   const i64 room = (i64{1} << 30);  // folded tags of Open MPI repeat after this many
-  const StridedBytes regions[] = {{.data = &memory[0], .run_bytes = 1}, {.data = &memory[1], .run_bytes = 1}};
-  Ticket tickets[2];
+  const comm::StridedBytes regions[] = {{.data = &memory[0], .run_bytes = 1},
+                                        {.data = &memory[1], .run_bytes = 1}};
+  comm::Ticket tickets[2];
   for (int i = 0; i < 2; ++i) {
     const int which = send ? i : 1 - i;
-    const Message message{.peer = send ? 1 : 0,
-                          .send = send,
-                          .tag = room * (3 + which),
-                          .operation = "kv_exchange",
-                          .regions = &regions[which],
-                          .region_count = 1};
+    const comm::Message message{.peer = send ? 1 : 0,
+                                .send = send,
+                                .tag = room * (3 + which),
+                                .operation = "kv_exchange",
+                                .regions = &regions[which],
+                                .region_count = 1};
     communicator.post(&message, 1, &tickets[i]);
   }
-  for (const Ticket ticket : tickets) communicator.wait(ticket);
+  for (const comm::Ticket ticket : tickets) communicator.wait(ticket);
   work_on(communicator);
 }
 
 /// A job without run_mpi: the end of its MpiSession must not hang.
-int left_by_exception(const CommOptions& options) {
+int left_by_exception(const comm::CommOptions& options) {
   try {
-    MpiSession session(options);
+    comm::MpiSession session(options);
     if (session.world().rank() == 0) throw std::runtime_error("lost");
     session.world().barrier();
   } catch (const std::exception&) {
@@ -50,14 +51,14 @@ int left_by_exception(const CommOptions& options) {
 
 int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "contract";
-  usp::CommOptions options;
+  usp::comm::CommOptions options;
   if (argc > 2) options.chunk_bytes = std::stoll(argv[2]);
   usp::contract::set_limits(scenario, options);
-  if (scenario == "launched") return usp::mpi_launched() ? 0 : 1;
-  if (scenario == "uninitialized" && usp::local_rank() == 2) usp::contract::sleep_long();
+  if (scenario == "launched") return usp::comm::mpi_launched() ? 0 : 1;
+  if (scenario == "uninitialized" && usp::comm::local_rank() == 2) usp::contract::sleep_long();
   if (scenario == "session") return usp::left_by_exception(options);
   try {
-    return usp::run_mpi(options, [&](usp::Communicator& communicator) {
+    return usp::comm::run_mpi(options, [&](usp::comm::Communicator& communicator) {
       if (scenario == "tags") usp::colliding_tags(communicator);
       usp::contract::play(scenario, communicator);
     });

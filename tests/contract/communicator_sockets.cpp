@@ -9,14 +9,14 @@
 
 int main(int argc, char** argv) {
   const std::string scenario = argc > 1 ? argv[1] : "contract";
-  usp::CommOptions options;
+  usp::comm::CommOptions options;
   if (argc > 2) options.chunk_bytes = std::stoll(argv[2]);
   usp::contract::set_limits(scenario, options);
-  if (scenario == "launched") return usp::torchrun_launched() && usp::local_rank() ? 0 : 1;
+  if (scenario == "launched") return usp::comm::torchrun_launched() && usp::comm::local_rank() ? 0 : 1;
   try {
-    return usp::run_sockets(usp::torchrun_job(), options, [&](usp::Communicator& communicator) {
-      usp::contract::play(scenario, communicator);
-    });
+    return usp::comm::run_sockets(
+        usp::comm::torchrun_job(), options,
+        [&](usp::comm::Communicator& communicator) { usp::contract::play(scenario, communicator); });
   } catch (const usp::Error& error) {
     usp::print_line(error.what());
     return static_cast<int>(error.code());

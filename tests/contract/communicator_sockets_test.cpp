@@ -32,15 +32,16 @@ TEST(Sockets, KeepTheContract) {
 /// More than the system buffers.
 TEST(Sockets, BothSendFirstWhateverTheSize) {
   for (const i64 bytes : {i64{1}, i64{1} << 20, i64{1} << 30}) {
-    expect_no_errors(test::run_socket_threads(
-        2, {}, [&](Communicator& communicator) { contract::swap_large_messages(communicator, bytes); }));
+    expect_no_errors(test::run_socket_threads(2, {}, [&](comm::Communicator& communicator) {
+      contract::swap_large_messages(communicator, bytes);
+    }));
   }
 }
 
 /// The job ends while payloads are half sent: all tell the same story, and nobody reads or writes a message's
 /// memory any more.
 TEST(Sockets, AnAbortReachesAllInTheMiddleOfPayloads) {
-  const auto errors = test::run_socket_threads(4, {}, [](Communicator& communicator) {
+  const auto errors = test::run_socket_threads(4, {}, [](comm::Communicator& communicator) {
     const int ranks = communicator.size();
     contract::Random mine(static_cast<std::uint64_t>(communicator.rank()));
     std::vector<contract::Planned> plan;
@@ -63,7 +64,7 @@ TEST(Sockets, AnAbortReachesAllInTheMiddleOfPayloads) {
 
 /// Ranks of a group are named as those of the job.
 TEST(Sockets, TheWatchdogNamesRanksOfTheJob) {
-  const auto errors = test::run_socket_threads(4, {.watchdog_s = 0.3}, [](Communicator& communicator) {
+  const auto errors = test::run_socket_threads(4, {.watchdog_s = 0.3}, [](comm::Communicator& communicator) {
     const auto group = communicator.group({3, 1});
     while (communicator.rank() != 3) communicator.progress();
     group->barrier();
@@ -77,7 +78,7 @@ TEST(Sockets, TheWatchdogNamesRanksOfTheJob) {
 
 /// Which a rank that left cannot do any more.
 TEST(Sockets, ARankThatLeftIsNotWaitedFor) {
-  const auto errors = test::run_socket_threads(2, {}, [](Communicator& communicator) {
+  const auto errors = test::run_socket_threads(2, {}, [](comm::Communicator& communicator) {
     if (communicator.rank() == 0) communicator.barrier();
   });
   EXPECT_NE(text_of(errors[0]).find("rank 1 left the job, but rank 0 waits for it in 'barrier'"),
@@ -86,12 +87,12 @@ TEST(Sockets, ARankThatLeftIsNotWaitedFor) {
 }
 
 TEST(Sockets, MessagesLeftInFlightAreNoticed) {
-  const auto errors = test::run_socket_threads(2, {}, [](Communicator& communicator) {
+  const auto errors = test::run_socket_threads(2, {}, [](comm::Communicator& communicator) {
     std::byte byte{};
-    const StridedBytes region{.data = &byte, .run_bytes = 1};
-    const Message message{
+    const comm::StridedBytes region{.data = &byte, .run_bytes = 1};
+    const comm::Message message{
         .peer = 1, .send = false, .operation = "kv_exchange", .regions = &region, .region_count = 1};
-    Ticket ticket = 0;
+    comm::Ticket ticket = 0;
     if (communicator.rank() == 0) communicator.post(&message, 1, &ticket);
     if (communicator.rank() == 1) communicator.barrier();
   });
@@ -100,10 +101,11 @@ TEST(Sockets, MessagesLeftInFlightAreNoticed) {
 }
 
 TEST(Sockets, RefuseJobsWithoutSense) {
-  EXPECT_THROW((void)make_socket_communicator({.rank = 2, .size = 2}, {}), UsageError);
-  EXPECT_THROW((void)make_socket_communicator({.rank = 0, .size = 0}, {}), UsageError);
-  EXPECT_THROW((void)make_socket_communicator({1, 2, "no.such.host.invalid", 1, 0}, {.watchdog_s = 0.1}),
-               EnvironmentError);
+  EXPECT_THROW((void)comm::make_socket_communicator({.rank = 2, .size = 2}, {}), UsageError);
+  EXPECT_THROW((void)comm::make_socket_communicator({.rank = 0, .size = 0}, {}), UsageError);
+  EXPECT_THROW(
+      (void)comm::make_socket_communicator({1, 2, "no.such.host.invalid", 1, 0}, {.watchdog_s = 0.1}),
+      EnvironmentError);
 }
 
 }  // namespace

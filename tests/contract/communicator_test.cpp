@@ -15,18 +15,18 @@ namespace usp {
 namespace {
 
 TEST(SerialCommunicator, KeepsTheContract) {
-  const auto communicator = make_serial_communicator();
+  const auto communicator = comm::make_serial_communicator();
   EXPECT_NO_THROW(contract::run_checks(*communicator));
 }
 
 TEST(SerialCommunicator, ThrowsOnceAborted) {
-  const auto communicator = make_serial_communicator();
+  const auto communicator = comm::make_serial_communicator();
   communicator->abort({.message = "first"});
   communicator->abort({.message = "second"});
   try {
     communicator->progress();
     FAIL();
-  } catch (const CommunicationError& error) {
+  } catch (const comm::CommunicationError& error) {
     EXPECT_STREQ(error.what(), "first");
   }
 }
@@ -35,7 +35,7 @@ class Threads : public testing::TestWithParam<int> {};
 
 /// All checks on one set of ranks, so that what one leaves behind meets the next.
 TEST_P(Threads, KeepTheContract) {
-  EXPECT_NO_THROW(run_threads(GetParam(), {}, contract::run_checks));
+  EXPECT_NO_THROW(comm::run_threads(GetParam(), {}, contract::run_checks));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Threads, testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 16));
@@ -46,53 +46,54 @@ TEST_P(Threads, KeepTheContractWhenRouted) {
   if (ranks < 2) return;
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
-  EXPECT_NO_THROW(run_threads(ranks, {}, [&](Communicator& control) {
+  EXPECT_NO_THROW(comm::run_threads(ranks, {}, [&](comm::Communicator& control) {
     const std::vector<int> reversed(all.rbegin(), all.rend());
     const auto forth = control.group(all), back = control.group(reversed);
-    std::vector<Route> routes;
+    std::vector<comm::Route> routes;
     for (const int peer : all)
-      routes.push_back((peer + control.rank()) % 2 == 0 ? Route{forth.get(), peer}
-                                                        : Route{back.get(), ranks - 1 - peer});
-    const auto routed = make_composite_communicator(control, routes);
+      routes.push_back((peer + control.rank()) % 2 == 0 ? comm::Route{forth.get(), peer}
+                                                        : comm::Route{back.get(), ranks - 1 - peer});
+    const auto routed = comm::make_composite_communicator(control, routes);
     contract::run_checks(*routed);
   }));
 }
 
 TEST(CompositeCommunicator, RefusesAPeerItCannotReach) {
-  EXPECT_THROW(
-      run_threads(2, {},
-                  [](Communicator& control) {
-                    const auto routed = make_composite_communicator(control, std::vector<Route>(2));
-                    const StridedBytes region{.run_bytes = 0};
-                    const Message m{
-                        .peer = 1 - control.rank(), .send = true, .regions = &region, .region_count = 1};
-                    Ticket ticket = 0;
-                    routed->post(&m, 1, &ticket);
-                  }),
-      UsageError);
+  EXPECT_THROW(comm::run_threads(
+                   2, {},
+                   [](comm::Communicator& control) {
+                     const auto routed =
+                         comm::make_composite_communicator(control, std::vector<comm::Route>(2));
+                     const comm::StridedBytes region{.run_bytes = 0};
+                     const comm::Message m{
+                         .peer = 1 - control.rank(), .send = true, .regions = &region, .region_count = 1};
+                     comm::Ticket ticket = 0;
+                     routed->post(&m, 1, &ticket);
+                   }),
+               UsageError);
 }
 
 TEST(Threads, RefuseNoRanks) {
-  EXPECT_THROW(run_threads(0, {}, [](Communicator&) {}), UsageError);
+  EXPECT_THROW(comm::run_threads(0, {}, [](comm::Communicator&) {}), UsageError);
 }
 
 /// One message of `bytes` from rank 0, which sleeps once both ends are posted until rank 1 has done
 /// `receive`. Then both ends have to be complete at the first look.
-void receive_alone(i64 bytes, const std::function<void(Communicator&, contract::Payload&)>& receive) {
+void receive_alone(i64 bytes, const std::function<void(comm::Communicator&, contract::Payload&)>& receive) {
   std::barrier<> together(2);  // not of the communicator: its calls would move the payload
-  run_threads(2, {}, [&](Communicator& communicator) {
+  comm::run_threads(2, {}, [&](comm::Communicator& communicator) {
     contract::Random random(static_cast<std::uint64_t>(communicator.rank()));
     contract::Payload payload(bytes, random);
     const bool sender = communicator.rank() == 0;
     if (sender) payload.fill(0, 5);
-    const Message message{.peer = 1 - communicator.rank(),
-                          .send = sender,
-                          .tag = 5,
-                          .tick = 0,
-                          .operation = "kv_exchange",
-                          .regions = payload.regions.data(),
-                          .region_count = static_cast<i64>(payload.regions.size())};
-    Ticket ticket = 0;
+    const comm::Message message{.peer = 1 - communicator.rank(),
+                                .send = sender,
+                                .tag = 5,
+                                .tick = 0,
+                                .operation = "kv_exchange",
+                                .regions = payload.regions.data(),
+                                .region_count = static_cast<i64>(payload.regions.size())};
+    comm::Ticket ticket = 0;
     communicator.post(&message, 1, &ticket);
     together.arrive_and_wait();
     if (!sender) receive(communicator, payload);
@@ -103,7 +104,7 @@ void receive_alone(i64 bytes, const std::function<void(Communicator&, contract::
 }
 
 TEST(Threads, ProgressOfTheReceiverMovesAPayload) {
-  receive_alone(1'000'003, [](Communicator& communicator, contract::Payload& payload) {
+  receive_alone(1'000'003, [](comm::Communicator& communicator, contract::Payload& payload) {
     for (int call = 0; call < 1000; ++call) communicator.progress();
     EXPECT_NO_THROW(payload.check(0, 5));
   });
@@ -112,7 +113,7 @@ TEST(Threads, ProgressOfTheReceiverMovesAPayload) {
 /// A kernel calls progress() between tiles, which a long copy would hold up.
 TEST(Threads, OneCallOfProgressMovesAPart) {
   constexpr i64 bytes = 4'000'000;
-  receive_alone(bytes, [](Communicator& communicator, contract::Payload& payload) {
+  receive_alone(bytes, [](comm::Communicator& communicator, contract::Payload& payload) {
     communicator.progress();
     i64 moved = 0;
     payload.each(
@@ -126,35 +127,36 @@ TEST(Threads, OneCallOfProgressMovesAPart) {
 /// NVIDIA/nccl #479.
 TEST(Threads, BothSendFirstWhateverTheSize) {
   for (const i64 bytes : {i64{1}, i64{1} << 30}) {
-    run_threads(2, {},
-                [&](Communicator& communicator) { contract::swap_large_messages(communicator, bytes); });
+    comm::run_threads(
+        2, {}, [&](comm::Communicator& communicator) { contract::swap_large_messages(communicator, bytes); });
   }
 }
 
 /// Plays a plan on a dry run; `skip` leaves out one rank's part of one message.
-void play(DryRun& dry, const std::vector<contract::Planned>& plan, int ranks, int skip = -1, i64 extra = 0) {
+void play(comm::DryRun& dry, const std::vector<contract::Planned>& plan, int ranks, int skip = -1,
+          i64 extra = 0) {
   for (int rank = 0; rank < ranks; ++rank)
     for (std::size_t i = 0; i < plan.size(); ++i) {
       const contract::Planned& planned = plan[i];
       if (planned.source != rank && planned.target != rank) continue;
       const bool send = planned.source == rank;
       if (static_cast<int>(i) == skip && !send && extra == 0) continue;
-      const StridedBytes region{.run_bytes =
-                                    planned.bytes + (static_cast<int>(i) == skip && !send ? extra : 0)};
-      const Message message{.peer = send ? planned.target : planned.source,
-                            .send = send,
-                            .tag = planned.tag,
-                            .tick = planned.tick,
-                            .operation = "kv_exchange",
-                            .regions = &region,
-                            .region_count = 1};
-      Ticket ticket = 0;
+      const comm::StridedBytes region{.run_bytes =
+                                          planned.bytes + (static_cast<int>(i) == skip && !send ? extra : 0)};
+      const comm::Message message{.peer = send ? planned.target : planned.source,
+                                  .send = send,
+                                  .tag = planned.tag,
+                                  .tick = planned.tick,
+                                  .operation = "kv_exchange",
+                                  .regions = &region,
+                                  .region_count = 1};
+      comm::Ticket ticket = 0;
       dry.rank(rank).post(&message, 1, &ticket);
       dry.rank(rank).wait(ticket);
     }
 }
 
-std::string complaint(const DryRun& dry) {
+std::string complaint(const comm::DryRun& dry) {
   try {
     dry.check();
   } catch (const InternalError& error) {
@@ -166,7 +168,7 @@ std::string complaint(const DryRun& dry) {
 TEST(DryRun, CountsAndMatches) {
   contract::Random random(1);
   const auto plan = contract::random_plan(5, 50, 100, random);
-  DryRun dry(5);
+  comm::DryRun dry(5);
   play(dry, plan, 5);
   EXPECT_EQ(complaint(dry), "");
   i64 sent = 0;
@@ -177,12 +179,12 @@ TEST(DryRun, CountsAndMatches) {
 
 TEST(DryRun, NamesWhatDoesNotMatch) {
   const std::vector<contract::Planned> plan{{0, 1, 10, 7, 2}, {1, 2, 20, 8, 3}};
-  DryRun lonely(3);
+  comm::DryRun lonely(3);
   play(lonely, plan, 3, 1);
   EXPECT_NE(complaint(lonely).find("rank 1 sends 20 bytes to rank 2 in 'kv_exchange' of tick 3 (tag 8)"),
             std::string::npos)
       << complaint(lonely);
-  DryRun uneven(3);
+  comm::DryRun uneven(3);
   play(uneven, plan, 3, 0, 5);
   EXPECT_NE(complaint(uneven).find("rank 1 expects 15 bytes in 'kv_exchange' of tick 2, but rank 0 sends 10"),
             std::string::npos)

@@ -17,9 +17,9 @@ namespace {
 class Cudnn : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (device_count() == 0) GTEST_SKIP() << "there is no GPU";
-    kernel_ = on_device([](Memory& memory) {
-      return cuda::cudnn::make_kernel(memory, {}, []() -> std::unique_ptr<AttentionKernel> {
+    if (device::device_count() == 0) GTEST_SKIP() << "there is no GPU";
+    kernel_ = on_device([](kernels::Memory& memory) {
+      return kernels::cudnn::make_kernel(memory, {}, []() -> std::unique_ptr<kernels::AttentionKernel> {
         throw std::logic_error("cuDNN was expected to take this");
       });
     });
@@ -28,12 +28,12 @@ class Cudnn : public ::testing::Test {
 
   struct Truth {
     Results whole;
-    Oracle rows;
+    kernels::Oracle rows;
   };
   static Truth reference(const Case& c, const Inputs& in) {
     const Inputs exact(c, in);
     Trial run(c, exact);
-    run.all(*make_reference_kernel());
+    run.all(*kernels::make_reference_kernel());
     return {run.results(), oracle_of(c, in, in.q.view().type)};
   }
   static void expect_close(const Results& a, const Truth& truth, DType type) {
@@ -55,7 +55,7 @@ class Cudnn : public ::testing::Test {
     run.dv = Tensor4(result, c.batch, c.grad_rows(), c.kv_heads(), c.dv, order);
     for (Tensor4* t : {&run.o, &run.lse, &run.dq, &run.dk, &run.dv}) t->set(nan);
     const double* sink = c.sink ? run.terms.sinks.data() : nullptr;
-    const AttendScope scope = run.scope(0, c.slices.size());
+    const kernels::AttendScope scope = run.scope(0, c.slices.size());
     kernel_->attend({in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope, true, sink});
     kernel_->delta({in.d_o.view(), run.o.view(), run.lse.view(), run.delta.view(), c.query_heads, sink,
                     c.sink ? run.d_sink.data() : nullptr});
@@ -79,7 +79,7 @@ class Cudnn : public ::testing::Test {
     }
   }
 
-  std::unique_ptr<AttentionKernel> kernel_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
 };
 
 Case heads_of(Case c, Range heads, int group) {
@@ -119,7 +119,7 @@ TEST_F(Cudnn, RowsThatSeeNothing) {
 TEST_F(Cudnn, ZigzagStepsOfARing) {
   // Two chunks of 96 rows of each of four sources; the rank's own are rows 0..191.
   Case c = heads_of(one_slice("zigzag", rectangle(192, 384), 64), {0, 4}, 2);
-  const auto chunk = [](Slice s, i64 q, i64 k) {
+  const auto chunk = [](schedule::Slice s, i64 q, i64 k) {
     s.q_row = q, s.k_row = s.dk_row = k;
     return s;
   };
@@ -140,13 +140,13 @@ TEST_F(Cudnn, SinkOfAFreshState) {
 }
 
 TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
-  const auto mixed = on_device([](Memory& memory) {
-    return cuda::cudnn::make_kernel(memory, {},
-                                    [&memory] { return from_host(memory, make_reference_kernel()); });
+  const auto mixed = on_device([](kernels::Memory& memory) {
+    return kernels::cudnn::make_kernel(
+        memory, {}, [&memory] { return from_host(memory, kernels::make_reference_kernel()); });
   });
   Case c = one_slice("mixed", rectangle(64, 300), 64);
   // The second slice has more queries than its window has keys, so it goes to the fallback.
-  Slice window = banded(64, 40, 10, 20);
+  schedule::Slice window = banded(64, 40, 10, 20);
   window.k_row = window.dk_row = 64;
   c.slices = {banded(64, 64, 0, unbounded), window};
   const Inputs in(c, DType::bf16, DType::bf16);
@@ -171,16 +171,16 @@ TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
 }
 
 TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
-  const auto mixed = on_device([](Memory& memory) {
-    return cuda::cudnn::make_kernel(memory, {},
-                                    [&memory] { return from_host(memory, make_reference_kernel()); });
+  const auto mixed = on_device([](kernels::Memory& memory) {
+    return kernels::cudnn::make_kernel(
+        memory, {}, [&memory] { return from_host(memory, kernels::make_reference_kernel()); });
   });
   Case c = one_slice("planned", banded(64, 64, 0, unbounded), 64);
   const Inputs in(c, DType::bf16, DType::bf16);
   const auto attend = [&](std::optional<Backend> use, double softcap) {
     c.softcap = softcap;
     Trial run(c, in);
-    AttendScope scope = run.scope(0, 1);
+    kernels::AttendScope scope = run.scope(0, 1);
     scope.use = use;
     mixed->attend({in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope});
   };
@@ -190,35 +190,35 @@ TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
   EXPECT_TRUE(mixed->fallbacks().empty());
   attend(Backend::cudnn, 30);
   attend(Backend::cudnn, 30);
-  const std::vector<BackendFallback> fallbacks = mixed->fallbacks();
+  const std::vector<kernels::BackendFallback> fallbacks = mixed->fallbacks();
   ASSERT_EQ(fallbacks.size(), 1U);
   EXPECT_EQ(fallbacks[0].pass, Pass::forward);
-  EXPECT_EQ(fallbacks[0].why, UnsupportedReason::softcap);
+  EXPECT_EQ(fallbacks[0].why, schedule::UnsupportedReason::softcap);
   EXPECT_EQ(fallbacks[0].count, 2);
 }
 
 TEST_F(Cudnn, EqualCallsAllocateOnce) {
-  Stream stream(0);
-  const auto memory = make_cuda_memory(stream);
-  const auto kernel = cuda::cudnn::make_kernel(*memory, {}, nullptr);
+  device::Stream stream(0);
+  const auto memory = kernels::make_cuda_memory(stream);
+  const auto kernel = kernels::cudnn::make_kernel(*memory, {}, nullptr);
   const Case c = one_slice("repeat", banded(256, 256, 0, unbounded), 64);
   const Terms terms(c);
-  const DeviceBuffer q(0, 256 * 64 * 2), o(0, 256 * 64 * 4), lse(0, 256 * 4);
-  set_device_bytes(q.data(), 0, q.bytes(), stream.get());
-  const View in(q.data(), DType::bf16, 1, 256, {0, 1}, 64);
-  const AttendArgs args{in,
-                        in,
-                        in,
-                        View(o.data(), DType::fp32, 1, 256, {0, 1}, 64),
-                        View(lse.data(), DType::fp32, 1, 256, {0, 1}, 1),
-                        {{0, 1}, 1, c.slices.data(), 1, &terms.terms, {}},
-                        true};
+  const device::DeviceBuffer q(0, 256 * 64 * 2), o(0, 256 * 64 * 4), lse(0, 256 * 4);
+  device::set_device_bytes(q.data(), 0, q.bytes(), stream.get());
+  const kernels::View in(q.data(), DType::bf16, 1, 256, {0, 1}, 64);
+  const kernels::AttendArgs args{in,
+                                 in,
+                                 in,
+                                 kernels::View(o.data(), DType::fp32, 1, 256, {0, 1}, 64),
+                                 kernels::View(lse.data(), DType::fp32, 1, 256, {0, 1}, 1),
+                                 {{0, 1}, 1, c.slices.data(), 1, &terms.terms, {}},
+                                 true};
   kernel->attend(args);
   // A capture refuses what allocates or blocks.
   cudaGraph_t graph = nullptr;
-  check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
+  device::check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
   EXPECT_NO_THROW(kernel->attend(args));
-  check_cuda(cudaStreamEndCapture(stream.get(), &graph), "the end of the capture");
+  device::check_cuda(cudaStreamEndCapture(stream.get(), &graph), "the end of the capture");
   EXPECT_NE(graph, nullptr);
   cudaGraphDestroy(graph);
 }

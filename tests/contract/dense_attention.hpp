@@ -44,7 +44,7 @@ class Dense {
 
   [[nodiscard]] std::vector<Key> keys(i64 b, i64 h, i64 r) const {
     std::vector<Key> found;
-    for (const Slice& s : c.slices)
+    for (const schedule::Slice& s : c.slices)
       for (i64 j = 0; j < s.k_count; ++j) {
         if (r < s.q_row || r >= s.q_row + s.q_count) continue;
         const i64 x = s.q_pos + (r - s.q_row) * s.q_step, y = s.k_pos + j * s.k_step;
@@ -59,7 +59,7 @@ class Dense {
     return found;
   }
 
-  [[nodiscard]] Key key(i64 b, i64 h, i64 r, i64 k_row, PairKey pair) const {
+  [[nodiscard]] Key key(i64 b, i64 h, i64 r, i64 k_row, kernels::PairKey pair) const {
     double z = 0;
     for (std::size_t w = 0; w < width(c.dqk); ++w)
       z += q[q_at(b, h, r) * width(c.dqk) + w] * k[k_at(b, h, k_row) * width(c.dqk) + w];
@@ -68,7 +68,7 @@ class Dense {
     if (c.alibi)
       logit -=
           std::exp2(-static_cast<double>(h + 1)) * std::abs(static_cast<double>(pair.q_pos - pair.k_pos));
-    const double uniform = dropout_bits(terms.terms.dropout_seed, pair) / 4294967296.0;
+    const double uniform = kernels::dropout_bits(terms.terms.dropout_seed, pair) / 4294967296.0;
     return {k_row, 0, logit, z, c.dropout == 0 ? 1 : uniform < c.dropout ? 0 : 1 / (1 - c.dropout)};
   }
 

@@ -10,7 +10,7 @@ namespace usp::test {
 namespace {
 
 /// Bytes from a view's first element to its last.
-[[nodiscard]] i64 span_of(const ConstView& v) {
+[[nodiscard]] i64 span_of(const kernels::ConstView& v) {
   if (v.elements() == 0) return 0;
   return ((v.batch - 1) * v.batch_stride + (v.rows - 1) * v.row_stride +
           (v.heads.size() - 1) * v.head_stride + v.width) *
@@ -20,26 +20,26 @@ namespace {
 /// Copies of host memory on the device for one call.
 class Uploads {
  public:
-  explicit Uploads(Memory& memory) : memory_(memory) {}
+  explicit Uploads(kernels::Memory& memory) : memory_(memory) {}
   [[nodiscard]] const std::byte* bytes(const void* host, i64 count) {
     if (host == nullptr) return nullptr;
     buffers_.emplace_back(0, count);
     memory_.from_host(buffers_.back().data(), host, count);
     return buffers_.back().data();
   }
-  [[nodiscard]] ConstView view(ConstView v) {
+  [[nodiscard]] kernels::ConstView view(kernels::ConstView v) {
     v.data = v.data == nullptr ? nullptr : bytes(v.data, span_of(v));
     return v;
   }
   /// One that goes back with bring_back().
-  [[nodiscard]] View result(View v) {
+  [[nodiscard]] kernels::View result(kernels::View v) {
     std::byte* const host = v.data;
     v.data = const_cast<std::byte*>(bytes(host, span_of(v)));
     results_.push_back({host, v.data, span_of(v)});
     return v;
   }
   [[nodiscard]] double* result(double* host, i64 count) {
-    View v(reinterpret_cast<std::byte*>(host), DType::fp64, 1, 1, {0, 1}, count);
+    kernels::View v(reinterpret_cast<std::byte*>(host), DType::fp64, 1, 1, {0, 1}, count);
     return host == nullptr ? nullptr : reinterpret_cast<double*>(result(v).data);
   }
   [[nodiscard]] const double* doubles(const double* host, i64 count) {
@@ -55,14 +55,14 @@ class Uploads {
     std::byte *host, *device;
     i64 bytes;
   };
-  Memory& memory_;
-  std::vector<DeviceBuffer> buffers_;
+  kernels::Memory& memory_;
+  std::vector<device::DeviceBuffer> buffers_;
   std::vector<Result> results_;
 };
 
 /// A scope whose per-head tables lie on the device.
 struct DeviceScopeOfCall {
-  DeviceScopeOfCall(const AttendScope& scope, Uploads& up) : terms(*scope.terms), moved(scope) {
+  DeviceScopeOfCall(const kernels::AttendScope& scope, Uploads& up) : terms(*scope.terms), moved(scope) {
     const i64 heads = scope.query_heads.end;
     terms.alibi_slopes = up.doubles(terms.alibi_slopes, heads);
     if (terms.blocks != nullptr) {
@@ -75,22 +75,24 @@ struct DeviceScopeOfCall {
   }
   DeviceScopeOfCall(const DeviceScopeOfCall&) = delete;
   DeviceScopeOfCall& operator=(const DeviceScopeOfCall&) = delete;
-  ScoreTerms terms;
-  BlockMask blocks;
-  AttendScope moved;
+  kernels::ScoreTerms terms;
+  kernels::BlockMask blocks;
+  kernels::AttendScope moved;
 };
 
-class OnDevice final : public AttentionKernel {
+class OnDevice final : public kernels::AttentionKernel {
  public:
-  explicit OnDevice(const std::function<std::unique_ptr<AttentionKernel>(Memory&)>& make)
-      : stream_(0), memory_(make_cuda_memory(stream_)), kernel_(make(*memory_)) {}
+  explicit OnDevice(const std::function<std::unique_ptr<kernels::AttentionKernel>(kernels::Memory&)>& make)
+      : stream_(0), memory_(kernels::make_cuda_memory(stream_)), kernel_(make(*memory_)) {}
   [[nodiscard]] const char* name() const override { return kernel_->name(); }
   [[nodiscard]] bool rounds_results() const override { return kernel_->rounds_results(); }
-  [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return kernel_->fallbacks(); }
-  void attend(const AttendArgs& a) override {
+  [[nodiscard]] std::vector<kernels::BackendFallback> fallbacks() const override {
+    return kernel_->fallbacks();
+  }
+  void attend(const kernels::AttendArgs& a) override {
     Uploads up(*memory_);
     const DeviceScopeOfCall scope(a.scope, up);
-    AttendArgs d = a;
+    kernels::AttendArgs d = a;
     d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v);
     d.o = up.result(a.o), d.lse = up.result(a.lse);
     d.sink = up.doubles(a.sink, a.scope.query_heads.end);
@@ -99,9 +101,9 @@ class OnDevice final : public AttentionKernel {
     kernel_->attend(d);
     up.bring_back();
   }
-  void delta(const DeltaArgs& a) override {
+  void delta(const kernels::DeltaArgs& a) override {
     Uploads up(*memory_);
-    DeltaArgs d = a;
+    kernels::DeltaArgs d = a;
     d.d_o = up.view(a.d_o), d.o = up.view(a.o), d.lse = up.view(a.lse);
     d.delta = up.result(a.delta);
     d.sink = up.doubles(a.sink, a.query_heads.end);
@@ -109,10 +111,10 @@ class OnDevice final : public AttentionKernel {
     kernel_->delta(d);
     up.bring_back();
   }
-  void attend_grad(const AttendGradArgs& a) override {
+  void attend_grad(const kernels::AttendGradArgs& a) override {
     Uploads up(*memory_);
     const DeviceScopeOfCall scope(a.scope, up);
-    AttendGradArgs d = a;
+    kernels::AttendGradArgs d = a;
     d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v), d.d_o = up.view(a.d_o), d.o = up.view(a.o);
     d.lse = up.view(a.lse), d.delta = up.view(a.delta);
     d.dq = up.result(a.dq), d.dk = up.result(a.dk), d.dv = up.result(a.dv);
@@ -123,15 +125,15 @@ class OnDevice final : public AttentionKernel {
   }
 
  private:
-  Stream stream_;
-  std::unique_ptr<Memory> memory_;
-  std::unique_ptr<AttentionKernel> kernel_;
+  device::Stream stream_;
+  std::unique_ptr<kernels::Memory> memory_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
 };
 
 /// Copies of device memory on the host for one call.
 class Downloads {
  public:
-  explicit Downloads(Memory& memory) : memory_(memory) {}
+  explicit Downloads(kernels::Memory& memory) : memory_(memory) {}
   [[nodiscard]] std::byte* bytes(const void* device, i64 count) {
     if (device == nullptr) return nullptr;
     copies_.emplace_back(static_cast<std::size_t>(count));
@@ -144,25 +146,25 @@ class Downloads {
     v.data = bytes(v.data, span_of(v));
     return v;
   }
-  void bring_back(const View& host, const View& device) {
+  void bring_back(const kernels::View& host, const kernels::View& device) {
     memory_.from_host(device.data, host.data, span_of(device));
     memory_.synchronize();
   }
 
  private:
-  Memory& memory_;
+  kernels::Memory& memory_;
   std::vector<std::vector<std::byte>> copies_;
 };
 
-class FromHost final : public AttentionKernel {
+class FromHost final : public kernels::AttentionKernel {
  public:
-  FromHost(Memory& memory, std::unique_ptr<AttentionKernel> kernel)
+  FromHost(kernels::Memory& memory, std::unique_ptr<kernels::AttentionKernel> kernel)
       : memory_(memory), kernel_(std::move(kernel)) {}
   [[nodiscard]] const char* name() const override { return kernel_->name(); }
-  [[nodiscard]] Memory& memory() override { return memory_; }
-  void attend(const AttendArgs& a) override {
+  [[nodiscard]] kernels::Memory& memory() override { return memory_; }
+  void attend(const kernels::AttendArgs& a) override {
     Downloads down(memory_);
-    AttendArgs h = a;
+    kernels::AttendArgs h = a;
     h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v);
     h.o = down.view(a.o), h.lse = down.view(a.lse);
     begin_empty(h, a, down);
@@ -170,15 +172,15 @@ class FromHost final : public AttentionKernel {
     down.bring_back(h.o, a.o);
     down.bring_back(h.lse, a.lse);
   }
-  void delta(const DeltaArgs&) override { throw std::logic_error("a GPU kernel has its own delta"); }
-  void attend_grad(const AttendGradArgs& a) override {
+  void delta(const kernels::DeltaArgs&) override { throw std::logic_error("a GPU kernel has its own delta"); }
+  void attend_grad(const kernels::AttendGradArgs& a) override {
     Downloads down(memory_);
-    AttendGradArgs h = a;
+    kernels::AttendGradArgs h = a;
     h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v), h.d_o = down.view(a.d_o);
     h.lse = down.view(a.lse), h.delta = down.view(a.delta), h.o = down.view(a.o);
     h.dq = down.view(a.dq), h.dk = down.view(a.dk), h.dv = down.view(a.dv);
     if (a.overwrite)
-      for (const View* v : {&h.dq, &h.dk, &h.dv}) fill(*v, 0);
+      for (const kernels::View* v : {&h.dq, &h.dk, &h.dv}) kernels::fill(*v, 0);
     h.overwrite = false;
     with_scope(h, down, [&] { kernel_->attend_grad(h); });
     down.bring_back(h.dq, a.dq);
@@ -187,19 +189,19 @@ class FromHost final : public AttentionKernel {
   }
 
  private:
-  static void begin_empty(AttendArgs& h, const AttendArgs& a, Downloads& down) {
+  static void begin_empty(kernels::AttendArgs& h, const kernels::AttendArgs& a, Downloads& down) {
     if (!a.overwrite) return;
-    fill(h.o, 0);
-    fill(h.lse, -std::numeric_limits<double>::infinity());
+    kernels::fill(h.o, 0);
+    kernels::fill(h.lse, -std::numeric_limits<double>::infinity());
     const auto* sinks = reinterpret_cast<const double*>(down.bytes(a.sink, a.scope.query_heads.end * 8));
-    if (sinks != nullptr) host_memory().fill_heads(h.lse, sinks);
+    if (sinks != nullptr) kernels::host_memory().fill_heads(h.lse, sinks);
     h.overwrite = false;
     h.sink = nullptr;
   }
   template <class Args, class F>
   static void with_scope(Args& h, Downloads& down, F&& run) {
-    ScoreTerms terms = *h.scope.terms;
-    BlockMask blocks;
+    kernels::ScoreTerms terms = *h.scope.terms;
+    kernels::BlockMask blocks;
     const i64 heads = h.scope.query_heads.end;
     terms.alibi_slopes = reinterpret_cast<const double*>(down.bytes(terms.alibi_slopes, heads * 8));
     if (terms.blocks != nullptr) {
@@ -212,47 +214,53 @@ class FromHost final : public AttentionKernel {
     run();
   }
 
-  Memory& memory_;
-  std::unique_ptr<AttentionKernel> kernel_;
+  kernels::Memory& memory_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
 };
 
-class MirroredMemory final : public Memory {
+class MirroredMemory final : public kernels::Memory {
  public:
-  MirroredMemory() : stream_(0), memory_(make_cuda_memory(stream_)) {}
+  MirroredMemory() : stream_(0), memory_(kernels::make_cuda_memory(stream_)) {}
   [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
   [[nodiscard]] int device() const override { return -1; }
-  [[nodiscard]] std::unique_ptr<Arena> make_arena() override { return host_memory().make_arena(); }
-  void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
+  [[nodiscard]] std::unique_ptr<kernels::Arena> make_arena() override {
+    return kernels::host_memory().make_arena();
+  }
+  void copy_region(kernels::ConstView from, kernels::ViewRegion source, kernels::View to,
+                   kernels::ViewRegion target, WriteMode mode) override {
     Uploads up(*memory_);
     memory_->copy_region(up.view(from), source, up.result(to), target, mode);
     up.bring_back();
   }
-  std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
+  std::byte* pack_region(kernels::ConstView from, kernels::ViewRegion region, DType wire,
+                         std::byte* payload) override {
     Uploads up(*memory_);
-    const View host = payload_of(payload, wire, from, region), device = up.result(host);
+    const kernels::View host = payload_of(payload, wire, from, region), device = up.result(host);
     const std::byte* end = memory_->pack_region(up.view(from), region, wire, device.data);
     up.bring_back();
     return payload + (end - device.data);
   }
-  const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
-                                 WriteMode mode) override {
+  const std::byte* unpack_region(const std::byte* payload, DType wire, kernels::View to,
+                                 kernels::ViewRegion region, WriteMode mode) override {
     Uploads up(*memory_);
-    const ConstView device = up.view(payload_of(const_cast<std::byte*>(payload), wire, to, region));
+    const kernels::ConstView device = up.view(payload_of(const_cast<std::byte*>(payload), wire, to, region));
     const std::byte* end = memory_->unpack_region(device.data, wire, up.result(to), region, mode);
     up.bring_back();
     return payload + (end - device.data);
   }
-  void fill(View to, double value) override {
+  void fill(kernels::View to, double value) override {
     Uploads up(*memory_);
     memory_->fill(up.result(to), value);
     up.bring_back();
   }
-  void fill_heads(View to, const double* values) override {
+  void fill_heads(kernels::View to, const double* values) override {
     Uploads up(*memory_);
     memory_->fill_heads(up.result(to), up.doubles(values, to.heads.end));
     up.bring_back();
   }
-  void set_bytes(std::byte* to, int value, i64 bytes) override { host_memory().set_bytes(to, value, bytes); }
+  void set_bytes(std::byte* to, int value, i64 bytes) override {
+    kernels::host_memory().set_bytes(to, value, bytes);
+  }
   void from_host(std::byte* to, const void* host, i64 bytes) override {
     std::memcpy(to, host, static_cast<std::size_t>(bytes));
   }
@@ -262,24 +270,25 @@ class MirroredMemory final : public Memory {
   void synchronize() override { memory_->synchronize(); }
 
  private:
-  [[nodiscard]] static View payload_of(std::byte* payload, DType wire, const ConstView& v,
-                                       const ViewRegion& region) {
+  [[nodiscard]] static kernels::View payload_of(std::byte* payload, DType wire, const kernels::ConstView& v,
+                                                const kernels::ViewRegion& region) {
     return {payload, wire, v.batch, region.rows.size(), region.heads, v.width};
   }
-  Stream stream_;
-  std::unique_ptr<Memory> memory_;
+  device::Stream stream_;
+  std::unique_ptr<kernels::Memory> memory_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionKernel> on_device(
-    const std::function<std::unique_ptr<AttentionKernel>(Memory&)>& make) {
+std::unique_ptr<kernels::AttentionKernel> on_device(
+    const std::function<std::unique_ptr<kernels::AttentionKernel>(kernels::Memory&)>& make) {
   return std::make_unique<OnDevice>(make);
 }
-std::unique_ptr<AttentionKernel> from_host(Memory& memory, std::unique_ptr<AttentionKernel> kernel) {
+std::unique_ptr<kernels::AttentionKernel> from_host(kernels::Memory& memory,
+                                                    std::unique_ptr<kernels::AttentionKernel> kernel) {
   return std::make_unique<FromHost>(memory, std::move(kernel));
 }
-std::unique_ptr<Memory> mirrored_cuda_memory() {
+std::unique_ptr<kernels::Memory> mirrored_cuda_memory() {
   return std::make_unique<MirroredMemory>();
 }
 

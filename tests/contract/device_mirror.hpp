@@ -13,14 +13,14 @@ namespace usp::test {
 
 /// A kernel that works in the memory given to it, seen as one that takes host views: every call uploads, runs
 /// and downloads.
-[[nodiscard]] std::unique_ptr<AttentionKernel> on_device(
-    const std::function<std::unique_ptr<AttentionKernel>(Memory&)>& make);
+[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> on_device(
+    const std::function<std::unique_ptr<kernels::AttentionKernel>(kernels::Memory&)>& make);
 
 /// A host kernel that takes device views: every call downloads, runs and uploads.
-[[nodiscard]] std::unique_ptr<AttentionKernel> from_host(Memory& memory,
-                                                         std::unique_ptr<AttentionKernel> kernel);
+[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> from_host(
+    kernels::Memory& memory, std::unique_ptr<kernels::AttentionKernel> kernel);
 
 /// make_cuda_memory for host views.
-[[nodiscard]] std::unique_ptr<Memory> mirrored_cuda_memory();
+[[nodiscard]] std::unique_ptr<kernels::Memory> mirrored_cuda_memory();
 
 }  // namespace usp::test

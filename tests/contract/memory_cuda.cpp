@@ -4,9 +4,9 @@
 
 namespace usp::test {
 
-Memory* memory_under_test() {
-  if (device_count() == 0) return nullptr;
-  static const std::unique_ptr<Memory> memory = mirrored_cuda_memory();
+kernels::Memory* memory_under_test() {
+  if (device::device_count() == 0) return nullptr;
+  static const std::unique_ptr<kernels::Memory> memory = mirrored_cuda_memory();
   return memory.get();
 }
 

@@ -3,8 +3,8 @@
 
 namespace usp::test {
 
-Memory* memory_under_test() {
-  return &host_memory();
+kernels::Memory* memory_under_test() {
+  return &kernels::host_memory();
 }
 
 }  // namespace usp::test

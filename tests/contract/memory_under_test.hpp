@@ -6,6 +6,6 @@
 namespace usp::test {
 
 /// Takes host views, whatever memory it works in; null where the machine has none of it.
-[[nodiscard]] Memory* memory_under_test();
+[[nodiscard]] kernels::Memory* memory_under_test();
 
 }  // namespace usp::test

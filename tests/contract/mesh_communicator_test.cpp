@@ -15,8 +15,8 @@ namespace {
 TEST(MeshCommunicator, GroupsAreTheAxes) {
   for (const auto& [ring, ulysses] : {std::pair(2, 3), std::pair(3, 2), std::pair(1, 4), std::pair(4, 1)}) {
     const Mesh mesh{1, ring, ulysses};
-    run_threads(mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {
-      MeshCommunicator ranks(comm, mesh);
+    comm::run_threads(mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
+      comm::MeshCommunicator ranks(comm, mesh);
       const int row = mesh.ring_of(comm.rank()), column = mesh.ulysses_of(comm.rank());
       EXPECT_EQ(&ranks.world(), &comm);
       EXPECT_EQ(ranks.ring().size(), mesh.ring());
@@ -35,23 +35,23 @@ TEST(MeshCommunicator, GroupsAreTheAxes) {
 }
 
 TEST(MeshCommunicator, OfAnotherCountOfRanksIsRefused) {
-  const auto one = make_serial_communicator();
-  EXPECT_THROW(MeshCommunicator(*one, Mesh{1, 2, 1}), UsageError);
+  const auto one = comm::make_serial_communicator();
+  EXPECT_THROW(comm::MeshCommunicator(*one, Mesh{1, 2, 1}), UsageError);
 }
 
 TEST(MeshCommunicator, AnAbortEndsEveryRank) {
   const Mesh mesh{1, 2, 2};
-  EXPECT_THROW(run_threads(mesh.size(), CommOptions{20, i64{1} << 30},
-                           [&](Communicator& comm) {
-                             MeshCommunicator ranks(comm, mesh);
-                             if (comm.rank() == 2) {
-                               CommunicationFault fault;
-                               fault.message = "rank 2 has lost its GPU";
-                               ranks.abort(fault);
-                             }
-                             ranks.world().barrier();
-                           }),
-               CommunicationError);
+  EXPECT_THROW(comm::run_threads(mesh.size(), comm::CommOptions{20, i64{1} << 30},
+                                 [&](comm::Communicator& comm) {
+                                   comm::MeshCommunicator ranks(comm, mesh);
+                                   if (comm.rank() == 2) {
+                                     comm::CommunicationFault fault;
+                                     fault.message = "rank 2 has lost its GPU";
+                                     ranks.abort(fault);
+                                   }
+                                   ranks.world().barrier();
+                                 }),
+               comm::CommunicationError);
 }
 
 }  // namespace

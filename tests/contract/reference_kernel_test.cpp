@@ -11,7 +11,7 @@ namespace usp::test {
 namespace {
 
 TEST(ReferenceKernel, EqualsDenseAttention) {
-  const auto kernel = make_reference_kernel();
+  const auto kernel = kernels::make_reference_kernel();
   for (const Case& c : all_cases()) {
     SCOPED_TRACE(c.name);
     const Inputs in(c, DType::fp64, DType::fp64);
@@ -33,16 +33,16 @@ TEST(Oracle, EqualsDenseAttention) {
   for (const Case& c : all_cases()) {
     SCOPED_TRACE(c.name);
     const Inputs in(c, DType::fp64, DType::fp64);
-    const Oracle oracle = oracle_of(c, in, DType::fp64);
+    const kernels::Oracle oracle = oracle_of(c, in, DType::fp64);
     const Dense dense(c, in);
     EXPECT_EQ(row_faults(dense.out, oracle, DType::fp64), "");
-    const auto expect = [](const OracleTensor& tensor, double limit) {
+    const auto expect = [](const kernels::OracleTensor& tensor, double limit) {
       for (std::size_t i = 0; i < tensor.values.size(); ++i)
         if (std::isfinite(tensor.values[i])) {
           EXPECT_LE(std::abs(tensor.values[i]), limit * tensor.terms[i]) << "a sum exceeds its terms";
         }
     };
-    for (const OracleTensor* t : {&oracle.out, &oracle.lse, &oracle.dq, &oracle.dk, &oracle.dv})
+    for (const kernels::OracleTensor* t : {&oracle.out, &oracle.lse, &oracle.dq, &oracle.dk, &oracle.dv})
       expect(*t, 1);
   }
 }
@@ -60,7 +60,7 @@ double loss(const Case& c, const Inputs& in, Tensor4 Inputs::*which, std::size_t
     for (double& x : sinks) x += d_sink;
     run.lse.set(sinks);
   }
-  run.attend(*make_reference_kernel(), 0, c.slices.size());
+  run.attend(*kernels::make_reference_kernel(), 0, c.slices.size());
   const std::vector<double> o = run.o.values(), d_o = in.d_o.values();
   double sum = 0;
   for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * d_o[i];
@@ -81,7 +81,7 @@ TEST_P(Gradients, EqualFiniteDifferences) {
   if (which == 4 || which == 5) c.sink = true;
   const Inputs in(c, DType::fp64, DType::fp64);
   Trial run(c, in);
-  run.all(*make_reference_kernel());
+  run.all(*kernels::make_reference_kernel());
   const Results grads = run.results();
   const double h = 1e-5;
   const auto compare = [&](Tensor4 Inputs::*tensor, const std::vector<double>& gradient) {
@@ -113,7 +113,7 @@ class Golden {
     c.slices.clear();
     const i64 borders[] = {0, 5, 13, 24};
     for (std::size_t n = 0; n < 3; ++n) {
-      Slice s = banded(borders[n + 1] - borders[n], borders[n + 1] - borders[n], 0, unbounded);
+      schedule::Slice s = banded(borders[n + 1] - borders[n], borders[n + 1] - borders[n], 0, unbounded);
       s.q_row = s.k_row = s.dk_row = s.q_pos = s.k_pos = borders[n];
       c.slices.push_back(s);
     }
@@ -150,7 +150,7 @@ TEST(ReferenceKernel, ClosedFormGoldenValues) {
   in.v.set(Golden::wave(2, 1.7));
   in.d_o.set(Golden::wave(4, 4.0));
   Trial run(golden.c, in);
-  run.all(*make_reference_kernel());
+  run.all(*kernels::make_reference_kernel());
   const Results r = run.results();
   expect_relative(Golden::sum(r.o), -9.977144691784);
   expect_relative(Golden::weighted(r.o), 1.082140129755);

@@ -9,7 +9,7 @@
 namespace usp {
 namespace {
 
-std::vector<std::byte> gathered(const std::vector<StridedBytes>& regions) {
+std::vector<std::byte> gathered(const std::vector<comm::StridedBytes>& regions) {
   std::vector<std::byte> bytes;
   for (comm::RunCursor cursor(regions.data(), static_cast<i64>(regions.size())); !cursor.done();) {
     bytes.insert(bytes.end(), cursor.data(), cursor.data() + cursor.left());
@@ -30,7 +30,7 @@ TEST(CutPayload, PiecesAreThePayloadAtAnyCut) {
     ASSERT_EQ(whole, plain);
     const i64 begin = contract::pick(random, 0, bytes);
     const i64 end = contract::pick(random, begin, bytes);
-    std::vector<StridedBytes> pieces;
+    std::vector<comm::StridedBytes> pieces;
     comm::cut_payload(payload.regions.data(), static_cast<i64>(payload.regions.size()), begin, end, pieces);
     ASSERT_EQ(gathered(pieces), std::vector<std::byte>(plain.begin() + begin, plain.begin() + end));
     ASSERT_LE(pieces.size(), 7 * payload.regions.size());

@@ -26,7 +26,7 @@ double rounded(DType type, double x) {
   return type == DType::fp32 ? static_cast<double>(static_cast<float>(x)) : x;
 }
 
-double element(const View& v, i64 b, i64 r, i64 h, i64 w) {
+double element(const kernels::View& v, i64 b, i64 r, i64 h, i64 w) {
   const std::byte* at = v.at(b, r, h) + w * bytes_of(v.type);
   std::uint16_t half;
   float single;
@@ -57,12 +57,12 @@ Tensor4 noisy(DType type, Order order, Range heads, unsigned seed, i64 width = 5
   return t;
 }
 
-const ViewRegion source{{2, 7}, {3, 6}}, target{{4, 9}, {1, 4}};
+const kernels::ViewRegion source{{2, 7}, {3, 6}}, target{{4, 9}, {1, 4}};
 
 /// Every element of `to` is what it was before, or in the region what was expected.
 void expect_landed(const Tensor4& from, const Tensor4& before, const Tensor4& to, WriteMode mode,
                    DType wire) {
-  const View f = from.view(), o = before.view(), t = to.view();
+  const kernels::View f = from.view(), o = before.view(), t = to.view();
   for (i64 b = 0; b < t.batch; ++b)
     for (i64 r = 0; r < t.rows; ++r)
       for (i64 h = t.heads.begin; h < t.heads.end; ++h)
@@ -86,7 +86,7 @@ class Regions : public ::testing::Test {
   void SetUp() override {
     if (memory_under_test() == nullptr) GTEST_SKIP() << "there is no GPU";
   }
-  [[nodiscard]] static Memory& memory() { return *memory_under_test(); }
+  [[nodiscard]] static kernels::Memory& memory() { return *memory_under_test(); }
 };
 
 TEST_F(Regions, EveryPairOfTypesAndLayouts) {

@@ -17,7 +17,8 @@ using comm::Frame;
 /// The connections of a rank that sends what it likes.
 class Member {
  public:
-  explicit Member(const SocketJob& job) : sockets_(comm::connect_all(job, {.watchdog_s = test::limit_s})) {}
+  explicit Member(const comm::SocketJob& job)
+      : sockets_(comm::connect_all(job, {.watchdog_s = test::limit_s})) {}
   template <class T>
   void say(int peer, const T& value) {
     (void)comm::send_whole(sockets_[static_cast<std::size_t>(peer)], &value, sizeof value,
@@ -35,7 +36,7 @@ class Member {
 
 /// How a barrier of rank 0 ends.
 struct Outcome {
-  CommunicationFault fault;
+  comm::CommunicationFault fault;
   ExitCode exit_code = ExitCode::ok;
 };
 
@@ -47,7 +48,7 @@ Outcome outcome_after(const std::vector<std::function<void(Member&)>>& acts) {
   for (int rank = 1; rank < ranks; ++rank)
     members.push_back(std::async(
         std::launch::async, [=] { return std::make_unique<Member>(test::secured_job(rank, ranks, port)); }));
-  const CommOptions options{.watchdog_s = test::limit_s};
+  const comm::CommOptions options{.watchdog_s = test::limit_s};
   const auto mesh = std::make_shared<comm::SocketMesh>(
       comm::connect_all(test::secured_job(0, ranks, port), options), 0, options);
   std::vector<std::unique_ptr<Member>> there;
@@ -55,7 +56,7 @@ Outcome outcome_after(const std::vector<std::function<void(Member&)>>& acts) {
   for (std::size_t i = 0; i < acts.size(); ++i) acts[i](*there[i]);
   try {
     comm::make_world(mesh)->barrier();
-  } catch (const CommunicationError& error) {
+  } catch (const comm::CommunicationError& error) {
     Outcome outcome{error.fault(), mesh->exit_code()};
     there.clear();
     return outcome;
@@ -148,14 +149,14 @@ TEST(Members, AStoryIsToldOn) {
   auto sender = std::async(std::launch::async, [=] { return Member(test::secured_job(2, 3, port)); });
   std::promise<void> told;
   auto relay = std::async(std::launch::async, [&] {
-    const auto communicator = make_socket_communicator(test::secured_job(1, 3, port), {});
+    const auto communicator = comm::make_socket_communicator(test::secured_job(1, 3, port), {});
     told.get_future().wait();
     try {
       communicator->barrier();
-    } catch (const CommunicationError&) {
+    } catch (const comm::CommunicationError&) {
     }
   });
-  const auto communicator = make_socket_communicator(test::secured_job(0, 3, port), {});
+  const auto communicator = comm::make_socket_communicator(test::secured_job(0, 3, port), {});
   Member member = sender.get();
   FailureFrame failure_frame = failure_frame_of(6);
   failure_frame.origin = 2;
@@ -166,7 +167,7 @@ TEST(Members, AStoryIsToldOn) {
   try {
     communicator->barrier();
     FAIL();
-  } catch (const CommunicationError& error) {
+  } catch (const comm::CommunicationError& error) {
     EXPECT_STREQ(error.what(), "out of paper");
   }
 }

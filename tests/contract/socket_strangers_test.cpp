@@ -217,7 +217,7 @@ TEST_F(FalseHost, OneThatClaimsToNeedNoSecretIsNotBelieved) {
 TEST(Network, RanksListenAtOneInterface) {
   const int port = test::free_port();
   StartedRanks job;
-  SocketJob mine = secured_job(0, 2, port);
+  comm::SocketJob mine = secured_job(0, 2, port);
   mine.host = "127.0.0.2";
   job.start(mine);
   Stranger there(port, "127.0.0.2");  // rank 0 listens
@@ -239,7 +239,7 @@ TEST(Network, RanksMeetAtAnyLoopbackAddress) {
   for (const char* host : {"127.0.0.1", "127.0.1.1", "127.0.0.2"}) {
     const int port = test::free_port();
     StartedRanks job;
-    for (SocketJob mine{0, 4, host, port, 7}; mine.rank < mine.size; ++mine.rank) job.start(mine);
+    for (comm::SocketJob mine{0, 4, host, port, 7}; mine.rank < mine.size; ++mine.rank) job.start(mine);
     for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(job.error(rank), "") << host << " rank " << rank;
   }
 }
@@ -248,10 +248,10 @@ TEST(Network, RanksMeetAtAnyLoopbackAddress) {
 TEST(Network, AnAddressOfAllInterfacesIsRefusedByName) {
   for (const char* host : {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"})
     for (int rank = 0; rank < 2; ++rank) {
-      SocketJob job = secured_job(rank, 2, test::free_port());
+      comm::SocketJob job = secured_job(rank, 2, test::free_port());
       job.host = host;
       try {
-        (void)make_socket_communicator(job, {.trust_network = true});
+        (void)comm::make_socket_communicator(job, {.trust_network = true});
         FAIL() << host;
       } catch (const EnvironmentError& error) {
         EXPECT_EQ(std::string(error.what()).find(std::string("MASTER_ADDR ") + host + " means all"), 0U)
@@ -262,18 +262,18 @@ TEST(Network, AnAddressOfAllInterfacesIsRefusedByName) {
 
 /// Addresses for documentation (RFC 5737), which are no host's.
 TEST(Network, AJobWithoutASecretIsRefusedBeyondLoopback) {
-  SocketJob job{0, 2, "198.51.100.7", test::free_port(), 7};
+  comm::SocketJob job{0, 2, "198.51.100.7", test::free_port(), 7};
   try {
-    (void)make_socket_communicator(job, {});
+    (void)comm::make_socket_communicator(job, {});
     FAIL();
-  } catch (const OpenNetworkError& error) {
+  } catch (const comm::OpenNetworkError& error) {
     EXPECT_EQ(error.code(), ExitCode::environment);
     for (const char* words : {"export USP_JOB_TOKEN=$(openssl rand -hex 32)", "--trust-network"})
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
   }
-  const auto went_on = [](const SocketJob& tried, bool trust) {
+  const auto went_on = [](const comm::SocketJob& tried, bool trust) {
     try {
-      (void)make_socket_communicator(tried, {.trust_network = trust});
+      (void)comm::make_socket_communicator(tried, {.trust_network = trust});
     } catch (const EnvironmentError& error) {
       return std::string(error.what()).find("is no address of this host") != std::string::npos;
     }
@@ -288,7 +288,7 @@ TEST(Network, AJobWithoutASecretIsRefusedBeyondLoopback) {
 TEST(Network, RanksOfOneHostMeetOnItsLoopback) {
   const int port = test::free_port();
   StartedRanks job;
-  SocketJob mine{0, 2, "no.such.host.invalid", port, 7};
+  comm::SocketJob mine{0, 2, "no.such.host.invalid", port, 7};
   mine.one_host = true;
   for (; mine.rank < 2; ++mine.rank) job.start(mine);
   EXPECT_EQ(job.error(0) + job.error(1), "");

@@ -17,32 +17,32 @@ constexpr DType narrow_types[] = {DType::bf16, DType::fp16, DType::fp32};
 /// A tensor here and its copy on the device.
 class Both {
  public:
-  Both(Tensor4 tensor, StreamHandle stream) : host(std::move(tensor)), stream_(stream) {
+  Both(Tensor4 tensor, device::StreamHandle stream) : host(std::move(tensor)), stream_(stream) {
     const auto bytes = static_cast<i64>(host.memory().size());
-    buffer_ = DeviceBuffer(0, bytes);
-    copy_to_device(buffer_.data(), host.memory().data(), bytes, stream);
+    buffer_ = device::DeviceBuffer(0, bytes);
+    device::copy_to_device(buffer_.data(), host.memory().data(), bytes, stream);
   }
-  [[nodiscard]] View view() const {
-    View v = host.view();
+  [[nodiscard]] kernels::View view() const {
+    kernels::View v = host.view();
     v.data = buffer_.data();
     return v;
   }
   [[nodiscard]] std::vector<double> values() {
-    copy_to_host(host.view().data, buffer_.data(), buffer_.bytes(), stream_);
+    device::copy_to_host(host.view().data, buffer_.data(), buffer_.bytes(), stream_);
     return host.values();
   }
   Tensor4 host;
 
  private:
-  DeviceBuffer buffer_;
-  StreamHandle stream_;
+  device::DeviceBuffer buffer_;
+  device::StreamHandle stream_;
 };
 
 class StateKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (device_count() == 0) GTEST_SKIP() << "there is no GPU";
-    stream_ = std::make_unique<Stream>(0);
+    if (device::device_count() == 0) GTEST_SKIP() << "there is no GPU";
+    stream_ = std::make_unique<device::Stream>(0);
   }
   Tensor4 noise(DType type, i64 rows, i64 width, Order order) {
     Tensor4 t(type, 2, rows, heads, width, order);
@@ -55,13 +55,13 @@ class StateKernels : public ::testing::Test {
   [[nodiscard]] double* device_doubles(const std::vector<double>& values) {
     const auto bytes = static_cast<i64>(values.size() * 8);
     doubles_.emplace_back(0, bytes);
-    copy_to_device(doubles_.back().data(), values.data(), bytes, stream_->get());
+    device::copy_to_device(doubles_.back().data(), values.data(), bytes, stream_->get());
     return reinterpret_cast<double*>(doubles_.back().data());
   }
 
   static constexpr Range heads{3, 8};
-  std::unique_ptr<Stream> stream_;
-  std::vector<DeviceBuffer> doubles_;
+  std::unique_ptr<device::Stream> stream_;
+  std::vector<device::DeviceBuffer> doubles_;
   std::mt19937 random_{7};
   std::normal_distribution<double> normal_;
 };
@@ -107,15 +107,15 @@ TEST_F(StateKernels, MergeOfEveryTypeAndWidth) {
                 merge_row(expected_lse[to], own[from], at, in.data() + from * static_cast<std::size_t>(width),
                           width);
               }
-          cuda::launch_merge({o_i.view(),
-                              l_i.view(),
-                              o.view(),
-                              l.view(),
-                              {first, first + block_rows},
-                              heads,
-                              overwrite,
-                              overwrite ? device_doubles(sinks) : nullptr},
-                             stream_->get());
+          kernels::cuda::launch_merge({o_i.view(),
+                                       l_i.view(),
+                                       o.view(),
+                                       l.view(),
+                                       {first, first + block_rows},
+                                       heads,
+                                       overwrite,
+                                       overwrite ? device_doubles(sinks) : nullptr},
+                                      stream_->get());
           ASSERT_LT(error(o.values(), expected), 1e-6) << width;
           ASSERT_LT(error(l.values(), expected_lse), 1e-6) << width;
         }
@@ -130,7 +130,7 @@ TEST_F(StateKernels, DeltaAndItsSinks) {
           Both lse = both(noise(DType::fp32, 37, 1, order)), delta = both(noise(DType::fp32, 37, 1, order));
           const std::vector<double> sinks{0, 0, 0, 1, -2, 0.5, 2, 3};
           double* d_sink = device_doubles(std::vector<double>(8, 10.0));
-          cuda::launch_delta(
+          kernels::cuda::launch_delta(
               {d_o.view(), o.view(), lse.view(), delta.view(), heads, device_doubles(sinks), d_sink},
               stream_->get());
           const std::vector<double> a = d_o.host.values(), b = o.host.values(), l = lse.host.values();
@@ -141,7 +141,7 @@ TEST_F(StateKernels, DeltaAndItsSinks) {
             expected_sink[h] -= std::exp(sinks[h] - l[row]) * expected[row];
           }
           ASSERT_LT(error(delta.values(), expected), 1e-6) << width;
-          copy_to_host(sink.data(), reinterpret_cast<std::byte*>(d_sink), 64, stream_->get());
+          device::copy_to_host(sink.data(), reinterpret_cast<std::byte*>(d_sink), 64, stream_->get());
           ASSERT_LT(error(sink, expected_sink), 1e-5) << width;
         }
 }
@@ -156,7 +156,7 @@ TEST_F(StateKernels, AccumulationAddsOrPuts) {
       const std::size_t shift = expected.size() / 40 * 7;
       for (std::size_t i = 0; i < add.size(); ++i)
         expected[i + shift] = (mode == WriteMode::accumulate ? expected[i + shift] : 0) + add[i];
-      cuda::launch_accumulate(from.view(), to.view(), {7, 27}, heads, mode, stream_->get());
+      kernels::cuda::launch_accumulate(from.view(), to.view(), {7, 27}, heads, mode, stream_->get());
       EXPECT_LT(error(to.values(), expected), 1e-7);
     }
 }
@@ -168,10 +168,11 @@ TEST_F(StateKernels, PackedStatisticsHideEmptyRows) {
   Tensor4 t = lse.host;
   t.set(values);
   lse = both(t);
-  const DeviceBuffer packed(0, 2 * 5 * 6 * 4);
-  cuda::launch_pack_lse(lse.view(), {3, 9}, heads, reinterpret_cast<float*>(packed.data()), stream_->get());
+  const device::DeviceBuffer packed(0, 2 * 5 * 6 * 4);
+  kernels::cuda::launch_pack_lse(lse.view(), {3, 9}, heads, reinterpret_cast<float*>(packed.data()),
+                                 stream_->get());
   std::vector<float> out(60);
-  copy_to_host(out.data(), packed.data(), 240, stream_->get());
+  device::copy_to_host(out.data(), packed.data(), 240, stream_->get());
   for (std::size_t b = 0; b < 2; ++b)
     for (std::size_t h = 0; h < 5; ++h)
       for (std::size_t r = 0; r < 6; ++r) {

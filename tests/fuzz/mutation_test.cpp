@@ -23,7 +23,8 @@ std::vector<Seed> cluster_files() {
   std::vector<Seed> seeds = seeds_of(std::string(USP_CONFIGS) + "/clusters");
   for (const Seed& seed : data("topo"))
     if (seed.name.rfind("05_", 0) == 0 || seed.name.rfind("20_", 0) == 0)
-      seeds.push_back({seed.name, write_cluster_json(read_nvidia_smi_topo(seed.content, seed.name))});
+      seeds.push_back(
+          {seed.name, topology::write_cluster_json(topology::read_nvidia_smi_topo(seed.content, seed.name))});
   return seeds;
 }
 

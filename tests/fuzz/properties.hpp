@@ -70,32 +70,33 @@ inline std::size_t row_like_lines(const std::string& text) {
 }
 
 /// Indices in range, each pair once, values only where the provenance is known.
-inline void require_sound(const Cluster& cluster) {
+inline void require_sound(const topology::Cluster& cluster) {
   const auto devices = static_cast<int>(cluster.devices.size());
   require(devices > 0, "a cluster without devices");
   require(cluster.spec_of_device.size() == cluster.devices.size(), "a device without a spec");
   require(cluster.links.size() == cluster.devices.size() * (cluster.devices.size() - 1) / 2,
           "a pair without a link");
   int id = 0;
-  for (const Device& device : cluster.devices) {
+  for (const topology::Device& device : cluster.devices) {
     require(device.id == id++, "ids are not dense");
     require(device.nvlink_domain < static_cast<int>(cluster.domains.size()), "a domain out of range");
     for (int nic : device.nics)
       require(nic >= 0 && nic < static_cast<int>(cluster.nics.size()), "a NIC out of range");
   }
   std::set<std::pair<int, int>> pairs;
-  for (const Link& link : cluster.links) {
+  for (const topology::Link& link : cluster.links) {
     require(link.a >= 0 && link.a < link.b && link.b < devices, "a link is out of order or range");
     require(pairs.insert({link.a, link.b}).second, "duplicate link");
-    require(link.kind != LinkKind::unknown, "a link of no kind");
-    require((link.kind == LinkKind::nvlink) == (link.lanes > 0), "lanes do not go with the kind");
-    require(link.gb_s.known() == (link.gb_s.provenance != Provenance::unknown), "a value without provenance");
+    require(link.kind != topology::LinkKind::unknown, "a link of no kind");
+    require((link.kind == topology::LinkKind::nvlink) == (link.lanes > 0), "lanes do not go with the kind");
+    require(link.gb_s.known() == (link.gb_s.provenance != topology::Provenance::unknown),
+            "a value without provenance");
   }
 }
 
 inline bool nvidia_smi(const std::string& text) {
   try {
-    const Cluster cluster = read_nvidia_smi_topo(text, "input");
+    const topology::Cluster cluster = topology::read_nvidia_smi_topo(text, "input");
     require_sound(cluster);
     require(cluster.devices.size() == row_like_lines(text), "parsed rows are not the row-like lines");
     return true;
@@ -106,7 +107,7 @@ inline bool nvidia_smi(const std::string& text) {
 
 inline bool nccl_xml(const std::string& text) {
   try {
-    require_sound(read_nccl_xml(text, "input"));
+    require_sound(topology::read_nccl_xml(text, "input"));
     return true;
   } catch (const InvalidInput&) {
     return false;
@@ -115,7 +116,7 @@ inline bool nccl_xml(const std::string& text) {
 
 inline bool nccl_tests(const std::string& text) {
   try {
-    const NcclTestsResult result = read_nccl_tests(text, "input");
+    const topology::NcclTestsResult result = topology::read_nccl_tests(text, "input");
     require(!result.rows.empty(), "a result without rows");
     require(!result.ranks || *result.ranks > 1, "a run of one rank");
     std::size_t rows = 0;
@@ -127,7 +128,7 @@ inline bool nccl_tests(const std::string& text) {
     }
     require(rows == result.rows.size(), "parsed rows are not the lines that begin with a number above 0");
     for (std::size_t i = 0; i < result.rows.size(); ++i) {
-      const NcclTestsRow& row = result.rows[i];
+      const topology::NcclTestsRow& row = result.rows[i];
       require(row.size_bytes > 0, "a size that is none");
       require(
           i == 0 || row.block > result.rows[i - 1].block || row.size_bytes > result.rows[i - 1].size_bytes,
@@ -143,9 +144,9 @@ inline bool nccl_tests(const std::string& text) {
 
 inline bool slurm(const std::string& text) {
   try {
-    const SlurmTopology topology = read_slurm_topology(text, "input");
+    const topology::SlurmTopology topology = topology::read_slurm_topology(text, "input");
     std::size_t nodes = 0;
-    for (const auto& leaf : fabric_from(topology).leaves) nodes += leaf.size();
+    for (const auto& leaf : topology::fabric_from(topology).leaves) nodes += leaf.size();
     require(nodes == topology.node_names.size(), "a node under no leaf");
     return true;
   } catch (const InvalidInput&) {

@@ -32,11 +32,11 @@ bool taken(const F& read) {
 /// A description of a cluster; what it gives is valid and its name gives the same again.
 inline bool synthetic(const std::string& text) {
   return taken([&] {
-    const Cluster cluster = read_synthetic(text, "input");
-    validate(cluster, "result");
+    const topology::Cluster cluster = topology::read_synthetic(text, "input");
+    topology::validate(cluster, "result");
     require(!cluster.devices.empty(), "a description without devices");
     if (cluster.devices.size() > 64) return;
-    const Cluster again = read_synthetic(cluster.name, "again");
+    const topology::Cluster again = topology::read_synthetic(cluster.name, "again");
     require(again.devices == cluster.devices && again.links.size() == cluster.links.size(),
             "the name of a description describes another cluster");
   });
@@ -45,9 +45,9 @@ inline bool synthetic(const std::string& text) {
 /// --fabric over 16 hosts: each below one leaf, or no leaves.
 inline bool fabric(const std::string& text) {
   return taken([&] {
-    Fabric fabric;
-    set_fabric(fabric, text, 16, "--fabric");
-    const Quantity& ratio = fabric.oversubscription;
+    topology::Fabric fabric;
+    topology::set_fabric(fabric, text, 16, "--fabric");
+    const topology::Quantity& ratio = fabric.oversubscription;
     require(!ratio.known() || (std::isfinite(*ratio.value) && *ratio.value >= 1), "a ratio below 1");
     std::set<int> hosts;
     for (const auto& leaf : fabric.leaves)
@@ -76,13 +76,13 @@ inline bool units(const std::string& text) {
 inline bool nic(const std::string& text) {
   return taken([&] {
     if (text.empty()) return;
-    ClusterRequest request;
+    topology::ClusterRequest request;
     request.source = "gpu:2 nic:2";
-    request.format = SourceFormat::synthetic;
+    request.format = topology::SourceFormat::synthetic;
     request.nic = text;
-    const Cluster cluster = compose(request);
+    const topology::Cluster cluster = topology::compose(request);
     require(!cluster.nics.empty() && cluster.nics.size() <= 1024, "as many NICs as no host has");
-    for (const Nic& item : cluster.nics)
+    for (const topology::Nic& item : cluster.nics)
       require(item.gb_s.known() && std::isfinite(*item.gb_s.value) && *item.gb_s.value > 0,
               "a NIC of no rate");
   });
@@ -91,7 +91,7 @@ inline bool nic(const std::string& text) {
 /// --devices of a cluster.
 inline bool device_list(const std::string& text) {
   return taken([&] {
-    const std::vector<int> devices = parse_device_list(text, "--devices");
+    const std::vector<int> devices = topology::parse_device_list(text, "--devices");
     const std::set<int> once(devices.begin(), devices.end());
     require(!devices.empty() && once.size() == devices.size(), "a device twice or none at all");
     require(*once.begin() >= 0 && *once.rbegin() <= 65535, "a device out of range");

@@ -16,8 +16,8 @@ namespace usp::fuzz {
 /// What was read is written and read again without a change.
 inline bool cluster_json(const std::string& text) {
   try {
-    const std::string written = write_cluster_json(read_cluster_json(text, "input"));
-    require(write_cluster_json(read_cluster_json(written, "written")) == written,
+    const std::string written = topology::write_cluster_json(topology::read_cluster_json(text, "input"));
+    require(topology::write_cluster_json(topology::read_cluster_json(written, "written")) == written,
             "the round trip changes a cluster");
     return true;
   } catch (const InvalidInput& error) {

@@ -25,14 +25,14 @@ inline bool launch(const std::string& text) {
         setenv(line.substr(0, equals).c_str(), line.substr(equals + 1).c_str(), 1);
   }
   try {
-    require(!(mpi_launched() && torchrun_launched()), "two launchers at once");
-    const std::optional<int> local = local_rank();
+    require(!(comm::mpi_launched() && comm::torchrun_launched()), "two launchers at once");
+    const std::optional<int> local = comm::local_rank();
     require(!local || *local >= 0, "a local rank below zero");
-    if (!torchrun_launched()) {
-      check_rendezvous_variables();
+    if (!comm::torchrun_launched()) {
+      comm::check_rendezvous_variables();
       return local.has_value();
     }
-    const SocketJob job = torchrun_job();
+    const comm::SocketJob job = comm::torchrun_job();
     require(job.rank >= 0 && job.rank < job.size, "a rank outside its job");
     require(job.port >= 1 && job.port <= 65535, "a port out of range");
     return true;

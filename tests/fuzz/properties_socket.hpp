@@ -82,15 +82,15 @@ inline bool socket_link(const std::string& text) {
   comm::SlotTable slots;
   comm::SocketLink link(comm::Socket(ends[0]), 0, 1, slots, 16);
   std::array<std::byte, 96> memory{};
-  const StridedBytes into{.data = memory.data() + 16, .run_bytes = 64},
+  const comm::StridedBytes into{.data = memory.data() + 16, .run_bytes = 64},
       from{.data = memory.data(), .run_bytes = 16};
   for (const bool send : {false, true}) {
-    const Message message{.peer = 1,
-                          .send = send,
-                          .tag = 3,
-                          .operation = "kv_exchange",
-                          .regions = send ? &from : &into,
-                          .region_count = 1};
+    const comm::Message message{.peer = 1,
+                                .send = send,
+                                .tag = 3,
+                                .operation = "kv_exchange",
+                                .regions = send ? &from : &into,
+                                .region_count = 1};
     slots.grow(1);  // the receive is slot 0
     link.post(slots.of(slots.open(message, 1, 5)));
   }
@@ -100,7 +100,7 @@ inline bool socket_link(const std::string& text) {
   bool sense = true;
   try {
     while (link.is_open()) link.read(i64{1} << 20);
-  } catch (const CommunicationError&) {
+  } catch (const comm::CommunicationError&) {
     sense = false;
   }
   const auto poison_byte = [](const std::byte& byte) { return byte == std::byte{}; };

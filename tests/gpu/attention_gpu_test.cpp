@@ -18,12 +18,12 @@ namespace {
 class AttentionGpu : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
-    if (device_count() == 0) GTEST_SKIP() << "no GPU";
+    if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
 };
 
-[[nodiscard]] std::unique_ptr<AttentionKernel> make(Backend backend, Memory& memory) {
-  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_mma_kernel(memory);
+[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make(Backend backend, kernels::Memory& memory) {
+  return backend == Backend::cudnn ? kernels::make_cudnn_kernel(memory) : kernels::make_mma_kernel(memory);
 }
 
 /// What a GPU kernel takes: widths of whole 16-byte rows.
@@ -47,21 +47,22 @@ struct Bounds {
 void expect_exact(const RuntimeCase& c, const Bounds& bounds, const ExecutorOptions& options = {}) {
   std::mutex mutex;
   try {
-    run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
-      GpuRank rank(control);
-      const auto kernel = make(c.plan.backend, *rank.memory);
-      const TrialErrors e = run_trial(c, *rank.communicator, *kernel, options);
-      const std::lock_guard lock(mutex);
-      SCOPED_TRACE(describe(c) + " rank " + std::to_string(control.rank()));
-      EXPECT_LE(e.o, bounds.out);
-      EXPECT_LE(e.lse, bounds.out);
-      EXPECT_LE(e.dq, bounds.gradient);
-      EXPECT_LE(e.dk, bounds.gradient);
-      EXPECT_LE(e.dv, bounds.gradient);
-      EXPECT_LE(e.d_sink, bounds.gradient);
-      EXPECT_EQ(e.rows, "");
-      EXPECT_EQ(e.bytes, "");
-    });
+    comm::run_threads(c.plan.mesh.size(), comm::CommOptions{20, i64{1} << 30},
+                      [&](comm::Communicator& control) {
+                        GpuRank rank(control);
+                        const auto kernel = make(c.plan.backend, *rank.memory);
+                        const TrialErrors e = run_trial(c, *rank.communicator, *kernel, options);
+                        const std::lock_guard lock(mutex);
+                        SCOPED_TRACE(describe(c) + " rank " + std::to_string(control.rank()));
+                        EXPECT_LE(e.o, bounds.out);
+                        EXPECT_LE(e.lse, bounds.out);
+                        EXPECT_LE(e.dq, bounds.gradient);
+                        EXPECT_LE(e.dk, bounds.gradient);
+                        EXPECT_LE(e.dv, bounds.gradient);
+                        EXPECT_LE(e.d_sink, bounds.gradient);
+                        EXPECT_EQ(e.rows, "");
+                        EXPECT_EQ(e.bytes, "");
+                      });
   } catch (const std::exception& e) {
     ADD_FAILURE() << describe(c) << ": " << e.what();
   }
@@ -102,7 +103,7 @@ TEST_P(AttentionGpu, MeshesOverTheDesignFp16) {
 TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   for (const auto& [ring, ulysses] : {std::pair(1, 1), std::pair(2, 2), std::pair(1, 4), std::pair(4, 1)}) {
     const RuntimeCase c = medium_case(GetParam(), ring, ulysses);
-    run_threads(c.plan.mesh.size(), {}, [&](Communicator& control) {
+    comm::run_threads(c.plan.mesh.size(), {}, [&](comm::Communicator& control) {
       GpuRank rank(control);
       const auto kernel = make(GetParam(), *rank.memory);
       const TrialErrors e = run_trial(c, *rank.communicator, *kernel, {.measure_workspace = true}, false);
@@ -123,7 +124,7 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   c.documents = Documents::single(1024, 1024);
   c.seed = 5;
   TrialErrors e;
-  run_threads(ring, {}, [&](Communicator& control) {
+  comm::run_threads(ring, {}, [&](comm::Communicator& control) {
     GpuRank rank(control);
     const auto kernel = make(backend, *rank.memory);
     const TrialErrors mine = run_trial(c, *rank.communicator, *kernel);

@@ -16,30 +16,30 @@ namespace {
 
 /// The copy engines under the contract of all communicators: a completed message is complete for the host
 /// too.
-class Completed final : public Communicator {
+class Completed final : public comm::Communicator {
  public:
-  Completed(Communicator& inner, const Stream& stream) : inner_(inner), stream_(stream) {}
-  Completed(std::unique_ptr<Communicator> inner, const Stream& stream)
+  Completed(comm::Communicator& inner, const device::Stream& stream) : inner_(inner), stream_(stream) {}
+  Completed(std::unique_ptr<comm::Communicator> inner, const device::Stream& stream)
       : owned_(std::move(inner)), inner_(*owned_), stream_(stream) {}
 
   const char* name() const override { return inner_.name(); }
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  void post(const Message* messages, i64 count, Ticket* tickets) override {
+  void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
     inner_.post(messages, count, tickets);
   }
-  void wait(Ticket ticket) override {
+  void wait(comm::Ticket ticket) override {
     inner_.wait(ticket);
     stream_.synchronize();
   }
-  bool test(Ticket ticket) override {
+  bool test(comm::Ticket ticket) override {
     if (!inner_.test(ticket)) return false;
     stream_.synchronize();
     return true;
   }
   void progress() override { inner_.progress(); }
   void reserve(i64 messages, i64 regions) override { inner_.reserve(messages, regions); }
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
+  std::unique_ptr<comm::Communicator> group(const std::vector<int>& ranks) override {
     auto group = inner_.group(ranks);
     if (group == nullptr) return nullptr;
     return std::make_unique<Completed>(std::move(group), stream_);
@@ -56,20 +56,20 @@ class Completed final : public Communicator {
   void reduce_scatter_sum(const double* parts, double* mine, i64 count) override {
     inner_.reduce_scatter_sum(parts, mine, count);
   }
-  void abort(const CommunicationFault& fault) override { inner_.abort(fault); }
-  Traffic& traffic() override { return inner_.traffic(); }
+  void abort(const comm::CommunicationFault& fault) override { inner_.abort(fault); }
+  comm::Traffic& traffic() override { return inner_.traffic(); }
 
  private:
-  std::unique_ptr<Communicator> owned_;
-  Communicator& inner_;
-  const Stream& stream_;
+  std::unique_ptr<comm::Communicator> owned_;
+  comm::Communicator& inner_;
+  const device::Stream& stream_;
 };
 
 class CopyEngine : public testing::TestWithParam<int> {};
 
 TEST_P(CopyEngine, KeepsTheContract) {
-  if (device_count() == 0) GTEST_SKIP() << "no GPU";
-  EXPECT_NO_THROW(run_threads(GetParam(), {}, [](Communicator& control) {
+  if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
+  EXPECT_NO_THROW(comm::run_threads(GetParam(), {}, [](comm::Communicator& control) {
     GpuRank rank(control);
     Completed communicator(*rank.communicator, rank.stream);
     contract::run_checks(communicator);
@@ -79,8 +79,8 @@ TEST_P(CopyEngine, KeepsTheContract) {
 /// Holds up a stream until it is let go, at the end of its life at the latest.
 class Stall {
  public:
-  explicit Stall(const Stream& stream) : stream_(stream) {
-    check_cuda(cudaLaunchHostFunc(stream.get(), &Stall::block, &go_), "cudaLaunchHostFunc");
+  explicit Stall(const device::Stream& stream) : stream_(stream) {
+    device::check_cuda(cudaLaunchHostFunc(stream.get(), &Stall::block, &go_), "cudaLaunchHostFunc");
   }
   ~Stall() {
     go_ = true;
@@ -95,24 +95,24 @@ class Stall {
     while (!*static_cast<std::atomic<bool>*>(go)) std::this_thread::yield();
   }
   std::atomic<bool> go_{false};
-  const Stream& stream_;
+  const device::Stream& stream_;
 };
 
-[[nodiscard]] Message message_of(const StridedBytes& region, int peer, bool send, i64 tag) {
-  Message m;
+[[nodiscard]] comm::Message message_of(const comm::StridedBytes& region, int peer, bool send, i64 tag) {
+  comm::Message m;
   m.peer = peer, m.send = send, m.tag = tag, m.tick = -1, m.operation = "test";
   m.regions = &region, m.region_count = 1;
   return m;
 }
 
-[[nodiscard]] StridedBytes region_of(const DeviceBuffer& buffer) {
-  StridedBytes region;
+[[nodiscard]] comm::StridedBytes region_of(const device::DeviceBuffer& buffer) {
+  comm::StridedBytes region;
   region.data = buffer.data();
   region.run_bytes = buffer.bytes();
   return region;
 }
 
-void until(const std::atomic<bool>& flag, Communicator& communicator) {
+void until(const std::atomic<bool>& flag, comm::Communicator& communicator) {
   while (!flag) communicator.progress();
 }
 
@@ -120,33 +120,33 @@ void until(const std::atomic<bool>& flag, Communicator& communicator) {
 /// when the slow sender had its receipt already: what comes after the wait sees the slow message, not the
 /// fast one only.
 TEST(CopyEngines, AWaitIsForItsOwnMessage) {
-  if (device_count() == 0) GTEST_SKIP() << "no GPU";
+  if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
   constexpr i64 bytes = 4096;
   std::atomic<bool> slow_has_receipt{false}, fast_is_here{false};
-  run_threads(3, CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
+  comm::run_threads(3, comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& control) {
     GpuRank rank(control);
-    Communicator& c = *rank.communicator;
+    comm::Communicator& c = *rank.communicator;
     const int device = rank.stream.device();
-    const DeviceScope scope(device);
-    const DeviceBuffer slow(device, bytes), fast(device, bytes);
-    const StridedBytes slow_region = region_of(slow), fast_region = region_of(fast);
-    set_device_bytes(slow.data(), 0, bytes, rank.stream.get());
+    const device::DeviceScope scope(device);
+    const device::DeviceBuffer slow(device, bytes), fast(device, bytes);
+    const comm::StridedBytes slow_region = region_of(slow), fast_region = region_of(fast);
+    device::set_device_bytes(slow.data(), 0, bytes, rank.stream.get());
     rank.stream.synchronize();
     control.barrier();
-    Ticket ticket = -1;
+    comm::Ticket ticket = -1;
     if (control.rank() == 0) {
-      const Message first = message_of(slow_region, 1, false, 0),
-                    second = message_of(fast_region, 2, false, 0);
+      const comm::Message first = message_of(slow_region, 1, false, 0),
+                          second = message_of(fast_region, 2, false, 0);
       c.post(&first, 1, &ticket);
       until(slow_has_receipt, c);
-      Ticket later = -1;
+      comm::Ticket later = -1;
       c.post(&second, 1, &later);
       c.wait(later);
       rank.stream.synchronize();
       c.wait(ticket);
-      const PinnedBuffer copy(1);  // a copy to pageable memory would hold up this thread
-      copy_to_host(copy.data(), slow.data(), 1, rank.stream.get());
-      const Event after(device);
+      const device::PinnedBuffer copy(1);  // a copy to pageable memory would hold up this thread
+      device::copy_to_host(copy.data(), slow.data(), 1, rank.stream.get());
+      const device::Event after(device);
       after.record(rank.stream.get());
       const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
       while (!after.reached() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -156,8 +156,8 @@ TEST(CopyEngines, AWaitIsForItsOwnMessage) {
       EXPECT_EQ(static_cast<int>(*copy.data()), 7);
     } else if (control.rank() == 1) {
       Stall stall(rank.stream);
-      set_device_bytes(slow.data(), 7, bytes, rank.stream.get());
-      const Message m = message_of(slow_region, 0, true, 0);
+      device::set_device_bytes(slow.data(), 7, bytes, rank.stream.get());
+      const comm::Message m = message_of(slow_region, 0, true, 0);
       c.post(&m, 1, &ticket);
       c.wait(ticket);
       slow_has_receipt = true;
@@ -165,7 +165,7 @@ TEST(CopyEngines, AWaitIsForItsOwnMessage) {
       stall.let_go();
       rank.stream.synchronize();
     } else {
-      const Message m = message_of(fast_region, 0, true, 0);
+      const comm::Message m = message_of(fast_region, 0, true, 0);
       c.post(&m, 1, &ticket);
       c.wait(ticket);
       rank.stream.synchronize();

@@ -44,35 +44,35 @@ constexpr int heads = 4, kv_heads = 2, width = 64;
 
 class DeviceTensor {
  public:
-  DeviceTensor(const Stream& stream, i64 rows, int of_heads)
+  DeviceTensor(const device::Stream& stream, i64 rows, int of_heads)
       : stream_(stream),
         buffer_(stream.device(), rows * of_heads * width * 2),
         view_(buffer_.data(), DType::bf16, 1, rows, {0, of_heads}, width) {
-    set_device_bytes(buffer_.data(), 0, buffer_.bytes(), stream.get());
+    device::set_device_bytes(buffer_.data(), 0, buffer_.bytes(), stream.get());
   }
   void randomize(unsigned seed) {
     const auto values = noise(view_.elements(), seed);
-    copy_to_device(buffer_.data(), values.data(), buffer_.bytes(), stream_.get());
+    device::copy_to_device(buffer_.data(), values.data(), buffer_.bytes(), stream_.get());
     stream_.synchronize();
   }
   [[nodiscard]] std::vector<std::uint16_t> content() const {
     std::vector<std::uint16_t> values(static_cast<std::size_t>(view_.elements()));
-    copy_to_host(values.data(), buffer_.data(), buffer_.bytes(), stream_.get());
+    device::copy_to_host(values.data(), buffer_.data(), buffer_.bytes(), stream_.get());
     stream_.synchronize();
     return values;
   }
-  void clear() { set_device_bytes(buffer_.data(), 0xff, buffer_.bytes(), stream_.get()); }
-  [[nodiscard]] const View& view() const { return view_; }
+  void clear() { device::set_device_bytes(buffer_.data(), 0xff, buffer_.bytes(), stream_.get()); }
+  [[nodiscard]] const kernels::View& view() const { return view_; }
 
  private:
-  const Stream& stream_;
-  DeviceBuffer buffer_;
-  View view_;
+  const device::Stream& stream_;
+  device::DeviceBuffer buffer_;
+  kernels::View view_;
 };
 
 /// The tensors of one rank, and a step on them.
 struct Step {
-  Step(const Stream& stream, AttentionOperator& op, i64 rows)
+  Step(const device::Stream& stream, AttentionOperator& op, i64 rows)
       : attention(op),
         q(stream, rows, heads),
         k(stream, rows, kv_heads),
@@ -104,9 +104,9 @@ struct Step {
 /// Captures what `body` enqueues; the capture ends also when it throws.
 class Graph {
  public:
-  Graph(const Stream& stream, const std::function<void()>& body) {
-    check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-               "cudaStreamBeginCapture");
+  Graph(const device::Stream& stream, const std::function<void()>& body) {
+    device::check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+                       "cudaStreamBeginCapture");
     try {
       body();
     } catch (...) {
@@ -114,8 +114,8 @@ class Graph {
       if (graph_ != nullptr) cudaGraphDestroy(graph_);
       throw;
     }
-    check_cuda(cudaStreamEndCapture(stream.get(), &graph_), "cudaStreamEndCapture");
-    check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    device::check_cuda(cudaStreamEndCapture(stream.get(), &graph_), "cudaStreamEndCapture");
+    device::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
   }
   ~Graph() {
     if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
@@ -123,8 +123,8 @@ class Graph {
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  void replay(const Stream& stream) const {
-    check_cuda(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
+  void replay(const device::Stream& stream) const {
+    device::check_cuda(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
   }
 
  private:
@@ -135,20 +135,20 @@ class Graph {
 class CudaGraph : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
-    if (device_count() == 0) GTEST_SKIP() << "no GPU";
+    if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
-  [[nodiscard]] static std::unique_ptr<AttentionKernel> make(Memory& memory) {
-    const CudaKernelOptions repeatable{.deterministic = true};
-    return GetParam() == Backend::cudnn ? make_cudnn_kernel(memory, repeatable)
-                                        : make_mma_kernel(memory, repeatable);
+  [[nodiscard]] static std::unique_ptr<kernels::AttentionKernel> make(kernels::Memory& memory) {
+    const kernels::CudaKernelOptions repeatable{.deterministic = true};
+    return GetParam() == Backend::cudnn ? kernels::make_cudnn_kernel(memory, repeatable)
+                                        : kernels::make_mma_kernel(memory, repeatable);
   }
 };
 
 TEST_P(CudaGraph, ReplayedStepReadsWhatItsTensorsHoldNow) {
-  const Stream stream(0);
-  const auto memory = make_cuda_memory(stream);
+  const device::Stream stream(0);
+  const auto memory = kernels::make_cuda_memory(stream);
   const auto kernel = make(*memory);
-  const auto alone = make_serial_communicator();
+  const auto alone = comm::make_serial_communicator();
   AttentionOperator attention(plan_of(GetParam(), 1, 1), *alone, *kernel);
   attention.set_batch(Documents::packed({0, 200, tokens}));
   Step step(stream, attention, tokens);
@@ -168,10 +168,10 @@ TEST_P(CudaGraph, ReplayedStepReadsWhatItsTensorsHoldNow) {
 }
 
 TEST_P(CudaGraph, FirstCallOfABatchIsRefused) {
-  const Stream stream(0);
-  const auto memory = make_cuda_memory(stream);
+  const device::Stream stream(0);
+  const auto memory = kernels::make_cuda_memory(stream);
   const auto kernel = make(*memory);
-  const auto alone = make_serial_communicator();
+  const auto alone = comm::make_serial_communicator();
   AttentionOperator attention(plan_of(GetParam(), 1, 1), *alone, *kernel);
   attention.set_batch(Documents::single(tokens, tokens));
   Step step(stream, attention, tokens);
@@ -184,7 +184,7 @@ TEST_P(CudaGraph, FirstCallOfABatchIsRefused) {
 }
 
 TEST_P(CudaGraph, CopyEnginesAreRefusedByName) {
-  run_threads(2, CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
+  comm::run_threads(2, comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& control) {
     const GpuRank rank(control);
     const auto kernel = make(*rank.memory);
     AttentionOperator attention(plan_of(GetParam(), 2, 1), *rank.communicator, *kernel);

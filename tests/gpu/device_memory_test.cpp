@@ -25,19 +25,19 @@ constexpr i64 tables_bytes = i64{1} << 20;
   return p;
 }
 
-[[nodiscard]] std::unique_ptr<AttentionKernel> make(Backend backend, Memory& memory) {
-  return backend == Backend::cudnn ? make_cudnn_kernel(memory) : make_mma_kernel(memory);
+[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make(Backend backend, kernels::Memory& memory) {
+  return backend == Backend::cudnn ? kernels::make_cudnn_kernel(memory) : kernels::make_mma_kernel(memory);
 }
 
 /// One step of an operator on tensors of its own.
 class Rank {
  public:
-  Rank(const AttentionPlan& plan, Communicator& communicator, Memory& memory)
+  Rank(const AttentionPlan& plan, comm::Communicator& communicator, kernels::Memory& memory)
       : memory_(memory), kernel_(make(plan.backend, memory)), attention_(plan, communicator, *kernel_) {
     attention_.set_batch(Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
     const auto rows = static_cast<i64>(attention_.q_tokens().size());
     const auto tensor = [&](int heads) {
-      const View view(nullptr, plan.shape.dtype, 1, rows, {0, heads}, plan.shape.head_dim_qk);
+      const kernels::View view(nullptr, plan.shape.dtype, 1, rows, {0, heads}, plan.shape.head_dim_qk);
       arenas_.push_back(memory.make_arena());
       arenas_.back()->reserve(view.elements() * 2);
       memory.set_bytes(arenas_.back()->data(), 0, view.elements() * 2);
@@ -57,24 +57,24 @@ class Rank {
   [[nodiscard]] i64 planned() const { return bytes_ + attention_.planned_memory_bytes(); }
 
  private:
-  Memory& memory_;
-  std::unique_ptr<AttentionKernel> kernel_;
+  kernels::Memory& memory_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
   AttentionOperator attention_;
-  std::vector<std::unique_ptr<Arena>> arenas_;
-  std::vector<View> views_;
+  std::vector<std::unique_ptr<kernels::Arena>> arenas_;
+  std::vector<kernels::View> views_;
   i64 bytes_ = 0;
 };
 
 [[nodiscard]] i64 free_bytes() {
   std::size_t free = 0, total = 0;
-  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  device::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return static_cast<i64>(free);
 }
 
 class DeviceMemory : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
-    if (device_count() == 0) GTEST_SKIP() << "no GPU";
+    if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
   }
 };
 
@@ -84,27 +84,28 @@ TEST_P(DeviceMemory, IsWhatThePlanForesees) {
     for (const Method method : {Method::ring, Method::all_gather_kv}) {
       AttentionPlan plan = plan_of(GetParam(), ring, ulysses, 4000);
       plan.method = method;
-      run_threads(plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& control) {
-        GpuRank gpu(control);
-        Rank rank(plan, *gpu.communicator, *gpu.memory);
-        rank.step();
-        const i64 tables = GetParam() == Backend::cudnn ? 0 : tables_bytes;
-        EXPECT_GE(gpu.memory->held_bytes(), rank.planned()) << ring << " x " << ulysses;
-        EXPECT_LE(gpu.memory->held_bytes(), rank.planned() + tables) << ring << " x " << ulysses;
-        control.barrier();
-      });
+      comm::run_threads(
+          plan.mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& control) {
+            GpuRank gpu(control);
+            Rank rank(plan, *gpu.communicator, *gpu.memory);
+            rank.step();
+            const i64 tables = GetParam() == Backend::cudnn ? 0 : tables_bytes;
+            EXPECT_GE(gpu.memory->held_bytes(), rank.planned()) << ring << " x " << ulysses;
+            EXPECT_LE(gpu.memory->held_bytes(), rank.planned() + tables) << ring << " x " << ulysses;
+            control.barrier();
+          });
     }
 }
 
 TEST_P(DeviceMemory, ProcessTakesWithinFivePercentOfThePlan) {
-  const Stream stream(0);
-  const auto alone = make_serial_communicator();
+  const device::Stream stream(0);
+  const auto alone = comm::make_serial_communicator();
   {  // a small step loads what any step loads
-    const auto memory = make_cuda_memory(stream);
+    const auto memory = kernels::make_cuda_memory(stream);
     Rank(plan_of(GetParam(), 1, 1, 512), *alone, *memory).step();
   }
   const i64 idle = free_bytes();
-  const auto memory = make_cuda_memory(stream);
+  const auto memory = kernels::make_cuda_memory(stream);
   Rank rank(plan_of(GetParam(), 1, 1, 49152), *alone, *memory);
   rank.step();
   const auto taken = static_cast<double>(idle - free_bytes()), planned = static_cast<double>(rank.planned());

@@ -12,13 +12,13 @@ namespace usp::test {
 /// A tensor in device memory with the layout of one on the host. Memory holds NaNs until it is written.
 class DeviceTensor {
  public:
-  DeviceTensor(const Tensor4& like, Memory& memory)
+  DeviceTensor(const Tensor4& like, kernels::Memory& memory)
       : host_(like), memory_(memory), arena_(memory.make_arena()) {
     arena_->reserve(std::max<i64>(bytes(), 1));
     memory.set_bytes(arena_->data(), 0xff, bytes());
   }
-  [[nodiscard]] View view() const {
-    View v = host_.view();
+  [[nodiscard]] kernels::View view() const {
+    kernels::View v = host_.view();
     v.data = arena_->data();
     return v;
   }
@@ -32,13 +32,13 @@ class DeviceTensor {
  private:
   [[nodiscard]] i64 bytes() const { return static_cast<i64>(host_.memory().size()); }
   Tensor4 host_;
-  Memory& memory_;
-  std::unique_ptr<Arena> arena_;
+  kernels::Memory& memory_;
+  std::unique_ptr<kernels::Arena> arena_;
 };
 
 class DeviceProblem {
  public:
-  DeviceProblem(const Draw& draw, const Inputs& in, Memory& memory)
+  DeviceProblem(const Draw& draw, const Inputs& in, kernels::Memory& memory)
       : draw_(draw),
         c_(draw.problem),
         memory_(memory),
@@ -53,7 +53,7 @@ class DeviceProblem {
     if (terms_.terms.blocks != nullptr) terms_.blocks.admitted = table(admitted_, terms_.admitted);
   }
 
-  Results run(AttentionKernel& kernel) {
+  Results run(kernels::AttentionKernel& kernel) {
     const DType result = draw_.overwrite && draw_.rounded ? draw_.io : DType::fp32;
     kernel.forget();
     Tensor4 lse_host = rows_of(DType::fp32, 1);
@@ -83,13 +83,13 @@ class DeviceProblem {
     memory_.synchronize();
     return {o.values(), lse.values(), delta.values(), dq.values(), dk.values(), dv.values(), sink_gradient};
   }
-  bool repeats(AttentionKernel& kernel, const Results& first) {
+  bool repeats(kernels::AttentionKernel& kernel, const Results& first) {
     const Results again = run(kernel);
     return again.dq == first.dq && again.dk == first.dk && again.dv == first.dv;
   }
 
  private:
-  [[nodiscard]] AttendScope scope(std::size_t first, std::size_t end) const {
+  [[nodiscard]] kernels::AttendScope scope(std::size_t first, std::size_t end) const {
     return {c_.query_heads, c_.group, c_.slices.data() + first, static_cast<i64>(end - first),
             &terms_.terms,  {}};
   }
@@ -107,7 +107,7 @@ class DeviceProblem {
       memory_.fill(lse.view(), -std::numeric_limits<double>::infinity());
   }
   template <class T>
-  const T* table(std::unique_ptr<Arena>& arena, const std::vector<T>& values) {
+  const T* table(std::unique_ptr<kernels::Arena>& arena, const std::vector<T>& values) {
     const i64 bytes = static_cast<i64>(values.size() * sizeof(T));
     if (arena == nullptr) arena = memory_.make_arena();
     arena->reserve(std::max<i64>(bytes, 1));
@@ -117,10 +117,10 @@ class DeviceProblem {
 
   const Draw& draw_;
   const Case& c_;
-  Memory& memory_;
+  kernels::Memory& memory_;
   Terms terms_;
   DeviceTensor q_, k_, v_, d_o_;
-  std::unique_ptr<Arena> slopes_, sinks_, admitted_, d_sinks_;
+  std::unique_ptr<kernels::Arena> slopes_, sinks_, admitted_, d_sinks_;
   const double* sinks_on_device_ = nullptr;
 };
 

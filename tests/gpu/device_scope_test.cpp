@@ -22,35 +22,36 @@ void on_fresh_thread(ComputeOp&& work) {
 
 [[nodiscard]] CUcontext current_context() {
   CUcontext now = nullptr;
-  check_driver(driver_call<CUresult (*)(CUcontext*)>("cuCtxGetCurrent")(&now), "cuCtxGetCurrent");
+  device::check_driver(device::driver_call<CUresult (*)(CUcontext*)>("cuCtxGetCurrent")(&now),
+                       "cuCtxGetCurrent");
   return now;
 }
 
 [[nodiscard]] bool has_context(int device) {
   unsigned flags = 0;
   int active = 0;
-  check_driver(driver_call<CUresult (*)(CUdevice, unsigned*, int*)>("cuDevicePrimaryCtxGetState")(
-                   device, &flags, &active),
-               "cuDevicePrimaryCtxGetState");
+  device::check_driver(device::driver_call<CUresult (*)(CUdevice, unsigned*, int*)>(
+                           "cuDevicePrimaryCtxGetState")(device, &flags, &active),
+                       "cuDevicePrimaryCtxGetState");
   return active != 0;
 }
 
 [[nodiscard]] int current_device() {
   int device = -1;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  device::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 
 /// Work on one device makes no context on another: each takes hundreds of megabytes there. First in this
 /// file, so that nothing has used device 0 before.
 TEST(DeviceScope, WorkOnOneDeviceTakesNoMemoryOfAnother) {
-  if (device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  if (device::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
   on_fresh_thread([] {
-    const Stream stream(1);
-    const DeviceBuffer buffer(1, block_bytes);
-    const Event event(1, EventUse::interprocess);
+    const device::Stream stream(1);
+    const device::DeviceBuffer buffer(1, block_bytes);
+    const device::Event event(1, device::EventUse::interprocess);
     event.record(stream.get());
-    StridedBytes region;
+    comm::StridedBytes region;
     region.data = buffer.data();
     region.run_bytes = block_bytes;
     comm::Exports exports;
@@ -63,15 +64,15 @@ TEST(DeviceScope, WorkOnOneDeviceTakesNoMemoryOfAnother) {
 }
 
 TEST(DeviceScope, LeavesTheThreadAsItFoundIt) {
-  if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
-  const int last = device_count() - 1;
+  if (device::device_count() < 1) GTEST_SKIP() << "needs a GPU";
+  const int last = device::device_count() - 1;
   on_fresh_thread([last] {
     {
-      const DeviceScope outer(last);
+      const device::DeviceScope outer(last);
       EXPECT_EQ(current_device(), last);
       const CUcontext held = current_context();
       {
-        const DeviceScope inner(0);
+        const device::DeviceScope inner(0);
         EXPECT_EQ(current_device(), 0);
       }
       EXPECT_EQ(current_context(), held);
@@ -81,34 +82,34 @@ TEST(DeviceScope, LeavesTheThreadAsItFoundIt) {
 }
 
 TEST(DeviceScope, RefusesADeviceThatIsNotThere) {
-  if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
-  EXPECT_THROW(const DeviceScope scope(device_count()), EnvironmentError);
-  EXPECT_THROW(const DeviceScope scope(-1), EnvironmentError);
+  if (device::device_count() < 1) GTEST_SKIP() << "needs a GPU";
+  EXPECT_THROW(const device::DeviceScope scope(device::device_count()), EnvironmentError);
+  EXPECT_THROW(const device::DeviceScope scope(-1), EnvironmentError);
 }
 
 /// A rank whose card is not the thread's current device exports its tensors.
 TEST(Exports, NameMemoryOfADeviceThatIsNotCurrent) {
-  if (device_count() < 2) GTEST_SKIP() << "needs two GPUs";
-  for (int device = 0; device < device_count(); ++device) {
-    const DeviceBuffer buffer(device, block_bytes);
-    const Event event(device, EventUse::interprocess);
+  if (device::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  for (int device = 0; device < device::device_count(); ++device) {
+    const device::DeviceBuffer buffer(device, block_bytes);
+    const device::Event event(device, device::EventUse::interprocess);
     on_fresh_thread([&] {
-      check_cuda(cudaSetDevice((device + 1) % device_count()), "cudaSetDevice");
-      StridedBytes region;
+      device::check_cuda(cudaSetDevice((device + 1) % device::device_count()), "cudaSetDevice");
+      comm::StridedBytes region;
       region.data = buffer.data() + 256;
       region.run_bytes = 512;
       comm::Exports exports;
       EXPECT_EQ(exports.region(region).offset, 256);
       (void)comm::share(event);
-      EXPECT_EQ(current_device(), (device + 1) % device_count());
+      EXPECT_EQ(current_device(), (device + 1) % device::device_count());
     });
   }
 }
 
 TEST(Exports, RefuseMemoryThatIsNoDevices) {
-  if (device_count() < 1) GTEST_SKIP() << "needs a GPU";
+  if (device::device_count() < 1) GTEST_SKIP() << "needs a GPU";
   std::byte host[64];
-  StridedBytes region;
+  comm::StridedBytes region;
   region.data = host;
   region.run_bytes = sizeof host;
   comm::Exports exports;

@@ -24,14 +24,14 @@ namespace {
 struct Expected {
   std::unique_ptr<Inputs> inputs;
   Results results;
-  Oracle rows;
+  kernels::Oracle rows;
 };
 
 Expected expect(const Draw& draw) {
   Expected e;
   e.inputs = std::make_unique<Inputs>(draw.problem, draw.io, draw.d_o, draw.order);
   Trial trial(draw.problem, *e.inputs);
-  trial.all(*make_reference_kernel());
+  trial.all(*kernels::make_reference_kernel());
   e.results = trial.results();
   e.rows = oracle_of(draw.problem, *e.inputs, draw.io);
   return e;
@@ -73,9 +73,9 @@ int run_cases(std::size_t count, std::uint64_t seed) {
   if (draws.size() > count) draws.resize(count);
   for (std::uint64_t i = 0; draws.size() < count; ++i) draws.push_back(random_draw(seed + i));
   const std::vector<Expected> expected = expect_all(draws);
-  const Stream stream(0);
-  const std::unique_ptr<Memory> memory = make_cuda_memory(stream);
-  const auto atomic = make_mma_kernel(*memory), fixed = make_mma_kernel(*memory, {true});
+  const device::Stream stream(0);
+  const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
+  const auto atomic = kernels::make_mma_kernel(*memory), fixed = kernels::make_mma_kernel(*memory, {true});
   int wrong = 0;
   for (std::size_t i = 0; i < draws.size(); ++i) {
     const Draw& draw = draws[i];

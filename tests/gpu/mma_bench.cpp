@@ -57,11 +57,11 @@ std::vector<Configuration> configurations() {
   return all;
 }
 
-std::vector<Slice> slices_of(const Configuration& c) {
-  std::vector<Slice> all;
+std::vector<schedule::Slice> slices_of(const Configuration& c) {
+  std::vector<schedule::Slice> all;
   i64 at = 0;
   for (const i64 rows : c.documents.empty() ? std::vector<i64>{c.rows} : c.documents) {
-    Slice s;
+    schedule::Slice s;
     s.q_row = s.k_row = s.dk_row = s.q_pos = s.k_pos = at;
     s.q_count = s.k_count = rows;
     if (c.causal) s.diff_min = 0;
@@ -74,9 +74,9 @@ std::vector<Slice> slices_of(const Configuration& c) {
 /// Random numbers of about a normal distribution's size, a block repeated.
 class DeviceView {
  public:
-  DeviceView(Memory& memory, DType type, i64 rows, i64 heads, i64 width, bool random)
+  DeviceView(kernels::Memory& memory, DType type, i64 rows, i64 heads, i64 width, bool random)
       : arena_(memory.make_arena()) {
-    view_ = View(nullptr, type, 1, rows, {0, heads}, width);
+    view_ = kernels::View(nullptr, type, 1, rows, {0, heads}, width);
     const i64 bytes = view_.elements() * bytes_of(type);
     arena_->reserve(bytes);
     view_.data = arena_->data();
@@ -102,31 +102,32 @@ class DeviceView {
     for (i64 at = 0; at < bytes; at += chunk)
       memory.from_host(view_.data + at, block.data(), std::min(chunk, bytes - at));
   }
-  [[nodiscard]] View view() const { return view_; }
+  [[nodiscard]] kernels::View view() const { return view_; }
 
  private:
-  std::unique_ptr<Arena> arena_;
-  View view_;
+  std::unique_ptr<kernels::Arena> arena_;
+  kernels::View view_;
 };
 
-double median_seconds(const Stream& stream, const std::function<void()>& work) {
+double median_seconds(const device::Stream& stream, const std::function<void()>& work) {
   for (int i = 0; i < 2; ++i) work();
   std::vector<double> times;
   for (int i = 0; i < 7; ++i) {
-    const Event begin(stream.device(), EventUse::timing), end(stream.device(), EventUse::timing);
+    const device::Event begin(stream.device(), device::EventUse::timing),
+        end(stream.device(), device::EventUse::timing);
     begin.record(stream.get());
     work();
     end.record(stream.get());
-    times.push_back(seconds_between(begin, end));
+    times.push_back(device::seconds_between(begin, end));
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
 
 void bench(const Configuration& c) {
-  const Stream stream(0);
-  const std::unique_ptr<Memory> memory = make_cuda_memory(stream);
-  const auto kernel = make_mma_kernel(*memory, {c.deterministic});
+  const device::Stream stream(0);
+  const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
+  const auto kernel = kernels::make_mma_kernel(*memory, {c.deterministic});
   const DType result = c.rounded ? DType::bf16 : DType::fp32;
   const auto queries = [&](DType type, i64 width, bool random) {
     return DeviceView(*memory, type, c.rows, c.heads, width, random);
@@ -139,15 +140,15 @@ void bench(const Configuration& c) {
   const DeviceView o = queries(result, c.dv, false), lse = queries(DType::fp32, 1, false),
                    delta = queries(DType::fp32, 1, false), dq = queries(result, c.dqk, false),
                    dk = keys(result, c.dqk, false), dv = keys(result, c.dv, false);
-  const std::vector<Slice> slices = slices_of(c);
+  const std::vector<schedule::Slice> slices = slices_of(c);
   double pairs = 0;
-  for (const Slice& s : slices) pairs += static_cast<double>(area(s));
-  ScoreTerms terms;
+  for (const schedule::Slice& s : slices) pairs += static_cast<double>(schedule::area(s));
+  kernels::ScoreTerms terms;
   terms.scale = 1 / std::sqrt(static_cast<double>(c.dqk));
   terms.dropout = c.dropout;
-  const AttendScope scope{{0, c.heads},  static_cast<int>(c.heads / c.kv_heads),
-                          slices.data(), static_cast<i64>(slices.size()),
-                          &terms,        {}};
+  const kernels::AttendScope scope{{0, c.heads},  static_cast<int>(c.heads / c.kv_heads),
+                                   slices.data(), static_cast<i64>(slices.size()),
+                                   &terms,        {}};
   kernel->attend({q.view(), k.view(), v.view(), o.view(), lse.view(), scope, true});
   if (!c.rounded)
     for (const DeviceView* x : {&dq, &dk, &dv}) memory->fill(x->view(), 0);

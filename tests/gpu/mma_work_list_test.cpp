@@ -10,16 +10,16 @@ namespace {
 
 using test::Draw;
 
-[[nodiscard]] bool sees(const Slice& s, i64 row, i64 key) {
+[[nodiscard]] bool sees(const schedule::Slice& s, i64 row, i64 key) {
   const i64 i = row - s.q_row, j = key - s.k_row;
   if (i < 0 || i >= s.q_count || j < 0 || j >= s.k_count) return false;
   const i64 apart = s.q_pos + i * s.q_step - s.k_pos - j * s.k_step;
   return apart >= s.diff_min && apart <= s.diff_max;
 }
 
-[[nodiscard]] i64 visible_pairs(const std::vector<Slice>& slices) {
+[[nodiscard]] i64 visible_pairs(const std::vector<schedule::Slice>& slices) {
   i64 count = 0;
-  for (const Slice& s : slices)
+  for (const schedule::Slice& s : slices)
     for (i64 row = s.q_row; row < s.q_row + s.q_count; ++row)
       for (i64 key = s.k_row; key < s.k_row + s.k_count; ++key) count += sees(s, row, key) ? 1 : 0;
   return count;
@@ -28,14 +28,14 @@ using test::Draw;
 /// A tile that needs no mask must be visible as a whole, and every visible pair must be met once.
 void check_queries(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
-  const auto table =
-      tiles_of_queries({c.slices.data(), static_cast<i64>(c.slices.size())}, c.q_rows, tile_rows);
+  const auto table = kernels::mma::tiles_of_queries({c.slices.data(), static_cast<i64>(c.slices.size())},
+                                                    c.q_rows, tile_rows);
   i64 met = 0;
-  for (const TileEntry& tile : table.tiles) {
+  for (const kernels::mma::TileEntry& tile : table.tiles) {
     const i64 end = std::min<i64>(tile.row + tile_rows, c.q_rows);
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
-      const KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
-      const Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
+      const kernels::mma::KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
+      const schedule::Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
       for (i64 row = tile.row; row < end; ++row) {
         for (i64 key = segment.begin; key < segment.end; ++key) met += sees(s, row, key) ? 1 : 0;
         for (i64 key = segment.full_begin; key < segment.full_end; ++key)
@@ -48,13 +48,13 @@ void check_queries(const Draw& draw, int tile_rows) {
 
 void check_keys(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
-  const auto table =
-      tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())}, c.grad_rows(), tile_rows);
+  const auto table = kernels::mma::tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())},
+                                                 c.grad_rows(), tile_rows);
   i64 met = 0;
-  for (const TileEntry& tile : table.tiles)
+  for (const kernels::mma::TileEntry& tile : table.tiles)
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
-      const QuerySegment& segment = table.segments[static_cast<std::size_t>(n)];
-      const Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
+      const kernels::mma::QuerySegment& segment = table.segments[static_cast<std::size_t>(n)];
+      const schedule::Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
       for (i64 row = segment.begin; row < segment.end; ++row)
         for (i64 gradient = tile.row; gradient < tile.row + tile_rows; ++gradient) {
           const bool seen = sees(s, row, gradient + segment.shift);
@@ -80,23 +80,23 @@ TEST(MmaWorkList, MeetsEveryVisiblePairOnce) {
 
 TEST(MmaWorkList, KeysThatLieApartAreLoadedByTurns) {
   // Two pieces of one tile with rows between that are no keys: their memory may hold anything.
-  std::vector<Slice> slices(2);
+  std::vector<schedule::Slice> slices(2);
   slices[0].q_count = slices[1].q_count = 10;
   slices[0].k_count = slices[1].k_count = 8;
   slices[1].k_row = slices[1].dk_row = 20;
-  const auto table = tiles_of_keys({slices.data(), 2}, 40, 64);
+  const auto table = kernels::mma::tiles_of_keys({slices.data(), 2}, 40, 64);
   ASSERT_EQ(table.segments.size(), 2u);
   EXPECT_EQ(table.segments[0].load_end, 8);
   EXPECT_EQ(table.segments[1].load_begin, 20);
   slices[1].k_row = slices[1].dk_row = 8;
-  const auto joined = tiles_of_keys({slices.data(), 2}, 40, 64);
+  const auto joined = kernels::mma::tiles_of_keys({slices.data(), 2}, 40, 64);
   EXPECT_EQ(joined.segments[0].load_end, 16);
   EXPECT_EQ(joined.segments[1].load_begin, 0);
 }
 
 TEST(MmaWorkList, HeavyTilesComeFirst) {
-  const Slice causal = test::banded(1000, 1000, 0, unbounded);
-  const auto table = tiles_of_queries({&causal, 1}, 1100, 128);
+  const schedule::Slice causal = test::banded(1000, 1000, 0, unbounded);
+  const auto table = kernels::mma::tiles_of_queries({&causal, 1}, 1100, 128);
   EXPECT_EQ(table.tiles.front().row, 7 * 128);
   EXPECT_EQ(table.tiles.back().row, 8 * 128);
   EXPECT_EQ(table.busy, 8);

@@ -70,7 +70,7 @@ inline void draw_use(Draw& d, Drawing& draw) {
 inline void draw_band(Case& c, Drawing& draw) {
   c.q_rows = draw.between(1, 330);
   c.k_rows = draw.between(1, 330);
-  Slice s = rectangle(c.q_rows, c.k_rows);
+  schedule::Slice s = rectangle(c.q_rows, c.k_rows);
   s.q_pos = draw.between(0, 400);
   s.k_pos = draw.between(0, 400);
   if (draw.chance(30)) s.q_step = s.k_step = draw.between(2, 5);
@@ -93,7 +93,7 @@ inline void draw_band(Case& c, Drawing& draw) {
   const i64 cut = draw.between(0, c.k_rows);
   if (draw.chance(40) && cut > 0 && cut < c.k_rows) {
     // The same rows meet two ranges of keys.
-    Slice right = s;
+    schedule::Slice right = s;
     c.slices[0].k_count = cut;
     right.k_row = right.dk_row = cut;
     right.k_pos += cut * s.k_step;
@@ -107,7 +107,7 @@ inline void draw_band(Case& c, Drawing& draw) {
 inline void draw_documents(Case& c, Drawing& draw) {
   i64 at = draw.between(0, 9);
   for (i64 n = draw.between(1, 8); n > 0; --n) {
-    Slice s = banded(draw.between(1, 120), 0, 0, unbounded);
+    schedule::Slice s = banded(draw.between(1, 120), 0, 0, unbounded);
     s.k_count = s.q_count;
     s.q_row = s.k_row = s.dk_row = s.q_pos = s.k_pos = at;
     if (draw.chance(30)) s.diff_max = draw.between(3, 60);
@@ -121,7 +121,7 @@ inline void draw_documents(Case& c, Drawing& draw) {
 inline void draw_pruned(Case& c, Drawing& draw) {
   draw_band(c, draw);
   c.slices.resize(1);
-  Slice& s = c.slices[0];
+  schedule::Slice& s = c.slices[0];
   const i64 first = draw.between(0, c.k_rows - 1);
   s.k_row = first;
   s.k_pos += first * s.k_step;
@@ -137,7 +137,7 @@ inline void draw_terms(Case& c, Drawing& draw) {
   if (draw.chance(35)) c.dropout = draw.of({0.1, 0.5});
   c.alibi = draw.chance(35);
   i64 queries = 1, keys = 1;
-  for (const Slice& s : c.slices) {
+  for (const schedule::Slice& s : c.slices) {
     queries = std::max(queries, s.q_pos + s.q_count * s.q_step);
     keys = std::max(keys, s.k_pos + s.k_count * s.k_step);
   }

@@ -14,24 +14,27 @@ namespace usp::test {
 namespace {
 
 struct Machine {
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration;
 };
 
 const Machine& machine() {
-  static const Machine m{read_synthetic("node:256 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail", "test"),
-                         load_calibration("h100_sxm")};
+  static const Machine m{
+      topology::read_synthetic("node:256 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail", "test"),
+      load_calibration("h100_sxm")};
   return m;
 }
 
-std::vector<RankSchedule> expand_all(const TokenMap& geometry, const CompactSchedule& compact, Pass pass) {
-  std::vector<RankSchedule> ranks;
-  for (int p = 0; p < geometry.mesh().size(); ++p) ranks.push_back(expand(geometry, compact, p, pass));
+std::vector<schedule::RankSchedule> expand_all(const schedule::TokenMap& geometry,
+                                               const schedule::CompactSchedule& compact, Pass pass) {
+  std::vector<schedule::RankSchedule> ranks;
+  for (int p = 0; p < geometry.mesh().size(); ++p)
+    ranks.push_back(schedule::expand(geometry, compact, p, pass));
   return ranks;
 }
 
 void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links) {
-  const TokenMap geometry(c.plan, c.documents);
+  const schedule::TokenMap geometry(c.plan, c.documents);
   AttentionPricer pricer(links, c.plan.shape, c.documents, {});
   const AttentionPrice price = pricer.price(c.plan, placement);
   for (Pass pass : {Pass::forward, Pass::backward}) {
@@ -39,7 +42,7 @@ void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links)
     const Ledger bytes = ledger(geometry, pricer.schedule(c.plan).of(pass));
     for (std::size_t p = 0; p < ranks.size(); ++p) {
       i64 sent = 0, received = 0;
-      for (const Transfer& t : ranks[p].transfers) (t.send ? sent : received) += t.bytes;
+      for (const schedule::Transfer& t : ranks[p].transfers) (t.send ? sent : received) += t.bytes;
       ASSERT_EQ(bytes.sent[p], sent) << "rank " << p << ", " << describe(c);
       ASSERT_EQ(bytes.received[p], received) << "rank " << p << ", " << describe(c);
     }
@@ -50,10 +53,10 @@ void check(const ScheduleCase& c, const Placement& placement, LinkPricer& links)
         << describe(c);
     // One rank may have nothing to do: no visible pair, and no delta before it.
     bool idle = true;
-    for (const RankSchedule& rank : ranks) {
-      for (const Slice& slice : rank.slices) idle = idle && area(slice) == 0;
-      for (const Transfer& t : rank.transfers) idle = idle && t.bytes == 0;
-      for (const Step& step : rank.steps) idle = idle && !step.is(operations::delta);
+    for (const schedule::RankSchedule& rank : ranks) {
+      for (const schedule::Slice& slice : rank.slices) idle = idle && schedule::area(slice) == 0;
+      for (const schedule::Transfer& t : rank.transfers) idle = idle && t.bytes == 0;
+      for (const schedule::Step& step : rank.steps) idle = idle && !step.is(schedule::operations::delta);
     }
     ASSERT_EQ(compact.seconds > 0, !idle) << describe(c);
   }
@@ -109,8 +112,8 @@ TEST(Pricing, MoreBandwidthNeverCosts) {
     const ScheduleCase c = g.draw();
     double before = 0;
     for (const char* nic : {"100G", "200G", "400G", "800G"}) {
-      const Cluster cluster =
-          read_synthetic("node:8 gpu:1(h100-sxm) nic:1(" + std::string(nic) + ") fabric:rail", "test");
+      const topology::Cluster cluster = topology::read_synthetic(
+          "node:8 gpu:1(h100-sxm) nic:1(" + std::string(nic) + ") fabric:rail", "test");
       LinkPricer links(cluster, machine().calibration);
       AttentionPricer pricer(links, c.plan.shape, c.documents, {});
       const double seconds = pricer.price(c.plan, {}).seconds();

@@ -11,7 +11,7 @@ namespace {
 
 class Coverage {
  public:
-  Coverage(const ScheduleCase& c, const TokenMap& geometry)
+  Coverage(const ScheduleCase& c, const schedule::TokenMap& geometry)
       : case_(c),
         geometry_(geometry),
         mask_(c.plan, c.documents),
@@ -19,19 +19,19 @@ class Coverage {
                                         c.plan.shape.kv_tokens),
                0) {}
 
-  void add(const RankSchedule& s) {
-    for (const Step& step : s.steps) {
-      if (step.is(operations::attend)) {
+  void add(const schedule::RankSchedule& s) {
+    for (const schedule::Step& step : s.steps) {
+      if (step.is(schedule::operations::attend)) {
         same_tokens(s, step[Tensor::q], step[Tensor::o]);
         same_tokens(s, step[Tensor::q], step[Tensor::lse]);
         same_tokens(s, step[Tensor::k], step[Tensor::v]);
         check(s, step, step[Tensor::k]);
         check_heads(s, {step[Tensor::q], step[Tensor::o], step[Tensor::lse]}, step.query_heads);
         check_heads(s, {step[Tensor::k], step[Tensor::v]}, step.kv_heads);
-      } else if (step.is(operations::attend_grad)) {
-        const BufferId weights =
+      } else if (step.is(schedule::operations::attend_grad)) {
+        const schedule::BufferId weights =
             step[Tensor::delta] >= 0 ? step[Tensor::delta] : step[Tensor::o];  // cuDNN takes delta from o
-        for (BufferId id : {step[Tensor::d_o], step[Tensor::lse], weights, step[Tensor::dq]})
+        for (schedule::BufferId id : {step[Tensor::d_o], step[Tensor::lse], weights, step[Tensor::dq]})
           same_tokens(s, step[Tensor::q], id);
         same_tokens(s, step[Tensor::k], step[Tensor::v]);
         same_tokens(s, step[Tensor::dk], step[Tensor::dv]);
@@ -56,25 +56,26 @@ class Coverage {
   [[nodiscard]] std::size_t at(i64 h, i64 q, i64 k) const {
     return static_cast<std::size_t>((h * case_.plan.shape.q_tokens + q) * case_.plan.shape.kv_tokens + k);
   }
-  void same_tokens(const RankSchedule& s, BufferId a, BufferId b) const {
+  void same_tokens(const schedule::RankSchedule& s, schedule::BufferId a, schedule::BufferId b) const {
     ASSERT_EQ(buffer_tokens(geometry_, s, buffer_of(s, a)), buffer_tokens(geometry_, s, buffer_of(s, b)))
         << describe(case_);
   }
-  void check_heads(const RankSchedule& s, const std::vector<BufferId>& ids, Range heads) const {
-    for (BufferId id : ids) {
+  void check_heads(const schedule::RankSchedule& s, const std::vector<schedule::BufferId>& ids,
+                   Range heads) const {
+    for (schedule::BufferId id : ids) {
       ASSERT_LE(buffer_of(s, id).heads.begin, heads.begin) << describe(case_);
       ASSERT_GE(buffer_of(s, id).heads.end, heads.end) << describe(case_);
     }
   }
 
-  void check(const RankSchedule& s, const Step& step, BufferId sums_id) {
+  void check(const schedule::RankSchedule& s, const schedule::Step& step, schedule::BufferId sums_id) {
     const std::vector<i64> queries = buffer_tokens(geometry_, s, buffer_of(s, step[Tensor::q])),
                            keys = buffer_tokens(geometry_, s, buffer_of(s, step[Tensor::k])),
                            sums = buffer_tokens(geometry_, s, buffer_of(s, sums_id));
     const i64 group = case_.plan.shape.query_heads / case_.plan.shape.kv_heads;
     ASSERT_EQ(step.kv_heads.begin, step.query_heads.begin / group);
     ASSERT_EQ(step.kv_heads.end, (step.query_heads.end - 1) / group + 1);
-    for_each(s.slices, step.slices, [&](const Slice& x, std::int32_t) {
+    for_each(s.slices, step.slices, [&](const schedule::Slice& x, std::int32_t) {
       ASSERT_GE(std::min({x.q_row, x.k_row, x.dk_row}), 0) << describe(case_);
       ASSERT_LE(x.q_row + x.q_count, static_cast<i64>(queries.size())) << describe(case_);
       ASSERT_LE(x.k_row + x.k_count, static_cast<i64>(keys.size())) << describe(case_);
@@ -88,7 +89,8 @@ class Coverage {
     });
   }
 
-  void count(const Slice& x, Range heads, const std::vector<i64>& queries, const std::vector<i64>& keys) {
+  void count(const schedule::Slice& x, Range heads, const std::vector<i64>& queries,
+             const std::vector<i64>& keys) {
     i64 pairs = 0;
     std::vector<char> row_used(static_cast<std::size_t>(x.q_count), 0),
         column_used(static_cast<std::size_t>(x.k_count), 0);
@@ -104,11 +106,11 @@ class Coverage {
       }
     ASSERT_EQ(std::accumulate(row_used.begin(), row_used.end(), i64{0}), x.q_count) << describe(case_);
     ASSERT_EQ(std::accumulate(column_used.begin(), column_used.end(), i64{0}), x.k_count) << describe(case_);
-    ASSERT_EQ(area(x), pairs) << describe(case_);
+    ASSERT_EQ(schedule::area(x), pairs) << describe(case_);
   }
 
   const ScheduleCase& case_;
-  const TokenMap& geometry_;
+  const schedule::TokenMap& geometry_;
   const Mask mask_;
   std::vector<int> count_;
 };
@@ -117,7 +119,7 @@ void check(const ScheduleCase& c) {
   const Expanded all(c);
   for (Pass pass : both_passes) {
     Coverage coverage(c, all.geometry);
-    for (const RankSchedule& s : all.of(pass)) coverage.add(s);
+    for (const schedule::RankSchedule& s : all.of(pass)) coverage.add(s);
     coverage.finish();
   }
 }
@@ -137,7 +139,7 @@ TEST(ScheduleCoverage, EvenCases) {
 TEST(ScheduleCoverage, AreaAndTrimOfRandomSlices) {
   CaseGenerator g(4);
   for (int i = 0; i < 20000; ++i) {
-    Slice s;
+    schedule::Slice s;
     s.q_count = g.between(1, 9), s.k_count = g.between(1, 9);
     s.q_pos = g.between(0, 30), s.k_pos = g.between(0, 30);
     s.q_step = s.k_step = g.between(1, 4);
@@ -150,11 +152,11 @@ TEST(ScheduleCoverage, AreaAndTrimOfRandomSlices) {
         const i64 diff = s.q_pos + a * s.q_step - s.k_pos - b * s.k_step;
         if (diff >= s.diff_min && diff <= s.diff_max) ++pairs;
       }
-    ASSERT_EQ(area(s), pairs);
-    Slice trimmed = s;
-    ASSERT_EQ(trim(trimmed), pairs > 0);
+    ASSERT_EQ(schedule::area(s), pairs);
+    schedule::Slice trimmed = s;
+    ASSERT_EQ(schedule::trim(trimmed), pairs > 0);
     if (pairs > 0) {
-      ASSERT_EQ(area(trimmed), pairs);
+      ASSERT_EQ(schedule::area(trimmed), pairs);
     }
   }
 }

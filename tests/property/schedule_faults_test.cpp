@@ -44,7 +44,7 @@ bool noticed(Trial& trial, Pass pass, const Courier& courier) {
 std::vector<MessageKey> messages(const Trial& trial, Pass pass) {
   std::vector<MessageKey> keys;
   for (std::size_t p = 0; p < trial.ranks().size(); ++p)
-    for (const Transfer& t : trial.ranks()[p].schedule(pass).transfers)
+    for (const schedule::Transfer& t : trial.ranks()[p].schedule(pass).transfers)
       if (!t.send && t.peer != static_cast<int>(p)) keys.emplace_back(t.move, t.peer, static_cast<int>(p));
   return keys;
 }
@@ -58,9 +58,8 @@ TEST(ScheduleFaults, AnyMessageDroppedIsNoticed) {
       for (const MessageKey& lost : messages(trial, pass)) {
         ++dropped;
         ASSERT_TRUE(noticed(trial, pass,
-                            [&](Network&, const MessageKey& key, const RankSchedule&, const Transfer&) {
-                              return key == lost ? 0 : 1;
-                            }))
+                            [&](Network&, const MessageKey& key, const schedule::RankSchedule&,
+                                const schedule::Transfer&) { return key == lost ? 0 : 1; }))
             << "move " << std::get<0>(lost) << " from " << std::get<1>(lost) << " to " << std::get<2>(lost)
             << " pass " << static_cast<int>(pass) << ", " << describe(c);
       }
@@ -74,9 +73,8 @@ TEST(ScheduleFaults, AnyMessageAppliedTwiceIsNoticed) {
     for (Pass pass : both_passes)
       for (const MessageKey& doubled : messages(trial, pass))
         ASSERT_TRUE(noticed(trial, pass,
-                            [&](Network&, const MessageKey& key, const RankSchedule&, const Transfer&) {
-                              return key == doubled ? 2 : 1;
-                            }))
+                            [&](Network&, const MessageKey& key, const schedule::RankSchedule&,
+                                const schedule::Transfer&) { return key == doubled ? 2 : 1; }))
             << "move " << std::get<0>(doubled) << ", " << describe(c);
   }
 }
@@ -90,22 +88,23 @@ TEST(ScheduleFaults, AnyStaleSlotIsNoticed) {
       for (const MessageKey& late : messages(trial, pass)) {
         std::map<std::pair<int, std::pair<Tensor, BufferSlot>>, std::vector<double>> last;
         bool applied = false;
-        const bool seen =
-            noticed(trial, pass,
-                    [&](Network& network, const MessageKey& key, const RankSchedule& s, const Transfer& t) {
-                      const BufferRegion& region = s.regions[static_cast<std::size_t>(t.regions.begin)];
-                      const BufferName name = buffer_of(s, region.buffer).name;
-                      std::vector<double>& before = last[{s.rank, {name.tensor, name.place}}];
-                      std::vector<double>& payload = network.at(key);
-                      if (key == late && !before.empty()) {
-                        std::vector<double> old = before;
-                        old.resize(payload.size(), before.back());
-                        applied = old != payload;  // chunks that share a KV head send it again
-                        payload = old;
-                      }
-                      before = payload;
-                      return 1;
-                    });
+        const bool seen = noticed(trial, pass,
+                                  [&](Network& network, const MessageKey& key,
+                                      const schedule::RankSchedule& s, const schedule::Transfer& t) {
+                                    const schedule::BufferRegion& region =
+                                        s.regions[static_cast<std::size_t>(t.regions.begin)];
+                                    const BufferName name = buffer_of(s, region.buffer).name;
+                                    std::vector<double>& before = last[{s.rank, {name.tensor, name.place}}];
+                                    std::vector<double>& payload = network.at(key);
+                                    if (key == late && !before.empty()) {
+                                      std::vector<double> old = before;
+                                      old.resize(payload.size(), before.back());
+                                      applied = old != payload;  // chunks that share a KV head send it again
+                                      payload = old;
+                                    }
+                                    before = payload;
+                                    return 1;
+                                  });
         if (!applied) continue;
         ++stale;
         ASSERT_TRUE(seen) << "move " << std::get<0>(late) << ", " << describe(c);
@@ -130,15 +129,16 @@ TEST(ScheduleFaults, SwappedPeersAreNoticed) {
             });
         if (other == keys.end()) continue;
         bool done = false, differ = false;
-        const bool seen = noticed(
-            trial, pass, [&](Network& network, const MessageKey& key, const RankSchedule&, const Transfer&) {
-              if (!done && (key == keys[i] || key == *other)) {
-                done = true;
-                differ = network.at(keys[i]) != network.at(*other);
-                std::swap(network.at(keys[i]), network.at(*other));
-              }
-              return 1;
-            });
+        const bool seen = noticed(trial, pass,
+                                  [&](Network& network, const MessageKey& key, const schedule::RankSchedule&,
+                                      const schedule::Transfer&) {
+                                    if (!done && (key == keys[i] || key == *other)) {
+                                      done = true;
+                                      differ = network.at(keys[i]) != network.at(*other);
+                                      std::swap(network.at(keys[i]), network.at(*other));
+                                    }
+                                    return 1;
+                                  });
         if (!differ) continue;
         ++swapped;
         ASSERT_TRUE(seen) << "move " << std::get<0>(keys[i]) << ", " << describe(c);

@@ -15,9 +15,9 @@ namespace {
 using Key = std::tuple<std::int32_t, std::int32_t, std::int32_t>;  ///< move, source, target
 
 /// Bytes by their definition: regions x width x batch x the type on the wire.
-i64 packed_bytes(const RankSchedule& s, const Transfer& t, i64 batch) {
+i64 packed_bytes(const schedule::RankSchedule& s, const schedule::Transfer& t, i64 batch) {
   i64 bytes = 0;
-  for_each(s.regions, t.regions, [&](const BufferRegion& region, std::int32_t) {
+  for_each(s.regions, t.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
     bytes += region.rows.size() * region.heads.size() * buffer_of(s, region.buffer).width * batch *
              bytes_of(t.wire);
   });
@@ -25,15 +25,15 @@ i64 packed_bytes(const RankSchedule& s, const Transfer& t, i64 batch) {
 }
 
 void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
-  std::map<Key, std::pair<const RankSchedule*, const Transfer*>> sent;
-  for (const RankSchedule& s : all.of(pass))
-    for (const Transfer& t : s.transfers) {
+  std::map<Key, std::pair<const schedule::RankSchedule*, const schedule::Transfer*>> sent;
+  for (const schedule::RankSchedule& s : all.of(pass))
+    for (const schedule::Transfer& t : s.transfers) {
       if (!t.send) continue;
       ASSERT_TRUE(sent.emplace(Key{t.move, s.rank, t.peer}, std::pair(&s, &t)).second) << describe(c);
       ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : packed_bytes(s, t, c.plan.shape.batch)) << describe(c);
     }
-  for (const RankSchedule& s : all.of(pass))
-    for (const Transfer& t : s.transfers) {
+  for (const schedule::RankSchedule& s : all.of(pass))
+    for (const schedule::Transfer& t : s.transfers) {
       if (t.send) continue;
       const auto found = sent.find(Key{t.move, t.peer, s.rank});
       ASSERT_NE(found, sent.end()) << "a receive without a send, " << describe(c);
@@ -54,19 +54,19 @@ void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
 }
 
 /// Every transfer is posted once, at its start; every receive arrives once, at its due tick.
-void check_lists(const ScheduleCase& c, const RankSchedule& s) {
+void check_lists(const ScheduleCase& c, const schedule::RankSchedule& s) {
   std::vector<int> posted(s.transfers.size(), 0), arrived(s.transfers.size(), 0), ran(s.steps.size(), 0);
   for (std::size_t t = 0; t < s.ticks.size(); ++t) {
-    for_each(s.transfers, s.ticks[t].posts, [&](const Transfer& m, std::int32_t i) {
+    for_each(s.transfers, s.ticks[t].posts, [&](const schedule::Transfer& m, std::int32_t i) {
       ASSERT_EQ(m.start, static_cast<std::int32_t>(t)) << describe(c);
       ASSERT_LE(m.start, m.due) << describe(c);
       ASSERT_LT(m.due, static_cast<std::int32_t>(s.ticks.size())) << describe(c);
       ++posted.at(static_cast<std::size_t>(i));
     });
     for_each(s.steps, s.ticks[t].steps,
-             [&](const Step&, std::int32_t i) { ++ran.at(static_cast<std::size_t>(i)); });
+             [&](const schedule::Step&, std::int32_t i) { ++ran.at(static_cast<std::size_t>(i)); });
     for_each(s.arrivals, s.ticks[t].arrivals, [&](std::int32_t i, std::int32_t) {
-      const Transfer& m = s.transfers.at(static_cast<std::size_t>(i));
+      const schedule::Transfer& m = s.transfers.at(static_cast<std::size_t>(i));
       ASSERT_EQ(m.due, static_cast<std::int32_t>(t)) << describe(c);
       ASSERT_FALSE(m.send);
       ++arrived.at(static_cast<std::size_t>(i));
@@ -90,20 +90,21 @@ struct Access {
 
 class Accesses {
  public:
-  Accesses(const ScheduleCase& c, const RankSchedule& s) : case_(c), s_(s), list_(s.buffers.size()) {
-    for (const Transfer& t : s.transfers) transfer(t);
+  Accesses(const ScheduleCase& c, const schedule::RankSchedule& s)
+      : case_(c), s_(s), list_(s.buffers.size()) {
+    for (const schedule::Transfer& t : s.transfers) transfer(t);
     for (std::size_t t = 0; t < s.ticks.size(); ++t)
-      for_each(s.steps, s.ticks[t].steps, [&](const Step& step, std::int32_t) {
-        if (step.is(operations::attend)) attend(step, static_cast<std::int32_t>(t));
-        if (step.is(operations::delta)) delta(step, static_cast<std::int32_t>(t));
-        if (step.is(operations::attend_grad)) attend_grad(step, static_cast<std::int32_t>(t));
+      for_each(s.steps, s.ticks[t].steps, [&](const schedule::Step& step, std::int32_t) {
+        if (step.is(schedule::operations::attend)) attend(step, static_cast<std::int32_t>(t));
+        if (step.is(schedule::operations::delta)) delta(step, static_cast<std::int32_t>(t));
+        if (step.is(schedule::operations::attend_grad)) attend_grad(step, static_cast<std::int32_t>(t));
       });
   }
 
   void check_lives() const {
     std::map<std::pair<Tensor, BufferSlot>, std::int32_t> busy_until;
     for (std::size_t i = 0; i < list_.size(); ++i) {
-      const Buffer& b = s_.buffers[i];
+      const schedule::Buffer& b = s_.buffers[i];
       for (const Access& a : list_[i]) {
         ASSERT_LE(b.first, a.from / 4) << describe(case_);
         ASSERT_GE(b.last, a.to / 4) << describe(case_);
@@ -137,18 +138,18 @@ class Accesses {
     return (a.write || b.write) && !(a.ordered && b.ordered) && a.from <= b.to && b.from <= a.to &&
            overlap(a.rows, b.rows) && overlap(a.heads, b.heads);
   }
-  void note(BufferId id, const Access& a) { list_.at(static_cast<std::size_t>(id)).push_back(a); }
+  void note(schedule::BufferId id, const Access& a) { list_.at(static_cast<std::size_t>(id)).push_back(a); }
 
   /// A send reads until it is waited for. A receive without a stage may be written at any time until it is
   /// applied; else only then.
-  void transfer(const Transfer& t) {
+  void transfer(const schedule::Transfer& t) {
     const bool direct = t.write_mode == WriteMode::overwrite && t.stage < 0;
     Access a;
     a.write = !t.send;
     a.ordered = !t.send && !direct;
     a.from = a.ordered ? 4 * t.due + 2 : 4 * t.start;
     a.to = t.send ? 4 * t.due + 3 : 4 * t.due + 2;
-    for_each(s_.regions, t.regions, [&](const BufferRegion& region, std::int32_t) {
+    for_each(s_.regions, t.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
       a.rows = region.rows;
       a.heads = region.heads;
       note(region.buffer, a);
@@ -158,41 +159,41 @@ class Accesses {
       note(t.stage, stage);
     }
   }
-  void touch(BufferId id, Range rows, Range heads, std::int32_t tick, bool write) {
+  void touch(schedule::BufferId id, Range rows, Range heads, std::int32_t tick, bool write) {
     note(id, {rows, heads, 4 * tick + 1, 4 * tick + 1, write, true});
   }
-  void attend(const Step& x, std::int32_t t) {
+  void attend(const schedule::Step& x, std::int32_t t) {
     if (x.overwrite)
-      for (BufferId id : {x[Tensor::o], x[Tensor::lse]})
+      for (schedule::BufferId id : {x[Tensor::o], x[Tensor::lse]})
         touch(id, {0, buffer_of(s_, id).rows}, x.query_heads, t, true);
-    for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
+    for_each(s_.slices, x.slices, [&](const schedule::Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count};
       touch(x[Tensor::q], queries, x.query_heads, t, false);
-      for (BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
-      for (BufferId id : {x[Tensor::o], x[Tensor::lse]}) touch(id, queries, x.query_heads, t, true);
+      for (schedule::BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
+      for (schedule::BufferId id : {x[Tensor::o], x[Tensor::lse]}) touch(id, queries, x.query_heads, t, true);
     });
   }
-  void delta(const Step& x, std::int32_t t) {
+  void delta(const schedule::Step& x, std::int32_t t) {
     const Range rows{0, buffer_of(s_, x[Tensor::o]).rows};
-    for (BufferId id : {x[Tensor::d_o], x[Tensor::o], x[Tensor::lse]})
+    for (schedule::BufferId id : {x[Tensor::d_o], x[Tensor::o], x[Tensor::lse]})
       touch(id, rows, x.query_heads, t, false);
     touch(x[Tensor::delta], rows, x.query_heads, t, true);
   }
-  void attend_grad(const Step& x, std::int32_t t) {
-    for_each(s_.slices, x.slices, [&](const Slice& s, std::int32_t) {
+  void attend_grad(const schedule::Step& x, std::int32_t t) {
+    for_each(s_.slices, x.slices, [&](const schedule::Slice& s, std::int32_t) {
       const Range queries{s.q_row, s.q_row + s.q_count}, keys{s.k_row, s.k_row + s.k_count},
           sums{s.dk_row, s.dk_row + s.k_count};
-      for (BufferId id : {x[Tensor::q], x[Tensor::d_o], x[Tensor::lse],
-                          x[Tensor::delta] < 0 ? x[Tensor::o] : x[Tensor::delta]})
+      for (schedule::BufferId id : {x[Tensor::q], x[Tensor::d_o], x[Tensor::lse],
+                                    x[Tensor::delta] < 0 ? x[Tensor::o] : x[Tensor::delta]})
         touch(id, queries, x.query_heads, t, false);
-      for (BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
+      for (schedule::BufferId id : {x[Tensor::k], x[Tensor::v]}) touch(id, keys, x.kv_heads, t, false);
       touch(x[Tensor::dq], queries, x.query_heads, t, true);
-      for (BufferId id : {x[Tensor::dk], x[Tensor::dv]}) touch(id, sums, x.kv_heads, t, true);
+      for (schedule::BufferId id : {x[Tensor::dk], x[Tensor::dv]}) touch(id, sums, x.kv_heads, t, true);
     });
   }
 
   const ScheduleCase& case_;
-  const RankSchedule& s_;
+  const schedule::RankSchedule& s_;
   std::vector<std::vector<Access>> list_;
 };
 
@@ -200,7 +201,7 @@ void check(const ScheduleCase& c) {
   const Expanded all(c);
   for (Pass pass : both_passes) {
     check_matching(c, all, pass);
-    for (const RankSchedule& s : all.of(pass)) {
+    for (const schedule::RankSchedule& s : all.of(pass)) {
       check_lists(c, s);
       const Accesses accesses(c, s);
       accesses.check_lives();
@@ -227,7 +228,7 @@ TEST(ScheduleMessages, AreAsManyAsForeseen) {
     const Expanded all(c);
     double transfers = 0, blocks = 0;
     for (Pass pass : both_passes)
-      for (const RankSchedule& s : all.of(pass)) {
+      for (const schedule::RankSchedule& s : all.of(pass)) {
         transfers += static_cast<double>(s.transfers.size());
         blocks += static_cast<double>(s.slices.size());
       }
@@ -251,7 +252,7 @@ TEST(ScheduleMessages, OfWholeBlocksAreForeseenExactly) {
       const Expanded all({plan, Documents::single(4096, 4096)});
       std::size_t transfers = 0;
       for (Pass pass : both_passes)
-        for (const RankSchedule& s : all.of(pass)) transfers += s.transfers.size();
+        for (const schedule::RankSchedule& s : all.of(pass)) transfers += s.transfers.size();
       EXPECT_EQ(expansion_effort(plan, 1, plan.mesh.size()).messages, static_cast<double>(transfers));
     }
 }

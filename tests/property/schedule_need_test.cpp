@@ -17,8 +17,8 @@ class Need {
   explicit Need(const ScheduleCase& c)
       : case_(c), plan_(c.plan), all_(c), mask_(c.plan, c.documents), ring_(c.plan.mesh.ring()) {
     for (int r = 0; r < ring_; ++r) {
-      queries_.push_back(row_tokens(all_.geometry.layout(Side::q), r));
-      for (i64 k : row_tokens(all_.geometry.layout(Side::k), r)) key_row_[k] = r;
+      queries_.push_back(row_tokens(all_.geometry.layout(schedule::Side::q), r));
+      for (i64 k : row_tokens(all_.geometry.layout(schedule::Side::k), r)) key_row_[k] = r;
     }
   }
 
@@ -26,8 +26,8 @@ class Need {
   /// serve, each pair once.
   void receives_exactly_the_need(int rank) const {
     const int r = plan_.mesh.ring_of(rank), u = plan_.mesh.ulysses_of(rank);
-    const std::vector<i64> own =
-        row_tokens(all_.geometry.layout(Side::k), r, all_.geometry.layout(Side::k).home(r, u));
+    const std::vector<i64> own = row_tokens(all_.geometry.layout(schedule::Side::k), r,
+                                            all_.geometry.layout(schedule::Side::k).home(r, u));
     Pairs expected;
     for (const auto& [k, j] : key_row_) {
       if (contains(plan_.replicated_k, k)) continue;
@@ -37,15 +37,16 @@ class Need {
       for (i64 h : kv_heads(u)) ++expected[{k, h}];
     }
     for (Tensor x : {Tensor::k, Tensor::v})
-      ASSERT_EQ(received(Pass::forward, rank, x, [](const TransferOp&) { return true; }), expected)
+      ASSERT_EQ(received(Pass::forward, rank, x, [](const schedule::TransferOp&) { return true; }), expected)
           << "rank " << rank << ", " << describe(case_);
   }
 
   /// A block that is fed through carries only keys that this row or a later one can see, each pair once.
   void forwards_nothing_in_vain(int rank, Pass pass) const {
     const int r = plan_.mesh.ring_of(rank);
-    const Pairs got = received(pass, rank, Tensor::k,
-                               [](const TransferOp& m) { return m.name == TransferName::kv_exchange; });
+    const Pairs got = received(pass, rank, Tensor::k, [](const schedule::TransferOp& m) {
+      return m.name == schedule::TransferName::kv_exchange;
+    });
     for (const auto& [pair, count] : got) {
       ASSERT_EQ(count, 1) << describe(case_);
       const int j = key_row_.at(pair.first), d = offset(j, r);
@@ -136,8 +137,8 @@ class Need {
   template <class Wanted>
   [[nodiscard]] Pairs received(Pass pass, int rank, Tensor tensor, const Wanted& wanted) const {
     Pairs got;
-    const RankSchedule& s = all_.of(pass)[static_cast<std::size_t>(rank)];
-    for (const Transfer& t : s.transfers) {
+    const schedule::RankSchedule& s = all_.of(pass)[static_cast<std::size_t>(rank)];
+    for (const schedule::Transfer& t : s.transfers) {
       if (t.send || t.peer == rank || !wanted(all_.move(pass, t))) continue;
       for (const Cell& cell : cells_of(all_.geometry, s, t))
         if (cell.tensor == tensor) ++got[{cell.token, cell.head}];
@@ -146,9 +147,10 @@ class Need {
   }
   [[nodiscard]] Pairs departed(int rank, Tensor tensor) const {
     Pairs left;
-    const RankSchedule& s = all_.of(Pass::backward)[static_cast<std::size_t>(rank)];
-    for (const Transfer& t : s.transfers) {
-      if (!t.send || t.peer == rank || all_.move(Pass::backward, t).name == TransferName::dqkv_all_to_all)
+    const schedule::RankSchedule& s = all_.of(Pass::backward)[static_cast<std::size_t>(rank)];
+    for (const schedule::Transfer& t : s.transfers) {
+      if (!t.send || t.peer == rank ||
+          all_.move(Pass::backward, t).name == schedule::TransferName::dqkv_all_to_all)
         continue;
       for (const Cell& cell : cells_of(all_.geometry, s, t))
         if (cell.tensor == tensor) ++left[{cell.token, cell.head}];

@@ -15,40 +15,41 @@ i64 aligned(i64 bytes) {
 }
 
 /// The buffers that a schedule fills, moves or computes on.
-std::set<BufferId> touched_buffers(const RankSchedule& s) {
-  std::set<BufferId> ids;
-  for (const Tick& tick : s.ticks) {
-    for_each(s.transfers, tick.posts, [&](const Transfer& t, std::int32_t) {
+std::set<schedule::BufferId> touched_buffers(const schedule::RankSchedule& s) {
+  std::set<schedule::BufferId> ids;
+  for (const schedule::Tick& tick : s.ticks) {
+    for_each(s.transfers, tick.posts, [&](const schedule::Transfer& t, std::int32_t) {
       if (t.stage >= 0) ids.insert(t.stage);
       for_each(s.regions, t.regions,
-               [&](const BufferRegion& region, std::int32_t) { ids.insert(region.buffer); });
+               [&](const schedule::BufferRegion& region, std::int32_t) { ids.insert(region.buffer); });
     });
-    for_each(s.steps, tick.steps, [&](const Step& step, std::int32_t) {
-      for (const BufferId id : step.buffers)
+    for_each(s.steps, tick.steps, [&](const schedule::Step& step, std::int32_t) {
+      for (const schedule::BufferId id : step.buffers)
         if (id >= 0) ids.insert(id);
     });
   }
   for (std::size_t i = 0; i < s.buffers.size(); ++i)
-    if (s.buffers[i].fill != Fill::nan) ids.insert(static_cast<BufferId>(i));
+    if (s.buffers[i].fill != schedule::Fill::nan) ids.insert(static_cast<schedule::BufferId>(i));
   return ids;
 }
 
 /// The rule of packing, buffer against buffer: greatest first, into the first gap among those that live at
 /// the same time.
-std::vector<i64> first_fit(const RankSchedule& s, i64 batch, const std::set<BufferId>& touched) {
-  const auto size = [&](std::size_t i) { return aligned(bytes_of(s.buffers[i], batch)); };
+std::vector<i64> first_fit(const schedule::RankSchedule& s, i64 batch,
+                           const std::set<schedule::BufferId>& touched) {
+  const auto size = [&](std::size_t i) { return aligned(schedule::bytes_of(s.buffers[i], batch)); };
   std::vector<std::size_t> order;
-  for (const BufferId id : touched)
+  for (const schedule::BufferId id : touched)
     if (id >= 0 && s.buffers[static_cast<std::size_t>(id)].internal(static_cast<int>(s.ticks.size())))
       order.push_back(static_cast<std::size_t>(id));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return size(a) > size(b); });
   std::vector<i64> offsets(s.buffers.size(), -1);
   for (std::size_t n = 0; n < order.size(); ++n) {
-    const Buffer& a = s.buffers[order[n]];
+    const schedule::Buffer& a = s.buffers[order[n]];
     std::vector<Range> taken;
     for (std::size_t m = 0; m < n; ++m)
-      if (const Buffer& b = s.buffers[order[m]]; a.first <= b.last && b.first <= a.last)
+      if (const schedule::Buffer& b = s.buffers[order[m]]; a.first <= b.last && b.first <= a.last)
         taken.push_back({offsets[order[m]], offsets[order[m]] + size(order[m])});
     std::sort(taken.begin(), taken.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
     i64 at = 0;
@@ -62,31 +63,32 @@ std::vector<i64> first_fit(const RankSchedule& s, i64 batch, const std::set<Buff
 }
 
 /// Returns packed bytes over the most bytes alive in any tick.
-double check_workspace(const ScheduleCase& c, const RankSchedule& s) {
+double check_workspace(const ScheduleCase& c, const schedule::RankSchedule& s) {
   const i64 batch = c.plan.shape.batch;
   const int ticks = static_cast<int>(s.ticks.size());
-  const Workspace w = pack_workspace(s, batch);
+  const schedule::Workspace w = schedule::pack_workspace(s, batch);
   EXPECT_EQ(w.offset.size(), s.buffers.size());
-  const std::set<BufferId> touched = touched_buffers(s);
+  const std::set<schedule::BufferId> touched = touched_buffers(s);
   EXPECT_EQ(w.offset, first_fit(s, batch, touched)) << describe(c);
   i64 last = 0;
   std::vector<i64> alive(static_cast<std::size_t>(ticks), 0);
   for (std::size_t i = 0; i < s.buffers.size(); ++i) {
-    const Buffer& a = s.buffers[i];
-    if (!a.internal(ticks) || touched.count(static_cast<BufferId>(i)) == 0) {
+    const schedule::Buffer& a = s.buffers[i];
+    if (!a.internal(ticks) || touched.count(static_cast<schedule::BufferId>(i)) == 0) {
       EXPECT_EQ(w.offset[i], -1) << describe(c);
       continue;
     }
-    const i64 end = w.offset[i] + bytes_of(a, batch);
+    const i64 end = w.offset[i] + schedule::bytes_of(a, batch);
     EXPECT_GE(w.offset[i], 0) << describe(c);
     EXPECT_EQ(w.offset[i] % 256, 0);
     last = std::max(last, end);
     for (int t = a.first; t <= a.last; ++t)
-      alive.at(static_cast<std::size_t>(t)) += aligned(bytes_of(a, batch));
+      alive.at(static_cast<std::size_t>(t)) += aligned(schedule::bytes_of(a, batch));
     for (std::size_t j = 0; j < i; ++j) {
-      const Buffer& b = s.buffers[j];
+      const schedule::Buffer& b = s.buffers[j];
       if (w.offset[j] < 0 || a.first > b.last || b.first > a.last) continue;
-      EXPECT_FALSE(w.offset[i] < w.offset[j] + bytes_of(b, batch) && w.offset[j] < end) << describe(c);
+      EXPECT_FALSE(w.offset[i] < w.offset[j] + schedule::bytes_of(b, batch) && w.offset[j] < end)
+          << describe(c);
     }
   }
   const i64 most = alive.empty() ? 0 : *std::max_element(alive.begin(), alive.end());
@@ -103,7 +105,7 @@ TEST(ScheduleWorkspace, BuffersThatLiveTogetherNeverOverlap) {
     c.plan.shape.head_dim_qk = c.plan.shape.head_dim_v = 64;  // large against the alignment
     const Expanded all(c);
     for (Pass pass : both_passes)
-      for (const RankSchedule& s : all.of(pass)) {
+      for (const schedule::RankSchedule& s : all.of(pass)) {
         const double ratio = check_workspace(c, s);
         worst = std::max(worst, ratio);
         sum += ratio;
@@ -121,22 +123,22 @@ TEST(ScheduleWorkspace, BuffersThatLiveTogetherNeverOverlap) {
 /// Every number of a schedule, in order.
 class Fingerprint {
  public:
-  explicit Fingerprint(const RankSchedule& s) {
+  explicit Fingerprint(const schedule::RankSchedule& s) {
     add(s.rank, s.pass);
-    for (const Buffer& b : s.buffers) {
+    for (const schedule::Buffer& b : s.buffers) {
       add(b.name.tensor, b.name.place, b.type, b.fill, b.rows, b.width, b.first, b.last);
       range(b.heads), list(b.pieces);
     }
-    for (const Transfer& t : s.transfers) {
+    for (const schedule::Transfer& t : s.transfers) {
       add(t.peer, t.send, t.write_mode, t.wire, t.move, t.start, t.due, t.bytes, t.stage);
       list(t.regions);
     }
-    for (const Step& step : s.steps) this->step(step);
-    for (const Tick& t : s.ticks) list(t.posts), list(t.steps), list(t.arrivals);
+    for (const schedule::Step& step : s.steps) this->step(step);
+    for (const schedule::Tick& t : s.ticks) list(t.posts), list(t.steps), list(t.arrivals);
     for (std::int32_t i : s.arrivals) add(i);
-    for (const BufferRegion& b : s.regions) add(b.buffer), range(b.rows), range(b.heads);
-    for (const Piece& p : s.pieces) add(p.ring_row, p.row), range(p.slots);
-    for (const Slice& x : s.slices)
+    for (const schedule::BufferRegion& b : s.regions) add(b.buffer), range(b.rows), range(b.heads);
+    for (const schedule::Piece& p : s.pieces) add(p.ring_row, p.row), range(p.slots);
+    for (const schedule::Slice& x : s.slices)
       add(x.q_row, x.q_pos, x.q_step, x.q_count, x.k_row, x.k_pos, x.k_step, x.k_count, x.dk_row, x.diff_min,
           x.diff_max);
   }
@@ -148,10 +150,10 @@ class Fingerprint {
     (numbers_.push_back(static_cast<i64>(value)), ...);
   }
   void range(Range r) { add(r.begin, r.end); }
-  void list(ListRef l) { add(l.begin, l.count); }
-  void step(const Step& x) {
+  void list(schedule::ListRef l) { add(l.begin, l.count); }
+  void step(const schedule::Step& x) {
     for (const char letter : x.operation->word) add(letter);
-    for (const BufferId id : x.buffers) add(id);
+    for (const schedule::BufferId id : x.buffers) add(id);
     add(x.overwrite);
     range(x.query_heads), range(x.kv_heads), list(x.slices);
   }
@@ -167,16 +169,16 @@ TEST(ScheduleDeterminism, ExpansionDependsOnPlanBatchAndRankOnly) {
     std::vector<int> order(static_cast<std::size_t>(c.plan.mesh.size()));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), g.engine());
-    const TokenMap shared(c.plan, c.documents);
+    const schedule::TokenMap shared(c.plan, c.documents);
     for (int p : order)
       for (Pass pass : both_passes) {
-        const TokenMap own(c.plan, c.documents);
-        CompactSchedule compact;
-        generate(c.plan, own.heads().shared_kv(), compact);
+        const schedule::TokenMap own(c.plan, c.documents);
+        schedule::CompactSchedule compact;
+        schedule::generate(c.plan, own.heads().shared_kv(), compact);
         const Fingerprint expected(all.of(pass)[static_cast<std::size_t>(p)]);
         ASSERT_EQ(Fingerprint(again.of(pass)[static_cast<std::size_t>(p)]), expected) << describe(c);
-        ASSERT_EQ(Fingerprint(expand(shared, compact, p, pass)), expected) << describe(c);
-        ASSERT_EQ(Fingerprint(expand(own, compact, p, pass)), expected) << describe(c);
+        ASSERT_EQ(Fingerprint(schedule::expand(shared, compact, p, pass)), expected) << describe(c);
+        ASSERT_EQ(Fingerprint(schedule::expand(own, compact, p, pass)), expected) << describe(c);
       }
   }
 }

@@ -20,23 +20,23 @@ i64 pick(Random& random, i64 low, i64 high) {
 }
 
 struct Sum {
-  Intervals rows, keys;
+  schedule::Intervals rows, keys;
   double area = 0;
   [[nodiscard]] BlockShape shape() {
-    normalize(rows);
-    normalize(keys);
-    return {static_cast<double>(total(rows)), static_cast<double>(total(keys)), area};
+    schedule::normalize(rows);
+    schedule::normalize(keys);
+    return {static_cast<double>(schedule::total(rows)), static_cast<double>(schedule::total(keys)), area};
   }
 };
 
 /// By key row, from the slices one by one.
-std::map<int, Sum> by_slices(const TokenMap& geometry, int r) {
+std::map<int, Sum> by_slices(const schedule::TokenMap& geometry, int r) {
   std::map<int, Sum> sums;
-  for (const RowSlice& s : geometry.slices_of_row(r)) {
+  for (const schedule::RowSlice& s : geometry.slices_of_row(r)) {
     Sum& sum = sums[s.key_row];
     sum.rows.push_back({s.slice.q_row, s.slice.q_row + s.slice.q_count});
     sum.keys.push_back({s.slice.k_row, s.slice.k_row + s.slice.k_count});
-    sum.area += static_cast<double>(area(s.slice));
+    sum.area += static_cast<double>(schedule::area(s.slice));
   }
   return sums;
 }
@@ -65,10 +65,10 @@ TEST(WorkSums, PartsOfARowAddUpToItsSlices) {
   Random random(7);
   for (int trial = 0; trial < 400; ++trial) {
     const AttentionPlan plan = random_plan(random, true);
-    const TokenMap geometry(plan, random_documents(random, plan.shape.q_tokens));
+    const schedule::TokenMap geometry(plan, random_documents(random, plan.shape.q_tokens));
     for (int r = 0; r < plan.mesh.ring(); ++r) {
       std::map<int, Sum> expected = by_slices(geometry, r), found;
-      geometry.visit_row(r, [&](const RowPart& part) {
+      geometry.visit_row(r, [&](const schedule::RowPart& part) {
         Sum& sum = found[part.key_row];
         sum.rows.push_back(part.queries);
         sum.keys.push_back(part.keys);
@@ -88,11 +88,11 @@ TEST(WorkSums, WholeDocumentsAreOnePart) {
   plan.band.diff_min = 0;
   std::vector<i64> cu;
   for (i64 token = 0; token <= 4000; ++token) cu.push_back(token);
-  const TokenMap geometry(plan, Documents::packed(std::move(cu)));
+  const schedule::TokenMap geometry(plan, Documents::packed(std::move(cu)));
   int parts = 0;
   double pairs = 0;
   for (int r = 0; r < 2; ++r)
-    geometry.visit_row(r, [&](const RowPart& part) {
+    geometry.visit_row(r, [&](const schedule::RowPart& part) {
       ++parts;
       pairs += static_cast<double>(part.area);
     });
@@ -106,7 +106,7 @@ TEST(WorkSums, FrontsOfUnevenRowsAreThoseOfAllPairsOfRows) {
   for (int trial = 0; trial < 400; ++trial) {
     const AttentionPlan plan = random_plan(random, false);
     const Mesh& mesh = plan.mesh;
-    const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    const schedule::TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
     const WorkProfile profile(geometry);
     std::map<int, std::vector<BlockShape>> by_offset;
     double pairs = 0;
@@ -145,13 +145,14 @@ TEST(WorkSums, MovesTogetherAreAsManyBytesAsOneByOne) {
     plan.mesh.ulysses = static_cast<int>(pick(random, 1, 3));
     plan.head_chunks = static_cast<int>(pick(random, 1, 2));
     plan.dkv_return = static_cast<DkvReturn>(pick(random, 0, 2));
-    const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
-    CompactSchedule schedule;
-    generate(plan, geometry.heads().shared_kv(), schedule);
+    const schedule::TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    schedule::CompactSchedule schedule;
+    schedule::generate(plan, geometry.heads().shared_kv(), schedule);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       const std::vector<i64> none(static_cast<std::size_t>(plan.mesh.size()), 0);
       Ledger one_by_one{none, none};
-      for (const TransferOp& move : schedule.of(pass).transfers) add_move(geometry, move, one_by_one);
+      for (const schedule::TransferOp& move : schedule.of(pass).transfers)
+        add_move(geometry, move, one_by_one);
       const Ledger together = ledger(geometry, schedule.of(pass));
       EXPECT_EQ(together.sent, one_by_one.sent) << trial;
       EXPECT_EQ(together.received, one_by_one.received) << trial;
@@ -175,14 +176,14 @@ TEST(WorkSums, GatheredMovesAreAsManyBytesAsRankByRank) {
     AttentionPlan plan = random_plan(random, false);
     plan.method = Method::all_gather_kv;
     plan.mesh = {1, static_cast<int>(pick(random, 2, 6)), static_cast<int>(pick(random, 1, 3))};
-    const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
-    CompactSchedule schedule;
-    generate(plan, geometry.heads().shared_kv(), schedule);
+    const schedule::TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.q_tokens));
+    schedule::CompactSchedule schedule;
+    schedule::generate(plan, geometry.heads().shared_kv(), schedule);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       const Ledger bytes = ledger(geometry, schedule.of(pass));
       for (int rank = 0; rank < plan.mesh.size(); ++rank) {
         i64 sent = 0, received = 0;
-        for (const Transfer& t : expand(geometry, schedule, rank, pass).transfers)
+        for (const schedule::Transfer& t : schedule::expand(geometry, schedule, rank, pass).transfers)
           (t.send ? sent : received) += t.bytes;
         EXPECT_EQ(bytes.sent[static_cast<std::size_t>(rank)], sent) << trial;
         EXPECT_EQ(bytes.received[static_cast<std::size_t>(rank)], received) << trial;

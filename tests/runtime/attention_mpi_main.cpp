@@ -22,8 +22,8 @@ void require(bool holds, const std::string& what, const RuntimeCase& c) {
   if (!holds) throw std::runtime_error(what + ": " + describe(c));
 }
 
-void run_case(const RuntimeCase& c, Communicator& comm, double tolerance) {
-  const auto kernel = make_cpu_kernel();
+void run_case(const RuntimeCase& c, comm::Communicator& comm, double tolerance) {
+  const auto kernel = kernels::make_cpu_kernel();
   const TrialErrors e = run_trial(c, comm, *kernel, {.debug_nan = true});
   require(e.worst() <= tolerance, "error " + std::to_string(e.worst()), c);
   require(e.rows.empty(), e.rows, c);
@@ -32,15 +32,15 @@ void run_case(const RuntimeCase& c, Communicator& comm, double tolerance) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size())), threads(all.size());
   comm.all_gather(&mine, all.data(), sizeof mine);
   if (comm.rank() != 0) return;
-  run_threads(comm.size(), {}, [&](Communicator& thread) {
-    const auto other = make_cpu_kernel();
+  comm::run_threads(comm.size(), {}, [&](comm::Communicator& thread) {
+    const auto other = kernels::make_cpu_kernel();
     threads[static_cast<std::size_t>(thread.rank())] =
         digest_of(run_trial(c, thread, *other, {}, false).bits);
   });
   require(all == threads, "MPI and threads differ in bits", c);
 }
 
-void run_all(Communicator& comm) {
+void run_all(comm::Communicator& comm) {
   const auto rows = pairwise(Factors::levels(), 7);
   const std::pair<DType, double> types[] = {{DType::fp64, 1e-10}, {DType::fp32, 1e-5}, {DType::bf16, 1e-2}};
   std::size_t cases = 0;
@@ -58,5 +58,5 @@ void run_all(Communicator& comm) {
 }  // namespace usp::test
 
 int main() {
-  return usp::run_mpi({30, std::int64_t{1} << 30}, usp::test::run_all);
+  return usp::comm::run_mpi({30, std::int64_t{1} << 30}, usp::test::run_all);
 }

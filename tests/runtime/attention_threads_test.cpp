@@ -11,14 +11,14 @@
 namespace usp::test {
 namespace {
 
-using KernelMaker = std::unique_ptr<AttentionKernel> (*)();
+using KernelMaker = std::unique_ptr<kernels::AttentionKernel> (*)();
 
 /// Runs a case on threads; fails with its description.
 void expect_exact(const RuntimeCase& c, KernelMaker make, double tolerance,
                   const ExecutorOptions& options = {}) {
   std::mutex mutex;
   try {
-    run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {
+    comm::run_threads(c.plan.mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
       const auto kernel = make();
       const TrialErrors e = run_trial(c, comm, *kernel, options);
       const std::lock_guard lock(mutex);
@@ -54,16 +54,16 @@ void sweep(DType dtype, KernelMaker make, double tolerance, std::uint64_t seed, 
 }
 
 TEST(AttentionThreads, EveryMeshOverTheDesignFp64) {
-  sweep(DType::fp64, make_cpu_kernel, 1e-10, 1000, 2);
+  sweep(DType::fp64, kernels::make_cpu_kernel, 1e-10, 1000, 2);
 }
 TEST(AttentionThreads, EveryMeshOverTheDesignFp64Reference) {
-  sweep(DType::fp64, make_reference_kernel, 1e-10, 5000, 2);
+  sweep(DType::fp64, kernels::make_reference_kernel, 1e-10, 5000, 2);
 }
 TEST(AttentionThreads, EveryMeshOverTheDesignFp32) {
-  sweep(DType::fp32, make_cpu_kernel, 1e-5, 9000, 2);
+  sweep(DType::fp32, kernels::make_cpu_kernel, 1e-5, 9000, 2);
 }
 TEST(AttentionThreads, EveryMeshOverTheDesignBf16) {
-  sweep(DType::bf16, make_cpu_kernel, 1e-2, 13000, 2);
+  sweep(DType::bf16, kernels::make_cpu_kernel, 1e-2, 13000, 2);
 }
 
 /// A plan of some size on which layouts, hops and heads all matter.
@@ -79,8 +79,8 @@ TEST(AttentionThreads, EveryMeshOverTheDesignBf16) {
 
 [[nodiscard]] std::vector<std::vector<std::byte>> bits_of(const RuntimeCase& c) {
   std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(c.plan.mesh.size()));
-  run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(c.plan.mesh.size(), {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     bits[static_cast<std::size_t>(comm.rank())] = run_trial(c, comm, *kernel, {}, false).bits;
   });
   return bits;
@@ -101,16 +101,16 @@ TEST(AttentionThreads, PlansOutOfRangeAreRefused) {
   for (const auto& change : wrong) {
     AttentionPlan plan = medium_case(1, 2, DType::fp32).plan;
     change(plan);
-    run_threads(2, {}, [&](Communicator& comm) {
-      const auto kernel = make_cpu_kernel();
+    comm::run_threads(2, {}, [&](comm::Communicator& comm) {
+      const auto kernel = kernels::make_cpu_kernel();
       EXPECT_THROW(AttentionOperator(plan, comm, *kernel), InvalidInput);
     });
   }
 }
 
 void expect_whole_workspace(const RuntimeCase& c) {
-  run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(c.plan.mesh.size(), {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     const TrialErrors e = run_trial(c, comm, *kernel, {.measure_workspace = true}, false);
     for (const int pass : {0, 1})
       EXPECT_EQ(e.touched[pass], e.planned[pass])
@@ -154,8 +154,8 @@ TEST(AttentionThreads, WorkspaceIsTouchedToItsPlannedEndOverTheDesign) {
   c.documents = Documents::single(512, 512);
   c.seed = 5;
   TrialErrors e;
-  run_threads(ring, {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(ring, {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     const TrialErrors mine = run_trial(c, comm, *kernel);
     if (comm.rank() == 0) e = mine;
   });

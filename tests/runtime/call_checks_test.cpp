@@ -34,16 +34,16 @@ void expect_refused(const std::function<void()>& call, const std::string& words)
   EXPECT_NE(text.find(words), std::string::npos) << words << ": " << (text.empty() ? "taken" : text);
 }
 
-View view(std::byte* data, i64 batch, i64 rows, int heads, i64 width) {
+kernels::View view(std::byte* data, i64 batch, i64 rows, int heads, i64 width) {
   return {data, DType::fp32, batch, rows, {0, heads}, width};
 }
 
-View strided(View v, i64 batch_stride, i64 row_stride, i64 head_stride) {
+kernels::View strided(kernels::View v, i64 batch_stride, i64 row_stride, i64 head_stride) {
   v.batch_stride = batch_stride, v.row_stride = row_stride, v.head_stride = head_stride;
   return v;
 }
 
-std::set<const std::byte*> places(const View& v) {
+std::set<const std::byte*> places(const kernels::View& v) {
   std::set<const std::byte*> all;
   for (i64 b = 0; b < v.batch; ++b)
     for (i64 row = 0; row < v.rows; ++row)
@@ -55,14 +55,14 @@ std::set<const std::byte*> places(const View& v) {
 /// Against every byte: nothing that overlaps is taken, and layouts in use are told apart.
 TEST(CallMemory, OverlapIsThatOfTheBytes) {
   std::vector<std::byte> memory(1 << 14);
-  std::vector<View> views;
+  std::vector<kernels::View> views;
   for (const i64 at : {0, 1, 2, 4, 6, 8, 24, 64, 150, 500})
     for (const auto& [b, r, h] : {std::tuple(40, 8, 4), std::tuple(120, 24, 4), std::tuple(120, 24, 12),
                                   std::tuple(20, 4, 40), std::tuple(200, 40, 5), std::tuple(150, 30, 10)})
       views.push_back(strided(view(memory.data() + 4 * at, 2, 5, 2, 4), b, r, h));
   int apart = 0, refused_apart = 0;
-  for (const View& a : views)
-    for (const View& b : views) {
+  for (const kernels::View& a : views)
+    for (const kernels::View& b : views) {
       CallMemory call;
       call.writes(a, "a");
       call.reads(b, "b");
@@ -83,7 +83,7 @@ TEST(CallMemory, PackedTensorsInterleave) {
   const auto part = [&](i64 at, int heads, i64 row, i64 head) {
     return strided(view(memory.data() + 4 * at, 2, 7, heads, 8), 7 * row, row, head);
   };
-  const auto take = [&](const View& q, const View& k, const View& v) {
+  const auto take = [&](const kernels::View& q, const kernels::View& k, const kernels::View& v) {
     CallMemory call;
     call.writes(q, "dq"), call.writes(k, "dk"), call.writes(v, "dv");
     call.check_apart();
@@ -96,9 +96,9 @@ TEST(CallMemory, PackedTensorsInterleave) {
 
 TEST(CallMemory, StridesStayInMemory) {
   std::vector<std::byte> memory(1 << 14);
-  const View v = view(memory.data(), 1, 7, 4, 8);
-  const auto writes = [](const View& of) { CallMemory().writes(of, "out"); };
-  const auto reads = [](const View& of) { CallMemory().reads(of, "q"); };
+  const kernels::View v = view(memory.data(), 1, 7, 4, 8);
+  const auto writes = [](const kernels::View& of) { CallMemory().writes(of, "out"); };
+  const auto reads = [](const kernels::View& of) { CallMemory().reads(of, "q"); };
   EXPECT_NO_THROW(writes(strided(v, -5, 32, 8)));  // one batch row: its stride leads nowhere
   expect_refused([&] { writes(strided(v, 0, -32, 8)); }, "out has strides of 0 (batch), -32 (row)");
   expect_refused([&] { reads(strided(v, 0, 32, -8)); }, "negative");
@@ -108,7 +108,7 @@ TEST(CallMemory, StridesStayInMemory) {
   for (const i64 far : {i64{1} << 62, i64{1} << 60, (i64{1} << 63) / 24 * -1 - 1})
     expect_refused([&] { writes(strided(v, 0, far < 0 ? -far : far, 8)); }, "beyond the address space");
   expect_refused([&] { CallMemory().reads(memory.data() + 4, i64{1} << 62, 8, "sink"); }, "sink");
-  View odd = v;
+  kernels::View odd = v;
   odd.data += 2;
   expect_refused([&] { reads(odd); }, "no multiple of its elements' 4 bytes");
 }
@@ -121,7 +121,7 @@ TEST(GpuSteps, AreCheckedOnTheSchedule) {
   plan.backend = Backend::mma;
   const Prepared batch(plan, Documents::single(24, 24), 0);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
-    const RankSchedule& schedule = batch.schedule(pass);
+    const schedule::RankSchedule& schedule = batch.schedule(pass);
     EXPECT_NO_THROW(check_gpu_steps(schedule, max_gpu_rows / (12 * 4)));
     EXPECT_THROW(check_gpu_steps(schedule, max_gpu_rows / (12 * 4) + 1), InvalidInput);
   }
@@ -130,42 +130,42 @@ TEST(GpuSteps, AreCheckedOnTheSchedule) {
 /// One rank, its tensors in one memory, so that any may be laid over any.
 class OneCall : public testing::Test {
  protected:
-  OneCall() : ranks_(make_serial_communicator()), kernel_(make_cpu_kernel()) {
+  OneCall() : ranks_(comm::make_serial_communicator()), kernel_(kernels::make_cpu_kernel()) {
     plan_.shape = {1, 8, 8, 2, 2, 4, 4, DType::bf16};
     plan_.sink = plan_.return_lse = true;
     op_ = std::make_unique<AttentionOperator>(plan_, *ranks_, *kernel_);
     op_->set_batch(Documents::single(8, 8));
     const auto tensor = [&](DType type, i64 width) {
       memory_.emplace_back(8 * 2 * 4 * 8);
-      return View(memory_.back().data(), type, 1, 8, {0, 2}, width);
+      return kernels::View(memory_.back().data(), type, 1, 8, {0, 2}, width);
     };
     memory_.reserve(9);
-    for (View* v : {&q, &k, &v_, &out, &d_out, &dq, &dk, &dv}) *v = tensor(DType::bf16, 4);
+    for (kernels::View* v : {&q, &k, &v_, &out, &d_out, &dq, &dk, &dv}) *v = tensor(DType::bf16, 4);
     lse = tensor(DType::fp32, 1);
   }
   void forward() { op_->forward({q, k, v_, sink}, out, lse); }
   void backward() { op_->backward({q, k, v_, sink}, d_out, {dq, dk, dv, d_sink}); }
 
-  View q, k, v_, out, d_out, dq, dk, dv, lse;
+  kernels::View q, k, v_, out, d_out, dq, dk, dv, lse;
   double sink[2] = {}, both[3] = {};
   double* d_sink = both;
 
  private:
   AttentionPlan plan_;
-  std::unique_ptr<Communicator> ranks_;
-  std::unique_ptr<AttentionKernel> kernel_;
+  std::unique_ptr<comm::Communicator> ranks_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
   std::unique_ptr<AttentionOperator> op_;
   std::vector<std::vector<std::byte>> memory_;
 };
 
 TEST_F(OneCall, ForwardWritesWhatIsItsOwn) {
-  for (const View& input : {q, k, v_}) {
-    const View kept = out;
+  for (const kernels::View& input : {q, k, v_}) {
+    const kernels::View kept = out;
     out.data = input.data + 8;
     expect_refused([&] { forward(); }, "out overlaps ");
     out = kept;
   }
-  const View kept = lse;
+  const kernels::View kept = lse;
   lse.data = out.data;
   expect_refused([&] { forward(); }, "lse overlaps out in memory, which the call writes too");
   lse.data = reinterpret_cast<std::byte*>(sink);
@@ -177,8 +177,8 @@ TEST_F(OneCall, ForwardWritesWhatIsItsOwn) {
 
 TEST_F(OneCall, BackwardWritesWhatIsItsOwn) {
   forward();
-  const auto over = [&](View& result, const View& other, const std::string& words) {
-    const View kept = result;
+  const auto over = [&](kernels::View& result, const kernels::View& other, const std::string& words) {
+    const kernels::View kept = result;
     result.data = other.data;
     expect_refused([&] { backward(); }, words);
     result = kept;

@@ -45,20 +45,20 @@ TEST(DryCall, CountsWhatTheSchedulesSay) {
   for (const Method method : {Method::ring, Method::ring_direct, Method::all_gather_kv}) {
     const AttentionPlan plan = plan_of({1, 40, 2}, method);
     const RunResult run = dry_run_call(plan, one_document(), true);
-    const TokenMap geometry(plan, one_document());
-    CompactSchedule compact;
-    generate(plan, geometry.heads().shared_kv(), compact);
+    const schedule::TokenMap geometry(plan, one_document());
+    schedule::CompactSchedule compact;
+    schedule::generate(plan, geometry.heads().shared_kv(), compact);
     for (const int rank : {0, 41, 79})
       for (const Pass pass : {Pass::forward, Pass::backward}) {
-        const RankSchedule schedule = expand(geometry, compact, rank, pass);
+        const schedule::RankSchedule schedule = schedule::expand(geometry, compact, rank, pass);
         const PassRecord& record =
             run.ranks[static_cast<std::size_t>(rank)].record[pass == Pass::forward ? 0 : 1];
-        const Traffic planned = planned_traffic(schedule, 80);
+        const comm::Traffic planned = planned_traffic(schedule, 80);
         for (const bool send : {false, true}) {
           EXPECT_EQ(record.planned.total(send), planned.total(send));
           EXPECT_EQ(record.executed.total(send), planned.total(send));
         }
-        EXPECT_EQ(record.workspace_bytes, pack_workspace(schedule, 1).bytes);
+        EXPECT_EQ(record.workspace_bytes, schedule::pack_workspace(schedule, 1).bytes);
       }
     EXPECT_EQ(run.bytes_difference(), "");
   }

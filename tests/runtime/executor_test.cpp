@@ -37,16 +37,16 @@ namespace {
 
 /// What one rank of a test has: an executor, and batches agreed over the same communicator.
 struct Rank {
-  Rank(Communicator& c, const Mesh& mesh)
-      : comm(c), kernel(make_cpu_kernel()), executor(c, *kernel), batches(c, mesh) {}
-  Communicator& comm;
-  std::unique_ptr<AttentionKernel> kernel;
+  Rank(comm::Communicator& c, const Mesh& mesh)
+      : comm(c), kernel(kernels::make_cpu_kernel()), executor(c, *kernel), batches(c, mesh) {}
+  comm::Communicator& comm;
+  std::unique_ptr<kernels::AttentionKernel> kernel;
   Executor executor;
   Batches batches;
 };
 
 void on_ranks(const Mesh& mesh, const std::function<void(Rank&)>& body) {
-  run_threads(mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {
+  comm::run_threads(mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
     Rank rank(comm, mesh);
     body(rank);
   });
@@ -194,7 +194,7 @@ TEST(Executor, MisuseIsRefused) {
 
 TEST(Executor, AForkedChildIsRefused) {
   const RuntimeCase c = small(1, 1, 1);
-  const auto comm = make_serial_communicator();
+  const auto comm = comm::make_serial_communicator();
   Rank rank(*comm, c.plan.mesh);
   Call a(c, rank);
   a.forward();
@@ -232,20 +232,20 @@ TEST(Batches, RanksThatDifferAreTold) {
                         [](Rank& rank) {
                           (void)rank.batches.get(Documents::packed({0, 3 + rank.comm.rank(), 24}));
                         }),
-               DisagreementError);
+               comm::DisagreementError);
   EXPECT_THROW(
       on_ranks(
           {1, 2, 1},
           [](Rank& rank) {
             (void)rank.batches.get(Documents::packed({0, 24}), static_cast<std::uint64_t>(rank.comm.rank()));
           }),
-      DisagreementError);
+      comm::DisagreementError);
 }
 
 /// A loader's thread agrees on the batch of the next step over a group of its own while layers run.
 TEST(Batches, AreMadeAheadByAnotherThread) {
   const Mesh mesh{1, 2, 1};
-  run_threads(2, CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {
+  comm::run_threads(2, comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
     const auto loader_group = comm.group({0, 1});
     Rank rank(comm, mesh);
     Batches ahead(*loader_group, mesh);

@@ -21,7 +21,7 @@ std::vector<std::byte> bytes_of_numbers(const std::vector<i64>& numbers) {
 /// Rank 1 sends `bytes` where rank 0 expects a report of the type of `mine`.
 template <class Report>
 void collect(const Report& mine, const std::vector<std::byte>& bytes) {
-  run_threads(2, {}, [&](Communicator& communicator) {
+  comm::run_threads(2, {}, [&](comm::Communicator& communicator) {
     if (communicator.rank() == 0)
       (void)gather(communicator, mine);
     else
@@ -48,7 +48,7 @@ TEST(Gather, RowsAreThoseThatFollow) {
 }
 
 TEST(Gather, ReportsArriveAsTheyWere) {
-  run_threads(2, {}, [](Communicator& communicator) {
+  comm::run_threads(2, {}, [](comm::Communicator& communicator) {
     const Part mine{{communicator.rank(), 5}, HostTensor(DType::fp32, 1, 2, {0, 3}, 4)};
     const std::vector<Part> all = gather(communicator, mine);
     if (communicator.rank() != 0) return;

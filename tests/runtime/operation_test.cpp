@@ -14,27 +14,27 @@
 namespace usp::test {
 namespace {
 
-constexpr Operand halve_operands[] = {{Tensor::o, &ComputeOp::o}, {Tensor::lse}};
-const Operation halve = {.word = "halve",
-                         .operands = halve_operands,
-                         .operand_count = 2,
-                         .cost = {OperationCost::Kernel::row_sums, 3}};
+constexpr schedule::Operand halve_operands[] = {{Tensor::o, &schedule::ComputeOp::o}, {Tensor::lse}};
+const schedule::Operation halve = {.word = "halve",
+                                   .operands = halve_operands,
+                                   .operand_count = 2,
+                                   .cost = {schedule::OperationCost::Kernel::row_sums, 3}};
 
 /// A forward pass that halves o after the last attention.
 struct Halved {
   AttentionPlan plan;
   Documents documents = Documents::single(24, 24);
-  TokenMap geometry;
-  CompactSchedule compact;
+  schedule::TokenMap geometry;
+  schedule::CompactSchedule compact;
 
   explicit Halved(const Mesh& mesh) : plan(plan_on(mesh)), geometry(plan, documents) {
-    generate(plan, geometry.heads().shared_kv(), compact);
-    ComputeOp work = compact.forward.work.back();
+    schedule::generate(plan, geometry.heads().shared_kv(), compact);
+    schedule::ComputeOp work = compact.forward.work.back();
     work.operation = &halve;
     compact.forward.work.push_back(work);
   }
-  [[nodiscard]] RankSchedule schedule(int rank) const {
-    return expand(geometry, compact, rank, Pass::forward);
+  [[nodiscard]] schedule::RankSchedule schedule(int rank) const {
+    return schedule::expand(geometry, compact, rank, Pass::forward);
   }
   [[nodiscard]] std::size_t last_tick() const {
     return static_cast<std::size_t>(compact.forward.work.back().tick);
@@ -50,15 +50,15 @@ struct Halved {
   }
 };
 
-const Step& last_step(const RankSchedule& schedule) {
+const schedule::Step& last_step(const schedule::RankSchedule& schedule) {
   return schedule.steps.back();
 }
 
 TEST(Operation, IsExpandedToItsOperands) {
   const Halved call({1, 2, 2});
   for (int rank = 0; rank < 4; ++rank) {
-    const RankSchedule schedule = call.schedule(rank);
-    const Step& step = last_step(schedule);
+    const schedule::RankSchedule schedule = call.schedule(rank);
+    const schedule::Step& step = last_step(schedule);
     ASSERT_TRUE(step.is(halve));
     for (std::size_t i = 0; i < tensor_count; ++i) {
       const auto tensor = static_cast<Tensor>(i);
@@ -74,16 +74,16 @@ TEST(Operation, IsExpandedToItsOperands) {
 
 TEST(Operation, IsPricedByItsCost) {
   const Halved call({1, 2, 2});
-  const Cluster cluster = thread_cluster(4);
+  const topology::Cluster cluster = thread_cluster(4);
   const Calibration calibration = uncalibrated(data_sheet_of(cluster));
   LinkPricer links(cluster, calibration);
   AttentionPricer pricer(links, call.plan.shape, call.documents, {});
-  std::vector<RankSchedule> ranks, plain;
-  CompactSchedule compact;
-  generate(call.plan, call.geometry.heads().shared_kv(), compact);
+  std::vector<schedule::RankSchedule> ranks, plain;
+  schedule::CompactSchedule compact;
+  schedule::generate(call.plan, call.geometry.heads().shared_kv(), compact);
   for (int rank = 0; rank < 4; ++rank) {
     ranks.push_back(call.schedule(rank));
-    plain.push_back(expand(call.geometry, compact, rank, Pass::forward));
+    plain.push_back(schedule::expand(call.geometry, compact, rank, Pass::forward));
   }
   const double more = pricer.price_explicit(call.plan, {}, ranks).compute_s -
                       pricer.price_explicit(call.plan, {}, plain).compute_s;
@@ -116,7 +116,7 @@ TEST(Operation, IsInterpreted) {
   std::vector<RankState> ranks;
   for (int rank = 0; rank < 4; ++rank) {
     ranks.emplace_back(call.geometry, call.compact, rank);
-    ranks.back().teach(halve, [](RankState& state, const Step& step) {
+    ranks.back().teach(halve, [](RankState& state, const schedule::Step& step) {
       Array& o = state.array(step[Tensor::o]);
       for (i64 row = 0; row < o.rows; ++row)
         for (i64 head = step.query_heads.begin; head < step.query_heads.end; ++head)
@@ -128,8 +128,8 @@ TEST(Operation, IsInterpreted) {
     EXPECT_LT(worst(rank, Tensor::o, BufferSlot::home, halved_truth(call, problem)), 1e-12);
 }
 
-void halve_on_host(AttentionKernel& /*kernel*/, const StepCall& call) {
-  const View& o = call[Tensor::o];
+void halve_on_host(kernels::AttentionKernel& /*kernel*/, const StepCall& call) {
+  const kernels::View& o = call[Tensor::o];
   for (i64 row = 0; row < o.rows; ++row)
     for (i64 head = call.scope.query_heads.begin; head < call.scope.query_heads.end; ++head)
       for (i64 w = 0; w < o.width; ++w) reinterpret_cast<double*>(o.at(0, row, head))[w] /= 2;
@@ -138,23 +138,24 @@ void halve_on_host(AttentionKernel& /*kernel*/, const StepCall& call) {
 TEST(Operation, IsRun) {
   const Halved call({1, 1, 1});
   const Problem problem = random_problem();
-  const RankSchedule schedule = call.schedule(0);
-  const auto communicator = make_serial_communicator();
-  const auto kernel = make_cpu_kernel();
+  const schedule::RankSchedule schedule = call.schedule(0);
+  const auto communicator = comm::make_serial_communicator();
+  const auto kernel = kernels::make_cpu_kernel();
   std::vector<OperationKernel> operations = operation_kernels();
   operations.push_back({&halve, halve_on_host});
   PassRunner runner(schedule, *communicator, *kernel, {}, operations);
   std::vector<std::vector<double>> memory(schedule.buffers.size());
   for (std::size_t i = 0; i < memory.size(); ++i) {
-    const Buffer& b = schedule.buffers[i];
+    const schedule::Buffer& b = schedule.buffers[i];
     memory[i].assign(static_cast<std::size_t>(b.rows * b.heads.size() * b.width), 0);
     if (b.first < 0 && b.name.tensor == Tensor::q) memory[i] = problem.q.data;
     if (b.first < 0 && b.name.tensor == Tensor::k) memory[i] = problem.k.data;
     if (b.first < 0 && b.name.tensor == Tensor::v) memory[i] = problem.v.data;
-    runner.place(static_cast<BufferId>(i), View(reinterpret_cast<std::byte*>(memory[i].data()), DType::fp64,
-                                                1, b.rows, b.heads, b.width));
+    runner.place(static_cast<schedule::BufferId>(i),
+                 kernels::View(reinterpret_cast<std::byte*>(memory[i].data()), DType::fp64, 1, b.rows,
+                               b.heads, b.width));
   }
-  ScoreTerms terms;
+  kernels::ScoreTerms terms;
   terms.scale = problem.scale;
   std::vector<TickTimes> times;
   runner.run({2, &terms}, 0, times);
@@ -168,9 +169,9 @@ TEST(Operation, IsRun) {
 
 TEST(Operation, WithoutAKernelIsRefusedBeforeARun) {
   const Halved call({1, 1, 1});
-  const RankSchedule schedule = call.schedule(0);
-  const auto communicator = make_serial_communicator();
-  const auto kernel = make_cpu_kernel();
+  const schedule::RankSchedule schedule = call.schedule(0);
+  const auto communicator = comm::make_serial_communicator();
+  const auto kernel = kernels::make_cpu_kernel();
   EXPECT_THROW(PassRunner(schedule, *communicator, *kernel, {}), InternalError);
 }
 

@@ -54,10 +54,11 @@ struct Call {
   std::vector<double> sink, d_sink;
 };
 
-void on_ranks(const RuntimeCase& c,
-              const std::function<void(AttentionOperator&, const AttentionShape&, Communicator&)>& body) {
-  run_threads(c.plan.mesh.size(), CommOptions{20, i64{1} << 30}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+void on_ranks(
+    const RuntimeCase& c,
+    const std::function<void(AttentionOperator&, const AttentionShape&, comm::Communicator&)>& body) {
+  comm::run_threads(c.plan.mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     AttentionOperator op(c.plan, comm, *kernel);
     op.set_batch(c.documents);
     body(op, c.plan.shape, comm);
@@ -67,7 +68,7 @@ void on_ranks(const RuntimeCase& c,
 TEST(OperatorOrder, BackwardOfAnEarlierForwardIsRefused) {
   for (const auto& [ring, ulysses] : {std::pair(1, 1), std::pair(2, 2)})
     on_ranks(small(ring, ulysses),
-             [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+             [](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
                const auto seed = static_cast<std::uint64_t>(comm.rank());
                Call a(shape, op, seed), b(shape, op, 100 + seed), alone(shape, op, seed);
                alone.forward(op);
@@ -84,7 +85,7 @@ TEST(OperatorOrder, BackwardOfAnEarlierForwardIsRefused) {
 }
 
 TEST(OperatorOrder, EachInputIsTheForwardsOwn) {
-  on_ranks(small(2, 1), [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+  on_ranks(small(2, 1), [](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
     const auto seed = static_cast<std::uint64_t>(comm.rank());
     Call a(shape, op, seed), b(shape, op, 100 + seed);
     a.forward(op);
@@ -108,7 +109,7 @@ TEST(OperatorOrder, BackwardRepeatsBitForBit) {
         if (method == Method::double_ring) c.plan.mesh = {2, 2, 2};
         c.plan.save_exchanged_qkv = save_exchanged_qkv;
         c.plan.head_chunks = chunks;
-        on_ranks(c, [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+        on_ranks(c, [](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
           Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
           a.forward(op);
           a.backward(op);
@@ -123,7 +124,7 @@ TEST(OperatorOrder, BackwardRepeatsBitForBit) {
 
 TEST(OperatorOrder, ANewBatchOrNoForwardLeavesNothingToGoBackFrom) {
   const RuntimeCase c = small(2, 1);
-  on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+  on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
     Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
     expect_refused([&] { a.backward(op); }, "after forward of the same batch");
     a.forward(op);
@@ -134,7 +135,7 @@ TEST(OperatorOrder, ANewBatchOrNoForwardLeavesNothingToGoBackFrom) {
 
 TEST(OperatorOrder, ARefusedBatchLeavesNone) {
   const RuntimeCase c = small(1, 1);
-  on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, Communicator&) {
+  on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, comm::Communicator&) {
     Call a(shape, op, 0);
     a.forward(op);
     EXPECT_THROW(op.set_batch(Documents::packed({0, 20, 9, 24})), InvalidInput);
@@ -147,12 +148,12 @@ TEST(OperatorOrder, ARefusedBatchLeavesNone) {
 }
 
 TEST(OperatorOrder, ARefusedForwardLeavesTheStateOfTheLast) {
-  on_ranks(small(2, 1), [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+  on_ranks(small(2, 1), [](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
     Call a(shape, op, static_cast<std::uint64_t>(comm.rank())), b(shape, op, 7);
     a.forward(op);
     a.backward(op);
     const auto first = a.gradients();
-    View narrow = b.out.view();
+    kernels::View narrow = b.out.view();
     narrow.width = 1;
     expect_refused([&] { op.forward(b.inputs(), narrow); }, "out needs heads");
     a.backward(op);
@@ -164,7 +165,7 @@ TEST(OperatorOrder, ACopyOfATokenThatOneRankHoldsOtherwiseIsNoticed) {
   RuntimeCase c = small(2, 1);
   c.plan.replicated_k = {{0, 4}};
   const auto run = [&](float change) {
-    on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+    on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
       Call a(shape, op, 5);  // the same rows on every rank
       auto* middle = reinterpret_cast<float*>(a.v.view().at(0, 1, 1));
       if (comm.rank() == 1) middle[3] += change;
@@ -172,19 +173,19 @@ TEST(OperatorOrder, ACopyOfATokenThatOneRankHoldsOtherwiseIsNoticed) {
     });
   };
   EXPECT_NO_THROW(run(0));
-  EXPECT_THROW(run(1), DisagreementError);
+  EXPECT_THROW(run(1), comm::DisagreementError);
 }
 
 /// The parameters of a step are another rank's too, in every step and not only in the first.
 TEST(OperatorOrder, ASinkThatOneRankChangesLaterIsNoticed) {
   EXPECT_THROW(on_ranks(small(2, 1),
-                        [](AttentionOperator& op, const AttentionShape& shape, Communicator& comm) {
+                        [](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
                           Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
                           a.forward(op);
                           if (comm.rank() == 1) a.sink[2] = 0.5;
                           a.forward(op);
                         }),
-               DisagreementError);
+               comm::DisagreementError);
 }
 
 }  // namespace

@@ -46,8 +46,8 @@ struct Reported {
 void expect_exact(const Reported& reported) {
   const RuntimeCase c = case_of(reported);
   std::mutex mutex;
-  run_threads(c.plan.mesh.size(), {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(c.plan.mesh.size(), {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     const TrialErrors e = run_trial(c, comm, *kernel, {.debug_nan = true});
     const std::lock_guard lock(mutex);
     SCOPED_TRACE(reported.source);
@@ -150,8 +150,8 @@ TEST(ReportedCases, UnevenLengthsKeepTheirRows) {
         case_of({"", 8, 1, self_attention(1, 8423, 1, 1, 4, DType::fp32), one(8423), {0, 7}, layout});
     std::mutex mutex;
     std::vector<i64> tokens;
-    run_threads(8, {}, [&](Communicator& comm) {
-      const auto kernel = make_cpu_kernel();
+    comm::run_threads(8, {}, [&](comm::Communicator& comm) {
+      const auto kernel = kernels::make_cpu_kernel();
       AttentionOperator op(c.plan, comm, *kernel);
       op.set_batch(c.documents);
       EXPECT_EQ(run_trial(c, comm, *kernel, {}, false).bytes, "");
@@ -169,8 +169,8 @@ TEST(ReportedCases, UnevenLengthsKeepTheirRows) {
   const RuntimeCase c =
       case_of({"", ring, 1, self_attention(1, 16, 1, 1, 4, DType::fp32), one(16), {}, layout});
   std::vector<std::vector<i64>> tokens(static_cast<std::size_t>(ring));
-  run_threads(ring, {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(ring, {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     AttentionOperator op(c.plan, comm, *kernel);
     op.set_batch(c.documents);
     tokens[static_cast<std::size_t>(comm.rank())] = op.q_tokens();
@@ -190,8 +190,8 @@ TEST(ReportedCases, RanksKnowTheirPositions) {
 /// that sees its own key alone gives that value, bit for bit; a NaN row sees none (pytorch #134650).
 TEST(ReportedCases, ValuesComeBackBitForBit) {
   RuntimeCase c = case_of({"", 1, 2, self_attention(2, 4, 4, 4, 1, DType::fp32), one(4), {0, 0}});
-  run_threads(2, {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(2, {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     AttentionOperator op(c.plan, comm, *kernel);
     op.set_batch(c.documents);
     HostTensor q(DType::fp32, 2, 2, 4, 1), out(DType::fp32, 2, 2, 4, 1), lse(DType::fp32, 2, 2, 4, 1);
@@ -205,8 +205,8 @@ TEST(ReportedCases, ValuesComeBackBitForBit) {
 
 TEST(ReportedCases, RowsThatSeeNothingAreZero) {
   const RuntimeCase c = case_of({"", 2, 1, {1, 4, 2, 1, 1, 4, 4, DType::fp32}, Documents::single(4, 2)});
-  run_threads(2, {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(2, {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     AttentionOperator op(c.plan, comm, *kernel);
     op.set_batch(c.documents);
     const auto rows = static_cast<i64>(op.q_tokens().size()), keys = static_cast<i64>(op.kv_tokens().size());
@@ -234,8 +234,8 @@ TEST(ReportedCases, RowsThatSeeNothingAreZero) {
 /// steps of next to no compute.
 TEST(ReportedCases, AThousandStepsAreBitIdentical) {
   const RuntimeCase c = case_of({"", 4, 1, self_attention(1, 19, 2, 1, 8, DType::fp32), one(19)});
-  run_threads(4, {}, [&](Communicator& comm) {
-    const auto kernel = make_cpu_kernel();
+  comm::run_threads(4, {}, [&](comm::Communicator& comm) {
+    const auto kernel = kernels::make_cpu_kernel();
     AttentionOperator op(c.plan, comm, *kernel);
     op.set_batch(c.documents);
     const auto rows = static_cast<i64>(op.q_tokens().size());

@@ -25,7 +25,7 @@ struct Verified {
   AttentionPlan plan;
   Documents documents;
   CallTensors tensors;
-  Oracle truth;
+  kernels::Oracle truth;
   RunResult run;
 
   Verified(DType dtype, i64 count, bool return_lse, i64 window = unbounded) {
@@ -61,13 +61,13 @@ const Verified& causal(DType dtype) {
 struct Result {
   const char* name;
   std::vector<Part> RunResult::*parts;
-  OracleTensor Oracle::*truth;
+  kernels::OracleTensor kernels::Oracle::*truth;
 };
-constexpr Result results[] = {{"out", &RunResult::out, &Oracle::out},
-                              {"lse", &RunResult::lse, &Oracle::lse},
-                              {"dq", &RunResult::dq, &Oracle::dq},
-                              {"dk", &RunResult::dk, &Oracle::dk},
-                              {"dv", &RunResult::dv, &Oracle::dv}};
+constexpr Result results[] = {{"out", &RunResult::out, &kernels::Oracle::out},
+                              {"lse", &RunResult::lse, &kernels::Oracle::lse},
+                              {"dq", &RunResult::dq, &kernels::Oracle::dq},
+                              {"dk", &RunResult::dk, &kernels::Oracle::dk},
+                              {"dv", &RunResult::dv, &kernels::Oracle::dv}};
 
 using Region = std::function<bool(i64 token, i64 head)>;
 /// A new value from the old one and what its terms allow.
@@ -77,15 +77,15 @@ using Poison = std::function<double(double x, double allowed)>;
 [[nodiscard]] RunResult poisoned(const Verified& verified, const Result& result, const Region& region,
                                  const Poison& poison) {
   RunResult run = verified.run;
-  const OracleTensor& truth = verified.truth.*result.truth;
+  const kernels::OracleTensor& truth = verified.truth.*result.truth;
   const DType dtype = std::strcmp(result.name, "lse") == 0 ? accumulator_of(verified.plan.shape.dtype)
                                                            : verified.plan.shape.dtype;
   const Pass pass = result.name[0] == 'd' ? Pass::backward : Pass::forward;
-  const double unit = rounding_factor(dtype, pass) * unit_roundoff(dtype);
+  const double unit = kernels::rounding_factor(dtype, pass) * kernels::unit_roundoff(dtype);
   for (Part& part : run.*result.parts) {
     const DType type = part.rows.view().type;
     HostTensor wide = part.rows.as(DType::fp64);
-    const View view = wide.view();
+    const kernels::View view = wide.view();
     for (i64 row = 0; row < view.rows; ++row)
       for (i64 head = view.heads.begin; head < view.heads.end; ++head) {
         const i64 token = part.tokens[static_cast<std::size_t>(row)];
@@ -146,7 +146,7 @@ TEST(Verify, LateKeysThatAWholeTensorHidesAreNoticed) {
     const std::optional<ResultError>& error =
         std::strcmp(result.name, "dk") == 0 ? summary.errors->dk : summary.errors->dv;
     EXPECT_LT(error->whole, summary.tolerance.gradient) << result.name;
-    EXPECT_GT(error->rows.ratio, 10 * rounding_factor(DType::bf16, Pass::backward)) << result.name;
+    EXPECT_GT(error->rows.ratio, 10 * kernels::rounding_factor(DType::bf16, Pass::backward)) << result.name;
     const Json rows = parse_json(run_json(summary), "run").at("rows").at(result.name);
     EXPECT_GE(rows.at("token"), tokens - 100);
     EXPECT_EQ(rows.at("bound"), 4);
@@ -171,7 +171,7 @@ TEST(Verify, WhatHasNoTermsIsExactlyZero) {
   plan.return_lse = true;
   const Documents documents = Documents::single(8, 4);
   const CallTensors tensors = random_tensors(plan, documents, 0);
-  const Oracle truth = dense_attention(plan, documents, tensors, true);
+  const kernels::Oracle truth = dense_attention(plan, documents, tensors, true);
   const RunResult run = run_attention(plan, documents, tensors, {}).value();
   RunSummary summary;
   summary.plan = plan;
@@ -339,7 +339,8 @@ TEST(Verify, ProgressRunsToItsEnd) {
   for (const i64 window : {unbounded, i64{40}}) {
     const Verified verified(DType::fp32, 300, false, window);
     Heard heard;
-    const Oracle truth = dense_attention(verified.plan, verified.documents, verified.tensors, true, &heard);
+    const kernels::Oracle truth =
+        dense_attention(verified.plan, verified.documents, verified.tensors, true, &heard);
     EXPECT_EQ(truth.dq.values, verified.truth.dq.values);
     const i64 hidden = window == unbounded ? 0 : (300 - window - 1) * (300 - window) / 2;
     EXPECT_EQ(heard.total, 2 * (300 * 301 / 2 - hidden));

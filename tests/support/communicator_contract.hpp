@@ -16,13 +16,13 @@ namespace usp::contract {
 
 struct Check {
   const char* name;
-  std::function<void(Communicator&)> run;
+  std::function<void(comm::Communicator&)> run;
 };
 
 inline Random shared_random(std::uint64_t seed) {
   return Random(seed);
 }
-inline Random own_random(std::uint64_t seed, const Communicator& communicator) {
+inline Random own_random(std::uint64_t seed, const comm::Communicator& communicator) {
   return Random(seed * 1000 + static_cast<std::uint64_t>(communicator.rank()) + 1);
 }
 
@@ -42,7 +42,7 @@ inline std::vector<Planned> random_plan(int ranks, int count, i64 greatest, Rand
   return plan;
 }
 
-inline void random_messages(Communicator& communicator) {
+inline void random_messages(comm::Communicator& communicator) {
   for (std::uint64_t trial = 0; trial < 8; ++trial) {
     Random shared = shared_random(trial);
     Random mine = own_random(trial, communicator);
@@ -53,14 +53,14 @@ inline void random_messages(Communicator& communicator) {
   }
 }
 
-inline void one_shape_of_exchange(Communicator& communicator, const std::vector<Planned>& plan) {
+inline void one_shape_of_exchange(comm::Communicator& communicator, const std::vector<Planned>& plan) {
   Random mine = own_random(77, communicator);
   Batch batch(plan, communicator.rank(), mine);
   batch.post(communicator, mine);
   batch.finish(communicator, mine);
 }
 
-inline void all_to_all_hop_gather(Communicator& communicator) {
+inline void all_to_all_hop_gather(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   std::vector<Planned> all_to_all;
   std::vector<Planned> hop;
@@ -77,21 +77,21 @@ inline void all_to_all_hop_gather(Communicator& communicator) {
     one_shape_of_exchange(communicator, plan);
 }
 
-inline void empty_messages(Communicator& communicator) {
+inline void empty_messages(comm::Communicator& communicator) {
   if (communicator.size() == 1) return;
   const int right = (communicator.rank() + 1) % communicator.size();
-  const StridedBytes nothing{.run_bytes = 0};
-  const Message messages[] = {
+  const comm::StridedBytes nothing{.run_bytes = 0};
+  const comm::Message messages[] = {
       {.peer = right, .send = true, .tag = 1, .operation = "empty"},
       {.peer = right, .send = false, .tag = 2, .operation = "empty", .regions = &nothing, .region_count = 1}};
-  Ticket tickets[2];
+  comm::Ticket tickets[2];
   communicator.post(messages, 2, tickets);
   require(communicator.test(tickets[0]), "an empty message is complete at once");
   communicator.wait(tickets[1]);
   communicator.post(messages, 0, tickets);
 }
 
-inline void many_in_flight(Communicator& communicator) {
+inline void many_in_flight(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   std::vector<Planned> plan;
   for (int source = 0; source < ranks && ranks > 1; ++source)
@@ -100,24 +100,25 @@ inline void many_in_flight(Communicator& communicator) {
 }
 
 /// One byte-for-byte message of plain memory.
-inline Message plain(int peer, bool send, i64 tag, const StridedBytes& region) {
+inline comm::Message plain(int peer, bool send, i64 tag, const comm::StridedBytes& region) {
   return {
       .peer = peer, .send = send, .tag = tag, .operation = "plain", .regions = &region, .region_count = 1};
 }
 
 /// Rank 0 sends only once rank 1 has seen that nothing is there.
-inline void test_tells_the_truth(Communicator& communicator) {
+inline void test_tells_the_truth(comm::Communicator& communicator) {
   if (communicator.size() == 1 || communicator.rank() > 1) return;
   const int peer = 1 - communicator.rank();
   i64 value = communicator.rank() == 0 ? 4711 : 0;
   i64 go = 1;
-  const StridedBytes value_region{.data = reinterpret_cast<std::byte*>(&value), .run_bytes = sizeof value};
-  const StridedBytes go_region{.data = reinterpret_cast<std::byte*>(&go), .run_bytes = sizeof go};
-  Ticket value_ticket = 0;
-  Ticket go_ticket = 0;
+  const comm::StridedBytes value_region{.data = reinterpret_cast<std::byte*>(&value),
+                                        .run_bytes = sizeof value};
+  const comm::StridedBytes go_region{.data = reinterpret_cast<std::byte*>(&go), .run_bytes = sizeof go};
+  comm::Ticket value_ticket = 0;
+  comm::Ticket go_ticket = 0;
   const bool sender = communicator.rank() == 0;
-  const Message value_message = plain(peer, sender, 1, value_region);
-  const Message go_message = plain(peer, !sender, 2, go_region);
+  const comm::Message value_message = plain(peer, sender, 1, value_region);
+  const comm::Message go_message = plain(peer, !sender, 2, go_region);
   if (!sender) {
     communicator.post(&value_message, 1, &value_ticket);
     require(!communicator.test(value_ticket), "test() before the message was sent");
@@ -130,7 +131,7 @@ inline void test_tells_the_truth(Communicator& communicator) {
 }
 
 /// Payloads that take many calls to copy arrive without a wait.
-inline void progress_moves_payloads(Communicator& communicator) {
+inline void progress_moves_payloads(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   if (ranks == 1) return;
   std::vector<Planned> plan;
@@ -150,7 +151,7 @@ inline void progress_moves_payloads(Communicator& communicator) {
   }
 }
 
-inline void traffic_is_what_was_sent(Communicator& communicator) {
+inline void traffic_is_what_was_sent(comm::Communicator& communicator) {
   Random shared = shared_random(5);
   Random mine = own_random(5, communicator);
   const int ranks = communicator.size();
@@ -160,7 +161,7 @@ inline void traffic_is_what_was_sent(Communicator& communicator) {
   batch.post(communicator, mine);
   batch.finish(communicator, mine);
   communicator.barrier();  // collectives are outside the schedule
-  const Traffic& traffic = communicator.traffic();
+  const comm::Traffic& traffic = communicator.traffic();
   i64 total[2] = {0, 0};
   for (std::int32_t tick = 0; tick < 4; ++tick)
     for (int peer = 0; peer < ranks; ++peer)
@@ -176,7 +177,7 @@ inline void traffic_is_what_was_sent(Communicator& communicator) {
   require(traffic.total(true) == total[1] && traffic.total(false) == total[0], "traffic in total");
 }
 
-inline void exchange_in(Communicator& group, std::uint64_t seed) {
+inline void exchange_in(comm::Communicator& group, std::uint64_t seed) {
   Random shared = shared_random(seed);
   Random mine = own_random(seed, group);
   Batch batch(random_plan(group.size(), 30, 500, shared), group.rank(), mine);
@@ -190,7 +191,7 @@ inline std::vector<int> every(int ranks, int first, int step) {
   return list;
 }
 
-inline void groups(Communicator& communicator) {
+inline void groups(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   require(communicator.group({ranks - 1}) == nullptr, "a group of one is null");
   require(communicator.group({}) == nullptr, "an empty group is null");
@@ -207,7 +208,7 @@ inline void groups(Communicator& communicator) {
   const bool is_even = communicator.rank() % 2 == 0;
   require((first != nullptr) == (is_even && even.size() > 1), "members of the even group");
   require((second != nullptr) == (!is_even && odd.size() > 1), "members of the odd group");
-  Communicator* mine = is_even ? first.get() : second.get();
+  comm::Communicator* mine = is_even ? first.get() : second.get();
   // The same tags are in flight in three communicators at once.
   Random shared = shared_random(9);
   const auto plan = random_plan(ranks, 30, 500, shared);
@@ -227,7 +228,7 @@ inline void groups(Communicator& communicator) {
   if (nested != nullptr) exchange_in(*nested, 11);
 }
 
-inline void wrong_groups(Communicator& communicator) {
+inline void wrong_groups(comm::Communicator& communicator) {
   for (const std::vector<int>& list :
        {std::vector<int>{0, 0}, std::vector<int>{0, communicator.size()}, std::vector<int>{-1}}) {
     bool refused = false;
@@ -256,7 +257,7 @@ T expected_sum(int ranks, i64 at) {
 }
 
 template <class T>
-void sums(Communicator& communicator) {
+void sums(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   for (const i64 count : {i64{0}, i64{1}, i64{ranks - 1}, i64{ranks}, i64{1001},
                           ranks <= 3 ? 65536 * ranks + i64{5} : i64{5}}) {
@@ -274,7 +275,7 @@ void sums(Communicator& communicator) {
 }
 
 template <class T>
-void scattered_sums(Communicator& communicator) {
+void scattered_sums(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   for (const i64 count : {i64{0}, i64{3}, ranks <= 3 ? i64{65541} : i64{777}}) {
     std::vector<T> parts(static_cast<std::size_t>(count * ranks));
@@ -291,7 +292,7 @@ void scattered_sums(Communicator& communicator) {
   }
 }
 
-inline void collectives(Communicator& communicator) {
+inline void collectives(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   const int rank = communicator.rank();
   communicator.barrier();
@@ -314,14 +315,14 @@ inline void collectives(Communicator& communicator) {
   require(counts[16] == ranks * (ranks - 1) / 2 + ranks * (i64{1} << 53), "all_reduce_sum of integers");
 }
 
-inline void agreement(Communicator& communicator) {
-  agree(communicator, {{"plan", 1}, {"shape", 2}});
+inline void agreement(comm::Communicator& communicator) {
+  comm::agree(communicator, {{"plan", 1}, {"shape", 2}});
   if (communicator.size() < 3) return;
   const bool odd_one = communicator.rank() == 1;
   bool thrown = false;
   try {
-    agree(communicator, {{"plan", 1}, {"shape", odd_one ? 3U : 2U}});
-  } catch (const DisagreementError& error) {
+    comm::agree(communicator, {{"plan", 1}, {"shape", odd_one ? 3U : 2U}});
+  } catch (const comm::DisagreementError& error) {
     thrown = true;
     require(error.field() == "shape" && error.ranks() == std::vector<int>{1}, "who disagrees about what");
     require(std::string(error.what()).find("rank 1 holds another 'shape'") == 0, error.what());
@@ -329,9 +330,9 @@ inline void agreement(Communicator& communicator) {
   require(thrown, "a disagreement is an error on every rank");
   bool other_fields = false;
   try {
-    agree(communicator, odd_one ? std::vector<AgreedField>{{"plan", 1}}
-                                : std::vector<AgreedField>{{"plan", 1}, {"dtype", 1}});
-  } catch (const DisagreementError&) {
+    comm::agree(communicator, odd_one ? std::vector<comm::AgreedField>{{"plan", 1}}
+                                      : std::vector<comm::AgreedField>{{"plan", 1}, {"dtype", 1}});
+  } catch (const comm::DisagreementError&) {
     other_fields = true;
   }
   require(other_fields, "other fields are an error on every rank");
@@ -339,7 +340,7 @@ inline void agreement(Communicator& communicator) {
 
 /// Messages and collectives in another order on every other rank, and two groups in opposite orders: nobody
 /// waits for an order that was never agreed (NVIDIA/nccl #1192, #783).
-inline void orders_may_differ(Communicator& communicator) {
+inline void orders_may_differ(comm::Communicator& communicator) {
   const int ranks = communicator.size();
   const auto other = communicator.group(every(ranks, 0, 1));
   if (other == nullptr) return;
@@ -382,7 +383,7 @@ inline std::vector<Check> communicator_checks() {
 }
 
 /// All checks, one after another on the same communicator.
-inline void run_checks(Communicator& communicator) {
+inline void run_checks(comm::Communicator& communicator) {
   for (const Check& check : communicator_checks()) {
     try {
       check.run(communicator);

@@ -41,7 +41,7 @@ class Payload {
     std::vector<i64> offsets;
     i64 extent = 0;
     for (i64 left = bytes; left > 0;) {
-      const StridedBytes region = random_region(left, random);
+      const comm::StridedBytes region = random_region(left, random);
       offsets.push_back(extent + pick(random, 0, 5));
       extent = offsets.back() + span(region) + pick(random, 0, 5);
       regions.push_back(region);
@@ -59,7 +59,7 @@ class Payload {
   template <class Visit>
   void each(const Visit& visit) {
     i64 at = 0;
-    for (const StridedBytes& region : regions)
+    for (const comm::StridedBytes& region : regions)
       for (i64 i = 0; i < region.count[0]; ++i)
         for (i64 j = 0; j < region.count[1]; ++j)
           for (i64 k = 0; k < region.count[2]; ++k)
@@ -81,12 +81,12 @@ class Payload {
             "a byte between runs was written");
   }
 
-  std::vector<StridedBytes> regions;
+  std::vector<comm::StridedBytes> regions;
   std::vector<std::byte> memory;
 
  private:
-  static StridedBytes random_region(i64 left, Random& random) {
-    StridedBytes region;
+  static comm::StridedBytes random_region(i64 left, Random& random) {
+    comm::StridedBytes region;
     region.run_bytes = pick(random, 1, std::min<i64>(left, 40));
     i64 room = left / region.run_bytes;
     for (int dimension = 2; dimension >= 0; --dimension) {
@@ -98,7 +98,7 @@ class Payload {
     region.stride[0] = region.stride[1] * region.count[1] + pick(random, 0, 1) * pick(random, 0, 9);
     return region;
   }
-  static i64 span(const StridedBytes& region) { return region.stride[0] * region.count[0]; }
+  static i64 span(const comm::StridedBytes& region) { return region.stride[0] * region.count[0]; }
 };
 
 /// A message as everybody knows it.
@@ -121,7 +121,7 @@ class Batch {
     std::vector<std::size_t> order(messages.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), mine);
-    std::vector<Message> shuffled;
+    std::vector<comm::Message> shuffled;
     std::deque<Payload> moved;
     for (const std::size_t i : order) {
       shuffled.push_back(messages[i]);
@@ -133,7 +133,7 @@ class Batch {
   }
 
   /// Posts in a few calls.
-  void post(Communicator& communicator, Random& mine) {
+  void post(comm::Communicator& communicator, Random& mine) {
     tickets.resize(messages.size());
     for (i64 at = 0, count = static_cast<i64>(messages.size()); at < count;) {
       const i64 part = pick(mine, 1, count - at);
@@ -142,7 +142,7 @@ class Batch {
     }
   }
   /// Waits in random order, partly by test(), and checks what arrived.
-  void finish(Communicator& communicator, Random& mine) {
+  void finish(comm::Communicator& communicator, Random& mine) {
     std::vector<std::size_t> order(messages.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), mine);
@@ -154,9 +154,9 @@ class Batch {
     }
   }
 
-  std::vector<Message> messages;
+  std::vector<comm::Message> messages;
   std::deque<Payload> payloads;
-  std::vector<Ticket> tickets;
+  std::vector<comm::Ticket> tickets;
 
  private:
   void add(const Planned& planned, bool send, Random& mine) {

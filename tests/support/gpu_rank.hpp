@@ -11,14 +11,14 @@ namespace usp::test {
 
 /// One rank of a GPU job: ranks take the GPUs there are, round and round, so that any mesh runs on one card.
 struct GpuRank {
-  Stream stream;
-  std::unique_ptr<Memory> memory;
-  std::unique_ptr<Communicator> communicator;
+  device::Stream stream;
+  std::unique_ptr<kernels::Memory> memory;
+  std::unique_ptr<comm::Communicator> communicator;
 
-  explicit GpuRank(Communicator& control)
-      : stream(control.rank() % device_count()),
-        memory(make_cuda_memory(stream)),
-        communicator(make_copy_engine_communicator(control, stream)) {}
+  explicit GpuRank(comm::Communicator& control)
+      : stream(control.rank() % device::device_count()),
+        memory(kernels::make_cuda_memory(stream)),
+        communicator(comm::make_copy_engine_communicator(control, stream)) {}
 };
 
 }  // namespace usp::test

@@ -42,12 +42,13 @@ struct Problem {
 
 class RankState {
  public:
-  RankState(const TokenMap& geometry, const CompactSchedule& compact, int rank) : geometry_(geometry) {
-    schedules_[0] = expand(geometry, compact, rank, Pass::forward);
-    schedules_[1] = expand(geometry, compact, rank, Pass::backward);
+  RankState(const schedule::TokenMap& geometry, const schedule::CompactSchedule& compact, int rank)
+      : geometry_(geometry) {
+    schedules_[0] = schedule::expand(geometry, compact, rank, Pass::forward);
+    schedules_[1] = schedule::expand(geometry, compact, rank, Pass::backward);
   }
 
-  [[nodiscard]] const RankSchedule& schedule(Pass pass) const {
+  [[nodiscard]] const schedule::RankSchedule& schedule(Pass pass) const {
     return schedules_[pass == Pass::forward ? 0 : 1];
   }
 
@@ -57,13 +58,13 @@ class RankState {
     std::map<std::pair<int, int>, Array> saved;
     if (pass == Pass::backward)
       for (std::size_t i = 0; i < arrays_.size(); ++i) {
-        const Buffer& b = schedule(Pass::forward).buffers[i];
+        const schedule::Buffer& b = schedule(Pass::forward).buffers[i];
         if (b.name.place == BufferSlot::row || b.name.tensor == Tensor::o) saved[key(b.name)] = arrays_[i];
       }
     if (d_sink.empty()) d_sink.assign(problem.sink.size(), 0);
     arrays_.assign(schedule(pass).buffers.size(), Array());
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
-      const Buffer& b = schedule(pass).buffers[i];
+      const schedule::Buffer& b = schedule(pass).buffers[i];
       if (b.first >= 0) continue;
       if (b.name.place == BufferSlot::home && b.name.tensor != Tensor::o)
         arrays_[i] = b.name.tensor == Tensor::d_o ? d_o_local : gather(b, input(b.name.tensor));
@@ -74,21 +75,21 @@ class RankState {
 
   void bind(int tick) {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
-      const Buffer& b = schedule(pass_).buffers[i];
+      const schedule::Buffer& b = schedule(pass_).buffers[i];
       if (b.first != tick || b.name.place == BufferSlot::stage) continue;
-      const double value = b.fill == Fill::nan ? std::numeric_limits<double>::quiet_NaN() : 0;
+      const double value = b.fill == schedule::Fill::nan ? std::numeric_limits<double>::quiet_NaN() : 0;
       arrays_[i] = Array(geometry_.plan().shape.batch, b.rows, b.heads.size(), b.width, value);
     }
   }
 
-  [[nodiscard]] std::vector<double> read(const Transfer& t) {
+  [[nodiscard]] std::vector<double> read(const schedule::Transfer& t) {
     std::vector<double> payload;
     each(t, [&](double& x) { payload.push_back(x); });
     if (t.write_mode == WriteMode::accumulate)
       each(t, [](double& x) { x = std::numeric_limits<double>::quiet_NaN(); });
     return payload;
   }
-  void apply(const Transfer& t, const std::vector<double>& payload) {
+  void apply(const schedule::Transfer& t, const std::vector<double>& payload) {
     std::size_t at = 0;
     each(t, [&](double& x) {
       if (at >= payload.size()) throw std::runtime_error("a message is shorter than its receive");
@@ -100,10 +101,10 @@ class RankState {
     if (at != payload.size()) throw std::runtime_error("a message is longer than its receive");
   }
 
-  void run(const Step& step) {
-    if (step.is(operations::attend)) return attend(step);
-    if (step.is(operations::delta)) return delta_rows(step);
-    if (step.is(operations::attend_grad)) return attend_grad(step);
+  void run(const schedule::Step& step) {
+    if (step.is(schedule::operations::attend)) return attend(step);
+    if (step.is(schedule::operations::delta)) return delta_rows(step);
+    if (step.is(schedule::operations::attend_grad)) return attend_grad(step);
     const auto other = others_.find(step.operation);
     if (other == others_.end()) throw std::runtime_error("an operation that the interpreter does not know");
     other->second(*this, step);
@@ -115,23 +116,25 @@ class RankState {
       if (buffers[i].name == BufferName{tensor, place}) return arrays_[i];
     throw std::runtime_error("no such result");
   }
-  [[nodiscard]] const Buffer& result_buffer(Tensor tensor, BufferSlot place) const {
+  [[nodiscard]] const schedule::Buffer& result_buffer(Tensor tensor, BufferSlot place) const {
     const auto& buffers = schedule(pass_).buffers;
     for (std::size_t i = buffers.size(); i-- > 0;)
       if (buffers[i].name == BufferName{tensor, place}) return buffers[i];
     throw std::runtime_error("no such result");
   }
   /// Global tokens of the rows of a buffer.
-  [[nodiscard]] std::vector<i64> tokens(const Buffer& b) const {
+  [[nodiscard]] std::vector<i64> tokens(const schedule::Buffer& b) const {
     return buffer_tokens(geometry_, schedule(pass_), b);
   }
   std::vector<double> d_sink;
 
   /// How to compute an operation beside the three of the library.
-  using Compute = std::function<void(RankState&, const Step&)>;
-  void teach(const Operation& operation, Compute compute) { others_[&operation] = std::move(compute); }
-  [[nodiscard]] Array& array(BufferId id) { return arrays_[static_cast<std::size_t>(id)]; }
-  [[nodiscard]] i64 first_head(BufferId id) const { return head0(id); }
+  using Compute = std::function<void(RankState&, const schedule::Step&)>;
+  void teach(const schedule::Operation& operation, Compute compute) {
+    others_[&operation] = std::move(compute);
+  }
+  [[nodiscard]] Array& array(schedule::BufferId id) { return arrays_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] i64 first_head(schedule::BufferId id) const { return head0(id); }
 
  private:
   [[nodiscard]] static std::pair<int, int> key(BufferName n) {
@@ -140,7 +143,7 @@ class RankState {
   [[nodiscard]] const Array& input(Tensor t) const {
     return t == Tensor::q ? problem_->q : t == Tensor::k ? problem_->k : problem_->v;
   }
-  [[nodiscard]] Array gather(const Buffer& b, const Array& global) const {
+  [[nodiscard]] Array gather(const schedule::Buffer& b, const Array& global) const {
     Array local(global.batch, b.rows, global.heads, global.width, 0);
     const std::vector<i64> ids = tokens(b);
     for (i64 x = 0; x < local.batch; ++x)
@@ -151,10 +154,11 @@ class RankState {
     return local;
   }
   template <class Each>
-  void each(const Transfer& t, const Each& f) {
+  void each(const schedule::Transfer& t, const Each& f) {
     for (std::int32_t i = 0; i < t.regions.count; ++i) {
-      const BufferRegion& region = schedule(pass_).regions[static_cast<std::size_t>(t.regions.begin + i)];
-      const Buffer& b = schedule(pass_).buffers[static_cast<std::size_t>(region.buffer)];
+      const schedule::BufferRegion& region =
+          schedule(pass_).regions[static_cast<std::size_t>(t.regions.begin + i)];
+      const schedule::Buffer& b = schedule(pass_).buffers[static_cast<std::size_t>(region.buffer)];
       Array& a = arrays_[static_cast<std::size_t>(region.buffer)];
       for (i64 r = region.rows.begin; r < region.rows.end; ++r)
         for (i64 x = 0; x < a.batch; ++x)
@@ -162,15 +166,15 @@ class RankState {
             for (i64 w = 0; w < a.width; ++w) f(a.at(x, r, h - b.heads.begin, w));
     }
   }
-  [[nodiscard]] i64 head0(BufferId id) const {
+  [[nodiscard]] i64 head0(schedule::BufferId id) const {
     return schedule(pass_).buffers[static_cast<std::size_t>(id)].heads.begin;
   }
 
   /// Calls f(query row, key row, gradient row of the key) for every visible pair, slice by slice.
   template <class F>
-  void pairs(ListRef slices, const F& f) {
+  void pairs(schedule::ListRef slices, const F& f) {
     for (std::int32_t n = 0; n < slices.count; ++n) {
-      const Slice& s = schedule(pass_).slices[static_cast<std::size_t>(slices.begin + n)];
+      const schedule::Slice& s = schedule(pass_).slices[static_cast<std::size_t>(slices.begin + n)];
       for (i64 i = 0; i < s.q_count; ++i)
         for (i64 j = 0; j < s.k_count; ++j) {
           const i64 diff = s.q_pos + i * s.q_step - s.k_pos - j * s.k_step;
@@ -184,7 +188,7 @@ class RankState {
     return sum * problem_->scale;
   }
 
-  void zero(BufferId id, Range heads) {
+  void zero(schedule::BufferId id, Range heads) {
     Array& a = array(id);
     for (i64 b = 0; b < a.batch; ++b)
       for (i64 r = 0; r < a.rows; ++r)
@@ -192,7 +196,7 @@ class RankState {
           for (i64 w = 0; w < a.width; ++w) a.at(b, r, h - head0(id), w) = 0;
   }
 
-  void attend(const Step& s) {
+  void attend(const schedule::Step& s) {
     const i64 group = geometry_.heads().group();
     Array &q = array(s[Tensor::q]), &k = array(s[Tensor::k]), &v = array(s[Tensor::v]),
           &o = array(s[Tensor::o]), &lse = array(s[Tensor::lse]);
@@ -221,7 +225,7 @@ class RankState {
       });
     }
   }
-  void delta_rows(const Step& s) {
+  void delta_rows(const schedule::Step& s) {
     Array &d_o = array(s[Tensor::d_o]), &o = array(s[Tensor::o]), &lse = array(s[Tensor::lse]),
           &delta = array(s[Tensor::delta]);
     for (i64 head = s.query_heads.begin; head < s.query_heads.end; ++head)
@@ -238,7 +242,7 @@ class RankState {
                 sum;
         }
   }
-  void attend_grad(const Step& s) {
+  void attend_grad(const schedule::Step& s) {
     const i64 group = geometry_.heads().group();
     Array &q = array(s[Tensor::q]), &k = array(s[Tensor::k]), &v = array(s[Tensor::v]),
           &d_o = array(s[Tensor::d_o]), &lse = array(s[Tensor::lse]);
@@ -278,12 +282,12 @@ class RankState {
     }
   }
 
-  const TokenMap& geometry_;
-  RankSchedule schedules_[2];
+  const schedule::TokenMap& geometry_;
+  schedule::RankSchedule schedules_[2];
   Pass pass_ = Pass::forward;
   const Problem* problem_ = nullptr;
   std::vector<Array> arrays_;
-  std::map<const Operation*, Compute> others_;
+  std::map<const schedule::Operation*, Compute> others_;
 };
 
 /// Messages under way, by (move, source, target).
@@ -291,7 +295,8 @@ using MessageKey = std::tuple<int, int, int>;
 using Network = std::map<MessageKey, std::vector<double>>;
 
 /// What happens to a message on arrival: how often it is applied. It may change what is under way.
-using Courier = std::function<int(Network&, const MessageKey&, const RankSchedule&, const Transfer&)>;
+using Courier =
+    std::function<int(Network&, const MessageKey&, const schedule::RankSchedule&, const schedule::Transfer&)>;
 
 /// Runs one pass on all ranks in lock step: posts, then steps, then arrivals of every tick. Throws when a
 /// message is missing or left over.
@@ -300,14 +305,14 @@ inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& pr
   Network network;
   for (std::size_t p = 0; p < ranks.size(); ++p) ranks[p].start(pass, problem, d_o[p]);
   const int ticks = static_cast<int>(ranks.front().schedule(pass).ticks.size());
-  const auto list = [&](std::size_t p, int t) -> const Tick& {
+  const auto list = [&](std::size_t p, int t) -> const schedule::Tick& {
     return ranks[p].schedule(pass).ticks[static_cast<std::size_t>(t)];
   };
   for (int t = 0; t < ticks; ++t) {
     for (std::size_t p = 0; p < ranks.size(); ++p) {
       ranks[p].bind(t);
       for (std::int32_t i = 0; i < list(p, t).posts.count; ++i) {
-        const Transfer& m =
+        const schedule::Transfer& m =
             ranks[p].schedule(pass).transfers[static_cast<std::size_t>(list(p, t).posts.begin + i)];
         if (m.send) network[{m.move, static_cast<int>(p), m.peer}] = ranks[p].read(m);
       }
@@ -317,8 +322,8 @@ inline void run_pass(std::vector<RankState>& ranks, Pass pass, const Problem& pr
         ranks[p].run(ranks[p].schedule(pass).steps[static_cast<std::size_t>(list(p, t).steps.begin + i)]);
     for (std::size_t p = 0; p < ranks.size(); ++p)
       for (std::int32_t i = 0; i < list(p, t).arrivals.count; ++i) {
-        const RankSchedule& s = ranks[p].schedule(pass);
-        const Transfer& m = s.transfers[static_cast<std::size_t>(
+        const schedule::RankSchedule& s = ranks[p].schedule(pass);
+        const schedule::Transfer& m = s.transfers[static_cast<std::size_t>(
             s.arrivals[static_cast<std::size_t>(list(p, t).arrivals.begin + i)])];
         const MessageKey key{m.move, m.peer, static_cast<int>(p)};
         if (network.count(key) == 0) throw std::runtime_error("a receive has no send");

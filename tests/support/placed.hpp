@@ -14,7 +14,7 @@ template <class Tensor>
 class Placed {
  public:
   Placed() = default;
-  Placed(Memory& memory, Tensor& host) : memory_(&memory), host_(&host), view_(host.view()) {
+  Placed(kernels::Memory& memory, Tensor& host) : memory_(&memory), host_(&host), view_(host.view()) {
     if (memory.stream() == nullptr) return;
     const auto bytes = static_cast<i64>(host.bytes().size());
     copy_ = memory.make_arena();
@@ -23,7 +23,7 @@ class Placed {
     memory.synchronize();
     view_.data = copy_->data();
   }
-  [[nodiscard]] View view() const { return view_; }
+  [[nodiscard]] kernels::View view() const { return view_; }
   void fetch() {
     if (copy_ == nullptr) return;
     memory_->to_host(host_->bytes().data(), copy_->data(), static_cast<i64>(host_->bytes().size()));
@@ -31,10 +31,10 @@ class Placed {
   }
 
  private:
-  Memory* memory_ = nullptr;
+  kernels::Memory* memory_ = nullptr;
   Tensor* host_ = nullptr;
-  std::unique_ptr<Arena> copy_;
-  View view_;
+  std::unique_ptr<kernels::Arena> copy_;
+  kernels::View view_;
 };
 
 /// The same for a plain list; null where the list is empty.
@@ -42,7 +42,7 @@ template <class T>
 class PlacedList {
  public:
   PlacedList() = default;
-  PlacedList(Memory& memory, const std::vector<T>& host)
+  PlacedList(kernels::Memory& memory, const std::vector<T>& host)
       : memory_(&memory), count_(host.size()), arena_(memory.make_arena()) {
     arena_->reserve(bytes());
     if (count_ > 0) memory.from_host(arena_->data(), host.data(), bytes());
@@ -59,9 +59,9 @@ class PlacedList {
 
  private:
   [[nodiscard]] i64 bytes() const { return static_cast<i64>(count_ * sizeof(T)); }
-  Memory* memory_ = nullptr;
+  kernels::Memory* memory_ = nullptr;
   std::size_t count_ = 0;
-  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<kernels::Arena> arena_;
 };
 
 }  // namespace usp::test

@@ -32,31 +32,31 @@ class HostTensor {
       view_.row_stride = batch * heads * width, view_.batch_stride = heads * width;
     if (order == MemoryOrder::batch_head_row) view_.row_stride = width, view_.head_stride = rows * width;
   }
-  [[nodiscard]] const View& view() const { return view_; }
+  [[nodiscard]] const kernels::View& view() const { return view_; }
   [[nodiscard]] std::byte* data() { return bytes_.data(); }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
   [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
   /// As fp64, packed [batch][row][head][width].
   [[nodiscard]] std::vector<double> values() const {
     std::vector<double> out(static_cast<std::size_t>(view_.elements()));
-    View packed(reinterpret_cast<std::byte*>(out.data()), DType::fp64, view_.batch, view_.rows, view_.heads,
-                view_.width);
-    copy_region(view_, whole(view_), packed, whole(packed), WriteMode::overwrite);
+    kernels::View packed(reinterpret_cast<std::byte*>(out.data()), DType::fp64, view_.batch, view_.rows,
+                         view_.heads, view_.width);
+    kernels::copy_region(view_, whole(view_), packed, whole(packed), WriteMode::overwrite);
     return out;
   }
   void set(const std::vector<double>& values) {
-    ConstView packed(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, view_.batch, view_.rows,
-                     view_.heads, view_.width);
-    copy_region(packed, whole(packed), view_, whole(view_), WriteMode::overwrite);
+    kernels::ConstView packed(reinterpret_cast<const std::byte*>(values.data()), DType::fp64, view_.batch,
+                              view_.rows, view_.heads, view_.width);
+    kernels::copy_region(packed, whole(packed), view_, whole(view_), WriteMode::overwrite);
   }
   template <class V>
-  [[nodiscard]] static ViewRegion whole(const V& v) {
+  [[nodiscard]] static kernels::ViewRegion whole(const V& v) {
     return {{0, v.rows}, v.heads};
   }
 
  private:
   std::vector<std::byte> bytes_;
-  View view_;
+  kernels::View view_;
 };
 
 /// Global values, fp64, [batch][token][head][width].
@@ -66,10 +66,10 @@ struct Values {
   Values() = default;
   Values(i64 b, i64 t, i64 h, i64 w)
       : batch(b), tokens(t), heads(h), width(w), data(static_cast<std::size_t>(b * t * h * w)) {}
-  explicit Values(const OracleTensor& t)
+  explicit Values(const kernels::OracleTensor& t)
       : batch(t.batch), tokens(t.rows), heads(t.heads.size()), width(t.width), data(t.values) {}
   [[nodiscard]] i64 run() const { return heads * width; }
-  [[nodiscard]] View view() {
+  [[nodiscard]] kernels::View view() {
     return {reinterpret_cast<std::byte*>(data.data()), DType::fp64, batch, tokens, {0, heads}, width};
   }
   /// Rows of some tokens.
@@ -107,7 +107,7 @@ struct GlobalInputs {
   Values q, k, v;
   std::vector<double> sink, slopes;
   std::vector<std::uint8_t> admitted;
-  BlockMask blocks;
+  kernels::BlockMask blocks;
 
   explicit GlobalInputs(const RuntimeCase& c) {
     CaseGenerator draw(c.seed + 1);
@@ -124,8 +124,8 @@ struct GlobalInputs {
     for (i64 i = 0; i < s.query_heads * n * n; ++i) admitted.push_back(draw.chance(0.6) ? 1 : 0);
     blocks = {c.plan.score.block_tokens, c.plan.score.block_tokens, n, n, admitted.data()};
   }
-  [[nodiscard]] ScoreTerms terms(const AttentionPlan& plan) const {
-    ScoreTerms t;
+  [[nodiscard]] kernels::ScoreTerms terms(const AttentionPlan& plan) const {
+    kernels::ScoreTerms t;
     t.scale = 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
     t.softcap = plan.score.softcap;
     t.alibi_slopes = plan.score.alibi ? slopes.data() : nullptr;
@@ -137,19 +137,19 @@ struct GlobalInputs {
 };
 
 /// The whole problem at once in fp64.
-[[nodiscard]] inline Oracle oracle(const RuntimeCase& c, GlobalInputs& in, Values& d_o) {
+[[nodiscard]] inline kernels::Oracle oracle(const RuntimeCase& c, GlobalInputs& in, Values& d_o) {
   const AttentionShape& s = c.plan.shape;
-  std::vector<Slice> slices;
+  std::vector<schedule::Slice> slices;
   for (std::size_t d = 0; d < c.documents.count(); ++d) {
-    Slice x;
+    schedule::Slice x;
     x.q_row = c.documents.cu_q[d], x.q_count = c.documents.cu_q[d + 1] - x.q_row,
     x.q_pos = x.q_row + c.documents.shift[d];
     x.k_row = x.k_pos = x.dk_row = c.documents.cu_k[d], x.k_count = c.documents.cu_k[d + 1] - x.k_row;
     x.diff_min = c.plan.band.diff_min, x.diff_max = c.plan.band.diff_max;
     slices.push_back(x);
   }
-  const ScoreTerms terms = in.terms(c.plan);
-  OracleCall call{in.q.view(), in.k.view(), in.v.view(), d_o.view(), {}};
+  const kernels::ScoreTerms terms = in.terms(c.plan);
+  kernels::OracleCall call{in.q.view(), in.k.view(), in.v.view(), d_o.view(), {}};
   call.scope.query_heads = {0, s.query_heads};
   call.scope.group = s.query_heads / s.kv_heads;
   call.scope.slices = slices.data();
@@ -159,7 +159,7 @@ struct GlobalInputs {
   call.grad_rows = s.kv_tokens;
   call.rounds = s.dtype;
   call.rounds_d_o = !c.plan.replicated_q.empty();
-  return attention_oracle(call);
+  return kernels::attention_oracle(call);
 }
 
 /// The least scale an error is measured by. dq and dk are differences (dP - delta) of numbers of order
@@ -200,7 +200,8 @@ struct TrialErrors {
 /// dO of the rank's home tokens. Copies of a replicated token add up to the given one, in shares of powers of
 /// two that are all of the same sign: sums over ranks then have the terms of the whole.
 [[nodiscard]] inline std::vector<double> own_d_o(const RuntimeCase& c, const Values& global,
-                                                 const std::vector<i64>& tokens, const Communicator& comm) {
+                                                 const std::vector<i64>& tokens,
+                                                 const comm::Communicator& comm) {
   std::vector<double> rows = global.rows(tokens);
   int parts = 1;
   while (parts < comm.size()) parts *= 2;
@@ -215,8 +216,8 @@ struct TrialErrors {
 
 /// One rank's tensors of a case, in the kernel's memory; d_out and its global values are the same draw.
 struct TrialTensors {
-  TrialTensors(const RuntimeCase& c, Communicator& comm, Memory& memory, const std::vector<i64>& q_tokens,
-               const std::vector<i64>& kv_tokens)
+  TrialTensors(const RuntimeCase& c, comm::Communicator& comm, kernels::Memory& memory,
+               const std::vector<i64>& q_tokens, const std::vector<i64>& kv_tokens)
       : in(c),
         return_lse(c.plan.return_lse),
         has_sink(c.plan.sink),
@@ -260,7 +261,7 @@ struct TrialTensors {
             has_blocks ? &in.blocks : nullptr,
             1234567};
   }
-  [[nodiscard]] View lse_view() const { return return_lse ? lse_on.view() : View{}; }
+  [[nodiscard]] kernels::View lse_view() const { return return_lse ? lse_on.view() : kernels::View{}; }
   [[nodiscard]] AttentionGradients gradients() const {
     return {dq_on.view(), dk_on.view(), dv_on.view(), has_sink ? d_sink_on.data() : nullptr};
   }
@@ -287,7 +288,8 @@ struct TrialTensors {
 
 /// Collective: one rank's part of a trial; the errors are the same on every rank but for `rows`, `bytes` and
 /// `bits`.
-[[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, Communicator& comm, AttentionKernel& kernel,
+[[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, comm::Communicator& comm,
+                                           kernels::AttentionKernel& kernel,
                                            const ExecutorOptions& options = {}, bool verify = true) {
   const AttentionShape& s = c.plan.shape;
   AttentionOperator op(c.plan, comm, kernel, options);
@@ -297,7 +299,7 @@ struct TrialTensors {
   d_o.add_rows(op.q_tokens(), t.d_out.values());
   comm.all_reduce_sum(d_o.data.data(), static_cast<i64>(d_o.data.size()));
   GlobalInputs whole(c);
-  const Oracle truth = verify ? oracle(c, whole, d_o) : Oracle();
+  const kernels::Oracle truth = verify ? oracle(c, whole, d_o) : kernels::Oracle();
   const DType sum = accumulator_of(s.dtype);
   op.forward(t.inputs(), t.out_on.view(), t.lse_view());
   TrialErrors e;
@@ -315,13 +317,14 @@ struct TrialTensors {
   e.bits = t.bits();
   if (!verify) return e;
 
-  const auto rows_within = [&](const char* name, const Deviation& d, DType type, Pass pass) {
-    const std::string found = fault(name, d, type, pass);
+  const auto rows_within = [&](const char* name, const kernels::Deviation& d, DType type, Pass pass) {
+    const std::string found = kernels::fault(name, d, type, pass);
     if (!found.empty()) e.rows += (e.rows.empty() ? "" : "; ") + found;
   };
   // Over all ranks together, as one tensor.
-  const auto error = [&](const char* name, const HostTensor& mine, const OracleTensor& like, DType type) {
-    rows_within(name, deviation(mine.view(), op.q_tokens(), like, type), type, Pass::forward);
+  const auto error = [&](const char* name, const HostTensor& mine, const kernels::OracleTensor& like,
+                         DType type) {
+    rows_within(name, kernels::deviation(mine.view(), op.q_tokens(), like, type), type, Pass::forward);
     Squares sums = squares(mine.values(), Values(like).rows(op.q_tokens()));
     comm.all_reduce_sum(&sums.difference, 3);
     return sums.relative();
@@ -329,11 +332,11 @@ struct TrialTensors {
   e.o = error("out", out, truth.out, s.dtype);
   if (c.plan.return_lse) e.lse = error("lse", lse, truth.lse, sum);
   const auto gradient = [&](const char* name, const HostTensor& part, const std::vector<i64>& tokens,
-                            const OracleTensor& like) {
+                            const kernels::OracleTensor& like) {
     Values total(like.batch, like.rows, like.heads.size(), like.width);
     total.add_rows(tokens, part.values());
     comm.all_reduce_sum(total.data.data(), static_cast<i64>(total.data.size()));
-    rows_within(name, deviation(total.view(), like, s.dtype), s.dtype, Pass::backward);
+    rows_within(name, kernels::deviation(total.view(), like, s.dtype), s.dtype, Pass::backward);
     return relative_error(total.data, like.values);
   };
   e.dq = gradient("dq", dq, op.q_tokens(), truth.dq);
@@ -341,7 +344,7 @@ struct TrialTensors {
   e.dv = gradient("dv", dv, op.kv_tokens(), truth.dv);
   if (c.plan.sink) {
     comm.all_reduce_sum(d_sink.data(), static_cast<i64>(d_sink.size()));
-    rows_within("d_sink", deviation(d_sink, truth.d_sink, truth.d_sink_terms, s.dtype), s.dtype,
+    rows_within("d_sink", kernels::deviation(d_sink, truth.d_sink, truth.d_sink_terms, s.dtype), s.dtype,
                 Pass::backward);
     e.d_sink = relative_error(d_sink, truth.d_sink);
   }

@@ -16,29 +16,31 @@ constexpr Pass both_passes[] = {Pass::forward, Pass::backward};
 class Expanded {
  public:
   explicit Expanded(const ScheduleCase& c) : geometry(c.plan, c.documents) {
-    generate(c.plan, geometry.heads().shared_kv(), compact);
+    schedule::generate(c.plan, geometry.heads().shared_kv(), compact);
     for (Pass pass : both_passes)
-      for (int p = 0; p < c.plan.mesh.size(); ++p) list(pass).push_back(expand(geometry, compact, p, pass));
+      for (int p = 0; p < c.plan.mesh.size(); ++p)
+        list(pass).push_back(schedule::expand(geometry, compact, p, pass));
   }
-  [[nodiscard]] const std::vector<RankSchedule>& of(Pass pass) const {
+  [[nodiscard]] const std::vector<schedule::RankSchedule>& of(Pass pass) const {
     return pass == Pass::forward ? forward_ : backward_;
   }
-  [[nodiscard]] const TransferOp& move(Pass pass, const Transfer& t) const {
+  [[nodiscard]] const schedule::TransferOp& move(Pass pass, const schedule::Transfer& t) const {
     return compact.of(pass).transfers[static_cast<std::size_t>(t.move)];
   }
 
-  TokenMap geometry;
-  CompactSchedule compact;
+  schedule::TokenMap geometry;
+  schedule::CompactSchedule compact;
 
  private:
-  [[nodiscard]] std::vector<RankSchedule>& list(Pass pass) {
+  [[nodiscard]] std::vector<schedule::RankSchedule>& list(Pass pass) {
     return pass == Pass::forward ? forward_ : backward_;
   }
-  std::vector<RankSchedule> forward_, backward_;
+  std::vector<schedule::RankSchedule> forward_, backward_;
 };
 
-[[nodiscard]] inline Side side_of(Tensor t) {
-  return t == Tensor::k || t == Tensor::v || t == Tensor::dk || t == Tensor::dv ? Side::k : Side::q;
+[[nodiscard]] inline schedule::Side side_of(Tensor t) {
+  return t == Tensor::k || t == Tensor::v || t == Tensor::dk || t == Tensor::dv ? schedule::Side::k
+                                                                                : schedule::Side::q;
 }
 
 /// Global tokens of the slots of a ring row.
@@ -53,23 +55,25 @@ class Expanded {
 }
 
 /// Global tokens of the rows of a buffer.
-[[nodiscard]] inline std::vector<i64> buffer_tokens(const TokenMap& geometry, const RankSchedule& schedule,
-                                                    const Buffer& b) {
+[[nodiscard]] inline std::vector<i64> buffer_tokens(const schedule::TokenMap& geometry,
+                                                    const schedule::RankSchedule& schedule,
+                                                    const schedule::Buffer& b) {
   std::vector<i64> tokens(static_cast<std::size_t>(b.rows), -1);
   for (std::int32_t i = 0; i < b.pieces.count; ++i) {
-    const Piece& p = schedule.pieces[static_cast<std::size_t>(b.pieces.begin + i)];
+    const schedule::Piece& p = schedule.pieces[static_cast<std::size_t>(b.pieces.begin + i)];
     const std::vector<i64> part = row_tokens(geometry.layout(side_of(b.name.tensor)), p.ring_row, p.slots);
     for (std::size_t n = 0; n < part.size(); ++n) tokens[static_cast<std::size_t>(p.row) + n] = part[n];
   }
   return tokens;
 }
-[[nodiscard]] inline const Buffer& buffer_of(const RankSchedule& s, BufferId id) {
+[[nodiscard]] inline const schedule::Buffer& buffer_of(const schedule::RankSchedule& s,
+                                                       schedule::BufferId id) {
   return s.buffers.at(static_cast<std::size_t>(id));
 }
 
 /// Calls each(entry, its index in the pool) for a range of a pool.
 template <class T, class Each>
-void for_each(const std::vector<T>& pool, ListRef range, const Each& each) {
+void for_each(const std::vector<T>& pool, schedule::ListRef range, const Each& each) {
   for (std::int32_t i = range.begin; i < range.begin + range.count; ++i)
     each(pool.at(static_cast<std::size_t>(i)), i);
 }
@@ -82,11 +86,12 @@ struct Cell {
 };
 
 /// What a message carries, in its order.
-[[nodiscard]] inline std::vector<Cell> cells_of(const TokenMap& geometry, const RankSchedule& s,
-                                                const Transfer& t) {
+[[nodiscard]] inline std::vector<Cell> cells_of(const schedule::TokenMap& geometry,
+                                                const schedule::RankSchedule& s,
+                                                const schedule::Transfer& t) {
   std::vector<Cell> cells;
-  for_each(s.regions, t.regions, [&](const BufferRegion& region, std::int32_t) {
-    const Buffer& b = buffer_of(s, region.buffer);
+  for_each(s.regions, t.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
+    const schedule::Buffer& b = buffer_of(s, region.buffer);
     const std::vector<i64> tokens = buffer_tokens(geometry, s, b);
     for (i64 row = region.rows.begin; row < region.rows.end; ++row)
       for (i64 head = region.heads.begin; head < region.heads.end; ++head)
@@ -96,11 +101,11 @@ struct Cell {
 }
 
 /// Bytes that each rank sends in one pass.
-[[nodiscard]] inline std::vector<i64> sent_bytes(const std::vector<RankSchedule>& ranks) {
+[[nodiscard]] inline std::vector<i64> sent_bytes(const std::vector<schedule::RankSchedule>& ranks) {
   std::vector<i64> sent;
-  for (const RankSchedule& s : ranks) {
+  for (const schedule::RankSchedule& s : ranks) {
     sent.push_back(0);
-    for (const Transfer& t : s.transfers)
+    for (const schedule::Transfer& t : s.transfers)
       if (t.send) sent.back() += t.bytes;
   }
   return sent;

@@ -24,7 +24,7 @@ inline double difference(double a, double reference) {
 }
 
 inline double worst(const RankState& rank, Tensor tensor, BufferSlot place, const Array& reference) {
-  const Buffer& b = rank.result_buffer(tensor, place);
+  const schedule::Buffer& b = rank.result_buffer(tensor, place);
   const Array& a = rank.result(tensor, place);
   const std::vector<i64> ids = rank.tokens(b);
   double most = 0;
@@ -68,7 +68,7 @@ class Trial {
   Trial(const ScheduleCase& c, const AttentionPlan& executed, std::uint64_t seed)
       : case_(c), geometry_(executed, c.documents), random_(seed) {
     const AttentionShape& s = c.plan.shape;
-    generate(executed, geometry_.heads().shared_kv(), compact_);
+    schedule::generate(executed, geometry_.heads().shared_kv(), compact_);
     problem_ = {noise(random_, s.batch, s.q_tokens, s.query_heads, s.head_dim_qk),
                 noise(random_, s.batch, s.kv_tokens, s.kv_heads, s.head_dim_qk),
                 noise(random_, s.batch, s.kv_tokens, s.kv_heads, s.head_dim_v),
@@ -122,8 +122,8 @@ class Trial {
   }
 
   const ScheduleCase& case_;
-  TokenMap geometry_;
-  CompactSchedule compact_;
+  schedule::TokenMap geometry_;
+  schedule::CompactSchedule compact_;
   std::mt19937_64 random_;
   Problem problem_;
   std::vector<RankState> ranks_;

@@ -21,7 +21,7 @@ namespace usp::test {
 constexpr double limit_s = 120;
 inline const std::string job_secret = "c1b0d7aa5e2f49838c6d0e1f2a3b4c5d";
 
-inline SocketJob secured_job(int rank, int ranks, int port) {
+inline comm::SocketJob secured_job(int rank, int ranks, int port) {
   return {.rank = rank, .size = ranks, .host = "127.0.0.1", .port = port, .digest = 7, .secret = job_secret};
 }
 
@@ -38,10 +38,10 @@ inline std::string text_of(const std::exception_ptr& error) {
 class StartedRanks {
  public:
   ~StartedRanks() { join(); }
-  void start(const SocketJob& job, const std::function<void(Communicator&)>& body = &barrier) {
+  void start(const comm::SocketJob& job, const std::function<void(comm::Communicator&)>& body = &barrier) {
     threads_[job.rank] = std::thread([this, job, body] {
       try {
-        body(*make_socket_communicator(job, {.watchdog_s = limit_s}));
+        body(*comm::make_socket_communicator(job, {.watchdog_s = limit_s}));
       } catch (...) {
         errors_[static_cast<std::size_t>(job.rank)] = std::current_exception();
       }
@@ -54,7 +54,7 @@ class StartedRanks {
   }
 
  private:
-  static void barrier(Communicator& communicator) { communicator.barrier(); }
+  static void barrier(comm::Communicator& communicator) { communicator.barrier(); }
   void join() {
     for (auto& [rank, thread] : threads_)
       if (thread.joinable()) thread.join();

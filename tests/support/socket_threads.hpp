@@ -28,15 +28,16 @@ inline int free_port() {
 }
 
 /// Ranks that meet over sockets as processes do, each on a thread of this one. Returns what each threw.
-inline std::vector<std::exception_ptr> run_socket_threads(int ranks, const CommOptions& options,
-                                                          const std::function<void(Communicator&)>& body) {
+inline std::vector<std::exception_ptr> run_socket_threads(
+    int ranks, const comm::CommOptions& options, const std::function<void(comm::Communicator&)>& body) {
   const int port = free_port();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        const auto communicator = make_socket_communicator({rank, ranks, "127.0.0.1", port, 7}, options);
+        const auto communicator =
+            comm::make_socket_communicator({rank, ranks, "127.0.0.1", port, 7}, options);
         body(*communicator);
       } catch (...) {
         errors[static_cast<std::size_t>(rank)] = std::current_exception();

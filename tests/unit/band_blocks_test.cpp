@@ -12,9 +12,9 @@ namespace {
 
 using Pairs = std::set<std::pair<i64, i64>>;
 
-Pairs pairs_of(const std::vector<Slice>& slices) {
+Pairs pairs_of(const std::vector<schedule::Slice>& slices) {
   Pairs pairs;
-  for (const Slice& s : slices)
+  for (const schedule::Slice& s : slices)
     for (i64 i = 0; i < s.q_count; ++i)
       for (i64 j = 0; j < s.k_count; ++j) {
         const i64 difference = s.q_pos + i * s.q_step - s.k_pos - j * s.k_step;
@@ -24,7 +24,7 @@ Pairs pairs_of(const std::vector<Slice>& slices) {
 }
 
 /// By the bounds that cuDNN is given.
-Pairs pairs_of(const BandBlock& b) {
+Pairs pairs_of(const schedule::BandBlock& b) {
   Pairs pairs;
   for (i64 i = 0; i < b.q_rows.size(); ++i)
     for (i64 j = 0; j < b.k_rows.size(); ++j) {
@@ -35,49 +35,50 @@ Pairs pairs_of(const BandBlock& b) {
   return pairs;
 }
 
-BlockSplit divided(const std::vector<Slice>& slices, bool keeps_shift) {
-  return split_into_blocks(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()),
-                           keeps_shift);
+schedule::BlockSplit divided(const std::vector<schedule::Slice>& slices, bool keeps_shift) {
+  return schedule::split_into_blocks(schedule::kernel_traits(Backend::cudnn), slices.data(),
+                                     static_cast<i64>(slices.size()), keeps_shift);
 }
 
-Slice rectangle(i64 rows, i64 keys) {
-  Slice s;
+schedule::Slice rectangle(i64 rows, i64 keys) {
+  schedule::Slice s;
   s.q_count = rows, s.k_count = keys;
   return s;
 }
-void expect_same_pairs(const std::vector<Slice>& slices) {
-  const BlockSplit found = divided(slices, true);
+void expect_same_pairs(const std::vector<schedule::Slice>& slices) {
+  const schedule::BlockSplit found = divided(slices, true);
   Pairs pairs = pairs_of(found.rest);
-  for (const BandBlock& b : found.blocks) {
+  for (const schedule::BandBlock& b : found.blocks) {
     EXPECT_GE(b.right_bound(), 0);
     EXPECT_GE(b.left_bound(), 1);
     const Pairs own = pairs_of(b);
     EXPECT_EQ(static_cast<i64>(own.size()), b.pairs);
-    EXPECT_EQ(own, pairs_of({slice_of(b)}));
+    EXPECT_EQ(own, pairs_of({schedule::slice_of(b)}));
     for (const auto& pair : own) EXPECT_TRUE(pairs.insert(pair).second);
   }
   EXPECT_EQ(pairs, pairs_of(slices));
 }
 
-Slice at(Slice s, i64 q, i64 k) {
+schedule::Slice at(schedule::Slice s, i64 q, i64 k) {
   s.q_row = s.q_pos = q;
   s.k_row = s.k_pos = s.dk_row = k;
   return s;
 }
-Slice triangle(i64 rows) {
-  Slice s = rectangle(rows, rows);
+schedule::Slice triangle(i64 rows) {
+  schedule::Slice s = rectangle(rows, rows);
   s.diff_min = 0;
   return s;
 }
 
 TEST(BandBlocks, PiecesOfAZigzagRankAreOneTriangle) {
   // Rows 0..9 are chunk 1 and rows 10..19 chunk 6: positions far apart, rows side by side.
-  std::vector<Slice> slices{at(triangle(10), 0, 0), at(rectangle(10, 10), 10, 0), at(triangle(10), 10, 10)};
+  std::vector<schedule::Slice> slices{at(triangle(10), 0, 0), at(rectangle(10, 10), 10, 0),
+                                      at(triangle(10), 10, 10)};
   slices[1].q_pos = 60, slices[2].q_pos = slices[2].k_pos = 60;
-  const BlockSplit found = divided(slices, true);
+  const schedule::BlockSplit found = divided(slices, true);
   ASSERT_EQ(found.blocks.size(), 1U);
   EXPECT_TRUE(found.rest.empty());
-  const BandBlock& b = found.blocks.front();
+  const schedule::BandBlock& b = found.blocks.front();
   EXPECT_EQ(b.q_rows, (Range{0, 20}));
   EXPECT_EQ(b.k_rows, (Range{0, 20}));
   EXPECT_EQ(b.right_bound(), 0);
@@ -87,8 +88,8 @@ TEST(BandBlocks, PiecesOfAZigzagRankAreOneTriangle) {
 }
 
 TEST(BandBlocks, FullChunksAreOneRectangle) {
-  const std::vector<Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 8, 0)};
-  const BlockSplit found = divided(slices, true);
+  const std::vector<schedule::Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 8, 0)};
+  const schedule::BlockSplit found = divided(slices, true);
   ASSERT_EQ(found.blocks.size(), 1U);
   EXPECT_FALSE(found.blocks.front().bounds_right());
   EXPECT_FALSE(found.blocks.front().bounds_left());
@@ -96,31 +97,31 @@ TEST(BandBlocks, FullChunksAreOneRectangle) {
 }
 
 TEST(BandBlocks, DocumentsStayApart) {
-  const std::vector<Slice> slices{at(triangle(7), 0, 0), at(triangle(9), 7, 7)};
+  const std::vector<schedule::Slice> slices{at(triangle(7), 0, 0), at(triangle(9), 7, 7)};
   EXPECT_EQ(divided(slices, true).blocks.size(), 2U);
   expect_same_pairs(slices);
-  std::vector<Slice> many;
+  std::vector<schedule::Slice> many;
   for (i64 i = 0; i < 20; ++i) many.push_back(at(triangle(3), 3 * i, 3 * i));
-  const BlockSplit left = divided(many, true);
+  const schedule::BlockSplit left = divided(many, true);
   EXPECT_TRUE(left.blocks.empty());
   EXPECT_EQ(left.rest.size(), 20U);
-  EXPECT_EQ(left.why, UnsupportedReason::many_blocks);
+  EXPECT_EQ(left.why, schedule::UnsupportedReason::many_blocks);
 }
 
 TEST(BandBlocks, RowsOfGradientsThatDifferKeepBlocksApart) {
-  std::vector<Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 0, 5)};
+  std::vector<schedule::Slice> slices{at(rectangle(8, 5), 0, 0), at(rectangle(8, 5), 0, 5)};
   slices[1].dk_row = 6;
   EXPECT_EQ(divided(slices, true).blocks.size(), 2U);
   EXPECT_EQ(divided(slices, false).blocks.size(), 1U);
 }
 
 TEST(BandBlocks, UnequalStepsAreLeft) {
-  Slice s = triangle(9);
+  schedule::Slice s = triangle(9);
   s.q_step = 2;
-  const BlockSplit found = divided({s}, false);
+  const schedule::BlockSplit found = divided({s}, false);
   EXPECT_TRUE(found.blocks.empty());
   EXPECT_EQ(found.rest.size(), 1U);
-  EXPECT_EQ(found.why, UnsupportedReason::unequal_steps);
+  EXPECT_EQ(found.why, schedule::UnsupportedReason::unequal_steps);
 }
 
 TEST(BandBlocks, AnySlicesKeepTheirPairs) {
@@ -128,12 +129,12 @@ TEST(BandBlocks, AnySlicesKeepTheirPairs) {
   const auto below = [&](int n) { return static_cast<i64>(random() % static_cast<unsigned>(n)); };
   for (int trial = 0; trial < 500; ++trial) {
     // A grid of chunks, each with a band of its own: disjoint by construction.
-    std::vector<Slice> slices;
+    std::vector<schedule::Slice> slices;
     const i64 chunk = 3 + below(5);
     for (i64 q = 0; q < 3; ++q)
       for (i64 k = 0; k < 3; ++k) {
         if (below(4) == 0) continue;
-        Slice s = at(rectangle(chunk, chunk), q * chunk, k * chunk);
+        schedule::Slice s = at(rectangle(chunk, chunk), q * chunk, k * chunk);
         s.q_step = s.k_step = 1 + below(3);
         if (below(2) == 0) s.diff_min = below(20) - 10;
         if (below(3) == 0) s.diff_max = below(20) - 5;

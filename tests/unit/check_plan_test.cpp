@@ -107,7 +107,7 @@ TEST(CheckPlan, EachFieldIsNamed) {
 }
 
 PlanFile file_of(const AttentionShape& shape, Band band) {
-  const Cluster cluster = thread_cluster(3);
+  const topology::Cluster cluster = thread_cluster(3);
   const Calibration calibration = uncalibrated(data_sheet_of(cluster));
   AttentionRequest request;
   request.cluster = &cluster;

@@ -19,8 +19,8 @@ namespace {
 const std::string data = USP_TEST_DATA;
 const std::string h100_text = data + "/topo/01_h100_sxm_8gpu_12nic_tabs_truncated_nic_rows.txt";
 
-ClusterRequest from(const std::string& source) {
-  ClusterRequest request;
+topology::ClusterRequest from(const std::string& source) {
+  topology::ClusterRequest request;
   request.source = source;
   return request;
 }
@@ -41,30 +41,30 @@ struct TemporaryFile {
 };
 
 TEST(Compose, TextPlusCardHostsNicsFabric) {
-  ClusterRequest request = from(h100_text);
+  topology::ClusterRequest request = from(h100_text);
   request.device = "h100-sxm";
   request.nodes = 4;
   request.nic = "8x400G";
   request.fabric = "rail";
-  const Cluster cluster = compose(request);
+  const topology::Cluster cluster = topology::compose(request);
   EXPECT_EQ(cluster.devices.size(), 32u);
   EXPECT_DOUBLE_EQ(*cluster.domains.at(3).gb_s.value, 450);
-  EXPECT_EQ(cluster.fabric.kind, FabricKind::rail);
+  EXPECT_EQ(cluster.fabric.kind, topology::FabricKind::rail);
   EXPECT_EQ(cluster.calibration, "h100_sxm");
   EXPECT_EQ(cluster.nics.size(), 48u);  // the four storage NICs of each host stay, their rate unknown
-  for (const Device& device : cluster.devices) {
+  for (const topology::Device& device : cluster.devices) {
     ASSERT_EQ(device.nics.size(), 1u);
     EXPECT_DOUBLE_EQ(*cluster.nics[static_cast<std::size_t>(device.nics[0])].gb_s.value, 50);
   }
   EXPECT_EQ(cluster.devices[1].nics[0], 3);  // affinity of the text, not of the order
   EXPECT_FALSE(cluster.nics[1].gb_s.known());
-  EXPECT_EQ(read_cluster_json(write_cluster_json(cluster), "again"), cluster);
+  EXPECT_EQ(topology::read_cluster_json(topology::write_cluster_json(cluster), "again"), cluster);
 }
 
 TEST(Compose, TextAloneNamesNoCard) {
-  const Cluster cluster = compose(from(h100_text));
+  const topology::Cluster cluster = topology::compose(from(h100_text));
   EXPECT_TRUE(cluster.specs.at(0).name.empty());
-  const LinkTable table(cluster);
+  const topology::LinkTable table(cluster);
   std::vector<double> load(table.resources().size(), 0.0);
   table.add(0, 1, 1e9, load);
   try {
@@ -76,17 +76,17 @@ TEST(Compose, TextAloneNamesNoCard) {
 }
 
 TEST(Compose, ACardThatCannotHaveTheseLinksIsRefused) {
-  ClusterRequest request = from(h100_text);
+  topology::ClusterRequest request = from(h100_text);
   request.device = "a100";
-  EXPECT_THROW((void)compose(request), InvalidInput);  // 18 links against 12
+  EXPECT_THROW((void)topology::compose(request), InvalidInput);  // 18 links against 12
   request.device = "h10";
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
 }
 
 TEST(Compose, VisibleDevicesKeepTheOrderGiven) {
-  ClusterRequest request = from("node:2 numa:2 nvswitch gpu:4(a100) nic:2(200G)");
+  topology::ClusterRequest request = from("node:2 numa:2 nvswitch gpu:4(a100) nic:2(200G)");
   request.devices = {3, 1, 0};
-  const Cluster cluster = compose(request);
+  const topology::Cluster cluster = topology::compose(request);
   ASSERT_EQ(cluster.devices.size(), 6u);
   EXPECT_EQ(cluster.devices[0].local, 3);
   EXPECT_EQ(cluster.devices[2].local, 0);
@@ -96,119 +96,119 @@ TEST(Compose, VisibleDevicesKeepTheOrderGiven) {
   EXPECT_EQ(cluster.domains.at(1).devices, (std::vector<int>{3, 4, 5}));
   EXPECT_EQ(cluster.links.size(), 6u);
   request.devices = {4};
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
   request.devices = {1, 1};
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
 }
 
 TEST(Compose, NodesRepeatOrCut) {
-  ClusterRequest request = from("gb200-nvl72");
+  topology::ClusterRequest request = from("gb200-nvl72");
   request.nodes = 36;
-  EXPECT_EQ(compose(request).domains.size(), 2u);
+  EXPECT_EQ(topology::compose(request).domains.size(), 2u);
   request.nodes = 4;
-  const Cluster part = compose(request);
+  const topology::Cluster part = topology::compose(request);
   EXPECT_EQ(part.devices.size(), 16u);
   EXPECT_EQ(part.domains.at(0).devices.size(), 16u);
   request.nodes = 20;
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
   request.nodes = 0;
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
 }
 
 TEST(Compose, NicForms) {
-  ClusterRequest request = from("gpu:8(h100) nvswitch");
+  topology::ClusterRequest request = from("gpu:8(h100) nvswitch");
   request.nic = "400G";
-  EXPECT_THROW((void)compose(request), UsageError);  // how many?
+  EXPECT_THROW((void)topology::compose(request), UsageError);  // how many?
   request.nic = "4x400G";
-  EXPECT_EQ(compose(request).nics.size(), 4u);
+  EXPECT_EQ(topology::compose(request).nics.size(), 4u);
   request.nic = "x400G";
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
   request.nic = "8x400";
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
   request.source = "dgx-h100";
   request.nic = "200G";
-  EXPECT_DOUBLE_EQ(*compose(request).nics.at(7).gb_s.value, 25);
+  EXPECT_DOUBLE_EQ(*topology::compose(request).nics.at(7).gb_s.value, 25);
 }
 
 TEST(Compose, SlurmNamesHostsAndLeaves) {
   const TemporaryFile slurm(
       "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n[2-3]\nSwitchName=top Switches=s[0-1]\n");
-  ClusterRequest request = from("dgx-h100");
+  topology::ClusterRequest request = from("dgx-h100");
   request.slurm = slurm.path;
   request.oversubscription = 2;
-  const Cluster cluster = compose(request);
+  const topology::Cluster cluster = topology::compose(request);
   EXPECT_EQ(cluster.nodes.size(), 4u);
   EXPECT_EQ(cluster.nodes[2].name, "n2");
   EXPECT_EQ(cluster.fabric.leaves, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
   request.nodes = 3;
-  EXPECT_EQ(compose(request).fabric.leaves, (std::vector<std::vector<int>>{{0, 1}, {2}}));
+  EXPECT_EQ(topology::compose(request).fabric.leaves, (std::vector<std::vector<int>>{{0, 1}, {2}}));
   request.nodes = 5;
-  EXPECT_THROW((void)compose(request), InvalidInput);
-  EXPECT_EQ(compose(from(slurm.path)).nodes.size(), 4u);
+  EXPECT_THROW((void)topology::compose(request), InvalidInput);
+  EXPECT_EQ(topology::compose(from(slurm.path)).nodes.size(), 4u);
 }
 
 TEST(Compose, MeasuredCurves) {
-  ClusterRequest request = from("b200");
+  topology::ClusterRequest request = from("b200");
   request.curves = {data + "/nccl_tests/b200_8gpu_all_reduce.txt"};
-  const Cluster cluster = compose(request);
+  const topology::Cluster cluster = topology::compose(request);
   ASSERT_EQ(cluster.curves.size(), 1u);
   EXPECT_EQ(cluster.curves[0].collective, "all_reduce");
   EXPECT_EQ(cluster.curves[0].ranks, 8);
   EXPECT_EQ(cluster.curves[0].points.size(), 12u);
-  EXPECT_EQ(read_cluster_json(write_cluster_json(cluster), "again"), cluster);
+  EXPECT_EQ(topology::read_cluster_json(topology::write_cluster_json(cluster), "again"), cluster);
   request.curves = {data + "/nccl_tests/h100_built_without_mpi_all_rank0.txt"};  // B087
-  EXPECT_THROW((void)compose(request), InvalidInput);
+  EXPECT_THROW((void)topology::compose(request), InvalidInput);
 }
 
 TEST(Compose, FormatsByContent) {
-  for (const Word<SourceFormat>& word : word_list<SourceFormat>())
-    EXPECT_EQ(parse_word<SourceFormat>(word.text, "--format"), word.value);
-  EXPECT_EQ(word_of(detect_format("{}", "f")), "cluster");
-  EXPECT_EQ(detect_format("{}", "f"), SourceFormat::cluster_json);
-  EXPECT_EQ(detect_format("<!-- c -->\n<system/>", "f"), SourceFormat::nccl_xml);
-  EXPECT_EQ(detect_format(read_file(h100_text), "f"), SourceFormat::nvidia_smi);
-  EXPECT_EQ(detect_format("gpu:8(h100) nvswitch\n", "f"), SourceFormat::synthetic);
-  EXPECT_EQ(detect_format("SwitchName=a Nodes=b\n", "f"), SourceFormat::slurm);
+  for (const Word<topology::SourceFormat>& word : word_list<topology::SourceFormat>())
+    EXPECT_EQ(parse_word<topology::SourceFormat>(word.text, "--format"), word.value);
+  EXPECT_EQ(word_of(topology::detect_format("{}", "f")), "cluster");
+  EXPECT_EQ(topology::detect_format("{}", "f"), topology::SourceFormat::cluster_json);
+  EXPECT_EQ(topology::detect_format("<!-- c -->\n<system/>", "f"), topology::SourceFormat::nccl_xml);
+  EXPECT_EQ(topology::detect_format(read_file(h100_text), "f"), topology::SourceFormat::nvidia_smi);
+  EXPECT_EQ(topology::detect_format("gpu:8(h100) nvswitch\n", "f"), topology::SourceFormat::synthetic);
+  EXPECT_EQ(topology::detect_format("SwitchName=a Nodes=b\n", "f"), topology::SourceFormat::slurm);
   for (const std::string& bad : {std::string(), std::string("hello"), std::string("GPU0 gpu:8"),
                                  read_file(data + "/nccl_tests/b200_8gpu_all_reduce.txt")})
-    EXPECT_THROW((void)detect_format(bad, "f"), InvalidInput) << bad.substr(0, 20);
-  EXPECT_THROW((void)compose(from("no-such-thing")), InvalidInput);
-  EXPECT_THROW((void)compose(from("")), UsageError);
+    EXPECT_THROW((void)topology::detect_format(bad, "f"), InvalidInput) << bad.substr(0, 20);
+  EXPECT_THROW((void)topology::compose(from("no-such-thing")), InvalidInput);
+  EXPECT_THROW((void)topology::compose(from("")), UsageError);
 }
 
 TEST(Compose, PeerToPeerIsNotAssumed) {  // B085
-  EXPECT_EQ(compose(from("rtx-4090")).specs.at(0).pcie_p2p, false);
-  EXPECT_EQ(compose(from("l40s")).specs.at(0).pcie_p2p, std::nullopt);
-  EXPECT_THROW((void)compose(from(data + "/topo/26_p2p_matrix_ns.txt")), InvalidInput);
+  EXPECT_EQ(topology::compose(from("rtx-4090")).specs.at(0).pcie_p2p, false);
+  EXPECT_EQ(topology::compose(from("l40s")).specs.at(0).pcie_p2p, std::nullopt);
+  EXPECT_THROW((void)topology::compose(from(data + "/topo/26_p2p_matrix_ns.txt")), InvalidInput);
 }
 
 TEST(Compose, RatesFromTheCommandLine) {
-  ClusterRequest request = from("gpu:4(a100) nvlink:4");
+  topology::ClusterRequest request = from("gpu:4(a100) nvlink:4");
   request.nvlink_gb_s = 90;
   request.pcie_gb_s = 20;
-  const Cluster cluster = compose(request);
+  const topology::Cluster cluster = topology::compose(request);
   EXPECT_DOUBLE_EQ(*cluster.links[0].gb_s.value, 30);
   EXPECT_DOUBLE_EQ(*cluster.nodes[0].pcie_gb_s.value, 20);
   request.source = "l40s";
-  EXPECT_THROW((void)compose(request), UsageError);
+  EXPECT_THROW((void)topology::compose(request), UsageError);
 }
 
 TEST(Compose, ADeviceListNamesEachOnce) {
-  EXPECT_EQ(parse_device_list("3, 1,0", "--devices"), (std::vector<int>{3, 1, 0}));
+  EXPECT_EQ(topology::parse_device_list("3, 1,0", "--devices"), (std::vector<int>{3, 1, 0}));
   for (const char* bad : {"", "0,,1", "0,1,0", "-1", "65536", "a", "0-3"})
-    EXPECT_THROW(static_cast<void>(parse_device_list(bad, "--devices")), UsageError) << bad;
+    EXPECT_THROW(static_cast<void>(topology::parse_device_list(bad, "--devices")), UsageError) << bad;
 }
 
 /// Every host times every visible device times every device would take minutes here.
 TEST(Compose, VisibleDevicesOfManyHostsAreFoundOnce) {
-  ClusterRequest request;
+  topology::ClusterRequest request;
   request.source = "node:8192 gpu:8";
   request.devices = {7, 3, 0, 1, 2, 4, 5, 6};
-  const Cluster cluster = compose(request);
+  const topology::Cluster cluster = topology::compose(request);
   ASSERT_EQ(cluster.devices.size(), 65536U);
   EXPECT_EQ(cluster.devices.back().local, 6);
   request.devices = {8};
-  EXPECT_THROW(static_cast<void>(compose(request)), UsageError);
+  EXPECT_THROW(static_cast<void>(topology::compose(request)), UsageError);
 }
 
 }  // namespace

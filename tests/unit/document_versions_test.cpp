@@ -25,9 +25,10 @@ struct Format {
 
 std::vector<Format> formats() {
   return {{"usp.cluster", shipped_preset("clusters", "dgx-h100").text,
-           [](const std::string& text) { (void)read_cluster_json(text, "file.json"); }, "usp topo"},
+           [](const std::string& text) { (void)topology::read_cluster_json(text, "file.json"); }, "usp topo"},
           {"usp.devices", shipped_preset("devices", "devices").text,
-           [](const std::string& text) { (void)read_device_presets(text, "file.json"); }, "CHANGELOG.md"},
+           [](const std::string& text) { (void)topology::read_device_presets(text, "file.json"); },
+           "CHANGELOG.md"},
           {"usp.plan", read_file(USP_TEST_DATA "/plans/attention_3x2.json"),
            [](const std::string& text) { (void)read_plan(text, "file.json"); }, "usp plan"},
           {"usp.calibration", shipped_preset("calibrations", "l40s").text,
@@ -79,7 +80,7 @@ TEST(DocumentVersions, KeysOfVersionOneAreUnknown) {
   const std::string cluster =
       R"({"format":"usp.cluster","version":2,"specs":[],"nodes":[{"id":0,"pcie_gb_s":null}],
                                   "devices":[]})";
-  EXPECT_THROW((void)read_cluster_json(cluster, "f"), InvalidInput);
+  EXPECT_THROW((void)topology::read_cluster_json(cluster, "f"), InvalidInput);
   EXPECT_EQ(parse_json(model_json(read_model_config(shipped_preset("models", "qwen3-8b").text, "f")), "m")
                 .at("version"),
             json_schema_version);

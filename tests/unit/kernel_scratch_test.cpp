@@ -20,14 +20,14 @@ namespace {
 }
 
 [[nodiscard]] i64 scratch(const AttentionPlan& plan, bool training = true) {
-  const TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
-  CompactSchedule compact;
-  generate(plan, geometry.heads().shared_kv(), compact);
-  const RankSchedule forward = expand(geometry, compact, 0, Pass::forward);
-  const RankSchedule backward = expand(geometry, compact, 0, Pass::backward);
-  std::vector<const RankSchedule*> schedules{&forward};
+  const schedule::TokenMap geometry(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, geometry.heads().shared_kv(), compact);
+  const schedule::RankSchedule forward = schedule::expand(geometry, compact, 0, Pass::forward);
+  const schedule::RankSchedule backward = schedule::expand(geometry, compact, 0, Pass::backward);
+  std::vector<const schedule::RankSchedule*> schedules{&forward};
   if (training) schedules.push_back(&backward);
-  return kernel_scratch_bytes(plan, schedules);
+  return schedule::kernel_scratch_bytes(plan, schedules);
 }
 
 constexpr i64 rows = 1024, heads = 8, width = 64;

@@ -10,8 +10,8 @@
 namespace usp {
 namespace {
 
-CallTraits plain() {
-  CallTraits call;
+schedule::CallTraits plain() {
+  schedule::CallTraits call;
   call.dqk = call.dv = 128;
   call.query_heads = {0, 8};
   call.group = 4;
@@ -19,88 +19,101 @@ CallTraits plain() {
 }
 
 template <class Change>
-UnsupportedReason cudnn_refuses(Change&& change) {
-  CallTraits call = plain();
+schedule::UnsupportedReason cudnn_refuses(Change&& change) {
+  schedule::CallTraits call = plain();
   change(call);
-  return unsupported_reason(kernel_traits(Backend::cudnn), call);
+  return schedule::unsupported_reason(schedule::kernel_traits(Backend::cudnn), call);
 }
 
 TEST(KernelTraits, RowsStandInTheOrderOfBackends) {
   for (const Backend backend : {Backend::cpu, Backend::mma, Backend::cudnn})
-    EXPECT_EQ(kernel_traits(backend).backend, backend);
+    EXPECT_EQ(schedule::kernel_traits(backend).backend, backend);
 }
 
 TEST(KernelTraits, EveryRefusalHasOneNameAndAText) {
   std::set<std::string> names, texts;
-  for (const Word<UnsupportedReason>& word : word_list<UnsupportedReason>()) {
+  for (const Word<schedule::UnsupportedReason>& word : word_list<schedule::UnsupportedReason>()) {
     EXPECT_TRUE(names.insert(std::string(word.text)).second) << word.text;
-    EXPECT_TRUE(texts.insert(text_of(word.value)).second) << word.text;
-    EXPECT_EQ(word_of(parse_word<UnsupportedReason>(word.text, "why")), word.text);
+    EXPECT_TRUE(texts.insert(schedule::text_of(word.value)).second) << word.text;
+    EXPECT_EQ(word_of(parse_word<schedule::UnsupportedReason>(word.text, "why")), word.text);
     EXPECT_EQ(names.size(), static_cast<std::size_t>(word.value) + 1) << "not in the order of the enum";
   }
-  EXPECT_EQ(word_of(UnsupportedReason::no_graph), "no_graph");
-  EXPECT_STREQ(text_of(UnsupportedReason::none), "");
+  EXPECT_EQ(word_of(schedule::UnsupportedReason::no_graph), "no_graph");
+  EXPECT_STREQ(schedule::text_of(schedule::UnsupportedReason::none), "");
 }
 
 TEST(KernelTraits, CudnnCallsForward) {
-  EXPECT_EQ(cudnn_refuses([](CallTraits&) {}), UnsupportedReason::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp32; }), UnsupportedReason::dtype);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp16; }), UnsupportedReason::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.softcap = true; }), UnsupportedReason::softcap);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.alibi = true; }), UnsupportedReason::alibi);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dropout = true; }), UnsupportedReason::dropout);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.block_mask = true; }), UnsupportedReason::block_mask);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {2, 8}; }), UnsupportedReason::kv_group_spans_ranks);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.query_heads = {4, 6}; }), UnsupportedReason::kv_group_spans_ranks);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 100; }), UnsupportedReason::head_dim_step);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 256; }), UnsupportedReason::none);
-  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 264; }), UnsupportedReason::head_dim);
+  EXPECT_EQ(cudnn_refuses([](schedule::CallTraits&) {}), schedule::UnsupportedReason::none);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp32; }), schedule::UnsupportedReason::dtype);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.type = DType::fp16; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.softcap = true; }), schedule::UnsupportedReason::softcap);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.alibi = true; }), schedule::UnsupportedReason::alibi);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dropout = true; }), schedule::UnsupportedReason::dropout);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.block_mask = true; }), schedule::UnsupportedReason::block_mask);
+  EXPECT_EQ(cudnn_refuses([](auto& c) {
+              c.query_heads = {2, 8};
+            }),
+            schedule::UnsupportedReason::kv_group_spans_ranks);
+  EXPECT_EQ(cudnn_refuses([](auto& c) {
+              c.query_heads = {4, 6};
+            }),
+            schedule::UnsupportedReason::kv_group_spans_ranks);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 100; }), schedule::UnsupportedReason::head_dim_step);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 256; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(cudnn_refuses([](auto& c) { c.dv = 264; }), schedule::UnsupportedReason::head_dim);
   EXPECT_EQ(cudnn_refuses([](auto& c) { c.dqk = 160, c.deterministic = true, c.has_o = false; }),
-            UnsupportedReason::none);
+            schedule::UnsupportedReason::none);
 }
 
 TEST(KernelTraits, CudnnCallsBackward) {
   const auto refuses = [](auto&& change) {
-    return cudnn_refuses([&](CallTraits& c) {
+    return cudnn_refuses([&](schedule::CallTraits& c) {
       c.backward = true;
       change(c);
     });
   };
-  EXPECT_EQ(refuses([](CallTraits&) {}), UnsupportedReason::none);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256; }), UnsupportedReason::none);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256, c.compute_major = 8; }), UnsupportedReason::head_dim);
-  EXPECT_EQ(refuses([](auto& c) { c.compute_major = 8; }), UnsupportedReason::none);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = 160; }), UnsupportedReason::unequal_head_dims);
-  EXPECT_EQ(refuses([](auto& c) { c.dqk = 192; }), UnsupportedReason::none);
-  EXPECT_EQ(refuses([](auto& c) { c.has_o = false; }), UnsupportedReason::missing_o);
-  EXPECT_EQ(refuses([](auto& c) { c.deterministic = true; }), UnsupportedReason::deterministic);
+  EXPECT_EQ(refuses([](schedule::CallTraits&) {}), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = c.dv = 256, c.compute_major = 8; }),
+            schedule::UnsupportedReason::head_dim);
+  EXPECT_EQ(refuses([](auto& c) { c.compute_major = 8; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = 160; }), schedule::UnsupportedReason::unequal_head_dims);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = 192; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.has_o = false; }), schedule::UnsupportedReason::missing_o);
+  EXPECT_EQ(refuses([](auto& c) { c.deterministic = true; }), schedule::UnsupportedReason::deterministic);
 }
 
 TEST(KernelTraits, OtherBackendsTakeAllRules) {
-  CallTraits call = plain();
+  schedule::CallTraits call = plain();
   call.softcap = call.alibi = call.dropout = call.block_mask = call.backward = call.deterministic = true;
   call.has_o = false;
   call.query_heads = {1, 3};
   call.dqk = 99;
   call.compute_major = 8;
-  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::mma), call), UnsupportedReason::none);
+  EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::cpu), call),
+            schedule::UnsupportedReason::none);
+  EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::mma), call),
+            schedule::UnsupportedReason::none);
   call.dqk = 257;
-  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::mma), call), UnsupportedReason::head_dim);
+  EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::cpu), call),
+            schedule::UnsupportedReason::none);
+  EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::mma), call),
+            schedule::UnsupportedReason::head_dim);
   call.type = DType::fp64;
-  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::cpu), call), UnsupportedReason::none);
-  EXPECT_EQ(unsupported_reason(kernel_traits(Backend::mma), call), UnsupportedReason::dtype);
+  EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::cpu), call),
+            schedule::UnsupportedReason::none);
+  EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::mma), call),
+            schedule::UnsupportedReason::dtype);
 }
 
-BlockSplit divided(const std::vector<Slice>& slices) {
-  return split_into_blocks(kernel_traits(Backend::cudnn), slices.data(), static_cast<i64>(slices.size()),
-                           true);
+schedule::BlockSplit divided(const std::vector<schedule::Slice>& slices) {
+  return schedule::split_into_blocks(schedule::kernel_traits(Backend::cudnn), slices.data(),
+                                     static_cast<i64>(slices.size()), true);
 }
 
 /// Causal by its rows.
-Slice triangle(i64 first, i64 rows) {
-  Slice s;
+schedule::Slice triangle(i64 first, i64 rows) {
+  schedule::Slice s;
   s.q_row = s.q_pos = s.k_row = s.k_pos = s.dk_row = first;
   s.q_count = s.k_count = rows;
   s.diff_min = 0;
@@ -108,39 +121,39 @@ Slice triangle(i64 first, i64 rows) {
 }
 
 TEST(KernelTraits, BlocksOfOneRowAreLeft) {
-  const BlockSplit share = divided({triangle(0, 8), triangle(8, 1)});
+  const schedule::BlockSplit share = divided({triangle(0, 8), triangle(8, 1)});
   EXPECT_EQ(share.blocks.size(), 1U);
   EXPECT_EQ(share.rest.size(), 1U);
-  EXPECT_EQ(share.why, UnsupportedReason::single_row);
+  EXPECT_EQ(share.why, schedule::UnsupportedReason::single_row);
 }
 
 TEST(KernelTraits, WindowsOfMoreQueriesThanKeysAreLeft) {
-  Slice window = triangle(0, 64);
+  schedule::Slice window = triangle(0, 64);
   window.k_count = 40;
   window.diff_min = 10;
   window.diff_max = 20;
-  EXPECT_EQ(divided({window}).why, UnsupportedReason::wide_window);
+  EXPECT_EQ(divided({window}).why, schedule::UnsupportedReason::wide_window);
   window.k_count = 64;
-  EXPECT_EQ(divided({window}).why, UnsupportedReason::none);
+  EXPECT_EQ(divided({window}).why, schedule::UnsupportedReason::none);
   EXPECT_EQ(divided({window}).blocks.size(), 1U);
 }
 
 TEST(KernelTraits, ManySlicesAndManyBlocksAreLeftWhole) {
-  std::vector<Slice> documents;
+  std::vector<schedule::Slice> documents;
   for (i64 i = 0; i < 8; ++i) documents.push_back(triangle(4 * i, 4));
   EXPECT_EQ(divided(documents).blocks.size(), 8U);
   documents.push_back(triangle(32, 4));
-  EXPECT_EQ(divided(documents).why, UnsupportedReason::many_blocks);
+  EXPECT_EQ(divided(documents).why, schedule::UnsupportedReason::many_blocks);
   EXPECT_EQ(divided(documents).rest.size(), 9U);
-  std::vector<Slice> rows;
+  std::vector<schedule::Slice> rows;
   for (i64 i = 0; i < 33; ++i) {
-    Slice s = triangle(4 * i, 4);
+    schedule::Slice s = triangle(4 * i, 4);
     s.k_row = s.k_pos = s.dk_row = 0;
     rows.push_back(s);
   }
-  EXPECT_EQ(divided(rows).why, UnsupportedReason::many_slices);
+  EXPECT_EQ(divided(rows).why, schedule::UnsupportedReason::many_slices);
   rows.pop_back();
-  EXPECT_EQ(divided(rows).why, UnsupportedReason::none) << "32 full blocks of rows are one";
+  EXPECT_EQ(divided(rows).why, schedule::UnsupportedReason::none) << "32 full blocks of rows are one";
 }
 
 }  // namespace

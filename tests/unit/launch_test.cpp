@@ -63,7 +63,7 @@ TEST(Launch, KnowsWhoStartedTheProcess) {
       {"prterun", {{"PMIX_RANK", "1"}}, true}};
   for (const Start& start : starts) {
     const Environment environment(start.variables);
-    EXPECT_EQ(mpi_launched(), start.launched) << start.how;
+    EXPECT_EQ(comm::mpi_launched(), start.launched) << start.how;
   }
 }
 
@@ -81,10 +81,10 @@ std::map<std::string, std::string> torchrun_variables(std::map<std::string, std:
 
 TEST(Launch, TorchrunIsKnownByItsVariables) {
   const Environment environment(torchrun_variables());
-  EXPECT_TRUE(torchrun_launched());
-  EXPECT_FALSE(mpi_launched());
-  EXPECT_EQ(local_rank(), 1);
-  const SocketJob job = torchrun_job();
+  EXPECT_TRUE(comm::torchrun_launched());
+  EXPECT_FALSE(comm::mpi_launched());
+  EXPECT_EQ(comm::local_rank(), 1);
+  const comm::SocketJob job = comm::torchrun_job();
   EXPECT_EQ(job.rank, 3);
   EXPECT_EQ(job.size, 4);
   EXPECT_EQ(job.host, "node0");
@@ -94,9 +94,9 @@ TEST(Launch, TorchrunIsKnownByItsVariables) {
 /// One torchrun per host is started by srun; its ranks inherit the variables of that.
 TEST(Launch, TorchrunWinsOverWhatStartedIt) {
   const Environment environment(torchrun_variables({{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_LOCALID", "0"}}));
-  EXPECT_TRUE(torchrun_launched());
-  EXPECT_FALSE(mpi_launched());
-  EXPECT_EQ(local_rank(), 1);
+  EXPECT_TRUE(comm::torchrun_launched());
+  EXPECT_FALSE(comm::mpi_launched());
+  EXPECT_EQ(comm::local_rank(), 1);
 }
 
 TEST(Launch, MpirunAndSrunWinOverVariablesLikeTorchruns) {
@@ -106,22 +106,22 @@ TEST(Launch, MpirunAndSrunWinOverVariablesLikeTorchruns) {
     auto variables = torchrun_variables({{launcher, "4"}, {local, "2"}});
     variables.erase("TORCHELASTIC_RUN_ID");
     const Environment environment(variables);
-    EXPECT_TRUE(mpi_launched());
-    EXPECT_FALSE(torchrun_launched());
-    EXPECT_EQ(local_rank(), 2);
+    EXPECT_TRUE(comm::mpi_launched());
+    EXPECT_FALSE(comm::torchrun_launched());
+    EXPECT_EQ(comm::local_rank(), 2);
   }
 }
 
 TEST(Launch, NobodyStartedThreads) {
   const Environment environment({{"LOCAL_RANK", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}});
-  EXPECT_FALSE(torchrun_launched());
-  EXPECT_EQ(local_rank(), std::nullopt);
+  EXPECT_FALSE(comm::torchrun_launched());
+  EXPECT_EQ(comm::local_rank(), std::nullopt);
 }
 
 TEST(Launch, RankZeroListensBesideTheStoreOfTorchrun) {
   const auto port = [](const std::map<std::string, std::string>& changes) {
     const Environment environment(torchrun_variables(changes));
-    return torchrun_job().port;
+    return comm::torchrun_job().port;
   };
   EXPECT_EQ(port({{"MASTER_PORT", "64535"}}), 65535);
   EXPECT_EQ(port({{"MASTER_PORT", "64536"}}), 63536);
@@ -131,7 +131,7 @@ TEST(Launch, RankZeroListensBesideTheStoreOfTorchrun) {
 TEST(Launch, JobsAreToldApart) {
   const auto digest = [](const std::map<std::string, std::string>& changes) {
     const Environment environment(torchrun_variables(changes));
-    return torchrun_job().digest;
+    return comm::torchrun_job().digest;
   };
   EXPECT_EQ(digest({}), digest({{"RANK", "0"}, {"MASTER_ADDR", "10.0.0.1"}}));
   for (const char* name : {"WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
@@ -142,7 +142,7 @@ TEST(Launch, ASecretIsATokenOrARunIdThatCanBeRandom) {
   const std::string hex = "9f86d081884c7d659a2feaa0c55ad015", uuid = "3f2b8c1e-9d4a-4e6b-8f70-1a2b3c4d5e6f";
   const auto secret = [](const std::map<std::string, std::string>& changes) {
     const Environment environment(torchrun_variables(changes));
-    return torchrun_job().secret;
+    return comm::torchrun_job().secret;
   };
   EXPECT_EQ(secret({{"USP_JOB_TOKEN", "0123456789abcdef"}, {"TORCHELASTIC_RUN_ID", hex}}),
             "0123456789abcdef");
@@ -159,7 +159,7 @@ TEST(Launch, ATokenThatIsNoSecretIsRefused) {
   for (const char* token : {"", "short", "aaaaaaaaaaaaaaaaaaaaaaaa"}) {
     const Environment environment(torchrun_variables({{"USP_JOB_TOKEN", token}}));
     try {
-      (void)torchrun_job();
+      (void)comm::torchrun_job();
       FAIL() << token;
     } catch (const UsageError& error) {
       EXPECT_NE(std::string(error.what()).find("openssl rand -hex 32"), std::string::npos) << error.what();
@@ -174,7 +174,7 @@ TEST(Launch, ATokenHasNoWhiteSpaceOrControlCharacters) {
                                    good + "\x7f", good + " " + good}) {
     const Environment environment(torchrun_variables({{"USP_JOB_TOKEN", token}}));
     try {
-      (void)torchrun_job();
+      (void)comm::torchrun_job();
       FAIL() << token;
     } catch (const UsageError& error) {
       EXPECT_EQ(std::string(error.what()).find("USP_JOB_TOKEN holds white space or control characters"), 0U)
@@ -183,14 +183,14 @@ TEST(Launch, ATokenHasNoWhiteSpaceOrControlCharacters) {
   }
   const std::string letters = "schl\xc3\xbcssel-zum-gr\xc3\xbcnen-tor";
   const Environment environment(torchrun_variables({{"USP_JOB_TOKEN", letters}}));
-  EXPECT_EQ(torchrun_job().secret, letters);
+  EXPECT_EQ(comm::torchrun_job().secret, letters);
 }
 
 /// The digest is told to everybody who listens.
 TEST(Launch, ASecretRunIdIsNotPartOfTheDigest) {
   const auto job = [](const std::string& id) {
     const Environment environment(torchrun_variables({{"TORCHELASTIC_RUN_ID", id}}));
-    return torchrun_job();
+    return comm::torchrun_job();
   };
   EXPECT_EQ(job("9f86d081884c7d659a2feaa0c55ad015").digest,
             job("3f2b8c1e-9d4a-4e6b-8f70-1a2b3c4d5e6f").digest);
@@ -199,10 +199,10 @@ TEST(Launch, ASecretRunIdIsNotPartOfTheDigest) {
 TEST(Launch, RanksOfOneHostAreKnownByTheirNumber) {
   for (const auto& [local, one_host] : std::map<std::string, bool>{{"4", true}, {"2", false}}) {
     const Environment environment(torchrun_variables({{"LOCAL_WORLD_SIZE", local}}));
-    EXPECT_EQ(torchrun_job().one_host, one_host);
+    EXPECT_EQ(comm::torchrun_job().one_host, one_host);
   }
   const Environment environment(torchrun_variables());
-  EXPECT_FALSE(torchrun_job().one_host);
+  EXPECT_FALSE(comm::torchrun_job().one_host);
 }
 
 TEST(Launch, ValuesWithoutSenseAreRefusedByName) {
@@ -210,7 +210,7 @@ TEST(Launch, ValuesWithoutSenseAreRefusedByName) {
            {"RANK", "4"}, {"WORLD_SIZE", "four"}, {"MASTER_PORT", "0"}, {"USP_MASTER_PORT", "65536"}}) {
     const Environment environment(torchrun_variables({{name, value}}));
     try {
-      (void)torchrun_job();
+      (void)comm::torchrun_job();
       FAIL() << name;
     } catch (const UsageError& error) {
       EXPECT_EQ(std::string(error.what()).find(name + " is '" + value + "', not a number from "), 0U)
@@ -222,7 +222,7 @@ TEST(Launch, ValuesWithoutSenseAreRefusedByName) {
 TEST(Launch, AJobOfOtherSizeThanThePlanIsRefused) {
   const Environment environment(torchrun_variables());
   try {
-    run_ranks(2, {}, [](Communicator&) {});
+    comm::run_ranks(2, {}, [](comm::Communicator&) {});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("for 2 ranks, torchrun started 4"), std::string::npos)
@@ -233,17 +233,17 @@ TEST(Launch, AJobOfOtherSizeThanThePlanIsRefused) {
 TEST(Launch, RanksAreThreadsWhenNobodyStartedProcesses) {
   const Environment environment({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
   std::string name;
-  EXPECT_TRUE(run_ranks(2, {}, [&](Communicator& ranks) {
+  EXPECT_TRUE(comm::run_ranks(2, {}, [&](comm::Communicator& ranks) {
     if (ranks.rank() == 0) name = ranks.name();
   }));
   EXPECT_EQ(name, "threads");
 }
 
 TEST(Launch, ABuildWithoutMpiRefusesProcesses) {
-  if (mpi_available()) GTEST_SKIP() << "this build has MPI";
+  if (comm::mpi_available()) GTEST_SKIP() << "this build has MPI";
   const Environment environment({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}});
   try {
-    run_ranks(2, {}, [](Communicator&) {});
+    comm::run_ranks(2, {}, [](comm::Communicator&) {});
     FAIL() << "every process would run alone";
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("this build has no MPI"), std::string::npos) << error.what();

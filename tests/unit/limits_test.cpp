@@ -17,13 +17,13 @@ namespace {
 /// Pairs of n queries with n keys, and of those under the diagonal.
 TEST(Limits, AreasOfLongSequencesAreExact) {
   for (const i64 n : {i64{1} << 31, i64{1} << 32, (i64{1} << 32) + 1, max_tokens}) {
-    Slice s;
+    schedule::Slice s;
     s.q_count = s.k_count = n;
-    EXPECT_TRUE(area(s) == i128{n} * n) << n;
+    EXPECT_TRUE(schedule::area(s) == i128{n} * n) << n;
     s.diff_min = 0;
-    EXPECT_TRUE(area(s) == i128{n} * (n + 1) / 2) << n;
+    EXPECT_TRUE(schedule::area(s) == i128{n} * (n + 1) / 2) << n;
     s.diff_max = 1;
-    EXPECT_TRUE(area(s) == i128{n} + n - 1) << n;
+    EXPECT_TRUE(schedule::area(s) == i128{n} + n - 1) << n;
   }
 }
 
@@ -41,7 +41,7 @@ TEST(Limits, BalancedRowsOfLongSequencesAreBalanced) {
 }
 
 double seconds_of(i64 tokens, LayoutKind layout, Band band) {
-  const Cluster cluster = thread_cluster(4);
+  const topology::Cluster cluster = thread_cluster(4);
   const Calibration calibration = uncalibrated(data_sheet_of(cluster));
   AttentionCall call;
   call.plan.shape = {1, tokens, tokens, 8, 8, 128, 128, DType::bf16};
@@ -92,11 +92,11 @@ TEST(Limits, DocumentsBeyondEveryMaskAreRefused) {
   AttentionPlan plan;
   plan.shape = {1, 64, 64, 4, 4, 8, 8, DType::bf16};
   Documents documents = Documents::single(64, 64);
-  EXPECT_NO_THROW(TokenMap(plan, documents));
+  EXPECT_NO_THROW(schedule::TokenMap(plan, documents));
   documents.shift[0] = unbounded;
-  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
+  EXPECT_THROW(schedule::TokenMap(plan, documents), InvalidInput);
   documents.shift[0] = std::numeric_limits<i64>::min();
-  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
+  EXPECT_THROW(schedule::TokenMap(plan, documents), InvalidInput);
   EXPECT_THROW((void)chunked_documents({max_tokens}, 1), InvalidInput);
   EXPECT_EQ(chunked_documents({10, 3}, 4).cu_q, (std::vector<i64>{0, 4, 8, 10, 13}));
 }
@@ -107,13 +107,13 @@ TEST(Limits, GeometryRefusesWhatItsTypesDoNotCount) {
   AttentionPlan plan;
   plan.shape = {1, 1 << 20, 1 << 20, 4, 4, 8, 8, DType::bf16};
   plan.mesh = {1, 65536, 1};
-  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
+  EXPECT_THROW(schedule::TokenMap(plan, documents), InvalidInput);
   plan.mesh = {1, 1, 1};
   plan.head_chunks = 40000;
-  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
+  EXPECT_THROW(schedule::TokenMap(plan, documents), InvalidInput);
   plan.head_chunks = 1;
   plan.layout = static_cast<LayoutKind>(9);
-  EXPECT_THROW(TokenMap(plan, documents), InvalidInput);
+  EXPECT_THROW(schedule::TokenMap(plan, documents), InvalidInput);
 }
 
 TEST(Limits, WorkloadsHaveTheRangesOfTheirCalls) {

@@ -13,27 +13,28 @@ namespace {
 using namespace test;
 using Ints = std::vector<int>;
 
-NcclTestsResult tests(const std::string& name) {
-  return read_nccl_tests(data("nccl_tests/" + name), name);
+topology::NcclTestsResult tests(const std::string& name) {
+  return topology::read_nccl_tests(data("nccl_tests/" + name), name);
 }
 void expect_tests_refused(const std::string& text, long line, const std::string& token,
                           const std::string& words) {
-  expect_refused([&] { static_cast<void>(read_nccl_tests(text, "nccl.txt")); }, line, token, words);
+  expect_refused([&] { static_cast<void>(topology::read_nccl_tests(text, "nccl.txt")); }, line, token, words);
 }
 void expect_slurm_refused(const std::string& text, long line, const std::string& token,
                           const std::string& words) {
-  expect_refused([&] { static_cast<void>(read_slurm_topology(text, "topology.conf")); }, line, token, words);
+  expect_refused([&] { static_cast<void>(topology::read_slurm_topology(text, "topology.conf")); }, line,
+                 token, words);
 }
 
 TEST(NcclTests, BothPlaces) {
-  const NcclTestsResult r = tests("a100_8gpu_all_reduce_both_places.txt");
+  const topology::NcclTestsResult r = tests("a100_8gpu_all_reduce_both_places.txt");
   EXPECT_EQ(r.operation, "all_reduce");
   EXPECT_EQ(r.ranks, 8);
   EXPECT_TRUE(r.missing_ranks.empty());
   EXPECT_EQ(r.hosts, std::vector<std::string>{"node0"});
   EXPECT_EQ(r.device_names, std::vector<std::string>{"NVIDIA A100-SXM4-80GB"});
   ASSERT_EQ(r.rows.size(), 1U);
-  const NcclTestsRow& row = r.rows[0];
+  const topology::NcclTestsRow& row = r.rows[0];
   EXPECT_EQ(row.size_bytes, 268435456);
   EXPECT_EQ(row.count, 67108864);
   EXPECT_EQ(row.type + "/" + row.redop, "float/sum");
@@ -47,7 +48,7 @@ TEST(NcclTests, BothPlaces) {
 }
 
 TEST(NcclTests, ElidedRanksOfTwoNodes) {
-  const NcclTestsResult r = tests("b200_16gpu_2node_all_reduce_elided_ranks.txt");
+  const topology::NcclTestsResult r = tests("b200_16gpu_2node_all_reduce_elided_ranks.txt");
   EXPECT_EQ(r.operation, "all_reduce");
   EXPECT_EQ(r.ranks, 16);
   EXPECT_EQ(r.missing_ranks, (Ints{2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14}));
@@ -61,7 +62,7 @@ TEST(NcclTests, ElidedRanksOfTwoNodes) {
 }
 
 TEST(NcclTests, OneNodeWithoutChecks) {
-  const NcclTestsResult r = tests("b200_8gpu_all_reduce.txt");
+  const topology::NcclTestsResult r = tests("b200_8gpu_all_reduce.txt");
   EXPECT_EQ(r.ranks, 8);
   EXPECT_TRUE(r.hosts.empty());
   EXPECT_EQ(r.rows.size(), 12U);
@@ -69,7 +70,7 @@ TEST(NcclTests, OneNodeWithoutChecks) {
 }
 
 TEST(NcclTests, AllToAllWithNotAvailable) {
-  const NcclTestsResult r = tests("gb300_8gpu_2host_1rack_alltoall.txt");
+  const topology::NcclTestsResult r = tests("gb300_8gpu_2host_1rack_alltoall.txt");
   EXPECT_EQ(r.operation, "all_to_all");
   EXPECT_EQ(r.ranks, 8);
   EXPECT_EQ(r.missing_ranks, (Ints{2, 3, 4, 5}));
@@ -109,13 +110,13 @@ TEST(NcclTests, RowsOfNoBytesAreLeftOut) {
       "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n";
   const std::string none = " 0 0 float none -1 0.21 0.00 0.00 0 0.20 0.00 0.00 N/A\n",
                     some = " 32 1 float none -1 24.10 0.00 0.00 0 23.90 0.00 0.00 N/A\n";
-  const NcclTestsResult r = read_nccl_tests(head + none + none + some, "f");
+  const topology::NcclTestsResult r = topology::read_nccl_tests(head + none + none + some, "f");
   ASSERT_EQ(r.rows.size(), 1U);
   EXPECT_EQ(r.rows[0].size_bytes, 32);
   EXPECT_TRUE(notes_have(r.notes, "2 rows of 0 bytes"));
   expect_tests_refused(head + none, 0, "", "no row of measurements");
   const std::string again = head.substr(head.find("#  size"));
-  EXPECT_EQ(read_nccl_tests(head + some + again + none + some, "f").rows.back().block, 1);
+  EXPECT_EQ(topology::read_nccl_tests(head + some + again + none + some, "f").rows.back().block, 1);
 }
 
 /// Pasted into a web page, where '#' begins a title.
@@ -125,7 +126,8 @@ TEST(NcclTests, LinesWithoutTheirHashAreRead) {
     std::string bare;
     for (std::size_t at = 0; at < text.size(); ++at)
       if (text[at] != '#' || (at > 0 && text[at - 1] != '\n')) bare += text[at];
-    const NcclTestsResult a = read_nccl_tests(text, "a"), b = read_nccl_tests(bare, "b");
+    const topology::NcclTestsResult a = topology::read_nccl_tests(text, "a"),
+                                    b = topology::read_nccl_tests(bare, "b");
     EXPECT_EQ(a.operation, b.operation);
     EXPECT_EQ(a.ranks, b.ranks);
     EXPECT_EQ(a.rows.size(), b.rows.size());
@@ -140,7 +142,7 @@ TEST(NcclTests, OldColumnsAndUnknownOperation) {
       "#       (B)  (elements)  (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)\n"
       " 1000000 250000 float 100.0 10.00 5.00 0e+00 200.0 5.00 2.50 N/A\n"
       " 2000000 500000 float 100.0 20.00 10.00 2e-07 N/A N/A N/A N/A\n";
-  const NcclTestsResult r = read_nccl_tests(old, "old.txt");
+  const topology::NcclTestsResult r = topology::read_nccl_tests(old, "old.txt");
   EXPECT_FALSE(r.operation);
   EXPECT_EQ(r.ranks, 2);
   ASSERT_EQ(r.rows.size(), 2U);
@@ -157,7 +159,9 @@ std::string shown(const std::string& token) {
 }
 
 TEST(Slurm, HostLists) {
-  const auto expand = [](const std::string& list) { return join(expand_host_list(list, "f", 1), " "); };
+  const auto expand = [](const std::string& list) {
+    return join(topology::expand_host_list(list, "f", 1), " ");
+  };
   EXPECT_EQ(expand("cfc[08-11]"), "cfc08 cfc09 cfc10 cfc11");
   EXPECT_EQ(expand("s[0-3]"), "s0 s1 s2 s3");
   EXPECT_EQ(expand("a[1-3,7],b[01-02]"), "a1 a2 a3 a7 b01 b02");
@@ -165,8 +169,8 @@ TEST(Slurm, HostLists) {
   EXPECT_EQ(expand("n[9-11]"), "n9 n10 n11");
   for (const char* bad : {"", ",", "a,", "a[1-3", "a]", "a[3-1]", "a[]", "a[1-]", "a[x]", "a b", "a[1-3,,4]",
                           "a[1-1000001]", "a[1-2000]b[1-2000]"})
-    EXPECT_THROW(static_cast<void>(expand_host_list(bad, "f", 1)), InvalidInput) << bad;
-  EXPECT_EQ(expand_host_list("a[1-65536]", "f", 1).size(), 65536U);
+    EXPECT_THROW(static_cast<void>(topology::expand_host_list(bad, "f", 1)), InvalidInput) << bad;
+  EXPECT_EQ(topology::expand_host_list("a[1-65536]", "f", 1).size(), 65536U);
 }
 
 /// Each of these would take gigabytes, or for ever, if it were expanded before it is refused.
@@ -185,8 +189,9 @@ TEST(Slurm, HostListsAreBoundedBeforeTheyAreExpanded) {
   for (int i = 0; i < 1000; ++i) ranges += ",0-65535";
   refused(ranges + "]", "more than 65536 names");
   refused(std::string(254, 'n'), "a name of more than 253 bytes");
-  EXPECT_EQ(expand_host_list(std::string(250, 'n') + "[0-101]", "f", 1).back().size(), 253U);
-  EXPECT_THROW(static_cast<void>(expand_host_list(std::string(251, 'n') + "[0-101]", "f", 1)), InvalidInput);
+  EXPECT_EQ(topology::expand_host_list(std::string(250, 'n') + "[0-101]", "f", 1).back().size(), 253U);
+  EXPECT_THROW(static_cast<void>(topology::expand_host_list(std::string(251, 'n') + "[0-101]", "f", 1)),
+               InvalidInput);
 }
 
 TEST(Slurm, AllListsOfAFileTogetherAreBounded) {
@@ -194,12 +199,12 @@ TEST(Slurm, AllListsOfAFileTogetherAreBounded) {
                        "65536 names in the whole file");
   std::string switches;
   for (int i = 0; i <= 65536; ++i) switches += "SwitchName=s" + std::to_string(i) + " Nodes=n\n";
-  EXPECT_THROW(static_cast<void>(read_slurm_topology(switches, "f")), InvalidInput);
+  EXPECT_THROW(static_cast<void>(topology::read_slurm_topology(switches, "f")), InvalidInput);
   expect_slurm_refused(std::string((16 << 20) + 1, '\n'), 0, "", "larger than 16 MiB");
 }
 
 TEST(Slurm, TreeToFabric) {
-  const SlurmTopology t = read_slurm_topology(
+  const topology::SlurmTopology t = topology::read_slurm_topology(
       "# two leaves\nSwitchName=s0 Nodes=cfc[01-03],\\\n   gpu7 LinkSpeed=100\n\nswitchname=s1 "
       "nodes=cfc[04-05]\n"
       "SwitchName=core Switches=s[0-1] # spine\n",
@@ -208,8 +213,8 @@ TEST(Slurm, TreeToFabric) {
   EXPECT_EQ(join(t.node_names, " "), "cfc01 cfc02 cfc03 gpu7 cfc04 cfc05");
   EXPECT_EQ(join(t.switches[2].switches, " "), "s0 s1");
   EXPECT_TRUE(notes_have(t.notes, "LinkSpeed is ignored"));
-  const Fabric fabric = fabric_from(t);
-  EXPECT_EQ(fabric.kind, FabricKind::fat_tree);
+  const topology::Fabric fabric = topology::fabric_from(t);
+  EXPECT_EQ(fabric.kind, topology::FabricKind::fat_tree);
   EXPECT_EQ(fabric.leaves, (std::vector<Ints>{{0, 1, 2, 3}, {4, 5}}));
   EXPECT_FALSE(fabric.oversubscription.known());
 }

@@ -21,7 +21,7 @@ namespace {
 
 /// A call on threads; the request points into this.
 struct Call {
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration;
   AttentionRequest request;
 
@@ -43,7 +43,8 @@ struct Call {
 };
 
 struct Step {
-  Cluster cluster = read_synthetic("node:2 nvswitch gpu:8(h100) nic:8(400G) fabric:rail", "test");
+  topology::Cluster cluster =
+      topology::read_synthetic("node:2 nvswitch gpu:8(h100) nic:8(400G) fabric:rail", "test");
   Calibration calibration = calibration_of(cluster);
   Model model = load_model("llama-3.1-8b");
   PlanRequest request;
@@ -123,7 +124,7 @@ TEST(Layout, B044RanksWithTwoReplicas) {
   Placement placement;
   placement.data = 2;
   EXPECT_EQ(world_devices(mesh, placement), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
-  const Cluster cluster = thread_cluster(8);
+  const topology::Cluster cluster = thread_cluster(8);
   const auto axes = axes_of(cluster, mesh, placement, 1, Transport::copy_engine);
   ASSERT_EQ(axes.size(), 3U);
   EXPECT_EQ(axes[0].groups, (std::vector<std::vector<int>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));

@@ -16,12 +16,12 @@ namespace {
 
 struct Machine {
   explicit Machine(const std::string& name) {
-    ClusterRequest request;
+    topology::ClusterRequest request;
     request.source = name;
-    cluster = compose(request);
+    cluster = topology::compose(request);
     calibration = calibration_of(cluster);
   }
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration;
 };
 
@@ -118,7 +118,7 @@ TEST(PriceReport, RequestsHoldTheDigestOfTheCluster) {
   EXPECT_EQ(digest_in(attention_result_json(request, result)), digest);
   EXPECT_EQ(digest_in(price_json(price_call(machine.cluster, machine.calibration, call_of(1, 8)))), digest);
 
-  Cluster faster = machine.cluster;
+  topology::Cluster faster = machine.cluster;
   faster.links.front().gb_s.value = 2 * *faster.links.front().gb_s.value;
   EXPECT_NE(digest_in(price_json(price_call(faster, machine.calibration, call_of(1, 8)))), digest);
 }

@@ -12,17 +12,17 @@ namespace usp {
 namespace {
 
 struct Page {
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration = load_calibration("h100_sxm");
   Model model = load_model("llama-3.1-8b");
   PlanRequest request;
   PlanResult plan;
   WhatIfResult sweep;
   Page() {
-    ClusterRequest source;
+    topology::ClusterRequest source;
     source.source = "dgx-h100";
     source.nodes = 2;
-    cluster = compose(source);
+    cluster = topology::compose(source);
     request.cluster = &cluster;
     request.calibration = &calibration;
     request.model = &model;

@@ -9,13 +9,13 @@
 namespace usp {
 namespace {
 
-RunSummary summary_of(const std::vector<std::vector<BackendFallback>>& ranks) {
+RunSummary summary_of(const std::vector<std::vector<kernels::BackendFallback>>& ranks) {
   RunSummary summary;
   summary.plan.mesh = {1, 1, static_cast<int>(ranks.size())};
   summary.run.kernel = "cudnn";
   summary.run.communicator = "threads";
   summary.run.training = false;
-  for (const std::vector<BackendFallback>& fallbacks : ranks) {
+  for (const std::vector<kernels::BackendFallback>& fallbacks : ranks) {
     RankResult rank;
     rank.seconds[0] = {1e-3};
     rank.fallbacks = fallbacks;
@@ -25,9 +25,9 @@ RunSummary summary_of(const std::vector<std::vector<BackendFallback>>& ranks) {
 }
 
 TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
-  const RunSummary summary = summary_of({{{Pass::forward, UnsupportedReason::alignment, 2}},
-                                         {{Pass::forward, UnsupportedReason::alignment, 3},
-                                          {Pass::backward, UnsupportedReason::deterministic, 1}}});
+  const RunSummary summary = summary_of({{{Pass::forward, schedule::UnsupportedReason::alignment, 2}},
+                                         {{Pass::forward, schedule::UnsupportedReason::alignment, 3},
+                                          {Pass::backward, schedule::UnsupportedReason::deterministic, 1}}});
   const std::string text = run_text(summary);
   EXPECT_NE(text.find("5 attend calls fell back from cuDNN to the mma kernel, the plan expected none: "
                       "tensor rows are not aligned to 16 bytes\n"),
@@ -40,7 +40,7 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
   ASSERT_EQ(json.size(), 2U);
   EXPECT_EQ(json[0].at("step"), "attend");
   EXPECT_EQ(json[0].at("count"), 5);
-  EXPECT_EQ(json[1].at("reason"), text_of(UnsupportedReason::deterministic));
+  EXPECT_EQ(json[1].at("reason"), schedule::text_of(schedule::UnsupportedReason::deterministic));
 }
 
 TEST(RunPrint, ARunAsPlannedSaysNothingOfBackends) {

@@ -16,10 +16,10 @@ namespace {
 
 const std::string table = std::string(USP_TEST_DATA) + "/measurements/usp_attention_a100_nvlink.csv";
 
-Cluster preset(const std::string& name) {
-  ClusterRequest request;
+topology::Cluster preset(const std::string& name) {
+  topology::ClusterRequest request;
   request.source = name;
-  return compose(request);
+  return topology::compose(request);
 }
 
 std::vector<ScoreRow> rows() {
@@ -27,7 +27,7 @@ std::vector<ScoreRow> rows() {
 }
 
 ScoreReport score_preset(const std::string& name) {
-  const Cluster cluster = preset(name);
+  const topology::Cluster cluster = preset(name);
   const Calibration calibration = calibration_of(cluster);
   return score_on(cluster, calibration, rows(), table);
 }
@@ -101,7 +101,7 @@ TEST(ScoreL40s, MostUlyssesLosesEveryGroupOnPcie) {
 /// measured all-to-all of 8 and of 2 ranks; four ticks of a quarter of the kernels each, hops from the
 /// two-rank curve beside three of them with their measured interference; merges and packing at memory speed.
 TEST(ScoreL40s, LosesByTheFactorTheCurvesImply) {
-  const Cluster cluster = preset("l40s");
+  const topology::Cluster cluster = preset("l40s");
   const Calibration calibration = calibration_of(cluster);
   ScorePredictor predictor(cluster, calibration, table);
   const TransferModel& comm = calibration.comm;
@@ -156,7 +156,7 @@ TEST(ScorePredict, PcieMachinesGiveSaneNumbers) {
 }
 
 TEST(ScorePredict, RefusesWhatItCannotPrice) {
-  const Cluster cluster = preset("a100-sxm");
+  const topology::Cluster cluster = preset("a100-sxm");
   const Calibration calibration = calibration_of(cluster);
   ScorePredictor predictor(cluster, calibration, "t.csv");
   ScoreRow row = rows().back();
@@ -196,14 +196,14 @@ TEST(ClusterCalibration, ScalesAnotherCardAndSaysSo) {
 }
 
 TEST(ClusterCalibration, OwnCurvesWinAndNoNameIsAnError) {
-  Cluster cluster = preset("l40s");
+  topology::Cluster cluster = preset("l40s");
   const double before = calibration_of(cluster).comm.time(Collective::alltoall, 8, 1 << 26).seconds;
   const auto curve = [](const char* name, int ranks, int hosts, double gb_s) {
-    return MeasuredCurve{name,
-                         ranks,
-                         hosts,
-                         "own.txt",
-                         {{1 << 20, 1048576 / (gb_s * 1e9)}, {1 << 26, 67108864 / (gb_s * 1e9)}}};
+    return topology::MeasuredCurve{name,
+                                   ranks,
+                                   hosts,
+                                   "own.txt",
+                                   {{1 << 20, 1048576 / (gb_s * 1e9)}, {1 << 26, 67108864 / (gb_s * 1e9)}}};
   };
   cluster.curves = {curve("alltoall", 8, 1, 10), curve("sendrecv", 2, 1, 5), curve("alltoall", 4, 2, 0.001)};
   const Calibration own = calibration_of(cluster);

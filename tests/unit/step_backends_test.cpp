@@ -24,22 +24,22 @@ AttentionPlan plan_for(int ring, int ulysses, LayoutKind layout = LayoutKind::zi
 }
 
 struct StepSeen {
-  StepBackend backend;
+  schedule::StepBackend backend;
   std::string reason;
 };
 
 /// Attend steps of a rank in order.
 std::vector<StepSeen> steps_of(const AttentionPlan& plan, const Documents& documents, int rank, Pass pass) {
-  const TokenMap geometry(plan, documents);
-  CompactSchedule compact;
-  generate(plan, geometry.heads().shared_kv(), compact);
-  const RankSchedule schedule = expand(geometry, compact, rank, pass);
+  const schedule::TokenMap geometry(plan, documents);
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, geometry.heads().shared_kv(), compact);
+  const schedule::RankSchedule schedule = schedule::expand(geometry, compact, rank, pass);
   EXPECT_EQ(schedule.backend, plan.backend);
   std::vector<StepSeen> seen;
-  for (const Step& step : schedule.steps) {
+  for (const schedule::Step& step : schedule.steps) {
     if (!step.operation->has_pairs) continue;
-    const Slice* slices = schedule.slices.data() + step.slices.begin;
-    seen.push_back({step.backend, reason_of(step.backend, pass, slices, step.slices.count)});
+    const schedule::Slice* slices = schedule.slices.data() + step.slices.begin;
+    seen.push_back({step.backend, schedule::reason_of(step.backend, pass, slices, step.slices.count)});
   }
   return seen;
 }
@@ -48,13 +48,13 @@ std::vector<StepSeen> steps_of(const AttentionPlan& plan, int rank, Pass pass = 
   return steps_of(plan, Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens), rank, pass);
 }
 
-void expect_all(const std::vector<StepSeen>& steps, Backend use, UnsupportedReason why) {
+void expect_all(const std::vector<StepSeen>& steps, Backend use, schedule::UnsupportedReason why) {
   EXPECT_FALSE(steps.empty());
   for (const StepSeen& step : steps) {
     EXPECT_EQ(step.backend.use, use);
     EXPECT_EQ(step.backend.why, why) << step.reason;
     if (use == Backend::mma) {
-      EXPECT_EQ(step.reason, text_of(why));
+      EXPECT_EQ(step.reason, schedule::text_of(why));
     }
   }
 }
@@ -63,7 +63,7 @@ TEST(StepBackends, ZigzagStepsAreOneBlockEach) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const std::vector<StepSeen> steps = steps_of(plan_for(4, 2), 0, pass);
     ASSERT_EQ(steps.size(), 4U);
-    expect_all(steps, Backend::cudnn, UnsupportedReason::none);
+    expect_all(steps, Backend::cudnn, schedule::UnsupportedReason::none);
     EXPECT_EQ(steps[0].reason, "one triangle of 256 x 256");
     EXPECT_EQ(steps[1].reason, "one rectangle of 128 x 256");
   }
@@ -72,7 +72,7 @@ TEST(StepBackends, ZigzagStepsAreOneBlockEach) {
 TEST(StepBackends, StripedStepsAreTrianglesAlsoWithoutTheDiagonal) {
   const std::vector<StepSeen> steps = steps_of(plan_for(4, 1, LayoutKind::striped), 0);
   ASSERT_EQ(steps.size(), 4U);
-  expect_all(steps, Backend::cudnn, UnsupportedReason::none);
+  expect_all(steps, Backend::cudnn, schedule::UnsupportedReason::none);
   EXPECT_EQ(steps[0].reason, "one triangle of 256 x 256");
   EXPECT_EQ(steps[1].reason, "one triangle of 255 x 255");
 }
@@ -82,7 +82,8 @@ TEST(StepBackends, WindowsAreBands) {
   plan.band = {0, 99};
   const std::vector<StepSeen> steps = steps_of(plan, 1);
   ASSERT_EQ(steps.size(), 1U);
-  EXPECT_EQ(steps[0].backend, (StepBackend{Backend::cudnn, UnsupportedReason::none, 1, 0}));
+  EXPECT_EQ(steps[0].backend,
+            (schedule::StepBackend{Backend::cudnn, schedule::UnsupportedReason::none, 1, 0}));
   EXPECT_EQ(steps[0].reason, "one band of 1024 x 1024");
 }
 
@@ -93,42 +94,46 @@ TEST(StepBackends, PackedDocumentsAreBlocksUntilThereAreTooMany) {
   };
   EXPECT_EQ(first({0, 500, 900, 1024}).reason, "3 blocks");
   const StepSeen mixed = first({0, 500, 1023, 1024});
-  EXPECT_EQ(mixed.backend, (StepBackend{Backend::cudnn, UnsupportedReason::single_row, 2, 1}));
+  EXPECT_EQ(mixed.backend,
+            (schedule::StepBackend{Backend::cudnn, schedule::UnsupportedReason::single_row, 2, 1}));
   EXPECT_EQ(mixed.reason, "2 blocks; 1 slice to mma: cuDNN's backward of a single query or key returns NaN");
   std::vector<i64> cu;
   for (i64 i = 0; i <= 16; ++i) cu.push_back(64 * i);
-  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::mma, UnsupportedReason::many_blocks, 0, 16}));
+  EXPECT_EQ(first(cu).backend,
+            (schedule::StepBackend{Backend::mma, schedule::UnsupportedReason::many_blocks, 0, 16}));
   cu.clear();
   for (i64 i = 0; i <= 64; ++i) cu.push_back(16 * i);
-  EXPECT_EQ(first(cu).backend, (StepBackend{Backend::mma, UnsupportedReason::many_slices, 0, 64}));
+  EXPECT_EQ(first(cu).backend,
+            (schedule::StepBackend{Backend::mma, schedule::UnsupportedReason::many_slices, 0, 64}));
 }
 
 TEST(StepBackends, RulesOfLogitsSendEveryStepToMma) {
-  const auto all = [](auto&& change, UnsupportedReason why) {
+  const auto all = [](auto&& change, schedule::UnsupportedReason why) {
     AttentionPlan plan = plan_for(2, 2);
     change(plan);
     for (const Pass pass : {Pass::forward, Pass::backward})
       expect_all(steps_of(plan, 3, pass), Backend::mma, why);
   };
-  all([](auto& p) { p.score.softcap = 30; }, UnsupportedReason::softcap);
-  all([](auto& p) { p.score.alibi = true; }, UnsupportedReason::alibi);
-  all([](auto& p) { p.score.dropout = 0.1; }, UnsupportedReason::dropout);
-  all([](auto& p) { p.score.block_tokens = 64; }, UnsupportedReason::block_mask);
-  all([](auto& p) { p.shape.head_dim_qk = p.shape.head_dim_v = 100; }, UnsupportedReason::head_dim_step);
+  all([](auto& p) { p.score.softcap = 30; }, schedule::UnsupportedReason::softcap);
+  all([](auto& p) { p.score.alibi = true; }, schedule::UnsupportedReason::alibi);
+  all([](auto& p) { p.score.dropout = 0.1; }, schedule::UnsupportedReason::dropout);
+  all([](auto& p) { p.score.block_tokens = 64; }, schedule::UnsupportedReason::block_mask);
+  all([](auto& p) { p.shape.head_dim_qk = p.shape.head_dim_v = 100; },
+      schedule::UnsupportedReason::head_dim_step);
 }
 
 TEST(StepBackends, UnequalHeadDimsAreLeftBackwardOnly) {
   AttentionPlan plan = plan_for(2, 2);
   plan.shape.head_dim_qk = 96;
-  expect_all(steps_of(plan, 0, Pass::forward), Backend::cudnn, UnsupportedReason::none);
-  expect_all(steps_of(plan, 0, Pass::backward), Backend::mma, UnsupportedReason::unequal_head_dims);
+  expect_all(steps_of(plan, 0, Pass::forward), Backend::cudnn, schedule::UnsupportedReason::none);
+  expect_all(steps_of(plan, 0, Pass::backward), Backend::mma, schedule::UnsupportedReason::unequal_head_dims);
 }
 
 TEST(StepBackends, TornGroupsAreLeftOnTheRanksThatTearThem) {
   AttentionPlan plan = plan_for(1, 3);  // 8 heads as 3 + 3 + 2, in groups of 2
-  expect_all(steps_of(plan, 0), Backend::mma, UnsupportedReason::kv_group_spans_ranks);
-  expect_all(steps_of(plan, 1), Backend::mma, UnsupportedReason::kv_group_spans_ranks);
-  expect_all(steps_of(plan, 2), Backend::cudnn, UnsupportedReason::none);
+  expect_all(steps_of(plan, 0), Backend::mma, schedule::UnsupportedReason::kv_group_spans_ranks);
+  expect_all(steps_of(plan, 1), Backend::mma, schedule::UnsupportedReason::kv_group_spans_ranks);
+  expect_all(steps_of(plan, 2), Backend::cudnn, schedule::UnsupportedReason::none);
 }
 
 TEST(StepBackends, PlansForOthersSayNothingMore) {
@@ -137,7 +142,7 @@ TEST(StepBackends, PlansForOthersSayNothingMore) {
   for (const Backend backend : {Backend::cpu, Backend::mma}) {
     plan.backend = backend;
     for (const StepSeen& step : steps_of(plan, 0)) {
-      EXPECT_EQ(step.backend, (StepBackend{backend, UnsupportedReason::none, 0, 0}));
+      EXPECT_EQ(step.backend, (schedule::StepBackend{backend, schedule::UnsupportedReason::none, 0, 0}));
       EXPECT_EQ(step.reason, "");
     }
   }
@@ -145,7 +150,7 @@ TEST(StepBackends, PlansForOthersSayNothingMore) {
 
 /// A planned call on threads.
 struct Planned {
-  Cluster cluster;
+  topology::Cluster cluster;
   Calibration calibration;
   AttentionRequest request;
   AttentionResult result;
@@ -199,7 +204,7 @@ TEST(StepBackends, PlanningSumsThemUp) {
 TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
   const Planned torn(1, 3, [](AttentionRequest&) {});
   PlanFile plan = torn.file();
-  const StepBackends expected{0, 2, 1, 0, {UnsupportedReason::kv_group_spans_ranks}};
+  const schedule::StepBackends expected{0, 2, 1, 0, {schedule::UnsupportedReason::kv_group_spans_ranks}};
   EXPECT_EQ(plan.layers.front().forward.steps, expected);
   EXPECT_EQ(read_plan(write_plan(plan), "plan").layers.front().forward.steps, expected);
   EXPECT_NO_THROW(check_predictions(plan, "plan"));
@@ -212,10 +217,11 @@ TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
     return "";
   };
   PlanFile changed = plan;
-  changed.layers.front().backward.steps->why = {UnsupportedReason::softcap};
+  changed.layers.front().backward.steps->why = {schedule::UnsupportedReason::softcap};
   EXPECT_EQ(refused_at(changed), "/layers/0/prediction/backward/steps");
-  for (const UnsupportedReason of_a_run :
-       {UnsupportedReason::none, UnsupportedReason::alignment, UnsupportedReason::no_graph}) {
+  for (const schedule::UnsupportedReason of_a_run :
+       {schedule::UnsupportedReason::none, schedule::UnsupportedReason::alignment,
+        schedule::UnsupportedReason::no_graph}) {
     changed.layers.front().backward.steps->why = {of_a_run};
     EXPECT_EQ(refused_at(changed), "/layers/0/prediction/backward/steps/why/0") << word_of(of_a_run);
   }

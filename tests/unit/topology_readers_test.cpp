@@ -12,60 +12,61 @@ namespace {
 using namespace test;
 using Ints = std::vector<int>;
 
-Cluster topo(const std::string& name) {
-  return read_nvidia_smi_topo(data("topo/" + name), name);
+topology::Cluster topo(const std::string& name) {
+  return topology::read_nvidia_smi_topo(data("topo/" + name), name);
 }
-Cluster xml(const std::string& name) {
-  return read_nccl_xml(data("nccl_xml/" + name), name);
+topology::Cluster xml(const std::string& name) {
+  return topology::read_nccl_xml(data("nccl_xml/" + name), name);
 }
 
 /// One letter per device pair a < b, in order: n NVLink, c C2C, i PIX, x PXB, h PHB, o NODE, s SYS.
-std::string kinds(const Cluster& cluster) {
+std::string kinds(const topology::Cluster& cluster) {
   std::string text;
-  for (const Link& link : cluster.links) text += "ncgixhos?"[static_cast<std::size_t>(link.kind)];
+  for (const topology::Link& link : cluster.links) text += "ncgixhos?"[static_cast<std::size_t>(link.kind)];
   return text;
 }
-Ints lanes(const Cluster& cluster) {
+Ints lanes(const topology::Cluster& cluster) {
   Ints result;
-  for (const Link& link : cluster.links) result.push_back(link.lanes);
+  for (const topology::Link& link : cluster.links) result.push_back(link.lanes);
   return result;
 }
 /// -1 where unknown.
-Ints numa(const Cluster& cluster) {
+Ints numa(const topology::Cluster& cluster) {
   Ints result;
-  for (const Device& device : cluster.devices) result.push_back(device.numa.value_or(-1));
+  for (const topology::Device& device : cluster.devices) result.push_back(device.numa.value_or(-1));
   return result;
 }
-std::vector<Ints> nearest(const Cluster& cluster) {
+std::vector<Ints> nearest(const topology::Cluster& cluster) {
   std::vector<Ints> result;
-  for (const Device& device : cluster.devices) result.push_back(device.nics);
+  for (const topology::Device& device : cluster.devices) result.push_back(device.nics);
   return result;
 }
-std::vector<Ints> domains(const Cluster& cluster) {
+std::vector<Ints> domains(const topology::Cluster& cluster) {
   std::vector<Ints> result;
-  for (const NvlinkDomain& domain : cluster.domains) result.push_back(domain.devices);
+  for (const topology::NvlinkDomain& domain : cluster.domains) result.push_back(domain.devices);
   return result;
 }
-std::string names(const Cluster& cluster) {
+std::string names(const topology::Cluster& cluster) {
   std::string text;
-  for (const Nic& nic : cluster.nics) text += nic.name + ",";
+  for (const topology::Nic& nic : cluster.nics) text += nic.name + ",";
   return text;
 }
 
 void expect_topo_refused(const std::string& text, long line, const std::string& token,
                          const std::string& words) {
-  expect_refused([&] { static_cast<void>(read_nvidia_smi_topo(text, "node.txt")); }, line, token, words);
+  expect_refused([&] { static_cast<void>(topology::read_nvidia_smi_topo(text, "node.txt")); }, line, token,
+                 words);
 }
 void expect_xml_refused(const std::string& text, long line, const std::string& token,
                         const std::string& words) {
-  expect_refused([&] { static_cast<void>(read_nccl_xml(text, "topo.xml")); }, line, token, words);
+  expect_refused([&] { static_cast<void>(topology::read_nccl_xml(text, "topo.xml")); }, line, token, words);
 }
 
 const Ints all_of_8{0, 1, 2, 3, 4, 5, 6, 7};
 const std::vector<Ints> one_domain_of_8{all_of_8};
 
 TEST(NvidiaSmi, TabsTwelveNicsMissingNicRows) {
-  const Cluster c = topo("01_h100_sxm_8gpu_12nic_tabs_truncated_nic_rows.txt");
+  const topology::Cluster c = topo("01_h100_sxm_8gpu_12nic_tabs_truncated_nic_rows.txt");
   EXPECT_EQ(c.devices.size(), 8U);
   EXPECT_EQ(c.nics.size(), 12U);
   EXPECT_EQ(kinds(c), std::string(28, 'n'));
@@ -79,17 +80,17 @@ TEST(NvidiaSmi, TabsTwelveNicsMissingNicRows) {
 }
 
 TEST(NvidiaSmi, NothingIsGuessed) {
-  const Cluster c = topo("01_h100_sxm_8gpu_12nic_tabs_truncated_nic_rows.txt");
+  const topology::Cluster c = topo("01_h100_sxm_8gpu_12nic_tabs_truncated_nic_rows.txt");
   ASSERT_EQ(c.specs.size(), 1U);
   EXPECT_EQ(c.specs[0].name, "");
   EXPECT_FALSE(c.specs[0].bf16_tflops.known());
   EXPECT_FALSE(c.domains[0].gb_s.known());
   EXPECT_FALSE(c.nics[0].gb_s.known());
-  for (const Link& link : c.links) EXPECT_FALSE(link.gb_s.known() || link.latency_s.known());
+  for (const topology::Link& link : c.links) EXPECT_FALSE(link.gb_s.known() || link.latency_s.known());
 }
 
 TEST(NvidiaSmi, BlanksWithoutNics) {
-  const Cluster c = topo("02_h20_8gpu_nv18_nonic.txt");
+  const topology::Cluster c = topo("02_h20_8gpu_nv18_nonic.txt");
   EXPECT_EQ(lanes(c), Ints(28, 18));
   EXPECT_TRUE(c.nics.empty());
   EXPECT_EQ(numa(c), (Ints{0, 0, 0, 0, 1, 1, 1, 1}));
@@ -97,7 +98,7 @@ TEST(NvidiaSmi, BlanksWithoutNics) {
 }
 
 TEST(NvidiaSmi, LegendNamesNicsAndFarDevicesHaveNone) {
-  const Cluster c = topo("03_a100_8gpu_4numa_3nic_legend.txt");
+  const topology::Cluster c = topo("03_a100_8gpu_4numa_3nic_legend.txt");
   EXPECT_EQ(lanes(c), Ints(28, 12));
   EXPECT_TRUE(c.domains[0].switched);
   EXPECT_EQ(names(c), "mlx5_0,mlx5_1,mlx5_2,");
@@ -107,7 +108,7 @@ TEST(NvidiaSmi, LegendNamesNicsAndFarDevicesHaveNone) {
 }
 
 TEST(NvidiaSmi, CubeMeshIsOneDomainWithoutSwitch) {
-  const Cluster c = topo("04_v100_cubemesh_8gpu_mlx5cols.txt");
+  const topology::Cluster c = topo("04_v100_cubemesh_8gpu_mlx5cols.txt");
   EXPECT_EQ(kinds(c), "nnnsssnnnssnsnsnssnsssnnnnnn");
   EXPECT_EQ(lanes(c),
             (Ints{1, 2, 1, 0, 0, 0, 2, 1, 2, 0, 0, 2, 0, 2, 0, 1, 0, 0, 1, 0, 0, 0, 2, 2, 1, 1, 2, 1}));
@@ -118,7 +119,7 @@ TEST(NvidiaSmi, CubeMeshIsOneDomainWithoutSwitch) {
 }
 
 TEST(NvidiaSmi, BridgedPairs) {
-  const Cluster c = topo("05_azure_nc96_a100_pairs_4numa.txt");
+  const topology::Cluster c = topo("05_azure_nc96_a100_pairs_4numa.txt");
   EXPECT_EQ(kinds(c), "nssssn");
   EXPECT_EQ(domains(c), (std::vector<Ints>{{0, 1}, {2, 3}}));
   EXPECT_FALSE(c.domains[0].switched);
@@ -127,26 +128,26 @@ TEST(NvidiaSmi, BridgedPairs) {
 
 TEST(NvidiaSmi, DirectCliqueFitsOneDevice) {
   for (const char* name : {"06_a100_4gpu_nv4_4nic_pxb.txt", "27_h200_nvl_nv6_handcopied_arrows.txt"}) {
-    const Cluster c = topo(name);
+    const topology::Cluster c = topo(name);
     EXPECT_EQ(domains(c), (std::vector<Ints>{{0, 1, 2, 3}})) << name;
     EXPECT_FALSE(c.domains[0].switched) << name;
     EXPECT_TRUE(notes_have(c.notes, "read as direct links")) << name;
   }
-  const Cluster a100 = topo("06_a100_4gpu_nv4_4nic_pxb.txt");
+  const topology::Cluster a100 = topo("06_a100_4gpu_nv4_4nic_pxb.txt");
   EXPECT_EQ(lanes(a100), Ints(6, 4));
   EXPECT_EQ(nearest(a100), (std::vector<Ints>{{0}, {1}, {2}, {3}}));
-  const Cluster h200 = topo("27_h200_nvl_nv6_handcopied_arrows.txt");
+  const topology::Cluster h200 = topo("27_h200_nvl_nv6_handcopied_arrows.txt");
   EXPECT_EQ(lanes(h200), Ints(6, 6));
   EXPECT_TRUE(notes_have(h200.notes, "line 5 ignored: '<-- GPU 3 talks to 2 via NVLink'"));
 }
 
 TEST(NvidiaSmi, NicsAllAlikeGiveNoAffinity) {
-  const Cluster tray = topo("09_gb200_tray_all_nic_sys_tabs.txt");
+  const topology::Cluster tray = topo("09_gb200_tray_all_nic_sys_tabs.txt");
   EXPECT_EQ(tray.nics.size(), 6U);
   EXPECT_EQ(nearest(tray), (std::vector<Ints>{{}, {}, {}, {}}));
   EXPECT_EQ(numa(tray), (Ints{-1, -1, -1, -1}));
   EXPECT_TRUE(notes_have(tray.notes, "same distance from every device"));
-  const Cluster vm = topo("15_4xh100_vm_flat_nic_phb.txt");
+  const topology::Cluster vm = topo("15_4xh100_vm_flat_nic_phb.txt");
   EXPECT_EQ(lanes(vm), Ints(6, 18));
   EXPECT_TRUE(vm.domains[0].switched);
   EXPECT_EQ(names(vm), ",");
@@ -155,7 +156,7 @@ TEST(NvidiaSmi, NicsAllAlikeGiveNoAffinity) {
 }
 
 TEST(NvidiaSmi, CommentsBehindRowsAreNotedNotUsed) {
-  const Cluster c = topo("11_mixed_sxm_pcie_trailing_comment.txt");
+  const topology::Cluster c = topo("11_mixed_sxm_pcie_trailing_comment.txt");
   EXPECT_EQ(kinds(c), "nssssi");
   EXPECT_EQ(domains(c), (std::vector<Ints>{{0, 1}}));
   EXPECT_EQ(c.devices[2].nvlink_domain, -1);
@@ -165,24 +166,24 @@ TEST(NvidiaSmi, CommentsBehindRowsAreNotedNotUsed) {
 
 TEST(NvidiaSmi, PcieMachines) {
   EXPECT_EQ(kinds(topo("13_8xl4_phb_sys.txt")), "hhhsssshhsssshsssssssshhhhhh");
-  const Cluster c = topo("14_8gpu_pcie_node_sys_tabs.txt");
+  const topology::Cluster c = topo("14_8gpu_pcie_node_sys_tabs.txt");
   EXPECT_EQ(kinds(c), "ooossssoossssossssssssoooooo");
   EXPECT_TRUE(c.domains.empty());
   EXPECT_EQ(numa(c), (Ints{0, 0, 0, 0, 1, 1, 1, 1}));
 }
 
 TEST(NvidiaSmi, SmallMachines) {
-  const Cluster one = topo("16_single_gpu_tabs.txt");
+  const topology::Cluster one = topo("16_single_gpu_tabs.txt");
   EXPECT_EQ(one.devices.size(), 1U);
   EXPECT_TRUE(one.links.empty());
   EXPECT_EQ(numa(one), Ints{0});
-  const Cluster two = topo("17_2x3090_nv4_tabs.txt");
+  const topology::Cluster two = topo("17_2x3090_nv4_tabs.txt");
   EXPECT_EQ(lanes(two), Ints{4});
   EXPECT_FALSE(two.domains[0].switched);
 }
 
 TEST(NvidiaSmi, WrappedHeader) {
-  const Cluster c = topo("19_wrapped_header.txt");
+  const topology::Cluster c = topo("19_wrapped_header.txt");
   EXPECT_EQ(c.devices.size(), 8U);
   EXPECT_EQ(names(c), "mlx5_0,mlx5_1,");
   EXPECT_EQ(numa(c), (Ints{0, 0, 0, 0, 1, 1, 1, 1}));
@@ -190,24 +191,24 @@ TEST(NvidiaSmi, WrappedHeader) {
 }
 
 TEST(NvidiaSmi, AnsiRowOrderAndPreamble) {
-  const Cluster ansi = topo("20_ansi_underlined_header.txt");
+  const topology::Cluster ansi = topo("20_ansi_underlined_header.txt");
   EXPECT_EQ(nearest(ansi), (std::vector<Ints>{{0}, {1}}));
   EXPECT_EQ(names(ansi), "mlx5_0,mlx5_1,");
   const std::string pasted =
       replaced(replaced(data("topo/20_ansi_underlined_header.txt"), "\x1b", ""), "\x1b", "");
-  EXPECT_EQ(names(read_nvidia_smi_topo(pasted, "web page")), "mlx5_0,mlx5_1,");
+  EXPECT_EQ(names(topology::read_nvidia_smi_topo(pasted, "web page")), "mlx5_0,mlx5_1,");
   const std::string spaces = "\xc2\xa0 GPU0\xc2\xa0GPU1\nGPU0\xc2\xa0X PIX\nGPU1 PIX\xc2\xa0X\n";
-  EXPECT_EQ(kinds(read_nvidia_smi_topo(spaces, "web page")), "i");
-  const Cluster order = topo("22_out_of_order_rows.txt");
+  EXPECT_EQ(kinds(topology::read_nvidia_smi_topo(spaces, "web page")), "i");
+  const topology::Cluster order = topo("22_out_of_order_rows.txt");
   EXPECT_EQ(order.devices.size(), 3U);
   EXPECT_EQ(nearest(order), (std::vector<Ints>{{0}, {0}, {0}}));
-  const Cluster preamble = topo("23_preamble_line.txt");
+  const topology::Cluster preamble = topo("23_preamble_line.txt");
   EXPECT_EQ(preamble.devices.size(), 2U);
   EXPECT_TRUE(notes_have(preamble.notes, "line 1 ignored: 'Note: GPU0 detected at startup'"));
 }
 
 TEST(NvidiaSmi, TwoIslands) {
-  const Cluster c = topo("28_h200_two_nvl4_islands_tabs.txt");
+  const topology::Cluster c = topo("28_h200_two_nvl4_islands_tabs.txt");
   EXPECT_EQ(domains(c), (std::vector<Ints>{{0, 1, 2, 3}, {4, 5, 6, 7}}));
   EXPECT_EQ(c.devices[5].nvlink_domain, 1);
   EXPECT_EQ(kinds(c), "nnnssssnnssssnssssssssnnnnnn");
@@ -223,7 +224,7 @@ TEST(NvidiaSmi, RefusesOtherMatrices) {
 TEST(NvidiaSmi, RefusesBrokenMatrices) {
   const std::string good = data("topo/02_h20_8gpu_nv18_nonic.txt");
   const std::string small = "\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n";
-  EXPECT_EQ(read_nvidia_smi_topo(small, "s").devices.size(), 2U);
+  EXPECT_EQ(topology::read_nvidia_smi_topo(small, "s").devices.size(), 2U);
   expect_topo_refused(replaced(small, "NV4", "NV2"), 2, "NV2",
                       "differs from the mirrored cell 'NV4' in line 3");
   expect_topo_refused(replaced(small, "NV4", "MPB"), 2, "MPB", "no path known");
@@ -245,23 +246,23 @@ TEST(NvidiaSmi, EmptyAffinityCells) {
   const std::string tabs =
       "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \tSYS\t\t3\t\tN/A\nGPU1\tSYS\t X "
       "\t0-3\tN/A\t\tN/A\n";
-  EXPECT_EQ(numa(read_nvidia_smi_topo(tabs, "t")), (Ints{3, -1}));
+  EXPECT_EQ(numa(topology::read_nvidia_smi_topo(tabs, "t")), (Ints{3, -1}));
   const std::string blanks =
       "  GPU0 GPU1 CPU Affinity NUMA Affinity GPU NUMA ID\nGPU0 X SYS 0-3 1 N/A\nGPU1 SYS X 2 N/A\n";
-  const Cluster c = read_nvidia_smi_topo(blanks, "b");
+  const topology::Cluster c = topology::read_nvidia_smi_topo(blanks, "b");
   EXPECT_EQ(numa(c), (Ints{1, -1}));
   EXPECT_TRUE(notes_have(c.notes, "2 affinity values for 3 columns"));
 }
 
 TEST(NvidiaSmi, LabelsNeedNotStartAtZero) {
-  const Cluster c = read_nvidia_smi_topo(" GPU4 GPU6\nGPU6 PIX X\nGPU4 X PIX\n", "s");
+  const topology::Cluster c = topology::read_nvidia_smi_topo(" GPU4 GPU6\nGPU6 PIX X\nGPU4 X PIX\n", "s");
   EXPECT_EQ(c.devices[0].local, 4);
   EXPECT_EQ(c.devices[1].local, 6);
   EXPECT_EQ(kinds(c), "i");
 }
 
 TEST(NcclXml, HandWrittenSwitchesWithComments) {
-  const Cluster c = xml("aws-p4d-24xl-topo.xml");
+  const topology::Cluster c = xml("aws-p4d-24xl-topo.xml");
   EXPECT_EQ(c.devices.size(), 8U);
   EXPECT_EQ(c.nics.size(), 4U);
   EXPECT_EQ(kinds(c), "ihhsssshhssssissssssssihhhhi");
@@ -269,7 +270,7 @@ TEST(NcclXml, HandWrittenSwitchesWithComments) {
   EXPECT_EQ(nearest(c), (std::vector<Ints>{{0}, {0}, {1}, {1}, {2}, {2}, {3}, {3}}));
   ASSERT_TRUE(c.links[0].gb_s.known());
   EXPECT_NEAR(*c.links[0].gb_s.value, 8.0 * 16 / 8 * 128 / 130, 1e-9);
-  EXPECT_EQ(c.links[0].gb_s.provenance, Provenance::preset);
+  EXPECT_EQ(c.links[0].gb_s.provenance, topology::Provenance::preset);
   EXPECT_EQ(c.links[0].gb_s.source, "link_speed 8 GT/s x 16");
   EXPECT_FALSE(c.links[6].gb_s.known()) << "nothing in the file states the bandwidth between sockets";
   EXPECT_FALSE(c.nics[0].gb_s.known());
@@ -278,7 +279,7 @@ TEST(NcclXml, HandWrittenSwitchesWithComments) {
 }
 
 TEST(NcclXml, TagsSpeedsAndFourNicsPerDevice) {
-  const Cluster c = xml("aws-p5.48xl-topo.xml");
+  const topology::Cluster c = xml("aws-p5.48xl-topo.xml");
   EXPECT_EQ(c.devices.size(), 8U);
   EXPECT_EQ(c.nics.size(), 32U);
   EXPECT_EQ(kinds(c), std::string(28, 'h'));
@@ -292,14 +293,14 @@ TEST(NcclXml, TagsSpeedsAndFourNicsPerDevice) {
 }
 
 TEST(NcclXml, DevicesByClassInBusOrder) {
-  const Cluster v2 = xml("azure-ndv2-topo.xml");
+  const topology::Cluster v2 = xml("azure-ndv2-topo.xml");
   EXPECT_EQ(kinds(v2), "hhhsssshhsssshsssssssshhhhhh");
   EXPECT_EQ(v2.nics.size(), 1U);
-  const Cluster v4 = xml("azure-ndv4-topo.xml");
+  const topology::Cluster v4 = xml("azure-ndv4-topo.xml");
   EXPECT_EQ(numa(v4), (Ints{1, 1, 0, 0, 3, 3, 2, 2}));
   EXPECT_EQ(nearest(v4), (std::vector<Ints>{{0, 1}, {0, 1}, {2, 3}, {2, 3}, {4, 5}, {4, 5}, {6, 7}, {6, 7}}));
   EXPECT_EQ(v4.nodes[0].numa_count, 4);
-  const Cluster v5 = xml("azure-ndv5-topo.xml");
+  const topology::Cluster v5 = xml("azure-ndv5-topo.xml");
   EXPECT_EQ(numa(v5), (Ints{0, 0, 0, 0, 1, 1, 1, 1}));
   EXPECT_EQ(nearest(v5), (std::vector<Ints>{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}));
   EXPECT_TRUE(notes_have(v5.notes, "no <gpu>"));
@@ -318,8 +319,8 @@ TEST(NcclXml, RcclsVersionWithXgmi) {
   std::string text = nvlink_machine("<xgmi target=\"0000:02:00.0\" count=\"1\" tclass=\"0x038000\"/>",
                                     "<xgmi target=\"0000:01:00.0\" count=\"1\" tclass=\"0x038000\"/>");
   text.replace(text.find("version=\"1\""), 11, "version=\"2\"");
-  const Cluster cluster = read_nccl_xml(text, "x");
-  EXPECT_EQ(cluster.links.at(0).kind, LinkKind::xgmi);
+  const topology::Cluster cluster = topology::read_nccl_xml(text, "x");
+  EXPECT_EQ(cluster.links.at(0).kind, topology::LinkKind::xgmi);
   ASSERT_EQ(cluster.domains.size(), 1U);
   EXPECT_EQ(cluster.domains[0].devices, (Ints{0, 1}));
   EXPECT_FALSE(cluster.domains[0].switched);
@@ -334,17 +335,17 @@ TEST(NcclXml, HostsAreBounded) {
 }
 
 TEST(NcclXml, NvlinksDirectAndSwitched) {
-  const Cluster direct =
-      read_nccl_xml(nvlink_machine("<nvlink target=\"0000:02:00.0\" count=\"4\" tclass=\"0x030200\"/>",
-                                   "<nvlink target=\"0000:01:00.0\" count=\"4\" tclass=\"0x030200\"/>"),
-                    "x");
+  const topology::Cluster direct = topology::read_nccl_xml(
+      nvlink_machine("<nvlink target=\"0000:02:00.0\" count=\"4\" tclass=\"0x030200\"/>",
+                     "<nvlink target=\"0000:01:00.0\" count=\"4\" tclass=\"0x030200\"/>"),
+      "x");
   EXPECT_EQ(lanes(direct), Ints{4});
   EXPECT_FALSE(direct.domains[0].switched);
   EXPECT_EQ(numa(direct), (Ints{-1, -1}));
   const std::string ports =
       "<nvlink target=\"0000:c4:00.0\" count=\"5\" tclass=\"0x068000\"/>"
       "<nvlink target=\"0000:c5:00.0\" count=\"4\" tclass=\"0x068000\"/>";
-  const Cluster switched = read_nccl_xml(nvlink_machine(ports, ports), "x");
+  const topology::Cluster switched = topology::read_nccl_xml(nvlink_machine(ports, ports), "x");
   EXPECT_EQ(lanes(switched), Ints{9});
   EXPECT_TRUE(switched.domains[0].switched);
 }

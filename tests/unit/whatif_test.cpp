@@ -12,15 +12,15 @@
 namespace usp {
 namespace {
 
-Cluster hosts(int count) {
-  ClusterRequest source;
+topology::Cluster hosts(int count) {
+  topology::ClusterRequest source;
   source.source = "dgx-h100";
   source.nodes = count;
-  return compose(source);
+  return topology::compose(source);
 }
 
 struct Setting {
-  Cluster cluster = hosts(2);
+  topology::Cluster cluster = hosts(2);
   Calibration calibration = load_calibration("h100_sxm");
   Model model = load_model("llama-3.1-8b");
   WhatIfRequest request;
@@ -168,7 +168,7 @@ TEST(WhatIf, MachineAndModelAxes) {
   s.request.axes = {parse_axis("gpus=8,16,32")};
   const WhatIfResult sizes = what_if(s.request);
   for (std::size_t i = 0; i < 3; ++i) {
-    const Cluster direct = hosts(1 << i);
+    const topology::Cluster direct = hosts(1 << i);
     PlanRequest same = s.request.base;
     same.cluster = &direct;
     EXPECT_DOUBLE_EQ(sizes.points[i].plan.step_s, plan_step(same).best().step_s) << i;

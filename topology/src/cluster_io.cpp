@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 constexpr std::int64_t max_count = 1 << 22;
@@ -349,4 +349,4 @@ std::string fabric_kind_name(FabricKind kind) {
   return std::string(enum_name(kind, fabric_kind_names));
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -23,7 +23,7 @@
 #include <map>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 bool looks_synthetic(const std::string& text) {
@@ -257,4 +257,4 @@ Cluster compose(const ClusterRequest& request) {
   return cluster;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <map>
 
-namespace usp {
+namespace usp::topology {
 
 Cluster hosts_of_slurm(const std::string& text, const std::string& file) {
   const SlurmTopology topology = read_slurm_topology(text, file);
@@ -72,4 +72,4 @@ void apply_curves(Cluster& cluster, const std::string& text, const std::string& 
   cluster.notes.insert(cluster.notes.end(), result.notes.begin(), result.notes.end());
 }
 
-}  // namespace usp
+}  // namespace usp::topology

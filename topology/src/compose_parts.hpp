@@ -6,7 +6,7 @@
 #include <string>
 
 /// Sources that describe a part of a cluster. Not installed.
-namespace usp {
+namespace usp::topology {
 
 /// The hosts and leaf switches of a Slurm topology.conf; it names no devices.
 [[nodiscard]] Cluster hosts_of_slurm(const std::string& text, const std::string& file);
@@ -19,4 +19,4 @@ void apply_slurm(Cluster& cluster, const std::string& text, const std::string& f
 /// Adds the curves of an nccl-tests output.
 void apply_curves(Cluster& cluster, const std::string& text, const std::string& file);
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <map>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 using Sources = std::map<std::string, std::string>;
@@ -167,4 +167,4 @@ void name_device(Cluster& cluster, const DevicePreset& preset, const std::string
   if (!preset.note.empty()) cluster.notes.push_back(preset.note);
 }
 
-}  // namespace usp
+}  // namespace usp::topology

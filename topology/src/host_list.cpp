@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 constexpr std::size_t max_name_bytes = 253;  // of a name in DNS
@@ -119,4 +119,4 @@ std::vector<std::string> HostList::names() const {
   return names;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -7,7 +7,7 @@
 #include <vector>
 
 /// Slurm's host lists. Not installed.
-namespace usp {
+namespace usp::topology {
 
 /// A list as "a[1-3,7]x[0-1],b" states it. Nothing is expanded before it is known to be small enough: sixty
 /// bytes can expand to more names than memory holds.
@@ -51,4 +51,4 @@ class HostList {
   std::vector<Expression> expressions_;
 };
 
-}  // namespace usp
+}  // namespace usp::topology

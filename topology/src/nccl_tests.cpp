@@ -13,7 +13,7 @@
 #include <cmath>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 using nccl_tests::RankLine;
@@ -230,4 +230,4 @@ NcclTestsResult read_nccl_tests(const std::string& text, const std::string& file
   return Reader(file).read(text);
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -13,7 +13,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace usp::nccl_tests {
+namespace usp::topology::nccl_tests {
 namespace {
 
 std::int64_t integer(const std::string& file, long line, const std::string& token) {
@@ -188,4 +188,4 @@ NcclTestsRow Table::read_row(long line, const std::vector<std::string>& tokens,
   return row;
 }
 
-}  // namespace usp::nccl_tests
+}  // namespace usp::topology::nccl_tests

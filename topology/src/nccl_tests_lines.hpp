@@ -7,7 +7,7 @@
 #include <vector>
 
 /// Single lines of nccl-tests output. Not installed.
-namespace usp::nccl_tests {
+namespace usp::topology::nccl_tests {
 
 struct RankLine {
   int rank = 0;
@@ -55,4 +55,4 @@ class Table {
   bool new_header_ = false;
 };
 
-}  // namespace usp::nccl_tests
+}  // namespace usp::topology::nccl_tests

@@ -14,7 +14,7 @@
 #include <map>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 using nccl::BufferSlot;
@@ -202,4 +202,4 @@ Cluster read_nccl_xml(const std::string& text, const std::string& file) {
   return ClusterBuilder(nccl::read_machine(xml::parse(text, file), file), file).build();
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -13,7 +13,7 @@
 #include <set>
 #include <tuple>
 
-namespace usp::nccl {
+namespace usp::topology::nccl {
 namespace {
 
 using xml::Element;
@@ -300,4 +300,4 @@ Machine read_machine(const Element& root, const std::string& file) {
   return MachineReader(root, file).read();
 }
 
-}  // namespace usp::nccl
+}  // namespace usp::topology::nccl

@@ -10,7 +10,7 @@
 #include <vector>
 
 /// What an NCCL topology file says, device by device. Not installed.
-namespace usp::nccl {
+namespace usp::topology::nccl {
 
 /// Where something hangs in the PCIe tree.
 struct BufferSlot {
@@ -56,4 +56,4 @@ struct Machine {
 
 [[nodiscard]] Machine read_machine(const xml::Element& root, const std::string& file);
 
-}  // namespace usp::nccl
+}  // namespace usp::topology::nccl

@@ -10,7 +10,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace usp::xml {
+namespace usp::topology::xml {
 namespace {
 
 constexpr std::size_t max_depth = 64;
@@ -92,4 +92,4 @@ Element parse(const std::string& text, const std::string& file) {
   return std::move(state.document.children.front());
 }
 
-}  // namespace usp::xml
+}  // namespace usp::topology::xml

@@ -6,7 +6,7 @@
 #include <vector>
 
 /// XML as a plain tree, for the NCCL reader. Not installed.
-namespace usp::xml {
+namespace usp::topology::xml {
 
 struct Element {
   std::string name;
@@ -22,4 +22,4 @@ struct Element {
 /// between elements.
 [[nodiscard]] Element parse(const std::string& text, const std::string& file);
 
-}  // namespace usp::xml
+}  // namespace usp::topology::xml

@@ -12,7 +12,7 @@
 #include <map>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 using smi::Cell;
@@ -193,4 +193,4 @@ Cluster read_nvidia_smi_topo(const std::string& text, const std::string& file) {
   return ClusterBuilder(smi::read_matrix(text, file), file).build();
 }
 
-}  // namespace usp
+}  // namespace usp::topology

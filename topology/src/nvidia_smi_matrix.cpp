@@ -14,7 +14,7 @@
 #include <map>
 #include <utility>
 
-namespace usp::smi {
+namespace usp::topology::smi {
 namespace {
 
 enum class Title { cpu_affinity, numa_affinity, gpu_numa_id };
@@ -353,4 +353,4 @@ Matrix read_matrix(const std::string& text, const std::string& file) {
   return MatrixReader(text, file).read();
 }
 
-}  // namespace usp::smi
+}  // namespace usp::topology::smi

@@ -8,7 +8,7 @@
 #include <vector>
 
 /// The matrix of `nvidia-smi topo -m` as labels and cells, before any meaning. Not installed.
-namespace usp::smi {
+namespace usp::topology::smi {
 
 struct Cell {
   std::string token;
@@ -44,4 +44,4 @@ struct Matrix {
 /// concerns more than one row (missing device rows, symmetry).
 [[nodiscard]] Matrix read_matrix(const std::string& text, const std::string& file);
 
-}  // namespace usp::smi
+}  // namespace usp::topology::smi

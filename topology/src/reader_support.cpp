@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cctype>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 std::size_t index(int i) {
@@ -128,4 +128,4 @@ std::string excerpt(std::string_view text, std::size_t limit) {
   return at < text.size() ? result + "..." : result;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

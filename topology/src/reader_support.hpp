@@ -9,7 +9,7 @@
 #include <vector>
 
 /// What the readers of topology texts share. Not installed.
-namespace usp {
+namespace usp::topology {
 
 /// Fills `domains` and each device's `nvlink_domain`: connected components, of two devices or more, over
 /// NVLinks or xGMI. `switched` stays false: only a reader knows what its input says about switches.
@@ -35,4 +35,4 @@ void note_ignored(std::vector<std::string>& notes, const std::vector<std::string
 /// as '?'.
 [[nodiscard]] std::string excerpt(std::string_view text, std::size_t limit = 60);
 
-}  // namespace usp
+}  // namespace usp::topology

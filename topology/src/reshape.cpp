@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 /// The new ids, ascending, of those `ids` that `new_id` keeps (-1: dropped).
@@ -132,4 +132,4 @@ Cluster replicate(const Cluster& cluster, int count, const std::string& flag) {
   return result;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -12,7 +12,7 @@
 #include <numeric>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 std::size_t at(int index) {
@@ -283,4 +283,4 @@ std::vector<double> loads(const LinkTable& table, std::span<const TransferLoad> 
   return result;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

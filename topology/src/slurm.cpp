@@ -13,7 +13,7 @@
 #include <map>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 constexpr std::size_t max_names = std::size_t{1} << 16;  // of nodes, and of switches
@@ -171,4 +171,4 @@ Fabric fabric_from(const SlurmTopology& topology) {
   return fabric;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -15,7 +15,7 @@
 #include <charconv>
 #include <set>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 constexpr int max_devices = 1 << 16;
@@ -385,4 +385,4 @@ void deal_nics(Cluster& cluster, int count, const Quantity& gb_s) {
   }
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-namespace usp {
+namespace usp::topology {
 namespace {
 
 /// Collects what the checks need: the file for messages and the sizes that indices must stay below.
@@ -265,4 +265,4 @@ std::vector<std::vector<int>> islands(const Cluster& cluster) {
   return result;
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -2,7 +2,7 @@
 #include "logits.hpp"
 #include "passes.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 /// Query panels of one head whose probabilities are summed into dK and dV at once.
@@ -230,7 +230,7 @@ class Backward {
   const AttendGradArgs& a_;
   Logits<T> logits_;
   i64 tile_keys_, width_, dqk_strips_, dqk_columns_, dv_columns_;
-  const Slice* slice_ = nullptr;
+  const schedule::Slice* slice_ = nullptr;
   i64 batch_ = 0, kv_ = 0;
   Range touched_;  ///< keys of the tile that dk_ and dv_ hold
   Panel* panels_ = nullptr;
@@ -253,4 +253,4 @@ void attend_grad(const TileOps<T>& ops, Scratch& scratch, const AttendGradArgs& 
 template void attend_grad(const TileOps<float>&, Scratch&, const AttendGradArgs&);
 template void attend_grad(const TileOps<double>&, Scratch&, const AttendGradArgs&);
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

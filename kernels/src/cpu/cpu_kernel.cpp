@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace usp {
+namespace usp::kernels {
 namespace cpu {
 namespace {
 
@@ -66,4 +66,4 @@ std::unique_ptr<AttentionKernel> make_cpu_kernel() {
   return cpu::make_kernel(cpu::best_isa());
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -7,9 +7,9 @@
 
 #include <memory>
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 /// make_cpu_kernel() with an instruction set of choice. Throws InternalError when this machine lacks it.
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_kernel(Isa isa);
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

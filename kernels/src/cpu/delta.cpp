@@ -2,7 +2,7 @@
 #include "panel.hpp"
 #include "passes.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 template <class T>
 void delta(const TileOps<T>& ops, Scratch& scratch, const DeltaArgs& a) {
@@ -20,4 +20,4 @@ void delta(const TileOps<T>& ops, Scratch& scratch, const DeltaArgs& a) {
 template void delta(const TileOps<float>&, Scratch&, const DeltaArgs&);
 template void delta(const TileOps<double>&, Scratch&, const DeltaArgs&);
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

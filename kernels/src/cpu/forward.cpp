@@ -2,7 +2,7 @@
 #include "logits.hpp"
 #include "passes.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 /// Query panels (of all heads that share a KV head) held against one packed tile of keys and values.
@@ -47,7 +47,7 @@ class Forward {
     s.take(staging_, std::max(tile_keys_, width_) * std::max(a_.q.width, dv_));
   }
 
-  void attend_slice(const Slice& s, i64 b, i64 kv, Range heads) {
+  void attend_slice(const schedule::Slice& s, i64 b, i64 kv, Range heads) {
     slice_ = &s;
     batch_ = b;
     kv_ = kv;
@@ -170,7 +170,7 @@ class Forward {
   const AttendArgs& a_;
   Logits<T> logits_;
   i64 tile_keys_, dv_, width_;
-  const Slice* slice_ = nullptr;
+  const schedule::Slice* slice_ = nullptr;
   i64 batch_ = 0, kv_ = 0, panel_count_ = 0;
   Panel* panels_ = nullptr;
   Range* rows_ = nullptr;
@@ -187,4 +187,4 @@ void attend(const TileOps<T>& ops, Scratch& scratch, const AttendArgs& args) {
 template void attend(const TileOps<float>&, Scratch&, const AttendArgs&);
 template void attend(const TileOps<double>&, Scratch&, const AttendArgs&);
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

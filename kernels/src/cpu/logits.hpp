@@ -6,7 +6,7 @@
 
 #include "usp/kernels/attention_kernel.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 constexpr double log2_e = 1.442695040888963407;
 
@@ -22,7 +22,7 @@ class Logits {
     scratch.take(high_, width);
     scratch.take(columns_, keys_per_tile(ops_));
   }
-  void begin(const Slice& slice, i64 batch) {
+  void begin(const schedule::Slice& slice, i64 batch) {
     slice_ = &slice;
     batch_ = batch;
   }
@@ -112,11 +112,11 @@ class Logits {
   const TileOps<T>& ops_;
   const AttendScope& scope_;
   const ScoreTerms& terms_;
-  const Slice* slice_ = nullptr;
+  const schedule::Slice* slice_ = nullptr;
   i64 batch_ = 0;
   T* low_ = nullptr;
   T* high_ = nullptr;
   i64* columns_ = nullptr;
 };
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

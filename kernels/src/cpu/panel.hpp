@@ -11,14 +11,14 @@
 #include <cmath>
 #include <limits>
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 [[nodiscard]] inline i64 ceil_to(i64 x, i64 unit) {
   return (x + unit - 1) / unit * unit;
 }
 
 /// False only if no pair of the sub-rectangle is visible.
-[[nodiscard]] inline bool may_see(const Slice& s, Range queries, Range keys) {
+[[nodiscard]] inline bool may_see(const schedule::Slice& s, Range queries, Range keys) {
   const auto ends = [](i64 pos, i64 step, Range r) {
     const i64 a = pos + r.begin * step, b = pos + (r.end - 1) * step;
     return Range{std::min(a, b), std::max(a, b)};
@@ -39,7 +39,7 @@ struct Panel {
 };
 
 /// Finds what the rows of a panel see; `rows` holds `count` ranges.
-inline void look(Panel& panel, const Slice& s, Range* rows) {
+inline void look(Panel& panel, const schedule::Slice& s, Range* rows) {
   panel.rows = rows;
   panel.any = {std::numeric_limits<i64>::max(), 0};
   panel.all = {0, s.k_count};
@@ -142,4 +142,4 @@ inline void set_scalar(View view, i64 batch, i64 row, i64 head, double x) {
   return {std::max(query_heads.begin, kv_head * group), std::min(query_heads.end, (kv_head + 1) * group)};
 }
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

@@ -6,7 +6,7 @@
 
 #include "usp/kernels/attention_kernel.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 /// The calls of the contract for inputs whose state has elements T.
 template <class T>
@@ -16,4 +16,4 @@ void delta(const TileOps<T>& ops, Scratch& scratch, const DeltaArgs& args);
 template <class T>
 void attend_grad(const TileOps<T>& ops, Scratch& scratch, const AttendGradArgs& args);
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

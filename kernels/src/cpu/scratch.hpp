@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <new>
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 /// One block of memory that a call cuts into arrays; it grows to the greatest call and stays.
 class Scratch {
@@ -55,4 +55,4 @@ class Scratch {
   bool measuring_ = false;
 };
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

@@ -5,7 +5,7 @@
 
 #include "usp/base/error.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 bool has_isa(Isa isa) {
   switch (isa) {
@@ -53,4 +53,4 @@ const TileOps<double>& tile_ops(Isa isa) {
   return generic_double();
 }
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

@@ -12,7 +12,7 @@
 ///   panel   [depth][vectors * lanes]  columns of the operand that fills vectors
 /// so that out[row][column] = sum over depth of strip[depth][row] * panel[depth][column]. In logit tiles a
 /// row is a key and a column a query: maxima and sums of the softmax then run down whole vectors.
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 /// Rows in memory: element w of row r lies at data[r * stride + w].
 template <class T>
@@ -131,4 +131,4 @@ enum class Isa { generic, avx2, avx512 };
 template <class T>
 [[nodiscard]] const TileOps<T>& tile_ops(Isa isa);
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

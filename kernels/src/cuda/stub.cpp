@@ -4,15 +4,15 @@
 #include "usp/kernels/cuda_backends.hpp"
 
 /// Replaces the GPU backends in a build without CUDA.
-namespace usp {
-std::unique_ptr<Memory> make_cuda_memory(const Stream&) {
-  refuse_without_cuda();
+namespace usp::kernels {
+std::unique_ptr<Memory> make_cuda_memory(const device::Stream&) {
+  device::refuse_without_cuda();
 }
 std::unique_ptr<AttentionKernel> make_mma_kernel(Memory&, const CudaKernelOptions&) {
-  refuse_without_cuda();
+  device::refuse_without_cuda();
 }
 std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory&, const CudaKernelOptions&) {
-  refuse_without_cuda();
+  device::refuse_without_cuda();
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace usp {
+namespace usp::device {
 
 DeviceBuffer::DeviceBuffer(int device, i64 bytes) : bytes_(bytes), device_(device) {
   if (bytes == 0) return;
@@ -53,4 +53,4 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
   return *this;
 }
 
-}  // namespace usp
+}  // namespace usp::device

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace usp {
+namespace usp::device {
 
 void check_cuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
@@ -142,4 +142,4 @@ void set_device_bytes(std::byte* device, int value, i64 bytes, StreamHandle stre
   check_cuda(cudaMemsetAsync(device, value, static_cast<std::size_t>(bytes), stream), "cudaMemsetAsync");
 }
 
-}  // namespace usp
+}  // namespace usp::device

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-namespace usp {
+namespace usp::device {
 namespace {
 
 /// Primary contexts of the devices that this process has used, retained until it ends.
@@ -80,4 +80,4 @@ DeviceScope::~DeviceScope() {
   if (pushed_) primary_contexts().leave();
 }
 
-}  // namespace usp
+}  // namespace usp::device

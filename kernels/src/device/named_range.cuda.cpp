@@ -3,7 +3,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-namespace usp {
+namespace usp::device {
 
 NamedRange::NamedRange(const char* name) {
   nvtxRangePushA(name);
@@ -12,4 +12,4 @@ NamedRange::~NamedRange() {
   nvtxRangePop();
 }
 
-}  // namespace usp
+}  // namespace usp::device

@@ -3,7 +3,7 @@
 
 #include "usp/base/error.hpp"
 
-namespace usp {
+namespace usp::device {
 
 /// Error of every function that needs CUDA in a build without it.
 [[noreturn]] inline void refuse_without_cuda() {
@@ -11,4 +11,4 @@ namespace usp {
       "this build has no CUDA support; configure with -DUSP_CUDA=ON on a machine that has nvcc");
 }
 
-}  // namespace usp
+}  // namespace usp::device

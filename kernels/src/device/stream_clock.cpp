@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/device/stream_clock.hpp"
 
-namespace usp {
+namespace usp::device {
 
 void StreamClock::restart() {
   used_ = 0;
@@ -13,4 +13,4 @@ void StreamClock::mark() {
   marks_[used_++].record(stream_);
 }
 
-}  // namespace usp
+}  // namespace usp::device

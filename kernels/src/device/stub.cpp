@@ -5,7 +5,7 @@
 #include "usp/device/stream_clock.hpp"
 
 /// Replaces the owners of GPU resources in a build without CUDA.
-namespace usp {
+namespace usp::device {
 bool has_cuda() {
   return false;
 }
@@ -78,4 +78,4 @@ void set_device_bytes(std::byte*, int, i64, StreamHandle) {
   refuse_without_cuda();
 }
 
-}  // namespace usp
+}  // namespace usp::device

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 constexpr i64 alignment = 256;  // suits SIMD and pages
@@ -34,22 +34,22 @@ class HostMemory final : public Memory {
   [[nodiscard]] int device() const override { return -1; }
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<HostArena>(); }
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
-    usp::copy_region(from, source, to, target, mode);
+    usp::kernels::copy_region(from, source, to, target, mode);
   }
   std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
-    return usp::pack_region(from, region, wire, payload);
+    return usp::kernels::pack_region(from, region, wire, payload);
   }
   const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
                                  WriteMode mode) override {
-    return usp::unpack_region(payload, wire, to, region, mode);
+    return usp::kernels::unpack_region(payload, wire, to, region, mode);
   }
-  void fill(View to, double value) override { usp::fill(to, value); }
+  void fill(View to, double value) override { usp::kernels::fill(to, value); }
   void fill_heads(View to, const double* values) override {
     for (i64 head = to.heads.begin; head < to.heads.end; ++head) {
       View one = to;
       one.data = to.at(0, 0, head);
       one.heads = {head, head + 1};
-      usp::fill(one, values[head]);
+      usp::kernels::fill(one, values[head]);
     }
   }
   // Nothing may have no address, which memset and memcpy do not take.
@@ -72,4 +72,4 @@ Memory& host_memory() {
   return memory;
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 /// How elements of a type enter and leave arithmetic.
@@ -146,4 +146,4 @@ void fill(View to, double value) {
   });
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -12,7 +12,7 @@
 #include <limits>
 #include <numeric>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 /// Adds one element. A value that must be exact has no ratio but 0 or infinity; neither has a NaN.
@@ -90,4 +90,4 @@ std::string fault(const std::string& name, const Deviation& deviation, DType typ
                      bound);
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

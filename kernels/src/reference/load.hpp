@@ -5,7 +5,7 @@
 #include "usp/kernels/numeric_types.hpp"
 #include "usp/kernels/view.hpp"
 
-namespace usp::reference {
+namespace usp::kernels::reference {
 
 /// Any element as fp64.
 [[nodiscard]] inline double load(ConstView view, i64 b, i64 row, i64 head, i64 i) {
@@ -23,4 +23,4 @@ namespace usp::reference {
   throw InternalError("unknown element type");
 }
 
-}  // namespace usp::reference
+}  // namespace usp::kernels::reference

@@ -12,7 +12,7 @@
 #include <limits>
 #include <optional>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 using reference::dot;
@@ -63,7 +63,7 @@ class Rows {
         max_sum_(max_finite(accumulator_of(call.rounds))),
         slices_of_(static_cast<std::size_t>(call.q.rows)) {
     if (call.d_o.data != nullptr) d_o_.emplace(call.d_o, reference::query_rows(scope_), scope_.query_heads);
-    for (const Slice* s = scope_.slices; s != scope_.slices + scope_.slice_count; ++s)
+    for (const schedule::Slice* s = scope_.slices; s != scope_.slices + scope_.slice_count; ++s)
       for (i64 i = 0; i < s->q_count; ++i) slices_of_[static_cast<std::size_t>(s->q_row + i)].push_back(s);
   }
 
@@ -82,7 +82,7 @@ class Rows {
   i64 collect(i64 b, i64 row) {
     keys_.clear();
     i64 pairs = 0;
-    for (const Slice* s : slices_of_[static_cast<std::size_t>(row)]) {
+    for (const schedule::Slice* s : slices_of_[static_cast<std::size_t>(row)]) {
       const i64 i = row - s->q_row;
       const Range keys = visible_keys(*s, i);
       pairs += keys.size();
@@ -211,7 +211,7 @@ class Rows {
   double flushed_;  ///< a number of the accumulator that underflows to 0, in units of a rounded term
   double scale_;    ///< magnitude
   double max_sum_;
-  std::vector<std::vector<const Slice*>> slices_of_;
+  std::vector<std::vector<const schedule::Slice*>> slices_of_;
   i64 head_ = 0, kv_ = 0;
   std::vector<Pair> keys_;
   double lse_ = 0, lse_terms_ = 0;
@@ -285,4 +285,4 @@ Oracle attention_oracle(const OracleCall& call) {
   return oracle;
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

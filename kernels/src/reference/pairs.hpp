@@ -7,18 +7,18 @@
 #include <cmath>
 #include <vector>
 
-namespace usp::reference {
+namespace usp::kernels::reference {
 
 /// Rows that the slices of a call name. Other rows may still be arriving and must not be read.
 [[nodiscard]] inline std::vector<Range> query_rows(const AttendScope& scope) {
   std::vector<Range> rows;
-  for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
+  for (const schedule::Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
     rows.push_back({s->q_row, s->q_row + s->q_count});
   return rows;
 }
 [[nodiscard]] inline std::vector<Range> key_rows(const AttendScope& scope) {
   std::vector<Range> rows;
-  for (const Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
+  for (const schedule::Slice* s = scope.slices; s != scope.slices + scope.slice_count; ++s)
     rows.push_back({s->k_row, s->k_row + s->k_count});
   return rows;
 }
@@ -73,7 +73,7 @@ class Pairs {
         scope_(scope),
         terms_(*scope.terms) {}
 
-  [[nodiscard]] Logit logit(const Slice& s, i64 b, i64 head, i64 i, i64 j) const {
+  [[nodiscard]] Logit logit(const schedule::Slice& s, i64 b, i64 head, i64 i, i64 j) const {
     Logit out;
     const i64 x = s.q_pos + i * s.q_step, y = s.k_pos + j * s.k_step;
     if (x - y < s.diff_min || x - y > s.diff_max) return out;
@@ -98,7 +98,7 @@ class Pairs {
   }
 
   /// The sum of the absolute terms of q.k, before the scale.
-  [[nodiscard]] double product_terms(const Slice& s, i64 b, i64 head, i64 i, i64 j) const {
+  [[nodiscard]] double product_terms(const schedule::Slice& s, i64 b, i64 head, i64 i, i64 j) const {
     return dot_terms(q_.row(b, s.q_row + i, head), k_.row(b, s.k_row + j, head / scope_.group), q_.width());
   }
   [[nodiscard]] const double* q(i64 b, i64 row, i64 head) const { return q_.row(b, row, head); }
@@ -111,4 +111,4 @@ class Pairs {
   const ScoreTerms& terms_;
 };
 
-}  // namespace usp::reference
+}  // namespace usp::kernels::reference

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 using reference::dot;
@@ -85,7 +85,7 @@ class ReferenceKernel final : public AttentionKernel {
  private:
   /// One query row of one slice.
   struct RowOf {
-    const Slice* slice;
+    const schedule::Slice* slice;
     i64 b, head, i;
     [[nodiscard]] i64 row() const { return slice->q_row + i; }
   };
@@ -96,7 +96,7 @@ class ReferenceKernel final : public AttentionKernel {
 
   /// Two passes over the keys of the slice, then a merge shifted by the greater maximum.
   void attend_row(const AttendArgs& a, const Pairs& pairs, const Doubles& v, const RowOf& r) {
-    const Slice& s = *r.slice;
+    const schedule::Slice& s = *r.slice;
     logits_.resize(static_cast<std::size_t>(s.k_count));
     const double old = load(a.lse, r.b, r.row(), r.head, 0);
     double top = old;
@@ -128,7 +128,7 @@ class ReferenceKernel final : public AttentionKernel {
   }
 
   static void grad_row(const AttendGradArgs& a, const GradInputs& in, const RowOf& r) {
-    const Slice& s = *r.slice;
+    const schedule::Slice& s = *r.slice;
     const double lse = load(a.lse, r.b, r.row(), r.head, 0);
     if (std::isinf(lse)) return;
     const double delta = load(a.delta, r.b, r.row(), r.head, 0);
@@ -160,4 +160,4 @@ std::unique_ptr<AttentionKernel> make_reference_kernel() {
   return std::make_unique<ReferenceKernel>();
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -3,7 +3,7 @@
 
 #include "usp/base/error.hpp"
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 struct Format {
@@ -40,4 +40,4 @@ double rounding_factor(DType type, Pass pass) {
   return pass == Pass::forward ? format_of(type).forward : format_of(type).backward;
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

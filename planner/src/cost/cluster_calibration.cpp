@@ -16,9 +16,10 @@ namespace usp {
 namespace {
 
 /// Least known value over the cards of a cluster; a card without it is an error.
-double min_of(const Cluster& cluster, const Quantity DeviceSpec::*member, const char* what) {
+double min_of(const topology::Cluster& cluster, const topology::Quantity topology::DeviceSpec::*member,
+              const char* what) {
   double least = std::numeric_limits<double>::infinity();
-  for (const DeviceSpec& spec : cluster.specs) {
+  for (const topology::DeviceSpec& spec : cluster.specs) {
     if (!(spec.*member).known())
       throw MissingValue({cluster.name, 0, spec.name.empty() ? "the card" : spec.name}, what,
                          "name the card with --device");
@@ -29,14 +30,14 @@ double min_of(const Cluster& cluster, const Quantity DeviceSpec::*member, const 
   return least;
 }
 
-double link_gb_s(const Cluster& cluster) {
+double link_gb_s(const topology::Cluster& cluster) {
   double least = std::numeric_limits<double>::infinity();
-  for (const Device& device : cluster.devices) {
-    const Node& node = cluster.nodes[static_cast<std::size_t>(device.node)];
-    const NvlinkDomain* domain =
+  for (const topology::Device& device : cluster.devices) {
+    const topology::Node& node = cluster.nodes[static_cast<std::size_t>(device.node)];
+    const topology::NvlinkDomain* domain =
         device.nvlink_domain < 0 ? nullptr : &cluster.domains[static_cast<std::size_t>(device.nvlink_domain)];
     // A bridge between two cards does not carry a group of eight: only a switch is the link of a device.
-    const Quantity& link = domain != nullptr && domain->switched ? domain->gb_s : node.pcie_gb_s;
+    const topology::Quantity& link = domain != nullptr && domain->switched ? domain->gb_s : node.pcie_gb_s;
     if (!link.known())
       throw MissingValue({cluster.name, 0, fmt::format("device {}", device.id)}, "the link bandwidth",
                          "name the card with --device, or give --nvlink or --pcie");
@@ -53,15 +54,15 @@ std::optional<Collective> collective_named(const std::string& name) {
 }
 
 /// Curves of one host; those that span hosts mix two kinds of link and stay unused, which the report says.
-void use_own_curves(const Cluster& cluster, Calibration& calibration) {
+void use_own_curves(const topology::Cluster& cluster, Calibration& calibration) {
   std::vector<CollectiveRow> rows;
   std::vector<PeerTransferSample> hops;
   std::string source;
-  for (const MeasuredCurve& curve : cluster.curves) {
+  for (const topology::MeasuredCurve& curve : cluster.curves) {
     const std::optional<Collective> operation = collective_named(curve.collective);
     const bool hop = curve.collective == "sendrecv" && curve.points.size() > 1;
     const bool used = curve.hosts <= 1 && curve.ranks >= 2 && (operation || hop);
-    for (const CurvePoint& point : curve.points) {
+    for (const topology::CurvePoint& point : curve.points) {
       if (!used || point.bytes <= 0 || point.time_s <= 0) continue;
       if (operation)
         rows.push_back({*operation, curve.ranks, point.bytes, point.time_s});
@@ -81,13 +82,14 @@ void use_own_curves(const Cluster& cluster, Calibration& calibration) {
 constexpr double same_card = 0.02;  // data sheets round
 
 /// Says so where a calibration is asked for by name and is of another card: its links are taken as they are.
-void name_other_card(const Cluster& cluster, const std::string& asked, Calibration& calibration) {
+void name_other_card(const topology::Cluster& cluster, const std::string& asked, Calibration& calibration) {
   const auto differs = [](double a, double b) { return std::abs(a / b - 1) > same_card; };
   const bool shipped = asked == calibration.name;
-  const bool other =
-      (shipped && !cluster.calibration.empty() && asked != cluster.calibration) ||
-      differs(min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak"), calibration.device_bf16_tflops) ||
-      differs(min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth"), calibration.device_memory_gb_s);
+  const bool other = (shipped && !cluster.calibration.empty() && asked != cluster.calibration) ||
+                     differs(min_of(cluster, &topology::DeviceSpec::bf16_tflops, "bf16 peak"),
+                             calibration.device_bf16_tflops) ||
+                     differs(min_of(cluster, &topology::DeviceSpec::memory_gb_s, "memory bandwidth"),
+                             calibration.device_memory_gb_s);
   if (!other) return;
   calibration.other_card = fmt::format(
       "calibration {} was measured on {}, the cluster has {}: link curves are taken as measured there, "
@@ -96,10 +98,11 @@ void name_other_card(const Cluster& cluster, const std::string& asked, Calibrati
 }
 
 /// Kernels of another card: rates follow peak and memory bandwidth, launches stay.
-void scale_kernels(const Cluster& cluster, Calibration& calibration) {
-  const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
-  const double memory =
-      min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
+void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
+  const double peak =
+      min_of(cluster, &topology::DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
+  const double memory = min_of(cluster, &topology::DeviceSpec::memory_gb_s, "memory bandwidth") /
+                        calibration.device_memory_gb_s;
   KernelData data = calibration.kernel.data();
   data.memory_bytes_s *= memory;
   if (std::abs(peak - 1) > same_card) {
@@ -114,7 +117,7 @@ void scale_kernels(const Cluster& cluster, Calibration& calibration) {
 
 }  // namespace
 
-Calibration calibration_of(const Cluster& cluster, const std::string& name) {
+Calibration calibration_of(const topology::Cluster& cluster, const std::string& name) {
   const std::string& wanted = name.empty() ? cluster.calibration : name;
   if (wanted.empty())
     throw MissingValue({cluster.name, 0, ""}, "the calibration",
@@ -126,17 +129,17 @@ Calibration calibration_of(const Cluster& cluster, const std::string& name) {
   return calibration;
 }
 
-int node_size(const Cluster& cluster) {
+int node_size(const topology::Cluster& cluster) {
   std::map<int, int> count;
   int most = 1;
-  for (const Device& device : cluster.devices) most = std::max(most, ++count[device.node]);
+  for (const topology::Device& device : cluster.devices) most = std::max(most, ++count[device.node]);
   return most;
 }
 
-DataSheet data_sheet_of(const Cluster& cluster) {
+DataSheet data_sheet_of(const topology::Cluster& cluster) {
   DataSheet sheet;
-  sheet.bf16_tflops = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
-  sheet.memory_gb_s = min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth");
+  sheet.bf16_tflops = min_of(cluster, &topology::DeviceSpec::bf16_tflops, "bf16 peak");
+  sheet.memory_gb_s = min_of(cluster, &topology::DeviceSpec::memory_gb_s, "memory bandwidth");
   sheet.link_gb_s = link_gb_s(cluster);
   return sheet;
 }

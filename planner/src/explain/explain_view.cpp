@@ -21,15 +21,15 @@ std::string name_of(BufferName name) {
 
 class Viewer {
  public:
-  Viewer(const RankSchedule& schedule, const CompactPass& compact, i64 batch)
+  Viewer(const schedule::RankSchedule& schedule, const schedule::CompactPass& compact, i64 batch)
       : s_(schedule), compact_(compact), batch_(batch) {}
 
   [[nodiscard]] std::vector<TickView> ticks() const {
     std::vector<TickView> list(s_.ticks.size());
-    for (const Buffer& buffer : s_.buffers)
+    for (const schedule::Buffer& buffer : s_.buffers)
       if (buffer.first >= 0) list[at(buffer.first)].binds.push_back(bind(buffer));
     for (std::size_t t = 0; t < s_.ticks.size(); ++t) {
-      const Tick& tick = s_.ticks[t];
+      const schedule::Tick& tick = s_.ticks[t];
       TickView& view = list[t];
       for (int i = 0; i < tick.posts.count; ++i) add(s_.transfers[at(tick.posts.begin + i)], view.posts);
       for (int i = 0; i < tick.steps.count; ++i)
@@ -43,20 +43,20 @@ class Viewer {
  private:
   static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-  [[nodiscard]] BindView bind(const Buffer& b) const {
+  [[nodiscard]] BindView bind(const schedule::Buffer& b) const {
     return {name_of(b.name),
-            b.fill == Fill::zero ? "zero" : "",
+            b.fill == schedule::Fill::zero ? "zero" : "",
             b.rows,
             b.heads.size(),
             b.width,
-            bytes_of(b, batch_),
+            schedule::bytes_of(b, batch_),
             b.first,
             b.last,
             b.internal(static_cast<int>(s_.ticks.size()))};
   }
 
-  void add(const Transfer& transfer, std::vector<MessageView>& out) const {
-    const TransferOp& move = compact_.transfers[at(transfer.move)];
+  void add(const schedule::Transfer& transfer, std::vector<MessageView>& out) const {
+    const schedule::TransferOp& move = compact_.transfers[at(transfer.move)];
     MessageView view;
     view.move = word_of(move.name);
     view.what = word_of(move.from[0].tensor);
@@ -75,7 +75,7 @@ class Viewer {
     entry.bytes += transfer.bytes;
   }
 
-  [[nodiscard]] StepView step(const Step& step) const {
+  [[nodiscard]] StepView step(const schedule::Step& step) const {
     StepView view;
     view.kind = step.operation->word;
     view.query_heads = step.query_heads;
@@ -83,24 +83,25 @@ class Viewer {
     view.kv_heads = step.kv_heads;
     view.slices = static_cast<std::size_t>(step.slices.count);
     view.backend = step.backend;
-    view.reason = reason_of(step.backend, s_.pass, s_.slices.data() + step.slices.begin, step.slices.count);
+    view.reason =
+        schedule::reason_of(step.backend, s_.pass, s_.slices.data() + step.slices.begin, step.slices.count);
     for (int i = 0; i < step.slices.count; ++i) {
-      const Slice& slice = s_.slices[at(step.slices.begin + i)];
-      view.pairs += area(slice);
+      const schedule::Slice& slice = s_.slices[at(step.slices.begin + i)];
+      view.pairs += schedule::area(slice);
       view.q_rows += slice.q_count;
       view.k_rows += slice.k_count;
     }
     return view;
   }
 
-  const RankSchedule& s_;
-  const CompactPass& compact_;
+  const schedule::RankSchedule& s_;
+  const schedule::CompactPass& compact_;
   i64 batch_;
 };
 
-std::vector<RankView> rank_views(const PlanFile& plan, const TokenMap& geometry) {
+std::vector<RankView> rank_views(const PlanFile& plan, const schedule::TokenMap& geometry) {
   std::vector<RankView> ranks;
-  const SequenceLayout& layout = geometry.layout(Side::q);
+  const SequenceLayout& layout = geometry.layout(schedule::Side::q);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     RankView view;
     view.rank = rank;
@@ -144,7 +145,8 @@ std::string layout_words(const AttentionPlan& a, int ring) {
   throw InternalError("a layout without words");
 }
 
-std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer, const TokenMap& geometry) {
+std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer,
+                             const schedule::TokenMap& geometry) {
   const AttentionPlan& a = layer.plan;
   const AttentionShape& shape = a.shape;
   std::vector<std::string> lines{method_words(a), layout_words(a, plan.mesh.ring())};
@@ -198,22 +200,22 @@ ExplainView explain_view(const PlanFile& plan, const ExplainRequest& request) {
   }
   const Documents documents = layer_documents(layer, lengths);
   if (request.rank) check_expansion(layer.plan, documents);
-  const TokenMap geometry(layer.plan, documents);
+  const schedule::TokenMap geometry(layer.plan, documents);
   ExplainView view;
   view.ranks = rank_views(plan, geometry);
   view.why = why(plan, layer, geometry);
   if (!request.documents)
-    view.why.push_back("backend " +
-                       backends_text(layer.plan.backend, layer.forward.steps, layer.backward.steps));
+    view.why.push_back(
+        "backend " + schedule::backends_text(layer.plan.backend, layer.forward.steps, layer.backward.steps));
   if (!request.rank) return view;
-  CompactSchedule compact;
-  generate(layer.plan, geometry.heads().shared_kv(), compact);
-  const RankSchedule schedule = expand(geometry, compact, *request.rank, request.pass);
+  schedule::CompactSchedule compact;
+  schedule::generate(layer.plan, geometry.heads().shared_kv(), compact);
+  const schedule::RankSchedule schedule = schedule::expand(geometry, compact, *request.rank, request.pass);
   view.has_schedule = true;
   view.ticks = Viewer(schedule, compact.of(request.pass), layer.plan.shape.batch).ticks();
-  view.workspace_bytes = pack_workspace(schedule, layer.plan.shape.batch).bytes;
-  view.kernel_scratch_bytes = kernel_scratch_bytes(layer.plan, {&schedule});
-  for (const Transfer& transfer : schedule.transfers)
+  view.workspace_bytes = schedule::pack_workspace(schedule, layer.plan.shape.batch).bytes;
+  view.kernel_scratch_bytes = schedule::kernel_scratch_bytes(layer.plan, {&schedule});
+  for (const schedule::Transfer& transfer : schedule.transfers)
     (transfer.send ? view.sent_bytes : view.received_bytes) += transfer.bytes;
   return view;
 }

@@ -37,7 +37,7 @@ struct StepView {
   std::size_t slices = 0;
   i128 pairs = 0;              ///< visible (query, key) pairs per head
   i64 q_rows = 0, k_rows = 0;  ///< summed over the slices
-  StepBackend backend;
+  schedule::StepBackend backend;
   std::string reason;  ///< of the backend; empty: the plan asks for no other
 };
 

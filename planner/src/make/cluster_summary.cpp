@@ -6,12 +6,12 @@
 
 namespace usp {
 
-ClusterSummary cluster_summary(const Cluster& cluster) {
+ClusterSummary cluster_summary(const topology::Cluster& cluster) {
   return {cluster.name, cluster.nodes.size(), cluster.devices.size(), cluster_digest(cluster)};
 }
 
-std::string cluster_digest(const Cluster& cluster) {
-  return Digest().bytes(write_cluster_json(cluster)).hex();
+std::string cluster_digest(const topology::Cluster& cluster) {
+  return Digest().bytes(topology::write_cluster_json(cluster)).hex();
 }
 
 }  // namespace usp

@@ -22,16 +22,16 @@ constexpr int max_expanded_ranks = 64;
 constexpr std::size_t max_expanded_documents = 512;
 
 /// What only the explicit schedules say.
-void expand_all(const TokenMap& geometry, const CompactSchedule& compact, Pass pass,
+void expand_all(const schedule::TokenMap& geometry, const schedule::CompactSchedule& compact, Pass pass,
                 PassPrediction& prediction) {
   const AttentionPlan& plan = geometry.plan();
   prediction.workspace_bytes = 0;
   prediction.steps.emplace();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const RankSchedule schedule = expand(geometry, compact, rank, pass);
-    const i64 bytes = pack_workspace(schedule, plan.shape.batch).bytes;
+    const schedule::RankSchedule schedule = schedule::expand(geometry, compact, rank, pass);
+    const i64 bytes = schedule::pack_workspace(schedule, plan.shape.batch).bytes;
     prediction.workspace_bytes = std::max(prediction.workspace_bytes, bytes);
-    add_steps(*prediction.steps, schedule);
+    schedule::add_steps(*prediction.steps, schedule);
   }
 }
 
@@ -67,9 +67,9 @@ void predict_bytes(PlanLayer& layer, const Documents& documents, bool training, 
   if (const std::string reason = too_much_work(effort_of(layer.plan, documents.count(), 0), layer.plan);
       !reason.empty())
     throw Infeasible(reason, {});
-  const TokenMap geometry(layer.plan, documents);
-  CompactSchedule compact;
-  generate(layer.plan, geometry.heads().shared_kv(), compact);
+  const schedule::TokenMap geometry(layer.plan, documents);
+  schedule::CompactSchedule compact;
+  schedule::generate(layer.plan, geometry.heads().shared_kv(), compact);
   const bool all = expands_all(layer.plan, documents);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     if (pass == Pass::backward && !training) continue;

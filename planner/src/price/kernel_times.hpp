@@ -24,8 +24,8 @@ class KernelTimes {
       : kernel_(kernel), plan_(plan), shape_(plan.shape), options_(options) {}
 
   /// Of an operation on the pairs of a block. @param first of the blocks that add to one result
-  [[nodiscard]] Estimate on_pairs(const Operation& operation, const HeadCount& heads, const BlockShape& block,
-                                  bool first) const {
+  [[nodiscard]] Estimate on_pairs(const schedule::Operation& operation, const HeadCount& heads,
+                                  const BlockShape& block, bool first) const {
     KernelShape call;
     const auto batch = static_cast<double>(shape_.batch);
     call.query_heads = batch * static_cast<double>(heads.query);
@@ -39,7 +39,7 @@ class KernelTimes {
     call.mask = block.full()                      ? KernelShape::Mask::full
                 : plan_.band.diff_max < unbounded ? KernelShape::Mask::window
                                                   : KernelShape::Mask::causal;
-    const bool backward = operation.cost.kernel == OperationCost::Kernel::attention_backward;
+    const bool backward = operation.cost.kernel == schedule::OperationCost::Kernel::attention_backward;
     Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
     time.seconds *= operation.cost.times;
     if (!options_.merge_kernels || first) return time;
@@ -55,7 +55,7 @@ class KernelTimes {
   }
 
   /// Of an operation on all query rows.
-  [[nodiscard]] Estimate on_rows(const Operation& operation, i64 query_heads, i64 rows) const {
+  [[nodiscard]] Estimate on_rows(const schedule::Operation& operation, i64 query_heads, i64 rows) const {
     Estimate time = kernel_.prepare_backward(static_cast<double>(shape_.batch * query_heads * rows),
                                              shape_.head_dim_v, static_cast<int>(bytes_of(shape_.dtype)));
     time.seconds *= operation.cost.times;

@@ -15,24 +15,24 @@ std::size_t at(int rank) {
 /// at one end, so that no pair of ranks is looked at where none has to be.
 class MoveLedger {
  public:
-  MoveLedger(const TokenMap& geometry, const TransferOp& move, Ledger& out)
+  MoveLedger(const schedule::TokenMap& geometry, const schedule::TransferOp& move, Ledger& out)
       : geometry_(geometry),
         mesh_(geometry.mesh()),
         move_(move),
         out_(out),
-        weight_(wire_bytes_per_row_head(geometry.plan(), move)) {}
+        weight_(schedule::wire_bytes_per_row_head(geometry.plan(), move)) {}
 
   void add() {
     switch (move_.peers) {
-      case Peers::self:
+      case schedule::Peers::self:
         return;
-      case Peers::shift:
+      case schedule::Peers::shift:
         return add_shift();
-      case Peers::every_ulysses:
+      case schedule::Peers::every_ulysses:
         return add_exchange();
-      case Peers::every_ring:
+      case schedule::Peers::every_ring:
         return geometry_.plan().prune ? add_pruned_gather() : add_gather();
-      case Peers::all_ranks:
+      case schedule::Peers::all_ranks:
         return add_world();
     }
   }
@@ -51,7 +51,7 @@ class MoveLedger {
     for (int r = 0; r < mesh_.ring(); ++r) {
       const int to = mesh_.row_at(r, move_.shift);
       if (to == r) continue;
-      const int owner = move_.tokens.at == Endpoint::target ? to : r;
+      const int owner = move_.tokens.at == schedule::Endpoint::target ? to : r;
       const i64 tokens = counts[at(mesh_.row_at(owner, move_.tokens.shift))];
       if (tokens == 0) continue;
       for (int u = 0; u < mesh_.ulysses; ++u)
@@ -61,8 +61,8 @@ class MoveLedger {
   }
 
   void add_exchange() {
-    const bool tokens_at_source = move_.tokens.at == Endpoint::source;
-    expects(tokens_at_source != (move_.heads.at == Endpoint::source),
+    const bool tokens_at_source = move_.tokens.at == schedule::Endpoint::source;
+    expects(tokens_at_source != (move_.heads.at == schedule::Endpoint::source),
             "an exchange fixes tokens at one end and heads at the other");
     std::vector<i64> tokens(at(mesh_.ulysses)), counts(at(mesh_.ulysses));
     for (int r = 0; r < mesh_.ring(); ++r) {
@@ -84,11 +84,11 @@ class MoveLedger {
 
   /// Every row sends its whole block to all others, or gets it back.
   void add_gather() {
-    TokenSelect whole = move_.tokens;
-    whole.needed_by = Endpoint::none;
+    schedule::TokenSelect whole = move_.tokens;
+    whole.needed_by = schedule::Endpoint::none;
     const std::vector<i64>& tokens = geometry_.counts_by_row(whole);
     const i64 all = std::accumulate(tokens.begin(), tokens.end(), i64{0});
-    const bool from_owner = move_.tokens.at == Endpoint::source;
+    const bool from_owner = move_.tokens.at == schedule::Endpoint::source;
     for (int r = 0; r < mesh_.ring(); ++r)
       for (int u = 0; u < mesh_.ulysses; ++u) {
         const int p = mesh_.rank(r, u);
@@ -100,12 +100,12 @@ class MoveLedger {
   }
 
   void add_pruned_gather() {
-    Selection selection;
+    schedule::Selection selection;
     for (int x = 0; x < mesh_.ring(); ++x)
       for (int y = 0; y < mesh_.ring(); ++y) {
         if (x == y) continue;
         geometry_.tokens_of(move_.tokens, mesh_.rank(x, 0), mesh_.rank(y, 0), selection);
-        const i64 tokens = total(selection.slots);
+        const i64 tokens = schedule::total(selection.slots);
         if (tokens == 0) continue;
         for (int u = 0; u < mesh_.ulysses; ++u)
           message(mesh_.rank(x, u), mesh_.rank(y, u),
@@ -114,7 +114,7 @@ class MoveLedger {
   }
 
   void add_world() {
-    const bool from_owner = move_.tokens.at == Endpoint::source;
+    const bool from_owner = move_.tokens.at == schedule::Endpoint::source;
     std::vector<i64> bytes(at(mesh_.size()));
     for (int p = 0; p < mesh_.size(); ++p)
       bytes[at(p)] = weight_ * geometry_.count_of(move_.tokens, p, p) * heads(p, p);
@@ -125,9 +125,9 @@ class MoveLedger {
     }
   }
 
-  const TokenMap& geometry_;
+  const schedule::TokenMap& geometry_;
   const Mesh& mesh_;
-  const TransferOp& move_;
+  const schedule::TransferOp& move_;
   Ledger& out_;
   const i64 weight_;
 };
@@ -136,16 +136,16 @@ class MoveLedger {
 /// where their block lies, so what a rank sends is a sum of row sizes, each as often as its offset occurs.
 class ShiftSum {
  public:
-  explicit ShiftSum(const TokenMap& geometry) : geometry_(geometry), mesh_(geometry.mesh()) {}
+  explicit ShiftSum(const schedule::TokenMap& geometry) : geometry_(geometry), mesh_(geometry.mesh()) {}
 
-  [[nodiscard]] bool takes(const TransferOp& move) const {
-    return move.peers == Peers::shift && !geometry_.plan().prune;
+  [[nodiscard]] bool takes(const schedule::TransferOp& move) const {
+    return move.peers == schedule::Peers::shift && !geometry_.plan().prune;
   }
-  void add(const TransferOp& move) {
+  void add(const schedule::TransferOp& move) {
     if (mesh_.row_at(0, move.shift) == 0) return;
     Group& group = group_of(move);
     const int at_own = mesh_.row_at(0, move.tokens.shift);
-    const bool target = move.tokens.at == Endpoint::target;
+    const bool target = move.tokens.at == schedule::Endpoint::target;
     const RingShift across = target ? move.shift : Mesh::back(move.shift);
     const int at_other = mesh_.row_at(mesh_.row_at(0, across), move.tokens.shift);
     ++group.sent[at(target ? at_other : at_own)];
@@ -161,13 +161,13 @@ class ShiftSum {
 
  private:
   struct Group {
-    TransferOp move;                  ///< one of them
+    schedule::TransferOp move;        ///< one of them
     std::vector<i64> sent, received;  ///< transfers by offset of their block from the rank's row
   };
 
-  Group& group_of(const TransferOp& m) {
+  Group& group_of(const schedule::TransferOp& m) {
     const auto alike = [&](const Group& group) {
-      const TransferOp& g = group.move;
+      const schedule::TransferOp& g = group.move;
       return g.wire == m.wire && g.pairs == m.pairs && g.from[0].tensor == m.from[0].tensor &&
              g.from[1].tensor == m.from[1].tensor && g.heads.kind == m.heads.kind &&
              g.heads.chunk == m.heads.chunk && g.tokens.of == m.tokens.of &&
@@ -205,33 +205,33 @@ class ShiftSum {
   }
 
   void add_rows(const Group& group, const std::vector<i64>& rows, std::vector<i64>& out) const {
-    const i64 weight = wire_bytes_per_row_head(geometry_.plan(), group.move);
+    const i64 weight = schedule::wire_bytes_per_row_head(geometry_.plan(), group.move);
     for (int u = 0; u < mesh_.ulysses; ++u) {
       const i64 bytes = weight * geometry_.heads_of(group.move.heads, u, u).size();
       for (int r = 0; r < mesh_.ring(); ++r) out[at(mesh_.rank(r, u))] += bytes * rows[at(r)];
     }
   }
 
-  const TokenMap& geometry_;
+  const schedule::TokenMap& geometry_;
   const Mesh& mesh_;
   std::vector<Group> groups_;
 };
 
-Ledger empty_ledger(const TokenMap& geometry) {
+Ledger empty_ledger(const schedule::TokenMap& geometry) {
   const std::vector<i64> none(at(geometry.mesh().size()), 0);
   return {none, none};
 }
 
 }  // namespace
 
-void add_move(const TokenMap& geometry, const TransferOp& move, Ledger& ledger) {
+void add_move(const schedule::TokenMap& geometry, const schedule::TransferOp& move, Ledger& ledger) {
   MoveLedger(geometry, move, ledger).add();
 }
 
-std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pass) {
+std::vector<NamedLedger> ledgers(const schedule::TokenMap& geometry, const schedule::CompactPass& pass) {
   std::vector<NamedLedger> result;
   std::vector<ShiftSum> shifts;
-  for (const TransferOp& move : pass.transfers) {
+  for (const schedule::TransferOp& move : pass.transfers) {
     std::size_t i = 0;
     while (i < result.size() && result[i].name != move.name) ++i;
     if (i == result.size()) {
@@ -247,7 +247,7 @@ std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pa
   return result;
 }
 
-Ledger sum_of(const TokenMap& geometry, const std::vector<NamedLedger>& parts) {
+Ledger sum_of(const schedule::TokenMap& geometry, const std::vector<NamedLedger>& parts) {
   Ledger sum = empty_ledger(geometry);
   const auto add = [](std::vector<i64>& to, const std::vector<i64>& from) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
@@ -259,7 +259,7 @@ Ledger sum_of(const TokenMap& geometry, const std::vector<NamedLedger>& parts) {
   return sum;
 }
 
-Ledger ledger(const TokenMap& geometry, const CompactPass& pass) {
+Ledger ledger(const schedule::TokenMap& geometry, const schedule::CompactPass& pass) {
   return sum_of(geometry, ledgers(geometry, pass));
 }
 

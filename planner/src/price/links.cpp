@@ -10,16 +10,16 @@ namespace usp {
 namespace {
 
 /// Devices per node when all nodes are alike and filled in order, so that one represents all; else 0.
-int uniform_node_size(const Cluster& cluster) {
+int uniform_node_size(const topology::Cluster& cluster) {
   if (cluster.nodes.empty() || cluster.devices.size() % cluster.nodes.size() != 0) return 0;
-  if (cluster.fabric.kind == FabricKind::fat_tree) return 0;
+  if (cluster.fabric.kind == topology::FabricKind::fat_tree) return 0;
   const std::size_t size = cluster.devices.size() / cluster.nodes.size();
   for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
-    const Device& device = cluster.devices[i];
+    const topology::Device& device = cluster.devices[i];
     if (device.node != static_cast<int>(i / size)) return 0;
     if (device.nics.size() != cluster.devices[i % size].nics.size()) return 0;
   }
-  for (const NvlinkDomain& domain : cluster.domains)
+  for (const topology::NvlinkDomain& domain : cluster.domains)
     if (!domain.switched) return 0;
   return static_cast<int>(size);
 }
@@ -29,21 +29,21 @@ bool divides(int a, int b) {
 }
 
 template <class Each>
-void each_peer(const Mesh& mesh, int p, Peers peers, RingShift shift, const Each& each) {
+void each_peer(const Mesh& mesh, int p, schedule::Peers peers, RingShift shift, const Each& each) {
   const int r = mesh.ring_of(p), u = mesh.ulysses_of(p);
   switch (peers) {
-    case Peers::self:
+    case schedule::Peers::self:
       break;
-    case Peers::shift:
+    case schedule::Peers::shift:
       each(mesh.rank(mesh.row_at(r, shift), u));
       break;
-    case Peers::every_ulysses:
+    case schedule::Peers::every_ulysses:
       for (int x = 0; x < mesh.ulysses; ++x) each(mesh.rank(r, x));
       break;
-    case Peers::every_ring:
+    case schedule::Peers::every_ring:
       for (int x = 0; x < mesh.ring(); ++x) each(mesh.rank(x, u));
       break;
-    case Peers::all_ranks:
+    case schedule::Peers::all_ranks:
       for (int x = 0; x < mesh.size(); ++x) each(x);
       break;
   }
@@ -51,7 +51,7 @@ void each_peer(const Mesh& mesh, int p, Peers peers, RingShift shift, const Each
 
 }  // namespace
 
-LinkPricer::LinkPricer(const Cluster& cluster, const Calibration& calibration)
+LinkPricer::LinkPricer(const topology::Cluster& cluster, const Calibration& calibration)
     : cluster_(cluster),
       calibration_(calibration),
       table_(cluster),
@@ -88,7 +88,7 @@ LinkPricer::MeshPatterns& LinkPricer::patterns(const Mesh& mesh, const Placement
   return patterns_.emplace_back(std::move(fresh));
 }
 
-const TransferPattern& LinkPricer::pattern(MeshPatterns& known, Peers peers, RingShift shift) {
+const TransferPattern& LinkPricer::pattern(MeshPatterns& known, schedule::Peers peers, RingShift shift) {
   const auto once = [&](const TransferPattern*& slot) -> const TransferPattern& {
     if (slot != nullptr) return *slot;
     const TransferPattern found = measure(known.mesh, known.placement, peers, shift);
@@ -98,11 +98,11 @@ const TransferPattern& LinkPricer::pattern(MeshPatterns& known, Peers peers, Rin
     return *slot;
   };
   switch (peers) {
-    case Peers::every_ulysses:
+    case schedule::Peers::every_ulysses:
       return once(known.ulysses);
-    case Peers::every_ring:
+    case schedule::Peers::every_ring:
       return once(known.ring);
-    case Peers::all_ranks:
+    case schedule::Peers::all_ranks:
       return once(known.world);
     default:
       break;
@@ -126,7 +126,7 @@ i64 LinkPricer::sources_followed(const Mesh& mesh, const Placement& placement) c
   return node_symmetric(mesh, placement) ? devices_per_node_ : i64{placement.groups()} * mesh.size();
 }
 
-TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, Peers peers,
+TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement, schedule::Peers peers,
                                     RingShift shift) {
   TransferPattern result;
   const bool one_node = node_symmetric(mesh, placement);
@@ -145,7 +145,7 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
         if (peer == p) return;
         ++others;
         const int target = placement.device_of(mesh, g, peer);
-        const bool network = table_.path(source, target) == PathKind::network;
+        const bool network = table_.path(source, target) == topology::PathKind::network;
         near += network ? 0 : 1;
         result.crosses_network = result.crosses_network || network;
         Loads& loads = network ? inter_node_ : intra_node_;
@@ -159,17 +159,17 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
   return result;
 }
 
-TransferTime LinkPricer::time(const TransferPattern& pattern, Peers peers, WriteMode mode,
+TransferTime LinkPricer::time(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
                               double bytes_per_peer, Transport transport) const {
   TransferTime result;
   if (bytes_per_peer <= 0 || pattern.peers == 0) return result;
   if (pattern.intra_node_peers > 0) {
     const int n = pattern.intra_node_peers + 1;
     Estimate curve;
-    if (peers == Peers::shift) {
+    if (peers == schedule::Peers::shift) {
       curve = calibration_.comm.hop(transport, bytes_per_peer);
     } else {
-      const bool gather = peers == Peers::every_ring && mode == WriteMode::overwrite &&
+      const bool gather = peers == schedule::Peers::every_ring && mode == WriteMode::overwrite &&
                           calibration_.comm.has(Collective::all_gather);
       curve = calibration_.comm.time(gather ? Collective::all_gather : Collective::alltoall, n,
                                      bytes_per_peer * n);
@@ -179,8 +179,8 @@ TransferTime LinkPricer::time(const TransferPattern& pattern, Peers peers, Write
     result.extrapolation = curve.extrapolation;
   }
   if (pattern.crosses_network) {
-    const bool hop = peers == Peers::shift;
-    const Quantity& latency = table_.latency(PathKind::network);
+    const bool hop = peers == schedule::Peers::shift;
+    const topology::Quantity& latency = table_.latency(topology::PathKind::network);
     result.inter_node_s =
         latency.value.value_or(0) + bytes_per_peer * pattern.inter_node_s_per_byte /
                                         (hop ? network_hop_share(bytes_per_peer) : exchange_share_);

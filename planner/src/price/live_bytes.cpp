@@ -49,10 +49,10 @@ bool holds_others_kv(BufferSlot place) {
          place == BufferSlot::outer1 || place == BufferSlot::all;
 }
 
-i64 max_head_count(const Heads& heads, HeadSelect select) {
-  if (select.kind == HeadKind::all_query) return heads.query();
-  if (select.kind == HeadKind::all_kv) return heads.kv();
-  const bool query = select.kind == HeadKind::query;
+i64 max_head_count(const Heads& heads, schedule::HeadSelect select) {
+  if (select.kind == schedule::HeadKind::all_query) return heads.query();
+  if (select.kind == schedule::HeadKind::all_kv) return heads.kv();
+  const bool query = select.kind == schedule::HeadKind::query;
   i64 most = 0;
   for (int u = 0; u < heads.ulysses(); ++u) {
     const Range range = select.chunk >= 0
@@ -63,8 +63,8 @@ i64 max_head_count(const Heads& heads, HeadSelect select) {
   return most;
 }
 
-void use_operands(Lives& lives, const ComputeOp& w, int tick) {
-  for (const Operand& operand : *w.operation)
+void use_operands(Lives& lives, const schedule::ComputeOp& w, int tick) {
+  for (const schedule::Operand& operand : *w.operation)
     lives.use({operand.tensor, operand.slot == nullptr ? BufferSlot::row : w.*operand.slot}, tick);
 }
 
@@ -89,19 +89,19 @@ LiveBytes peak_of(const std::vector<Life>& lives, const AttentionPlan& plan, Pas
 LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   const Context context = context_of(plan, Placement{});
   const Heads& heads = context.split->heads;
-  lay_out(plan, heads.shared_kv(), Binds::with);
-  const CompactPass& compact = schedule_.of(pass);
+  lay_out(plan, heads.shared_kv(), schedule::Binds::with);
+  const schedule::CompactPass& compact = schedule_.of(pass);
 
   // Unpruned sizes bound pruned ones; the explicit schedule of the chosen plan gives the exact workspace.
-  const auto rows = [&](const BufferBinding& bind) {
-    const i64 row = bind.tokens.of == Side::q ? context.q_row : context.k_row;
-    if (bind.tokens.block == Block::home) return (row + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
+  const auto rows = [&](const schedule::BufferBinding& bind) {
+    const i64 row = bind.tokens.of == schedule::Side::q ? context.q_row : context.k_row;
+    if (bind.tokens.block == schedule::Block::home) return (row + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
     return row * std::max(1, bind.blocks.count());
   };
-  const auto bytes = [&](const BufferBinding& bind) {
+  const auto bytes = [&](const schedule::BufferBinding& bind) {
     return static_cast<double>(plan.shape.batch * rows(bind) * max_head_count(heads, bind.heads) *
-                               width_of(plan.shape, bind.buffer.tensor) *
-                               bytes_of(buffer_type(plan, heads.shared_kv(), bind.buffer)));
+                               schedule::width_of(plan.shape, bind.buffer.tensor) *
+                               bytes_of(schedule::buffer_type(plan, heads.shared_kv(), bind.buffer)));
   };
   Lives lives;
   std::size_t move = 0, work = 0, bind = 0;

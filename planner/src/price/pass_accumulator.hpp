@@ -48,7 +48,7 @@ class PassAccumulator {
   }
 
   /// A move that starts in the tick whose exchange() comes next.
-  void post(const TransferOp& move, const TransferPattern& pattern, double bytes_per_peer) {
+  void post(const schedule::TransferOp& move, const TransferPattern& pattern, double bytes_per_peer) {
     if (bytes_per_peer <= 0 || pattern.peers == 0) return;
     posts_.push_back(
         {&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.write_mode});
@@ -71,7 +71,7 @@ class PassAccumulator {
     for (std::size_t i = 0; i < posts_.size();) {
       const Post& first = posts_[i];
       // The sends of a hop are posted as one group whatever the exchange does.
-      const double rounds = options_.packed || first.peers == Peers::shift ? 1 : first.pairs;
+      const double rounds = options_.packed || first.peers == schedule::Peers::shift ? 1 : first.pairs;
       double bytes = 0, pack_s = 0;
       do {
         bytes += posts_[i].bytes / rounds;
@@ -125,7 +125,7 @@ class PassAccumulator {
     double bytes;  ///< per peer
     int flight;    ///< ticks from start to due
     std::uint8_t pairs;
-    Peers peers;
+    schedule::Peers peers;
     WriteMode write_mode;
     [[nodiscard]] bool travels_with(const Post& other) const {
       return pattern == other.pattern && peers == other.peers && flight == other.flight &&
@@ -135,7 +135,7 @@ class PassAccumulator {
   };
   struct CachedPrice {
     const TransferPattern* pattern = nullptr;
-    Peers peers = Peers::self;
+    schedule::Peers peers = schedule::Peers::self;
     double bytes = -1;
     WriteMode write_mode = WriteMode::overwrite;
     TransferTime time;
@@ -155,7 +155,7 @@ class PassAccumulator {
 
   /// Before and after: nothing of an exchange can hide behind its own packing.
   [[nodiscard]] double pack_seconds(const Post& post, double rounds) const {
-    if (!options_.pack_kernels || post.peers == Peers::shift) return 0;
+    if (!options_.pack_kernels || post.peers == schedule::Peers::shift) return 0;
     const double bytes = 2 * post.bytes * (post.pattern->peers + 1) / rounds;
     return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
   }

@@ -17,30 +17,30 @@ struct PairsCall {
   bool first = false;  ///< against the own row
 };
 
-PairsCall call_of(const RankSchedule& rank, const Step& step) {
+PairsCall call_of(const schedule::RankSchedule& rank, const schedule::Step& step) {
   PairsCall call;
   call.heads = {step.query_heads.size(), step.kv_heads.size()};
-  const ListRef& list = step.slices;
-  Intervals rows, keys;
+  const schedule::ListRef& list = step.slices;
+  schedule::Intervals rows, keys;
   for (std::int32_t i = 0; i < list.count; ++i) {
-    const Slice& slice = rank.slices[static_cast<std::size_t>(list.begin + i)];
-    call.block.area += static_cast<double>(area(slice));
+    const schedule::Slice& slice = rank.slices[static_cast<std::size_t>(list.begin + i)];
+    call.block.area += static_cast<double>(schedule::area(slice));
     rows.push_back({slice.q_row, slice.q_row + slice.q_count});
     keys.push_back({slice.k_row, slice.k_row + slice.k_count});
   }
-  normalize(rows);
-  normalize(keys);
-  call.block.rows = static_cast<double>(total(rows));
-  call.block.keys = static_cast<double>(total(keys));
+  schedule::normalize(rows);
+  schedule::normalize(keys);
+  call.block.rows = static_cast<double>(schedule::total(rows));
+  call.block.keys = static_cast<double>(schedule::total(keys));
   const BufferSlot place = rank.buffers[static_cast<std::size_t>(step[Tensor::k])].name.place;
   call.first = place == BufferSlot::row || place == BufferSlot::home;
   return call;
 }
 
-Estimate time_of(const KernelTimes& times, const RankSchedule& rank, const Step& step) {
-  const Operation& operation = *step.operation;
+Estimate time_of(const KernelTimes& times, const schedule::RankSchedule& rank, const schedule::Step& step) {
+  const schedule::Operation& operation = *step.operation;
   if (!operation.has_pairs) {
-    const BufferId rows = step.buffers[static_cast<std::size_t>(operation.begin()->tensor)];
+    const schedule::BufferId rows = step.buffers[static_cast<std::size_t>(operation.begin()->tensor)];
     return times.on_rows(operation, step.query_heads.size(),
                          rank.buffers[static_cast<std::size_t>(rows)].rows);
   }
@@ -51,12 +51,12 @@ Estimate time_of(const KernelTimes& times, const RankSchedule& rank, const Step&
 }  // namespace
 
 PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Placement& placement,
-                                          const std::vector<RankSchedule>& ranks,
+                                          const std::vector<schedule::RankSchedule>& ranks,
                                           std::vector<TickPrice>* ticks) {
   const Context context = context_of(plan, placement);
-  CompactSchedule compact;
-  generate(plan, context.split->heads.shared_kv(), compact, Binds::without);
-  const CompactPass& pass = compact.of(ranks.front().pass);
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, context.split->heads.shared_kv(), compact, schedule::Binds::without);
+  const schedule::CompactPass& pass = compact.of(ranks.front().pass);
   LinkPricer::MeshPatterns& patterns = links_.patterns(plan.mesh, placement);
   PassAccumulator sum(links_, options_);
   TickTransfers started;
@@ -66,13 +66,13 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
   std::vector<Ledger> moved(pass.transfers.size());
   for (Ledger& bytes : moved) bytes = {std::vector<i64>(ranks.size(), 0), std::vector<i64>(ranks.size(), 0)};
   for (std::size_t p = 0; p < ranks.size(); ++p)
-    for (const Transfer& t : ranks[p].transfers)
+    for (const schedule::Transfer& t : ranks[p].transfers)
       (t.send ? moved[static_cast<std::size_t>(t.move)].sent
               : moved[static_cast<std::size_t>(t.move)].received)[p] += t.bytes;
   for (int t = 0; t < pass.ticks; ++t) {
     for (std::size_t i = 0; i < pass.transfers.size(); ++i) {
-      const TransferOp& m = pass.transfers[i];
-      if (m.start != t || m.peers == Peers::self) continue;
+      const schedule::TransferOp& m = pass.transfers[i];
+      if (m.start != t || m.peers == schedule::Peers::self) continue;
       const TransferPattern& pattern = links_.pattern(patterns, m.peers, m.shift);
       i64 most = 0;
       for (std::size_t p = 0; p < ranks.size(); ++p)
@@ -80,11 +80,11 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
       sum.post(m, pattern, static_cast<double>(most) / std::max(1, pattern.peers));
     }
     // Lock step: each operation costs its slowest rank.
-    std::vector<std::pair<const Operation*, Estimate>> slowest;
-    for (const RankSchedule& rank : ranks) {
-      const Tick& tick = rank.ticks[static_cast<std::size_t>(t)];
+    std::vector<std::pair<const schedule::Operation*, Estimate>> slowest;
+    for (const schedule::RankSchedule& rank : ranks) {
+      const schedule::Tick& tick = rank.ticks[static_cast<std::size_t>(t)];
       for (std::int32_t i = 0; i < tick.steps.count; ++i) {
-        const Step& step = rank.steps[static_cast<std::size_t>(tick.steps.begin + i)];
+        const schedule::Step& step = rank.steps[static_cast<std::size_t>(tick.steps.begin + i)];
         const auto same = std::find_if(slowest.begin(), slowest.end(),
                                        [&](const auto& entry) { return entry.first == step.operation; });
         Estimate& longest =

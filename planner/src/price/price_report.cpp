@@ -40,8 +40,8 @@ std::string nearest_meshes(const AttentionPlan& plan, i64 devices) {
   return text;
 }
 
-PassReport pass_report(const TokenMap& geometry, const CompactPass& pass, const PassPrice& price,
-                       std::vector<TickPrice> ticks) {
+PassReport pass_report(const schedule::TokenMap& geometry, const schedule::CompactPass& pass,
+                       const PassPrice& price, std::vector<TickPrice> ticks) {
   PassReport report;
   report.price = price;
   report.ticks = std::move(ticks);
@@ -54,7 +54,7 @@ PassReport pass_report(const TokenMap& geometry, const CompactPass& pass, const 
 
 }  // namespace
 
-void check_call(const AttentionCall& call, const Cluster& cluster) {
+void check_call(const AttentionCall& call, const topology::Cluster& cluster) {
   const AttentionPlan& plan = call.plan;
   const AttentionShape& shape = plan.shape;
   const auto devices = static_cast<i64>(cluster.devices.size());
@@ -87,7 +87,8 @@ std::string idle_devices_note(i64 used, i64 devices) {
   return fmt::format("the first {} of {} devices are used, the others idle", used, devices);
 }
 
-PriceReport price_call(const Cluster& cluster, const Calibration& calibration, const AttentionCall& call) {
+PriceReport price_call(const topology::Cluster& cluster, const Calibration& calibration,
+                       const AttentionCall& call) {
   check_call(call, cluster);
   check_attention_plan(call.plan);
   LinkPricer links(cluster, calibration);
@@ -108,11 +109,11 @@ PriceReport price_call(const Cluster& cluster, const Calibration& calibration, c
   PriceReport report;
   report.call = call;
   report.cluster = cluster_summary(cluster);
-  const TokenMap geometry(plan, call.documents);
+  const schedule::TokenMap geometry(plan, call.documents);
   report.uneven_heads = !geometry.heads().even();
   std::uint32_t extrapolation = 0;
   for (int i = 0; i < (call.backward ? 2 : 1); ++i) {
-    const CompactPass& pass = pricer.schedule(plan).of(i == 0 ? Pass::forward : Pass::backward);
+    const schedule::CompactPass& pass = pricer.schedule(plan).of(i == 0 ? Pass::forward : Pass::backward);
     report.passes.push_back(pass_report(geometry, pass, *passes[i], std::move(ticks[i])));
     report.seconds += passes[i]->seconds;
     report.band += passes[i]->band * passes[i]->seconds;

@@ -29,7 +29,7 @@ bool even_rows(LayoutKind layout, i64 tokens, const Mesh& mesh) {
 
 /// Most tokens times heads that a rank sends or receives in an exchange of whole rows: rows of one size are
 /// exchanged alike.
-i64 max_exchanged(const TokenMap& geometry, const TransferOp& move) {
+i64 max_exchanged(const schedule::TokenMap& geometry, const schedule::TransferOp& move) {
   const Mesh& mesh = geometry.mesh();
   const SequenceLayout& layout = geometry.layout(move.tokens.of);
   i64 most = 0, all_heads = 0;
@@ -56,8 +56,8 @@ class WorkTimes {
  public:
   WorkTimes(const KernelTimes& times, const WorkProfile& profile) : times_(times), profile_(profile) {}
 
-  [[nodiscard]] Estimate of(const ComputeOp& w, const std::vector<HeadCount>& counts, i64 q_row) {
-    const Operation& operation = *w.operation;
+  [[nodiscard]] Estimate of(const schedule::ComputeOp& w, const std::vector<HeadCount>& counts, i64 q_row) {
+    const schedule::Operation& operation = *w.operation;
     if (!operation.has_pairs) {
       Estimate longest;
       for (const HeadCount& c : counts) keep_longest(longest, times_.on_rows(operation, c.query, q_row));
@@ -80,7 +80,7 @@ class WorkTimes {
  private:
   const KernelTimes& times_;
   const WorkProfile& profile_;
-  const Operation* operation_ = nullptr;
+  const schedule::Operation* operation_ = nullptr;
   int front_ = -1, chunk_ = -1;
   bool first_ = false;
   Estimate last_;
@@ -102,9 +102,9 @@ AttentionPricer::AttentionPricer(LinkPricer& links, AttentionShape shape,
 
 AttentionPricer::~AttentionPricer() = default;
 
-std::shared_ptr<const MaskedBatch> AttentionPricer::batch_of(Band band) {
+std::shared_ptr<const schedule::MaskedBatch> AttentionPricer::batch_of(Band band) {
   if (!shared_->batch || !(shared_->band == band)) {
-    shared_->batch = std::make_shared<const MaskedBatch>(documents_, band);
+    shared_->batch = std::make_shared<const schedule::MaskedBatch>(documents_, band);
     shared_->band = band;
   }
   return shared_->batch;
@@ -137,7 +137,9 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
     rows.prune = false;
     rows.replicated_q.clear();
     rows.replicated_k.clear();
-    profile = shared_->profiles.emplace(profile_key, WorkProfile(TokenMap(rows, batch_of(plan.band)))).first;
+    profile =
+        shared_->profiles.emplace(profile_key, WorkProfile(schedule::TokenMap(rows, batch_of(plan.band))))
+            .first;
   }
   context.profile = &profile->second;
 
@@ -159,16 +161,16 @@ AttentionPricer::Context AttentionPricer::context_of(const AttentionPlan& plan, 
     geometry = shared_->geometries.end();
   }
   if (geometry == shared_->geometries.end())
-    geometry = shared_->geometries.emplace(key, TokenMap(plan, batch_of(plan.band))).first;
+    geometry = shared_->geometries.emplace(key, schedule::TokenMap(plan, batch_of(plan.band))).first;
   context.geometry = &geometry->second;
   for (int r = 0; r < mesh.ring(); ++r) {
-    context.q_row = std::max(context.q_row, context.geometry->layout(Side::q).row_size(r));
-    context.k_row = std::max(context.k_row, context.geometry->layout(Side::k).row_size(r));
+    context.q_row = std::max(context.q_row, context.geometry->layout(schedule::Side::q).row_size(r));
+    context.k_row = std::max(context.k_row, context.geometry->layout(schedule::Side::k).row_size(r));
   }
   return context;
 }
 
-double AttentionPricer::move_bytes_per_peer(const Context& context, const TransferOp& move,
+double AttentionPricer::move_bytes_per_peer(const Context& context, const schedule::TransferOp& move,
                                             const TransferPattern& pattern) {
   const AttentionPlan& plan = *context.plan;
   if (context.geometry == nullptr) {
@@ -176,36 +178,37 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const Transf
     const Heads& heads = context.split->heads;
     i64 count = 0;
     switch (move.heads.kind) {
-      case HeadKind::query:
+      case schedule::HeadKind::query:
         count = heads.query_of(0, move.heads.chunk).size();
         break;
-      case HeadKind::kv:
+      case schedule::HeadKind::kv:
         count = heads.kv_of(0, move.heads.chunk).size();
         break;
-      case HeadKind::kv_new:
+      case schedule::HeadKind::kv_new:
         count = heads.kv_new(0, move.heads.chunk).size();
         break;
-      case HeadKind::kv_last:
+      case schedule::HeadKind::kv_last:
         count = heads.kv_last(0, move.heads.chunk).size();
         break;
       default:
         throw InternalError("a move carries the heads of one chunk");
     }
-    i64 tokens = move.tokens.of == Side::q ? context.q_row : context.k_row;
-    if (move.tokens.block == Block::home) tokens /= plan.mesh.ulysses;
-    return static_cast<double>(tokens * count * wire_bytes_per_row_head(plan, move));
+    i64 tokens = move.tokens.of == schedule::Side::q ? context.q_row : context.k_row;
+    if (move.tokens.block == schedule::Block::home) tokens /= plan.mesh.ulysses;
+    return static_cast<double>(tokens * count * schedule::wire_bytes_per_row_head(plan, move));
   }
-  if (move.peers == Peers::shift) {  // one message per rank; heads are the same at both ends
+  if (move.peers == schedule::Peers::shift) {  // one message per rank; heads are the same at both ends
     const std::vector<i64>& tokens = context.geometry->counts_by_row(move.tokens);
     i64 heads = 0;
     for (int u = 0; u < plan.mesh.ulysses; ++u)
       heads = std::max(heads, context.geometry->heads_of(move.heads, u, u).size());
     return static_cast<double>(*std::max_element(tokens.begin(), tokens.end()) * heads *
-                               wire_bytes_per_row_head(plan, move));
+                               schedule::wire_bytes_per_row_head(plan, move));
   }
   const bool whole = !plan.prune && plan.replicated_q.empty() && plan.replicated_k.empty();
-  if (move.peers == Peers::every_ulysses && whole)
-    return static_cast<double>(max_exchanged(*context.geometry, move) * wire_bytes_per_row_head(plan, move)) /
+  if (move.peers == schedule::Peers::every_ulysses && whole)
+    return static_cast<double>(max_exchanged(*context.geometry, move) *
+                               schedule::wire_bytes_per_row_head(plan, move)) /
            std::max(1, pattern.peers);
   const auto ranks = static_cast<std::size_t>(plan.mesh.size());
   Ledger bytes{std::vector<i64>(ranks, 0), std::vector<i64>(ranks, 0)};
@@ -217,7 +220,7 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const Transf
 
 PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks) {
   const AttentionPlan& plan = *context.plan;
-  const CompactPass& pass = schedule_.of(which);
+  const schedule::CompactPass& pass = schedule_.of(which);
   const TransferKinds& kinds = shared_->kinds[static_cast<std::size_t>(which)];
   std::vector<MoveCost>& costs = shared_->costs;
   costs.assign(kinds.count(), {});
@@ -231,8 +234,8 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   const KernelTimes times(links_.calibration().kernel, plan, options_);
   WorkTimes work_times(times, *context.profile);
   const auto post = [&](std::size_t move) {
-    const TransferOp& m = pass.transfers[move];
-    if (m.peers == Peers::self) return;
+    const schedule::TransferOp& m = pass.transfers[move];
+    if (m.peers == schedule::Peers::self) return;
     const std::size_t kind = kinds.of(move);
     const TransferPattern*& pattern = costs[kind].pattern;
     if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
@@ -250,7 +253,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     }
     move = kinds.end_of(t);
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
-      const ComputeOp& w = pass.work[work];
+      const schedule::ComputeOp& w = pass.work[work];
       sum.work(work_times.of(w, context.split->distinct[static_cast<std::size_t>(w.chunk)], context.q_row));
     }
     sum.tick(t, *started, ticks, !options_.overlap);
@@ -263,18 +266,18 @@ std::string AttentionPricer::too_much_work(const AttentionPlan& plan, const Plac
       effort_of(plan, documents_->count(), links_.sources_followed(plan.mesh, placement)), plan);
 }
 
-void AttentionPricer::lay_out(const AttentionPlan& plan, bool shared_kv, Binds binds) {
-  const ScheduleKey key = schedule_key(plan, shared_kv);
-  if (key == schedule_key_ && (has_binds_ || binds == Binds::without)) return;
-  generate(plan, shared_kv, schedule_, binds);
+void AttentionPricer::lay_out(const AttentionPlan& plan, bool shared_kv, schedule::Binds binds) {
+  const schedule::ScheduleKey key = schedule::schedule_key(plan, shared_kv);
+  if (key == schedule_key_ && (has_binds_ || binds == schedule::Binds::without)) return;
+  schedule::generate(plan, shared_kv, schedule_, binds);
   for (const Pass pass : {Pass::forward, Pass::backward})
     shared_->kinds[static_cast<std::size_t>(pass)].number(schedule_.of(pass), plan.mesh);
   schedule_key_ = key;
-  has_binds_ = binds == Binds::with;
+  has_binds_ = binds == schedule::Binds::with;
 }
 
-const CompactSchedule& AttentionPricer::schedule(const AttentionPlan& plan) {
-  lay_out(plan, context_of(plan, Placement{}).split->heads.shared_kv(), Binds::with);
+const schedule::CompactSchedule& AttentionPricer::schedule(const AttentionPlan& plan) {
+  lay_out(plan, context_of(plan, Placement{}).split->heads.shared_kv(), schedule::Binds::with);
   return schedule_;
 }
 
@@ -284,7 +287,7 @@ AttentionPrice AttentionPricer::price(const AttentionPlan& plan, const Placement
   if (const std::string reason = too_much_work(plan, placement); !reason.empty())
     throw Infeasible(reason, {});
   const Context context = context_of(plan, placement);
-  lay_out(plan, context.split->heads.shared_kv(), Binds::without);
+  lay_out(plan, context.split->heads.shared_kv(), schedule::Binds::without);
   AttentionPrice price;
   price.forward = price_pass(context, Pass::forward, forward_ticks);
   price.backward = price_pass(context, Pass::backward, backward_ticks);

@@ -43,12 +43,13 @@ struct MoveCost {
 struct AttentionPricer::Shared {
   Shared(LinkPricer& links, const ExecutionOptions& options) : sum(links, options) {}
 
-  std::shared_ptr<const MaskedBatch> batch;  ///< of the last band
+  std::shared_ptr<const schedule::MaskedBatch> batch;  ///< of the last band
   Band band;
   std::map<std::pair<int, int>, HeadSplit> heads;  ///< by ulysses, chunks
   std::map<std::tuple<int, int, int, int, i64, i64>, WorkProfile>
       profiles;  ///< by ring, layout, gathering, band
-  std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, TokenMap> geometries;  ///< of one mesh's size
+  std::map<std::tuple<int, int, int, int, int, bool, i64, i64>, schedule::TokenMap>
+      geometries;                      ///< of one mesh's size
   std::pair<int, int> geometry_mesh;   ///< ring and ulysses of `geometries`
   std::array<TransferKinds, 2> kinds;  ///< of the schedule's passes
   PassAccumulator sum;
@@ -63,8 +64,8 @@ struct AttentionPricer::Context {
   const Placement* placement = nullptr;
   const HeadSplit* split = nullptr;
   const WorkProfile* profile = nullptr;
-  const TokenMap* geometry = nullptr;  ///< only where counts are not even
-  i64 q_row = 0, k_row = 0;            ///< tokens of a ring row, where even; else of the largest
+  const schedule::TokenMap* geometry = nullptr;  ///< only where counts are not even
+  i64 q_row = 0, k_row = 0;                      ///< tokens of a ring row, where even; else of the largest
 };
 
 }  // namespace usp

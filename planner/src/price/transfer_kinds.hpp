@@ -14,13 +14,13 @@ namespace usp {
 /// transfers.
 class TransferKinds {
  public:
-  void number(const CompactPass& pass, const Mesh& mesh) {
+  void number(const schedule::CompactPass& pass, const Mesh& mesh) {
     for (auto& table : last_) table.assign(static_cast<std::size_t>(mesh.ring()), {});
     last_twin_.fill({});
     of_.clear();
     twin_of_.clear();
-    for (const TransferOp& move : pass.transfers) {
-      const int row = move.peers == Peers::shift ? mesh.row_at(0, move.shift) : 0;
+    for (const schedule::TransferOp& move : pass.transfers) {
+      const int row = move.peers == schedule::Peers::shift ? mesh.row_at(0, move.shift) : 0;
       Last& last = last_[static_cast<std::size_t>(move.name)][static_cast<std::size_t>(row)];
       if (last.move == nullptr || !alike(*last.move, move)) last = {&move, add(move)};
       of_.push_back(last.kind);
@@ -45,13 +45,13 @@ class TransferKinds {
  private:
   /// The last move of a name (and shift): nearly every tick repeats it.
   struct Last {
-    const TransferOp* move = nullptr;
+    const schedule::TransferOp* move = nullptr;
     int kind = 0;
   };
   struct TransferRange {
     std::size_t begin = 0, end = 0;
   };
-  void group_ticks(const CompactPass& pass) {
+  void group_ticks(const schedule::CompactPass& pass) {
     constexpr std::size_t search_window = 8;  // a ring repeats one tick, a double ring few
     groups_.clear();
     group_of_.clear();
@@ -68,7 +68,7 @@ class TransferKinds {
       end_of_.push_back(tick.end);
     }
   }
-  [[nodiscard]] bool start_alike(const std::vector<TransferOp>& transfers, TransferRange a,
+  [[nodiscard]] bool start_alike(const std::vector<schedule::TransferOp>& transfers, TransferRange a,
                                  TransferRange b) const {
     if (a.end - a.begin != b.end - b.begin) return false;
     for (std::size_t i = a.begin, j = b.begin; i < a.end; ++i, ++j)
@@ -77,24 +77,24 @@ class TransferKinds {
         return false;
     return true;
   }
-  int add(const TransferOp& move) {
+  int add(const schedule::TransferOp& move) {
     const int kind = static_cast<int>(twin_of_.size());
     Last& last = last_twin_[static_cast<std::size_t>(move.name)];
     if (last.move == nullptr || !weigh_alike(*last.move, move)) last = {&move, kind};
     twin_of_.push_back(last.kind);
     return kind;
   }
-  static bool alike(const TransferOp& a, const TransferOp& b) {
+  static bool alike(const schedule::TransferOp& a, const schedule::TransferOp& b) {
     return a.shift == b.shift && weigh_alike(a, b);
   }
-  static bool weigh_alike(const TransferOp& a, const TransferOp& b) {
+  static bool weigh_alike(const schedule::TransferOp& a, const schedule::TransferOp& b) {
     return a.peers == b.peers && a.heads.kind == b.heads.kind && a.heads.chunk == b.heads.chunk &&
            a.wire == b.wire && a.pairs == b.pairs && a.from[0].tensor == b.from[0].tensor &&
            a.from[1].tensor == b.from[1].tensor && a.tokens.of == b.tokens.of &&
            a.tokens.block == b.tokens.block && a.tokens.not_needed.any() == b.tokens.not_needed.any();
   }
 
-  static constexpr std::size_t names = static_cast<std::size_t>(TransferName::dkv_return) + 1;
+  static constexpr std::size_t names = static_cast<std::size_t>(schedule::TransferName::dkv_return) + 1;
   std::array<std::vector<Last>, names> last_;
   std::array<Last, names> last_twin_;
   std::vector<int> of_;       ///< by move

@@ -13,26 +13,26 @@ namespace {
 /// Sums slices of one query row against some blocks; rows and keys are counted once.
 class ShapeSum {
  public:
-  void add(const RowSlice& s) {
+  void add(const schedule::RowSlice& s) {
     add({s.key_row,
          {s.slice.q_row, s.slice.q_row + s.slice.q_count},
          {s.slice.k_row, s.slice.k_row + s.slice.k_count},
-         area(s.slice)});
+         schedule::area(s.slice)});
   }
-  void add(const RowPart& part) {
+  void add(const schedule::RowPart& part) {
     area_ += part.area;
     queries_.push_back(part.queries);
     keys_.push_back(part.keys);
   }
   /// Keys of different blocks never overlap: their unions are taken block by block.
   void end_block() {
-    normalize(keys_);
-    shape_.keys += static_cast<double>(total(keys_));
+    schedule::normalize(keys_);
+    shape_.keys += static_cast<double>(schedule::total(keys_));
     keys_.clear();
   }
   [[nodiscard]] BlockShape take() {
-    normalize(queries_);
-    shape_.rows = static_cast<double>(total(queries_));
+    schedule::normalize(queries_);
+    shape_.rows = static_cast<double>(schedule::total(queries_));
     queries_.clear();
     shape_.area = static_cast<double>(std::exchange(area_, 0));
     return std::exchange(shape_, {});
@@ -41,7 +41,7 @@ class ShapeSum {
  private:
   BlockShape shape_;
   i128 area_ = 0;  ///< exact, so that a full block is found to be full
-  Intervals queries_, keys_;
+  schedule::Intervals queries_, keys_;
 };
 
 bool dominates(const BlockShape& a, const BlockShape& b) {
@@ -66,7 +66,7 @@ enum class Described {
   by_class,       ///< that and their sizes: as above with rows that differ by a token
   by_rows,        ///< both numbers
 };
-Described described(const TokenMap& geometry) {
+Described described(const schedule::TokenMap& geometry) {
   const AttentionPlan& plan = geometry.plan();
   const i64 ring = plan.mesh.ring(), tokens = plan.shape.q_tokens;
   if (geometry.documents().count() != 1 || geometry.documents().shift.front() != 0 ||
@@ -90,7 +90,7 @@ Described described(const TokenMap& geometry) {
 
 }  // namespace
 
-WorkProfile::WorkProfile(const TokenMap& geometry) {
+WorkProfile::WorkProfile(const schedule::TokenMap& geometry) {
   const AttentionPlan& plan = geometry.plan();
   by_delta_.assign(static_cast<std::size_t>(plan.mesh.ring()), -1);
   const bool joined = !plan.method->joins_remote_blocks || plan.band.diff_max == unbounded;
@@ -110,7 +110,7 @@ int WorkProfile::keep(ParetoFront pareto_front) {
   return static_cast<int>(fronts_.size()) - 1;
 }
 
-void WorkProfile::by_difference(const TokenMap& geometry) {
+void WorkProfile::by_difference(const schedule::TokenMap& geometry) {
   const Mesh& mesh = geometry.mesh();
   const int ring = mesh.ring();
   std::vector<BlockShape> shapes(static_cast<std::size_t>(2 * ring - 1));  // by r - j + ring - 1
@@ -167,10 +167,10 @@ ParetoFront WorkProfile::all_remote(const std::vector<BlockShape>& shapes, int r
 }
 
 /// As by_row, with one pair of rows for all pairs of the same difference and classes.
-void WorkProfile::by_class(const TokenMap& geometry) {
+void WorkProfile::by_class(const schedule::TokenMap& geometry) {
   const Mesh& mesh = geometry.mesh();
-  const RowClasses classes(geometry.layout(Side::q));
-  std::vector<RowSlice> slices;
+  const RowClasses classes(geometry.layout(schedule::Side::q));
+  std::vector<schedule::RowSlice> slices;
   ShapeSum sum;
   const auto add_pairs = [&](const RowGrid& rows, i64 difference, ParetoFront& pareto_front) {
     for (const Range& a : classes.all())
@@ -180,7 +180,7 @@ void WorkProfile::by_class(const TokenMap& geometry) {
         if (r < 0) continue;
         slices.clear();
         geometry.slices_between(static_cast<int>(r), static_cast<int>(r - difference), slices);
-        for (const RowSlice& s : slices) sum.add(s);
+        for (const schedule::RowSlice& s : slices) sum.add(s);
         sum.end_block();
         const BlockShape shape = sum.take();
         total_area_ += shape.area * static_cast<double>(rows.count_in(begin, end));
@@ -205,9 +205,9 @@ void WorkProfile::by_class(const TokenMap& geometry) {
 
 /// All remote blocks of each row at once. Without a window all blocks of a class on one side of the row are
 /// alike, and the rows that see something of one block are among those that see something of another.
-void WorkProfile::gather_by_class(const TokenMap& geometry) {
-  const RowClasses classes(geometry.layout(Side::k));
-  std::vector<RowSlice> slices;
+void WorkProfile::gather_by_class(const schedule::TokenMap& geometry) {
+  const RowClasses classes(geometry.layout(schedule::Side::k));
+  std::vector<schedule::RowSlice> slices;
   ParetoFront pareto_front;
   ShapeSum sum;
   for (int r = 0; r < geometry.mesh().ring(); ++r) {
@@ -218,7 +218,7 @@ void WorkProfile::gather_by_class(const TokenMap& geometry) {
         if (side.empty()) continue;
         slices.clear();
         geometry.slices_between(r, static_cast<int>(side.begin), slices);
-        for (const RowSlice& s : slices) sum.add(s);
+        for (const schedule::RowSlice& s : slices) sum.add(s);
         sum.end_block();
         const BlockShape shape = sum.take();
         all.rows = std::max(all.rows, shape.rows);
@@ -230,18 +230,19 @@ void WorkProfile::gather_by_class(const TokenMap& geometry) {
   remote_ = keep(std::move(pareto_front));
 }
 
-void WorkProfile::by_row(const TokenMap& geometry) {
+void WorkProfile::by_row(const schedule::TokenMap& geometry) {
   const Mesh& mesh = geometry.mesh();
   const int ring = mesh.ring();
   std::vector<ParetoFront> fronts(static_cast<std::size_t>(ring));
   ParetoFront remote;
   ShapeSum block, others;
-  std::vector<RowPart> parts;
+  std::vector<schedule::RowPart> parts;
   for (int r = 0; r < ring; ++r) {
     parts.clear();
-    geometry.visit_row(r, [&](const RowPart& part) { parts.push_back(part); });
-    std::stable_sort(parts.begin(), parts.end(),
-                     [](const RowPart& a, const RowPart& b) { return a.key_row < b.key_row; });
+    geometry.visit_row(r, [&](const schedule::RowPart& part) { parts.push_back(part); });
+    std::stable_sort(parts.begin(), parts.end(), [](const schedule::RowPart& a, const schedule::RowPart& b) {
+      return a.key_row < b.key_row;
+    });
     for (std::size_t i = 0; i < parts.size();) {
       const int j = parts[i].key_row;
       for (; i < parts.size() && parts[i].key_row == j; ++i) {

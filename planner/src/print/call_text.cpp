@@ -118,8 +118,9 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   if (request.training) text += "\n  time      " + time_text(best.seconds(), best.band(), calibrated);
   text += pass_text("forward   ", best.price.forward, calibrated);
   if (request.training) text += pass_text("backward  ", best.price.backward, calibrated);
-  text += fmt::format("\n  buffers   {} at the fullest tick\n  backend   {}\n", format_bytes(best.live_bytes),
-                      backends_text(best.plan.backend, result.forward_steps, result.backward_steps));
+  text +=
+      fmt::format("\n  buffers   {} at the fullest tick\n  backend   {}\n", format_bytes(best.live_bytes),
+                  schedule::backends_text(best.plan.backend, result.forward_steps, result.backward_steps));
   text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
   if (result.margin > 0)
     text += fmt::format("\n{}the next mesh is {} slower{}\n", result.tie ? "a tie: " : "",

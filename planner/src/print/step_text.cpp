@@ -29,7 +29,7 @@ double device_bytes(const PlanRequest& request) {
 
 std::string job_text(const PlanRequest& request) {
   const Workload& w = request.workload;
-  const Cluster& cluster = *request.cluster;
+  const topology::Cluster& cluster = *request.cluster;
   const std::size_t devices = cluster.devices.size(), hosts = cluster.nodes.size();
   std::string text = fmt::format("{} on {}: {} x {}", request.model->name, cluster.name, devices,
                                  cluster.specs.front().name);

@@ -150,7 +150,7 @@ std::string sources_section(const ReportInput& input) {
 std::string workload_section(const ReportInput& input) {
   const Workload& w = input.request->workload;
   const Model& m = *input.request->model;
-  const Cluster& c = *input.request->cluster;
+  const topology::Cluster& c = *input.request->cluster;
   const std::vector<std::vector<std::string>> rows = {
       {"input", "value"},
       {"model", fmt::format("{} ({}), {} layers, hidden {}", m.name, m.family, m.layers, m.hidden)},
@@ -179,7 +179,7 @@ std::string short_choice(const Choice& c) {
 
 double card_bytes(const PlanRequest& request) {
   if (request.memory.device_bytes) return *request.memory.device_bytes;
-  const Cluster& cluster = *request.cluster;
+  const topology::Cluster& cluster = *request.cluster;
   return cluster.specs[static_cast<std::size_t>(cluster.spec_of_device.front())].memory_bytes.value.value_or(
       0);
 }

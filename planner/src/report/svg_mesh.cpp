@@ -22,7 +22,7 @@ struct Seat {
 };
 
 /// What every device does; index = device.
-std::vector<Seat> seats_of(const Cluster& cluster, const Choice& choice, int pipeline) {
+std::vector<Seat> seats_of(const topology::Cluster& cluster, const Choice& choice, int pipeline) {
   std::vector<Seat> seats(cluster.devices.size());
   const std::vector<int> devices = world_devices(choice.mesh, choice.placement, pipeline);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
@@ -37,17 +37,17 @@ std::vector<Seat> seats_of(const Cluster& cluster, const Choice& choice, int pip
 }
 
 struct Drawing {
-  const Cluster& cluster;
+  const topology::Cluster& cluster;
   const Choice& choice;
   const std::vector<Seat>& seats;
 };
 
-void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, double y, double width,
+void draw_host(Svg& svg, const Drawing& drawing, const topology::Node& node, double x, double y, double width,
                double height) {
   svg.rect(x, y, width, height, "box");
   svg.text(x + gap, y + 15, fmt::format("host {}", node.id), "strong");
   int shown = 0;
-  for (const Device& device : drawing.cluster.devices) {
+  for (const topology::Device& device : drawing.cluster.devices) {
     if (device.node != node.id || shown == max_devices) continue;
     const int column = shown % static_cast<int>(per_row), row = shown / static_cast<int>(per_row);
     const double left = x + gap + column * (cell_width + gap);
@@ -67,13 +67,13 @@ void draw_host(Svg& svg, const Drawing& drawing, const Node& node, double x, dou
   }
 }
 
-int devices_of(const Cluster& cluster, int node) {
+int devices_of(const topology::Cluster& cluster, int node) {
   return static_cast<int>(std::count_if(cluster.devices.begin(), cluster.devices.end(),
-                                        [&](const Device& d) { return d.node == node; }));
+                                        [&](const topology::Device& d) { return d.node == node; }));
 }
 
 std::string picture(const Drawing& drawing) {
-  const Cluster& cluster = drawing.cluster;
+  const topology::Cluster& cluster = drawing.cluster;
   const int hosts = std::min<int>(max_hosts, static_cast<int>(cluster.nodes.size()));
   int most = 1;
   for (int n = 0; n < hosts; ++n) most = std::max(most, std::min(max_devices, devices_of(cluster, n)));
@@ -97,7 +97,7 @@ std::string picture(const Drawing& drawing) {
 }  // namespace
 
 std::string mesh_section(const ReportInput& input) {
-  const Cluster& cluster = *input.request->cluster;
+  const topology::Cluster& cluster = *input.request->cluster;
   const Choice& choice = input.plan->best().choice;
   const int pipeline = input.request->workload.pipeline;
   const std::vector<Seat> seats = seats_of(cluster, choice, pipeline);

@@ -31,7 +31,7 @@ void check(bool holds, const ScoreRow& row, const std::string& file, const char*
 }
 
 /// What a reader of predictions for rings should know, from the longest row.
-std::vector<std::string> notes_on(const std::vector<ScoreRow>& rows, const Cluster& cluster,
+std::vector<std::string> notes_on(const std::vector<ScoreRow>& rows, const topology::Cluster& cluster,
                                   const Calibration& calibration) {
   const ScoreRow* longest = nullptr;
   for (const ScoreRow& row : rows)
@@ -83,7 +83,8 @@ ExecutionOptions score_execution(const ScoreRow& row) {
   return options;
 }
 
-ScorePredictor::ScorePredictor(const Cluster& cluster, const Calibration& calibration, std::string file)
+ScorePredictor::ScorePredictor(const topology::Cluster& cluster, const Calibration& calibration,
+                               std::string file)
     : cluster_(cluster), links_(cluster, calibration), file_(std::move(file)) {}
 
 double ScorePredictor::bare_seconds(const ScoreRow& row) {
@@ -111,8 +112,9 @@ ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const Execution
   return result;
 }
 
-ScoreReport score_on(const Cluster& cluster, const Calibration& calibration, std::vector<ScoreRow> rows,
-                     const std::string& file, std::int64_t gate_tokens, WorkProgress* progress) {
+ScoreReport score_on(const topology::Cluster& cluster, const Calibration& calibration,
+                     std::vector<ScoreRow> rows, const std::string& file, std::int64_t gate_tokens,
+                     WorkProgress* progress) {
   if (rows.size() > max_score_rows)
     throw InvalidInput({file, 0, ""}, fmt::format("has {} rows; the most is {}, split the table", rows.size(),
                                                   max_score_rows));

@@ -26,11 +26,12 @@ std::vector<std::vector<int>> groups_of(int world, int degree, int stride) {
   return groups;
 }
 
-std::string words(const Cluster& cluster, const AxisView& axis) {
+std::string words(const topology::Cluster& cluster, const AxisView& axis) {
   const std::string hosts = fmt::format("{} hosts", axis.hosts);
   if (axis.spans_hosts) return fmt::format("spans {}: crosses the NICs", hosts);
-  const bool xgmi = std::any_of(cluster.links.begin(), cluster.links.end(),
-                                [](const Link& link) { return link.kind == LinkKind::xgmi; });
+  const bool xgmi = std::any_of(cluster.links.begin(), cluster.links.end(), [](const topology::Link& link) {
+    return link.kind == topology::LinkKind::xgmi;
+  });
   if (!axis.one_domain && cluster.links.empty()) return "inside one host";
   const std::string link = axis.one_domain ? (xgmi ? "xGMI" : "NVLink") : "PCIe";
   if (axis.hosts > 1) return fmt::format("{} across {} of one domain; nothing crosses the NICs", link, hosts);
@@ -38,12 +39,13 @@ std::string words(const Cluster& cluster, const AxisView& axis) {
                      cluster.nodes.size() > 1 ? "; nothing crosses the NICs" : "");
 }
 
-void look(const Cluster& cluster, const std::vector<int>& devices, Transport inside, AxisView& axis) {
+void look(const topology::Cluster& cluster, const std::vector<int>& devices, Transport inside,
+          AxisView& axis) {
   axis.one_domain = true;
   for (const std::vector<int>& group : axis.groups) {
     std::set<int> hosts, domains;
     for (int rank : group) {
-      const Device& device = cluster.devices[at(devices[at(rank)])];
+      const topology::Device& device = cluster.devices[at(devices[at(rank)])];
       hosts.insert(device.node);
       domains.insert(device.nvlink_domain);
     }
@@ -71,7 +73,7 @@ std::vector<int> world_devices(const Mesh& mesh, const Placement& placement, int
   return devices;
 }
 
-std::vector<AxisView> axes_of(const Cluster& cluster, const Mesh& mesh, const Placement& placement,
+std::vector<AxisView> axes_of(const topology::Cluster& cluster, const Mesh& mesh, const Placement& placement,
                               int pipeline, Transport transport) {
   const std::vector<int> devices = world_devices(mesh, placement, pipeline);
   const int world = static_cast<int>(devices.size());

@@ -209,8 +209,8 @@ class AttentionSearch {
     predict_bytes(layer, request_.documents, request_.training, basis);
     result_.forward_steps = layer.forward.steps;
     result_.backward_steps = layer.backward.steps;
-    std::string note =
-        nothing_for_cudnn_note(layer.plan, request_.training, layer.forward.steps, layer.backward.steps);
+    std::string note = schedule::nothing_for_cudnn_note(layer.plan, request_.training, layer.forward.steps,
+                                                        layer.backward.steps);
     if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 
@@ -334,29 +334,31 @@ std::string block_pattern_note(const ScoreRules& score) {
       score.block_tokens);
 }
 
-Cluster thread_cluster(int ranks) {
-  const auto guess = [](double value) { return Quantity{value, Provenance::guess, "one thread of a host"}; };
-  Cluster cluster;
+topology::Cluster thread_cluster(int ranks) {
+  const auto guess = [](double value) {
+    return topology::Quantity{value, topology::Provenance::guess, "one thread of a host"};
+  };
+  topology::Cluster cluster;
   cluster.name = fmt::format("{} threads of one host", ranks);
-  DeviceSpec thread;
+  topology::DeviceSpec thread;
   thread.name = "thread";
   thread.bf16_tflops = thread.fp16_tflops = thread.fp32_tflops = guess(0.05);
   thread.memory_bytes = guess(4e9);
   thread.memory_gb_s = guess(8);
   cluster.specs = {thread};
-  Node node;
+  topology::Node node;
   node.numa_count = 1;
   node.pcie_gb_s = guess(8);
   node.numa_gb_s = guess(8);
   cluster.nodes = {node};
   for (int id = 0; id < ranks; ++id) {
-    Device device;
+    topology::Device device;
     device.id = device.local = id;
     device.numa = 0;
     cluster.devices.push_back(device);
     cluster.spec_of_device.push_back(0);
   }
-  cluster.fabric.kind = FabricKind::none;
+  cluster.fabric.kind = topology::FabricKind::none;
   cluster.notes.emplace_back("threads of this host: every rate is a guess, times are uncalibrated");
   return cluster;
 }

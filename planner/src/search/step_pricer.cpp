@@ -10,19 +10,19 @@
 namespace usp {
 namespace {
 
-double required(const Quantity& quantity, const std::string& key, const char* remedy) {
+double required(const topology::Quantity& quantity, const std::string& key, const char* remedy) {
   if (!quantity.known()) throw MissingValue({"cluster", 0, ""}, key, remedy);
   return *quantity.value;
 }
 
 /// GB/s of the NICs that the devices of the first host use: those nearest to some device, or all where
 /// nothing is known.
-double nearest_nics_gb_s(const Cluster& cluster) {
+double nearest_nics_gb_s(const topology::Cluster& cluster) {
   std::set<int> used;
-  for (const Device& device : cluster.devices)
+  for (const topology::Device& device : cluster.devices)
     if (device.node == 0) used.insert(device.nics.begin(), device.nics.end());
   double gb_s = 0;
-  for (const Nic& nic : cluster.nics)
+  for (const topology::Nic& nic : cluster.nics)
     if (nic.node == 0 && (used.empty() || used.count(nic.id) > 0)) gb_s += nic.gb_s.value.value_or(0);
   return gb_s;
 }
@@ -40,20 +40,20 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
       undocumented_(without_documents(request.workload)),
       links_(links ? std::move(links) : std::make_shared<LinkPricer>(*request.cluster, *request.calibration)),
       parameters_(count_parameters(*request.model)) {
-  const Cluster& cluster = *request.cluster;
+  const topology::Cluster& cluster = *request.cluster;
   expects(!cluster.devices.empty() && !cluster.specs.empty(), "a cluster without devices");
   check_workload(request.workload);
   constexpr const char* remedy = "name the card with --device";
-  const DeviceSpec& spec = cluster.specs[static_cast<std::size_t>(cluster.spec_of_device.front())];
+  const topology::DeviceSpec& spec = cluster.specs[static_cast<std::size_t>(cluster.spec_of_device.front())];
   for (int kind : cluster.spec_of_device)
     if (kind != cluster.spec_of_device.front())
       throw InvalidInput(
           {"cluster", 0, "specs"},
           "devices of several kinds in one mesh are not planned; select one kind with --devices");
   const bool fp32 = request.workload.dtype == Precision::fp32;
-  const Quantity& peak = fp32                                        ? spec.fp32_tflops
-                         : request.workload.dtype == Precision::fp16 ? spec.fp16_tflops
-                                                                     : spec.bf16_tflops;
+  const topology::Quantity& peak = fp32                                        ? spec.fp32_tflops
+                                   : request.workload.dtype == Precision::fp16 ? spec.fp16_tflops
+                                                                               : spec.bf16_tflops;
   peak_flops_ = required(peak, "the device's peak rate", remedy) * 1e12;
   memory_bytes_s_ = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
   device_bytes_ = request.memory.device_bytes ? *request.memory.device_bytes
@@ -61,7 +61,7 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   devices_per_node_ =
       static_cast<int>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
   domain_devices_ = devices_per_node_;
-  for (const NvlinkDomain& domain : cluster.domains)
+  for (const topology::NvlinkDomain& domain : cluster.domains)
     domain_devices_ = std::max(domain_devices_, static_cast<int>(domain.devices.size()));
   nic_bytes_s_ = nearest_nics_gb_s(cluster) * 1e9;
   world_ = static_cast<i64>(cluster.devices.size());

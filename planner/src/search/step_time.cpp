@@ -157,7 +157,7 @@ void StepPricer::add_states(PlanCandidate& c, double compute_s) const {
 
 void StepPricer::add_offload(PlanCandidate& c, double compute_s) const {
   if (c.choice.recompute != Recompute::offload || !request_.workload.training) return;
-  const Quantity& pcie = request_.cluster->nodes.front().pcie_gb_s;
+  const topology::Quantity& pcie = request_.cluster->nodes.front().pcie_gb_s;
   if (!pcie.known())
     throw MissingValue({"cluster", 0, "nodes"}, "the PCIe bandwidth of a device", "give it with --pcie");
   const double rate = *pcie.value * 1e9;

@@ -215,14 +215,15 @@ bool divides_search(AxisKind kind) {
 }
 
 /// No transfer between devices crosses a NIC.
-bool one_fast_domain(const Cluster& cluster) {
+bool one_fast_domain(const topology::Cluster& cluster) {
   return cluster.nodes.size() == 1 ||
-         std::any_of(cluster.domains.begin(), cluster.domains.end(), [&](const NvlinkDomain& domain) {
-           return domain.switched && domain.devices.size() == cluster.devices.size();
-         });
+         std::any_of(cluster.domains.begin(), cluster.domains.end(),
+                     [&](const topology::NvlinkDomain& domain) {
+                       return domain.switched && domain.devices.size() == cluster.devices.size();
+                     });
 }
 
-void note_assumptions(const Cluster& cluster, WhatIfResult& result) {
+void note_assumptions(const topology::Cluster& cluster, WhatIfResult& result) {
   const bool grows = std::any_of(result.axes.begin(), result.axes.end(), [](const Axis& axis) {
     return axis.kind == AxisKind::nodes || axis.kind == AxisKind::gpus;
   });
@@ -246,14 +247,14 @@ void note_assumptions(const Cluster& cluster, WhatIfResult& result) {
 /// Searches that the break-evens of a few axes and the longest sequence take together.
 constexpr double break_even_searches = 40;
 
-[[nodiscard]] int devices_per_node(const Cluster& cluster) {
+[[nodiscard]] int devices_per_node(const topology::Cluster& cluster) {
   return static_cast<int>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
 }
 
 /// Break-evens are sought where their searches take no longer than a command may.
 void seek_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfResult& result,
                       ProgressRelay& relay) {
-  const Cluster& cluster = *request.base.cluster;
+  const topology::Cluster& cluster = *request.base.cluster;
   const double ticks =
       break_even_searches *
       search_ticks(request.base, static_cast<i64>(cluster.devices.size()), devices_per_node(cluster));
@@ -268,7 +269,7 @@ void seek_break_evens(const WhatIfRequest& request, Variants& variants, WhatIfRe
 }  // namespace
 
 double sweep_ticks(const WhatIfRequest& request) {
-  const Cluster& cluster = *request.base.cluster;
+  const topology::Cluster& cluster = *request.base.cluster;
   const int per_node = devices_per_node(cluster);
   const auto ticks_on = [&](double devices) {
     return search_ticks(request.base, static_cast<i64>(devices), per_node);

@@ -19,52 +19,53 @@ bool of_machine(AxisKind kind) {
          kind == AxisKind::gpus;
 }
 
-Cluster first_devices(const Cluster& cluster, int count) {
+topology::Cluster first_devices(const topology::Cluster& cluster, int count) {
   std::vector<int> ids(static_cast<std::size_t>(count));
   std::iota(ids.begin(), ids.end(), 0);
-  return select_devices(cluster, ids);
+  return topology::select_devices(cluster, ids);
 }
 
 /// `count` devices: the first ones, or more copies of the first host (of a cluster of one NVLink domain over
 /// several hosts: of the whole cluster).
-Cluster resized(const Cluster& cluster, i64 count, const char* what) {
+topology::Cluster resized(const topology::Cluster& cluster, i64 count, const char* what) {
   const auto have = static_cast<i64>(cluster.devices.size());
   if (count < 1 || count > 65536) throw UsageError(fmt::format("--sweep: {} out of range", what));
   if (count <= have) return count == have ? cluster : first_devices(cluster, static_cast<int>(count));
   const i64 per_node = have / std::max<i64>(1, static_cast<i64>(cluster.nodes.size()));
-  const bool spans = std::any_of(cluster.domains.begin(), cluster.domains.end(), [&](const NvlinkDomain& d) {
-    return static_cast<i64>(d.devices.size()) > per_node;
-  });
+  const bool spans = std::any_of(
+      cluster.domains.begin(), cluster.domains.end(),
+      [&](const topology::NvlinkDomain& d) { return static_cast<i64>(d.devices.size()) > per_node; });
   const i64 unit = spans ? have : per_node;
   if (unit == 0 || count % unit != 0)
     throw UsageError(
         fmt::format("--sweep: {} {} devices are no whole number of copies of {} devices", what, count, unit));
-  const Cluster one = unit == have ? cluster : first_devices(cluster, static_cast<int>(unit));
-  return replicate(one, static_cast<int>(count / unit));
+  const topology::Cluster one = unit == have ? cluster : first_devices(cluster, static_cast<int>(unit));
+  return topology::replicate(one, static_cast<int>(count / unit));
 }
 
-Quantity assumed(double value) {
-  return {value, Provenance::guess, "what-if"};
+topology::Quantity assumed(double value) {
+  return {value, topology::Provenance::guess, "what-if"};
 }
 
-void set_nics(Cluster& cluster, double gb_s) {
+void set_nics(topology::Cluster& cluster, double gb_s) {
   if (cluster.nics.empty())
     throw UsageError("--sweep nic: the cluster has no NICs; give them with --nic, e.g. --nic 8x400G");
-  for (Nic& nic : cluster.nics) nic.gb_s = assumed(gb_s);
+  for (topology::Nic& nic : cluster.nics) nic.gb_s = assumed(gb_s);
 }
 
 /// Returns new over old bandwidth.
-double set_nvlink(Cluster& cluster, double gb_s) {
+double set_nvlink(topology::Cluster& cluster, double gb_s) {
   double ratio = 0;
-  for (NvlinkDomain& domain : cluster.domains) {
+  for (topology::NvlinkDomain& domain : cluster.domains) {
     if (domain.gb_s.known()) ratio = std::max(ratio, gb_s / *domain.gb_s.value);
     domain.gb_s = assumed(gb_s);
   }
   if (ratio <= 0)
     throw UsageError(
         "--sweep nvlink: the cluster has no NVLink domain of known bandwidth; give it with --nvlink");
-  for (Link& link : cluster.links)
-    if ((link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi || link.kind == LinkKind::c2c) &&
+  for (topology::Link& link : cluster.links)
+    if ((link.kind == topology::LinkKind::nvlink || link.kind == topology::LinkKind::xgmi ||
+         link.kind == topology::LinkKind::c2c) &&
         link.gb_s.known())
       link.gb_s = assumed(*link.gb_s.value * ratio);
   return ratio;
@@ -132,7 +133,7 @@ const Variants::Machine& Variants::machine(const std::vector<Axis>& axes,
   };
   Machine made{unchanged(base_.cluster), unchanged(base_.calibration), nullptr};
   if (!key.empty()) {
-    auto cluster = std::make_shared<Cluster>(*base_.cluster);
+    auto cluster = std::make_shared<topology::Cluster>(*base_.cluster);
     const double per_node = static_cast<double>(cluster->devices.size()) /
                             static_cast<double>(std::max<std::size_t>(1, cluster->nodes.size()));
     for (std::size_t i = 0; i < axes.size(); ++i) {

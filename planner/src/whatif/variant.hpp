@@ -15,7 +15,7 @@ namespace usp {
 /// A request with some values changed, and the changed machine and model that it points at.
 struct Variant {
   PlanRequest request;
-  std::shared_ptr<const Cluster> cluster;
+  std::shared_ptr<const topology::Cluster> cluster;
   std::shared_ptr<const Calibration> calibration;
   std::shared_ptr<const Model> model;
   std::shared_ptr<LinkPricer> links;  ///< of this cluster and calibration
@@ -32,7 +32,7 @@ class Variants {
 
  private:
   struct Machine {
-    std::shared_ptr<const Cluster> cluster;
+    std::shared_ptr<const topology::Cluster> cluster;
     std::shared_ptr<const Calibration> calibration;
     std::shared_ptr<LinkPricer> links;
   };

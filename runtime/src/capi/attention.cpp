@@ -8,8 +8,8 @@
 
 namespace usp::capi {
 
-std::unique_ptr<AttentionKernel> make_kernel() {
-  return make_cpu_kernel();
+std::unique_ptr<kernels::AttentionKernel> make_kernel() {
+  return kernels::make_cpu_kernel();
 }
 
 namespace {
@@ -45,7 +45,7 @@ usp_status tokens(const usp_attention* attention, bool queries, const int64_t** 
 }  // namespace
 }  // namespace usp::capi
 
-usp_attention::usp_attention(const usp_plan& plan, usp::Communicator& communicator)
+usp_attention::usp_attention(const usp_plan& plan, usp::comm::Communicator& communicator)
     : layer(plan.layer), kernel(usp::capi::make_kernel()), attention(layer.plan, communicator, *kernel) {}
 
 using namespace usp::capi;
@@ -109,7 +109,7 @@ usp_status usp_attention_forward(usp_attention* attention, const usp_attention_i
   return guarded([&] {
     usp_attention& handle = given(attention, "attention");
     const Tensors tensors = tensors_of(handle);
-    usp::BlockMask mask;
+    usp::kernels::BlockMask mask;
     const usp::AttentionInputs in = tensors.inputs(inputs, mask);
     handle.attention.forward(in, tensors.out(given(out, "out"), "out.dtype"), tensors.lse(lse));
   });
@@ -120,7 +120,7 @@ usp_status usp_attention_backward(usp_attention* attention, const usp_attention_
   return guarded([&] {
     usp_attention& handle = given(attention, "attention");
     const Tensors tensors = tensors_of(handle);
-    usp::BlockMask mask;
+    usp::kernels::BlockMask mask;
     const usp::AttentionInputs in = tensors.inputs(inputs, mask);
     handle.attention.backward(in, tensors.out(given(d_out, "d_out"), "d_out.dtype"),
                               tensors.gradients(gradients));
@@ -137,7 +137,7 @@ usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, i
     const usp::PassRecord& from = record_of(given(attention, "attention"), pass);
     require(tick >= 0 && tick < from.planned.ticks() && peer >= 0 && peer < from.planned.ranks(),
             "tick or peer is out of range; see usp_pass_record.ticks and usp_comm_size");
-    const auto copy = [&](const usp::Traffic& traffic, int64_t to[2]) {
+    const auto copy = [&](const usp::comm::Traffic& traffic, int64_t to[2]) {
       if (to == nullptr) return;
       to[0] = traffic.bytes(tick, peer, true);
       to[1] = traffic.bytes(tick, peer, false);

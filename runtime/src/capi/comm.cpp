@@ -29,7 +29,7 @@ usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user
   return guarded([&] {
     require(function != nullptr, "function is null; it must be given");
     require(ranks >= 1 && ranks <= (1 << 16), fmt::format("ranks is {}; it must be 1 to 65536", ranks));
-    usp::run_threads(ranks, {}, [&](usp::Communicator& communicator) {
+    usp::comm::run_threads(ranks, {}, [&](usp::comm::Communicator& communicator) {
       usp::capi::forget();  // rank 0 runs on the caller's thread
       usp_comm comm{&communicator, nullptr};
       const int status = call(function, comm, user);
@@ -42,7 +42,7 @@ usp_status usp_comm_create_serial(usp_comm** comm) {
   return guarded([&] {
     given(comm, "comm");
     auto made = std::make_unique<usp_comm>();
-    made->owned = usp::make_serial_communicator();
+    made->owned = usp::comm::make_serial_communicator();
     made->communicator = made->owned.get();
     *comm = made.release();
   });

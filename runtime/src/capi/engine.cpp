@@ -33,7 +33,7 @@ Mesh mesh_of(const usp_engine_desc& desc) {
   return {desc.ring_outer, desc.ring / desc.ring_outer, desc.ulysses};
 }
 
-std::unique_ptr<Communicator> group_of_all(Communicator& world) {
+std::unique_ptr<comm::Communicator> group_of_all(comm::Communicator& world) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return world.group(ranks);
@@ -57,7 +57,7 @@ struct LayerCall {
 
   std::shared_ptr<const Prepared> prepared;
   Tensors tensors;
-  BlockMask mask;
+  kernels::BlockMask mask;
   AttentionInputs inputs;
 };
 
@@ -75,7 +75,8 @@ usp_status lend(usp_engine* engine, usp_comm usp_engine::*which, usp_comm** comm
 }  // namespace
 }  // namespace usp::capi
 
-usp_engine::usp_engine(usp::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options)
+usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh,
+                       const usp::ExecutorOptions& options)
     : kernel(usp::capi::make_kernel()),
       ranks(world, mesh),
       batch_group(usp::capi::group_of_all(world)),
@@ -128,7 +129,7 @@ usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch*
     usp_engine& e = given(engine, "engine");
     const usp_call own = taken_call(call);
     const LayerCall layer(plan, batch, inputs, own);
-    const usp::View result = layer.tensors.out(given(out, "out"), "out.dtype");
+    const usp::kernels::View result = layer.tensors.out(given(out, "out"), "out.dtype");
     if (own.saved == nullptr) {
       e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), e.unsaved);
       call->forward_id = 0;

@@ -25,23 +25,24 @@ struct usp_plan {
 };
 
 struct usp_comm {
-  usp::Communicator* communicator = nullptr;
-  std::unique_ptr<usp::Communicator> owned;  ///< null: lent by usp_run_threads
+  usp::comm::Communicator* communicator = nullptr;
+  std::unique_ptr<usp::comm::Communicator> owned;  ///< null: lent by usp_run_threads
 };
 
 struct usp_attention {
-  usp_attention(const usp_plan& plan, usp::Communicator& communicator);
+  usp_attention(const usp_plan& plan, usp::comm::Communicator& communicator);
   usp::PlanLayer layer;
-  std::unique_ptr<usp::AttentionKernel> kernel;
+  std::unique_ptr<usp::kernels::AttentionKernel> kernel;
   usp::AttentionOperator attention;
   bool has_batch = false;
 };
 
 struct usp_engine {
-  usp_engine(usp::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options);
-  std::unique_ptr<usp::AttentionKernel> kernel;
-  usp::MeshCommunicator ranks;
-  std::unique_ptr<usp::Communicator> batch_group;  ///< null for one rank: batches agree beside running layers
+  usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options);
+  std::unique_ptr<usp::kernels::AttentionKernel> kernel;
+  usp::comm::MeshCommunicator ranks;
+  std::unique_ptr<usp::comm::Communicator>
+      batch_group;  ///< null for one rank: batches agree beside running layers
   usp::Batches batches;
   usp::Executor executor;
   usp_comm ring, ulysses;  ///< lent
@@ -137,6 +138,6 @@ E enumerator(std::int32_t value, E last, const char* name) {
 }
 
 /// The kernel behind every usp_attention.
-[[nodiscard]] std::unique_ptr<AttentionKernel> make_kernel();
+[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make_kernel();
 
 }  // namespace usp::capi

@@ -15,32 +15,32 @@ constexpr std::size_t first_record =
 
 }  // namespace
 
-View Tensors::q(const usp_tensor& t, const char* name) const {
+kernels::View Tensors::q(const usp_tensor& t, const char* name) const {
   return view(t, q_rows_, plan_.shape.query_heads, plan_.shape.head_dim_qk, name);
 }
-View Tensors::k(const usp_tensor& t, const char* name) const {
+kernels::View Tensors::k(const usp_tensor& t, const char* name) const {
   return view(t, kv_rows_, plan_.shape.kv_heads, plan_.shape.head_dim_qk, name);
 }
-View Tensors::v(const usp_tensor& t, const char* name) const {
+kernels::View Tensors::v(const usp_tensor& t, const char* name) const {
   return view(t, kv_rows_, plan_.shape.kv_heads, plan_.shape.head_dim_v, name);
 }
-View Tensors::out(const usp_tensor& t, const char* name) const {
+kernels::View Tensors::out(const usp_tensor& t, const char* name) const {
   return view(t, q_rows_, plan_.shape.query_heads, plan_.shape.head_dim_v, name);
 }
-View Tensors::lse(const usp_tensor* t) const {
-  return t == nullptr ? View{} : view(*t, q_rows_, plan_.shape.query_heads, 1, "lse.dtype");
+kernels::View Tensors::lse(const usp_tensor* t) const {
+  return t == nullptr ? kernels::View{} : view(*t, q_rows_, plan_.shape.query_heads, 1, "lse.dtype");
 }
 
-View Tensors::view(const usp_tensor& t, i64 rows, i64 heads, i64 width, const char* name) const {
-  View v(static_cast<std::byte*>(t.data), enumerator(t.dtype, DType::fp64, name), plan_.shape.batch, rows,
-         {0, heads}, width);
+kernels::View Tensors::view(const usp_tensor& t, i64 rows, i64 heads, i64 width, const char* name) const {
+  kernels::View v(static_cast<std::byte*>(t.data), enumerator(t.dtype, DType::fp64, name), plan_.shape.batch,
+                  rows, {0, heads}, width);
   v.batch_stride = t.batch_stride;
   v.row_stride = t.row_stride;
   v.head_stride = t.head_stride;
   return v;
 }
 
-AttentionInputs Tensors::inputs(const usp_attention_inputs* inputs, BlockMask& mask) const {
+AttentionInputs Tensors::inputs(const usp_attention_inputs* inputs, kernels::BlockMask& mask) const {
   const usp_attention_inputs in = taken(inputs, first_inputs, zero<usp_attention_inputs>(), "inputs");
   const i64 edge = plan_.score.block_tokens;
   mask = {edge, edge, in.block_rows, in.block_columns, in.blocks};

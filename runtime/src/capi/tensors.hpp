@@ -31,17 +31,18 @@ class Tensors {
   Tensors(const AttentionPlan& plan, i64 q_rows, i64 kv_rows)
       : plan_(plan), q_rows_(q_rows), kv_rows_(kv_rows) {}
 
-  [[nodiscard]] View q(const usp_tensor& t, const char* name) const;
-  [[nodiscard]] View k(const usp_tensor& t, const char* name) const;
-  [[nodiscard]] View v(const usp_tensor& t, const char* name) const;
-  [[nodiscard]] View out(const usp_tensor& t, const char* name) const;
-  [[nodiscard]] View lse(const usp_tensor* t) const;
+  [[nodiscard]] kernels::View q(const usp_tensor& t, const char* name) const;
+  [[nodiscard]] kernels::View k(const usp_tensor& t, const char* name) const;
+  [[nodiscard]] kernels::View v(const usp_tensor& t, const char* name) const;
+  [[nodiscard]] kernels::View out(const usp_tensor& t, const char* name) const;
+  [[nodiscard]] kernels::View lse(const usp_tensor* t) const;
   /// `mask` must stay where it is while they are used.
-  [[nodiscard]] AttentionInputs inputs(const usp_attention_inputs* inputs, BlockMask& mask) const;
+  [[nodiscard]] AttentionInputs inputs(const usp_attention_inputs* inputs, kernels::BlockMask& mask) const;
   [[nodiscard]] AttentionGradients gradients(const usp_attention_gradients* gradients) const;
 
  private:
-  [[nodiscard]] View view(const usp_tensor& t, i64 rows, i64 heads, i64 width, const char* name) const;
+  [[nodiscard]] kernels::View view(const usp_tensor& t, i64 rows, i64 heads, i64 width,
+                                   const char* name) const;
 
   const AttentionPlan& plan_;
   i64 q_rows_, kv_rows_;

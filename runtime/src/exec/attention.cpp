@@ -18,7 +18,7 @@ namespace {
 /// Where a tensor lies and how: whether two calls were given the same one.
 struct Location {
   Location() = default;
-  explicit Location(const ConstView& v)
+  explicit Location(const kernels::ConstView& v)
       : data(v.data), batch_stride(v.batch_stride), row_stride(v.row_stride), head_stride(v.head_stride) {}
   const std::byte* data = nullptr;
   i64 batch_stride = 0, row_stride = 0, head_stride = 0;
@@ -28,7 +28,8 @@ struct Location {
 }  // namespace
 
 struct AttentionOperator::State {
-  State(AttentionPlan p, Communicator& communicator, AttentionKernel& kernel, const ExecutorOptions& options)
+  State(AttentionPlan p, comm::Communicator& communicator, kernels::AttentionKernel& kernel,
+        const ExecutorOptions& options)
       : plan(std::move(p)), executor(communicator, kernel, options), saved(kernel.memory()) {}
 
   AttentionPlan plan;
@@ -36,7 +37,7 @@ struct AttentionOperator::State {
   SavedState saved;
   std::shared_ptr<const Prepared> prepared;  ///< null: no batch
   Location forward_q, forward_k, forward_v;
-  ConstView out;  ///< of the last forward
+  kernels::ConstView out;  ///< of the last forward
   const std::vector<i64> no_tokens;
 
   [[nodiscard]] const Prepared& batch() const {
@@ -46,8 +47,8 @@ struct AttentionOperator::State {
   void check_follows(const AttentionInputs& in) const;
 };
 
-AttentionOperator::AttentionOperator(const AttentionPlan& plan, Communicator& communicator,
-                                     AttentionKernel& kernel, const ExecutorOptions& options)
+AttentionOperator::AttentionOperator(const AttentionPlan& plan, comm::Communicator& communicator,
+                                     kernels::AttentionKernel& kernel, const ExecutorOptions& options)
     : state_(std::make_unique<State>(plan, communicator, kernel, options)) {
   state_->executor.admit(plan);
 }
@@ -56,8 +57,8 @@ AttentionOperator::~AttentionOperator() = default;
 
 void AttentionOperator::set_batch(const Documents& documents) {
   State& s = *state_;
-  Communicator& communicator = s.executor.communicator();
-  agree(communicator, {{"batch", digest(documents)}});
+  comm::Communicator& communicator = s.executor.communicator();
+  comm::agree(communicator, {{"batch", digest(documents)}});
   s.saved = SavedState(s.executor.memory());
   s.prepared.reset();  // where the new one is refused, there is none
   auto prepared = std::make_shared<const Prepared>(s.plan, documents, communicator.rank());
@@ -65,7 +66,7 @@ void AttentionOperator::set_batch(const Documents& documents) {
   s.prepared = std::move(prepared);
 }
 
-void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
+void AttentionOperator::forward(const AttentionInputs& in, kernels::View out, kernels::View lse) {
   State& s = *state_;
   require(s.prepared != nullptr, "set_batch comes before forward and backward");
   s.executor.forward(s.prepared, in, out, lse, s.saved);
@@ -76,7 +77,7 @@ void AttentionOperator::forward(const AttentionInputs& in, View out, View lse) {
 void AttentionOperator::State::check_follows(const AttentionInputs& in) const {
   require(prepared != nullptr, "set_batch comes before forward and backward");
   require(saved.ready(), "backward comes after forward of the same batch");
-  const auto same = [](const ConstView& view, const Location& forward, const char* name) {
+  const auto same = [](const kernels::ConstView& view, const Location& forward, const char* name) {
     require(Location(view) == forward,
             fmt::format("backward was given another {} than the last forward, whose state the operator "
                         "holds: gradients of one call with the state of another would be wrong; call "
@@ -89,7 +90,7 @@ void AttentionOperator::State::check_follows(const AttentionInputs& in) const {
   same(in.v, forward_v, "v");
 }
 
-void AttentionOperator::backward(const AttentionInputs& in, ConstView d_out,
+void AttentionOperator::backward(const AttentionInputs& in, kernels::ConstView d_out,
                                  const AttentionGradients& gradients) {
   State& s = *state_;
   s.check_follows(in);
@@ -106,7 +107,7 @@ const std::vector<i64>& AttentionOperator::kv_tokens() const {
 const PassRecord& AttentionOperator::record(Pass pass) const {
   return state_->executor.record(state_->batch(), pass);
 }
-const RankSchedule& AttentionOperator::schedule(Pass pass) const {
+const schedule::RankSchedule& AttentionOperator::schedule(Pass pass) const {
   return state_->batch().schedule(pass);
 }
 i64 AttentionOperator::workspace_bytes() const {
@@ -117,24 +118,25 @@ i64 AttentionOperator::saved_bytes() const {
 }
 i64 AttentionOperator::planned_memory_bytes(bool training) const {
   const Prepared& prepared = state_->batch();
-  std::vector<const RankSchedule*> schedules{&prepared.schedule(Pass::forward)};
+  std::vector<const schedule::RankSchedule*> schedules{&prepared.schedule(Pass::forward)};
   if (training) schedules.push_back(&prepared.schedule(Pass::backward));
   return prepared.workspace_bytes() + prepared.saved_bytes() + prepared.sums_bytes() +
-         kernel_scratch_bytes(prepared.plan(), schedules);
+         schedule::kernel_scratch_bytes(prepared.plan(), schedules);
 }
 
-ConstView AttentionOperator::row_lse() const {
+kernels::ConstView AttentionOperator::row_lse() const {
   const Prepared& prepared = state_->batch();
-  const BufferId id = prepared.input(Pass::backward, {Tensor::lse, BufferSlot::row});
-  const Buffer& buffer = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
+  const schedule::BufferId id = prepared.input(Pass::backward, {Tensor::lse, BufferSlot::row});
+  const schedule::Buffer& buffer = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
   return prepared.packed(buffer, state_->saved.data() + prepared.saved_offset(Pass::backward, id));
 }
 
 std::vector<i64> AttentionOperator::row_tokens() const {
   const Prepared& prepared = state_->batch();
-  const BufferId id = prepared.input(Pass::backward, {Tensor::lse, BufferSlot::row});
+  const schedule::BufferId id = prepared.input(Pass::backward, {Tensor::lse, BufferSlot::row});
   return prepared.tokens(Pass::backward,
-                         prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)], Side::q);
+                         prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)],
+                         schedule::Side::q);
 }
 
 }  // namespace usp

@@ -58,7 +58,7 @@ std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan, i64 ch
   return entry;
 }
 
-Batches::Batches(Communicator& control, const Mesh& mesh) : control_(control), mesh_(mesh) {
+Batches::Batches(comm::Communicator& control, const Mesh& mesh) : control_(control), mesh_(mesh) {
   if (control.size() != mesh.size())
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
                                  mesh.size(), control.size()));
@@ -66,7 +66,7 @@ Batches::Batches(Communicator& control, const Mesh& mesh) : control_(control), m
 
 std::shared_ptr<const Batch> Batches::get(const Documents& documents, std::uint64_t dropout_seed) {
   const std::uint64_t key = digest_of(documents, mesh_);
-  agree(control_, {{"batch", key}, {"dropout_seed", dropout_seed}});
+  comm::agree(control_, {{"batch", key}, {"dropout_seed", dropout_seed}});
   const auto known =
       std::find_if(recent_.begin(), recent_.end(), [&](const auto& batch) { return batch->digest() == key; });
   if (known != recent_.end()) {

@@ -19,7 +19,8 @@ std::string type_of(DType type) {
   return std::string(word_of(type));
 }
 
-void check_tensor(const ConstView& view, const char* name, const AttentionShape& shape, const Buffer& like) {
+void check_tensor(const kernels::ConstView& view, const char* name, const AttentionShape& shape,
+                  const schedule::Buffer& like) {
   const std::string what(name);
   require(view.batch == shape.batch,
           fmt::format("{} has {} batch rows, the plan {}", what, view.batch, shape.batch));
@@ -31,17 +32,17 @@ void check_tensor(const ConstView& view, const char* name, const AttentionShape&
   require(view.data != nullptr || view.elements() == 0, what + " has no memory");
 }
 
-const Buffer& input(const Prepared& prepared, Pass pass, Tensor tensor) {
+const schedule::Buffer& input(const Prepared& prepared, Pass pass, Tensor tensor) {
   return prepared.schedule(pass)
       .buffers[static_cast<std::size_t>(prepared.input(pass, {tensor, BufferSlot::home}))];
 }
 
-const Buffer& result(const Prepared& prepared, Pass pass, Tensor tensor) {
+const schedule::Buffer& result(const Prepared& prepared, Pass pass, Tensor tensor) {
   return prepared.schedule(pass)
       .buffers[static_cast<std::size_t>(prepared.result(pass, {tensor, BufferSlot::home}))];
 }
 
-void check_blocks(const AttentionPlan& plan, const BlockMask* blocks) {
+void check_blocks(const AttentionPlan& plan, const kernels::BlockMask* blocks) {
   const AttentionShape& shape = plan.shape;
   const i64 edge = plan.score.block_tokens;
   require((blocks != nullptr) == (edge > 0), edge > 0 ? "the plan has a block pattern: give it"
@@ -74,8 +75,8 @@ CallMemory memory_of(const AttentionPlan& plan, const AttentionInputs& in) {
 
 }  // namespace
 
-void check_runs_plan(const AttentionPlan& plan, const AttentionKernel& kernel, int ranks) {
-  require(kernel.rounds_results() || !rounds_once(plan),
+void check_runs_plan(const AttentionPlan& plan, const kernels::AttentionKernel& kernel, int ranks) {
+  require(kernel.rounds_results() || !schedule::rounds_once(plan),
           fmt::format("the plan's steps round their results (backend {}), the {} kernel keeps a wider state; "
                       "plan with --backend cpu, or run with --device cpu",
                       word_of(plan.backend), kernel.name()));
@@ -89,9 +90,11 @@ void check_runs_plan(const AttentionPlan& plan, const AttentionKernel& kernel, i
                   plan.mesh.size(), ranks));
 }
 
-void check_gpu_steps(const RankSchedule& schedule, i64 batch) {
-  const auto rows = [&](BufferId id) { return schedule.buffers[static_cast<std::size_t>(id)].rows; };
-  for (const Step& step : schedule.steps)
+void check_gpu_steps(const schedule::RankSchedule& schedule, i64 batch) {
+  const auto rows = [&](schedule::BufferId id) {
+    return schedule.buffers[static_cast<std::size_t>(id)].rows;
+  };
+  for (const schedule::Step& step : schedule.steps)
     for (const Tensor tensor : {Tensor::o, Tensor::q, Tensor::k}) {
       if (step[tensor] < 0) continue;
       const Range heads = tensor == Tensor::k ? step.kv_heads : step.query_heads;
@@ -116,7 +119,8 @@ void check_inputs(const Prepared& prepared, const AttentionInputs& in) {
   check_blocks(plan, in.blocks);
 }
 
-void check_results(const Prepared& prepared, const AttentionInputs& in, const View& out, const View& lse) {
+void check_results(const Prepared& prepared, const AttentionInputs& in, const kernels::View& out,
+                   const kernels::View& lse) {
   const AttentionPlan& plan = prepared.plan();
   check_tensor(out, "out", plan.shape, result(prepared, Pass::forward, Tensor::o));
   require(out.type == plan.shape.dtype, "out must have the plan's dtype");
@@ -134,8 +138,8 @@ void check_results(const Prepared& prepared, const AttentionInputs& in, const Vi
   call.check_apart();
 }
 
-void check_gradients(const Prepared& prepared, const AttentionInputs& in, const ConstView& d_out,
-                     const AttentionGradients& gradients, const ConstView& out) {
+void check_gradients(const Prepared& prepared, const AttentionInputs& in, const kernels::ConstView& d_out,
+                     const AttentionGradients& gradients, const kernels::ConstView& out) {
   const AttentionPlan& plan = prepared.plan();
   const DType type = plan.shape.dtype, sum = accumulator_of(type);
   check_tensor(d_out, "d_out", plan.shape, input(prepared, Pass::backward, Tensor::d_o));
@@ -148,7 +152,7 @@ void check_gradients(const Prepared& prepared, const AttentionInputs& in, const 
     require(out.type == type, "out of the forward must have the plan's dtype");
     call.reads(out, "out of the forward");
   }
-  const auto written = [&](const View& view, Tensor tensor, const char* name) {
+  const auto written = [&](const kernels::View& view, Tensor tensor, const char* name) {
     check_tensor(view, name, plan.shape, result(prepared, Pass::backward, tensor));
     require(view.type == type || view.type == sum,
             fmt::format("{} is {}; a gradient has the plan's {}{}", name, type_of(view.type), type_of(type),

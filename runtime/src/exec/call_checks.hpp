@@ -10,16 +10,17 @@
 namespace usp {
 
 /// Throws InvalidInput where a step of the batch has more rows than GPU kernels count (check_gpu_rows).
-void check_gpu_steps(const RankSchedule& schedule, i64 batch);
+void check_gpu_steps(const schedule::RankSchedule& schedule, i64 batch);
 
 /// That kernel and ranks can run the plan. Throws UsageError.
-void check_runs_plan(const AttentionPlan& plan, const AttentionKernel& kernel, int ranks);
+void check_runs_plan(const AttentionPlan& plan, const kernels::AttentionKernel& kernel, int ranks);
 /// Shapes, types and presence of what both passes read.
 void check_inputs(const Prepared& prepared, const AttentionInputs& in);
 /// The results of a forward pass, and that their memory is theirs alone. The inputs are checked.
-void check_results(const Prepared& prepared, const AttentionInputs& in, const View& out, const View& lse);
+void check_results(const Prepared& prepared, const AttentionInputs& in, const kernels::View& out,
+                   const kernels::View& lse);
 /// The same of a backward pass. `out` is that of the forward pass it follows.
-void check_gradients(const Prepared& prepared, const AttentionInputs& in, const ConstView& d_out,
-                     const AttentionGradients& gradients, const ConstView& out);
+void check_gradients(const Prepared& prepared, const AttentionInputs& in, const kernels::ConstView& d_out,
+                     const AttentionGradients& gradients, const kernels::ConstView& out);
 
 }  // namespace usp

@@ -24,18 +24,18 @@ void check_alignment(std::uintptr_t begin, i64 element_bytes, const char* name) 
                              element_bytes));
 }
 
-std::string strides_of(const ConstView& v) {
+std::string strides_of(const kernels::ConstView& v) {
   return fmt::format("strides of {} (batch), {} (row) and {} (head) elements", v.batch_stride, v.row_stride,
                      v.head_stride);
 }
 
 }  // namespace
 
-void CallMemory::reads(const ConstView& view, const char* name) {
+void CallMemory::reads(const kernels::ConstView& view, const char* name) {
   add(view, name, false);
 }
 
-void CallMemory::writes(const ConstView& view, const char* name) {
+void CallMemory::writes(const kernels::ConstView& view, const char* name) {
   add(view, name, true);
 }
 
@@ -62,7 +62,7 @@ void CallMemory::add(const void* data, i64 count, i64 element_bytes, const char*
   push(block);
 }
 
-void CallMemory::add(const ConstView& view, const char* name, bool written) {
+void CallMemory::add(const kernels::ConstView& view, const char* name, bool written) {
   if (view.elements() == 0) return;
   const i64 element = bytes_of(view.type);
   Block block{name, written, reinterpret_cast<std::uintptr_t>(view.data), 0, view.width * element, {}};
@@ -97,7 +97,7 @@ void CallMemory::add(const ConstView& view, const char* name, bool written) {
   push(block);
 }
 
-void CallMemory::check_own_places(const Block& block, const ConstView& view) {
+void CallMemory::check_own_places(const Block& block, const kernels::ConstView& view) {
   i64 inner = block.row_bytes;
   for (const Axis& axis : block.axes) {
     if (axis.count == 1) continue;

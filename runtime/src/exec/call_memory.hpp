@@ -16,8 +16,8 @@ class CallMemory {
  public:
   /// Each throws UsageError where the memory cannot be that of a tensor: negative strides, ends beyond the
   /// address space, no whole element at its begin; where it is written, elements that share a place too.
-  void reads(const ConstView& view, const char* name);
-  void writes(const ConstView& view, const char* name);
+  void reads(const kernels::ConstView& view, const char* name);
+  void writes(const kernels::ConstView& view, const char* name);
   /// A list beside the tensors; null is no memory.
   void reads(const void* data, i64 count, i64 element_bytes, const char* name);
   void writes(const void* data, i64 count, i64 element_bytes, const char* name);
@@ -38,11 +38,11 @@ class CallMemory {
     std::array<Axis, 3> axes;
   };
 
-  void add(const ConstView& view, const char* name, bool written);
+  void add(const kernels::ConstView& view, const char* name, bool written);
   void add(const void* data, i64 count, i64 element_bytes, const char* name, bool written);
   void push(const Block& block);
   /// Of a block whose axes are in ascending order of their strides.
-  static void check_own_places(const Block& block, const ConstView& view);
+  static void check_own_places(const Block& block, const kernels::ConstView& view);
   [[nodiscard]] static bool apart(const Block& a, const Block& b);
   [[nodiscard]] static bool apart_modulo(const Block& a, const Block& b, i64 outer_from);
 

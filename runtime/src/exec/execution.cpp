@@ -8,19 +8,19 @@
 
 namespace usp {
 
-void plan_traffic(const RankSchedule& schedule, int ranks, Traffic& out) {
+void plan_traffic(const schedule::RankSchedule& schedule, int ranks, comm::Traffic& out) {
   out.reset(static_cast<int>(schedule.ticks.size()), ranks);
-  for (const Transfer& t : schedule.transfers)
+  for (const schedule::Transfer& t : schedule.transfers)
     if (t.peer != schedule.rank) out.count(t.start, t.peer, t.send, t.bytes);
 }
 
-Traffic planned_traffic(const RankSchedule& schedule, int ranks) {
-  Traffic traffic;
+comm::Traffic planned_traffic(const schedule::RankSchedule& schedule, int ranks) {
+  comm::Traffic traffic;
   plan_traffic(schedule, ranks, traffic);
   return traffic;
 }
 
-std::string difference(const Traffic& planned, const Traffic& executed) {
+std::string difference(const comm::Traffic& planned, const comm::Traffic& executed) {
   for (int tick = 0; tick < std::max(planned.ticks(), executed.ticks()); ++tick)
     for (int peer = 0; peer < std::max(planned.ranks(), executed.ranks()); ++peer)
       for (const bool send : {true, false}) {

@@ -44,8 +44,9 @@ constexpr i64 alignment = 256;
 }
 
 /// Inputs are only read; one view type serves all buffers of a schedule.
-[[nodiscard]] View read_only(const ConstView& view) {
-  View target(const_cast<std::byte*>(view.data), view.type, view.batch, view.rows, view.heads, view.width);
+[[nodiscard]] kernels::View read_only(const kernels::ConstView& view) {
+  kernels::View target(const_cast<std::byte*>(view.data), view.type, view.batch, view.rows, view.heads,
+                       view.width);
   target.batch_stride = view.batch_stride, target.row_stride = view.row_stride,
   target.head_stride = view.head_stride;
   return target;
@@ -63,17 +64,17 @@ struct Execution {
 }  // namespace
 
 struct Executor::State {
-  State(Communicator& c, AttentionKernel& k, const ExecutorOptions& o)
+  State(comm::Communicator& c, kernels::AttentionKernel& k, const ExecutorOptions& o)
       : communicator(c), kernel(k), memory(k.memory()), options(o), workspace(memory.make_arena()) {}
 
-  Communicator& communicator;
-  AttentionKernel& kernel;
-  Memory& memory;
+  comm::Communicator& communicator;
+  kernels::AttentionKernel& kernel;
+  kernels::Memory& memory;
   ExecutorOptions options;
-  std::unique_ptr<Arena> workspace;
+  std::unique_ptr<kernels::Arena> workspace;
   std::map<const Prepared*, Execution> executions;
   std::set<std::uint64_t> admitted;  ///< plan keys
-  ScoreTerms terms;
+  kernels::ScoreTerms terms;
   i64 calls = 0;
   const ::pid_t process = ::getpid();
 
@@ -88,13 +89,16 @@ struct Executor::State {
   [[nodiscard]] std::uint64_t digest_of_call(const Prepared& prepared, const AttentionInputs& in) const;
   void place_own(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
   void place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner, const AttentionInputs& in) const;
-  void place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor, const View& target) const;
-  void finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor, const View& target) const;
+  void place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
+                      const kernels::View& target) const;
+  void finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
+                       const kernels::View& target) const;
   void run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in, double* d_sink);
   void measure(PassRecord& record) const;
 };
 
-Executor::Executor(Communicator& communicator, AttentionKernel& kernel, const ExecutorOptions& options)
+Executor::Executor(comm::Communicator& communicator, kernels::AttentionKernel& kernel,
+                   const ExecutorOptions& options)
     : state_(std::make_unique<State>(communicator, kernel, options)) {}
 
 Executor::~Executor() = default;
@@ -108,18 +112,18 @@ void Executor::State::admit(const AttentionPlan& plan, std::uint64_t key) {
   check_attention_plan(plan);
   check_runs_plan(plan, kernel, communicator.size());
   const AttentionShape& shape = plan.shape;
-  agree(communicator, {{"dtype", Digest().add(shape.dtype).value()},
-                       {"shape", Digest()
-                                     .add(shape.batch)
-                                     .add(shape.q_tokens)
-                                     .add(shape.kv_tokens)
-                                     .add(shape.query_heads)
-                                     .add(shape.kv_heads)
-                                     .add(shape.head_dim_qk)
-                                     .add(shape.head_dim_v)
-                                     .value()},
-                       {"layout", Digest().add(plan.layout).value()},
-                       {"plan", key}});
+  comm::agree(communicator, {{"dtype", Digest().add(shape.dtype).value()},
+                             {"shape", Digest()
+                                           .add(shape.batch)
+                                           .add(shape.q_tokens)
+                                           .add(shape.kv_tokens)
+                                           .add(shape.query_heads)
+                                           .add(shape.kv_heads)
+                                           .add(shape.head_dim_qk)
+                                           .add(shape.head_dim_v)
+                                           .value()},
+                             {"layout", Digest().add(plan.layout).value()},
+                             {"plan", key}});
   admitted.insert(key);
 }
 
@@ -143,7 +147,7 @@ Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& pre
   Execution& e = executions[prepared.get()];
   e.prepared = prepared;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
-    const RankSchedule& schedule = prepared->schedule(pass);
+    const schedule::RankSchedule& schedule = prepared->schedule(pass);
     e.runner[index_of(pass)].emplace(schedule, communicator, kernel, options);
     PassRecord& record = e.record[index_of(pass)];
     record.pass = pass;
@@ -169,7 +173,7 @@ void Executor::State::check_call(const std::shared_ptr<const Prepared>& prepared
 
 /// A graph holds what this rank's stream does, and nothing that its host thread says to others.
 void Executor::State::check_capture(const Prepared& prepared, Pass pass) const {
-  if (on_host() || !is_capturing(memory.stream())) return;
+  if (on_host() || !device::is_capturing(memory.stream())) return;
   const char* const name = pass == Pass::forward ? "forward" : "backward";
   require(communicator.capturable(),
           fmt::format("a CUDA graph cannot hold the exchanges of {}, whose ranks tell one another in every "
@@ -197,21 +201,21 @@ void Executor::State::compare(const Prepared& prepared, const AttentionInputs& i
   const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
   const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
   if (on_host() && (!e.inputs_compared || copies || per_head || plan.score.dropout != 0)) {
-    agree(communicator,
-          {{"inputs", digest}, {"q, k, v of replicated tokens", digest_of_replicated_rows(plan, in)}});
+    comm::agree(communicator,
+                {{"inputs", digest}, {"q, k, v of replicated tokens", digest_of_replicated_rows(plan, in)}});
   } else if (!e.inputs_compared) {
-    agree(communicator, {{"inputs", digest_of_lists(plan, in, memory, DigestOf::content)}});
+    comm::agree(communicator, {{"inputs", digest_of_lists(plan, in, memory, DigestOf::content)}});
   } else if (plan.score.dropout != 0) {
-    agree(communicator, {{"dropout_seed", in.dropout_seed}});
+    comm::agree(communicator, {{"dropout_seed", in.dropout_seed}});
   }
   e.inputs_compared = true;
 }
 
 void Executor::State::place_own(const Prepared& prepared, Pass pass, PassRunner& runner,
                                 std::byte* saved) const {
-  const std::vector<Buffer>& buffers = prepared.schedule(pass).buffers;
+  const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const auto id = static_cast<BufferId>(i);
+    const auto id = static_cast<schedule::BufferId>(i);
     const i64 in_saved = prepared.saved_offset(pass, id), in_workspace = prepared.workspace_offset(pass, id);
     if (in_saved >= 0)
       runner.place(id, prepared.packed(buffers[i], saved + in_saved));
@@ -222,7 +226,7 @@ void Executor::State::place_own(const Prepared& prepared, Pass pass, PassRunner&
 
 void Executor::State::place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner,
                                    const AttentionInputs& in) const {
-  const auto place = [&](Tensor tensor, const ConstView& view) {
+  const auto place = [&](Tensor tensor, const kernels::ConstView& view) {
     runner.place(prepared.input(pass, {tensor, BufferSlot::home}), read_only(view));
   };
   place(Tensor::q, in.q);
@@ -232,16 +236,16 @@ void Executor::State::place_inputs(const Prepared& prepared, Pass pass, PassRunn
 
 /// A gradient lands in the caller's tensor where that has the type of the sum.
 void Executor::State::place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
-                                     const View& target) const {
-  const BufferId id = prepared.result(Pass::backward, {tensor, BufferSlot::home});
-  const Buffer& b = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
+                                     const kernels::View& target) const {
+  const schedule::BufferId id = prepared.result(Pass::backward, {tensor, BufferSlot::home});
+  const schedule::Buffer& b = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
   std::byte* const sum = workspace->data() + sums_begin(prepared) + prepared.sum_offset(tensor);
   runner.place(id, target.type == b.type ? target : prepared.packed(b, sum));
 }
 
 void Executor::State::finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
-                                      const View& target) const {
-  const View sum = runner.view(prepared.result(Pass::backward, {tensor, BufferSlot::home}));
+                                      const kernels::View& target) const {
+  const kernels::View sum = runner.view(prepared.result(Pass::backward, {tensor, BufferSlot::home}));
   if (sum.data == target.data) return;
   memory.copy_region(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads},
                      WriteMode::overwrite);
@@ -274,8 +278,8 @@ void Executor::State::measure(PassRecord& record) const {
   record.touched_bytes = end;
 }
 
-void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in, View out,
-                       View lse, SavedState& saved) {
+void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in,
+                       kernels::View out, kernels::View lse, SavedState& saved) {
   State& s = *state_;
   s.check_call(prepared, in);
   s.check_capture(*prepared, Pass::forward);
@@ -316,7 +320,7 @@ void Executor::State::check_saved(const Prepared& prepared, const AttentionInput
 }
 
 void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in,
-                        ConstView out, ConstView d_out, const AttentionGradients& gradients,
+                        kernels::ConstView out, kernels::ConstView d_out, const AttentionGradients& gradients,
                         SavedState& saved) {
   State& s = *state_;
   s.check_call(prepared, in);
@@ -328,9 +332,9 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   s.place_own(*prepared, Pass::backward, runner, saved.data());
   s.place_inputs(*prepared, Pass::backward, runner, in);
   runner.place(prepared->input(Pass::backward, {Tensor::d_o, BufferSlot::home}), read_only(d_out));
-  const BufferId home_o = prepared->input(Pass::backward, {Tensor::o, BufferSlot::home});
+  const schedule::BufferId home_o = prepared->input(Pass::backward, {Tensor::o, BufferSlot::home});
   if (home_o >= 0) runner.place(home_o, read_only(out));
-  const std::pair<Tensor, const View*> results[] = {
+  const std::pair<Tensor, const kernels::View*> results[] = {
       {Tensor::dq, &gradients.dq}, {Tensor::dk, &gradients.dk}, {Tensor::dv, &gradients.dv}};
   for (const auto& [tensor, target] : results) s.place_gradient(*prepared, runner, tensor, *target);
   s.run(*prepared, Pass::backward, e, in, gradients.d_sink);
@@ -338,13 +342,13 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   saved.forward_.spent = true;
 }
 
-Communicator& Executor::communicator() const {
+comm::Communicator& Executor::communicator() const {
   return state_->communicator;
 }
-AttentionKernel& Executor::kernel() const {
+kernels::AttentionKernel& Executor::kernel() const {
   return state_->kernel;
 }
-Memory& Executor::memory() const {
+kernels::Memory& Executor::memory() const {
   return state_->memory;
 }
 i64 Executor::workspace_bytes() const {

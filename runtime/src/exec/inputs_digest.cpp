@@ -11,7 +11,8 @@ namespace usp {
 namespace {
 
 /// Replicated tokens are the first rows of a tensor.
-[[nodiscard]] std::uint64_t digest_of_rows(const ConstView& view, const std::vector<Range>& replicated) {
+[[nodiscard]] std::uint64_t digest_of_rows(const kernels::ConstView& view,
+                                           const std::vector<Range>& replicated) {
   i64 rows = 0;
   for (const Range& range : replicated) rows += range.size();
   Digest d;
@@ -25,7 +26,7 @@ namespace {
 
 }  // namespace
 
-std::uint64_t digest_of_lists(const AttentionPlan& plan, const AttentionInputs& in, Memory& memory,
+std::uint64_t digest_of_lists(const AttentionPlan& plan, const AttentionInputs& in, kernels::Memory& memory,
                               DigestOf what) {
   Digest d;
   const auto add = [&](const void* values, i64 bytes) {

@@ -17,7 +17,7 @@ enum class DigestOf : std::uint8_t {
 
 /// Of per-head lists, block pattern, dropout seed and layer.
 [[nodiscard]] std::uint64_t digest_of_lists(const AttentionPlan& plan, const AttentionInputs& inputs,
-                                            Memory& memory, DigestOf what);
+                                            kernels::Memory& memory, DigestOf what);
 /// Of the rows of q, k and v that every rank holds; on the host.
 [[nodiscard]] std::uint64_t digest_of_replicated_rows(const AttentionPlan& plan,
                                                       const AttentionInputs& inputs);

@@ -17,9 +17,9 @@ namespace {
 
 }  // namespace
 
-StridedBytes byte_region(const View& view, Range rows, Range heads) {
+comm::StridedBytes byte_region(const kernels::View& view, Range rows, Range heads) {
   const i64 element = bytes_of(view.type), width = view.width;
-  StridedBytes region;
+  comm::StridedBytes region;
   region.data = view.at(0, rows.begin, heads.begin);
   const bool joined = view.head_stride == width;
   region.run_bytes = (joined ? heads.size() * width : width) * element;
@@ -35,8 +35,9 @@ StridedBytes byte_region(const View& view, Range rows, Range heads) {
   return region;
 }
 
-PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-                       const ExecutorOptions& options, const std::vector<OperationKernel>& operations)
+PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicator& communicator,
+                       kernels::AttentionKernel& kernel, const ExecutorOptions& options,
+                       const std::vector<OperationKernel>& operations)
     : schedule_(schedule),
       communicator_(communicator),
       kernel_(kernel),
@@ -48,14 +49,15 @@ PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator,
   begins_.resize(ticks);
   for (std::size_t i = 0; i < schedule.buffers.size(); ++i)
     if (schedule.buffers[i].first >= 0)
-      begins_[static_cast<std::size_t>(schedule.buffers[i].first)].push_back(static_cast<BufferId>(i));
+      begins_[static_cast<std::size_t>(schedule.buffers[i].first)].push_back(
+          static_cast<schedule::BufferId>(i));
   sends_due_.resize(ticks);
   self_send_.assign(transfers, -1);
   tickets_.assign(transfers, -1);
   region_begin_.resize(transfers);
   std::size_t regions = 0, max_posts = 0;
   for (std::size_t i = 0; i < transfers; ++i) {
-    const Transfer& t = schedule.transfers[i];
+    const schedule::Transfer& t = schedule.transfers[i];
     region_begin_[i] = regions;
     if (t.peer != schedule.rank) {
       regions += t.stage >= 0 ? 1 : static_cast<std::size_t>(t.regions.count);
@@ -69,14 +71,14 @@ PassRunner::PassRunner(const RankSchedule& schedule, Communicator& communicator,
       expects(self_send_[i] >= 0, "a rank receives from itself what it never sent");
     }
   }
-  for (const Step& step : schedule.steps) {
+  for (const schedule::Step& step : schedule.steps) {
     const auto kernel_of =
         std::find_if(operations.begin(), operations.end(),
                      [&](const OperationKernel& entry) { return entry.operation == step.operation; });
     expects(kernel_of != operations.end(), "an operation of the schedule has no kernel");
     step_kernels_.push_back(kernel_of->run);
   }
-  for (const Tick& tick : schedule.ticks)
+  for (const schedule::Tick& tick : schedule.ticks)
     max_posts = std::max(max_posts, static_cast<std::size_t>(tick.posts.count));
   byte_regions_.resize(regions);
   messages_.reserve(max_posts);
@@ -95,18 +97,18 @@ void PassRunner::run(const StepInputs& inputs, i64 call, std::vector<TickTimes>&
     char name[64];
     std::snprintf(name, sizeof name, "%s tick %zu", schedule_.pass == Pass::forward ? "forward" : "backward",
                   t);
-    const NamedRange range(name);
+    const device::NamedRange range(name);
     run_tick(t, first_tag, times[t]);
   }
   if (clock_) read_clock(times);
 }
 
 void PassRunner::run_tick(std::size_t t, i64 first_tag, TickTimes& times) {
-  const Tick& tick = schedule_.ticks[t];
+  const schedule::Tick& tick = schedule_.ticks[t];
   times.begin_s = now();
   bind(static_cast<int>(t));
   post(tick);
-  for (Message& m : messages_) m.tag += first_tag;
+  for (comm::Message& m : messages_) m.tag += first_tag;
   communicator_.post(messages_.data(), static_cast<i64>(messages_.size()), new_tickets_.data());
   for (std::size_t i = 0; i < posted_.size(); ++i)
     tickets_[static_cast<std::size_t>(posted_[i])] = new_tickets_[i];
@@ -132,23 +134,23 @@ void PassRunner::read_clock(std::vector<TickTimes>& times) const {
 }
 
 void PassRunner::bind(int tick) {
-  for (const BufferId id : begins_[static_cast<std::size_t>(tick)]) {
-    const Buffer& b = schedule_.buffers[static_cast<std::size_t>(id)];
-    if (b.name.place == BufferSlot::stage || (b.fill == Fill::nan && !debug_nan_)) continue;
-    memory_.fill(view(id), b.fill == Fill::zero ? 0 : std::numeric_limits<double>::quiet_NaN());
+  for (const schedule::BufferId id : begins_[static_cast<std::size_t>(tick)]) {
+    const schedule::Buffer& b = schedule_.buffers[static_cast<std::size_t>(id)];
+    if (b.name.place == BufferSlot::stage || (b.fill == schedule::Fill::nan && !debug_nan_)) continue;
+    memory_.fill(view(id), b.fill == schedule::Fill::zero ? 0 : std::numeric_limits<double>::quiet_NaN());
   }
 }
 
 /// Fills messages_ and posted_ with what starts in a tick; packs what flies in another type.
-void PassRunner::post(const Tick& tick) {
+void PassRunner::post(const schedule::Tick& tick) {
   messages_.clear();
   posted_.clear();
   for (std::int32_t i = tick.posts.begin; i < tick.posts.begin + tick.posts.count; ++i) {
     const auto index = static_cast<std::size_t>(i);
-    const Transfer& t = schedule_.transfers[index];
+    const schedule::Transfer& t = schedule_.transfers[index];
     if (t.peer == schedule_.rank) continue;
     describe(t, index);
-    Message m;
+    comm::Message m;
     m.peer = t.peer;
     m.send = t.send;
     m.tag = t.move;
@@ -161,27 +163,27 @@ void PassRunner::post(const Tick& tick) {
   }
 }
 
-void PassRunner::describe(const Transfer& t, std::size_t index) {
-  StridedBytes* out = &byte_regions_[region_begin_[index]];
+void PassRunner::describe(const schedule::Transfer& t, std::size_t index) {
+  comm::StridedBytes* out = &byte_regions_[region_begin_[index]];
   if (t.stage >= 0) {
-    *out = StridedBytes{};
+    *out = comm::StridedBytes{};
     out->data = view(t.stage).data;
     out->run_bytes = t.bytes;
     std::byte* payload = out->data;
     for (std::int32_t i = 0; t.send && i < t.regions.count; ++i) {
-      const BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+      const schedule::BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
       payload = memory_.pack_region(view(region.buffer), {region.rows, region.heads}, t.wire, payload);
     }
     return;
   }
   for (std::int32_t i = 0; i < t.regions.count; ++i) {
-    const BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+    const schedule::BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
     *out++ = byte_region(view(region.buffer), region.rows, region.heads);
   }
 }
 
-AttendScope PassRunner::scope(const Step& step) const {
-  AttendScope s;
+kernels::AttendScope PassRunner::scope(const schedule::Step& step) const {
+  kernels::AttendScope s;
   s.query_heads = step.query_heads;
   s.group = inputs_.group;
   if (!step.operation->has_pairs) return s;
@@ -190,39 +192,39 @@ AttendScope PassRunner::scope(const Step& step) const {
   s.terms = inputs_.terms;
   // A plan for another backend says nothing of what cuDNN would do with the step.
   if (schedule_.backend == Backend::cudnn) s.use = step.backend.use;
-  s.progress = {[](void* communicator) { static_cast<Communicator*>(communicator)->progress(); },
+  s.progress = {[](void* communicator) { static_cast<comm::Communicator*>(communicator)->progress(); },
                 &communicator_};
   return s;
 }
 
 void PassRunner::compute(std::size_t index) {
-  const Step& step = schedule_.steps[index];
-  View views[tensor_count];
+  const schedule::Step& step = schedule_.steps[index];
+  kernels::View views[tensor_count];
   for (std::size_t i = 0; i < tensor_count; ++i)
     if (step.buffers[i] >= 0) views[i] = view(step.buffers[i]);
   step_kernels_[index](kernel_, {&step, views, scope(step), inputs_.sink, inputs_.d_sink});
 }
 
 void PassRunner::arrive(std::int32_t index) {
-  const Transfer& t = schedule_.transfers[static_cast<std::size_t>(index)];
+  const schedule::Transfer& t = schedule_.transfers[static_cast<std::size_t>(index)];
   if (t.peer == schedule_.rank) return copy_to_self(t);
   communicator_.wait(tickets_[static_cast<std::size_t>(index)]);
   if (t.stage < 0) return;
   const std::byte* payload = view(t.stage).data;
   for (std::int32_t i = 0; i < t.regions.count; ++i) {
-    const BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+    const schedule::BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
     payload = memory_.unpack_region(payload, t.wire, view(region.buffer), {region.rows, region.heads},
                                     t.write_mode);
   }
 }
 
 /// Both ends list the same rows in the same order, cut where their buffers are cut.
-void PassRunner::copy_to_self(const Transfer& receive) {
+void PassRunner::copy_to_self(const schedule::Transfer& receive) {
   const auto index = static_cast<std::size_t>(&receive - schedule_.transfers.data());
-  const Transfer& send = schedule_.transfers[static_cast<std::size_t>(self_send_[index])];
-  const BufferRegion* from = &schedule_.regions[static_cast<std::size_t>(send.regions.begin)];
-  const BufferRegion* to = &schedule_.regions[static_cast<std::size_t>(receive.regions.begin)];
-  const BufferRegion* const to_end = to + receive.regions.count;
+  const schedule::Transfer& send = schedule_.transfers[static_cast<std::size_t>(self_send_[index])];
+  const schedule::BufferRegion* from = &schedule_.regions[static_cast<std::size_t>(send.regions.begin)];
+  const schedule::BufferRegion* to = &schedule_.regions[static_cast<std::size_t>(receive.regions.begin)];
+  const schedule::BufferRegion* const to_end = to + receive.regions.count;
   i64 from_row = from->rows.begin, to_row = to->rows.begin;
   while (to != to_end) {
     const i64 rows = std::min(from->rows.end - from_row, to->rows.end - to_row);

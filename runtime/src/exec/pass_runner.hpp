@@ -18,7 +18,7 @@ namespace usp {
 /// What the steps of a pass need besides buffers.
 struct StepInputs {
   int group = 1;
-  const ScoreTerms* terms = nullptr;
+  const kernels::ScoreTerms* terms = nullptr;
   const double* sink = nullptr;  ///< in the kernel's memory
   double* d_sink = nullptr;
 };
@@ -29,13 +29,17 @@ struct StepInputs {
 class PassRunner {
  public:
   /// @param operations one for every operation of the schedule; throws InternalError where one lacks
-  PassRunner(const RankSchedule& schedule, Communicator& communicator, AttentionKernel& kernel,
-             const ExecutorOptions& options,
+  PassRunner(const schedule::RankSchedule& schedule, comm::Communicator& communicator,
+             kernels::AttentionKernel& kernel, const ExecutorOptions& options,
              const std::vector<OperationKernel>& operations = operation_kernels());
 
   /// Where buffer `id` lies; every buffer has to be placed before run().
-  void place(BufferId id, const View& view) { views_[static_cast<std::size_t>(id)] = view; }
-  [[nodiscard]] const View& view(BufferId id) const { return views_[static_cast<std::size_t>(id)]; }
+  void place(schedule::BufferId id, const kernels::View& view) {
+    views_[static_cast<std::size_t>(id)] = view;
+  }
+  [[nodiscard]] const kernels::View& view(schedule::BufferId id) const {
+    return views_[static_cast<std::size_t>(id)];
+  }
 
   /// Collective. `call` is the same on every rank and differs between passes in flight.
   void run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times);
@@ -45,36 +49,36 @@ class PassRunner {
   void read_clock(std::vector<TickTimes>& times) const;
   [[nodiscard]] double now();
   void bind(int tick);
-  void post(const Tick& tick);
-  void describe(const Transfer& t, std::size_t index);
+  void post(const schedule::Tick& tick);
+  void describe(const schedule::Transfer& t, std::size_t index);
   void compute(std::size_t step);
   void arrive(std::int32_t index);
-  void copy_to_self(const Transfer& receive);
+  void copy_to_self(const schedule::Transfer& receive);
   void finish_sends(int tick);
-  [[nodiscard]] AttendScope scope(const Step& step) const;
+  [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step) const;
 
-  const RankSchedule& schedule_;
-  Communicator& communicator_;
-  AttentionKernel& kernel_;
-  Memory& memory_;
+  const schedule::RankSchedule& schedule_;
+  comm::Communicator& communicator_;
+  kernels::AttentionKernel& kernel_;
+  kernels::Memory& memory_;
   const bool debug_nan_;
-  std::optional<StreamClock> clock_;  ///< a GPU's stream whose times are wanted
+  std::optional<device::StreamClock> clock_;  ///< a GPU's stream whose times are wanted
   StepInputs inputs_;
   std::chrono::steady_clock::time_point start_;
-  std::vector<View> views_;
+  std::vector<kernels::View> views_;
   std::vector<decltype(OperationKernel::run)> step_kernels_;  ///< per step
-  std::vector<std::vector<BufferId>> begins_;                 ///< per tick
+  std::vector<std::vector<schedule::BufferId>> begins_;       ///< per tick
   std::vector<std::vector<std::int32_t>> sends_due_;          ///< per tick: transfers
   std::vector<std::int32_t> self_send_;                       ///< per transfer: a self receive's send
   std::vector<std::size_t> region_begin_;                     ///< per transfer, into byte_regions_
-  std::vector<StridedBytes> byte_regions_;
-  std::vector<Message> messages_;     ///< of one tick
-  std::vector<std::int32_t> posted_;  ///< transfers of messages_
-  std::vector<Ticket> new_tickets_;
-  std::vector<Ticket> tickets_;  ///< per transfer
+  std::vector<comm::StridedBytes> byte_regions_;
+  std::vector<comm::Message> messages_;  ///< of one tick
+  std::vector<std::int32_t> posted_;     ///< transfers of messages_
+  std::vector<comm::Ticket> new_tickets_;
+  std::vector<comm::Ticket> tickets_;  ///< per transfer
 };
 
 /// The bytes of a region of a view, in payload order (row, batch, head).
-[[nodiscard]] StridedBytes byte_region(const View& view, Range rows, Range heads);
+[[nodiscard]] comm::StridedBytes byte_region(const kernels::View& view, Range rows, Range heads);
 
 }  // namespace usp

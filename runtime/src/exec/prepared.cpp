@@ -20,7 +20,7 @@ constexpr i64 alignment = 256;
 }
 
 /// Outlives the forward pass, or stands before the backward one, and is not the caller's.
-[[nodiscard]] bool is_saved(const RankSchedule& schedule, const Buffer& b) {
+[[nodiscard]] bool is_saved(const schedule::RankSchedule& schedule, const schedule::Buffer& b) {
   if (b.name.place == BufferSlot::home) return false;
   return schedule.pass == Pass::forward ? b.last == static_cast<std::int32_t>(schedule.ticks.size())
                                         : b.first < 0;
@@ -45,48 +45,49 @@ constexpr i64 alignment = 256;
 
 }  // namespace
 
-CompactSchedule schedule_of(const TokenMap& geometry) {
-  CompactSchedule compact;
-  generate(geometry.plan(), geometry.heads().shared_kv(), compact);
+schedule::CompactSchedule schedule_of(const schedule::TokenMap& geometry) {
+  schedule::CompactSchedule compact;
+  schedule::generate(geometry.plan(), geometry.heads().shared_kv(), compact);
   return compact;
 }
 
 Prepared::Prepared(const AttentionPlan& plan, const Documents& documents, int rank) {
   check_attention_plan(plan);
-  geometry_ = std::make_shared<const TokenMap>(plan_of_batch(plan, documents), documents);
+  geometry_ = std::make_shared<const schedule::TokenMap>(plan_of_batch(plan, documents), documents);
   expand_passes(schedule_of(*geometry_), rank);
   plan_key_ = digest(plan);
 }
 
-Prepared::Prepared(std::shared_ptr<const TokenMap> geometry, const CompactSchedule& compact, int rank)
+Prepared::Prepared(std::shared_ptr<const schedule::TokenMap> geometry,
+                   const schedule::CompactSchedule& compact, int rank)
     : geometry_(std::move(geometry)) {
   expand_passes(compact, rank);
   plan_key_ = digest(plan());
 }
 
-void Prepared::expand_passes(const CompactSchedule& compact, int rank) {
+void Prepared::expand_passes(const schedule::CompactSchedule& compact, int rank) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Part& p = parts_[pass == Pass::forward ? 0 : 1];
-    p.schedule = expand(*geometry_, compact, rank, pass);
-    p.workspace = pack_workspace(p.schedule, plan().shape.batch);
+    p.schedule = schedule::expand(*geometry_, compact, rank, pass);
+    p.workspace = schedule::pack_workspace(p.schedule, plan().shape.batch);
   }
   lay_out_saved();
   lay_out_sums();
-  q_tokens_ = home_tokens(Tensor::q, Side::q);
-  kv_tokens_ = home_tokens(Tensor::k, Side::k);
+  q_tokens_ = home_tokens(Tensor::q, schedule::Side::q);
+  kv_tokens_ = home_tokens(Tensor::k, schedule::Side::k);
 }
 
 void Prepared::lay_out_saved() {
-  const std::vector<Buffer>& saved = parts_[0].schedule.buffers;
+  const std::vector<schedule::Buffer>& saved = parts_[0].schedule.buffers;
   for (Part& p : parts_) p.saved_offset.assign(p.schedule.buffers.size(), -1);
   for (std::size_t i = 0; i < saved.size(); ++i) {
     if (!is_saved(parts_[0].schedule, saved[i])) continue;
     parts_[0].saved_offset[i] = saved_bytes_;
-    const std::vector<Buffer>& readers = parts_[1].schedule.buffers;
+    const std::vector<schedule::Buffer>& readers = parts_[1].schedule.buffers;
     for (std::size_t j = 0; j < readers.size(); ++j)
       if (is_saved(parts_[1].schedule, readers[j]) && readers[j].name == saved[i].name)
         parts_[1].saved_offset[j] = saved_bytes_;
-    saved_bytes_ += align(bytes_of(saved[i], plan().shape.batch));
+    saved_bytes_ += align(schedule::bytes_of(saved[i], plan().shape.batch));
   }
   for (std::size_t j = 0; j < parts_[1].schedule.buffers.size(); ++j)
     expects(!is_saved(parts_[1].schedule, parts_[1].schedule.buffers[j]) || parts_[1].saved_offset[j] >= 0,
@@ -96,31 +97,31 @@ void Prepared::lay_out_saved() {
 void Prepared::lay_out_sums() {
   sum_offset_.fill(-1);
   for (const Tensor tensor : {Tensor::dq, Tensor::dk, Tensor::dv}) {
-    const BufferId id = result(Pass::backward, {tensor, BufferSlot::home});
+    const schedule::BufferId id = result(Pass::backward, {tensor, BufferSlot::home});
     if (id < 0) continue;
     sum_offset_[static_cast<std::size_t>(tensor)] = sums_bytes_;
-    sums_bytes_ +=
-        align(bytes_of(schedule(Pass::backward).buffers[static_cast<std::size_t>(id)], plan().shape.batch));
+    sums_bytes_ += align(schedule::bytes_of(schedule(Pass::backward).buffers[static_cast<std::size_t>(id)],
+                                            plan().shape.batch));
   }
 }
 
-BufferId Prepared::input(Pass pass, BufferName name) const {
-  const std::vector<Buffer>& buffers = schedule(pass).buffers;
+schedule::BufferId Prepared::input(Pass pass, BufferName name) const {
+  const std::vector<schedule::Buffer>& buffers = schedule(pass).buffers;
   for (std::size_t i = 0; i < buffers.size(); ++i)
-    if (buffers[i].first < 0 && buffers[i].name == name) return static_cast<BufferId>(i);
+    if (buffers[i].first < 0 && buffers[i].name == name) return static_cast<schedule::BufferId>(i);
   return -1;
 }
 
-BufferId Prepared::result(Pass pass, BufferName name) const {
-  const RankSchedule& s = schedule(pass);
+schedule::BufferId Prepared::result(Pass pass, BufferName name) const {
+  const schedule::RankSchedule& s = schedule(pass);
   for (std::size_t i = s.buffers.size(); i-- > 0;)
     if (s.buffers[i].first >= 0 && s.buffers[i].name == name &&
         s.buffers[i].last == static_cast<std::int32_t>(s.ticks.size()))
-      return static_cast<BufferId>(i);
+      return static_cast<schedule::BufferId>(i);
   return -1;
 }
 
-View Prepared::packed(const Buffer& b, std::byte* at) const {
+kernels::View Prepared::packed(const schedule::Buffer& b, std::byte* at) const {
   return {at, b.type, plan().shape.batch, b.rows, b.heads, b.width};
 }
 
@@ -129,32 +130,33 @@ i64 Prepared::workspace_bytes() const {
 }
 
 bool Prepared::backward_reads(Tensor tensor) const {
-  const BufferId id = input(Pass::backward, {tensor, BufferSlot::home});
+  const schedule::BufferId id = input(Pass::backward, {tensor, BufferSlot::home});
   if (id < 0) return false;
-  const RankSchedule& s = schedule(Pass::backward);
-  const auto of_buffer = [&](const BufferRegion& region) { return region.buffer == id; };
+  const schedule::RankSchedule& s = schedule(Pass::backward);
+  const auto of_buffer = [&](const schedule::BufferRegion& region) { return region.buffer == id; };
   return std::any_of(s.regions.begin(), s.regions.end(), of_buffer) ||
-         std::any_of(s.steps.begin(), s.steps.end(), [&](const Step& step) { return step[tensor] == id; });
+         std::any_of(s.steps.begin(), s.steps.end(),
+                     [&](const schedule::Step& step) { return step[tensor] == id; });
 }
 
-i64 Prepared::saved_offset(Pass pass, BufferId id) const {
+i64 Prepared::saved_offset(Pass pass, schedule::BufferId id) const {
   return part(pass).saved_offset[static_cast<std::size_t>(id)];
 }
 
-i64 Prepared::workspace_offset(Pass pass, BufferId id) const {
+i64 Prepared::workspace_offset(Pass pass, schedule::BufferId id) const {
   return part(pass).workspace.offset[static_cast<std::size_t>(id)];
 }
 
-std::vector<i64> Prepared::home_tokens(Tensor tensor, Side side) const {
-  const BufferId id = input(Pass::forward, {tensor, BufferSlot::home});
+std::vector<i64> Prepared::home_tokens(Tensor tensor, schedule::Side side) const {
+  const schedule::BufferId id = input(Pass::forward, {tensor, BufferSlot::home});
   return tokens(Pass::forward, schedule(Pass::forward).buffers[static_cast<std::size_t>(id)], side);
 }
 
-std::vector<i64> Prepared::tokens(Pass pass, const Buffer& buffer, Side side) const {
+std::vector<i64> Prepared::tokens(Pass pass, const schedule::Buffer& buffer, schedule::Side side) const {
   std::vector<i64> out(static_cast<std::size_t>(buffer.rows));
-  const RankSchedule& s = schedule(pass);
+  const schedule::RankSchedule& s = schedule(pass);
   for (std::int32_t i = buffer.pieces.begin; i < buffer.pieces.begin + buffer.pieces.count; ++i) {
-    const Piece& piece = s.pieces[static_cast<std::size_t>(i)];
+    const schedule::Piece& piece = s.pieces[static_cast<std::size_t>(i)];
     for (const Run& run : geometry_->layout(side).tokens_of(piece.ring_row, piece.slots))
       for (i64 n = 0; n < run.count; ++n)
         out[static_cast<std::size_t>(piece.row + run.slot + n)] = run.first + n * run.step;

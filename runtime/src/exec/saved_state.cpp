@@ -7,7 +7,7 @@
 
 namespace usp {
 
-SavedState::SavedState(Memory& memory) : arena_(memory.make_arena()) {}
+SavedState::SavedState(kernels::Memory& memory) : arena_(memory.make_arena()) {}
 
 SavedState::SavedState(MemoryRef memory) {
   move_to(memory);

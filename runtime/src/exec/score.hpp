@@ -9,9 +9,9 @@
 namespace usp {
 
 /// Logit rules of a call: the plan's rules with the call's arguments.
-[[nodiscard]] inline ScoreTerms score_terms(const AttentionPlan& plan, const AttentionInputs& in) {
+[[nodiscard]] inline kernels::ScoreTerms score_terms(const AttentionPlan& plan, const AttentionInputs& in) {
   const ScoreRules& rules = plan.score;
-  ScoreTerms terms;
+  kernels::ScoreTerms terms;
   terms.scale = rules.scale != 0 ? rules.scale : 1 / std::sqrt(static_cast<double>(plan.shape.head_dim_qk));
   terms.softcap = rules.softcap;
   terms.alibi_slopes = in.alibi_slopes;

@@ -10,10 +10,10 @@ namespace usp {
 
 /// What a call reads beside q, k and v; points into `tensors` and `blocks`.
 [[nodiscard]] AttentionInputs per_head_inputs(const AttentionPlan& plan, const CallTensors& tensors,
-                                              const BlockMask& blocks);
+                                              const kernels::BlockMask& blocks);
 
 /// The mask of a whole call: one slice per document, rows being global tokens.
-[[nodiscard]] std::vector<Slice> document_slices(const Band& band, const Documents& documents);
+[[nodiscard]] std::vector<schedule::Slice> document_slices(const Band& band, const Documents& documents);
 
 /// Visible pairs of all heads and batch rows, block patterns and dropout apart.
 [[nodiscard]] double visible_pairs(const AttentionPlan& plan, const Documents& documents);

@@ -36,35 +36,35 @@ std::uint64_t digest_of(const std::vector<T>& values) {
 }
 
 /// Before anything of a run: rank 0 prepares, and processes that were started differently are told so.
-void prepare(const RunOptions& options, const CallTensors& tensors, Communicator& communicator) {
+void prepare(const RunOptions& options, const CallTensors& tensors, comm::Communicator& communicator) {
   if (communicator.rank() == 0 && options.prepare) options.prepare();
   const auto tensor = [&](const char* name, const HostTensor& t) {
-    return AgreedField{name, digest_of(t.bytes())};
+    return comm::AgreedField{name, digest_of(t.bytes())};
   };
-  agree(communicator,
-        {{"--forward-only", Digest().add(options.training).value()},
-         {"--kernel", Digest().bytes(options.kernel).value()},
-         {"transports", Digest().add(options.ulysses_transport).add(options.ring_transport).value()},
-         {"--deterministic", Digest().add(options.deterministic).value()},
-         {"--repeat", Digest().add(options.warm_up).add(options.repeat).value()},
-         {"--verify or -o", Digest().add(options.collect).value()},
-         tensor("q (--seed, --q)", tensors.q),
-         tensor("k (--seed, --k)", tensors.k),
-         tensor("v (--seed, --v)", tensors.v),
-         tensor("dO (--seed, --dout)", tensors.d_out),
-         {"per-head inputs (--seed)", Digest()
-                                          .add(tensors.dropout_seed)
-                                          .add(digest_of(tensors.sink))
-                                          .add(digest_of(tensors.alibi_slopes))
-                                          .add(digest_of(tensors.admitted))
-                                          .value()}});
+  comm::agree(communicator,
+              {{"--forward-only", Digest().add(options.training).value()},
+               {"--kernel", Digest().bytes(options.kernel).value()},
+               {"transports", Digest().add(options.ulysses_transport).add(options.ring_transport).value()},
+               {"--deterministic", Digest().add(options.deterministic).value()},
+               {"--repeat", Digest().add(options.warm_up).add(options.repeat).value()},
+               {"--verify or -o", Digest().add(options.collect).value()},
+               tensor("q (--seed, --q)", tensors.q),
+               tensor("k (--seed, --k)", tensors.k),
+               tensor("v (--seed, --v)", tensors.v),
+               tensor("dO (--seed, --dout)", tensors.d_out),
+               {"per-head inputs (--seed)", Digest()
+                                                .add(tensors.dropout_seed)
+                                                .add(digest_of(tensors.sink))
+                                                .add(digest_of(tensors.alibi_slopes))
+                                                .add(digest_of(tensors.admitted))
+                                                .value()}});
 }
 
 /// One rank's share of a call.
 class RankCall {
  public:
   RankCall(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors,
-           const RunOptions& options, Communicator& control)
+           const RunOptions& options, comm::Communicator& control)
       : plan_(plan),
         options_(options),
         control_(control),
@@ -82,7 +82,7 @@ class RankCall {
     mirror(tensors);
     run_.device = engine_.device();
     run_.notes = communicator_.notes();
-    const Memory& memory = engine_.memory();
+    const kernels::Memory& memory = engine_.memory();
     if (options.stream_clock && memory.stream() != nullptr) clock_.emplace(memory.device(), memory.stream());
   }
 
@@ -115,7 +115,7 @@ class RankCall {
   /// Tokens that every rank holds have their dO on one rank: the copies then add up to the given tensor.
   [[nodiscard]] HostTensor own_d_out(const HostTensor& global) const {
     HostTensor mine = global.rows_of(operator_.q_tokens());
-    const View view = mine.view();
+    const kernels::View view = mine.view();
     for (std::size_t i = 0; i < operator_.q_tokens().size(); ++i) {
       const i64 token = operator_.q_tokens()[i], row = static_cast<i64>(i);
       const bool shared = std::any_of(plan_.replicated_q.begin(), plan_.replicated_q.end(),
@@ -143,7 +143,7 @@ class RankCall {
 
   /// Puts everything where the kernel reads and writes it.
   void mirror(const CallTensors& tensors) {
-    Memory& memory = engine_.memory();
+    kernels::Memory& memory = engine_.memory();
     const auto tensor = [&](Mirror& mirrored, HostTensor& host) {
       if (!host.empty() || host.view().width > 0) mirrored = Mirror(memory, host);
     };
@@ -177,7 +177,7 @@ class RankCall {
   }
 
   void keep_row_lse() {
-    const ConstView lse = operator_.row_lse();
+    const kernels::ConstView lse = operator_.row_lse();
     HostTensor host(lse.type, lse.batch, lse.rows, lse.heads, lse.width);
     engine_.memory().to_host(host.bytes().data(), lse.data, static_cast<i64>(host.bytes().size()));
     engine_.memory().synchronize();
@@ -247,11 +247,11 @@ class RankCall {
 
   const AttentionPlan& plan_;
   const RunOptions& options_;
-  Communicator& control_;  ///< of host memory
+  comm::Communicator& control_;  ///< of host memory
   RankContext engine_;
-  Communicator& communicator_;
+  comm::Communicator& communicator_;
   AttentionOperator operator_;
-  BlockMask blocks_;
+  kernels::BlockMask blocks_;
   AttentionInputs inputs_;
   HostTensor q_, k_, v_, d_out_, out_, lse_, dq_, dk_, dv_;
   Mirror q_on_, k_on_, v_on_, d_out_on_, out_on_, lse_on_, dq_on_, dk_on_, dv_on_;
@@ -259,7 +259,7 @@ class RankCall {
   MirroredList<std::uint8_t> admitted_on_;
   Part row_lse_;
   std::vector<double> d_sink_;
-  std::optional<StreamClock> clock_;
+  std::optional<device::StreamClock> clock_;
   std::vector<Pass> timed_;  ///< by the clock, two marks each
   RankResult run_;
 };
@@ -270,7 +270,7 @@ std::optional<RunResult> run_attention(const AttentionPlan& plan, const Document
                                        const CallTensors& tensors, const RunOptions& options) {
   check_attention_plan(plan);
   RunResult report;
-  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+  const bool here = comm::run_ranks(plan.mesh.size(), options.comm, [&](comm::Communicator& communicator) {
     prepare(options, tensors, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
     for (int i = 0; i < repetitions(options); ++i) call.repeat(i);
@@ -286,10 +286,10 @@ std::optional<InterleavedRuns> run_interleaved(const AttentionPlan& plan, const 
   check_attention_plan(plan);
   expects(alone.mesh.size() == 1, "a plan for more than one rank, which rank 0 cannot run alone");
   InterleavedRuns report;
-  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+  const bool here = comm::run_ranks(plan.mesh.size(), options.comm, [&](comm::Communicator& communicator) {
     prepare(options, tensors, communicator);
     RankCall call(plan, documents, tensors, options, communicator);
-    const auto self = make_serial_communicator();
+    const auto self = comm::make_serial_communicator();
     std::optional<RankCall> other;
     if (communicator.rank() == 0) other.emplace(alone, documents, tensors, options, *self);
     for (int i = 0; i < repetitions(options); ++i) {
@@ -311,7 +311,7 @@ std::optional<RunsByStream> run_by_stream(const AttentionPlan& plan, const Docum
   watching.call.stream_times = true;
   watching.repeat = 1;
   RunsByStream report;
-  const bool here = run_ranks(plan.mesh.size(), options.comm, [&](Communicator& communicator) {
+  const bool here = comm::run_ranks(plan.mesh.size(), options.comm, [&](comm::Communicator& communicator) {
     prepare(options, tensors, communicator);
     const auto run = [&](const RunOptions& how, RunResult& target) {
       RankCall call(plan, documents, tensors, how, communicator);
@@ -367,11 +367,11 @@ std::string RunResult::bytes_difference() const {
   return "";
 }
 
-std::vector<BackendFallback> RunResult::fallbacks() const {
-  std::vector<BackendFallback> sum;
+std::vector<kernels::BackendFallback> RunResult::fallbacks() const {
+  std::vector<kernels::BackendFallback> sum;
   for (const RankResult& rank : ranks)
-    for (const BackendFallback& d : rank.fallbacks) {
-      const auto same = std::find_if(sum.begin(), sum.end(), [&](const BackendFallback& other) {
+    for (const kernels::BackendFallback& d : rank.fallbacks) {
+      const auto same = std::find_if(sum.begin(), sum.end(), [&](const kernels::BackendFallback& other) {
         return other.pass == d.pass && other.why == d.why;
       });
       if (same == sum.end())
@@ -384,7 +384,7 @@ std::vector<BackendFallback> RunResult::fallbacks() const {
 
 HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add) {
   expects(!parts.empty(), "nothing was collected");
-  const ConstView first = parts.front().rows.view();
+  const kernels::ConstView first = parts.front().rows.view();
   Range heads = first.heads;
   for (const Part& part : parts) {
     heads.begin = std::min(heads.begin, part.rows.view().heads.begin);
@@ -392,12 +392,12 @@ HostTensor assemble(const std::vector<Part>& parts, i64 tokens, bool add) {
   }
   HostTensor sum(DType::fp64, first.batch, tokens, heads, first.width);
   for (const Part& part : parts) {
-    const ConstView rows = part.rows.view();
+    const kernels::ConstView rows = part.rows.view();
     for (std::size_t i = 0; i < part.tokens.size(); ++i) {
       const auto row = static_cast<i64>(i);
-      copy_region(rows, {{row, row + 1}, rows.heads}, sum.view(),
-                  {{part.tokens[i], part.tokens[i] + 1}, rows.heads},
-                  add ? WriteMode::accumulate : WriteMode::overwrite);
+      kernels::copy_region(rows, {{row, row + 1}, rows.heads}, sum.view(),
+                           {{part.tokens[i], part.tokens[i] + 1}, rows.heads},
+                           add ? WriteMode::accumulate : WriteMode::overwrite);
     }
   }
   return sum;

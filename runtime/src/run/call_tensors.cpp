@@ -51,14 +51,15 @@ CallTensors random_tensors(const AttentionPlan& plan, const Documents& documents
   return t;
 }
 
-BlockMask block_mask(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors) {
+kernels::BlockMask block_mask(const AttentionPlan& plan, const Documents& documents,
+                              const CallTensors& tensors) {
   if (plan.score.block_tokens == 0) return {};
   const i64 edge = plan.score.block_tokens, n = blocks_of(plan, documents);
   return {edge, edge, n, n, tensors.admitted.data()};
 }
 
 AttentionInputs per_head_inputs(const AttentionPlan& plan, const CallTensors& tensors,
-                                const BlockMask& blocks) {
+                                const kernels::BlockMask& blocks) {
   AttentionInputs in;
   if (plan.sink) in.sink = tensors.sink.data();
   if (plan.score.alibi) in.alibi_slopes = tensors.alibi_slopes.data();
@@ -67,10 +68,10 @@ AttentionInputs per_head_inputs(const AttentionPlan& plan, const CallTensors& te
   return in;
 }
 
-std::vector<Slice> document_slices(const Band& band, const Documents& documents) {
-  std::vector<Slice> slices;
+std::vector<schedule::Slice> document_slices(const Band& band, const Documents& documents) {
+  std::vector<schedule::Slice> slices;
   for (std::size_t d = 0; d < documents.count(); ++d) {
-    Slice x;
+    schedule::Slice x;
     x.q_row = documents.cu_q[d];
     x.q_count = documents.cu_q[d + 1] - x.q_row;
     x.q_pos = x.q_row + documents.shift[d];
@@ -85,7 +86,8 @@ std::vector<Slice> document_slices(const Band& band, const Documents& documents)
 
 double visible_pairs(const AttentionPlan& plan, const Documents& documents) {
   double pairs = 0;
-  for (const Slice& slice : document_slices(plan.band, documents)) pairs += static_cast<double>(area(slice));
+  for (const schedule::Slice& slice : document_slices(plan.band, documents))
+    pairs += static_cast<double>(schedule::area(slice));
   return pairs * static_cast<double>(plan.shape.batch) * plan.shape.query_heads;
 }
 

@@ -66,10 +66,10 @@ PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const 
 }
 
 std::string why_no_cudnn(const std::vector<int>& devices) {
-  const Stream stream(device_of(0, devices));
-  const auto memory = make_cuda_memory(stream);
+  const device::Stream stream(device_of(0, devices));
+  const auto memory = kernels::make_cuda_memory(stream);
   try {
-    static_cast<void>(make_cudnn_kernel(*memory));
+    static_cast<void>(kernels::make_cudnn_kernel(*memory));
     return "";
   } catch (const EnvironmentError& error) {
     return error.what();

@@ -14,11 +14,11 @@ namespace usp {
 namespace {
 
 /// What a transfer weighs by the regions that it fills or empties.
-i64 bytes_of_regions(const RankSchedule& schedule, const Transfer& t, i64 batch) {
+i64 bytes_of_regions(const schedule::RankSchedule& schedule, const schedule::Transfer& t, i64 batch) {
   i64 sum = 0;
   for (std::int32_t i = t.regions.begin; i < t.regions.begin + t.regions.count; ++i) {
-    const BufferRegion& region = schedule.regions[static_cast<std::size_t>(i)];
-    const Buffer& buffer = schedule.buffers[static_cast<std::size_t>(region.buffer)];
+    const schedule::BufferRegion& region = schedule.regions[static_cast<std::size_t>(i)];
+    const schedule::Buffer& buffer = schedule.buffers[static_cast<std::size_t>(region.buffer)];
     sum += region.rows.size() * region.heads.size() * buffer.width * batch *
            bytes_of(t.stage >= 0 ? t.wire : buffer.type);
   }
@@ -28,7 +28,7 @@ i64 bytes_of_regions(const RankSchedule& schedule, const Transfer& t, i64 batch)
 /// One rank's pass, without memory.
 class DryPass {
  public:
-  DryPass(const RankSchedule& schedule, i64 batch, Communicator& communicator)
+  DryPass(const schedule::RankSchedule& schedule, i64 batch, comm::Communicator& communicator)
       : schedule_(schedule),
         batch_(batch),
         communicator_(communicator),
@@ -38,7 +38,7 @@ class DryPass {
     const std::vector<std::size_t> sends = sends_by_due();
     auto sent = sends.begin();
     for (std::size_t tick = 0; tick < schedule_.ticks.size(); ++tick) {
-      const Tick& t = schedule_.ticks[tick];
+      const schedule::Tick& t = schedule_.ticks[tick];
       for (std::int32_t i = t.posts.begin; i < t.posts.begin + t.posts.count; ++i)
         post(static_cast<std::size_t>(i), static_cast<std::int32_t>(tick));
       for (std::int32_t i = t.arrivals.begin; i < t.arrivals.begin + t.arrivals.count; ++i)
@@ -62,13 +62,13 @@ class DryPass {
   }
 
   void post(std::size_t i, std::int32_t tick) {
-    const Transfer& t = schedule_.transfers[i];
+    const schedule::Transfer& t = schedule_.transfers[i];
     expects(state_[i] == State::waits && t.start == tick, "a transfer that starts twice or in another tick");
     state_[i] = State::posted;
     if (t.peer == schedule_.rank) return;
-    const StridedBytes region{.run_bytes = bytes_of_regions(schedule_, t, batch_)};
+    const comm::StridedBytes region{.run_bytes = bytes_of_regions(schedule_, t, batch_)};
     expects(region.run_bytes == t.bytes, "a transfer whose regions weigh other bytes than it states");
-    const Message message{
+    const comm::Message message{
         .peer = t.peer,
         .send = t.send,
         .tag = t.move,
@@ -76,7 +76,7 @@ class DryPass {
         .operation = schedule_.pass == Pass::forward ? "a forward exchange" : "a backward exchange",
         .regions = &region,
         .region_count = 1};
-    Ticket ticket = 0;
+    comm::Ticket ticket = 0;
     communicator_.post(&message, 1, &ticket);
     communicator_.wait(ticket);
   }
@@ -86,17 +86,17 @@ class DryPass {
     state_[i] = State::complete;
   }
 
-  const RankSchedule& schedule_;
+  const schedule::RankSchedule& schedule_;
   i64 batch_;
-  Communicator& communicator_;
+  comm::Communicator& communicator_;
   std::vector<State> state_;
 };
 
 /// The bytes of a schedule in all.
-Traffic sums_of(const RankSchedule& schedule) {
-  Traffic sums;
+comm::Traffic sums_of(const schedule::RankSchedule& schedule) {
+  comm::Traffic sums;
   sums.reset_sums();
-  for (const Transfer& t : schedule.transfers)
+  for (const schedule::Transfer& t : schedule.transfers)
     if (t.peer != schedule.rank) sums.count(t.start, t.peer, t.send, t.bytes);
   return sums;
 }
@@ -122,16 +122,16 @@ RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bo
   report.kernel = "none";
   report.training = training;
   report.ranks.resize(static_cast<std::size_t>(ranks));
-  const auto geometry = std::make_shared<const TokenMap>(plan, documents);
-  const CompactSchedule compact = schedule_of(*geometry);
-  DryRun passes[] = {DryRun(ranks), DryRun(ranks)};
+  const auto geometry = std::make_shared<const schedule::TokenMap>(plan, documents);
+  const schedule::CompactSchedule compact = schedule_of(*geometry);
+  comm::DryRun passes[] = {comm::DryRun(ranks), comm::DryRun(ranks)};
   for (int rank = 0; rank < ranks; ++rank) {
     const Prepared prepared(geometry, compact, rank);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       if (pass == Pass::backward && !training) continue;
       const int index = pass == Pass::forward ? 0 : 1;
-      const RankSchedule& schedule = prepared.schedule(pass);
-      Communicator& communicator = passes[index].rank(rank);
+      const schedule::RankSchedule& schedule = prepared.schedule(pass);
+      comm::Communicator& communicator = passes[index].rank(rank);
       communicator.traffic().reset_sums();  // a transfer that weighs other bytes than planned has thrown
       DryPass(schedule, plan.shape.batch, communicator).run();
       PassRecord& record = report.ranks[static_cast<std::size_t>(rank)].record[index];
@@ -143,7 +143,7 @@ RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bo
     }
     tell(progress, rank + 1, ranks, "ranks");
   }
-  for (const DryRun& pass : passes) pass.check();
+  for (const comm::DryRun& pass : passes) pass.check();
   return report;
 }
 

@@ -82,7 +82,7 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-void write(Writer& out, const Traffic& traffic) {
+void write(Writer& out, const comm::Traffic& traffic) {
   out.value(traffic.ticks());
   out.value(traffic.ranks());
   for (int tick = 0; tick < traffic.ticks(); ++tick)
@@ -90,11 +90,11 @@ void write(Writer& out, const Traffic& traffic) {
       for (const bool send : {false, true}) out.value(traffic.bytes(tick, peer, send));
 }
 
-Traffic traffic_in(Reader& in) {
+comm::Traffic traffic_in(Reader& in) {
   const int ticks = in.value<int>(), ranks = in.value<int>();
   const std::size_t cells = in.left() / (2 * sizeof(i64));
   require_sound(ticks >= 0 && ranks >= 0 && static_cast<i64>(ticks) * ranks <= static_cast<i64>(cells));
-  Traffic traffic;
+  comm::Traffic traffic;
   traffic.reset(ticks, ranks);
   for (int tick = 0; tick < ticks; ++tick)
     for (int peer = 0; peer < ranks; ++peer)
@@ -104,23 +104,24 @@ Traffic traffic_in(Reader& in) {
 
 }  // namespace
 
-std::vector<std::vector<std::byte>> gather(Communicator& communicator, const std::vector<std::byte>& mine) {
+std::vector<std::vector<std::byte>> gather(comm::Communicator& communicator,
+                                           const std::vector<std::byte>& mine) {
   const int ranks = communicator.size();
   std::vector<i64> sizes(static_cast<std::size_t>(ranks));
   const auto size = static_cast<i64>(mine.size());
   communicator.all_gather(&size, sizes.data(), sizeof size);
   std::vector<std::vector<std::byte>> all;
   const auto message = [&](int peer, bool send, std::byte* data, i64 bytes) {
-    StridedBytes region;
+    comm::StridedBytes region;
     region.data = data;
     region.run_bytes = bytes;
-    Message m;
+    comm::Message m;
     m.peer = peer;
     m.send = send;
     m.operation = "gather";
     m.regions = &region;
     m.region_count = 1;
-    Ticket ticket = 0;
+    comm::Ticket ticket = 0;
     communicator.reserve(1, 1);
     communicator.post(&m, 1, &ticket);
     communicator.wait(ticket);
@@ -138,9 +139,9 @@ std::vector<std::vector<std::byte>> gather(Communicator& communicator, const std
   return all;
 }
 
-std::vector<Part> gather(Communicator& communicator, const Part& mine) {
+std::vector<Part> gather(comm::Communicator& communicator, const Part& mine) {
   Writer out;
-  const ConstView view = mine.rows.view();
+  const kernels::ConstView view = mine.rows.view();
   out.list(mine.tokens);
   out.value(view.type);
   for (const i64 n : {view.batch, view.heads.begin, view.heads.end, view.width}) out.value(n);
@@ -166,7 +167,7 @@ std::vector<Part> gather(Communicator& communicator, const Part& mine) {
   return parts;
 }
 
-std::vector<RankResult> gather(Communicator& communicator, const RankResult& mine) {
+std::vector<RankResult> gather(comm::Communicator& communicator, const RankResult& mine) {
   Writer out;
   for (const int i : {0, 1}) {
     const PassRecord& record = mine.record[i];
@@ -202,7 +203,7 @@ std::vector<RankResult> gather(Communicator& communicator, const RankResult& min
     run.held_memory_bytes = in.value<i64>();
     run.notes.resize(in.count(sizeof(i64)));
     for (std::string& note : run.notes) note = in.text();
-    run.fallbacks = in.list<BackendFallback>();
+    run.fallbacks = in.list<kernels::BackendFallback>();
     all.push_back(std::move(run));
   }
   return all;

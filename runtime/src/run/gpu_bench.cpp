@@ -27,7 +27,7 @@ int index(Pass pass) {
 AxisTraffic axis_traffic(const Mesh& mesh, const RunResult& run, Pass pass, bool ulysses) {
   AxisTraffic axis;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const Traffic& executed = run.ranks[rank].record[index(pass)].executed;
+    const comm::Traffic& executed = run.ranks[rank].record[index(pass)].executed;
     const int row = mesh.ring_of(static_cast<int>(rank));
     i64 mine = 0;
     for (int tick = 0; tick < executed.ticks(); ++tick)

@@ -7,7 +7,7 @@ namespace usp {
 namespace {
 
 template <class V>
-ViewRegion whole(const V& view) {
+kernels::ViewRegion whole(const V& view) {
   return {{0, view.rows}, view.heads};
 }
 
@@ -23,13 +23,13 @@ HostTensor::HostTensor(DType type, i64 batch, i64 rows, Range heads, i64 width)
 
 HostTensor HostTensor::as(DType type) const {
   HostTensor other(type, batch_, rows_, heads_, width_);
-  copy_region(view(), whole(view()), other.view(), whole(view()), WriteMode::overwrite);
+  kernels::copy_region(view(), whole(view()), other.view(), whole(view()), WriteMode::overwrite);
   return other;
 }
 
-HostTensor HostTensor::copy_of(const ConstView& view) {
+HostTensor HostTensor::copy_of(const kernels::ConstView& view) {
   HostTensor copy(view.type, view.batch, view.rows, view.heads, view.width);
-  copy_region(view, whole(view), copy.view(), whole(view), WriteMode::overwrite);
+  kernels::copy_region(view, whole(view), copy.view(), whole(view), WriteMode::overwrite);
   return copy;
 }
 
@@ -37,8 +37,8 @@ HostTensor HostTensor::rows_of(const std::vector<i64>& tokens) const {
   HostTensor part(type_, batch_, static_cast<i64>(tokens.size()), heads_, width_);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto row = static_cast<i64>(i);
-    copy_region(view(), {{tokens[i], tokens[i] + 1}, heads_}, part.view(), {{row, row + 1}, heads_},
-                WriteMode::overwrite);
+    kernels::copy_region(view(), {{tokens[i], tokens[i] + 1}, heads_}, part.view(), {{row, row + 1}, heads_},
+                         WriteMode::overwrite);
   }
   return part;
 }

@@ -14,9 +14,9 @@
 namespace usp {
 namespace {
 
-[[nodiscard]] std::unique_ptr<AttentionKernel> make_host_kernel(const std::string& name) {
-  if (name == "cpu") return make_cpu_kernel();
-  if (name == "reference") return make_reference_kernel();
+[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make_host_kernel(const std::string& name) {
+  if (name == "cpu") return kernels::make_cpu_kernel();
+  if (name == "reference") return kernels::make_reference_kernel();
   throw UsageError(fmt::format("--kernel: '{}' is not one of cpu, reference, mma, cudnn", name));
 }
 
@@ -27,10 +27,10 @@ std::string kernel_name(const AttentionPlan& plan, const RunOptions& options) {
 }
 
 int device_of(int rank, const std::vector<int>& devices) {
-  const int count = devices.empty() ? device_count() : static_cast<int>(devices.size());
-  if (device_count() == 0)
+  const int count = devices.empty() ? device::device_count() : static_cast<int>(devices.size());
+  if (device::device_count() == 0)
     throw EnvironmentError(
-        has_cuda()
+        device::has_cuda()
             ? "this process sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES, or run with "
               "--device cpu"
             : "this build has no CUDA support; configure with -DUSP_CUDA=ON, or run with --device cpu");
@@ -47,31 +47,32 @@ void check_machine(const AttentionPlan& plan, const RunOptions& options) {
     return;
   }
   (void)device_of(0, options.devices);
-  for (const int device : options.devices) (void)device_info(device);
+  for (const int device : options.devices) (void)device::device_info(device);
 }
 
-RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, Communicator& control)
+RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, comm::Communicator& control)
     : control_(control) {
   const std::string name = kernel_name(plan, options);
   if (!runs_on_gpu(plan, options)) {
     kernel_ = make_host_kernel(name);
     return;
   }
-  stream_.emplace(device_of(local_rank().value_or(control.rank()), options.devices));
-  memory_ = make_cuda_memory(*stream_);
-  const CudaKernelOptions kernel_options{options.deterministic};
-  kernel_ = name == "cudnn" ? make_cudnn_kernel(*memory_, kernel_options)
-                            : make_mma_kernel(*memory_, kernel_options);
+  stream_.emplace(device_of(comm::local_rank().value_or(control.rank()), options.devices));
+  memory_ = kernels::make_cuda_memory(*stream_);
+  const kernels::CudaKernelOptions kernel_options{options.deterministic};
+  kernel_ = name == "cudnn" ? kernels::make_cudnn_kernel(*memory_, kernel_options)
+                            : kernels::make_mma_kernel(*memory_, kernel_options);
   mesh_.emplace(control, plan.mesh, *stream_,
-                AxisTransports{options.ring_transport, options.ulysses_transport});
+                comm::AxisTransports{options.ring_transport, options.ulysses_transport});
 }
 
 std::string RankContext::device() const {
   if (!stream_) return "";
-  return fmt::format("GPU {} ({})", stream_->device(), device_info(stream_->device()).name);
+  return fmt::format("GPU {} ({})", stream_->device(), device::device_info(stream_->device()).name);
 }
 
-Mirror::Mirror(Memory& memory, HostTensor& host) : memory_(&memory), host_(&host), view_(host.view()) {
+Mirror::Mirror(kernels::Memory& memory, HostTensor& host)
+    : memory_(&memory), host_(&host), view_(host.view()) {
   if (memory.stream() == nullptr) return;
   const auto bytes = static_cast<i64>(host.bytes().size());
   copy_ = memory.make_arena();

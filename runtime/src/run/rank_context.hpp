@@ -23,20 +23,20 @@ namespace usp {
 class RankContext {
  public:
   /// Collective over `control`, which outlives this.
-  RankContext(const AttentionPlan& plan, const RunOptions& options, Communicator& control);
+  RankContext(const AttentionPlan& plan, const RunOptions& options, comm::Communicator& control);
 
-  [[nodiscard]] AttentionKernel& kernel() { return *kernel_; }
-  [[nodiscard]] Communicator& communicator() { return mesh_ ? mesh_->world() : control_; }
-  [[nodiscard]] Memory& memory() { return kernel_->memory(); }
+  [[nodiscard]] kernels::AttentionKernel& kernel() { return *kernel_; }
+  [[nodiscard]] comm::Communicator& communicator() { return mesh_ ? mesh_->world() : control_; }
+  [[nodiscard]] kernels::Memory& memory() { return kernel_->memory(); }
   /// Ordinal and name of the GPU; empty on the host.
   [[nodiscard]] std::string device() const;
 
  private:
-  Communicator& control_;
-  std::optional<Stream> stream_;
-  std::unique_ptr<Memory> memory_;
-  std::unique_ptr<AttentionKernel> kernel_;
-  std::optional<MeshCommunicator> mesh_;  ///< none on hosts: `control` carries the payload
+  comm::Communicator& control_;
+  std::optional<device::Stream> stream_;
+  std::unique_ptr<kernels::Memory> memory_;
+  std::unique_ptr<kernels::AttentionKernel> kernel_;
+  std::optional<comm::MeshCommunicator> mesh_;  ///< none on hosts: `control` carries the payload
 };
 
 /// A host tensor as a kernel sees it: itself on the host, a copy in a GPU's memory.
@@ -44,16 +44,16 @@ class Mirror {
  public:
   Mirror() = default;
   /// Brings the content along. `host` outlives this and stays where it is.
-  Mirror(Memory& memory, HostTensor& host);
-  [[nodiscard]] View view() const { return view_; }
+  Mirror(kernels::Memory& memory, HostTensor& host);
+  [[nodiscard]] kernels::View view() const { return view_; }
   /// Brings the content back; blocks.
   void fetch();
 
  private:
-  Memory* memory_ = nullptr;
+  kernels::Memory* memory_ = nullptr;
   HostTensor* host_ = nullptr;
-  std::unique_ptr<Arena> copy_;
-  View view_;
+  std::unique_ptr<kernels::Arena> copy_;
+  kernels::View view_;
 };
 
 /// The same for a plain list.
@@ -61,7 +61,7 @@ template <class T>
 class MirroredList {
  public:
   MirroredList() = default;
-  MirroredList(Memory& memory, const std::vector<T>& host) : memory_(&memory), count_(host.size()) {
+  MirroredList(kernels::Memory& memory, const std::vector<T>& host) : memory_(&memory), count_(host.size()) {
     if (memory.stream() == nullptr) {
       own_ = host;
       return;
@@ -89,10 +89,10 @@ class MirroredList {
 
  private:
   [[nodiscard]] i64 bytes() const { return static_cast<i64>(count_ * sizeof(T)); }
-  Memory* memory_ = nullptr;
+  kernels::Memory* memory_ = nullptr;
   std::size_t count_ = 0;
   std::vector<T> own_;
-  std::unique_ptr<Arena> copy_;
+  std::unique_ptr<kernels::Arena> copy_;
 };
 
 }  // namespace usp

@@ -30,7 +30,7 @@ std::string shape_text(const std::vector<i64>& shape) {
 }
 
 void write_tensor(const std::string& path, const HostTensor& tensor, DType type) {
-  const ConstView view = tensor.view();
+  const kernels::ConstView view = tensor.view();
   write_npy(path, {{npy_type(type), {view.batch, view.rows, view.heads.size(), view.width}},
                    tensor.as(type).bytes()});
 }

@@ -88,10 +88,10 @@ Json bounds_json(const CallErrors& e, const Tolerance& tolerance) {
 /// The worst row and head of one result.
 Json rows_json(const std::optional<ResultError>& error, DType type, Pass pass) {
   if (!error) return nullptr;
-  const Deviation& d = error->rows;
-  const Place4& at = d.overflow ? *d.overflow : d.at;
+  const kernels::Deviation& d = error->rows;
+  const kernels::Place4& at = d.overflow ? *d.overflow : d.at;
   return {{"ratio", d.overflow ? Json("terms overflow the type") : number_json(d.ratio)},
-          {"bound", rounding_factor(type, pass)},
+          {"bound", kernels::rounding_factor(type, pass)},
           {"batch", at.batch},
           {"token", at.token},
           {"head", at.head}};
@@ -122,17 +122,17 @@ const char* step_name(Pass pass) {
 
 Json fallbacks_json(const RunResult& run) {
   Json list = Json::array();
-  for (const BackendFallback& d : run.fallbacks())
-    list.push_back({{"step", step_name(d.pass)}, {"reason", text_of(d.why)}, {"count", d.count}});
+  for (const kernels::BackendFallback& d : run.fallbacks())
+    list.push_back({{"step", step_name(d.pass)}, {"reason", schedule::text_of(d.why)}, {"count", d.count}});
   return list;
 }
 
 std::string fallbacks_text(const RunResult& run) {
   std::string text;
-  for (const BackendFallback& d : run.fallbacks())
+  for (const kernels::BackendFallback& d : run.fallbacks())
     text += fmt::format(
         "  note      {} {} {} fell back from cuDNN to the mma kernel, the plan expected none: {}\n", d.count,
-        step_name(d.pass), d.count == 1 ? "call" : "calls", text_of(d.why));
+        step_name(d.pass), d.count == 1 ? "call" : "calls", schedule::text_of(d.why));
   return text;
 }
 
@@ -149,15 +149,16 @@ std::string errors_text(const CallErrors& e, const Tolerance& tolerance) {
     whole += fmt::format(" {} {:.2e}", name, error->whole);
     const Pass pass = name[0] == 'd' ? Pass::backward : Pass::forward;
     bounds += fmt::format(" {} {:.2e}", name, whole_bound(*error, tolerance, pass));
-    const Deviation& d = error->rows;
-    const Place4& at = d.overflow ? *d.overflow : d.at;
+    const kernels::Deviation& d = error->rows;
+    const kernels::Place4& at = d.overflow ? *d.overflow : d.at;
     rows += fmt::format(" {} {} (token {}, head {})", name,
                         d.overflow ? "overflows" : fmt::format("{:.3g}", d.ratio), at.token, at.head);
   }
   const DType sum = accumulator_of(e.dtype);
   return fmt::format("{}{}\n{}\n            bounds {:.3g} (out), {:.3g} (lse), {:.3g} (gradients)\n", whole,
-                     bounds, rows, rounding_factor(e.dtype, Pass::forward),
-                     rounding_factor(sum, Pass::forward), rounding_factor(e.dtype, Pass::backward));
+                     bounds, rows, kernels::rounding_factor(e.dtype, Pass::forward),
+                     kernels::rounding_factor(sum, Pass::forward),
+                     kernels::rounding_factor(e.dtype, Pass::backward));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct Prices {
   std::vector<TickPrice> ticks[2];
 
   Prices(const AttentionPlan& plan, const Documents& documents) {
-    const Cluster cluster = thread_cluster(plan.mesh.size());
+    const topology::Cluster cluster = thread_cluster(plan.mesh.size());
     const Calibration calibration = uncalibrated(data_sheet_of(cluster));
     LinkPricer links(cluster, calibration);
     AttentionPricer pricer(links, plan.shape, documents, {});
@@ -31,7 +31,7 @@ struct Prices {
   }
 };
 
-i64 bytes_at(const Traffic& traffic, std::size_t tick, bool send) {
+i64 bytes_at(const comm::Traffic& traffic, std::size_t tick, bool send) {
   i64 sum = 0;
   if (tick >= static_cast<std::size_t>(traffic.ticks())) return sum;
   for (int peer = 0; peer < traffic.ranks(); ++peer)
@@ -63,7 +63,7 @@ class Trace {
 };
 
 void planned_spans(Trace& trace, int rank, const std::vector<TickPrice>& ticks, double begin_s,
-                   double length_s, const RankSchedule& schedule, const PassRecord& record) {
+                   double length_s, const schedule::RankSchedule& schedule, const PassRecord& record) {
   double total = 0, at = begin_s;
   for (const TickPrice& tick : ticks) total += tick.total_s;
   const double factor = total > 0 ? length_s / total : 0;
@@ -80,7 +80,7 @@ void planned_spans(Trace& trace, int rank, const std::vector<TickPrice>& ticks, 
   }
 }
 
-void executed_spans(Trace& trace, int rank, double begin_s, const RankSchedule& schedule,
+void executed_spans(Trace& trace, int rank, double begin_s, const schedule::RankSchedule& schedule,
                     const PassRecord& record) {
   for (std::size_t i = 0; i < record.ticks.size(); ++i) {
     const TickTimes& t = record.ticks[i];
@@ -98,10 +98,10 @@ void executed_spans(Trace& trace, int rank, double begin_s, const RankSchedule& 
 
 }  // namespace
 
-std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::size_t tick) {
+std::vector<std::string_view> traced_steps(const schedule::RankSchedule& schedule, std::size_t tick) {
   std::vector<std::string_view> words;
   if (tick >= schedule.ticks.size()) return words;
-  const ListRef& list = schedule.ticks[tick].steps;
+  const schedule::ListRef& list = schedule.ticks[tick].steps;
   for (std::int32_t i = list.begin; i < list.begin + list.count; ++i)
     words.push_back(schedule.steps[static_cast<std::size_t>(i)].operation->word);
   return words;
@@ -109,9 +109,9 @@ std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::si
 
 std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, const RunResult& run) {
   const Prices prices(plan, documents);
-  const TokenMap geometry(plan, documents);
-  CompactSchedule compact;
-  generate(plan, geometry.heads().shared_kv(), compact);
+  const schedule::TokenMap geometry(plan, documents);
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, geometry.heads().shared_kv(), compact);
   Trace trace;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     trace.name("process_name", rank, 0, fmt::format("rank {}", rank));
@@ -126,7 +126,7 @@ std::string chrome_trace(const AttentionPlan& plan, const Documents& documents, 
     for (const RankResult& rank : run.ranks)
       if (!rank.record[i].ticks.empty()) length = std::max(length, rank.record[i].ticks.back().end_s);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      const RankSchedule schedule = expand(geometry, compact, rank, pass);
+      const schedule::RankSchedule schedule = schedule::expand(geometry, compact, rank, pass);
       const PassRecord& record = run.ranks[static_cast<std::size_t>(rank)].record[i];
       planned_spans(trace, rank, prices.ticks[i], begin, length, schedule, record);
       executed_spans(trace, rank, begin, schedule, record);

@@ -71,7 +71,7 @@ struct Squares {
     allowed += off_at_most * off_at_most;
   }
   /// The tensor counts as at least `least` in the mean square.
-  [[nodiscard]] ResultError error(const Deviation& rows, double least = 0) const {
+  [[nodiscard]] ResultError error(const kernels::Deviation& rows, double least = 0) const {
     const double whole = std::max(bottom, least * static_cast<double>(count));
     const auto root = [&](double sum) {
       return sum == 0 || whole == 0 ? std::sqrt(sum) : std::sqrt(sum / whole);
@@ -82,18 +82,18 @@ struct Squares {
 
 /// What one unit of the terms of a result may be off by.
 double unit_of(DType type, Pass pass) {
-  return rounding_factor(type, pass) * unit_roundoff(type);
+  return kernels::rounding_factor(type, pass) * kernels::unit_roundoff(type);
 }
 
 /// Every copy of a row counts.
-ResultError copies_error(const std::vector<Part>& parts, const OracleTensor& truth, DType type) {
-  Deviation rows;
+ResultError copies_error(const std::vector<Part>& parts, const kernels::OracleTensor& truth, DType type) {
+  kernels::Deviation rows;
   Squares sum;
   const double unit = unit_of(type, Pass::forward);
   for (const Part& part : parts) {
-    rows.merge(deviation(part.rows.view(), part.tokens, truth, type));
+    rows.merge(kernels::deviation(part.rows.view(), part.tokens, truth, type));
     const HostTensor values = part.rows.as(DType::fp64);
-    const ConstView view = values.view();
+    const kernels::ConstView view = values.view();
     for (i64 b = 0; b < view.batch; ++b)
       for (i64 row = 0; row < view.rows; ++row)
         for (i64 head = view.heads.begin; head < view.heads.end; ++head) {
@@ -106,16 +106,17 @@ ResultError copies_error(const std::vector<Part>& parts, const OracleTensor& tru
   return sum.error(rows);
 }
 
-ResultError sum_error(const std::vector<Part>& parts, const OracleTensor& truth, DType type, double least) {
+ResultError sum_error(const std::vector<Part>& parts, const kernels::OracleTensor& truth, DType type,
+                      double least) {
   const HostTensor total = assemble(parts, truth.rows, true);
   Squares sum;
   const auto* x = reinterpret_cast<const double*>(total.bytes().data());
   const double unit = unit_of(type, Pass::backward);
   for (std::size_t i = 0; i < truth.values.size(); ++i) sum.add(x[i], truth.values[i], unit * truth.terms[i]);
-  return sum.error(deviation(total.view(), truth, type), least);
+  return sum.error(kernels::deviation(total.view(), truth, type), least);
 }
 
-double mean_square(const OracleTensor& truth) {
+double mean_square(const kernels::OracleTensor& truth) {
   Squares sum;
   for (const double x : truth.values) sum.add(x, x, 0);
   return sum.count == 0 ? 0 : sum.bottom / static_cast<double>(sum.count);
@@ -123,14 +124,14 @@ double mean_square(const OracleTensor& truth) {
 
 /// A gradient that vanishes, as that of the scores where every row sees one key, is rounding alone: it is
 /// held against a quarter of the greatest gradient's RMS.
-double min_mean_square(const Oracle& truth) {
+double min_mean_square(const kernels::Oracle& truth) {
   return std::max({mean_square(truth.dq), mean_square(truth.dk), mean_square(truth.dv)}) / 16;
 }
 
 /// Results would be NaN, and the run blamed for it.
 void check_finite(const HostTensor& tensor, const char* name) {
   const HostTensor values = tensor.as(DType::fp64);
-  const ConstView view = values.view();
+  const kernels::ConstView view = values.view();
   for (i64 b = 0; b < view.batch; ++b)
     for (i64 row = 0; row < view.rows; ++row)
       for (i64 head = view.heads.begin; head < view.heads.end; ++head)
@@ -151,18 +152,18 @@ std::vector<Named> results_of(const CallErrors& e) {
 
 }  // namespace
 
-Oracle dense_attention(const AttentionPlan& plan, const Documents& documents, const CallTensors& tensors,
-                       bool training, WorkProgress* progress) {
+kernels::Oracle dense_attention(const AttentionPlan& plan, const Documents& documents,
+                                const CallTensors& tensors, bool training, WorkProgress* progress) {
   check_finite(tensors.q, "q");
   check_finite(tensors.k, "k");
   check_finite(tensors.v, "v");
   if (training) check_finite(tensors.d_out, "d_out");
   const AttentionShape& s = plan.shape;
-  const std::vector<Slice> slices = document_slices(plan.band, documents);
-  const BlockMask blocks = block_mask(plan, documents, tensors);
+  const std::vector<schedule::Slice> slices = document_slices(plan.band, documents);
+  const kernels::BlockMask blocks = block_mask(plan, documents, tensors);
   const AttentionInputs inputs = per_head_inputs(plan, tensors, blocks);
-  const ScoreTerms terms = score_terms(plan, inputs);
-  OracleCall call{tensors.q.view(), tensors.k.view(), tensors.v.view(), {}, {}};
+  const kernels::ScoreTerms terms = score_terms(plan, inputs);
+  kernels::OracleCall call{tensors.q.view(), tensors.k.view(), tensors.v.view(), {}, {}};
   if (training) call.d_o = tensors.d_out.view();
   call.scope.group = s.query_heads / s.kv_heads;
   call.scope.slices = slices.data();
@@ -174,14 +175,14 @@ Oracle dense_attention(const AttentionPlan& plan, const Documents& documents, co
   const auto total = static_cast<i64>(visible_pairs(plan, documents));
   std::atomic<i64> computed{0};
   const auto told = [&] { tell(progress, computed, total, "scores in fp64"); };
-  Oracle oracle = empty_oracle(call);
+  kernels::Oracle oracle = kernels::empty_oracle(call);
   told();
   on_all_cores(
       s.kv_heads,
       [&](int kv_head) {  // gradients of a KV head are one core's
-        OracleCall part = call;
+        kernels::OracleCall part = call;
         part.scope.query_heads = {i64{kv_head} * call.scope.group, (i64{kv_head} + 1) * call.scope.group};
-        add_heads(part, oracle, [&](i64 pairs) { computed += pairs; });
+        kernels::add_heads(part, oracle, [&](i64 pairs) { computed += pairs; });
       },
       told);
   told();
@@ -198,7 +199,7 @@ DenseEffort dense_effort(const AttentionPlan& plan, const Documents& documents, 
   return {scores, scores / s.kv_heads * rounds * score_s, static_cast<int>(cores)};
 }
 
-CallErrors errors_of(const RunResult& run, const Oracle& truth, DType dtype) {
+CallErrors errors_of(const RunResult& run, const kernels::Oracle& truth, DType dtype) {
   CallErrors errors;
   errors.dtype = dtype;
   errors.out = copies_error(run.out, truth.out, dtype);
@@ -213,7 +214,7 @@ CallErrors errors_of(const RunResult& run, const Oracle& truth, DType dtype) {
   const double unit = unit_of(dtype, Pass::backward);
   for (std::size_t h = 0; h < truth.d_sink.size(); ++h)
     sink.add(run.d_sink[h], truth.d_sink[h], unit * truth.d_sink_terms[h]);
-  errors.d_sink = sink.error(deviation(run.d_sink, truth.d_sink, truth.d_sink_terms, dtype));
+  errors.d_sink = sink.error(kernels::deviation(run.d_sink, truth.d_sink, truth.d_sink_terms, dtype));
   return errors;
 }
 
@@ -247,7 +248,8 @@ std::string exceeded(const CallErrors& errors, const Tolerance& tolerance) {
     // Without a bound for some of its elements a whole tensor has none.
     if (!error->rows.overflow && !(error->whole <= bound))
       add(fmt::format("{} is off by {:.3g} (bound {:.3g})", name, error->whole, bound));
-    add(fault(name, error->rows, result == "lse" ? accumulator_of(errors.dtype) : errors.dtype, pass));
+    add(kernels::fault(name, error->rows, result == "lse" ? accumulator_of(errors.dtype) : errors.dtype,
+                       pass));
   }
   return text;
 }

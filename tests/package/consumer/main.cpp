@@ -6,7 +6,7 @@
 #include <cstdio>
 
 int main() {
-  const usp::Cluster empty;
+  const usp::topology::Cluster empty;
   const auto tokens = usp::parse_tokens("128K", "--seq");
   std::printf("usp %.*s: %lld tokens\n", static_cast<int>(usp::version.size()), usp::version.data(),
               static_cast<long long>(tokens));

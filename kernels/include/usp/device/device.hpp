@@ -13,7 +13,7 @@ struct CUevent_st;
 /// is; free functions that take handles act on the thread's current device: hold a DeviceScope. Needs no CUDA
 /// header; without CUDA support every constructor throws EnvironmentError and device_count() is 0.
 /// Destructors never throw and are safe after the driver has gone.
-namespace usp {
+namespace usp::device {
 
 /// cudaStream_t and cudaEvent_t: non-owning views.
 using StreamHandle = CUstream_st*;
@@ -144,4 +144,4 @@ void copy_to_device(std::byte* device, const void* host, i64 bytes, StreamHandle
 void copy_to_host(void* host, const std::byte* device, i64 bytes, StreamHandle stream);
 void set_device_bytes(std::byte* device, int value, i64 bytes, StreamHandle stream);
 
-}  // namespace usp
+}  // namespace usp::device

@@ -10,7 +10,7 @@
 /// For files that call the CUDA driver, which is found at run time: programs start where there is none.
 /// Most calls of the driver act on the calling thread's current context; hold a DeviceScope of the device
 /// that owns the pointer or the handle.
-namespace usp {
+namespace usp::device {
 
 /// Throws EnvironmentError naming the call and the driver's error number, then `hint`.
 void check_driver(CUresult result, const char* call, const char* hint = "");
@@ -28,4 +28,4 @@ template <class Call>
   return reinterpret_cast<Call>(address);
 }
 
-}  // namespace usp
+}  // namespace usp::device

@@ -5,7 +5,7 @@
 
 #include <deque>
 
-namespace usp {
+namespace usp::device {
 
 /// Times at which a stream reaches points of its work, by events that do not block the host.
 class StreamClock {
@@ -34,4 +34,4 @@ class NamedRange {
   NamedRange& operator=(const NamedRange&) = delete;
 };
 
-}  // namespace usp
+}  // namespace usp::device

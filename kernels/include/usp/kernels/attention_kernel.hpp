@@ -13,7 +13,7 @@
 /// One block of attention on one rank: the contract of every backend. Kernels compute; they never
 /// communicate. Local. On the host a call is done when it returns; on a GPU it is enqueued on the stream of
 /// the kernel's memory.
-namespace usp {
+namespace usp::kernels {
 
 /// Called between tiles so that transfers advance while a kernel runs (MPI makes no progress of its own).
 struct Progress {
@@ -29,8 +29,8 @@ struct Progress {
 /// a transfer may be filling them.
 struct AttendScope {
   Range query_heads;
-  int group = 1;                  ///< query heads per KV head
-  const Slice* slices = nullptr;  ///< rows are rows of the views
+  int group = 1;                            ///< query heads per KV head
+  const schedule::Slice* slices = nullptr;  ///< rows are rows of the views
   i64 slice_count = 0;
   const ScoreTerms* terms = nullptr;
   Progress progress;
@@ -90,7 +90,7 @@ struct AttendGradArgs {
 /// Calls (of blocks, where a block is the matter) that went to another backend than their plan says.
 struct BackendFallback {
   Pass pass = Pass::forward;  ///< of attend or attend_grad
-  UnsupportedReason why = UnsupportedReason::none;
+  schedule::UnsupportedReason why = schedule::UnsupportedReason::none;
   i64 count = 0;
 };
 
@@ -123,4 +123,4 @@ void check(const AttendArgs& args, bool rounds_results = false);
 void check(const DeltaArgs& args);
 void check(const AttendGradArgs& args, bool rounds_results = false);
 
-}  // namespace usp
+}  // namespace usp::kernels

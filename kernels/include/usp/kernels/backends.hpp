@@ -5,7 +5,7 @@
 
 #include <memory>
 
-namespace usp {
+namespace usp::kernels {
 
 /// The truth: plain loops, all arithmetic in fp64 whatever the types (a carried state still rounds to its
 /// type).
@@ -16,4 +16,4 @@ namespace usp {
 /// rank.
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_cpu_kernel();
 
-}  // namespace usp
+}  // namespace usp::kernels

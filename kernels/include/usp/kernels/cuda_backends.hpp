@@ -11,9 +11,9 @@
 /// (sinks, slopes, block patterns) lie in device memory; slices and ScoreTerms themselves on the host. Every
 /// row of q and d_o that a slice names must hold finite numbers, also where it sees nothing. P and dS are
 /// rounded to the input type before they are multiplied. All throw EnvironmentError in a build without CUDA.
-namespace usp {
+namespace usp::kernels {
 
-[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const Stream& stream);
+[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream);
 
 struct CudaKernelOptions {
   bool deterministic = false;  ///< gradients repeat bit for bit
@@ -29,4 +29,4 @@ struct CudaKernelOptions {
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory,
                                                                  const CudaKernelOptions& options = {});
 
-}  // namespace usp
+}  // namespace usp::kernels

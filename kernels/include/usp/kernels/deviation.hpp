@@ -8,7 +8,7 @@
 #include <vector>
 
 /// How far results are from the oracle, row by row and head by head.
-namespace usp {
+namespace usp::kernels {
 
 /// Where in a tensor; of d_sink the head alone counts.
 struct Place4 {
@@ -40,4 +40,4 @@ struct Deviation {
 /// What is wrong with a result, in words with its name and place; empty: nothing.
 [[nodiscard]] std::string fault(const std::string& name, const Deviation& deviation, DType type, Pass pass);
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -7,7 +7,7 @@
 
 struct CUstream_st;
 
-namespace usp {
+namespace usp::kernels {
 
 /// Memory that only grows; its content does not survive growth.
 class Arena {
@@ -50,4 +50,4 @@ class Memory {
 /// Ordinary memory; stateless, so one serves every rank.
 [[nodiscard]] Memory& host_memory();
 
-}  // namespace usp
+}  // namespace usp::kernels

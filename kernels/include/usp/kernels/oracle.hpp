@@ -8,7 +8,7 @@
 
 /// Dense attention in fp64, and what rounding may do to it: beside each result the sum of the absolute terms
 /// that it is made of, through every product, exponential and cancellation on the way.
-namespace usp {
+namespace usp::kernels {
 
 /// One result, packed [batch][row][head][width].
 struct OracleTensor {
@@ -55,4 +55,4 @@ void add_heads(const OracleCall& call, Oracle& oracle, const std::function<void(
 /// The query heads of the scope, on this thread.
 [[nodiscard]] Oracle attention_oracle(const OracleCall& call);
 
-}  // namespace usp
+}  // namespace usp::kernels

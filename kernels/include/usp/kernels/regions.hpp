@@ -5,7 +5,7 @@
 
 /// Layout and type change fused into one copy. A region of a view travels in the order row, batch, head,
 /// element: the payload order of every message.
-namespace usp {
+namespace usp::kernels {
 
 /// Rows x (global) heads of a view, all batch rows.
 struct ViewRegion {
@@ -24,4 +24,4 @@ const std::byte* unpack_region(const std::byte* payload, DType wire, View to, Vi
 /// Sets all elements of a view to a value.
 void fill(View to, double value);
 
-}  // namespace usp
+}  // namespace usp::kernels

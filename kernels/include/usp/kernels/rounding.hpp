@@ -4,7 +4,7 @@
 #include "usp/schedule/types.hpp"
 
 /// What rounding may do to the results of an attention call: |x - truth| <= c * u * sum of |terms|.
-namespace usp {
+namespace usp::kernels {
 
 /// u: half the distance from 1 to the next number, 2^-p of a significand of p bits. bf16 2^-8, fp16 2^-11,
 /// fp32 2^-24, fp64 2^-53.
@@ -28,4 +28,4 @@ namespace usp {
 /// leaves room for longer rows and for the exponential of GPUs, which is off by 4 u.
 [[nodiscard]] double rounding_factor(DType type, Pass pass);
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace usp {
+namespace usp::kernels {
 
 /// Which blocks of pairs each query head may see, over global positions: head h admits query position x and
 /// key position y iff admitted[(h * rows + x / block_q) * columns + y / block_k] != 0 (block-sparse attention
@@ -63,4 +63,4 @@ struct PairKey {
   return static_cast<std::uint32_t>(probability * 4294967296.0);
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
-namespace usp {
+namespace usp::kernels {
 
 /// A strided tensor in memory: [batch][row][head][width], the elements of one row and head contiguous, the
 /// other axes anywhere. Batch-first, sequence-first and head-first tensors are the same type with other
@@ -57,4 +57,4 @@ struct BasicView {
 using View = BasicView<std::byte>;
 using ConstView = BasicView<const std::byte>;
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -5,7 +5,7 @@
 #include "table.hpp"
 #include "tables.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 const TileOps<float>& avx512_float() {
   return table_of<float>;
@@ -14,4 +14,4 @@ const TileOps<double>& avx512_double() {
   return table_of<double>;
 }
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

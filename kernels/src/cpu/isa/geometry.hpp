@@ -3,7 +3,7 @@
 
 #include "simd.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 /// Rows of a strip and vectors of a panel: strip_rows * panel_vectors sums, panel_vectors operands and one
@@ -28,4 +28,4 @@ USP_INLINE void with_vectors(i64 vectors, const F& f) {
 }
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

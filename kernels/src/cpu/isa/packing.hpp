@@ -4,7 +4,7 @@
 #include "../tile_ops.hpp"
 #include "geometry.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 void widen_bf16(const std::uint16_t* from, i64 count, float* to) {
@@ -152,4 +152,4 @@ void unpack_panel(const T* panel, i64 depth, int vectors, T* rows) {
 }
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

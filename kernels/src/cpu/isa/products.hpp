@@ -4,7 +4,7 @@
 #include "../tile_ops.hpp"
 #include "geometry.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 /// The sums of one strip by N vectors of columns.
@@ -115,4 +115,4 @@ void outer_product(const OuterProduct<T>& p) {
 }
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

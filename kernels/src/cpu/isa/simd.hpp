@@ -12,7 +12,7 @@
 
 /// Vectors of USP_VECTOR_BYTES. All of it has internal linkage: the same source is compiled for several
 /// instruction sets, and the linker must never take one for another.
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {  // NOLINT(google-build-namespaces)
 
 template <class T, std::size_t N>
@@ -114,4 +114,4 @@ USP_INLINE void transpose(V (&rows)[N]) {
 }
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

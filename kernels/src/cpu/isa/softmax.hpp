@@ -5,7 +5,7 @@
 #include "products.hpp"
 #include "vector_math.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 /// Calls f(vector of a row, key, offset within the row) for all vectors of a part.
@@ -203,4 +203,4 @@ double dot(const T* a, const T* b, i64 count) {
 }
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

@@ -5,7 +5,7 @@
 #include "products.hpp"
 #include "softmax.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 template <class T>
@@ -33,4 +33,4 @@ constexpr TileOps<T> table_of{static_cast<i64>(lanes_of<T>),
                               dot<T>};
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

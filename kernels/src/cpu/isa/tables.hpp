@@ -3,7 +3,7 @@
 
 #include "../tile_ops.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 
 const TileOps<float>& generic_float();
 const TileOps<double>& generic_double();
@@ -12,4 +12,4 @@ const TileOps<double>& avx2_double();
 const TileOps<float>& avx512_float();
 const TileOps<double>& avx512_double();
 
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

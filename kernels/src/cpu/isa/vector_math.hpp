@@ -3,7 +3,7 @@
 
 #include "simd.hpp"
 
-namespace usp::cpu {
+namespace usp::kernels::cpu {
 namespace {
 
 template <class V>
@@ -73,4 +73,4 @@ USP_INLINE V magnitude(const V& x) {
 }
 
 }  // namespace
-}  // namespace usp::cpu
+}  // namespace usp::kernels::cpu

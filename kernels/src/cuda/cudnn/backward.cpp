@@ -4,11 +4,11 @@
 
 #include "usp/base/error.hpp"
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 namespace {
 
-[[nodiscard]] CallTraits traits_of(const AttendGradArgs& a, bool deterministic, int compute_major) {
-  CallTraits call = call_traits(a, compute_major);
+[[nodiscard]] schedule::CallTraits traits_of(const AttendGradArgs& a, bool deterministic, int compute_major) {
+  schedule::CallTraits call = call_traits(a, compute_major);
   call.backward = true;
   call.deterministic = deterministic;
   call.has_o = a.o.data != nullptr;
@@ -19,7 +19,7 @@ namespace {
 struct Shapes {
   View dq, dk, dv, stats;
 };
-[[nodiscard]] Shapes shapes_of(const AttendGradArgs& a, const BandBlock& b) {
+[[nodiscard]] Shapes shapes_of(const AttendGradArgs& a, const schedule::BandBlock& b) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
   Shapes s;
   s.dq = View(nullptr, a.q.type, a.q.batch, b.q_rows.size(), heads, a.q.width);
@@ -29,7 +29,7 @@ struct Shapes {
   return s;
 }
 
-[[nodiscard]] GraphKey key_of(const AttendGradArgs& a, const BandBlock& b, const ConstView& dq,
+[[nodiscard]] GraphKey key_of(const AttendGradArgs& a, const schedule::BandBlock& b, const ConstView& dq,
                               const ConstView& dk, const ConstView& dv) {
   GraphKey key = block_key(a, b, Direction::backward);
   key.o = strides_of(a.o);
@@ -40,7 +40,7 @@ struct Shapes {
   return key;
 }
 
-[[nodiscard]] Range dk_rows(const BandBlock& b) {
+[[nodiscard]] Range dk_rows(const schedule::BandBlock& b) {
   return {b.k_rows.begin + b.dk_shift, b.k_rows.end + b.dk_shift};
 }
 
@@ -73,7 +73,7 @@ void Engine::attend_grad(const AttendGradArgs& given) {
   const DType io = a.q.type;
   const bool rows_aligned =
       aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.d_o) && (a.o.data == nullptr || aligned(a.o));
-  BlockSplit share =
+  schedule::BlockSplit share =
       split_into_blocks(a.scope, traits_of(a, options_.deterministic, compute_major_), rows_aligned);
   if (!share.blocks.empty()) {
     // cuDNN takes o and its gradient in the input type.
@@ -91,7 +91,7 @@ void Engine::attend_grad(const AttendGradArgs& given) {
                      dk_rows(share.blocks.front()) == Range{0, a.dk.rows};
   const bool direct = a.overwrite && whole && a.dq.type == io && a.dk.type == io && a.dv.type == io &&
                       aligned(a.dq) && aligned(a.dk) && aligned(a.dv);
-  const std::vector<Planned> blocks = plan(share, a.scope, Pass::backward, [&](const BandBlock& b) {
+  const std::vector<Planned> blocks = plan(share, a.scope, Pass::backward, [&](const schedule::BandBlock& b) {
     const Shapes s = shapes_of(a, b);
     return direct ? key_of(a, b, a.dq, a.dk, a.dv) : key_of(a, b, s.dq, s.dk, s.dv);
   });
@@ -115,7 +115,7 @@ void Engine::grad_by_fallback(const AttendGradArgs& a) {
   delta_scratch_.begin();
   delta_scratch_.want(delta);
   delta_scratch_.reserve();
-  launch_delta({a.d_o, a.o, a.lse, delta, a.scope.query_heads}, stream_);
+  cuda::launch_delta({a.d_o, a.o, a.lse, delta, a.scope.query_heads}, stream_);
   with.delta = delta;
   fallback().attend_grad(with);
 }
@@ -127,7 +127,7 @@ void Engine::leave(const AttendGradArgs& a) {
 
 void Engine::grad_block(const AttendGradArgs& a, const Planned& p, const BlockGrads& to, const View& stats) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
-  launch_pack_lse(a.lse, p.block.q_rows, heads, reinterpret_cast<float*>(stats.data), stream_);
+  cuda::launch_pack_lse(a.lse, p.block.q_rows, heads, reinterpret_cast<float*>(stats.data), stream_);
   GraphMemory m;
   m.q = a.q.at(0, p.block.q_rows.begin, heads.begin);
   m.k = a.k.at(0, p.block.k_rows.begin, kv.begin);
@@ -143,7 +143,7 @@ void Engine::grad_block(const AttendGradArgs& a, const Planned& p, const BlockGr
 }
 
 void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& blocks,
-                         const std::vector<Slice>& rest) {
+                         const std::vector<schedule::Slice>& rest) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
   // A first block that covers all rows writes them; the others add.
   const bool covers_q = a.overwrite && blocks.front().block.q_rows == Range{0, a.dq.rows};
@@ -162,9 +162,9 @@ void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& bl
     grad_block(a, p, {s.dq, s.dk, s.dv}, s.stats);
     const WriteMode q_mode = first && covers_q ? WriteMode::overwrite : WriteMode::accumulate;
     const WriteMode k_mode = first && covers_k ? WriteMode::overwrite : WriteMode::accumulate;
-    launch_accumulate(s.dq, a.dq, p.block.q_rows, heads, q_mode, stream_);
-    launch_accumulate(s.dk, a.dk, dk_rows(p.block), kv, k_mode, stream_);
-    launch_accumulate(s.dv, a.dv, dk_rows(p.block), kv, k_mode, stream_);
+    cuda::launch_accumulate(s.dq, a.dq, p.block.q_rows, heads, q_mode, stream_);
+    cuda::launch_accumulate(s.dk, a.dk, dk_rows(p.block), kv, k_mode, stream_);
+    cuda::launch_accumulate(s.dv, a.dv, dk_rows(p.block), kv, k_mode, stream_);
     first = false;
   }
   if (rest.empty()) return;
@@ -175,4 +175,4 @@ void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& bl
   grad_by_fallback(left);
 }
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

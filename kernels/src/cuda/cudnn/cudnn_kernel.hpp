@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 
 /// Makes the kernel that takes what cuDNN does not; called at the first need.
 using MakeFallback = std::function<std::unique_ptr<AttentionKernel>()>;
@@ -15,4 +15,4 @@ using MakeFallback = std::function<std::unique_ptr<AttentionKernel>()>;
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOptions& options,
                                                            MakeFallback fallback);
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

@@ -8,12 +8,12 @@
 
 #include <cstring>
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 namespace {
 
 [[nodiscard]] int device_of(CUstream_st* stream) {
   int device = 0;
-  check_cuda(cudaStreamGetDevice(stream, &device), "cudaStreamGetDevice");
+  device::check_cuda(cudaStreamGetDevice(stream, &device), "cudaStreamGetDevice");
   return device;
 }
 
@@ -29,17 +29,17 @@ class CudnnKernel final : public AttentionKernel {
   [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallbacks(); }
   void attend(const AttendArgs& a) override {
     check(a, rounds_results());
-    const DeviceScope scope(engine_.device());
+    const device::DeviceScope scope(engine_.device());
     if (!a.scope.query_heads.empty()) engine_.attend(a);
   }
   void delta(const DeltaArgs& a) override {
     check(a);
-    const DeviceScope scope(engine_.device());
-    launch_delta(a, memory_.stream());
+    const device::DeviceScope scope(engine_.device());
+    cuda::launch_delta(a, memory_.stream());
   }
   void attend_grad(const AttendGradArgs& a) override {
     check(a, rounds_results());
-    const DeviceScope scope(engine_.device());
+    const device::DeviceScope scope(engine_.device());
     if (!a.scope.query_heads.empty()) engine_.attend_grad(a);
   }
 
@@ -69,9 +69,9 @@ Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fa
       make_fallback_(std::move(fallback)),
       stream_(memory.stream()),
       device_(device_of(stream_)),
-      compute_major_(device_info(device_).compute_major),
+      compute_major_(device::device_info(device_).compute_major),
       graphs_([this] {
-        const DeviceScope scope(device_);
+        const device::DeviceScope scope(device_);
         return Graphs(stream_);
       }()),
       block_scratch_(memory),
@@ -90,36 +90,38 @@ void Engine::forget() {
   kept_.clear();
 }
 
-const Slice* Engine::keep(const std::vector<Slice>& slices) {
-  for (const std::vector<Slice>& known : kept_)
+const schedule::Slice* Engine::keep(const std::vector<schedule::Slice>& slices) {
+  for (const std::vector<schedule::Slice>& known : kept_)
     if (known.size() == slices.size() &&
-        std::memcmp(known.data(), slices.data(), slices.size() * sizeof(Slice)) == 0)
+        std::memcmp(known.data(), slices.data(), slices.size() * sizeof(schedule::Slice)) == 0)
       return known.data();
   return kept_.emplace_back(slices).data();
 }
 
-void Engine::depart(const AttendScope& scope, Pass pass, UnsupportedReason why) {
+void Engine::depart(const AttendScope& scope, Pass pass, schedule::UnsupportedReason why) {
   if (scope.use) ++departed_[static_cast<std::size_t>(pass)][static_cast<std::size_t>(why)];
 }
 
 std::vector<BackendFallback> Engine::fallbacks() const {
   std::vector<BackendFallback> all;
   for (const Pass pass : {Pass::forward, Pass::backward})
-    for (std::size_t why = 0; why < unsupported_texts.size(); ++why)
+    for (std::size_t why = 0; why < schedule::unsupported_texts.size(); ++why)
       if (const i64 count = departed_[static_cast<std::size_t>(pass)][why]; count > 0)
-        all.push_back({pass, static_cast<UnsupportedReason>(why), count});
+        all.push_back({pass, static_cast<schedule::UnsupportedReason>(why), count});
   return all;
 }
 
-BlockSplit Engine::split_into_blocks(const AttendScope& scope, const CallTraits& call, bool rows_aligned) {
-  if (scope.use == Backend::mma) return all_left(scope.slices, scope.slice_count, UnsupportedReason::none);
-  const KernelTraits& traits = kernel_traits(Backend::cudnn);
-  UnsupportedReason why = unsupported_reason(traits, call);
-  if (why == UnsupportedReason::none && !rows_aligned) why = UnsupportedReason::alignment;
-  if (why == UnsupportedReason::none)
-    return usp::split_into_blocks(traits, scope.slices, scope.slice_count, call.backward);
+schedule::BlockSplit Engine::split_into_blocks(const AttendScope& scope, const schedule::CallTraits& call,
+                                               bool rows_aligned) {
+  if (scope.use == Backend::mma)
+    return schedule::all_left(scope.slices, scope.slice_count, schedule::UnsupportedReason::none);
+  const schedule::KernelTraits& traits = schedule::kernel_traits(Backend::cudnn);
+  schedule::UnsupportedReason why = schedule::unsupported_reason(traits, call);
+  if (why == schedule::UnsupportedReason::none && !rows_aligned) why = schedule::UnsupportedReason::alignment;
+  if (why == schedule::UnsupportedReason::none)
+    return usp::schedule::split_into_blocks(traits, scope.slices, scope.slice_count, call.backward);
   depart(scope, call.backward ? Pass::backward : Pass::forward, why);
-  return all_left(scope.slices, scope.slice_count, why);
+  return schedule::all_left(scope.slices, scope.slice_count, why);
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOptions& options,
@@ -127,13 +129,12 @@ std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOpt
   return std::make_unique<CudnnKernel>(memory, options, std::move(fallback));
 }
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn
 
-namespace usp {
+namespace usp::kernels {
 
 std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory, const CudaKernelOptions& options) {
-  return cuda::cudnn::make_kernel(memory, options,
-                                  [&memory, options] { return make_mma_kernel(memory, options); });
+  return cudnn::make_kernel(memory, options, [&memory, options] { return make_mma_kernel(memory, options); });
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

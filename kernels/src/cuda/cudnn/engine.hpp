@@ -10,7 +10,7 @@
 #include <array>
 #include <list>
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 
 [[nodiscard]] inline Strides strides_of(const ConstView& v) {
   return {v.batch_stride, v.row_stride, v.head_stride};
@@ -22,8 +22,8 @@ namespace usp::cuda::cudnn {
 
 /// What the traits of a call have whatever the direction.
 template <class Args>
-[[nodiscard]] CallTraits call_traits(const Args& a, int compute_major) {
-  CallTraits call;
+[[nodiscard]] schedule::CallTraits call_traits(const Args& a, int compute_major) {
+  schedule::CallTraits call;
   call.type = a.q.type;
   call.dqk = a.q.width;
   call.dv = a.v.width;
@@ -40,7 +40,7 @@ template <class Args>
 
 /// What the key of a block has whatever the direction; strides of outputs are the caller's to set.
 template <class Args>
-[[nodiscard]] GraphKey block_key(const Args& a, const BandBlock& b, Direction direction) {
+[[nodiscard]] GraphKey block_key(const Args& a, const schedule::BandBlock& b, Direction direction) {
   GraphKey key;
   key.direction = direction;
   key.type = a.q.type;
@@ -73,29 +73,29 @@ class Engine {
 
  private:
   struct Planned {
-    BandBlock block;
+    schedule::BandBlock block;
     GraphKey key;
     Graph* graph;
   };
 
   /// As the schedule says, where it says; what a plan could not know is counted as a fallback.
-  [[nodiscard]] BlockSplit split_into_blocks(const AttendScope& scope, const CallTraits& call,
-                                             bool rows_aligned);
+  [[nodiscard]] schedule::BlockSplit split_into_blocks(const AttendScope& scope,
+                                                       const schedule::CallTraits& call, bool rows_aligned);
   /// Keeps the blocks that cuDNN has a plan for; the others join the rest. Reserves their workspace.
   template <class KeyOf>
-  [[nodiscard]] std::vector<Planned> plan(BlockSplit& share, const AttendScope& scope, Pass pass,
+  [[nodiscard]] std::vector<Planned> plan(schedule::BlockSplit& share, const AttendScope& scope, Pass pass,
                                           KeyOf&& key_of);
-  void depart(const AttendScope& scope, Pass pass, UnsupportedReason why);
+  void depart(const AttendScope& scope, Pass pass, schedule::UnsupportedReason why);
   [[nodiscard]] AttentionKernel& fallback();
   void leave(const AttendArgs& args);
   void leave(const AttendGradArgs& args);
   /// The gradient by the fallback, which needs a delta.
   void grad_by_fallback(const AttendGradArgs& args);
   /// The slices at an address of their own until forget(): the fallback may keep tables by it.
-  [[nodiscard]] const Slice* keep(const std::vector<Slice>& slices);
+  [[nodiscard]] const schedule::Slice* keep(const std::vector<schedule::Slice>& slices);
 
   void attend_merged(const AttendArgs& args, const std::vector<Planned>& blocks,
-                     const std::vector<Slice>& rest);
+                     const std::vector<schedule::Slice>& rest);
   void attend_direct(const AttendArgs& args, const Planned& block);
   void attend_block(const AttendArgs& args, const Planned& planned, const View& o, const View& stats);
   /// Calls f with args whose o is fp32; rounds it into a given o of the input type.
@@ -103,7 +103,7 @@ class Engine {
   void with_state(const AttendArgs& args, F&& f);
 
   void grad_merged(const AttendGradArgs& args, const std::vector<Planned>& blocks,
-                   const std::vector<Slice>& rest);
+                   const std::vector<schedule::Slice>& rest);
   struct BlockGrads {
     View dq, dk, dv;
   };
@@ -116,26 +116,26 @@ class Engine {
   CudaKernelOptions options_;
   MakeFallback make_fallback_;
   std::unique_ptr<AttentionKernel> fallback_;
-  std::list<std::vector<Slice>> kept_;
+  std::list<std::vector<schedule::Slice>> kept_;
   CUstream_st* stream_;
   int device_, compute_major_;
   Graphs graphs_;
-  std::array<std::array<i64, unsupported_texts.size()>, 2> departed_{};  ///< by pass and reason
+  std::array<std::array<i64, schedule::unsupported_texts.size()>, 2> departed_{};  ///< by pass and reason
   Scratch block_scratch_, state_scratch_, input_scratch_, delta_scratch_;
   std::unique_ptr<Arena> workspace_;
 };
 
 template <class KeyOf>
-std::vector<Engine::Planned> Engine::plan(BlockSplit& share, const AttendScope& scope, Pass pass,
+std::vector<Engine::Planned> Engine::plan(schedule::BlockSplit& share, const AttendScope& scope, Pass pass,
                                           KeyOf&& key_of) {
   std::vector<Planned> planned;
   i64 workspace = 0;
-  for (const BandBlock& b : share.blocks) {
+  for (const schedule::BandBlock& b : share.blocks) {
     const GraphKey key = key_of(b);
     Graph* graph = graphs_.of(key).graph.get();
     if (graph == nullptr) {
-      share.rest.push_back(slice_of(b));
-      depart(scope, pass, UnsupportedReason::no_graph);
+      share.rest.push_back(schedule::slice_of(b));
+      depart(scope, pass, schedule::UnsupportedReason::no_graph);
       continue;
     }
     planned.push_back({b, key, graph});
@@ -145,4 +145,4 @@ std::vector<Engine::Planned> Engine::plan(BlockSplit& share, const AttendScope& 
   return planned;
 }
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

@@ -6,20 +6,20 @@
 
 #include <limits>
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 namespace {
 
-[[nodiscard]] GraphKey key_of(const AttendArgs& a, const BandBlock& b, const Strides& o) {
+[[nodiscard]] GraphKey key_of(const AttendArgs& a, const schedule::BandBlock& b, const Strides& o) {
   GraphKey key = block_key(a, b, Direction::forward);
   key.o = o;
   return key;
 }
 
-[[nodiscard]] View block_output(const AttendArgs& a, const BandBlock& b) {
+[[nodiscard]] View block_output(const AttendArgs& a, const schedule::BandBlock& b) {
   return {nullptr, a.q.type, a.q.batch, b.q_rows.size(), a.scope.query_heads, a.v.width};
 }
 /// As cuDNN writes statistics.
-[[nodiscard]] View block_stats(const AttendArgs& a, const BandBlock& b) {
+[[nodiscard]] View block_stats(const AttendArgs& a, const schedule::BandBlock& b) {
   View v(nullptr, DType::fp32, a.q.batch, b.q_rows.size(), a.scope.query_heads, 1);
   v.head_stride = v.rows;
   v.row_stride = 1;
@@ -53,11 +53,11 @@ void Engine::with_state(const AttendArgs& a, F&& f) {
 void Engine::attend(const AttendArgs& a) {
   expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
   const bool rows_aligned = aligned(a.q) && aligned(a.k) && aligned(a.v);
-  BlockSplit share = split_into_blocks(a.scope, call_traits(a, compute_major_), rows_aligned);
+  schedule::BlockSplit share = split_into_blocks(a.scope, call_traits(a, compute_major_), rows_aligned);
   const bool direct = a.overwrite && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
                       share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, a.q.rows} &&
                       aligned(a.o);
-  const std::vector<Planned> blocks = plan(share, a.scope, Pass::forward, [&](const BandBlock& b) {
+  const std::vector<Planned> blocks = plan(share, a.scope, Pass::forward, [&](const schedule::BandBlock& b) {
     return key_of(a, b, strides_of(direct ? a.o : block_output(a, b)));
   });
   if (blocks.empty()) return leave(a);
@@ -100,7 +100,7 @@ void Engine::attend_direct(const AttendArgs& a, const Planned& p) {
 }
 
 void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& blocks,
-                           const std::vector<Slice>& rest) {
+                           const std::vector<schedule::Slice>& rest) {
   // A first block that covers all rows writes the state; there is nothing to fill or to read.
   const bool covers = blocks.front().block.q_rows == Range{0, a.q.rows};
   if (a.overwrite && !covers) fill_empty(a, memory_);
@@ -112,7 +112,7 @@ void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& bloc
     block_scratch_.want(stats);
     block_scratch_.reserve();
     attend_block(a, p, o, stats);
-    launch_merge(
+    cuda::launch_merge(
         {o, stats, a.o, a.lse, p.block.q_rows, a.scope.query_heads, overwrite, overwrite ? a.sink : nullptr},
         stream_);
     overwrite = false;
@@ -126,4 +126,4 @@ void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& bloc
   fallback().attend(left);
 }
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

@@ -15,7 +15,7 @@ namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }  // namespace cudnn_frontend
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 namespace {
 
 namespace fe = cudnn_frontend;
@@ -199,4 +199,4 @@ std::unique_ptr<Library> open_library(CUstream_st* stream) {
   return std::make_unique<LoadedLibrary>(stream);
 }
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

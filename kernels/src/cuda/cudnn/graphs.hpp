@@ -11,7 +11,7 @@
 struct CUstream_st;
 
 /// cuDNN's fused attention behind a plain interface: one source file includes its headers.
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 
 /// In elements; the elements of a row and head are contiguous.
 struct Strides {
@@ -80,4 +80,4 @@ class Graphs {
   std::map<GraphKey, PlannedGraph> graphs_;
 };
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

@@ -4,7 +4,7 @@
 
 #include "usp/base/error.hpp"
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 
 std::unique_ptr<Library> open_library(CUstream_st*) {
   throw EnvironmentError(
@@ -12,4 +12,4 @@ std::unique_ptr<Library> open_library(CUstream_st*) {
       "install-cuda, set CUDNN_ROOT to a folder with include/cudnn.h, and configure again");
 }
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace usp::cuda::cudnn {
+namespace usp::kernels::cudnn {
 
 /// Device memory of one call: all pieces are named first, then reserved at once, so that a call of a known
 /// shape allocates nothing.
@@ -36,4 +36,4 @@ class Scratch {
   i64 bytes_ = 0;
 };
 
-}  // namespace usp::cuda::cudnn
+}  // namespace usp::kernels::cudnn

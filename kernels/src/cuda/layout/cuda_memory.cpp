@@ -4,7 +4,7 @@
 #include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
-namespace usp {
+namespace usp::kernels {
 namespace cuda {
 namespace {
 
@@ -18,29 +18,29 @@ class DeviceArena final : public Arena {
     if (bytes <= buffer_.bytes()) return;
     // Freed first, so that the peak is the greater of the two; cudaFree waits for what still reads it.
     *held_ -= buffer_.bytes();
-    buffer_ = DeviceBuffer();
-    buffer_ = DeviceBuffer(device_, bytes);
+    buffer_ = device::DeviceBuffer();
+    buffer_ = device::DeviceBuffer(device_, bytes);
     *held_ += bytes;
   }
   std::byte* data() const override { return buffer_.data(); }
   i64 bytes() const override { return buffer_.bytes(); }
 
  private:
-  DeviceBuffer buffer_;
+  device::DeviceBuffer buffer_;
   int device_;
   std::shared_ptr<i64> held_;  ///< by all arenas of a memory
 };
 
 class CudaMemory final : public Memory {
  public:
-  explicit CudaMemory(const Stream& stream) : stream_(stream.get()), device_(stream.device()) {}
+  explicit CudaMemory(const device::Stream& stream) : stream_(stream.get()), device_(stream.device()) {}
   CUstream_st* stream() const override { return stream_; }
   int device() const override { return device_; }
   std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_, held_); }
   i64 held_bytes() const override { return *held_; }
 
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
-    const DeviceScope scope(device_);
+    const device::DeviceScope scope(device_);
     launch_copy(region_copy(from, source, to, target, mode), stream_);
   }
   std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
@@ -55,33 +55,33 @@ class CudaMemory final : public Memory {
     return payload + from.elements() * bytes_of(wire);
   }
   void fill(View to, double value) override {
-    const DeviceScope scope(device_);
+    const device::DeviceScope scope(device_);
     launch_fill(to, value, stream_);
   }
   void fill_heads(View to, const double* values) override {
-    const DeviceScope scope(device_);
+    const device::DeviceScope scope(device_);
     launch_fill_heads(to, values, stream_);
   }
 
   void set_bytes(std::byte* to, int value, i64 bytes) override {
-    const DeviceScope scope(device_);
-    set_device_bytes(to, value, bytes, stream_);
+    const device::DeviceScope scope(device_);
+    device::set_device_bytes(to, value, bytes, stream_);
   }
   void from_host(std::byte* to, const void* host, i64 bytes) override {
-    const DeviceScope scope(device_);
-    copy_to_device(to, host, bytes, stream_);
+    const device::DeviceScope scope(device_);
+    device::copy_to_device(to, host, bytes, stream_);
   }
   void to_host(void* host, const std::byte* from, i64 bytes) override {
-    const DeviceScope scope(device_);
-    copy_to_host(host, from, bytes, stream_);
+    const device::DeviceScope scope(device_);
+    device::copy_to_host(host, from, bytes, stream_);
   }
   void synchronize() override {
-    const DeviceScope scope(device_);
-    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    const device::DeviceScope scope(device_);
+    device::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   }
 
  private:
-  StreamHandle stream_;
+  device::StreamHandle stream_;
   int device_;
   std::shared_ptr<i64> held_ = std::make_shared<i64>(0);
 };
@@ -89,8 +89,8 @@ class CudaMemory final : public Memory {
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Memory> make_cuda_memory(const Stream& stream) {
+std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream) {
   return std::make_unique<cuda::CudaMemory>(stream);
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 /// Element types in device code: how they enter and leave arithmetic, and how many travel in one access.
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 
 using Bf16 = __nv_bfloat16;
 using Fp16 = __half;
@@ -104,4 +104,4 @@ void with_narrow_type(DType type, F&& f) {
   return f(static_cast<float*>(nullptr));
 }
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

@@ -9,7 +9,7 @@
 #define USP_HOST_DEVICE
 #endif
 
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 
 /// Division of a number below 2^31 by one that is known at launch: a product and a shift (Granlund and
 /// Montgomery, PLDI'94).
@@ -36,4 +36,4 @@ class FastDiv {
   std::uint32_t divisor_ = 1, magic_ = 1, shift_ = 0;
 };
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

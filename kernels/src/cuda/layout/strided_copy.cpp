@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 namespace {
 
 void check_region(const ConstView& view, const ViewRegion& region) {
@@ -61,4 +61,4 @@ StridedCopy region_copy(const ConstView& from, const ViewRegion& source, const V
   return copy;
 }
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

@@ -7,7 +7,7 @@
 
 #include <limits>
 
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 namespace {
 
 constexpr int threads = 256, packs_per_thread = 4;
@@ -137,7 +137,7 @@ void launch(const StridedCopy& copy, cudaStream_t stream) {
                                                          : copy_kernel<From, To, pack, false>;
   kernel<<<blocks_of(walk.packs, packs_per_thread), threads, 0, stream>>>(
       reinterpret_cast<const From*>(copy.from), reinterpret_cast<To*>(copy.to), walk);
-  check_launch("copy_kernel");
+  device::check_launch("copy_kernel");
 }
 
 /// Calls f for parts whose elements can be counted in 31 bits.
@@ -179,7 +179,8 @@ void launch_copy(const StridedCopy& copy, CUstream_st* stream) {
   const bool plain = copy.rank == 1 && copy.mode == WriteMode::overwrite && copy.from_type == copy.to_type;
   if (!plain) return launch_copy_kernel(copy, stream);
   const auto bytes = static_cast<std::size_t>(copy.elements() * bytes_of(copy.to_type));
-  check_cuda(cudaMemcpyAsync(copy.to, copy.from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  device::check_cuda(cudaMemcpyAsync(copy.to, copy.from, bytes, cudaMemcpyDefault, stream),
+                     "cudaMemcpyAsync");
 }
 
 void launch_fill(const View& to, double value, CUstream_st* stream) {
@@ -193,7 +194,7 @@ void launch_fill(const View& to, double value, CUstream_st* stream) {
       const auto kernel = packed ? fill_kernel<T, pack> : fill_kernel<T, 1>;
       kernel<<<blocks_of(walk.packs, packs_per_thread), threads, 0, stream>>>(reinterpret_cast<T*>(part.to),
                                                                               walk, value);
-      check_launch("fill_kernel");
+      device::check_launch("fill_kernel");
     });
   });
 }
@@ -213,9 +214,9 @@ void launch_fill_heads(const View& to, const double* values, CUstream_st* stream
       const Walk walk = walk_of(part, 1);
       fill_heads_kernel<<<blocks_of(walk.packs, 1), threads, 0, stream>>>(
           reinterpret_cast<T*>(part.to), walk, reinterpret_cast<const double*>(part.from));
-      check_launch("fill_heads_kernel");
+      device::check_launch("fill_heads_kernel");
     });
   });
 }
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

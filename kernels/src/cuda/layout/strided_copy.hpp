@@ -7,7 +7,7 @@
 
 struct CUstream_st;
 
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 
 /// One axis of a copy; strides in elements.
 struct Axis {
@@ -55,4 +55,4 @@ void launch_fill(const View& to, double value, CUstream_st* stream);
 /// values[h], in device memory, for every element of (global) head h.
 void launch_fill_heads(const View& to, const double* values, CUstream_st* stream);
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

@@ -6,7 +6,7 @@
 
 #include "usp/device/check.cuda.hpp"
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// Keys and values of a tile of gradient rows stay with dK and dV; queries and dO of all query heads of the
 /// KV head stream by in tiles of 64 rows. Warps share S and dP by rows and keys, dK and dV by keys and
@@ -384,13 +384,14 @@ template <class Tr>
 void launch_backward_of(BackwardParams p, cudaStream_t stream) {
   p.stages = Tr::shared_bytes(2) <= p.shared_per_block ? 2 : 1;
   const int bytes = Tr::shared_bytes(p.stages);
-  check_cuda(cudaFuncSetAttribute(backward_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-             "cudaFuncSetAttribute");
+  device::check_cuda(
+      cudaFuncSetAttribute(backward_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(p.tile_count),
                   static_cast<unsigned>((p.head_end - 1) / p.group + 1 - p.head_begin / p.group),
                   static_cast<unsigned>(p.batch));
   backward_kernel<Tr><<<grid, Tr::threads, static_cast<std::size_t>(bytes), stream>>>(p);
-  check_launch("attention backward");
+  device::check_launch("attention backward");
 }
 
 template <int Dk, int Dv, bool terms>
@@ -401,4 +402,4 @@ void launch_backward(BackwardParams p, DType io, cudaStream_t stream) {
     launch_backward_of<BackwardTraits<Fp16, Dk, Dv, terms>>(p, stream);
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backward.cuh"
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 template void launch_backward<192, 192, false>(BackwardParams p, DType io, cudaStream_t stream);
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

@@ -6,7 +6,7 @@
 
 #include "usp/device/check.cuda.hpp"
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// Query tiles stay, keys and values stream by in tiles of 64 rows. Each warp owns whole query rows: scores,
 /// probabilities and the sums of its rows never leave its registers.
@@ -310,12 +310,13 @@ void launch_forward_of(ForwardParams p, cudaStream_t stream) {
   constexpr int reserved = 1024;
   p.stages = 2 * (Tr::shared_bytes(2) + reserved) <= p.shared_per_sm ? 2 : 1;
   const int bytes = Tr::shared_bytes(p.stages);
-  check_cuda(cudaFuncSetAttribute(forward_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-             "cudaFuncSetAttribute");
+  device::check_cuda(
+      cudaFuncSetAttribute(forward_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.head_end - p.head_begin),
                   static_cast<unsigned>(p.batch));
   forward_kernel<Tr><<<grid, Tr::threads, static_cast<std::size_t>(bytes), stream>>>(p);
-  check_launch("attention forward");
+  device::check_launch("attention forward");
 }
 
 template <int Dk, int Dv, bool terms>
@@ -326,4 +327,4 @@ void launch_forward(ForwardParams p, DType io, cudaStream_t stream) {
     launch_forward_of<ForwardTraits<Fp16, Dk, Dv, terms>>(p, stream);
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

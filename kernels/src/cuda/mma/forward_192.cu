@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "forward.cuh"
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 template void launch_forward<192, 192, false>(ForwardParams p, DType io, cudaStream_t stream);
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

@@ -5,7 +5,7 @@
 #include "params.hpp"
 
 /// What a tile of scores goes through before and after the exponential.
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 inline constexpr float log2_e = 1.4426950408889634f;
 inline constexpr float ln_2 = 0.6931471805599453f;
@@ -224,4 +224,4 @@ __device__ __forceinline__ bool admits_any(const Terms& t, const DeviceSlice& s,
   return __any_sync(~0u, any) != 0;
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

@@ -8,7 +8,7 @@
 
 /// Warp-level building blocks of sm_80 and up: 16-byte asynchronous copies into swizzled tiles of shared
 /// memory, fragments by ldmatrix, products by mma.sync m16n8k16 with fp32 sums.
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 struct Bf16 {
   using type = __nv_bfloat16;
@@ -184,4 +184,4 @@ __device__ __forceinline__ void load_tile(std::uint32_t tile, const char* global
   }
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

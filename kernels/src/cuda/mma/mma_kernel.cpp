@@ -13,7 +13,7 @@
 #include <array>
 #include <string>
 
-namespace usp {
+namespace usp::kernels {
 namespace {
 
 using namespace mma;
@@ -125,7 +125,7 @@ void query_grad(const QueryGradParams& p, PaddedDims d, DType io, cudaStream_t s
 
 [[nodiscard]] int attribute(cudaDeviceAttr name, int device) {
   int value = 0;
-  check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
+  device::check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
   return value;
 }
 
@@ -133,7 +133,7 @@ class MmaKernel final : public AttentionKernel {
  public:
   MmaKernel(Memory& memory, const CudaKernelOptions& options)
       : memory_(memory), stream_(memory.stream()), options_(options), lists_(memory) {
-    check_cuda(cudaStreamGetDevice(stream_, &device_), "cudaStreamGetDevice");
+    device::check_cuda(cudaStreamGetDevice(stream_, &device_), "cudaStreamGetDevice");
     if (attribute(cudaDevAttrComputeCapabilityMajor, device_) < 8)
       throw EnvironmentError(fmt::format(
           "GPU {} is older than compute capability 8.0, which the mma kernel is made for; use the CPU",
@@ -152,7 +152,7 @@ class MmaKernel final : public AttentionKernel {
     check(a, rounds_results());
     check_type(a.q.type);
     if (a.scope.query_heads.empty() || a.q.batch == 0) return;
-    const DeviceScope on(device_);
+    const device::DeviceScope on(device_);
     const PaddedDims dims = padded_dims(a.q.width, a.v.width, needs_terms(*a.scope.terms));
     ForwardParams p;
     const DeviceTable& table =
@@ -167,7 +167,7 @@ class MmaKernel final : public AttentionKernel {
 
   void delta(const DeltaArgs& a) override {
     check(a);
-    const DeviceScope on(device_);
+    const device::DeviceScope on(device_);
     cuda::launch_delta(a, stream_);
   }
 
@@ -175,7 +175,7 @@ class MmaKernel final : public AttentionKernel {
     check(a, rounds_results());
     check_type(a.q.type);
     if (a.scope.query_heads.empty() || a.q.batch == 0) return;
-    const DeviceScope on(device_);
+    const device::DeviceScope on(device_);
     const Strided d_o = input(a.d_o, a.q.type, a.scope.query_heads, Role::d_o);
     const bool whole_dq = options_.deterministic;
     const View dq = whole_dq ? a.dq : begin_query_grad(a);
@@ -299,7 +299,7 @@ class MmaKernel final : public AttentionKernel {
   }
 
   Memory& memory_;
-  StreamHandle stream_;
+  device::StreamHandle stream_;
   CudaKernelOptions options_;
   WorkLists lists_;
   int device_ = 0, shared_per_block_ = 0, shared_per_sm_ = 0;
@@ -312,4 +312,4 @@ std::unique_ptr<AttentionKernel> make_mma_kernel(Memory& memory, const CudaKerne
   return std::make_unique<MmaKernel>(memory, options);
 }
 
-}  // namespace usp
+}  // namespace usp::kernels

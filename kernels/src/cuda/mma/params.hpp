@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 /// What the mma kernels are launched with.
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// A view whose data pointer is moved so that heads are addressed by their global number. Strides in
 /// elements.
@@ -117,4 +117,4 @@ void launch_backward(BackwardParams p, DType io, cudaStream_t stream);
 template <int D>
 void launch_query_grad(const QueryGradParams& p, DType io, cudaStream_t stream);
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

@@ -3,7 +3,7 @@
 
 #include "backward.cuh"
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// dQ alone, for gradients that repeat bit for bit: a tile of query rows stays with its dQ, keys and values
 /// stream by. Each warp owns 16 query rows; dS is an operand right from its registers.
@@ -83,13 +83,13 @@ __global__ __launch_bounds__(Tr::threads) void query_grad_kernel(const __grid_co
 
 template <class Tr>
 void launch_query_grad_of(const QueryGradParams& p, cudaStream_t stream) {
-  check_cuda(cudaFuncSetAttribute(query_grad_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  Tr::shared_bytes),
-             "cudaFuncSetAttribute");
+  device::check_cuda(cudaFuncSetAttribute(query_grad_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          Tr::shared_bytes),
+                     "cudaFuncSetAttribute");
   const dim3 grid(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.head_end - p.head_begin),
                   static_cast<unsigned>(p.batch));
   query_grad_kernel<Tr><<<grid, Tr::threads, Tr::shared_bytes, stream>>>(p);
-  check_launch("attention gradient of the queries");
+  device::check_launch("attention gradient of the queries");
 }
 
 template <int D>
@@ -100,4 +100,4 @@ void launch_query_grad(const QueryGradParams& p, DType io, cudaStream_t stream) 
     launch_query_grad_of<QueryGradTraits<Fp16, D>>(p, stream);
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

@@ -5,7 +5,7 @@
 #include "params.hpp"
 
 /// Rows of views as the kernels read and write them.
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// The first element of a row; `Element` is its type.
 template <class Element>
@@ -103,4 +103,4 @@ __device__ __forceinline__ void write_block(const float (&block)[MB][NB][4], con
     }
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

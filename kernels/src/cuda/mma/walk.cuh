@@ -4,7 +4,7 @@
 #include "mask.cuh"
 
 /// Walks along the streamed tiles that a stationary tile meets.
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// Key tiles of a tile of query rows.
 template <int Rows, bool terms>
@@ -77,4 +77,4 @@ struct QueryWalk {
   }
 };
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

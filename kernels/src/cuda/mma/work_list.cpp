@@ -9,14 +9,14 @@
 #include <numeric>
 #include <tuple>
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 namespace {
 
-using slice_detail::ceil_div;
-using slice_detail::floor_div;
+using schedule::slice_detail::ceil_div;
+using schedule::slice_detail::floor_div;
 
 /// A step that nothing depends on may be anything; all others are positive.
-[[nodiscard]] Slice with_steps(Slice s) {
+[[nodiscard]] schedule::Slice with_steps(schedule::Slice s) {
   if (s.q_count == 1) s.q_step = 1;
   if (s.k_count == 1) s.k_step = 1;
   expects(s.q_step > 0 && s.k_step > 0, "a slice steps backwards");
@@ -28,12 +28,12 @@ using slice_detail::floor_div;
 }
 
 /// Indices of keys that query i sees, not cut to the slice.
-[[nodiscard]] Range keys_of(const Slice& s, i64 i) {
+[[nodiscard]] Range keys_of(const schedule::Slice& s, i64 i) {
   const i64 x = s.q_pos + i * s.q_step - s.k_pos;
   return {ceil_div(x - s.diff_max, s.k_step), floor_div(x - s.diff_min, s.k_step) + 1};
 }
 /// Indices of queries that see key j, not cut to the slice.
-[[nodiscard]] Range queries_of(const Slice& s, i64 j) {
+[[nodiscard]] Range queries_of(const schedule::Slice& s, i64 j) {
   const i64 y = s.k_pos + j * s.k_step - s.q_pos;
   return {ceil_div(y + s.diff_min, s.q_step), floor_div(y + s.diff_max, s.q_step) + 1};
 }
@@ -139,9 +139,9 @@ void join_loads(std::vector<QuerySegment>& segments) {
 TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int tile_rows) {
   std::vector<std::vector<KeySegment>> tiles(tile_count(q_rows, tile_rows));
   for (i64 n = 0; n < slices.count; ++n) {
-    const Slice& given = slices.at[n];
+    const schedule::Slice& given = slices.at[n];
     if (given.q_count <= 0 || given.k_count <= 0) continue;
-    const Slice s = with_steps(given);
+    const schedule::Slice s = with_steps(given);
     each_tile({s.q_row, s.q_row + s.q_count}, tile_rows, [&](std::size_t tile, Range rows) {
       const Seen seen(keys_of(s, rows.begin - s.q_row), keys_of(s, rows.end - 1 - s.q_row), s.k_count);
       if (seen.any.empty()) return;
@@ -162,9 +162,9 @@ TileTable<KeySegment> tiles_of_queries(const SliceList& slices, i64 q_rows, int 
 TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int tile_rows) {
   std::vector<std::vector<QuerySegment>> tiles(tile_count(dk_rows, tile_rows));
   for (i64 n = 0; n < slices.count; ++n) {
-    const Slice& given = slices.at[n];
+    const schedule::Slice& given = slices.at[n];
     if (given.q_count <= 0 || given.k_count <= 0) continue;
-    const Slice s = with_steps(given);
+    const schedule::Slice s = with_steps(given);
     each_tile({s.dk_row, s.dk_row + s.k_count}, tile_rows, [&](std::size_t tile, Range rows) {
       const Seen seen(queries_of(s, rows.begin - s.dk_row), queries_of(s, rows.end - 1 - s.dk_row),
                       s.q_count);
@@ -215,8 +215,8 @@ WorkLists::Entry WorkLists::send(const SliceList& slices, const TileTable<Segmen
   };
   std::vector<DeviceSlice> device_slices;
   for (i64 n = 0; n < slices.count; ++n) {
-    const Slice& given = slices.at[n];
-    const Slice s = given.q_count > 0 && given.k_count > 0 ? with_steps(given) : Slice{};
+    const schedule::Slice& given = slices.at[n];
+    const schedule::Slice s = given.q_count > 0 && given.k_count > 0 ? with_steps(given) : schedule::Slice{};
     device_slices.push_back({s.q_pos, s.k_pos, s.q_step, s.k_step, s.diff_min, s.diff_max,
                              static_cast<int>(s.q_row), static_cast<int>(s.q_count),
                              static_cast<int>(s.k_row), static_cast<int>(s.k_count)});
@@ -241,4 +241,4 @@ WorkLists::Entry WorkLists::send(const SliceList& slices, const TileTable<Segmen
   return entry;
 }
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

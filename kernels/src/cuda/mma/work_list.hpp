@@ -11,11 +11,11 @@
 #include <tuple>
 #include <vector>
 
-namespace usp::mma {
+namespace usp::kernels::mma {
 
 /// A list of slices.
 struct SliceList {
-  const Slice* at = nullptr;
+  const schedule::Slice* at = nullptr;
   i64 count = 0;
 };
 
@@ -51,7 +51,7 @@ class WorkLists {
 
  private:
   enum class Side { queries, keys };
-  using Key = std::tuple<const Slice*, i64, Side, i64, int>;
+  using Key = std::tuple<const schedule::Slice*, i64, Side, i64, int>;
   struct Entry {
     DeviceTable table;
     std::unique_ptr<Arena> memory;
@@ -66,4 +66,4 @@ class WorkLists {
   std::vector<std::unique_ptr<Arena>> spare_;
 };
 
-}  // namespace usp::mma
+}  // namespace usp::kernels::mma

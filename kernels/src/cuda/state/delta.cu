@@ -5,7 +5,7 @@
 
 #include "usp/device/check.cuda.hpp"
 
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 namespace {
 
 template <class Grad, class Out, int pack>
@@ -78,7 +78,7 @@ void delta_of(const DeltaArgs& a, cudaStream_t stream) {
   const Deal deal(a.o.batch, a.o.rows, a.query_heads.size(), a.o.width, packed ? pack : 1);
   const auto kernel = packed ? delta_kernel<Grad, Out, pack> : delta_kernel<Grad, Out, 1>;
   kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, d_o.dealt(deal), o.dealt(deal), delta.dealt(deal));
-  check_launch("delta_kernel");
+  device::check_launch("delta_kernel");
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ void launch_delta(const DeltaArgs& a, CUstream_st* stream) {
       RowsOf<const float>::of(a.lse, 0, a.query_heads),
       RowsOf<const float>::of(ConstView(a.delta), 0, a.query_heads), a.o.batch, a.o.rows,
       a.sink + a.query_heads.begin, a.d_sink + a.query_heads.begin);
-  check_launch("sink_kernel");
+  device::check_launch("sink_kernel");
 }
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

@@ -6,7 +6,7 @@
 
 #include "usp/device/check.cuda.hpp"
 
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 namespace {
 
 struct Joined {
@@ -90,7 +90,7 @@ void merge_of(const MergeArgs& a, cudaStream_t stream) {
   kernel<<<deal.blocks(), row_threads, 0, stream>>>(deal, o_i.dealt(deal), lse_i.dealt(deal), o.dealt(deal),
                                                     lse.dealt(deal),
                                                     a.sink == nullptr ? nullptr : a.sink + a.heads.begin);
-  check_launch("merge_kernel");
+  device::check_launch("merge_kernel");
 }
 
 void check(const MergeArgs& a) {
@@ -141,7 +141,7 @@ void launch_pack_lse(const ConstView& lse, Range rows, Range heads, float* packe
   const unsigned blocks = (deal.count + row_threads - 1) / row_threads;
   pack_lse_kernel<<<blocks, row_threads, 0, stream>>>(deal, RowsOf<const float>::of(lse, rows.begin, heads),
                                                       packed);
-  check_launch("pack_lse_kernel");
+  device::check_launch("pack_lse_kernel");
 }
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

@@ -10,7 +10,7 @@
 #include <algorithm>
 
 /// Kernels over rows: a group of lanes takes one (batch, row, head) at a time.
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 
 constexpr int row_threads = 256;
 constexpr int rows_per_group = 4;  ///< in flight at once
@@ -98,4 +98,4 @@ struct RowsOf {
 #endif
 };
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

@@ -7,7 +7,7 @@ struct CUstream_st;
 
 /// What is done to rows of results between blocks of attention. All of it is bound by memory bandwidth and
 /// touches each byte once. Enqueued on the stream, whose device is current; views lie in its memory.
-namespace usp::cuda {
+namespace usp::kernels::cuda {
 
 /// DeltaArgs on the device, `sink` and `d_sink` included: d_o and o of bf16, fp16 or fp32. The gradient of
 /// the sinks is summed in fp64 in a fixed order.
@@ -33,4 +33,4 @@ void launch_accumulate(const ConstView& from, const View& to, Range rows, Range 
 /// nothing.
 void launch_pack_lse(const ConstView& lse, Range rows, Range heads, float* packed, CUstream_st* stream);
 
-}  // namespace usp::cuda
+}  // namespace usp::kernels::cuda

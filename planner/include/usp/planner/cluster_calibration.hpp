@@ -12,12 +12,12 @@ namespace usp {
 /// Curves measured on one host of this cluster replace the calibration's; kernels measured on another card
 /// are scaled by peak and memory bandwidth and labelled so. Throws MissingValue naming --calibration when
 /// neither names one, and --device when the card is not known.
-[[nodiscard]] Calibration calibration_of(const Cluster& cluster, const std::string& name = "");
+[[nodiscard]] Calibration calibration_of(const topology::Cluster& cluster, const std::string& name = "");
 
 /// Most devices that one host has: what "inside the node" means.
-[[nodiscard]] int node_size(const Cluster& cluster);
+[[nodiscard]] int node_size(const topology::Cluster& cluster);
 
 /// Peak, memory bandwidth and link bandwidth of the slowest card. Throws MissingValue naming the flag.
-[[nodiscard]] DataSheet data_sheet_of(const Cluster& cluster);
+[[nodiscard]] DataSheet data_sheet_of(const topology::Cluster& cluster);
 
 }  // namespace usp

@@ -15,9 +15,9 @@ struct ClusterSummary {
   std::string digest;  ///< cluster_digest: equal for clusters of equal descriptions
 };
 
-[[nodiscard]] ClusterSummary cluster_summary(const Cluster& cluster);
+[[nodiscard]] ClusterSummary cluster_summary(const topology::Cluster& cluster);
 
 /// Digest of the cluster's JSON, which plan files and requests hold.
-[[nodiscard]] std::string cluster_digest(const Cluster& cluster);
+[[nodiscard]] std::string cluster_digest(const topology::Cluster& cluster);
 
 }  // namespace usp

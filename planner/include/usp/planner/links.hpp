@@ -36,7 +36,7 @@ struct TransferTime {
 class LinkPricer {
  public:
   /// Both must outlive the pricer.
-  LinkPricer(const Cluster& cluster, const Calibration& calibration);
+  LinkPricer(const topology::Cluster& cluster, const Calibration& calibration);
 
   /// The patterns of one mesh and placement, which lie still as long as the pricer lives.
   struct MeshPatterns {
@@ -48,16 +48,17 @@ class LinkPricer {
   };
   [[nodiscard]] MeshPatterns& patterns(const Mesh& mesh, const Placement& placement);
   /// Equal patterns of a mesh are one object.
-  [[nodiscard]] const TransferPattern& pattern(MeshPatterns& patterns, Peers peers, RingShift shift);
+  [[nodiscard]] const TransferPattern& pattern(MeshPatterns& patterns, schedule::Peers peers,
+                                               RingShift shift);
   /// @param bytes_per_peer mean over the peers of the rank that sends or receives most
-  [[nodiscard]] TransferTime time(const TransferPattern& pattern, Peers peers, WriteMode mode,
+  [[nodiscard]] TransferTime time(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
                                   double bytes_per_peer, Transport transport) const;
 
   /// Devices whose messages are followed for one pattern: those of one host where all hosts are alike.
   [[nodiscard]] i64 sources_followed(const Mesh& mesh, const Placement& placement) const;
 
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
-  [[nodiscard]] const Cluster& cluster() const { return cluster_; }
+  [[nodiscard]] const topology::Cluster& cluster() const { return cluster_; }
 
  private:
   /// Bytes per resource of the pattern that is being measured.
@@ -75,7 +76,7 @@ class LinkPricer {
     }
   };
 
-  [[nodiscard]] TransferPattern measure(const Mesh& mesh, const Placement& placement, Peers peers,
+  [[nodiscard]] TransferPattern measure(const Mesh& mesh, const Placement& placement, schedule::Peers peers,
                                         RingShift shift);
   [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;
 
@@ -83,9 +84,9 @@ class LinkPricer {
   [[nodiscard]] double network_hop_share(double bytes) const;
 
   static constexpr int octaves = 48;
-  const Cluster& cluster_;
+  const topology::Cluster& cluster_;
   const Calibration& calibration_;
-  LinkTable table_;
+  topology::LinkTable table_;
   std::array<double, octaves> hop_share_{};  ///< at powers of two bytes
   double hop_band_ = 0;
   double exchange_share_ = 1;

@@ -18,7 +18,7 @@ namespace usp {
 
 /// A whole training or forward step to lay out on a cluster. Pointers must outlive the result.
 struct PlanRequest {
-  const Cluster* cluster = nullptr;
+  const topology::Cluster* cluster = nullptr;
   const Calibration* calibration = nullptr;
   const Model* model = nullptr;
   Workload workload;

@@ -13,7 +13,7 @@ namespace usp {
 
 /// One attention call to lay out on a cluster. Pointers must outlive the result.
 struct AttentionRequest {
-  const Cluster* cluster = nullptr;
+  const topology::Cluster* cluster = nullptr;
   const Calibration* calibration = nullptr;
   AttentionShape shape;
   Documents documents;
@@ -47,7 +47,7 @@ struct AttentionResult {
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
   /// Of the best, for cuDNN on few enough ranks to be counted; backward where training.
-  std::optional<StepBackends> forward_steps, backward_steps;
+  std::optional<schedule::StepBackends> forward_steps, backward_steps;
   std::vector<Rejection> rejected;
   double margin = 0;                                   ///< of the next mesh over the best one
   bool tie = false;                                    ///< the bands of what differs overlap
@@ -74,6 +74,6 @@ struct AttentionResult {
 
 /// N threads of one host, each a device of its own behind one bus. Every number in it is a guess, named so:
 /// it serves to write a plan for a run on threads, not to predict its time.
-[[nodiscard]] Cluster thread_cluster(int ranks);
+[[nodiscard]] topology::Cluster thread_cluster(int ranks);
 
 }  // namespace usp

@@ -46,10 +46,10 @@ struct PriceReport {
 };
 
 /// Throws Infeasible naming the reason and the nearest degrees that work.
-void check_call(const AttentionCall& call, const Cluster& cluster);
+void check_call(const AttentionCall& call, const topology::Cluster& cluster);
 
 /// Checks and prices the call.
-[[nodiscard]] PriceReport price_call(const Cluster& cluster, const Calibration& calibration,
+[[nodiscard]] PriceReport price_call(const topology::Cluster& cluster, const Calibration& calibration,
                                      const AttentionCall& call);
 
 [[nodiscard]] std::string price_text(const PriceReport& report);

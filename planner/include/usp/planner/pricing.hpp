@@ -47,16 +47,17 @@ struct Ledger {
   std::vector<i64> sent;
   std::vector<i64> received;
 };
-[[nodiscard]] Ledger ledger(const TokenMap& geometry, const CompactPass& pass);
+[[nodiscard]] Ledger ledger(const schedule::TokenMap& geometry, const schedule::CompactPass& pass);
 /// The same by name of move, in the order in which names first occur.
 struct NamedLedger {
-  TransferName name;
+  schedule::TransferName name;
   Ledger bytes;
 };
-[[nodiscard]] std::vector<NamedLedger> ledgers(const TokenMap& geometry, const CompactPass& pass);
-[[nodiscard]] Ledger sum_of(const TokenMap& geometry, const std::vector<NamedLedger>& parts);
+[[nodiscard]] std::vector<NamedLedger> ledgers(const schedule::TokenMap& geometry,
+                                               const schedule::CompactPass& pass);
+[[nodiscard]] Ledger sum_of(const schedule::TokenMap& geometry, const std::vector<NamedLedger>& parts);
 /// The same for one move.
-void add_move(const TokenMap& geometry, const TransferOp& move, Ledger& ledger);
+void add_move(const schedule::TokenMap& geometry, const schedule::TransferOp& move, Ledger& ledger);
 
 /// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
 /// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. `price` reads
@@ -85,7 +86,7 @@ class AttentionPricer {
   /// Prices one pass from the explicit schedules of all ranks: the same rule on the other form. Slow; for
   /// tests and `usp explain`.
   [[nodiscard]] PassPrice price_explicit(const AttentionPlan& plan, const Placement& placement,
-                                         const std::vector<RankSchedule>& ranks,
+                                         const std::vector<schedule::RankSchedule>& ranks,
                                          std::vector<TickPrice>* ticks = nullptr);
 
   /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not
@@ -93,7 +94,7 @@ class AttentionPricer {
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
   /// The schedule of a plan; valid until the next call.
-  [[nodiscard]] const CompactSchedule& schedule(const AttentionPlan& plan);
+  [[nodiscard]] const schedule::CompactSchedule& schedule(const AttentionPlan& plan);
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
   [[nodiscard]] const Documents& documents() const { return *documents_; }
   [[nodiscard]] const ExecutionOptions& options() const { return options_; }
@@ -106,11 +107,11 @@ class AttentionPricer {
   struct Context;
 
   /// Fills schedule_ unless it holds this plan's.
-  void lay_out(const AttentionPlan& plan, bool shared_kv, Binds binds);
+  void lay_out(const AttentionPlan& plan, bool shared_kv, schedule::Binds binds);
 
-  [[nodiscard]] std::shared_ptr<const MaskedBatch> batch_of(Band band);
+  [[nodiscard]] std::shared_ptr<const schedule::MaskedBatch> batch_of(Band band);
   Context context_of(const AttentionPlan& plan, const Placement& placement);
-  [[nodiscard]] double move_bytes_per_peer(const Context& context, const TransferOp& move,
+  [[nodiscard]] double move_bytes_per_peer(const Context& context, const schedule::TransferOp& move,
                                            const TransferPattern& pattern);
   PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
 
@@ -118,8 +119,8 @@ class AttentionPricer {
   AttentionShape shape_;
   std::shared_ptr<const Documents> documents_;
   ExecutionOptions options_;
-  CompactSchedule schedule_;
-  ScheduleKey schedule_key_;  ///< of schedule_
+  schedule::CompactSchedule schedule_;
+  schedule::ScheduleKey schedule_key_;  ///< of schedule_
   bool has_binds_ = false;
   std::unique_ptr<Shared> shared_;
 };

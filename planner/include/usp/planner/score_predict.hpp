@@ -23,7 +23,7 @@ namespace usp {
 /// Prices rows on the first `world` devices of a cluster. Both arguments must outlive it.
 class ScorePredictor {
  public:
-  ScorePredictor(const Cluster& cluster, const Calibration& calibration, std::string file);
+  ScorePredictor(const topology::Cluster& cluster, const Calibration& calibration, std::string file);
 
   /// Of the row's direction, in seconds. Throws InvalidInput when the cluster has fewer devices than `world`.
   [[nodiscard]] double seconds(const ScoreRow& row) { return price(row, score_execution(row)).seconds; }
@@ -41,7 +41,7 @@ class ScorePredictor {
   };
   Price price(const ScoreRow& row, const ExecutionOptions& options);
 
-  const Cluster& cluster_;
+  const topology::Cluster& cluster_;
   LinkPricer links_;
   std::string file_;
   std::uint32_t extrapolation_ = 0;
@@ -51,7 +51,7 @@ class ScorePredictor {
 /// the volume rule and spec-sheet alpha-beta. Throws InvalidInput for tables of more than max_score_rows.
 /// @param file for messages
 inline constexpr std::size_t max_score_rows = 1 << 15;  ///< ranks are compared pair by pair
-[[nodiscard]] ScoreReport score_on(const Cluster& cluster, const Calibration& calibration,
+[[nodiscard]] ScoreReport score_on(const topology::Cluster& cluster, const Calibration& calibration,
                                    std::vector<ScoreRow> rows, const std::string& file,
                                    std::int64_t gate_tokens = 32768, WorkProgress* progress = nullptr);
 

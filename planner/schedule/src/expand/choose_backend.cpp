@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "choose_backend.hpp"
 
-namespace usp {
+namespace usp::schedule {
 
 StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_heads, const Slice* slices,
                            i64 count) {
@@ -25,4 +25,4 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
   return step;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -53,16 +53,16 @@ double shifts_of(const AttentionPlan& plan) {
   return static_cast<double>(hops > 0 && straight_home ? mesh.ring() : hops);
 }
 
-double peers_of(const TransferOp& move, const Mesh& mesh) {
+double peers_of(const schedule::TransferOp& move, const Mesh& mesh) {
   switch (move.peers) {
-    case Peers::self:
-    case Peers::shift:
+    case schedule::Peers::self:
+    case schedule::Peers::shift:
       return 1;
-    case Peers::every_ulysses:
+    case schedule::Peers::every_ulysses:
       return mesh.ulysses;
-    case Peers::every_ring:
+    case schedule::Peers::every_ring:
       return mesh.ring() - 1;
-    case Peers::all_ranks:
+    case schedule::Peers::all_ranks:
       break;
   }
   return mesh.size();
@@ -73,11 +73,11 @@ double messages_of_rank(const AttentionPlan& plan) {
   AttentionPlan chunk = plan;
   const int alike = plan.mesh.ring() > 1 ? plan.head_chunks : 1;  // one row's chunks may be computed in place
   chunk.head_chunks /= alike;
-  CompactSchedule schedule;
-  generate(chunk, false, schedule, Binds::without);
+  schedule::CompactSchedule schedule;
+  schedule::generate(chunk, false, schedule, schedule::Binds::without);
   double messages = 0;
-  for (const CompactPass* pass : {&schedule.forward, &schedule.backward})
-    for (const TransferOp& move : pass->transfers) messages += 2 * peers_of(move, plan.mesh);
+  for (const schedule::CompactPass* pass : {&schedule.forward, &schedule.backward})
+    for (const schedule::TransferOp& move : pass->transfers) messages += 2 * peers_of(move, plan.mesh);
   return alike * messages;
 }
 

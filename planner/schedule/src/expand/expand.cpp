@@ -10,7 +10,7 @@
 #include <array>
 #include <utility>
 
-namespace usp {
+namespace usp::schedule {
 
 DType buffer_type(const AttentionPlan& plan, bool shared_kv, BufferName name) {
   const DType io = plan.shape.dtype, sum = accumulator_of(io);
@@ -57,11 +57,11 @@ i64 width_of(const AttentionShape& shape, Tensor tensor) {
 i64 wire_bytes_per_row_head(const AttentionPlan& plan, const TransferOp& move) {
   i64 width = 0;
   for (int i = 0; i < move.pairs; ++i) width += width_of(plan.shape, move.from[i].tensor);
-  return width * plan.shape.batch * bytes_of(wire_type(plan, move.wire));
+  return width * plan.shape.batch * usp::bytes_of(wire_type(plan, move.wire));
 }
 
 i64 bytes_of(const Buffer& buffer, i64 batch) {
-  return batch * buffer.rows * buffer.heads.size() * buffer.width * bytes_of(buffer.type);
+  return batch * buffer.rows * buffer.heads.size() * buffer.width * usp::bytes_of(buffer.type);
 }
 
 namespace {
@@ -289,7 +289,7 @@ class Expander {
     b.type = t.wire;
     b.heads = {0, 1};
     b.rows = 1;
-    b.width = t.bytes / bytes_of(t.wire) / plan_.shape.batch;
+    b.width = t.bytes / usp::bytes_of(t.wire) / plan_.shape.batch;
     b.first = t.start;
     b.last = t.due;
     out_.buffers.push_back(b);
@@ -419,4 +419,4 @@ RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, in
   return Expander(geometry, compact, rank, pass).run();
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 [[nodiscard]] i64 on_boundary(i64 bytes) {
@@ -83,7 +83,7 @@ class Scratch {
     return schedule_.buffers[static_cast<std::size_t>(id)];
   }
   [[nodiscard]] i64 of_rows(i64 rows, i64 heads, i64 width, DType type) const {
-    return plan_.shape.batch * rows * heads * width * bytes_of(type);
+    return plan_.shape.batch * rows * heads * width * usp::bytes_of(type);
   }
   [[nodiscard]] BlockSplit divided(ListRef slices, bool keeps_shift) const {
     return split_into_blocks(traits_, schedule_.slices.data() + slices.begin, slices.count, keeps_shift);
@@ -145,4 +145,4 @@ i64 kernel_scratch_bytes(const AttentionPlan& plan, const std::vector<const Rank
   return std::accumulate(parts.begin(), parts.end(), i64{0});
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -6,7 +6,7 @@
 
 #include <iterator>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 /// The gradient of cuDNN reads o beside delta, or instead of it.
@@ -58,4 +58,4 @@ const Operation attend_grad = {.word = "attend_grad",
                                .key_results = Tensor::dk};
 
 }  // namespace operations
-}  // namespace usp
+}  // namespace usp::schedule

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 std::string counted(i64 count, const char* what) {
@@ -111,4 +111,4 @@ std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
                      words(first.empty() ? second : first), whole ? "; plan with --backend mma" : "");
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 /// Marks the buffers that something fills, moves or computes on. A pruned plan binds some that no step
@@ -97,4 +97,4 @@ Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
   return result;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -123,19 +123,20 @@ std::vector<Range> ranges(ObjectReader& reader, const char* key) {
 }
 
 /// A reason that planning finds.
-UnsupportedReason reason_in(const Json& value, const std::string& file, const std::string& pointer) {
+schedule::UnsupportedReason reason_in(const Json& value, const std::string& file,
+                                      const std::string& pointer) {
   const std::string text = json_string(value, file, pointer);
   std::string known;
-  for (const Word<UnsupportedReason>& word : word_list<UnsupportedReason>()) {
-    if (!found_by_planning(word.value)) continue;
+  for (const Word<schedule::UnsupportedReason>& word : word_list<schedule::UnsupportedReason>()) {
+    if (!schedule::found_by_planning(word.value)) continue;
     if (word.text == text) return word.value;
     known += (known.empty() ? "" : ", ") + std::string(word.text);
   }
   throw InvalidInput({file, 0, pointer}, fmt::format("'{}' is not one of {}", text, known));
 }
 
-StepBackends steps_in(ObjectReader reader, Backend asked) {
-  StepBackends steps;
+schedule::StepBackends steps_in(ObjectReader reader, Backend asked) {
+  schedule::StepBackends steps;
   steps.cpu = reader.integer("cpu", 0, most);
   steps.mma = reader.integer("mma", 0, most);
   steps.cudnn = reader.integer("cudnn", 0, most);

@@ -7,10 +7,10 @@
 namespace usp {
 
 /// Counted steps as plan files and results of planning hold them; null: not counted.
-[[nodiscard]] inline Json steps_json(const std::optional<StepBackends>& steps) {
+[[nodiscard]] inline Json steps_json(const std::optional<schedule::StepBackends>& steps) {
   if (!steps) return nullptr;
   Json why = Json::array();
-  for (const UnsupportedReason each : steps->why) why.push_back(word_of(each));
+  for (const schedule::UnsupportedReason each : steps->why) why.push_back(word_of(each));
   return {{"cpu", steps->cpu},
           {"mma", steps->mma},
           {"cudnn", steps->cudnn},

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 [[noreturn]] void refuse(const char* token, const std::string& problem) {
@@ -251,4 +251,4 @@ void TokenMap::sources(const TransferOp& move, int rank, std::vector<int>& out) 
       1, mesh().rank(mesh().row_at(mesh().ring_of(rank), Mesh::back(move.shift)), mesh().ulysses_of(rank)));
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

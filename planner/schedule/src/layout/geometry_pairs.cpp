@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace usp {
+namespace usp::schedule {
 
 void TokenMap::list_key_runs() {
   if (plan_.layout == LayoutKind::striped) return;
@@ -207,4 +207,4 @@ void TokenMap::list_need_runs() const {
   index_rows(need_runs_, mesh().ring(), need_run_begin_);
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

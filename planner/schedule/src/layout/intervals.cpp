@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace usp {
+namespace usp::schedule {
 
 i64 total(const Intervals& set) {
   i64 sum = 0;
@@ -51,4 +51,4 @@ Intervals subtract(const Intervals& a, const Intervals& b) {
   return rest;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 i128 pairs_of(i64 tokens, Band band) {
@@ -33,4 +33,4 @@ MaskedBatch::MaskedBatch(std::shared_ptr<const Documents> documents, Band band)
     pairs_before_.push_back(pairs_before_.back() + pairs_of(cu[d + 1] - cu[d], band));
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

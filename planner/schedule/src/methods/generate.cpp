@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace usp {
+namespace usp::schedule {
 namespace {
 
 RingOffsets offsets(int begin, int end) {
@@ -423,4 +423,4 @@ void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out, B
   generator.backward();
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -2,7 +2,7 @@
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/heads.hpp"
 
-namespace usp {
+namespace usp::schedule {
 
 bool rounds_once(const AttentionPlan& plan) {
   if (plan.backend == Backend::cpu || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
@@ -41,4 +41,4 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   return key;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

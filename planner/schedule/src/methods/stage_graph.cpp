@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace usp {
+namespace usp::schedule {
 
 void StageGraph::check(const Mesh& ring) const {
   int next = 0;
@@ -49,4 +49,4 @@ void StageGraph::assign(Method method, const Mesh& ring, DkvReturn dkv_return) {
     derived_[static_cast<std::size_t>(k)].chain_end = travels_from(k) ? at(k + 1).chain_end : k;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

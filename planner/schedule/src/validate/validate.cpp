@@ -95,7 +95,7 @@ void check_score(const AttentionPlan& plan) {
 /// What no GPU backend takes. What cuDNN alone does not take it leaves to the mma kernel, block by
 /// block.
 void check_backend(const AttentionPlan& plan) {
-  const KernelTraits& traits = kernel_traits(plan.backend);
+  const schedule::KernelTraits& traits = schedule::kernel_traits(plan.backend);
   const std::string name(word_of(plan.backend));
   const AttentionShape& s = plan.shape;
   if (!traits.supports_fp32_fp64 && bytes_of(s.dtype) > 2)

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::comm {
 
 /// One thing that all ranks must hold alike.
 struct AgreedField {
@@ -19,4 +19,4 @@ struct AgreedField {
 /// naming the field and the ranks that hold something other than most do.
 void agree(Communicator& communicator, const std::vector<AgreedField>& fields);
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -11,7 +11,7 @@
 
 /// Ranks that talk to one another. One point-to-point primitive carries every exchange: a hop, an
 /// all-to-all-v and a gather are lists of messages.
-namespace usp {
+namespace usp::comm {
 
 /// Names a posted message until it has been waited for.
 using Ticket = std::int32_t;
@@ -84,4 +84,4 @@ class Communicator {
 /// One rank, no peers.
 [[nodiscard]] std::unique_ptr<Communicator> make_serial_communicator();
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-namespace usp {
+namespace usp::comm {
 
 /// Where messages to one peer go: a communicator, and the peer's rank in it.
 struct Route {
@@ -21,4 +21,4 @@ struct Route {
 [[nodiscard]] std::unique_ptr<Communicator> make_composite_communicator(Communicator& control,
                                                                         std::vector<Route> routes);
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -5,9 +5,11 @@
 
 #include <memory>
 
-namespace usp {
-
+namespace usp::device {
 class Stream;
+}  // namespace usp::device
+
+namespace usp::comm {
 
 /// Moves device memory between ranks by the GPUs' copy engines, in the order of each rank's compute stream.
 /// `control` carries ranks, addresses and events, and everything but point-to-point payload (groups,
@@ -26,6 +28,6 @@ class Stream;
 /// Several ranks may share a GPU. Collective. `compute` and `control` outlive the communicator. Throws
 /// EnvironmentError when two GPUs cannot reach each other.
 [[nodiscard]] std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control,
-                                                                          const Stream& compute);
+                                                                          const device::Stream& compute);
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -3,7 +3,7 @@
 
 #include "usp/comm/communicator.hpp"
 
-namespace usp {
+namespace usp::comm {
 
 /// N ranks without payload, played one after another on one thread: messages are counted and matched, no byte
 /// moves, waits return at once. Collectives and groups are refused (InternalError).
@@ -24,4 +24,4 @@ class DryRun {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace usp
+}  // namespace usp::comm

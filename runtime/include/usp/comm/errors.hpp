@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::comm {
 
 /// What went wrong between ranks (exit 5). Every rank of the job throws the same one. Ranks are
 /// those of the whole job, also where a group noticed.
@@ -42,4 +42,4 @@ class DisagreementError : public Error {
   std::vector<int> ranks_;
 };
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -8,9 +8,11 @@
 #include <memory>
 #include <vector>
 
-namespace usp {
-
+namespace usp::device {
 class Stream;
+}  // namespace usp::device
+
+namespace usp::comm {
 
 /// What carries payload along each axis of a mesh of GPUs.
 struct AxisTransports {
@@ -28,7 +30,8 @@ class MeshCommunicator {
   MeshCommunicator(Communicator& control, const Mesh& mesh);
   /// Ranks are on GPUs: one transport for all ranks, or one per axis. `compute` outlives this. Throws
   /// as make_copy_engine_communicator and make_nccl_communicator do.
-  MeshCommunicator(Communicator& control, const Mesh& mesh, const Stream& compute, AxisTransports transports);
+  MeshCommunicator(Communicator& control, const Mesh& mesh, const device::Stream& compute,
+                   AxisTransports transports);
   ~MeshCommunicator();
   MeshCommunicator(const MeshCommunicator&) = delete;
   MeshCommunicator& operator=(const MeshCommunicator&) = delete;
@@ -47,7 +50,7 @@ class MeshCommunicator {
 
  private:
   void make_groups();
-  void connect(const Stream& compute, AxisTransports transports);
+  void connect(const device::Stream& compute, AxisTransports transports);
 
   Communicator& control_;
   Mesh mesh_;
@@ -56,4 +59,4 @@ class MeshCommunicator {
   std::unique_ptr<Communicator> payload_;            ///< null: control
 };
 
-}  // namespace usp
+}  // namespace usp::comm

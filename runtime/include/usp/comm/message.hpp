@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace usp {
+namespace usp::comm {
 
 /// A strided region of bytes: count[0] x count[1] x count[2] runs of run_bytes, run (i, j, k) at data +
 /// i*stride[0] + j*stride[1] + k*stride[2] (strides in bytes). Its payload is the runs in that order. What
@@ -63,4 +63,4 @@ class Traffic {
   std::vector<i64> counts_;  ///< [tick][peer][received, sent]
 };
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-namespace usp {
+namespace usp::comm {
 
 /// Whether this build has MPI.
 [[nodiscard]] bool mpi_available();
@@ -42,4 +42,4 @@ class MpiSession {
 /// ranks, else its ExitCode. Collective.
 int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body);
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -5,9 +5,11 @@
 
 #include <memory>
 
-namespace usp {
-
+namespace usp::device {
 class Stream;
+}  // namespace usp::device
+
+namespace usp::comm {
 
 /// libnccl can be loaded here, and this build knows its header.
 [[nodiscard]] bool nccl_available();
@@ -22,6 +24,6 @@ class Stream;
 /// GPU. Collective. Throws EnvironmentError when NCCL is absent or refuses, CommunicationError when it fails
 /// later: then its communicator is aborted, so that no rank hangs.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control,
-                                                                   const Stream& compute);
+                                                                   const device::Stream& compute);
 
-}  // namespace usp
+}  // namespace usp::comm

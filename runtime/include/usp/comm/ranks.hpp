@@ -7,7 +7,7 @@
 #include <functional>
 #include <optional>
 
-namespace usp {
+namespace usp::comm {
 
 /// Runs `body` once per rank: as this process's rank when mpirun, srun or torchrun started it (the job must
 /// have that many; a failure ends all processes, see run_mpi and run_sockets); else on threads of this
@@ -30,4 +30,4 @@ void notify_other_ranks(const CommOptions& options, const std::exception& error)
 /// host's GPUs. None when there is no launcher.
 [[nodiscard]] std::optional<int> local_rank();
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-namespace usp {
+namespace usp::comm {
 
 /// A process as a rank of a job, and where the ranks meet.
 struct SocketJob {
@@ -76,4 +76,4 @@ int run_sockets(const SocketJob& job, const CommOptions& options,
 [[noreturn]] void fail_before_rendezvous(const SocketJob& job, const CommOptions& options,
                                          const std::exception& error);
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -18,8 +18,8 @@ class AttentionOperator {
   /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws
   /// InvalidInput for a plan out of range (check_attention_plan), UsageError when they do not fit the plan,
   /// DisagreementError when ranks hold different plans.
-  AttentionOperator(const AttentionPlan& plan, Communicator& communicator, AttentionKernel& kernel,
-                    const ExecutorOptions& options = {});
+  AttentionOperator(const AttentionPlan& plan, comm::Communicator& communicator,
+                    kernels::AttentionKernel& kernel, const ExecutorOptions& options = {});
   ~AttentionOperator();
   AttentionOperator(const AttentionOperator&) = delete;
   AttentionOperator& operator=(const AttentionOperator&) = delete;
@@ -36,19 +36,19 @@ class AttentionOperator {
   /// accumulator type; required iff the plan returns it (return_lse). Throws DisagreementError when ranks
   /// differ in what must be the same on all: on the host in every call, replicated tokens included; on a GPU
   /// what is per head in the first call of a batch, and the seed.
-  void forward(const AttentionInputs& inputs, View out, View lse = {});
+  void forward(const AttentionInputs& inputs, kernels::View out, kernels::View lse = {});
   /// Of the last forward, with the same inputs where they were: an operator holds the state of one call. That
   /// call's `out` is read again and must be as forward left it. d_out as out. May be called again before the
   /// next forward. Throws UsageError where q, k or v lie elsewhere than in the last forward, where what is
   /// per head or the seed is another, and where there was no forward since set_batch.
-  void backward(const AttentionInputs& inputs, ConstView d_out, const AttentionGradients& gradients);
+  void backward(const AttentionInputs& inputs, kernels::ConstView d_out, const AttentionGradients& gradients);
 
   /// Of the last call of each pass.
   [[nodiscard]] const PassRecord& record(Pass pass) const;
-  [[nodiscard]] const RankSchedule& schedule(Pass pass) const;
+  [[nodiscard]] const schedule::RankSchedule& schedule(Pass pass) const;
   /// The final log-sum-exp of the rank's query rows and heads in row layout, kept for backward, and the
   /// global tokens of those rows.
-  [[nodiscard]] ConstView row_lse() const;
+  [[nodiscard]] kernels::ConstView row_lse() const;
   [[nodiscard]] std::vector<i64> row_tokens() const;
   /// Bytes that this operator holds beside the caller's tensors: workspace, and what forward saves.
   [[nodiscard]] i64 workspace_bytes() const;

@@ -55,14 +55,14 @@ class Batches {
   static constexpr int kept = 8;
 
   /// `control` has the mesh's ranks in order, and outlives this.
-  Batches(Communicator& control, const Mesh& mesh);
+  Batches(comm::Communicator& control, const Mesh& mesh);
 
   /// Collective over `control`: every rank passes the same documents and seed. Throws DisagreementError on
   /// every rank where one differs, InvalidInput for documents out of range.
   [[nodiscard]] std::shared_ptr<const Batch> get(const Documents& documents, std::uint64_t dropout_seed = 0);
 
  private:
-  Communicator& control_;
+  comm::Communicator& control_;
   Mesh mesh_;
   std::list<std::shared_ptr<const Batch>> recent_;  ///< the last used first
 };

@@ -32,8 +32,8 @@ struct CallTensors {
 [[nodiscard]] CallTensors random_tensors(const AttentionPlan& plan, const Documents& documents,
                                          std::uint64_t seed);
 /// The pattern of a plan, empty where it has none; points into `tensors`.
-[[nodiscard]] BlockMask block_mask(const AttentionPlan& plan, const Documents& documents,
-                                   const CallTensors& tensors);
+[[nodiscard]] kernels::BlockMask block_mask(const AttentionPlan& plan, const Documents& documents,
+                                            const CallTensors& tensors);
 
 struct RunOptions {
   bool training = true;
@@ -47,7 +47,7 @@ struct RunOptions {
   bool deterministic = false;  ///< gradients repeat bit for bit; on the host they always do
   /// Seconds on each GPU's own clock, of passes enqueued one after another; on the host: of the threads.
   bool stream_clock = false;
-  CommOptions comm;
+  comm::CommOptions comm;
   ExecutorOptions call;
   /// Called once, where rank 0 runs, before anything else of the run: what it throws ends all ranks.
   std::function<void()> prepare;
@@ -70,7 +70,7 @@ struct RankResult {
   std::vector<std::string> notes;  ///< Communicator::notes()
   i64 planned_memory_bytes = 0;    ///< of its GPU: tensors, and AttentionOperator::planned_memory_bytes()
   i64 held_memory_bytes = 0;       ///< what was taken: Memory::held_bytes() in the end
-  std::vector<BackendFallback> fallbacks;  ///< of all repetitions
+  std::vector<kernels::BackendFallback> fallbacks;  ///< of all repetitions
 };
 
 struct RunResult {
@@ -92,7 +92,7 @@ struct RunResult {
   /// The first rank, tick and peer where executed bytes are not the planned ones, in words; empty: equal.
   [[nodiscard]] std::string bytes_difference() const;
   /// Calls that went to another backend than their plan says: of all ranks and repetitions.
-  [[nodiscard]] std::vector<BackendFallback> fallbacks() const;
+  [[nodiscard]] std::vector<kernels::BackendFallback> fallbacks() const;
 };
 
 /// Runs forward, and backward when training, on as many ranks as the plan's mesh has. A token that every rank

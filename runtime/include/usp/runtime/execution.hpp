@@ -20,18 +20,18 @@ struct TickTimes {
 /// What one pass did on this rank.
 struct PassRecord {
   Pass pass = Pass::forward;
-  Traffic planned;   ///< from the schedule: per start tick and peer
-  Traffic executed;  ///< counted where the bytes reached the driver
+  comm::Traffic planned;   ///< from the schedule: per start tick and peer
+  comm::Traffic executed;  ///< counted where the bytes reached the driver
   std::vector<TickTimes> ticks;
   i64 workspace_bytes = 0;  ///< planned
   i64 touched_bytes = -1;   ///< high-water mark of touched bytes; -1: not measured
 };
 
 /// Bytes per start tick and peer that a schedule says. Messages of a rank to itself carry none.
-[[nodiscard]] Traffic planned_traffic(const RankSchedule& schedule, int ranks);
+[[nodiscard]] comm::Traffic planned_traffic(const schedule::RankSchedule& schedule, int ranks);
 /// The same in memory that is there already.
-void plan_traffic(const RankSchedule& schedule, int ranks, Traffic& out);
+void plan_traffic(const schedule::RankSchedule& schedule, int ranks, comm::Traffic& out);
 /// The first difference in words; empty when the two agree everywhere.
-[[nodiscard]] std::string difference(const Traffic& planned, const Traffic& executed);
+[[nodiscard]] std::string difference(const comm::Traffic& planned, const comm::Traffic& executed);
 
 }  // namespace usp

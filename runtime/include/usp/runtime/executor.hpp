@@ -36,7 +36,8 @@ struct ExecutorOptions {
 class Executor {
  public:
   /// Local. The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this.
-  Executor(Communicator& communicator, AttentionKernel& kernel, const ExecutorOptions& options = {});
+  Executor(comm::Communicator& communicator, kernels::AttentionKernel& kernel,
+           const ExecutorOptions& options = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -51,17 +52,18 @@ class Executor {
   /// saved state is left alone, so backward passes may follow in any order. A call that is refused leaves
   /// `saved` as it was. Throws as AttentionInputs, Prepared and SavedState say; DisagreementError
   /// (compare_inputs).
-  void forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs, View out,
-               View lse, SavedState& saved);
+  void forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs,
+               kernels::View out, kernels::View lse, SavedState& saved);
   /// Collective: the backward of the forward in `saved`, with the same inputs and its `out` as forward left
   /// it. d_out as out. Throws UsageError for a saved state that holds no forward, one of another Prepared, or
   /// one whose backward has run (SavedState::retain), and where per-head lists, seed or layer are others.
-  void backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs, ConstView out,
-                ConstView d_out, const AttentionGradients& gradients, SavedState& saved);
+  void backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs,
+                kernels::ConstView out, kernels::ConstView d_out, const AttentionGradients& gradients,
+                SavedState& saved);
 
-  [[nodiscard]] Communicator& communicator() const;
-  [[nodiscard]] AttentionKernel& kernel() const;
-  [[nodiscard]] Memory& memory() const;
+  [[nodiscard]] comm::Communicator& communicator() const;
+  [[nodiscard]] kernels::AttentionKernel& kernel() const;
+  [[nodiscard]] kernels::Memory& memory() const;
   /// Of the last call of a pass with `prepared`; UsageError where there was none.
   [[nodiscard]] const PassRecord& record(const Prepared& prepared, Pass pass) const;
   /// Bytes of the workspace now: the greatest of all calls so far, sums of gradients included.

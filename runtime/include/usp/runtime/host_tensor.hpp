@@ -14,8 +14,10 @@ class HostTensor {
   HostTensor() = default;
   HostTensor(DType type, i64 batch, i64 rows, Range heads, i64 width);
 
-  [[nodiscard]] View view() { return {bytes_.data(), type_, batch_, rows_, heads_, width_}; }
-  [[nodiscard]] ConstView view() const { return {bytes_.data(), type_, batch_, rows_, heads_, width_}; }
+  [[nodiscard]] kernels::View view() { return {bytes_.data(), type_, batch_, rows_, heads_, width_}; }
+  [[nodiscard]] kernels::ConstView view() const {
+    return {bytes_.data(), type_, batch_, rows_, heads_, width_};
+  }
   [[nodiscard]] bool empty() const { return bytes_.empty(); }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
   [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
@@ -23,7 +25,7 @@ class HostTensor {
   /// The same values in another type, to nearest even.
   [[nodiscard]] HostTensor as(DType type) const;
   /// A packed copy of any view.
-  [[nodiscard]] static HostTensor copy_of(const ConstView& view);
+  [[nodiscard]] static HostTensor copy_of(const kernels::ConstView& view);
   /// The rows `tokens` of a tensor whose row t is token t.
   [[nodiscard]] HostTensor rows_of(const std::vector<i64>& tokens) const;
 

@@ -14,7 +14,7 @@
 namespace usp {
 
 /// The schedule of all ranks in compact form.
-[[nodiscard]] CompactSchedule schedule_of(const TokenMap& geometry);
+[[nodiscard]] schedule::CompactSchedule schedule_of(const schedule::TokenMap& geometry);
 
 /// An attention call that is ready to run on one rank: the schedules of both passes of one plan on one batch,
 /// and where their buffers lie in workspace and saved state. Immutable: all layers of a model with the same
@@ -25,15 +25,16 @@ class Prepared {
   /// for a plan out of range.
   Prepared(const AttentionPlan& plan, const Documents& documents, int rank);
   /// Of a geometry and its schedule, made once for all ranks.
-  Prepared(std::shared_ptr<const TokenMap> geometry, const CompactSchedule& compact, int rank);
+  Prepared(std::shared_ptr<const schedule::TokenMap> geometry, const schedule::CompactSchedule& compact,
+           int rank);
 
-  [[nodiscard]] const TokenMap& geometry() const { return *geometry_; }
+  [[nodiscard]] const schedule::TokenMap& geometry() const { return *geometry_; }
   /// The plan with the batch's counts of tokens.
   [[nodiscard]] const AttentionPlan& plan() const { return geometry_->plan(); }
   /// Digest of the plan it was made of (its capacity, not the batch's counts).
   [[nodiscard]] std::uint64_t plan_key() const { return plan_key_; }
   [[nodiscard]] int rank() const { return parts_[0].schedule.rank; }
-  [[nodiscard]] const RankSchedule& schedule(Pass pass) const { return part(pass).schedule; }
+  [[nodiscard]] const schedule::RankSchedule& schedule(Pass pass) const { return part(pass).schedule; }
 
   /// Global tokens of the home rows, in order.
   [[nodiscard]] const std::vector<i64>& q_tokens() const { return q_tokens_; }
@@ -51,31 +52,31 @@ class Prepared {
   [[nodiscard]] bool backward_reads(Tensor tensor) const;
 
   /// The buffer of a name that exists when the pass begins, or that is its result; -1: none.
-  [[nodiscard]] BufferId input(Pass pass, BufferName name) const;
-  [[nodiscard]] BufferId result(Pass pass, BufferName name) const;
+  [[nodiscard]] schedule::BufferId input(Pass pass, BufferName name) const;
+  [[nodiscard]] schedule::BufferId result(Pass pass, BufferName name) const;
   /// Offset of a buffer in the saved state and in the workspace; -1: not in there.
-  [[nodiscard]] i64 saved_offset(Pass pass, BufferId id) const;
-  [[nodiscard]] i64 workspace_offset(Pass pass, BufferId id) const;
+  [[nodiscard]] i64 saved_offset(Pass pass, schedule::BufferId id) const;
+  [[nodiscard]] i64 workspace_offset(Pass pass, schedule::BufferId id) const;
   /// Offset of a result's sum in the memory for sums.
   [[nodiscard]] i64 sum_offset(Tensor tensor) const { return sum_offset_[static_cast<std::size_t>(tensor)]; }
   /// A packed view of a buffer.
-  [[nodiscard]] View packed(const Buffer& buffer, std::byte* at) const;
+  [[nodiscard]] kernels::View packed(const schedule::Buffer& buffer, std::byte* at) const;
   /// Global tokens of a buffer's rows.
-  [[nodiscard]] std::vector<i64> tokens(Pass pass, const Buffer& buffer, Side side) const;
+  [[nodiscard]] std::vector<i64> tokens(Pass pass, const schedule::Buffer& buffer, schedule::Side side) const;
 
  private:
   struct Part {
-    RankSchedule schedule;
-    Workspace workspace;
+    schedule::RankSchedule schedule;
+    schedule::Workspace workspace;
     std::vector<i64> saved_offset;  ///< per buffer; -1: not saved
   };
   [[nodiscard]] const Part& part(Pass pass) const { return parts_[pass == Pass::forward ? 0 : 1]; }
-  void expand_passes(const CompactSchedule& compact, int rank);
+  void expand_passes(const schedule::CompactSchedule& compact, int rank);
   void lay_out_saved();
   void lay_out_sums();
-  [[nodiscard]] std::vector<i64> home_tokens(Tensor tensor, Side side) const;
+  [[nodiscard]] std::vector<i64> home_tokens(Tensor tensor, schedule::Side side) const;
 
-  std::shared_ptr<const TokenMap> geometry_;
+  std::shared_ptr<const schedule::TokenMap> geometry_;
   std::uint64_t plan_key_ = 0;
   std::array<Part, 2> parts_;
   i64 saved_bytes_ = 0;

@@ -22,7 +22,7 @@ struct MemoryRef {
 class SavedState {
  public:
   /// Owns memory of the kernel's kind, which grows to what a forward needs. `memory` outlives this.
-  explicit SavedState(Memory& memory);
+  explicit SavedState(kernels::Memory& memory);
   /// Uses the caller's memory, on a boundary of 256 bytes: a forward that needs more is refused. The content
   /// may be moved between forward and backward (MemoryRef of the new place by `move_to`).
   explicit SavedState(MemoryRef memory);
@@ -45,7 +45,7 @@ class SavedState {
     bool spent = false;
   };
 
-  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<kernels::Arena> arena_;
   MemoryRef memory_;
   Forward forward_;
 };

@@ -18,6 +18,7 @@ namespace usp {
                                        const RunResult& run);
 
 /// Words of the operations of a tick, as its span in a trace lists them; empty beyond the last tick.
-[[nodiscard]] std::vector<std::string_view> traced_steps(const RankSchedule& schedule, std::size_t tick);
+[[nodiscard]] std::vector<std::string_view> traced_steps(const schedule::RankSchedule& schedule,
+                                                         std::size_t tick);
 
 }  // namespace usp

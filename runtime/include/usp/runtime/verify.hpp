@@ -17,9 +17,9 @@ namespace usp {
 /// The whole problem at once in fp64: no mesh, no layout, no exchange. Rows are global tokens; lse and d_sink
 /// as the operator defines them. Uses every core. Throws InvalidInput naming tensor and index of an input
 /// that is not a finite number. `progress` hears of the scores, on this thread.
-[[nodiscard]] Oracle dense_attention(const AttentionPlan& plan, const Documents& documents,
-                                     const CallTensors& tensors, bool training,
-                                     WorkProgress* progress = nullptr);
+[[nodiscard]] kernels::Oracle dense_attention(const AttentionPlan& plan, const Documents& documents,
+                                              const CallTensors& tensors, bool training,
+                                              WorkProgress* progress = nullptr);
 
 /// What dense_attention() takes, known before it starts.
 struct DenseEffort {
@@ -34,7 +34,7 @@ struct ResultError {
   /// RMS(a - b) / RMS(b) of the whole tensor; RMS(a) where b is zero everywhere. Gradients that vanish are
   /// held against a quarter of the greatest gradient's RMS; infinities must agree exactly.
   double whole = 0;
-  Deviation rows;  ///< the worst row and head by its own terms
+  kernels::Deviation rows;  ///< the worst row and head by its own terms
   /// RMS of what the terms of each element allow it to be off by, over the same RMS(b) as `whole`.
   double allowed = 0;
 };
@@ -45,7 +45,7 @@ struct CallErrors {
   /// A term or a value exceeds the finite range of its type, so that the comparison is undefined.
   [[nodiscard]] bool verifiable() const;
 };
-[[nodiscard]] CallErrors errors_of(const RunResult& run, const Oracle& truth, DType dtype);
+[[nodiscard]] CallErrors errors_of(const RunResult& run, const kernels::Oracle& truth, DType dtype);
 
 /// What a whole tensor of a correct run stays below, by input type. fp64 1e-10 and fp32 1e-5; bf16 and fp16,
 /// which round outputs and gradients: 1e-2 for out and lse, 2e-2 for gradients. More where the terms of its

@@ -11,7 +11,7 @@
 
 #include <charconv>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 constexpr int max_port_number = 65535;
@@ -38,17 +38,17 @@ constexpr int port_distance = 1000;
 /// What only ranks of this job know; empty where nothing is such.
 [[nodiscard]] std::string secret_of_job() {
   if (const auto token = environment("USP_JOB_TOKEN")) {
-    comm::check_token(*token);
+    check_token(*token);
     return *token;
   }
   const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("");
-  return comm::random_run_id(id) ? id : "";
+  return random_run_id(id) ? id : "";
 }
 
 /// The name of the job where it is no secret: what is told to everybody must not hold one.
 [[nodiscard]] std::string public_run_id() {
   const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("");
-  return comm::random_run_id(id) ? "" : id;
+  return random_run_id(id) ? "" : id;
 }
 
 /// Rank 0 cannot listen at MASTER_PORT, where torchrun's store does.
@@ -110,4 +110,4 @@ std::optional<int> local_rank() {
   return std::nullopt;
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 class CompositeCommunicator final : public comm::DataPlaneCommunicator {
@@ -125,7 +125,7 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
   std::vector<Route> routes_;
   std::vector<Communicator*> vias_;
   std::string name_;
-  comm::TicketTable<Flight> flights_;
+  TicketTable<Flight> flights_;
   std::vector<Message> part_;
   std::vector<Ticket> part_of_, inner_;
 };
@@ -136,4 +136,4 @@ std::unique_ptr<Communicator> make_composite_communicator(Communicator& control,
   return std::make_unique<CompositeCommunicator>(control, std::move(routes));
 }
 
-}  // namespace usp
+}  // namespace usp::comm

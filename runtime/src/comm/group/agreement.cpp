@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <map>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 /// The value that most ranks hold; of several such, the one of the lowest rank.
@@ -33,7 +33,7 @@ void check_field(const std::string& name, const std::vector<std::uint64_t>& valu
   throw DisagreementError(name, others,
                           fmt::format("{} {} another '{}' than the other {} of {} ranks; the exchange would "
                                       "mix unlike data. Start every rank with the same {}",
-                                      comm::list_ranks(others), others.size() == 1 ? "holds" : "hold", name,
+                                      list_ranks(others), others.size() == 1 ? "holds" : "hold", name,
                                       values.size() - others.size(), values.size(), name));
 }
 
@@ -62,4 +62,4 @@ void agree(Communicator& communicator, const std::vector<AgreedField>& fields) {
   }
 }
 
-}  // namespace usp
+}  // namespace usp::comm

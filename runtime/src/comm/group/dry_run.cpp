@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 /// The end of a message that has not met the other one.
@@ -38,7 +38,7 @@ class Ledger {
       return;
     }
     if (other->second.bytes != bytes && fault_.empty())
-      fault_ = comm::size_fault(message, rank, message.peer, bytes, other->second.bytes).message;
+      fault_ = size_fault(message, rank, message.peer, bytes, other->second.bytes).message;
     mine.erase(other);
   }
 
@@ -57,7 +57,7 @@ class Ledger {
                     "do not follow the same "
                     "schedule",
                     rank, send ? "sends" : "expects", oldest->bytes, send ? "to" : "from", awaited,
-                    comm::name_operation(oldest->operation, oldest->tick), tag, send ? "expects" : "sends"));
+                    name_operation(oldest->operation, oldest->tick), tag, send ? "expects" : "sends"));
   }
 
  private:
@@ -143,4 +143,4 @@ void DryRun::check() const {
   state_->ledger.check();
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 [[nodiscard]] bool run_processes(int ranks, const CommOptions& options,
@@ -70,4 +70,4 @@ void notify_other_ranks(const CommOptions& options, const std::exception& error)
   fail_before_rendezvous(*job, options, error);
 }
 
-}  // namespace usp
+}  // namespace usp::comm

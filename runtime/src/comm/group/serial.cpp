@@ -3,10 +3,10 @@
 
 #include <optional>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
-class SerialCommunicator final : public comm::CollectiveCommunicator {
+class SerialCommunicator final : public CollectiveCommunicator {
  public:
   SerialCommunicator() : CollectiveCommunicator(1) {}
   [[nodiscard]] const char* name() const override { return "serial"; }
@@ -22,7 +22,7 @@ class SerialCommunicator final : public comm::CollectiveCommunicator {
   }
   void reserve(i64 /*messages*/, i64 /*regions*/) override {}
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override {
-    comm::check_group(*this, ranks);
+    check_group(*this, ranks);
     return nullptr;
   }
   void abort(const CommunicationFault& fault) override {
@@ -42,4 +42,4 @@ std::unique_ptr<Communicator> make_serial_communicator() {
   return std::make_unique<SerialCommunicator>();
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace usp {
+namespace usp::comm {
 
 void Traffic::reset(int ticks, int ranks) {
   ticks_ = ticks;
@@ -54,4 +54,4 @@ i64 Traffic::total(bool send) const {
   return sum;
 }
 
-}  // namespace usp
+}  // namespace usp::comm

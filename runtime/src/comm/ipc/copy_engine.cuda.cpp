@@ -22,12 +22,12 @@
 #include <utility>
 #include <vector>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 /// An event as another thread of this process knows it, or another process.
 struct EventName {
-  EventHandle handle = nullptr;
+  device::EventHandle handle = nullptr;
   cudaIpcEventHandle_t shared{};
 };
 
@@ -54,14 +54,14 @@ constexpr i64 control_kinds = 4;
 /// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
 /// too: each does so when it likes, and would then wait for another message.
 struct DoneEvent {
-  Event event;
+  device::Event event;
   bool sender_waits = true;
   bool receiver_waits = true;
   std::byte ack{};
   StridedBytes ack_region{.data = &ack, .run_bytes = 1};
   Ticket ack_ticket = -1;
 
-  DoneEvent(int device, EventUse use) : event(device, use) {}
+  DoneEvent(int device, device::EventUse use) : event(device, use) {}
   DoneEvent(const DoneEvent&) = delete;
   DoneEvent& operator=(const DoneEvent&) = delete;
 };
@@ -74,14 +74,14 @@ struct InFlight {
   i64 bytes = 0;
   ReadyToSend rts;
   Done done;
-  DoneEvent* read = nullptr;               ///< of a receive whose copy has been enqueued
-  std::vector<comm::SharedRegion> shared;  ///< between processes: the sender's regions
+  DoneEvent* read = nullptr;         ///< of a receive whose copy has been enqueued
+  std::vector<SharedRegion> shared;  ///< between processes: the sender's regions
   std::byte ack{};
   StridedBytes rts_region, regions_region, done_region, ack_region;
   Ticket rts_ticket = -1, regions_ticket = -1, done_ticket = -1;
-  Event mark;  ///< where the compute stream stood when this end was posted
+  device::Event mark;  ///< where the compute stream stood when this end was posted
 
-  InFlight(int device, EventUse use) : mark(device, use) {
+  InFlight(int device, device::EventUse use) : mark(device, use) {
     rts_region.data = reinterpret_cast<std::byte*>(&rts);
     rts_region.run_bytes = sizeof rts;
     done_region.data = reinterpret_cast<std::byte*>(&done);
@@ -95,7 +95,7 @@ struct InFlight {
   /// The control message of a kind: the same peer, operation and tick.
   [[nodiscard]] Message control(Control kind) {
     regions_region.data = reinterpret_cast<std::byte*>(shared.data());
-    regions_region.run_bytes = static_cast<i64>(shared.size() * sizeof(comm::SharedRegion));
+    regions_region.run_bytes = static_cast<i64>(shared.size() * sizeof(SharedRegion));
     Message m = message;
     m.send = message.send != (kind == Control::done);
     m.tag = control_kinds * message.tag + static_cast<i64>(kind);
@@ -111,7 +111,7 @@ struct InFlight {
 /// UUID of a device, which processes may number differently.
 [[nodiscard]] cudaUUID_t identity(int device) {
   cudaDeviceProp p;
-  check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
+  device::check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
   return p.uuid;
 }
 
@@ -125,19 +125,19 @@ struct InFlight {
                   peer));
 }
 
-class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
+class CopyEngineCommunicator final : public DataPlaneCommunicator {
  public:
   template <class Control>
-  CopyEngineCommunicator(Control&& control, const Stream& compute)
+  CopyEngineCommunicator(Control&& control, const device::Stream& compute)
       : DataPlaneCommunicator(std::forward<Control>(control)), compute_(compute), imports_(compute.device()) {
     connect();
   }
   ~CopyEngineCommunicator() override {
     try {
-      const DeviceScope scope(compute_.device());
+      const device::DeviceScope scope(compute_.device());
       for (DoneEvent& one : done_events_)
         if (!one.sender_waits) control().wait(one.ack_ticket);
-      for (const Stream& stream : copies_) stream.synchronize();
+      for (const device::Stream& stream : copies_) stream.synchronize();
     } catch (...) {
       // The job has already failed and the error has been reported.
     }
@@ -156,24 +156,24 @@ class CopyEngineCommunicator final : public comm::DataPlaneCommunicator {
 
  private:
   void connect();
-  [[nodiscard]] EventName name_of(const Event& event) const;
-  [[nodiscard]] EventHandle handle_of(const EventName& event);
+  [[nodiscard]] EventName name_of(const device::Event& event) const;
+  [[nodiscard]] device::EventHandle handle_of(const EventName& event);
   void import_regions(InFlight& end);
   [[nodiscard]] DoneEvent& free_done_event();
   void open(const Message& message, Ticket ticket);
   void fetch(InFlight& end);
   void finish(InFlight& end, Ticket ticket);
 
-  const Stream& compute_;
+  const device::Stream& compute_;
   std::vector<std::string> notes_;
   bool processes_ = false;  ///< ranks are processes
-  EventUse use_ = EventUse::order;
-  comm::Exports exports_;
-  comm::Imports imports_;
+  device::EventUse use_ = device::EventUse::order;
+  Exports exports_;
+  Imports imports_;
   std::vector<StridedBytes> imported_;
-  std::deque<Stream> copies_;  ///< per peer that sends
+  std::deque<device::Stream> copies_;  ///< per peer that sends
   std::deque<DoneEvent> done_events_;
-  comm::TicketTable<InFlight> ends_;
+  TicketTable<InFlight> ends_;
   std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
 };
 
@@ -183,24 +183,23 @@ void CopyEngineCommunicator::connect() {
     throw UsageError(fmt::format(
         "copy engines need ranks that are threads of one process or processes of one host, not '{}'", kind));
   processes_ = kind == "mpi" || kind == "sockets";
-  use_ = processes_ ? EventUse::interprocess : EventUse::order;
+  use_ = processes_ ? device::EventUse::interprocess : device::EventUse::order;
   const int mine = compute_.device();
-  const DeviceScope scope(mine);
+  const device::DeviceScope scope(mine);
   std::vector<cudaUUID_t> visible;
-  for (int i = 0; i < device_count(); ++i) visible.push_back(identity(i));
+  for (int i = 0; i < device::device_count(); ++i) visible.push_back(identity(i));
   const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
   std::vector<cudaUUID_t> devices(static_cast<std::size_t>(size()));
   all_gather(&me, devices.data(), sizeof me);
   std::vector<bool> same_device;
   for (int peer = 0; peer < size(); ++peer) {
     const int number = number_of(devices[static_cast<std::size_t>(peer)], peer, visible);
-    enable_peer_access(mine, number);
+    device::enable_peer_access(mine, number);
     same_device.push_back(number == mine);
     copies_.emplace_back(mine);
   }
   barrier();  // memory may be opened and copied once both directions are open
-  if (processes_ && size() > 1)
-    notes_ = comm::rate_notes(rank(), comm::measure_peer_rates(control(), mine, same_device));
+  if (processes_ && size() > 1) notes_ = rate_notes(rank(), measure_peer_rates(control(), mine, same_device));
 }
 
 /// Returns an event whose last use both ends have acknowledged, or a new one.
@@ -212,26 +211,26 @@ DoneEvent& CopyEngineCommunicator::free_done_event() {
   return done_events_.emplace_back(compute_.device(), use_);
 }
 
-EventName CopyEngineCommunicator::name_of(const Event& event) const {
+EventName CopyEngineCommunicator::name_of(const device::Event& event) const {
   EventName name;
   name.handle = event.get();
-  if (processes_) name.shared = comm::share(event);
+  if (processes_) name.shared = share(event);
   return name;
 }
 
-EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
+device::EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
   return processes_ ? imports_.event(event.shared) : event.handle;
 }
 
 void CopyEngineCommunicator::reserve(i64 messages, i64 /*regions*/) {
-  const DeviceScope scope(compute_.device());
+  const device::DeviceScope scope(compute_.device());
   control().reserve(control_kinds * messages, control_kinds * messages);
   receiving_.reserve(static_cast<std::size_t>(messages));
   ends_.reserve(messages, compute_.device(), use_);
 }
 
 void CopyEngineCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
-  const DeviceScope scope(compute_.device());
+  const device::DeviceScope scope(compute_.device());
   for (i64 i = 0; i < count; ++i) {
     check_peer(messages[i]);
     tickets[i] = ends_.open([this](i64 size) { reserve(size, 0); });
@@ -259,7 +258,7 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
     end.shared.clear();
     for (i64 i = 0; i < message.region_count; ++i)
       end.shared.push_back(message.regions[i].bytes() > 0 ? exports_.region(message.regions[i])
-                                                          : comm::SharedRegion{});
+                                                          : SharedRegion{});
     const Message regions = end.control(Control::regions);
     control().post(&regions, 1, &end.regions_ticket);
   }
@@ -274,7 +273,7 @@ void CopyEngineCommunicator::import_regions(InFlight& end) {
   control().post(&regions, 1, &end.regions_ticket);
   control().wait(end.regions_ticket);
   imported_.clear();
-  for (const comm::SharedRegion& region : end.shared)
+  for (const SharedRegion& region : end.shared)
     if (region.shape.bytes() > 0 && region.shape.data != nullptr)
       imported_.push_back(imports_.region(region));
   end.rts.regions = imported_.data();
@@ -286,19 +285,18 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
   const ReadyToSend& rts = end.rts;
   const auto peer = static_cast<std::size_t>(end.message.peer);
   if (rts.bytes != end.bytes) {
-    const CommunicationFault fault =
-        comm::size_fault(end.message, rank(), end.message.peer, end.bytes, rts.bytes);
+    const CommunicationFault fault = size_fault(end.message, rank(), end.message.peer, end.bytes, rts.bytes);
     control().abort(fault);
     throw CommunicationError(fault);
   }
-  const StreamHandle copies = copies_[peer].get();
+  const device::StreamHandle copies = copies_[peer].get();
   if (processes_) import_regions(end);
-  wait_for(copies, handle_of(rts.ready));
-  wait_for(copies, end.mark.get());
+  device::wait_for(copies, handle_of(rts.ready));
+  device::wait_for(copies, end.mark.get());
   Message from = end.message;
   from.regions = rts.regions;
   from.region_count = rts.region_count;
-  comm::enqueue_copies(from, end.message, copies);
+  enqueue_copies(from, end.message, copies);
   DoneEvent& copied = free_done_event();
   copied.event.record(copies);
   copied.sender_waits = copied.receiver_waits = false;
@@ -312,7 +310,7 @@ void CopyEngineCommunicator::fetch(InFlight& end) {
 }
 
 void CopyEngineCommunicator::progress() {
-  const DeviceScope scope(compute_.device());
+  const device::DeviceScope scope(compute_.device());
   control().progress();
   std::erase_if(receiving_, [&](Ticket ticket) {
     InFlight& end = ends_[ticket];
@@ -323,7 +321,7 @@ void CopyEngineCommunicator::progress() {
 }
 
 void CopyEngineCommunicator::wait(Ticket ticket) {
-  const DeviceScope scope(compute_.device());
+  const device::DeviceScope scope(compute_.device());
   InFlight& end = ends_.of(ticket);
   if (end.state == InFlight::State::open && !end.message.send) {
     const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
@@ -340,7 +338,7 @@ void CopyEngineCommunicator::wait(Ticket ticket) {
 }
 
 bool CopyEngineCommunicator::test(Ticket ticket) {
-  const DeviceScope scope(compute_.device());
+  const device::DeviceScope scope(compute_.device());
   InFlight& end = ends_.of(ticket);
   progress();
   if (end.state == InFlight::State::open) {
@@ -360,10 +358,10 @@ void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
     control().wait(end.message.send ? end.rts_ticket : end.done_ticket);
     if (end.message.send && processes_) control().wait(end.regions_ticket);
     if (!end.message.send) {
-      wait_for(compute_.get(), end.read->event.get());
+      device::wait_for(compute_.get(), end.read->event.get());
       end.read->receiver_waits = true;
     } else {
-      wait_for(compute_.get(), handle_of(end.done.event));
+      device::wait_for(compute_.get(), handle_of(end.done.event));
       // The receiver has posted its end before it sent the receipt: this does not block.
       const Message ack = end.control(Control::ack);
       Ticket sent = -1;
@@ -383,8 +381,9 @@ std::unique_ptr<Communicator> CopyEngineCommunicator::group(const std::vector<in
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control, const Stream& compute) {
+std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control,
+                                                            const device::Stream& compute) {
   return std::make_unique<CopyEngineCommunicator>(control, compute);
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -2,11 +2,11 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/copy_engine.hpp"
 
-namespace usp {
+namespace usp::comm {
 
-std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator&, const Stream&) {
+std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator&, const device::Stream&) {
   throw EnvironmentError(
       "this build has no CUDA support: there are no copy engines; configure with -DUSP_CUDA=ON");
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -14,16 +14,17 @@ namespace {
 constexpr i64 probe_bytes = i64{64} << 20;
 constexpr int probes = 3;  ///< the first opens the way
 
-[[nodiscard]] double best_rate(std::byte* to, const std::byte* from, const Stream& stream) {
-  const Event begin(stream.device(), EventUse::timing), end(stream.device(), EventUse::timing);
+[[nodiscard]] double best_rate(std::byte* to, const std::byte* from, const device::Stream& stream) {
+  const device::Event begin(stream.device(), device::EventUse::timing),
+      end(stream.device(), device::EventUse::timing);
   double best = 0;
   for (int i = 0; i < probes; ++i) {
     begin.record(stream.get());
-    check_cuda(
+    device::check_cuda(
         cudaMemcpyAsync(to, from, static_cast<std::size_t>(probe_bytes), cudaMemcpyDefault, stream.get()),
         "a copy from another process");
     end.record(stream.get());
-    best = std::max(best, static_cast<double>(probe_bytes) / seconds_between(begin, end));
+    best = std::max(best, static_cast<double>(probe_bytes) / device::seconds_between(begin, end));
   }
   return best;
 }
@@ -33,11 +34,11 @@ constexpr int probes = 3;  ///< the first opens the way
 std::vector<PeerRate> measure_peer_rates(Communicator& control, int device,
                                          const std::vector<bool>& same_device) {
   const int ranks = control.size(), me = control.rank();
-  const DeviceScope scope(device);
+  const device::DeviceScope scope(device);
   std::vector<PeerRate> rates;
-  const DeviceBuffer source(device, probe_bytes), target(device, probe_bytes);
-  const Stream stream(device);
-  set_device_bytes(source.data(), 0, probe_bytes, stream.get());
+  const device::DeviceBuffer source(device, probe_bytes), target(device, probe_bytes);
+  const device::Stream stream(device);
+  device::set_device_bytes(source.data(), 0, probe_bytes, stream.get());
   stream.synchronize();
   StridedBytes whole;
   whole.data = source.data();

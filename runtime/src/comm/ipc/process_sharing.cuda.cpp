@@ -16,7 +16,7 @@ constexpr const char* plain_memory =
 template <class Close>
 void close_on(int device, Close&& close) noexcept {
   try {
-    const DeviceScope scope(device);
+    const device::DeviceScope scope(device);
     close();
   } catch (const EnvironmentError&) {
     return;
@@ -34,23 +34,23 @@ template <class Handle>
 
 SharedRegion Exports::region(const StridedBytes& region) {
   static const auto attribute =
-      driver_call<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)>("cuPointerGetAttribute");
+      device::driver_call<CUresult (*)(void*, CUpointer_attribute, CUdeviceptr)>("cuPointerGetAttribute");
   static const auto range =
-      driver_call<CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr)>("cuMemGetAddressRange");
+      device::driver_call<CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr)>("cuMemGetAddressRange");
   const auto address = reinterpret_cast<CUdeviceptr>(region.data);
   unsigned long long number = 0;
-  check_driver(attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), "cuPointerGetAttribute",
-               plain_memory);
+  device::check_driver(attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), "cuPointerGetAttribute",
+                       plain_memory);
   int device = 0;
-  check_driver(attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address), "cuPointerGetAttribute",
-               plain_memory);
-  const DeviceScope scope(device);  // both calls below look in the thread's current context only
+  device::check_driver(attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+                       "cuPointerGetAttribute", plain_memory);
+  const device::DeviceScope scope(device);  // both calls below look in the thread's current context only
   CUdeviceptr base = 0;
-  check_driver(range(&base, nullptr, address), "cuMemGetAddressRange", plain_memory);
+  device::check_driver(range(&base, nullptr, address), "cuMemGetAddressRange", plain_memory);
   auto known = handles_.find(number);
   if (known == handles_.end()) {
     cudaIpcMemHandle_t handle;
-    check_cuda(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(base)), "cudaIpcGetMemHandle");
+    device::check_cuda(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(base)), "cudaIpcGetMemHandle");
     known = handles_.emplace(number, handle).first;
   }
   return {known->second, static_cast<i64>(address - base), region};
@@ -70,10 +70,10 @@ StridedBytes Imports::region(const SharedRegion& region) {
   const Key key = key_of(region.allocation);
   auto known = memory_.find(key);
   if (known == memory_.end()) {
-    const DeviceScope scope(device_);
+    const device::DeviceScope scope(device_);
     void* memory = nullptr;
-    check_cuda(cudaIpcOpenMemHandle(&memory, region.allocation, cudaIpcMemLazyEnablePeerAccess),
-               "cudaIpcOpenMemHandle");
+    device::check_cuda(cudaIpcOpenMemHandle(&memory, region.allocation, cudaIpcMemLazyEnablePeerAccess),
+                       "cudaIpcOpenMemHandle");
     known = memory_.emplace(key, static_cast<std::byte*>(memory)).first;
   }
   StridedBytes mine = region.shape;
@@ -81,22 +81,22 @@ StridedBytes Imports::region(const SharedRegion& region) {
   return mine;
 }
 
-EventHandle Imports::event(const cudaIpcEventHandle_t& handle) {
+device::EventHandle Imports::event(const cudaIpcEventHandle_t& handle) {
   const Key key = key_of(handle);
   auto known = events_.find(key);
   if (known == events_.end()) {
-    const DeviceScope scope(device_);
+    const device::DeviceScope scope(device_);
     cudaEvent_t event = nullptr;
-    check_cuda(cudaIpcOpenEventHandle(&event, handle), "cudaIpcOpenEventHandle");
+    device::check_cuda(cudaIpcOpenEventHandle(&event, handle), "cudaIpcOpenEventHandle");
     known = events_.emplace(key, event).first;
   }
   return known->second;
 }
 
-cudaIpcEventHandle_t share(const Event& event) {
-  const DeviceScope scope(event.device());
+cudaIpcEventHandle_t share(const device::Event& event) {
+  const device::DeviceScope scope(event.device());
   cudaIpcEventHandle_t handle;
-  check_cuda(cudaIpcGetEventHandle(&handle, event.get()), "cudaIpcGetEventHandle");
+  device::check_cuda(cudaIpcGetEventHandle(&handle, event.get()), "cudaIpcGetEventHandle");
   return handle;
 }
 

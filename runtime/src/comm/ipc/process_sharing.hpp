@@ -37,15 +37,15 @@ class Imports {
   Imports(const Imports&) = delete;
   Imports& operator=(const Imports&) = delete;
   [[nodiscard]] StridedBytes region(const SharedRegion& region);
-  [[nodiscard]] EventHandle event(const cudaIpcEventHandle_t& handle);
+  [[nodiscard]] device::EventHandle event(const cudaIpcEventHandle_t& handle);
 
  private:
   using Key = std::array<unsigned char, CUDA_IPC_HANDLE_SIZE>;
   int device_;
   std::map<Key, std::byte*> memory_;
-  std::map<Key, EventHandle> events_;
+  std::map<Key, device::EventHandle> events_;
 };
 
-[[nodiscard]] cudaIpcEventHandle_t share(const Event& event);
+[[nodiscard]] cudaIpcEventHandle_t share(const device::Event& event);
 
 }  // namespace usp::comm

@@ -10,11 +10,11 @@
 
 #include <utility>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 [[nodiscard]] std::unique_ptr<Communicator> transport(Transport kind, Communicator& control,
-                                                      const Stream& compute) {
+                                                      const device::Stream& compute) {
   if (kind == Transport::nccl) return make_nccl_communicator(control, compute);
   return make_copy_engine_communicator(control, compute);
 }
@@ -40,7 +40,7 @@ MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh) : co
   make_groups();
 }
 
-MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh, const Stream& compute,
+MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh, const device::Stream& compute,
                                    AxisTransports transports)
     : MeshCommunicator(control, mesh) {
   connect(compute, transports);
@@ -58,7 +58,7 @@ void MeshCommunicator::make_groups() {
   if (ulysses_ == nullptr) ulysses_ = make_serial_communicator();
 }
 
-void MeshCommunicator::connect(const Stream& compute, AxisTransports transports) {
+void MeshCommunicator::connect(const device::Stream& compute, AxisTransports transports) {
   if (mesh_.ring() == 1 || mesh_.ulysses == 1 || transports.ring == transports.ulysses) {
     payload_ = transport(mesh_.ulysses == 1 ? transports.ring : transports.ulysses, control_, compute);
     return;
@@ -74,4 +74,4 @@ void MeshCommunicator::connect(const Stream& compute, AxisTransports transports)
   payload_ = make_composite_communicator(control_, std::move(routes));
 }
 
-}  // namespace usp
+}  // namespace usp::comm

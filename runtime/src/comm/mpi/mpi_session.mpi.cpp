@@ -11,7 +11,7 @@
 #include <limits>
 #include <numeric>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 void initialize_mpi() {
@@ -23,18 +23,17 @@ void initialize_mpi() {
 
 /// Gives the others time to report their error, then ends all processes. MPI_Finalize would wait for ranks
 /// that may never come.
-[[noreturn]] void end_job(comm::MpiControl& control) {
+[[noreturn]] void end_job(MpiControl& control) {
   const int code = static_cast<int>(control.exit_code());
-  (void)control.wait_for_all(comm::grace_s);
+  (void)control.wait_for_all(grace_s);
   MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }
 
 /// Within a catch: broadcasts the error that this rank caught, and ends the job.
-[[noreturn]] void fail_job(comm::MpiControl& control, int rank, const std::exception& error) {
-  control.broadcast_failure(comm::fault_of(std::current_exception(), rank),
-                            comm::exit_code_of(std::current_exception()));
-  comm::report_failure(rank, error.what());
+[[noreturn]] void fail_job(MpiControl& control, int rank, const std::exception& error) {
+  control.broadcast_failure(fault_of(std::current_exception(), rank), exit_code_of(std::current_exception()));
+  report_failure(rank, error.what());
   end_job(control);
 }
 
@@ -44,9 +43,9 @@ struct MpiSession::State {
   bool owns_mpi = false;
   double start_s = 0;
   int exceptions = 0;  ///< that were in flight when the session began
-  std::shared_ptr<comm::MpiControl> control;
-  std::unique_ptr<comm::MpiCommunicator> world;
-  std::unique_ptr<comm::MpiCommunicator> closing;  ///< for waiting until all are done, as long as it takes
+  std::shared_ptr<MpiControl> control;
+  std::unique_ptr<MpiCommunicator> world;
+  std::unique_ptr<MpiCommunicator> closing;  ///< for waiting until all are done, as long as it takes
   /// How long a call of MPI may last that waits for all ranks.
   [[nodiscard]] double limit_of_call() const {
     return owns_mpi ? start_s : std::numeric_limits<double>::max();
@@ -56,22 +55,22 @@ struct MpiSession::State {
 
 namespace {
 
-std::unique_ptr<comm::MpiCommunicator> duplicate_world(const std::shared_ptr<comm::MpiControl>& control,
-                                                       const CommOptions& options) {
+std::unique_ptr<MpiCommunicator> duplicate_world(const std::shared_ptr<MpiControl>& control,
+                                                 const CommOptions& options) {
   MPI_Comm copy = MPI_COMM_NULL;
-  comm::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   int size = 1;
   MPI_Comm_size(copy, &size);
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<comm::MpiCommunicator>(copy, std::move(ranks), control, options);
+  return std::make_unique<MpiCommunicator>(copy, std::move(ranks), control, options);
 }
 
 }  // namespace
 
 void MpiSession::State::open(const CommOptions& options) {
-  const comm::CallWatch watch(limit_of_call(), "MPI_Comm_dup");
-  control = std::make_shared<comm::MpiControl>(MPI_COMM_WORLD, owns_mpi);
+  const CallWatch watch(limit_of_call(), "MPI_Comm_dup");
+  control = std::make_shared<MpiControl>(MPI_COMM_WORLD, owns_mpi);
   world = duplicate_world(control, options);
   closing = duplicate_world(
       control, {.watchdog_s = std::numeric_limits<double>::max(), .chunk_bytes = options.chunk_bytes});
@@ -91,7 +90,7 @@ MpiSession::MpiSession(const CommOptions& options) : state_(std::make_unique<Sta
   state_->owns_mpi = initialized == 0;
   state_->start_s = options.start_s.value_or(options.watchdog_s);
   if (state_->owns_mpi) {
-    const comm::CallWatch watch(state_->start_s, "MPI_Init");
+    const CallWatch watch(state_->start_s, "MPI_Init");
     initialize_mpi();
   }
   state_->exceptions = std::uncaught_exceptions();
@@ -110,16 +109,16 @@ MpiSession::MpiSession(const CommOptions& options) : state_(std::make_unique<Sta
 MpiSession::~MpiSession() {
   const int rank = state_->world->rank();
   if (state_->owns_mpi && std::uncaught_exceptions() > state_->exceptions && !state_->control->aborted()) {
-    const auto fault = comm::failure_fault(rank, "an exception left its MPI session");
+    const auto fault = failure_fault(rank, "an exception left its MPI session");
     state_->control->broadcast_failure(fault, ExitCode::environment);
-    comm::report_failure(rank, state_->control->fault().message);
+    report_failure(rank, state_->control->fault().message);
   }
   state_->closing.reset();
   state_->world.reset();
   if (!state_->owns_mpi) return;
   if (state_->control->aborted()) end_job(*state_->control);
   state_->control.reset();
-  const comm::CallWatch watch(state_->limit_of_call(), "MPI_Finalize");
+  const CallWatch watch(state_->limit_of_call(), "MPI_Finalize");
   MPI_Finalize();
 }
 
@@ -139,4 +138,4 @@ int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>
   return 0;
 }
 
-}  // namespace usp
+}  // namespace usp::comm

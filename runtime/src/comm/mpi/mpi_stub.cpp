@@ -3,7 +3,7 @@
 #include "usp/comm/mpi.hpp"
 
 // Replaces MPI in a build without it.
-namespace usp {
+namespace usp::comm {
 namespace {
 
 [[noreturn]] void refuse() {
@@ -32,4 +32,4 @@ int run_mpi(const CommOptions& /*options*/, const std::function<void(Communicato
   refuse();
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -6,11 +6,9 @@
 #include <memory>
 #include <nccl.h>
 
-namespace usp {
-class Communicator;
-}
-
 namespace usp::comm {
+
+class Communicator;
 
 /// The calls of NCCL that this project makes; replaced in tests.
 struct NcclApi {
@@ -31,7 +29,7 @@ struct NcclApi {
 
 /// `api` outlives the communicator. `compute` may be null as long as nothing is posted.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control,
-                                                                   StreamHandle compute, int device,
+                                                                   device::StreamHandle compute, int device,
                                                                    const NcclApi& api);
 
 }  // namespace usp::comm

@@ -7,8 +7,7 @@
 #include <dlfcn.h>
 #include <optional>
 
-namespace usp {
-namespace comm {
+namespace usp::comm {
 namespace {
 
 template <class Call>
@@ -40,18 +39,16 @@ const NcclApi* load_nccl() {
   return api ? &*api : nullptr;
 }
 
-}  // namespace comm
-
 bool nccl_available() {
-  return comm::load_nccl() != nullptr;
+  return load_nccl() != nullptr;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, const Stream& compute) {
-  const comm::NcclApi* api = comm::load_nccl();
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, const device::Stream& compute) {
+  const NcclApi* api = load_nccl();
   if (api == nullptr)
     throw EnvironmentError(
         "libnccl.so.2 cannot be loaded; install NCCL or add its folder to LD_LIBRARY_PATH");
-  return comm::make_nccl_communicator(control, compute.get(), compute.device(), *api);
+  return make_nccl_communicator(control, compute.get(), compute.device(), *api);
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -25,12 +25,12 @@ struct Flight {
   Message message;
   i64 bytes = 0;
   StridedBytes payload;  ///< contiguous: the message's only region, or the staging buffer
-  DeviceBuffer staging;
+  device::DeviceBuffer staging;
 };
 
 /// The messages of one post(): they start and end together.
 struct Launch {
-  Event ready, done;
+  device::Event ready, done;
   int open_messages = 0;
   explicit Launch(int device) : ready(device), done(device) {}
 };
@@ -44,7 +44,7 @@ struct Launch {
 class NcclCommunicator final : public DataPlaneCommunicator {
  public:
   template <class Control>
-  NcclCommunicator(Control&& control, StreamHandle compute, int device, const NcclApi& api)
+  NcclCommunicator(Control&& control, device::StreamHandle compute, int device, const NcclApi& api)
       : DataPlaneCommunicator(std::forward<Control>(control)), api_(api), compute_(compute), device_(device) {
     connect();
   }
@@ -79,10 +79,10 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   void start(const Ticket* tickets, i64 count);
 
   const NcclApi& api_;
-  StreamHandle compute_;
+  device::StreamHandle compute_;
   int device_;
   ncclComm_t nccl_ = nullptr;
-  std::optional<Stream> stream_;  ///< of all transfers; made with the first
+  std::optional<device::Stream> stream_;  ///< of all transfers; made with the first
   TicketTable<Flight> flights_;
   std::deque<Launch> launches_;
   std::vector<std::size_t> launch_of_;  ///< per flight
@@ -94,7 +94,7 @@ void NcclCommunicator::connect() {
   ncclUniqueId id{};
   if (rank() == 0) check(api_.get_unique_id(&id), "ncclGetUniqueId", nullptr);
   broadcast(&id, sizeof id, 0);
-  std::optional<DeviceScope> scope;
+  std::optional<device::DeviceScope> scope;
   if (compute_ != nullptr) scope.emplace(device_);
   check(api_.comm_init_rank(&nccl_, size(), id, rank()), "ncclCommInitRank", nullptr);
 }
@@ -146,7 +146,7 @@ void NcclCommunicator::stage(Flight& flight) {
   }
   if (flight.staging.bytes() < flight.bytes) {
     stream_->synchronize();
-    flight.staging = DeviceBuffer(device_, flight.bytes);
+    flight.staging = device::DeviceBuffer(device_, flight.bytes);
   }
   flight.payload = StridedBytes{};
   flight.payload.data = flight.staging.data();
@@ -200,7 +200,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
     any = any || flights_[tickets[i]].bytes > 0;
   }
   if (!any) return;
-  const DeviceScope scope(device_);
+  const device::DeviceScope scope(device_);
   if (!stream_) stream_.emplace(device_);
   std::size_t at = 0;
   while (at < launches_.size() && launches_[at].open_messages > 0) ++at;
@@ -208,7 +208,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   Launch& launch = launches_[at];
   launch.open_messages = 0;
   launch.ready.record(compute_);
-  wait_for(stream_->get(), launch.ready.get());
+  device::wait_for(stream_->get(), launch.ready.get());
   for (i64 i = 0; i < count; ++i) {
     Flight& flight = flights_[tickets[i]];
     if (flight.bytes == 0) continue;
@@ -224,9 +224,9 @@ void NcclCommunicator::wait(Ticket ticket) {
   Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0) {
-    const DeviceScope scope(device_);
+    const device::DeviceScope scope(device_);
     Launch& launch = launches_[launch_of_[static_cast<std::size_t>(ticket)]];
-    wait_for(compute_, launch.done.get());
+    device::wait_for(compute_, launch.done.get());
     --launch.open_messages;
   }
   traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
@@ -258,8 +258,8 @@ std::unique_ptr<Communicator> NcclCommunicator::group(const std::vector<int>& ra
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, StreamHandle compute, int device,
-                                                     const NcclApi& api) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, device::StreamHandle compute,
+                                                     int device, const NcclApi& api) {
   return std::make_unique<NcclCommunicator>(control, compute, device, api);
 }
 

@@ -2,14 +2,14 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/nccl.hpp"
 
-namespace usp {
+namespace usp::comm {
 
 bool nccl_available() {
   return false;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator&, const Stream&) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator&, const device::Stream&) {
   throw EnvironmentError("this build has no NCCL; configure where nvcc and nccl.h are found (NCCL_ROOT)");
 }
 
-}  // namespace usp
+}  // namespace usp::comm

@@ -11,10 +11,11 @@ namespace usp::comm {
 inline void enqueue_copies(const Message& from, const Message& to, cudaStream_t stream) {
   for_each_plane(from, to, [&](const Copy2d& p) {
     const auto size = [](i64 n) { return static_cast<std::size_t>(n); };
-    check_cuda(p.height == 1 ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, stream)
-                             : cudaMemcpy2DAsync(p.to, size(p.to_pitch), p.from, size(p.from_pitch),
-                                                 size(p.width), size(p.height), cudaMemcpyDefault, stream),
-               "a copy of a message's payload");
+    device::check_cuda(p.height == 1
+                           ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, stream)
+                           : cudaMemcpy2DAsync(p.to, size(p.to_pitch), p.from, size(p.from_pitch),
+                                               size(p.width), size(p.height), cudaMemcpyDefault, stream),
+                       "a copy of a message's payload");
   });
 }
 

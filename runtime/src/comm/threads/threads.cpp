@@ -9,7 +9,7 @@
 #include <numeric>
 #include <thread>
 
-namespace usp {
+namespace usp::comm {
 namespace {
 
 std::vector<int> first_ranks(int count) {
@@ -21,20 +21,20 @@ std::vector<int> first_ranks(int count) {
 struct Job {
   Job(int ranks, const CommOptions& options)
       : world(ranks, options),
-        group_state(std::make_shared<comm::GroupState>(first_ranks(ranks))),
+        group_state(std::make_shared<GroupState>(first_ranks(ranks))),
         errors(static_cast<std::size_t>(ranks)) {}
-  comm::World world;
-  std::shared_ptr<comm::GroupState> group_state;
+  World world;
+  std::shared_ptr<GroupState> group_state;
   std::vector<std::exception_ptr> errors;
 };
 
 void run_rank(Job& job, int rank, const std::function<void(Communicator&)>& body) {
   const auto give_up = [&] {
     job.errors[static_cast<std::size_t>(rank)] = std::current_exception();
-    job.world.abort(comm::fault_of(std::current_exception(), rank), rank);
+    job.world.abort(fault_of(std::current_exception(), rank), rank);
   };
   try {
-    const auto communicator = comm::make_thread_communicator(job.world, job.group_state, rank);
+    const auto communicator = make_thread_communicator(job.world, job.group_state, rank);
     try {
       body(*communicator);
     } catch (...) {
@@ -60,7 +60,7 @@ void run_threads(int ranks, const CommOptions& options, const std::function<void
     const std::string text =
         fmt::format("the system refuses thread {} of {}: {}; run fewer ranks", rank + 1, ranks, error.what());
     job.errors[threads.size()] = std::make_exception_ptr(EnvironmentError(text));
-    job.world.abort(comm::failure_fault(rank, text), rank);
+    job.world.abort(failure_fault(rank, text), rank);
   }
   for (std::thread& thread : threads) thread.join();
   if (!job.world.aborted()) return;
@@ -69,4 +69,4 @@ void run_threads(int ranks, const CommOptions& options, const std::function<void
   throw CommunicationError(job.world.fault());
 }
 
-}  // namespace usp
+}  // namespace usp::comm

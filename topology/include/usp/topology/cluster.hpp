@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 /// How well a number is known. Orders from best to worst; unknown is never zero.
 enum class Provenance { measured, preset, guess, unknown };
@@ -144,4 +144,4 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 };
 
-}  // namespace usp
+}  // namespace usp::topology

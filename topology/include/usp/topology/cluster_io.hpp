@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 /// Reads a cluster file (schema: configs/schema/cluster.v2.schema.json), in full or as a `synthetic`
 /// description with the sources of its values. Throws InvalidInput for anything unknown or inconsistent.
@@ -23,4 +23,4 @@ namespace usp {
 [[nodiscard]] std::string provenance_name(Provenance provenance);
 [[nodiscard]] std::string fabric_kind_name(FabricKind kind);
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -8,17 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 enum class SourceFormat { automatic, cluster_json, synthetic, nvidia_smi, nccl_xml, slurm };
-
-template <>
-struct WordTable<SourceFormat> {
-  static constexpr Word<SourceFormat> words[] = {
-      {"auto", SourceFormat::automatic},      {"cluster", SourceFormat::cluster_json},
-      {"synthetic", SourceFormat::synthetic}, {"nvidia-smi", SourceFormat::nvidia_smi},
-      {"nccl-xml", SourceFormat::nccl_xml},   {"slurm", SourceFormat::slurm}};
-};
 
 /// A source and what is added to it; every verb that takes a cluster fills one of these from the same flags.
 struct ClusterRequest {
@@ -54,5 +46,17 @@ struct ClusterRequest {
 /// `count` copies of all hosts side by side. NVLink domains, fabrics' leaves and names are copied with them.
 /// Throws UsageError naming `flag` where that is more than a cluster may have.
 [[nodiscard]] Cluster replicate(const Cluster& cluster, int count, const std::string& flag = "--nodes");
+
+}  // namespace usp::topology
+
+namespace usp {
+
+template <>
+struct WordTable<topology::SourceFormat> {
+  using Format = topology::SourceFormat;
+  static constexpr Word<Format> words[] = {
+      {"auto", Format::automatic},        {"cluster", Format::cluster_json}, {"synthetic", Format::synthetic},
+      {"nvidia-smi", Format::nvidia_smi}, {"nccl-xml", Format::nccl_xml},    {"slurm", Format::slurm}};
+};
 
 }  // namespace usp

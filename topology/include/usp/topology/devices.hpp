@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 /// One accelerator of configs/devices/devices.json.
 struct DevicePreset {
@@ -37,4 +37,4 @@ struct DevicePreset {
 /// has).
 void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file);
 
-}  // namespace usp
+}  // namespace usp::topology

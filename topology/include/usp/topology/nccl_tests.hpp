@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 /// One side (out of place or in place) of a row. Bandwidths as nccl-tests prints them, GB/s (1e9 bytes/s).
 struct NcclTestsTiming {
@@ -52,4 +52,4 @@ struct NcclTestsResult {
 /// inside a block, bandwidths that do not follow from size and time, no rows.
 [[nodiscard]] NcclTestsResult read_nccl_tests(const std::string& text, const std::string& file);
 
-}  // namespace usp
+}  // namespace usp::topology

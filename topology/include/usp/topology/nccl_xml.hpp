@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace usp {
+namespace usp::topology {
 
 /// Reads an NCCL topology file (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE; root <system version="1">) of one host.
 ///
@@ -25,4 +25,4 @@ namespace usp {
 /// doubled bus ids, NVLinks to nowhere or of different width at their ends.
 [[nodiscard]] Cluster read_nccl_xml(const std::string& text, const std::string& file);
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace usp {
+namespace usp::topology {
 
 /// Reads the text of `nvidia-smi topo -m` of one host. `file` is for messages only.
 ///
@@ -24,4 +24,4 @@ namespace usp {
 /// a missing, doubled or unlabelled row, too few or too many cells, a matrix that is not symmetric.
 [[nodiscard]] Cluster read_nvidia_smi_topo(const std::string& text, const std::string& file);
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 /// Something that transfers share. All are one direction.
 enum class ResourceKind {
@@ -219,4 +219,4 @@ void LinkTable::visit(int source, int destination, Hop&& hop) const {
   hop(to.slot_down, 1.0);
 }
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 struct SlurmSwitch {
   std::string name;
@@ -39,4 +39,4 @@ struct SlurmTopology {
 /// unknown.
 [[nodiscard]] Fabric fabric_from(const SlurmTopology& topology);
 
-}  // namespace usp
+}  // namespace usp::topology

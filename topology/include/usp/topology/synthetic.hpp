@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace usp {
+namespace usp::topology {
 
 /// Reads the one-line form of a cluster, e.g. `node:4 nvswitch gpu:8(h100-sxm) nic:8(400G) fabric:rail`.
 ///
@@ -35,4 +35,4 @@ void set_fabric(Fabric& fabric, const std::string& text, int nodes, const std::s
 /// Deals `count` NICs to every host's devices, replacing those that were there.
 void deal_nics(Cluster& cluster, int count, const Quantity& gb_s);
 
-}  // namespace usp
+}  // namespace usp::topology

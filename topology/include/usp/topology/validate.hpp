@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::topology {
 
 /// What decides how much memory a cluster takes; a few words of a description can ask for any of it.
 struct ClusterSize {
@@ -27,4 +27,4 @@ void validate(const Cluster& cluster, const std::string& file);
 /// is its own.
 [[nodiscard]] std::vector<std::vector<int>> islands(const Cluster& cluster);
 
-}  // namespace usp
+}  // namespace usp::topology

@@ -27,7 +27,7 @@ struct AxisView {
 
 /// The axes with more than one rank, innermost first: tensor, then ulysses and ring, then data.
 /// @param transport of groups that stay inside a host or domain; NCCL carries the others
-[[nodiscard]] std::vector<AxisView> axes_of(const Cluster& cluster, const Mesh& mesh,
+[[nodiscard]] std::vector<AxisView> axes_of(const topology::Cluster& cluster, const Mesh& mesh,
                                             const Placement& placement, int pipeline, Transport transport);
 
 /// "0-7", "0 8 16 24", "0-30 by 2": ranks in a few characters.

@@ -27,7 +27,7 @@ using ParetoFront = std::vector<BlockShape>;
 class WorkProfile {
  public:
   /// @param geometry of the plan (its mesh may have any ulysses degree)
-  explicit WorkProfile(const TokenMap& geometry);
+  explicit WorkProfile(const schedule::TokenMap& geometry);
 
   /// Index of the front of one unit; units with equal fronts share it.
   [[nodiscard]] int front_of(RingOffsets offsets) const {
@@ -41,10 +41,10 @@ class WorkProfile {
   [[nodiscard]] double total_area() const { return total_area_; }
 
  private:
-  void by_difference(const TokenMap& geometry);
-  void by_class(const TokenMap& geometry);
-  void gather_by_class(const TokenMap& geometry);
-  void by_row(const TokenMap& geometry);
+  void by_difference(const schedule::TokenMap& geometry);
+  void by_class(const schedule::TokenMap& geometry);
+  void gather_by_class(const schedule::TokenMap& geometry);
+  void by_row(const schedule::TokenMap& geometry);
   [[nodiscard]] static ParetoFront all_remote(const std::vector<BlockShape>& shapes, int ring);
   int keep(ParetoFront pareto_front);
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace usp {
+namespace usp::schedule {
 
 /// A rectangle of rows with one band: pair (i, j) of view rows is visible iff low <= i - j <= high. Every row
 /// and column holds a visible pair, and low and high are reached.
@@ -129,4 +129,4 @@ inline void join_all(std::vector<BandBlock>& blocks, bool keeps_shift) {
   return blocks;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

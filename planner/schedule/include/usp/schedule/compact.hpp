@@ -10,7 +10,7 @@
 /// The compact form of a schedule: what a plan means, symmetric over ranks. Its size grows with the ring,
 /// never with the number of ranks. Pricing reads this form only; `expand` makes one rank's explicit form from
 /// it.
-namespace usp {
+namespace usp::schedule {
 
 enum class Side : std::uint8_t { q, k };                      ///< the query tokens or the key tokens
 enum class Endpoint : std::uint8_t { none, source, target };  ///< one end of a transfer
@@ -116,4 +116,4 @@ struct CompactPass {
   }
 };
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -5,7 +5,7 @@
 #include "usp/schedule/geometry.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
-namespace usp {
+namespace usp::schedule {
 
 /// The type of a tensor at a place: inputs and outputs in the input type, whatever is summed in the
 /// accumulator type.
@@ -32,4 +32,4 @@ struct Workspace {
 /// Packs greedily, greatest first; offsets are multiples of 256 bytes, the end is that of the last buffer.
 [[nodiscard]] Workspace pack_workspace(const RankSchedule& schedule, i64 batch);
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -5,7 +5,7 @@
 #include "usp/schedule/plan.hpp"
 #include "usp/schedule/stage_graph.hpp"
 
-namespace usp {
+namespace usp::schedule {
 
 /// Both passes of one attention call.
 struct CompactSchedule {
@@ -46,4 +46,4 @@ enum class Binds : std::uint8_t { with, without };
 /// a legal plan (legality.hpp); throws InternalError on a broken invariant.
 void generate(const AttentionPlan& plan, bool shared_kv, CompactSchedule& out, Binds binds = Binds::with);
 
-}  // namespace usp
+}  // namespace usp::schedule

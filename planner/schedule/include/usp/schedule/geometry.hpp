@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace usp {
+namespace usp::schedule {
 
 /// Sorted, disjoint, non-touching slot ranges.
 using Intervals = std::vector<Range>;
@@ -150,4 +150,4 @@ class TokenMap {
   mutable std::vector<std::size_t> need_run_begin_;
 };
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -6,8 +6,10 @@
 #include <vector>
 
 namespace usp {
-
 struct AttentionPlan;
+}  // namespace usp
+
+namespace usp::schedule {
 
 /// Device memory that the plan's backend takes for itself on one rank, beside tensors, workspace and what
 /// forward saves: blocks that wait to be merged, sums that wait to be rounded, and cuDNN's own workspace
@@ -18,4 +20,4 @@ struct AttentionPlan;
 [[nodiscard]] i64 kernel_scratch_bytes(const AttentionPlan& plan,
                                        const std::vector<const RankSchedule*>& schedules);
 
-}  // namespace usp
+}  // namespace usp::schedule

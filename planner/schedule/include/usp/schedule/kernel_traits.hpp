@@ -13,7 +13,7 @@
 #include <vector>
 
 /// What each backend can do: the one place that knows, for plans and for kernels.
-namespace usp {
+namespace usp::schedule {
 
 /// Why cuDNN does not take a call, a block or a slice, which then goes to the mma kernel. The last two
 /// are found only by a run.
@@ -40,30 +40,38 @@ enum class UnsupportedReason : std::uint8_t {
   no_graph
 };
 
+}  // namespace usp::schedule
+
+namespace usp {
+
 template <>
-struct WordTable<UnsupportedReason> {
-  static constexpr Word<UnsupportedReason> words[] = {
-      {"none", UnsupportedReason::none},
-      {"dtype", UnsupportedReason::dtype},
-      {"softcap", UnsupportedReason::softcap},
-      {"alibi", UnsupportedReason::alibi},
-      {"dropout", UnsupportedReason::dropout},
-      {"block_mask", UnsupportedReason::block_mask},
-      {"kv_group_spans_ranks", UnsupportedReason::kv_group_spans_ranks},
-      {"head_dim_step", UnsupportedReason::head_dim_step},
-      {"head_dim", UnsupportedReason::head_dim},
-      {"unequal_head_dims", UnsupportedReason::unequal_head_dims},
-      {"missing_o", UnsupportedReason::missing_o},
-      {"deterministic", UnsupportedReason::deterministic},
-      {"unequal_steps", UnsupportedReason::unequal_steps},
-      {"many_slices", UnsupportedReason::many_slices},
-      {"many_blocks", UnsupportedReason::many_blocks},
-      {"single_row", UnsupportedReason::single_row},
-      {"wide_window", UnsupportedReason::wide_window},
-      {"no_pairs", UnsupportedReason::no_pairs},
-      {"alignment", UnsupportedReason::alignment},
-      {"no_graph", UnsupportedReason::no_graph}};
+struct WordTable<schedule::UnsupportedReason> {
+  using Reason = schedule::UnsupportedReason;
+  static constexpr Word<Reason> words[] = {{"none", Reason::none},
+                                           {"dtype", Reason::dtype},
+                                           {"softcap", Reason::softcap},
+                                           {"alibi", Reason::alibi},
+                                           {"dropout", Reason::dropout},
+                                           {"block_mask", Reason::block_mask},
+                                           {"kv_group_spans_ranks", Reason::kv_group_spans_ranks},
+                                           {"head_dim_step", Reason::head_dim_step},
+                                           {"head_dim", Reason::head_dim},
+                                           {"unequal_head_dims", Reason::unequal_head_dims},
+                                           {"missing_o", Reason::missing_o},
+                                           {"deterministic", Reason::deterministic},
+                                           {"unequal_steps", Reason::unequal_steps},
+                                           {"many_slices", Reason::many_slices},
+                                           {"many_blocks", Reason::many_blocks},
+                                           {"single_row", Reason::single_row},
+                                           {"wide_window", Reason::wide_window},
+                                           {"no_pairs", Reason::no_pairs},
+                                           {"alignment", Reason::alignment},
+                                           {"no_graph", Reason::no_graph}};
 };
+
+}  // namespace usp
+
+namespace usp::schedule {
 
 /// The sentence of a report, in the order of the enum.
 inline constexpr std::array<const char*, std::size(WordTable<UnsupportedReason>::words)> unsupported_texts{{
@@ -174,7 +182,7 @@ struct CallTraits {
 
 /// Why a backend does not take a call; none: it does.
 [[nodiscard]] constexpr UnsupportedReason unsupported_reason(const KernelTraits& t, const CallTraits& c) {
-  if (!t.supports_fp32_fp64 && bytes_of(c.type) > 2) return UnsupportedReason::dtype;
+  if (!t.supports_fp32_fp64 && usp::bytes_of(c.type) > 2) return UnsupportedReason::dtype;
   if (!t.softcap && c.softcap) return UnsupportedReason::softcap;
   if (!t.alibi && c.alibi) return UnsupportedReason::alibi;
   if (!t.dropout && c.dropout) return UnsupportedReason::dropout;
@@ -254,4 +262,4 @@ struct StepBackend {
   }
 };
 
-}  // namespace usp
+}  // namespace usp::schedule

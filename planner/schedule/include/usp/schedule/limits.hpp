@@ -44,15 +44,16 @@ inline constexpr i64 max_gpu_rows = std::numeric_limits<std::int32_t>::max();
 static_assert(max_degree <= std::numeric_limits<decltype(RingOffsets::end)>::max());
 static_assert(max_degree <= std::numeric_limits<decltype(RingShift::inner)>::max());
 static_assert(-max_degree >= std::numeric_limits<decltype(RingShift::outer)>::min(), "shifts go both ways");
-static_assert(max_head_chunks <= std::numeric_limits<decltype(ComputeOp::chunk)>::max());
-static_assert(max_head_chunks <= std::numeric_limits<decltype(HeadSelect::chunk)>::max());
-static_assert(max_units + 3 <= std::numeric_limits<decltype(ComputeOp::tick)>::max(),
+static_assert(max_head_chunks <= std::numeric_limits<decltype(schedule::ComputeOp::chunk)>::max());
+static_assert(max_head_chunks <= std::numeric_limits<decltype(schedule::HeadSelect::chunk)>::max());
+static_assert(max_units + 3 <= std::numeric_limits<decltype(schedule::ComputeOp::tick)>::max(),
               "a tick per unit, three more");
-static_assert(max_units + 3 <= std::numeric_limits<decltype(TransferOp::due)>::max());
+static_assert(max_units + 3 <= std::numeric_limits<decltype(schedule::TransferOp::due)>::max());
 static_assert(i64{max_degree} * max_degree <= std::numeric_limits<int>::max(), "Mesh::size() of any degrees");
 static_assert(2 * max_ranks <= std::numeric_limits<int>::max());
 static_assert(max_tokens <= unbounded, "no mask reaches farther than the tokens");
-static_assert(max_tokens <= std::numeric_limits<decltype(Slice::q_pos)>::max() / 8, "sums of four positions");
+static_assert(max_tokens <= std::numeric_limits<decltype(schedule::Slice::q_pos)>::max() / 8,
+              "sums of four positions");
 static_assert(max_call_bytes <= std::numeric_limits<i64>::max() / 32, "16 tensors, two passes");
 
 /// Degrees multiplied: the ranks they make, or max_ranks + 1 where they are more.

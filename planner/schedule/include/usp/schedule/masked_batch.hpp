@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace usp {
+namespace usp::schedule {
 
 /// A packed batch under a mask, and what is asked of it over and over. Geometries of one search share it.
 class MaskedBatch {
@@ -28,4 +28,4 @@ class MaskedBatch {
   std::vector<i128> pairs_before_;  ///< by document, and the sum of all; empty: not summed
 };
 
-}  // namespace usp
+}  // namespace usp::schedule

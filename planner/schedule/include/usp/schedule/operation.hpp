@@ -5,12 +5,15 @@
 
 #include <string_view>
 
+namespace usp {
+struct AttentionPlan;
+}  // namespace usp
+
 /// What a rank computes in a tick. An operation is one record: its word, the buffers that it reads and
 /// writes, and what it costs. Expansion, prices, explain and traces follow from the record; the runtime adds
 /// one function per operation, which calls the kernel (usp/runtime/operation_kernels.hpp).
-namespace usp {
+namespace usp::schedule {
 
-struct AttentionPlan;
 struct ComputeOp;
 
 /// Where a computation says that a buffer lies: ComputeOp::q, ComputeOp::kv, ...
@@ -55,4 +58,4 @@ extern const Operation delta;        ///< rowsum(dO * O); with a sink also its g
 extern const Operation attend_grad;  ///< gradients of the pairs, added into dq, dk, dv
 }  // namespace operations
 
-}  // namespace usp
+}  // namespace usp::schedule

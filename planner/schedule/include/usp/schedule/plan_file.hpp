@@ -23,7 +23,8 @@ struct PassPrediction {
   i64 sent_bytes = 0;      ///< of the rank that sends most; exact for the planned documents
   i64 received_bytes = 0;  ///< of the rank that receives most; exact
   i64 workspace_bytes = 0;
-  std::optional<StepBackends> steps;  ///< of the planned documents; counted where the workspace is exact
+  std::optional<schedule::StepBackends>
+      steps;  ///< of the planned documents; counted where the workspace is exact
 };
 
 /// One kind of attention layer, or the one call of `usp plan attention`.

@@ -13,7 +13,7 @@
 
 /// The explicit form of a schedule: one rank, one pass, plain data. The runtime executes this and nothing
 /// else.
-namespace usp {
+namespace usp::schedule {
 
 /// A range of entries in one of RankSchedule's pools.
 struct ListRef {
@@ -109,4 +109,4 @@ struct RankSchedule {
   std::vector<Slice> slices;
 };
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace usp {
+namespace usp::schedule {
 
 /// A rectangle of query rows by key rows with one band of visible position differences. Row q_row + i lies
 /// at position q_pos + i * q_step, row k_row + j at k_pos + j * k_step; visible iff diff_min <= q position -
@@ -76,4 +76,4 @@ namespace slice_detail {
   return true;
 }
 
-}  // namespace usp
+}  // namespace usp::schedule

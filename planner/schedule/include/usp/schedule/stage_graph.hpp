@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace usp {
+namespace usp::schedule {
 
 /// The stages of a method on one ring, and what follows from their parents.
 class StageGraph {
@@ -48,4 +48,4 @@ class StageGraph {
   int outer_partials_ = 0;
 };
 
-}  // namespace usp
+}  // namespace usp::schedule

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace usp {
+namespace usp::schedule {
 
 /// How many attend steps of a pass each backend computes, over all ranks.
 struct StepBackends {
@@ -38,4 +38,4 @@ void add_steps(StepBackends& sum, const RankSchedule& schedule);
                                                  const std::optional<StepBackends>& forward,
                                                  const std::optional<StepBackends>& backward);
 
-}  // namespace usp
+}  // namespace usp::schedule

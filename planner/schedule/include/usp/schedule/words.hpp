@@ -74,14 +74,15 @@ struct WordTable<BufferSlot> {
 };
 
 template <>
-struct WordTable<TransferName> {
-  static constexpr Word<TransferName> words[] = {{"qkv_all_to_all", TransferName::qkv_all_to_all},
-                                                 {"out_all_to_all", TransferName::out_all_to_all},
-                                                 {"kv_exchange", TransferName::kv_exchange},
-                                                 {"dout_all_to_all", TransferName::dout_all_to_all},
-                                                 {"dqkv_all_to_all", TransferName::dqkv_all_to_all},
-                                                 {"dkv_ring", TransferName::dkv_ring},
-                                                 {"dkv_return", TransferName::dkv_return}};
+struct WordTable<schedule::TransferName> {
+  static constexpr Word<schedule::TransferName> words[] = {
+      {"qkv_all_to_all", schedule::TransferName::qkv_all_to_all},
+      {"out_all_to_all", schedule::TransferName::out_all_to_all},
+      {"kv_exchange", schedule::TransferName::kv_exchange},
+      {"dout_all_to_all", schedule::TransferName::dout_all_to_all},
+      {"dqkv_all_to_all", schedule::TransferName::dqkv_all_to_all},
+      {"dkv_ring", schedule::TransferName::dkv_ring},
+      {"dkv_return", schedule::TransferName::dkv_return}};
 };
 
 }  // namespace usp
