@@ -2,6 +2,7 @@
 #include "usp/runtime/bench.hpp"
 
 #include "call_parts.hpp"
+#include "recipe_json.hpp"
 #include "run_request_json.hpp"
 
 #include "usp/base/error.hpp"
@@ -78,7 +79,7 @@ std::string bench_text(const BenchReport& report) {
 std::string bench_json(const BenchReport& report) {
   Json json = json_header("usp.bench");
   json["request"] = request_json(report.request);
-  json["mesh"] = run_mesh_json(report.plan.mesh);
+  json["mesh"] = mesh_json(report.plan.mesh);
   json["ranks"] = report.plan.mesh.size();
   json["communicator"] = report.communicator;
   json["kernel"] = report.kernel;

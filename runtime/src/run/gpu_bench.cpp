@@ -2,6 +2,7 @@
 #include "usp/runtime/gpu_bench.hpp"
 
 #include "call_parts.hpp"
+#include "recipe_json.hpp"
 #include "run_request_json.hpp"
 
 #include "usp/base/error.hpp"
@@ -146,7 +147,7 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
   const Mesh& mesh = report.plan.mesh;
   Json json = json_header("usp.bench_gpu");
   json["request"] = request_json(report.request);
-  json["mesh"] = run_mesh_json(mesh);
+  json["mesh"] = mesh_json(mesh);
   json["ranks"] = mesh.size();
   json["devices"] = report.devices;
   json["communicator"] = report.communicator;

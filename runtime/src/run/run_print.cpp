@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/run_print.hpp"
 
+#include "recipe_json.hpp"
 #include "run_request_json.hpp"
 
 #include "usp/base/json_format.hpp"
@@ -204,7 +205,7 @@ std::string run_json(const RunSummary& summary) {
   Json json = json_header("usp.run");
   json["request"] = request_json(summary.request);
   json["plan_digest"] = summary.digest;
-  json["mesh"] = run_mesh_json(mesh);
+  json["mesh"] = mesh_json(mesh);
   json["ranks"] = mesh.size();
   json["communicator"] = run.communicator;
   json["kernel"] = run.kernel;

@@ -43,11 +43,4 @@ Json request_json(const RunRequest& request) {
           {"debug_nan", request.debug_nan}};
 }
 
-Json run_mesh_json(const Mesh& mesh) {
-  return {{"ring", mesh.ring()},
-          {"ulysses", mesh.ulysses},
-          {"ring_outer", mesh.ring_outer},
-          {"ring_inner", mesh.ring_inner}};
-}
-
 }  // namespace usp
