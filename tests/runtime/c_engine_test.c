@@ -106,6 +106,34 @@ static void expect_alone(const usp_plan* plan, usp_comm* comm, const int64_t* cu
   usp_attention_destroy(attention);
 }
 
+/* An allocator that counts, and can be out of memory or off its boundary. */
+typedef struct counter {
+  int64_t blocks, bytes, calls;
+  int empty;
+  size_t offset;
+} counter;
+
+static void* count_allocate(void* context, int64_t bytes, int32_t device, void* stream) {
+  counter* c = context;
+  CHECK(bytes > 0 && device == -1 && stream == NULL);
+  if (c->empty) return NULL;
+  void* block;
+  char* memory = (char*)aligned((size_t)bytes + 512, &block) + 256;
+  memcpy(memory - sizeof block, &block, sizeof block); /* for release */
+  ++c->blocks, ++c->calls, c->bytes += bytes;
+  memset(memory, 0x7e, (size_t)bytes + c->offset); /* garbage, which nothing may read */
+  return memory + c->offset;
+}
+
+static void count_release(void* context, void* memory, int64_t bytes, int32_t device, void* stream) {
+  counter* c = context;
+  CHECK(memory != NULL && device == -1 && stream == NULL);
+  --c->blocks, c->bytes -= bytes;
+  void* block;
+  memcpy(&block, (char*)memory - c->offset - sizeof block, sizeof block);
+  free(block);
+}
+
 static void check_groups(usp_engine* engine, usp_comm* comm) {
   usp_comm *ring = NULL, *ulysses = NULL;
   OK(usp_engine_ring_comm(engine, &ring));
@@ -130,6 +158,8 @@ static int rank_main(usp_comm* comm, void* user) {
   state = (uint32_t)usp_comm_rank(comm) + 1;
   OK(usp_engine_desc_init(&desc, sizeof desc));
   desc.ring = 2, desc.ulysses = 2, desc.compare_inputs = 1;
+  counter held = {0};
+  desc.allocator = (usp_allocator){count_allocate, count_release, &held};
   OK(usp_engine_create(&desc, comm, &engine));
   check_groups(engine, comm);
   for (int m = 0; m < MICROBATCHES; ++m) {
@@ -155,6 +185,16 @@ static int rank_main(usp_comm* comm, void* user) {
   record.size = sizeof record;
   OK(usp_batch_record(engine, plan, batches[0], USP_BACKWARD, &record));
   CHECK(record.equal == 1 && record.executed_sent > 0);
+
+  /* Steps that repeat take no memory. */
+  CHECK(held.bytes >= usp_engine_workspace_bytes(engine));
+  const int64_t calls = held.calls;
+  for (int step = 0; step < 3; ++step)
+    for (int m = 0; m < MICROBATCHES; ++m) {
+      for (int l = 0; l < LAYERS; ++l) forward(engine, plan, batches[m], &layers[m][l]);
+      for (int l = LAYERS; l-- > 0;) OK(backward(engine, plan, batches[m], &layers[m][l]));
+    }
+  CHECK(held.calls == calls);
 
   /* A second backward where it was announced, saved content that moved, memory that is too small, no
    * backward. */
@@ -191,7 +231,47 @@ static int rank_main(usp_comm* comm, void* user) {
     usp_batch_destroy(batches[m]);
   }
   usp_engine_destroy(engine);
+  CHECK(held.blocks == 0 && held.bytes == 0);
   return USP_OK;
+}
+
+/* What an allocator may do wrong, and an engine without one. */
+static void check_allocators(usp_comm* comm) {
+  counter c = {0};
+  usp_engine_desc desc;
+  usp_engine* engine = NULL;
+  OK(usp_engine_desc_init(&desc, sizeof desc));
+  desc.ring = desc.ulysses = 1;
+  desc.allocator.allocate = count_allocate;
+  REFUSED(usp_engine_create(&desc, comm, &engine), USP_USAGE, "one of allocate and release");
+  desc.allocator = (usp_allocator){count_allocate, count_release, &c};
+  usp_attention_desc call = describe(1, 1);
+  usp_plan* plan = NULL;
+  usp_batch* batch = NULL;
+  usp_batch_sizes sizes;
+  sizes.size = sizeof sizes;
+  layer l;
+  OK(usp_plan_create(&call, &plan));
+  OK(usp_engine_create(&desc, comm, &engine));
+  const int64_t cu[2] = {0, T};
+  OK(usp_batch_create(engine, cu, 1, 0, &batch));
+  OK(usp_batch_get_sizes(batch, plan, &sizes));
+  make_layer(&l, &sizes, 0);
+  const usp_attention_inputs in = inputs_of(&l);
+  c.empty = 1;
+  REFUSED(usp_attend(engine, plan, batch, &in, &l.out, NULL, &l.call), USP_ENVIRONMENT, "has no room for");
+  c.empty = 0, c.offset = 64;
+  REFUSED(usp_attend(engine, plan, batch, &in, &l.out, NULL, &l.call), USP_USAGE, "boundary of 256 bytes");
+  c.offset = 0;
+  OK(usp_attend(engine, plan, batch, &in, &l.out, NULL, &l.call)); /* the engine still works */
+  free_layer(&l);
+  usp_batch_destroy(batch);
+  usp_engine_destroy(engine);
+  usp_plan_destroy(plan);
+  CHECK(c.blocks == 0);
+  desc.size = offsetof(usp_engine_desc, allocator); /* a program of the version without allocators */
+  OK(usp_engine_create(&desc, comm, &engine));
+  usp_engine_destroy(engine);
 }
 
 int main(void) {
@@ -211,6 +291,7 @@ int main(void) {
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "ring is 0");
   wrong.ring = wrong.ulysses = 2;
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "the mesh has 4 ranks");
+  check_allocators(one);
   usp_comm_destroy(one);
   return 0;
 }

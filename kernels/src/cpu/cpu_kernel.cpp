@@ -4,6 +4,7 @@
 #include "../empty_state.hpp"
 #include "passes.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
 
 #include <string>
@@ -14,12 +15,15 @@ namespace {
 
 class CpuKernel final : public AttentionKernel {
  public:
-  explicit CpuKernel(Isa isa)
+  CpuKernel(Isa isa, Memory& memory)
       : name_(std::string("cpu-") + name_of(isa)),
         floats_(tile_ops<float>(isa)),
-        doubles_(tile_ops<double>(isa)) {}
+        doubles_(tile_ops<double>(isa)),
+        memory_(memory),
+        scratch_(memory) {}
 
   [[nodiscard]] const char* name() const override { return name_.c_str(); }
+  [[nodiscard]] Memory& memory() override { return memory_; }
 
   void attend(const AttendArgs& a) override {
     check(a);
@@ -51,19 +55,27 @@ class CpuKernel final : public AttentionKernel {
   std::string name_;
   const TileOps<float>& floats_;
   const TileOps<double>& doubles_;
+  Memory& memory_;
   Scratch scratch_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionKernel> make_kernel(Isa isa) {
-  return std::make_unique<CpuKernel>(isa);
+std::unique_ptr<AttentionKernel> make_kernel(Isa isa, Memory& memory) {
+  return std::make_unique<CpuKernel>(isa, memory);
 }
 
 }  // namespace cpu
 
 std::unique_ptr<AttentionKernel> make_cpu_kernel() {
-  return cpu::make_kernel(cpu::best_isa());
+  return make_cpu_kernel(host_memory());
+}
+
+std::unique_ptr<AttentionKernel> make_cpu_kernel(Memory& memory) {
+  if (memory.device() >= 0)
+    throw UsageError(
+        "the CPU kernel works in host memory, and was given that of a GPU; see make_host_memory");
+  return cpu::make_kernel(cpu::best_isa(), memory);
 }
 
 }  // namespace usp::kernels

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/schedule/types.hpp"
+#include "usp/kernels/memory.hpp"
 
 #include <cstddef>
-#include <new>
+#include <memory>
 
 namespace usp::kernels::cpu {
 
 /// One block of memory that a call cuts into arrays; it grows to the greatest call and stays.
 class Scratch {
  public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  Scratch(Scratch&&) = delete;
-  Scratch& operator=(Scratch&&) = delete;
-  ~Scratch() { release(); }
+  explicit Scratch(Memory& memory) : arena_(memory.make_arena()) {}
 
   /// Calls `cut` with *this twice: to measure, then to hand out.
   template <class Cut>
@@ -24,11 +19,7 @@ class Scratch {
     measuring_ = true;
     used_ = 0;
     cut(*this);
-    if (used_ > bytes_) {
-      release();
-      memory_ = static_cast<std::byte*>(::operator new(used_, alignment));
-      bytes_ = used_;
-    }
+    arena_->reserve(used_);
     measuring_ = false;
     used_ = 0;
     cut(*this);
@@ -36,22 +27,15 @@ class Scratch {
   /// Only within divide(). Aligned to cache lines, uninitialised.
   template <class T>
   void take(T*& at, i64 count) {
-    if (!measuring_) at = reinterpret_cast<T*>(memory_ + used_);
-    used_ += (static_cast<std::size_t>(count) * sizeof(T) + line - 1) / line * line;
+    if (!measuring_) at = reinterpret_cast<T*>(arena_->data() + used_);
+    used_ += (count * static_cast<i64>(sizeof(T)) + line - 1) / line * line;
   }
 
  private:
-  static constexpr std::size_t line = 64;
-  static constexpr std::align_val_t alignment{4096};
+  static constexpr i64 line = 64;
 
-  void release() {
-    if (memory_ != nullptr) ::operator delete(memory_, alignment);
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-
-  std::byte* memory_ = nullptr;
-  std::size_t bytes_ = 0, used_ = 0;
+  std::unique_ptr<Arena> arena_;
+  i64 used_ = 0;
   bool measuring_ = false;
 };
 

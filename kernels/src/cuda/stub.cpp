@@ -5,6 +5,9 @@
 
 /// Replaces the GPU backends in a build without CUDA.
 namespace usp::kernels {
+std::unique_ptr<Memory> make_cuda_memory(const device::Stream&, Allocator&) {
+  device::refuse_without_cuda();
+}
 std::unique_ptr<Memory> make_cuda_memory(const device::Stream&) {
   device::refuse_without_cuda();
 }

@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "allocated_arena.hpp"
+
 #include "usp/kernels/memory.hpp"
 
-#include <cstdint>
 #include <cstring>
-#include <vector>
+#include <new>
+#include <utility>
 
 namespace usp::kernels {
 namespace {
 
-constexpr i64 alignment = 256;  // suits SIMD and pages
-
-class HostArena final : public Arena {
+/// The process's heap. Null where it has no room.
+class HeapAllocator final : public Allocator {
  public:
-  void reserve(i64 bytes) override {
-    if (bytes <= bytes_) return;
-    memory_.resize(static_cast<std::size_t>(bytes + alignment));
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    aligned_ = memory_.data() + (alignment - static_cast<i64>(address % alignment)) % alignment;
-    bytes_ = bytes;
+  [[nodiscard]] std::byte* allocate(i64 bytes, int /*device*/, CUstream_st* /*stream*/) override {
+    return static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment, std::nothrow));
   }
-  [[nodiscard]] std::byte* data() const override { return aligned_; }
-  [[nodiscard]] i64 bytes() const override { return bytes_; }
+  void release(std::byte* memory, i64 /*bytes*/, int /*device*/, CUstream_st* /*stream*/) noexcept override {
+    ::operator delete(memory, alignment);
+  }
 
  private:
-  std::vector<std::byte> memory_;
-  std::byte* aligned_ = nullptr;
-  i64 bytes_ = 0;
+  static constexpr std::align_val_t alignment{static_cast<std::size_t>(allocation_alignment)};
 };
 
 class HostMemory final : public Memory {
  public:
+  HostMemory(Allocator& allocator, std::shared_ptr<i64> held)
+      : allocator_(allocator), held_(std::move(held)) {}
   [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
   [[nodiscard]] int device() const override { return -1; }
-  std::unique_ptr<Arena> make_arena() override { return std::make_unique<HostArena>(); }
+  std::unique_ptr<Arena> make_arena() override {
+    return std::make_unique<AllocatedArena>(ArenaSource{.allocator = &allocator_, .held_bytes = held_});
+  }
+  [[nodiscard]] i64 held_bytes() const override { return held_ == nullptr ? 0 : *held_; }
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
     usp::kernels::copy_region(from, source, to, target, mode);
   }
@@ -63,13 +64,22 @@ class HostMemory final : public Memory {
     if (bytes > 0) std::memcpy(host, from, static_cast<std::size_t>(bytes));
   }
   void synchronize() override {}
+
+ private:
+  Allocator& allocator_;
+  std::shared_ptr<i64> held_;  ///< null: shared by ranks, not counted
 };
 
 }  // namespace
 
 Memory& host_memory() {
-  static HostMemory memory;
+  static HeapAllocator heap;
+  static HostMemory memory(heap, nullptr);
   return memory;
+}
+
+std::unique_ptr<Memory> make_host_memory(Allocator& allocator) {
+  return std::make_unique<HostMemory>(allocator, std::make_shared<i64>(0));
 }
 
 }  // namespace usp::kernels

@@ -212,15 +212,29 @@ usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, i
 /* Layers that share schedules and workspace -----------------------------------------------------------------
  */
 
+/** Source of the memory that an engine holds: workspace and scratch of kernels. Both functions, or none (the
+ * heap). Called within calls of the engine on the thread that makes them, and by usp_engine_destroy; must not
+ * call the engine. */
+typedef struct usp_allocator {
+  /** Memory on a boundary of 256 bytes; null where there is no room (the call then fails with
+   * USP_ENVIRONMENT). bytes > 0; device: ordinal of the GPU, -1 for host memory; stream: the CUDA stream
+   * whose work uses the memory, null on the host. */
+  void* (*allocate)(void* context, int64_t bytes, int32_t device, void* stream);
+  /** What allocate gave, with its arguments. */
+  void (*release)(void* context, void* memory, int64_t bytes, int32_t device, void* stream);
+  void* context; /**< given to both; may be null */
+} usp_allocator;
+
 /** What runs attention on one rank of a mesh: a workspace that all layers share, and the batches of the last
  * steps. Fill with usp_engine_desc_init; those marked * must be set. */
 typedef struct usp_engine_desc {
   size_t size;
-  int32_t ring;           /**< mesh of the plans: ring x ulysses ranks * */
-  int32_t ring_outer;     /**< as usp_attention_desc [1] */
-  int32_t ulysses;        /**< * */
-  int32_t compare_inputs; /**< nonzero: before each forward, ranks compare what must be the same on all:
-                               per-head lists, dropout seed and layer, replicated tokens [0] */
+  int32_t ring;            /**< mesh of the plans: ring x ulysses ranks * */
+  int32_t ring_outer;      /**< as usp_attention_desc [1] */
+  int32_t ulysses;         /**< * */
+  int32_t compare_inputs;  /**< nonzero: before each forward, ranks compare what must be the same on all:
+                                per-head lists, dropout seed and layer, replicated tokens [0] */
+  usp_allocator allocator; /**< [the heap] */
 } usp_engine_desc;
 
 /** Local. size: sizeof(usp_engine_desc). */

@@ -2,6 +2,7 @@
 #include "handles.hpp"
 #include "tensors.hpp"
 
+#include "usp/kernels/backends.hpp"
 #include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
@@ -76,8 +77,10 @@ usp_status lend(usp_engine* engine, usp_comm usp_engine::*which, usp_comm** comm
 }  // namespace usp::capi
 
 usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh,
-                       const usp::ExecutorOptions& options)
-    : kernel(usp::capi::make_kernel()),
+                       const usp::ExecutorOptions& options, const usp_allocator& callbacks)
+    : allocator(callbacks),
+      memory(callbacks.allocate == nullptr ? nullptr : usp::kernels::make_host_memory(allocator)),
+      kernel(memory == nullptr ? usp::kernels::make_cpu_kernel() : usp::kernels::make_cpu_kernel(*memory)),
       ranks(world, mesh),
       batch_group(usp::capi::group_of_all(world)),
       batches(batch_group == nullptr ? world : *batch_group, mesh),
@@ -98,7 +101,9 @@ usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_en
     given(engine, "engine");
     usp::ExecutorOptions options;
     options.compare_inputs = own.compare_inputs != 0;
-    *engine = new usp_engine(*given(comm, "comm").communicator, mesh_of(own), options);
+    require((own.allocator.allocate == nullptr) == (own.allocator.release == nullptr),
+            "desc.allocator has one of allocate and release; give both, or none for the heap");
+    *engine = new usp_engine(*given(comm, "comm").communicator, mesh_of(own), options, own.allocator);
   });
 }
 

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/comm/mesh_communicator.hpp"
+#include "usp/kernels/allocator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/attention.hpp"
 #include "usp/schedule/plan_file.hpp"
@@ -37,8 +38,31 @@ struct usp_attention {
   bool has_batch = false;
 };
 
+namespace usp::capi {
+
+/// The callbacks of a usp_allocator.
+class CallbackAllocator final : public kernels::Allocator {
+ public:
+  explicit CallbackAllocator(const usp_allocator& callbacks) : callbacks_(callbacks) {}
+  [[nodiscard]] std::byte* allocate(i64 bytes, int device, CUstream_st* stream) override {
+    return static_cast<std::byte*>(callbacks_.allocate(callbacks_.context, bytes, device, stream));
+  }
+  void release(std::byte* memory, i64 bytes, int device, CUstream_st* stream) noexcept override {
+    callbacks_.release(callbacks_.context, memory, bytes, device, stream);
+  }
+
+ private:
+  usp_allocator callbacks_;
+};
+
+}  // namespace usp::capi
+
 struct usp_engine {
-  usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options);
+  /// allocator.allocate null: the heap.
+  usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options,
+             const usp_allocator& allocator);
+  usp::capi::CallbackAllocator allocator;
+  std::unique_ptr<usp::kernels::Memory> memory;  ///< null: host_memory()
   std::unique_ptr<usp::kernels::AttentionKernel> kernel;
   usp::comm::MeshCommunicator ranks;
   std::unique_ptr<usp::comm::Communicator>

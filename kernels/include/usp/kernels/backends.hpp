@@ -15,5 +15,7 @@ namespace usp::kernels {
 /// Holds its own scratch, allocated when made or when a call is the first of its head dims; one instance per
 /// rank.
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_cpu_kernel();
+/// The same in host memory of the caller's (make_host_memory), which outlives the kernel.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_cpu_kernel(Memory& memory);
 
 }  // namespace usp::kernels

@@ -13,7 +13,11 @@
 /// rounded to the input type before they are multiplied. All throw EnvironmentError in a build without CUDA.
 namespace usp::kernels {
 
+/// Arenas of plain device memory (cudaMalloc).
 [[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream);
+/// Arenas of the caller's allocator, which outlives the memory and its arenas. Copy engines between processes
+/// export the workspace: such ranks need an allocator of plain device memory.
+[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream, Allocator& allocator);
 
 struct CudaKernelOptions {
   bool deterministic = false;  ///< gradients repeat bit for bit

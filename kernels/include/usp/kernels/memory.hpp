@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/kernels/allocator.hpp"
 #include "usp/kernels/regions.hpp"
 
 #include <memory>
@@ -9,7 +10,8 @@ struct CUstream_st;
 
 namespace usp::kernels {
 
-/// Memory that only grows; its content does not survive growth.
+/// Memory that only grows; its content does not survive growth. reserve() throws EnvironmentError where there
+/// is no room.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -29,7 +31,7 @@ class Memory {
   /// The GPU's ordinal; -1 on the host.
   [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
-  /// Bytes of all arenas now; 0 on the host, where they are not counted.
+  /// Bytes of all arenas now; 0 in host_memory(), which ranks share.
   [[nodiscard]] virtual i64 held_bytes() const { return 0; }
 
   virtual void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) = 0;
@@ -47,7 +49,9 @@ class Memory {
   virtual void synchronize() = 0;
 };
 
-/// Ordinary memory; stateless, so one serves every rank.
+/// Ordinary memory of the heap; one serves every rank.
 [[nodiscard]] Memory& host_memory();
+/// Host memory for one rank, of the caller's allocator, which outlives it and its arenas.
+[[nodiscard]] std::unique_ptr<Memory> make_host_memory(Allocator& allocator);
 
 }  // namespace usp::kernels

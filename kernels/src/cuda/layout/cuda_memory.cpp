@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../../layout/allocated_arena.hpp"
 #include "strided_copy.hpp"
 
 #include "usp/device/check.cuda.hpp"
@@ -8,6 +9,7 @@ namespace usp::kernels {
 namespace cuda {
 namespace {
 
+/// Plain device memory, which other processes may open.
 class DeviceArena final : public Arena {
  public:
   DeviceArena(int device, std::shared_ptr<i64> held) : device_(device), held_(std::move(held)) {}
@@ -33,10 +35,14 @@ class DeviceArena final : public Arena {
 
 class CudaMemory final : public Memory {
  public:
-  explicit CudaMemory(const device::Stream& stream) : stream_(stream.get()), device_(stream.device()) {}
+  CudaMemory(const device::Stream& stream, Allocator* allocator)
+      : stream_(stream.get()), device_(stream.device()), allocator_(allocator) {}
   CUstream_st* stream() const override { return stream_; }
   int device() const override { return device_; }
-  std::unique_ptr<Arena> make_arena() override { return std::make_unique<DeviceArena>(device_, held_); }
+  std::unique_ptr<Arena> make_arena() override {
+    if (allocator_ == nullptr) return std::make_unique<DeviceArena>(device_, held_);
+    return std::make_unique<AllocatedArena>(ArenaSource{allocator_, device_, stream_, held_});
+  }
   i64 held_bytes() const override { return *held_; }
 
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
@@ -83,6 +89,7 @@ class CudaMemory final : public Memory {
  private:
   device::StreamHandle stream_;
   int device_;
+  Allocator* allocator_;  ///< null: plain device memory
   std::shared_ptr<i64> held_ = std::make_shared<i64>(0);
 };
 
@@ -90,7 +97,11 @@ class CudaMemory final : public Memory {
 }  // namespace cuda
 
 std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream) {
-  return std::make_unique<cuda::CudaMemory>(stream);
+  return std::make_unique<cuda::CudaMemory>(stream, nullptr);
+}
+
+std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream, Allocator& allocator) {
+  return std::make_unique<cuda::CudaMemory>(stream, &allocator);
 }
 
 }  // namespace usp::kernels
