@@ -147,6 +147,27 @@ static void check_groups(usp_engine* engine, usp_comm* comm) {
   CHECK(usp_comm_size(ring) == 2);
 }
 
+/* Rows without a batch are those of the batch. */
+static void check_layout(const usp_plan* plan, const usp_batch* batch, const int64_t cu[3], int rank) {
+  usp_attention_desc desc;
+  desc.size = sizeof desc;
+  OK(usp_plan_get_desc(plan, &desc));
+  const int64_t* tokens = NULL;
+  int64_t count = 0, own = -1, list[T], few[1] = {-1};
+  OK(usp_batch_q_tokens(batch, plan, &tokens, &count));
+  OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, NULL, 0, &own));
+  CHECK(own == count && count > 1);
+  OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, list, T, &own));
+  CHECK(memcmp(list, tokens, (size_t)count * sizeof *list) == 0);
+  OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, few, 1, &own));
+  CHECK(few[0] == tokens[0] && own == count);
+  REFUSED(usp_layout_tokens(9, T, 2, 2, rank, NULL, 0, NULL, 0, &own), USP_USAGE, "kind is 9");
+  REFUSED(usp_layout_tokens(USP_ZIGZAG, T, 2, 2, 4, NULL, 0, NULL, 0, &own), USP_USAGE, "outside the mesh");
+  REFUSED(usp_layout_tokens(USP_ZIGZAG, T, 2, 2, rank, NULL, 0, NULL, 1, &own), USP_USAGE, "list is null");
+  REFUSED(usp_layout_tokens(USP_ZIGZAG, T + 1, 2, 2, rank, cu, 2, NULL, 0, &own), USP_INVALID_INPUT,
+          "the step has");
+}
+
 static int rank_main(usp_comm* comm, void* user) {
   const usp_plan* plan = user;
   const int64_t cu[MICROBATCHES][3] = {{0, 7, T}, {0, 3, T}};
@@ -167,6 +188,7 @@ static int rank_main(usp_comm* comm, void* user) {
     sizes[m].size = sizeof sizes[m];
     OK(usp_batch_get_sizes(batches[m], plan, &sizes[m]));
     CHECK(sizes[m].saved_bytes > 0 && sizes[m].q_rows > 0);
+    check_layout(plan, batches[m], cu[m], usp_comm_rank(comm));
     for (int l = 0; l < LAYERS; ++l) make_layer(&layers[m][l], &sizes[m], l);
   }
   for (int l = 0; l < LAYERS; ++l) forward(engine, plan, batches[0], &layers[0][l]);

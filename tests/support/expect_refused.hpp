@@ -10,12 +10,13 @@
 
 namespace usp::test {
 
-/// The call throws UsageError, and its text holds `word`.
-inline void expect_refused(const std::function<void()>& call, const std::string& word) {
+/// The call throws an error of this type, and its text holds `word`.
+template <class Refusal = UsageError>
+void expect_refused(const std::function<void()>& call, const std::string& word) {
   try {
     call();
     ADD_FAILURE() << "not refused: " << word;
-  } catch (const UsageError& error) {
+  } catch (const Refusal& error) {
     EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
 }

@@ -262,6 +262,14 @@ usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const
                                   usp_batch** batch);
 void usp_batch_destroy(usp_batch* batch);
 
+/** Local: global tokens that a rank of a ring x ulysses mesh holds of `tokens` tokens, in order, before any
+ * batch exists. kind: USP_CONTIGUOUS, ...; cu_seqlens as usp_batch_create takes them (null and 0: one
+ * document). Writes at most `room` of them to `list` (null where room is 0), and to *count how many there
+ * are: ask with room 0 first. */
+usp_status usp_layout_tokens(int32_t kind, int64_t tokens, int32_t ring, int32_t ulysses, int32_t rank,
+                             const int64_t* cu_seqlens, int64_t documents, int64_t* list, int64_t room,
+                             int64_t* count);
+
 /** What a plan needs on this rank for one batch. */
 typedef struct usp_batch_sizes {
   size_t size;

@@ -2,6 +2,10 @@
 #include "handles.hpp"
 #include "tensors.hpp"
 
+#include "usp/runtime/shard.hpp"
+
+#include <algorithm>
+
 using usp::capi::given;
 using usp::capi::guarded;
 
@@ -49,6 +53,24 @@ usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const
 
 void usp_batch_destroy(usp_batch* batch) {
   delete batch;
+}
+
+usp_status usp_layout_tokens(int32_t kind, int64_t tokens, int32_t ring, int32_t ulysses, int32_t rank,
+                             const int64_t* cu_seqlens, int64_t documents, int64_t* list, int64_t room,
+                             int64_t* count) {
+  return guarded([&] {
+    given(count, "count");
+    usp::capi::require(room >= 0 && (list != nullptr || room == 0),
+                       "list is null or room negative; give the memory of room tokens, or room 0");
+    const bool single = cu_seqlens == nullptr && documents == 0;
+    const std::vector<usp::i64> borders =
+        single ? std::vector<usp::i64>{0, tokens} : usp::capi::self_borders(cu_seqlens, documents);
+    const std::vector<usp::i64> own =
+        usp::layout_tokens(usp::capi::enumerator(kind, usp::LayoutKind::balanced, "kind"), tokens,
+                           {.ring_inner = ring, .ulysses = ulysses}, rank, borders);
+    std::copy_n(own.begin(), std::min<std::size_t>(own.size(), static_cast<std::size_t>(room)), list);
+    *count = static_cast<int64_t>(own.size());
+  });
 }
 
 usp_status usp_batch_get_sizes(const usp_batch* batch, const usp_plan* plan, usp_batch_sizes* sizes) {

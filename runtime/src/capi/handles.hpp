@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../exec/require.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/comm/mesh_communicator.hpp"
@@ -101,9 +103,7 @@ usp_status guarded(const F& body) noexcept {
   }
 }
 
-inline void require(bool holds, const std::string& problem) {
-  if (!holds) throw UsageError(problem);
-}
+using usp::require;
 
 template <class T>
 T& given(T* pointer, const char* name) {

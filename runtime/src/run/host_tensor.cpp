@@ -2,6 +2,7 @@
 #include "usp/runtime/host_tensor.hpp"
 
 #include "usp/kernels/regions.hpp"
+#include "usp/runtime/shard.hpp"
 
 namespace usp {
 namespace {
@@ -35,11 +36,7 @@ HostTensor HostTensor::copy_of(const kernels::ConstView& view) {
 
 HostTensor HostTensor::rows_of(const std::vector<i64>& tokens) const {
   HostTensor part(type_, batch_, static_cast<i64>(tokens.size()), heads_, width_);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto row = static_cast<i64>(i);
-    kernels::copy_region(view(), {{tokens[i], tokens[i] + 1}, heads_}, part.view(), {{row, row + 1}, heads_},
-                         WriteMode::overwrite);
-  }
+  gather_rows(view(), tokens, part.view());
   return part;
 }
 
