@@ -20,11 +20,11 @@ void AllocatedArena::reserve(i64 bytes) {
     throw EnvironmentError(fmt::format(
         "the allocator has no room for {} bytes on the {}; free memory, or plan with a smaller workspace",
         bytes, place));
-  if (reinterpret_cast<std::uintptr_t>(memory) % allocation_alignment != 0) {
+  if (reinterpret_cast<std::uintptr_t>(memory) % buffer_alignment != 0) {
     source_.allocator->release(memory, bytes, source_.device, source_.stream);
     throw UsageError(
         fmt::format("the allocator gave memory of the {} off a boundary of {} bytes; align it there", place,
-                    allocation_alignment));
+                    buffer_alignment));
   }
   data_ = memory;
   bytes_ = bytes;

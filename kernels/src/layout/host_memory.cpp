@@ -21,7 +21,7 @@ class HeapAllocator final : public Allocator {
   }
 
  private:
-  static constexpr std::align_val_t alignment{static_cast<std::size_t>(allocation_alignment)};
+  static constexpr std::align_val_t alignment{static_cast<std::size_t>(buffer_alignment)};
 };
 
 class HostMemory final : public Memory {

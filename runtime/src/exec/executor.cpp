@@ -27,14 +27,13 @@ namespace {
 
 /// The highest byte of no number that an attention call computes: fp16 NaN, beyond 1e37 in the other types.
 constexpr unsigned char poison_byte = 0x7e;
-constexpr i64 alignment = 256;
 
 [[nodiscard]] std::size_t index_of(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
 }
 
 [[nodiscard]] i64 sums_begin(const Prepared& prepared) {
-  return (prepared.workspace_bytes() + alignment - 1) / alignment * alignment;
+  return align_buffer(prepared.workspace_bytes());
 }
 
 /// Workspace of both passes, then the sums of gradients.

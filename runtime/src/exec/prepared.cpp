@@ -13,12 +13,6 @@
 namespace usp {
 namespace {
 
-constexpr i64 alignment = 256;
-
-[[nodiscard]] i64 align(i64 bytes) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 /// Outlives the forward pass, or stands before the backward one, and is not the caller's.
 [[nodiscard]] bool is_saved(const schedule::RankSchedule& schedule, const schedule::Buffer& b) {
   if (b.name.place == BufferSlot::home) return false;
@@ -87,7 +81,7 @@ void Prepared::lay_out_saved() {
     for (std::size_t j = 0; j < readers.size(); ++j)
       if (is_saved(parts_[1].schedule, readers[j]) && readers[j].name == saved[i].name)
         parts_[1].saved_offset[j] = saved_bytes_;
-    saved_bytes_ += align(schedule::bytes_of(saved[i], plan().shape.batch));
+    saved_bytes_ += align_buffer(schedule::bytes_of(saved[i], plan().shape.batch));
   }
   for (std::size_t j = 0; j < parts_[1].schedule.buffers.size(); ++j)
     expects(!is_saved(parts_[1].schedule, parts_[1].schedule.buffers[j]) || parts_[1].saved_offset[j] >= 0,
@@ -100,8 +94,8 @@ void Prepared::lay_out_sums() {
     const schedule::BufferId id = result(Pass::backward, {tensor, BufferSlot::home});
     if (id < 0) continue;
     sum_offset_[static_cast<std::size_t>(tensor)] = sums_bytes_;
-    sums_bytes_ += align(schedule::bytes_of(schedule(Pass::backward).buffers[static_cast<std::size_t>(id)],
-                                            plan().shape.batch));
+    sums_bytes_ += align_buffer(schedule::bytes_of(
+        schedule(Pass::backward).buffers[static_cast<std::size_t>(id)], plan().shape.batch));
   }
 }
 

@@ -19,14 +19,12 @@ class Allocator {
   Allocator& operator=(const Allocator&) = delete;
   virtual ~Allocator() = default;
 
-  /// bytes > 0, on a boundary of `allocation_alignment` bytes. `device`: ordinal of the GPU, -1 for host
+  /// bytes > 0, on a boundary of `buffer_alignment` bytes. `device`: ordinal of the GPU, -1 for host
   /// memory. `stream`: the stream whose work uses the memory, from what is enqueued next; null on the host.
   /// Null where there is no room, which is the caller's EnvironmentError.
   [[nodiscard]] virtual std::byte* allocate(i64 bytes, int device, CUstream_st* stream) = 0;
   /// What allocate() gave, with its arguments. Work enqueued on `stream` so far may still use the memory.
   virtual void release(std::byte* memory, i64 bytes, int device, CUstream_st* stream) noexcept = 0;
 };
-
-inline constexpr i64 allocation_alignment = 256;
 
 }  // namespace usp::kernels

@@ -19,7 +19,7 @@ class Scratch {
   /// The view's data is set by reserve(); the view must live until then.
   void want(View& view) {
     wanted_.push_back({&view, bytes_});
-    bytes_ += (view.elements() * bytes_of(view.type) + 255) / 256 * 256;
+    bytes_ += align_buffer(view.elements() * bytes_of(view.type));
   }
   void reserve() {
     arena_->reserve(bytes_);

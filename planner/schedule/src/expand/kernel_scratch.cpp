@@ -9,9 +9,6 @@
 namespace usp::schedule {
 namespace {
 
-[[nodiscard]] i64 on_boundary(i64 bytes) {
-  return (bytes + 255) / 256 * 256;
-}
 [[nodiscard]] i64 rounded_up(i64 n, i64 step) {
   return (n + step - 1) / step * step;
 }
@@ -35,14 +32,14 @@ class Scratch {
     const bool rounded = buffer(s[Tensor::o]).type == io();
     use(Part::workspace, 256);
     if (s.overwrite && !plan_.sink && rounded && covers(share, rows)) {
-      if (heads > 1) use(Part::block, on_boundary(of_rows(rows, heads, 1, DType::fp32)));
+      if (heads > 1) use(Part::block, align_buffer(of_rows(rows, heads, 1, DType::fp32)));
       return;
     }
     for (const BandBlock& b : share.blocks)
-      use(Part::block, on_boundary(of_rows(b.q_rows.size(), heads, dv, io())) +
-                           on_boundary(of_rows(b.q_rows.size(), heads, 1, DType::fp32)));
+      use(Part::block, align_buffer(of_rows(b.q_rows.size(), heads, dv, io())) +
+                           align_buffer(of_rows(b.q_rows.size(), heads, 1, DType::fp32)));
     if (buffer(s[Tensor::o]).type != DType::fp32)
-      use(Part::state, on_boundary(of_rows(rows, heads, dv, DType::fp32)));
+      use(Part::state, align_buffer(of_rows(rows, heads, dv, DType::fp32)));
     if (!share.rest.empty()) by_mma(s);
   }
 
@@ -53,22 +50,22 @@ class Scratch {
     const i64 rows = buffer(s[Tensor::q]).rows, heads = s.query_heads.size(), kv = s.kv_heads.size();
     i64 inputs = 0;
     for (const BufferId id : {s[Tensor::o], s[Tensor::d_o]})
-      if (buffer(id).type != io()) inputs += on_boundary(of_rows(rows, heads, shape.head_dim_v, io()));
+      if (buffer(id).type != io()) inputs += align_buffer(of_rows(rows, heads, shape.head_dim_v, io()));
     use(Part::input, inputs);
     for (const BandBlock& b : share.blocks) use(Part::workspace, grad_workspace(b, heads, kv));
-    if (whole(s, share)) return use(Part::block, on_boundary(of_rows(rows, heads, 1, DType::fp32)));
+    if (whole(s, share)) return use(Part::block, align_buffer(of_rows(rows, heads, 1, DType::fp32)));
     for (const BandBlock& b : share.blocks)
-      use(Part::block, on_boundary(of_rows(b.q_rows.size(), heads, shape.head_dim_qk, io())) +
-                           on_boundary(of_rows(b.k_rows.size(), kv, shape.head_dim_qk, io())) +
-                           on_boundary(of_rows(b.k_rows.size(), kv, shape.head_dim_v, io())) +
-                           on_boundary(of_rows(b.q_rows.size(), heads, 1, DType::fp32)));
+      use(Part::block, align_buffer(of_rows(b.q_rows.size(), heads, shape.head_dim_qk, io())) +
+                           align_buffer(of_rows(b.k_rows.size(), kv, shape.head_dim_qk, io())) +
+                           align_buffer(of_rows(b.k_rows.size(), kv, shape.head_dim_v, io())) +
+                           align_buffer(of_rows(b.q_rows.size(), heads, 1, DType::fp32)));
     const bool wide = buffer(s[Tensor::dq]).type == DType::fp32 &&
                       buffer(s[Tensor::dk]).type == DType::fp32 && buffer(s[Tensor::dv]).type == DType::fp32;
     if (!wide)
       use(Part::state,
-          on_boundary(of_rows(rows, heads, shape.head_dim_qk, DType::fp32)) +
-              on_boundary(of_rows(buffer(s[Tensor::dk]).rows, kv, shape.head_dim_qk, DType::fp32)) +
-              on_boundary(of_rows(buffer(s[Tensor::dv]).rows, kv, shape.head_dim_v, DType::fp32)));
+          align_buffer(of_rows(rows, heads, shape.head_dim_qk, DType::fp32)) +
+              align_buffer(of_rows(buffer(s[Tensor::dk]).rows, kv, shape.head_dim_qk, DType::fp32)) +
+              align_buffer(of_rows(buffer(s[Tensor::dv]).rows, kv, shape.head_dim_v, DType::fp32)));
     if (!share.rest.empty()) grad_by_mma(s, DType::fp32);
   }
 
@@ -103,7 +100,7 @@ class Scratch {
     const AttentionShape& s = plan_.shape;
     const i64 sums = of_rows(b.q_rows.size(), heads, s.head_dim_qk + 1, DType::fp32);
     const i64 keys = heads == kv ? 0 : of_rows(b.k_rows.size(), heads, s.head_dim_qk + s.head_dim_v, io());
-    return sums + keys + 256;
+    return sums + keys + buffer_alignment;
   }
 
   /// The mma kernel copies inputs whose rows are not whole pieces of 16 bytes.
@@ -124,7 +121,7 @@ class Scratch {
       use(Part::d_o, of_rows(rows, heads, rounded_up(dv, 8), io()));
     if (dq != DType::fp32 || dqk % 2 != 0)
       use(Part::dq, of_rows(rows, heads, rounded_up(dqk, 2), DType::fp32));
-    if (s[Tensor::delta] < 0) use(Part::delta, on_boundary(of_rows(rows, heads, 1, DType::fp32)));
+    if (s[Tensor::delta] < 0) use(Part::delta, align_buffer(of_rows(rows, heads, 1, DType::fp32)));
   }
 
   const AttentionPlan& plan_;

@@ -67,7 +67,6 @@ i64 first_gap(std::vector<Range>& taken, i64 bytes) {
 }  // namespace
 
 Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
-  constexpr i64 alignment = 256;
   const int ticks = static_cast<int>(schedule.ticks.size());
   const auto& buffers = schedule.buffers;
   Workspace result;
@@ -76,9 +75,7 @@ Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < buffers.size(); ++i)
     if (buffers[i].internal(ticks) && touched[i]) order.push_back(i);
-  const auto size_of = [&](std::size_t i) {
-    return (bytes_of(buffers[i], batch) + alignment - 1) / alignment * alignment;
-  };
+  const auto size_of = [&](std::size_t i) { return align_buffer(bytes_of(buffers[i], batch)); };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return size_of(a) > size_of(b); });
   std::vector<Held> held(schedule.ticks.size());

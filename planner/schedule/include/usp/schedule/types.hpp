@@ -81,9 +81,14 @@ enum class LayoutKind : std::uint8_t { contiguous, zigzag, striped, balanced };
 ///   circulate  travels with its block while a later ring rank adds to it, then returns
 ///   direct     goes straight home after every unit; the owner adds in a fixed order
 ///   cycle      as circulate, and the own block's gradient travels the whole circle too: R hops, as the
-///   public zigzag
-///              ring kernels do (kept to price other implementations)
+///              public zigzag ring kernels do (kept to price other implementations)
 enum class DkvReturn : std::uint8_t { circulate, direct, cycle };
+
+/// Boundary of buffers in workspace, saved state and the memory of arenas, in bytes.
+inline constexpr i64 buffer_alignment = 256;
+[[nodiscard]] constexpr i64 align_buffer(i64 bytes) {
+  return (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
+}
 
 /// A position difference that no mask reaches.
 inline constexpr i64 unbounded = i64{1} << 40;
