@@ -98,7 +98,9 @@ usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_en
     given(engine, "engine");
     usp::ExecutorOptions options;
     options.compare_inputs = own.compare_inputs != 0;
-    *engine = new usp_engine(*given(comm, "comm").communicator, mesh_of(own), options);
+    auto made = std::make_unique<usp_engine>(*given(comm, "comm").communicator, mesh_of(own), options);
+    made->ring.job = made->ulysses.job = &job_of(*comm);
+    *engine = made.release();
   });
 }
 

@@ -32,7 +32,7 @@ constexpr int sleep_ms = 100;
 }  // namespace
 
 SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
-    : rank_(rank), watchdog_s_(options.watchdog_s), watched_(sockets.size()) {
+    : rank_(rank), watchdog_s_(options.watchdog_s), leave_s_(options.leave_s), watched_(sockets.size()) {
   const i64 part = std::clamp(options.chunk_bytes, i64{1}, max_part);
   for (std::size_t peer = 0; peer < sockets.size(); ++peer)
     links_.emplace_back(std::move(sockets[peer]), rank, static_cast<int>(peer), slots_, part);
@@ -40,8 +40,13 @@ SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions&
 
 SocketMesh::~SocketMesh() {
   try {
-    leave(grace_s);
-  } catch (const std::exception&) {  // the job ends either way
+    leave(aborted() ? grace_s : leave_s_);
+  } catch (
+      const std::exception&) {  // the job failed meanwhile: its report goes out before the connections end
+    try {
+      leave(grace_s);
+    } catch (const std::exception&) {  // the job ends either way
+    }
   }
 }
 
