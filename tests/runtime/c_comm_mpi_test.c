@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that mpirun started, from C: sums, groups, attention of a mesh of all ranks, and a fault that leaves
- * the communicator usable. */
+/* A rank that mpirun started, from C: sums, groups, a fault that leaves the communicator usable, and with the
+ * argument "abort" the end of a job by one of its ranks. */
 #include "c_api_checks.h"
 
 static void expect_other_documents(usp_comm* comm) {
@@ -20,9 +20,19 @@ static void expect_other_documents(usp_comm* comm) {
   usp_plan_destroy(plan);
 }
 
-int main(void) {
+/* Every rank reports the reason; the destruction then ends all processes with the status of the fault. */
+static int abort_job(usp_comm* comm) {
+  if (usp_comm_rank(comm) == 1) OK(usp_comm_abort(comm, "the data set ended"));
+  CHECK(usp_comm_barrier(comm) == USP_ENVIRONMENT);
+  fprintf(stderr, "rank %d: %s\n", (int)usp_comm_rank(comm), usp_last_error());
+  usp_comm_destroy(comm);
+  return 1;
+}
+
+int main(int count, char** arguments) {
   usp_comm *comm = NULL, *group = NULL;
   OK(usp_comm_create_launched(NULL, &comm));
+  if (count == 2 && strcmp(arguments[1], "abort") == 0) return abort_job(comm);
   const int32_t rank = usp_comm_rank(comm), last = usp_comm_size(comm) - 1;
   CHECK(last >= 1);
   double sum = rank;

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <math.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 /* [batch][token][head][width] of all tokens: the same values in every process. */
@@ -221,6 +222,18 @@ static void killed_before_the_end(rank_job* job) {
   usp_comm_destroy(comm);
 }
 
+/* The others are still in destroy when rank 1 gets there, long after what a closed connection is given. */
+static void slow_rank(rank_job* job) {
+  usp_comm* comm = meet(job, 60);
+  if (job->rank == 1) {
+    sleep(5);
+    CHECK(write(job->life_pipe[1], "1", 1) == 1);
+  }
+  usp_comm_destroy(comm);
+  struct pollfd arrived = {job->life_pipe[0], POLLIN, 0};
+  CHECK(poll(&arrived, 1, 0) == 1);
+}
+
 static void silent_rank(rank_job* job) {
   usp_comm* comm = meet(job, 2);
   if (job->rank == 2) {
@@ -314,6 +327,7 @@ int main(void) {
   run_processes(other_documents, 0, -1);
   run_processes(killed_rank, 0, 2);
   run_processes(killed_before_the_end, 0, 2);
+  run_processes(slow_rank, 0, -1);
   run_processes(silent_rank, 0, -1);
   run_processes(aborted_job, 0, -1);
   run_processes(wrong_secret, 0, -1);

@@ -137,7 +137,8 @@ typedef int (*usp_rank_function)(usp_comm* comm, void* user);
 
 /** Runs `function` on `ranks` threads, each with a communicator that lives for the call; joins them. A rank
  * that returns other than USP_OK ends the others (their calls fail with USP_ENVIRONMENT) and is what this
- * returns, with its usp_last_error(). A rank that others wait for longer than 60 s ends the job. */
+ * returns, with its usp_last_error() and usp_last_fault(). A rank that others wait for longer than 60 s ends
+ * the job. */
 usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user);
 /** One rank, no peers. */
 usp_status usp_comm_create_serial(usp_comm** comm);

@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <memory>
+#include <vector>
 
 namespace usp::capi {
 namespace {

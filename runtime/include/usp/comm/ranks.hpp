@@ -27,14 +27,15 @@ class LaunchedJob {
  public:
   /// Throws as run_ranks, MpiSession and make_socket_communicator do.
   explicit LaunchedJob(const CommOptions& options);
-  /// Collective: waits for the other ranks, under MPI as MpiSession::finish() and ~MpiSession, else as the
-  /// socket communicator.
+  /// Collective: waits for the other ranks, under MPI as MpiSession::finish() (unless an exception leaves the
+  /// job) and ~MpiSession, else as the socket communicator.
   ~LaunchedJob();
   LaunchedJob(const LaunchedJob&) = delete;
   LaunchedJob& operator=(const LaunchedJob&) = delete;
   [[nodiscard]] Communicator& world();
 
  private:
+  int exceptions_;                       ///< that were in flight when the job began
   std::unique_ptr<MpiSession> session_;  ///< null: not under MPI
   std::unique_ptr<Communicator> own_;
 };

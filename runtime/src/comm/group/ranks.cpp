@@ -54,7 +54,7 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
   return true;
 }
 
-LaunchedJob::LaunchedJob(const CommOptions& options) {
+LaunchedJob::LaunchedJob(const CommOptions& options) : exceptions_(std::uncaught_exceptions()) {
   if (mpi_launched()) {
     check_mpi_build();
     session_ = std::make_unique<MpiSession>(options);
@@ -69,7 +69,7 @@ LaunchedJob::LaunchedJob(const CommOptions& options) {
 }
 
 LaunchedJob::~LaunchedJob() {
-  if (session_ == nullptr) return;
+  if (session_ == nullptr || std::uncaught_exceptions() > exceptions_) return;
   try {
     session_->finish();
   } catch (const std::exception&) {  // the job has failed: the session ends it

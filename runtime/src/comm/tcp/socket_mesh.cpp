@@ -29,6 +29,16 @@ constexpr double max_leave_s = 60;
 /// How long a wait sleeps at most before it looks at the clock.
 constexpr int sleep_ms = 100;
 
+/// False where the job failed meanwhile.
+[[nodiscard]] bool leave_without_fault(SocketMesh& mesh, double limit_s) {
+  try {
+    (void)mesh.leave(limit_s);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
@@ -39,15 +49,8 @@ SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions&
 }
 
 SocketMesh::~SocketMesh() {
-  try {
-    leave(aborted() ? grace_s : leave_s_);
-  } catch (
-      const std::exception&) {  // the job failed meanwhile: its report goes out before the connections end
-    try {
-      leave(grace_s);
-    } catch (const std::exception&) {  // the job ends either way
-    }
-  }
+  // A failure that the wait finds is still sent to the others.
+  if (!leave_without_fault(*this, aborted() ? grace_s : leave_s_)) (void)leave_without_fault(*this, grace_s);
 }
 
 void SocketMesh::reserve(i64 messages) {
