@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <set>
 
 namespace usp {
@@ -106,6 +107,30 @@ TEST(Sockets, RefuseJobsWithoutSense) {
   EXPECT_THROW(
       (void)comm::make_socket_communicator({1, 2, "no.such.host.invalid", 1, 0}, {.watchdog_s = 0.1}),
       EnvironmentError);
+  const auto refused = [](int rank, int port) {
+    EXPECT_THROW((void)comm::make_socket_communicator({rank, 2, "127.0.0.1", port}, {.watchdog_s = 0.1}),
+                 UsageError)
+        << "rank " << rank << ", port " << port;
+  };
+  refused(0, 0);  // without on_listening
+  refused(1, 0);
+  refused(0, -1);
+  refused(1, 65536);
+}
+
+TEST(Sockets, Rank0ReportsTheFreePortItListensAt) {
+  std::promise<int> port;
+  int calls = 0;
+  std::thread first([&] {
+    const comm::SocketJob job{.rank = 0, .size = 2, .host = "127.0.0.1", .on_listening = [&](int number) {
+                                ++calls;
+                                port.set_value(number);
+                              }};
+    comm::make_socket_communicator(job, {})->barrier();
+  });
+  comm::make_socket_communicator({1, 2, "127.0.0.1", port.get_future().get()}, {})->barrier();
+  first.join();
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

@@ -52,6 +52,32 @@ const char* usp_last_error(void);
 /** "ok", "usage", ...; "unknown" for other numbers. */
 const char* usp_status_name(int status);
 
+/* Faults ------------------------------------------------------------------------------------------------ */
+
+/** Kinds of usp_fault. */
+enum {
+  USP_FAULT_COMMUNICATION = 0, /**< ranks that did not arrive, failed or ended the job */
+  USP_FAULT_DISAGREEMENT = 1 /**< ranks that hold another value than most; the communicator remains usable */
+};
+
+/** An error between ranks by its parts. Later versions add fields at the end only. */
+typedef struct usp_fault {
+  size_t size;
+  int32_t kind;
+  int32_t tick;          /**< of the schedule; -1: outside of one */
+  int32_t rank;          /**< that noticed; -1: unknown, and for a disagreement */
+  int32_t rank_count;    /**< 0 and more */
+  const int32_t* ranks;  /**< the ranks that `kind` describes: of the job, or those of the communicator that
+                              compared values */
+  const char* operation; /**< "barrier", "kv_exchange", ...; empty for a disagreement */
+  const char* field;     /**< the value that differs: "batch", "plan", ...; else empty */
+} usp_fault;
+
+/** Local: the error of usp_last_error() where that was a fault between ranks. fault->size must be set;
+ * pointers are valid until the next call that fails on this thread. USP_USAGE, with usp_last_error() as it
+ * was, where the last error was another one or none. */
+usp_status usp_last_fault(usp_fault* fault);
+
 /* Plans ------------------------------------------------------------------------------------------------- */
 
 /** One attention call. Fill with usp_attention_desc_init, which puts the values in brackets; those marked *
@@ -111,12 +137,72 @@ typedef int (*usp_rank_function)(usp_comm* comm, void* user);
 
 /** Runs `function` on `ranks` threads, each with a communicator that lives for the call; joins them. A rank
  * that returns other than USP_OK ends the others (their calls fail with USP_ENVIRONMENT) and is what this
- * returns, with its usp_last_error(). A rank that others wait for longer than 60 s ends the job. */
+ * returns, with its usp_last_error() and usp_last_fault(). A rank that others wait for longer than 60 s ends
+ * the job. */
 usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user);
 /** One rank, no peers. */
 usp_status usp_comm_create_serial(usp_comm** comm);
-/** Does nothing to a communicator that usp_run_threads lent. */
+
+/** How ranks of processes wait and meet. Fill with usp_comm_options_init; the same on every rank. */
+typedef struct usp_comm_options {
+  size_t size;
+  double watchdog_s;     /**< a wait for another rank that lasts longer ends the job [60] */
+  double start_s;        /**< how long ranks wait for one another to start [0: watchdog_s] */
+  int32_t trust_network; /**< nonzero: sockets without a secret may meet beyond loopback [0] */
+  int32_t reserved;      /**< 0 */
+} usp_comm_options;
+
+/** Local. size: sizeof(usp_comm_options). */
+usp_status usp_comm_options_init(usp_comm_options* options, size_t size);
+
+/** This process as a rank of a job over TCP. Fill with usp_socket_job_init; those marked * must be set. */
+typedef struct usp_socket_job {
+  size_t size;
+  const char* host;   /**< of rank 0, a name or a numeric address; may be null with one_host * */
+  int32_t port;       /**< where rank 0 listens; 0 on rank 0: a free one, for on_listening [0] */
+  int32_t rank;       /**< * */
+  int32_t ranks;      /**< * */
+  int32_t one_host;   /**< nonzero: all ranks are on this host and meet on its loopback [0] */
+  uint64_t digest;    /**< the same on all ranks; ranks of another one are refused [0] */
+  const char* secret; /**< ranks prove that they know it, it is not sent; null or empty: none, for ranks that
+                           meet on loopback and for trust_network [null] */
+  /** Rank 0 of several calls it once, on the calling thread, with the port it listens at and before it waits
+   * for the others, so that a launcher can send the port to them. Null where port is set [null] */
+  void (*on_listening)(void* context, int32_t port);
+  void* context;
+} usp_socket_job;
+
+/** Local. size: sizeof(usp_socket_job). */
+usp_status usp_socket_job_init(usp_socket_job* job, size_t size);
+/** Collective: the ranks meet at rank 0. options null: the defaults. USP_ENVIRONMENT where this rank is
+ * refused (another digest or secret, a rank given twice), where ranks would meet over a network without a
+ * secret, where the port is taken, and where ranks do not arrive in time (usp_last_fault names those). */
+usp_status usp_comm_create_sockets(const usp_socket_job* job, const usp_comm_options* options,
+                                   usp_comm** comm);
+/** Collective: this process as a rank of the job that mpirun or srun (MPI), or torchrun (sockets) started; a
+ * serial communicator without a launcher. options null: the defaults. USP_ENVIRONMENT as
+ * usp_comm_create_sockets, and where MPI started a build without MPI. Under MPI: one such communicator per
+ * process, which with all that is made on it belongs to the thread that made it, the one that initialized
+ * MPI; it initializes and ends MPI where the application has not initialized it, and then a call of MPI that
+ * waits longer than start_s, or a fault while the ranks meet, ends the process. */
+usp_status usp_comm_create_launched(const usp_comm_options* options, usp_comm** comm);
+/** Ends a communicator, after all that was made on it. Does nothing to one that usp_run_threads or an engine
+ * lent. Of processes: collective. Returns once all ranks are here, so that none leaves while another may
+ * still fail; a barrier before reports a failure. Over sockets it gives up on ranks that stay silent for
+ * watchdog_s, and soon once a rank has died or the job has failed. Under MPI it waits as long as all
+ * processes live; once the job has failed, it ends them all (MPI_Abort) unless the application initialized
+ * MPI. */
 void usp_comm_destroy(usp_comm* comm);
+/** Collective over comm: every rank gives the same ranks of comm, whose rank ranks[i] is rank i of the group.
+ * *group is null on ranks that are not listed. Destroyed before comm, locally. USP_USAGE for repeated and
+ * unknown ranks, USP_ENVIRONMENT where the lists differ. */
+usp_status usp_comm_group(usp_comm* comm, const int32_t* ranks, int32_t count, usp_comm** group);
+/** Local: ends the whole job, also through a group. This rank's next call and those of all others, waiting
+ * ones too, fail with USP_ENVIRONMENT and the reason (up to 1,000 bytes); the first failure wins. */
+usp_status usp_comm_abort(usp_comm* comm, const char* reason);
+/** Local: what the making of the communicator found out that the user should know, a line each; empty:
+ * nothing. Valid as long as comm. */
+usp_status usp_comm_notes(usp_comm* comm, const char** notes);
 /** -1 for null. */
 int32_t usp_comm_rank(const usp_comm* comm);
 int32_t usp_comm_size(const usp_comm* comm);
@@ -125,6 +211,10 @@ usp_status usp_comm_barrier(usp_comm* comm);
 /** Collective: sums in rank order, in place; the same bits on every rank. */
 usp_status usp_comm_all_reduce_f32(usp_comm* comm, float* data, int64_t count);
 usp_status usp_comm_all_reduce_f64(usp_comm* comm, double* data, int64_t count);
+/** Collective: `bytes` of each rank, the same count on all, to `all` in rank order. */
+usp_status usp_comm_all_gather(usp_comm* comm, const void* mine, void* all, int64_t bytes);
+/** Collective: `bytes` of rank `root` to all. */
+usp_status usp_comm_broadcast(usp_comm* comm, void* data, int64_t bytes, int32_t root);
 
 /* Attention --------------------------------------------------------------------------------------------- */
 

@@ -5,8 +5,12 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <string>
+
 using usp::capi::given;
 using usp::capi::guarded;
+using usp::capi::job_of;
 using usp::capi::require;
 
 namespace {
@@ -49,7 +53,7 @@ usp_status usp_comm_create_serial(usp_comm** comm) {
 }
 
 void usp_comm_destroy(usp_comm* comm) {
-  if (comm != nullptr && comm->owned) delete comm;
+  if (comm != nullptr && (comm->owned || comm->launched)) delete comm;
 }
 
 int32_t usp_comm_rank(const usp_comm* comm) {
@@ -84,4 +88,48 @@ usp_status usp_comm_all_reduce_f32(usp_comm* comm, float* data, int64_t count) {
 
 usp_status usp_comm_all_reduce_f64(usp_comm* comm, double* data, int64_t count) {
   return all_reduce(comm, data, count);
+}
+
+usp_status usp_comm_all_gather(usp_comm* comm, const void* mine, void* all, int64_t bytes) {
+  return guarded([&] {
+    usp::comm::Communicator& communicator = *given(comm, "comm").communicator;
+    require(bytes >= 0 && bytes <= INT64_MAX / communicator.size(),
+            fmt::format("bytes is {}; it must be 0 or more, and that of all {} ranks within 64 bits", bytes,
+                        communicator.size()));
+    require((mine != nullptr && all != nullptr) || bytes == 0,
+            std::string(mine == nullptr ? "mine" : "all") + " is null; it must be given");
+    communicator.all_gather(mine, all, bytes);
+  });
+}
+
+usp_status usp_comm_broadcast(usp_comm* comm, void* data, int64_t bytes, int32_t root) {
+  return guarded([&] {
+    usp::comm::Communicator& communicator = *given(comm, "comm").communicator;
+    require(bytes >= 0, fmt::format("bytes is {}; it must be 0 or more", bytes));
+    require(data != nullptr || bytes == 0, "data is null; it must be given");
+    require(root >= 0 && root < communicator.size(),
+            fmt::format("root is {}; the communicator has ranks 0 to {}", root, communicator.size() - 1));
+    communicator.broadcast(data, bytes, root);
+  });
+}
+
+usp_status usp_comm_abort(usp_comm* comm, const char* reason) {
+  return guarded([&] {
+    usp::comm::Communicator& job = job_of(given(comm, "comm"));
+    given(reason, "reason");
+    const int rank = job.rank();
+    const usp::comm::CommunicationFault fault{
+        "abort", -1, rank, {rank}, fmt::format("rank {} ended the job: {}", rank, reason)};
+    job.abort(fault);
+    comm->communicator->abort(fault);  // a group of one rank has no connection to the job
+  });
+}
+
+usp_status usp_comm_notes(usp_comm* comm, const char** notes) {
+  return guarded([&] {
+    given(comm, "comm");
+    given(notes, "notes");
+    comm->notes = fmt::format("{}", fmt::join(comm->communicator->notes(), "\n"));
+    *notes = comm->notes.c_str();
+  });
 }

@@ -103,7 +103,10 @@ usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_en
     options.compare_inputs = own.compare_inputs != 0;
     require((own.allocator.allocate == nullptr) == (own.allocator.release == nullptr),
             "desc.allocator has one of allocate and release; give both, or none for the heap");
-    *engine = new usp_engine(*given(comm, "comm").communicator, mesh_of(own), options, own.allocator);
+    auto made =
+        std::make_unique<usp_engine>(*given(comm, "comm").communicator, mesh_of(own), options, own.allocator);
+    made->ring.job = made->ulysses.job = &job_of(*comm);
+    *engine = made.release();
   });
 }
 

@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <new>
+#include <optional>
+#include <type_traits>
 
 namespace usp::capi {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 struct LastError {
   usp_status status = USP_OK;
   std::string text;
+  std::exception_ptr error;  ///< owns the lists and texts of usp_last_fault
 };
 
 /// C callers have nowhere else to find a text; no state but the text depends on it.
@@ -21,8 +25,10 @@ LastError& last_error() noexcept {
   return error;
 }
 
+/// Within a catch.
 usp_status remember(usp_status status, const char* text) noexcept {
   last_error().status = status;
+  last_error().error = std::current_exception();
   try {
     last_error().text = text;
   } catch (...) {
@@ -50,18 +56,64 @@ usp_status report() noexcept {
 void forget() noexcept {
   last_error().status = USP_OK;
   last_error().text.clear();
+  last_error().error = nullptr;
 }
 
 void throw_returned(int rank, int status) {
   const std::string who = fmt::format("rank {}", rank);
   require(status > USP_OK && status <= USP_VERIFICATION,
           fmt::format("{} returned {}, which is no usp_status", who, status));
-  const bool known = last_error().status == status && !last_error().text.empty();
+  const LastError& last = last_error();
+  if (last.status == status && last.error != nullptr) std::rethrow_exception(last.error);
   throw Error(static_cast<ExitCode>(status),
-              known ? last_error().text : fmt::format("{} returned status {}", who, usp_status_name(status)));
+              fmt::format("{} returned status {}", who, usp_status_name(status)));
 }
 
+namespace {
+
+constexpr std::size_t first_fault = offsetof(usp_fault, field) + sizeof(usp_fault::field);
+
+void set_ranks(usp_fault& fault, const std::vector<int>& ranks) {
+  static_assert(std::is_same_v<int, std::int32_t>);
+  fault.ranks = ranks.data();
+  fault.rank_count = static_cast<std::int32_t>(ranks.size());
+}
+
+/// Refers to `error`; none where it is of another type.
+std::optional<usp_fault> fault_in(const std::exception_ptr& error) {
+  usp_fault fault{sizeof(usp_fault), USP_FAULT_COMMUNICATION, -1, -1, 0, nullptr, "", ""};
+  try {
+    if (error != nullptr) std::rethrow_exception(error);
+    return std::nullopt;
+  } catch (const comm::CommunicationError& e) {
+    fault.tick = e.fault().tick;
+    fault.rank = e.fault().rank;
+    fault.operation = e.fault().operation.c_str();
+    set_ranks(fault, e.fault().missing);
+  } catch (const comm::DisagreementError& e) {
+    fault.kind = USP_FAULT_DISAGREEMENT;
+    fault.field = e.field().c_str();
+    set_ranks(fault, e.ranks());
+  } catch (...) {
+    return std::nullopt;
+  }
+  return fault;
+}
+
+}  // namespace
 }  // namespace usp::capi
+
+usp_status usp_last_fault(usp_fault* fault) {
+  using namespace usp::capi;
+  bool found = false;
+  const usp_status status = guarded([&] {
+    check_size(given(fault, "fault").size, first_fault, sizeof(usp_fault), "fault");
+    const std::optional<usp_fault> own = fault_in(last_error().error);
+    found = own.has_value();
+    if (found) put(*own, first_fault, fault, "fault");
+  });
+  return status == USP_OK && !found ? USP_USAGE : status;
+}
 
 const char* usp_version(void) {
   return usp::version.data();

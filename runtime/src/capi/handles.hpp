@@ -6,6 +6,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/comm/mesh_communicator.hpp"
+#include "usp/comm/ranks.hpp"
 #include "usp/kernels/allocator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/attention.hpp"
@@ -29,7 +30,10 @@ struct usp_plan {
 
 struct usp_comm {
   usp::comm::Communicator* communicator = nullptr;
-  std::unique_ptr<usp::comm::Communicator> owned;  ///< null: lent by usp_run_threads
+  std::unique_ptr<usp::comm::Communicator> owned;  ///< null: of `launched`, or lent
+  std::unique_ptr<usp::comm::LaunchedJob> launched{};
+  usp::comm::Communicator* job = nullptr;  ///< of a group: that of all ranks
+  std::string notes{};                     ///< what usp_comm_notes returned
 };
 
 struct usp_attention {
@@ -159,6 +163,11 @@ E enumerator(std::int32_t value, E last, const char* name) {
   require(value >= 0 && value <= static_cast<std::int32_t>(last),
           fmt::format("{} is {}; usp.h lists 0 to {}", name, value, static_cast<int>(last)));
   return static_cast<E>(value);
+}
+
+/// The communicator of all ranks.
+inline comm::Communicator& job_of(const usp_comm& comm) {
+  return comm.job == nullptr ? *comm.communicator : *comm.job;
 }
 
 /// The kernel behind every usp_attention.

@@ -21,6 +21,7 @@ struct CommOptions {
   i64 chunk_bytes = i64{1} << 30;   ///< greatest single transfer that reaches the driver
   std::optional<double> start_s{};  ///< how long processes wait for one another to start; else watchdog_s
   bool trust_network = false;       ///< sockets: a job without a secret may meet beyond loopback
+  double leave_s = 3;               ///< sockets: the last communicator's end waits so long for silent ranks
 };
 
 /// A group of ranks. Not thread-safe: one thread per rank. Host buffers.

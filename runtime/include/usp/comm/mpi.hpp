@@ -30,6 +30,9 @@ class MpiSession {
   MpiSession& operator=(const MpiSession&) = delete;
   /// All processes, on a communicator of its own (a duplicate of MPI_COMM_WORLD).
   [[nodiscard]] Communicator& world();
+  /// Collective: returns once all ranks are here, however long that takes, so that none leaves while another
+  /// may still fail. Throws the failure of the job.
+  void finish();
 
  private:
   struct State;

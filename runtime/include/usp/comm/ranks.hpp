@@ -5,9 +5,12 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 
 namespace usp::comm {
+
+class MpiSession;
 
 /// Runs `body` once per rank: as this process's rank when mpirun, srun or torchrun started it (the job must
 /// have that many; a failure ends all processes, see run_mpi and run_sockets); else on threads of this
@@ -16,6 +19,26 @@ namespace usp::comm {
 /// whether rank 0 ran in this process, which is the one to report. Throws EnvironmentError when MPI started a
 /// build without it.
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
+
+/// The rank of this process in the job that mpirun, srun or torchrun started, chosen as run_ranks does; a
+/// serial communicator without a launcher. For programs that keep their communicator instead of passing a
+/// body. Collective; made and used by one thread, which under MPI is that of MpiSession.
+class LaunchedJob {
+ public:
+  /// Throws as run_ranks, MpiSession and make_socket_communicator do.
+  explicit LaunchedJob(const CommOptions& options);
+  /// Collective: waits for the other ranks, under MPI as MpiSession::finish() (unless an exception leaves the
+  /// job) and ~MpiSession, else as the socket communicator.
+  ~LaunchedJob();
+  LaunchedJob(const LaunchedJob&) = delete;
+  LaunchedJob& operator=(const LaunchedJob&) = delete;
+  [[nodiscard]] Communicator& world();
+
+ private:
+  int exceptions_;                       ///< that were in flight when the job began
+  std::unique_ptr<MpiSession> session_;  ///< null: not under MPI
+  std::unique_ptr<Communicator> own_;
+};
 
 /// Throws the UsageError of run_ranks where torchrun started another number of processes: what a rank may ask
 /// while it can still report to the others.

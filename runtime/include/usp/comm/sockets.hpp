@@ -16,13 +16,15 @@ struct SocketJob {
   int rank = 0;
   int size = 1;
   std::string host;  ///< of rank 0: a name or a numeric address
-  int port = 0;      ///< where rank 0 listens, the others ask
+  int port = 0;  ///< where rank 0 listens and the others connect; 0 on rank 0: a free one, see on_listening
   /// Equal on all ranks of a job; a connection with another one is refused.
   std::uint64_t digest = 0;
   /// A secret of the ranks of the job; empty: nothing. It never travels: both ends of every
   /// connection prove by HMAC-SHA256 over fresh random numbers that they know it.
   std::string secret{};
   bool one_host = false;  ///< all ranks are on this host, and meet on its loopback whatever `host` is
+  /// Rank 0 of several calls it once with the port it listens at, before it waits for the others.
+  std::function<void(int port)> on_listening{};
 };
 
 /// A job without a secret whose ranks would meet over a network (exit 5).
@@ -58,8 +60,9 @@ void check_rendezvous_variables();
 /// CommunicationError naming the ranks that did not come. A job without a secret whose ranks meet beyond
 /// loopback is refused (OpenNetworkError) unless options.trust_network. Rank 0 listens at the interface of
 /// `host` alone, the others at the one by which they reach it. A process that ends is a CommunicationError of
-/// all others. The end of the last communicator waits for the others to get there, 3 s at most without a byte
-/// from them. The secret protects joining; later messages are neither encrypted nor authenticated.
+/// all others. The end of the last communicator waits for the others to get there, options.leave_s at most
+/// without a byte from them. The secret protects joining; later messages are neither encrypted nor
+/// authenticated.
 [[nodiscard]] std::unique_ptr<Communicator> make_socket_communicator(const SocketJob& job,
                                                                      const CommOptions& options);
 

@@ -18,6 +18,7 @@ namespace {
 
 /// How much longer the others wait than rank 0, whose error names the missing ranks.
 constexpr double patience_s = 2;
+constexpr int max_port_number = 65535;
 
 /// Where the ranks meet: of ranks that share a host, its loopback, whatever the host is called.
 [[nodiscard]] std::vector<Address> meeting_place(const SocketJob& job) {
@@ -56,6 +57,21 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
       job.host, secret_command()));
 }
 
+void check_job(const SocketJob& job) {
+  if (job.size < 1 || job.size > max_ranks || job.rank < 0 || job.rank >= job.size)
+    throw UsageError(fmt::format("rank {} of a job of {}; ranks are counted from 0", job.rank, job.size));
+  if (job.size == 1) return;
+  if (job.port < 0 || job.port > max_port_number)
+    throw UsageError(
+        fmt::format("port {} is outside 0 to {}; give a port of TCP", job.port, max_port_number));
+  if (job.port == 0 && job.rank != 0)
+    throw UsageError(fmt::format("rank {} has port 0; give it the port at which rank 0 listens", job.rank));
+  if (job.port == 0 && !job.on_listening)
+    throw UsageError(
+        "rank 0 has port 0, a free one, and no callback that gets its number, so that no other rank can find "
+        "it; set on_listening, or give all ranks a port");
+}
+
 /// A name of this host may mean its loopback here and its interface elsewhere.
 [[nodiscard]] std::string hint_for(const SocketJob& job, const std::vector<Address>& place) {
   if (job.one_host || !place.front().loopback()) return "";
@@ -88,8 +104,9 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
 [[nodiscard]] std::vector<RankEndpoint> gather_all(const SocketJob& job, double start_s,
                                                    const std::vector<Address>& place,
                                                    std::vector<Socket>& sockets) {
-  const Deadline deadline(start_s);
   const Socket listener = listen_at(place);
+  if (job.on_listening) job.on_listening(port_of(listener));
+  const Deadline deadline(start_s);
   Acceptor acceptor(listener, {.size = job.size, .digest = job.digest, .key = key_of(job)});
   std::vector<RankEndpoint> table(static_cast<std::size_t>(job.size));
   for (int count = 1; count < job.size; ++count) {
@@ -210,8 +227,7 @@ bool on_loopback(const SocketJob& job) {
 }
 
 std::vector<Socket> connect_all(const SocketJob& job, const CommOptions& options) {
-  if (job.size < 1 || job.size > max_ranks || job.rank < 0 || job.rank >= job.size)
-    throw UsageError(fmt::format("rank {} of a job of {}; ranks are counted from 0", job.rank, job.size));
+  check_job(job);
   std::vector<Socket> sockets(static_cast<std::size_t>(job.size));
   if (job.size == 1) return sockets;
   const std::vector<Address> place = meeting_place(job);

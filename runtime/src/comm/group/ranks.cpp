@@ -12,13 +12,16 @@
 namespace usp::comm {
 namespace {
 
-[[nodiscard]] bool run_processes(int ranks, const CommOptions& options,
-                                 const std::function<void(Communicator&)>& body) {
+void check_mpi_build() {
   if (!mpi_available())
     throw EnvironmentError(
         "this process was started by mpirun or srun, but this build has no MPI: every process would run "
-        "alone; "
-        "start it without, with torchrun, or build with libopenmpi-dev");
+        "alone; start it without, with torchrun, or build with libopenmpi-dev");
+}
+
+[[nodiscard]] bool run_processes(int ranks, const CommOptions& options,
+                                 const std::function<void(Communicator&)>& body) {
+  check_mpi_build();
   bool first = false;
   run_mpi(options, [&](Communicator& world) {
     if (world.size() != ranks)
@@ -49,6 +52,32 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
   else
     run_threads(ranks, options, body);
   return true;
+}
+
+LaunchedJob::LaunchedJob(const CommOptions& options) : exceptions_(std::uncaught_exceptions()) {
+  if (mpi_launched()) {
+    check_mpi_build();
+    session_ = std::make_unique<MpiSession>(options);
+    return;
+  }
+  if (torchrun_launched()) {
+    own_ = make_socket_communicator(torchrun_job(), options);
+    return;
+  }
+  check_rendezvous_variables();
+  own_ = make_serial_communicator();
+}
+
+LaunchedJob::~LaunchedJob() {
+  if (session_ == nullptr || std::uncaught_exceptions() > exceptions_) return;
+  try {
+    session_->finish();
+  } catch (const std::exception&) {  // the job has failed: the session ends it
+  }
+}
+
+Communicator& LaunchedJob::world() {
+  return session_ == nullptr ? *own_ : session_->world();
 }
 
 void check_torchrun_ranks(int ranks) {

@@ -126,12 +126,16 @@ Communicator& MpiSession::world() {
   return *state_->world;
 }
 
+void MpiSession::finish() {
+  state_->closing->barrier();
+}
+
 int run_mpi(const CommOptions& options, const std::function<void(Communicator&)>& body) {
-  const MpiSession session(options);
+  MpiSession session(options);
   MpiSession::State& state = *session.state_;
   try {
     body(*state.world);
-    state.closing->barrier();  // no rank leaves while another may still fail
+    session.finish();
   } catch (const std::exception& error) {
     fail_job(*state.control, state.world->rank(), error);
   }

@@ -27,6 +27,9 @@ MpiSession::~MpiSession() = default;
 Communicator& MpiSession::world() {
   refuse();
 }
+void MpiSession::finish() {
+  refuse();
+}
 
 int run_mpi(const CommOptions& /*options*/, const std::function<void(Communicator&)>& /*body*/) {
   refuse();

@@ -29,20 +29,28 @@ constexpr double max_leave_s = 60;
 /// How long a wait sleeps at most before it looks at the clock.
 constexpr int sleep_ms = 100;
 
+/// False where the job failed meanwhile.
+[[nodiscard]] bool leave_without_fault(SocketMesh& mesh, double limit_s) {
+  try {
+    (void)mesh.leave(limit_s);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
-    : rank_(rank), watchdog_s_(options.watchdog_s), watched_(sockets.size()) {
+    : rank_(rank), watchdog_s_(options.watchdog_s), leave_s_(options.leave_s), watched_(sockets.size()) {
   const i64 part = std::clamp(options.chunk_bytes, i64{1}, max_part);
   for (std::size_t peer = 0; peer < sockets.size(); ++peer)
     links_.emplace_back(std::move(sockets[peer]), rank, static_cast<int>(peer), slots_, part);
 }
 
 SocketMesh::~SocketMesh() {
-  try {
-    leave(grace_s);
-  } catch (const std::exception&) {  // the job ends either way
-  }
+  // A failure that the wait finds is still sent to the others.
+  if (!leave_without_fault(*this, aborted() ? grace_s : leave_s_)) (void)leave_without_fault(*this, grace_s);
 }
 
 void SocketMesh::reserve(i64 messages) {

@@ -15,7 +15,7 @@ class SocketMesh {
  public:
   /// `sockets` are those of the rendezvous.
   SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options);
-  /// Waits a moment for the others to get there.
+  /// Waits for the others to get there: options.leave_s, and but a moment once the job has failed.
   ~SocketMesh();
   SocketMesh(const SocketMesh&) = delete;
   SocketMesh& operator=(const SocketMesh&) = delete;
@@ -66,6 +66,7 @@ class SocketMesh {
 
   int rank_;
   double watchdog_s_;
+  double leave_s_;
   SlotTable slots_;
   std::deque<SocketLink> links_;  ///< by rank; its own is closed
   std::vector<pollfd> watched_;
