@@ -12,7 +12,8 @@
 - every tests/data/plan_requests/*.json fits the schema of plan requests, and no longer with a further key in one of its
   objects;
 - with --usp and --cases: the cases of tests/cli that name a schema ({"args": [...], "schema": "<file>"}); the JSON each
-  prints on stdout fits it, and what a planned step echoes is a plan request. {source}, {configs} and {data} in an argument are folders. Every verb has such a case.
+  prints on stdout fits it, and what a planned step echoes is a plan request. {source}, {configs} and {data} in an
+  argument are folders. Every verb has such a case.
 """
 import argparse
 import json
@@ -188,10 +189,13 @@ def check_files(configs, schemas):
 
 def objects_of(value, path=""):
     """(path, object) of the objects of a document, at any depth."""
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from objects_of(item, f"{path}/{i}")
     if isinstance(value, dict):
         yield path, value
-    for key, nested in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from objects_of(nested, f"{path}/{key}")
+        for key, nested in value.items():
+            yield from objects_of(nested, f"{path}/{key}")
 
 
 def check_requests(folder, schema):

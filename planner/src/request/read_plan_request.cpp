@@ -102,7 +102,7 @@ StatedCluster read_cluster(ObjectReader& top, topology::ClusterRequest& cluster)
   ObjectReader reader = top.object("cluster");
   read_source(reader, cluster);
   read_options(reader, cluster);
-  const StatedCluster stated{reader.maybe_integer("devices", 1, max_ranks), reader.maybe_string("digest")};
+  StatedCluster stated{reader.maybe_integer("devices", 1, max_ranks), reader.maybe_string("digest")};
   reader.finish();
   return stated;
 }

@@ -8,9 +8,6 @@
 #include <cstdlib>
 #include <new>
 
-using usp::capi::given;
-using usp::capi::guarded;
-
 namespace usp::capi {
 namespace {
 
