@@ -19,6 +19,8 @@ readonly packages=(
 # What ./usp.sh check needs beside them.
 readonly check_packages=(clang clang-tidy)
 
+readonly docs_packages=(doxygen)
+
 # PyPI package whose headers the cuDNN backend is compiled with, at the version it was tested with.
 readonly cudnn_frontend=nvidia-cudnn-frontend==1.32.0
 
@@ -41,6 +43,8 @@ usage: ./usp.sh COMMAND
   check            install what is missing, then what takes longer: the benchmarks build, every test passes under
                    the address and undefined behaviour sanitizers without CUDA and MPI, communicators and executor
                    pass under the thread sanitizer, and clang-tidy finds nothing (clang, clang-tidy)
+  docs             install doxygen where it is missing, write the API pages of the public headers, the examples and the
+                   folders' READMEs to build/docs/html; a broken reference is an error
   install-deps     only install what is missing (Debian 12 packages; root or sudo)
   install-cuda     fetch what the cuDNN backend is compiled with into build/python (headers from PyPI); nvcc and
                    cuDNN itself come with the machine
@@ -67,9 +71,9 @@ as_root() {
   fi
 }
 
-# install_deps [PACKAGE...]: the packages of every build, and these.
-install_deps() {
-  local package wanted=("${packages[@]}" "$@")
+# install_missing PACKAGE...
+install_missing() {
+  local package wanted=("$@")
   if ! command -v dpkg-query >/dev/null; then
     say "not a Debian system: nothing installed; the build needs the equivalents of ${wanted[*]}"
     return
@@ -84,9 +88,12 @@ install_deps() {
   local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq)
   if ! as_root "${apt[@]}" update ||
     ! as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; then
-    die $exit_environment "could not install ${missing[*]}; see the messages above, then run ./usp.sh install-deps again"
+    die $exit_environment "could not install ${missing[*]}; see the messages above, then run the same command again"
   fi
 }
+
+# install_deps [PACKAGE...]: the packages of every build, and these.
+install_deps() { install_missing "${packages[@]}" "$@"; }
 
 install_cuda() {
   local folder=build/python wheel
@@ -181,6 +188,15 @@ check() {
   say "check passed: $(printf '%s, ' "${phase_times[@]}")$SECONDS s in all"
 }
 
+# API pages. Needs nothing of a build.
+docs() {
+  command -v doxygen >/dev/null || die $exit_environment "there is no doxygen; install it"
+  mkdir -p build/docs
+  USP_VERSION=$(<VERSION) USP_DOCS=build/docs doxygen configs/Doxyfile >&2 ||
+    die 1 "doxygen: see above; a comment of a public header or a README refers to what is not there"
+  say "API pages: file://$PWD/build/docs/html/index.html"
+}
+
 # What the demo plans. Cluster and model are files as users have them; see configs/jobs/README.md.
 plan_and_report() {
   local usp=build/bin/usp report=build/demo/report.html
@@ -213,6 +229,10 @@ main() {
     check)
       install_deps "${check_packages[@]}"
       check
+      ;;
+    docs)
+      install_missing "${docs_packages[@]}"
+      docs
       ;;
     install-deps) install_deps ;;
     install-cuda) install_cuda ;;

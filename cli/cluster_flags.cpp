@@ -5,8 +5,6 @@
 
 #include "usp/base/error.hpp"
 
-#include <algorithm>
-
 namespace usp::cli {
 namespace {
 
@@ -59,24 +57,18 @@ void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* gro
       ->type_name(input_file);
 }
 
-topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
+void check_cluster_flags(const ClusterFlags& flags) {
   if (const auto& ratio = flags.request.oversubscription; ratio && !(*ratio >= 1 && *ratio < 1e6))
     throw UsageError("--oversubscription: a ratio of 1 or more is needed");
-  topology::Cluster cluster = topology::compose(flags.request);
-  for (const std::string& text : cluster.notes) note(invocation, text);
-  const bool named = std::any_of(cluster.specs.begin(), cluster.specs.end(),
-                                 [](const topology::DeviceSpec& spec) { return !spec.name.empty(); });
-  if (!cluster.devices.empty() && !named)
-    note(invocation, "the source names no card: a plan needs it, by --device");
-  return cluster;
 }
 
-Calibration calibration_or_sheet(const topology::Cluster& cluster, const ClusterFlags& flags,
-                                 const Invocation& invocation) {
-  if (!flags.calibration.empty() || !cluster.calibration.empty())
-    return calibration_of(cluster, flags.calibration);
-  note(invocation, "no calibration fits this card: times are uncalibrated, from its data sheet");
-  return uncalibrated(data_sheet_of(cluster));
+topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
+  check_cluster_flags(flags);
+  return usp::load_cluster(flags.request, note_sink(invocation));
+}
+
+NoteSink note_sink(const Invocation& invocation) {
+  return [&invocation](const std::string& text) { note(invocation, text); };
 }
 
 }  // namespace usp::cli

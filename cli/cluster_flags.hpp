@@ -3,8 +3,7 @@
 
 #include "verb.hpp"
 
-#include "usp/planner/cluster_calibration.hpp"
-#include "usp/topology/compose.hpp"
+#include "usp/planner/step_input.hpp"
 
 #include <string>
 
@@ -24,11 +23,13 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
 void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* group,
                           const std::string& fallback);
 
+/// Throws UsageError for a value out of range.
+void check_cluster_flags(const ClusterFlags& flags);
+
 /// Composes the cluster and prints its notes on stderr.
 [[nodiscard]] topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation);
 
-/// The calibration of a cluster; its data sheet, with a note, where there is none.
-[[nodiscard]] Calibration calibration_or_sheet(const topology::Cluster& cluster, const ClusterFlags& flags,
-                                               const Invocation& invocation);
+/// Prints notes on stderr; `invocation` outlives it.
+[[nodiscard]] NoteSink note_sink(const Invocation& invocation);
 
 }  // namespace usp::cli

@@ -6,6 +6,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
@@ -197,9 +198,9 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   check_output(flags.output, invocation);
   AttentionRequest request = request_of(flags, invocation);
   const topology::Cluster cluster = cluster_of(flags, verb, invocation);
-  const Calibration calibration = flags.ranks
-                                      ? uncalibrated(data_sheet_of(cluster))
-                                      : calibration_or_sheet(cluster, flags.search.cluster, invocation);
+  const Calibration calibration =
+      flags.ranks ? uncalibrated(data_sheet_of(cluster))
+                  : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
   request.cluster = &cluster;
   request.calibration = &calibration;
   AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });

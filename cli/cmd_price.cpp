@@ -3,6 +3,7 @@
 #include "cluster_flags.hpp"
 #include "mesh_flags.hpp"
 
+#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/price_report.hpp"
 
 #include <iostream>

@@ -4,6 +4,7 @@
 #include "progress.hpp"
 
 #include "usp/base/file.hpp"
+#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"
 
 #include <iostream>

@@ -4,6 +4,7 @@
 #include "flag_effects.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/step_input.hpp"
 
 #include <fmt/format.h>
 
@@ -124,9 +125,7 @@ Placement placement_of(const MeshFlags& flags) {
 }
 
 ExecutionOptions ExecutionFlags::options() const {
-  ExecutionOptions options;
-  options.transport = transport.value_or(options.transport);
-  options.pack_kernels = options.transport == Transport::nccl;
+  ExecutionOptions options = execution_options(transport.value_or(ExecutionOptions{}.transport));
   options.overlap = !no_overlap;
   return options;
 }

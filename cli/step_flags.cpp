@@ -5,7 +5,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/planner/model_config.hpp"
 
 #include <vector>
 
@@ -137,12 +136,10 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   request.memory = flags.memory;
   request.execution = flags.search.execution.options();
   request.max_candidates = flags.search.keep();
-  input->model = load_model(flags.model);
-  input->cluster = load_cluster(flags.search.cluster, invocation);
-  input->calibration = calibration_or_sheet(input->cluster, flags.search.cluster, invocation);
-  request.cluster = &input->cluster;
-  request.calibration = &input->calibration;
-  request.model = &input->model;
+  const ClusterFlags& cluster = flags.search.cluster;
+  check_cluster_flags(cluster);
+  load_sources({.model = flags.model, .cluster = cluster.request, .calibration = cluster.calibration}, *input,
+               note_sink(invocation));
   return input;
 }
 

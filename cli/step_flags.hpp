@@ -5,7 +5,7 @@
 #include "mesh_flags.hpp"
 #include "workload_flags.hpp"
 
-#include "usp/planner/plan.hpp"
+#include "usp/planner/step_input.hpp"
 
 #include <memory>
 #include <optional>
@@ -46,19 +46,6 @@ struct StepFlags {
 
 /// Adds all of them, the cluster's too.
 void add_step_flags(const Verb& verb, StepFlags& flags);
-
-/// A request with everything it points to.
-struct StepInput {
-  topology::Cluster cluster;
-  Calibration calibration;
-  Model model;
-  PlanRequest request;
-
-  StepInput() = default;
-  ~StepInput() = default;
-  StepInput(const StepInput&) = delete;
-  StepInput& operator=(const StepInput&) = delete;
-};
 
 /// Reads model, cluster and calibration. A card without a calibration is priced from its data sheet and a
 /// note says so. Throws UsageError, InvalidInput, or MissingValue naming --device where no card is named.

@@ -50,6 +50,10 @@ TEST(Mutation, ModelConfig) {
   mutate(model_config, data("hf_config"), 16, 200);
 }
 
+TEST(Mutation, PlanRequest) {
+  mutate(plan_request, data("plan_requests"), 3, 500);
+}
+
 /// One of them was changed after it was written, which the property mends.
 TEST(Mutation, PlanFile) {
   mutate(plan_file, data("plans"), 3, 3000);

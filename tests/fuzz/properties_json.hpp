@@ -5,6 +5,7 @@
 
 #include "usp/planner/explain.hpp"
 #include "usp/planner/model_config.hpp"
+#include "usp/planner/step_input.hpp"
 #include "usp/schedule/plan_file.hpp"
 #include "usp/topology/cluster_io.hpp"
 
@@ -31,6 +32,20 @@ inline bool model_config(const std::string& text) {
     const Model model = read_model_config(text, "input");
     require(!model.kinds.empty(), "a model without layers");
     require(!model_json(model).empty(), "a model that prints nothing");
+    return true;
+  } catch (const InvalidInput&) {
+    return false;
+  }
+}
+
+/// A request that is read has all that a search needs.
+inline bool plan_request(const std::string& text) {
+  try {
+    const auto input = read_plan_request(text, "input", [](const std::string&) {});
+    require(input->request.workload.seq > 0, "a request without tokens");
+    require(!input->request.model->kinds.empty(), "a request without layers");
+    require(input->request.cluster == &input->cluster && input->request.calibration == &input->calibration,
+            "a request that points elsewhere");
     return true;
   } catch (const InvalidInput&) {
     return false;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """libusp.so as users of C and of other languages meet it: its symbols are usp.h's functions and no others,
-pkg-config's line alone builds a C program against a moved install tree, and ctypes loads it."""
+pkg-config's line alone builds a C program against a moved install tree, and ctypes loads it and plans by it."""
 
 import argparse
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -46,6 +47,25 @@ def check_program(prefix, folder, library, compiler, program):
     assert printed.strip(), "the example printed nothing"
 
 
+def check_planning(api):
+    """A plan by JSON, and its own request again."""
+    def plan(request):
+        text = ctypes.c_char_p()
+        status = api.usp_plan_step_json(json.dumps(request).encode(), ctypes.byref(text))
+        assert status == 0, api.usp_last_error().decode()
+        printed = text.value
+        api.usp_text_free(text)
+        return json.loads(printed)
+
+    api.usp_last_error.restype = ctypes.c_char_p
+    api.usp_text_free.restype = None
+    result = plan({"model": "llama-3.1-8b", "cluster": "dgx-h100", "workload": {"seq": 65536}})
+    assert result["format"] == "usp.plan_result" and result["best"]["fits_memory"], result["best"]
+    assert plan(result["request"]) == result, "the echoed request gives another plan"
+    assert api.usp_plan_step_json(b"{}", ctypes.byref(ctypes.c_char_p())) == 3, "an empty request was planned"
+    assert b"model" in api.usp_last_error(), api.usp_last_error()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cmake", required=True)
@@ -66,6 +86,7 @@ def main():
         api = ctypes.CDLL(str(library))
         api.usp_version.restype = ctypes.c_char_p
         assert api.usp_version().decode() == arguments.version, api.usp_version()
+        check_planning(api)
     return 0
 
 

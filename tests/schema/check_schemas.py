@@ -9,8 +9,11 @@
 - every configs/*/*.json fits the schema of its format and version ("format": "usp.cluster", "version": 1 is
   cluster.v1.schema.json; without a format the folder tells); configs/models holds Hugging Face configs, which
   have none;
+- every tests/data/plan_requests/*.json fits the schema of plan requests, and no longer with a further key in one of its
+  objects;
 - with --usp and --cases: the cases of tests/cli that name a schema ({"args": [...], "schema": "<file>"}); the JSON each
-  prints on stdout fits it. {source}, {configs} and {data} in an argument are folders. Every verb has such a case.
+  prints on stdout fits it, and what a planned step echoes is a plan request. {source}, {configs} and {data} in an
+  argument are folders. Every verb has such a case.
 """
 import argparse
 import json
@@ -28,6 +31,8 @@ NESTED = ("properties", "patternProperties", "definitions")
 FOREIGN_UNITS = ("_ms", "_us", "_ns", "_kb", "_mb", "_gb", "_kib", "_mib", "_gib", "_gb_s", "_gib_s", "_gflops", "_tflops",
                  "_gflop_s", "_tflop_s", "_percent")
 TIMEOUT_S = 60
+# A step's result echoes its request.
+PLAN_RESULT, PLAN_REQUEST = "plan_result.v2.schema.json", "plan_request.v2.schema.json"
 
 
 def refuse_constant(name):
@@ -182,6 +187,31 @@ def check_files(configs, schemas):
     return faults, len(files)
 
 
+def objects_of(value, path=""):
+    """(path, object) of the objects of a document, at any depth."""
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from objects_of(item, f"{path}/{i}")
+    if isinstance(value, dict):
+        yield path, value
+        for key, nested in value.items():
+            yield from objects_of(nested, f"{path}/{key}")
+
+
+def check_requests(folder, schema):
+    """(faults, how many files were read)"""
+    files, faults = sorted(folder.glob("*.json")), []
+    for file in files:
+        document = load(file.read_text())
+        faults += [f"{file.name}: {fault}" for fault in check_document(document, schema)]
+        for path, nested in list(objects_of(document)):
+            nested["unknown_key"] = None
+            if not check_document(document, schema):
+                faults.append(f"{file.name}: an unknown key in {path or '/'} fits the schema")
+            del nested["unknown_key"]
+    return faults, len(files)
+
+
 def described_cases(folder):
     return [case for file in sorted(folder.glob("*.json")) for case in load(file.read_text()) if "schema" in case]
 
@@ -211,9 +241,13 @@ def check_output(usp, entry, source, schemas):
     if run.returncode != 0:
         return [f"{label}: exit {run.returncode}: {run.stderr.strip()[:500]}"]
     try:
-        return [f"{label}: {fault}" for fault in check_document(load(run.stdout), schemas[entry["schema"]])]
+        document = load(run.stdout)
     except ValueError as error:
         return [f"{label}: {error}"]
+    faults = check_document(document, schemas[entry["schema"]])
+    if entry["schema"] == PLAN_RESULT:
+        faults += [f"/request{fault}" for fault in check_document(document["request"], schemas[PLAN_REQUEST])]
+    return [f"{label}: {fault}" for fault in faults]
 
 
 def main():
@@ -232,7 +266,9 @@ def main():
             faults += check_output(usp, entry, args.source.resolve(), schemas)
     else:
         found, checked = check_files(configs, schemas)
-        faults += found
+        requests, requested = check_requests(args.source / "tests" / "data" / "plan_requests", schemas[PLAN_REQUEST])
+        faults += found + requests
+        checked += requested
     for fault in faults:
         print(fault)
     print(f"{len(schemas)} schemas and {checked} documents checked, {len(faults)} faults")

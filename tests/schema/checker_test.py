@@ -7,7 +7,8 @@ import sys
 import tempfile
 import unittest
 
-from check_schemas import check_document, check_files, check_output, check_schema, check_verbs, described_cases, load
+from check_schemas import (check_document, check_files, check_output, check_requests, check_schema, check_verbs,
+                           described_cases, load)
 
 GOOD = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -26,6 +27,16 @@ class Checker(unittest.TestCase):
         for broken in ({"type": "objekt"}, {"title": ""}, {"$schema": "other"}, {"definitions": {"a": nested}}):
             with self.subTest(broken=broken):
                 self.assertEqual(len(check_schema({**GOOD, **broken})), 1)
+
+    def test_requests(self):
+        with tempfile.TemporaryDirectory() as folder:
+            request = pathlib.Path(folder) / "request.json"
+            for document, schema, count in (({"nodes": 1}, GOOD, 0), ({}, GOOD, 1),
+                                            ({"nodes": 1}, {**GOOD, "additionalProperties": True}, 1)):
+                request.write_text(json.dumps(document))
+                with self.subTest(document=document, schema=schema):
+                    faults, checked = check_requests(pathlib.Path(folder), schema)
+                    self.assertEqual((len(faults), checked), (count, 1))
 
     def test_properties_of_version_2(self):
         plain, described = {"type": "number"}, {"type": "number", "description": "A rate."}

@@ -41,6 +41,7 @@ Source find_source(const ClusterRequest& request) {
   const std::string& name = request.source;
   if (name.empty())
     throw UsageError("no cluster is named; give a preset, a file or a description like 'gpu:8(h100)'");
+  if (request.text) return {name, *request.text, std::nullopt};
   std::error_code ignored;
   if (name == "-" || std::filesystem::exists(name, ignored)) return {name, read_file(name), std::nullopt};
   if (request.format == SourceFormat::synthetic || looks_synthetic(name))

@@ -64,6 +64,8 @@ std::optional<int> maybe_int(ObjectReader& reader, const char* key, i64 lower, i
   return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
 }
 
+}  // namespace
+
 Constraints fixed_in(ObjectReader reader) {
   Constraints fixed;
   fixed.ring = maybe_int(reader, "ring", 1, max_degree);
@@ -80,6 +82,8 @@ Constraints fixed_in(ObjectReader reader) {
   reader.finish();
   return fixed;
 }
+
+namespace {
 
 ExecutionOptions execution_in(ObjectReader reader, bool overlap) {
   ExecutionOptions execution;

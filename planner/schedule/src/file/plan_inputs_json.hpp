@@ -12,6 +12,7 @@ namespace usp {
 [[nodiscard]] Json fixed_json(const Constraints& fixed);
 [[nodiscard]] Json memory_json(const MemoryPolicy& memory);
 
+[[nodiscard]] Constraints fixed_in(ObjectReader reader);
 [[nodiscard]] PlanInputs inputs_in(ObjectReader reader, bool overlap);
 
 }  // namespace usp

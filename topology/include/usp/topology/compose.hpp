@@ -14,7 +14,8 @@ enum class SourceFormat { automatic, cluster_json, synthetic, nvidia_smi, nccl_x
 
 /// A source and what is added to it; every verb that takes a cluster fills one of these from the same flags.
 struct ClusterRequest {
-  std::string source;  ///< preset name, file, "-" for stdin, or a synthetic description itself
+  std::string source;               ///< preset name, file, "-" for stdin, or a synthetic description itself
+  std::optional<std::string> text;  ///< of the source, which `source` then names in messages
   SourceFormat format = SourceFormat::automatic;
   std::string device;                      ///< card name; empty: as the source says
   std::optional<int> nodes;                ///< hosts like the source's

@@ -8,18 +8,18 @@
 
 namespace usp {
 
-/// Every line without its end (\n or \r\n), with its number from 1; without a list of all of them, which may
-/// take many times the memory of the text.
+/// Every line without its end (`\n` or `\r\n`), with its number from 1; without a list of all of them, which
+/// may take many times the memory of the text.
 void for_each_line(std::string_view text,
                    const std::function<void(long number, std::string_view line)>& each);
 
-/// Lines without their ends (\n or \r\n).
+/// Lines without their ends (`\n` or `\r\n`).
 [[nodiscard]] std::vector<std::string> split_lines(std::string_view text);
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
 [[nodiscard]] std::vector<std::string> split_blanks(std::string_view text);
 [[nodiscard]] std::string trim(std::string_view text);
 [[nodiscard]] std::string lower(std::string_view text);
-/// Escapes untrusted text for messages: control characters, and bytes that are no UTF-8, as \x1b;
+/// Escapes untrusted text for messages: control characters, and bytes that are no UTF-8, as `\x1b`;
 /// tabs too. Line feeds stay when `lines` (a message of several lines).
 [[nodiscard]] std::string escaped(std::string_view text, bool lines = false);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);

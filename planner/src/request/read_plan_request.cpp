@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_inputs_json.hpp"
+
+#include "usp/base/json_format.hpp"
+#include "usp/base/json_units.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/cluster_summary.hpp"
+#include "usp/planner/step_input.hpp"
+#include "usp/schedule/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <limits>
+
+namespace usp {
+namespace {
+
+constexpr i64 max_bytes = std::numeric_limits<i64>::max() / 4;
+constexpr i64 most_candidates = 100000;
+constexpr int max_hosts = std::numeric_limits<int>::max();
+
+/// Size and digest that a request states of its cluster.
+struct StatedCluster {
+  std::optional<i64> devices;
+  std::optional<std::string> digest;
+};
+
+/// Where a part of the request lies, as a file name in messages of the reader of that part.
+std::string part_name(const ObjectReader& reader, const char* key) {
+  return fmt::format("{}#{}/{}", reader.file(), reader.pointer(), key);
+}
+
+/// Text that names something; "" and stdin, which is the command line's, do not.
+std::string name_in(ObjectReader& reader, const char* key) {
+  std::string name = reader.string(key);
+  if (name.empty()) reader.fail(key, "is empty; give a name, or leave the key out");
+  if (name == "-")
+    reader.fail(key, "names stdin, which a request does not read; give a file or the object itself");
+  return name;
+}
+
+std::string maybe_name(ObjectReader& reader, const char* key) {
+  return reader.find(key) == nullptr ? "" : name_in(reader, key);
+}
+
+/// A name, or the document itself.
+std::string name_or_text(ObjectReader& reader, const char* key, std::optional<std::string>& text) {
+  const Json& value = reader.need(key);
+  if (!value.is_object()) return name_in(reader, key);
+  text = value.dump();
+  return part_name(reader, key);
+}
+
+std::optional<double> rate_in(ObjectReader& reader, const char* key) {
+  return maybe_read_si(reader, key, FieldUnit::gb_s, min_rate_gb_s, max_rate_gb_s);
+}
+
+void read_source(ObjectReader& reader, topology::ClusterRequest& cluster) {
+  const bool source = reader.has("source"), name = reader.has("name");
+  if (source == name)
+    reader.fail(source ? "name" : "source",
+                source ? "excludes source; a cluster has one of them" : "is missing; give source or name");
+  if (name) cluster.source = name_in(reader, "name");
+  if (source) cluster.source = name_or_text(reader, "source", cluster.text);
+  if (reader.find("source_format") != nullptr)
+    cluster.format = reader.enumeration<topology::SourceFormat>("source_format");
+}
+
+void read_options(ObjectReader& reader, topology::ClusterRequest& cluster) {
+  cluster.device = maybe_name(reader, "device");
+  if (const auto nodes = reader.maybe_integer("nodes", 1, max_hosts))
+    cluster.nodes = static_cast<int>(*nodes);
+  cluster.nic = maybe_name(reader, "nic");
+  cluster.fabric = maybe_name(reader, "fabric");
+  cluster.oversubscription = reader.maybe_number("oversubscription_ratio", 1, 1e6);
+  cluster.pcie_gb_s = rate_in(reader, "pcie_bytes_per_s");
+  cluster.nvlink_gb_s = rate_in(reader, "nvlink_bytes_per_s");
+  cluster.numa_gb_s = rate_in(reader, "numa_bytes_per_s");
+  cluster.slurm = maybe_name(reader, "slurm");
+  reader.array(
+      "curves",
+      [&](const Json& value, const std::string& at) {
+        cluster.curves.push_back(json_string(value, reader.file(), at));
+        if (cluster.curves.back().empty() || cluster.curves.back() == "-")
+          throw InvalidInput({reader.file(), 0, at}, "is no file; give the path of an output of nccl-tests");
+      },
+      true);
+  reader.array(
+      "visible_devices",
+      [&](const Json& value, const std::string& at) {
+        cluster.devices.push_back(static_cast<int>(json_integer(value, reader.file(), at, 0, 65535)));
+      },
+      true);
+}
+
+StatedCluster read_cluster(ObjectReader& top, topology::ClusterRequest& cluster) {
+  if (!top.need("cluster").is_object()) {
+    cluster.source = name_in(top, "cluster");
+    return {};
+  }
+  ObjectReader reader = top.object("cluster");
+  read_source(reader, cluster);
+  read_options(reader, cluster);
+  StatedCluster stated{reader.maybe_integer("devices", 1, max_ranks), reader.maybe_string("digest")};
+  reader.finish();
+  return stated;
+}
+
+/// An echoed cluster is named, not described: the name may stand for another machine here.
+void check_cluster(const StatedCluster& stated, const ClusterSummary& found, const std::string& file) {
+  const auto refuse = [&](const char* key, const std::string& here) {
+    throw InvalidInput({file, 0, std::string("/cluster/") + key},
+                       fmt::format("the cluster {} has {} here; it was made with other options or files: "
+                                   "state them beside source, or leave this key out",
+                                   found.name, here));
+  };
+  if (stated.devices && *stated.devices != static_cast<i64>(found.devices))
+    refuse("devices", fmt::format("{} devices", found.devices));
+  if (stated.digest && *stated.digest != found.digest) refuse("digest", "digest " + found.digest);
+}
+
+std::vector<i64> documents_in(ObjectReader& reader) {
+  std::vector<i64> documents;
+  reader.array(
+      "documents",
+      [&](const Json& value, const std::string& at) {
+        documents.push_back(json_integer(value, reader.file(), at, 1, max_tokens));
+      },
+      true);
+  return documents;
+}
+
+/// Fields that are absent keep their defaults; recompute and zero_stage are those of `fixed`.
+Workload workload_in(ObjectReader reader, const Constraints& fixed) {
+  Workload w;
+  const auto integer = [&](const char* key, i64 initial, i64 most) {
+    return reader.maybe_integer(key, 1, most).value_or(initial);
+  };
+  w.seq = reader.integer("seq", 1, max_tokens);
+  w.batch = integer("batch", w.batch, max_batch);
+  if (reader.find("dtype") != nullptr) w.dtype = reader.enumeration<Precision>("dtype");
+  w.causal = reader.maybe_boolean("causal").value_or(w.causal);
+  w.documents = documents_in(reader);
+  w.training = reader.maybe_boolean("training").value_or(w.training);
+  if (reader.find("optimizer") != nullptr) w.optimizer = reader.enumeration<Optimizer>("optimizer");
+  w.fp32_gradients = reader.maybe_boolean("fp32_gradients").value_or(w.fp32_gradients);
+  w.microbatches = integer("microbatches", w.microbatches, max_batch);
+  w.pipeline = static_cast<int>(integer("pipeline", w.pipeline, max_ranks));
+  w.expert = static_cast<int>(integer("expert", w.expert, max_ranks));
+  reader.finish();
+  w.recompute = fixed.recompute.value_or(w.recompute);
+  w.zero_stage = fixed.zero_stage.value_or(w.zero_stage);
+  try {
+    check_workload(w);
+  } catch (const Error& error) {
+    throw InvalidInput({reader.file(), 0, reader.pointer()}, error.what());
+  }
+  return w;
+}
+
+MemoryPolicy memory_policy_in(ObjectReader reader) {
+  MemoryPolicy memory;
+  memory.reserve_fraction = reader.maybe_number("reserve_ratio", 0, 1).value_or(memory.reserve_fraction);
+  if (memory.reserve_fraction == 1) reader.fail("reserve_ratio", "leaves no memory; give less than 1");
+  memory.communicator_bytes =
+      reader.maybe_integer("communicator_bytes", 0, max_bytes).value_or(memory.communicator_bytes);
+  memory.loss_tile_tokens =
+      reader.maybe_integer("loss_tile_tokens", 0, max_tokens).value_or(memory.loss_tile_tokens);
+  memory.mlp_tile_tokens =
+      reader.maybe_integer("mlp_tile_tokens", 0, max_tokens).value_or(memory.mlp_tile_tokens);
+  memory.device_bytes = reader.maybe_number("device_bytes", 1, static_cast<double>(max_bytes));
+  reader.finish();
+  return memory;
+}
+
+ExecutionOptions execution_options_in(ObjectReader reader) {
+  ExecutionOptions options;
+  if (reader.find("transport") != nullptr)
+    options = execution_options(reader.enumeration<Transport>("transport"));
+  const auto boolean = [&](const char* key, bool& field) {
+    field = reader.maybe_boolean(key).value_or(field);
+  };
+  boolean("packed", options.packed);
+  boolean("pack_kernels", options.pack_kernels);
+  boolean("merge_kernels", options.merge_kernels);
+  boolean("overlap", options.overlap);
+  reader.finish();
+  return options;
+}
+
+/// A choice of `fixed` that another key leaves without effect.
+struct VoidChoice {
+  const char* key;
+  bool given;
+};
+
+void refuse(const ObjectReader& fixed, std::initializer_list<VoidChoice> choices, const char* why) {
+  for (const VoidChoice& choice : choices)
+    if (choice.given)
+      fixed.fail(choice.key, std::string("has no effect: ") + why + "; leave one of them out");
+}
+
+void check_effects(const ObjectReader& reader, const Constraints& fixed, bool training) {
+  if (fixed.ring == 1)
+    refuse(reader,
+           {{"method", fixed.method.has_value()},
+            {"layout", fixed.layout.has_value()},
+            {"dkv_return", fixed.dkv_return.has_value()}},
+           "/fixed/ring is 1, and one row owns all tokens and exchanges nothing");
+  if (fixed.ring == 1 || fixed.ulysses == 1)
+    refuse(reader, {{"order", fixed.order.has_value()}},
+           "/fixed/ring or /fixed/ulysses is 1, and only one of the axes has ranks");
+  if (training) return;
+  // Stage 3 shards parameters too, and stage 0 decides against that.
+  refuse(reader,
+         {{"dkv_return", fixed.dkv_return.has_value()},
+          {"recompute", fixed.recompute.has_value()},
+          {"zero_stage", fixed.zero_stage == 1 || fixed.zero_stage == 2}},
+         "/workload/training is false, which leaves out the backward pass and the update after it");
+}
+
+void read_request(ObjectReader& reader, PlanRequest& request) {
+  if (const auto fixed = reader.maybe_object("fixed")) {
+    request.fixed = fixed_in(*fixed);
+    if (request.fixed.head_chunks.value_or(1) > max_head_chunks)
+      fixed->fail("head_chunks", fmt::format("is more than {}", max_head_chunks));
+  }
+  request.workload = workload_in(reader.object("workload"), request.fixed);
+  if (const auto fixed = reader.maybe_object("fixed"))
+    check_effects(*fixed, request.fixed, request.workload.training);
+  if (auto memory = reader.maybe_object("memory")) request.memory = memory_policy_in(*std::move(memory));
+  if (auto execution = reader.maybe_object("execution"))
+    request.execution = execution_options_in(*std::move(execution));
+  request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
+                                                        .value_or(static_cast<i64>(request.max_candidates)));
+}
+
+}  // namespace
+
+std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std::string& file,
+                                             const NoteSink& note) {
+  const Json json = parse_json(text, file);
+  ObjectReader reader(json, file, "");
+  if (reader.has("format") || reader.has("version"))
+    check_json_header(reader, "usp.plan_request", "write it by the schema of this version");
+  auto input = std::make_unique<StepInput>();
+  StepSources sources;
+  sources.model = name_or_text(reader, "model", sources.model_config);
+  const StatedCluster stated = read_cluster(reader, sources.cluster);
+  sources.calibration = maybe_name(reader, "calibration");
+  if ((sources.data_sheet = sources.calibration == "uncalibrated")) sources.calibration.clear();
+  read_request(reader, input->request);
+  reader.finish();
+  try {  // usage errors are of the cluster's options, which have the names of flags
+    load_sources(sources, *input, note);
+  } catch (const UsageError& error) {
+    throw InvalidInput({file, 0, "/cluster"}, error.what());
+  }
+  // An echoed request states the calibration that its cluster names: nothing was asked for on another card.
+  if (!sources.calibration.empty() && sources.calibration == input->cluster.calibration)
+    input->calibration = calibration_of(input->cluster);
+  if (stated.devices || stated.digest) check_cluster(stated, cluster_summary(input->cluster), file);
+  return input;
+}
+
+}  // namespace usp
