@@ -48,6 +48,11 @@ LayerActivations layer_activations(const Model& model, int layer, Precision dtyp
   LayerActivations a;
   a.checkpoint = element * hidden;
   a.attention = attention_bytes(model, kind, element) / split;
+  if (!kind.is_linear()) {
+    const double kv = d(kind.kv_heads) * (d(kind.head_dim_qk) + d(kind.head_dim_v));
+    a.qkv = element * (d(kind.query_heads) * d(kind.head_dim_qk) + kv) / split;
+    a.lse = 4 * d(kind.query_heads) / split;
+  }
   a.mlp_input = element * hidden;
   a.norms = 2 * element * hidden;
   a.mlp = element * active_width(model, layer) * (*model.gated_mlp ? 3 : 2) / split;

@@ -51,6 +51,15 @@ double tile(std::int64_t tokens, std::int64_t limit) {
   return d(limit > 0 ? std::min(tokens, limit) : tokens);
 }
 
+/// What backward reads of a layer's attention: of a known schedule the saved state, and home tensors.
+double attention_state(const MemoryInput& in, int layer, const LayerActivations& a) {
+  const auto known = in.attention_state.find(in.model->kind_of(layer));
+  if (known == in.attention_state.end()) return d(in.local_tokens) * a.attention;
+  const AttentionState& state = known->second;
+  const double home = a.attention - a.lse - (state.keeps_home_qkv ? 0 : a.qkv);
+  return state.saved_bytes + d(in.local_tokens) * home;
+}
+
 StageActivations stage_activations(const MemoryInput& in, int stage) {
   const Workload& w = *in.workload;
   const StageLayers range = stage_layers(in, stage);
@@ -62,7 +71,8 @@ StageActivations stage_activations(const MemoryInput& in, int stage) {
   for (const AlikeLayers& layers : alike_layers(*in.model, range.first, range.last)) {
     const LayerActivations a = layer_activations(*in.model, layers.layer, w.dtype, in.mesh.tensor);
     const double count = d(layers.count);
-    const double rest = tokens * (a.attention + a.mlp_input + a.norms), mlp = mlp_tokens * a.mlp;
+    const double attention = attention_state(in, layers.layer, a);
+    const double rest = attention + tokens * (a.mlp_input + a.norms), mlp = mlp_tokens * a.mlp;
     // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
     const double gradients = w.training ? 2 * tokens * a.checkpoint + mlp : 0;
     double kept = 0, live = gradients;
@@ -73,7 +83,7 @@ StageActivations stage_activations(const MemoryInput& in, int stage) {
       kept = checkpoint + rest + (tiled ? 0 : mlp);  // a tiled MLP computes its tiles again
       live += tiled ? mlp : 0;
     } else if (w.recompute == Recompute::selective) {
-      kept = checkpoint + tokens * (a.attention + a.mlp_input);
+      kept = checkpoint + attention + tokens * a.mlp_input;
       live += tokens * a.norms + mlp;
     } else {
       if (w.recompute == Recompute::offload)

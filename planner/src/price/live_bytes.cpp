@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pricer_state.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <array>
 
 namespace usp {
@@ -68,20 +70,81 @@ void use_operands(Lives& lives, const schedule::ComputeOp& w, int tick) {
     lives.use({operand.tensor, operand.slot == nullptr ? BufferSlot::row : w.*operand.slot}, tick);
 }
 
+/// Sums of a tick.
+struct TickBytes {
+  double all = 0, kv_copies = 0, workspace = 0, workspace_kv_copies = 0;
+};
+
+/// Keeps the fullest ticks.
+void add_tick(const TickBytes& tick, LiveBytes& peak) {
+  if (tick.all > peak.total) peak.total = tick.all, peak.kv_copies = tick.kv_copies;
+  if (tick.workspace > peak.workspace)
+    peak.workspace = tick.workspace, peak.workspace_kv_copies = tick.workspace_kv_copies;
+}
+
 LiveBytes peak_of(const std::vector<Life>& lives, const AttentionPlan& plan, Pass pass, int ticks) {
-  std::vector<LiveBytes> at(static_cast<std::size_t>(ticks) + 1);
+  std::vector<TickBytes> at(static_cast<std::size_t>(ticks));
+  LiveBytes peak;
   for (const Life& life : lives) {
-    const int last = outlives(plan, pass, life.name) ? ticks : life.last;
-    for (int t = life.first; t <= std::min(last, ticks - 1); ++t) {
-      LiveBytes& sum = at[static_cast<std::size_t>(t)];
-      sum.total += life.bytes;
-      if (holds_others_kv(life.name.place)) sum.kv_copies += life.bytes;
+    const bool outlives_pass = outlives(plan, pass, life.name), stage = life.name.place == BufferSlot::stage;
+    const double kv_copies = holds_others_kv(life.name.place) ? life.bytes : 0;
+    if (outlives_pass && life.name.place == BufferSlot::home)
+      peak.sums += pass == Pass::backward ? life.bytes : 0;
+    else if (outlives_pass)
+      peak.saved += life.bytes;
+    const int last = outlives_pass ? ticks - 1 : std::min(life.last, ticks - 1);
+    for (int t = life.first; t <= last; ++t) {
+      TickBytes& sum = at[static_cast<std::size_t>(t)];
+      if (!stage) sum.all += life.bytes, sum.kv_copies += kv_copies;
+      if (!outlives_pass) sum.workspace += life.bytes, sum.workspace_kv_copies += kv_copies;
     }
   }
-  LiveBytes peak;
-  for (const LiveBytes& sum : at)
-    if (sum.total > peak.total) peak = sum;
+  for (const TickBytes& tick : at) add_tick(tick, peak);
   return peak;
+}
+
+bool is_home_qkv(BufferName name) {
+  return name.place == BufferSlot::home &&
+         (name.tensor == Tensor::q || name.tensor == Tensor::k || name.tensor == Tensor::v);
+}
+
+bool reads_home_qkv(const schedule::CompactPass& pass) {
+  for (const schedule::TransferOp& move : pass.transfers)
+    for (int i = 0; i < move.pairs; ++i)
+      if (is_home_qkv(move.from[i])) return true;
+  for (const schedule::ComputeOp& w : pass.work)
+    for (const schedule::Operand& operand : *w.operation)
+      if (is_home_qkv({operand.tensor, operand.slot == nullptr ? BufferSlot::row : w.*operand.slot}))
+        return true;
+  return false;
+}
+
+int peers_of(const schedule::TransferOp& move, const Mesh& mesh) {
+  switch (move.peers) {
+    case schedule::Peers::self:
+      return 0;
+    case schedule::Peers::shift:
+      return move.shift == RingShift{} ? 0 : 1;
+    case schedule::Peers::every_ulysses:
+      return mesh.ulysses - 1;
+    case schedule::Peers::every_ring:
+      return mesh.ring() - 1;
+    case schedule::Peers::all_ranks:
+      return mesh.size() - 1;
+  }
+  throw InternalError("a transfer has peers of no kind");
+}
+
+/// Stages of a transfer at its two ends: messages whose wire type is not the buffers', and arrivals that are
+/// added.
+int stages_of(const AttentionPlan& plan, const schedule::TransferOp& move, bool shared_kv) {
+  const DType wire = schedule::wire_type(plan, move.wire);
+  bool from_same = true, to_same = true;
+  for (int i = 0; i < move.pairs; ++i) {
+    from_same = from_same && schedule::buffer_type(plan, shared_kv, move.from[i]) == wire;
+    to_same = to_same && schedule::buffer_type(plan, shared_kv, move.to[i]) == wire;
+  }
+  return (from_same ? 0 : 1) + (to_same && move.write_mode != WriteMode::accumulate ? 0 : 1);
 }
 
 }  // namespace
@@ -103,20 +166,32 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
                                schedule::width_of(plan.shape, bind.buffer.tensor) *
                                bytes_of(schedule::buffer_type(plan, heads.shared_kv(), bind.buffer)));
   };
+  const auto stage_bytes = [&](const schedule::TransferOp& move) {
+    TransferPattern pattern;
+    pattern.peers = peers_of(move, plan.mesh);
+    const int stages = pattern.peers == 0 ? 0 : stages_of(plan, move, heads.shared_kv());
+    return stages == 0 ? 0 : stages * pattern.peers * move_bytes_per_peer(context, move, pattern);
+  };
   Lives lives;
   std::size_t move = 0, work = 0, bind = 0;
   for (int t = 0; t < compact.ticks; ++t) {
     for (; bind < compact.binds.size() && compact.binds[bind].tick == t; ++bind)
       lives.bind(compact.binds[bind].buffer, bytes(compact.binds[bind]), t);
-    for (; move < compact.transfers.size() && compact.transfers[move].start == t; ++move)
-      for (int i = 0; i < compact.transfers[move].pairs; ++i) {
-        lives.use(compact.transfers[move].from[i], compact.transfers[move].due);
-        lives.use(compact.transfers[move].to[i], compact.transfers[move].due);
+    for (; move < compact.transfers.size() && compact.transfers[move].start == t; ++move) {
+      const schedule::TransferOp& m = compact.transfers[move];
+      for (int i = 0; i < m.pairs; ++i) {
+        lives.use(m.from[i], m.due);
+        lives.use(m.to[i], m.due);
       }
+      const double staged = stage_bytes(m);
+      if (staged > 0) lives.lives.push_back({{m.to[0].tensor, BufferSlot::stage}, staged, t, m.due});
+    }
     for (; work < compact.work.size() && compact.work[work].tick == t; ++work)
       use_operands(lives, compact.work[work], t);
   }
-  return peak_of(lives.lives, plan, pass, compact.ticks);
+  LiveBytes peak = peak_of(lives.lives, plan, pass, compact.ticks);
+  peak.reads_home_qkv = pass == Pass::backward && reads_home_qkv(compact);
+  return peak;
 }
 
 }  // namespace usp

@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/schedule/validate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -131,27 +133,34 @@ i64 StepPricer::local_tokens(const Choice& choice) const {
   return (w.seq + choice.mesh.size() - 1) / choice.mesh.size() * w.rows_per_microbatch();
 }
 
-StepPricer::Peak StepPricer::peak(const Choice& choice, const std::vector<LayerAttention>& attention) {
-  Peak most;
-  for (const LayerAttention& layer : attention)
+StepPricer::AttentionMemory StepPricer::attention_memory(const Choice& choice,
+                                                         const std::vector<LayerAttention>& attention) {
+  AttentionMemory memory;
+  for (const LayerAttention& layer : attention) {
+    AttentionState& state = memory.state[layer.kind];
     for (Pass pass : {Pass::forward, Pass::backward}) {
       if (pass == Pass::backward && !request_.workload.training) continue;
       const LiveBytes live = pricer(layer.kind, choice.tensor()).live_bytes(layer.plan, pass);
-      if (live.total > most.live.total) most = {live, pass};
+      if (live.workspace > memory.workspace)
+        memory.workspace = live.workspace, memory.kv_copies = live.workspace_kv_copies, memory.pass = pass;
+      if (pass == Pass::forward) state.saved_bytes = live.saved;
+      if (pass == Pass::backward) state.keeps_home_qkv = live.reads_home_qkv;
+      memory.sums = std::max(memory.sums, live.sums);
     }
-  return most;
+  }
+  return memory;
 }
 
 PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
-                                    const Peak& peak) const {
+                                    const AttentionMemory& memory) const {
   PlanCandidate c;
   c.choice = choice;
-  add_memory(c, peak);
+  add_memory(c, memory);
   add_time(c, attention);
   return c;
 }
 
-void StepPricer::add_memory(PlanCandidate& c, const Peak& peak) const {
+void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) const {
   const Choice& choice = c.choice;
   Workload workload = undocumented_;
   workload.recompute = choice.recompute;
@@ -167,12 +176,15 @@ void StepPricer::add_memory(PlanCandidate& c, const Peak& peak) const {
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
   input.mlp_tile_tokens = request_.memory.mlp_tile_tokens;
-  const char* when = peak.pass == Pass::forward ? "fullest tick of forward" : "fullest tick of backward";
-  input.attention_buffers = {{"attention exchange and partial sums",
-                              static_cast<i64>(peak.live.total - peak.live.kv_copies),
-                              std::string(when) + ": row layout of q, k, v, o, lse and gradients"}};
-  input.kv_copies = {{"keys and values of other ranks", static_cast<i64>(peak.live.kv_copies),
-                      std::string(when) + ": blocks in flight or gathered"}};
+  const std::string when =
+      fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
+  input.attention_state = memory.state;
+  input.attention_buffers = {
+      {"attention workspace", static_cast<i64>(memory.workspace - memory.kv_copies + memory.sums),
+       when + ": q, k, v, o, lse and gradients on their way; one workspace for all layers" +
+           (memory.sums > 0 ? ", sums of gradients" : "")}};
+  input.kv_copies = {{"keys and values of other ranks", static_cast<i64>(memory.kv_copies),
+                      when + ": blocks in flight or gathered"}};
   c.memory = memory_per_rank(input);
   c.fits = static_cast<double>(c.memory.total_bytes) <= device_bytes_;
 }

@@ -25,16 +25,21 @@ class StepPricer {
   [[nodiscard]] double attention_seconds(const std::vector<LayerAttention>& attention,
                                          Recompute recompute) const;
 
-  /// The fullest tick of any layer's schedule.
-  struct Peak {
-    LiveBytes live;
+  /// Memory of the attention schedules: a workspace that all layers share, and the state of each kind of
+  /// layer.
+  struct AttentionMemory {
+    double workspace = 0;  ///< fullest tick of any layer's pass
+    double kv_copies = 0;  ///< of these, keys and values of other rows
     Pass pass = Pass::forward;
+    double sums = 0;  ///< gradients before they are rounded, the greatest of all layers
+    std::map<std::size_t, AttentionState> state;  ///< by layer kind
   };
-  [[nodiscard]] Peak peak(const Choice& choice, const std::vector<LayerAttention>& attention);
+  [[nodiscard]] AttentionMemory attention_memory(const Choice& choice,
+                                                 const std::vector<LayerAttention>& attention);
 
   /// Time terms and memory of a choice whose attention is priced; `attention` of the result is left empty.
   [[nodiscard]] PlanCandidate candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
-                                        const Peak& peak) const;
+                                        const AttentionMemory& memory) const;
 
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] double device_bytes() const { return device_bytes_; }
@@ -52,7 +57,7 @@ class StepPricer {
   void add_tensor(PlanCandidate& c) const;
   void add_states(PlanCandidate& c, double compute_s) const;
   void add_offload(PlanCandidate& c, double compute_s) const;
-  void add_memory(PlanCandidate& c, const Peak& peak) const;
+  void add_memory(PlanCandidate& c, const AttentionMemory& memory) const;
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
 
   const PlanRequest& request_;

@@ -82,13 +82,13 @@ class Search {
   /// Recompute and ZeRO stage do not change the schedule: they are chosen per mesh, the fastest that fits.
   void decide_memory() {
     Choice choice = best_->choice;
-    const StepPricer::Peak peak = pricer_.peak(choice, best_->attention);
+    const StepPricer::AttentionMemory memory = pricer_.attention_memory(choice, best_->attention);
     std::vector<PlanCandidate> all;
     for (Recompute recompute : recomputes())
       for (int stage : stages()) {
         choice.recompute = recompute;
         choice.zero_stage = stage;
-        all.push_back(pricer_.candidate(choice, best_->attention, peak));
+        all.push_back(pricer_.candidate(choice, best_->attention, memory));
       }
     std::size_t smallest = 0;
     std::optional<std::size_t> fastest;
@@ -253,7 +253,7 @@ PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
       choice.tensor(), choice.data(), choice.mesh);
   if (!reason.empty()) throw Infeasible(reason, {});
   const std::vector<LayerAttention> attention = pricer.attention(choice);
-  PlanCandidate candidate = pricer.candidate(choice, attention, pricer.peak(choice, attention));
+  PlanCandidate candidate = pricer.candidate(choice, attention, pricer.attention_memory(choice, attention));
   candidate.attention = attention;
   return candidate;
 }

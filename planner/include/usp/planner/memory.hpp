@@ -5,7 +5,9 @@
 #include "usp/planner/parameters.hpp"
 #include "usp/planner/workload.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,12 +66,21 @@ struct MemoryLine {
   std::string reason;
 };
 
+/// Attention state of one layer on a rank, from its schedule: what the runtime keeps from forward to
+/// backward.
+struct AttentionState {
+  double saved_bytes = 0;      ///< row buffers: Prepared::saved_bytes
+  bool keeps_home_qkv = true;  ///< backward reads q, k and v of the home layout too
+};
+
 struct MemoryInput {
   const Model* model = nullptr;
   const ParameterCount* parameters = nullptr;  ///< count_parameters(*model)
   const Workload* workload = nullptr;
   MeshDegrees mesh = {};
-  std::int64_t local_tokens = 0;                   ///< tokens on this rank in one microbatch (all its rows)
+  std::int64_t local_tokens = 0;  ///< tokens on this rank in one microbatch (all its rows)
+  std::map<std::size_t, AttentionState> attention_state =
+      {};                                          ///< by layer kind; others keep q, k, v, out, lse
   std::vector<MemoryLine> attention_buffers = {};  ///< of the exchange method
   std::vector<MemoryLine> kv_copies = {};          ///< keys and values of others that this rank holds
   std::int64_t communicator_bytes = 0;
@@ -101,7 +112,9 @@ struct LogitsBytes {
 /// drops. For flash attention with a gated MLP: e (4h + 2 Hq d + 2 Hkv d + 3f) + 4 Hq, e bytes per element.
 struct LayerActivations {
   double checkpoint = 0;  ///< the layer's input
-  double attention = 0;   ///< q, k, v, output, lse; conv and gate inputs of a linear layer
+  double qkv = 0;         ///< of a softmax layer
+  double lse = 0;         ///< of a softmax layer
+  double attention = 0;   ///< q, k, v, output, lse, gate; conv and gate inputs of a linear layer
   double mlp_input = 0;   ///< the MLP's normalised input
   double norms = 0;       ///< inputs of the norms
   double mlp = 0;         ///< gate, up and their product; tokens routed to experts

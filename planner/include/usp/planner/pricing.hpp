@@ -36,10 +36,18 @@ struct AttentionPrice {
   [[nodiscard]] double seconds() const { return forward.seconds + backward.seconds; }
 };
 
-/// Memory of one attention call at its fullest tick.
+/// Memory of one pass of an attention call, of the rank that holds most. Exact where rows are even and
+/// nothing is pruned, a bound elsewhere.
 struct LiveBytes {
-  double total = 0;      ///< all buffers that the schedule binds
+  double total = 0;      ///< all buffers that the schedule binds, at the fullest tick; stages not counted
   double kv_copies = 0;  ///< of these, keys and values of other rows
+  /// Buffers that live within the pass alone, stages included, at their fullest tick: the executor's
+  /// workspace.
+  double workspace = 0;
+  double workspace_kv_copies = 0;  ///< of these, keys and values of other rows
+  double saved = 0;                ///< forward: kept for backward beside home tensors
+  double sums = 0;                 ///< backward: gradients of home tensors in the accumulator type
+  bool reads_home_qkv = false;     ///< backward: reads q, k and v of the home layout
 };
 
 /// Bytes that every rank sends and receives in one pass, from the compact form. Exact.
@@ -89,8 +97,6 @@ class AttentionPricer {
                                          const std::vector<schedule::RankSchedule>& ranks,
                                          std::vector<TickPrice>* ticks = nullptr);
 
-  /// Greatest sum of live buffers over the ticks of a pass, for the rank with most; stages of arrivals not
-  /// counted.
   [[nodiscard]] LiveBytes live_bytes(const AttentionPlan& plan, Pass pass);
 
   /// The schedule of a plan; valid until the next call.
