@@ -63,8 +63,8 @@ static void test_jobs(void) {
   FIELD(rank = 2, "job.rank is 2; it must be 0 to 1");
   FIELD(rank = -1, "job.rank is -1");
   FIELD(host = NULL, "job.host is null");
-  FIELD(port = -1, "port -1 is outside");
-  FIELD(port = 65536, "port 65536 is outside");
+  FIELD(port = -1, "job.port is -1");
+  FIELD(port = 65536, "job.port is 65536");
   FIELD(port = 0, "rank 1 has port 0");
   FIELD(port = job.rank = 0, "no callback");
 #undef FIELD
@@ -88,6 +88,7 @@ static void test_functions(void) {
   REFUSED(usp_comm_group(NULL, &one, 1, &group), USP_USAGE, "comm is null");
   REFUSED(usp_comm_group(comm, NULL, 1, &group), USP_USAGE, "ranks is null");
   REFUSED(usp_comm_group(comm, &one, 0, &group), USP_USAGE, "count is 0");
+  REFUSED(usp_comm_group(comm, &one, INT32_MAX, &group), USP_USAGE, "count is 2147483647");
   REFUSED(usp_comm_group(comm, &one, 1, NULL), USP_USAGE, "group is null");
   OK(usp_comm_group(comm, &one, 1, &group));
   CHECK(usp_comm_size(group) == 1);

@@ -161,6 +161,8 @@ static void check_layout(const usp_plan* plan, const usp_batch* batch, const int
   CHECK(memcmp(list, tokens, (size_t)count * sizeof *list) == 0);
   OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, few, 1, &own));
   CHECK(few[0] == tokens[0] && own == count);
+  OK(usp_layout_tokens(desc.layout, USP_UNBOUNDED, 2, 2, rank, NULL, 0, NULL, 0, &own)); /* counts alone */
+  CHECK(own == USP_UNBOUNDED / 4);
   REFUSED(usp_layout_tokens(9, T, 2, 2, rank, NULL, 0, NULL, 0, &own), USP_USAGE, "kind is 9");
   REFUSED(usp_layout_tokens(USP_ZIGZAG, T, 2, 2, 4, NULL, 0, NULL, 0, &own), USP_USAGE, "outside the mesh");
   REFUSED(usp_layout_tokens(USP_ZIGZAG, T, 2, 2, rank, NULL, 0, NULL, 1, &own), USP_USAGE, "list is null");
@@ -236,6 +238,19 @@ static int rank_main(usp_comm* comm, void* user) {
   one->call.saved_bytes -= 1;
   REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE,
           "this forward saves");
+  one->call.saved_bytes += 1;
+  OK(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call));
+  one->call.saved = NULL;
+  REFUSED(backward(engine, plan, batches[0], one), USP_USAGE, "have no memory");
+  one->call.saved = moved;
+  usp_tensor inside = one->out;
+  inside.data = moved;
+  REFUSED(usp_attend(engine, plan, batches[0], &in, &inside, NULL, &one->call), USP_USAGE, "the saved state");
+  one->call.reserved = 1;
+  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE, "call.reserved");
+  one->call.reserved = 0, one->call.layer = -1;
+  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE, "call.layer");
+  one->call.layer = 0;
   one->call.saved = NULL;
   OK(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call));
   CHECK(one->call.forward_id == 0);
@@ -313,6 +328,8 @@ int main(void) {
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "ring is 0");
   wrong.ring = wrong.ulysses = 2;
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "the mesh has 4 ranks");
+  wrong.ring = 641, wrong.ulysses = 6700417; /* their product is 1 in 32 bits */
+  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "degrees are 1 to 32767");
   check_allocators(one);
   usp_comm_destroy(one);
   return 0;

@@ -10,11 +10,11 @@
 namespace usp::kernels {
 namespace {
 
-/// The process's heap. Null where it has no room.
+/// The process's heap. Throws std::bad_alloc where it has no room.
 class HeapAllocator final : public Allocator {
  public:
   [[nodiscard]] std::byte* allocate(i64 bytes, int /*device*/, CUstream_st* /*stream*/) override {
-    return static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment, std::nothrow));
+    return static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment));
   }
   void release(std::byte* memory, i64 /*bytes*/, int /*device*/, CUstream_st* /*stream*/) noexcept override {
     ::operator delete(memory, alignment);

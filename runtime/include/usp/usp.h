@@ -176,7 +176,8 @@ typedef struct usp_socket_job {
 usp_status usp_socket_job_init(usp_socket_job* job, size_t size);
 /** Collective: the ranks meet at rank 0. options null: the defaults. USP_ENVIRONMENT where this rank is
  * refused (another digest or secret, a rank given twice), where ranks would meet over a network without a
- * secret, where the port is taken, and where ranks do not arrive in time (usp_last_fault names those). */
+ * secret, where the port is taken, and where ranks do not arrive in time (rank 0's usp_last_fault names
+ * those). */
 usp_status usp_comm_create_sockets(const usp_socket_job* job, const usp_comm_options* options,
                                    usp_comm** comm);
 /** Collective: this process as a rank of the job that mpirun or srun (MPI), or torchrun (sockets) started; a
@@ -402,8 +403,8 @@ usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch*
                       const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* lse,
                       usp_call* call);
 /** Collective: backward of the forward that wrote call->forward_id, with its plan, batch, inputs and layer.
- * `out` is what forward wrote. USP_USAGE for another plan, batch or layer, and where backward has run already
- * (usp_call.retain). */
+ * `out` is what forward wrote. USP_USAGE for another plan or batch, where the plan has dropout for another
+ * layer, and where backward has run already (usp_call.retain). */
 usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
                            const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* d_out,
                            const usp_attention_gradients* gradients, usp_call* call);

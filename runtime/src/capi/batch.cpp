@@ -4,8 +4,6 @@
 
 #include "usp/runtime/shard.hpp"
 
-#include <algorithm>
-
 using usp::capi::given;
 using usp::capi::guarded;
 
@@ -65,11 +63,14 @@ usp_status usp_layout_tokens(int32_t kind, int64_t tokens, int32_t ring, int32_t
     const bool single = cu_seqlens == nullptr && documents == 0;
     const std::vector<usp::i64> borders =
         single ? std::vector<usp::i64>{0, tokens} : usp::capi::self_borders(cu_seqlens, documents);
-    const std::vector<usp::i64> own =
-        usp::layout_tokens(usp::capi::enumerator(kind, usp::LayoutKind::balanced, "kind"), tokens,
-                           {.ring_inner = ring, .ulysses = ulysses}, rank, borders);
-    std::copy_n(own.begin(), std::min<std::size_t>(own.size(), static_cast<std::size_t>(room)), list);
-    *count = static_cast<int64_t>(own.size());
+    usp::i64 rows = 0;
+    for (const usp::Run& run :
+         usp::layout_runs(usp::capi::enumerator(kind, usp::LayoutKind::balanced, "kind"), tokens,
+                          {.ring_inner = ring, .ulysses = ulysses}, rank, borders)) {
+      for (usp::i64 n = 0; n < run.count && rows + n < room; ++n) list[rows + n] = run.first + n * run.step;
+      rows += run.count;
+    }
+    *count = rows;
   });
 }
 

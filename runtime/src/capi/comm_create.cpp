@@ -54,6 +54,7 @@ comm::SocketJob socket_job_of(const usp_socket_job* given_job) {
   require(own.ranks >= 1, fmt::format("job.ranks is {}; it must be 1 or more", own.ranks));
   require(own.rank >= 0 && own.rank < own.ranks,
           fmt::format("job.rank is {}; it must be 0 to {}", own.rank, own.ranks - 1));
+  require(own.port >= 0 && own.port <= 65535, fmt::format("job.port is {}; ports are 0 to 65535", own.port));
   require(own.host != nullptr || own.one_host != 0,
           "job.host is null; give the host of rank 0, or one_host where all ranks are on this host");
   comm::SocketJob job;
@@ -69,8 +70,10 @@ comm::SocketJob socket_job_of(const usp_socket_job* given_job) {
   return job;
 }
 
-std::vector<int> list_of(const std::int32_t* ranks, std::int32_t count) {
-  require(count >= 1, fmt::format("count is {}; a group has at least one rank", count));
+std::vector<int> list_of(const std::int32_t* ranks, std::int32_t count, int size) {
+  require(count >= 1 && count <= size,
+          fmt::format("count is {}; a group has at least one rank and at most the communicator's {}", count,
+                      size));
   given(ranks, "ranks");
   return {ranks, ranks + count};
 }
@@ -114,7 +117,7 @@ usp_status usp_comm_group(usp_comm* comm, const int32_t* ranks, int32_t count, u
   return guarded([&] {
     usp::comm::Communicator& all = *given(comm, "comm").communicator;
     given(group, "group");
-    const std::vector<int> members = list_of(ranks, count);
+    const std::vector<int> members = list_of(ranks, count, all.size());
     auto made = std::make_unique<usp_comm>();
     made->owned = all.group(members);
     if (made->owned == nullptr && members.front() == all.rank())  // a group of this rank alone

@@ -26,6 +26,9 @@ usp_engine_desc engine_defaults() {
 }
 
 Mesh mesh_of(const usp_engine_desc& desc) {
+  for (const std::int32_t degree : {desc.ring, desc.ulysses})
+    require(degree <= max_degree,
+            fmt::format("ring is {}, ulysses {}; degrees are 1 to {}", desc.ring, desc.ulysses, max_degree));
   require(
       desc.ring >= 1 && desc.ring_outer >= 1 && desc.ulysses >= 1 && desc.ring % desc.ring_outer == 0,
       fmt::format("ring is {}, ring_outer {}, ulysses {}; all must be 1 or more, and ring_outer must divide "
@@ -63,7 +66,10 @@ struct LayerCall {
 };
 
 usp_call taken_call(const usp_call* call) {
-  return taken(call, first_call, zero<usp_call>(), "call");
+  const usp_call own = taken(call, first_call, zero<usp_call>(), "call");
+  require(own.reserved == 0, fmt::format("call.reserved is {}; it must be 0", own.reserved));
+  require(own.layer >= 0, fmt::format("call.layer is {}; layers are numbered from 0", own.layer));
+  return own;
 }
 
 usp_status lend(usp_engine* engine, usp_comm usp_engine::*which, usp_comm** comm) {

@@ -118,9 +118,12 @@ T& given(T* pointer, const char* name) {
 /// Refuses sizes that no version of a struct up to this library's had. `first` is the size of the first
 /// version.
 inline void check_size(std::size_t size, std::size_t first, std::size_t own, const char* name) {
-  require(size >= first,
-          fmt::format("{}.size is {}, less than the {} bytes of its first version; call the init function",
-                      name, size, first));
+  require(
+      size >= first,
+      fmt::format(
+          "{}.size is {}, less than the {} bytes of its first version; set it to sizeof of the struct, which "
+          "init functions do",
+          name, size, first));
   require(
       size <= own,
       fmt::format("{}.size is {}, this library knows {} bytes; load the library that goes with the header",

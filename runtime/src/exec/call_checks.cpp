@@ -120,12 +120,13 @@ void check_inputs(const Prepared& prepared, const AttentionInputs& in) {
 }
 
 void check_results(const Prepared& prepared, const AttentionInputs& in, const kernels::View& out,
-                   const kernels::View& lse) {
+                   const kernels::View& lse, const MemoryRef& saved) {
   const AttentionPlan& plan = prepared.plan();
   check_tensor(out, "out", plan.shape, result(prepared, Pass::forward, Tensor::o));
   require(out.type == plan.shape.dtype, "out must have the plan's dtype");
   CallMemory call = memory_of(plan, in);
   call.writes(out, "out");
+  call.writes(saved.data, saved.bytes, 1, "the saved state");
   if (plan.return_lse) {
     check_tensor(lse, "lse", plan.shape, result(prepared, Pass::forward, Tensor::lse));
     require(lse.type == accumulator_of(plan.shape.dtype), "lse must have the accumulator type");
@@ -139,7 +140,8 @@ void check_results(const Prepared& prepared, const AttentionInputs& in, const ke
 }
 
 void check_gradients(const Prepared& prepared, const AttentionInputs& in, const kernels::ConstView& d_out,
-                     const AttentionGradients& gradients, const kernels::ConstView& out) {
+                     const AttentionGradients& gradients, const kernels::ConstView& out,
+                     const MemoryRef& saved) {
   const AttentionPlan& plan = prepared.plan();
   const DType type = plan.shape.dtype, sum = accumulator_of(type);
   check_tensor(d_out, "d_out", plan.shape, input(prepared, Pass::backward, Tensor::d_o));
@@ -147,6 +149,7 @@ void check_gradients(const Prepared& prepared, const AttentionInputs& in, const 
   require((gradients.d_sink != nullptr) == plan.sink, "d_sink goes with a plan that has a sink");
   CallMemory call = memory_of(plan, in);
   call.reads(d_out, "d_out");
+  call.reads(saved.data, saved.bytes, 1, "the saved state");
   if (prepared.input(Pass::backward, {Tensor::o, BufferSlot::home}) >= 0) {
     check_tensor(out, "out of the forward", plan.shape, result(prepared, Pass::forward, Tensor::o));
     require(out.type == type, "out of the forward must have the plan's dtype");

@@ -46,7 +46,7 @@ class CallMemory {
   [[nodiscard]] static bool apart(const Block& a, const Block& b);
   [[nodiscard]] static bool apart_modulo(const Block& a, const Block& b, i64 outer_from);
 
-  std::array<Block, 12> blocks_;  ///< no allocation in a call
+  std::array<Block, 13> blocks_;  ///< no allocation in a call
   std::size_t count_ = 0;
 };
 

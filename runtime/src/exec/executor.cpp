@@ -282,10 +282,12 @@ void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const At
   State& s = *state_;
   s.check_call(prepared, in);
   s.check_capture(*prepared, Pass::forward);
-  check_results(*prepared, in, out, lse);
+  check_results(*prepared, in, out, lse, saved.memory_);
   require(saved.arena_ != nullptr || saved.bytes() >= prepared->saved_bytes(),
-          fmt::format("the saved state has {} bytes, this forward saves {}; see Prepared::saved_bytes",
-                      saved.bytes(), prepared->saved_bytes()));
+          fmt::format(
+              "the saved state has {} bytes, this forward saves {}; give as many as Prepared::saved_bytes "
+              "(in C usp_batch_sizes.saved_bytes) says",
+              saved.bytes(), prepared->saved_bytes()));
   if (!s.admitted.contains(prepared->plan_key())) s.admit(prepared->plan(), prepared->plan_key());
   Execution& e = s.execution(prepared);
   const std::uint64_t inputs = s.digest_of_call(*prepared, in);
@@ -325,7 +327,7 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   s.check_call(prepared, in);
   s.check_capture(*prepared, Pass::backward);
   s.check_saved(*prepared, in, saved);
-  check_gradients(*prepared, in, d_out, gradients, out);
+  check_gradients(*prepared, in, d_out, gradients, out, saved.memory_);
   Execution& e = s.execution(prepared);
   PassRunner& runner = *e.runner[1];
   s.place_own(*prepared, Pass::backward, runner, saved.data());
@@ -357,7 +359,7 @@ i64 Executor::workspace_bytes() const {
 const PassRecord& Executor::record(const Prepared& prepared, Pass pass) const {
   const auto known = state_->executions.find(&prepared);
   require(known != state_->executions.end() && !known->second.prepared.expired(),
-          "this executor has made no room for the prepared call and run none; see reserve");
+          "this executor has run no call of this batch and plan; run forward first");
   return known->second.record[index_of(pass)];
 }
 

@@ -16,10 +16,15 @@ SavedState::SavedState(MemoryRef memory) {
 void SavedState::move_to(MemoryRef memory) {
   if (arena_ != nullptr)
     throw UsageError("the saved state owns its memory; make it with the caller's to move it");
-  if (memory.bytes < 0 || reinterpret_cast<std::uintptr_t>(memory.data) % 256 != 0)
+  if (memory.bytes < 0)
     throw UsageError(
-        fmt::format("the saved state's memory is {} bytes at {}; it needs a boundary of 256 bytes",
-                    memory.bytes, static_cast<const void*>(memory.data)));
+        fmt::format("the saved state's memory has {} bytes; a size is not negative", memory.bytes));
+  if (memory.data == nullptr && memory.bytes > 0)
+    throw UsageError(fmt::format("the saved state's {} bytes have no memory; give that which forward filled",
+                                 memory.bytes));
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % buffer_alignment != 0)
+    throw UsageError(fmt::format("the saved state's memory begins at {}; it needs a boundary of {} bytes",
+                                 static_cast<const void*>(memory.data), buffer_alignment));
   memory_ = memory;
 }
 

@@ -5,7 +5,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/regions.hpp"
-#include "usp/schedule/layout.hpp"
 #include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
@@ -63,21 +62,26 @@ void check_alike(const kernels::ConstView& rows, const std::vector<i64>& tokens,
 
 }  // namespace
 
-std::vector<i64> layout_tokens(LayoutKind kind, i64 tokens, const Mesh& mesh, int rank,
-                               const std::vector<i64>& cu_seqlens) {
+std::vector<Run> layout_runs(LayoutKind kind, i64 tokens, const Mesh& mesh, int rank,
+                             const std::vector<i64>& cu_seqlens) {
   check_mesh(mesh, rank);
+  if (tokens < 1 || tokens > max_tokens)
+    throw InvalidInput({"batch", 0, "tokens"},
+                       fmt::format("the step has {} tokens; it has 1 to {}", tokens, max_tokens));
   check_borders(cu_seqlens);
-  if (tokens < 1 || tokens > max_tokens || cu_seqlens.back() != tokens)
-    throw InvalidInput(
-        {"batch", 0, "cu_seqlens"},
-        fmt::format("the documents end at {}, the step has {} tokens; both are the same, 1 to {}",
-                    cu_seqlens.back(), tokens, max_tokens));
+  if (cu_seqlens.back() != tokens)
+    throw InvalidInput({"batch", 0, "cu_seqlens"},
+                       fmt::format("the documents end at {}, the step has {} tokens; both are the same",
+                                   cu_seqlens.back(), tokens));
   const SequenceLayout layout = make_layout(kind, tokens, mesh.ring(), mesh.ulysses, cu_seqlens);
   const int r = mesh.ring_of(rank);
-  const Range home = layout.home(r, mesh.ulysses_of(rank));
+  return layout.tokens_of(r, layout.home(r, mesh.ulysses_of(rank)));
+}
+
+std::vector<i64> layout_tokens(LayoutKind kind, i64 tokens, const Mesh& mesh, int rank,
+                               const std::vector<i64>& cu_seqlens) {
   std::vector<i64> list;
-  list.reserve(static_cast<std::size_t>(home.size()));
-  for (const Run& run : layout.tokens_of(r, home))
+  for (const Run& run : layout_runs(kind, tokens, mesh, rank, cu_seqlens))
     for (i64 n = 0; n < run.count; ++n) list.push_back(run.first + n * run.step);
   return list;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/kernels/view.hpp"
+#include "usp/schedule/layout.hpp"
 #include "usp/schedule/mesh.hpp"
 #include "usp/schedule/types.hpp"
 
@@ -19,6 +20,10 @@ namespace usp {
 /// InvalidInput for borders that are none of `tokens` tokens.
 [[nodiscard]] std::vector<i64> layout_tokens(LayoutKind kind, i64 tokens, const Mesh& mesh, int rank,
                                              const std::vector<i64>& cu_seqlens);
+
+/// The same as runs of tokens, whose slots count a rank's rows: their number grows with the layout's chunks.
+[[nodiscard]] std::vector<Run> layout_runs(LayoutKind kind, i64 tokens, const Mesh& mesh, int rank,
+                                           const std::vector<i64>& cu_seqlens);
 
 /// Position of each row's token in its document, from 0: what rotary embeddings read. Throws InvalidInput for
 /// a token beyond the borders.

@@ -58,7 +58,9 @@ void check_network(const SocketJob& job, const CommOptions& options, const std::
 }
 
 void check_job(const SocketJob& job) {
-  if (job.size < 1 || job.size > max_ranks || job.rank < 0 || job.rank >= job.size)
+  if (job.size > max_ranks)
+    throw UsageError(fmt::format("a job of {} ranks; at most {} can meet over sockets", job.size, max_ranks));
+  if (job.size < 1 || job.rank < 0 || job.rank >= job.size)
     throw UsageError(fmt::format("rank {} of a job of {}; ranks are counted from 0", job.rank, job.size));
   if (job.size == 1) return;
   if (job.port < 0 || job.port > max_port_number)

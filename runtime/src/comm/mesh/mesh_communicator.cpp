@@ -5,6 +5,7 @@
 #include "usp/comm/composite.hpp"
 #include "usp/comm/copy_engine.hpp"
 #include "usp/comm/nccl.hpp"
+#include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
 
@@ -34,9 +35,12 @@ namespace {
 }  // namespace
 
 MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh) : control_(control), mesh_(mesh) {
-  if (control.size() != mesh.size())
+  for (const int degree : {mesh.ring_outer, mesh.ring_inner, mesh.ulysses})
+    if (degree < 1 || degree > max_degree)
+      throw UsageError(fmt::format("a degree of the mesh is {}; degrees are 1 to {}", degree, max_degree));
+  if (ranks_of({mesh.ring_outer, mesh.ring_inner, mesh.ulysses}) != control.size())
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
-                                 mesh.size(), control.size()));
+                                 ranks_of({mesh.ring_outer, mesh.ring_inner, mesh.ulysses}), control.size()));
   make_groups();
 }
 
