@@ -150,24 +150,33 @@ static void check_groups(usp_engine* engine, usp_comm* comm) {
 /* Rows without a batch are those of the batch. */
 static void check_layout(const usp_plan* plan, const usp_batch* batch, const int64_t cu[3], int rank) {
   usp_attention_desc desc;
+  usp_layout_desc layout;
   desc.size = sizeof desc;
   OK(usp_plan_get_desc(plan, &desc));
+  OK(usp_layout_desc_init(&layout, sizeof layout));
+  layout.kind = desc.layout, layout.ring = layout.ulysses = 2;
+  layout.tokens = T, layout.cu_seqlens = cu, layout.documents = 2;
   const int64_t* tokens = NULL;
   int64_t count = 0, own = -1, list[T], few[1] = {-1};
   OK(usp_batch_q_tokens(batch, plan, &tokens, &count));
-  OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, NULL, 0, &own));
+  OK(usp_layout_tokens(&layout, rank, NULL, 0, &own));
   CHECK(own == count && count > 1);
-  OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, list, T, &own));
+  OK(usp_layout_tokens(&layout, rank, list, T, &own));
   CHECK(memcmp(list, tokens, (size_t)count * sizeof *list) == 0);
-  OK(usp_layout_tokens(desc.layout, T, 2, 2, rank, cu, 2, few, 1, &own));
+  OK(usp_layout_tokens(&layout, rank, few, 1, &own));
   CHECK(few[0] == tokens[0] && own == count);
-  OK(usp_layout_tokens(desc.layout, USP_UNBOUNDED, 2, 2, rank, NULL, 0, NULL, 0, &own)); /* counts alone */
+  REFUSED(usp_layout_tokens(&layout, 4, NULL, 0, &own), USP_USAGE, "outside the mesh");
+  REFUSED(usp_layout_tokens(&layout, rank, NULL, 1, &own), USP_USAGE, "list is null");
+  layout.tokens = T + 1;
+  REFUSED(usp_layout_tokens(&layout, rank, NULL, 0, &own), USP_INVALID_INPUT, "the step has");
+  layout.cu_seqlens = NULL, layout.documents = 0, layout.tokens = -5;
+  REFUSED(usp_layout_tokens(&layout, rank, NULL, 0, &own), USP_INVALID_INPUT, "the step has -5 tokens");
+  layout.tokens = USP_UNBOUNDED; /* counts alone */
+  OK(usp_layout_tokens(&layout, rank, NULL, 0, &own));
   CHECK(own == USP_UNBOUNDED / 4);
-  REFUSED(usp_layout_tokens(9, T, 2, 2, rank, NULL, 0, NULL, 0, &own), USP_USAGE, "kind is 9");
-  REFUSED(usp_layout_tokens(USP_ZIGZAG, T, 2, 2, 4, NULL, 0, NULL, 0, &own), USP_USAGE, "outside the mesh");
-  REFUSED(usp_layout_tokens(USP_ZIGZAG, T, 2, 2, rank, NULL, 0, NULL, 1, &own), USP_USAGE, "list is null");
-  REFUSED(usp_layout_tokens(USP_ZIGZAG, T + 1, 2, 2, rank, cu, 2, NULL, 0, &own), USP_INVALID_INPUT,
-          "the step has");
+  layout.kind = 9;
+  REFUSED(usp_layout_tokens(&layout, rank, NULL, 0, &own), USP_USAGE, "layout.kind is 9");
+  REFUSED(usp_layout_tokens(NULL, rank, NULL, 0, &own), USP_USAGE, "layout is null");
 }
 
 static int rank_main(usp_comm* comm, void* user) {

@@ -353,12 +353,24 @@ usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const
                                   usp_batch** batch);
 void usp_batch_destroy(usp_batch* batch);
 
-/** Local: global tokens that a rank of a ring x ulysses mesh holds of `tokens` tokens, in order, before any
- * batch exists. kind: USP_CONTIGUOUS, ...; cu_seqlens as usp_batch_create takes them (null and 0: one
- * document). Writes at most `room` of them to `list` (null where room is 0), and to *count how many there
- * are: ask with room 0 first. */
-usp_status usp_layout_tokens(int32_t kind, int64_t tokens, int32_t ring, int32_t ulysses, int32_t rank,
-                             const int64_t* cu_seqlens, int64_t documents, int64_t* list, int64_t room,
+/** How a mesh shares the tokens of a step, before any batch exists. Fill with usp_layout_desc_init; those
+ * marked * must be set. */
+typedef struct usp_layout_desc {
+  size_t size;
+  int32_t kind;              /**< USP_CONTIGUOUS, ... [USP_ZIGZAG] */
+  int32_t ring;              /**< ring x ulysses ranks [1] */
+  int32_t ulysses;           /**< [1] */
+  int32_t reserved;          /**< 0 */
+  int64_t tokens;            /**< * of all ranks */
+  const int64_t* cu_seqlens; /**< as usp_batch_create takes them [null: one document] */
+  int64_t documents;         /**< [0] */
+} usp_layout_desc;
+
+/** Local. size: sizeof(usp_layout_desc). */
+usp_status usp_layout_desc_init(usp_layout_desc* layout, size_t size);
+/** Local: global tokens that a rank holds, in order. Writes at most `room` of them to `list` (null where room
+ * is 0), and to *count how many there are: ask with room 0 first. */
+usp_status usp_layout_tokens(const usp_layout_desc* layout, int32_t rank, int64_t* list, int64_t room,
                              int64_t* count);
 
 /** What a plan needs on this rank for one batch. */

@@ -26,6 +26,26 @@ usp_status tokens(const usp_batch* batch, const usp_plan* plan, bool queries, co
   });
 }
 
+constexpr std::size_t first_layout =
+    offsetof(usp_layout_desc, documents) + sizeof(usp_layout_desc::documents);
+
+usp_layout_desc layout_defaults() {
+  auto layout = usp::capi::zero<usp_layout_desc>();
+  layout.kind = USP_ZIGZAG;
+  layout.ring = layout.ulysses = 1;
+  return layout;
+}
+
+std::vector<usp::Run> runs_of(const usp_layout_desc* given_layout, std::int32_t rank) {
+  const usp_layout_desc own = usp::capi::taken(given_layout, first_layout, layout_defaults(), "layout");
+  usp::capi::require(own.reserved == 0, "layout.reserved must be 0");
+  const bool single = own.cu_seqlens == nullptr && own.documents == 0;
+  const std::vector<usp::i64> borders =
+      single ? std::vector<usp::i64>{0, own.tokens} : usp::capi::self_borders(own.cu_seqlens, own.documents);
+  return usp::layout_runs(usp::capi::enumerator(own.kind, usp::LayoutKind::balanced, "layout.kind"),
+                          own.tokens, {.ring_inner = own.ring, .ulysses = own.ulysses}, rank, borders);
+}
+
 }  // namespace
 
 usp_status usp_batch_create(usp_engine* engine, const int64_t* cu_seqlens, int64_t documents,
@@ -53,20 +73,18 @@ void usp_batch_destroy(usp_batch* batch) {
   delete batch;
 }
 
-usp_status usp_layout_tokens(int32_t kind, int64_t tokens, int32_t ring, int32_t ulysses, int32_t rank,
-                             const int64_t* cu_seqlens, int64_t documents, int64_t* list, int64_t room,
+usp_status usp_layout_desc_init(usp_layout_desc* layout, size_t size) {
+  return guarded([&] { usp::capi::start(layout, size, first_layout, layout_defaults(), "layout"); });
+}
+
+usp_status usp_layout_tokens(const usp_layout_desc* layout, int32_t rank, int64_t* list, int64_t room,
                              int64_t* count) {
   return guarded([&] {
     given(count, "count");
     usp::capi::require(room >= 0 && (list != nullptr || room == 0),
                        "list is null or room negative; give the memory of room tokens, or room 0");
-    const bool single = cu_seqlens == nullptr && documents == 0;
-    const std::vector<usp::i64> borders =
-        single ? std::vector<usp::i64>{0, tokens} : usp::capi::self_borders(cu_seqlens, documents);
     usp::i64 rows = 0;
-    for (const usp::Run& run :
-         usp::layout_runs(usp::capi::enumerator(kind, usp::LayoutKind::balanced, "kind"), tokens,
-                          {.ring_inner = ring, .ulysses = ulysses}, rank, borders)) {
+    for (const usp::Run& run : runs_of(layout, rank)) {
       for (usp::i64 n = 0; n < run.count && rows + n < room; ++n) list[rows + n] = run.first + n * run.step;
       rows += run.count;
     }
