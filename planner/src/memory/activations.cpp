@@ -21,6 +21,12 @@ double active_width(const Model& model, int layer) {
   return d(*model.dense_intermediate);
 }
 
+/// Elements of q, k and v of one token in a softmax layer.
+double qkv_elements(const LayerKind& kind) {
+  return d(kind.query_heads) * d(kind.head_dim_qk) +
+         d(kind.kv_heads) * (d(kind.head_dim_qk) + d(kind.head_dim_v));
+}
+
 double attention_bytes(const Model& model, const LayerKind& kind, double element) {
   if (const auto& l = kind.linear) {
     const double keys = d(l->key_heads) * d(l->key_dim), values = d(l->value_heads) * d(l->value_dim);
@@ -29,12 +35,12 @@ double attention_bytes(const Model& model, const LayerKind& kind, double element
     const double mixed = 2 * keys + values;
     return element * ((l->conv_kernel > 0 ? 2 : 1) * mixed + 2 * values) + 8 * d(l->value_heads);
   }
-  const double q = d(kind.query_heads) * d(kind.head_dim_qk), out = d(kind.query_heads) * d(kind.head_dim_v);
-  const double kv = d(kind.kv_heads) * (d(kind.head_dim_qk) + d(kind.head_dim_v));
+  const double out = d(kind.query_heads) * d(kind.head_dim_v);
   double latent = 0;
   if (model.mla)
     latent = d(model.mla->q_lora_rank.value_or(0)) + d(model.mla->kv_lora_rank + model.mla->rope_head_dim);
-  return element * (q + kv + out + (kind.output_gate ? 2 * out : 0) + latent) + 4 * d(kind.query_heads);
+  return element * (qkv_elements(kind) + out + (kind.output_gate ? 2 * out : 0) + latent) +
+         4 * d(kind.query_heads);
 }
 
 }  // namespace
@@ -49,8 +55,7 @@ LayerActivations layer_activations(const Model& model, int layer, Precision dtyp
   a.checkpoint = element * hidden;
   a.attention = attention_bytes(model, kind, element) / split;
   if (!kind.is_linear()) {
-    const double kv = d(kind.kv_heads) * (d(kind.head_dim_qk) + d(kind.head_dim_v));
-    a.qkv = element * (d(kind.query_heads) * d(kind.head_dim_qk) + kv) / split;
+    a.qkv = element * qkv_elements(kind) / split;
     a.lse = 4 * d(kind.query_heads) / split;
   }
   a.mlp_input = element * hidden;

@@ -47,18 +47,8 @@ struct DTypeOf<double> {
 template <class T>
 using BytesOf = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
 
-/// A view of the caller's elements, for inputs and results of forward and backward. Local; reads nothing.
-template <class T>
-[[nodiscard]] BasicView<BytesOf<T>> view_of(T* data, const TensorShape& shape, const TensorStrides& strides) {
-  BasicView<BytesOf<T>> view(reinterpret_cast<BytesOf<T>*>(data), DTypeOf<std::remove_const_t<T>>::value,
-                             shape.batch, shape.rows, {0, shape.heads}, shape.width);
-  view.batch_stride = strides.batch;
-  view.row_stride = strides.row;
-  view.head_stride = strides.head;
-  return view;
-}
-
-/// The same of a contiguous tensor, batch first.
+/// A view of the caller's elements, contiguous and batch first, for inputs and results of forward and
+/// backward. Local; reads nothing.
 template <class T>
 [[nodiscard]] BasicView<BytesOf<T>> view_of(T* data, const TensorShape& shape) {
   return {reinterpret_cast<BytesOf<T>*>(data),
@@ -67,6 +57,16 @@ template <class T>
           shape.rows,
           {0, shape.heads},
           shape.width};
+}
+
+/// The same of elements that lie by strides.
+template <class T>
+[[nodiscard]] BasicView<BytesOf<T>> view_of(T* data, const TensorShape& shape, const TensorStrides& strides) {
+  auto view = view_of(data, shape);
+  view.batch_stride = strides.batch;
+  view.row_stride = strides.row;
+  view.head_stride = strides.head;
+  return view;
 }
 
 }  // namespace usp::kernels
