@@ -131,7 +131,7 @@ class Bench {
     return device::seconds_between(begin_, end_);
   }
 
-  device::Stream stream_{0};
+  device::CallStream stream_{0};
   std::unique_ptr<kernels::Memory> memory_ = kernels::make_cuda_memory(stream_);
   std::unique_ptr<kernels::AttentionKernel> cudnn_ = kernels::make_cudnn_kernel(*memory_), mma_;
   device::DeviceBuffer flush_{0, i64{1} << 30};

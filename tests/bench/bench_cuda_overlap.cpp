@@ -49,7 +49,7 @@ class Transfer {
 
  private:
   device::DeviceBuffer from_, to_;
-  device::Stream stream_;
+  device::CallStream stream_;
   device::Event end_{stream_.device()};
 };
 
@@ -86,7 +86,7 @@ class Attention {
   }
 
   i64 tokens_;
-  device::Stream stream_{0};
+  device::CallStream stream_{0};
   std::unique_ptr<kernels::Memory> memory_ = kernels::make_cuda_memory(stream_);
   std::unique_ptr<kernels::AttentionKernel> kernel_ = kernels::make_cudnn_kernel(*memory_);
   std::vector<device::DeviceBuffer> buffers_;

@@ -60,7 +60,7 @@ class Gpu {
     return {device::seconds_between(events_[0], events_[1]), device::seconds_between(events_[2], events_[3])};
   }
 
-  device::Stream stream{0};
+  device::CallStream stream{0};
   std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
 
  private:

@@ -198,7 +198,7 @@ TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
 }
 
 TEST_F(Cudnn, EqualCallsAllocateOnce) {
-  device::Stream stream(0);
+  device::CallStream stream(0);
   const auto memory = kernels::make_cuda_memory(stream);
   const auto kernel = kernels::cudnn::make_kernel(*memory, {}, nullptr);
   const Case c = one_slice("repeat", banded(256, 256, 0, unbounded), 64);

@@ -125,7 +125,7 @@ class OnDevice final : public kernels::AttentionKernel {
   }
 
  private:
-  device::Stream stream_;
+  device::CallStream stream_;
   std::unique_ptr<kernels::Memory> memory_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
 };
@@ -274,7 +274,7 @@ class MirroredMemory final : public kernels::Memory {
                                                 const kernels::ViewRegion& region) {
     return {payload, wire, v.batch, region.rows.size(), region.heads, v.width};
   }
-  device::Stream stream_;
+  device::CallStream stream_;
   std::unique_ptr<kernels::Memory> memory_;
 };
 

@@ -56,8 +56,7 @@ TEST(NcclFaults, ARefusedStartEndsTheJobWithItsReason) {
   NcclApi api = table();
   api.comm_init_rank = refuse_comm;
   try {
-    run_threads(2, {},
-                [&](Communicator& control) { (void)make_nccl_communicator(control, nullptr, 0, api); });
+    run_threads(2, {}, [&](Communicator& control) { (void)make_nccl_communicator(control, nullptr, api); });
     FAIL();
   } catch (const CommunicationError& error) {
     EXPECT_NE(std::string(error.what()).find("ncclCommInitRank failed: invalid usage"), std::string::npos)
@@ -71,7 +70,7 @@ TEST(NcclFaults, AnErrorSeenLaterAbortsTheCommunicatorsOfAllRanks) {
   broken = false;
   try {
     run_threads(3, {}, [&](Communicator& control) {
-      const auto nccl = make_nccl_communicator(control, nullptr, 0, api);
+      const auto nccl = make_nccl_communicator(control, nullptr, api);
       nccl->progress();
       control.barrier();
       broken = true;
@@ -88,7 +87,7 @@ TEST(NcclFaults, OneRankNeedsNoCommunicator) {
   NcclApi api = table();
   api.comm_init_rank = refuse_comm;
   run_threads(1, {}, [&](Communicator& control) {
-    EXPECT_NO_THROW(make_nccl_communicator(control, nullptr, 0, api)->progress());
+    EXPECT_NO_THROW(make_nccl_communicator(control, nullptr, api)->progress());
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator_contract.hpp"
+#include "forwarding_communicator.hpp"
 #include "gpu_rank.hpp"
 
 #include "usp/comm/threads.hpp"
@@ -9,69 +10,57 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace usp::test {
 namespace {
 
 /// The copy engines under the contract of all communicators: a completed message is complete for the host
 /// too.
-class Completed final : public comm::Communicator {
+class Completed final : public ForwardingCommunicator {
  public:
-  Completed(comm::Communicator& inner, const device::Stream& stream) : inner_(inner), stream_(stream) {}
-  Completed(std::unique_ptr<comm::Communicator> inner, const device::Stream& stream)
-      : owned_(std::move(inner)), inner_(*owned_), stream_(stream) {}
+  template <class Inner>
+  Completed(Inner&& inner, const device::CallStream& stream, bool push)
+      : ForwardingCommunicator(std::forward<Inner>(inner)), stream_(stream), push_(push) {}
 
-  const char* name() const override { return inner_.name(); }
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
   void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
-    inner_.post(messages, count, tickets);
+    std::vector<comm::Message> posted(messages, messages + count);
+    for (comm::Message& m : posted) m.push = push_;
+    inner().post(posted.data(), count, tickets);
   }
   void wait(comm::Ticket ticket) override {
-    inner_.wait(ticket);
+    inner().wait(ticket);
     stream_.synchronize();
   }
   bool test(comm::Ticket ticket) override {
-    if (!inner_.test(ticket)) return false;
+    if (!inner().test(ticket)) return false;
     stream_.synchronize();
     return true;
   }
-  void progress() override { inner_.progress(); }
-  void reserve(i64 messages, i64 regions) override { inner_.reserve(messages, regions); }
   std::unique_ptr<comm::Communicator> group(const std::vector<int>& ranks) override {
-    auto group = inner_.group(ranks);
+    auto group = inner().group(ranks);
     if (group == nullptr) return nullptr;
-    return std::make_unique<Completed>(std::move(group), stream_);
+    return std::make_unique<Completed>(std::move(group), stream_, push_);
   }
-  void barrier() override { inner_.barrier(); }
-  void all_gather(const void* mine, void* all, i64 bytes) override { inner_.all_gather(mine, all, bytes); }
-  void broadcast(void* data, i64 bytes, int root) override { inner_.broadcast(data, bytes, root); }
-  void all_reduce_sum(float* data, i64 count) override { inner_.all_reduce_sum(data, count); }
-  void all_reduce_sum(double* data, i64 count) override { inner_.all_reduce_sum(data, count); }
-  void all_reduce_sum(i64* data, i64 count) override { inner_.all_reduce_sum(data, count); }
-  void reduce_scatter_sum(const float* parts, float* mine, i64 count) override {
-    inner_.reduce_scatter_sum(parts, mine, count);
-  }
-  void reduce_scatter_sum(const double* parts, double* mine, i64 count) override {
-    inner_.reduce_scatter_sum(parts, mine, count);
-  }
-  void abort(const comm::CommunicationFault& fault) override { inner_.abort(fault); }
-  comm::Traffic& traffic() override { return inner_.traffic(); }
 
  private:
-  std::unique_ptr<comm::Communicator> owned_;
-  comm::Communicator& inner_;
-  const device::Stream& stream_;
+  const device::CallStream& stream_;
+  const bool push_;  ///< the sender of a message copies
 };
 
-class CopyEngine : public testing::TestWithParam<int> {};
+/// Ranks, and whether senders copy.
+class CopyEngine : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(CopyEngine, KeepsTheContract) {
   if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
-  EXPECT_NO_THROW(comm::run_threads(GetParam(), {}, [](comm::Communicator& control) {
+  const auto [ranks, push] = GetParam();
+  EXPECT_NO_THROW(comm::run_threads(ranks, {}, [push = push](comm::Communicator& control) {
     GpuRank rank(control);
-    Completed communicator(*rank.communicator, rank.stream);
+    Completed communicator(*rank.communicator, rank.stream, push);
     contract::run_checks(communicator);
   }));
 }
@@ -79,7 +68,7 @@ TEST_P(CopyEngine, KeepsTheContract) {
 /// Holds up a stream until it is let go, at the end of its life at the latest.
 class Stall {
  public:
-  explicit Stall(const device::Stream& stream) : stream_(stream) {
+  explicit Stall(const device::CallStream& stream) : stream_(stream) {
     device::check_cuda(cudaLaunchHostFunc(stream.get(), &Stall::block, &go_), "cudaLaunchHostFunc");
   }
   ~Stall() {
@@ -95,7 +84,7 @@ class Stall {
     while (!*static_cast<std::atomic<bool>*>(go)) std::this_thread::yield();
   }
   std::atomic<bool> go_{false};
-  const device::Stream& stream_;
+  const device::CallStream& stream_;
 };
 
 [[nodiscard]] comm::Message message_of(const comm::StridedBytes& region, int peer, bool send, i64 tag) {
@@ -174,7 +163,8 @@ TEST(CopyEngines, AWaitIsForItsOwnMessage) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngine, testing::Values(1, 2, 3, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngine,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::Bool()));
 
 }  // namespace
 }  // namespace usp::test

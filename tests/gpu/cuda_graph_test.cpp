@@ -44,7 +44,7 @@ constexpr int heads = 4, kv_heads = 2, width = 64;
 
 class DeviceTensor {
  public:
-  DeviceTensor(const device::Stream& stream, i64 rows, int of_heads)
+  DeviceTensor(const device::CallStream& stream, i64 rows, int of_heads)
       : stream_(stream),
         buffer_(stream.device(), rows * of_heads * width * 2),
         view_(buffer_.data(), DType::bf16, 1, rows, {0, of_heads}, width) {
@@ -65,14 +65,14 @@ class DeviceTensor {
   [[nodiscard]] const kernels::View& view() const { return view_; }
 
  private:
-  const device::Stream& stream_;
+  const device::CallStream& stream_;
   device::DeviceBuffer buffer_;
   kernels::View view_;
 };
 
 /// The tensors of one rank, and a step on them.
 struct Step {
-  Step(const device::Stream& stream, AttentionOperator& op, i64 rows)
+  Step(const device::CallStream& stream, AttentionOperator& op, i64 rows)
       : attention(op),
         q(stream, rows, heads),
         k(stream, rows, kv_heads),
@@ -104,7 +104,7 @@ struct Step {
 /// Captures what `body` enqueues; the capture ends also when it throws.
 class Graph {
  public:
-  Graph(const device::Stream& stream, const std::function<void()>& body) {
+  Graph(const device::CallStream& stream, const std::function<void()>& body) {
     device::check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
                        "cudaStreamBeginCapture");
     try {
@@ -123,7 +123,7 @@ class Graph {
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  void replay(const device::Stream& stream) const {
+  void replay(const device::CallStream& stream) const {
     device::check_cuda(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
   }
 
@@ -145,7 +145,7 @@ class CudaGraph : public testing::TestWithParam<Backend> {
 };
 
 TEST_P(CudaGraph, ReplayedStepReadsWhatItsTensorsHoldNow) {
-  const device::Stream stream(0);
+  device::CallStream stream(0);
   const auto memory = kernels::make_cuda_memory(stream);
   const auto kernel = make(*memory);
   const auto alone = comm::make_serial_communicator();
@@ -168,7 +168,7 @@ TEST_P(CudaGraph, ReplayedStepReadsWhatItsTensorsHoldNow) {
 }
 
 TEST_P(CudaGraph, FirstCallOfABatchIsRefused) {
-  const device::Stream stream(0);
+  device::CallStream stream(0);
   const auto memory = kernels::make_cuda_memory(stream);
   const auto kernel = make(*memory);
   const auto alone = comm::make_serial_communicator();

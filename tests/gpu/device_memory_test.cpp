@@ -98,7 +98,7 @@ TEST_P(DeviceMemory, IsWhatThePlanForesees) {
 }
 
 TEST_P(DeviceMemory, ProcessTakesWithinFivePercentOfThePlan) {
-  const device::Stream stream(0);
+  device::CallStream stream(0);
   const auto alone = comm::make_serial_communicator();
   {  // a small step loads what any step loads
     const auto memory = kernels::make_cuda_memory(stream);

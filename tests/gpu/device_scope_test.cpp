@@ -51,11 +51,7 @@ TEST(DeviceScope, WorkOnOneDeviceTakesNoMemoryOfAnother) {
     const device::DeviceBuffer buffer(1, block_bytes);
     const device::Event event(1, device::EventUse::interprocess);
     event.record(stream.get());
-    comm::StridedBytes region;
-    region.data = buffer.data();
-    region.run_bytes = block_bytes;
-    comm::Exports exports;
-    (void)exports.region(region);
+    (void)comm::share(buffer, 1);
     (void)comm::share(event);
     stream.synchronize();
     EXPECT_TRUE(has_context(1));
@@ -87,33 +83,19 @@ TEST(DeviceScope, RefusesADeviceThatIsNotThere) {
   EXPECT_THROW(const device::DeviceScope scope(-1), EnvironmentError);
 }
 
-/// A rank whose card is not the thread's current device exports its tensors.
-TEST(Exports, NameMemoryOfADeviceThatIsNotCurrent) {
+/// A rank whose card is not the thread's current device exports its arena.
+TEST(ProcessSharing, NamesMemoryOfADeviceThatIsNotCurrent) {
   if (device::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
   for (int device = 0; device < device::device_count(); ++device) {
     const device::DeviceBuffer buffer(device, block_bytes);
     const device::Event event(device, device::EventUse::interprocess);
     on_fresh_thread([&] {
       device::check_cuda(cudaSetDevice((device + 1) % device::device_count()), "cudaSetDevice");
-      comm::StridedBytes region;
-      region.data = buffer.data() + 256;
-      region.run_bytes = 512;
-      comm::Exports exports;
-      EXPECT_EQ(exports.region(region).offset, 256);
+      (void)comm::share(buffer, device);
       (void)comm::share(event);
       EXPECT_EQ(current_device(), (device + 1) % device::device_count());
     });
   }
-}
-
-TEST(Exports, RefuseMemoryThatIsNoDevices) {
-  if (device::device_count() < 1) GTEST_SKIP() << "needs a GPU";
-  std::byte host[64];
-  comm::StridedBytes region;
-  region.data = host;
-  region.run_bytes = sizeof host;
-  comm::Exports exports;
-  EXPECT_THROW((void)exports.region(region), EnvironmentError);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ int run_cases(std::size_t count, std::uint64_t seed) {
   if (draws.size() > count) draws.resize(count);
   for (std::uint64_t i = 0; draws.size() < count; ++i) draws.push_back(random_draw(seed + i));
   const std::vector<Expected> expected = expect_all(draws);
-  const device::Stream stream(0);
+  device::CallStream stream(0);
   const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
   const auto atomic = kernels::make_mma_kernel(*memory), fixed = kernels::make_mma_kernel(*memory, {true});
   int wrong = 0;

@@ -109,7 +109,7 @@ class DeviceView {
   kernels::View view_;
 };
 
-double median_seconds(const device::Stream& stream, const std::function<void()>& work) {
+double median_seconds(const device::CallStream& stream, const std::function<void()>& work) {
   for (int i = 0; i < 2; ++i) work();
   std::vector<double> times;
   for (int i = 0; i < 7; ++i) {
@@ -125,7 +125,7 @@ double median_seconds(const device::Stream& stream, const std::function<void()>&
 }
 
 void bench(const Configuration& c) {
-  const device::Stream stream(0);
+  device::CallStream stream(0);
   const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
   const auto kernel = kernels::make_mma_kernel(*memory, {c.deterministic});
   const DType result = c.rounded ? DType::bf16 : DType::fp32;

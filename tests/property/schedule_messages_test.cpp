@@ -40,8 +40,8 @@ void check_matching(const ScheduleCase& c, const Expanded& all, Pass pass) {
       const auto& [source, m] = found->second;
       ASSERT_EQ(t.bytes, m->bytes) << describe(c);
       ASSERT_EQ(t.bytes, t.peer == s.rank ? 0 : packed_bytes(s, t, c.plan.shape.batch)) << describe(c);
-      ASSERT_EQ(std::tuple(t.write_mode, t.wire, t.start, t.due),
-                std::tuple(m->write_mode, m->wire, m->start, m->due));
+      ASSERT_EQ(std::tuple(t.write_mode, t.wire, t.start, t.due, t.push),
+                std::tuple(m->write_mode, m->wire, m->start, m->due, m->push));
       const auto from = cells_of(all.geometry, *source, *m), to = cells_of(all.geometry, s, t);
       ASSERT_EQ(from.size(), to.size()) << describe(c);
       for (std::size_t i = 0; i < from.size(); ++i)
@@ -197,8 +197,8 @@ class Accesses {
   std::vector<std::vector<Access>> list_;
 };
 
-void check(const ScheduleCase& c) {
-  const Expanded all(c);
+void check(const ScheduleCase& c, schedule::PeerReach reach = schedule::PeerReach::all) {
+  const Expanded all(c, reach);
   for (Pass pass : both_passes) {
     check_matching(c, all, pass);
     for (const schedule::RankSchedule& s : all.of(pass)) {
@@ -219,6 +219,47 @@ TEST(ScheduleMessages, EvenCases) {
   CaseGenerator g(6);
   for (int ranks : {4, 8, 12, 16})
     for (int i = 0; i < 15 && !testing::Test::HasFailure(); ++i) check(g.draw_even(ranks, 1));
+}
+
+/// The end of a message that its peer copies from or into.
+void check_reached(const ScheduleCase& c, const schedule::RankSchedule& s, const schedule::Transfer& t) {
+  const auto ticks = static_cast<int>(s.ticks.size());
+  if (t.peer == s.rank || t.send == t.push) return;
+  if (t.stage >= 0) {
+    ASSERT_TRUE(buffer_of(s, t.stage).internal(ticks)) << describe(c);
+    return;
+  }
+  for_each(s.regions, t.regions, [&](const schedule::BufferRegion& region, std::int32_t) {
+    ASSERT_TRUE(buffer_of(s, region.buffer).internal(ticks)) << describe(c);
+  });
+}
+
+/// Peers that reach the workspace only: the laws hold, one end is in it, and payload is staged where it was,
+/// or where neither end's buffers are in the workspace.
+TEST(ScheduleMessages, ReachTheWorkspaceOnly) {
+  CaseGenerator g(12);
+  i64 pushes = 0, added_stages = 0;
+  for (int i = 0; i < 400 && !HasFailure(); ++i) {
+    const ScheduleCase c = g.draw();
+    check(c, schedule::PeerReach::workspace);
+    const Expanded plain(c), reached(c, schedule::PeerReach::workspace);
+    for (Pass pass : both_passes)
+      for (std::size_t p = 0; p < plain.of(pass).size(); ++p) {
+        const schedule::RankSchedule &a = plain.of(pass)[p], &b = reached.of(pass)[p];
+        ASSERT_EQ(a.transfers.size(), b.transfers.size());
+        for (std::size_t m = 0; m < b.transfers.size(); ++m) {
+          check_reached(c, b, b.transfers[m]);
+          pushes += b.transfers[m].push ? 1 : 0;
+          const bool added = b.transfers[m].stage >= 0 && a.transfers[m].stage < 0;
+          added_stages += added ? 1 : 0;
+          ASSERT_FALSE(added && b.transfers[m].send) << describe(c);
+          ASSERT_FALSE(a.transfers[m].stage >= 0 && b.transfers[m].stage < 0) << describe(c);
+          ASSERT_FALSE(a.transfers[m].push) << describe(c);
+        }
+      }
+  }
+  EXPECT_GT(pushes, 0);
+  EXPECT_GT(added_stages, 0);
 }
 
 TEST(ScheduleMessages, AreAsManyAsForeseen) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "usp/comm/copy_engine.hpp"
-#include "usp/device/device.hpp"
+#include "usp/device/call_stream.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace usp::test {
 
 /// One rank of a GPU job: ranks take the GPUs there are, round and round, so that any mesh runs on one card.
 struct GpuRank {
-  device::Stream stream;
+  device::CallStream stream;
   std::unique_ptr<kernels::Memory> memory;
   std::unique_ptr<comm::Communicator> communicator;
 

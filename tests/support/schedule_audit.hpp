@@ -15,11 +15,12 @@ constexpr Pass both_passes[] = {Pass::forward, Pass::backward};
 /// The explicit schedules of all ranks.
 class Expanded {
  public:
-  explicit Expanded(const ScheduleCase& c) : geometry(c.plan, c.documents) {
+  explicit Expanded(const ScheduleCase& c, schedule::PeerReach reach = schedule::PeerReach::all)
+      : geometry(c.plan, c.documents) {
     schedule::generate(c.plan, geometry.heads().shared_kv(), compact);
     for (Pass pass : both_passes)
       for (int p = 0; p < c.plan.mesh.size(); ++p)
-        list(pass).push_back(schedule::expand(geometry, compact, p, pass));
+        list(pass).push_back(schedule::expand(geometry, compact, p, pass, reach));
   }
   [[nodiscard]] const std::vector<schedule::RankSchedule>& of(Pass pass) const {
     return pass == Pass::forward ? forward_ : backward_;

@@ -5,10 +5,10 @@
 
 /// Replaces the GPU backends in a build without CUDA.
 namespace usp::kernels {
-std::unique_ptr<Memory> make_cuda_memory(const device::Stream&, Allocator&) {
+std::unique_ptr<Memory> make_cuda_memory(device::CallStream&, Allocator&) {
   device::refuse_without_cuda();
 }
-std::unique_ptr<Memory> make_cuda_memory(const device::Stream&) {
+std::unique_ptr<Memory> make_cuda_memory(device::CallStream&) {
   device::refuse_without_cuda();
 }
 std::unique_ptr<AttentionKernel> make_mma_kernel(Memory&, const CudaKernelOptions&) {

@@ -59,9 +59,17 @@ Stream::Stream(int device) : device_(device) {
 Stream::~Stream() {
   if (handle_ != nullptr && cudaStreamDestroy(handle_) != cudaSuccess) cudaGetLastError();
 }
+int device_of(StreamRef stream) {
+  int device = 0;
+  check_cuda(cudaStreamGetDevice(stream.handle, &device), "cudaStreamGetDevice");
+  return device;
+}
+void synchronize(StreamRef stream) {
+  const DeviceScope scope(device_of(stream));
+  check_cuda(cudaStreamSynchronize(stream.handle), "cudaStreamSynchronize");
+}
 void Stream::synchronize() const {
-  const DeviceScope scope(device_);
-  check_cuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
+  device::synchronize({handle_});
 }
 
 Event::Event(int device, EventUse use) : device_(device) {

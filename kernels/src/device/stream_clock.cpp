@@ -9,8 +9,8 @@ void StreamClock::restart() {
 }
 
 void StreamClock::mark() {
-  if (used_ == marks_.size()) marks_.emplace_back(device_, EventUse::timing);
-  marks_[used_++].record(stream_);
+  if (used_ == marks_.size()) marks_.emplace_back(stream_.device(), EventUse::timing);
+  marks_[used_++].record(stream_.get());
 }
 
 }  // namespace usp::device

@@ -21,6 +21,12 @@ DeviceScope::DeviceScope(int) {
 DeviceScope::~DeviceScope() {
   static_cast<void>(pushed_);  // set by the constructor of CUDA alone
 }
+int device_of(StreamRef) {
+  refuse_without_cuda();
+}
+void synchronize(StreamRef) {
+  refuse_without_cuda();
+}
 Stream::Stream(int) {
   refuse_without_cuda();
 }

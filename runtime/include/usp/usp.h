@@ -32,6 +32,10 @@ enum { USP_BF16 = 0, USP_FP16 = 1, USP_FP32 = 2, USP_FP64 = 3 };
 enum { USP_RING = 0, USP_RING_DIRECT = 1, USP_ALL_GATHER_KV = 2, USP_DOUBLE_RING = 3 };
 /** Which tokens a ring row owns. */
 enum { USP_CONTIGUOUS = 0, USP_ZIGZAG = 1, USP_STRIPED = 2, USP_BALANCED = 3 };
+/** What computes. */
+enum { USP_BACKEND_CPU = 0, USP_BACKEND_MMA = 1, USP_BACKEND_CUDNN = 2 };
+/** What carries payload between GPUs. */
+enum { USP_TRANSPORT_COPY_ENGINE = 0, USP_TRANSPORT_NCCL = 1 };
 /** How partial key and value gradients reach their owner. */
 enum { USP_DKV_CIRCULATE = 0, USP_DKV_DIRECT = 1, USP_DKV_CYCLE = 2 };
 enum { USP_FORWARD = 0, USP_BACKWARD = 1 };
@@ -106,7 +110,7 @@ typedef struct usp_attention_desc {
   int32_t return_lse;  /**< nonzero: forward returns the log-sum-exp [0] */
   int32_t alibi;       /**< nonzero: a slope per query head [0] */
   int32_t save_exchanged_qkv;  /**< nonzero: backward reuses q, k, v as forward exchanged them [1] */
-  int32_t reserved;            /**< 0 */
+  int32_t backend;             /**< that the schedule is made for [USP_BACKEND_CPU] */
   double scale;                /**< of q.k [0: 1 / sqrt(head_dim_qk)] */
   double softcap;              /**< [0: none] */
   double dropout;              /**< probability, below 1 [0] */
@@ -304,8 +308,9 @@ usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, i
  */
 
 /** Source of the memory that an engine holds: workspace and scratch of kernels. Both functions, or none (the
- * heap). Called within calls of the engine on the thread that makes them, and by usp_engine_destroy; must not
- * call the engine. */
+ * heap, or plain device memory). Workspace that other processes open (copy engines between processes) is
+ * always the library's own. Called within calls of the engine on the thread that makes them, and by
+ * usp_engine_destroy; must not call the engine. */
 typedef struct usp_allocator {
   /** Memory on a boundary of 256 bytes; null where there is no room (the call then fails with
    * USP_ENVIRONMENT). bytes > 0; device: ordinal of the GPU, -1 for host memory; stream: the CUDA stream
@@ -325,12 +330,20 @@ typedef struct usp_engine_desc {
   int32_t ulysses;         /**< * */
   int32_t compare_inputs;  /**< nonzero: before each forward, ranks compare what must be the same on all:
                                 per-head lists, dropout seed and layer, replicated tokens [0] */
-  usp_allocator allocator; /**< [the heap] */
+  usp_allocator allocator; /**< [the heap, or plain device memory] */
+  int32_t device;          /**< ordinal of the rank's GPU; -1: the host [-1] */
+  int32_t backend;         /**< USP_BACKEND_CPU on the host, another on a GPU [USP_BACKEND_CPU] */
+  int32_t deterministic;   /**< nonzero: gradients repeat bit for bit on a GPU too [0] */
+  int32_t ring_transport;  /**< between GPUs, per axis of the mesh [USP_TRANSPORT_COPY_ENGINE] */
+  int32_t ulysses_transport;
+  int32_t reserved; /**< 0 */
 } usp_engine_desc;
 
 /** Local. size: sizeof(usp_engine_desc). */
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
-/** Collective over comm, whose rank p is the mesh's rank p and which outlives the engine. */
+/** Collective over comm, whose rank p is the mesh's rank p and which outlives the engine. On a GPU, tensors,
+ * per-head arrays and saved memory of all calls lie in its memory. USP_ENVIRONMENT without that GPU, cuDNN or
+ * NCCL, and where copy engines do not reach a peer's GPU. */
 usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_engine** engine);
 /** Batches and saved states of the engine end with it. */
 void usp_engine_destroy(usp_engine* engine);
@@ -338,6 +351,9 @@ void usp_engine_destroy(usp_engine* engine);
  * lent, and valid as long as the engine. */
 usp_status usp_engine_ring_comm(usp_engine* engine, usp_comm** comm);
 usp_status usp_engine_ulysses_comm(usp_engine* engine, usp_comm** comm);
+/** Local: what the making of the transports found out that the user should know, a line each; empty: nothing.
+ * Valid as long as the engine. */
+usp_status usp_engine_notes(usp_engine* engine, const char** notes);
 /** Bytes of the shared workspace now; -1 for null. */
 int64_t usp_engine_workspace_bytes(const usp_engine* engine);
 
@@ -403,14 +419,16 @@ typedef struct usp_call {
   uint64_t forward_id; /**< written by forward, given to its backward [0] */
   int32_t retain;      /**< nonzero: another backward of the same forward may follow [0] */
   int32_t reserved;    /**< 0 */
+  void* stream;        /**< CUDA stream of the engine's GPU, on which the call enqueues its work; calls on
+                            different streams run one after another [null: the engine's own, which also does so] */
 } usp_call;
 
 usp_status usp_call_init(usp_call* call, size_t size);
 
-/** Collective: forward of one layer. call->saved holds the state for its backward: any number of forwards may
- * be in flight, and backward passes follow in any order. The content may be copied elsewhere in between
- * (offloading): backward reads call->saved. out, lse and inputs as usp_attention_forward; the inputs'
- * dropout_seed must be 0, the batch has it. */
+/** Collective: forward of one layer. On a GPU the work is enqueued when it returns. call->saved holds the
+ * state for its backward: any number of forwards may be in flight, and backward passes follow in any order.
+ * The content may be copied elsewhere in between (offloading): backward reads call->saved. out, lse and
+ * inputs as usp_attention_forward; the inputs' dropout_seed must be 0, the batch has it. */
 usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
                       const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* lse,
                       usp_call* call);

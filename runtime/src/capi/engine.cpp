@@ -2,7 +2,8 @@
 #include "handles.hpp"
 #include "tensors.hpp"
 
-#include "usp/kernels/backends.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+#include "usp/runtime/make_kernel.hpp"
 #include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@ constexpr std::size_t max_forwards_in_flight = std::size_t{1} << 16;
 usp_engine_desc engine_defaults() {
   auto desc = zero<usp_engine_desc>();
   desc.ring_outer = 1;
+  desc.device = -1;
   return desc;
 }
 
@@ -41,6 +43,34 @@ std::unique_ptr<comm::Communicator> group_of_all(comm::Communicator& world) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return world.group(ranks);
+}
+
+Backend backend_of(const usp_engine_desc& desc) {
+  return enumerator(desc.backend, Backend::cudnn, "desc.backend");
+}
+
+std::optional<device::CallStream> make_stream(const usp_engine_desc& desc) {
+  if (desc.device < 0) return std::nullopt;
+  (void)device::device_info(desc.device);
+  return std::optional<device::CallStream>(std::in_place, desc.device);
+}
+
+std::unique_ptr<kernels::Memory> make_memory(const usp_engine_desc& desc,
+                                             std::optional<device::CallStream>& stream,
+                                             kernels::Allocator& allocator) {
+  const bool given = desc.allocator.allocate != nullptr;
+  if (stream)
+    return given ? kernels::make_cuda_memory(*stream, allocator) : kernels::make_cuda_memory(*stream);
+  return given ? kernels::make_host_memory(allocator) : nullptr;
+}
+
+comm::MeshCommunicator make_ranks(const usp_engine_desc& desc, comm::Communicator& world, const Mesh& mesh,
+                                  const std::optional<device::CallStream>& stream) {
+  if (!stream) return {world, mesh};
+  return {
+      world, mesh, *stream,
+      comm::AxisTransports{enumerator(desc.ring_transport, Transport::nccl, "desc.ring_transport"),
+                           enumerator(desc.ulysses_transport, Transport::nccl, "desc.ulysses_transport")}};
 }
 
 /// What forward and backward have in common.
@@ -72,6 +102,10 @@ usp_call taken_call(const usp_call* call) {
   return own;
 }
 
+device::StreamRef stream_of(const usp_call& call) {
+  return {static_cast<device::StreamHandle>(call.stream)};
+}
+
 usp_status lend(usp_engine* engine, usp_comm usp_engine::*which, usp_comm** comm) {
   return guarded([&] {
     given(comm, "comm");
@@ -82,15 +116,17 @@ usp_status lend(usp_engine* engine, usp_comm usp_engine::*which, usp_comm** comm
 }  // namespace
 }  // namespace usp::capi
 
-usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh,
-                       const usp::ExecutorOptions& options, const usp_allocator& callbacks)
-    : allocator(callbacks),
-      memory(callbacks.allocate == nullptr ? nullptr : usp::kernels::make_host_memory(allocator)),
-      kernel(memory == nullptr ? usp::kernels::make_cpu_kernel() : usp::kernels::make_cpu_kernel(*memory)),
-      ranks(world, mesh),
+usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, const usp_engine_desc& desc)
+    : allocator(desc.allocator),
+      stream(usp::capi::make_stream(desc)),
+      own_memory(usp::capi::make_memory(desc, stream, allocator)),
+      kernel(usp::make_kernel(usp::capi::backend_of(desc),
+                              own_memory == nullptr ? usp::kernels::host_memory() : *own_memory,
+                              desc.deterministic != 0)),
+      ranks(usp::capi::make_ranks(desc, world, mesh, stream)),
       batch_group(usp::capi::group_of_all(world)),
-      batches(batch_group == nullptr ? world : *batch_group, mesh),
-      executor(ranks.world(), *kernel, options),
+      batches(batch_group == nullptr ? world : *batch_group, mesh, usp::comm::peer_reach(ranks.world())),
+      executor(ranks.world(), *kernel, {.compare_inputs = desc.compare_inputs != 0}),
       ring{&ranks.ring(), nullptr},
       ulysses{&ranks.ulysses(), nullptr},
       unsaved(executor.memory()) {}
@@ -105,12 +141,12 @@ usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_en
   return guarded([&] {
     const usp_engine_desc own = taken(desc, first_engine, engine_defaults(), "desc");
     given(engine, "engine");
-    usp::ExecutorOptions options;
-    options.compare_inputs = own.compare_inputs != 0;
+    require(own.reserved == 0, fmt::format("desc.reserved is {}; it must be 0", own.reserved));
+    require(own.device >= -1,
+            fmt::format("desc.device is {}; give a GPU's ordinal, or -1 for the host", own.device));
     require((own.allocator.allocate == nullptr) == (own.allocator.release == nullptr),
             "desc.allocator has one of allocate and release; give both, or none for the heap");
-    auto made =
-        std::make_unique<usp_engine>(*given(comm, "comm").communicator, mesh_of(own), options, own.allocator);
+    auto made = std::make_unique<usp_engine>(*given(comm, "comm").communicator, mesh_of(own), own);
     made->ring.job = made->ulysses.job = &job_of(*comm);
     *engine = made.release();
   });
@@ -126,6 +162,15 @@ usp_status usp_engine_ring_comm(usp_engine* engine, usp_comm** comm) {
 
 usp_status usp_engine_ulysses_comm(usp_engine* engine, usp_comm** comm) {
   return lend(engine, &usp_engine::ulysses, comm);
+}
+
+usp_status usp_engine_notes(usp_engine* engine, const char** notes) {
+  return guarded([&] {
+    usp_engine& e = given(engine, "engine");
+    given(notes, "notes");
+    e.notes = fmt::format("{}", fmt::join(e.ranks.world().notes(), "\n"));
+    *notes = e.notes.c_str();
+  });
 }
 
 int64_t usp_engine_workspace_bytes(const usp_engine* engine) {
@@ -144,13 +189,14 @@ usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch*
     const usp_call own = taken_call(call);
     const LayerCall layer(plan, batch, inputs, own);
     const usp::kernels::View result = layer.tensors.out(given(out, "out"), "out.dtype");
+    const usp::device::StreamRef stream = stream_of(own);
     if (own.saved == nullptr) {
-      e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), e.unsaved);
+      e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), e.unsaved, stream);
       call->forward_id = 0;
       return;
     }
     usp::SavedState saved(usp::MemoryRef{static_cast<std::byte*>(own.saved), own.saved_bytes});
-    e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), saved);
+    e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), saved, stream);
     if (e.forwards.size() == max_forwards_in_flight) e.forwards.erase(e.forwards.begin());
     e.forwards.emplace(++e.last_forward, std::move(saved));
     call->forward_id = e.last_forward;
@@ -174,7 +220,7 @@ usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_b
     saved.move_to({static_cast<std::byte*>(own.saved), own.saved_bytes});
     e.executor.backward(layer.prepared, layer.inputs, layer.tensors.out(given(out, "out"), "out.dtype"),
                         layer.tensors.out(given(d_out, "d_out"), "d_out.dtype"),
-                        layer.tensors.gradients(gradients), saved);
+                        layer.tensors.gradients(gradients), saved, stream_of(own));
     if (own.retain != 0)
       saved.retain();
     else

@@ -7,6 +7,7 @@
 #include "usp/comm/communicator.hpp"
 #include "usp/comm/mesh_communicator.hpp"
 #include "usp/comm/ranks.hpp"
+#include "usp/device/call_stream.hpp"
 #include "usp/kernels/allocator.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/attention.hpp"
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,11 +66,10 @@ class CallbackAllocator final : public kernels::Allocator {
 }  // namespace usp::capi
 
 struct usp_engine {
-  /// allocator.allocate null: the heap.
-  usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, const usp::ExecutorOptions& options,
-             const usp_allocator& allocator);
+  usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, const usp_engine_desc& desc);
   usp::capi::CallbackAllocator allocator;
-  std::unique_ptr<usp::kernels::Memory> memory;  ///< null: host_memory()
+  std::optional<usp::device::CallStream> stream;     ///< on a GPU
+  std::unique_ptr<usp::kernels::Memory> own_memory;  ///< null: host_memory()
   std::unique_ptr<usp::kernels::AttentionKernel> kernel;
   usp::comm::MeshCommunicator ranks;
   std::unique_ptr<usp::comm::Communicator>
@@ -76,6 +77,7 @@ struct usp_engine {
   usp::Batches batches;
   usp::Executor executor;
   usp_comm ring, ulysses;  ///< lent
+  std::string notes;       ///< what usp_engine_notes returned
   /// Of forwards in flight, by id, in the callers' memory.
   std::map<std::uint64_t, usp::SavedState> forwards;
   std::uint64_t last_forward = 0;

@@ -61,7 +61,8 @@ void AttentionOperator::set_batch(const Documents& documents) {
   comm::agree(communicator, {{"batch", digest(documents)}});
   s.saved = SavedState(s.executor.memory());
   s.prepared.reset();  // where the new one is refused, there is none
-  auto prepared = std::make_shared<const Prepared>(s.plan, documents, communicator.rank());
+  auto prepared = std::make_shared<const Prepared>(s.plan, documents, communicator.rank(),
+                                                   comm::peer_reach(communicator));
   s.executor.reserve(prepared);
   s.prepared = std::move(prepared);
 }

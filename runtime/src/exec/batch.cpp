@@ -32,8 +32,12 @@ namespace {
 
 }  // namespace
 
-Batch::Batch(Documents documents, const Mesh& mesh, int rank)
-    : documents_(std::move(documents)), mesh_(mesh), rank_(rank), digest_(digest_of(documents_, mesh)) {}
+Batch::Batch(Documents documents, const Mesh& mesh, int rank, schedule::PeerReach reach)
+    : documents_(std::move(documents)),
+      mesh_(mesh),
+      rank_(rank),
+      reach_(reach),
+      digest_(digest_of(documents_, mesh)) {}
 
 std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan) const {
   return prepare(plan, 0);
@@ -54,11 +58,12 @@ std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan, i64 ch
   std::shared_ptr<const Prepared>& entry = prepared_[key];
   if (entry == nullptr)
     entry = std::make_shared<const Prepared>(
-        plan, chunk_tokens > 0 ? chunked(documents_, chunk_tokens) : documents_, rank_);
+        plan, chunk_tokens > 0 ? chunked(documents_, chunk_tokens) : documents_, rank_, reach_);
   return entry;
 }
 
-Batches::Batches(comm::Communicator& control, const Mesh& mesh) : control_(control), mesh_(mesh) {
+Batches::Batches(comm::Communicator& control, const Mesh& mesh, schedule::PeerReach reach)
+    : control_(control), mesh_(mesh), reach_(reach) {
   if (control.size() != mesh.size())
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
                                  mesh.size(), control.size()));
@@ -73,7 +78,7 @@ std::shared_ptr<const Batch> Batches::get(const Documents& documents, std::uint6
     recent_.splice(recent_.begin(), recent_, known);
     return recent_.front();
   }
-  recent_.push_front(std::make_shared<const Batch>(documents, mesh_, control_.rank()));
+  recent_.push_front(std::make_shared<const Batch>(documents, mesh_, control_.rank(), reach_));
   if (recent_.size() > kept) recent_.pop_back();
   return recent_.front();
 }

@@ -3,7 +3,9 @@
 
 #include "call_checks.hpp"
 #include "inputs_digest.hpp"
+#include "on_stream.hpp"
 #include "pass_runner.hpp"
+#include "recent_calls.hpp"
 #include "require.hpp"
 #include "score.hpp"
 
@@ -57,22 +59,28 @@ struct Execution {
   std::array<std::optional<PassRunner>, 2> runner;
   std::array<PassRecord, 2> record;
   std::array<bool, 2> warm{};  ///< the pass has run
-  bool inputs_compared = false;
 };
 
 }  // namespace
 
 struct Executor::State {
   State(comm::Communicator& c, kernels::AttentionKernel& k, const ExecutorOptions& o)
-      : communicator(c), kernel(k), memory(k.memory()), options(o), workspace(memory.make_arena()) {}
+      : communicator(c), kernel(k), memory(k.memory()), options(o) {
+    workspace = communicator.peer_arena();
+    if (workspace != nullptr) return;
+    own_workspace = memory.make_arena();
+    workspace = own_workspace.get();
+  }
 
   comm::Communicator& communicator;
   kernels::AttentionKernel& kernel;
   kernels::Memory& memory;
   ExecutorOptions options;
-  std::unique_ptr<kernels::Arena> workspace;
+  std::unique_ptr<kernels::Arena> own_workspace;  ///< null: the communicator's arena
+  kernels::Arena* workspace = nullptr;
   std::map<const Prepared*, Execution> executions;
   std::set<std::uint64_t> admitted;  ///< plan keys
+  RecentCalls reserved, compared;
   kernels::ScoreTerms terms;
   i64 calls = 0;
   const ::pid_t process = ::getpid();
@@ -80,11 +88,12 @@ struct Executor::State {
   /// Whether what comes with a call lies where reading it costs nothing.
   [[nodiscard]] bool on_host() const { return memory.stream() == nullptr; }
   void admit(const AttentionPlan& plan, std::uint64_t key);
+  void reserve(const Prepared& prepared);
   Execution& execution(const std::shared_ptr<const Prepared>& prepared);
   void check_call(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in) const;
   void check_capture(const Prepared& prepared, Pass pass) const;
   void check_saved(const Prepared& prepared, const AttentionInputs& in, const SavedState& saved) const;
-  void compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest, Execution& e);
+  void compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest);
   [[nodiscard]] std::uint64_t digest_of_call(const Prepared& prepared, const AttentionInputs& in) const;
   void place_own(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
   void place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner, const AttentionInputs& in) const;
@@ -127,7 +136,17 @@ void Executor::State::admit(const AttentionPlan& plan, std::uint64_t key) {
 }
 
 void Executor::reserve(const std::shared_ptr<const Prepared>& prepared) {
+  state_->reserve(*prepared);
   (void)state_->execution(prepared);
+}
+
+/// The workspace of a call. The arena of peers grows on all ranks at once.
+void Executor::State::reserve(const Prepared& prepared) {
+  const bool is_new = reserved.add(prepared.call_key());
+  if (own_workspace == nullptr ? is_new : workspace->bytes() < scratch_bytes(prepared)) {
+    memory.synchronize();  // work in flight reads the workspace
+    workspace->reserve(scratch_bytes(prepared));
+  }
 }
 
 /// A new one drops those of batches that are gone, and the kernel's tables of them, which it knows by
@@ -138,11 +157,10 @@ Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& pre
   if (!on_host())
     for (const Pass pass : {Pass::forward, Pass::backward})
       check_gpu_steps(prepared->schedule(pass), prepared->plan().shape.batch);
-  memory.synchronize();  // work in flight reads the workspace and the tables
+  memory.synchronize();  // work in flight reads the tables
   kernel.forget();
   for (auto entry = executions.begin(); entry != executions.end();)
     entry = entry->second.prepared.expired() ? executions.erase(entry) : std::next(entry);
-  workspace->reserve(scratch_bytes(*prepared));
   Execution& e = executions[prepared.get()];
   e.prepared = prepared;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -167,6 +185,10 @@ void Executor::State::check_call(const std::shared_ptr<const Prepared>& prepared
           fmt::format("the call was prepared for rank {}, the communicator's is {}; prepare on the rank that "
                       "runs",
                       prepared->rank(), communicator.rank()));
+  require(
+      prepared->reach() == comm::peer_reach(communicator),
+      "the call was prepared for another reach of peers than the communicator's; give comm::peer_reach of "
+      "it to Batches, Batch or Prepared");
   check_inputs(*prepared, in);
 }
 
@@ -193,21 +215,20 @@ std::uint64_t Executor::State::digest_of_call(const Prepared& prepared, const At
 }
 
 /// See ExecutorOptions::compare_inputs.
-void Executor::State::compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest,
-                              Execution& e) {
+void Executor::State::compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest) {
   if (!options.compare_inputs) return;
   const AttentionPlan& plan = prepared.plan();
   const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
   const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
-  if (on_host() && (!e.inputs_compared || copies || per_head || plan.score.dropout != 0)) {
+  const bool is_new = compared.add(prepared.call_key());
+  if (on_host() && (is_new || copies || per_head || plan.score.dropout != 0)) {
     comm::agree(communicator,
                 {{"inputs", digest}, {"q, k, v of replicated tokens", digest_of_replicated_rows(plan, in)}});
-  } else if (!e.inputs_compared) {
+  } else if (is_new) {
     comm::agree(communicator, {{"inputs", digest_of_lists(plan, in, memory, DigestOf::content)}});
   } else if (plan.score.dropout != 0) {
     comm::agree(communicator, {{"dropout_seed", in.dropout_seed}});
   }
-  e.inputs_compared = true;
 }
 
 void Executor::State::place_own(const Prepared& prepared, Pass pass, PassRunner& runner,
@@ -278,9 +299,10 @@ void Executor::State::measure(PassRecord& record) const {
 }
 
 void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in,
-                       kernels::View out, kernels::View lse, SavedState& saved) {
+                       kernels::View out, kernels::View lse, SavedState& saved, device::StreamRef stream) {
   State& s = *state_;
   s.check_call(prepared, in);
+  const OnStream on_stream(s.memory, stream);
   s.check_capture(*prepared, Pass::forward);
   check_results(*prepared, in, out, lse, saved.memory_);
   require(saved.arena_ != nullptr || saved.bytes() >= prepared->saved_bytes(),
@@ -289,9 +311,10 @@ void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const At
               "(in C usp_batch_sizes.saved_bytes) says",
               saved.bytes(), prepared->saved_bytes()));
   if (!s.admitted.contains(prepared->plan_key())) s.admit(prepared->plan(), prepared->plan_key());
+  s.reserve(*prepared);
   Execution& e = s.execution(prepared);
   const std::uint64_t inputs = s.digest_of_call(*prepared, in);
-  s.compare(*prepared, in, inputs, e);
+  s.compare(*prepared, in, inputs);
   saved.forward_ = {};  // until this one has run to its end
   if (saved.arena_ != nullptr) saved.arena_->reserve(prepared->saved_bytes());
   PassRunner& runner = *e.runner[0];
@@ -322,12 +345,14 @@ void Executor::State::check_saved(const Prepared& prepared, const AttentionInput
 
 void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in,
                         kernels::ConstView out, kernels::ConstView d_out, const AttentionGradients& gradients,
-                        SavedState& saved) {
+                        SavedState& saved, device::StreamRef stream) {
   State& s = *state_;
   s.check_call(prepared, in);
+  const OnStream on_stream(s.memory, stream);
   s.check_capture(*prepared, Pass::backward);
   s.check_saved(*prepared, in, saved);
   check_gradients(*prepared, in, d_out, gradients, out, saved.memory_);
+  s.reserve(*prepared);
   Execution& e = s.execution(prepared);
   PassRunner& runner = *e.runner[1];
   s.place_own(*prepared, Pass::backward, runner, saved.data());

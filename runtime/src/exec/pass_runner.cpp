@@ -43,7 +43,7 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicato
       kernel_(kernel),
       memory_(kernel.memory()),
       debug_nan_(options.debug_nan) {
-  if (options.stream_times && memory_.stream() != nullptr) clock_.emplace(memory_.device(), memory_.stream());
+  if (options.stream_times && memory_.stream() != nullptr) clock_.emplace(*memory_.call_stream());
   const std::size_t ticks = schedule.ticks.size(), transfers = schedule.transfers.size();
   views_.resize(schedule.buffers.size());
   begins_.resize(ticks);
@@ -153,6 +153,7 @@ void PassRunner::post(const schedule::Tick& tick) {
     comm::Message m;
     m.peer = t.peer;
     m.send = t.send;
+    m.push = t.push;
     m.tag = t.move;
     m.tick = t.start;
     m.operation = operation(schedule_.pass, t.write_mode);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/runtime/prepared.hpp"
 
+#include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
 #include "usp/runtime/executor.hpp"
 #include "usp/schedule/validate.hpp"
@@ -45,24 +46,30 @@ schedule::CompactSchedule schedule_of(const schedule::TokenMap& geometry) {
   return compact;
 }
 
-Prepared::Prepared(const AttentionPlan& plan, const Documents& documents, int rank) {
+Prepared::Prepared(const AttentionPlan& plan, const Documents& documents, int rank, schedule::PeerReach reach)
+    : reach_(reach) {
   check_attention_plan(plan);
   geometry_ = std::make_shared<const schedule::TokenMap>(plan_of_batch(plan, documents), documents);
   expand_passes(schedule_of(*geometry_), rank);
-  plan_key_ = digest(plan);
+  set_keys(plan);
 }
 
 Prepared::Prepared(std::shared_ptr<const schedule::TokenMap> geometry,
-                   const schedule::CompactSchedule& compact, int rank)
-    : geometry_(std::move(geometry)) {
+                   const schedule::CompactSchedule& compact, int rank, schedule::PeerReach reach)
+    : geometry_(std::move(geometry)), reach_(reach) {
   expand_passes(compact, rank);
-  plan_key_ = digest(plan());
+  set_keys(plan());
+}
+
+void Prepared::set_keys(const AttentionPlan& plan) {
+  plan_key_ = digest(plan);
+  call_key_ = Digest().add(plan_key_).add(digest(geometry_->documents())).value();
 }
 
 void Prepared::expand_passes(const schedule::CompactSchedule& compact, int rank) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Part& p = parts_[pass == Pass::forward ? 0 : 1];
-    p.schedule = schedule::expand(*geometry_, compact, rank, pass);
+    p.schedule = schedule::expand(*geometry_, compact, rank, pass, reach_);
     p.workspace = schedule::pack_workspace(p.schedule, plan().shape.batch);
   }
   lay_out_saved();

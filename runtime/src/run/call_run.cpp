@@ -83,7 +83,7 @@ class RankCall {
     run_.device = engine_.device();
     run_.notes = communicator_.notes();
     const kernels::Memory& memory = engine_.memory();
-    if (options.stream_clock && memory.stream() != nullptr) clock_.emplace(memory.device(), memory.stream());
+    if (options.stream_clock && memory.stream() != nullptr) clock_.emplace(*memory.call_stream());
   }
 
   /// One repetition; the first ones warm up.
@@ -106,7 +106,8 @@ class RankCall {
     run_.fallbacks = engine_.kernel().fallbacks();
     if (engine_.memory().stream() != nullptr) {
       run_.planned_memory_bytes = tensor_bytes() + operator_.planned_memory_bytes(options_.training);
-      run_.held_memory_bytes = engine_.memory().held_bytes();
+      const kernels::Arena* const shared = communicator_.peer_arena();
+      run_.held_memory_bytes = engine_.memory().held_bytes() + (shared == nullptr ? 0 : shared->bytes());
     }
     collect(report);
   }

@@ -66,7 +66,7 @@ PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const 
 }
 
 std::string why_no_cudnn(const std::vector<int>& devices) {
-  const device::Stream stream(device_of(0, devices));
+  device::CallStream stream(device_of(0, devices));
   const auto memory = kernels::make_cuda_memory(stream);
   try {
     static_cast<void>(kernels::make_cudnn_kernel(*memory));

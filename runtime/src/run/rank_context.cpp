@@ -5,6 +5,7 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/runtime/devices.hpp"
+#include "usp/runtime/make_kernel.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
@@ -59,9 +60,7 @@ RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, c
   }
   stream_.emplace(device_of(comm::local_rank().value_or(control.rank()), options.devices));
   memory_ = kernels::make_cuda_memory(*stream_);
-  const kernels::CudaKernelOptions kernel_options{options.deterministic};
-  kernel_ = name == "cudnn" ? kernels::make_cudnn_kernel(*memory_, kernel_options)
-                            : kernels::make_mma_kernel(*memory_, kernel_options);
+  kernel_ = make_kernel(name == "cudnn" ? Backend::cudnn : Backend::mma, *memory_, options.deterministic);
   mesh_.emplace(control, plan.mesh, *stream_,
                 comm::AxisTransports{options.ring_transport, options.ulysses_transport});
 }

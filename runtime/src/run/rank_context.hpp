@@ -2,7 +2,7 @@
 #pragma once
 
 #include "usp/comm/mesh_communicator.hpp"
-#include "usp/device/device.hpp"
+#include "usp/device/call_stream.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/call_run.hpp"
 #include "usp/runtime/host_tensor.hpp"
@@ -33,7 +33,7 @@ class RankContext {
 
  private:
   comm::Communicator& control_;
-  std::optional<device::Stream> stream_;
+  std::optional<device::CallStream> stream_;
   std::unique_ptr<kernels::Memory> memory_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
   std::optional<comm::MeshCommunicator> mesh_;  ///< none on hosts: `control` carries the payload

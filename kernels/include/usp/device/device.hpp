@@ -53,6 +53,14 @@ class DeviceScope {
   bool pushed_ = false;
 };
 
+/// A stream of another owner. handle null: none is named.
+struct StreamRef {
+  StreamHandle handle = nullptr;
+};
+[[nodiscard]] int device_of(StreamRef stream);
+/// Blocks the calling thread.
+void synchronize(StreamRef stream);
+
 class Stream {
  public:
   explicit Stream(int device);

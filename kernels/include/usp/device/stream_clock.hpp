@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/device/device.hpp"
+#include "usp/device/call_stream.hpp"
 
 #include <deque>
 
@@ -10,7 +10,8 @@ namespace usp::device {
 /// Times at which a stream reaches points of its work, by events that do not block the host.
 class StreamClock {
  public:
-  StreamClock(int device, StreamHandle stream) : device_(device), stream_(stream) {}
+  /// `stream` outlives this.
+  explicit StreamClock(const CallStream& stream) : stream_(stream) {}
   /// Begins anew with mark 0.
   void restart();
   /// The point enqueued by now, as the next mark.
@@ -19,8 +20,7 @@ class StreamClock {
   [[nodiscard]] double at(std::size_t index) const { return seconds_between(marks_.front(), marks_[index]); }
 
  private:
-  int device_;
-  StreamHandle stream_;
+  const CallStream& stream_;
   std::size_t used_ = 0;
   std::deque<Event> marks_;
 };

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/device/device.hpp"
+#include "usp/device/call_stream.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/memory.hpp"
 
 #include <memory>
 
-/// What works in the memory of one GPU, in the order of one stream. Views and everything that is per head
-/// (sinks, slopes, block patterns) lie in device memory; slices and ScoreTerms themselves on the host. Every
-/// row of q and d_o that a slice names must hold finite numbers, also where it sees nothing. P and dS are
-/// rounded to the input type before they are multiplied. All throw EnvironmentError in a build without CUDA.
+/// What works in the memory of one GPU, in the order of one stream at a time (CallStream). Views and
+/// everything that is per head (sinks, slopes, block patterns) lie in device memory; slices and ScoreTerms
+/// themselves on the host. Every row of q and d_o that a slice names must hold finite numbers, also where it
+/// sees nothing. P and dS are rounded to the input type before they are multiplied. All throw
+/// EnvironmentError in a build without CUDA.
 namespace usp::kernels {
 
-/// Arenas of plain device memory (cudaMalloc).
-[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream);
-/// Arenas of the caller's allocator, which outlives the memory and its arenas. Copy engines between processes
-/// export the workspace: such ranks need an allocator of plain device memory.
-[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream, Allocator& allocator);
+/// Arenas of plain device memory (cudaMalloc). `stream` outlives the memory.
+[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(device::CallStream& stream);
+/// Arenas of the caller's allocator, which outlives the memory and its arenas.
+[[nodiscard]] std::unique_ptr<Memory> make_cuda_memory(device::CallStream& stream, Allocator& allocator);
 
 struct CudaKernelOptions {
   bool deterministic = false;  ///< gradients repeat bit for bit

@@ -8,6 +8,10 @@
 
 struct CUstream_st;
 
+namespace usp::device {
+class CallStream;
+}  // namespace usp::device
+
 namespace usp::kernels {
 
 /// Memory that only grows; its content does not survive growth. reserve() throws EnvironmentError where there
@@ -26,8 +30,10 @@ class Arena {
 class Memory {
  public:
   virtual ~Memory() = default;
-  /// The stream that orders the copies; null on the host.
+  /// The stream that orders the copies now; null on the host.
   [[nodiscard]] virtual CUstream_st* stream() const = 0;
+  /// The same, as calls set it; null on the host.
+  [[nodiscard]] virtual device::CallStream* call_stream() const { return nullptr; }
   /// The GPU's ordinal; -1 on the host.
   [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;

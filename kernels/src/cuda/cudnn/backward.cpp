@@ -115,7 +115,7 @@ void Engine::grad_by_fallback(const AttendGradArgs& a) {
   delta_scratch_.begin();
   delta_scratch_.want(delta);
   delta_scratch_.reserve();
-  cuda::launch_delta({a.d_o, a.o, a.lse, delta, a.scope.query_heads}, stream_);
+  cuda::launch_delta({a.d_o, a.o, a.lse, delta, a.scope.query_heads}, memory_.stream());
   with.delta = delta;
   fallback().attend_grad(with);
 }
@@ -127,7 +127,7 @@ void Engine::leave(const AttendGradArgs& a) {
 
 void Engine::grad_block(const AttendGradArgs& a, const Planned& p, const BlockGrads& to, const View& stats) {
   const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
-  cuda::launch_pack_lse(a.lse, p.block.q_rows, heads, reinterpret_cast<float*>(stats.data), stream_);
+  cuda::launch_pack_lse(a.lse, p.block.q_rows, heads, reinterpret_cast<float*>(stats.data), memory_.stream());
   GraphMemory m;
   m.q = a.q.at(0, p.block.q_rows.begin, heads.begin);
   m.k = a.k.at(0, p.block.k_rows.begin, kv.begin);
@@ -138,7 +138,7 @@ void Engine::grad_block(const AttendGradArgs& a, const Planned& p, const BlockGr
   m.dq = to.dq.data;
   m.dk = to.dk.data;
   m.dv = to.dv.data;
-  p.graph->run(m, workspace_->data());
+  p.graph->run(m, workspace_->data(), memory_.stream());
   a.scope.progress();
 }
 
@@ -162,9 +162,9 @@ void Engine::grad_merged(const AttendGradArgs& a, const std::vector<Planned>& bl
     grad_block(a, p, {s.dq, s.dk, s.dv}, s.stats);
     const WriteMode q_mode = first && covers_q ? WriteMode::overwrite : WriteMode::accumulate;
     const WriteMode k_mode = first && covers_k ? WriteMode::overwrite : WriteMode::accumulate;
-    cuda::launch_accumulate(s.dq, a.dq, p.block.q_rows, heads, q_mode, stream_);
-    cuda::launch_accumulate(s.dk, a.dk, dk_rows(p.block), kv, k_mode, stream_);
-    cuda::launch_accumulate(s.dv, a.dv, dk_rows(p.block), kv, k_mode, stream_);
+    cuda::launch_accumulate(s.dq, a.dq, p.block.q_rows, heads, q_mode, memory_.stream());
+    cuda::launch_accumulate(s.dk, a.dk, dk_rows(p.block), kv, k_mode, memory_.stream());
+    cuda::launch_accumulate(s.dv, a.dv, dk_rows(p.block), kv, k_mode, memory_.stream());
     first = false;
   }
   if (rest.empty()) return;

@@ -11,12 +11,6 @@
 namespace usp::kernels::cudnn {
 namespace {
 
-[[nodiscard]] int device_of(CUstream_st* stream) {
-  int device = 0;
-  device::check_cuda(cudaStreamGetDevice(stream, &device), "cudaStreamGetDevice");
-  return device;
-}
-
 class CudnnKernel final : public AttentionKernel {
  public:
   CudnnKernel(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback)
@@ -67,12 +61,11 @@ Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fa
     : memory_(memory),
       options_(options),
       make_fallback_(std::move(fallback)),
-      stream_(memory.stream()),
-      device_(device_of(stream_)),
+      device_(memory.device()),
       compute_major_(device::device_info(device_).compute_major),
       graphs_([this] {
         const device::DeviceScope scope(device_);
-        return Graphs(stream_);
+        return Graphs();
       }()),
       block_scratch_(memory),
       state_scratch_(memory),

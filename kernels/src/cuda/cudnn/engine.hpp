@@ -117,7 +117,6 @@ class Engine {
   MakeFallback make_fallback_;
   std::unique_ptr<AttentionKernel> fallback_;
   std::list<std::vector<schedule::Slice>> kept_;
-  CUstream_st* stream_;
   int device_, compute_major_;
   Graphs graphs_;
   std::array<std::array<i64, schedule::unsupported_texts.size()>, 2> departed_{};  ///< by pass and reason

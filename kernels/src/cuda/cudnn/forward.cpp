@@ -78,7 +78,7 @@ void Engine::attend_block(const AttendArgs& a, const Planned& p, const View& o, 
   m.v = a.v.at(0, p.block.k_rows.begin, kv.begin);
   m.o = o.at(0, 0, heads.begin);
   m.stats = stats.data;
-  p.graph->run(m, workspace_->data());
+  p.graph->run(m, workspace_->data(), memory_.stream());
   a.scope.progress();
 }
 
@@ -114,7 +114,7 @@ void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& bloc
     attend_block(a, p, o, stats);
     cuda::launch_merge(
         {o, stats, a.o, a.lse, p.block.q_rows, a.scope.query_heads, overwrite, overwrite ? a.sink : nullptr},
-        stream_);
+        memory_.stream());
     overwrite = false;
   }
   if (rest.empty()) return;

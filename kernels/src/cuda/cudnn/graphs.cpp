@@ -34,16 +34,19 @@ void expects_success(cudnnStatus_t status, const char* what) {
 
 class Handle {
  public:
-  explicit Handle(CUstream_st* stream) {
-    expects_success(fe::detail::create_handle(&handle_), "cudnnCreate");
-    expects_success(fe::detail::set_stream(handle_, stream), "cudnnSetStream");
-  }
+  Handle() { expects_success(fe::detail::create_handle(&handle_), "cudnnCreate"); }
   ~Handle() { fe::detail::destroy_handle(handle_); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   [[nodiscard]] cudnnHandle_t get() const { return handle_; }
+  void use(CUstream_st* stream) {
+    if (stream == stream_) return;
+    expects_success(fe::detail::set_stream(handle_, stream), "cudnnSetStream");
+    stream_ = stream;
+  }
 
  private:
+  CUstream_st* stream_ = nullptr;  ///< null: the default stream
   cudnnHandle_t handle_ = nullptr;
 };
 
@@ -138,7 +141,7 @@ class PlannedSdpa final : public Graph {
     expects_success(graph_->get_workspace_size(workspace_bytes_), "the workspace query");
   }
   [[nodiscard]] i64 workspace_bytes() const override { return workspace_bytes_; }
-  void run(const GraphMemory& m, void* workspace) override {
+  void run(const GraphMemory& m, void* workspace, CUstream_st* stream) override {
     const auto mutable_of = [](const void* p) { return const_cast<void*>(p); };
     std::unordered_map<int64_t, void*> pointers{{uid_q, mutable_of(m.q)},
                                                 {uid_k, mutable_of(m.k)},
@@ -151,6 +154,7 @@ class PlannedSdpa final : public Graph {
       pointers.emplace(uid_dk, m.dk);
       pointers.emplace(uid_dv, m.dv);
     }
+    handle_->use(stream);
     expects_success(graph_->execute(handle_->get(), pointers, workspace), "an attention call");
   }
 
@@ -163,7 +167,7 @@ class PlannedSdpa final : public Graph {
 
 class LoadedLibrary final : public Library {
  public:
-  explicit LoadedLibrary(CUstream_st* stream) : handle_(std::make_shared<Handle>(stream)) {}
+  LoadedLibrary() : handle_(std::make_shared<Handle>()) {}
   PlannedGraph plan(const GraphKey& key) override {
     auto graph = std::make_shared<fe::graph::Graph>();
     graph->set_io_data_type(key.type == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
@@ -194,9 +198,9 @@ void load_cudnn() {
 
 }  // namespace
 
-std::unique_ptr<Library> open_library(CUstream_st* stream) {
+std::unique_ptr<Library> open_library() {
   load_cudnn();
-  return std::make_unique<LoadedLibrary>(stream);
+  return std::make_unique<LoadedLibrary>();
 }
 
 }  // namespace usp::kernels::cudnn

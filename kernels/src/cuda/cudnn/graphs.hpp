@@ -46,14 +46,14 @@ class Graph {
   virtual ~Graph() = default;
   [[nodiscard]] virtual i64 workspace_bytes() const = 0;
   /// Enqueues.
-  virtual void run(const GraphMemory& memory, void* workspace) = 0;
+  virtual void run(const GraphMemory& memory, void* workspace, CUstream_st* stream) = 0;
 };
 struct PlannedGraph {
   std::unique_ptr<Graph> graph;  ///< null: refused
   std::string unsupported_reason;
 };
 
-/// A cuDNN handle on a stream.
+/// A cuDNN handle.
 class Library {
  public:
   virtual ~Library() = default;
@@ -61,14 +61,14 @@ class Library {
   [[nodiscard]] virtual PlannedGraph plan(const GraphKey& key) = 0;
 };
 
-/// Throws EnvironmentError where cuDNN is missing at run time or was at build time. The stream's device is
-/// current.
-[[nodiscard]] std::unique_ptr<Library> open_library(CUstream_st* stream);
+/// Throws EnvironmentError where cuDNN is missing at run time or was at build time. Its device is
+/// the current one.
+[[nodiscard]] std::unique_ptr<Library> open_library();
 
 /// Plans by key, made once.
 class Graphs {
  public:
-  explicit Graphs(CUstream_st* stream) : library_(open_library(stream)) {}
+  Graphs() : library_(open_library()) {}
   [[nodiscard]] const PlannedGraph& of(const GraphKey& key) {
     const auto known = graphs_.find(key);
     if (known != graphs_.end()) return known->second;

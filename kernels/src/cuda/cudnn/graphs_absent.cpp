@@ -6,7 +6,7 @@
 
 namespace usp::kernels::cudnn {
 
-std::unique_ptr<Library> open_library(CUstream_st*) {
+std::unique_ptr<Library> open_library() {
   throw EnvironmentError(
       "this build has no cuDNN: its headers or those of cudnn-frontend were not found; run ./usp.sh "
       "install-cuda, set CUDNN_ROOT to a folder with include/cudnn.h, and configure again");

@@ -2,6 +2,7 @@
 #include "../../layout/allocated_arena.hpp"
 #include "strided_copy.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
@@ -33,21 +34,55 @@ class DeviceArena final : public Arena {
   std::shared_ptr<i64> held_;  ///< by all arenas of a memory
 };
 
+/// Memory of the caller's allocator, which orders the reuse of a block by the stream it was taken for.
+class StreamArena final : public Arena {
+ public:
+  StreamArena(device::CallStream& stream, Allocator& allocator, std::shared_ptr<i64> held)
+      : stream_(stream), allocator_(allocator), held_(std::move(held)) {}
+  ~StreamArena() override {
+    try {
+      stream_.wait_for_calls();
+    } catch (const EnvironmentError&) {
+      // The driver has gone, and with it all work.
+    }
+  }
+  StreamArena(const StreamArena&) = delete;
+  StreamArena& operator=(const StreamArena&) = delete;
+  void reserve(i64 bytes) override {
+    if (bytes <= this->bytes()) return;
+    if (block_ != nullptr && taken_for_ != stream_.get()) stream_.synchronize();
+    block_.reset();  // first, so that the peak is the greater of the two
+    taken_for_ = stream_.get();
+    block_ = std::make_unique<AllocatedArena>(ArenaSource{&allocator_, stream_.device(), taken_for_, held_});
+    block_->reserve(bytes);
+  }
+  std::byte* data() const override { return block_ == nullptr ? nullptr : block_->data(); }
+  i64 bytes() const override { return block_ == nullptr ? 0 : block_->bytes(); }
+
+ private:
+  device::CallStream& stream_;
+  Allocator& allocator_;
+  std::shared_ptr<i64> held_;
+  device::StreamHandle taken_for_ = nullptr;
+  std::unique_ptr<AllocatedArena> block_;
+};
+
 class CudaMemory final : public Memory {
  public:
-  CudaMemory(const device::Stream& stream, Allocator* allocator)
-      : stream_(stream.get()), device_(stream.device()), allocator_(allocator) {}
-  CUstream_st* stream() const override { return stream_; }
+  CudaMemory(device::CallStream& stream, Allocator* allocator)
+      : stream_(stream), device_(stream.device()), allocator_(allocator) {}
+  CUstream_st* stream() const override { return stream_.get(); }
+  device::CallStream* call_stream() const override { return &stream_; }
   int device() const override { return device_; }
   std::unique_ptr<Arena> make_arena() override {
     if (allocator_ == nullptr) return std::make_unique<DeviceArena>(device_, held_);
-    return std::make_unique<AllocatedArena>(ArenaSource{allocator_, device_, stream_, held_});
+    return std::make_unique<StreamArena>(stream_, *allocator_, held_);
   }
   i64 held_bytes() const override { return *held_; }
 
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
     const device::DeviceScope scope(device_);
-    launch_copy(region_copy(from, source, to, target, mode), stream_);
+    launch_copy(region_copy(from, source, to, target, mode), stream());
   }
   std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
     const View to = payload_view(payload, wire, from.batch, region, from.width);
@@ -62,32 +97,29 @@ class CudaMemory final : public Memory {
   }
   void fill(View to, double value) override {
     const device::DeviceScope scope(device_);
-    launch_fill(to, value, stream_);
+    launch_fill(to, value, stream());
   }
   void fill_heads(View to, const double* values) override {
     const device::DeviceScope scope(device_);
-    launch_fill_heads(to, values, stream_);
+    launch_fill_heads(to, values, stream());
   }
 
   void set_bytes(std::byte* to, int value, i64 bytes) override {
     const device::DeviceScope scope(device_);
-    device::set_device_bytes(to, value, bytes, stream_);
+    device::set_device_bytes(to, value, bytes, stream());
   }
   void from_host(std::byte* to, const void* host, i64 bytes) override {
     const device::DeviceScope scope(device_);
-    device::copy_to_device(to, host, bytes, stream_);
+    device::copy_to_device(to, host, bytes, stream());
   }
   void to_host(void* host, const std::byte* from, i64 bytes) override {
     const device::DeviceScope scope(device_);
-    device::copy_to_host(host, from, bytes, stream_);
+    device::copy_to_host(host, from, bytes, stream());
   }
-  void synchronize() override {
-    const device::DeviceScope scope(device_);
-    device::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  }
+  void synchronize() override { stream_.synchronize(); }
 
  private:
-  device::StreamHandle stream_;
+  device::CallStream& stream_;
   int device_;
   Allocator* allocator_;  ///< null: plain device memory
   std::shared_ptr<i64> held_ = std::make_shared<i64>(0);
@@ -96,11 +128,11 @@ class CudaMemory final : public Memory {
 }  // namespace
 }  // namespace cuda
 
-std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream) {
+std::unique_ptr<Memory> make_cuda_memory(device::CallStream& stream) {
   return std::make_unique<cuda::CudaMemory>(stream, nullptr);
 }
 
-std::unique_ptr<Memory> make_cuda_memory(const device::Stream& stream, Allocator& allocator) {
+std::unique_ptr<Memory> make_cuda_memory(device::CallStream& stream, Allocator& allocator) {
   return std::make_unique<cuda::CudaMemory>(stream, &allocator);
 }
 

@@ -132,8 +132,7 @@ void query_grad(const QueryGradParams& p, PaddedDims d, DType io, cudaStream_t s
 class MmaKernel final : public AttentionKernel {
  public:
   MmaKernel(Memory& memory, const CudaKernelOptions& options)
-      : memory_(memory), stream_(memory.stream()), options_(options), lists_(memory) {
-    device::check_cuda(cudaStreamGetDevice(stream_, &device_), "cudaStreamGetDevice");
+      : memory_(memory), options_(options), lists_(memory), device_(memory.device()) {
     if (attribute(cudaDevAttrComputeCapabilityMajor, device_) < 8)
       throw EnvironmentError(fmt::format(
           "GPU {} is older than compute capability 8.0, which the mma kernel is made for; use the CPU",
@@ -162,13 +161,13 @@ class MmaKernel final : public AttentionKernel {
     p.o = strided(a.o);
     p.lse = strided(a.lse);
     p.sink = a.sink;
-    forward(p, dims, a.q.type, stream_);
+    forward(p, dims, a.q.type, memory_.stream());
   }
 
   void delta(const DeltaArgs& a) override {
     check(a);
     const device::DeviceScope on(device_);
-    cuda::launch_delta(a, stream_);
+    cuda::launch_delta(a, memory_.stream());
   }
 
   void attend_grad(const AttendGradArgs& a) override {
@@ -236,7 +235,7 @@ class MmaKernel final : public AttentionKernel {
     p.dk_rows = static_cast<int>(a.dk.rows);
     p.add_dq = !options_.deterministic;
     p.dq_fours = dq.width % 16 == 0 && divides(dq, 16, 4);
-    backward(p, dims, a.q.type, stream_);
+    backward(p, dims, a.q.type, memory_.stream());
   }
 
   void query_grad_alone(const AttendGradArgs& a, const Strided& d_o) {
@@ -248,7 +247,7 @@ class MmaKernel final : public AttentionKernel {
     p.segments = static_cast<const KeySegment*>(table.segments);
     p.d_o = d_o;
     p.lse = strided(a.lse), p.delta = strided(a.delta), p.dq = strided(a.dq);
-    query_grad(p, dims, a.q.type, stream_);
+    query_grad(p, dims, a.q.type, memory_.stream());
   }
 
   /// Where dq is summed: itself, zeroed when overwrite, or fp32 scratch when it is to be rounded in the end
@@ -299,7 +298,6 @@ class MmaKernel final : public AttentionKernel {
   }
 
   Memory& memory_;
-  device::StreamHandle stream_;
   CudaKernelOptions options_;
   WorkLists lists_;
   int device_ = 0, shared_per_block_ = 0, shared_per_sm_ = 0;

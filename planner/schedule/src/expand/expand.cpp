@@ -81,8 +81,8 @@ namespace {
 
 class Expander {
  public:
-  Expander(const TokenMap& geometry, const CompactSchedule& compact, int rank, Pass pass)
-      : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank) {
+  Expander(const TokenMap& geometry, const CompactSchedule& compact, int rank, Pass pass, PeerReach reach)
+      : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank), reach_(reach) {
     out_.rank = rank;
     out_.pass = pass;
     out_.backend = plan_.backend;
@@ -144,19 +144,15 @@ class Expander {
     if (out_.pass == Pass::forward) return;
     input(Tensor::d_o, Side::q);
     if (rounds_once(plan_) && !schedule_key(plan_, false).exchanged) input(Tensor::o, Side::q);
-    for (const BufferBinding& bind : compact.forward.binds) {
-      if (bind.buffer.place != BufferSlot::row) continue;
-      const bool entry = bind.buffer.tensor == Tensor::q || bind.buffer.tensor == Tensor::k ||
-                         bind.buffer.tensor == Tensor::v;
-      if (!entry || plan_.save_exchanged_qkv) hold(bind, -1);
-    }
+    for (const BufferBinding& bind : compact.forward.binds)
+      if (bind.buffer.place != BufferSlot::home && outlives_pass(bind.buffer)) hold(bind, -1);
   }
 
   void hold(const BufferBinding& bind, int tick) {
     Buffer b;
     b.name = bind.buffer;
     b.fill = bind.fill;
-    b.type = buffer_type(plan_, geometry_.heads().shared_kv(), bind.buffer);
+    b.type = type_of(bind.buffer);
     b.heads = geometry_.heads_of(bind.heads, rank_, rank_);
     b.width = width_of(plan_.shape, bind.buffer.tensor);
     b.first = b.last = tick;
@@ -253,13 +249,11 @@ class Expander {
     t.start = move.start;
     t.due = move.due;
     t.regions.begin = size(out_.regions);
-    bool same_type = true;
     for (int i = 0; i < move.pairs; ++i) {
       const BufferId id = current(send ? move.from[i] : move.to[i]);
       expects(buffer(id).heads.begin <= heads.begin && heads.end <= buffer(id).heads.end,
               "a schedule names a head that its buffer does not hold");
       use(id, move.due);
-      same_type = same_type && buffer(id).type == t.wire;
       for (const Range& slots : selection_.slots)
         locate(id, selection_.ring_row, slots, [&](Range part, i64 row) {
           add_region(t, {id, {row, row + part.size()}, heads});
@@ -268,9 +262,44 @@ class Expander {
     t.regions.count = size(out_.regions) - t.regions.begin;
     if (peer != rank_) {
       t.bytes = total(selection_.slots) * heads.size() * wire_bytes_per_row_head(plan_, move);
-      if (!same_type || (!send && move.write_mode == WriteMode::accumulate)) t.stage = stage(t, move);
+      const Route route = route_of(move, t.wire);
+      t.push = route.push;
+      if (send ? route.packs : route.unpacks) t.stage = stage(t, move);
     }
     out_.transfers.push_back(t);
+  }
+  struct Route {
+    bool packs = false;    ///< the sender has a stage
+    bool unpacks = false;  ///< the receiver has one
+    bool push = false;
+  };
+  /// Follows from the plan, so that both ends find the same.
+  [[nodiscard]] Route route_of(const TransferOp& move, DType wire) const {
+    Route route;
+    route.unpacks = move.write_mode == WriteMode::accumulate;
+    bool source_inside = true, target_inside = true;
+    for (int i = 0; i < move.pairs; ++i) {
+      route.packs = route.packs || type_of(move.from[i]) != wire;
+      route.unpacks = route.unpacks || type_of(move.to[i]) != wire;
+      source_inside = source_inside && !outlives_pass(move.from[i]);
+      target_inside = target_inside && !outlives_pass(move.to[i]);
+    }
+    if (reach_ == PeerReach::all) return route;
+    source_inside = source_inside || route.packs;
+    if (!source_inside && !target_inside) route.unpacks = true;
+    route.push = !source_inside;
+    return route;
+  }
+  [[nodiscard]] DType type_of(BufferName name) const {
+    return buffer_type(plan_, geometry_.heads().shared_kv(), name);
+  }
+  /// The caller's tensors, and what forward leaves for backward.
+  [[nodiscard]] bool outlives_pass(BufferName name) const {
+    const Tensor x = name.tensor;
+    const bool exchanged = x == Tensor::q || x == Tensor::k || x == Tensor::v;
+    return name.place == BufferSlot::home ||
+           (name.place == BufferSlot::row &&
+            (x == Tensor::o || x == Tensor::lse || (exchanged && plan_.save_exchanged_qkv)));
   }
   void add_region(const Transfer& t, const BufferRegion& region) {
     if (size(out_.regions) > t.regions.begin) {
@@ -282,7 +311,6 @@ class Expander {
     }
     out_.regions.push_back(region);
   }
-  /// Bytes in wire form, while the buffer has another type or still holds what the arrival is added to.
   BufferId stage(const Transfer& t, const TransferOp& move) {
     Buffer b;
     b.name = {(t.send ? move.from[0] : move.to[0]).tensor, BufferSlot::stage};
@@ -393,20 +421,15 @@ class Expander {
   }
 
   void keep_results() {
-    const bool forward = out_.pass == Pass::forward;
-    for (Buffer& b : out_.buffers) {
-      const Tensor x = b.name.tensor;
-      const bool saved = forward && b.name.place == BufferSlot::row &&
-                         (x == Tensor::o || x == Tensor::lse || plan_.save_exchanged_qkv);
-      const bool result = b.name.place == BufferSlot::home && b.first >= 0;
-      if (saved || result) b.last = compact_.ticks;
-    }
+    for (Buffer& b : out_.buffers)
+      if (b.first >= 0 && outlives_pass(b.name)) b.last = compact_.ticks;
   }
 
   const TokenMap& geometry_;
   const AttentionPlan& plan_;
   const CompactPass& compact_;
   const int rank_;
+  const PeerReach reach_;
   RankSchedule out_;
   std::array<std::array<BufferId, place_count>, tensor_count> held_{};
   Selection selection_;
@@ -415,8 +438,9 @@ class Expander {
 
 }  // namespace
 
-RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, int rank, Pass pass) {
-  return Expander(geometry, compact, rank, pass).run();
+RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, int rank, Pass pass,
+                    PeerReach reach) {
+  return Expander(geometry, compact, rank, pass, reach).run();
 }
 
 }  // namespace usp::schedule

@@ -3,11 +3,16 @@
 
 #include "usp/comm/errors.hpp"
 #include "usp/comm/message.hpp"
+#include "usp/schedule/rank_schedule.hpp"
 
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace usp::kernels {
+class Arena;
+}  // namespace usp::kernels
 
 /// Ranks that talk to one another. One point-to-point primitive carries every exchange: a hop, an
 /// all-to-all-v and a gather are lists of messages.
@@ -51,6 +56,14 @@ class Communicator {
   /// Room for so many messages in flight with so many regions in all.
   virtual void reserve(i64 messages, i64 regions) = 0;
 
+  /// The only memory of this rank that peers copy from and into (Message::push), where they are processes
+  /// that open one another's device memory; null: messages name any memory. Lent. Its reserve() is
+  /// collective over this communicator, each rank with a count of its own, and waits until peers are done
+  /// with the memory that is replaced; where no rank needs more it is one exchange of counts.
+  [[nodiscard]] virtual kernels::Arena* peer_arena() { return nullptr; }
+  /// How long a wait for other ranks may last.
+  [[nodiscard]] virtual double watchdog_s() const = 0;
+
   /// Collective over this communicator: every rank passes the same list (of ranks of this communicator, any
   /// order; rank i of the group is ranks[i]). Null for ranks that are not in it, and for groups of one.
   /// Throws UsageError for repeated or unknown ranks, DisagreementError when the lists differ.
@@ -81,6 +94,11 @@ class Communicator {
   /// it was waited for. A group counts for itself, with its own ranks.
   [[nodiscard]] virtual Traffic& traffic() = 0;
 };
+
+/// What peers copy from and into.
+[[nodiscard]] inline schedule::PeerReach peer_reach(Communicator& communicator) {
+  return communicator.peer_arena() == nullptr ? schedule::PeerReach::all : schedule::PeerReach::workspace;
+}
 
 /// One rank, no peers.
 [[nodiscard]] std::unique_ptr<Communicator> make_serial_communicator();

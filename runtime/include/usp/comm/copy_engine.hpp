@@ -6,7 +6,7 @@
 #include <memory>
 
 namespace usp::device {
-class Stream;
+class CallStream;
 }  // namespace usp::device
 
 namespace usp::comm {
@@ -28,6 +28,6 @@ namespace usp::comm {
 /// Several ranks may share a GPU. Collective. `compute` and `control` outlive the communicator. Throws
 /// EnvironmentError when two GPUs cannot reach each other.
 [[nodiscard]] std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control,
-                                                                          const device::Stream& compute);
+                                                                          const device::CallStream& compute);
 
 }  // namespace usp::comm

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace usp::device {
-class Stream;
+class CallStream;
 }  // namespace usp::device
 
 namespace usp::comm {
@@ -30,7 +30,7 @@ class MeshCommunicator {
   MeshCommunicator(Communicator& control, const Mesh& mesh);
   /// Ranks are on GPUs: one transport for all ranks, or one per axis. `compute` outlives this. Throws
   /// as make_copy_engine_communicator and make_nccl_communicator do.
-  MeshCommunicator(Communicator& control, const Mesh& mesh, const device::Stream& compute,
+  MeshCommunicator(Communicator& control, const Mesh& mesh, const device::CallStream& compute,
                    AxisTransports transports);
   ~MeshCommunicator();
   MeshCommunicator(const MeshCommunicator&) = delete;
@@ -50,7 +50,7 @@ class MeshCommunicator {
 
  private:
   void make_groups();
-  void connect(const device::Stream& compute, AxisTransports transports);
+  void connect(const device::CallStream& compute, AxisTransports transports);
 
   Communicator& control_;
   Mesh mesh_;

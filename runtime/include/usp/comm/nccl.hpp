@@ -6,7 +6,7 @@
 #include <memory>
 
 namespace usp::device {
-class Stream;
+class CallStream;
 }  // namespace usp::device
 
 namespace usp::comm {
@@ -24,6 +24,6 @@ namespace usp::comm {
 /// GPU. Collective. Throws EnvironmentError when NCCL is absent or refuses, CommunicationError when it fails
 /// later: then its communicator is aborted, so that no rank hangs.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control,
-                                                                   const device::Stream& compute);
+                                                                   const device::CallStream& compute);
 
 }  // namespace usp::comm

@@ -19,8 +19,9 @@ namespace usp {
 /// all its microbatches of equal documents, share one. Any thread may prepare from it.
 class Batch {
  public:
-  /// Local. Agreement among ranks is Batches::get's.
-  Batch(Documents documents, const Mesh& mesh, int rank);
+  /// Local. Agreement among ranks is Batches::get's. `reach` as Prepared.
+  Batch(Documents documents, const Mesh& mesh, int rank,
+        schedule::PeerReach reach = schedule::PeerReach::all);
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch() = default;
@@ -42,6 +43,7 @@ class Batch {
   Documents documents_;
   Mesh mesh_;
   int rank_;
+  schedule::PeerReach reach_;
   std::uint64_t digest_;
   mutable std::mutex mutex_;
   mutable std::map<std::uint64_t, std::shared_ptr<const Prepared>> prepared_;  ///< by plan and chunk
@@ -54,8 +56,10 @@ class Batches {
  public:
   static constexpr int kept = 8;
 
-  /// `control` has the mesh's ranks in order, and outlives this.
-  Batches(comm::Communicator& control, const Mesh& mesh);
+  /// `control` has the mesh's ranks in order, and outlives this. `reach` is that of the communicator that
+  /// will run the layers (peer_reach).
+  Batches(comm::Communicator& control, const Mesh& mesh,
+          schedule::PeerReach reach = schedule::PeerReach::all);
 
   /// Collective over `control`: every rank passes the same documents and seed. Throws DisagreementError on
   /// every rank where one differs, InvalidInput for documents out of range.
@@ -64,6 +68,7 @@ class Batches {
  private:
   comm::Communicator& control_;
   Mesh mesh_;
+  schedule::PeerReach reach_;
   std::list<std::shared_ptr<const Batch>> recent_;  ///< the last used first
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "usp/comm/communicator.hpp"
+#include "usp/device/device.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/attention_call.hpp"
 #include "usp/runtime/execution.hpp"
@@ -27,8 +28,9 @@ struct ExecutorOptions {
 /// All tensors, per-head lists and saved states lie in the kernel's memory. Strides are 0 or more. Inputs may
 /// overlap one another; the elements of a result have a place each, apart from all else that the call reads
 /// or writes (tensors may interleave). UsageError names the tensors otherwise. On the host calls return when
-/// this rank is done; on a GPU its work is enqueued on the memory's stream by then, and the calls wait for
-/// other ranks' threads only.
+/// this rank is done; on a GPU its work is enqueued by then, on the stream that the call names or on the
+/// memory's own (CallStream), and the calls wait for other ranks' threads only. UsageError for a stream of
+/// another GPU, or on the host.
 ///
 /// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
 /// the communicator is capturable() and each has run once with this Prepared; a replay reads and writes the
@@ -53,13 +55,13 @@ class Executor {
   /// `saved` as it was. Throws as AttentionInputs, Prepared and SavedState say; DisagreementError
   /// (compare_inputs).
   void forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs,
-               kernels::View out, kernels::View lse, SavedState& saved);
+               kernels::View out, kernels::View lse, SavedState& saved, device::StreamRef stream = {});
   /// Collective: the backward of the forward in `saved`, with the same inputs and its `out` as forward left
   /// it. d_out as out. Throws UsageError for a saved state that holds no forward, one of another Prepared, or
   /// one whose backward has run (SavedState::retain), and where per-head lists, seed or layer are others.
   void backward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& inputs,
                 kernels::ConstView out, kernels::ConstView d_out, const AttentionGradients& gradients,
-                SavedState& saved);
+                SavedState& saved, device::StreamRef stream = {});
 
   [[nodiscard]] comm::Communicator& communicator() const;
   [[nodiscard]] kernels::AttentionKernel& kernel() const;
@@ -69,7 +71,8 @@ class Executor {
   /// Bytes of the workspace now: the greatest of all calls so far, sums of gradients included.
   [[nodiscard]] i64 workspace_bytes() const;
 
-  /// Makes room for calls with `prepared`, which then allocate nothing. Local.
+  /// Makes room for calls with `prepared`, which then allocate nothing. Local, but where the communicator has
+  /// a peer_arena: collective there, and the first forward of a plan and documents otherwise calls it.
   void reserve(const std::shared_ptr<const Prepared>& prepared);
 
  private:

@@ -23,16 +23,21 @@ class Prepared {
  public:
   /// Documents whose tokens do not exceed the plan's (its capacity). Throws InvalidInput where they do, and
   /// for a plan out of range.
-  Prepared(const AttentionPlan& plan, const Documents& documents, int rank);
+  /// `reach`, the same on all ranks: what peers of the communicator copy from and into (peer_reach).
+  Prepared(const AttentionPlan& plan, const Documents& documents, int rank,
+           schedule::PeerReach reach = schedule::PeerReach::all);
   /// Of a geometry and its schedule, made once for all ranks.
   Prepared(std::shared_ptr<const schedule::TokenMap> geometry, const schedule::CompactSchedule& compact,
-           int rank);
+           int rank, schedule::PeerReach reach = schedule::PeerReach::all);
 
   [[nodiscard]] const schedule::TokenMap& geometry() const { return *geometry_; }
   /// The plan with the batch's counts of tokens.
   [[nodiscard]] const AttentionPlan& plan() const { return geometry_->plan(); }
   /// Digest of the plan it was made of (its capacity, not the batch's counts).
   [[nodiscard]] std::uint64_t plan_key() const { return plan_key_; }
+  /// Digest of that and the documents.
+  [[nodiscard]] std::uint64_t call_key() const { return call_key_; }
+  [[nodiscard]] schedule::PeerReach reach() const { return reach_; }
   [[nodiscard]] int rank() const { return parts_[0].schedule.rank; }
   [[nodiscard]] const schedule::RankSchedule& schedule(Pass pass) const { return part(pass).schedule; }
 
@@ -72,12 +77,14 @@ class Prepared {
   };
   [[nodiscard]] const Part& part(Pass pass) const { return parts_[pass == Pass::forward ? 0 : 1]; }
   void expand_passes(const schedule::CompactSchedule& compact, int rank);
+  void set_keys(const AttentionPlan& plan);
   void lay_out_saved();
   void lay_out_sums();
   [[nodiscard]] std::vector<i64> home_tokens(Tensor tensor, schedule::Side side) const;
 
   std::shared_ptr<const schedule::TokenMap> geometry_;
-  std::uint64_t plan_key_ = 0;
+  std::uint64_t plan_key_ = 0, call_key_ = 0;
+  schedule::PeerReach reach_;
   std::array<Part, 2> parts_;
   i64 saved_bytes_ = 0;
   i64 sums_bytes_ = 0;

@@ -79,6 +79,11 @@ class CompositeCommunicator final : public comm::DataPlaneCommunicator {
   [[nodiscard]] bool capturable() const override {
     return std::all_of(vias_.begin(), vias_.end(), [](const Communicator* via) { return via->capturable(); });
   }
+  [[nodiscard]] kernels::Arena* peer_arena() override {
+    for (Communicator* via : vias_)
+      if (kernels::Arena* const arena = via->peer_arena()) return arena;
+    return nullptr;
+  }
   void progress() override {
     control().progress();
     for (Communicator* via : vias_) via->progress();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../failure/deadline.hpp"
 #include "collectives.hpp"
 
 #include <optional>
@@ -12,6 +13,7 @@ class SerialCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] const char* name() const override { return "serial"; }
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
+  [[nodiscard]] double watchdog_s() const override { return max_limit_s; }
   void wait(Ticket /*ticket*/) override { throw InternalError("a single rank waits for a message"); }
   [[nodiscard]] bool test(Ticket /*ticket*/) override {
     throw InternalError("a single rank tests a message");

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/copy_engine.hpp"
 
+#include "../failure/backoff.hpp"
+#include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
 #include "../group/data_plane.hpp"
 #include "../group/ticket_table.hpp"
 #include "../regions/plane_copies.hpp"
+#include "in_flight.hpp"
+#include "peer_arena.hpp"
 #include "peer_rates.hpp"
 #include "process_sharing.hpp"
 
@@ -17,6 +21,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,89 +29,6 @@
 
 namespace usp::comm {
 namespace {
-
-/// An event as another thread of this process knows it, or another process.
-struct EventName {
-  device::EventHandle handle = nullptr;
-  cudaIpcEventHandle_t shared{};
-};
-
-/// Message of a sender to its receiver. Its pointers are valid among threads of one process only; between
-/// processes a second message carries the regions.
-struct ReadyToSend {
-  const StridedBytes* regions = nullptr;
-  i64 region_count = 0;
-  i64 bytes = 0;
-  EventName ready;  ///< the sender's compute stream has filled the regions
-};
-
-/// Reply of the receiver.
-struct Done {
-  EventName event;  ///< recorded after the regions have been read
-};
-
-/// The messages that go with a payload, in this order: from the sender, from it (between processes), from the
-/// receiver, from the sender: that it has enqueued what waits for the receipt's event.
-enum class Control : std::uint8_t { ready_to_send, regions, done, ack };
-constexpr i64 control_kinds = 4;
-
-/// An event that signals both ends of a message that its regions have been read. It is recorded again, or
-/// destroyed, only once the sender has said that its stream waits for it, and this rank's stream waits for it
-/// too: each does so when it likes, and would then wait for another message.
-struct DoneEvent {
-  device::Event event;
-  bool sender_waits = true;
-  bool receiver_waits = true;
-  std::byte ack{};
-  StridedBytes ack_region{.data = &ack, .run_bytes = 1};
-  Ticket ack_ticket = -1;
-
-  DoneEvent(int device, device::EventUse use) : event(device, use) {}
-  DoneEvent(const DoneEvent&) = delete;
-  DoneEvent& operator=(const DoneEvent&) = delete;
-};
-
-/// One end of a message in flight.
-struct InFlight {
-  enum class State : std::uint8_t { open, done };
-  State state = State::open;
-  Message message;
-  i64 bytes = 0;
-  ReadyToSend rts;
-  Done done;
-  DoneEvent* read = nullptr;         ///< of a receive whose copy has been enqueued
-  std::vector<SharedRegion> shared;  ///< between processes: the sender's regions
-  std::byte ack{};
-  StridedBytes rts_region, regions_region, done_region, ack_region;
-  Ticket rts_ticket = -1, regions_ticket = -1, done_ticket = -1;
-  device::Event mark;  ///< where the compute stream stood when this end was posted
-
-  InFlight(int device, device::EventUse use) : mark(device, use) {
-    rts_region.data = reinterpret_cast<std::byte*>(&rts);
-    rts_region.run_bytes = sizeof rts;
-    done_region.data = reinterpret_cast<std::byte*>(&done);
-    done_region.run_bytes = sizeof done;
-    ack_region.data = &ack;
-    ack_region.run_bytes = 1;
-  }
-  InFlight(const InFlight&) = delete;
-  InFlight& operator=(const InFlight&) = delete;
-
-  /// The control message of a kind: the same peer, operation and tick.
-  [[nodiscard]] Message control(Control kind) {
-    regions_region.data = reinterpret_cast<std::byte*>(shared.data());
-    regions_region.run_bytes = static_cast<i64>(shared.size() * sizeof(SharedRegion));
-    Message m = message;
-    m.send = message.send != (kind == Control::done);
-    m.tag = control_kinds * message.tag + static_cast<i64>(kind);
-    m.regions = kind == Control::ready_to_send ? &rts_region
-                : kind == Control::regions     ? &regions_region
-                : kind == Control::done        ? &done_region
-                                               : &ack_region;
-    m.region_count = 1;
-    return m;
-  }
-};
 
 /// UUID of a device, which processes may number differently.
 [[nodiscard]] cudaUUID_t identity(int device) {
@@ -128,15 +50,15 @@ struct InFlight {
 class CopyEngineCommunicator final : public DataPlaneCommunicator {
  public:
   template <class Control>
-  CopyEngineCommunicator(Control&& control, const device::Stream& compute)
-      : DataPlaneCommunicator(std::forward<Control>(control)), compute_(compute), imports_(compute.device()) {
+  CopyEngineCommunicator(Control&& control, const device::CallStream& compute)
+      : DataPlaneCommunicator(std::forward<Control>(control)), compute_(compute), events_(compute.device()) {
     connect();
   }
   ~CopyEngineCommunicator() override {
     try {
       const device::DeviceScope scope(compute_.device());
       for (DoneEvent& one : done_events_)
-        if (!one.sender_waits) control().wait(one.ack_ticket);
+        if (!one.peer_waits) control().wait(one.ack_ticket);
       for (const device::Stream& stream : copies_) stream.synchronize();
     } catch (...) {
       // The job has already failed and the error has been reported.
@@ -149,6 +71,7 @@ class CopyEngineCommunicator final : public DataPlaneCommunicator {
   void post(const Message* messages, i64 count, Ticket* tickets) override;
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
+  [[nodiscard]] kernels::Arena* peer_arena() override { return arena_.get(); }
   [[nodiscard]] std::vector<std::string> notes() const override { return notes_; }
   void progress() override;
   void reserve(i64 messages, i64 regions) override;
@@ -161,20 +84,22 @@ class CopyEngineCommunicator final : public DataPlaneCommunicator {
   void import_regions(InFlight& end);
   [[nodiscard]] DoneEvent& free_done_event();
   void open(const Message& message, Ticket ticket);
-  void fetch(InFlight& end);
+  void copy(InFlight& end);
+  void await(Ticket control_ticket, const Message& message);
   void finish(InFlight& end, Ticket ticket);
 
-  const device::Stream& compute_;
+  const device::CallStream& compute_;
   std::vector<std::string> notes_;
   bool processes_ = false;  ///< ranks are processes
   device::EventUse use_ = device::EventUse::order;
-  Exports exports_;
-  Imports imports_;
+  std::unique_ptr<PeerArena> arena_;  ///< between processes
+  PeerEvents events_;
   std::vector<StridedBytes> imported_;
-  std::deque<device::Stream> copies_;  ///< per peer that sends
+  std::deque<device::Stream> copies_;  ///< per peer
   std::deque<DoneEvent> done_events_;
   TicketTable<InFlight> ends_;
-  std::vector<Ticket> receiving_;  ///< posted receives whose copy has not been enqueued
+  std::vector<Ticket> copying_;  ///< posted messages whose copy is this rank's, and not enqueued yet
+  i64 pushes_ = 0;               ///< of them
 };
 
 void CopyEngineCommunicator::connect() {
@@ -199,14 +124,15 @@ void CopyEngineCommunicator::connect() {
     copies_.emplace_back(mine);
   }
   barrier();  // memory may be opened and copied once both directions are open
+  if (processes_) arena_ = std::make_unique<PeerArena>(control(), compute_);
   if (processes_ && size() > 1) notes_ = rate_notes(rank(), measure_peer_rates(control(), mine, same_device));
 }
 
 /// Returns an event whose last use both ends have acknowledged, or a new one.
 DoneEvent& CopyEngineCommunicator::free_done_event() {
   for (DoneEvent& one : done_events_) {
-    if (!one.sender_waits) one.sender_waits = control().test(one.ack_ticket);
-    if (one.sender_waits && one.receiver_waits) return one;
+    if (!one.peer_waits) one.peer_waits = control().test(one.ack_ticket);
+    if (one.peer_waits && one.waits) return one;
   }
   return done_events_.emplace_back(compute_.device(), use_);
 }
@@ -219,13 +145,13 @@ EventName CopyEngineCommunicator::name_of(const device::Event& event) const {
 }
 
 device::EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
-  return processes_ ? imports_.event(event.shared) : event.handle;
+  return processes_ ? events_.open(event.shared) : event.handle;
 }
 
 void CopyEngineCommunicator::reserve(i64 messages, i64 /*regions*/) {
   const device::DeviceScope scope(compute_.device());
   control().reserve(control_kinds * messages, control_kinds * messages);
-  receiving_.reserve(static_cast<std::size_t>(messages));
+  copying_.reserve(static_cast<std::size_t>(messages));
   ends_.reserve(messages, compute_.device(), use_);
 }
 
@@ -246,19 +172,20 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
   end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
   if (end.bytes == 0) return;
   end.mark.record(compute_.get());
-  const Message rts = end.control(Control::ready_to_send);
-  if (!message.send) {
-    control().post(&rts, 1, &end.rts_ticket);
-    receiving_.push_back(ticket);
+  const Message offer = end.control(Control::offer);
+  if (!end.offers()) {
+    control().post(&offer, 1, &end.offer_ticket);
+    copying_.push_back(ticket);
+    if (message.push) ++pushes_;
     return;
   }
-  end.rts = {message.regions, message.region_count, end.bytes, name_of(end.mark)};
-  control().post(&rts, 1, &end.rts_ticket);
+  end.offer = {message.regions, message.region_count, end.bytes, name_of(end.mark)};
+  control().post(&offer, 1, &end.offer_ticket);
   if (processes_) {
     end.shared.clear();
     for (i64 i = 0; i < message.region_count; ++i)
-      end.shared.push_back(message.regions[i].bytes() > 0 ? exports_.region(message.regions[i])
-                                                          : SharedRegion{});
+      end.shared.push_back(message.regions[i].bytes() > 0 ? arena_->name_of(message.regions[i])
+                                                          : ArenaRegion{});
     const Message regions = end.control(Control::regions);
     control().post(&regions, 1, &end.regions_ticket);
   }
@@ -266,73 +193,99 @@ void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
   control().post(&done_message, 1, &end.done_ticket);
 }
 
-/// Between processes: the sender's regions, as this process reaches them.
+/// Between processes: the offered regions, as this process reaches them.
 void CopyEngineCommunicator::import_regions(InFlight& end) {
-  end.shared.resize(static_cast<std::size_t>(end.rts.region_count));
+  end.shared.resize(static_cast<std::size_t>(end.offer.region_count));
   const Message regions = end.control(Control::regions);
   control().post(&regions, 1, &end.regions_ticket);
   control().wait(end.regions_ticket);
   imported_.clear();
-  for (const SharedRegion& region : end.shared)
+  for (const ArenaRegion& region : end.shared)
     if (region.shape.bytes() > 0 && region.shape.data != nullptr)
-      imported_.push_back(imports_.region(region));
-  end.rts.regions = imported_.data();
-  end.rts.region_count = static_cast<i64>(imported_.size());
+      imported_.push_back(arena_->region_of(end.message.peer, region));
+  end.offer.regions = imported_.data();
+  end.offer.region_count = static_cast<i64>(imported_.size());
 }
 
-/// After the offer: enqueues the copy and sends its event to the sender.
-void CopyEngineCommunicator::fetch(InFlight& end) {
-  const ReadyToSend& rts = end.rts;
+/// After the offer: enqueues the copy and sends its event to the offering rank.
+void CopyEngineCommunicator::copy(InFlight& end) {
+  const Offer& offer = end.offer;
   const auto peer = static_cast<std::size_t>(end.message.peer);
-  if (rts.bytes != end.bytes) {
-    const CommunicationFault fault = size_fault(end.message, rank(), end.message.peer, end.bytes, rts.bytes);
+  if (offer.bytes != end.bytes) {
+    const CommunicationFault fault =
+        size_fault(end.message, rank(), end.message.peer, end.bytes, offer.bytes);
     control().abort(fault);
     throw CommunicationError(fault);
   }
   const device::StreamHandle copies = copies_[peer].get();
   if (processes_) import_regions(end);
-  device::wait_for(copies, handle_of(rts.ready));
+  device::wait_for(copies, handle_of(offer.ready));
   device::wait_for(copies, end.mark.get());
-  Message from = end.message;
-  from.regions = rts.regions;
-  from.region_count = rts.region_count;
-  enqueue_copies(from, end.message, copies);
+  Message offered = end.message;
+  offered.regions = offer.regions;
+  offered.region_count = offer.region_count;
+  if (end.message.push)
+    enqueue_copies(end.message, offered, copies);
+  else
+    enqueue_copies(offered, end.message, copies);
   DoneEvent& copied = free_done_event();
   copied.event.record(copies);
-  copied.sender_waits = copied.receiver_waits = false;
-  end.read = &copied;
+  copied.peer_waits = copied.waits = false;
+  end.copied = &copied;
   Message ack = end.control(Control::ack);
   ack.regions = &copied.ack_region;
   control().post(&ack, 1, &copied.ack_ticket);
   end.done.event = name_of(copied.event);
   const Message done_message = end.control(Control::done);
   control().post(&done_message, 1, &end.done_ticket);
+  if (end.message.push) --pushes_;
 }
 
 void CopyEngineCommunicator::progress() {
   const device::DeviceScope scope(compute_.device());
   control().progress();
-  std::erase_if(receiving_, [&](Ticket ticket) {
+  std::erase_if(copying_, [&](Ticket ticket) {
     InFlight& end = ends_[ticket];
-    if (!control().test(end.rts_ticket)) return false;
-    fetch(end);
+    if (!control().test(end.offer_ticket)) return false;
+    copy(end);
     return true;
   });
+}
+
+/// Waits for a control message. A receiver of a push may be waiting for this rank's copy meanwhile, and this
+/// rank for one of a peer that waits likewise: so pushes go on. Receives need not: their senders wait for
+/// them at the end of a tick, after the receives of that tick have been waited for.
+void CopyEngineCommunicator::await(Ticket control_ticket, const Message& message) {
+  if (pushes_ == 0) return control().wait(control_ticket);
+  const Deadline deadline(watchdog_s());
+  Backoff backoff;
+  while (!control().test(control_ticket)) {
+    progress();
+    if (deadline.over()) {
+      const CommunicationFault fault = late_fault(message, rank(), {message.peer}, watchdog_s(), "");
+      control().abort(fault);
+      throw CommunicationError(fault);
+    }
+    backoff.rest();
+  }
 }
 
 void CopyEngineCommunicator::wait(Ticket ticket) {
   const device::DeviceScope scope(compute_.device());
   InFlight& end = ends_.of(ticket);
-  if (end.state == InFlight::State::open && !end.message.send) {
-    const auto at = std::find(receiving_.begin(), receiving_.end(), ticket);
-    if (at != receiving_.end()) {
-      receiving_.erase(at);
-      control().wait(end.rts_ticket);
-      fetch(end);
+  if (end.state == InFlight::State::open && !end.offers()) {
+    const auto pending = [&] { return std::find(copying_.begin(), copying_.end(), ticket); };
+    if (pending() != copying_.end()) progress();
+    if (const auto at = pending(); at != copying_.end()) {
+      copying_.erase(at);
+      if (end.message.push) --pushes_;
+      await(end.offer_ticket, end.message);
+      if (end.message.push) ++pushes_;
+      copy(end);
     }
   } else if (end.state == InFlight::State::open) {
     progress();  // the peer may wait for an offer of its own to be taken
-    control().wait(end.done_ticket);
+    await(end.done_ticket, end.message);
   }
   finish(end, ticket);
 }
@@ -342,9 +295,8 @@ bool CopyEngineCommunicator::test(Ticket ticket) {
   InFlight& end = ends_.of(ticket);
   progress();
   if (end.state == InFlight::State::open) {
-    const bool waiting = end.message.send
-                             ? !control().test(end.done_ticket)
-                             : std::find(receiving_.begin(), receiving_.end(), ticket) != receiving_.end();
+    const bool waiting = end.offers() ? !control().test(end.done_ticket)
+                                      : std::find(copying_.begin(), copying_.end(), ticket) != copying_.end();
     if (waiting) return false;
   }
   finish(end, ticket);
@@ -355,14 +307,14 @@ bool CopyEngineCommunicator::test(Ticket ticket) {
 void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
   if (end.state == InFlight::State::open) {
     // Small control sends complete where they are taken; the payload they announce is ordered by events.
-    control().wait(end.message.send ? end.rts_ticket : end.done_ticket);
-    if (end.message.send && processes_) control().wait(end.regions_ticket);
-    if (!end.message.send) {
-      device::wait_for(compute_.get(), end.read->event.get());
-      end.read->receiver_waits = true;
+    control().wait(end.offers() ? end.offer_ticket : end.done_ticket);
+    if (end.offers() && processes_) control().wait(end.regions_ticket);
+    if (!end.offers()) {
+      device::wait_for(compute_.get(), end.copied->event.get());
+      end.copied->waits = true;
     } else {
       device::wait_for(compute_.get(), handle_of(end.done.event));
-      // The receiver has posted its end before it sent the receipt: this does not block.
+      // The end that copies has posted its part before it sent the receipt: this does not block.
       const Message ack = end.control(Control::ack);
       Ticket sent = -1;
       control().post(&ack, 1, &sent);
@@ -382,7 +334,7 @@ std::unique_ptr<Communicator> CopyEngineCommunicator::group(const std::vector<in
 }  // namespace
 
 std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control,
-                                                            const device::Stream& compute) {
+                                                            const device::CallStream& compute) {
   return std::make_unique<CopyEngineCommunicator>(control, compute);
 }
 

@@ -40,22 +40,15 @@ std::vector<PeerRate> measure_peer_rates(Communicator& control, int device,
   const device::Stream stream(device);
   device::set_device_bytes(source.data(), 0, probe_bytes, stream.get());
   stream.synchronize();
-  StridedBytes whole;
-  whole.data = source.data();
-  whole.run_bytes = probe_bytes;
-  Exports exports;
-  const SharedRegion mine = exports.region(whole);
-  std::vector<SharedRegion> regions(static_cast<std::size_t>(ranks));
-  control.all_gather(&mine, regions.data(), sizeof mine);
-  {
-    Imports imports(device);
-    for (int away = 1; away < ranks; ++away) {
-      const int peer = (me + away) % ranks;
-      const StridedBytes from = imports.region(regions[static_cast<std::size_t>(peer)]);
-      control.barrier();
-      rates.push_back(
-          {peer, same_device[static_cast<std::size_t>(peer)], best_rate(target.data(), from.data, stream)});
-    }
+  const cudaIpcMemHandle_t mine = share(source, device);
+  std::vector<cudaIpcMemHandle_t> handles(static_cast<std::size_t>(ranks));
+  control.all_gather(&mine, handles.data(), sizeof mine);
+  for (int away = 1; away < ranks; ++away) {
+    const int peer = (me + away) % ranks;
+    const PeerMemory from(handles[static_cast<std::size_t>(peer)], device);
+    control.barrier();
+    rates.push_back(
+        {peer, same_device[static_cast<std::size_t>(peer)], best_rate(target.data(), from.data(), stream)});
   }
   control.barrier();  // peers have closed this rank's memory
   std::sort(rates.begin(), rates.end(), [](const PeerRate& a, const PeerRate& b) { return a.peer < b.peer; });

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/comm/message.hpp"
 #include "usp/device/device.hpp"
 
 #include <array>
+#include <cstddef>
 #include <cuda_runtime_api.h>
 #include <map>
 
 /// Device memory and events between processes of one host (CUDA IPC).
 namespace usp::comm {
 
-/// A region as another process can find it.
-struct SharedRegion {
-  cudaIpcMemHandle_t allocation{};
-  i64 offset = 0;      ///< of the region's first byte in its allocation
-  StridedBytes shape;  ///< all but `data`
-};
+[[nodiscard]] cudaIpcMemHandle_t share(const device::DeviceBuffer& buffer, int device);
+[[nodiscard]] cudaIpcEventHandle_t share(const device::Event& event);
 
-/// Names what this process owns. Allocations are asked for once.
-class Exports {
+/// Memory of another process, opened on a device of this one; closed in the end. Both GPUs must have opened
+/// peer access before: else every copy silently goes through the host.
+class PeerMemory {
  public:
-  /// Throws EnvironmentError for memory that is no plain allocation of this process.
-  [[nodiscard]] SharedRegion region(const StridedBytes& region);
+  PeerMemory() = default;
+  PeerMemory(const cudaIpcMemHandle_t& handle, int device);
+  ~PeerMemory() { close(); }
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+  PeerMemory(PeerMemory&& other) noexcept;
+  PeerMemory& operator=(PeerMemory&& other) noexcept;
+  [[nodiscard]] std::byte* data() const { return data_; }
+  void close() noexcept;
 
  private:
-  std::map<unsigned long long, cudaIpcMemHandle_t> handles_;  ///< by the allocation's own number
+  std::byte* data_ = nullptr;
+  int device_ = 0;
 };
 
-/// Opens what other processes own, once each; closes it in the end. Both GPUs must have opened peer access
-/// before: else every copy silently goes through the host.
-class Imports {
+/// Events of other processes, opened once each; closed in the end.
+class PeerEvents {
  public:
-  explicit Imports(int device) : device_(device) {}
-  ~Imports();
-  Imports(const Imports&) = delete;
-  Imports& operator=(const Imports&) = delete;
-  [[nodiscard]] StridedBytes region(const SharedRegion& region);
-  [[nodiscard]] device::EventHandle event(const cudaIpcEventHandle_t& handle);
+  explicit PeerEvents(int device) : device_(device) {}
+  ~PeerEvents();
+  PeerEvents(const PeerEvents&) = delete;
+  PeerEvents& operator=(const PeerEvents&) = delete;
+  [[nodiscard]] device::EventHandle open(const cudaIpcEventHandle_t& handle);
 
  private:
   using Key = std::array<unsigned char, CUDA_IPC_HANDLE_SIZE>;
   int device_;
-  std::map<Key, std::byte*> memory_;
   std::map<Key, device::EventHandle> events_;
 };
-
-[[nodiscard]] cudaIpcEventHandle_t share(const device::Event& event);
 
 }  // namespace usp::comm

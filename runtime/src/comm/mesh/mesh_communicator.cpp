@@ -15,7 +15,7 @@ namespace usp::comm {
 namespace {
 
 [[nodiscard]] std::unique_ptr<Communicator> transport(Transport kind, Communicator& control,
-                                                      const device::Stream& compute) {
+                                                      const device::CallStream& compute) {
   if (kind == Transport::nccl) return make_nccl_communicator(control, compute);
   return make_copy_engine_communicator(control, compute);
 }
@@ -44,7 +44,7 @@ MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh) : co
   make_groups();
 }
 
-MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh, const device::Stream& compute,
+MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh, const device::CallStream& compute,
                                    AxisTransports transports)
     : MeshCommunicator(control, mesh) {
   connect(compute, transports);
@@ -62,7 +62,7 @@ void MeshCommunicator::make_groups() {
   if (ulysses_ == nullptr) ulysses_ = make_serial_communicator();
 }
 
-void MeshCommunicator::connect(const device::Stream& compute, AxisTransports transports) {
+void MeshCommunicator::connect(const device::CallStream& compute, AxisTransports transports) {
   if (mesh_.ring() == 1 || mesh_.ulysses == 1 || transports.ring == transports.ulysses) {
     payload_ = transport(mesh_.ulysses == 1 ? transports.ring : transports.ulysses, control_, compute);
     return;

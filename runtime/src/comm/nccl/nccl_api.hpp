@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/device/device.hpp"
+#include "usp/device/call_stream.hpp"
 
 #include <memory>
 #include <nccl.h>
@@ -29,7 +29,7 @@ struct NcclApi {
 
 /// `api` outlives the communicator. `compute` may be null as long as nothing is posted.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control,
-                                                                   device::StreamHandle compute, int device,
+                                                                   const device::CallStream* compute,
                                                                    const NcclApi& api);
 
 }  // namespace usp::comm

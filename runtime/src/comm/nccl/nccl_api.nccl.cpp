@@ -43,12 +43,13 @@ bool nccl_available() {
   return load_nccl() != nullptr;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, const device::Stream& compute) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control,
+                                                     const device::CallStream& compute) {
   const NcclApi* api = load_nccl();
   if (api == nullptr)
     throw EnvironmentError(
         "libnccl.so.2 cannot be loaded; install NCCL or add its folder to LD_LIBRARY_PATH");
-  return make_nccl_communicator(control, compute.get(), compute.device(), *api);
+  return make_nccl_communicator(control, &compute, *api);
 }
 
 }  // namespace usp::comm

@@ -44,8 +44,11 @@ struct Launch {
 class NcclCommunicator final : public DataPlaneCommunicator {
  public:
   template <class Control>
-  NcclCommunicator(Control&& control, device::StreamHandle compute, int device, const NcclApi& api)
-      : DataPlaneCommunicator(std::forward<Control>(control)), api_(api), compute_(compute), device_(device) {
+  NcclCommunicator(Control&& control, const device::CallStream* compute, const NcclApi& api)
+      : DataPlaneCommunicator(std::forward<Control>(control)),
+        api_(api),
+        compute_(compute),
+        device_(compute == nullptr ? 0 : compute->device()) {
     connect();
   }
   ~NcclCommunicator() override {
@@ -79,7 +82,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   void start(const Ticket* tickets, i64 count);
 
   const NcclApi& api_;
-  device::StreamHandle compute_;
+  const device::CallStream* compute_;
   int device_;
   ncclComm_t nccl_ = nullptr;
   std::optional<device::Stream> stream_;  ///< of all transfers; made with the first
@@ -207,7 +210,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   if (at == launches_.size()) launches_.emplace_back(device_);
   Launch& launch = launches_[at];
   launch.open_messages = 0;
-  launch.ready.record(compute_);
+  launch.ready.record(compute_->get());
   device::wait_for(stream_->get(), launch.ready.get());
   for (i64 i = 0; i < count; ++i) {
     Flight& flight = flights_[tickets[i]];
@@ -226,7 +229,7 @@ void NcclCommunicator::wait(Ticket ticket) {
   if (flight.bytes > 0) {
     const device::DeviceScope scope(device_);
     Launch& launch = launches_[launch_of_[static_cast<std::size_t>(ticket)]];
-    device::wait_for(compute_, launch.done.get());
+    device::wait_for(compute_->get(), launch.done.get());
     --launch.open_messages;
   }
   traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
@@ -253,14 +256,14 @@ void NcclCommunicator::progress() {
 std::unique_ptr<Communicator> NcclCommunicator::group(const std::vector<int>& ranks) {
   std::unique_ptr<Communicator> part = control().group(ranks);
   if (part == nullptr) return nullptr;
-  return std::make_unique<NcclCommunicator>(std::move(part), compute_, device_, api_);
+  return std::make_unique<NcclCommunicator>(std::move(part), compute_, api_);
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, device::StreamHandle compute,
-                                                     int device, const NcclApi& api) {
-  return std::make_unique<NcclCommunicator>(control, compute, device, api);
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control, const device::CallStream* compute,
+                                                     const NcclApi& api) {
+  return std::make_unique<NcclCommunicator>(control, compute, api);
 }
 
 }  // namespace usp::comm

@@ -8,7 +8,7 @@ bool nccl_available() {
   return false;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator&, const device::Stream&) {
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator&, const device::CallStream&) {
   throw EnvironmentError("this build has no NCCL; configure where nvcc and nccl.h are found (NCCL_ROOT)");
 }
 

@@ -22,6 +22,7 @@ class SocketMesh {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return static_cast<int>(links_.size()); }
+  [[nodiscard]] double watchdog_s() const { return watchdog_s_; }
 
   /// Room for so many more messages in flight.
   void reserve(i64 messages);

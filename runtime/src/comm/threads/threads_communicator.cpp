@@ -40,6 +40,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] const char* name() const override { return "threads"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(group_->job_ranks.size()); }
+  [[nodiscard]] double watchdog_s() const override { return world_.watchdog_s(); }
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override;

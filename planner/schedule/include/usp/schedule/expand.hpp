@@ -17,9 +17,11 @@ namespace usp::schedule {
 [[nodiscard]] i64 wire_bytes_per_row_head(const AttentionPlan& plan, const TransferOp& move);
 
 /// One rank's explicit form of one pass: pure and local. Every rank derives its own; sends and receives of
-/// all ranks match by (move, source, target).
+/// all ranks match by (move, source, target). With PeerReach::workspace, the same on all ranks, one end of
+/// every message is in the workspace: what would go from outside the workspace to outside is received there
+/// first.
 [[nodiscard]] RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, int rank,
-                                  Pass pass);
+                                  Pass pass, PeerReach reach = PeerReach::all);
 
 /// Bytes of one buffer.
 [[nodiscard]] i64 bytes_of(const Buffer& buffer, i64 batch);

@@ -23,6 +23,12 @@ struct ListRef {
 
 using BufferId = std::int32_t;
 
+/// The memory of a rank that its peers copy from and into.
+enum class PeerReach : std::uint8_t {
+  all,        ///< the caller's tensors too: ranks share an address space, or messages carry the bytes
+  workspace,  ///< what lives inside the pass only
+};
+
 /// One region of memory with a life: [batch][row][head][width], rows and heads as stated. A name that is
 /// bound again is a new buffer. `first` is -1 for what exists before the pass, `last` is the number of ticks
 /// for what outlives it.
@@ -69,8 +75,12 @@ struct Transfer {
   std::int32_t due = 0;
   ListRef regions;
   i64 bytes = 0;  ///< 0 when peer is the rank itself
-  BufferId stage =
-      -1;  ///< receives that add: where the arrival lies until it is added (regions in order, packed)
+  /// Where the payload lies packed, regions in order: in another type than the regions', before it is added
+  /// to them, or in the workspace where neither end's regions are.
+  BufferId stage = -1;
+  /// PeerReach::workspace: the sender copies into the receiver's workspace; otherwise the receiver copies out
+  /// of the sender's. The same on both ends.
+  bool push = false;
 };
 
 /// One computation: the operation and its buffers, by tensor.

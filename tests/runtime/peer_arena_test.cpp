@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where peers reach an arena only, as processes on GPUs do, every message has one end in it, results are bit
+// for bit the same, and the arena grows on all ranks at once.
+#include "forwarding_communicator.hpp"
+#include "runtime_trial.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/threads.hpp"
+#include "usp/kernels/memory.hpp"
+#include "usp/runtime/batch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+
+namespace usp::test {
+namespace {
+
+/// Host memory as an arena of peers; a collective call that one rank leaves out fails by the watchdog.
+class HostPeerArena final : public kernels::Arena {
+ public:
+  explicit HostPeerArena(comm::Communicator& ranks)
+      : ranks_(ranks), memory_(kernels::host_memory().make_arena()) {}
+  void reserve(i64 bytes) override {
+    std::vector<i64> all(static_cast<std::size_t>(ranks_.size()));
+    ranks_.all_gather(&bytes, all.data(), sizeof bytes);
+    memory_->reserve(bytes);
+    ++calls;
+  }
+  [[nodiscard]] std::byte* data() const override { return memory_->data(); }
+  [[nodiscard]] i64 bytes() const override { return memory_->bytes(); }
+  int calls = 0;
+
+ private:
+  comm::Communicator& ranks_;
+  std::unique_ptr<kernels::Arena> memory_;
+};
+
+/// Threads whose peers reach nothing but the arena.
+class ArenaRanks final : public ForwardingCommunicator {
+ public:
+  explicit ArenaRanks(comm::Communicator& inner) : ForwardingCommunicator(inner), arena(inner) {}
+  [[nodiscard]] kernels::Arena* peer_arena() override { return &arena; }
+  void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
+    for (i64 i = 0; i < count; ++i) {
+      const comm::Message& m = messages[i];
+      pushes += m.push ? 1 : 0, pulls += m.push ? 0 : 1;
+      if (m.send == m.push) continue;  // the peer reaches nothing of this end
+      for (i64 n = 0; n < m.region_count; ++n)
+        if (m.regions[n].bytes() > 0 && !inside(m.regions[n])) ++outside;
+    }
+    ForwardingCommunicator::post(messages, count, tickets);
+  }
+  HostPeerArena arena;
+  i64 pushes = 0, pulls = 0, outside = 0;
+
+ private:
+  [[nodiscard]] bool inside(const comm::StridedBytes& region) const {
+    i64 span = region.run_bytes;
+    for (int axis = 0; axis < 3; ++axis) span += (region.count[axis] - 1) * region.stride[axis];
+    return region.data >= arena.data() && region.data + span <= arena.data() + arena.bytes();
+  }
+};
+
+TEST(PeerArena, HoldsOneEndOfEveryMessageAndChangesNoBit) {
+  const auto rows = pairwise(Factors::levels(), 7);
+  std::mutex mutex;
+  i64 pushes = 0, pulls = 0;
+  for (std::size_t i = 0; i < rows.size() && !HasFailure(); ++i)
+    for (const auto& [ring, ulysses] : {std::pair(2, 2), std::pair(1, 3), std::pair(3, 1)}) {
+      const RuntimeCase c =
+          make_case(rows[i], ring, ulysses, i % 2 == 0 ? DType::bf16 : DType::fp32, 400 + i);
+      comm::run_threads(ring * ulysses, comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
+        const auto kernel = kernels::make_cpu_kernel();
+        ArenaRanks ranks(comm);
+        const TrialErrors within = run_trial(c, ranks, *kernel, {.debug_nan = true}, false);
+        const TrialErrors plain = run_trial(c, comm, *kernel, {.debug_nan = true}, false);
+        const std::lock_guard lock(mutex);
+        EXPECT_EQ(ranks.outside, 0) << describe(c);
+        EXPECT_EQ(within.bits, plain.bits) << describe(c);
+        EXPECT_EQ(within.bytes, "") << describe(c);
+        pushes += ranks.pushes, pulls += ranks.pulls;
+      });
+    }
+  EXPECT_GT(pushes, 0);
+  EXPECT_GT(pulls, 0);
+}
+
+[[nodiscard]] RuntimeCase small() {
+  RuntimeCase c;
+  c.plan.mesh = {1, 2, 2};
+  c.plan.shape = {1, 24, 24, 4, 2, 8, 8, DType::fp32};
+  c.plan.band = {0, unbounded};
+  c.documents = Documents::single(24, 24);
+  return c;
+}
+
+/// A rank that makes a call anew which others still hold grows nothing alone.
+TEST(PeerArena, GrowsWhereAllRanksFindACallNew) {
+  comm::run_threads(4, comm::CommOptions{5, i64{1} << 30}, [](comm::Communicator& comm) {
+    const RuntimeCase c = small();
+    ArenaRanks ranks(comm);
+    const auto kernel = kernels::make_cpu_kernel();
+    Executor executor(ranks, *kernel);
+    SavedState saved(executor.memory());
+    auto prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), peer_reach(ranks));
+    TrialTensors tensors(c, ranks, executor.memory(), prepared->q_tokens(), prepared->kv_tokens());
+    for (int step = 0; step < 3; ++step) {
+      executor.forward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.lse_view(), saved);
+      executor.backward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.d_out_on.view(),
+                        tensors.gradients(), saved);
+      if (step % 2 == comm.rank() % 2)
+        prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), peer_reach(ranks));
+    }
+    EXPECT_EQ(ranks.arena.calls, 1);
+    EXPECT_EQ(executor.workspace_bytes(), ranks.arena.bytes());
+  });
+}
+
+TEST(PeerArena, RefusesACallThatWasPreparedForAnotherReach) {
+  comm::run_threads(4, comm::CommOptions{5, i64{1} << 30}, [](comm::Communicator& comm) {
+    const RuntimeCase c = small();
+    const auto kernel = kernels::make_cpu_kernel();
+    Executor executor(comm, *kernel);
+    SavedState saved(executor.memory());
+    const auto prepared =
+        std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), schedule::PeerReach::workspace);
+    TrialTensors tensors(c, comm, executor.memory(), prepared->q_tokens(), prepared->kv_tokens());
+    EXPECT_THROW(
+        executor.forward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.lse_view(), saved),
+        UsageError);
+  });
+}
+
+}  // namespace
+}  // namespace usp::test
