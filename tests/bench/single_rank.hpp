@@ -20,7 +20,7 @@ class SingleRank final : public comm::Communicator {
   [[nodiscard]] const char* name() const override { return "single"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  [[nodiscard]] double watchdog_s() const override { return 60; }
+  [[nodiscard]] const comm::CommOptions& options() const override { return options_; }
   void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
     for (i64 i = 0; i < count; ++i) {
       tickets[i] = 0;
@@ -56,6 +56,7 @@ class SingleRank final : public comm::Communicator {
   }
 
   int rank_, size_;
+  comm::CommOptions options_;
   device::StreamHandle stream_;
   bool noise_ = true;
   unsigned seed_ = 0;

@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
@@ -125,6 +127,33 @@ TEST(ThreadFaults, TheWatchdogNamesTheMissingRank) {
     EXPECT_NE(witness.final_text.find("rank 2, which did not arrive"), std::string::npos)
         << witness.final_text;
   }
+}
+
+TEST(ThreadFaults, AnInterruptedWaitEndsTheJob) {
+  std::atomic<int> asked{0};
+  std::mutex mutex;
+  std::vector<std::string> texts;
+  const comm::CommOptions options{.interrupted = [&asked] { return ++asked > 3; }};
+  try {
+    comm::run_threads(3, options, [&](comm::Communicator& communicator) {
+      try {
+        if (communicator.rank() == 2) work_on(communicator);
+        communicator.barrier();
+      } catch (const comm::CommunicationError& error) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        texts.push_back(error.fault().message);
+        throw;
+      }
+    });
+    ADD_FAILURE() << "the job went on";
+  } catch (const comm::CommunicationError& error) {
+    EXPECT_NE(std::string(error.what()).find("was interrupted while it waited in 'barrier'"),
+              std::string::npos)
+        << error.what();
+  }
+  ASSERT_EQ(texts.size(), 3U);
+  for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+  EXPECT_GT(asked, 3);
 }
 
 TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {

@@ -172,6 +172,29 @@ static void groups_and_collectives(rank_job* job) {
   usp_comm_destroy(comm);
 }
 
+static int32_t interrupt_third(void* context) {
+  int* asked = context;
+  return ++*asked == 3;
+}
+
+/* Rank 0 waits for a rank that waits for the end of the job. */
+static void interrupted(rank_job* job) {
+  const usp_socket_job own = socket_job(job);
+  usp_comm_options options = comm_options(60);
+  usp_comm* comm = NULL;
+  int asked = 0;
+  if (job->rank == 0) options.interrupted = interrupt_third, options.context = &asked;
+  OK(usp_comm_create_sockets(&own, &options, &comm));
+  char byte = 0;
+  if (job->rank == 0) {
+    REFUSED(usp_comm_broadcast(comm, &byte, 1, 1), USP_ENVIRONMENT, "rank 0 was interrupted while it waited");
+    CHECK(asked == 3);
+  } else {
+    REFUSED(usp_comm_broadcast(comm, &byte, 1, 3 - job->rank), USP_ENVIRONMENT, "rank 0 was interrupted");
+  }
+  usp_comm_destroy(comm);
+}
+
 static void other_documents(rank_job* job) {
   usp_comm* comm = meet(job, 60);
   usp_attention_desc desc = describe(RANKS, 1);
@@ -324,6 +347,7 @@ static int32_t free_port(void) {
 int main(void) {
   run_processes(attention_as_on_one_rank, 0, -1);
   run_processes(groups_and_collectives, 0, -1);
+  run_processes(interrupted, 0, -1);
   run_processes(other_documents, 0, -1);
   run_processes(killed_rank, 0, 2);
   run_processes(killed_before_the_end, 0, 2);

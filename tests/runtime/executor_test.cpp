@@ -158,6 +158,43 @@ TEST(Executor, TheCallersMemoryHoldsTheSavedStateAndMayMove) {
   });
 }
 
+/// As a framework runs backward: on a thread of its own, one call at a time.
+TEST(Executor, BackwardMayComeFromAnotherThread) {
+  on_ranks({1, 2, 1}, [](Rank& rank) {
+    Call a(small(2, 1, 3), rank);
+    a.forward();
+    std::thread([&] { a.backward(); }).join();
+    a.expect_exact();
+  });
+}
+
+TEST(Executor, SinksMayHaveAnotherType) {
+  on_ranks({1, 2, 2}, [](Rank& rank) {
+    Call a(small(2, 2, 4), rank);
+    AttentionInputs inputs = a.tensors.inputs();
+    std::vector<double> sink{0.5, -0.25, 1, 0.125}, d_sink(4, 0);  // fp32 and bf16 hold the values
+    inputs.sink = sink.data();
+    AttentionGradients gradients = a.tensors.gradients();
+    gradients.d_sink = d_sink.data();
+    const auto run = [&] {
+      rank.executor.forward(a.prepared, inputs, a.tensors.out_on.view(), a.tensors.lse_view(), a.saved);
+      rank.executor.backward(a.prepared, inputs, a.tensors.out_on.view(), a.tensors.d_out_on.view(),
+                             gradients, a.saved);
+      a.tensors.fetch();
+      return a.tensors.bits();
+    };
+    const std::vector<std::byte> bits = run();
+    std::vector<float> sink32(sink.begin(), sink.end()), d_sink32(4, 2);
+    inputs.sink = sink32.data(), inputs.sink_type = DType::fp32;
+    gradients.d_sink = d_sink32.data(), gradients.d_sink_type = DType::fp32;
+    EXPECT_EQ(run(), bits);
+    for (std::size_t h = 0; h < 4; ++h)
+      EXPECT_EQ(d_sink32[h], static_cast<float>(2.0F + d_sink[h])) << "head " << h;
+    gradients.d_sink = sink32.data();
+    expect_refused([&] { run(); }, "d_sink overlaps sink");
+  });
+}
+
 TEST(Executor, MisuseIsRefused) {
   on_ranks({1, 2, 1}, [](Rank& rank) {
     Call a(small(2, 1, 1), rank);

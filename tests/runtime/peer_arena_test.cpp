@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -115,6 +116,36 @@ TEST(PeerArena, GrowsWhereAllRanksFindACallNew) {
     }
     EXPECT_EQ(ranks.arena.calls, 1);
     EXPECT_EQ(executor.workspace_bytes(), ranks.arena.bytes());
+  });
+}
+
+/// The caller's allocator gives back what it holds for reuse before the arena takes more.
+TEST(PeerArena, AsksForMemoryBeforeItGrows) {
+  struct Pool final : kernels::Allocator {
+    std::byte* allocate(i64 bytes, int, CUstream_st*) override {
+      return static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(buffer_alignment),
+                                                        static_cast<std::size_t>(align_buffer(bytes))));
+    }
+    void release(std::byte* memory, i64, int, CUstream_st*) noexcept override { std::free(memory); }
+    void release_unused() noexcept override { ++asked; }
+    int asked = 0;
+  };
+  comm::run_threads(4, comm::CommOptions{5, i64{1} << 30}, [](comm::Communicator& comm) {
+    RuntimeCase c = small();
+    ArenaRanks ranks(comm);
+    Pool pool;
+    const auto memory = kernels::make_host_memory(pool);
+    const auto kernel = kernels::make_cpu_kernel(*memory);
+    Executor executor(ranks, *kernel);
+    const auto reserve = [&](i64 tokens) {
+      c.plan.shape.q_tokens = c.plan.shape.kv_tokens = tokens;
+      executor.reserve(std::make_shared<const Prepared>(c.plan, Documents::single(tokens, tokens),
+                                                        comm.rank(), peer_reach(ranks)));
+    };
+    reserve(24);
+    reserve(48);
+    reserve(16);
+    EXPECT_EQ(pool.asked, 2);
   });
 }
 

@@ -30,6 +30,7 @@ inline void set_limits(const std::string& scenario, comm::CommOptions& options) 
   options.start_s = 120;
   for (const char* late : {"late", "deaf", "missing"})
     if (scenario == late) options.watchdog_s = 1;
+  if (scenario == "interrupted") options.interrupted = [asked = 0]() mutable { return ++asked > 2; };
   for (const char* absent : {"absent", "uninitialized"})
     if (scenario == absent) options.start_s = 4;
 }
@@ -88,7 +89,7 @@ inline void play(const std::string& scenario, comm::Communicator& communicator) 
   if (scenario == "throw" && last) throw std::runtime_error("out of paper");
   if (scenario == "verify" && last) throw VerificationError("off by one");
   if (scenario == "disagree") comm::agree(communicator, {{"plan", last ? 2U : 1U}});
-  if (scenario == "late" && last) work_on(communicator);
+  if ((scenario == "late" || scenario == "interrupted") && last) work_on(communicator);
   if (scenario == "deaf" && last) sleep_long();
   if (scenario == "killed" && last) (void)std::raise(SIGKILL);
   if (scenario == "killed_sending") die_sending(communicator);

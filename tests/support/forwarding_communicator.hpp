@@ -29,7 +29,7 @@ class ForwardingCommunicator : public comm::Communicator {
   void progress() override { inner_.progress(); }
   void reserve(i64 messages, i64 regions) override { inner_.reserve(messages, regions); }
   [[nodiscard]] kernels::Arena* peer_arena() override { return inner_.peer_arena(); }
-  [[nodiscard]] double watchdog_s() const override { return inner_.watchdog_s(); }
+  [[nodiscard]] const comm::CommOptions& options() const override { return inner_.options(); }
   [[nodiscard]] std::unique_ptr<comm::Communicator> group(const std::vector<int>& ranks) override {
     return inner_.group(ranks);
   }

@@ -33,6 +33,7 @@ class HostMemory final : public Memory {
   std::unique_ptr<Arena> make_arena() override {
     return std::make_unique<AllocatedArena>(ArenaSource{.allocator = &allocator_, .held_bytes = held_});
   }
+  void release_unused() override { allocator_.release_unused(); }
   [[nodiscard]] i64 held_bytes() const override { return held_ == nullptr ? 0 : *held_; }
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
     usp::kernels::copy_region(from, source, to, target, mode);

@@ -8,8 +8,9 @@
  *
  * Functions return a status; on failure usp_last_error() of the same thread says what is wrong and what to
  * do, and nothing is written to results. A null pointer where one is not said to be allowed is USP_USAGE.
- * Handles are opaque; *_destroy accepts null. Handles belong to the thread that uses them: plans may be read
- * by many, a communicator and the attentions on it serve one rank, which is one thread. */
+ * Handles are opaque; *_destroy accepts null. Plans may be read by many threads. A communicator and all that
+ * is made on it serve one rank and take one call at a time, from any thread (under MPI from the thread that
+ * initialized it); usp_batch_create says what may run beside it. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -154,6 +155,11 @@ typedef struct usp_comm_options {
   double start_s;        /**< how long ranks wait for one another to start [0: watchdog_s] */
   int32_t trust_network; /**< nonzero: sockets without a secret may meet beyond loopback [0] */
   int32_t reserved;      /**< 0 */
+  /** Asked about every tenth of a second by a call that waits for other ranks, on the thread that made the
+   * call; nonzero ends the job (USP_ENVIRONMENT on all ranks). For a host language that handles signals
+   * between calls. Must not call usp [null] */
+  int32_t (*interrupted)(void* context);
+  void* context; /**< given to it; may be null */
 } usp_comm_options;
 
 /** Local. size: sizeof(usp_comm_options). */
@@ -242,12 +248,14 @@ usp_tensor usp_tensor_contiguous(void* data, int32_t dtype, int64_t rows, int64_
 typedef struct usp_attention_inputs {
   size_t size;
   usp_tensor q, k, v;
-  const double* sink;         /**< logits, iff the plan has a sink */
+  const void* sink;           /**< logits, iff the plan has a sink */
   const double* alibi_slopes; /**< iff the plan has ALiBi */
   const uint8_t* blocks; /**< [head][block row][block column], nonzero: may see; iff the plan has blocks */
   int64_t block_rows;    /**< at least ceil(query tokens / block_tokens) */
   int64_t block_columns;
   uint64_t dropout_seed; /**< read where the plan has dropout */
+  int32_t sink_dtype;    /**< [USP_FP64] */
+  int32_t reserved;      /**< 0 */
 } usp_attention_inputs;
 
 /** Written by backward. Types: the inputs', or that of sums. Gradients of replicated tokens and of sinks are
@@ -255,7 +263,9 @@ typedef struct usp_attention_inputs {
 typedef struct usp_attention_gradients {
   size_t size;
   usp_tensor dq, dk, dv;
-  double* d_sink; /**< per query head, added to; iff the plan has a sink */
+  void* d_sink;         /**< per query head, added to; iff the plan has a sink */
+  int32_t d_sink_dtype; /**< [USP_FP64] */
+  int32_t reserved;     /**< 0 */
 } usp_attention_gradients;
 
 /** Bytes of the last call of a pass on this rank; planned ones are known from set_batch on. */
@@ -268,9 +278,11 @@ typedef struct usp_pass_record {
   int32_t equal; /**< 1: planned and executed agree for every tick and peer */
   int32_t ticks;
   int64_t workspace_bytes;
+  double host_wait_s; /**< of this rank's thread, after the steps of the ticks: for messages of other ranks,
+                         and to apply them. A rank that comes late shows on the others */
 } usp_pass_record;
 
-/* Zero all fields and set the size. Local. size: sizeof the struct. */
+/* Zero all fields but size and types. Local. size: sizeof the struct. */
 usp_status usp_attention_inputs_init(usp_attention_inputs* inputs, size_t size);
 usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size_t size);
 
@@ -318,7 +330,10 @@ typedef struct usp_allocator {
   void* (*allocate)(void* context, int64_t bytes, int32_t device, void* stream);
   /** What allocate gave, with its arguments. */
   void (*release)(void* context, void* memory, int64_t bytes, int32_t device, void* stream);
-  void* context; /**< given to both; may be null */
+  void* context; /**< given to all; may be null */
+  /** Called before the library takes device memory that is not this allocator's: memory that the allocator
+   * holds for reuse should go back to the device. Null: nothing to give back. */
+  void (*release_unused)(void* context);
 } usp_allocator;
 
 /** What runs attention on one rank of a mesh: a workspace that all layers share, and the batches of the last

@@ -55,12 +55,11 @@ usp_tensor usp_tensor_contiguous(void* data, int32_t dtype, int64_t rows, int64_
 }
 
 usp_status usp_attention_inputs_init(usp_attention_inputs* inputs, size_t size) {
-  return guarded([&] { start(inputs, size, first_inputs, zero<usp_attention_inputs>(), "inputs"); });
+  return guarded([&] { start(inputs, size, first_inputs, default_inputs(), "inputs"); });
 }
 
 usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size_t size) {
-  return guarded(
-      [&] { start(gradients, size, first_gradients, zero<usp_attention_gradients>(), "gradients"); });
+  return guarded([&] { start(gradients, size, first_gradients, default_gradients(), "gradients"); });
 }
 
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention) {

@@ -46,6 +46,8 @@ comm::CommOptions options_of(const usp_comm_options* given_options) {
   if (own.start_s > 0) options.start_s = own.start_s;
   options.trust_network = own.trust_network != 0;
   options.leave_s = own.watchdog_s;
+  if (own.interrupted != nullptr)
+    options.interrupted = [ask = own.interrupted, context = own.context] { return ask(context) != 0; };
   return options;
 }
 

@@ -58,6 +58,9 @@ class CallbackAllocator final : public kernels::Allocator {
   void release(std::byte* memory, i64 bytes, int device, CUstream_st* stream) noexcept override {
     callbacks_.release(callbacks_.context, memory, bytes, device, stream);
   }
+  void release_unused() noexcept override {
+    if (callbacks_.release_unused != nullptr) callbacks_.release_unused(callbacks_.context);
+  }
 
  private:
   usp_allocator callbacks_;

@@ -15,6 +15,18 @@ constexpr std::size_t first_record =
 
 }  // namespace
 
+usp_attention_inputs default_inputs() {
+  auto inputs = zero<usp_attention_inputs>();
+  inputs.sink_dtype = USP_FP64;
+  return inputs;
+}
+
+usp_attention_gradients default_gradients() {
+  auto gradients = zero<usp_attention_gradients>();
+  gradients.d_sink_dtype = USP_FP64;
+  return gradients;
+}
+
 kernels::View Tensors::q(const usp_tensor& t, const char* name) const {
   return view(t, q_rows_, plan_.shape.query_heads, plan_.shape.head_dim_qk, name);
 }
@@ -41,14 +53,16 @@ kernels::View Tensors::view(const usp_tensor& t, i64 rows, i64 heads, i64 width,
 }
 
 AttentionInputs Tensors::inputs(const usp_attention_inputs* inputs, kernels::BlockMask& mask) const {
-  const usp_attention_inputs in = taken(inputs, first_inputs, zero<usp_attention_inputs>(), "inputs");
+  const usp_attention_inputs in = taken(inputs, first_inputs, default_inputs(), "inputs");
   const i64 edge = plan_.score.block_tokens;
   mask = {edge, edge, in.block_rows, in.block_columns, in.blocks};
   AttentionInputs out;
   out.q = q(in.q, "q.dtype");
   out.k = k(in.k, "k.dtype");
   out.v = v(in.v, "v.dtype");
+  require(in.reserved == 0, fmt::format("inputs.reserved is {}; it must be 0", in.reserved));
   out.sink = in.sink;
+  out.sink_type = enumerator(in.sink_dtype, DType::fp64, "inputs.sink_dtype");
   out.alibi_slopes = in.alibi_slopes;
   out.blocks = in.blocks == nullptr ? nullptr : &mask;
   out.dropout_seed = in.dropout_seed;
@@ -56,9 +70,10 @@ AttentionInputs Tensors::inputs(const usp_attention_inputs* inputs, kernels::Blo
 }
 
 AttentionGradients Tensors::gradients(const usp_attention_gradients* gradients) const {
-  const usp_attention_gradients g =
-      taken(gradients, first_gradients, zero<usp_attention_gradients>(), "gradients");
-  return {q(g.dq, "dq.dtype"), k(g.dk, "dk.dtype"), v(g.dv, "dv.dtype"), g.d_sink};
+  const usp_attention_gradients g = taken(gradients, first_gradients, default_gradients(), "gradients");
+  require(g.reserved == 0, fmt::format("gradients.reserved is {}; it must be 0", g.reserved));
+  return {q(g.dq, "dq.dtype"), k(g.dk, "dk.dtype"), v(g.dv, "dv.dtype"), g.d_sink,
+          enumerator(g.d_sink_dtype, DType::fp64, "gradients.d_sink_dtype")};
 }
 
 std::vector<i64> borders(const int64_t* cu, i64 documents, const char* name) {
@@ -99,6 +114,7 @@ void put_record(const PassRecord& from, usp_pass_record* record) {
   own.equal = difference(from.planned, from.executed).empty() ? 1 : 0;
   own.ticks = static_cast<int32_t>(from.ticks.size());
   own.workspace_bytes = from.workspace_bytes;
+  for (const TickTimes& tick : from.ticks) own.host_wait_s += tick.end_s - tick.computed_s;
   put(own, first_record, record, "record");
 }
 

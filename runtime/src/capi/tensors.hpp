@@ -25,6 +25,9 @@ T zero() {
   return value;
 }
 
+[[nodiscard]] usp_attention_inputs default_inputs();
+[[nodiscard]] usp_attention_gradients default_gradients();
+
 /// The tensors of one call: heads and widths are the plan's, rows the batch's.
 class Tensors {
  public:

@@ -66,7 +66,7 @@ CallMemory memory_of(const AttentionPlan& plan, const AttentionInputs& in) {
   call.reads(in.q, "q");
   call.reads(in.k, "k");
   call.reads(in.v, "v");
-  call.reads(in.sink, heads, sizeof(double), "sink");
+  call.reads(in.sink, heads, bytes_of(in.sink_type), "sink");
   call.reads(in.alibi_slopes, heads, sizeof(double), "alibi_slopes");
   if (in.blocks != nullptr)
     call.reads(in.blocks->admitted, heads * in.blocks->rows * in.blocks->columns, 1, "blocks");
@@ -165,7 +165,7 @@ void check_gradients(const Prepared& prepared, const AttentionInputs& in, const 
   written(gradients.dq, Tensor::dq, "dq");
   written(gradients.dk, Tensor::dk, "dk");
   written(gradients.dv, Tensor::dv, "dv");
-  call.writes(gradients.d_sink, plan.shape.query_heads, sizeof(double), "d_sink");
+  call.writes(gradients.d_sink, plan.shape.query_heads, bytes_of(gradients.d_sink_type), "d_sink");
   call.check_apart();
 }
 

@@ -8,6 +8,7 @@
 #include "recent_calls.hpp"
 #include "require.hpp"
 #include "score.hpp"
+#include "sink_lists.hpp"
 
 #include "usp/base/digest.hpp"
 #include "usp/base/error.hpp"
@@ -65,7 +66,7 @@ struct Execution {
 
 struct Executor::State {
   State(comm::Communicator& c, kernels::AttentionKernel& k, const ExecutorOptions& o)
-      : communicator(c), kernel(k), memory(k.memory()), options(o) {
+      : communicator(c), kernel(k), memory(k.memory()), options(o), sinks(memory) {
     workspace = communicator.peer_arena();
     if (workspace != nullptr) return;
     own_workspace = memory.make_arena();
@@ -81,6 +82,7 @@ struct Executor::State {
   std::map<const Prepared*, Execution> executions;
   std::set<std::uint64_t> admitted;  ///< plan keys
   RecentCalls reserved, compared;
+  SinkLists sinks;
   kernels::ScoreTerms terms;
   i64 calls = 0;
   const ::pid_t process = ::getpid();
@@ -101,7 +103,8 @@ struct Executor::State {
                       const kernels::View& target) const;
   void finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
                        const kernels::View& target) const;
-  void run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in, double* d_sink);
+  void run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in,
+           const AttentionGradients* gradients);
   void measure(PassRecord& record) const;
 };
 
@@ -145,6 +148,7 @@ void Executor::State::reserve(const Prepared& prepared) {
   const bool is_new = reserved.add(prepared.call_key());
   if (own_workspace == nullptr ? is_new : workspace->bytes() < scratch_bytes(prepared)) {
     memory.synchronize();  // work in flight reads the workspace
+    if (own_workspace == nullptr && workspace->bytes() < scratch_bytes(prepared)) memory.release_unused();
     workspace->reserve(scratch_bytes(prepared));
   }
 }
@@ -272,7 +276,7 @@ void Executor::State::finish_gradient(const Prepared& prepared, PassRunner& runn
 }
 
 void Executor::State::run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in,
-                          double* d_sink) {
+                          const AttentionGradients* gradients) {
   const AttentionPlan& plan = prepared.plan();
   PassRecord& record = e.record[index_of(pass)];
   if (options.measure_workspace) memory.set_bytes(workspace->data(), poison_byte, record.workspace_bytes);
@@ -281,9 +285,13 @@ void Executor::State::run(const Prepared& prepared, Pass pass, Execution& e, con
   StepInputs inputs;
   inputs.group = plan.shape.query_heads / plan.shape.kv_heads;
   inputs.terms = &terms;
-  inputs.sink = in.sink;
-  inputs.d_sink = d_sink;
+  const int heads = plan.shape.query_heads;
+  inputs.sink = sinks.read({static_cast<const std::byte*>(in.sink), in.sink_type}, heads);
+  if (gradients != nullptr)
+    inputs.d_sink =
+        sinks.sum_for({static_cast<std::byte*>(gradients->d_sink), gradients->d_sink_type}, heads);
   e.runner[index_of(pass)]->run(inputs, calls++, record.ticks);
+  sinks.finish_sum();
   record.executed = communicator.traffic();
   e.warm[index_of(pass)] = true;
   if (options.measure_workspace) measure(record);
@@ -363,7 +371,7 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   const std::pair<Tensor, const kernels::View*> results[] = {
       {Tensor::dq, &gradients.dq}, {Tensor::dk, &gradients.dk}, {Tensor::dv, &gradients.dv}};
   for (const auto& [tensor, target] : results) s.place_gradient(*prepared, runner, tensor, *target);
-  s.run(*prepared, Pass::backward, e, in, gradients.d_sink);
+  s.run(*prepared, Pass::backward, e, in, &gradients);
   for (const auto& [tensor, target] : results) s.finish_gradient(*prepared, runner, tensor, *target);
   saved.forward_.spent = true;
 }

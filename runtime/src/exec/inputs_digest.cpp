@@ -45,7 +45,7 @@ std::uint64_t digest_of_lists(const AttentionPlan& plan, const AttentionInputs& 
     d.bytes(content);
   };
   const i64 heads = plan.shape.query_heads;
-  add(in.sink, heads * static_cast<i64>(sizeof(double)));
+  add(in.sink, heads * bytes_of(in.sink_type));
   add(in.alibi_slopes, heads * static_cast<i64>(sizeof(double)));
   if (in.blocks != nullptr) add(in.blocks->admitted, heads * in.blocks->rows * in.blocks->columns);
   if (plan.score.dropout != 0) d.add(in.dropout_seed).add(in.layer);

@@ -169,7 +169,7 @@ kernels::Oracle dense_attention(const AttentionPlan& plan, const Documents& docu
   call.scope.slices = slices.data();
   call.scope.slice_count = static_cast<i64>(slices.size());
   call.scope.terms = &terms;
-  call.sink = inputs.sink;
+  call.sink = plan.sink ? tensors.sink.data() : nullptr;
   call.grad_rows = documents.cu_k.back();
   call.rounds = s.dtype;
   const auto total = static_cast<i64>(visible_pairs(plan, documents));

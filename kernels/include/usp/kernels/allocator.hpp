@@ -25,6 +25,8 @@ class Allocator {
   [[nodiscard]] virtual std::byte* allocate(i64 bytes, int device, CUstream_st* stream) = 0;
   /// What allocate() gave, with its arguments. Work enqueued on `stream` so far may still use the memory.
   virtual void release(std::byte* memory, i64 bytes, int device, CUstream_st* stream) noexcept = 0;
+  /// Memory that is held for reuse goes back to the device: another owner is about to take some.
+  virtual void release_unused() noexcept {}
 };
 
 }  // namespace usp::kernels

@@ -37,6 +37,8 @@ class Memory {
   /// The GPU's ordinal; -1 on the host.
   [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
+  /// Allocator::release_unused() where the memory has an allocator of the caller's.
+  virtual void release_unused() {}
   /// Bytes of all arenas now; 0 in host_memory(), which ranks share.
   [[nodiscard]] virtual i64 held_bytes() const { return 0; }
 

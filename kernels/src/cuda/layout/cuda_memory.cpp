@@ -78,6 +78,9 @@ class CudaMemory final : public Memory {
     if (allocator_ == nullptr) return std::make_unique<DeviceArena>(device_, held_);
     return std::make_unique<StreamArena>(stream_, *allocator_, held_);
   }
+  void release_unused() override {
+    if (allocator_ != nullptr) allocator_->release_unused();
+  }
   i64 held_bytes() const override { return *held_; }
 
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {

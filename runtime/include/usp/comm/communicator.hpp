@@ -5,6 +5,7 @@
 #include "usp/comm/message.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,9 @@ struct CommOptions {
   std::optional<double> start_s{};  ///< how long processes wait for one another to start; else watchdog_s
   bool trust_network = false;       ///< sockets: a job without a secret may meet beyond loopback
   double leave_s = 3;               ///< sockets: the last communicator's end waits so long for silent ranks
+  /// Asked about every tenth of a second by a wait for other ranks, on the waiting rank's thread; true ends
+  /// the job. For signals that a host language handles between calls.
+  std::function<bool()> interrupted{};
 };
 
 /// A group of ranks. Not thread-safe: one thread per rank. Host buffers.
@@ -61,8 +65,8 @@ class Communicator {
   /// collective over this communicator, each rank with a count of its own, and waits until peers are done
   /// with the memory that is replaced; where no rank needs more it is one exchange of counts.
   [[nodiscard]] virtual kernels::Arena* peer_arena() { return nullptr; }
-  /// How long a wait for other ranks may last.
-  [[nodiscard]] virtual double watchdog_s() const = 0;
+  /// How it waits for other ranks.
+  [[nodiscard]] virtual const CommOptions& options() const = 0;
 
   /// Collective over this communicator: every rank passes the same list (of ranks of this communicator, any
   /// order; rank i of the group is ranks[i]). Null for ranks that are not in it, and for groups of one.

@@ -35,6 +35,15 @@ CommunicationFault late_fault(const Message& message, int rank, std::vector<int>
   return {message.operation, message.tick, rank, std::move(missing), text.str()};
 }
 
+CommunicationFault interrupted_fault(const Message& message, int rank) {
+  return {message.operation,
+          message.tick,
+          rank,
+          {},
+          fmt::format("rank {} was interrupted while it waited in {}; the job ends", rank,
+                      name_operation(message.operation, message.tick))};
+}
+
 CommunicationFault size_fault(const Message& message, int rank, int peer, i64 mine, i64 theirs) {
   std::ostringstream text;
   text << "rank " << rank << (message.send ? " sends " : " expects ") << mine << " bytes in "

@@ -17,6 +17,8 @@ namespace usp::comm {
 /// A wait of `rank` for `missing` exceeded the watchdog time. `hint` is appended (may be empty).
 [[nodiscard]] CommunicationFault late_fault(const Message& message, int rank, std::vector<int> missing,
                                             double watchdog_s, const std::string& hint);
+/// CommOptions::interrupted ended a wait of `rank`.
+[[nodiscard]] CommunicationFault interrupted_fault(const Message& message, int rank);
 /// Both ends of a message name different sizes. `rank` noticed; ranks are those of the job.
 [[nodiscard]] CommunicationFault size_fault(const Message& message, int rank, int peer, i64 mine, i64 theirs);
 /// A rank left its work by an exception of its own.

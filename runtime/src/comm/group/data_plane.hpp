@@ -35,7 +35,7 @@ class DataPlaneCommunicator : public Communicator {
     control_.reduce_scatter_sum(parts, mine, count);
   }
   void abort(const CommunicationFault& fault) override { control_.abort(fault); }
-  [[nodiscard]] double watchdog_s() const final { return control_.watchdog_s(); }
+  [[nodiscard]] const CommOptions& options() const final { return control_.options(); }
   [[nodiscard]] Traffic& traffic() final { return traffic_; }
 
  protected:

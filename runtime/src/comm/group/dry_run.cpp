@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/comm/dry_run.hpp"
 
-#include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
 
 #include <fmt/format.h>
@@ -83,7 +82,7 @@ class DryCommunicator final : public Communicator {
   [[nodiscard]] const char* name() const override { return "dry_run"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  [[nodiscard]] double watchdog_s() const override { return max_limit_s; }
+  [[nodiscard]] const CommOptions& options() const override { return options_; }
   void post(const Message* messages, i64 count, Ticket* tickets) override {
     for (i64 i = 0; i < count; ++i) {
       const Message& message = messages[i];
@@ -120,6 +119,7 @@ class DryCommunicator final : public Communicator {
   Ledger& ledger_;
   int rank_;
   int size_;
+  CommOptions options_;
   Traffic traffic_;
 };
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../failure/deadline.hpp"
 #include "collectives.hpp"
 
 #include <optional>
@@ -13,7 +12,7 @@ class SerialCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] const char* name() const override { return "serial"; }
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
-  [[nodiscard]] double watchdog_s() const override { return max_limit_s; }
+  [[nodiscard]] const CommOptions& options() const override { return options_; }
   void wait(Ticket /*ticket*/) override { throw InternalError("a single rank waits for a message"); }
   [[nodiscard]] bool test(Ticket /*ticket*/) override {
     throw InternalError("a single rank tests a message");
@@ -35,6 +34,7 @@ class SerialCommunicator final : public CollectiveCommunicator {
   void start(const Message* /*messages*/, i64 /*count*/, Ticket* /*tickets*/) override { progress(); }
 
  private:
+  CommOptions options_;
   std::optional<CommunicationFault> fault_;
 };
 

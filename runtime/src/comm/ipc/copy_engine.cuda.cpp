@@ -2,8 +2,8 @@
 #include "usp/comm/copy_engine.hpp"
 
 #include "../failure/backoff.hpp"
-#include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
+#include "../failure/wait_watch.hpp"
 #include "../group/data_plane.hpp"
 #include "../group/ticket_table.hpp"
 #include "../regions/plane_copies.hpp"
@@ -257,12 +257,15 @@ void CopyEngineCommunicator::progress() {
 /// them at the end of a tick, after the receives of that tick have been waited for.
 void CopyEngineCommunicator::await(Ticket control_ticket, const Message& message) {
   if (pushes_ == 0) return control().wait(control_ticket);
-  const Deadline deadline(watchdog_s());
+  WaitWatch watch(options());
   Backoff backoff;
   while (!control().test(control_ticket)) {
     progress();
-    if (deadline.over()) {
-      const CommunicationFault fault = late_fault(message, rank(), {message.peer}, watchdog_s(), "");
+    if (const WaitState state = watch.look(); state != WaitState::goes_on) {
+      const CommunicationFault fault =
+          state == WaitState::interrupted
+              ? interrupted_fault(message, rank())
+              : late_fault(message, rank(), {message.peer}, options().watchdog_s, "");
       control().abort(fault);
       throw CommunicationError(fault);
     }

@@ -30,7 +30,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
   void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
   void set_watchdog(double watchdog_s) { options_.watchdog_s = watchdog_s; }
-  [[nodiscard]] double watchdog_s() const override { return options_.watchdog_s; }
+  [[nodiscard]] const CommOptions& options() const override { return options_; }
   void abort(const CommunicationFault& fault) override {
     control_->broadcast_failure(fault, ExitCode::environment);
   }

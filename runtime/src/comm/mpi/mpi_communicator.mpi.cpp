@@ -3,8 +3,8 @@
 
 #include "../failure/backoff.hpp"
 #include "../failure/call_watch.hpp"
-#include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
+#include "../failure/wait_watch.hpp"
 #include "../regions/region_cut.hpp"
 
 #include <fmt/format.h>
@@ -148,12 +148,14 @@ void MpiCommunicator::fail(const CommunicationFault& fault) {
 
 void MpiCommunicator::wait(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
-  const Deadline deadline(options_.watchdog_s);
+  WaitWatch watch(options_);
   Backoff backoff;
   control_->poll();
   while (!advance(slot)) {
     control_->poll();
-    if (deadline.over()) report_late(slot);
+    const WaitState state = watch.look();
+    if (state == WaitState::interrupted) fail(interrupted_fault(slot.message, job_rank(rank_)));
+    if (state == WaitState::late) report_late(slot);
     backoff.rest();
   }
   slots_.close(ticket);

@@ -22,7 +22,7 @@ class SocketCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] const char* name() const override { return "sockets"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(job_ranks_.size()); }
-  [[nodiscard]] double watchdog_s() const override { return mesh_->watchdog_s(); }
+  [[nodiscard]] const CommOptions& options() const override { return mesh_->options(); }
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override { mesh_->poll(); }

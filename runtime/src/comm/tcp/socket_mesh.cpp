@@ -3,6 +3,7 @@
 
 #include "../failure/backoff.hpp"
 #include "../failure/faults.hpp"
+#include "../failure/wait_watch.hpp"
 
 #include <fmt/format.h>
 
@@ -42,7 +43,7 @@ constexpr int sleep_ms = 100;
 }  // namespace
 
 SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions& options)
-    : rank_(rank), watchdog_s_(options.watchdog_s), leave_s_(options.leave_s), watched_(sockets.size()) {
+    : rank_(rank), options_(options), watched_(sockets.size()) {
   const i64 part = std::clamp(options.chunk_bytes, i64{1}, max_part);
   for (std::size_t peer = 0; peer < sockets.size(); ++peer)
     links_.emplace_back(std::move(sockets[peer]), rank, static_cast<int>(peer), slots_, part);
@@ -50,7 +51,8 @@ SocketMesh::SocketMesh(std::vector<Socket> sockets, int rank, const CommOptions&
 
 SocketMesh::~SocketMesh() {
   // A failure that the wait finds is still sent to the others.
-  if (!leave_without_fault(*this, aborted() ? grace_s : leave_s_)) (void)leave_without_fault(*this, grace_s);
+  if (!leave_without_fault(*this, aborted() ? grace_s : options_.leave_s))
+    (void)leave_without_fault(*this, grace_s);
 }
 
 void SocketMesh::reserve(i64 messages) {
@@ -172,17 +174,19 @@ void SocketMesh::poll() {
 void SocketMesh::wait(const SocketSlot& slot) {
   check();
   const SocketLink& link = links_[static_cast<std::size_t>(slot.peer)];
-  Deadline watchdog(watchdog_s_);
+  WaitWatch watch(options_);
   for (int look = 0; slot.state != SocketSlot::State::done; ++look) {
     const i64 before = link.payload();
     advance(wait_bytes, look < looks ? 0 : sleep_ms);
     check();
     if (link.payload() != before) {
-      watchdog = Deadline(watchdog_s_);
+      watch.restart();
       look = 0;
     } else if (slot.state != SocketSlot::State::done) {
       if (link.peer_closed()) report_left(slot);
-      if (watchdog.over() && !lost_) report_late(slot);
+      const WaitState state = watch.look();
+      if (state == WaitState::interrupted) fail(interrupted_fault(slot.message, rank_));
+      if (state == WaitState::late && !lost_) report_late(slot);
     }
     if (look < looks && !yield_briefly()) look = looks;
   }
@@ -208,7 +212,7 @@ void SocketMesh::report_late(const SocketSlot& slot) {
         std::string_view(other.message.operation) == slot.message.operation)
       missing.push_back(other.peer);
   });
-  fail(late_fault(slot.message, rank_, std::move(missing), watchdog_s_, ""));
+  fail(late_fault(slot.message, rank_, std::move(missing), options_.watchdog_s, ""));
 }
 
 bool SocketMesh::all_left() const {

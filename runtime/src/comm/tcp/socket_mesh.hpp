@@ -22,7 +22,7 @@ class SocketMesh {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return static_cast<int>(links_.size()); }
-  [[nodiscard]] double watchdog_s() const { return watchdog_s_; }
+  [[nodiscard]] const CommOptions& options() const { return options_; }
 
   /// Room for so many more messages in flight.
   void reserve(i64 messages);
@@ -66,8 +66,7 @@ class SocketMesh {
   [[noreturn]] void fail(const CommunicationFault& fault);
 
   int rank_;
-  double watchdog_s_;
-  double leave_s_;
+  CommOptions options_;
   SlotTable slots_;
   std::deque<SocketLink> links_;  ///< by rank; its own is closed
   std::vector<pollfd> watched_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../failure/faults.hpp"
+#include "../failure/wait_watch.hpp"
 #include "../group/collectives.hpp"
 #include "threads_world.hpp"
 
@@ -11,7 +12,6 @@
 namespace usp::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using State = Slot::State;
 
 /// What one call of progress() copies at most, so that a kernel's tile is not held up: some 10 us.
@@ -40,7 +40,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] const char* name() const override { return "threads"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(group_->job_ranks.size()); }
-  [[nodiscard]] double watchdog_s() const override { return world_.watchdog_s(); }
+  [[nodiscard]] const CommOptions& options() const override { return world_.options(); }
   void wait(Ticket ticket) override;
   [[nodiscard]] bool test(Ticket ticket) override;
   void progress() override;
@@ -169,17 +169,23 @@ void ThreadCommunicator::wait(Ticket ticket) {
   check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
     Lock lock(world_.lock());
-    const auto limit = std::chrono::duration<double>(world_.watchdog_s());
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+    WaitWatch watch(world_.options());
     while (slot.state.load(std::memory_order_relaxed) != State::done) {
       if (world_.aborted()) world_.raise(job_rank_, lock);
       if (slot.state.load(std::memory_order_relaxed) == State::paired) {
         copy(slot, all_bytes, lock);
       } else if (ready_queue_.ready.first != nullptr) {
         copy_part(lock);
-      } else if (!world_.sleep(job_rank_, lock, deadline) && !world_.aborted() &&
-                 slot.state.load(std::memory_order_relaxed) == State::open) {
-        report_late(slot, lock);
+      } else if (!world_.sleep(job_rank_, lock, watch.next_look()) && !world_.aborted()) {
+        lock.unlock();  // the caller's function may take its time
+        const WaitState state = watch.look();
+        lock.lock();
+        if (world_.aborted() || slot.state.load(std::memory_order_relaxed) != State::open) continue;
+        if (state == WaitState::interrupted) {
+          world_.abort_locked(interrupted_fault(slot.message, job_rank_), job_rank_, lock);
+          world_.raise(job_rank_, lock);
+        }
+        if (state == WaitState::late) report_late(slot, lock);
       }
     }
   }
@@ -225,8 +231,9 @@ void ThreadCommunicator::report_late(const Slot& slot, Lock& lock) {
   std::vector<int> busy = world_.busy_ranks();
   std::erase(busy, job_rank_);
   const std::string hint = busy.empty() ? "" : fmt::format(" (not waiting: {})", list_ranks(std::move(busy)));
-  world_.abort_locked(late_fault(slot.message, job_rank_, std::move(missing), world_.watchdog_s(), hint),
-                      job_rank_, lock);
+  world_.abort_locked(
+      late_fault(slot.message, job_rank_, std::move(missing), world_.options().watchdog_s, hint), job_rank_,
+      lock);
   world_.raise(job_rank_, lock);
 }
 

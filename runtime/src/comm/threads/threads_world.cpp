@@ -37,7 +37,7 @@ void ReadyQueue::remove(Slot& slot) {
 }
 
 World::World(int ranks, const CommOptions& options)
-    : watchdog_s_(std::min(options.watchdog_s, max_limit_s)), sleepers_(static_cast<std::size_t>(ranks)) {}
+    : options_(options), sleepers_(static_cast<std::size_t>(ranks)) {}
 
 void World::abort(const CommunicationFault& fault, int rank) {
   std::unique_lock<std::mutex> lock(mutex_);

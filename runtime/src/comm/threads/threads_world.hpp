@@ -71,7 +71,7 @@ struct GroupState {
 class World {
  public:
   World(int ranks, const CommOptions& options);
-  [[nodiscard]] double watchdog_s() const { return watchdog_s_; }
+  [[nodiscard]] const CommOptions& options() const { return options_; }
   [[nodiscard]] std::mutex& lock() { return mutex_; }
   [[nodiscard]] bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   /// Ends the job as `rank`, unless it is over already; returns when no rank reads its memory any more.
@@ -108,7 +108,7 @@ class World {
     std::shared_ptr<GroupState> group_state;
     std::size_t absent = 0;
   };
-  double watchdog_s_;
+  CommOptions options_;
   std::mutex mutex_;
   std::atomic<bool> aborted_{false};
   int origin_ = -1;
