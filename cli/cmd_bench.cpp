@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
 #include "run_flags.hpp"
 
 #include "usp/runtime/bench.hpp"
@@ -30,14 +31,17 @@ void bench(const BenchFlags& given, const Invocation& invocation) {
       if (!text.empty()) note(invocation, text);
   };
   if (flags.gpu) {
-    auto report = gpu_bench_call(call.plan, call.documents, tensors, call.options);
+    auto report = with_progress(invocation, call.options, [&] {
+      return gpu_bench_call(call.plan, call.documents, tensors, call.options);
+    });
     if (!report) return;
     report->request = run_request(flags, call);
     for (const std::string& text : report->notes) note(invocation, text);
     std::cout << (invocation.json ? gpu_bench_json(*report) : gpu_bench_text(*report));
     return;
   }
-  auto report = bench_call(call.plan, call.documents, tensors, call.options);
+  auto report = with_progress(invocation, call.options,
+                              [&] { return bench_call(call.plan, call.documents, tensors, call.options); });
   if (!report) return;
   report->request = run_request(flags, call);
   std::cout << (invocation.json ? bench_json(*report) : bench_text(*report));

@@ -157,7 +157,9 @@ void run_plan(const AllFlags& given, const Invocation& invocation) {
     if (!wanted.output.empty()) check_results_folder(wanted.output);
     if (!wanted.trace.empty()) check_writable(wanted.trace);
   };
-  std::optional<RunResult> run = run_attention(call.plan, call.documents, tensors, call.options);
+  std::optional<RunResult> run = with_progress(invocation, call.options, [&] {
+    return run_attention(call.plan, call.documents, tensors, call.options);
+  });
   if (!run) return;
   for (const std::string& text : run->notes()) note(invocation, text);
   RunSummary summary = summary_of(given, call, std::move(*run));

@@ -17,7 +17,10 @@ SKIPPED = 77
 WIPED = b"\r\x1b[K"
 
 # Many searches: long enough to be met in the middle, with --no-break-even so that points are all there is.
-SWEEP = ["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--nodes", "16", "--seq", "256k", "--no-break-even", "--sweep"]
+# Sanitizers take some eight times as long: fewer nodes.
+NODES = "2" if len(sys.argv) > 3 else "16"
+SWEEP = ["whatif", "llama-3.1-8b", "--cluster", "dgx-h100", "--nodes", NODES, "--seq", "256k", "--no-break-even", "--sweep"]
+BENCHED = "512" if len(sys.argv) > 3 else "2k"
 LONG = SWEEP + ["seq=64k:1M:+2k"]
 
 
@@ -113,6 +116,11 @@ def check_runs(usp, folder, faults):
     code, out, seen = held_up(played)
     if code != 0 or b"% of 512 ranks" not in seen or not seen.endswith(WIPED):
         faults.append(f"run --dry-run: exit {code}, no progress, or not wiped: {seen[-300:]!r}")
+    timed = [usp, "bench", planned(usp, folder / "timed.json", "--heads=8", "--kv-heads=1", f"--seq={BENCHED}", "--ranks=2"),
+             "--repeat", "2"]
+    code, out, seen = held_up(timed)
+    if code != 0 or b"% of 6 passes" not in seen or not seen.endswith(WIPED):
+        faults.append(f"bench: exit {code}, no progress, or not wiped: {seen[-300:]!r}")
     for words in (verified + ["--quiet"], played + ["--json"]):
         if b"%" in held_up(words)[2]:
             faults.append(f"progress of {words[1:]}")

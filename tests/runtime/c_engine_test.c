@@ -338,7 +338,7 @@ int main(void) {
   wrong.ring = wrong.ulysses = 2;
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "the mesh has 4 ranks");
   wrong.ring = 641, wrong.ulysses = 6700417; /* their product is 1 in 32 bits */
-  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "degrees are 1 to 32767");
+  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "it must be 1 to 32767");
   check_allocators(one);
   usp_comm_destroy(one);
   return 0;

@@ -130,7 +130,7 @@ TEST(Shard, RefusesWhatIsNoneOfTheStep) {
       [&] {
         (void)layout_tokens(LayoutKind::zigzag, 8, {1, 0, 1}, 0, {0, 8});
       },
-      "a degree of the mesh is 0");
+      "ring_inner is 0; it must be 1 to");
   expect_refused<InvalidInput>(
       [&] {
         (void)layout_tokens(LayoutKind::zigzag, 8, mesh, 0, {0, 7});

@@ -4,7 +4,7 @@
 
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/make_kernel.hpp"
-#include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -28,15 +28,12 @@ usp_engine_desc engine_defaults() {
 }
 
 Mesh mesh_of(const usp_engine_desc& desc) {
-  for (const std::int32_t degree : {desc.ring, desc.ulysses})
-    require(degree <= max_degree,
-            fmt::format("ring is {}, ulysses {}; degrees are 1 to {}", desc.ring, desc.ulysses, max_degree));
-  require(
-      desc.ring >= 1 && desc.ring_outer >= 1 && desc.ulysses >= 1 && desc.ring % desc.ring_outer == 0,
-      fmt::format("ring is {}, ring_outer {}, ulysses {}; all must be 1 or more, and ring_outer must divide "
-                  "ring",
-                  desc.ring, desc.ring_outer, desc.ulysses));
-  return {desc.ring_outer, desc.ring / desc.ring_outer, desc.ulysses};
+  require(desc.ring >= 1 && desc.ring_outer >= 1 && desc.ring % desc.ring_outer == 0,
+          fmt::format("ring is {}, ring_outer {}; both must be 1 or more, and ring_outer must divide ring",
+                      desc.ring, desc.ring_outer));
+  const Mesh mesh{desc.ring_outer, desc.ring / desc.ring_outer, desc.ulysses};
+  check_mesh(mesh);
+  return mesh;
 }
 
 std::unique_ptr<comm::Communicator> group_of_all(comm::Communicator& world) {

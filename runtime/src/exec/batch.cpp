@@ -5,6 +5,7 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/agreement.hpp"
 #include "usp/runtime/executor.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -64,6 +65,7 @@ std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan, i64 ch
 
 Batches::Batches(comm::Communicator& control, const Mesh& mesh, schedule::PeerReach reach)
     : control_(control), mesh_(mesh), reach_(reach) {
+  check_mesh(mesh);
   if (control.size() != mesh.size())
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
                                  mesh.size(), control.size()));

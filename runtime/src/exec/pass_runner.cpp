@@ -42,7 +42,8 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicato
       communicator_(communicator),
       kernel_(kernel),
       memory_(kernel.memory()),
-      debug_nan_(options.debug_nan) {
+      debug_nan_(options.debug_nan),
+      progress_(options.progress) {
   if (options.stream_times && memory_.stream() != nullptr) clock_.emplace(*memory_.call_stream());
   const std::size_t ticks = schedule.ticks.size(), transfers = schedule.transfers.size();
   views_.resize(schedule.buffers.size());
@@ -98,6 +99,8 @@ void PassRunner::run(const StepInputs& inputs, i64 call, std::vector<TickTimes>&
     std::snprintf(name, sizeof name, "%s tick %zu", schedule_.pass == Pass::forward ? "forward" : "backward",
                   t);
     const device::NamedRange range(name);
+    tick_ = static_cast<std::int64_t>(t);
+    tell_progress();
     run_tick(t, first_tag, times[t]);
   }
   if (clock_) read_clock(times);
@@ -183,7 +186,7 @@ void PassRunner::describe(const schedule::Transfer& t, std::size_t index) {
   }
 }
 
-kernels::AttendScope PassRunner::scope(const schedule::Step& step) const {
+kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
   kernels::AttendScope s;
   s.query_heads = step.query_heads;
   s.group = inputs_.group;
@@ -193,8 +196,12 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) const {
   s.terms = inputs_.terms;
   // A plan for another backend says nothing of what cuDNN would do with the step.
   if (schedule_.backend == Backend::cudnn) s.use = step.backend.use;
-  s.progress = {[](void* communicator) { static_cast<comm::Communicator*>(communicator)->progress(); },
-                &communicator_};
+  s.progress = {[](void* context) {
+                  auto& runner = *static_cast<PassRunner*>(context);
+                  runner.communicator_.progress();
+                  runner.tell_progress();
+                },
+                this};
   return s;
 }
 

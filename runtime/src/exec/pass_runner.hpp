@@ -45,6 +45,7 @@ class PassRunner {
   void run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times);
 
  private:
+  void tell_progress() { tell(progress_, tick_, static_cast<std::int64_t>(schedule_.ticks.size()), "ticks"); }
   void run_tick(std::size_t tick, i64 first_tag, TickTimes& times);
   void read_clock(std::vector<TickTimes>& times) const;
   [[nodiscard]] double now();
@@ -55,13 +56,15 @@ class PassRunner {
   void arrive(std::int32_t index);
   void copy_to_self(const schedule::Transfer& receive);
   void finish_sends(int tick);
-  [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step) const;
+  [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step);
 
   const schedule::RankSchedule& schedule_;
   comm::Communicator& communicator_;
   kernels::AttentionKernel& kernel_;
   kernels::Memory& memory_;
   const bool debug_nan_;
+  WorkProgress* const progress_;
+  std::int64_t tick_ = 0;                     ///< that runs
   std::optional<device::StreamClock> clock_;  ///< a GPU's stream whose times are wanted
   StepInputs inputs_;
   std::chrono::steady_clock::time_point start_;

@@ -6,6 +6,7 @@
 #include "usp/base/error.hpp"
 #include "usp/kernels/regions.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -14,13 +15,8 @@
 namespace usp {
 namespace {
 
-void check_mesh(const Mesh& mesh, int rank) {
-  for (const int degree : {mesh.ring_outer, mesh.ring_inner, mesh.ulysses})
-    require(degree >= 1 && degree <= max_degree,
-            fmt::format("a degree of the mesh is {}; degrees are 1 to {}", degree, max_degree));
-  require(i64{mesh.ring_outer} * mesh.ring_inner <= max_degree,
-          fmt::format("the ring has {} rows, at most {} are possible", i64{mesh.ring_outer} * mesh.ring_inner,
-                      max_degree));
+void check_rank(const Mesh& mesh, int rank) {
+  check_mesh(mesh);
   require(rank >= 0 && rank < mesh.size(),
           fmt::format("rank {} is outside the mesh, whose ranks are 0 to {}", rank, mesh.size() - 1));
 }
@@ -64,7 +60,7 @@ void check_alike(const kernels::ConstView& rows, const std::vector<i64>& tokens,
 
 std::vector<Run> layout_runs(LayoutKind kind, i64 tokens, const Mesh& mesh, int rank,
                              const std::vector<i64>& cu_seqlens) {
-  check_mesh(mesh, rank);
+  check_rank(mesh, rank);
   if (tokens < 1 || tokens > max_tokens)
     throw InvalidInput({"batch", 0, "tokens"},
                        fmt::format("the step has {} tokens; it has 1 to {}", tokens, max_tokens));

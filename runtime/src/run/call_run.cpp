@@ -70,7 +70,8 @@ class RankCall {
         control_(control),
         engine_(plan, options, control),
         communicator_(engine_.communicator()),
-        operator_(plan, communicator_, engine_.kernel(), options.call) {
+        progress_(communicator_.rank() == 0 ? options.progress : nullptr),
+        operator_(plan, communicator_, engine_.kernel(), with_progress(options.call)) {
     operator_.set_batch(documents);
     q_ = tensors.q.rows_of(operator_.q_tokens());
     k_ = tensors.k.rows_of(operator_.kv_tokens());
@@ -113,6 +114,16 @@ class RankCall {
   }
 
  private:
+  [[nodiscard]] ExecutorOptions with_progress(ExecutorOptions options) {
+    options.progress = &progress_;
+    return options;
+  }
+
+  /// Of all repetitions.
+  void count_pass() {
+    progress_.at(passes_++, repetitions(options_) * (options_.training ? 2 : 1), "passes");
+  }
+
   /// Tokens that every rank holds have their dO on one rank: the copies then add up to the given tensor.
   [[nodiscard]] HostTensor own_d_out(const HostTensor& global) const {
     HostTensor mine = global.rows_of(operator_.q_tokens());
@@ -187,6 +198,7 @@ class RankCall {
 
   template <class Call>
   void time(Pass pass, bool counts, Call&& call) {
+    count_pass();
     if (clock_) return time_on_stream(pass, counts, call);
     engine_.memory().synchronize();
     control_.barrier();
@@ -251,6 +263,8 @@ class RankCall {
   comm::Communicator& control_;  ///< of host memory
   RankContext engine_;
   comm::Communicator& communicator_;
+  ProgressRelay progress_;
+  std::int64_t passes_ = 0;
   AttentionOperator operator_;
   kernels::BlockMask blocks_;
   AttentionInputs inputs_;

@@ -71,7 +71,7 @@ void check_degrees(const Mesh& mesh) {
          fmt::format("{} times the ring is too many ranks; the most are {}", mesh.ulysses, max_ranks));
 }
 
-void check_mesh(const AttentionPlan& plan) {
+void check_mesh_of(const AttentionPlan& plan) {
   const Mesh& mesh = plan.mesh;
   if (mesh.ulysses > plan.shape.query_heads)
     fail("mesh/ulysses",
@@ -157,9 +157,18 @@ void check_plan_sizes(const AttentionPlan& plan) {
   check_bytes(plan);
 }
 
+void check_mesh(const Mesh& mesh) {
+  try {
+    check_degrees(mesh);
+  } catch (const InvalidInput& error) {
+    const std::string& field = error.where().token;
+    throw UsageError(fmt::format("{} {}", field.substr(field.find('/') + 1), error.problem()));
+  }
+}
+
 void check_attention_plan(const AttentionPlan& plan) {
   check_plan_sizes(plan);
-  check_mesh(plan);
+  check_mesh_of(plan);
   check_backend(plan);
   if (plan.band.diff_min > plan.band.diff_max)
     fail("band/diff_min", "exceeds diff_max: no pair would be visible");

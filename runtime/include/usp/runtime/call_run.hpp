@@ -49,6 +49,8 @@ struct RunOptions {
   bool stream_clock = false;
   comm::CommOptions comm;
   ExecutorOptions call;
+  /// Hears of the passes of all repetitions, on rank 0's thread, also within a pass on the host.
+  WorkProgress* progress = nullptr;
   /// Called once, where rank 0 runs, before anything else of the run: what it throws ends all ranks.
   std::function<void()> prepare;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/progress.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/device/device.hpp"
 #include "usp/kernels/attention_kernel.hpp"
@@ -20,6 +21,8 @@ struct ExecutorOptions {
   /// Compare among ranks, before forward, what must be the same on all: on the host in every call, replicated
   /// tokens included; on a GPU what is per head in the first call of a Prepared, and the seed in every one.
   bool compare_inputs = true;
+  /// Hears of the ticks of a pass, and on the host between tiles too.
+  WorkProgress* progress = nullptr;
 };
 
 /// Runs attention on one rank: owns the workspace that all layers share. One per rank, for all plans and

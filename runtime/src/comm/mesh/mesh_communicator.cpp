@@ -5,7 +5,7 @@
 #include "usp/comm/composite.hpp"
 #include "usp/comm/copy_engine.hpp"
 #include "usp/comm/nccl.hpp"
-#include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -35,12 +35,10 @@ namespace {
 }  // namespace
 
 MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh) : control_(control), mesh_(mesh) {
-  for (const int degree : {mesh.ring_outer, mesh.ring_inner, mesh.ulysses})
-    if (degree < 1 || degree > max_degree)
-      throw UsageError(fmt::format("a degree of the mesh is {}; degrees are 1 to {}", degree, max_degree));
-  if (ranks_of({mesh.ring_outer, mesh.ring_inner, mesh.ulysses}) != control.size())
+  check_mesh(mesh);
+  if (mesh.size() != control.size())
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
-                                 ranks_of({mesh.ring_outer, mesh.ring_inner, mesh.ulysses}), control.size()));
+                                 mesh.size(), control.size()));
   make_groups();
 }
 

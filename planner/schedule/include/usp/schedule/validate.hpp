@@ -15,6 +15,10 @@ namespace usp {
 /// ("shape/kv_heads", "mesh/ulysses", "replicated_q/1"); `problem()` reads on from the field's name.
 void check_attention_plan(const AttentionPlan& plan);
 
+/// Throws UsageError unless the degrees are 1 to max_degree, the ring's product too, and the ranks at most
+/// max_ranks.
+void check_mesh(const Mesh& mesh);
+
 /// The part of it on which every expansion and price relies, whatever the plan is worth: TokenMap and
 /// AttentionPricer ask it themselves. Ranges of all sizes, and bytes that 64 bits count.
 void check_plan_sizes(const AttentionPlan& plan);
