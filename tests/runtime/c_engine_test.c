@@ -12,7 +12,7 @@ typedef struct layer {
   void* saved_block;
 } layer;
 
-static uint32_t state = 1;
+static __thread uint32_t state = 1; /* of one rank */
 /* On a boundary of 256 bytes, within `block`. */
 static void* aligned(size_t bytes, void** block) {
   *block = malloc(bytes + 256);
