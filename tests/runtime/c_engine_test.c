@@ -339,6 +339,10 @@ int main(void) {
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "the mesh has 4 ranks");
   wrong.ring = 641, wrong.ulysses = 6700417; /* their product is 1 in 32 bits */
   REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "it must be 1 to 32767");
+  wrong.ring = 65536, wrong.ulysses = 1;
+  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "ring is 65536; it must be 1 to 32767");
+  wrong.ring = 1, wrong.ulysses_transport = 7;
+  REFUSED(usp_engine_create(&wrong, one, &engine), USP_USAGE, "ulysses_transport");
   check_allocators(one);
   usp_comm_destroy(one);
   return 0;

@@ -74,7 +74,7 @@ typedef struct usp_fault {
   int32_t rank_count;    /**< 0 and more */
   const int32_t* ranks;  /**< the ranks that `kind` describes: of the job, or those of the communicator that
                               compared values */
-  const char* operation; /**< "barrier", "kv_exchange", ...; empty for a disagreement */
+  const char* operation; /**< "barrier", "a forward exchange", ...; empty for a disagreement */
   const char* field;     /**< the value that differs: "batch", "plan", ...; else empty */
 } usp_fault;
 
@@ -155,9 +155,10 @@ typedef struct usp_comm_options {
   double start_s;        /**< how long ranks wait for one another to start [0: watchdog_s] */
   int32_t trust_network; /**< nonzero: sockets without a secret may meet beyond loopback [0] */
   int32_t reserved;      /**< 0 */
-  /** Asked about every tenth of a second by a call that waits for other ranks, on the thread that made the
-   * call; nonzero ends the job (USP_ENVIRONMENT on all ranks). For a host language that handles signals
-   * between calls. Must not call usp [null] */
+  /** Asked about every tenth of a second by a call on the communicator that waits for other ranks, on the
+   * thread that made the call; nonzero ends the job (USP_ENVIRONMENT on all ranks, the text says that a rank
+   * was interrupted). Neither the making nor the end of a communicator asks: start_s and watchdog_s bound
+   * those. For a host language that handles signals between calls. Must not call usp [null] */
   int32_t (*interrupted)(void* context);
   void* context; /**< given to it; may be null */
 } usp_comm_options;
@@ -263,7 +264,8 @@ typedef struct usp_attention_inputs {
 typedef struct usp_attention_gradients {
   size_t size;
   usp_tensor dq, dk, dv;
-  void* d_sink;         /**< per query head, added to; iff the plan has a sink */
+  void* d_sink;         /**< per query head, added to; iff the plan has a sink. Apart from all else that the
+                             call reads or writes, and aligned for its type, as `sink` is */
   int32_t d_sink_dtype; /**< [USP_FP64] */
   int32_t reserved;     /**< 0 */
 } usp_attention_gradients;
@@ -435,7 +437,8 @@ typedef struct usp_call {
   int32_t retain;      /**< nonzero: another backward of the same forward may follow [0] */
   int32_t reserved;    /**< 0 */
   void* stream;        /**< CUDA stream of the engine's GPU, on which the call enqueues its work; calls on
-                            different streams run one after another [null: the engine's own, which also does so] */
+                            different streams run one after another. USP_USAGE on the host and for a stream of
+                            another GPU [null: the engine's own] */
 } usp_call;
 
 usp_status usp_call_init(usp_call* call, size_t size);

@@ -4,6 +4,7 @@
 
 #include "usp/kernels/cuda_backends.hpp"
 #include "usp/runtime/make_kernel.hpp"
+#include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
@@ -31,6 +32,7 @@ Mesh mesh_of(const usp_engine_desc& desc) {
   require(desc.ring >= 1 && desc.ring_outer >= 1 && desc.ring % desc.ring_outer == 0,
           fmt::format("ring is {}, ring_outer {}; both must be 1 or more, and ring_outer must divide ring",
                       desc.ring, desc.ring_outer));
+  require(desc.ring <= max_degree, fmt::format("ring is {}; it must be 1 to {}", desc.ring, max_degree));
   const Mesh mesh{desc.ring_outer, desc.ring / desc.ring_outer, desc.ulysses};
   check_mesh(mesh);
   return mesh;
@@ -63,11 +65,11 @@ std::unique_ptr<kernels::Memory> make_memory(const usp_engine_desc& desc,
 
 comm::MeshCommunicator make_ranks(const usp_engine_desc& desc, comm::Communicator& world, const Mesh& mesh,
                                   const std::optional<device::CallStream>& stream) {
+  const comm::AxisTransports transports{
+      enumerator(desc.ring_transport, Transport::nccl, "desc.ring_transport"),
+      enumerator(desc.ulysses_transport, Transport::nccl, "desc.ulysses_transport")};
   if (!stream) return {world, mesh};
-  return {
-      world, mesh, *stream,
-      comm::AxisTransports{enumerator(desc.ring_transport, Transport::nccl, "desc.ring_transport"),
-                           enumerator(desc.ulysses_transport, Transport::nccl, "desc.ulysses_transport")}};
+  return {world, mesh, *stream, transports};
 }
 
 /// What forward and backward have in common.
