@@ -195,6 +195,24 @@ TEST(Executor, SinksMayHaveAnotherType) {
   });
 }
 
+/// The lse of such a row is the sink's logit, rounded: exp of their difference is a weight, not infinite.
+TEST(Executor, SinksFarAboveAllScoresTakeAllWeight) {
+  on_ranks({1, 2, 1}, [](Rank& rank) {
+    Call a(small(2, 1, 5), rank);
+    AttentionInputs inputs = a.tensors.inputs();
+    const std::vector<double> sink{1e38, 3e38, 12345678901, 0.25};
+    std::vector<double> d_sink(4, 0);
+    inputs.sink = sink.data();
+    AttentionGradients gradients = a.tensors.gradients();
+    gradients.d_sink = d_sink.data();
+    rank.executor.forward(a.prepared, inputs, a.tensors.out_on.view(), a.tensors.lse_view(), a.saved);
+    rank.executor.backward(a.prepared, inputs, a.tensors.out_on.view(), a.tensors.d_out_on.view(), gradients,
+                           a.saved);
+    for (const int h : {0, 1, 2}) EXPECT_EQ(d_sink[static_cast<std::size_t>(h)], 0) << "head " << h;
+    EXPECT_NE(d_sink[3], 0);
+  });
+}
+
 TEST(Executor, MisuseIsRefused) {
   on_ranks({1, 2, 1}, [](Rank& rank) {
     Call a(small(2, 1, 1), rank);

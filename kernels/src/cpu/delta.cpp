@@ -2,6 +2,9 @@
 #include "panel.hpp"
 #include "passes.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 namespace usp::kernels::cpu {
 
 template <class T>
@@ -14,7 +17,9 @@ void delta(const TileOps<T>& ops, Scratch& scratch, const DeltaArgs& a) {
         const Rows<T> d_o = rows_of(ops, a.d_o, b, head, {r, r + 1}, staging);
         const double sum = ops.dot(d_o.data, reinterpret_cast<const T*>(a.o.at(b, r, head)), a.o.width);
         set_scalar(a.delta, b, r, head, sum);
-        if (a.sink != nullptr) a.d_sink[head] -= std::exp(a.sink[head] - scalar(a.lse, b, r, head)) * sum;
+        // No logit exceeds its lse; one that does so by the rounding of a great lse has no infinite share.
+        if (a.sink != nullptr)
+          a.d_sink[head] -= std::exp(std::min(0.0, a.sink[head] - scalar(a.lse, b, r, head))) * sum;
       }
 }
 template void delta(const TileOps<float>&, Scratch&, const DeltaArgs&);

@@ -63,7 +63,8 @@ class ReferenceKernel final : public AttentionKernel {
           double sum = 0;
           for (i64 w = 0; w < a.o.width; ++w) sum += load(a.d_o, b, r, head, w) * load(a.o, b, r, head, w);
           store(a.delta, b, r, head, 0, sum);
-          if (a.sink != nullptr) a.d_sink[head] -= std::exp(a.sink[head] - load(a.lse, b, r, head, 0)) * sum;
+          if (a.sink != nullptr)
+            a.d_sink[head] -= std::exp(std::min(0.0, a.sink[head] - load(a.lse, b, r, head, 0))) * sum;
         }
   }
 

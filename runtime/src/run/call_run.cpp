@@ -121,7 +121,7 @@ class RankCall {
 
   /// Of all repetitions.
   void count_pass() {
-    progress_.at(passes_++, repetitions(options_) * (options_.training ? 2 : 1), "passes");
+    progress_.at(passes_++, std::int64_t{repetitions(options_)} * (options_.training ? 2 : 1), "passes");
   }
 
   /// Tokens that every rank holds have their dO on one rank: the copies then add up to the given tensor.

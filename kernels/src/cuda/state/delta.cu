@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(sink_threads)
   double sum = 0;
   for (i64 b = 0; b < batch; ++b)
     for (i64 r = threadIdx.x; r < rows; r += sink_threads)
-      sum +=
-          exp(logit - static_cast<double>(*lse.at(b, r, head))) * static_cast<double>(*delta.at(b, r, head));
+      sum += exp(fmin(0.0, logit - static_cast<double>(*lse.at(b, r, head)))) *
+             static_cast<double>(*delta.at(b, r, head));
   sums[threadIdx.x] = sum;
   for (int half = sink_threads / 2; half > 0; half /= 2) {
     __syncthreads();

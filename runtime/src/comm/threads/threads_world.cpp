@@ -4,6 +4,7 @@
 #include "../failure/deadline.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace usp::comm {
 
@@ -36,8 +37,8 @@ void ReadyQueue::remove(Slot& slot) {
   any.store(ready.first != nullptr, std::memory_order_relaxed);
 }
 
-World::World(int ranks, const CommOptions& options)
-    : options_(options), sleepers_(static_cast<std::size_t>(ranks)) {}
+World::World(int ranks, CommOptions options)
+    : options_(std::move(options)), sleepers_(static_cast<std::size_t>(ranks)) {}
 
 void World::abort(const CommunicationFault& fault, int rank) {
   std::unique_lock<std::mutex> lock(mutex_);

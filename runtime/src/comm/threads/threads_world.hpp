@@ -70,7 +70,7 @@ struct GroupState {
 /// What the threads of one job share: one lock, held for list work only, and one report of what went wrong.
 class World {
  public:
-  World(int ranks, const CommOptions& options);
+  World(int ranks, CommOptions options);
   [[nodiscard]] const CommOptions& options() const { return options_; }
   [[nodiscard]] std::mutex& lock() { return mutex_; }
   [[nodiscard]] bool aborted() const { return aborted_.load(std::memory_order_acquire); }
