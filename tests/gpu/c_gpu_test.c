@@ -61,19 +61,38 @@ static void fill(float* host, int tensor, const int64_t* tokens, int64_t rows) {
     for (int64_t x = 0; x < width; ++x) host[r * width + x] = value_at(tensor, tokens[r], x);
 }
 
+static usp_attention_inputs inputs_of(const usp_tensor t[TENSORS]) {
+  usp_attention_inputs in;
+  OK(usp_attention_inputs_init(&in, sizeof in));
+  in.q = t[Q], in.k = t[K], in.v = t[V];
+  return in;
+}
+
+static usp_attention_gradients gradients_of(const usp_tensor t[TENSORS]) {
+  usp_attention_gradients g;
+  OK(usp_attention_gradients_init(&g, sizeof g));
+  g.dq = t[DQ], g.dk = t[DK], g.dv = t[DV_];
+  return g;
+}
+
+static usp_plan* make_plan(int32_t ring, int32_t ulysses, int32_t dtype, int32_t backend) {
+  usp_attention_desc d = describe(ring, ulysses);
+  usp_plan* plan = NULL;
+  d.batch = 1, d.q_tokens = TOKENS, d.query_heads = HEADS, d.kv_heads = KV_HEADS, d.dtype = dtype;
+  d.head_dim_qk = d.head_dim_v = WIDTH, d.backend = backend;
+  OK(usp_plan_create(&d, &plan));
+  return plan;
+}
+
 /* The problem on the CPU in fp32, on one rank: results by token. */
 static void run_on_cpu(float* results[TENSORS]) {
   usp_comm* comm = NULL;
-  usp_attention_desc d = describe(1, 1);
-  usp_plan* plan = NULL;
+  usp_plan* plan = make_plan(1, 1, USP_FP32, USP_BACKEND_CPU);
   usp_attention* attention = NULL;
   const int64_t cu[] = {0, 70, TOKENS};
   float* data[TENSORS];
   usp_tensor t[TENSORS];
-  d.batch = 1, d.q_tokens = TOKENS, d.query_heads = HEADS, d.kv_heads = KV_HEADS;
-  d.head_dim_qk = d.head_dim_v = WIDTH;
   OK(usp_comm_create_serial(&comm));
-  OK(usp_plan_create(&d, &plan));
   OK(usp_attention_create(plan, comm, &attention));
   OK(usp_attention_set_batch(attention, cu, 2));
   int64_t tokens[TOKENS];
@@ -85,12 +104,8 @@ static void run_on_cpu(float* results[TENSORS]) {
     t[i] = usp_tensor_contiguous(data[i], USP_FP32, TOKENS, width_of(i) / WIDTH, WIDTH);
     results[i] = data[i];
   }
-  usp_attention_inputs in;
-  OK(usp_attention_inputs_init(&in, sizeof in));
-  in.q = t[Q], in.k = t[K], in.v = t[V];
-  usp_attention_gradients g;
-  OK(usp_attention_gradients_init(&g, sizeof g));
-  g.dq = t[DQ], g.dk = t[DK], g.dv = t[DV_];
+  const usp_attention_inputs in = inputs_of(t);
+  const usp_attention_gradients g = gradients_of(t);
   OK(usp_attention_forward(attention, &in, &t[OUT], NULL));
   OK(usp_attention_backward(attention, &in, &t[D_OUT], &g));
   usp_attention_destroy(attention);
@@ -161,12 +176,8 @@ static void run_step(const step* s, cudaStream_t forward_on, cudaStream_t backwa
   usp_call call;
   OK(usp_call_init(&call, sizeof call));
   call.saved = s->saved, call.saved_bytes = s->saved_bytes, call.stream = forward_on;
-  usp_attention_inputs in;
-  OK(usp_attention_inputs_init(&in, sizeof in));
-  in.q = t[Q], in.k = t[K], in.v = t[V];
-  usp_attention_gradients g;
-  OK(usp_attention_gradients_init(&g, sizeof g));
-  g.dq = t[DQ], g.dk = t[DK], g.dv = t[DV_];
+  const usp_attention_inputs in = inputs_of(t);
+  const usp_attention_gradients g = gradients_of(t);
   OK(usp_attend(s->engine, s->plan, s->batch, &in, &t[OUT], NULL, &call));
   call.stream = backward_on;
   OK(usp_attend_grad(s->engine, s->plan, s->batch, &in, &t[OUT], &t[D_OUT], &g, &call));
@@ -179,15 +190,6 @@ static void keep(const rank_tensors* r, int tensor, uint16_t* to) {
 }
 
 static float* expected[TENSORS];
-
-static usp_plan* make_plan(int32_t ring, int32_t ulysses, int32_t backend) {
-  usp_attention_desc d = describe(ring, ulysses);
-  usp_plan* plan = NULL;
-  d.batch = 1, d.q_tokens = TOKENS, d.query_heads = HEADS, d.kv_heads = KV_HEADS, d.dtype = USP_BF16;
-  d.head_dim_qk = d.head_dim_v = WIDTH, d.backend = backend;
-  OK(usp_plan_create(&d, &plan));
-  return plan;
-}
 
 typedef struct mesh {
   int32_t ring, ulysses, own_allocator;
@@ -211,7 +213,7 @@ static int on_rank(usp_comm* comm, void* user) {
   OK(usp_engine_create(&desc, comm, &engine));
   const char* notes = NULL;
   OK(usp_engine_notes(engine, &notes));
-  usp_plan* plan = make_plan(m->ring, m->ulysses, USP_BACKEND_MMA);
+  usp_plan* plan = make_plan(m->ring, m->ulysses, USP_BF16, USP_BACKEND_MMA);
   const int64_t cu[] = {0, 70, TOKENS};
   usp_batch* batch = NULL;
   usp_batch_sizes sizes;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads_world.hpp"
 
-#include "../failure/deadline.hpp"
-
 #include <algorithm>
 #include <utility>
 
