@@ -6,7 +6,7 @@
 // source, in runs of heads / ranks * head_dim * 2 bytes. Back: strided at the target. Ranks are threads of
 // this process, or processes where mpirun or torchrun started them; they take the GPUs there are, in turn.
 // The plain copy is cudaMemcpyAsync between two buffers, or a region without strides through the same
-// communicator between processes. All ranks send to all others at once; what a rank keeps is neither moved
+// data plane between processes. All ranks send to all others at once; what a rank keeps is neither moved
 // nor counted. Times are the slowest rank's, by its stream's events, from a point that all ranks' streams
 // have reached; `late` counts the rounds in which a rank's GPU got there before its host had enqueued all, so
 // that the host's time may be in them.
@@ -20,6 +20,7 @@
 #include "usp/device/check.cuda.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -68,35 +69,45 @@ class Rank {
   Rank(const Job& job, comm::Communicator& control)
       : control_(control), gpu_(control), flush_(gpu_.stream.device(), flush_bytes) {
     const int device = gpu_.stream.device();
-    const i64 bytes = job.ranks * *std::max_element(job.payloads.begin(), job.payloads.end());
-    for (device::DeviceBuffer* buffer : {&home_, &gathered_, &returned_})
-      *buffer = device::DeviceBuffer(device, bytes);
-    tokens_ = device::DeviceBuffer(device, 2 * job.ranks);
-    fill_with_noise(home_.data(), bytes, gpu_.stream.get(), static_cast<unsigned>(control.rank() + 1));
-    device::set_device_bytes(tokens_.data(), 0, tokens_.bytes(), gpu_.stream.get());
+    bytes_ = job.ranks * *std::max_element(job.payloads.begin(), job.payloads.end());
+    kernels::Arena& arena = *gpu_.data_plane->peer_arena(*gpu_.memory);
+    arena.reserve(3 * bytes_ + 2 * job.ranks);
+    home_ = arena.data(), gathered_ = home_ + bytes_, returned_ = gathered_ + bytes_;
+    tokens_ = returned_ + bytes_;
+    fill_with_noise(home_, bytes_, gpu_.stream.get(), static_cast<unsigned>(control.rank() + 1));
+    device::set_device_bytes(tokens_, 0, 2 * job.ranks, gpu_.stream.get());
     gpu_.stream.synchronize();
-    std::byte* const mine = home_.data();
+    std::byte* const mine = home_;
     homes_.resize(static_cast<std::size_t>(job.ranks));
     control.all_gather(&mine, homes_.data(), sizeof mine);
     for (int i = 0; i < job.ranks; ++i) {
       copies_.push_back(std::make_unique<device::Stream>(device));
       copied_.emplace_back(device);
     }
-    gpu_.communicator->reserve(2 * job.ranks, 2 * job.ranks);
+    meet_ = connected([&](int peer) {
+      return std::pair(part(tokens_, {1, 1}, peer), part(tokens_ + control_.size(), {1, 1}, peer));
+    });
   }
-  /// Of the slowest rank. Collective.
+  /// Collective: connects the exchanges of a size.
+  void connect(const Size& size) {
+    for (const Way way : {Way::there, Way::back, Way::plain})
+      exchanges_[static_cast<std::size_t>(way)] =
+          connected([&](int peer) { return regions(way, size, peer); });
+  }
+
+  /// Of the slowest rank, in the connected size. Collective.
   [[nodiscard]] Time timed(Way way, const Size& size) {
     gpu_.stream.synchronize();
     control_.barrier();
     // Longer than the host takes to enqueue all that follows; it leaves nothing in the L2 cache.
     for (int i = 0; i < 4 * control_.size(); ++i)
       device::set_device_bytes(flush_.data(), i, flush_.bytes(), gpu_.stream.get());
-    meet();
+    exchange(meet_);
     begin_.record(gpu_.stream.get());
     if (way == Way::plain && in_one_process())
       copy_plainly(size);
     else
-      exchange(way, size);
+      exchange(exchanges_[static_cast<std::size_t>(way)]);
     end_.record(gpu_.stream.get());
     const bool late = begin_.reached();
     const Time mine{device::seconds_between(begin_, end_), late ? 1 : 0};
@@ -112,17 +123,15 @@ class Rank {
 
   /// Throws unless the rows that come home are those that left.
   void check(const Size& size) {
-    device::set_device_bytes(gathered_.data(), 0, gathered_.bytes(), gpu_.stream.get());
-    device::set_device_bytes(returned_.data(), 0, returned_.bytes(), gpu_.stream.get());
+    device::set_device_bytes(gathered_, 0, 2 * bytes_, gpu_.stream.get());
     gpu_.stream.synchronize();
     control_.barrier();
-    exchange(Way::there, size);
-    exchange(Way::back, size);
+    for (const Way way : {Way::there, Way::back}) exchange(exchanges_[static_cast<std::size_t>(way)]);
     const i64 row = size.run_bytes * control_.size();
     std::vector<std::byte> left(static_cast<std::size_t>(row)), came(left.size());
     for (const i64 at : {i64{0}, (size.rows() - 1) * row}) {
-      device::copy_to_host(left.data(), home_.data() + at, row, gpu_.stream.get());
-      device::copy_to_host(came.data(), returned_.data() + at, row, gpu_.stream.get());
+      device::copy_to_host(left.data(), home_ + at, row, gpu_.stream.get());
+      device::copy_to_host(came.data(), returned_ + at, row, gpu_.stream.get());
       gpu_.stream.synchronize();
       for (int peer = 0; peer < control_.size(); ++peer) {
         if (peer == control_.rank()) continue;
@@ -137,11 +146,11 @@ class Rank {
 
   /// Collective: no peer holds this rank's tensors open any more, which may then be freed.
   void close() {
-    gpu_.communicator.reset();
+    gpu_.stream.synchronize();
     control_.barrier();
   }
   [[nodiscard]] bool in_one_process() const { return std::string(control_.name()) == "threads"; }
-  [[nodiscard]] std::vector<std::string> notes() const { return gpu_.communicator->notes(); }
+  [[nodiscard]] std::vector<std::string> notes() const { return gpu_.data_plane->notes(); }
 
  private:
   /// This rank's rows with the heads of a rank, in a tensor of all heads.
@@ -164,41 +173,45 @@ class Rank {
   /// What goes to a peer, and where what comes from it lands.
   [[nodiscard]] std::pair<comm::StridedBytes, comm::StridedBytes> regions(Way way, const Size& size,
                                                                           int peer) const {
-    if (way == Way::there)
-      return {heads_at_home(home_.data(), size, peer), part(gathered_.data(), size, peer)};
-    if (way == Way::back)
-      return {part(gathered_.data(), size, peer), heads_at_home(returned_.data(), size, peer)};
-    return {part(home_.data(), size, peer), part(gathered_.data(), size, peer)};
+    if (way == Way::there) return {heads_at_home(home_, size, peer), part(gathered_, size, peer)};
+    if (way == Way::back) return {part(gathered_, size, peer), heads_at_home(returned_, size, peer)};
+    return {part(home_, size, peer), part(gathered_, size, peer)};
   }
 
-  void exchange(Way way, const Size& size) {
-    swap([&](int peer) { return regions(way, size, peer); });
-  }
-  /// What the stream does next starts once all ranks' streams have come here.
-  void meet() {
-    swap([&](int peer) {
-      return std::pair(part(tokens_.data(), {1, 1}, peer),
-                       part(tokens_.data() + control_.size(), {1, 1}, peer));
-    });
-  }
-
+  /// Transfers with all peers that are connected.
+  struct Exchange {
+    std::vector<comm::StridedBytes> regions;
+    std::vector<comm::ChannelStart> starts;
+    std::unique_ptr<comm::Channels> channels;
+  };
   template <class F>
-  void swap(F&& regions_of) {
+  [[nodiscard]] Exchange connected(F&& regions_of) {
     const int ranks = control_.size();
-    std::vector<comm::StridedBytes> regions(static_cast<std::size_t>(2 * ranks));
-    std::vector<comm::Message> messages;
+    Exchange made;
+    std::vector<comm::ChannelEnd> ends;
+    made.regions.reserve(static_cast<std::size_t>(2 * ranks));
     for (int away = 1; away < ranks; ++away) {
       const int to = (control_.rank() + away) % ranks, from = (control_.rank() + ranks - away) % ranks;
-      comm::StridedBytes* const sent = &regions[static_cast<std::size_t>(2 * away)];
-      sent[0] = regions_of(to).first;
-      sent[1] = regions_of(from).second;
-      messages.push_back({to, true, tag_, -1, "exchange", sent, 1});
-      messages.push_back({from, false, tag_, -1, "exchange", sent + 1, 1});
+      for (const bool send : {true, false}) {
+        const int peer = send ? to : from;
+        made.regions.push_back(send ? regions_of(peer).first : regions_of(peer).second);
+        comm::ChannelEnd end;
+        end.peer = peer, end.send = send, end.operation = "exchange";
+        end.bytes = made.regions.back().bytes(), end.region_count = 1;
+        if (send) end.regions = &made.regions.back();
+        made.starts.push_back({static_cast<std::int32_t>(ends.size()), &made.regions.back(), 1});
+        ends.push_back(end);
+      }
     }
-    ++tag_;
-    std::vector<comm::Ticket> tickets(messages.size());
-    gpu_.communicator->post(messages.data(), static_cast<i64>(messages.size()), tickets.data());
-    for (const comm::Ticket ticket : tickets) gpu_.communicator->wait(ticket);
+    made.channels = gpu_.data_plane->connect(ends);
+    return made;
+  }
+
+  static void exchange(Exchange& all) {
+    all.channels->begin();
+    all.channels->start(all.starts.data(), static_cast<i64>(all.starts.size()));
+    for (std::size_t i = 1; i < all.starts.size(); i += 2) all.channels->wait(all.starts[i].channel);
+    for (std::size_t i = 0; i < all.starts.size(); i += 2) all.channels->wait(all.starts[i].channel);
   }
 
   /// Fetches as many bytes from every peer, each on a stream of its own as the communicator does.
@@ -210,7 +223,7 @@ class Rank {
       const device::StreamHandle copies = copies_[at]->get();
       device::wait_for(copies, begin_.get());
       device::check_cuda(
-          cudaMemcpyAsync(gathered_.data() + peer * size.payload, homes_[at] + control_.rank() * size.payload,
+          cudaMemcpyAsync(gathered_ + peer * size.payload, homes_[at] + control_.rank() * size.payload,
                           static_cast<std::size_t>(size.payload), cudaMemcpyDefault, copies),
           "cudaMemcpyAsync from a peer");
       copied_[at].record(copies);
@@ -220,9 +233,12 @@ class Rank {
 
   comm::Communicator& control_;
   test::GpuRank gpu_;
-  device::DeviceBuffer flush_, home_, gathered_, returned_, tokens_;
-  i64 tag_ = 0;                    ///< all ranks exchange in one order
-  std::vector<std::byte*> homes_;  ///< of all ranks; only ranks of one process reach them
+  device::DeviceBuffer flush_;
+  i64 bytes_ = 0;  ///< of each tensor
+  std::byte *home_ = nullptr, *gathered_ = nullptr, *returned_ = nullptr, *tokens_ = nullptr;
+  Exchange meet_;  ///< what a stream does next starts once all ranks' streams have come here
+  std::array<Exchange, 3> exchanges_;  ///< by Way
+  std::vector<std::byte*> homes_;      ///< of all ranks; only ranks of one process reach them
   std::vector<std::unique_ptr<device::Stream>> copies_;
   std::vector<device::Event> copied_;
   device::Event begin_{gpu_.stream.device(), device::EventUse::timing},
@@ -267,6 +283,7 @@ class Table {
 };
 
 void compare(const Job& job, Rank& rank, const Size& size, const Table* table) {
+  rank.connect(size);
   rank.check(size);
   Times times[3];
   for (int round = -warm_up; round < job.rounds; ++round) {

@@ -74,8 +74,10 @@ class Rank {
         gpu_(control),
         kernel_(job.backend == "cudnn" ? kernels::make_cudnn_kernel(*gpu_.memory)
                                        : kernels::make_mma_kernel(*gpu_.memory)),
-        nccl_(job.transport == "nccl" ? comm::make_nccl_communicator(control, gpu_.stream) : nullptr),
-        attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.communicator, *kernel_, options) {
+        nccl_(job.transport == "nccl"
+                  ? comm::make_message_data_plane(comm::make_nccl_communicator(control, gpu_.stream), control)
+                  : nullptr),
+        attention_(job.plan(), nccl_ ? *nccl_ : *gpu_.data_plane, *kernel_, options) {
     attention_.set_batch(job.documents());
     const auto rows = static_cast<i64>(attention_.q_tokens().size());
     const i64 q_bytes = rows * job.heads * job.width * 2, kv_bytes = rows * job.kv_heads * job.width * 2;
@@ -132,7 +134,7 @@ class Rank {
   comm::Communicator& control_;
   test::GpuRank gpu_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
-  std::unique_ptr<comm::Communicator> nccl_;
+  std::unique_ptr<comm::DataPlane> nccl_;
   AttentionOperator attention_;
   std::vector<device::DeviceBuffer> inputs_, results_;
   AttentionInputs in_;

@@ -28,8 +28,8 @@ class SingleRank final : public comm::Communicator {
       for (i64 b = 0; b < messages[i].region_count; ++b) fill(messages[i].regions[b]);
     }
   }
-  void wait(comm::Ticket /*ticket*/) override {}
-  [[nodiscard]] bool test(comm::Ticket /*ticket*/) override { return true; }
+  i64 wait(comm::Ticket /*ticket*/) override { return 0; }
+  [[nodiscard]] std::optional<i64> test(comm::Ticket /*ticket*/) override { return 0; }
   void progress() override {}
   void reserve(i64 /*messages*/, i64 /*regions*/) override {}
   [[nodiscard]] std::unique_ptr<comm::Communicator> group(const std::vector<int>& /*ranks*/) override {
@@ -47,7 +47,6 @@ class SingleRank final : public comm::Communicator {
   void reduce_scatter_sum(const float* /*parts*/, float* /*mine*/, i64 /*count*/) override {}
   void reduce_scatter_sum(const double* /*parts*/, double* /*mine*/, i64 /*count*/) override {}
   void abort(const comm::CommunicationFault& /*fault*/) override {}
-  [[nodiscard]] comm::Traffic& traffic() override { return traffic_; }
 
  private:
   void fill(const comm::StridedBytes& region) {
@@ -60,7 +59,6 @@ class SingleRank final : public comm::Communicator {
   device::StreamHandle stream_;
   bool noise_ = true;
   unsigned seed_ = 0;
-  comm::Traffic traffic_;
 };
 
 }  // namespace usp::bench

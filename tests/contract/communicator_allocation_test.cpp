@@ -60,7 +60,6 @@ long allocations_of_exchange(i64 reserved, const std::function<void(const Body&)
     contract::Batch batch(plan, communicator.rank(), mine);
     batch.tickets.resize(batch.messages.size());
     communicator.barrier();
-    communicator.traffic().reset(3, 4);
     communicator.reserve(reserved, 1000);
     const long before = allocations;
     for (int round = 0; round < 3; ++round) {

@@ -18,7 +18,7 @@ TEST(MeshCommunicator, GroupsAreTheAxes) {
     comm::run_threads(mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
       comm::MeshCommunicator ranks(comm, mesh);
       const int row = mesh.ring_of(comm.rank()), column = mesh.ulysses_of(comm.rank());
-      EXPECT_EQ(&ranks.world(), &comm);
+      EXPECT_EQ(&ranks.data_plane().control(), &comm);
       EXPECT_EQ(ranks.ring().size(), mesh.ring());
       EXPECT_EQ(ranks.ring().rank(), row);
       EXPECT_EQ(ranks.ulysses().size(), mesh.ulysses);

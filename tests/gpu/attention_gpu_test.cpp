@@ -51,7 +51,7 @@ void expect_exact(const RuntimeCase& c, const Bounds& bounds, const ExecutorOpti
                       [&](comm::Communicator& control) {
                         GpuRank rank(control);
                         const auto kernel = make(c.plan.backend, *rank.memory);
-                        const TrialErrors e = run_trial(c, *rank.communicator, *kernel, options);
+                        const TrialErrors e = run_trial(c, *rank.data_plane, *kernel, options);
                         const std::lock_guard lock(mutex);
                         SCOPED_TRACE(describe(c) + " rank " + std::to_string(control.rank()));
                         EXPECT_LE(e.o, bounds.out);
@@ -106,7 +106,7 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
     comm::run_threads(c.plan.mesh.size(), {}, [&](comm::Communicator& control) {
       GpuRank rank(control);
       const auto kernel = make(GetParam(), *rank.memory);
-      const TrialErrors e = run_trial(c, *rank.communicator, *kernel, {.measure_workspace = true}, false);
+      const TrialErrors e = run_trial(c, *rank.data_plane, *kernel, {.measure_workspace = true}, false);
       for (const int pass : {0, 1})
         EXPECT_EQ(e.touched[pass], e.planned[pass]) << describe(c) << " pass " << pass;
     });
@@ -127,7 +127,7 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
   comm::run_threads(ring, {}, [&](comm::Communicator& control) {
     GpuRank rank(control);
     const auto kernel = make(backend, *rank.memory);
-    const TrialErrors mine = run_trial(c, *rank.communicator, *kernel);
+    const TrialErrors mine = run_trial(c, *rank.data_plane, *kernel);
     if (control.rank() == 0) e = mine;
   });
   return e;

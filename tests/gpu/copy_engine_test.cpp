@@ -1,69 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "communicator_contract.hpp"
-#include "forwarding_communicator.hpp"
+#include "device_payloads.hpp"
 #include "gpu_rank.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/comm/threads.hpp"
 #include "usp/device/check.cuda.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
-#include <tuple>
-#include <utility>
 #include <vector>
 
+/// Copy engines between ranks that are threads, on as many GPUs as there are. Skipped without a GPU.
 namespace usp::test {
 namespace {
 
-/// The copy engines under the contract of all communicators: a completed message is complete for the host
-/// too.
-class Completed final : public ForwardingCommunicator {
- public:
-  template <class Inner>
-  Completed(Inner&& inner, const device::CallStream& stream, bool push)
-      : ForwardingCommunicator(std::forward<Inner>(inner)), stream_(stream), push_(push) {}
-
-  void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
-    std::vector<comm::Message> posted(messages, messages + count);
-    for (comm::Message& m : posted) m.push = push_;
-    inner().post(posted.data(), count, tickets);
-  }
-  void wait(comm::Ticket ticket) override {
-    inner().wait(ticket);
-    stream_.synchronize();
-  }
-  bool test(comm::Ticket ticket) override {
-    if (!inner().test(ticket)) return false;
-    stream_.synchronize();
-    return true;
-  }
-  std::unique_ptr<comm::Communicator> group(const std::vector<int>& ranks) override {
-    auto group = inner().group(ranks);
-    if (group == nullptr) return nullptr;
-    return std::make_unique<Completed>(std::move(group), stream_, push_);
-  }
-
- private:
-  const device::CallStream& stream_;
-  const bool push_;  ///< the sender of a message copies
-};
-
-/// Ranks, and whether senders copy.
-class CopyEngine : public testing::TestWithParam<std::tuple<int, bool>> {};
+class CopyEngine : public testing::TestWithParam<int> {};
 
 TEST_P(CopyEngine, KeepsTheContract) {
   if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
-  const auto [ranks, push] = GetParam();
-  EXPECT_NO_THROW(comm::run_threads(ranks, {}, [push = push](comm::Communicator& control) {
+  EXPECT_NO_THROW(comm::run_threads(GetParam(), {}, [](comm::Communicator& control) {
     GpuRank rank(control);
-    Completed communicator(*rank.communicator, rank.stream, push);
-    contract::run_checks(communicator);
+    DevicePayloads payloads(*rank.data_plane, *rank.memory);
+    contract::check_data_plane(*rank.data_plane, payloads);
   }));
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngine, testing::Values(1, 2, 3, 4, 8));
 
 /// Holds up a stream until it is let go, at the end of its life at the latest.
 class Stall {
@@ -87,84 +54,142 @@ class Stall {
   const device::CallStream& stream_;
 };
 
-[[nodiscard]] comm::Message message_of(const comm::StridedBytes& region, int peer, bool send, i64 tag) {
-  comm::Message m;
-  m.peer = peer, m.send = send, m.tag = tag, m.tick = -1, m.operation = "test";
-  m.regions = &region, m.region_count = 1;
-  return m;
-}
+/// One transfer of 4 KiB from each of the other ranks to rank 0, pulled or pushed.
+struct Arrivals {
+  static constexpr i64 bytes = 4096;
+  Arrivals(comm::DataPlane& plane, kernels::Memory& memory, bool push) {
+    comm::Communicator& control = plane.control();
+    kernels::Arena& arena = *plane.peer_arena(memory);
+    arena.reserve(bytes * control.size());
+    for (int peer = 1; peer < control.size(); ++peer) {
+      if (control.rank() != 0 && control.rank() != peer) continue;
+      regions.push_back({.data = arena.data() + peer * bytes, .run_bytes = bytes});
+    }
+    std::vector<comm::ChannelEnd> ends;
+    for (std::size_t i = 0; i < regions.size(); ++i) {
+      comm::ChannelEnd end;
+      end.send = control.rank() != 0;
+      end.peer = end.send ? 0 : static_cast<int>(i) + 1;
+      end.push = push, end.operation = "test", end.bytes = bytes, end.region_count = 1;
+      if (end.send != end.push) end.regions = &regions[i];
+      ends.push_back(end);
+    }
+    channels = plane.connect(ends);
+  }
+  void start() {
+    channels->begin();
+    std::vector<comm::ChannelStart> starts;
+    for (std::size_t i = 0; i < regions.size(); ++i)
+      starts.push_back({static_cast<std::int32_t>(i), &regions[i], 1});
+    channels->start(starts.data(), static_cast<i64>(starts.size()));
+  }
+  void wait(std::size_t channel) { channels->wait(static_cast<std::int32_t>(channel)); }
+  std::vector<comm::StridedBytes> regions;
+  std::unique_ptr<comm::Channels> channels;
+};
 
-[[nodiscard]] comm::StridedBytes region_of(const device::DeviceBuffer& buffer) {
-  comm::StridedBytes region;
-  region.data = buffer.data();
-  region.run_bytes = buffer.bytes();
-  return region;
-}
+class CopyEngineOrder : public testing::TestWithParam<bool> {};
 
-void until(const std::atomic<bool>& flag, comm::Communicator& communicator) {
-  while (!flag) communicator.progress();
-}
-
-/// The receiver waits for a message of a slow sender after one of a fast sender has arrived, which was posted
-/// when the slow sender had its receipt already: what comes after the wait sees the slow message, not the
-/// fast one only.
-TEST(CopyEngines, AWaitIsForItsOwnMessage) {
+/// A fast sender's transfer is complete while a slow one's is not; what comes after the wait for the slow one
+/// sees its bytes.
+TEST_P(CopyEngineOrder, AWaitIsForItsOwnTransfer) {
   if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
-  constexpr i64 bytes = 4096;
-  std::atomic<bool> slow_has_receipt{false}, fast_is_here{false};
+  std::atomic<bool> looked{false};
   comm::run_threads(3, comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& control) {
     GpuRank rank(control);
-    comm::Communicator& c = *rank.communicator;
-    const int device = rank.stream.device();
-    const device::DeviceScope scope(device);
-    const device::DeviceBuffer slow(device, bytes), fast(device, bytes);
-    const comm::StridedBytes slow_region = region_of(slow), fast_region = region_of(fast);
-    device::set_device_bytes(slow.data(), 0, bytes, rank.stream.get());
+    const device::DeviceScope scope(rank.stream.device());
+    Arrivals arrivals(*rank.data_plane, *rank.memory, GetParam());
+    for (const comm::StridedBytes& region : arrivals.regions)
+      device::set_device_bytes(region.data, 0, Arrivals::bytes, rank.stream.get());
     rank.stream.synchronize();
     control.barrier();
-    comm::Ticket ticket = -1;
     if (control.rank() == 0) {
-      const comm::Message first = message_of(slow_region, 1, false, 0),
-                          second = message_of(fast_region, 2, false, 0);
-      c.post(&first, 1, &ticket);
-      until(slow_has_receipt, c);
-      comm::Ticket later = -1;
-      c.post(&second, 1, &later);
-      c.wait(later);
+      arrivals.start();
+      arrivals.wait(1);
+      const device::PinnedBuffer copies(2);  // a copy to pageable memory would hold up this thread
+      device::copy_to_host(copies.data(), arrivals.regions[1].data, 1, rank.stream.get());
+      const device::Event fast(rank.stream.device()), slow(rank.stream.device());
+      fast.record(rank.stream.get());
+      fast.synchronize();
+      EXPECT_EQ(static_cast<int>(copies.data()[0]), 9);
+      arrivals.wait(0);
+      device::copy_to_host(copies.data() + 1, arrivals.regions[0].data, 1, rank.stream.get());
+      slow.record(rank.stream.get());
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+      while (!slow.reached() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_FALSE(slow.reached()) << "the stream went on before the transfer had begun";
+      looked = true;
       rank.stream.synchronize();
-      c.wait(ticket);
-      const device::PinnedBuffer copy(1);  // a copy to pageable memory would hold up this thread
-      device::copy_to_host(copy.data(), slow.data(), 1, rank.stream.get());
-      const device::Event after(device);
-      after.record(rank.stream.get());
-      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
-      while (!after.reached() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-      EXPECT_FALSE(after.reached()) << "the stream went on before the message had been sent";
-      fast_is_here = true;
-      rank.stream.synchronize();
-      EXPECT_EQ(static_cast<int>(*copy.data()), 7);
+      EXPECT_EQ(static_cast<int>(copies.data()[1]), 7);
     } else if (control.rank() == 1) {
       Stall stall(rank.stream);
-      device::set_device_bytes(slow.data(), 7, bytes, rank.stream.get());
-      const comm::Message m = message_of(slow_region, 0, true, 0);
-      c.post(&m, 1, &ticket);
-      c.wait(ticket);
-      slow_has_receipt = true;
-      until(fast_is_here, c);
+      device::set_device_bytes(arrivals.regions[0].data, 7, Arrivals::bytes, rank.stream.get());
+      arrivals.start();
+      arrivals.wait(0);
+      while (!looked) std::this_thread::yield();
       stall.let_go();
-      rank.stream.synchronize();
     } else {
-      const comm::Message m = message_of(fast_region, 0, true, 0);
-      c.post(&m, 1, &ticket);
-      c.wait(ticket);
-      rank.stream.synchronize();
+      device::set_device_bytes(arrivals.regions[0].data, 9, Arrivals::bytes, rank.stream.get());
+      arrivals.start();
+      arrivals.wait(0);
     }
+    rank.stream.synchronize();
+    rank.data_plane->check();
     control.barrier();
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CopyEngine,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(PullAndPush, CopyEngineOrder, testing::Bool());
+
+/// A peer that never comes: the wait ends by the watchdog, with the operation and the peer.
+TEST(CopyEngines, AnAbsentPeerIsNamed) {
+  if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
+  std::string text;
+  std::atomic<bool> ended{false};
+  try {
+    comm::run_threads(2, comm::CommOptions{1, i64{1} << 30}, [&](comm::Communicator& control) {
+      GpuRank rank(control);
+      Arrivals arrivals(*rank.data_plane, *rank.memory, false);
+      if (control.rank() == 1) {
+        while (!ended) std::this_thread::yield();
+        return;
+      }
+      try {
+        arrivals.start();
+        arrivals.wait(0);
+        rank.stream.synchronize();
+        rank.data_plane->check();
+        ADD_FAILURE() << "a transfer without a sender was complete";
+      } catch (...) {
+        ended = true;
+        throw;
+      }
+    });
+  } catch (const comm::CommunicationError& error) {
+    text = error.what();
+  }
+  EXPECT_NE(text.find("'test' of tick 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+}
+
+/// Ends that differ are refused when they connect.
+TEST(CopyEngines, EndsOfOtherSizesAreRefused) {
+  if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
+  EXPECT_THROW(comm::run_threads(2, comm::CommOptions{5, i64{1} << 30},
+                                 [&](comm::Communicator& control) {
+                                   GpuRank rank(control);
+                                   kernels::Arena& arena = *rank.data_plane->peer_arena(*rank.memory);
+                                   arena.reserve(64);
+                                   const comm::StridedBytes region{
+                                       .data = arena.data(), .run_bytes = control.rank() == 0 ? 32 : 16};
+                                   comm::ChannelEnd end;
+                                   end.peer = 1 - control.rank(), end.send = control.rank() == 0;
+                                   end.operation = "test", end.bytes = region.run_bytes, end.region_count = 1;
+                                   if (end.send) end.regions = &region;
+                                   (void)rank.data_plane->connect({end});
+                                 }),
+               comm::CommunicationError);
+}
 
 }  // namespace
 }  // namespace usp::test

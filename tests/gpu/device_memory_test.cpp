@@ -32,8 +32,9 @@ constexpr i64 tables_bytes = i64{1} << 20;
 /// One step of an operator on tensors of its own.
 class Rank {
  public:
-  Rank(const AttentionPlan& plan, comm::Communicator& communicator, kernels::Memory& memory)
-      : memory_(memory), kernel_(make(plan.backend, memory)), attention_(plan, communicator, *kernel_) {
+  template <class Ranks>  ///< a communicator, or a data plane
+  Rank(const AttentionPlan& plan, Ranks& ranks, kernels::Memory& memory)
+      : memory_(memory), kernel_(make(plan.backend, memory)), attention_(plan, ranks, *kernel_) {
     attention_.set_batch(Documents::single(plan.shape.q_tokens, plan.shape.kv_tokens));
     const auto rows = static_cast<i64>(attention_.q_tokens().size());
     const auto tensor = [&](int heads) {
@@ -87,7 +88,7 @@ TEST_P(DeviceMemory, IsWhatThePlanForesees) {
       comm::run_threads(
           plan.mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& control) {
             GpuRank gpu(control);
-            Rank rank(plan, *gpu.communicator, *gpu.memory);
+            Rank rank(plan, *gpu.data_plane, *gpu.memory);
             rank.step();
             const i64 tables = GetParam() == Backend::cudnn ? 0 : tables_bytes;
             EXPECT_GE(gpu.memory->held_bytes(), rank.planned()) << ring << " x " << ulysses;

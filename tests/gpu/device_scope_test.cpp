@@ -49,10 +49,9 @@ TEST(DeviceScope, WorkOnOneDeviceTakesNoMemoryOfAnother) {
   on_fresh_thread([] {
     const device::Stream stream(1);
     const device::DeviceBuffer buffer(1, block_bytes);
-    const device::Event event(1, device::EventUse::interprocess);
+    const device::Event event(1);
     event.record(stream.get());
     (void)comm::share(buffer, 1);
-    (void)comm::share(event);
     stream.synchronize();
     EXPECT_TRUE(has_context(1));
     EXPECT_FALSE(has_context(0));
@@ -88,11 +87,9 @@ TEST(ProcessSharing, NamesMemoryOfADeviceThatIsNotCurrent) {
   if (device::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
   for (int device = 0; device < device::device_count(); ++device) {
     const device::DeviceBuffer buffer(device, block_bytes);
-    const device::Event event(device, device::EventUse::interprocess);
     on_fresh_thread([&] {
       device::check_cuda(cudaSetDevice((device + 1) % device::device_count()), "cudaSetDevice");
       (void)comm::share(buffer, device);
-      (void)comm::share(event);
       EXPECT_EQ(current_device(), (device + 1) % device::device_count());
     });
   }

@@ -82,7 +82,6 @@ static void test_jobs(void) {
 
 static void test_functions(void) {
   usp_comm *comm = NULL, *group = NULL;
-  const char* notes = NULL;
   int32_t one = 0, all = 1;
   OK(usp_comm_create_serial(&comm));
   REFUSED(usp_comm_group(NULL, &one, 1, &group), USP_USAGE, "comm is null");
@@ -104,10 +103,6 @@ static void test_functions(void) {
   REFUSED(usp_comm_broadcast(comm, &one, -1, 0), USP_USAGE, "bytes is -1");
   REFUSED(usp_comm_broadcast(comm, &one, 4, 1), USP_USAGE, "root is 1");
   OK(usp_comm_broadcast(comm, &one, sizeof one, 0));
-  REFUSED(usp_comm_notes(NULL, &notes), USP_USAGE, "comm is null");
-  REFUSED(usp_comm_notes(comm, NULL), USP_USAGE, "notes is null");
-  OK(usp_comm_notes(comm, &notes));
-  CHECK(strcmp(notes, "") == 0);
   REFUSED(usp_comm_abort(NULL, "reason"), USP_USAGE, "comm is null");
   OK(usp_comm_abort(comm, "reason"));
   REFUSED(usp_comm_barrier(comm), USP_ENVIRONMENT, "rank 0 ended the job: reason");

@@ -139,9 +139,6 @@ static void attention_as_on_one_rank(rank_job* job) {
 static void groups_and_collectives(rank_job* job) {
   usp_comm* comm = meet(job, 60);
   usp_comm *pair = comm, *alone = comm;
-  const char* notes = NULL;
-  OK(usp_comm_notes(comm, &notes));
-  CHECK(strcmp(notes, "") == 0);
   const int16_t mine = (int16_t)(10 + job->rank);
   int16_t all[RANKS] = {0}, from = mine;
   OK(usp_comm_all_gather(comm, &mine, all, sizeof mine));

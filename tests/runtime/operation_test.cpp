@@ -143,7 +143,7 @@ TEST(Operation, IsRun) {
   const auto kernel = kernels::make_cpu_kernel();
   std::vector<OperationKernel> operations = operation_kernels();
   operations.push_back({&halve, halve_on_host});
-  PassRunner runner(schedule, *communicator, *kernel, {}, operations);
+  PassRunner runner(schedule, *kernel, {}, operations);
   std::vector<std::vector<double>> memory(schedule.buffers.size());
   for (std::size_t i = 0; i < memory.size(); ++i) {
     const schedule::Buffer& b = schedule.buffers[i];
@@ -157,8 +157,10 @@ TEST(Operation, IsRun) {
   }
   kernels::ScoreTerms terms;
   terms.scale = problem.scale;
-  std::vector<TickTimes> times;
-  runner.run({2, &terms}, 0, times);
+  const auto messages = comm::make_message_data_plane(*communicator);
+  const auto channels = messages->connect(runner.ends(false));
+  PassRecord record;
+  runner.run({2, &terms}, *channels, record);
   const Array truth = halved_truth(call, problem);
   for (std::size_t i = 0; i < memory.size(); ++i) {
     if (!(schedule.buffers[i].name == BufferName{Tensor::o, BufferSlot::home})) continue;
@@ -170,9 +172,8 @@ TEST(Operation, IsRun) {
 TEST(Operation, WithoutAKernelIsRefusedBeforeARun) {
   const Halved call({1, 1, 1});
   const schedule::RankSchedule schedule = call.schedule(0);
-  const auto communicator = comm::make_serial_communicator();
   const auto kernel = kernels::make_cpu_kernel();
-  EXPECT_THROW(PassRunner(schedule, *communicator, *kernel, {}), InternalError);
+  EXPECT_THROW(PassRunner(schedule, *kernel, {}), InternalError);
 }
 
 }  // namespace

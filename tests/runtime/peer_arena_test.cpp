@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where peers reach an arena only, as processes on GPUs do, every message has one end in it, results are bit
 // for bit the same, and the arena grows on all ranks at once.
-#include "forwarding_communicator.hpp"
 #include "runtime_trial.hpp"
 
 #include "usp/base/error.hpp"
@@ -38,30 +37,67 @@ class HostPeerArena final : public kernels::Arena {
   std::unique_ptr<kernels::Arena> memory_;
 };
 
-/// Threads whose peers reach nothing but the arena.
-class ArenaRanks final : public ForwardingCommunicator {
- public:
-  explicit ArenaRanks(comm::Communicator& inner) : ForwardingCommunicator(inner), arena(inner) {}
-  [[nodiscard]] kernels::Arena* peer_arena() override { return &arena; }
-  void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
-    for (i64 i = 0; i < count; ++i) {
-      const comm::Message& m = messages[i];
-      pushes += m.push ? 1 : 0, pulls += m.push ? 0 : 1;
-      if (m.send == m.push) continue;  // the peer reaches nothing of this end
-      for (i64 n = 0; n < m.region_count; ++n)
-        if (m.regions[n].bytes() > 0 && !inside(m.regions[n])) ++outside;
-    }
-    ForwardingCommunicator::post(messages, count, tickets);
-  }
-  HostPeerArena arena;
+/// Counts what offers memory outside of an arena.
+struct Seen {
   i64 pushes = 0, pulls = 0, outside = 0;
+};
+
+class WatchedChannels final : public comm::Channels {
+ public:
+  WatchedChannels(std::unique_ptr<comm::Channels> inner, std::vector<comm::ChannelEnd> ends,
+                  const kernels::Arena& arena, Seen& seen)
+      : inner_(std::move(inner)), ends_(std::move(ends)), arena_(arena), seen_(seen) {}
+  void begin() override { inner_->begin(); }
+  void start(const comm::ChannelStart* starts, i64 count) override {
+    for (i64 i = 0; i < count; ++i) {
+      const comm::ChannelEnd& end = ends_[static_cast<std::size_t>(starts[i].channel)];
+      seen_.pushes += end.push ? 1 : 0, seen_.pulls += end.push ? 0 : 1;
+      if (end.send == end.push) continue;  // the peer reaches nothing of this end
+      for (i64 n = 0; n < starts[i].region_count; ++n)
+        if (starts[i].regions[n].bytes() > 0 && !inside(starts[i].regions[n])) ++seen_.outside;
+    }
+    inner_->start(starts, count);
+  }
+  i64 wait(std::int32_t channel) override { return inner_->wait(channel); }
+  void progress() override { inner_->progress(); }
 
  private:
   [[nodiscard]] bool inside(const comm::StridedBytes& region) const {
     i64 span = region.run_bytes;
     for (int axis = 0; axis < 3; ++axis) span += (region.count[axis] - 1) * region.stride[axis];
-    return region.data >= arena.data() && region.data + span <= arena.data() + arena.bytes();
+    return region.data >= arena_.data() && region.data + span <= arena_.data() + arena_.bytes();
   }
+  std::unique_ptr<comm::Channels> inner_;
+  std::vector<comm::ChannelEnd> ends_;
+  const kernels::Arena& arena_;
+  Seen& seen_;
+};
+
+/// Threads whose peers reach nothing but the arena.
+class ArenaRanks final : public comm::DataPlane {
+ public:
+  explicit ArenaRanks(comm::Communicator& inner)
+      : arena(inner), control_(inner), messages_(comm::make_message_data_plane(inner)) {}
+  [[nodiscard]] const char* name() const override { return messages_->name(); }
+  [[nodiscard]] comm::Communicator& control() override { return control_; }
+  /// An end that peers reach names its regions when it connects, where they are in every pass.
+  [[nodiscard]] std::unique_ptr<comm::Channels> connect(const std::vector<comm::ChannelEnd>& ends) override {
+    ++connected;
+    for (const comm::ChannelEnd& end : ends)
+      if ((end.regions != nullptr) != (end.send != end.push)) ++seen.outside;
+    return std::make_unique<WatchedChannels>(messages_->connect(ends), ends, arena, seen);
+  }
+  [[nodiscard]] kernels::Arena* peer_arena(kernels::Memory& /*memory*/) override { return &arena; }
+  [[nodiscard]] schedule::PeerReach reach() const override { return schedule::PeerReach::workspace; }
+  [[nodiscard]] std::string capture_obstacle() const override { return "host memory"; }
+  void check() override {}
+  HostPeerArena arena;
+  Seen seen;
+  int connected = 0;
+
+ private:
+  comm::Communicator& control_;
+  std::unique_ptr<comm::DataPlane> messages_;
 };
 
 TEST(PeerArena, HoldsOneEndOfEveryMessageAndChangesNoBit) {
@@ -78,10 +114,10 @@ TEST(PeerArena, HoldsOneEndOfEveryMessageAndChangesNoBit) {
         const TrialErrors within = run_trial(c, ranks, *kernel, {.debug_nan = true}, false);
         const TrialErrors plain = run_trial(c, comm, *kernel, {.debug_nan = true}, false);
         const std::lock_guard lock(mutex);
-        EXPECT_EQ(ranks.outside, 0) << describe(c);
+        EXPECT_EQ(ranks.seen.outside, 0) << describe(c);
         EXPECT_EQ(within.bits, plain.bits) << describe(c);
         EXPECT_EQ(within.bytes, "") << describe(c);
-        pushes += ranks.pushes, pulls += ranks.pulls;
+        pushes += ranks.seen.pushes, pulls += ranks.seen.pulls;
       });
     }
   EXPECT_GT(pushes, 0);
@@ -105,16 +141,17 @@ TEST(PeerArena, GrowsWhereAllRanksFindACallNew) {
     const auto kernel = kernels::make_cpu_kernel();
     Executor executor(ranks, *kernel);
     SavedState saved(executor.memory());
-    auto prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), peer_reach(ranks));
-    TrialTensors tensors(c, ranks, executor.memory(), prepared->q_tokens(), prepared->kv_tokens());
+    auto prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), ranks.reach());
+    TrialTensors tensors(c, comm, executor.memory(), prepared->q_tokens(), prepared->kv_tokens());
     for (int step = 0; step < 3; ++step) {
       executor.forward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.lse_view(), saved);
       executor.backward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.d_out_on.view(),
                         tensors.gradients(), saved);
       if (step % 2 == comm.rank() % 2)
-        prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), peer_reach(ranks));
+        prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), ranks.reach());
     }
     EXPECT_EQ(ranks.arena.calls, 1);
+    EXPECT_EQ(ranks.connected, 2) << "both passes, once";
     EXPECT_EQ(executor.workspace_bytes(), ranks.arena.bytes());
   });
 }
@@ -140,7 +177,7 @@ TEST(PeerArena, AsksForMemoryBeforeItGrows) {
     const auto reserve = [&](i64 tokens) {
       c.plan.shape.q_tokens = c.plan.shape.kv_tokens = tokens;
       executor.reserve(std::make_shared<const Prepared>(c.plan, Documents::single(tokens, tokens),
-                                                        comm.rank(), peer_reach(ranks)));
+                                                        comm.rank(), ranks.reach()));
     };
     reserve(24);
     reserve(48);

@@ -4,7 +4,9 @@
 #include "usp/comm/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <deque>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -141,17 +143,21 @@ class Batch {
       at += part;
     }
   }
-  /// Waits in random order, partly by test(), and checks what arrived.
-  void finish(comm::Communicator& communicator, Random& mine) {
+  /// Waits in random order, partly by test(), and checks what arrived. Returns the bytes that were received,
+  /// and sent.
+  std::array<i64, 2> finish(comm::Communicator& communicator, Random& mine) {
+    std::array<i64, 2> moved{};
     std::vector<std::size_t> order(messages.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), mine);
     for (const std::size_t i : order) {
-      const bool early = pick(mine, 0, 2) == 0 && communicator.test(tickets[i]);
-      if (!early) communicator.wait(tickets[i]);
+      std::optional<i64> bytes;
+      if (pick(mine, 0, 2) == 0) bytes = communicator.test(tickets[i]);
+      moved[messages[i].send ? 1 : 0] += bytes ? *bytes : communicator.wait(tickets[i]);
       if (!messages[i].send) payloads[i].check(messages[i].peer, messages[i].tag);
       communicator.progress();
     }
+    return moved;
   }
 
   std::vector<comm::Message> messages;

@@ -4,7 +4,7 @@
 #include "usp/comm/communicator.hpp"
 
 #include <memory>
-#include <string>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,12 +23,11 @@ class ForwardingCommunicator : public comm::Communicator {
   void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
     inner_.post(messages, count, tickets);
   }
-  void wait(comm::Ticket ticket) override { inner_.wait(ticket); }
-  [[nodiscard]] bool test(comm::Ticket ticket) override { return inner_.test(ticket); }
+  i64 wait(comm::Ticket ticket) override { return inner_.wait(ticket); }
+  [[nodiscard]] std::optional<i64> test(comm::Ticket ticket) override { return inner_.test(ticket); }
   [[nodiscard]] bool capturable() const override { return inner_.capturable(); }
   void progress() override { inner_.progress(); }
   void reserve(i64 messages, i64 regions) override { inner_.reserve(messages, regions); }
-  [[nodiscard]] kernels::Arena* peer_arena() override { return inner_.peer_arena(); }
   [[nodiscard]] const comm::CommOptions& options() const override { return inner_.options(); }
   [[nodiscard]] std::unique_ptr<comm::Communicator> group(const std::vector<int>& ranks) override {
     return inner_.group(ranks);
@@ -46,8 +45,6 @@ class ForwardingCommunicator : public comm::Communicator {
     inner_.reduce_scatter_sum(parts, mine, count);
   }
   void abort(const comm::CommunicationFault& fault) override { inner_.abort(fault); }
-  [[nodiscard]] std::vector<std::string> notes() const override { return inner_.notes(); }
-  [[nodiscard]] comm::Traffic& traffic() override { return inner_.traffic(); }
 
  protected:
   [[nodiscard]] comm::Communicator& inner() { return inner_; }

@@ -13,12 +13,12 @@ namespace usp::test {
 struct GpuRank {
   device::CallStream stream;
   std::unique_ptr<kernels::Memory> memory;
-  std::unique_ptr<comm::Communicator> communicator;
+  std::unique_ptr<comm::DataPlane> data_plane;
 
   explicit GpuRank(comm::Communicator& control)
       : stream(control.rank() % device::device_count()),
         memory(kernels::make_cuda_memory(stream)),
-        communicator(comm::make_copy_engine_communicator(control, stream)) {}
+        data_plane(comm::make_copy_engine_data_plane(control, stream)) {}
 };
 
 }  // namespace usp::test

@@ -288,11 +288,12 @@ struct TrialTensors {
 
 /// Collective: one rank's part of a trial; the errors are the same on every rank but for `rows`, `bytes` and
 /// `bits`.
-[[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, comm::Communicator& comm,
+[[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, comm::DataPlane& data_plane,
                                            kernels::AttentionKernel& kernel,
                                            const ExecutorOptions& options = {}, bool verify = true) {
   const AttentionShape& s = c.plan.shape;
-  AttentionOperator op(c.plan, comm, kernel, options);
+  comm::Communicator& comm = data_plane.control();
+  AttentionOperator op(c.plan, data_plane, kernel, options);
   op.set_batch(c.documents);
   TrialTensors t(c, comm, kernel.memory(), op.q_tokens(), op.kv_tokens());
   Values d_o(s.batch, s.q_tokens, s.query_heads, s.head_dim_v);
@@ -303,13 +304,12 @@ struct TrialTensors {
   const DType sum = accumulator_of(s.dtype);
   op.forward(t.inputs(), t.out_on.view(), t.lse_view());
   TrialErrors e;
-  e.bytes = difference(op.record(Pass::forward).planned, op.record(Pass::forward).executed);
+  e.bytes = difference(op.record(Pass::forward).transfers);
   op.backward(t.inputs(), t.d_out_on.view(), t.gradients());
   t.fetch();
   const HostTensor &out = t.out, &lse = t.lse, &dq = t.dq, &dk = t.dk, &dv = t.dv;
   std::vector<double>& d_sink = t.d_sink;
-  if (e.bytes.empty())
-    e.bytes = difference(op.record(Pass::backward).planned, op.record(Pass::backward).executed);
+  if (e.bytes.empty()) e.bytes = difference(op.record(Pass::backward).transfers);
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     e.touched[pass == Pass::forward ? 0 : 1] = op.record(pass).touched_bytes;
     e.planned[pass == Pass::forward ? 0 : 1] = op.record(pass).workspace_bytes;
@@ -349,6 +349,13 @@ struct TrialTensors {
     e.d_sink = relative_error(d_sink, truth.d_sink);
   }
   return e;
+}
+
+[[nodiscard]] inline TrialErrors run_trial(const RuntimeCase& c, comm::Communicator& comm,
+                                           kernels::AttentionKernel& kernel,
+                                           const ExecutorOptions& options = {}, bool verify = true) {
+  const auto messages = comm::make_message_data_plane(comm);
+  return run_trial(c, *messages, kernel, options, verify);
 }
 
 }  // namespace usp::test

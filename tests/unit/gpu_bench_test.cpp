@@ -109,11 +109,10 @@ RunResult made_up_run(const Mesh& mesh) {
     mine.device = rank < 2 ? "0 Card A" : "1 Card A";
     for (const int pass : {0, 1}) {
       PassRecord& record = mine.record[pass];
-      record.executed.reset(2, mesh.size());
       const int r = mesh.ring_of(rank), u = mesh.ulysses_of(rank);
-      record.executed.count(0, mesh.rank(r, 1 - u), true, rank == 1 ? 5 : 3);
-      record.executed.count(1, mesh.rank(1 - r, u), true, 10);
-      record.executed.count(1, mesh.rank(1 - r, u), false, 1000);  // received: counted by who sent it
+      record.transfers = {{0, mesh.rank(r, 1 - u), true, 0, rank == 1 ? 5 : 3},
+                          {1, mesh.rank(1 - r, u), true, 0, 10},
+                          {1, mesh.rank(1 - r, u), false, 0, 1000}};  // received: counted by who sent it
       record.ticks = {{0, 1, 2, 2.25}, {2.25, 3, 4, 4 + 0.25 * rank}};
       mine.seconds[pass] = {2e-9, 1e-9 * (rank + 1), 4e-9};
     }

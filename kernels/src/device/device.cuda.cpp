@@ -52,9 +52,13 @@ DeviceInfo device_info(int device) {
   return info;
 }
 
-Stream::Stream(int device) : device_(device) {
+Stream::Stream(int device, StreamPriority priority) : device_(device) {
   const DeviceScope scope(device);
-  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking,
+                                          priority == StreamPriority::greatest ? greatest : least),
+             "cudaStreamCreate");
 }
 Stream::~Stream() {
   if (handle_ != nullptr && cudaStreamDestroy(handle_) != cudaSuccess) cudaGetLastError();
@@ -76,7 +80,6 @@ Event::Event(int device, EventUse use) : device_(device) {
   const DeviceScope scope(device);
   unsigned flags = cudaEventDefault;
   if (use != EventUse::timing) flags |= cudaEventDisableTiming;
-  if (use == EventUse::interprocess) flags |= cudaEventInterprocess;
   check_cuda(cudaEventCreateWithFlags(&handle_, flags), "cudaEventCreate");
 }
 Event::~Event() {

@@ -27,7 +27,7 @@ int device_of(StreamRef) {
 void synchronize(StreamRef) {
   refuse_without_cuda();
 }
-Stream::Stream(int) {
+Stream::Stream(int, StreamPriority) {
   refuse_without_cuda();
 }
 Stream::~Stream() = default;

@@ -212,9 +212,6 @@ usp_status usp_comm_group(usp_comm* comm, const int32_t* ranks, int32_t count, u
 /** Local: ends the whole job, also through a group. This rank's next call and those of all others, waiting
  * ones too, fail with USP_ENVIRONMENT and the reason (up to 1,000 bytes); the first failure wins. */
 usp_status usp_comm_abort(usp_comm* comm, const char* reason);
-/** Local: what the making of the communicator found out that the user should know, a line each; empty:
- * nothing. Valid as long as comm. */
-usp_status usp_comm_notes(usp_comm* comm, const char** notes);
 /** -1 for null. */
 int32_t usp_comm_rank(const usp_comm* comm);
 int32_t usp_comm_size(const usp_comm* comm);

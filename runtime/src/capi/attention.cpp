@@ -133,15 +133,18 @@ usp_status usp_attention_record(const usp_attention* attention, int32_t pass, us
 usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, int32_t tick, int32_t peer,
                                  int64_t planned[2], int64_t executed[2]) {
   return guarded([&] {
-    const usp::PassRecord& from = record_of(given(attention, "attention"), pass);
-    require(tick >= 0 && tick < from.planned.ticks() && peer >= 0 && peer < from.planned.ranks(),
+    const usp_attention& handle = given(attention, "attention");
+    const usp::PassRecord& from = record_of(handle, pass);
+    require(tick >= 0 && static_cast<std::size_t>(tick) < from.ticks.size() && peer >= 0 &&
+                peer < handle.layer.plan.mesh.size(),
             "tick or peer is out of range; see usp_pass_record.ticks and usp_comm_size");
-    const auto copy = [&](const usp::comm::Traffic& traffic, int64_t to[2]) {
-      if (to == nullptr) return;
-      to[0] = traffic.bytes(tick, peer, true);
-      to[1] = traffic.bytes(tick, peer, false);
-    };
-    copy(from.planned, planned);
-    copy(from.executed, executed);
+    std::int64_t sums[2][2] = {};
+    for (const usp::TransferRecord& t : from.transfers) {
+      if (t.tick != tick || t.peer != peer) continue;
+      sums[0][t.send ? 0 : 1] += t.planned_bytes;
+      sums[1][t.send ? 0 : 1] += t.executed_bytes;
+    }
+    if (planned != nullptr) std::copy_n(sums[0], 2, planned);
+    if (executed != nullptr) std::copy_n(sums[1], 2, executed);
   });
 }

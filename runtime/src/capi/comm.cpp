@@ -124,12 +124,3 @@ usp_status usp_comm_abort(usp_comm* comm, const char* reason) {
     comm->communicator->abort(fault);  // a group of one rank has no connection to the job
   });
 }
-
-usp_status usp_comm_notes(usp_comm* comm, const char** notes) {
-  return guarded([&] {
-    given(comm, "comm");
-    given(notes, "notes");
-    comm->notes = fmt::format("{}", fmt::join(comm->communicator->notes(), "\n"));
-    *notes = comm->notes.c_str();
-  });
-}

@@ -124,8 +124,8 @@ usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, co
                               desc.deterministic != 0)),
       ranks(usp::capi::make_ranks(desc, world, mesh, stream)),
       batch_group(usp::capi::group_of_all(world)),
-      batches(batch_group == nullptr ? world : *batch_group, mesh, usp::comm::peer_reach(ranks.world())),
-      executor(ranks.world(), *kernel, {.compare_inputs = desc.compare_inputs != 0}),
+      batches(batch_group == nullptr ? world : *batch_group, mesh, ranks.data_plane().reach()),
+      executor(ranks.data_plane(), *kernel, {.compare_inputs = desc.compare_inputs != 0}),
       ring{&ranks.ring(), nullptr},
       ulysses{&ranks.ulysses(), nullptr},
       unsaved(executor.memory()) {}
@@ -167,7 +167,7 @@ usp_status usp_engine_notes(usp_engine* engine, const char** notes) {
   return guarded([&] {
     usp_engine& e = given(engine, "engine");
     given(notes, "notes");
-    e.notes = fmt::format("{}", fmt::join(e.ranks.world().notes(), "\n"));
+    e.notes = fmt::format("{}", fmt::join(e.ranks.data_plane().notes(), "\n"));
     *notes = e.notes.c_str();
   });
 }

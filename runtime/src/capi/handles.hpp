@@ -35,7 +35,6 @@ struct usp_comm {
   std::unique_ptr<usp::comm::Communicator> owned;  ///< null: of `launched`, or lent
   std::unique_ptr<usp::comm::LaunchedJob> launched{};
   usp::comm::Communicator* job = nullptr;  ///< of a group: that of all ranks
-  std::string notes{};                     ///< what usp_comm_notes returned
 };
 
 struct usp_attention {

@@ -107,11 +107,11 @@ Pass pass_of(std::int32_t pass) {
 
 void put_record(const PassRecord& from, usp_pass_record* record) {
   auto own = zero<usp_pass_record>();
-  own.planned_sent = from.planned.total(true);
-  own.planned_received = from.planned.total(false);
-  own.executed_sent = from.executed.total(true);
-  own.executed_received = from.executed.total(false);
-  own.equal = difference(from.planned, from.executed).empty() ? 1 : 0;
+  own.planned_sent = from.planned_bytes(true);
+  own.planned_received = from.planned_bytes(false);
+  own.executed_sent = from.executed_bytes(true);
+  own.executed_received = from.executed_bytes(false);
+  own.equal = difference(from.transfers).empty() ? 1 : 0;
   own.ticks = static_cast<int32_t>(from.ticks.size());
   own.workspace_bytes = from.workspace_bytes;
   for (const TickTimes& tick : from.ticks) own.host_wait_s += tick.end_s - tick.computed_s;

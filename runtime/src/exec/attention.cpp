@@ -28,9 +28,9 @@ struct Location {
 }  // namespace
 
 struct AttentionOperator::State {
-  State(AttentionPlan p, comm::Communicator& communicator, kernels::AttentionKernel& kernel,
-        const ExecutorOptions& options)
-      : plan(std::move(p)), executor(communicator, kernel, options), saved(kernel.memory()) {}
+  template <class Ranks>
+  State(AttentionPlan p, Ranks& ranks, kernels::AttentionKernel& kernel, const ExecutorOptions& options)
+      : plan(std::move(p)), executor(ranks, kernel, options), saved(kernel.memory()) {}
 
   AttentionPlan plan;
   Executor executor;
@@ -53,6 +53,12 @@ AttentionOperator::AttentionOperator(const AttentionPlan& plan, comm::Communicat
   state_->executor.admit(plan);
 }
 
+AttentionOperator::AttentionOperator(const AttentionPlan& plan, comm::DataPlane& data_plane,
+                                     kernels::AttentionKernel& kernel, const ExecutorOptions& options)
+    : state_(std::make_unique<State>(plan, data_plane, kernel, options)) {
+  state_->executor.admit(plan);
+}
+
 AttentionOperator::~AttentionOperator() = default;
 
 void AttentionOperator::set_batch(const Documents& documents) {
@@ -62,7 +68,7 @@ void AttentionOperator::set_batch(const Documents& documents) {
   s.saved = SavedState(s.executor.memory());
   s.prepared.reset();  // where the new one is refused, there is none
   auto prepared = std::make_shared<const Prepared>(s.plan, documents, communicator.rank(),
-                                                   comm::peer_reach(communicator));
+                                                   s.executor.data_plane().reach());
   s.executor.reserve(prepared);
   s.prepared = std::move(prepared);
 }

@@ -65,52 +65,63 @@ struct Execution {
 }  // namespace
 
 struct Executor::State {
-  State(comm::Communicator& c, kernels::AttentionKernel& k, const ExecutorOptions& o)
-      : communicator(c), kernel(k), memory(k.memory()), options(o), sinks(memory) {
-    workspace = communicator.peer_arena();
+  State(comm::DataPlane& t, kernels::AttentionKernel& k, const ExecutorOptions& o)
+      : data_plane(t), communicator(t.control()), kernel(k), memory(k.memory()), options(o), sinks(memory) {
+    workspace = data_plane.peer_arena(memory);
     if (workspace != nullptr) return;
     own_workspace = memory.make_arena();
     workspace = own_workspace.get();
   }
 
+  State(std::unique_ptr<comm::DataPlane> owned, kernels::AttentionKernel& k, const ExecutorOptions& o)
+      : State(*owned, k, o) {
+    own_data_plane = std::move(owned);
+  }
+
+  std::unique_ptr<comm::DataPlane> own_data_plane;  ///< null: lent
+  comm::DataPlane& data_plane;
   comm::Communicator& communicator;
   kernels::AttentionKernel& kernel;
   kernels::Memory& memory;
   ExecutorOptions options;
-  std::unique_ptr<kernels::Arena> own_workspace;  ///< null: the communicator's arena
+  std::unique_ptr<kernels::Arena> own_workspace;  ///< null: the data plane's arena
   kernels::Arena* workspace = nullptr;
   std::map<const Prepared*, Execution> executions;
   std::set<std::uint64_t> admitted;  ///< plan keys
-  RecentCalls reserved, compared;
+  RecentCalls recent;                ///< goes before the data plane
   SinkLists sinks;
   kernels::ScoreTerms terms;
-  i64 calls = 0;
   const ::pid_t process = ::getpid();
 
   /// Whether what comes with a call lies where reading it costs nothing.
   [[nodiscard]] bool on_host() const { return memory.stream() == nullptr; }
   void admit(const AttentionPlan& plan, std::uint64_t key);
-  void reserve(const Prepared& prepared);
+  RecentCall& reserve(const std::shared_ptr<const Prepared>& prepared);
+  void connect(const Prepared& prepared, RecentCall& call);
   Execution& execution(const std::shared_ptr<const Prepared>& prepared);
   void check_call(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in) const;
   void check_capture(const Prepared& prepared, Pass pass) const;
   void check_saved(const Prepared& prepared, const AttentionInputs& in, const SavedState& saved) const;
-  void compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest);
+  void compare(const Prepared& prepared, RecentCall& call, const AttentionInputs& in, std::uint64_t digest);
   [[nodiscard]] std::uint64_t digest_of_call(const Prepared& prepared, const AttentionInputs& in) const;
-  void place_own(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
+  void place_workspace(const Prepared& prepared, Pass pass, PassRunner& runner) const;
+  void place_saved(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
   void place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner, const AttentionInputs& in) const;
   void place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
                       const kernels::View& target) const;
   void finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
                        const kernels::View& target) const;
-  void run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in,
+  void run(const Prepared& prepared, Pass pass, RecentCall& call, const AttentionInputs& in,
            const AttentionGradients* gradients);
   void measure(PassRecord& record) const;
 };
 
+Executor::Executor(comm::DataPlane& data_plane, kernels::AttentionKernel& kernel,
+                   const ExecutorOptions& options)
+    : state_(std::make_unique<State>(data_plane, kernel, options)) {}
 Executor::Executor(comm::Communicator& communicator, kernels::AttentionKernel& kernel,
                    const ExecutorOptions& options)
-    : state_(std::make_unique<State>(communicator, kernel, options)) {}
+    : state_(std::make_unique<State>(comm::make_message_data_plane(communicator), kernel, options)) {}
 
 Executor::~Executor() = default;
 
@@ -139,17 +150,30 @@ void Executor::State::admit(const AttentionPlan& plan, std::uint64_t key) {
 }
 
 void Executor::reserve(const std::shared_ptr<const Prepared>& prepared) {
-  state_->reserve(*prepared);
-  (void)state_->execution(prepared);
+  (void)state_->reserve(prepared);
 }
 
-/// The workspace of a call. The arena of peers grows on all ranks at once.
-void Executor::State::reserve(const Prepared& prepared) {
-  const bool is_new = reserved.add(prepared.call_key());
-  if (own_workspace == nullptr ? is_new : workspace->bytes() < scratch_bytes(prepared)) {
+/// Workspace, runners and channels of a call. The arena of peers grows on all ranks at once.
+RecentCall& Executor::State::reserve(const std::shared_ptr<const Prepared>& prepared) {
+  RecentCall& call = recent.of(prepared->call_key());
+  const bool is_new = call.channels[0] == nullptr;
+  const i64 bytes = scratch_bytes(*prepared);
+  if (own_workspace == nullptr ? is_new : workspace->bytes() < bytes) {
     memory.synchronize();  // work in flight reads the workspace
-    if (own_workspace == nullptr && workspace->bytes() < scratch_bytes(prepared)) memory.release_unused();
-    workspace->reserve(scratch_bytes(prepared));
+    if (own_workspace == nullptr && workspace->bytes() < bytes) memory.release_unused();
+    workspace->reserve(bytes);
+  }
+  (void)execution(prepared);
+  if (is_new) connect(*prepared, call);
+  return call;
+}
+
+void Executor::State::connect(const Prepared& prepared, RecentCall& call) {
+  Execution& e = executions.at(&prepared);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    PassRunner& runner = *e.runner[index_of(pass)];
+    place_workspace(prepared, pass, runner);
+    call.channels[index_of(pass)] = data_plane.connect(runner.ends(own_workspace == nullptr));
   }
 }
 
@@ -169,10 +193,10 @@ Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& pre
   e.prepared = prepared;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const schedule::RankSchedule& schedule = prepared->schedule(pass);
-    e.runner[index_of(pass)].emplace(schedule, communicator, kernel, options);
+    e.runner[index_of(pass)].emplace(schedule, kernel, options);
     PassRecord& record = e.record[index_of(pass)];
     record.pass = pass;
-    record.planned = planned_traffic(schedule, communicator.size());
+    record.transfers = planned_transfers(schedule);
     record.workspace_bytes = prepared->workspace_bytes(pass);
     record.ticks.resize(schedule.ticks.size());
   }
@@ -189,10 +213,10 @@ void Executor::State::check_call(const std::shared_ptr<const Prepared>& prepared
           fmt::format("the call was prepared for rank {}, the communicator's is {}; prepare on the rank that "
                       "runs",
                       prepared->rank(), communicator.rank()));
-  require(
-      prepared->reach() == comm::peer_reach(communicator),
-      "the call was prepared for another reach of peers than the communicator's; give comm::peer_reach of "
-      "it to Batches, Batch or Prepared");
+  require(prepared->reach() == data_plane.reach(),
+          "the call was prepared for another reach of peers than the data plane's; give DataPlane::reach of "
+          "it to "
+          "Batches, Batch or Prepared");
   check_inputs(*prepared, in);
 }
 
@@ -200,12 +224,14 @@ void Executor::State::check_call(const std::shared_ptr<const Prepared>& prepared
 void Executor::State::check_capture(const Prepared& prepared, Pass pass) const {
   if (on_host() || !device::is_capturing(memory.stream())) return;
   const char* const name = pass == Pass::forward ? "forward" : "backward";
-  require(communicator.capturable(),
-          fmt::format("a CUDA graph cannot hold the exchanges of {}, whose ranks tell one another in every "
-                      "call where their tensors lie; use NCCL on every axis, or capture around the call",
-                      communicator.name()));
+  const std::string obstacle = data_plane.capture_obstacle();
+  require(obstacle.empty(),
+          fmt::format("a CUDA graph cannot hold the exchanges of {}: {}; use NCCL on every axis, or capture "
+                      "around the call",
+                      data_plane.name(), obstacle));
   const auto known = executions.find(&prepared);
-  require(known != executions.end() && known->second.warm[index_of(pass)],
+  require(known != executions.end() && known->second.warm[index_of(pass)] &&
+              recent.connected(prepared.call_key()),
           fmt::format("the first {} of a batch makes room and agrees with other ranks, which a CUDA graph "
                       "cannot hold; run it once before the capture",
                       name));
@@ -219,12 +245,13 @@ std::uint64_t Executor::State::digest_of_call(const Prepared& prepared, const At
 }
 
 /// See ExecutorOptions::compare_inputs.
-void Executor::State::compare(const Prepared& prepared, const AttentionInputs& in, std::uint64_t digest) {
+void Executor::State::compare(const Prepared& prepared, RecentCall& call, const AttentionInputs& in,
+                              std::uint64_t digest) {
   if (!options.compare_inputs) return;
   const AttentionPlan& plan = prepared.plan();
   const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
   const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
-  const bool is_new = compared.add(prepared.call_key());
+  const bool is_new = !std::exchange(call.compared, true);
   if (on_host() && (is_new || copies || per_head || plan.score.dropout != 0)) {
     comm::agree(communicator,
                 {{"inputs", digest}, {"q, k, v of replicated tokens", digest_of_replicated_rows(plan, in)}});
@@ -235,16 +262,22 @@ void Executor::State::compare(const Prepared& prepared, const AttentionInputs& i
   }
 }
 
-void Executor::State::place_own(const Prepared& prepared, Pass pass, PassRunner& runner,
-                                std::byte* saved) const {
+void Executor::State::place_workspace(const Prepared& prepared, Pass pass, PassRunner& runner) const {
   const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const auto id = static_cast<schedule::BufferId>(i);
-    const i64 in_saved = prepared.saved_offset(pass, id), in_workspace = prepared.workspace_offset(pass, id);
-    if (in_saved >= 0)
-      runner.place(id, prepared.packed(buffers[i], saved + in_saved));
-    else if (in_workspace >= 0)
-      runner.place(id, prepared.packed(buffers[i], workspace->data() + in_workspace));
+    const i64 offset = prepared.workspace_offset(pass, id);
+    if (offset >= 0) runner.place(id, prepared.packed(buffers[i], workspace->data() + offset));
+  }
+}
+
+void Executor::State::place_saved(const Prepared& prepared, Pass pass, PassRunner& runner,
+                                  std::byte* saved) const {
+  const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto id = static_cast<schedule::BufferId>(i);
+    const i64 offset = prepared.saved_offset(pass, id);
+    if (offset >= 0) runner.place(id, prepared.packed(buffers[i], saved + offset));
   }
 }
 
@@ -275,12 +308,12 @@ void Executor::State::finish_gradient(const Prepared& prepared, PassRunner& runn
                      WriteMode::overwrite);
 }
 
-void Executor::State::run(const Prepared& prepared, Pass pass, Execution& e, const AttentionInputs& in,
+void Executor::State::run(const Prepared& prepared, Pass pass, RecentCall& call, const AttentionInputs& in,
                           const AttentionGradients* gradients) {
   const AttentionPlan& plan = prepared.plan();
+  Execution& e = executions.at(&prepared);
   PassRecord& record = e.record[index_of(pass)];
   if (options.measure_workspace) memory.set_bytes(workspace->data(), poison_byte, record.workspace_bytes);
-  communicator.traffic().reset(static_cast<int>(record.ticks.size()), communicator.size());
   terms = score_terms(plan, in);
   StepInputs inputs;
   inputs.group = plan.shape.query_heads / plan.shape.kv_heads;
@@ -290,9 +323,8 @@ void Executor::State::run(const Prepared& prepared, Pass pass, Execution& e, con
   if (gradients != nullptr)
     inputs.d_sink =
         sinks.sum_for({static_cast<std::byte*>(gradients->d_sink), gradients->d_sink_type}, heads);
-  e.runner[index_of(pass)]->run(inputs, calls++, record.ticks);
+  e.runner[index_of(pass)]->run(inputs, *call.channels[index_of(pass)], record);
   sinks.finish_sum();
-  record.executed = communicator.traffic();
   e.warm[index_of(pass)] = true;
   if (options.measure_workspace) measure(record);
 }
@@ -319,19 +351,19 @@ void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const At
               "(in C usp_batch_sizes.saved_bytes) says",
               saved.bytes(), prepared->saved_bytes()));
   if (!s.admitted.contains(prepared->plan_key())) s.admit(prepared->plan(), prepared->plan_key());
-  s.reserve(*prepared);
-  Execution& e = s.execution(prepared);
+  RecentCall& call = s.reserve(prepared);
   const std::uint64_t inputs = s.digest_of_call(*prepared, in);
-  s.compare(*prepared, in, inputs);
+  s.compare(*prepared, call, in, inputs);
   saved.forward_ = {};  // until this one has run to its end
   if (saved.arena_ != nullptr) saved.arena_->reserve(prepared->saved_bytes());
-  PassRunner& runner = *e.runner[0];
-  s.place_own(*prepared, Pass::forward, runner, saved.data());
+  PassRunner& runner = *s.execution(prepared).runner[0];
+  s.place_workspace(*prepared, Pass::forward, runner);
+  s.place_saved(*prepared, Pass::forward, runner, saved.data());
   s.place_inputs(*prepared, Pass::forward, runner, in);
   runner.place(prepared->result(Pass::forward, {Tensor::o, BufferSlot::home}), out);
   if (prepared->plan().return_lse)
     runner.place(prepared->result(Pass::forward, {Tensor::lse, BufferSlot::home}), lse);
-  s.run(*prepared, Pass::forward, e, in, nullptr);
+  s.run(*prepared, Pass::forward, call, in, nullptr);
   saved.forward_ = {prepared, inputs, false};
 }
 
@@ -360,10 +392,10 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   s.check_capture(*prepared, Pass::backward);
   s.check_saved(*prepared, in, saved);
   check_gradients(*prepared, in, d_out, gradients, out, saved.memory_);
-  s.reserve(*prepared);
-  Execution& e = s.execution(prepared);
-  PassRunner& runner = *e.runner[1];
-  s.place_own(*prepared, Pass::backward, runner, saved.data());
+  RecentCall& call = s.reserve(prepared);
+  PassRunner& runner = *s.execution(prepared).runner[1];
+  s.place_workspace(*prepared, Pass::backward, runner);
+  s.place_saved(*prepared, Pass::backward, runner, saved.data());
   s.place_inputs(*prepared, Pass::backward, runner, in);
   runner.place(prepared->input(Pass::backward, {Tensor::d_o, BufferSlot::home}), read_only(d_out));
   const schedule::BufferId home_o = prepared->input(Pass::backward, {Tensor::o, BufferSlot::home});
@@ -371,13 +403,16 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   const std::pair<Tensor, const kernels::View*> results[] = {
       {Tensor::dq, &gradients.dq}, {Tensor::dk, &gradients.dk}, {Tensor::dv, &gradients.dv}};
   for (const auto& [tensor, target] : results) s.place_gradient(*prepared, runner, tensor, *target);
-  s.run(*prepared, Pass::backward, e, in, &gradients);
+  s.run(*prepared, Pass::backward, call, in, &gradients);
   for (const auto& [tensor, target] : results) s.finish_gradient(*prepared, runner, tensor, *target);
   saved.forward_.spent = true;
 }
 
 comm::Communicator& Executor::communicator() const {
   return state_->communicator;
+}
+comm::DataPlane& Executor::data_plane() const {
+  return state_->data_plane;
 }
 kernels::AttentionKernel& Executor::kernel() const {
   return state_->kernel;

@@ -2,9 +2,9 @@
 #include "pass_runner.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 
 namespace usp {
@@ -35,11 +35,9 @@ comm::StridedBytes byte_region(const kernels::View& view, Range rows, Range head
   return region;
 }
 
-PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicator& communicator,
-                       kernels::AttentionKernel& kernel, const ExecutorOptions& options,
-                       const std::vector<OperationKernel>& operations)
+PassRunner::PassRunner(const schedule::RankSchedule& schedule, kernels::AttentionKernel& kernel,
+                       const ExecutorOptions& options, const std::vector<OperationKernel>& operations)
     : schedule_(schedule),
-      communicator_(communicator),
       kernel_(kernel),
       memory_(kernel.memory()),
       debug_nan_(options.debug_nan),
@@ -54,22 +52,19 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicato
           static_cast<schedule::BufferId>(i));
   sends_due_.resize(ticks);
   self_send_.assign(transfers, -1);
-  tickets_.assign(transfers, -1);
+  channel_.assign(transfers, -1);
   region_begin_.resize(transfers);
-  std::size_t regions = 0, max_posts = 0;
+  std::size_t regions = 0, max_starts = 0;
+  std::int32_t channels = 0;
   for (std::size_t i = 0; i < transfers; ++i) {
     const schedule::Transfer& t = schedule.transfers[i];
     region_begin_[i] = regions;
     if (t.peer != schedule.rank) {
-      regions += t.stage >= 0 ? 1 : static_cast<std::size_t>(t.regions.count);
+      channel_[i] = channels++;
+      regions += static_cast<std::size_t>(region_count(t));
       if (t.send) sends_due_[static_cast<std::size_t>(t.due)].push_back(static_cast<std::int32_t>(i));
     } else if (!t.send) {
-      // A rank's send to itself stands before its receive in the same tick.
-      for (std::size_t s = i; s-- > 0 && self_send_[i] < 0;)
-        if (schedule.transfers[s].send && schedule.transfers[s].move == t.move &&
-            schedule.transfers[s].peer == t.peer)
-          self_send_[i] = static_cast<std::int32_t>(s);
-      expects(self_send_[i] >= 0, "a rank receives from itself what it never sent");
+      find_self_send(i);
     }
   }
   for (const schedule::Step& step : schedule.steps) {
@@ -80,41 +75,70 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicato
     step_kernels_.push_back(kernel_of->run);
   }
   for (const schedule::Tick& tick : schedule.ticks)
-    max_posts = std::max(max_posts, static_cast<std::size_t>(tick.posts.count));
+    max_starts = std::max(max_starts, static_cast<std::size_t>(tick.posts.count));
   byte_regions_.resize(regions);
-  messages_.reserve(max_posts);
-  posted_.reserve(max_posts);
-  new_tickets_.resize(max_posts);
-  communicator.reserve(static_cast<i64>(transfers), static_cast<i64>(regions));
+  starts_.reserve(max_starts);
+  for (std::size_t t = 0; t < ticks; ++t)
+    tick_names_.push_back(std::string(word_of(schedule.pass)) + " tick " + std::to_string(t));
 }
 
-void PassRunner::run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times) {
+/// A rank's send to itself stands before its receive in the same tick.
+void PassRunner::find_self_send(std::size_t receive) {
+  const schedule::Transfer& t = schedule_.transfers[receive];
+  for (std::size_t s = receive; s-- > 0 && self_send_[receive] < 0;) {
+    const schedule::Transfer& send = schedule_.transfers[s];
+    if (send.send && send.move == t.move && send.peer == t.peer)
+      self_send_[receive] = static_cast<std::int32_t>(s);
+  }
+  expects(self_send_[receive] >= 0, "a rank receives from itself what it never sent");
+}
+
+std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
+  std::vector<comm::ChannelEnd> all;
+  for (std::size_t i = 0; i < schedule_.transfers.size(); ++i) {
+    const schedule::Transfer& t = schedule_.transfers[i];
+    if (channel_[i] < 0) continue;
+    comm::ChannelEnd m;
+    m.peer = t.peer;
+    m.send = t.send;
+    m.push = t.push;
+    m.tag = t.move;
+    m.tick = t.start;
+    m.due = t.due;
+    m.operation = operation(schedule_.pass, t.write_mode);
+    m.bytes = t.bytes;
+    m.region_count = region_count(t);
+    if (placed && t.send != t.push) {
+      describe(i);
+      m.regions = &byte_regions_[region_begin_[i]];
+    }
+    all.push_back(m);
+  }
+  return all;
+}
+
+void PassRunner::run(const StepInputs& inputs, comm::Channels& channels, PassRecord& record) {
   start_ = std::chrono::steady_clock::now();
   if (clock_) clock_->restart();
   inputs_ = inputs;
-  times.resize(schedule_.ticks.size());
-  const i64 first_tag = call << 20;  // a pass has far fewer transfers
+  channels_ = &channels;
+  record_ = &record;
+  record.ticks.resize(schedule_.ticks.size());
+  channels.begin();
   for (std::size_t t = 0; t < schedule_.ticks.size(); ++t) {
-    char name[64];
-    std::snprintf(name, sizeof name, "%s tick %zu", schedule_.pass == Pass::forward ? "forward" : "backward",
-                  t);
-    const device::NamedRange range(name);
+    const device::NamedRange range(tick_names_[t].c_str());
     tick_ = static_cast<std::int64_t>(t);
     tell_progress();
-    run_tick(t, first_tag, times[t]);
+    run_tick(t, record.ticks[t]);
   }
-  if (clock_) read_clock(times);
+  if (clock_) read_clock(record.ticks);
 }
 
-void PassRunner::run_tick(std::size_t t, i64 first_tag, TickTimes& times) {
+void PassRunner::run_tick(std::size_t t, TickTimes& times) {
   const schedule::Tick& tick = schedule_.ticks[t];
   times.begin_s = now();
   bind(static_cast<int>(t));
-  post(tick);
-  for (comm::Message& m : messages_) m.tag += first_tag;
-  communicator_.post(messages_.data(), static_cast<i64>(messages_.size()), new_tickets_.data());
-  for (std::size_t i = 0; i < posted_.size(); ++i)
-    tickets_[static_cast<std::size_t>(posted_[i])] = new_tickets_[i];
+  start(tick);
   times.posted_s = now();
   for (std::int32_t i = 0; i < tick.steps.count; ++i) compute(static_cast<std::size_t>(tick.steps.begin + i));
   times.computed_s = now();
@@ -144,40 +168,36 @@ void PassRunner::bind(int tick) {
   }
 }
 
-/// Fills messages_ and posted_ with what starts in a tick; packs what flies in another type.
-void PassRunner::post(const schedule::Tick& tick) {
-  messages_.clear();
-  posted_.clear();
+/// Packs what flies in another type, and starts the transfers of a tick.
+void PassRunner::start(const schedule::Tick& tick) {
+  starts_.clear();
   for (std::int32_t i = tick.posts.begin; i < tick.posts.begin + tick.posts.count; ++i) {
     const auto index = static_cast<std::size_t>(i);
     const schedule::Transfer& t = schedule_.transfers[index];
-    if (t.peer == schedule_.rank) continue;
-    describe(t, index);
-    comm::Message m;
-    m.peer = t.peer;
-    m.send = t.send;
-    m.push = t.push;
-    m.tag = t.move;
-    m.tick = t.start;
-    m.operation = operation(schedule_.pass, t.write_mode);
-    m.regions = &byte_regions_[region_begin_[index]];
-    m.region_count = t.stage >= 0 ? 1 : t.regions.count;
-    messages_.push_back(m);
-    posted_.push_back(i);
+    if (channel_[index] < 0) continue;
+    if (t.stage >= 0 && t.send) pack(t);
+    describe(index);
+    starts_.push_back({channel_[index], &byte_regions_[region_begin_[index]], region_count(t)});
+  }
+  if (!starts_.empty()) channels_->start(starts_.data(), static_cast<i64>(starts_.size()));
+}
+
+void PassRunner::pack(const schedule::Transfer& t) {
+  std::byte* payload = view(t.stage).data;
+  for (std::int32_t i = 0; i < t.regions.count; ++i) {
+    const schedule::BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
+    payload = memory_.pack_region(view(region.buffer), {region.rows, region.heads}, t.wire, payload);
   }
 }
 
-void PassRunner::describe(const schedule::Transfer& t, std::size_t index) {
-  comm::StridedBytes* out = &byte_regions_[region_begin_[index]];
+/// Fills the byte regions of a transfer.
+void PassRunner::describe(std::size_t transfer) {
+  const schedule::Transfer& t = schedule_.transfers[transfer];
+  comm::StridedBytes* out = &byte_regions_[region_begin_[transfer]];
   if (t.stage >= 0) {
     *out = comm::StridedBytes{};
     out->data = view(t.stage).data;
     out->run_bytes = t.bytes;
-    std::byte* payload = out->data;
-    for (std::int32_t i = 0; t.send && i < t.regions.count; ++i) {
-      const schedule::BufferRegion& region = schedule_.regions[static_cast<std::size_t>(t.regions.begin + i)];
-      payload = memory_.pack_region(view(region.buffer), {region.rows, region.heads}, t.wire, payload);
-    }
     return;
   }
   for (std::int32_t i = 0; i < t.regions.count; ++i) {
@@ -198,7 +218,7 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
   if (schedule_.backend == Backend::cudnn) s.use = step.backend.use;
   s.progress = {[](void* context) {
                   auto& runner = *static_cast<PassRunner*>(context);
-                  runner.communicator_.progress();
+                  runner.channels_->progress();
                   runner.tell_progress();
                 },
                 this};
@@ -216,7 +236,7 @@ void PassRunner::compute(std::size_t index) {
 void PassRunner::arrive(std::int32_t index) {
   const schedule::Transfer& t = schedule_.transfers[static_cast<std::size_t>(index)];
   if (t.peer == schedule_.rank) return copy_to_self(t);
-  communicator_.wait(tickets_[static_cast<std::size_t>(index)]);
+  wait(static_cast<std::size_t>(index));
   if (t.stage < 0) return;
   const std::byte* payload = view(t.stage).data;
   for (std::int32_t i = 0; i < t.regions.count; ++i) {
@@ -245,8 +265,12 @@ void PassRunner::copy_to_self(const schedule::Transfer& receive) {
 }
 
 void PassRunner::finish_sends(int tick) {
-  for (const std::int32_t i : sends_due_[static_cast<std::size_t>(tick)])
-    communicator_.wait(tickets_[static_cast<std::size_t>(i)]);
+  for (const std::int32_t i : sends_due_[static_cast<std::size_t>(tick)]) wait(static_cast<std::size_t>(i));
+}
+
+void PassRunner::wait(std::size_t transfer) {
+  const std::int32_t channel = channel_[transfer];
+  record_->transfers[static_cast<std::size_t>(channel)].executed_bytes = channels_->wait(channel);
 }
 
 }  // namespace usp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/comm/communicator.hpp"
+#include "usp/comm/data_plane.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/kernels/regions.hpp"
@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace usp {
@@ -29,8 +30,8 @@ struct StepInputs {
 class PassRunner {
  public:
   /// @param operations one for every operation of the schedule; throws InternalError where one lacks
-  PassRunner(const schedule::RankSchedule& schedule, comm::Communicator& communicator,
-             kernels::AttentionKernel& kernel, const ExecutorOptions& options,
+  PassRunner(const schedule::RankSchedule& schedule, kernels::AttentionKernel& kernel,
+             const ExecutorOptions& options,
              const std::vector<OperationKernel>& operations = operation_kernels());
 
   /// Where buffer `id` lies; every buffer has to be placed before run().
@@ -41,17 +42,27 @@ class PassRunner {
     return views_[static_cast<std::size_t>(id)];
   }
 
-  /// Collective. `call` is the same on every rank and differs between passes in flight.
-  void run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times);
+  /// The transfers with other ranks, in the order of their starts, to connect. With `placed`, the buffers of
+  /// the workspace are placed, and the ends that peers copy from or into name their regions.
+  [[nodiscard]] std::vector<comm::ChannelEnd> ends(bool placed);
+
+  /// Collective, over channels of ends(). Fills times and executed bytes.
+  void run(const StepInputs& inputs, comm::Channels& channels, PassRecord& record);
 
  private:
   void tell_progress() { tell(progress_, tick_, static_cast<std::int64_t>(schedule_.ticks.size()), "ticks"); }
-  void run_tick(std::size_t tick, i64 first_tag, TickTimes& times);
+  void run_tick(std::size_t tick, TickTimes& times);
   void read_clock(std::vector<TickTimes>& times) const;
   [[nodiscard]] double now();
   void bind(int tick);
-  void post(const schedule::Tick& tick);
-  void describe(const schedule::Transfer& t, std::size_t index);
+  void start(const schedule::Tick& tick);
+  void wait(std::size_t transfer);
+  void find_self_send(std::size_t receive);
+  [[nodiscard]] i64 region_count(const schedule::Transfer& t) const {
+    return t.stage >= 0 ? 1 : t.regions.count;
+  }
+  void describe(std::size_t transfer);
+  void pack(const schedule::Transfer& t);
   void compute(std::size_t step);
   void arrive(std::int32_t index);
   void copy_to_self(const schedule::Transfer& receive);
@@ -59,12 +70,13 @@ class PassRunner {
   [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step);
 
   const schedule::RankSchedule& schedule_;
-  comm::Communicator& communicator_;
   kernels::AttentionKernel& kernel_;
   kernels::Memory& memory_;
   const bool debug_nan_;
   WorkProgress* const progress_;
   std::int64_t tick_ = 0;                     ///< that runs
+  comm::Channels* channels_ = nullptr;        ///< of the run
+  PassRecord* record_ = nullptr;              ///< of the run
   std::optional<device::StreamClock> clock_;  ///< a GPU's stream whose times are wanted
   StepInputs inputs_;
   std::chrono::steady_clock::time_point start_;
@@ -75,10 +87,9 @@ class PassRunner {
   std::vector<std::int32_t> self_send_;                       ///< per transfer: a self receive's send
   std::vector<std::size_t> region_begin_;                     ///< per transfer, into byte_regions_
   std::vector<comm::StridedBytes> byte_regions_;
-  std::vector<comm::Message> messages_;  ///< of one tick
-  std::vector<std::int32_t> posted_;     ///< transfers of messages_
-  std::vector<comm::Ticket> new_tickets_;
-  std::vector<comm::Ticket> tickets_;  ///< per transfer
+  std::vector<std::int32_t> channel_;       ///< per transfer; -1: of the rank to itself
+  std::vector<comm::ChannelStart> starts_;  ///< of one tick
+  std::vector<std::string> tick_names_;
 };
 
 /// The bytes of a region of a view, in payload order (row, batch, head).

@@ -69,9 +69,9 @@ class RankCall {
         options_(options),
         control_(control),
         engine_(plan, options, control),
-        communicator_(engine_.communicator()),
-        progress_(communicator_.rank() == 0 ? options.progress : nullptr),
-        operator_(plan, communicator_, engine_.kernel(), with_progress(options.call)) {
+        data_plane_(engine_.data_plane()),
+        progress_(control_.rank() == 0 ? options.progress : nullptr),
+        operator_(plan, data_plane_, engine_.kernel(), with_progress(options.call)) {
     operator_.set_batch(documents);
     q_ = tensors.q.rows_of(operator_.q_tokens());
     k_ = tensors.k.rows_of(operator_.kv_tokens());
@@ -82,7 +82,7 @@ class RankCall {
     make_results();
     mirror(tensors);
     run_.device = engine_.device();
-    run_.notes = communicator_.notes();
+    run_.notes = data_plane_.notes();
     const kernels::Memory& memory = engine_.memory();
     if (options.stream_clock && memory.stream() != nullptr) clock_.emplace(*memory.call_stream());
   }
@@ -103,12 +103,13 @@ class RankCall {
   void finish(RunResult& report) {
     if (clock_) read_clock();
     if (options_.collect) fetch();
+    engine_.memory().synchronize();
+    data_plane_.check();
     for (const Pass pass : {Pass::forward, Pass::backward}) run_.record[index(pass)] = operator_.record(pass);
     run_.fallbacks = engine_.kernel().fallbacks();
     if (engine_.memory().stream() != nullptr) {
       run_.planned_memory_bytes = tensor_bytes() + operator_.planned_memory_bytes(options_.training);
-      const kernels::Arena* const shared = communicator_.peer_arena();
-      run_.held_memory_bytes = engine_.memory().held_bytes() + (shared == nullptr ? 0 : shared->bytes());
+      run_.held_memory_bytes = engine_.memory().held_bytes() + data_plane_.held_bytes();
     }
     collect(report);
   }
@@ -132,7 +133,7 @@ class RankCall {
       const i64 token = operator_.q_tokens()[i], row = static_cast<i64>(i);
       const bool shared = std::any_of(plan_.replicated_q.begin(), plan_.replicated_q.end(),
                                       [&](Range r) { return r.begin <= token && token < r.end; });
-      if (!shared || token % communicator_.size() == communicator_.rank()) continue;
+      if (!shared || token % control_.size() == control_.rank()) continue;
       for (i64 b = 0; b < view.batch; ++b)
         std::fill_n(view.at(b, row, view.heads.begin), view.row_stride * bytes_of(view.type), std::byte{0});
     }
@@ -231,7 +232,7 @@ class RankCall {
   }
 
   void collect(RunResult& report) {
-    const bool root = communicator_.rank() == 0;
+    const bool root = control_.rank() == 0;
     auto ranks = gather(control_, run_);
     const auto bring = [&](const std::vector<i64>& tokens, HostTensor& rows, std::vector<Part>& target) {
       auto parts = gather(control_, Part{tokens, std::move(rows)});
@@ -254,7 +255,7 @@ class RankCall {
     report.ranks = std::move(ranks);
     report.d_sink = d_sink_;
     report.kernel = engine_.kernel().name();
-    report.communicator = communicator_.name();
+    report.communicator = data_plane_.name();
     report.training = options_.training;
   }
 
@@ -262,7 +263,7 @@ class RankCall {
   const RunOptions& options_;
   comm::Communicator& control_;  ///< of host memory
   RankContext engine_;
-  comm::Communicator& communicator_;
+  comm::DataPlane& data_plane_;
   ProgressRelay progress_;
   std::int64_t passes_ = 0;
   AttentionOperator operator_;
@@ -361,13 +362,13 @@ double RunResult::seconds(Pass pass) const {
 
 i64 RunResult::planned_bytes(Pass pass) const {
   i64 sum = 0;
-  for (const RankResult& rank : ranks) sum += rank.record[index(pass)].planned.total(true);
+  for (const RankResult& rank : ranks) sum += rank.record[index(pass)].planned_bytes(true);
   return sum;
 }
 
 i64 RunResult::executed_bytes(Pass pass) const {
   i64 sum = 0;
-  for (const RankResult& rank : ranks) sum += rank.record[index(pass)].executed.total(true);
+  for (const RankResult& rank : ranks) sum += rank.record[index(pass)].executed_bytes(true);
   return sum;
 }
 
@@ -376,7 +377,7 @@ std::string RunResult::bytes_difference() const {
     for (const int i : {0, 1}) {
       if (i == 1 && !training) continue;
       const PassRecord& record = ranks[r].record[i];
-      const std::string found = difference(record.planned, record.executed);
+      const std::string found = difference(record.transfers);
       if (!found.empty()) return fmt::format("rank {}, {}: {}", r, word_of(record.pass), found);
     }
   return "";

@@ -7,6 +7,7 @@
 #include "usp/schedule/validate.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 
@@ -34,7 +35,8 @@ class DryPass {
         communicator_(communicator),
         state_(schedule.transfers.size(), State::waits) {}
 
-  void run() {
+  /// Returns the bytes that were sent, and received.
+  std::array<i64, 2> run() {
     const std::vector<std::size_t> sends = sends_by_due();
     auto sent = sends.begin();
     for (std::size_t tick = 0; tick < schedule_.ticks.size(); ++tick) {
@@ -46,6 +48,7 @@ class DryPass {
       for (; sent != sends.end() && due(*sent) == static_cast<std::int32_t>(tick); ++sent) complete(*sent);
     }
     for (const State state : state_) expects(state == State::complete, "a transfer that no rank waits for");
+    return moved_;
   }
 
  private:
@@ -78,7 +81,7 @@ class DryPass {
         .region_count = 1};
     comm::Ticket ticket = 0;
     communicator_.post(&message, 1, &ticket);
-    communicator_.wait(ticket);
+    moved_[t.send ? 0 : 1] += communicator_.wait(ticket);
   }
 
   void complete(std::size_t i) {
@@ -90,16 +93,8 @@ class DryPass {
   i64 batch_;
   comm::Communicator& communicator_;
   std::vector<State> state_;
+  std::array<i64, 2> moved_{};
 };
-
-/// The bytes of a schedule in all.
-comm::Traffic sums_of(const schedule::RankSchedule& schedule) {
-  comm::Traffic sums;
-  sums.reset_sums();
-  for (const schedule::Transfer& t : schedule.transfers)
-    if (t.peer != schedule.rank) sums.count(t.start, t.peer, t.send, t.bytes);
-  return sums;
-}
 
 void check_work(const AttentionPlan& plan, const Documents& documents) {
   std::string reason = too_much_work(effort_of(plan, documents.count(), 0), plan);
@@ -132,12 +127,12 @@ RunResult dry_run_call(const AttentionPlan& plan, const Documents& documents, bo
       const int index = pass == Pass::forward ? 0 : 1;
       const schedule::RankSchedule& schedule = prepared.schedule(pass);
       comm::Communicator& communicator = passes[index].rank(rank);
-      communicator.traffic().reset_sums();  // a transfer that weighs other bytes than planned has thrown
-      DryPass(schedule, plan.shape.batch, communicator).run();
+      // A transfer that weighs other bytes than planned has thrown.
+      const std::array<i64, 2> moved = DryPass(schedule, plan.shape.batch, communicator).run();
       PassRecord& record = report.ranks[static_cast<std::size_t>(rank)].record[index];
       record.pass = pass;
-      record.planned = sums_of(schedule);
-      record.executed = communicator.traffic();
+      record.transfers = summed_transfers(schedule);
+      for (std::size_t i = 0; i < moved.size(); ++i) record.transfers[i].executed_bytes = moved[i];
       record.workspace_bytes = prepared.workspace_bytes(pass);
       report.communicator = communicator.name();
     }

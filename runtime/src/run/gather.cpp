@@ -82,26 +82,6 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-void write(Writer& out, const comm::Traffic& traffic) {
-  out.value(traffic.ticks());
-  out.value(traffic.ranks());
-  for (int tick = 0; tick < traffic.ticks(); ++tick)
-    for (int peer = 0; peer < traffic.ranks(); ++peer)
-      for (const bool send : {false, true}) out.value(traffic.bytes(tick, peer, send));
-}
-
-comm::Traffic traffic_in(Reader& in) {
-  const int ticks = in.value<int>(), ranks = in.value<int>();
-  const std::size_t cells = in.left() / (2 * sizeof(i64));
-  require_sound(ticks >= 0 && ranks >= 0 && static_cast<i64>(ticks) * ranks <= static_cast<i64>(cells));
-  comm::Traffic traffic;
-  traffic.reset(ticks, ranks);
-  for (int tick = 0; tick < ticks; ++tick)
-    for (int peer = 0; peer < ranks; ++peer)
-      for (const bool send : {false, true}) traffic.count(tick, peer, send, in.value<i64>());
-  return traffic;
-}
-
 }  // namespace
 
 std::vector<std::vector<std::byte>> gather(comm::Communicator& communicator,
@@ -171,8 +151,7 @@ std::vector<RankResult> gather(comm::Communicator& communicator, const RankResul
   Writer out;
   for (const int i : {0, 1}) {
     const PassRecord& record = mine.record[i];
-    write(out, record.planned);
-    write(out, record.executed);
+    out.list(record.transfers);
     out.list(record.ticks);
     out.value(record.workspace_bytes);
     out.value(record.touched_bytes);
@@ -191,8 +170,7 @@ std::vector<RankResult> gather(comm::Communicator& communicator, const RankResul
     for (const int i : {0, 1}) {
       PassRecord& record = run.record[i];
       record.pass = i == 0 ? Pass::forward : Pass::backward;
-      record.planned = traffic_in(in);
-      record.executed = traffic_in(in);
+      record.transfers = in.list<TransferRecord>();
       record.ticks = in.list<TickTimes>();
       record.workspace_bytes = in.value<i64>();
       record.touched_bytes = in.value<i64>();

@@ -28,12 +28,10 @@ int index(Pass pass) {
 AxisTraffic axis_traffic(const Mesh& mesh, const RunResult& run, Pass pass, bool ulysses) {
   AxisTraffic axis;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const comm::Traffic& executed = run.ranks[rank].record[index(pass)].executed;
     const int row = mesh.ring_of(static_cast<int>(rank));
     i64 mine = 0;
-    for (int tick = 0; tick < executed.ticks(); ++tick)
-      for (int peer = 0; peer < executed.ranks(); ++peer)
-        if ((mesh.ring_of(peer) == row) == ulysses) mine += executed.bytes(tick, peer, true);
+    for (const TransferRecord& t : run.ranks[rank].record[index(pass)].transfers)
+      if (t.send && (mesh.ring_of(t.peer) == row) == ulysses) mine += t.executed_bytes;
     axis.bytes += mine;
     axis.max_bytes = std::max(axis.max_bytes, mine);
   }

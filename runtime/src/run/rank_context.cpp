@@ -51,11 +51,11 @@ void check_machine(const AttentionPlan& plan, const RunOptions& options) {
   for (const int device : options.devices) (void)device::device_info(device);
 }
 
-RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, comm::Communicator& control)
-    : control_(control) {
+RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, comm::Communicator& control) {
   const std::string name = kernel_name(plan, options);
   if (!runs_on_gpu(plan, options)) {
     kernel_ = make_host_kernel(name);
+    messages_ = comm::make_message_data_plane(control);
     return;
   }
   stream_.emplace(device_of(comm::local_rank().value_or(control.rank()), options.devices));

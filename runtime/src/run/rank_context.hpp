@@ -26,17 +26,17 @@ class RankContext {
   RankContext(const AttentionPlan& plan, const RunOptions& options, comm::Communicator& control);
 
   [[nodiscard]] kernels::AttentionKernel& kernel() { return *kernel_; }
-  [[nodiscard]] comm::Communicator& communicator() { return mesh_ ? mesh_->world() : control_; }
+  [[nodiscard]] comm::DataPlane& data_plane() { return mesh_ ? mesh_->data_plane() : *messages_; }
   [[nodiscard]] kernels::Memory& memory() { return kernel_->memory(); }
   /// Ordinal and name of the GPU; empty on the host.
   [[nodiscard]] std::string device() const;
 
  private:
-  comm::Communicator& control_;
   std::optional<device::CallStream> stream_;
   std::unique_ptr<kernels::Memory> memory_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
-  std::optional<comm::MeshCommunicator> mesh_;  ///< none on hosts: `control` carries the payload
+  std::optional<comm::MeshCommunicator> mesh_;  ///< of GPUs
+  std::unique_ptr<comm::DataPlane> messages_;   ///< of hosts
 };
 
 /// A host tensor as a kernel sees it: itself on the host, a copy in a GPU's memory.

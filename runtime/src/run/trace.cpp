@@ -31,11 +31,10 @@ struct Prices {
   }
 };
 
-i64 bytes_at(const comm::Traffic& traffic, std::size_t tick, bool send) {
+i64 bytes_at(const PassRecord& record, std::size_t tick, bool send, i64 TransferRecord::*bytes) {
   i64 sum = 0;
-  if (tick >= static_cast<std::size_t>(traffic.ticks())) return sum;
-  for (int peer = 0; peer < traffic.ranks(); ++peer)
-    sum += traffic.bytes(static_cast<std::int32_t>(tick), peer, send);
+  for (const TransferRecord& t : record.transfers)
+    if (static_cast<std::size_t>(t.tick) == tick && t.send == send) sum += t.*bytes;
   return sum;
 }
 
@@ -73,8 +72,8 @@ void planned_spans(Trace& trace, int rank, const std::vector<TickPrice>& ticks, 
                {{"tick", i},
                 {"pass", word_of(record.pass)},
                 {"steps", traced_steps(schedule, i)},
-                {"sent_bytes", bytes_at(record.planned, i, true)},
-                {"received_bytes", bytes_at(record.planned, i, false)},
+                {"sent_bytes", bytes_at(record, i, true, &TransferRecord::planned_bytes)},
+                {"received_bytes", bytes_at(record, i, false, &TransferRecord::planned_bytes)},
                 {"predicted_ms", ticks[i].total_s * 1e3}});
     at = end;
   }
@@ -87,8 +86,8 @@ void executed_spans(Trace& trace, int rank, double begin_s, const schedule::Rank
     const Json args = {{"tick", i},
                        {"pass", word_of(record.pass)},
                        {"steps", traced_steps(schedule, i)},
-                       {"sent_bytes", bytes_at(record.executed, i, true)},
-                       {"received_bytes", bytes_at(record.executed, i, false)}};
+                       {"sent_bytes", bytes_at(record, i, true, &TransferRecord::executed_bytes)},
+                       {"received_bytes", bytes_at(record, i, false, &TransferRecord::executed_bytes)}};
     trace.span(fmt::format("tick {}", i), rank, executed_track, begin_s + t.begin_s, begin_s + t.end_s, args);
     trace.span("post", rank, executed_track, begin_s + t.begin_s, begin_s + t.posted_s, {{"tick", i}});
     trace.span("compute", rank, executed_track, begin_s + t.posted_s, begin_s + t.computed_s, {{"tick", i}});

@@ -61,9 +61,12 @@ struct StreamRef {
 /// Blocks the calling thread.
 void synchronize(StreamRef stream);
 
+/// A stream of greatest priority has a hardware queue apart from those of normal ones.
+enum class StreamPriority : std::uint8_t { normal, greatest };
+
 class Stream {
  public:
-  explicit Stream(int device);
+  explicit Stream(int device, StreamPriority priority = StreamPriority::normal);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -78,7 +81,7 @@ class Stream {
 };
 
 /// What an event serves beside ordering.
-enum class EventUse : std::uint8_t { order, timing, interprocess };
+enum class EventUse : std::uint8_t { order, timing };
 
 class Event {
  public:

@@ -3,17 +3,12 @@
 
 #include "usp/comm/errors.hpp"
 #include "usp/comm/message.hpp"
-#include "usp/schedule/rank_schedule.hpp"
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-namespace usp::kernels {
-class Arena;
-}  // namespace usp::kernels
 
 /// Ranks that talk to one another. One point-to-point primitive carries every exchange: a hop, an
 /// all-to-all-v and a gather are lists of messages.
@@ -47,11 +42,12 @@ class Communicator {
   /// (here or when waited for). Allocates nothing of this project's own once reserve() has covered what is in
   /// flight.
   virtual void post(const Message* messages, i64 count, Ticket* tickets) = 0;
-  /// Blocks until the message is complete. Throws CommunicationError after the watchdog time, naming
-  /// operation, tick and the peers that did not arrive, or when the job was aborted elsewhere.
-  virtual void wait(Ticket ticket) = 0;
-  /// True when complete (the ticket is then spent).
-  [[nodiscard]] virtual bool test(Ticket ticket) = 0;
+  /// Blocks until the message is complete; returns the bytes that memcpy, MPI or the driver moved for it.
+  /// Throws CommunicationError after the watchdog time, naming operation, tick and the peers that did not
+  /// arrive, or when the job was aborted elsewhere.
+  virtual i64 wait(Ticket ticket) = 0;
+  /// The same when complete (the ticket is then spent); nothing while it is not.
+  [[nodiscard]] virtual std::optional<i64> test(Ticket ticket) = 0;
   /// What post() and wait() enqueue on a GPU's stream may be captured into a CUDA graph, and replayed: they
   /// then exchange nothing with other ranks but what the graph holds.
   [[nodiscard]] virtual bool capturable() const { return false; }
@@ -60,11 +56,6 @@ class Communicator {
   /// Room for so many messages in flight with so many regions in all.
   virtual void reserve(i64 messages, i64 regions) = 0;
 
-  /// The only memory of this rank that peers copy from and into (Message::push), where they are processes
-  /// that open one another's device memory; null: messages name any memory. Lent. Its reserve() is
-  /// collective over this communicator, each rank with a count of its own, and waits until peers are done
-  /// with the memory that is replaced; where no rank needs more it is one exchange of counts.
-  [[nodiscard]] virtual kernels::Arena* peer_arena() { return nullptr; }
   /// How it waits for other ranks.
   [[nodiscard]] virtual const CommOptions& options() const = 0;
 
@@ -74,7 +65,7 @@ class Communicator {
   [[nodiscard]] virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks) = 0;
 
   // Collectives; every rank calls them in the same order. Sums run in rank order on every backend. They may
-  // allocate, obey the watchdog, and are not counted in traffic().
+  // allocate, and obey the watchdog.
   virtual void barrier() = 0;
   /// bytes of each rank, in rank order, to every rank.
   virtual void all_gather(const void* mine, void* all, i64 bytes) = 0;
@@ -90,19 +81,7 @@ class Communicator {
   /// threads it returns when no peer reads or writes this rank's regions any more (so does a throw out of any
   /// call here): a rank that leaves with messages in flight calls it before it frees their memory.
   virtual void abort(const CommunicationFault& fault) = 0;
-
-  /// What its making found out on this rank that the user should know, such as a slow way to a peer.
-  [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
-
-  /// Counts of what this rank moved through this communicator: its own messages of ticks >= 0, a receive once
-  /// it was waited for. A group counts for itself, with its own ranks.
-  [[nodiscard]] virtual Traffic& traffic() = 0;
 };
-
-/// What peers copy from and into.
-[[nodiscard]] inline schedule::PeerReach peer_reach(Communicator& communicator) {
-  return communicator.peer_arena() == nullptr ? schedule::PeerReach::all : schedule::PeerReach::workspace;
-}
 
 /// One rank, no peers.
 [[nodiscard]] std::unique_ptr<Communicator> make_serial_communicator();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/comm/communicator.hpp"
+#include "usp/comm/data_plane.hpp"
 
 #include <memory>
 
@@ -12,22 +12,23 @@ class CallStream;
 namespace usp::comm {
 
 /// Moves device memory between ranks by the GPUs' copy engines, in the order of each rank's compute stream.
-/// `control` carries ranks, addresses and events, and everything but point-to-point payload (groups,
-/// collectives of host memory, watchdog, abort); its ranks are threads of this process, or processes of this
-/// host.
+/// `control` carries addresses when channels are connected, and everything but payload; its ranks are threads
+/// of this process, or processes of this host.
 ///
-/// Regions lie in device memory. A message starts when what was enqueued on both compute streams before it
-/// was posted is done; wait() blocks the thread until the peer has posted its end, never for the GPU, and
-/// lets what is enqueued next on the compute stream start after the message. So order on the stream takes the
-/// place of completion: a region may be reused by work enqueued after wait(). test() and progress() are as
-/// ever.
+/// A transfer starts when what was enqueued on both compute streams before its start is done; what is
+/// enqueued after its wait comes after it. Ranks agree on that by flags that their streams set and await, so
+/// that no host waits for another rank, and nothing but payload and flags travels. A wait of a stream that
+/// lasts longer than CommOptions::watchdog_s ends the job (DataPlane::check). Ranks that are threads use
+/// events instead, but in CUDA graphs: their hosts wait until the peer's thread has come as far. While such
+/// ranks replay graphs, none may call what waits for a GPU inside the driver (cudaMalloc, cudaFree, pageable
+/// copies), or run far ahead of the others; threads that share a GPU cannot capture.
 ///
-/// Between processes the rate from every peer is measured when the communicator is made; notes() reports it,
-/// and names slow ways.
+/// Peers copy from and into peer_arena() alone. Between processes the rate from every peer is measured when
+/// the data plane is made; notes() reports it, and names slow ways.
 ///
-/// Several ranks may share a GPU. Collective. `compute` and `control` outlive the communicator. Throws
-/// EnvironmentError when two GPUs cannot reach each other.
-[[nodiscard]] std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control,
-                                                                          const device::CallStream& compute);
+/// Collective. `compute` and `control` outlive it. Throws EnvironmentError when two GPUs cannot reach each
+/// other.
+[[nodiscard]] std::unique_ptr<DataPlane> make_copy_engine_data_plane(Communicator& control,
+                                                                     const device::CallStream& compute);
 
 }  // namespace usp::comm

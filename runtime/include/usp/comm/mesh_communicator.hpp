@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/comm/communicator.hpp"
+#include "usp/comm/data_plane.hpp"
 #include "usp/schedule/mesh.hpp"
 #include "usp/schedule/transport.hpp"
 
@@ -16,20 +16,20 @@ namespace usp::comm {
 
 /// What carries payload along each axis of a mesh of GPUs.
 struct AxisTransports {
-  Transport ring = Transport::copy_engine;
-  Transport ulysses = Transport::copy_engine;
+  usp::Transport ring = usp::Transport::copy_engine;
+  usp::Transport ulysses = usp::Transport::copy_engine;
 };
 
 /// The communicators of one rank of a ring x ulysses mesh: all ranks, its ring and its ulysses group. Payload
-/// goes through world(); the groups are for collectives of host memory along an axis, and for libraries that
-/// split the mesh further. One thread, as Communicator.
+/// goes through data_plane(); the groups are for collectives of host memory along an axis, and for libraries
+/// that split the mesh further. One thread, as Communicator.
 class MeshCommunicator {
  public:
   /// Collective over `control`, whose rank p is the mesh's rank p and which outlives this. Ranks are on
   /// hosts: `control` carries the payload itself. Throws UsageError where the counts of ranks differ.
   MeshCommunicator(Communicator& control, const Mesh& mesh);
   /// Ranks are on GPUs: one transport for all ranks, or one per axis. `compute` outlives this. Throws
-  /// as make_copy_engine_communicator and make_nccl_communicator do.
+  /// as make_copy_engine_data_plane and make_nccl_communicator do.
   MeshCommunicator(Communicator& control, const Mesh& mesh, const device::CallStream& compute,
                    AxisTransports transports);
   ~MeshCommunicator();
@@ -39,7 +39,8 @@ class MeshCommunicator {
   [[nodiscard]] const Mesh& mesh() const { return mesh_; }
   [[nodiscard]] int rank() const { return control_.rank(); }
   /// All ranks, in the mesh's order.
-  [[nodiscard]] Communicator& world() { return payload_ == nullptr ? control_ : *payload_; }
+  [[nodiscard]] Communicator& world() { return control_; }
+  [[nodiscard]] DataPlane& data_plane() { return *payload_; }
   /// The ranks of this rank's ulysses column, by ring row.
   [[nodiscard]] Communicator& ring() { return *ring_; }
   /// The ranks of this rank's ring row, by ulysses column.
@@ -54,9 +55,9 @@ class MeshCommunicator {
 
   Communicator& control_;
   Mesh mesh_;
-  std::unique_ptr<Communicator> ring_, ulysses_;     ///< control plane of the axes
-  std::vector<std::unique_ptr<Communicator>> axes_;  ///< payload along one axis each; go before the groups
-  std::unique_ptr<Communicator> payload_;            ///< null: control
+  std::unique_ptr<Communicator> ring_, ulysses_;  ///< control plane of the axes
+  std::vector<std::unique_ptr<DataPlane>> axes_;  ///< payload along one axis each; go before the groups
+  std::unique_ptr<DataPlane> payload_;
 };
 
 }  // namespace usp::comm

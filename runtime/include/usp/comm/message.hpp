@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace usp::comm {
 
@@ -27,11 +26,11 @@ struct Message {
   /// Matches send to receive between two ranks; unique among messages in flight of one direction. Any value
   /// but the lowest, which is the collectives'; from 0 on is fastest on MPI.
   i64 tag = 0;
-  std::int32_t tick = 0;       ///< where it is counted (Traffic) and what errors name; < 0: not counted
-  const char* operation = "";  ///< what errors name; a string literal
+  std::int32_t tick = 0;                  ///< what errors name; < 0: outside a schedule
+  const char* operation = "";             ///< what errors name; a string literal
   const StridedBytes* regions = nullptr;  ///< must stay valid until the message is complete
   i64 region_count = 0;
-  /// Where peers reach a part of memory only (Communicator::peer_arena): the receiver's regions lie in it,
+  /// Where peers reach a part of memory only (DataPlane::peer_arena): the receiver's regions lie in it,
   /// and the sender copies into them; otherwise the sender's do. The same on both ends.
   bool push = false;
   [[nodiscard]] i64 bytes() const {
@@ -39,31 +38,6 @@ struct Message {
     for (i64 i = 0; i < region_count; ++i) sum += regions[i].bytes();
     return sum;
   }
-};
-
-/// Bytes counted where they reach memcpy, MPI or the driver: per tick and peer, sent and received apart.
-class Traffic {
- public:
-  /// Makes room for ticks [0, ticks) and clears the counts. Counting beyond grows (and allocates).
-  void reset(int ticks, int ranks);
-  /// Clears the counts and counts the two sums alone, as those of one tick and peer.
-  void reset_sums();
-  void count(std::int32_t tick, int peer, bool send, i64 bytes);
-  [[nodiscard]] i64 bytes(std::int32_t tick, int peer, bool send) const;
-  [[nodiscard]] i64 total(bool send) const;
-  /// The two sums only, as those of one tick and peer.
-  [[nodiscard]] Traffic summed() const;
-  friend bool operator==(const Traffic& a, const Traffic& b) {
-    return a.ticks_ == b.ticks_ && a.ranks_ == b.ranks_ && a.counts_ == b.counts_;
-  }
-  [[nodiscard]] int ticks() const { return ticks_; }
-  [[nodiscard]] int ranks() const { return ranks_; }
-
- private:
-  int ticks_ = 0;
-  int ranks_ = 0;
-  bool sums_ = false;
-  std::vector<i64> counts_;  ///< [tick][peer][received, sent]
 };
 
 }  // namespace usp::comm

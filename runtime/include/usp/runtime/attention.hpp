@@ -15,11 +15,13 @@ namespace usp {
 /// same order. Tensors, streams and CUDA graphs: as Executor says.
 class AttentionOperator {
  public:
-  /// The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this. Throws
+  /// Rank p of the communicator or data_plane is the mesh's rank p. They and the kernel outlive this. Throws
   /// InvalidInput for a plan out of range (check_attention_plan), UsageError when they do not fit the plan,
   /// DisagreementError when ranks hold different plans.
   AttentionOperator(const AttentionPlan& plan, comm::Communicator& communicator,
                     kernels::AttentionKernel& kernel, const ExecutorOptions& options = {});
+  AttentionOperator(const AttentionPlan& plan, comm::DataPlane& data_plane, kernels::AttentionKernel& kernel,
+                    const ExecutorOptions& options = {});
   ~AttentionOperator();
   AttentionOperator(const AttentionOperator&) = delete;
   AttentionOperator& operator=(const AttentionOperator&) = delete;

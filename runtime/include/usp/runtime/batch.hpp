@@ -56,8 +56,8 @@ class Batches {
  public:
   static constexpr int kept = 8;
 
-  /// `control` has the mesh's ranks in order, and outlives this. `reach` is that of the communicator that
-  /// will run the layers (peer_reach).
+  /// `control` has the mesh's ranks in order, and outlives this. `reach` is that of the data plane that
+  /// will run the layers.
   Batches(comm::Communicator& control, const Mesh& mesh,
           schedule::PeerReach reach = schedule::PeerReach::all);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/comm/message.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <string>
 #include <vector>
 
 namespace usp {
@@ -12,26 +12,37 @@ namespace usp {
 /// times of enqueueing, or of the stream itself with ExecutorOptions::stream_times.
 struct TickTimes {
   double begin_s = 0;
-  double posted_s = 0;    ///< buffers begun, messages posted
+  double posted_s = 0;    ///< buffers begun, transfers started
   double computed_s = 0;  ///< steps done; what follows is exposed communication
   double end_s = 0;       ///< arrivals applied, due sends complete
+};
+
+/// Bytes of one transfer of the schedule with another rank.
+struct TransferRecord {
+  std::int32_t tick = 0;  ///< in which it starts
+  std::int32_t peer = 0;
+  bool send = false;
+  i64 planned_bytes = 0;
+  i64 executed_bytes = 0;  ///< counted where the bytes reached memcpy, MPI or the driver
 };
 
 /// What one pass did on this rank.
 struct PassRecord {
   Pass pass = Pass::forward;
-  comm::Traffic planned;   ///< from the schedule: per start tick and peer
-  comm::Traffic executed;  ///< counted where the bytes reached the driver
+  std::vector<TransferRecord> transfers;  ///< in the schedule's order, without those of the rank to itself
   std::vector<TickTimes> ticks;
   i64 workspace_bytes = 0;  ///< planned
   i64 touched_bytes = -1;   ///< high-water mark of touched bytes; -1: not measured
+
+  [[nodiscard]] i64 planned_bytes(bool send) const;
+  [[nodiscard]] i64 executed_bytes(bool send) const;
 };
 
-/// Bytes per start tick and peer that a schedule says. Messages of a rank to itself carry none.
-[[nodiscard]] comm::Traffic planned_traffic(const schedule::RankSchedule& schedule, int ranks);
-/// The same in memory that is there already.
-void plan_traffic(const schedule::RankSchedule& schedule, int ranks, comm::Traffic& out);
-/// The first difference in words; empty when the two agree everywhere.
-[[nodiscard]] std::string difference(const comm::Traffic& planned, const comm::Traffic& executed);
+/// The transfers of a schedule with other ranks; nothing executed yet.
+[[nodiscard]] std::vector<TransferRecord> planned_transfers(const schedule::RankSchedule& schedule);
+/// The same, added up: what was sent, then what was received, of tick 0 and peer 0.
+[[nodiscard]] std::vector<TransferRecord> summed_transfers(const schedule::RankSchedule& schedule);
+/// The first transfer whose executed bytes are not the planned ones, in words; empty: none.
+[[nodiscard]] std::string difference(const std::vector<TransferRecord>& transfers);
 
 }  // namespace usp

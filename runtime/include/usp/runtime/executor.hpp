@@ -2,7 +2,7 @@
 #pragma once
 
 #include "usp/base/progress.hpp"
-#include "usp/comm/communicator.hpp"
+#include "usp/comm/data_plane.hpp"
 #include "usp/device/device.hpp"
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/runtime/attention_call.hpp"
@@ -36,11 +36,16 @@ struct ExecutorOptions {
 /// another GPU, or on the host.
 ///
 /// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
-/// the communicator is capturable() and each has run once with this Prepared; a replay reads and writes the
-/// tensors of the captured call. UsageError names any other obstacle.
+/// the data plane allows it (DataPlane::capture_obstacle) and each has run once with this Prepared; a replay
+/// reads and writes the tensors of the captured call, and the workspace as it was: reserve() the largest call
+/// before a capture. All ranks capture and replay the same calls in the same order. UsageError names any
+/// other obstacle.
 class Executor {
  public:
-  /// Local. The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this.
+  /// Local. Rank p of the data plane is the mesh's rank p. Data plane and kernel outlive this.
+  Executor(comm::DataPlane& data_plane, kernels::AttentionKernel& kernel,
+           const ExecutorOptions& options = {});
+  /// The same over the messages of a communicator, which outlives this.
   Executor(comm::Communicator& communicator, kernels::AttentionKernel& kernel,
            const ExecutorOptions& options = {});
   ~Executor();
@@ -67,6 +72,7 @@ class Executor {
                 SavedState& saved, device::StreamRef stream = {});
 
   [[nodiscard]] comm::Communicator& communicator() const;
+  [[nodiscard]] comm::DataPlane& data_plane() const;
   [[nodiscard]] kernels::AttentionKernel& kernel() const;
   [[nodiscard]] kernels::Memory& memory() const;
   /// Of the last call of a pass with `prepared`; UsageError where there was none.
@@ -74,8 +80,8 @@ class Executor {
   /// Bytes of the workspace now: the greatest of all calls so far, sums of gradients included.
   [[nodiscard]] i64 workspace_bytes() const;
 
-  /// Makes room for calls with `prepared`, which then allocate nothing. Local, but where the communicator has
-  /// a peer_arena: collective there, and the first forward of a plan and documents otherwise calls it.
+  /// Makes room for calls with `prepared`, which then allocate nothing, and connects their transfers.
+  /// Collective; the first forward of a plan and documents otherwise calls it.
   void reserve(const std::shared_ptr<const Prepared>& prepared);
 
  private:

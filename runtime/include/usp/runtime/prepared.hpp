@@ -23,7 +23,7 @@ class Prepared {
  public:
   /// Documents whose tokens do not exceed the plan's (its capacity). Throws InvalidInput where they do, and
   /// for a plan out of range.
-  /// `reach`, the same on all ranks: what peers of the communicator copy from and into (peer_reach).
+  /// `reach`, the same on all ranks: what peers copy from and into (DataPlane::reach).
   Prepared(const AttentionPlan& plan, const Documents& documents, int rank,
            schedule::PeerReach reach = schedule::PeerReach::all);
   /// Of a geometry and its schedule, made once for all ranks.

@@ -12,9 +12,7 @@ namespace usp::comm {
 /// ranks: rank and size, collectives of host memory, watchdog and abort.
 class DataPlaneCommunicator : public Communicator {
  public:
-  explicit DataPlaneCommunicator(Communicator& control) : control_(control) {
-    traffic_.reset(0, control.size());
-  }
+  explicit DataPlaneCommunicator(Communicator& control) : control_(control) {}
   /// Of a group: owns its control communicator.
   explicit DataPlaneCommunicator(std::unique_ptr<Communicator> control) : DataPlaneCommunicator(*control) {
     owned_ = std::move(control);
@@ -36,7 +34,6 @@ class DataPlaneCommunicator : public Communicator {
   }
   void abort(const CommunicationFault& fault) override { control_.abort(fault); }
   [[nodiscard]] const CommOptions& options() const final { return control_.options(); }
-  [[nodiscard]] Traffic& traffic() final { return traffic_; }
 
  protected:
   [[nodiscard]] Communicator& control() { return control_; }
@@ -47,7 +44,6 @@ class DataPlaneCommunicator : public Communicator {
  private:
   std::unique_ptr<Communicator> owned_;
   Communicator& control_;
-  Traffic traffic_;
 };
 
 }  // namespace usp::comm

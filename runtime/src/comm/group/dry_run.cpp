@@ -2,6 +2,7 @@
 #include "usp/comm/dry_run.hpp"
 
 #include "../failure/faults.hpp"
+#include "ticket_table.hpp"
 
 #include <fmt/format.h>
 
@@ -76,9 +77,7 @@ class Ledger {
 
 class DryCommunicator final : public Communicator {
  public:
-  DryCommunicator(Ledger& ledger, int rank, int size) : ledger_(ledger), rank_(rank), size_(size) {
-    traffic_.reset(0, size);
-  }
+  DryCommunicator(Ledger& ledger, int rank, int size) : ledger_(ledger), rank_(rank), size_(size) {}
   [[nodiscard]] const char* name() const override { return "dry_run"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
@@ -89,12 +88,16 @@ class DryCommunicator final : public Communicator {
       expects(message.peer >= 0 && message.peer < size_, "a message to a rank that is not there");
       expects(message.peer != rank_, "a message to the rank itself; copy instead");
       ledger_.add(message, rank_);
-      traffic_.count(message.tick, message.peer, message.send, message.bytes());
-      tickets[i] = 0;
+      tickets[i] = sizes_.open([this](i64 size) { sizes_.reserve(size); });
+      sizes_[tickets[i]] = message.bytes();
     }
   }
-  void wait(Ticket /*ticket*/) override {}
-  [[nodiscard]] bool test(Ticket /*ticket*/) override { return true; }
+  i64 wait(Ticket ticket) override {
+    const i64 bytes = sizes_.of(ticket);
+    sizes_.close(ticket);
+    return bytes;
+  }
+  [[nodiscard]] std::optional<i64> test(Ticket ticket) override { return wait(ticket); }
   void progress() override {}
   void reserve(i64 /*messages*/, i64 /*regions*/) override {}
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& /*ranks*/) override {
@@ -113,14 +116,13 @@ class DryCommunicator final : public Communicator {
     refuse("a reduce_scatter");
   }
   void abort(const CommunicationFault& fault) override { throw CommunicationError(fault); }
-  [[nodiscard]] Traffic& traffic() override { return traffic_; }
 
  private:
   Ledger& ledger_;
   int rank_;
   int size_;
   CommOptions options_;
-  Traffic traffic_;
+  TicketTable<i64> sizes_;
 };
 
 }  // namespace

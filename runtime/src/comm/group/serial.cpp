@@ -8,13 +8,12 @@ namespace {
 
 class SerialCommunicator final : public CollectiveCommunicator {
  public:
-  SerialCommunicator() : CollectiveCommunicator(1) {}
   [[nodiscard]] const char* name() const override { return "serial"; }
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
   [[nodiscard]] const CommOptions& options() const override { return options_; }
-  void wait(Ticket /*ticket*/) override { throw InternalError("a single rank waits for a message"); }
-  [[nodiscard]] bool test(Ticket /*ticket*/) override {
+  i64 wait(Ticket /*ticket*/) override { throw InternalError("a single rank waits for a message"); }
+  [[nodiscard]] std::optional<i64> test(Ticket /*ticket*/) override {
     throw InternalError("a single rank tests a message");
   }
   [[nodiscard]] bool capturable() const override { return true; }

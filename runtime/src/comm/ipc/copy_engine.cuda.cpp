@@ -2,26 +2,18 @@
 #include "usp/comm/copy_engine.hpp"
 
 #include "../failure/backoff.hpp"
-#include "../failure/faults.hpp"
-#include "../failure/wait_watch.hpp"
-#include "../group/data_plane.hpp"
-#include "../group/ticket_table.hpp"
-#include "../regions/plane_copies.hpp"
-#include "in_flight.hpp"
-#include "peer_arena.hpp"
+#include "../failure/deadline.hpp"
+#include "copy_channels.hpp"
 #include "peer_rates.hpp"
-#include "process_sharing.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
-#include "usp/device/device.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <memory>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +21,9 @@
 
 namespace usp::comm {
 namespace {
+
+/// How long a rank of a failed job keeps its memory for peers.
+constexpr double leave_s = 2;
 
 /// UUID of a device, which processes may number differently.
 [[nodiscard]] cudaUUID_t identity(int device) {
@@ -47,298 +42,180 @@ namespace {
                   peer));
 }
 
-class CopyEngineCommunicator final : public DataPlaneCommunicator {
+[[nodiscard]] PeerArena::Ranks kind_of(const Communicator& control) {
+  const std::string_view kind = control.name();
+  if (kind == "threads" || kind == "serial") return PeerArena::Ranks::threads;
+  if (kind == "mpi" || kind == "sockets") return PeerArena::Ranks::processes;
+  throw UsageError(fmt::format(
+      "copy engines need ranks that are threads of one process or processes of one host, not '{}'", kind));
+}
+
+class CopyEngineDataPlane final : public DataPlane {
  public:
-  template <class Control>
-  CopyEngineCommunicator(Control&& control, const device::CallStream& compute)
-      : DataPlaneCommunicator(std::forward<Control>(control)), compute_(compute), events_(compute.device()) {
-    connect();
+  CopyEngineDataPlane(Communicator& control, const device::CallStream& compute)
+      : kind_(kind_of(control)),
+        rank_{control,
+              compute,
+              kind_ == PeerArena::Ranks::threads,
+              nullptr,
+              SharedFlags(control),
+              StallWatch(control, rank_.flags, 1 + control.size()),
+              {}} {
+    connect_devices();
+    if (kind_ == PeerArena::Ranks::threads) share_boards();
   }
-  ~CopyEngineCommunicator() override {
-    try {
-      const device::DeviceScope scope(compute_.device());
-      for (DoneEvent& one : done_events_)
-        if (!one.peer_waits) control().wait(one.ack_ticket);
-      for (const device::Stream& stream : copies_) stream.synchronize();
-    } catch (...) {
-      // The job has already failed and the error has been reported.
-    }
-  }
-  CopyEngineCommunicator(const CopyEngineCommunicator&) = delete;
-  CopyEngineCommunicator& operator=(const CopyEngineCommunicator&) = delete;
+  ~CopyEngineDataPlane() override;
+  CopyEngineDataPlane(const CopyEngineDataPlane&) = delete;
+  CopyEngineDataPlane& operator=(const CopyEngineDataPlane&) = delete;
 
   [[nodiscard]] const char* name() const override { return "copy_engine"; }
-  void post(const Message* messages, i64 count, Ticket* tickets) override;
-  void wait(Ticket ticket) override;
-  [[nodiscard]] bool test(Ticket ticket) override;
-  [[nodiscard]] kernels::Arena* peer_arena() override { return arena_.get(); }
+  [[nodiscard]] Communicator& control() override { return rank_.control; }
+  [[nodiscard]] std::unique_ptr<Channels> connect(const std::vector<ChannelEnd>& ends) override;
+  [[nodiscard]] kernels::Arena* peer_arena(kernels::Memory& memory) override;
+  [[nodiscard]] i64 held_bytes() const override {
+    const bool own = arena_ != nullptr && kind_ == PeerArena::Ranks::processes;
+    return own ? arena_->bytes() : 0;
+  }
+  [[nodiscard]] schedule::PeerReach reach() const override { return schedule::PeerReach::workspace; }
+  [[nodiscard]] std::string capture_obstacle() const override;
+  void check() override {
+    rank_.control.progress();
+    rank_.watch.check();
+  }
   [[nodiscard]] std::vector<std::string> notes() const override { return notes_; }
-  void progress() override;
-  void reserve(i64 messages, i64 regions) override;
-  [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
 
  private:
-  void connect();
-  [[nodiscard]] EventName name_of(const device::Event& event) const;
-  [[nodiscard]] device::EventHandle handle_of(const EventName& event);
-  void import_regions(InFlight& end);
-  [[nodiscard]] DoneEvent& free_done_event();
-  void open(const Message& message, Ticket ticket);
-  void copy(InFlight& end);
-  void await(Ticket control_ticket, const Message& message);
-  void finish(InFlight& end, Ticket ticket);
+  void connect_devices();
+  void share_boards();
+  void leave();
 
-  const device::CallStream& compute_;
+  const PeerArena::Ranks kind_;
+  CopyRank rank_;
+  int shared_rank_ = -1;  ///< the first rank whose GPU is also a later one's
+  std::unique_ptr<PeerArena> arena_;
+  std::vector<std::shared_ptr<EventBoard>> boards_;  ///< per rank, of threads
   std::vector<std::string> notes_;
-  bool processes_ = false;  ///< ranks are processes
-  device::EventUse use_ = device::EventUse::order;
-  std::unique_ptr<PeerArena> arena_;  ///< between processes
-  PeerEvents events_;
-  std::vector<StridedBytes> imported_;
-  std::deque<device::Stream> copies_;  ///< per peer
-  std::deque<DoneEvent> done_events_;
-  TicketTable<InFlight> ends_;
-  std::vector<Ticket> copying_;  ///< posted messages whose copy is this rank's, and not enqueued yet
-  i64 pushes_ = 0;               ///< of them
 };
 
-void CopyEngineCommunicator::connect() {
-  const std::string_view kind = control().name();
-  if (kind != "threads" && kind != "serial" && kind != "mpi" && kind != "sockets")
-    throw UsageError(fmt::format(
-        "copy engines need ranks that are threads of one process or processes of one host, not '{}'", kind));
-  processes_ = kind == "mpi" || kind == "sockets";
-  use_ = processes_ ? device::EventUse::interprocess : device::EventUse::order;
-  const int mine = compute_.device();
+/// Streams end before what they read: a job that has failed lets them go on.
+CopyEngineDataPlane::~CopyEngineDataPlane() {
+  try {
+    if (std::uncaught_exceptions() > 0) {
+      CommunicationFault fault;
+      fault.message = fmt::format("rank {} left the job", rank_.control.rank());
+      rank_.watch.fail(fault);
+    } else {
+      rank_.control.progress();
+    }
+  } catch (const CommunicationError& error) {
+    rank_.watch.fail(error.fault());
+  } catch (...) {
+    // The streams end by the watch.
+  }
+  try {
+    for (const device::Stream& stream : rank_.copies) stream.synchronize();
+    rank_.compute.wait_for_calls();
+  } catch (...) {
+    // The job has already failed and the error has been reported.
+  }
+  leave();
+}
+
+/// Streams of a failed job may still read this rank's memory; those of peers that do not leave are on their
+/// own.
+void CopyEngineDataPlane::leave() {
+  if (!rank_.flags.has_room()) return;
+  rank_.flags.left(rank_.control.rank()).store(1, std::memory_order_release);
+  if (!rank_.watch.failed()) return;
+  const Deadline deadline(leave_s);
+  Backoff backoff;
+  for (int peer = 0; peer < rank_.control.size(); ++peer)
+    while (rank_.flags.left(peer).load(std::memory_order_acquire) == 0 && !deadline.over()) backoff.rest();
+}
+
+void CopyEngineDataPlane::connect_devices() {
+  Communicator& control = rank_.control;
+  const int mine = rank_.compute.device();
   const device::DeviceScope scope(mine);
   std::vector<cudaUUID_t> visible;
   for (int i = 0; i < device::device_count(); ++i) visible.push_back(identity(i));
   const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
-  std::vector<cudaUUID_t> devices(static_cast<std::size_t>(size()));
-  all_gather(&me, devices.data(), sizeof me);
-  std::vector<bool> same_device;
-  for (int peer = 0; peer < size(); ++peer) {
+  std::vector<cudaUUID_t> devices(static_cast<std::size_t>(control.size()));
+  control.all_gather(&me, devices.data(), sizeof me);
+  std::vector<bool> same_device;  // per rank
+  std::vector<int> numbers;
+  for (int peer = 0; peer < control.size(); ++peer) {
     const int number = number_of(devices[static_cast<std::size_t>(peer)], peer, visible);
     device::enable_peer_access(mine, number);
     same_device.push_back(number == mine);
-    copies_.emplace_back(mine);
+    if (const auto known = std::find(numbers.begin(), numbers.end(), number);
+        known != numbers.end() && shared_rank_ < 0)
+      shared_rank_ = static_cast<int>(known - numbers.begin());
+    numbers.push_back(number);
+    rank_.copies.emplace_back(mine);
   }
-  barrier();  // memory may be opened and copied once both directions are open
-  if (processes_) arena_ = std::make_unique<PeerArena>(control(), compute_);
-  if (processes_ && size() > 1) notes_ = rate_notes(rank(), measure_peer_rates(control(), mine, same_device));
+  control.barrier();  // memory may be opened and copied once both directions are open
+  if (kind_ == PeerArena::Ranks::processes && control.size() > 1)
+    notes_ = rate_notes(control.rank(), measure_peer_rates(control, mine, same_device));
 }
 
-/// Returns an event whose last use both ends have acknowledged, or a new one.
-DoneEvent& CopyEngineCommunicator::free_done_event() {
-  for (DoneEvent& one : done_events_) {
-    if (!one.peer_waits) one.peer_waits = control().test(one.ack_ticket);
-    if (one.peer_waits && one.waits) return one;
+/// Every rank owns all boards, so that an event outlives both ends.
+void CopyEngineDataPlane::share_boards() {
+  Communicator& control = rank_.control;
+  auto mine = std::make_shared<EventBoard>(control.size());
+  std::shared_ptr<EventBoard>* const lent = &mine;
+  std::vector<std::shared_ptr<EventBoard>*> all(static_cast<std::size_t>(control.size()));
+  control.all_gather(&lent, all.data(), sizeof lent);
+  for (std::shared_ptr<EventBoard>* const board : all) boards_.push_back(*board);
+  control.barrier();  // all have taken theirs
+}
+
+kernels::Arena* CopyEngineDataPlane::peer_arena(kernels::Memory& memory) {
+  if (arena_ == nullptr) {
+    const bool threads = kind_ == PeerArena::Ranks::threads;
+    arena_ = std::make_unique<PeerArena>(rank_.control, rank_.compute, kind_,
+                                         threads ? memory.make_arena() : nullptr);
+    rank_.arena = arena_.get();
   }
-  return done_events_.emplace_back(compute_.device(), use_);
+  return arena_.get();
 }
 
-EventName CopyEngineCommunicator::name_of(const device::Event& event) const {
-  EventName name;
-  name.handle = event.get();
-  if (processes_) name.shared = share(event);
-  return name;
-}
-
-device::EventHandle CopyEngineCommunicator::handle_of(const EventName& event) {
-  return processes_ ? events_.open(event.shared) : event.handle;
-}
-
-void CopyEngineCommunicator::reserve(i64 messages, i64 /*regions*/) {
-  const device::DeviceScope scope(compute_.device());
-  control().reserve(control_kinds * messages, control_kinds * messages);
-  copying_.reserve(static_cast<std::size_t>(messages));
-  ends_.reserve(messages, compute_.device(), use_);
-}
-
-void CopyEngineCommunicator::post(const Message* messages, i64 count, Ticket* tickets) {
-  const device::DeviceScope scope(compute_.device());
-  for (i64 i = 0; i < count; ++i) {
-    check_peer(messages[i]);
-    tickets[i] = ends_.open([this](i64 size) { reserve(size, 0); });
-    open(messages[i], tickets[i]);
+std::unique_ptr<Channels> CopyEngineDataPlane::connect(const std::vector<ChannelEnd>& ends) {
+  for (const ChannelEnd& end : ends)
+    if (end.peer == rank_.control.rank() || end.peer < 0 || end.peer >= rank_.control.size())
+      throw UsageError(fmt::format("rank {} of {} cannot exchange a message with rank {}",
+                                   rank_.control.rank(), rank_.control.size(), end.peer));
+  expects(ends.empty() || arena_ != nullptr, "channels of copy engines need the arena of peers");
+  Bundles bundles = bundles_of(ends);
+  EventBoard* const board =
+      boards_.empty() ? nullptr : boards_[static_cast<std::size_t>(rank_.control.rank())].get();
+  for (Bundle& bundle : bundles.bundles) {
+    if (board == nullptr) break;
+    std::deque<EventLink>& links = board->links[static_cast<std::size_t>(bundle.first.peer)];
+    while (links.size() <= bundle.slot) links.emplace_back(rank_.compute.device());
+    bundle.link = &links[bundle.slot];
   }
-  progress();
-}
-
-void CopyEngineCommunicator::open(const Message& message, Ticket ticket) {
-  InFlight& end = ends_[ticket];
-  end.message = message;
-  end.bytes = message.bytes();
-  end.state = end.bytes == 0 ? InFlight::State::done : InFlight::State::open;
-  if (end.bytes == 0) return;
-  end.mark.record(compute_.get());
-  const Message offer = end.control(Control::offer);
-  if (!end.offers()) {
-    control().post(&offer, 1, &end.offer_ticket);
-    copying_.push_back(ticket);
-    if (message.push) ++pushes_;
-    return;
+  {
+    const auto lock = rank_.watch.hold();
+    rank_.flags.reserve(rank_.control, bundles.max_slots());
   }
-  end.offer = {message.regions, message.region_count, end.bytes, name_of(end.mark)};
-  control().post(&offer, 1, &end.offer_ticket);
-  if (processes_) {
-    end.shared.clear();
-    for (i64 i = 0; i < message.region_count; ++i)
-      end.shared.push_back(message.regions[i].bytes() > 0 ? arena_->name_of(message.regions[i])
-                                                          : ArenaRegion{});
-    const Message regions = end.control(Control::regions);
-    control().post(&regions, 1, &end.regions_ticket);
-  }
-  const Message done_message = end.control(Control::done);
-  control().post(&done_message, 1, &end.done_ticket);
+  if (arena_ != nullptr) exchange_offers(rank_.control, *arena_, ends, board, bundles);
+  return std::make_unique<CopyChannels>(rank_, ends, std::move(bundles));
 }
 
-/// Between processes: the offered regions, as this process reaches them.
-void CopyEngineCommunicator::import_regions(InFlight& end) {
-  end.shared.resize(static_cast<std::size_t>(end.offer.region_count));
-  const Message regions = end.control(Control::regions);
-  control().post(&regions, 1, &end.regions_ticket);
-  control().wait(end.regions_ticket);
-  imported_.clear();
-  for (const ArenaRegion& region : end.shared)
-    if (region.shape.bytes() > 0 && region.shape.data != nullptr)
-      imported_.push_back(arena_->region_of(end.message.peer, region));
-  end.offer.regions = imported_.data();
-  end.offer.region_count = static_cast<i64>(imported_.size());
-}
-
-/// After the offer: enqueues the copy and sends its event to the offering rank.
-void CopyEngineCommunicator::copy(InFlight& end) {
-  const Offer& offer = end.offer;
-  const auto peer = static_cast<std::size_t>(end.message.peer);
-  if (offer.bytes != end.bytes) {
-    const CommunicationFault fault =
-        size_fault(end.message, rank(), end.message.peer, end.bytes, offer.bytes);
-    control().abort(fault);
-    throw CommunicationError(fault);
-  }
-  const device::StreamHandle copies = copies_[peer].get();
-  if (processes_) import_regions(end);
-  device::wait_for(copies, handle_of(offer.ready));
-  device::wait_for(copies, end.mark.get());
-  Message offered = end.message;
-  offered.regions = offer.regions;
-  offered.region_count = offer.region_count;
-  if (end.message.push)
-    enqueue_copies(end.message, offered, copies);
-  else
-    enqueue_copies(offered, end.message, copies);
-  DoneEvent& copied = free_done_event();
-  copied.event.record(copies);
-  copied.peer_waits = copied.waits = false;
-  end.copied = &copied;
-  Message ack = end.control(Control::ack);
-  ack.regions = &copied.ack_region;
-  control().post(&ack, 1, &copied.ack_ticket);
-  end.done.event = name_of(copied.event);
-  const Message done_message = end.control(Control::done);
-  control().post(&done_message, 1, &end.done_ticket);
-  if (end.message.push) --pushes_;
-}
-
-void CopyEngineCommunicator::progress() {
-  const device::DeviceScope scope(compute_.device());
-  control().progress();
-  std::erase_if(copying_, [&](Ticket ticket) {
-    InFlight& end = ends_[ticket];
-    if (!control().test(end.offer_ticket)) return false;
-    copy(end);
-    return true;
-  });
-}
-
-/// Waits for a control message. A receiver of a push may be waiting for this rank's copy meanwhile, and this
-/// rank for one of a peer that waits likewise: so pushes go on. Receives need not: their senders wait for
-/// them at the end of a tick, after the receives of that tick have been waited for.
-void CopyEngineCommunicator::await(Ticket control_ticket, const Message& message) {
-  if (pushes_ == 0) return control().wait(control_ticket);
-  WaitWatch watch(options());
-  Backoff backoff;
-  while (!control().test(control_ticket)) {
-    progress();
-    if (const WaitState state = watch.look(); state != WaitState::goes_on) {
-      const CommunicationFault fault =
-          state == WaitState::interrupted
-              ? interrupted_fault(message, rank())
-              : late_fault(message, rank(), {message.peer}, options().watchdog_s, "");
-      control().abort(fault);
-      throw CommunicationError(fault);
-    }
-    backoff.rest();
-  }
-}
-
-void CopyEngineCommunicator::wait(Ticket ticket) {
-  const device::DeviceScope scope(compute_.device());
-  InFlight& end = ends_.of(ticket);
-  if (end.state == InFlight::State::open && !end.offers()) {
-    const auto pending = [&] { return std::find(copying_.begin(), copying_.end(), ticket); };
-    if (pending() != copying_.end()) progress();
-    if (const auto at = pending(); at != copying_.end()) {
-      copying_.erase(at);
-      if (end.message.push) --pushes_;
-      await(end.offer_ticket, end.message);
-      if (end.message.push) ++pushes_;
-      copy(end);
-    }
-  } else if (end.state == InFlight::State::open) {
-    progress();  // the peer may wait for an offer of its own to be taken
-    await(end.done_ticket, end.message);
-  }
-  finish(end, ticket);
-}
-
-bool CopyEngineCommunicator::test(Ticket ticket) {
-  const device::DeviceScope scope(compute_.device());
-  InFlight& end = ends_.of(ticket);
-  progress();
-  if (end.state == InFlight::State::open) {
-    const bool waiting = end.offers() ? !control().test(end.done_ticket)
-                                      : std::find(copying_.begin(), copying_.end(), ticket) != copying_.end();
-    if (waiting) return false;
-  }
-  finish(end, ticket);
-  return true;
-}
-
-/// Both ends know of the copy: orders the compute stream after it.
-void CopyEngineCommunicator::finish(InFlight& end, Ticket ticket) {
-  if (end.state == InFlight::State::open) {
-    // Small control sends complete where they are taken; the payload they announce is ordered by events.
-    control().wait(end.offers() ? end.offer_ticket : end.done_ticket);
-    if (end.offers() && processes_) control().wait(end.regions_ticket);
-    if (!end.offers()) {
-      device::wait_for(compute_.get(), end.copied->event.get());
-      end.copied->waits = true;
-    } else {
-      device::wait_for(compute_.get(), handle_of(end.done.event));
-      // The end that copies has posted its part before it sent the receipt: this does not block.
-      const Message ack = end.control(Control::ack);
-      Ticket sent = -1;
-      control().post(&ack, 1, &sent);
-      control().wait(sent);
-    }
-  }
-  traffic().count(end.message.tick, end.message.peer, end.message.send, end.bytes);
-  ends_.close(ticket);
-}
-
-std::unique_ptr<Communicator> CopyEngineCommunicator::group(const std::vector<int>& ranks) {
-  std::unique_ptr<Communicator> part = control().group(ranks);
-  if (part == nullptr) return nullptr;
-  return std::make_unique<CopyEngineCommunicator>(std::move(part), compute_);
+std::string CopyEngineDataPlane::capture_obstacle() const {
+  if (!rank_.threads || shared_rank_ < 0) return "";
+  return fmt::format(
+      "ranks are threads that share a GPU (rank {} and another), where streams cannot wait for one "
+      "another without their hosts",
+      shared_rank_);
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_copy_engine_communicator(Communicator& control,
-                                                            const device::CallStream& compute) {
-  return std::make_unique<CopyEngineCommunicator>(control, compute);
+std::unique_ptr<DataPlane> make_copy_engine_data_plane(Communicator& control,
+                                                       const device::CallStream& compute) {
+  return std::make_unique<CopyEngineDataPlane>(control, compute);
 }
 
 }  // namespace usp::comm

@@ -15,12 +15,6 @@ namespace {
 /// The driver shares memory in blocks of this size: a multiple leaves nothing else in the last one.
 constexpr i64 shared_block_bytes = i64{2} << 20;
 
-/// A rank's answer to the growth of the arenas.
-struct Grown {
-  cudaIpcMemHandle_t handle{};
-  bool has_room = true;
-};
-
 /// One past the last byte, from the first.
 [[nodiscard]] i64 span_of(const StridedBytes& region) {
   i64 span = region.run_bytes;
@@ -30,11 +24,24 @@ struct Grown {
 
 }  // namespace
 
-PeerArena::PeerArena(Communicator& control, const device::CallStream& compute)
+/// A rank's answer to the growth of the arenas.
+struct PeerArena::Grown {
+  cudaIpcMemHandle_t handle{};
+  std::byte* data = nullptr;
+  bool has_room = true;
+};
+
+PeerArena::PeerArena(Communicator& control, const device::CallStream& compute, Ranks ranks,
+                     std::unique_ptr<kernels::Arena> own)
     : control_(control),
       compute_(compute),
+      ranks_(ranks),
+      own_(std::move(own)),
       capacity_(static_cast<std::size_t>(control.size()), 0),
-      peers_(static_cast<std::size_t>(control.size())) {}
+      opened_(capacity_.size()),
+      reached_(capacity_.size(), nullptr) {
+  expects(own_ == nullptr || ranks_ == Ranks::threads, "only memory of its own is shared with processes");
+}
 
 void PeerArena::reserve(i64 bytes) {
   std::vector<i64> wanted(capacity_.size());
@@ -47,9 +54,23 @@ void PeerArena::reserve(i64 bytes) {
   if (!grows) return;
   compute_.synchronize();  // every call on this stream has waited for the copies of its peers
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] > capacity_[i]) peers_[i].close();
+    if (wanted[i] > capacity_[i]) opened_[i].close();
   control_.barrier();  // memory may be freed once all peers have closed it
   open_peers(wanted);
+}
+
+PeerArena::Grown PeerArena::grow(i64 bytes) {
+  Grown grown;
+  if (own_ != nullptr) {
+    own_->reserve(bytes);
+  } else {
+    buffer_ = device::DeviceBuffer();  // first, so that the peak is the greater of the two
+    buffer_ = device::DeviceBuffer(
+        compute_.device(), (bytes + shared_block_bytes - 1) / shared_block_bytes * shared_block_bytes);
+    if (ranks_ == Ranks::processes) grown.handle = share(buffer_, compute_.device());
+  }
+  grown.data = data();
+  return grown;
 }
 
 /// A rank without room says so, so that no other waits for it.
@@ -59,11 +80,8 @@ void PeerArena::open_peers(const std::vector<i64>& wanted) {
   std::exception_ptr no_room;
   if (wanted[me] > capacity_[me]) {
     capacity_[me] = 0;
-    buffer_ = device::DeviceBuffer();  // first, so that the peak is the greater of the two
     try {
-      buffer_ = device::DeviceBuffer(
-          compute_.device(), (wanted[me] + shared_block_bytes - 1) / shared_block_bytes * shared_block_bytes);
-      mine.handle = share(buffer_, compute_.device());
+      mine = grow(wanted[me]);
     } catch (const EnvironmentError&) {
       no_room = std::current_exception();
       mine.has_room = false;
@@ -79,7 +97,8 @@ void PeerArena::open_peers(const std::vector<i64>& wanted) {
           wanted[i]));
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (wanted[i] == capacity_[i]) continue;
-    if (i != me) peers_[i] = PeerMemory(all[i].handle, compute_.device());
+    if (i != me && ranks_ == Ranks::processes) opened_[i] = PeerMemory(all[i].handle, compute_.device());
+    reached_[i] = i == me ? data() : ranks_ == Ranks::processes ? opened_[i].data() : all[i].data;
     capacity_[i] = wanted[i];
   }
 }
@@ -91,16 +110,13 @@ ArenaRegion PeerArena::name_of(const StridedBytes& region) const {
   return {offset, region};
 }
 
-StridedBytes PeerArena::region_of(int peer, const ArenaRegion& region) const {
-  const auto i = static_cast<std::size_t>(peer);
-  if (region.offset < 0 || region.offset + span_of(region.shape) > capacity_[i])
+void PeerArena::check_region(int peer, const ArenaRegion& region) const {
+  const i64 capacity = capacity_[static_cast<std::size_t>(peer)];
+  if (region.offset < 0 || region.offset + span_of(region.shape) > capacity)
     throw EnvironmentError(
         fmt::format("rank {} names memory beyond the {} bytes of its arena; the ranks run different versions "
                     "of usp",
-                    peer, capacity_[i]));
-  StridedBytes mine = region.shape;
-  mine.data = peers_[i].data() + region.offset;
-  return mine;
+                    peer, capacity));
 }
 
 }  // namespace usp::comm

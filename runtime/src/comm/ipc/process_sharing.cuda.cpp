@@ -4,7 +4,6 @@
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
 
-#include <cstring>
 #include <utility>
 
 namespace usp::comm {
@@ -31,13 +30,6 @@ cudaIpcMemHandle_t share(const device::DeviceBuffer& buffer, int device) {
   return handle;
 }
 
-cudaIpcEventHandle_t share(const device::Event& event) {
-  const device::DeviceScope scope(event.device());
-  cudaIpcEventHandle_t handle;
-  device::check_cuda(cudaIpcGetEventHandle(&handle, event.get()), "cudaIpcGetEventHandle");
-  return handle;
-}
-
 PeerMemory::PeerMemory(const cudaIpcMemHandle_t& handle, int device) : device_(device) {
   const device::DeviceScope scope(device);
   void* memory = nullptr;
@@ -60,27 +52,6 @@ void PeerMemory::close() noexcept {
     if (cudaIpcCloseMemHandle(data_) != cudaSuccess) cudaGetLastError();
   });
   data_ = nullptr;
-}
-
-PeerEvents::~PeerEvents() {
-  if (events_.empty()) return;
-  close_on(device_, [this] {
-    for (const auto& [key, event] : events_)
-      if (cudaEventDestroy(event) != cudaSuccess) cudaGetLastError();
-  });
-}
-
-device::EventHandle PeerEvents::open(const cudaIpcEventHandle_t& handle) {
-  Key key;
-  std::memcpy(key.data(), &handle, key.size());
-  auto known = events_.find(key);
-  if (known == events_.end()) {
-    const device::DeviceScope scope(device_);
-    cudaEvent_t event = nullptr;
-    device::check_cuda(cudaIpcOpenEventHandle(&event, handle), "cudaIpcOpenEventHandle");
-    known = events_.emplace(key, event).first;
-  }
-  return known->second;
 }
 
 }  // namespace usp::comm

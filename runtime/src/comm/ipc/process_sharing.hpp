@@ -3,16 +3,13 @@
 
 #include "usp/device/device.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cuda_runtime_api.h>
-#include <map>
 
-/// Device memory and events between processes of one host (CUDA IPC).
+/// Device memory between processes of one host (CUDA IPC).
 namespace usp::comm {
 
 [[nodiscard]] cudaIpcMemHandle_t share(const device::DeviceBuffer& buffer, int device);
-[[nodiscard]] cudaIpcEventHandle_t share(const device::Event& event);
 
 /// Memory of another process, opened on a device of this one; closed in the end. Both GPUs must have opened
 /// peer access before: else every copy silently goes through the host.
@@ -31,21 +28,6 @@ class PeerMemory {
  private:
   std::byte* data_ = nullptr;
   int device_ = 0;
-};
-
-/// Events of other processes, opened once each; closed in the end.
-class PeerEvents {
- public:
-  explicit PeerEvents(int device) : device_(device) {}
-  ~PeerEvents();
-  PeerEvents(const PeerEvents&) = delete;
-  PeerEvents& operator=(const PeerEvents&) = delete;
-  [[nodiscard]] device::EventHandle open(const cudaIpcEventHandle_t& handle);
-
- private:
-  using Key = std::array<unsigned char, CUDA_IPC_HANDLE_SIZE>;
-  int device_;
-  std::map<Key, device::EventHandle> events_;
 };
 
 }  // namespace usp::comm

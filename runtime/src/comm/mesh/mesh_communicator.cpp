@@ -2,9 +2,9 @@
 #include "usp/comm/mesh_communicator.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/comm/composite.hpp"
 #include "usp/comm/copy_engine.hpp"
 #include "usp/comm/nccl.hpp"
+#include "usp/comm/routed_data_plane.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
@@ -14,10 +14,11 @@
 namespace usp::comm {
 namespace {
 
-[[nodiscard]] std::unique_ptr<Communicator> transport(Transport kind, Communicator& control,
-                                                      const device::CallStream& compute) {
-  if (kind == Transport::nccl) return make_nccl_communicator(control, compute);
-  return make_copy_engine_communicator(control, compute);
+[[nodiscard]] std::unique_ptr<DataPlane> make_data_plane(usp::Transport kind, Communicator& control,
+                                                         const device::CallStream& compute) {
+  if (kind == usp::Transport::nccl)
+    return make_message_data_plane(make_nccl_communicator(control, compute), control);
+  return make_copy_engine_data_plane(control, compute);
 }
 
 [[nodiscard]] std::vector<int> ring_ranks(const Mesh& mesh, int ulysses_column) {
@@ -40,6 +41,7 @@ MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh) : co
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
                                  mesh.size(), control.size()));
   make_groups();
+  payload_ = make_message_data_plane(control);
 }
 
 MeshCommunicator::MeshCommunicator(Communicator& control, const Mesh& mesh, const device::CallStream& compute,
@@ -62,18 +64,18 @@ void MeshCommunicator::make_groups() {
 
 void MeshCommunicator::connect(const device::CallStream& compute, AxisTransports transports) {
   if (mesh_.ring() == 1 || mesh_.ulysses == 1 || transports.ring == transports.ulysses) {
-    payload_ = transport(mesh_.ulysses == 1 ? transports.ring : transports.ulysses, control_, compute);
+    payload_ = make_data_plane(mesh_.ulysses == 1 ? transports.ring : transports.ulysses, control_, compute);
     return;
   }
   std::vector<Route> routes(static_cast<std::size_t>(mesh_.size()));
-  const auto join = [&](const std::vector<int>& ranks, Communicator& group, Transport kind) {
-    axes_.push_back(transport(kind, group, compute));
+  const auto join = [&](const std::vector<int>& ranks, Communicator& group, usp::Transport kind) {
+    axes_.push_back(make_data_plane(kind, group, compute));
     for (std::size_t i = 0; i < ranks.size(); ++i)
       routes[static_cast<std::size_t>(ranks[i])] = {axes_.back().get(), static_cast<int>(i)};
   };
   join(ulysses_ranks(mesh_, mesh_.ring_of(rank())), *ulysses_, transports.ulysses);
   join(ring_ranks(mesh_, mesh_.ulysses_of(rank())), *ring_, transports.ring);
-  payload_ = make_composite_communicator(control_, std::move(routes));
+  payload_ = make_routed_data_plane(control_, std::move(routes));
 }
 
 }  // namespace usp::comm

@@ -24,8 +24,8 @@ class MpiCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] const char* name() const override { return "mpi"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(job_ranks_.size()); }
-  void wait(Ticket ticket) override;
-  [[nodiscard]] bool test(Ticket ticket) override;
+  i64 wait(Ticket ticket) override;
+  [[nodiscard]] std::optional<i64> test(Ticket ticket) override;
   void progress() override { control_->poll(); }
   void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
@@ -44,6 +44,7 @@ class MpiCommunicator final : public CollectiveCommunicator {
   struct Slot {
     Message message;
     i64 bytes = 0;
+    i64 moved = 0;
     i64 header = 0;  ///< the true tag, where the tag is folded
     std::vector<MPI_Request> pieces;
     std::size_t complete = 0;  ///< pieces, from the first
@@ -52,7 +53,8 @@ class MpiCommunicator final : public CollectiveCommunicator {
   Ticket open_slot(const Message& message);
   void start_piece(Slot& slot, i64 begin, i64 end);
   [[nodiscard]] bool advance(Slot& slot);
-  void check_piece(const Slot& slot, int code, MPI_Status& status);
+  void check_piece(Slot& slot, int code, MPI_Status& status);
+  i64 finish(const Slot& slot, Ticket ticket);
   [[noreturn]] void fail(const CommunicationFault& fault);
   [[noreturn]] void report_late(const Slot& slot);
 

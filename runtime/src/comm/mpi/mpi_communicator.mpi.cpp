@@ -29,8 +29,7 @@ int max_tag(MPI_Comm communicator) {
 
 MpiCommunicator::MpiCommunicator(MPI_Comm communicator, std::vector<int> job_ranks,
                                  std::shared_ptr<MpiControl> control, const CommOptions& options)
-    : CollectiveCommunicator(static_cast<int>(job_ranks.size())),
-      comm_(communicator),
+    : comm_(communicator),
       job_ranks_(std::move(job_ranks)),
       control_(std::move(control)),
       options_(options),
@@ -58,6 +57,7 @@ Ticket MpiCommunicator::open_slot(const Message& message) {
   Slot& slot = slots_[ticket];
   slot.message = message;
   slot.bytes = message.bytes();
+  slot.moved = 0;
   slot.header = message.tag;
   slot.pieces.clear();
   slot.complete = 0;
@@ -93,7 +93,7 @@ void MpiCommunicator::start_piece(Slot& slot, i64 begin, i64 end) {
           {job_rank(message.peer)},
           fmt::format("{}: MPI refuses a message: {}", name_operation(message.operation, message.tick),
                       mpi_error_text(code))});
-  if (message.send) traffic().count(message.tick, message.peer, true, end - begin);
+  if (message.send) slot.moved += end - begin;
 }
 
 /// True when all pieces are there.
@@ -110,7 +110,7 @@ bool MpiCommunicator::advance(Slot& slot) {
 }
 
 /// What arrived is what was expected: in size, and in tag where it is folded.
-void MpiCommunicator::check_piece(const Slot& slot, int code, MPI_Status& status) {
+void MpiCommunicator::check_piece(Slot& slot, int code, MPI_Status& status) {
   const Message& message = slot.message;
   const int peer = job_rank(message.peer);
   int error_class = MPI_SUCCESS;
@@ -138,7 +138,7 @@ void MpiCommunicator::check_piece(const Slot& slot, int code, MPI_Status& status
                       message.tag, slot.header, job_rank(rank_), peer)});
   const i64 payload = arrived - (header ? static_cast<i64>(sizeof slot.header) : 0);
   if (payload != expected) fail(size_fault(message, job_rank(rank_), peer, slot.bytes, begin + payload));
-  traffic().count(message.tick, message.peer, false, payload);
+  slot.moved += payload;
 }
 
 void MpiCommunicator::fail(const CommunicationFault& fault) {
@@ -146,7 +146,13 @@ void MpiCommunicator::fail(const CommunicationFault& fault) {
   control_->raise();
 }
 
-void MpiCommunicator::wait(Ticket ticket) {
+i64 MpiCommunicator::finish(const Slot& slot, Ticket ticket) {
+  const i64 moved = slot.moved;
+  slots_.close(ticket);
+  return moved;
+}
+
+i64 MpiCommunicator::wait(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
   WaitWatch watch(options_);
   Backoff backoff;
@@ -158,15 +164,14 @@ void MpiCommunicator::wait(Ticket ticket) {
     if (state == WaitState::late) report_late(slot);
     backoff.rest();
   }
-  slots_.close(ticket);
+  return finish(slot, ticket);
 }
 
-bool MpiCommunicator::test(Ticket ticket) {
+std::optional<i64> MpiCommunicator::test(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
   control_->poll();
-  if (!advance(slot)) return false;
-  slots_.close(ticket);
-  return true;
+  if (!advance(slot)) return std::nullopt;
+  return finish(slot, ticket);
 }
 
 /// Names every peer that this rank still misses in the same operation.

@@ -65,8 +65,8 @@ class NcclCommunicator final : public DataPlaneCommunicator {
 
   [[nodiscard]] const char* name() const override { return "nccl"; }
   void post(const Message* messages, i64 count, Ticket* tickets) override;
-  void wait(Ticket ticket) override;
-  [[nodiscard]] bool test(Ticket ticket) override;
+  i64 wait(Ticket ticket) override;
+  [[nodiscard]] std::optional<i64> test(Ticket ticket) override;
   [[nodiscard]] bool capturable() const override { return true; }
   void progress() override;
   void reserve(i64 messages, i64 regions) override;
@@ -223,7 +223,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   launch.done.record(stream_->get());
 }
 
-void NcclCommunicator::wait(Ticket ticket) {
+i64 NcclCommunicator::wait(Ticket ticket) {
   Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0) {
@@ -232,17 +232,17 @@ void NcclCommunicator::wait(Ticket ticket) {
     device::wait_for(compute_->get(), launch.done.get());
     --launch.open_messages;
   }
-  traffic().count(flight.message.tick, flight.message.peer, flight.message.send, flight.bytes);
+  const i64 moved = flight.bytes;
   flights_.close(ticket);
+  return moved;
 }
 
-bool NcclCommunicator::test(Ticket ticket) {
+std::optional<i64> NcclCommunicator::test(Ticket ticket) {
   const Flight& flight = flights_.of(ticket);
   progress();
   if (flight.bytes > 0 && !launches_[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
-    return false;
-  wait(ticket);
-  return true;
+    return std::nullopt;
+  return wait(ticket);
 }
 
 void NcclCommunicator::progress() {

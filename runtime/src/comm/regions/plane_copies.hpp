@@ -7,9 +7,12 @@
 
 namespace usp::comm {
 
-/// Enqueues the move of one payload between any memory that a GPU reaches, as copies at a pitch.
-inline void enqueue_copies(const Message& from, const Message& to, cudaStream_t stream) {
+/// Enqueues the move of one payload between any memory that a GPU reaches, as copies at a pitch. Returns its
+/// bytes.
+inline i64 enqueue_copies(const Message& from, const Message& to, cudaStream_t stream) {
+  i64 moved = 0;
   for_each_plane(from, to, [&](const Copy2d& p) {
+    moved += p.width * p.height;
     const auto size = [](i64 n) { return static_cast<std::size_t>(n); };
     device::check_cuda(p.height == 1
                            ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, stream)
@@ -17,6 +20,7 @@ inline void enqueue_copies(const Message& from, const Message& to, cudaStream_t 
                                                size(p.width), size(p.height), cudaMemcpyDefault, stream),
                        "a copy of a message's payload");
   });
+  return moved;
 }
 
 }  // namespace usp::comm

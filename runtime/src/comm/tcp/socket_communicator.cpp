@@ -12,10 +12,7 @@ namespace usp::comm {
 
 SocketCommunicator::SocketCommunicator(std::shared_ptr<SocketMesh> mesh, std::vector<int> job_ranks,
                                        std::uint64_t context)
-    : CollectiveCommunicator(static_cast<int>(job_ranks.size())),
-      mesh_(std::move(mesh)),
-      job_ranks_(std::move(job_ranks)),
-      context_(context) {
+    : mesh_(std::move(mesh)), job_ranks_(std::move(job_ranks)), context_(context) {
   const auto mine = std::find(job_ranks_.begin(), job_ranks_.end(), mesh_->rank());
   rank_ = static_cast<int>(mine - job_ranks_.begin());
 }
@@ -40,27 +37,27 @@ void SocketCommunicator::start(const Message* messages, i64 count, Ticket* ticke
   mesh_->flush();
 }
 
-void SocketCommunicator::finish(const SocketSlot& slot, Ticket ticket) {
-  traffic().count(slot.message.tick, slot.message.peer, slot.message.send, slot.moved);
+i64 SocketCommunicator::finish(const SocketSlot& slot, Ticket ticket) {
+  const i64 moved = slot.moved;
   mesh_->close(ticket);
   --in_flight_;
+  return moved;
 }
 
-void SocketCommunicator::wait(Ticket ticket) {
+i64 SocketCommunicator::wait(Ticket ticket) {
   const SocketSlot& slot = mesh_->slot(ticket);
   mesh_->wait(slot);
-  finish(slot, ticket);
+  return finish(slot, ticket);
 }
 
-bool SocketCommunicator::test(Ticket ticket) {
+std::optional<i64> SocketCommunicator::test(Ticket ticket) {
   const SocketSlot& slot = mesh_->slot(ticket);
   if (slot.state == SocketSlot::State::done)
     mesh_->check();
   else
     mesh_->poll();
-  if (slot.state != SocketSlot::State::done) return false;
-  finish(slot, ticket);
-  return true;
+  if (slot.state != SocketSlot::State::done) return std::nullopt;
+  return finish(slot, ticket);
 }
 
 std::unique_ptr<Communicator> SocketCommunicator::group(const std::vector<int>& ranks) {

@@ -23,8 +23,8 @@ class SocketCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(job_ranks_.size()); }
   [[nodiscard]] const CommOptions& options() const override { return mesh_->options(); }
-  void wait(Ticket ticket) override;
-  [[nodiscard]] bool test(Ticket ticket) override;
+  i64 wait(Ticket ticket) override;
+  [[nodiscard]] std::optional<i64> test(Ticket ticket) override;
   void progress() override { mesh_->poll(); }
   void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
@@ -36,7 +36,7 @@ class SocketCommunicator final : public CollectiveCommunicator {
   void start(const Message* messages, i64 count, Ticket* tickets) override;
 
  private:
-  void finish(const SocketSlot& slot, Ticket ticket);
+  i64 finish(const SocketSlot& slot, Ticket ticket);
 
   std::shared_ptr<SocketMesh> mesh_;
   std::vector<int> job_ranks_;

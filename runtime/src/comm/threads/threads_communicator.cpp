@@ -23,8 +23,7 @@ constexpr i64 all_bytes = std::numeric_limits<i64>::max();
 class ThreadCommunicator final : public CollectiveCommunicator {
  public:
   ThreadCommunicator(World& world, std::shared_ptr<GroupState> group_state, int rank)
-      : CollectiveCommunicator(static_cast<int>(group_state->job_ranks.size())),
-        world_(world),
+      : world_(world),
         group_(std::move(group_state)),
         rank_(rank),
         job_rank_(group_->job_ranks[static_cast<std::size_t>(rank)]),
@@ -41,8 +40,8 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return static_cast<int>(group_->job_ranks.size()); }
   [[nodiscard]] const CommOptions& options() const override { return world_.options(); }
-  void wait(Ticket ticket) override;
-  [[nodiscard]] bool test(Ticket ticket) override;
+  i64 wait(Ticket ticket) override;
+  [[nodiscard]] std::optional<i64> test(Ticket ticket) override;
   void progress() override;
   void reserve(i64 messages, i64 regions) override;
   [[nodiscard]] std::unique_ptr<Communicator> group(const std::vector<int>& ranks) override;
@@ -62,7 +61,7 @@ class ThreadCommunicator final : public CollectiveCommunicator {
   [[nodiscard]] ReadyQueue& ready_queue_of(const Slot& slot) {
     return group_->ready_queues[static_cast<std::size_t>(slot.message.send ? slot.message.peer : rank_)];
   }
-  void finish(Slot& slot, Ticket ticket);
+  i64 finish(Slot& slot, Ticket ticket);
   [[noreturn]] void report_late(const Slot& slot, Lock& lock);
 
   World& world_;
@@ -157,14 +156,15 @@ void ThreadCommunicator::copy_part(Lock& lock) {
     left -= std::max(copy(*ready_queue_.ready.first, left, lock), message_cost_bytes);
 }
 
-void ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
-  traffic().count(slot.message.tick, slot.message.peer, slot.message.send, slot.moved);
+i64 ThreadCommunicator::finish(Slot& slot, Ticket ticket) {
+  const i64 moved = slot.moved;
   slot.partner = nullptr;
   slot.state.store(State::free, std::memory_order_relaxed);
   slots_.close(ticket);
+  return moved;
 }
 
-void ThreadCommunicator::wait(Ticket ticket) {
+i64 ThreadCommunicator::wait(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
   check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
@@ -189,20 +189,19 @@ void ThreadCommunicator::wait(Ticket ticket) {
       }
     }
   }
-  finish(slot, ticket);
+  return finish(slot, ticket);
 }
 
-bool ThreadCommunicator::test(Ticket ticket) {
+std::optional<i64> ThreadCommunicator::test(Ticket ticket) {
   Slot& slot = slots_.of(ticket);
   check_abort();
   if (slot.state.load(std::memory_order_acquire) != State::done) {
     Lock lock(world_.lock());
     if (world_.aborted()) world_.raise(job_rank_, lock);
     if (slot.state.load(std::memory_order_relaxed) == State::paired) copy(slot, all_bytes, lock);
-    if (slot.state.load(std::memory_order_relaxed) != State::done) return false;
+    if (slot.state.load(std::memory_order_relaxed) != State::done) return std::nullopt;
   }
-  finish(slot, ticket);
-  return true;
+  return finish(slot, ticket);
 }
 
 void ThreadCommunicator::progress() {

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/data_plane.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace usp::comm {
+
+/// Where transfers with one peer go: a data plane, and the peer's rank in it.
+struct Route {
+  DataPlane* via = nullptr;  ///< null: there is no way
+  int peer = 0;
+};
+
+/// One data plane out of several, each of which reaches some of the peers: copy engines along one axis of a
+/// mesh and NCCL along the other, say. `routes[p]` is the way to rank p of `control`. All outlive this. Every
+/// rank has the same kinds of data planes in the same order.
+[[nodiscard]] std::unique_ptr<DataPlane> make_routed_data_plane(Communicator& control,
+                                                                std::vector<Route> routes);
+
+}  // namespace usp::comm

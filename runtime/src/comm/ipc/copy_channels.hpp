@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "channel_offers.hpp"
+#include "peer_arena.hpp"
+#include "shared_flags.hpp"
+#include "stall_watch.hpp"
+#include "stream_flags.hpp"
+
+#include "usp/comm/data_plane.hpp"
+#include "usp/device/call_stream.hpp"
+#include "usp/device/device.hpp"
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace usp::comm {
+
+/// What all channels of one rank share.
+struct CopyRank {
+  Communicator& control;
+  const device::CallStream& compute;
+  bool threads = false;        ///< ranks are threads of one process
+  PeerArena* arena = nullptr;  ///< of payload
+  SharedFlags flags;
+  StallWatch watch;
+  std::deque<device::Stream> copies;  ///< per peer
+};
+
+/// Channels by copy engines. For a bundle, the end that offers sets a flag of the other once its compute
+/// stream has come to the start; the other's copy stream awaits it, copies, and sets a flag of the offering
+/// end, whose compute stream awaits that. Who awaits a flag resets it: so the next pass, and every replay of
+/// a graph, finds it 0, and each flag acknowledges the other.
+///
+/// Streams may share a hardware queue, and in a graph their order is that of its edges alone. So what a rank
+/// sets comes before its waits of the same tick, also by edges: its copies wait for the flags that it sets at
+/// the start, and its compute stream awaits a flag after its own copies that are due. Then ranks cannot wait
+/// for one another in a circle. Ranks of one process use events instead, but in graphs (EventLink).
+class CopyChannels final : public Channels {
+ public:
+  CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, Bundles bundles);
+
+  void begin() override;
+  void start(const ChannelStart* starts, i64 count) override;
+  i64 wait(std::int32_t channel) override;
+  void progress() override { rank_.watch.check(); }
+
+ private:
+  void offer(Bundle& bundle);
+  void join_copies(std::int32_t tick);
+  void copy(Bundle& bundle);
+  void enqueue_payload(std::int32_t channel, device::StreamHandle copies);
+  void await_host(const std::atomic<std::uint64_t>& count, std::uint64_t expected, const Bundle& bundle);
+  [[nodiscard]] static Message message_of(const ChannelEnd& end);
+  [[nodiscard]] Bundle& bundle_of(std::int32_t channel) {
+    return bundles_.bundles[bundles_.of_channel[static_cast<std::size_t>(channel)]];
+  }
+
+  CopyRank& rank_;
+  std::vector<ChannelEnd> ends_;  ///< without regions
+  Bundles bundles_;
+  std::vector<ChannelStart> starts_;                  ///< per channel
+  std::vector<std::optional<device::Event>> copied_;  ///< per bundle that this rank copies
+  std::vector<i64> moved_;                            ///< per channel
+  bool by_events_ = false;                            ///< this pass
+  std::vector<std::size_t> started_;                  ///< bundles of one start
+  std::vector<std::size_t> copying_;   ///< bundles whose copies the compute stream has not waited for
+  std::vector<StridedBytes> reached_;  ///< a peer's regions
+  device::Event mark_;                 ///< where the compute stream stood at the last start
+  FlagOperations operations_;
+};
+
+}  // namespace usp::comm

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stall_watch.hpp"
+
+#include "../failure/faults.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace usp::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto look_interval = std::chrono::milliseconds(50);
+constexpr auto release_interval = std::chrono::milliseconds(1);
+
+// What a stream awaits, in one word: mark of the watch, operation (from 1 on), peer, tick.
+constexpr Flag mark = Flag{1} << 31;
+constexpr int operation_shift = 28, peer_shift = 20;
+constexpr Flag max_operation = 7, max_peer = 255, max_tick = (Flag{1} << peer_shift) - 1;
+
+}  // namespace
+
+StallWatch::StallWatch(Communicator& control, SharedFlags& flags, int streams)
+    : control_(control),
+      flags_(flags),
+      options_(control.options()),
+      rank_(control.rank()),
+      words_(static_cast<i64>(static_cast<std::size_t>(streams) * sizeof(Flag))),
+      seen_(static_cast<std::size_t>(streams)) {
+  expects(control.size() <= static_cast<int>(max_peer) + 1, "more ranks than a watch can name");
+  std::fill_n(words(), seen_.size(), Flag{0});
+  thread_ = std::thread([this] { run(); });
+}
+
+StallWatch::~StallWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stops_.notify_all();
+  thread_.join();
+}
+
+/// Literals of few places; more than a word can name share the last name.
+Flag StallWatch::name_of(const Message& message) {
+  auto known = std::find(operations_.begin(), operations_.end(), message.operation);
+  if (known == operations_.end()) {
+    const std::lock_guard lock(mutex_);
+    if (operations_.size() < max_operation) operations_.push_back(message.operation);
+    known = operations_.end() - 1;
+  }
+  const auto operation = static_cast<Flag>(known - operations_.begin()) + 1;
+  return operation << operation_shift | static_cast<Flag>(message.peer) << peer_shift |
+         std::min(static_cast<Flag>(std::max(message.tick, 0)), max_tick);
+}
+
+Message StallWatch::message_of(Flag name) const {
+  Message message;
+  message.operation = operations_[(name >> operation_shift & max_operation) - 1];
+  message.peer = static_cast<int>(name >> peer_shift & max_peer);
+  message.tick = static_cast<std::int32_t>(name & max_tick);
+  return message;
+}
+
+void StallWatch::await(FlagOperations& operations, int stream, Flag* flag, const Message& message) {
+  Flag* const word = words() + stream;
+  operations.write(word, name_of(message));
+  operations.await(flag);
+  operations.write(flag, 0);
+  operations.write(word, 0);
+}
+
+void StallWatch::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    // Streams reset the flags that they pass, and wait for others: so again and again.
+    if (failed())
+      flags_.set_all(rank_);
+    else
+      look();
+    stops_.wait_for(lock, failed() ? release_interval : look_interval, [&] { return stop_; });
+  }
+}
+
+/// A word that the watch has marked and finds again is still the same wait: a stream that went on has cleared
+/// it.
+void StallWatch::look() {
+  const auto now = Clock::now();
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    std::atomic_ref<Flag> word(words()[i]);
+    Flag name = word.load(std::memory_order_relaxed);
+    if (name == 0) {
+      seen_[i].waits = false;
+    } else if ((name & mark) == 0) {
+      seen_[i] = {word.compare_exchange_strong(name, name | mark), now};
+    } else if (seen_[i].waits &&
+               std::chrono::duration<double>(now - seen_[i].since).count() > options_.watchdog_s) {
+      const Message message = message_of(name);
+      return fail_locked(late_fault(message, rank_, {message.peer}, options_.watchdog_s, ""));
+    }
+  }
+  if (!flags_.has_room()) return;
+  for (int peer = 0; peer < control_.size(); ++peer)
+    if (peer != rank_ && flags_.notice(peer).load(std::memory_order_acquire) != 0) {
+      CommunicationFault fault;
+      fault.operation = "copy_engine";
+      fault.rank = peer;
+      fault.message = fmt::format("rank {} has ended the job; its own report names the cause", peer);
+      return fail_locked(fault);
+    }
+}
+
+void StallWatch::fail(const CommunicationFault& fault) {
+  const std::lock_guard lock(mutex_);
+  if (!failed()) fail_locked(fault);
+}
+
+void StallWatch::fail_locked(const CommunicationFault& fault) {
+  fault_ = fault;
+  failed_.store(true, std::memory_order_release);
+  if (flags_.has_room()) flags_.notice(rank_).store(1, std::memory_order_release);
+}
+
+void StallWatch::raise() {
+  CommunicationFault fault;
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    fault = fault_;
+    first = !std::exchange(told_, true);
+  }
+  if (first) {
+    control_.progress();  // throws the report of the rank that failed first, where that is known
+    control_.abort(fault);
+  }
+  throw CommunicationError(fault);
+}
+
+}  // namespace usp::comm

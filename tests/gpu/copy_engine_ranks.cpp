@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are processes, started by mpirun or torchrun, over copy engines:
+//   copy_engine_ranks RANKS contract
+//   copy_engine_ranks RANKS graph RING ULYSSES     captured once, replayed 1,000 times, bits equal
+//   copy_engine_ranks RANKS killed eager|replay    the last rank dies; the others end by the watchdog
+// Exits with 0, with 5 and a named error where a peer was lost, with 77 where there is no GPU.
+#include "device_payloads.hpp"
+#include "gpu_rank.hpp"
+#include "graph_step.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/comm/ranks.hpp"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace usp::test {
+namespace {
+
+constexpr int replays = 1000;
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw VerificationError(what);
+}
+
+void contract_of(comm::Communicator& control) {
+  GpuRank rank(control);
+  DevicePayloads payloads(*rank.data_plane, *rank.memory);
+  contract::check_data_plane(*rank.data_plane, payloads);
+}
+
+/// A rank with a step that has run once.
+struct WarmRank {
+  WarmRank(comm::Communicator& control, int ring, int ulysses)
+      : gpu(control),
+        kernel(make_repeatable(Backend::mma, *gpu.memory)),
+        attention(plan_of(Backend::mma, ring, ulysses), *gpu.data_plane, *kernel) {
+    attention.set_batch(Documents::single(tokens, tokens));
+    step.emplace(gpu.stream, attention, static_cast<i64>(attention.q_tokens().size()));
+    step->randomize(static_cast<unsigned>(10 * control.rank()));
+    step->run();
+    gpu.stream.synchronize();
+    gpu.data_plane->check();
+  }
+  GpuRank gpu;
+  std::unique_ptr<kernels::AttentionKernel> kernel;
+  AttentionOperator attention;
+  std::optional<Step> step;
+};
+
+/// Of this rank, while its GPU has work: enqueueing alone.
+[[nodiscard]] double host_seconds_per_tick(WarmRank& rank) {
+  double seconds = 0;
+  std::size_t ticks = 0;
+  for (int call = 0; call < 20; ++call) {
+    rank.step->run();
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const PassRecord& record = rank.attention.record(pass);
+      seconds += record.ticks.back().end_s;
+      ticks += record.ticks.size();
+    }
+  }
+  rank.gpu.stream.synchronize();
+  return seconds / static_cast<double>(ticks);
+}
+
+void graph_of(comm::Communicator& control, int ring, int ulysses) {
+  WarmRank rank(control, ring, ulysses);
+  const auto expected = rank.step->results();
+  const Graph graph(rank.gpu.stream, [&] { rank.step->run(); });
+  control.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int replay = 0; replay < replays; ++replay) graph.replay(rank.gpu.stream);
+  rank.gpu.stream.synchronize();
+  const std::chrono::duration<double> replayed = std::chrono::steady_clock::now() - begin;
+  require(rank.step->results() == expected, "replays give other bits than the call");
+  const auto eager = std::chrono::steady_clock::now();
+  for (int call = 0; call < replays; ++call) rank.step->run();
+  rank.gpu.stream.synchronize();
+  const std::chrono::duration<double> called = std::chrono::steady_clock::now() - eager;
+  require(rank.step->results() == expected, "calls after replays give other bits");
+  rank.gpu.data_plane->check();
+  const double host_s = host_seconds_per_tick(rank);
+  if (control.rank() == 0)
+    std::printf("%d x %d: %d steps eager %.3f s, by a graph %.3f s; host %.1f us per tick\n", ring, ulysses,
+                replays, called.count(), replayed.count(), 1e6 * host_s);
+  control.barrier();
+}
+
+[[noreturn]] void die() {
+  std::raise(SIGKILL);
+  std::abort();
+}
+
+/// Steps without end, until a lost peer ends them.
+void killed_of(comm::Communicator& control, bool replay) {
+  WarmRank rank(control, control.size(), 1);
+  std::optional<Graph> graph;
+  if (replay) graph.emplace(rank.gpu.stream, [&] { rank.step->run(); });
+  const bool victim = control.rank() == control.size() - 1;
+  for (int call = 0;; ++call) {
+    if (victim && call == 20) die();
+    if (replay)
+      graph->replay(rank.gpu.stream);
+    else
+      rank.step->run();
+    if (call % 5 == 4) {
+      rank.gpu.stream.synchronize();
+      rank.gpu.data_plane->check();
+    }
+  }
+}
+
+void play(comm::Communicator& control, const std::vector<std::string>& scenario) {
+  if (scenario[0] == "contract") return contract_of(control);
+  if (scenario[0] == "graph") return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)));
+  if (scenario[0] == "killed") return killed_of(control, scenario.at(1) == "replay");
+  throw UsageError("no scenario '" + scenario[0] + "'");
+}
+
+}  // namespace
+}  // namespace usp::test
+
+int main(int argc, char** argv) try {
+  if (argc < 3) throw usp::UsageError("copy_engine_ranks RANKS SCENARIO ...");
+  if (usp::device::device_count() == 0) return 77;
+  const std::vector<std::string> scenario(argv + 2, argv + argc);
+  usp::comm::CommOptions options;
+  options.watchdog_s = 5;
+  options.start_s = 60;
+  usp::comm::run_ranks(std::stoi(argv[1]), options,
+                       [&](usp::comm::Communicator& control) { usp::test::play(control, scenario); });
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
