@@ -77,8 +77,9 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, comm::Communicato
         std::find_if(operations.begin(), operations.end(),
                      [&](const OperationKernel& entry) { return entry.operation == step.operation; });
     expects(kernel_of != operations.end(), "an operation of the schedule has no kernel");
-    step_kernels_.push_back(kernel_of->run);
+    step_kernels_.push_back(kernel_of->prepare);
   }
+  prepared_.resize(schedule.steps.size());
   for (const schedule::Tick& tick : schedule.ticks)
     max_posts = std::max(max_posts, static_cast<std::size_t>(tick.posts.count));
   byte_regions_.resize(regions);
@@ -206,11 +207,26 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
 }
 
 void PassRunner::compute(std::size_t index) {
-  const schedule::Step& step = schedule_.steps[index];
-  kernels::View views[tensor_count];
+  StepViews views;
+  const StepCall call = step_call(schedule_.steps[index], views);
+  PreparedOperation* operation = prepared_[index].find(call);
+  if (operation == nullptr) operation = &prepared_[index].add(step_kernels_[index](kernel_, call));
+  operation->run(call);
+}
+
+StepCall PassRunner::step_call(const schedule::Step& step, StepViews& views) {
   for (std::size_t i = 0; i < tensor_count; ++i)
     if (step.buffers[i] >= 0) views[i] = view(step.buffers[i]);
-  step_kernels_[index](kernel_, {&step, views, scope(step), inputs_.sink, inputs_.d_sink});
+  return {&step, views.data(), scope(step), inputs_.sink, inputs_.d_sink};
+}
+
+bool PassRunner::hold_steps(const StepInputs& inputs) {
+  inputs_ = inputs;
+  for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
+    StepViews views;
+    if (prepared_[i].hold(step_call(schedule_.steps[i], views)) == nullptr) return false;
+  }
+  return true;
 }
 
 void PassRunner::arrive(std::int32_t index) {

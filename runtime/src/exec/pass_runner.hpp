@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "step_forms.hpp"
+
 #include "usp/comm/communicator.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/attention_kernel.hpp"
@@ -9,6 +11,7 @@
 #include "usp/runtime/operation_kernels.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <vector>
@@ -25,7 +28,8 @@ struct StepInputs {
 
 /// Executes one explicit schedule, again and again, in caller-provided buffers: the loop of
 /// the runtime, the same forward and backward, on the host and on GPUs: there a run enqueues, and order on
-/// the stream of the kernel's memory takes the place of completion. Allocates when made, not when run.
+/// the stream of the kernel's memory takes the place of completion. A step is prepared at its first run with
+/// tensors of a form (PreparedStep), and the kernel outlives the runner; other runs allocate nothing.
 class PassRunner {
  public:
   /// @param operations one for every operation of the schedule; throws InternalError where one lacks
@@ -40,6 +44,10 @@ class PassRunner {
   [[nodiscard]] const kernels::View& view(schedule::BufferId id) const {
     return views_[static_cast<std::size_t>(id)];
   }
+
+  /// For a run that a CUDA graph captures, once all buffers are placed: keeps its steps as long as the
+  /// runner. False where one of them is yet to be prepared.
+  [[nodiscard]] bool hold_steps(const StepInputs& inputs);
 
   /// Collective. `call` is the same on every rank and differs between passes in flight.
   void run(const StepInputs& inputs, i64 call, std::vector<TickTimes>& times);
@@ -57,6 +65,9 @@ class PassRunner {
   void copy_to_self(const schedule::Transfer& receive);
   void finish_sends(int tick);
   [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step);
+  /// A step with its buffers, which `views` receives.
+  using StepViews = std::array<kernels::View, tensor_count>;
+  [[nodiscard]] StepCall step_call(const schedule::Step& step, StepViews& views);
 
   const schedule::RankSchedule& schedule_;
   comm::Communicator& communicator_;
@@ -69,11 +80,12 @@ class PassRunner {
   StepInputs inputs_;
   std::chrono::steady_clock::time_point start_;
   std::vector<kernels::View> views_;
-  std::vector<decltype(OperationKernel::run)> step_kernels_;  ///< per step
-  std::vector<std::vector<schedule::BufferId>> begins_;       ///< per tick
-  std::vector<std::vector<std::int32_t>> sends_due_;          ///< per tick: transfers
-  std::vector<std::int32_t> self_send_;                       ///< per transfer: a self receive's send
-  std::vector<std::size_t> region_begin_;                     ///< per transfer, into byte_regions_
+  std::vector<decltype(OperationKernel::prepare)> step_kernels_;  ///< per step
+  std::vector<StepForms> prepared_;                               ///< per step
+  std::vector<std::vector<schedule::BufferId>> begins_;           ///< per tick
+  std::vector<std::vector<std::int32_t>> sends_due_;              ///< per tick: transfers
+  std::vector<std::int32_t> self_send_;                           ///< per transfer: a self receive's send
+  std::vector<std::size_t> region_begin_;                         ///< per transfer, into byte_regions_
   std::vector<comm::StridedBytes> byte_regions_;
   std::vector<comm::Message> messages_;  ///< of one tick
   std::vector<std::int32_t> posted_;     ///< transfers of messages_

@@ -36,8 +36,9 @@ struct ExecutorOptions {
 /// another GPU, or on the host.
 ///
 /// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
-/// the communicator is capturable() and each has run once with this Prepared; a replay reads and writes the
-/// tensors of the captured call. UsageError names any other obstacle.
+/// the communicator is capturable() and each has run once with this Prepared and tensors of the same strides
+/// and alignment (up to 16 bytes); a replay reads and writes the tensors of the captured call, and Prepared
+/// outlives it. UsageError names any other obstacle.
 class Executor {
  public:
   /// Local. The communicator's rank p is the mesh's rank p. Communicator and kernel outlive this.
