@@ -195,8 +195,8 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
   s.slices = schedule_.slices.data() + step.slices.begin;
   s.slice_count = step.slices.count;
   s.terms = inputs_.terms;
-  // A plan for another backend says nothing of what cuDNN would do with the step.
-  if (schedule_.backend == Backend::cudnn) s.use = step.backend.use;
+  // Of a backend without a fallback a plan says nothing that the kernel would have to follow.
+  if (schedule_.backend->fallback != nullptr) s.use = step.backend.use;
   s.progress = {[](void* context) {
                   auto& runner = *static_cast<PassRunner*>(context);
                   runner.communicator_.progress();

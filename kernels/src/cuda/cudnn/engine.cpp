@@ -5,6 +5,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 
 #include <cstdint>
 #include <utility>
@@ -18,8 +19,8 @@ class CudnnKernel final : public AttentionKernel {
       : engine_(memory, options, std::move(fallback)) {}
   [[nodiscard]] const char* name() const override { return "cudnn"; }
   [[nodiscard]] Memory& memory() override { return engine_.memory(); }
-  [[nodiscard]] bool rounds_results() const override { return true; }
-  [[nodiscard]] bool wants_o() const override { return true; }
+  [[nodiscard]] bool rounds_results() const override { return cudnn_traits.rounds_results; }
+  [[nodiscard]] bool wants_o() const override { return !cudnn_traits.takes.grad_without_o; }
   [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallbacks(); }
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
     check(a, rounds_results());
@@ -76,7 +77,7 @@ AttentionKernel& Engine::fallback() {
 std::vector<BackendFallback> Engine::fallbacks() const {
   std::vector<BackendFallback> all;
   for (const Pass pass : {Pass::forward, Pass::backward})
-    for (std::size_t why = 0; why < schedule::unsupported_texts.size(); ++why)
+    for (std::size_t why = 0; why < schedule::unsupported_reason_count; ++why)
       if (const i64 count = departed_[static_cast<std::size_t>(pass)][why]; count > 0)
         all.push_back({pass, static_cast<schedule::UnsupportedReason>(why), count});
   return all;
@@ -84,15 +85,16 @@ std::vector<BackendFallback> Engine::fallbacks() const {
 
 Division Engine::divide(const AttendScope& scope, const schedule::CallTraits& call, bool rows_aligned) const {
   Division division;
-  const schedule::KernelTraits& traits = schedule::kernel_traits(Backend::cudnn);
+  const schedule::KernelTraits& traits = cudnn_traits.takes;
+  const bool left_by_plan = scope.use && *scope.use != Backend::cudnn;
   schedule::UnsupportedReason why = schedule::UnsupportedReason::none;
-  if (scope.use != Backend::mma) {
+  if (!left_by_plan) {
     why = schedule::unsupported_reason(traits, call);
     if (why == schedule::UnsupportedReason::none && !rows_aligned)
       why = schedule::UnsupportedReason::alignment;
     if (why != schedule::UnsupportedReason::none && scope.use) division.departures.push_back(why);
   }
-  if (scope.use == Backend::mma || why != schedule::UnsupportedReason::none) {
+  if (left_by_plan || why != schedule::UnsupportedReason::none) {
     division.rest.assign(scope.slices, scope.slices + scope.slice_count);
     return division;
   }
@@ -113,7 +115,9 @@ std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOpt
 namespace usp::kernels {
 
 std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory, const CudaKernelOptions& options) {
-  return cudnn::make_kernel(memory, options, [&memory, options] { return make_mma_kernel(memory, options); });
+  return cudnn::make_kernel(memory, options, [&memory, options] {
+    return factory_of(fallback_of(Backend::cudnn)).make(memory, options.deterministic);
+  });
 }
 
 }  // namespace usp::kernels

@@ -128,7 +128,7 @@ class Engine {
   std::unique_ptr<AttentionKernel> fallback_;
   int device_, compute_major_;
   Graphs graphs_;
-  std::array<std::array<i64, schedule::unsupported_texts.size()>, 2> departed_{};  ///< by pass and reason
+  std::array<std::array<i64, schedule::unsupported_reason_count>, 2> departed_{};  ///< by pass and reason
   ScratchArenas scratch_;
 };
 

@@ -3,6 +3,7 @@
 #include "graphs.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/schedule/backend.hpp"
 
 #include <fmt/format.h>
 
@@ -186,9 +187,10 @@ class LoadedLibrary final : public Library {
 void load_cudnn() {
   static void* const library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)
-    throw EnvironmentError(
+    throw EnvironmentError(fmt::format(
         "libcudnn.so.9 cannot be loaded; install cuDNN 9 (the PyPI package nvidia-cudnn-cu13 holds it in "
-        "nvidia/cudnn/lib) and name its folder in LD_LIBRARY_PATH, or use the mma backend");
+        "nvidia/cudnn/lib) and name its folder in LD_LIBRARY_PATH, or use the {} backend",
+        word_of(fallback_of(Backend::cudnn))));
   fe::cudnn_dlhandle = library;
 }
 

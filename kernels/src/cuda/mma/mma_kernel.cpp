@@ -192,7 +192,7 @@ class MmaKernel final : public AttentionKernel {
 
   [[nodiscard]] const char* name() const override { return "mma"; }
   [[nodiscard]] Memory& memory() override { return resources_.memory(); }
-  [[nodiscard]] bool rounds_results() const override { return true; }
+  [[nodiscard]] bool rounds_results() const override { return mma_traits.rounds_results; }
 
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
     return prepare_step<ForwardStep>(a);
