@@ -96,11 +96,11 @@ topology::Cluster cluster_of(const PlanCallFlags& flags, const CLI::App& verb, c
 /// price that of its GPUs.
 void check_transport(const PlanCallFlags& flags, Backend backend) {
   const bool named = flags.rules.backend.has_value();
-  if (!flags.search.execution.transport || backend != Backend::cpu || (!named && !flags.ranks)) return;
-  throw UsageError(
-      "--transport carries data between GPUs, and " +
-      std::string(named ? "--backend cpu computes on the host" : "--ranks plans for threads of this host") +
-      "; leave --transport out, or give --backend mma or cudnn");
+  if (!flags.search.execution.transport || backend->on_gpu || (!named && !flags.ranks)) return;
+  throw UsageError("--transport carries data between GPUs, and " +
+                   (named ? fmt::format("--backend {} computes on the host", word_of(backend))
+                          : std::string("--ranks plans for threads of this host")) +
+                   "; leave --transport out, or give --backend " + gpu_backend_words());
 }
 
 void check_blocks(i64 block_tokens, const AttentionShape& shape) {
@@ -180,7 +180,7 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
 
 /// Note of a price that is of other devices than those that execute the plan; empty where they are the same.
 std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
-  const bool host = backend == Backend::cpu;
+  const bool host = !backend->on_gpu;
   if (flags.ranks && !host)
     return fmt::format(
         "--ranks prices backend {} as threads of a host: the times say nothing about GPUs; give --cluster "
@@ -188,9 +188,9 @@ std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
         word_of(backend));
   if (!flags.ranks && host)
     return fmt::format(
-        "--cluster prices backend cpu{} as GPUs of the cluster: the times say nothing about a host; give "
-        "--backend mma or cudnn for a plan that GPUs execute",
-        flags.rules.backend ? "" : " (the default)");
+        "--cluster prices backend {}{} as GPUs of the cluster: the times say nothing about a host; give "
+        "--backend {} for a plan that GPUs execute",
+        word_of(backend), flags.rules.backend ? "" : " (the default)", gpu_backend_words());
   return "";
 }
 

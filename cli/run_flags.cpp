@@ -5,6 +5,7 @@
 #include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/sockets.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <fmt/format.h>
@@ -22,11 +23,13 @@ void add_run_flags(const Verb& verb, RunFlags& flags) {
   add_plan_file_flags(verb, flags.plan);
   FlagGroup group(verb, plain_group);
   group.number("--seed", flags.seed, "of the random tensors and of dropout (0)", 0);
-  group.option("--kernel", flags.kernel, "cpu, reference, mma or cudnn (the plan's backend)");
-  group.word("--device", flags.device,
-             word_choice<RunOn>() +
-                 ", whatever the plan's backend is: cuda takes cudnn where it is installed, else mma (the "
-                 "plan's)");
+  group.option("--kernel", flags.kernel, kernels::kernel_words(" or ") + " (the plan's backend)");
+  group.word(
+      "--device", flags.device,
+      word_choice<RunOn>() +
+          fmt::format(", whatever the plan's backend is: cuda takes {} where it is installed, else {} "
+                      "(the plan's)",
+                      word_of(preferred_gpu_backend()), word_of(last_fallback(preferred_gpu_backend()))));
   group.word("--ulysses-transport", flags.ulysses_transport,
              "of GPUs, along the Ulysses axis: " + word_choice<Transport>() + " (the plan's)");
   group.word("--ring-transport", flags.ring_transport, "the same along the ring (the plan's)");
@@ -77,8 +80,9 @@ void place(const RunFlags& flags, LoadedCall& call) {
   if (flags.gpu && on == RunOn::host)
     throw UsageError("--gpu and --device cpu contradict each other; leave one of them out");
   if (flags.gpu) on = RunOn::gpu;
-  const PlacedPlan placed =
-      place_plan(call.plan, on, flags.kernel, [&] { return why_no_cudnn(flags.devices); });
+  const PlacedPlan placed = place_plan(call.plan, on, flags.kernel, [&](Backend backend) {
+    return why_not_available(backend, flags.devices);
+  });
   if (placed.note.empty()) return;
   const std::string before = plan_digest(call.file);
   call.plan = call.file.layers[flags.plan.layer].plan = placed.plan;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
-#include "usp/kernels/attention_kernel.hpp"
+#include "usp/kernels/attention_args.hpp"
 
 namespace usp::kernels {
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "empty_state.hpp"
 
+#include "usp/kernels/memory.hpp"
+
 #include <limits>
 
 namespace usp::kernels {

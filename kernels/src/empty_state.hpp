@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/kernels/attention_kernel.hpp"
+#include "usp/kernels/attention_args.hpp"
 
 namespace usp::kernels {
 

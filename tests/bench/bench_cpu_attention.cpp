@@ -76,13 +76,19 @@ class Attention {
   void forward() {
     std::fill(states_[0].begin(), states_[0].end(), 0.0F);
     std::fill(lse_.begin(), lse_.end(), -std::numeric_limits<float>::infinity());
-    kernel_->attend({in(0, true), in(1, false), in(2, false), state(0, true), row_view(lse_), scope()});
+    const kernels::AttendArgs args{in(0, true),    in(1, false),   in(2, false),
+                                   state(0, true), row_view(lse_), scope()};
+    if (attend_ == nullptr) attend_ = kernel_->prepare(args);
+    attend_->run(args);
   }
   void backward() {
     for (std::size_t i = 1; i < 4; ++i) std::fill(states_[i].begin(), states_[i].end(), 0.0F);
     kernel_->delta({in(3, true), state(0, true), row_view(lse_), row_view(delta_), {0, options_.heads}});
-    kernel_->attend_grad({in(0, true), in(1, false), in(2, false), in(3, true), row_view(lse_),
-                          row_view(delta_), state(1, true), state(2, false), state(3, false), scope()});
+    const kernels::AttendGradArgs args{in(0, true),     in(1, false),     in(2, false),   in(3, true),
+                                       row_view(lse_),  row_view(delta_), state(1, true), state(2, false),
+                                       state(3, false), scope()};
+    if (attend_grad_ == nullptr) attend_grad_ = kernel_->prepare(args);
+    attend_grad_->run(args);
   }
 
  private:
@@ -105,6 +111,8 @@ class Attention {
   Options options_;
   i64 length_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
+  std::unique_ptr<kernels::PreparedAttend> attend_;
+  std::unique_ptr<kernels::PreparedAttendGrad> attend_grad_;
   schedule::Slice slice_;
   kernels::ScoreTerms terms_;
   std::vector<float> inputs_[4];  ///< q, k, v, d_o

@@ -66,11 +66,14 @@ class Attention {
   template <class F>
   double seconds(int pass, F&& meanwhile) {
     const kernels::AttendScope scope{{0, heads}, 1, &slice_, 1, &terms_, {}};
+    const kernels::AttendArgs forward{q_, k_, v_, o_, lse_, scope, true};
+    const kernels::AttendGradArgs backward{q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_};
+    if (attend_ == nullptr) attend_ = kernel_->prepare(forward), attend_grad_ = kernel_->prepare(backward);
     begin_.record(stream_.get());
     if (pass == 0)
-      kernel_->attend({q_, k_, v_, o_, lse_, scope, true});
+      attend_->run(forward);
     else
-      kernel_->attend_grad({q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_});
+      attend_grad_->run(backward);
     end_.record(stream_.get());
     const double time = device::seconds_between(begin_, end_);
     meanwhile();
@@ -89,6 +92,8 @@ class Attention {
   device::CallStream stream_{0};
   std::unique_ptr<kernels::Memory> memory_ = kernels::make_cuda_memory(stream_);
   std::unique_ptr<kernels::AttentionKernel> kernel_ = kernels::make_cudnn_kernel(*memory_);
+  std::unique_ptr<kernels::PreparedAttend> attend_;
+  std::unique_ptr<kernels::PreparedAttendGrad> attend_grad_;
   std::vector<device::DeviceBuffer> buffers_;
   schedule::Slice slice_;
   kernels::ScoreTerms terms_;

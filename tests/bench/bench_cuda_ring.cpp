@@ -85,19 +85,18 @@ class FullCall {
   }
   [[nodiscard]] Times run() {
     const kernels::AttendScope scope{{0, job_.heads}, job_.heads / job_.kv_heads, &slice_, 1, &terms_, {}};
-    return gpu_.timed(
-        [&] {
-          kernel_->attend({q_, k_, v_, o_, lse_, scope, true});
-        },
-        [&] {
-          kernel_->attend_grad({q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_});
-        });
+    const kernels::AttendArgs forward{q_, k_, v_, o_, lse_, scope, true};
+    const kernels::AttendGradArgs backward{q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_};
+    if (attend_ == nullptr) attend_ = kernel_->prepare(forward), attend_grad_ = kernel_->prepare(backward);
+    return gpu_.timed([&] { attend_->run(forward); }, [&] { attend_grad_->run(backward); });
   }
 
  private:
   Job job_;
   Gpu& gpu_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
+  std::unique_ptr<kernels::PreparedAttend> attend_;
+  std::unique_ptr<kernels::PreparedAttendGrad> attend_grad_;
   schedule::Slice slice_;
   kernels::ScoreTerms terms_;
   i64 keys_ = job_.local * job_.ring;

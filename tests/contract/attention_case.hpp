@@ -160,11 +160,17 @@ class Trial {
   }
 
   void attend(kernels::AttentionKernel& kernel, std::size_t first, std::size_t end) {
-    kernel.attend({in.q.view(), in.k.view(), in.v.view(), o.view(), lse.view(), scope(first, end)});
+    run_once(kernel, attend_args(first, end));
   }
   void grad(kernels::AttentionKernel& kernel, std::size_t first, std::size_t end) {
-    kernel.attend_grad({in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), lse.view(), delta.view(),
-                        dq.view(), dk.view(), dv.view(), scope(first, end), false, o.view()});
+    run_once(kernel, grad_args(first, end));
+  }
+  [[nodiscard]] kernels::AttendArgs attend_args(std::size_t first, std::size_t end) const {
+    return {in.q.view(), in.k.view(), in.v.view(), o.view(), lse.view(), scope(first, end)};
+  }
+  [[nodiscard]] kernels::AttendGradArgs grad_args(std::size_t first, std::size_t end) const {
+    return {in.q.view(), in.k.view(), in.v.view(), in.d_o.view(),     lse.view(), delta.view(),
+            dq.view(),   dk.view(),   dv.view(),   scope(first, end), false,      o.view()};
   }
   void all(kernels::AttentionKernel& kernel, std::size_t calls = 1) {
     const std::size_t n = c.slices.size();

@@ -332,6 +332,131 @@ TEST_P(AttentionContract, RefusesATensorOfAnotherBatch) {
   }
 }
 
+/// A case with every score term, of several slices, whose rows all see some key.
+Case with_all_terms() {
+  Case c = blocks_of_keys(90, 40);
+  c.group = 2;
+  c.query_heads = {1, 5};
+  c.softcap = 3;
+  c.alibi = true;
+  c.dropout = 0.1;
+  return c;
+}
+
+/// One step of a case, prepared with the tensors of a trial.
+struct Prepared {
+  Prepared(kernels::AttentionKernel& kernel, const Trial& run)
+      : slices(run.c.slices.size()),
+        attend(kernel.prepare(run.attend_args(0, slices))),
+        grad(kernel.prepare(run.grad_args(0, slices))) {}
+  void run(kernels::AttentionKernel& kernel, Trial& trial) const {
+    attend->run(trial.attend_args(0, slices));
+    kernel.delta(
+        {trial.in.d_o.view(), trial.o.view(), trial.lse.view(), trial.delta.view(), trial.c.query_heads});
+    grad->run(trial.grad_args(0, slices));
+  }
+  std::size_t slices;
+  std::unique_ptr<kernels::PreparedAttend> attend;
+  std::unique_ptr<kernels::PreparedAttendGrad> grad;
+};
+
+/// All bits but those of dq, which atomics may add up in any order.
+void expect_equal_bits(const Trial& a, const Trial& b) {
+  EXPECT_EQ(a.o.memory(), b.o.memory());
+  EXPECT_EQ(a.lse.memory(), b.lse.memory());
+  EXPECT_EQ(a.dk.memory(), b.dk.memory());
+  EXPECT_EQ(a.dv.memory(), b.dv.memory());
+}
+
+TEST_P(AttentionContract, APreparedStepRunsAtAnyAddress) {
+  const auto kernel = make();
+  for (Case c : {with_all_terms(), blocks_of_keys(90, 40)}) {
+    const Inputs in(c, type(), type());
+    Trial first(c, in);
+    const Prepared step(*kernel, first);
+    step.run(*kernel, first);
+    EXPECT_LT(error(first.results().dq, reference(c, in).dq), tolerance());
+    c.slices.assign(c.slices.size(), rectangle(1, 1));  // those of prepare hold
+    const Inputs moved = in;
+    Trial second(c, moved);
+    step.run(*kernel, second);
+    expect_equal_bits(first, second);
+    EXPECT_LT(error(second.dq.values(), first.dq.values()), tolerance());
+  }
+}
+
+TEST_P(AttentionContract, SeedsAndListsComeWithEachRun) {
+  const auto kernel = make();
+  const Case c = with_all_terms();
+  const Inputs in(c, type(), type());
+  Trial first(c, in);
+  const Prepared step(*kernel, first);
+  Trial other(c, in), fresh(c, in);
+  other.terms.terms.dropout_seed = fresh.terms.terms.dropout_seed = 12345;
+  for (double& slope : other.terms.slopes) slope *= 2;
+  for (double& slope : fresh.terms.slopes) slope *= 2;
+  step.run(*kernel, other);
+  fresh.all(*kernel);
+  step.run(*kernel, first);
+  expect_equal_bits(other, fresh);
+  EXPECT_NE(first.o.memory(), other.o.memory());
+}
+
+TEST_P(AttentionContract, RefusesArgumentsOfAnotherForm) {
+  const auto kernel = make();
+  const Case c = with_all_terms();
+  const Inputs in(c, type(), type());
+  Trial run(c, in);
+  const Prepared step(*kernel, run);
+  const kernels::AttendArgs args = run.attend_args(0, step.slices);
+  EXPECT_TRUE(step.attend->fits(args));
+  const auto refused = [&](const char* name, auto change) {
+    SCOPED_TRACE(name);
+    kernels::AttendArgs other = args;
+    kernels::ScoreTerms terms = *args.scope.terms;
+    other.scope.terms = &terms;
+    change(other, terms);
+    EXPECT_FALSE(step.attend->fits(other));
+    EXPECT_THROW(step.attend->run(other), InternalError);
+  };
+  using A = kernels::AttendArgs;
+  using T = kernels::ScoreTerms;
+  refused("row stride", [](A& a, T&) { a.k.row_stride += 8; });
+  refused("alignment", [](A& a, T&) { a.q.data += bytes_of(a.q.type); });
+  refused("rows", [](A& a, T&) { --a.v.rows; });
+  refused("type", [](A& a, T&) { a.o.type = a.o.type == DType::bf16 ? DType::fp16 : DType::bf16; });
+  refused("heads", [](A& a, T&) { ++a.scope.query_heads.begin; });
+  refused("slices", [](A& a, T&) { --a.scope.slice_count; });
+  refused("overwrite", [](A& a, T&) { a.overwrite = !a.overwrite; });
+  refused("scale", [](A&, T& terms) { terms.scale *= 2; });
+  refused("softcap", [](A&, T& terms) { terms.softcap = 0; });
+  refused("no slopes", [](A&, T& terms) { terms.alibi_slopes = nullptr; });
+  refused("dropout", [](A&, T& terms) { terms.dropout = 0.2; });
+  kernels::AttendGradArgs grad = run.grad_args(0, step.slices);
+  EXPECT_TRUE(step.grad->fits(grad));
+  grad.dk.head_stride += 8;
+  EXPECT_THROW(step.grad->run(grad), InternalError);
+}
+
+TEST_P(AttentionContract, StepsEndBetweenRunsOfOthers) {
+  const auto kernel = make();
+  const Case c = with_all_terms();
+  Case other = with_all_terms();
+  other.slices = {banded(90, 90, -20, 20)};
+  const Inputs in(c, type(), type()), other_in(other, type(), type());
+  Trial alone(c, in), kept(c, in), gone(other, other_in), next(other, other_in);
+  Prepared(*kernel, alone).run(*kernel, alone);
+  auto ending = std::make_unique<Prepared>(*kernel, gone);
+  const Prepared staying(*kernel, kept);
+  ending->run(*kernel, gone);
+  ending.reset();
+  const Prepared later(*kernel, next);
+  staying.run(*kernel, kept);
+  later.run(*kernel, next);
+  expect_equal_bits(kept, alone);
+  expect_equal_bits(next, gone);
+}
+
 std::vector<Backend> parameters() {
   std::vector<Backend> all;
   for (std::size_t i = 0; i < backends().size(); ++i)

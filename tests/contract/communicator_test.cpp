@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator_contract.hpp"
+#include "forwarding_communicator.hpp"
 #include "large_message.hpp"
 
 #include "usp/comm/dry_run.hpp"
@@ -28,6 +29,37 @@ TEST(SerialCommunicator, ThrowsOnceAborted) {
   } catch (const comm::CommunicationError& error) {
     EXPECT_STREQ(error.what(), "first");
   }
+}
+
+/// Counts the rounds between ranks.
+class CountingRounds final : public test::ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  void all_gather(const void* mine, void* all, i64 bytes) override {
+    ++rounds;
+    inner().all_gather(mine, all, bytes);
+  }
+  int rounds = 0;
+};
+
+TEST(Agreement, TakesOneRoundUnlessAFieldDiffers) {
+  comm::run_threads(3, {}, [](comm::Communicator& control) {
+    CountingRounds communicator(control);
+    comm::agree(communicator, {{"plan", 1}, {"shape", 2}, {"layout", 3}});
+    EXPECT_EQ(communicator.rounds, 1);
+    const auto odd = static_cast<std::uint64_t>(control.rank() == 2);
+    EXPECT_THROW(comm::agree(communicator, {{"plan", 1}, {"shape", 2 + odd}, {"layout", 3}}),
+                 comm::DisagreementError);
+    EXPECT_EQ(communicator.rounds, 3);
+    try {
+      comm::agree(communicator, {{odd == 1 ? "dtype" : "plan", 1}});
+      ADD_FAILURE() << "lists of fields differ";
+    } catch (const comm::DisagreementError& error) {
+      EXPECT_EQ(error.field(), "list of agreed fields");
+      EXPECT_EQ(error.ranks(), std::vector<int>{2});
+    }
+    EXPECT_EQ(communicator.rounds, 4);
+  });
 }
 
 class Threads : public testing::TestWithParam<int> {};

@@ -56,12 +56,13 @@ class Cudnn : public ::testing::Test {
     for (Tensor4* t : {&run.o, &run.lse, &run.dq, &run.dk, &run.dv}) t->set(nan);
     const double* sink = c.sink ? run.terms.sinks.data() : nullptr;
     const kernels::AttendScope scope = run.scope(0, c.slices.size());
-    kernel_->attend({in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope, true, sink});
+    run_once(*kernel_, kernels::AttendArgs{in.q.view(), in.k.view(), in.v.view(), run.o.view(),
+                                           run.lse.view(), scope, true, sink});
     kernel_->delta({in.d_o.view(), run.o.view(), run.lse.view(), run.delta.view(), c.query_heads, sink,
                     c.sink ? run.d_sink.data() : nullptr});
-    kernel_->attend_grad({in.q.view(), in.k.view(), in.v.view(), in.d_o.view(), run.lse.view(),
-                          run.delta.view(), run.dq.view(), run.dk.view(), run.dv.view(), scope, true,
-                          run.o.view()});
+    run_once(*kernel_, kernels::AttendGradArgs{in.q.view(), in.k.view(), in.v.view(), in.d_o.view(),
+                                               run.lse.view(), run.delta.view(), run.dq.view(), run.dk.view(),
+                                               run.dv.view(), scope, true, run.o.view()});
     return run.results();
   }
   void expect_right(const Case& c, const std::vector<DType>& types = {DType::bf16}) {
@@ -155,18 +156,9 @@ TEST_F(Cudnn, GradientNeedsNoDeltaWhereOIsGiven) {
   const Truth truth = reference(c, in);
   expect_close(run.results(), truth, DType::bf16);
   for (Tensor4* t : {&run.dq, &run.dk, &run.dv}) t->set(0.0);
-  mixed->attend_grad({in.q.view(),
-                      in.k.view(),
-                      in.v.view(),
-                      in.d_o.view(),
-                      run.lse.view(),
-                      {},
-                      run.dq.view(),
-                      run.dk.view(),
-                      run.dv.view(),
-                      run.scope(0, 2),
-                      false,
-                      run.o.view()});
+  kernels::AttendGradArgs args = run.grad_args(0, 2);
+  args.delta = {};
+  run_once(*mixed, args);
   expect_close(run.results(), truth, DType::bf16);
 }
 
@@ -182,7 +174,8 @@ TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
     Trial run(c, in);
     kernels::AttendScope scope = run.scope(0, 1);
     scope.use = use;
-    mixed->attend({in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope});
+    run_once(*mixed,
+             kernels::AttendArgs{in.q.view(), in.k.view(), in.v.view(), run.o.view(), run.lse.view(), scope});
   };
   for (const auto use : {std::optional<Backend>{}, std::optional(Backend::mma)})
     for (const double softcap : {0.0, 30.0}) attend(use, softcap);
@@ -197,7 +190,7 @@ TEST_F(Cudnn, StepsGoWhereTheirPlanSaysAndDeparturesAreCounted) {
   EXPECT_EQ(fallbacks[0].count, 2);
 }
 
-TEST_F(Cudnn, EqualCallsAllocateOnce) {
+TEST_F(Cudnn, ARunIsCapturable) {
   device::CallStream stream(0);
   const auto memory = kernels::make_cuda_memory(stream);
   const auto kernel = kernels::cudnn::make_kernel(*memory, {}, nullptr);
@@ -213,11 +206,12 @@ TEST_F(Cudnn, EqualCallsAllocateOnce) {
                                  kernels::View(lse.data(), DType::fp32, 1, 256, {0, 1}, 1),
                                  {{0, 1}, 1, c.slices.data(), 1, &terms.terms, {}},
                                  true};
-  kernel->attend(args);
+  const auto step = kernel->prepare(args);
+  step->run(args);
   // A capture refuses what allocates or blocks.
   cudaGraph_t graph = nullptr;
   device::check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
-  EXPECT_NO_THROW(kernel->attend(args));
+  EXPECT_NO_THROW(step->run(args));
   device::check_cuda(cudaStreamEndCapture(stream.get(), &graph), "the end of the capture");
   EXPECT_NE(graph, nullptr);
   cudaGraphDestroy(graph);

@@ -80,6 +80,49 @@ struct DeviceScopeOfCall {
   kernels::AttendScope moved;
 };
 
+/// What a call is on the device: its views and lists uploaded.
+[[nodiscard]] kernels::AttendArgs upload(const kernels::AttendArgs& a, Uploads& up,
+                                         const DeviceScopeOfCall& scope) {
+  kernels::AttendArgs d = a;
+  d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v);
+  d.o = up.result(a.o), d.lse = up.result(a.lse);
+  d.sink = up.doubles(a.sink, a.scope.query_heads.end);
+  d.scope = scope.moved;
+  return d;
+}
+[[nodiscard]] kernels::AttendGradArgs upload(const kernels::AttendGradArgs& a, Uploads& up,
+                                             const DeviceScopeOfCall& scope) {
+  kernels::AttendGradArgs d = a;
+  d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v), d.d_o = up.view(a.d_o), d.o = up.view(a.o);
+  d.lse = up.view(a.lse), d.delta = up.view(a.delta);
+  d.dq = up.result(a.dq), d.dk = up.result(a.dk), d.dv = up.result(a.dv);
+  d.scope = scope.moved;
+  return d;
+}
+
+/// A step whose every run uploads, to other addresses, and brings the results back.
+template <class Args>
+class UploadedStep final : public kernels::PreparedStep<Args> {
+ public:
+  UploadedStep(kernels::Memory& memory, kernels::AttentionKernel& kernel, const Args& a)
+      : kernels::PreparedStep<Args>(a), memory_(memory) {
+    Uploads up(memory_);
+    const DeviceScopeOfCall scope(a.scope, up);
+    step_ = kernel.prepare(upload(a, up, scope));
+    memory_.synchronize();
+  }
+
+ private:
+  void enqueue(const Args& a) override {
+    Uploads up(memory_);
+    const DeviceScopeOfCall scope(a.scope, up);
+    step_->run(upload(a, up, scope));
+    up.bring_back();
+  }
+  kernels::Memory& memory_;
+  std::unique_ptr<kernels::PreparedStep<Args>> step_;
+};
+
 class OnDevice final : public kernels::AttentionKernel {
  public:
   explicit OnDevice(const std::function<std::unique_ptr<kernels::AttentionKernel>(kernels::Memory&)>& make)
@@ -89,17 +132,12 @@ class OnDevice final : public kernels::AttentionKernel {
   [[nodiscard]] std::vector<kernels::BackendFallback> fallbacks() const override {
     return kernel_->fallbacks();
   }
-  void attend(const kernels::AttendArgs& a) override {
-    Uploads up(*memory_);
-    const DeviceScopeOfCall scope(a.scope, up);
-    kernels::AttendArgs d = a;
-    d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v);
-    d.o = up.result(a.o), d.lse = up.result(a.lse);
-    d.sink = up.doubles(a.sink, a.scope.query_heads.end);
-    d.scope = scope.moved;
-    kernel_->forget();  // the slices of another test may have lain at the same address
-    kernel_->attend(d);
-    up.bring_back();
+  [[nodiscard]] std::unique_ptr<kernels::PreparedAttend> prepare(const kernels::AttendArgs& a) override {
+    return std::make_unique<UploadedStep<kernels::AttendArgs>>(*memory_, *kernel_, a);
+  }
+  [[nodiscard]] std::unique_ptr<kernels::PreparedAttendGrad> prepare(
+      const kernels::AttendGradArgs& a) override {
+    return std::make_unique<UploadedStep<kernels::AttendGradArgs>>(*memory_, *kernel_, a);
   }
   void delta(const kernels::DeltaArgs& a) override {
     Uploads up(*memory_);
@@ -109,18 +147,6 @@ class OnDevice final : public kernels::AttentionKernel {
     d.sink = up.doubles(a.sink, a.query_heads.end);
     d.d_sink = up.result(a.d_sink, a.query_heads.end);
     kernel_->delta(d);
-    up.bring_back();
-  }
-  void attend_grad(const kernels::AttendGradArgs& a) override {
-    Uploads up(*memory_);
-    const DeviceScopeOfCall scope(a.scope, up);
-    kernels::AttendGradArgs d = a;
-    d.q = up.view(a.q), d.k = up.view(a.k), d.v = up.view(a.v), d.d_o = up.view(a.d_o), d.o = up.view(a.o);
-    d.lse = up.view(a.lse), d.delta = up.view(a.delta);
-    d.dq = up.result(a.dq), d.dk = up.result(a.dk), d.dv = up.result(a.dv);
-    d.scope = scope.moved;
-    kernel_->forget();
-    kernel_->attend_grad(d);
     up.bring_back();
   }
 
@@ -156,50 +182,26 @@ class Downloads {
   std::vector<std::vector<std::byte>> copies_;
 };
 
-class FromHost final : public kernels::AttentionKernel {
+/// A step of a host kernel whose every run brings its memory over and back.
+template <class Args>
+class DownloadedStep final : public kernels::PreparedStep<Args> {
  public:
-  FromHost(kernels::Memory& memory, std::unique_ptr<kernels::AttentionKernel> kernel)
-      : memory_(memory), kernel_(std::move(kernel)) {}
-  [[nodiscard]] const char* name() const override { return kernel_->name(); }
-  [[nodiscard]] kernels::Memory& memory() override { return memory_; }
-  void attend(const kernels::AttendArgs& a) override {
-    Downloads down(memory_);
-    kernels::AttendArgs h = a;
-    h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v);
-    h.o = down.view(a.o), h.lse = down.view(a.lse);
-    begin_empty(h, a, down);
-    with_scope(h, down, [&] { kernel_->attend(h); });
-    down.bring_back(h.o, a.o);
-    down.bring_back(h.lse, a.lse);
-  }
-  void delta(const kernels::DeltaArgs&) override { throw std::logic_error("a GPU kernel has its own delta"); }
-  void attend_grad(const kernels::AttendGradArgs& a) override {
-    Downloads down(memory_);
-    kernels::AttendGradArgs h = a;
-    h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v), h.d_o = down.view(a.d_o);
-    h.lse = down.view(a.lse), h.delta = down.view(a.delta), h.o = down.view(a.o);
-    h.dq = down.view(a.dq), h.dk = down.view(a.dk), h.dv = down.view(a.dv);
-    if (a.overwrite)
-      for (const kernels::View* v : {&h.dq, &h.dk, &h.dv}) kernels::fill(*v, 0);
-    h.overwrite = false;
-    with_scope(h, down, [&] { kernel_->attend_grad(h); });
-    down.bring_back(h.dq, a.dq);
-    down.bring_back(h.dk, a.dk);
-    down.bring_back(h.dv, a.dv);
+  DownloadedStep(kernels::Memory& memory, kernels::AttentionKernel& kernel, const Args& a)
+      : kernels::PreparedStep<Args>(a), memory_(memory) {
+    with_host_args(a, [&](const Args& h, Downloads&) { step_ = kernel.prepare(h); });
   }
 
  private:
-  static void begin_empty(kernels::AttendArgs& h, const kernels::AttendArgs& a, Downloads& down) {
-    if (!a.overwrite) return;
-    kernels::fill(h.o, 0);
-    kernels::fill(h.lse, -std::numeric_limits<double>::infinity());
-    const auto* sinks = reinterpret_cast<const double*>(down.bytes(a.sink, a.scope.query_heads.end * 8));
-    if (sinks != nullptr) kernels::host_memory().fill_heads(h.lse, sinks);
-    h.overwrite = false;
-    h.sink = nullptr;
+  void enqueue(const Args& a) override {
+    with_host_args(a, [&](const Args& h, Downloads& down) {
+      step_->run(h);
+      bring_back(h, a, down);
+    });
   }
-  template <class Args, class F>
-  static void with_scope(Args& h, Downloads& down, F&& run) {
+  template <class F>
+  void with_host_args(const Args& a, const F& f) {
+    Downloads down(memory_);
+    Args h = download(a, down);
     kernels::ScoreTerms terms = *h.scope.terms;
     kernels::BlockMask blocks;
     const i64 heads = h.scope.query_heads.end;
@@ -211,9 +213,62 @@ class FromHost final : public kernels::AttentionKernel {
       terms.blocks = &blocks;
     }
     h.scope.terms = &terms;
-    run();
+    f(h, down);
+  }
+  [[nodiscard]] static kernels::AttendArgs download(const kernels::AttendArgs& a, Downloads& down) {
+    kernels::AttendArgs h = a;
+    h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v);
+    h.o = down.view(a.o), h.lse = down.view(a.lse);
+    if (!a.overwrite) return h;
+    kernels::fill(h.o, 0);
+    kernels::fill(h.lse, -std::numeric_limits<double>::infinity());
+    const auto* sinks = reinterpret_cast<const double*>(down.bytes(a.sink, a.scope.query_heads.end * 8));
+    if (sinks != nullptr) kernels::host_memory().fill_heads(h.lse, sinks);
+    h.overwrite = false;
+    h.sink = nullptr;
+    return h;
+  }
+  [[nodiscard]] static kernels::AttendGradArgs download(const kernels::AttendGradArgs& a, Downloads& down) {
+    kernels::AttendGradArgs h = a;
+    h.q = down.view(a.q), h.k = down.view(a.k), h.v = down.view(a.v), h.d_o = down.view(a.d_o);
+    h.lse = down.view(a.lse), h.delta = down.view(a.delta), h.o = down.view(a.o);
+    h.dq = down.view(a.dq), h.dk = down.view(a.dk), h.dv = down.view(a.dv);
+    if (a.overwrite)
+      for (const kernels::View* v : {&h.dq, &h.dk, &h.dv}) kernels::fill(*v, 0);
+    h.overwrite = false;
+    return h;
+  }
+  static void bring_back(const kernels::AttendArgs& h, const kernels::AttendArgs& a, Downloads& down) {
+    down.bring_back(h.o, a.o);
+    down.bring_back(h.lse, a.lse);
+  }
+  static void bring_back(const kernels::AttendGradArgs& h, const kernels::AttendGradArgs& a,
+                         Downloads& down) {
+    down.bring_back(h.dq, a.dq);
+    down.bring_back(h.dk, a.dk);
+    down.bring_back(h.dv, a.dv);
   }
 
+  kernels::Memory& memory_;
+  std::unique_ptr<kernels::PreparedStep<Args>> step_;
+};
+
+class FromHost final : public kernels::AttentionKernel {
+ public:
+  FromHost(kernels::Memory& memory, std::unique_ptr<kernels::AttentionKernel> kernel)
+      : memory_(memory), kernel_(std::move(kernel)) {}
+  [[nodiscard]] const char* name() const override { return kernel_->name(); }
+  [[nodiscard]] kernels::Memory& memory() override { return memory_; }
+  [[nodiscard]] std::unique_ptr<kernels::PreparedAttend> prepare(const kernels::AttendArgs& a) override {
+    return std::make_unique<DownloadedStep<kernels::AttendArgs>>(memory_, *kernel_, a);
+  }
+  [[nodiscard]] std::unique_ptr<kernels::PreparedAttendGrad> prepare(
+      const kernels::AttendGradArgs& a) override {
+    return std::make_unique<DownloadedStep<kernels::AttendGradArgs>>(memory_, *kernel_, a);
+  }
+  void delta(const kernels::DeltaArgs&) override { throw std::logic_error("a GPU kernel has its own delta"); }
+
+ private:
   kernels::Memory& memory_;
   std::unique_ptr<kernels::AttentionKernel> kernel_;
 };

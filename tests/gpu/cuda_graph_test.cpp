@@ -62,6 +62,37 @@ TEST_P(CudaGraph, FirstCallOfABatchIsRefused) {
   stream.synchronize();
 }
 
+/// Layers with tensors of other strides share a batch; each has to run once.
+TEST_P(CudaGraph, FirstCallWithTensorsOfOtherStridesIsRefused) {
+  device::CallStream stream(0);
+  const auto memory = kernels::make_cuda_memory(stream);
+  const auto kernel = make(*memory);
+  const auto alone = comm::make_serial_communicator();
+  AttentionOperator attention(plan_of(GetParam(), 1, 1), *alone, *kernel);
+  attention.set_batch(Documents::single(tokens, tokens));
+  Step step(stream, attention, tokens);
+  step.randomize(1);
+  step.run();
+  const Graph first(stream, [&] { step.run(); });
+  DeviceTensor wide(stream, tokens, 2 * heads);
+  wide.randomize(7);
+  kernels::View q = wide.view();
+  q.heads = {0, heads};
+  const auto forward = [&] { attention.forward({q, step.k.view(), step.v.view()}, step.out.view()); };
+  EXPECT_THROW(Graph(stream, forward), UsageError);
+  forward();
+  const auto expected = step.out.content();
+  const Graph other(stream, forward);
+  step.clear();
+  other.replay(stream);
+  EXPECT_EQ(step.out.content(), expected);
+  step.run();
+  const auto results = step.results();
+  step.clear();
+  first.replay(stream);
+  EXPECT_EQ(step.results(), results);
+}
+
 /// Replays over copy engines, where each rank has a GPU of its own; ranks that share one are refused.
 TEST_P(CudaGraph, RanksOnGpusOfTheirOwnReplay) {
   for (const auto& [ring, ulysses] : {std::pair(2, 1), std::pair(1, 2)})

@@ -116,6 +116,55 @@ TEST_P(DeviceMemory, ProcessTakesWithinFivePercentOfThePlan) {
   RecordProperty("planned_bytes", std::to_string(planned));
 }
 
+/// Counts what it takes from the device.
+class CountingDeviceAllocator final : public kernels::Allocator {
+ public:
+  std::byte* allocate(i64 bytes, int device, CUstream_st* /*stream*/) override {
+    ++allocations;
+    const device::DeviceScope scope(device);
+    void* memory = nullptr;
+    return cudaMalloc(&memory, static_cast<std::size_t>(bytes)) == cudaSuccess
+               ? static_cast<std::byte*>(memory)
+               : nullptr;
+  }
+  void release(std::byte* memory, i64 /*bytes*/, int /*device*/, CUstream_st* /*stream*/) noexcept override {
+    (void)cudaFree(memory);
+  }
+  i64 allocations = 0;
+};
+
+/// Packed batches that change in every step of training: tables of steps that end serve the next ones.
+TEST_P(DeviceMemory, NewBatchesTakeNoneInTheEnd) {
+  device::CallStream stream(0);
+  CountingDeviceAllocator allocator;
+  const auto memory = kernels::make_cuda_memory(stream, allocator);
+  const auto kernel = make(GetParam(), *memory);
+  const auto alone = comm::make_serial_communicator();
+  const AttentionPlan plan = plan_of(GetParam(), 1, 1, 4096);
+  AttentionOperator attention(plan, *alone, *kernel);
+  std::vector<kernels::View> views;
+  std::vector<std::unique_ptr<kernels::Arena>> arenas;
+  for (const int heads : {32, 8, 8, 32, 32, 32, 8, 8}) {
+    views.emplace_back(nullptr, DType::bf16, 1, 4096, Range{0, heads}, 128);
+    arenas.push_back(memory->make_arena());
+    arenas.back()->reserve(views.back().elements() * 2);
+    memory->set_bytes(arenas.back()->data(), 0, views.back().elements() * 2);
+    views.back().data = arenas.back()->data();
+  }
+  const AttentionInputs in{views[0], views[1], views[2]};
+  i64 warm = 0;
+  for (i64 step = 0; step < 64; ++step) {
+    const i64 moved = 16 * (step % 16);
+    attention.set_batch(Documents::packed({0, 64 + moved, 1500, 2900 - moved, 4096}));
+    attention.forward(in, views[3]);
+    attention.backward(in, views[4], {views[5], views[6], views[7], nullptr});
+    if (step == 32) warm = allocator.allocations;
+  }
+  memory->synchronize();
+  EXPECT_GT(warm, 0);
+  EXPECT_EQ(allocator.allocations, warm);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, testing::Values(Backend::mma, Backend::cudnn),
                          [](const auto& backend) {
                            return backend.param == Backend::cudnn ? "cudnn" : "mma";

@@ -55,16 +55,15 @@ class DeviceProblem {
 
   Results run(kernels::AttentionKernel& kernel) {
     const DType result = draw_.overwrite && draw_.rounded ? draw_.io : DType::fp32;
-    kernel.forget();
     Tensor4 lse_host = rows_of(DType::fp32, 1);
     Tensor4 o_host = rows_of(result, c_.dv);
     DeviceTensor o(o_host, memory_), lse(lse_host, memory_), delta(lse_host, memory_);
     if (!draw_.overwrite) begin_state(o, lse);
     const std::size_t calls = draw_.overwrite ? 1 : draw_.calls, n = c_.slices.size();
     for (std::size_t i = 0; i < calls; ++i)
-      kernel.attend({q_.view(), k_.view(), v_.view(), o.view(), lse.view(),
-                     scope(n * i / calls, n * (i + 1) / calls), draw_.overwrite,
-                     draw_.overwrite && c_.sink ? sinks_on_device_ : nullptr});
+      run_once(kernel, kernels::AttendArgs{q_.view(), k_.view(), v_.view(), o.view(), lse.view(),
+                                           scope(n * i / calls, n * (i + 1) / calls), draw_.overwrite,
+                                           draw_.overwrite && c_.sink ? sinks_on_device_ : nullptr});
     const std::vector<double> none(static_cast<std::size_t>(c_.query_heads.end), 0);
     double* d_sink = const_cast<double*>(table(d_sinks_, none));
     kernel.delta({d_o_.view(), o.view(), lse.view(), delta.view(), c_.query_heads,
@@ -75,8 +74,9 @@ class DeviceProblem {
     if (!draw_.overwrite)
       for (DeviceTensor* t : {&dq, &dk, &dv}) memory_.fill(t->view(), 0);
     for (std::size_t i = 0; i < calls; ++i)
-      kernel.attend_grad({q_.view(), k_.view(), v_.view(), d_o_.view(), lse.view(), delta.view(), dq.view(),
-                          dk.view(), dv.view(), scope(n * i / calls, n * (i + 1) / calls), draw_.overwrite});
+      run_once(kernel, kernels::AttendGradArgs{q_.view(), k_.view(), v_.view(), d_o_.view(), lse.view(),
+                                               delta.view(), dq.view(), dk.view(), dv.view(),
+                                               scope(n * i / calls, n * (i + 1) / calls), draw_.overwrite});
     std::vector<double> sink_gradient = none;
     memory_.to_host(sink_gradient.data(), reinterpret_cast<const std::byte*>(d_sink),
                     static_cast<i64>(none.size()) * 8);

@@ -149,21 +149,23 @@ void bench(const Configuration& c) {
   const kernels::AttendScope scope{{0, c.heads},  static_cast<int>(c.heads / c.kv_heads),
                                    slices.data(), static_cast<i64>(slices.size()),
                                    &terms,        {}};
-  kernel->attend({q.view(), k.view(), v.view(), o.view(), lse.view(), scope, true});
+  const kernels::AttendArgs first{q.view(), k.view(), v.view(), o.view(), lse.view(), scope, true};
+  kernels::AttendArgs carried = first;
+  carried.overwrite = c.rounded;
+  const auto attend = kernel->prepare(carried);
+  run_once(*kernel, first);
   if (!c.rounded)
     for (const DeviceView* x : {&dq, &dk, &dv}) memory->fill(x->view(), 0);
-  const double forward = median_seconds(stream, [&] {
-    kernel->attend({q.view(), k.view(), v.view(), o.view(), lse.view(), scope, c.rounded});
-  });
-  if (!c.rounded) kernel->attend({q.view(), k.view(), v.view(), o.view(), lse.view(), scope, true});
-  const auto grad = [&] {
-    kernel->attend_grad({q.view(), k.view(), v.view(), d_o.view(), lse.view(), delta.view(), dq.view(),
-                         dk.view(), dv.view(), scope, c.rounded});
-  };
+  const double forward = median_seconds(stream, [&] { attend->run(carried); });
+  if (!c.rounded) run_once(*kernel, first);
+  const kernels::AttendGradArgs grad_args{q.view(),   k.view(),     v.view(),  d_o.view(),
+                                          lse.view(), delta.view(), dq.view(), dk.view(),
+                                          dv.view(),  scope,        c.rounded};
+  const auto grad = kernel->prepare(grad_args);
   const auto delta_of = [&] {
     kernel->delta({d_o.view(), o.view(), lse.view(), delta.view(), {0, c.heads}});
   };
-  const double backward = median_seconds(stream, [&] { delta_of(), grad(); });
+  const double backward = median_seconds(stream, [&] { delta_of(), grad->run(grad_args); });
   const double flops = 2 * pairs * static_cast<double>(c.heads * (c.dqk + c.dv));
   std::printf("%-34s fwd %8.3f ms %6.1f  bwd %8.3f ms %6.1f TF/s\n", c.name.c_str(), forward * 1e3,
               flops / forward * 1e-12, backward * 1e3, 2.5 * flops / backward * 1e-12);

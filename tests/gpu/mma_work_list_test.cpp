@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "counting_allocator.hpp"
 #include "random_cases.hpp"
 #include "work_list.hpp"
 
 #include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
 
 /// The tables of the mma GPU kernel, which are made on the host, against the pairs of the slices.
 namespace usp::mma {
@@ -100,6 +104,52 @@ TEST(MmaWorkList, HeavyTilesComeFirst) {
   EXPECT_EQ(table.tiles.front().row, 7 * 128);
   EXPECT_EQ(table.tiles.back().row, 8 * 128);
   EXPECT_EQ(table.busy, 8);
+}
+
+/// Batches whose documents change in every step, a few of them in use at a time.
+TEST(MmaTables, OfNewBatchesTakeNoMemoryInTheEnd) {
+  using Table = kernels::mma::DeviceTable<kernels::mma::KeySegment>;
+  test::CountingAllocator allocator;
+  const auto memory = kernels::make_host_memory(allocator);
+  kernels::mma::TablePool pool(*memory);
+  std::deque<std::unique_ptr<Table>> in_use;
+  std::mt19937_64 random(7);
+  i64 warm = 0;
+  for (int step = 0; step < 400; ++step) {
+    std::vector<schedule::Slice> documents;
+    for (i64 row = 0; row < 4000;) {
+      const i64 tokens = std::min<i64>(1 + static_cast<i64>(random() % 200), 4000 - row);
+      schedule::Slice s = test::banded(tokens, tokens, 0, unbounded);
+      s.q_row = s.k_row = row;
+      documents.push_back(s);
+      row += tokens;
+    }
+    const kernels::mma::SliceList list{documents.data(), static_cast<i64>(documents.size())};
+    in_use.push_back(std::make_unique<Table>(pool, list, kernels::mma::tiles_of_queries(list, 4000, 128)));
+    EXPECT_EQ(in_use.back()->slices()[1].q_row, documents[1].q_row);
+    EXPECT_EQ(in_use.back()->tile_count(true), 32);
+    if (in_use.size() > 8) in_use.pop_front();
+    if (step == 200) warm = allocator.allocations;
+  }
+  EXPECT_GE(warm, 9);
+  EXPECT_EQ(allocator.allocations, warm);
+  in_use.clear();
+}
+
+TEST(MmaTables, MemoryInUseIsNotGivenToAnother) {
+  using Table = kernels::mma::DeviceTable<kernels::mma::KeySegment>;
+  kernels::mma::TablePool pool(kernels::host_memory());
+  const schedule::Slice causal = test::banded(100, 100, 0, unbounded);
+  const kernels::mma::SliceList list{&causal, 1};
+  const auto table = [&] {
+    return std::make_unique<Table>(pool, list, kernels::mma::tiles_of_queries(list, 100, 64));
+  };
+  auto first = table();
+  const auto second = table();
+  EXPECT_NE(first->slices(), second->slices());
+  const auto* const left = first->slices();
+  first.reset();
+  EXPECT_EQ(table()->slices(), left);
 }
 
 }  // namespace

@@ -16,6 +16,21 @@ OUTSIDE = "." + "./shared"
 # Who may name a method of the ring axis: its library, and the search's list of alternatives.
 METHOD_USERS = ("planner/schedule/", "planner/src/search/alternatives.cpp")
 
+# A backend is named by its folder, which holds this file, and by the lists of records.
+BACKEND_RECORD = re.compile(r"kernels/src/(?:.*/)?(\w+)/traits\.cpp$")
+BACKEND_LISTS = {
+    "planner/schedule/include/usp/schedule/backend.hpp",
+    "planner/schedule/src/backends.cpp",
+    "kernels/include/usp/kernels/backends.hpp",
+    "kernels/include/usp/kernels/cuda_backends.hpp",
+    "kernels/src/kernel_factories.cpp",
+    "kernels/src/cuda/stub.cpp",
+    "runtime/include/usp/usp.h",  # numbers of the C API
+}
+# Names that are words of other things too: only what names the record or the kernel counts.
+COMMON_NAMES = {"cpu"}
+COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
 # Layer -> layers it may include, besides itself.
 ALLOWED = {
     "base": set(),
@@ -38,7 +53,7 @@ def layer_of(name):
     """The layer of a file by its folder; None outside the layers (tests, configs)."""
     if name.startswith("topology/base/"):
         return "base"
-    if name.startswith("planner/schedule/"):
+    if name.startswith("planner/schedule/") or BACKEND_RECORD.match(name):
         return "schedule"
     top = name.split("/")[0]
     return top if top in ALLOWED else None
@@ -80,6 +95,30 @@ def check_include(name, header, owners):
     return None
 
 
+def backend_folders(names):
+    """{"mma": "kernels/src/cuda/mma/"}"""
+    return {found[1]: name.removesuffix("traits.cpp") for name in names if (found := BACKEND_RECORD.match(name))}
+
+
+def without_comments(text):
+    return COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+
+
+def check_backends(name, text, folders):
+    """Code names no backend but in its folder and in the lists; a record names its fallback."""
+    if layer_of(name) is None or "/examples/" in name or name in BACKEND_LISTS or BACKEND_RECORD.match(name):
+        return []
+    code = without_comments(text)
+    faults = []
+    for backend, folder in folders.items():
+        pattern = rf"\bBackend::{backend}\b|\b{backend}_traits\b|\bmake_{backend}_kernel\b"
+        if backend not in COMMON_NAMES:
+            pattern += rf"|(?<![A-Za-z0-9])(?i:{backend})(?![A-Za-z0-9])"
+        if not name.startswith(folder) and (found := re.search(pattern, code)):
+            faults.append(f"names backend {backend} ({found[0]}); ask its record (usp/schedule/backend.hpp)")
+    return faults
+
+
 def check_cpp(name, text, owners):
     faults = []
     if text.count("\n") > MAX_LINES:
@@ -94,7 +133,7 @@ def check_cpp(name, text, owners):
     return faults
 
 
-def check_file(name, text, owners):
+def check_file(name, text, owners, folders):
     """Faults of one file."""
     kind = suffix(name)
     faults = []
@@ -107,13 +146,14 @@ def check_file(name, text, owners):
     if text and not text.endswith("\n"):
         faults.append("does not end with a newline")
     if kind in CPP:
-        faults += check_cpp(name, text, owners)
+        faults += check_cpp(name, text, owners) + check_backends(name, text, folders)
     return faults
 
 
 def check_tree(root):
     names = own_files(root)
     owners = public_headers(names)
+    folders = backend_folders(names)
     faults = []
     for name in names:
         try:
@@ -121,7 +161,7 @@ def check_tree(root):
         except UnicodeDecodeError:
             faults.append(f"{name}: is not UTF-8")
             continue
-        faults += [f"{name}: {fault}" for fault in check_file(name, text, owners)]
+        faults += [f"{name}: {fault}" for fault in check_file(name, text, owners, folders)]
     return faults, len(names)
 
 

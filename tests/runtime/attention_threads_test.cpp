@@ -96,8 +96,7 @@ TEST(AttentionThreads, SamePlanSameBits) {
 TEST(AttentionThreads, PlansOutOfRangeAreRefused) {
   const std::function<void(AttentionPlan&)> wrong[] = {
       [](AttentionPlan& p) { p.head_chunks = 40000; }, [](AttentionPlan& p) { p.head_chunks = 5; },
-      [](AttentionPlan& p) { p.shape.batch = i64{1} << 40; }, [](AttentionPlan& p) { p.shape.kv_heads = 0; },
-      [](AttentionPlan& p) { p.backend = static_cast<Backend>(7); }};
+      [](AttentionPlan& p) { p.shape.batch = i64{1} << 40; }, [](AttentionPlan& p) { p.shape.kv_heads = 0; }};
   for (const auto& change : wrong) {
     AttentionPlan plan = medium_case(1, 2, DType::fp32).plan;
     change(plan);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan's memory of attention is what the executor holds: a workspace of one layer, saved state of all.
+#include "counting_allocator.hpp"
+
 #include "usp/comm/threads.hpp"
-#include "usp/kernels/allocator.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/kernels/typed_view.hpp"
 #include "usp/planner/cluster_calibration.hpp"
@@ -15,7 +16,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <vector>
 
@@ -72,24 +72,6 @@ TEST(MemoryTable, CompactFormHasTheBytesOfTheExplicitOne) {
             expect_bytes_of(Prepared(plan, Documents::single(1024, 1024), 0), pricer, plan);
           }
 }
-
-/// Counts what it gives from the heap.
-class CountingAllocator final : public kernels::Allocator {
- public:
-  std::byte* allocate(i64 bytes, int /*device*/, CUstream_st* /*stream*/) override {
-    held_bytes += bytes;
-    ++allocations;
-    return static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), boundary));
-  }
-  void release(std::byte* memory, i64 bytes, int /*device*/, CUstream_st* /*stream*/) noexcept override {
-    held_bytes -= bytes;
-    ::operator delete(memory, boundary);
-  }
-  i64 held_bytes = 0, allocations = 0;
-
- private:
-  static constexpr std::align_val_t boundary{static_cast<std::size_t>(buffer_alignment)};
-};
 
 /// What one rank holds for all layers of a step, measured.
 struct HeldBytes {

@@ -142,7 +142,7 @@ TEST(Operation, IsRun) {
   const auto communicator = comm::make_serial_communicator();
   const auto kernel = kernels::make_cpu_kernel();
   std::vector<OperationKernel> operations = operation_kernels();
-  operations.push_back({&halve, halve_on_host});
+  operations.push_back({&halve, prepare_nothing<halve_on_host>});
   PassRunner runner(schedule, *kernel, {}, operations);
   std::vector<std::vector<double>> memory(schedule.buffers.size());
   for (std::size_t i = 0; i < memory.size(); ++i) {

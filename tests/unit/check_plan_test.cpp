@@ -96,7 +96,6 @@ TEST(CheckPlan, EachFieldIsNamed) {
   EXPECT_EQ(field_of([](Plan& p) { p.shape.head_dim_qk = max_head_dim + 1; }), "shape/head_dim_qk");
   EXPECT_EQ(field_of([](Plan& p) { p.shape.batch = max_batch + 1; }), "shape/batch");
   EXPECT_EQ(field_of([](Plan& p) { p.shape.batch = max_batch, p.shape.q_tokens = max_tokens; }), "shape");
-  EXPECT_EQ(field_of([](Plan& p) { p.backend = static_cast<Backend>(3); }), "backend");
   EXPECT_EQ(field_of([](Plan& p) { p.layout = static_cast<LayoutKind>(200); }), "layout");
   EXPECT_EQ(field_of([](Plan& p) { p.score.scale = std::nan(""); }), "score/scale");
   EXPECT_EQ(field_of([](Plan& p) { p.score.softcap = -1; }), "score/softcap");

@@ -31,13 +31,13 @@ AttentionPlan small_plan(DType dtype = DType::bf16) {
   return plan;
 }
 
-std::string no_objection() {
+std::string no_objection(Backend) {
   return "";
 }
-std::string objection() {
+std::string objection(Backend) {
   return "it was not found";
 }
-std::string must_not_ask() {
+std::string must_not_ask(Backend) {
   ADD_FAILURE() << "nobody needs to know";
   return "";
 }

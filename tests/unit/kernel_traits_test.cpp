@@ -6,6 +6,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 namespace usp {
 namespace {
@@ -25,21 +26,48 @@ schedule::UnsupportedReason cudnn_refuses(Change&& change) {
   return schedule::unsupported_reason(schedule::kernel_traits(Backend::cudnn), call);
 }
 
-TEST(KernelTraits, RowsStandInTheOrderOfBackends) {
-  for (const Backend backend : {Backend::cpu, Backend::mma, Backend::cudnn})
-    EXPECT_EQ(schedule::kernel_traits(backend).backend, backend);
+/// Files, flags and usp.h name backends by word and number.
+TEST(Backends, AreListedInTheOrderOfTheCApi) {
+  const std::vector<Backend> expected{Backend::cpu, Backend::mma, Backend::cudnn};
+  EXPECT_EQ(backends(), expected);
+  EXPECT_EQ(Backend(), Backend::cpu);
+  EXPECT_EQ(joined_words<Backend>(), "cpu, mma, cudnn");
+  for (const Backend backend : backends()) {
+    EXPECT_EQ(backends()[index_of(backend)], backend);
+    EXPECT_EQ(parse_word<Backend>(word_of(backend), "--backend"), backend);
+    EXPECT_FALSE(backend->summary.empty());
+  }
+  EXPECT_EQ(gpu_backend_words(), "mma or cudnn");
+}
+
+TEST(Backends, FallBackToOneThatTakesAllOfTheirHardware) {
+  EXPECT_EQ(preferred_gpu_backend(), Backend::cudnn);
+  EXPECT_EQ(last_fallback(Backend::cudnn), Backend::mma);
+  EXPECT_EQ(last_fallback(Backend::cpu), Backend::cpu);
+  EXPECT_TRUE(is_fallback(Backend::mma));
+  EXPECT_FALSE(is_fallback(Backend::cudnn));
+  for (const Backend backend : backends()) {
+    if (backend->fallback == nullptr) continue;
+    EXPECT_TRUE(last_fallback(backend)->takes.any_slices) << word_of(backend);
+    EXPECT_EQ(last_fallback(backend)->on_gpu, backend->on_gpu) << word_of(backend);
+  }
 }
 
 TEST(KernelTraits, EveryRefusalHasOneNameAndAText) {
   std::set<std::string> names, texts;
   for (const Word<schedule::UnsupportedReason>& word : word_list<schedule::UnsupportedReason>()) {
     EXPECT_TRUE(names.insert(std::string(word.text)).second) << word.text;
-    EXPECT_TRUE(texts.insert(schedule::text_of(word.value)).second) << word.text;
+    EXPECT_TRUE(texts.insert(schedule::text_of(word.value, Backend::cudnn)).second) << word.text;
     EXPECT_EQ(word_of(parse_word<schedule::UnsupportedReason>(word.text, "why")), word.text);
     EXPECT_EQ(names.size(), static_cast<std::size_t>(word.value) + 1) << "not in the order of the enum";
   }
   EXPECT_EQ(word_of(schedule::UnsupportedReason::no_graph), "no_graph");
-  EXPECT_STREQ(schedule::text_of(schedule::UnsupportedReason::none), "");
+  const auto text = [](schedule::UnsupportedReason why) { return schedule::text_of(why, Backend::cudnn); };
+  EXPECT_EQ(text(schedule::UnsupportedReason::none), "");
+  EXPECT_EQ(text(schedule::UnsupportedReason::head_dim_step),
+            "the cuDNN backend supports head dims that are multiples of 8");
+  EXPECT_EQ(text(schedule::UnsupportedReason::unequal_head_dims),
+            "cuDNN's backward supports unequal head dims 192/128 only");
 }
 
 TEST(KernelTraits, CudnnCallsForward) {

@@ -12,6 +12,7 @@ namespace {
 RunSummary summary_of(const std::vector<std::vector<kernels::BackendFallback>>& ranks) {
   RunSummary summary;
   summary.plan.mesh = {1, 1, static_cast<int>(ranks.size())};
+  summary.plan.backend = Backend::cudnn;
   summary.run.kernel = "cudnn";
   summary.run.communicator = "threads";
   summary.run.training = false;
@@ -40,7 +41,8 @@ TEST(RunPrint, DeparturesAreSummedOverRanksByStepAndReason) {
   ASSERT_EQ(json.size(), 2U);
   EXPECT_EQ(json[0].at("step"), "attend");
   EXPECT_EQ(json[0].at("count"), 5);
-  EXPECT_EQ(json[1].at("reason"), schedule::text_of(schedule::UnsupportedReason::deterministic));
+  EXPECT_EQ(json[1].at("reason"),
+            schedule::text_of(schedule::UnsupportedReason::deterministic, Backend::cudnn));
 }
 
 TEST(RunPrint, ARunAsPlannedSaysNothingOfBackends) {

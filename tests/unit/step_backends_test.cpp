@@ -39,7 +39,8 @@ std::vector<StepSeen> steps_of(const AttentionPlan& plan, const Documents& docum
   for (const schedule::Step& step : schedule.steps) {
     if (!step.operation->has_pairs) continue;
     const schedule::Slice* slices = schedule.slices.data() + step.slices.begin;
-    seen.push_back({step.backend, schedule::reason_of(step.backend, pass, slices, step.slices.count)});
+    seen.push_back(
+        {step.backend, schedule::reason_of(plan.backend, step.backend, pass, slices, step.slices.count)});
   }
   return seen;
 }
@@ -54,7 +55,7 @@ void expect_all(const std::vector<StepSeen>& steps, Backend use, schedule::Unsup
     EXPECT_EQ(step.backend.use, use);
     EXPECT_EQ(step.backend.why, why) << step.reason;
     if (use == Backend::mma) {
-      EXPECT_EQ(step.reason, schedule::text_of(why));
+      EXPECT_EQ(step.reason, schedule::text_of(why, Backend::cudnn));
     }
   }
 }
@@ -204,7 +205,8 @@ TEST(StepBackends, PlanningSumsThemUp) {
 TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
   const Planned torn(1, 3, [](AttentionRequest&) {});
   PlanFile plan = torn.file();
-  const schedule::StepBackends expected{0, 2, 1, 0, {schedule::UnsupportedReason::kv_group_spans_ranks}};
+  const schedule::StepBackends expected{
+      {{Backend::cudnn, 1}, {Backend::mma, 2}}, 0, {schedule::UnsupportedReason::kv_group_spans_ranks}};
   EXPECT_EQ(plan.layers.front().forward.steps, expected);
   EXPECT_EQ(read_plan(write_plan(plan), "plan").layers.front().forward.steps, expected);
   EXPECT_NO_THROW(check_predictions(plan, "plan"));
@@ -232,7 +234,7 @@ TEST(StepBackends, PlanFilesKeepTheCountAndItIsDerivedAgain) {
   ++changed.layers.front().forward.sent_bytes;
   EXPECT_EQ(refused_at(changed), "/layers/0/prediction/forward/sent_bytes");
   changed = plan;
-  changed.layers.front().forward.steps->cpu = 1;
+  changed.layers.front().forward.steps->add(Backend::cpu, 1);
   EXPECT_EQ(refused_at(changed), "/layers/0/prediction/forward/steps/cpu");
   changed = plan;
   changed.layers.front().forward.steps->mixed = 2;

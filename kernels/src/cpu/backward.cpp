@@ -247,10 +247,17 @@ class Backward {
 }  // namespace
 
 template <class T>
-void attend_grad(const TileOps<T>& ops, Scratch& scratch, const AttendGradArgs& args) {
+void compute(const TileOps<T>& ops, Scratch& scratch, const AttendGradArgs& args) {
   Backward<T>(ops, scratch, args).run();
 }
-template void attend_grad(const TileOps<float>&, Scratch&, const AttendGradArgs&);
-template void attend_grad(const TileOps<double>&, Scratch&, const AttendGradArgs&);
+template void compute(const TileOps<float>&, Scratch&, const AttendGradArgs&);
+template void compute(const TileOps<double>&, Scratch&, const AttendGradArgs&);
+
+template <class T>
+void make_room(const TileOps<T>& ops, Scratch& scratch, const AttendGradArgs& args) {
+  (void)Backward<T>(ops, scratch, args);
+}
+template void make_room(const TileOps<float>&, Scratch&, const AttendGradArgs&);
+template void make_room(const TileOps<double>&, Scratch&, const AttendGradArgs&);
 
 }  // namespace usp::kernels::cpu

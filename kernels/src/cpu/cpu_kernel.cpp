@@ -2,6 +2,7 @@
 #include "cpu_kernel.hpp"
 
 #include "../empty_state.hpp"
+#include "../host_step.hpp"
 #include "passes.hpp"
 
 #include "usp/base/error.hpp"
@@ -25,14 +26,11 @@ class CpuKernel final : public AttentionKernel {
   [[nodiscard]] const char* name() const override { return name_.c_str(); }
   [[nodiscard]] Memory& memory() override { return memory_; }
 
-  void attend(const AttendArgs& a) override {
-    check(a);
-    if (a.scope.query_heads.empty()) return;
-    begin_empty(a);
-    if (a.q.type == DType::fp64)
-      cpu::attend(doubles_, scratch_, a);
-    else
-      cpu::attend(floats_, scratch_, a);
+  [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
+    return prepare_step(a);
+  }
+  [[nodiscard]] std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& a) override {
+    return prepare_step(a);
   }
   void delta(const DeltaArgs& a) override {
     check(a);
@@ -41,17 +39,29 @@ class CpuKernel final : public AttentionKernel {
     else
       cpu::delta(floats_, scratch_, a);
   }
-  void attend_grad(const AttendGradArgs& a) override {
+
+ private:
+  template <class Args>
+  [[nodiscard]] std::unique_ptr<PreparedStep<Args>> prepare_step(const Args& a) {
     check(a);
+    if (!a.scope.query_heads.empty()) {
+      if (a.q.type == DType::fp64)
+        make_room(doubles_, scratch_, a);
+      else
+        make_room(floats_, scratch_, a);
+    }
+    return make_host_step(a, [this](const Args& args) { compute(args); });
+  }
+  template <class Args>
+  void compute(const Args& a) {
     if (a.scope.query_heads.empty()) return;
     begin_empty(a);
     if (a.q.type == DType::fp64)
-      cpu::attend_grad(doubles_, scratch_, a);
+      cpu::compute(doubles_, scratch_, a);
     else
-      cpu::attend_grad(floats_, scratch_, a);
+      cpu::compute(floats_, scratch_, a);
   }
 
- private:
   std::string name_;
   const TileOps<float>& floats_;
   const TileOps<double>& doubles_;

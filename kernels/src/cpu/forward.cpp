@@ -181,10 +181,17 @@ class Forward {
 }  // namespace
 
 template <class T>
-void attend(const TileOps<T>& ops, Scratch& scratch, const AttendArgs& args) {
+void compute(const TileOps<T>& ops, Scratch& scratch, const AttendArgs& args) {
   Forward<T>(ops, scratch, args).run();
 }
-template void attend(const TileOps<float>&, Scratch&, const AttendArgs&);
-template void attend(const TileOps<double>&, Scratch&, const AttendArgs&);
+template void compute(const TileOps<float>&, Scratch&, const AttendArgs&);
+template void compute(const TileOps<double>&, Scratch&, const AttendArgs&);
+
+template <class T>
+void make_room(const TileOps<T>& ops, Scratch& scratch, const AttendArgs& args) {
+  (void)Forward<T>(ops, scratch, args);
+}
+template void make_room(const TileOps<float>&, Scratch&, const AttendArgs&);
+template void make_room(const TileOps<double>&, Scratch&, const AttendArgs&);
 
 }  // namespace usp::kernels::cpu

@@ -4,7 +4,7 @@
 #include "panel.hpp"
 #include "scratch.hpp"
 
-#include "usp/kernels/attention_kernel.hpp"
+#include "usp/kernels/attention_args.hpp"
 
 namespace usp::kernels::cpu {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../empty_state.hpp"
+#include "../host_step.hpp"
 #include "load.hpp"
 #include "pairs.hpp"
 
@@ -41,18 +42,13 @@ class ReferenceKernel final : public AttentionKernel {
  public:
   [[nodiscard]] const char* name() const override { return "reference"; }
 
-  void attend(const AttendArgs& a) override {
-    check(a);
-    begin_empty(a);
-    const AttendScope& scope = a.scope;
-    if (scope.query_heads.empty()) return;
-    const Pairs pairs(a.q, a.k, scope);
-    const Doubles v(a.v, key_rows(scope), scope.kv_heads());
-    for (i64 n = 0; n < scope.slice_count; ++n)
-      for (i64 b = 0; b < a.q.batch; ++b)
-        for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
-          for (i64 i = 0; i < scope.slices[n].q_count; ++i)
-            attend_row(a, pairs, v, {scope.slices + n, b, head, i});
+  [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& given) override {
+    check(given);
+    return make_host_step(given, [this](const AttendArgs& a) { attend(a); });
+  }
+  [[nodiscard]] std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& given) override {
+    check(given);
+    return make_host_step(given, [](const AttendGradArgs& a) { attend_grad(a); });
   }
 
   void delta(const DeltaArgs& a) override {
@@ -68,8 +64,32 @@ class ReferenceKernel final : public AttentionKernel {
         }
   }
 
-  void attend_grad(const AttendGradArgs& a) override {
-    check(a);
+ private:
+  /// One query row of one slice.
+  struct RowOf {
+    const schedule::Slice* slice;
+    i64 b, head, i;
+    [[nodiscard]] i64 row() const { return slice->q_row + i; }
+  };
+  struct GradInputs {
+    Pairs pairs;
+    Doubles q, k, v, d_o;
+  };
+
+  void attend(const AttendArgs& a) {
+    begin_empty(a);
+    const AttendScope& scope = a.scope;
+    if (scope.query_heads.empty()) return;
+    const Pairs pairs(a.q, a.k, scope);
+    const Doubles v(a.v, key_rows(scope), scope.kv_heads());
+    for (i64 n = 0; n < scope.slice_count; ++n)
+      for (i64 b = 0; b < a.q.batch; ++b)
+        for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
+          for (i64 i = 0; i < scope.slices[n].q_count; ++i)
+            attend_row(a, pairs, v, {scope.slices + n, b, head, i});
+  }
+
+  static void attend_grad(const AttendGradArgs& a) {
     begin_empty(a);
     const AttendScope& scope = a.scope;
     if (scope.query_heads.empty()) return;
@@ -82,18 +102,6 @@ class ReferenceKernel final : public AttentionKernel {
         for (i64 head = scope.query_heads.begin; head < scope.query_heads.end; ++head)
           for (i64 i = 0; i < scope.slices[n].q_count; ++i) grad_row(a, in, {scope.slices + n, b, head, i});
   }
-
- private:
-  /// One query row of one slice.
-  struct RowOf {
-    const schedule::Slice* slice;
-    i64 b, head, i;
-    [[nodiscard]] i64 row() const { return slice->q_row + i; }
-  };
-  struct GradInputs {
-    Pairs pairs;
-    Doubles q, k, v, d_o;
-  };
 
   /// Two passes over the keys of the slice, then a merge shifted by the greater maximum.
   void attend_row(const AttendArgs& a, const Pairs& pairs, const Doubles& v, const RowOf& r) {

@@ -164,15 +164,21 @@ Json message_json(const MessageView& m) {
 /// A step that attends to nothing is no matter of a backend.
 Json step_json(const StepView& s) {
   const bool attends = s.kind != "delta";
-  return {{"kind", s.kind},
-          {"query_heads", range_json(s.query_heads)},
-          {"kv_heads", range_json(s.kv_heads)},
-          {"slices", s.slices},
-          {"pairs_per_head",
-           fits(s.pairs) ? Json(static_cast<i64>(s.pairs)) : Json(static_cast<double>(s.pairs))},
-          {"backend", attends ? Json(word_of(s.backend.use)) : Json(nullptr)},
-          {"slices_to_mma", s.backend.use == Backend::cudnn ? s.backend.left : 0},
-          {"reason", s.reason.empty() ? Json(nullptr) : Json(s.reason)}};
+  Json json = {
+      {"kind", s.kind},
+      {"query_heads", range_json(s.query_heads)},
+      {"kv_heads", range_json(s.kv_heads)},
+      {"slices", s.slices},
+      {"pairs_per_head",
+       fits(s.pairs) ? Json(static_cast<i64>(s.pairs)) : Json(static_cast<double>(s.pairs))},
+      {"backend", attends ? Json(word_of(s.backend.use)) : Json(nullptr)},
+  };
+  for (const Backend fallback : backends())
+    if (is_fallback(fallback))
+      json["slices_to_" + std::string(word_of(fallback))] =
+          s.backend.use->fallback == &*fallback ? s.backend.left : 0;
+  json["reason"] = s.reason.empty() ? Json(nullptr) : Json(s.reason);
+  return json;
 }
 
 Json ticks_json(const ExplainView& view) {

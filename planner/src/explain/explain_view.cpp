@@ -83,8 +83,8 @@ class Viewer {
     view.kv_heads = step.kv_heads;
     view.slices = static_cast<std::size_t>(step.slices.count);
     view.backend = step.backend;
-    view.reason =
-        schedule::reason_of(step.backend, s_.pass, s_.slices.data() + step.slices.begin, step.slices.count);
+    view.reason = schedule::reason_of(s_.backend, step.backend, s_.pass, s_.slices.data() + step.slices.begin,
+                                      step.slices.count);
     for (int i = 0; i < step.slices.count; ++i) {
       const schedule::Slice& slice = s_.slices[at(step.slices.begin + i)];
       view.pairs += schedule::area(slice);

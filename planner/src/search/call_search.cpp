@@ -200,17 +200,16 @@ class AttentionSearch {
     count_backends();
   }
 
-  /// A plan for another backend than cuDNN leaves nothing to any other.
   void count_backends() {
-    if (request_.backend != Backend::cudnn) return;
+    if (request_.backend->fallback == nullptr) return;
     PlanLayer layer;
     layer.plan = result_.best().plan;
     WorkspaceBasis basis = WorkspaceBasis::exact;
     predict_bytes(layer, request_.documents, request_.training, basis);
     result_.forward_steps = layer.forward.steps;
     result_.backward_steps = layer.backward.steps;
-    std::string note = schedule::nothing_for_cudnn_note(layer.plan, request_.training, layer.forward.steps,
-                                                        layer.backward.steps);
+    std::string note =
+        schedule::all_left_note(layer.plan, request_.training, layer.forward.steps, layer.backward.steps);
     if (!note.empty()) result_.notes.push_back(std::move(note));
   }
 

@@ -2,14 +2,14 @@
 #include "handles.hpp"
 #include "tensors.hpp"
 
-#include "usp/kernels/backends.hpp"
+#include "usp/runtime/make_kernel.hpp"
 
 #include <fmt/format.h>
 
 namespace usp::capi {
 
 std::unique_ptr<kernels::AttentionKernel> make_kernel() {
-  return kernels::make_cpu_kernel();
+  return usp::make_kernel(Backend{}, kernels::host_memory(), false);
 }
 
 namespace {

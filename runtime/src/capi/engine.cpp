@@ -45,7 +45,7 @@ std::unique_ptr<comm::Communicator> group_of_all(comm::Communicator& world) {
 }
 
 Backend backend_of(const usp_engine_desc& desc) {
-  return enumerator(desc.backend, Backend::cudnn, "desc.backend");
+  return listed_backend(desc.backend, "desc.backend");
 }
 
 std::optional<device::CallStream> make_stream(const usp_engine_desc& desc) {

@@ -172,6 +172,12 @@ E enumerator(std::int32_t value, E last, const char* name) {
   return static_cast<E>(value);
 }
 
+/// A backend by its number in usp.h, which is its place in backends().
+[[nodiscard]] inline Backend listed_backend(std::int32_t value, const char* name) {
+  return backends()[static_cast<std::size_t>(
+      enumerator(value, static_cast<std::int32_t>(backends().size()) - 1, name))];
+}
+
 /// The communicator of all ranks.
 inline comm::Communicator& job_of(const usp_comm& comm) {
   return comm.job == nullptr ? *comm.communicator : *comm.job;

@@ -83,7 +83,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.band = {d.diff_min, d.diff_max};
   p.dkv_return = enumerator(d.dkv_return, DkvReturn::cycle, "dkv_return");
   p.head_chunks = d.head_chunks;
-  p.backend = enumerator(d.backend, Backend::cudnn, "backend");
+  p.backend = listed_backend(d.backend, "backend");
   p.prune = d.prune != 0;
   p.save_exchanged_qkv = d.save_exchanged_qkv != 0;
   p.sink = d.sink != 0;
@@ -115,7 +115,7 @@ usp_attention_desc desc_of(const usp_plan& handle) {
   d.head_chunks = p.head_chunks;
   d.diff_min = p.band.diff_min;
   d.diff_max = p.band.diff_max;
-  d.backend = static_cast<int32_t>(p.backend);
+  d.backend = static_cast<int32_t>(index_of(p.backend));
   d.prune = p.prune;
   d.sink = p.sink;
   d.return_lse = p.return_lse;

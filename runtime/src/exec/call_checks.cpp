@@ -78,12 +78,12 @@ CallMemory memory_of(const AttentionPlan& plan, const AttentionInputs& in) {
 void check_runs_plan(const AttentionPlan& plan, const kernels::AttentionKernel& kernel, int ranks) {
   require(kernel.rounds_results() || !schedule::rounds_once(plan),
           fmt::format("the plan's steps round their results (backend {}), the {} kernel keeps a wider state; "
-                      "plan with --backend cpu, or run with --device cpu",
-                      word_of(plan.backend), kernel.name()));
-  require(kernel.wants_o() || plan.backend != Backend::cudnn,
-          fmt::format("the plan is for cuDNN, whose backward needs no delta; the {} kernel does: plan with "
+                      "plan with --backend {}, or run with --device cpu",
+                      word_of(plan.backend), kernel.name(), word_of(Backend{})));
+  require(kernel.wants_o() || plan.backend->takes.grad_without_o,
+          fmt::format("the plan is for {}, whose backward needs no delta; the {} kernel does: plan with "
                       "another --backend",
-                      kernel.name()));
+                      plan.backend->display_name, kernel.name()));
   require(
       ranks == plan.mesh.size(),
       fmt::format("the plan is for {} ranks, the communicator has {}; start as many ranks as the plan has",

@@ -51,7 +51,7 @@ std::uint64_t digest(const AttentionPlan& plan) {
       .add(plan.save_exchanged_qkv)
       .add(plan.sink)
       .add(plan.return_lse)
-      .add(plan.backend);
+      .bytes(plan.backend->word);
   d.add(bits(plan.score.scale)).add(bits(plan.score.softcap)).add(bits(plan.score.dropout));
   d.add(plan.score.alibi).add(plan.score.block_tokens);
   add_ranges(d, plan.replicated_q);

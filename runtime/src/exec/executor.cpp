@@ -54,6 +54,14 @@ constexpr unsigned char poison_byte = 0x7e;
   return target;
 }
 
+/// Why a capture is refused.
+[[nodiscard]] std::string not_warm(Pass pass) {
+  return fmt::format(
+      "the first {} of a batch makes room and agrees with other ranks, which a CUDA graph cannot hold; "
+      "run it once before the capture",
+      pass == Pass::forward ? "forward" : "backward");
+}
+
 /// What runs one Prepared, again and again.
 struct Execution {
   std::weak_ptr<const Prepared> prepared;
@@ -177,16 +185,13 @@ void Executor::State::connect(const Prepared& prepared, RecentCall& call) {
   }
 }
 
-/// A new one drops those of batches that are gone, and the kernel's tables of them, which it knows by
-/// address.
+/// A new one drops those of batches that are gone, with their prepared steps.
 Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& prepared) {
   const auto known = executions.find(prepared.get());
   if (known != executions.end() && !known->second.prepared.expired()) return known->second;
   if (!on_host())
     for (const Pass pass : {Pass::forward, Pass::backward})
       check_gpu_steps(prepared->schedule(pass), prepared->plan().shape.batch);
-  memory.synchronize();  // work in flight reads the tables
-  kernel.forget();
   for (auto entry = executions.begin(); entry != executions.end();)
     entry = entry->second.prepared.expired() ? executions.erase(entry) : std::next(entry);
   Execution& e = executions[prepared.get()];
@@ -223,7 +228,6 @@ void Executor::State::check_call(const std::shared_ptr<const Prepared>& prepared
 /// A graph holds what this rank's stream does, and nothing that its host thread says to others.
 void Executor::State::check_capture(const Prepared& prepared, Pass pass) const {
   if (on_host() || !device::is_capturing(memory.stream())) return;
-  const char* const name = pass == Pass::forward ? "forward" : "backward";
   const std::string obstacle = data_plane.capture_obstacle();
   require(obstacle.empty(),
           fmt::format("a CUDA graph cannot hold the exchanges of {}: {}; use NCCL on every axis, or capture "
@@ -232,9 +236,7 @@ void Executor::State::check_capture(const Prepared& prepared, Pass pass) const {
   const auto known = executions.find(&prepared);
   require(known != executions.end() && known->second.warm[index_of(pass)] &&
               recent.connected(prepared.call_key()),
-          fmt::format("the first {} of a batch makes room and agrees with other ranks, which a CUDA graph "
-                      "cannot hold; run it once before the capture",
-                      name));
+          not_warm(pass));
   require(!options.measure_workspace && !options.stream_times,
           "a captured call cannot measure itself; leave out measure_workspace and stream_times");
   require(prepared.plan().score.dropout == 0, "a replayed graph would drop the same pairs in every step");
@@ -323,7 +325,10 @@ void Executor::State::run(const Prepared& prepared, Pass pass, RecentCall& call,
   if (gradients != nullptr)
     inputs.d_sink =
         sinks.sum_for({static_cast<std::byte*>(gradients->d_sink), gradients->d_sink_type}, heads);
-  e.runner[index_of(pass)]->run(inputs, *call.channels[index_of(pass)], record);
+  PassRunner& runner = *e.runner[index_of(pass)];
+  if (!on_host() && device::is_capturing(memory.stream()))
+    require(runner.hold_steps(inputs), not_warm(pass));  // tensors of another form were not prepared for
+  runner.run(inputs, *call.channels[index_of(pass)], record);
   sinks.finish_sum();
   e.warm[index_of(pass)] = true;
   if (options.measure_workspace) measure(record);

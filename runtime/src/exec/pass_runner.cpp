@@ -72,8 +72,9 @@ PassRunner::PassRunner(const schedule::RankSchedule& schedule, kernels::Attentio
         std::find_if(operations.begin(), operations.end(),
                      [&](const OperationKernel& entry) { return entry.operation == step.operation; });
     expects(kernel_of != operations.end(), "an operation of the schedule has no kernel");
-    step_kernels_.push_back(kernel_of->run);
+    step_kernels_.push_back(kernel_of->prepare);
   }
+  prepared_.resize(schedule.steps.size());
   for (const schedule::Tick& tick : schedule.ticks)
     max_starts = std::max(max_starts, static_cast<std::size_t>(tick.posts.count));
   byte_regions_.resize(regions);
@@ -214,8 +215,8 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
   s.slices = schedule_.slices.data() + step.slices.begin;
   s.slice_count = step.slices.count;
   s.terms = inputs_.terms;
-  // A plan for another backend says nothing of what cuDNN would do with the step.
-  if (schedule_.backend == Backend::cudnn) s.use = step.backend.use;
+  // Of a backend without a fallback a plan says nothing that the kernel would have to follow.
+  if (schedule_.backend->fallback != nullptr) s.use = step.backend.use;
   s.progress = {[](void* context) {
                   auto& runner = *static_cast<PassRunner*>(context);
                   runner.channels_->progress();
@@ -226,11 +227,26 @@ kernels::AttendScope PassRunner::scope(const schedule::Step& step) {
 }
 
 void PassRunner::compute(std::size_t index) {
-  const schedule::Step& step = schedule_.steps[index];
-  kernels::View views[tensor_count];
+  StepViews views;
+  const StepCall call = step_call(schedule_.steps[index], views);
+  PreparedOperation* operation = prepared_[index].find(call);
+  if (operation == nullptr) operation = &prepared_[index].add(step_kernels_[index](kernel_, call));
+  operation->run(call);
+}
+
+StepCall PassRunner::step_call(const schedule::Step& step, StepViews& views) {
   for (std::size_t i = 0; i < tensor_count; ++i)
     if (step.buffers[i] >= 0) views[i] = view(step.buffers[i]);
-  step_kernels_[index](kernel_, {&step, views, scope(step), inputs_.sink, inputs_.d_sink});
+  return {&step, views.data(), scope(step), inputs_.sink, inputs_.d_sink};
+}
+
+bool PassRunner::hold_steps(const StepInputs& inputs) {
+  inputs_ = inputs;
+  for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
+    StepViews views;
+    if (prepared_[i].hold(step_call(schedule_.steps[i], views)) == nullptr) return false;
+  }
+  return true;
 }
 
 void PassRunner::arrive(std::int32_t index) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "step_forms.hpp"
+
 #include "usp/comm/data_plane.hpp"
 #include "usp/device/stream_clock.hpp"
 #include "usp/kernels/attention_kernel.hpp"
@@ -9,6 +11,7 @@
 #include "usp/runtime/operation_kernels.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -26,7 +29,8 @@ struct StepInputs {
 
 /// Executes one explicit schedule, again and again, in caller-provided buffers: the loop of
 /// the runtime, the same forward and backward, on the host and on GPUs: there a run enqueues, and order on
-/// the stream of the kernel's memory takes the place of completion. Allocates when made, not when run.
+/// the stream of the kernel's memory takes the place of completion. A step is prepared at its first run with
+/// tensors of a form (PreparedStep), and the kernel outlives the runner; other runs allocate nothing.
 class PassRunner {
  public:
   /// @param operations one for every operation of the schedule; throws InternalError where one lacks
@@ -45,6 +49,10 @@ class PassRunner {
   /// The transfers with other ranks, in the order of their starts, to connect. With `placed`, the buffers of
   /// the workspace are placed, and the ends that peers copy from or into name their regions.
   [[nodiscard]] std::vector<comm::ChannelEnd> ends(bool placed);
+
+  /// For a run that a CUDA graph captures, once all buffers are placed: keeps its steps as long as the
+  /// runner. False where one of them is yet to be prepared.
+  [[nodiscard]] bool hold_steps(const StepInputs& inputs);
 
   /// Collective, over channels of ends(). Fills times and executed bytes.
   void run(const StepInputs& inputs, comm::Channels& channels, PassRecord& record);
@@ -68,6 +76,9 @@ class PassRunner {
   void copy_to_self(const schedule::Transfer& receive);
   void finish_sends(int tick);
   [[nodiscard]] kernels::AttendScope scope(const schedule::Step& step);
+  /// A step with its buffers, which `views` receives.
+  using StepViews = std::array<kernels::View, tensor_count>;
+  [[nodiscard]] StepCall step_call(const schedule::Step& step, StepViews& views);
 
   const schedule::RankSchedule& schedule_;
   kernels::AttentionKernel& kernel_;
@@ -81,11 +92,12 @@ class PassRunner {
   StepInputs inputs_;
   std::chrono::steady_clock::time_point start_;
   std::vector<kernels::View> views_;
-  std::vector<decltype(OperationKernel::run)> step_kernels_;  ///< per step
-  std::vector<std::vector<schedule::BufferId>> begins_;       ///< per tick
-  std::vector<std::vector<std::int32_t>> sends_due_;          ///< per tick: transfers
-  std::vector<std::int32_t> self_send_;                       ///< per transfer: a self receive's send
-  std::vector<std::size_t> region_begin_;                     ///< per transfer, into byte_regions_
+  std::vector<decltype(OperationKernel::prepare)> step_kernels_;  ///< per step
+  std::vector<StepForms> prepared_;                               ///< per step
+  std::vector<std::vector<schedule::BufferId>> begins_;           ///< per tick
+  std::vector<std::vector<std::int32_t>> sends_due_;              ///< per tick: transfers
+  std::vector<std::int32_t> self_send_;                           ///< per transfer: a self receive's send
+  std::vector<std::size_t> region_begin_;                         ///< per transfer, into byte_regions_
   std::vector<comm::StridedBytes> byte_regions_;
   std::vector<std::int32_t> channel_;       ///< per transfer; -1: of the rank to itself
   std::vector<comm::ChannelStart> starts_;  ///< of one tick

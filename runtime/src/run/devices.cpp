@@ -4,6 +4,7 @@
 #include "rank_context.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -13,7 +14,15 @@ namespace usp {
 namespace {
 
 bool is_gpu_kernel(const std::string& kernel) {
-  return kernel == "mma" || kernel == "cudnn";
+  const kernels::KernelFactory* const factory = kernels::find_factory(kernel);
+  return factory != nullptr && factory->on_gpu;
+}
+
+/// Expects a word of the list.
+Backend backend_named(const std::string& word) {
+  for (const Backend backend : backends())
+    if (backend->word == word) return backend;
+  throw InternalError("a kernel of GPUs is no backend");
 }
 
 AttentionPlan with_backend(AttentionPlan plan, Backend backend) {
@@ -31,7 +40,7 @@ void check_kernel_fits(RunOn on, const std::string& kernel) {
 /// What any GPU backend refuses, before a GPU is looked for.
 void check_gpu_takes(const AttentionPlan& plan) {
   try {
-    check_attention_plan(with_backend(plan, Backend::mma));
+    check_attention_plan(with_backend(plan, last_fallback(preferred_gpu_backend())));
   } catch (const InvalidInput& error) {
     throw UsageError(fmt::format("--device cuda: {} {}: leave out --device cuda, or plan the call anew",
                                  error.where().token, error.problem()));
@@ -41,21 +50,23 @@ void check_gpu_takes(const AttentionPlan& plan) {
 }  // namespace
 
 PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const std::string& kernel,
-                      const std::function<std::string()>& why_no_cudnn) {
+                      const std::function<std::string(Backend)>& objection_to) {
   if (!on) return {plan, ""};
   check_kernel_fits(*on, kernel);
-  Backend backend = Backend::cpu;
+  Backend backend;
   std::string reason;
   if (on == RunOn::gpu) {
     check_gpu_takes(plan);
     backend = plan.backend;
     if (!kernel.empty()) {
-      backend = kernel == "cudnn" ? Backend::cudnn : Backend::mma;
+      backend = backend_named(kernel);
       reason = "which --kernel names";
-    } else if (backend == Backend::cpu) {
-      const std::string objection = why_no_cudnn();
-      backend = objection.empty() ? Backend::cudnn : Backend::mma;
-      reason = objection.empty() ? "cuDNN is available" : "cuDNN is not available: " + objection;
+    } else if (!backend->on_gpu) {
+      const Backend best = preferred_gpu_backend();
+      const std::string objection = objection_to(best);
+      backend = objection.empty() ? best : last_fallback(best);
+      reason = fmt::format("{} is {}", best->display_name,
+                           objection.empty() ? "available" : "not available: " + objection);
     }
   }
   if (backend == plan.backend) return {plan, ""};
@@ -65,11 +76,11 @@ PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const 
   return {with_backend(plan, backend), note};
 }
 
-std::string why_no_cudnn(const std::vector<int>& devices) {
+std::string why_not_available(Backend backend, const std::vector<int>& devices) {
   device::CallStream stream(device_of(0, devices));
   const auto memory = kernels::make_cuda_memory(stream);
   try {
-    static_cast<void>(kernels::make_cudnn_kernel(*memory));
+    static_cast<void>(kernels::factory_of(backend).make(*memory, false));
     return "";
   } catch (const EnvironmentError& error) {
     return error.what();

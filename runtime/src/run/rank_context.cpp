@@ -3,9 +3,8 @@
 
 #include "usp/base/error.hpp"
 #include "usp/comm/ranks.hpp"
-#include "usp/kernels/backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/devices.hpp"
-#include "usp/runtime/make_kernel.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
@@ -15,10 +14,11 @@
 namespace usp {
 namespace {
 
-[[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make_host_kernel(const std::string& name) {
-  if (name == "cpu") return kernels::make_cpu_kernel();
-  if (name == "reference") return kernels::make_reference_kernel();
-  throw UsageError(fmt::format("--kernel: '{}' is not one of cpu, reference, mma, cudnn", name));
+[[nodiscard]] const kernels::KernelFactory& factory_named(const std::string& name) {
+  const kernels::KernelFactory* const factory = kernels::find_factory(name);
+  if (factory == nullptr)
+    throw UsageError(fmt::format("--kernel: '{}' is not one of {}", name, kernels::kernel_words()));
+  return *factory;
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ int device_of(int rank, const std::vector<int>& devices) {
 void check_machine(const AttentionPlan& plan, const RunOptions& options) {
   const std::string name = kernel_name(plan, options);
   if (!runs_on_gpu(plan, options)) {
-    (void)make_host_kernel(name);
+    (void)factory_named(name);
     if (!options.devices.empty())
       throw UsageError(
           fmt::format("--devices names GPUs, which the {} kernel does not use; leave it out", name));
@@ -54,13 +54,13 @@ void check_machine(const AttentionPlan& plan, const RunOptions& options) {
 RankContext::RankContext(const AttentionPlan& plan, const RunOptions& options, comm::Communicator& control) {
   const std::string name = kernel_name(plan, options);
   if (!runs_on_gpu(plan, options)) {
-    kernel_ = make_host_kernel(name);
+    kernel_ = factory_named(name).make(kernels::host_memory(), options.deterministic);
     messages_ = comm::make_message_data_plane(control);
     return;
   }
   stream_.emplace(device_of(comm::local_rank().value_or(control.rank()), options.devices));
   memory_ = kernels::make_cuda_memory(*stream_);
-  kernel_ = make_kernel(name == "cudnn" ? Backend::cudnn : Backend::mma, *memory_, options.deterministic);
+  kernel_ = factory_named(name).make(*memory_, options.deterministic);
   mesh_.emplace(control, plan.mesh, *stream_,
                 comm::AxisTransports{options.ring_transport, options.ulysses_transport});
 }

@@ -121,19 +121,21 @@ const char* step_name(Pass pass) {
   return pass == Pass::forward ? "attend" : "attend_grad";
 }
 
-Json fallbacks_json(const RunResult& run) {
+Json fallbacks_json(const RunResult& run, Backend backend) {
   Json list = Json::array();
   for (const kernels::BackendFallback& d : run.fallbacks())
-    list.push_back({{"step", step_name(d.pass)}, {"reason", schedule::text_of(d.why)}, {"count", d.count}});
+    list.push_back(
+        {{"step", step_name(d.pass)}, {"reason", schedule::text_of(d.why, backend)}, {"count", d.count}});
   return list;
 }
 
-std::string fallbacks_text(const RunResult& run) {
+std::string fallbacks_text(const RunResult& run, Backend backend) {
   std::string text;
   for (const kernels::BackendFallback& d : run.fallbacks())
-    text += fmt::format(
-        "  note      {} {} {} fell back from cuDNN to the mma kernel, the plan expected none: {}\n", d.count,
-        step_name(d.pass), d.count == 1 ? "call" : "calls", schedule::text_of(d.why));
+    text +=
+        fmt::format("  note      {} {} {} fell back from {} to the {} kernel, the plan expected none: {}\n",
+                    d.count, step_name(d.pass), d.count == 1 ? "call" : "calls", backend->display_name,
+                    word_of(fallback_of(backend)), schedule::text_of(d.why, backend));
   return text;
 }
 
@@ -232,7 +234,7 @@ std::string run_json(const RunSummary& summary) {
                      {"difference", difference.empty() ? Json(nullptr) : Json(difference)}};
   json["passes"] = {{"forward", pass_json(run, Pass::forward)},
                     {"backward", run.training ? pass_json(run, Pass::backward) : Json(nullptr)}};
-  json["fallbacks"] = fallbacks_json(run);
+  json["fallbacks"] = fallbacks_json(run, summary.plan.backend);
   json["device_memory"] = device_memory_json(run);
   return json.dump(2) + "\n";
 }
@@ -273,7 +275,7 @@ std::string run_text(const RunSummary& summary) {
   text += fmt::format("  bytes     {}\n{}",
                       difference.empty() ? std::string("as planned, per rank, tick and peer")
                                          : "not as planned: " + difference,
-                      fallbacks_text(run));
+                      fallbacks_text(run, summary.plan.backend));
   if (is_dry(run)) return text + "  dry run   every send meets its receive; nothing was moved or computed\n";
   if (!summary.errors) return text + "  errors    not verified; --verify compares with the fp64 oracle\n";
   return fmt::format("{}{}  verdict   {}\n", text, errors_text(*summary.errors, summary.tolerance),

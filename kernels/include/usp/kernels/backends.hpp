@@ -8,7 +8,7 @@
 namespace usp::kernels {
 
 /// The truth: plain loops, all arithmetic in fp64 whatever the types (a carried state still rounds to its
-/// type).
+/// type). Its runs allocate.
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_reference_kernel();
 
 /// Blockwise online softmax on the CPU with SIMD chosen at run time. Single-threaded: a rank is a thread.

@@ -5,8 +5,10 @@
 
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 
-#include <cstring>
+#include <cstdint>
+#include <utility>
 
 namespace usp::kernels::cudnn {
 namespace {
@@ -14,31 +16,29 @@ namespace {
 class CudnnKernel final : public AttentionKernel {
  public:
   CudnnKernel(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback)
-      : memory_(memory), engine_(memory, options, std::move(fallback)) {}
+      : engine_(memory, options, std::move(fallback)) {}
   [[nodiscard]] const char* name() const override { return "cudnn"; }
-  [[nodiscard]] Memory& memory() override { return memory_; }
-  [[nodiscard]] bool rounds_results() const override { return true; }
-  [[nodiscard]] bool wants_o() const override { return true; }
-  void forget() override { engine_.forget(); }
+  [[nodiscard]] Memory& memory() override { return engine_.memory(); }
+  [[nodiscard]] bool rounds_results() const override { return cudnn_traits.rounds_results; }
+  [[nodiscard]] bool wants_o() const override { return !cudnn_traits.takes.grad_without_o; }
   [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallbacks(); }
-  void attend(const AttendArgs& a) override {
+  [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
     check(a, rounds_results());
     const device::DeviceScope scope(engine_.device());
-    if (!a.scope.query_heads.empty()) engine_.attend(a);
+    return make_forward_step(engine_, a);
+  }
+  [[nodiscard]] std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& a) override {
+    check(a, rounds_results());
+    const device::DeviceScope scope(engine_.device());
+    return make_backward_step(engine_, a);
   }
   void delta(const DeltaArgs& a) override {
     check(a);
     const device::DeviceScope scope(engine_.device());
-    cuda::launch_delta(a, memory_.stream());
-  }
-  void attend_grad(const AttendGradArgs& a) override {
-    check(a, rounds_results());
-    const device::DeviceScope scope(engine_.device());
-    if (!a.scope.query_heads.empty()) engine_.attend_grad(a);
+    cuda::launch_delta(a, memory().stream());
   }
 
  private:
-  Memory& memory_;
   Engine engine_;
 };
 
@@ -67,54 +67,42 @@ Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fa
         const device::DeviceScope scope(device_);
         return Graphs();
       }()),
-      block_scratch_(memory),
-      state_scratch_(memory),
-      input_scratch_(memory),
-      delta_scratch_(memory),
-      workspace_(memory.make_arena()) {}
+      scratch_(memory) {}
 
 AttentionKernel& Engine::fallback() {
   if (fallback_ == nullptr) fallback_ = make_fallback_();
   return *fallback_;
 }
 
-void Engine::forget() {
-  if (fallback_ != nullptr) fallback_->forget();
-  kept_.clear();
-}
-
-const schedule::Slice* Engine::keep(const std::vector<schedule::Slice>& slices) {
-  for (const std::vector<schedule::Slice>& known : kept_)
-    if (known.size() == slices.size() &&
-        std::memcmp(known.data(), slices.data(), slices.size() * sizeof(schedule::Slice)) == 0)
-      return known.data();
-  return kept_.emplace_back(slices).data();
-}
-
-void Engine::depart(const AttendScope& scope, Pass pass, schedule::UnsupportedReason why) {
-  if (scope.use) ++departed_[static_cast<std::size_t>(pass)][static_cast<std::size_t>(why)];
-}
-
 std::vector<BackendFallback> Engine::fallbacks() const {
   std::vector<BackendFallback> all;
   for (const Pass pass : {Pass::forward, Pass::backward})
-    for (std::size_t why = 0; why < schedule::unsupported_texts.size(); ++why)
+    for (std::size_t why = 0; why < schedule::unsupported_reason_count; ++why)
       if (const i64 count = departed_[static_cast<std::size_t>(pass)][why]; count > 0)
         all.push_back({pass, static_cast<schedule::UnsupportedReason>(why), count});
   return all;
 }
 
-schedule::BlockSplit Engine::split_into_blocks(const AttendScope& scope, const schedule::CallTraits& call,
-                                               bool rows_aligned) {
-  if (scope.use == Backend::mma)
-    return schedule::all_left(scope.slices, scope.slice_count, schedule::UnsupportedReason::none);
-  const schedule::KernelTraits& traits = schedule::kernel_traits(Backend::cudnn);
-  schedule::UnsupportedReason why = schedule::unsupported_reason(traits, call);
-  if (why == schedule::UnsupportedReason::none && !rows_aligned) why = schedule::UnsupportedReason::alignment;
-  if (why == schedule::UnsupportedReason::none)
-    return usp::schedule::split_into_blocks(traits, scope.slices, scope.slice_count, call.backward);
-  depart(scope, call.backward ? Pass::backward : Pass::forward, why);
-  return schedule::all_left(scope.slices, scope.slice_count, why);
+Division Engine::divide(const AttendScope& scope, const schedule::CallTraits& call, bool rows_aligned) const {
+  Division division;
+  const schedule::KernelTraits& traits = cudnn_traits.takes;
+  const bool left_by_plan = scope.use && *scope.use != Backend::cudnn;
+  schedule::UnsupportedReason why = schedule::UnsupportedReason::none;
+  if (!left_by_plan) {
+    why = schedule::unsupported_reason(traits, call);
+    if (why == schedule::UnsupportedReason::none && !rows_aligned)
+      why = schedule::UnsupportedReason::alignment;
+    if (why != schedule::UnsupportedReason::none && scope.use) division.departures.push_back(why);
+  }
+  if (left_by_plan || why != schedule::UnsupportedReason::none) {
+    division.rest.assign(scope.slices, scope.slices + scope.slice_count);
+    return division;
+  }
+  schedule::BlockSplit split =
+      schedule::split_into_blocks(traits, scope.slices, scope.slice_count, call.backward);
+  for (const schedule::BandBlock& b : split.blocks) division.blocks.push_back({b, nullptr});
+  division.rest = std::move(split.rest);
+  return division;
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOptions& options,
@@ -127,7 +115,9 @@ std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOpt
 namespace usp::kernels {
 
 std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory, const CudaKernelOptions& options) {
-  return cudnn::make_kernel(memory, options, [&memory, options] { return make_mma_kernel(memory, options); });
+  return cudnn::make_kernel(memory, options, [&memory, options] {
+    return factory_of(fallback_of(Backend::cudnn)).make(memory, options.deterministic);
+  });
 }
 
 }  // namespace usp::kernels

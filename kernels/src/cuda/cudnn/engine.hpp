@@ -5,10 +5,14 @@
 #include "graphs.hpp"
 #include "scratch.hpp"
 
+#include "usp/kernels/attention_kernel.hpp"
 #include "usp/schedule/kernel_traits.hpp"
 
+#include <algorithm>
 #include <array>
-#include <list>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace usp::kernels::cudnn {
 
@@ -60,88 +64,94 @@ template <class Args>
   return key;
 }
 
-/// What forward and backward work with: a kernel's memory, its planned graphs and its scratch.
+/// A block that cuDNN computes.
+struct Planned {
+  schedule::BandBlock block;
+  std::shared_ptr<Graph> graph;
+};
+/// Blocks of cuDNN, and slices of the fallback. A departure is a block, or a whole call, that its plan wants
+/// of cuDNN and that goes to the fallback.
+struct Division {
+  std::vector<Planned> blocks;
+  std::vector<schedule::Slice> rest;
+  std::vector<schedule::UnsupportedReason> departures;
+};
+
+/// Memory that each step uses in turn.
+struct ScratchArenas {
+  explicit ScratchArenas(Memory& memory)
+      : block(memory.make_arena()),
+        state(memory.make_arena()),
+        input(memory.make_arena()),
+        delta(memory.make_arena()),
+        workspace(memory.make_arena()) {}
+  std::unique_ptr<Arena> block;      ///< results of one block
+  std::unique_ptr<Arena> state;      ///< fp32 results, before they are rounded
+  std::unique_ptr<Arena> input;      ///< inputs in cuDNN's type
+  std::unique_ptr<Arena> delta;      ///< for the fallback
+  std::unique_ptr<Arena> workspace;  ///< cuDNN's own
+};
+
+/// What the steps of a kernel share: its memory, planned graphs, the fallback and scratch.
 class Engine {
  public:
   Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback);
 
-  void attend(const AttendArgs& args);
-  void attend_grad(const AttendGradArgs& args);
-  void forget();
-  [[nodiscard]] std::vector<BackendFallback> fallbacks() const;
+  [[nodiscard]] Memory& memory() { return memory_; }
+  [[nodiscard]] ScratchArenas& scratch() { return scratch_; }
   [[nodiscard]] int device() const { return device_; }
+  [[nodiscard]] int compute_major() const { return compute_major_; }
+  [[nodiscard]] bool deterministic() const { return options_.deterministic; }
+  [[nodiscard]] AttentionKernel& fallback();
+
+  /// Blocks as the plan of the call says, where it says; graphs are yet to be found.
+  [[nodiscard]] Division divide(const AttendScope& scope, const schedule::CallTraits& call,
+                                bool rows_aligned) const;
+  /// Finds graphs by the keys of blocks and makes room for them; blocks without one join the rest.
+  template <class KeyOf>
+  void find_graphs(Division& division, const AttendScope& scope, const KeyOf& key_of);
+
+  void run(const Planned& planned, const GraphMemory& m) {
+    planned.graph->run(m, scratch_.workspace->data(), memory_.stream());
+  }
+  /// Of one run, for fallbacks().
+  void count(Pass pass, const std::vector<schedule::UnsupportedReason>& departures) {
+    for (const schedule::UnsupportedReason why : departures)
+      ++departed_[static_cast<std::size_t>(pass)][static_cast<std::size_t>(why)];
+  }
+  [[nodiscard]] std::vector<BackendFallback> fallbacks() const;
 
  private:
-  struct Planned {
-    schedule::BandBlock block;
-    GraphKey key;
-    Graph* graph;
-  };
-
-  /// As the schedule says, where it says; what a plan could not know is counted as a fallback.
-  [[nodiscard]] schedule::BlockSplit split_into_blocks(const AttendScope& scope,
-                                                       const schedule::CallTraits& call, bool rows_aligned);
-  /// Keeps the blocks that cuDNN has a plan for; the others join the rest. Reserves their workspace.
-  template <class KeyOf>
-  [[nodiscard]] std::vector<Planned> plan(schedule::BlockSplit& share, const AttendScope& scope, Pass pass,
-                                          KeyOf&& key_of);
-  void depart(const AttendScope& scope, Pass pass, schedule::UnsupportedReason why);
-  [[nodiscard]] AttentionKernel& fallback();
-  void leave(const AttendArgs& args);
-  void leave(const AttendGradArgs& args);
-  /// The gradient by the fallback, which needs a delta.
-  void grad_by_fallback(const AttendGradArgs& args);
-  /// The slices at an address of their own until forget(): the fallback may keep tables by it.
-  [[nodiscard]] const schedule::Slice* keep(const std::vector<schedule::Slice>& slices);
-
-  void attend_merged(const AttendArgs& args, const std::vector<Planned>& blocks,
-                     const std::vector<schedule::Slice>& rest);
-  void attend_direct(const AttendArgs& args, const Planned& block);
-  void attend_block(const AttendArgs& args, const Planned& planned, const View& o, const View& stats);
-  /// Calls f with args whose o is fp32; rounds it into a given o of the input type.
-  template <class F>
-  void with_state(const AttendArgs& args, F&& f);
-
-  void grad_merged(const AttendGradArgs& args, const std::vector<Planned>& blocks,
-                   const std::vector<schedule::Slice>& rest);
-  struct BlockGrads {
-    View dq, dk, dv;
-  };
-  void grad_block(const AttendGradArgs& args, const Planned& planned, const BlockGrads& to,
-                  const View& stats);
-  template <class F>
-  void with_grad_state(const AttendGradArgs& args, F&& f);
-
   Memory& memory_;
   CudaKernelOptions options_;
   MakeFallback make_fallback_;
   std::unique_ptr<AttentionKernel> fallback_;
-  std::list<std::vector<schedule::Slice>> kept_;
   int device_, compute_major_;
   Graphs graphs_;
-  std::array<std::array<i64, schedule::unsupported_texts.size()>, 2> departed_{};  ///< by pass and reason
-  Scratch block_scratch_, state_scratch_, input_scratch_, delta_scratch_;
-  std::unique_ptr<Arena> workspace_;
+  std::array<std::array<i64, schedule::unsupported_reason_count>, 2> departed_{};  ///< by pass and reason
+  ScratchArenas scratch_;
 };
 
 template <class KeyOf>
-std::vector<Engine::Planned> Engine::plan(schedule::BlockSplit& share, const AttendScope& scope, Pass pass,
-                                          KeyOf&& key_of) {
-  std::vector<Planned> planned;
+void Engine::find_graphs(Division& division, const AttendScope& scope, const KeyOf& key_of) {
+  std::vector<Planned> found;
   i64 workspace = 0;
-  for (const schedule::BandBlock& b : share.blocks) {
-    const GraphKey key = key_of(b);
-    Graph* graph = graphs_.of(key).graph.get();
-    if (graph == nullptr) {
-      share.rest.push_back(schedule::slice_of(b));
-      depart(scope, pass, schedule::UnsupportedReason::no_graph);
+  for (Planned& p : division.blocks) {
+    p.graph = graphs_.of(key_of(p.block)).graph;
+    if (p.graph == nullptr) {
+      division.rest.push_back(schedule::slice_of(p.block));
+      if (scope.use) division.departures.push_back(schedule::UnsupportedReason::no_graph);
       continue;
     }
-    planned.push_back({b, key, graph});
-    workspace = std::max(workspace, graph->workspace_bytes());
+    workspace = std::max(workspace, p.graph->workspace_bytes());
+    found.push_back(std::move(p));
   }
-  workspace_->reserve(workspace);
-  return planned;
+  division.blocks = std::move(found);
+  scratch_.workspace->reserve(workspace);
 }
+
+[[nodiscard]] std::unique_ptr<PreparedAttend> make_forward_step(Engine& engine, const AttendArgs& args);
+[[nodiscard]] std::unique_ptr<PreparedAttendGrad> make_backward_step(Engine& engine,
+                                                                     const AttendGradArgs& args);
 
 }  // namespace usp::kernels::cudnn

@@ -5,15 +5,10 @@
 #include "usp/base/error.hpp"
 
 #include <limits>
+#include <optional>
 
 namespace usp::kernels::cudnn {
 namespace {
-
-[[nodiscard]] GraphKey key_of(const AttendArgs& a, const schedule::BandBlock& b, const Strides& o) {
-  GraphKey key = block_key(a, b, Direction::forward);
-  key.o = o;
-  return key;
-}
 
 [[nodiscard]] View block_output(const AttendArgs& a, const schedule::BandBlock& b) {
   return {nullptr, a.q.type, a.q.batch, b.q_rows.size(), a.scope.query_heads, a.v.width};
@@ -26,6 +21,18 @@ namespace {
   return v;
 }
 
+[[nodiscard]] GraphKey key_of(const AttendArgs& a, const schedule::BandBlock& b, bool direct) {
+  GraphKey key = block_key(a, b, Direction::forward);
+  key.o = strides_of(direct ? a.o : block_output(a, b));
+  return key;
+}
+
+/// The caller's lse has the strides of cuDNN's statistics.
+[[nodiscard]] bool is_stats(const AttendArgs& a) {
+  return a.lse.row_stride == 1 && a.lse.head_stride == a.q.rows &&
+         (a.q.batch == 1 || a.lse.batch_stride == a.q.rows * a.scope.query_heads.size());
+}
+
 void fill_empty(const AttendArgs& a, Memory& memory) {
   const Range heads = a.scope.query_heads;
   memory.fill(heads_of(a.o, heads), 0);
@@ -35,95 +42,152 @@ void fill_empty(const AttendArgs& a, Memory& memory) {
     memory.fill_heads(heads_of(a.lse, heads), a.sink);
 }
 
+/// One block writes the result (direct), blocks are merged into the state and the fallback adds what is left,
+/// or the fallback takes all.
+class ForwardStep final : public PreparedAttend {
+ public:
+  ForwardStep(Engine& engine, const AttendArgs& a) : PreparedAttend(a), engine_(engine) {
+    if (a.scope.query_heads.empty()) return;
+    expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
+    Division division = engine.divide(a.scope, call_traits(a, engine.compute_major()),
+                                      aligned(a.q) && aligned(a.k) && aligned(a.v));
+    direct_ = a.overwrite && a.sink == nullptr && a.o.type == a.q.type && division.rest.empty() &&
+              division.blocks.size() == 1 && division.blocks.front().block.q_rows == Range{0, a.q.rows} &&
+              aligned(a.o);
+    engine.find_graphs(division, a.scope,
+                       [&](const schedule::BandBlock& b) { return key_of(a, b, direct_); });
+    departures_ = std::move(division.departures);
+    if (division.blocks.empty()) {
+      prepare_fallback(a);
+      return;
+    }
+    for (Planned& p : division.blocks) add_block(a, std::move(p));
+    if (direct_) return;
+    const AttendArgs state = begin_state(a);
+    rest_count_ = static_cast<i64>(division.rest.size());
+    if (rest_count_ > 0) fallback_ = engine.fallback().prepare(rest_of(state, division.rest.data()));
+  }
+
+ private:
+  struct Block {
+    Planned planned;
+    ScratchView o, stats;
+  };
+
+  void add_block(const AttendArgs& a, Planned planned) {
+    ScratchLayout layout;
+    Block block;
+    if (!direct_) block.o = layout.add(block_output(a, planned.block));
+    if (direct_ && is_stats(a))
+      block.stats.shape = block_stats(a, planned.block);
+    else
+      block.stats = layout.add(block_stats(a, planned.block));
+    engine_.scratch().block->reserve(layout.bytes());
+    block.planned = std::move(planned);
+    blocks_.push_back(std::move(block));
+  }
+
+  void prepare_fallback(const AttendArgs& a) {
+    fallback_ = engine_.fallback().prepare(engine_.fallback().rounds_results() ? a : begin_state(a));
+  }
+
+  /// The call with an fp32 o: the given one, or scratch that is rounded into it.
+  [[nodiscard]] AttendArgs begin_state(const AttendArgs& a) {
+    if (a.o.type != DType::fp32) {
+      ScratchLayout layout;
+      state_ = layout.add(View(nullptr, DType::fp32, a.o.batch, a.o.rows, a.scope.query_heads, a.o.width));
+      engine_.scratch().state->reserve(layout.bytes());
+    }
+    return with_state(a);
+  }
+  [[nodiscard]] AttendArgs with_state(const AttendArgs& a) const {
+    AttendArgs wide = a;
+    if (state_) wide.o = state_->in(*engine_.scratch().state);
+    return wide;
+  }
+  void round_state(const AttendArgs& wide, const AttendArgs& a) const {
+    const ViewRegion all{{0, a.o.rows}, a.scope.query_heads};
+    if (state_) engine_.memory().copy_region(wide.o, all, a.o, all, WriteMode::overwrite);
+  }
+
+  /// What the fallback adds to the merged blocks; `slices` for prepare alone.
+  [[nodiscard]] AttendArgs rest_of(const AttendArgs& state, const schedule::Slice* slices) const {
+    AttendArgs rest = state;
+    rest.scope.slices = slices;
+    rest.scope.slice_count = rest_count_;
+    rest.overwrite = false;
+    rest.sink = nullptr;
+    return rest;
+  }
+
+  void enqueue(const AttendArgs& a) override {
+    if (a.scope.query_heads.empty()) return;
+    const device::DeviceScope scope(engine_.device());
+    engine_.count(Pass::forward, departures_);
+    if (direct_ && !blocks_.empty()) return attend_direct(a);
+    const AttendArgs wide = with_state(a);
+    if (blocks_.empty())
+      fallback_->run(wide);
+    else
+      attend_merged(wide);
+    round_state(wide, a);
+  }
+
+  void attend_block(const AttendArgs& a, const Planned& p, const View& o, const View& stats) {
+    const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
+    GraphMemory m;
+    m.q = a.q.at(0, p.block.q_rows.begin, heads.begin);
+    m.k = a.k.at(0, p.block.k_rows.begin, kv.begin);
+    m.v = a.v.at(0, p.block.k_rows.begin, kv.begin);
+    m.o = o.at(0, 0, heads.begin);
+    m.stats = stats.data;
+    engine_.run(p, m);
+    a.scope.progress();
+  }
+
+  void attend_direct(const AttendArgs& a) {
+    const Range heads = a.scope.query_heads;
+    const Block& b = blocks_.front();
+    if (is_stats(a)) {
+      View stats = b.stats.shape;
+      stats.data = a.lse.at(0, 0, heads.begin);
+      return attend_block(a, b.planned, a.o, stats);
+    }
+    const View stats = b.stats.in(*engine_.scratch().block);
+    attend_block(a, b.planned, a.o, stats);
+    const ViewRegion all{{0, a.q.rows}, heads};
+    engine_.memory().copy_region(stats, all, a.lse, all, WriteMode::overwrite);
+  }
+
+  void attend_merged(const AttendArgs& a) {
+    // A first block that covers all rows writes the state; there is nothing to fill or to read.
+    const bool covers = blocks_.front().planned.block.q_rows == Range{0, a.q.rows};
+    if (a.overwrite && !covers) fill_empty(a, engine_.memory());
+    bool overwrite = a.overwrite && covers;
+    for (const Block& b : blocks_) {
+      const View o = b.o.in(*engine_.scratch().block), stats = b.stats.in(*engine_.scratch().block);
+      attend_block(a, b.planned, o, stats);
+      cuda::launch_merge({o, stats, a.o, a.lse, b.planned.block.q_rows, a.scope.query_heads, overwrite,
+                          overwrite ? a.sink : nullptr},
+                         engine_.memory().stream());
+      overwrite = false;
+    }
+    if (fallback_ != nullptr) fallback_->run(rest_of(a, nullptr));
+  }
+
+  Engine& engine_;
+  std::vector<schedule::UnsupportedReason> departures_;
+  bool direct_ = false;
+  std::vector<Block> blocks_;         ///< empty: the fallback takes all
+  std::optional<ScratchView> state_;  ///< o before it is rounded
+  std::unique_ptr<PreparedAttend> fallback_;
+  i64 rest_count_ = 0;
+};
+
 }  // namespace
 
-template <class F>
-void Engine::with_state(const AttendArgs& a, F&& f) {
-  if (a.o.type == DType::fp32) return f(a);
-  AttendArgs wide = a;
-  wide.o = View(nullptr, DType::fp32, a.o.batch, a.o.rows, a.scope.query_heads, a.o.width);
-  state_scratch_.begin();
-  state_scratch_.want(wide.o);
-  state_scratch_.reserve();
-  f(wide);
-  const ViewRegion all{{0, a.o.rows}, a.scope.query_heads};
-  memory_.copy_region(wide.o, all, a.o, all, WriteMode::overwrite);
-}
-
-void Engine::attend(const AttendArgs& a) {
-  expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
-  const bool rows_aligned = aligned(a.q) && aligned(a.k) && aligned(a.v);
-  schedule::BlockSplit share = split_into_blocks(a.scope, call_traits(a, compute_major_), rows_aligned);
-  const bool direct = a.overwrite && a.sink == nullptr && a.o.type == a.q.type && share.rest.empty() &&
-                      share.blocks.size() == 1 && share.blocks.front().q_rows == Range{0, a.q.rows} &&
-                      aligned(a.o);
-  const std::vector<Planned> blocks = plan(share, a.scope, Pass::forward, [&](const schedule::BandBlock& b) {
-    return key_of(a, b, strides_of(direct ? a.o : block_output(a, b)));
-  });
-  if (blocks.empty()) return leave(a);
-  if (direct) return attend_direct(a, blocks.front());
-  with_state(a, [&](const AttendArgs& wide) { attend_merged(wide, blocks, share.rest); });
-}
-
-void Engine::leave(const AttendArgs& a) {
-  if (fallback().rounds_results()) return fallback().attend(a);
-  with_state(a, [&](const AttendArgs& wide) { fallback().attend(wide); });
-}
-
-void Engine::attend_block(const AttendArgs& a, const Planned& p, const View& o, const View& stats) {
-  const Range heads = a.scope.query_heads, kv = a.scope.kv_heads();
-  GraphMemory m;
-  m.q = a.q.at(0, p.block.q_rows.begin, heads.begin);
-  m.k = a.k.at(0, p.block.k_rows.begin, kv.begin);
-  m.v = a.v.at(0, p.block.k_rows.begin, kv.begin);
-  m.o = o.at(0, 0, heads.begin);
-  m.stats = stats.data;
-  p.graph->run(m, workspace_->data(), memory_.stream());
-  a.scope.progress();
-}
-
-void Engine::attend_direct(const AttendArgs& a, const Planned& p) {
-  const Range heads = a.scope.query_heads;
-  View stats = block_stats(a, p.block);
-  const bool as_cudnn = a.lse.row_stride == 1 && a.lse.head_stride == a.q.rows &&
-                        (a.q.batch == 1 || a.lse.batch_stride == a.q.rows * heads.size());
-  if (as_cudnn) {
-    stats.data = a.lse.at(0, 0, heads.begin);
-    return attend_block(a, p, a.o, stats);
-  }
-  block_scratch_.begin();
-  block_scratch_.want(stats);
-  block_scratch_.reserve();
-  attend_block(a, p, a.o, stats);
-  const ViewRegion all{{0, a.q.rows}, heads};
-  memory_.copy_region(stats, all, a.lse, all, WriteMode::overwrite);
-}
-
-void Engine::attend_merged(const AttendArgs& a, const std::vector<Planned>& blocks,
-                           const std::vector<schedule::Slice>& rest) {
-  // A first block that covers all rows writes the state; there is nothing to fill or to read.
-  const bool covers = blocks.front().block.q_rows == Range{0, a.q.rows};
-  if (a.overwrite && !covers) fill_empty(a, memory_);
-  bool overwrite = a.overwrite && covers;
-  for (const Planned& p : blocks) {
-    View o = block_output(a, p.block), stats = block_stats(a, p.block);
-    block_scratch_.begin();
-    block_scratch_.want(o);
-    block_scratch_.want(stats);
-    block_scratch_.reserve();
-    attend_block(a, p, o, stats);
-    cuda::launch_merge(
-        {o, stats, a.o, a.lse, p.block.q_rows, a.scope.query_heads, overwrite, overwrite ? a.sink : nullptr},
-        memory_.stream());
-    overwrite = false;
-  }
-  if (rest.empty()) return;
-  AttendArgs left = a;
-  left.scope.slices = keep(rest);
-  left.scope.slice_count = static_cast<i64>(rest.size());
-  left.overwrite = false;
-  left.sink = nullptr;
-  fallback().attend(left);
+std::unique_ptr<PreparedAttend> make_forward_step(Engine& engine, const AttendArgs& args) {
+  return std::make_unique<ForwardStep>(engine, args);
 }
 
 }  // namespace usp::kernels::cudnn

@@ -3,6 +3,7 @@
 #include "graphs.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/schedule/backend.hpp"
 
 #include <fmt/format.h>
 
@@ -20,6 +21,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
+/// In the order of GraphMemory as PlannedSdpa::run lists it.
 enum Uid : int64_t { uid_q = 1, uid_k, uid_v, uid_o, uid_stats, uid_d_o, uid_dq, uid_dk, uid_dv };
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
@@ -137,31 +139,26 @@ void add_backward(const GraphKey& key, fe::graph::Graph& graph) {
 class PlannedSdpa final : public Graph {
  public:
   PlannedSdpa(std::shared_ptr<Handle> handle, std::shared_ptr<fe::graph::Graph> graph, Direction direction)
-      : handle_(std::move(handle)), graph_(std::move(graph)), direction_(direction) {
+      : handle_(std::move(handle)),
+        graph_(std::move(graph)),
+        last_(direction == Direction::forward ? uid_stats : uid_dv) {
     expects_success(graph_->get_workspace_size(workspace_bytes_), "the workspace query");
+    for (int64_t uid = uid_q; uid <= last_; ++uid) slots_[uid] = &pointers_[uid];
   }
   [[nodiscard]] i64 workspace_bytes() const override { return workspace_bytes_; }
   void run(const GraphMemory& m, void* workspace, CUstream_st* stream) override {
-    const auto mutable_of = [](const void* p) { return const_cast<void*>(p); };
-    std::unordered_map<int64_t, void*> pointers{{uid_q, mutable_of(m.q)},
-                                                {uid_k, mutable_of(m.k)},
-                                                {uid_v, mutable_of(m.v)},
-                                                {uid_o, m.o},
-                                                {uid_stats, m.stats}};
-    if (direction_ == Direction::backward) {
-      pointers.emplace(uid_d_o, mutable_of(m.d_o));
-      pointers.emplace(uid_dq, m.dq);
-      pointers.emplace(uid_dk, m.dk);
-      pointers.emplace(uid_dv, m.dv);
-    }
+    const void* const by_uid[] = {nullptr, m.q, m.k, m.v, m.o, m.stats, m.d_o, m.dq, m.dk, m.dv};
+    for (int64_t uid = uid_q; uid <= last_; ++uid) *slots_[uid] = const_cast<void*>(by_uid[uid]);
     handle_->use(stream);
-    expects_success(graph_->execute(handle_->get(), pointers, workspace), "an attention call");
+    expects_success(graph_->execute(handle_->get(), pointers_, workspace), "an attention call");
   }
 
  private:
   std::shared_ptr<Handle> handle_;
   std::shared_ptr<fe::graph::Graph> graph_;
-  Direction direction_;
+  int64_t last_;                                 ///< uid; all from uid_q on are given
+  std::unordered_map<int64_t, void*> pointers_;  ///< as cuDNN takes them
+  void** slots_[uid_dv + 1] = {};                ///< into pointers_
   int64_t workspace_bytes_ = 0;
 };
 
@@ -179,7 +176,7 @@ class LoadedLibrary final : public Library {
       add_backward(key, *graph);
     fe::error_t status = graph->build(handle_->get(), {fe::HeurMode_t::A});
     if (status.is_bad()) return {nullptr, fmt::format("cuDNN has no plan: {}", status.get_message())};
-    return {std::make_unique<PlannedSdpa>(handle_, graph, key.direction), {}};
+    return {std::make_shared<PlannedSdpa>(handle_, graph, key.direction), {}};
   }
 
  private:
@@ -190,9 +187,10 @@ class LoadedLibrary final : public Library {
 void load_cudnn() {
   static void* const library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr)
-    throw EnvironmentError(
+    throw EnvironmentError(fmt::format(
         "libcudnn.so.9 cannot be loaded; install cuDNN 9 (the PyPI package nvidia-cudnn-cu13 holds it in "
-        "nvidia/cudnn/lib) and name its folder in LD_LIBRARY_PATH, or use the mma backend");
+        "nvidia/cudnn/lib) and name its folder in LD_LIBRARY_PATH, or use the {} backend",
+        word_of(fallback_of(Backend::cudnn))));
   fe::cudnn_dlhandle = library;
 }
 

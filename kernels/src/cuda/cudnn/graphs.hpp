@@ -49,7 +49,7 @@ class Graph {
   virtual void run(const GraphMemory& memory, void* workspace, CUstream_st* stream) = 0;
 };
 struct PlannedGraph {
-  std::unique_ptr<Graph> graph;  ///< null: refused
+  std::shared_ptr<Graph> graph;  ///< null: refused
   std::string unsupported_reason;
 };
 

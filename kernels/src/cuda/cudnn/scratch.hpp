@@ -3,36 +3,31 @@
 
 #include "usp/kernels/memory.hpp"
 
-#include <vector>
-
 namespace usp::kernels::cudnn {
 
-/// Device memory of one call: all pieces are named first, then reserved at once, so that a call of a known
-/// shape allocates nothing.
-class Scratch {
+/// A view whose memory lies in an arena that all steps use in turn.
+struct ScratchView {
+  View shape;  ///< data null
+  i64 offset = 0;
+  [[nodiscard]] View in(const Arena& arena) const {
+    View view = shape;
+    view.data = arena.data() + offset;
+    return view;
+  }
+};
+
+/// Places views of one arena one after another: all are named when a step is prepared, and then reserved at
+/// once.
+class ScratchLayout {
  public:
-  explicit Scratch(Memory& memory) : arena_(memory.make_arena()) {}
-  void begin() {
-    wanted_.clear();
-    bytes_ = 0;
+  [[nodiscard]] ScratchView add(const View& shape) {
+    const ScratchView placed{shape, bytes_};
+    bytes_ += align_buffer(shape.elements() * bytes_of(shape.type));
+    return placed;
   }
-  /// The view's data is set by reserve(); the view must live until then.
-  void want(View& view) {
-    wanted_.push_back({&view, bytes_});
-    bytes_ += align_buffer(view.elements() * bytes_of(view.type));
-  }
-  void reserve() {
-    arena_->reserve(bytes_);
-    for (const Wanted& w : wanted_) w.view->data = arena_->data() + w.offset;
-  }
+  [[nodiscard]] i64 bytes() const { return bytes_; }
 
  private:
-  struct Wanted {
-    View* view;
-    i64 offset;
-  };
-  std::unique_ptr<Arena> arena_;
-  std::vector<Wanted> wanted_;
   i64 bytes_ = 0;
 };
 

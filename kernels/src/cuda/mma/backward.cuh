@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "launch.cuh"
 #include "tensor.cuh"
 #include "walk.cuh"
-
-#include "usp/device/check.cuda.hpp"
 
 namespace usp::kernels::mma {
 
@@ -384,9 +383,8 @@ template <class Tr>
 void launch_backward_of(BackwardParams p, cudaStream_t stream) {
   p.stages = Tr::shared_bytes(2) <= p.shared_per_block ? 2 : 1;
   const int bytes = Tr::shared_bytes(p.stages);
-  device::check_cuda(
-      cudaFuncSetAttribute(backward_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "cudaFuncSetAttribute");
+  static SharedMemoryLimit limit;
+  limit.raise(backward_kernel<Tr>, p.device, bytes);
   const dim3 grid(static_cast<unsigned>(p.tile_count),
                   static_cast<unsigned>((p.head_end - 1) / p.group + 1 - p.head_begin / p.group),
                   static_cast<unsigned>(p.batch));

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "launch.cuh"
 #include "tensor.cuh"
 #include "walk.cuh"
-
-#include "usp/device/check.cuda.hpp"
 
 namespace usp::kernels::mma {
 
@@ -310,9 +309,8 @@ void launch_forward_of(ForwardParams p, cudaStream_t stream) {
   constexpr int reserved = 1024;
   p.stages = 2 * (Tr::shared_bytes(2) + reserved) <= p.shared_per_sm ? 2 : 1;
   const int bytes = Tr::shared_bytes(p.stages);
-  device::check_cuda(
-      cudaFuncSetAttribute(forward_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "cudaFuncSetAttribute");
+  static SharedMemoryLimit limit;
+  limit.raise(forward_kernel<Tr>, p.device, bytes);
   const dim3 grid(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.head_end - p.head_begin),
                   static_cast<unsigned>(p.batch));
   forward_kernel<Tr><<<grid, Tr::threads, static_cast<std::size_t>(bytes), stream>>>(p);

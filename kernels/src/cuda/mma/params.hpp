@@ -61,6 +61,7 @@ struct Common {
   int dqk = 0, dv = 0;                          ///< true widths
   int stages = 1;                               ///< copies of the streamed tiles; chosen at launch
   int shared_per_block = 0, shared_per_sm = 0;  ///< bytes the device has
+  int device = 0;                               ///< current at launch
   bool overwrite = false;
   Terms terms;
 };

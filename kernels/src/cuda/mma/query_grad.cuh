@@ -83,9 +83,8 @@ __global__ __launch_bounds__(Tr::threads) void query_grad_kernel(const __grid_co
 
 template <class Tr>
 void launch_query_grad_of(const QueryGradParams& p, cudaStream_t stream) {
-  device::check_cuda(cudaFuncSetAttribute(query_grad_kernel<Tr>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          Tr::shared_bytes),
-                     "cudaFuncSetAttribute");
+  static SharedMemoryLimit limit;
+  limit.raise(query_grad_kernel<Tr>, p.device, Tr::shared_bytes);
   const dim3 grid(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.head_end - p.head_begin),
                   static_cast<unsigned>(p.batch));
   query_grad_kernel<Tr><<<grid, Tr::threads, Tr::shared_bytes, stream>>>(p);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace usp::kernels::mma {
 namespace {
@@ -116,6 +117,22 @@ void append_cut(std::vector<QuerySegment>& segments, QuerySegment segment, Range
   append({end, any.end}, true);
 }
 
+/// Appends the elements on a boundary of 16 bytes; returns where they begin.
+template <class T>
+std::size_t append(std::vector<std::byte>& image, const std::vector<T>& elements) {
+  const std::size_t at = image.size(), bytes = elements.size() * sizeof(T);
+  image.resize((at + bytes + 15) / 16 * 16);
+  if (bytes != 0) std::memcpy(image.data() + at, elements.data(), bytes);
+  return at;
+}
+
+/// Tables of like sizes take turns in one memory: a power of two of bytes.
+[[nodiscard]] i64 size_class(i64 bytes) {
+  i64 size = 4096;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
 /// Segments of a tile that mean the same key rows load them together; keys that lie apart are loaded by
 /// turns.
 void join_loads(std::vector<QuerySegment>& segments) {
@@ -182,37 +199,26 @@ TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int 
   return in_order(tiles, tile_rows);
 }
 
-const DeviceTable& WorkLists::queries(const SliceList& slices, i64 q_rows, int tile_rows) {
-  return find({slices.at, slices.count, Side::queries, q_rows, tile_rows},
-              [&] { return send(slices, tiles_of_queries(slices, q_rows, tile_rows)); });
-}
-
-const DeviceTable& WorkLists::keys(const SliceList& slices, i64 dk_rows, int tile_rows) {
-  return find({slices.at, slices.count, Side::keys, dk_rows, tile_rows},
-              [&] { return send(slices, tiles_of_keys(slices, dk_rows, tile_rows)); });
-}
-
-void WorkLists::forget() {
-  for (auto& [key, entry] : entries_) spare_.push_back(std::move(entry.memory));
-  entries_.clear();
-}
-
-template <class Make>
-const DeviceTable& WorkLists::find(const Key& key, const Make& make) {
-  const auto found = entries_.find(key);
-  if (found != entries_.end()) return found->second.table;
-  return entries_.emplace(key, make()).first->second.table;
+std::unique_ptr<Arena> TablePool::take(i64 bytes) {
+  auto best = spare_.end();
+  for (auto spare = spare_.begin(); spare != spare_.end(); ++spare)
+    if ((*spare)->bytes() >= bytes && (best == spare_.end() || (*spare)->bytes() < (*best)->bytes()))
+      best = spare;
+  if (best == spare_.end()) {
+    std::unique_ptr<Arena> memory = memory_.make_arena();
+    memory->reserve(size_class(bytes));
+    spare_.reserve(++made_);
+    return memory;
+  }
+  std::swap(*best, spare_.back());
+  std::unique_ptr<Arena> memory = std::move(spare_.back());
+  spare_.pop_back();
+  return memory;
 }
 
 template <class Segment>
-WorkLists::Entry WorkLists::send(const SliceList& slices, const TileTable<Segment>& table) {
-  std::vector<std::byte> image;
-  const auto append = [&](const void* from, std::size_t bytes) {
-    const std::size_t at = image.size();
-    image.resize((at + bytes + 15) / 16 * 16);
-    if (bytes != 0) std::memcpy(image.data() + at, from, bytes);
-    return at;
-  };
+DeviceTable<Segment>::DeviceTable(TablePool& pool, const SliceList& slices, const TileTable<Segment>& table)
+    : tile_count_(static_cast<int>(table.tiles.size())), busy_(table.busy), pool_(&pool) {
   std::vector<DeviceSlice> device_slices;
   for (i64 n = 0; n < slices.count; ++n) {
     const schedule::Slice& given = slices.at[n];
@@ -221,24 +227,24 @@ WorkLists::Entry WorkLists::send(const SliceList& slices, const TileTable<Segmen
                              static_cast<int>(s.q_row), static_cast<int>(s.q_count),
                              static_cast<int>(s.k_row), static_cast<int>(s.k_count)});
   }
-  const std::size_t slices_at = append(device_slices.data(), device_slices.size() * sizeof(DeviceSlice));
-  const std::size_t tiles_at = append(table.tiles.data(), table.tiles.size() * sizeof(TileEntry));
-  const std::size_t segments_at = append(table.segments.data(), table.segments.size() * sizeof(Segment));
-
-  Entry entry;
-  if (spare_.empty()) {
-    entry.memory = memory_.make_arena();
-  } else {
-    entry.memory = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  entry.memory->reserve(static_cast<i64>(image.size()));
-  std::byte* device = entry.memory->data();
-  memory_.from_host(device, image.data(), static_cast<i64>(image.size()));
-  entry.table = {reinterpret_cast<const DeviceSlice*>(device + slices_at),
-                 reinterpret_cast<const TileEntry*>(device + tiles_at), device + segments_at,
-                 static_cast<int>(table.tiles.size()), table.busy};
-  return entry;
+  std::vector<std::byte> image;
+  const std::size_t slices_at = append(image, device_slices), tiles_at = append(image, table.tiles),
+                    segments_at = append(image, table.segments);
+  const auto bytes = static_cast<i64>(image.size());
+  memory_ = pool.take(bytes);
+  std::byte* const device = memory_->data();
+  slices_ = reinterpret_cast<const DeviceSlice*>(device + slices_at);
+  tiles_ = reinterpret_cast<const TileEntry*>(device + tiles_at);
+  segments_ = reinterpret_cast<const Segment*>(device + segments_at);
+  pool.memory().from_host(device, image.data(), bytes);
 }
+
+template <class Segment>
+DeviceTable<Segment>::~DeviceTable() {
+  pool_->give_back(std::move(memory_));
+}
+
+template class DeviceTable<KeySegment>;
+template class DeviceTable<QuerySegment>;
 
 }  // namespace usp::kernels::mma

@@ -6,9 +6,8 @@
 #include "usp/kernels/memory.hpp"
 #include "usp/schedule/slice.hpp"
 
-#include <map>
 #include <memory>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace usp::kernels::mma {
@@ -32,38 +31,44 @@ struct TileTable {
 /// Tiles of gradient rows against query rows.
 [[nodiscard]] TileTable<QuerySegment> tiles_of_keys(const SliceList& slices, i64 dk_rows, int tile_rows);
 
-/// A table in the device's memory.
-struct DeviceTable {
-  const DeviceSlice* slices = nullptr;
-  const TileEntry* tiles = nullptr;
-  const void* segments = nullptr;
-  int tile_count = 0, busy = 0;
-};
-
-/// Tables by the address of their slices, made and sent once, in stream order.
-class WorkLists {
+/// Memory of tables. What one table leaves, a later one takes: its upload comes after the work on the former
+/// in the order of the memory's stream.
+class TablePool {
  public:
-  explicit WorkLists(Memory& memory) : memory_(memory) {}
-  [[nodiscard]] const DeviceTable& queries(const SliceList& slices, i64 q_rows, int tile_rows);
-  [[nodiscard]] const DeviceTable& keys(const SliceList& slices, i64 dk_rows, int tile_rows);
-  /// Tables are gone; their memory serves the next ones.
-  void forget();
+  explicit TablePool(Memory& memory) : memory_(memory) {}
+  [[nodiscard]] Memory& memory() { return memory_; }
+  [[nodiscard]] std::unique_ptr<Arena> take(i64 bytes);
+  void give_back(std::unique_ptr<Arena> memory) noexcept { spare_.push_back(std::move(memory)); }
 
  private:
-  enum class Side { queries, keys };
-  using Key = std::tuple<const schedule::Slice*, i64, Side, i64, int>;
-  struct Entry {
-    DeviceTable table;
-    std::unique_ptr<Arena> memory;
-  };
-  template <class Make>
-  const DeviceTable& find(const Key& key, const Make& make);
-  template <class Segment>
-  [[nodiscard]] Entry send(const SliceList& slices, const TileTable<Segment>& table);
-
   Memory& memory_;
-  std::map<Key, Entry> entries_;
   std::vector<std::unique_ptr<Arena>> spare_;
+  std::size_t made_ = 0;  ///< arenas; spare_ has room for all of them
+};
+
+/// A table in the device's memory, which it holds until it ends; the pool outlives it.
+template <class Segment>
+class DeviceTable {
+ public:
+  /// Sends the table in stream order.
+  DeviceTable(TablePool& pool, const SliceList& slices, const TileTable<Segment>& table);
+  DeviceTable(const DeviceTable&) = delete;
+  DeviceTable& operator=(const DeviceTable&) = delete;
+  ~DeviceTable();
+
+  [[nodiscard]] const DeviceSlice* slices() const { return slices_; }
+  [[nodiscard]] const TileEntry* tiles() const { return tiles_; }
+  [[nodiscard]] const Segment* segments() const { return segments_; }
+  /// Tiles to work on: all of them, or those that meet something.
+  [[nodiscard]] int tile_count(bool all) const { return all ? tile_count_ : busy_; }
+
+ private:
+  const DeviceSlice* slices_ = nullptr;
+  const TileEntry* tiles_ = nullptr;
+  const Segment* segments_ = nullptr;
+  int tile_count_ = 0, busy_ = 0;
+  TablePool* pool_;
+  std::unique_ptr<Arena> memory_;
 };
 
 }  // namespace usp::kernels::mma

@@ -20,7 +20,7 @@ struct AttentionRequest {
   std::vector<i64> lengths;  ///< of the packed documents; empty: one
   Band band{0, unbounded};
   bool sink = false, return_lse = false;  ///< as in AttentionPlan, like the four below
-  Backend backend = Backend::cpu;
+  Backend backend;
   ScoreRules score;
   std::vector<Range> replicated_q, replicated_k;
   bool training = true;  ///< price forward and backward; else forward only
@@ -46,7 +46,7 @@ struct AttentionResult {
   std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
-  /// Of the best, for cuDNN on few enough ranks to be counted; backward where training.
+  /// Of the best, for a backend with a fallback, on few enough ranks to be counted; backward where training.
   std::optional<schedule::StepBackends> forward_steps, backward_steps;
   std::vector<Rejection> rejected;
   double margin = 0;                                   ///< of the next mesh over the best one

@@ -10,7 +10,7 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
   const KernelTraits& traits = kernel_traits(plan.backend);
   if (traits.any_slices) return step;
   const auto left = [&](UnsupportedReason why) {
-    return StepBackend{Backend::mma, why, 0, static_cast<std::int32_t>(count)};
+    return StepBackend{fallback_of(plan.backend), why, 0, static_cast<std::int32_t>(count)};
   };
   if (const UnsupportedReason why = unsupported_reason(traits, call_traits(plan, pass, query_heads));
       why != UnsupportedReason::none)

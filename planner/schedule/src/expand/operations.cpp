@@ -9,9 +9,8 @@
 namespace usp::schedule {
 namespace {
 
-/// The gradient of cuDNN reads o beside delta, or instead of it.
 bool takes_o(const AttentionPlan& plan) {
-  return plan.backend == Backend::cudnn;
+  return !plan.backend->takes.grad_without_o;
 }
 
 constexpr Operand attend_operands[] = {{Tensor::q, &ComputeOp::q},

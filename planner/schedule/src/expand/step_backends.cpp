@@ -7,6 +7,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <numeric>
+#include <string_view>
 
 namespace usp::schedule {
 namespace {
@@ -26,16 +29,17 @@ std::string shape_text(const BandBlock& b) {
   return fmt::format("one {} of {} x {}", shape, b.q_rows.size(), b.k_rows.size());
 }
 
-std::string pass_text(const StepBackends& pass) {
-  std::string text = fmt::format("{} of {}", pass.cudnn, counted(pass.steps(), "step"));
+std::string pass_text(Backend backend, const StepBackends& pass) {
+  std::string text = fmt::format("{} of {}", pass.of(backend), counted(pass.steps(), "step"));
   if (pass.mixed > 0) text += fmt::format(" ({} in part)", pass.mixed);
-  if (pass.mma > 0) text += fmt::format(", {} mma", pass.mma);
+  const Backend fallback = fallback_of(backend);
+  if (pass.of(fallback) > 0) text += fmt::format(", {} {}", pass.of(fallback), word_of(fallback));
   return text;
 }
 
-std::string words(const std::vector<UnsupportedReason>& why) {
+std::string words(Backend backend, const std::vector<UnsupportedReason>& why) {
   std::vector<std::string> texts;
-  for (const UnsupportedReason each : why) texts.emplace_back(text_of(each));
+  for (const UnsupportedReason each : why) texts.push_back(text_of(each, backend));
   return join(texts, "; ");
 }
 
@@ -50,10 +54,10 @@ std::vector<UnsupportedReason> reasons(const std::optional<StepBackends>& forwar
   return why;
 }
 
-/// Why cuDNN computes nothing of a pass; empty where it computes something.
+/// Why the plan's backend computes nothing of a pass; empty where it computes something.
 std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass pass,
                                                const std::optional<StepBackends>& steps) {
-  if (steps) return steps->cudnn == 0 ? steps->why : std::vector<UnsupportedReason>{};
+  if (steps) return steps->of(plan.backend) == 0 ? steps->why : std::vector<UnsupportedReason>{};
   const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
   const UnsupportedReason why =
       unsupported_reason(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
@@ -63,52 +67,82 @@ std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass p
 
 }  // namespace
 
+void StepBackends::add(Backend backend, i64 more) {
+  if (more == 0) return;
+  for (Count& count : counts)
+    if (count.backend == backend) {
+      count.steps += more;
+      return;
+    }
+  counts.push_back({backend, more});
+}
+
+i64 StepBackends::of(Backend backend) const {
+  for (const Count& count : counts)
+    if (count.backend == backend) return count.steps;
+  return 0;
+}
+
+i64 StepBackends::steps() const {
+  return std::accumulate(counts.begin(), counts.end(), i64{0},
+                         [](i64 sum, const Count& count) { return sum + count.steps; });
+}
+
+bool operator==(const StepBackends& a, const StepBackends& b) {
+  return a.counts.size() == b.counts.size() && a.mixed == b.mixed && a.why == b.why &&
+         std::all_of(a.counts.begin(), a.counts.end(),
+                     [&](const StepBackends::Count& count) { return b.of(count.backend) == count.steps; });
+}
+
 void add_steps(StepBackends& sum, const RankSchedule& schedule) {
   for (const Step& any : schedule.steps) {
     if (!any.operation->has_pairs) continue;
     const StepBackend* step = &any.backend;
-    ++(step->use == Backend::cpu ? sum.cpu : step->use == Backend::mma ? sum.mma : sum.cudnn);
-    if (step->use == Backend::cudnn && step->left > 0) ++sum.mixed;
+    sum.add(step->use, 1);
+    if (step->use == schedule.backend && step->left > 0) ++sum.mixed;
     if (step->why == UnsupportedReason::none) continue;
     const auto at = std::lower_bound(sum.why.begin(), sum.why.end(), step->why);
     if (at == sum.why.end() || *at != step->why) sum.why.insert(at, step->why);
   }
 }
 
-std::string reason_of(const StepBackend& step, Pass pass, const Slice* slices, i64 count) {
-  if (step.use != Backend::cudnn) return text_of(step.why);
+std::string reason_of(Backend planned, const StepBackend& step, Pass pass, const Slice* slices, i64 count) {
+  if (step.use != planned || planned->takes.any_slices) return text_of(step.why, planned);
   if (step.blocks == 1 && step.left == 0)
     return shape_text(
         split_into_blocks(kernel_traits(step.use), slices, count, pass == Pass::backward).blocks.front());
   std::string text = counted(step.blocks, "block");
   if (step.left == 0) return text;
-  return fmt::format("{}; {} to mma: {}", text, counted(step.left, "slice"), text_of(step.why));
+  return fmt::format("{}; {} to {}: {}", text, counted(step.left, "slice"), word_of(fallback_of(planned)),
+                     text_of(step.why, planned));
 }
 
 std::string backends_text(Backend backend, const std::optional<StepBackends>& forward,
                           const std::optional<StepBackends>& backward) {
   std::string text(word_of(backend));
-  if (backend != Backend::cudnn) return text;
+  if (backend->fallback == nullptr) return text;
   if (!forward && !backward) return text + ": steps are not counted on so many ranks or documents";
   text += ":";
-  if (forward) text += " forward " + pass_text(*forward);
-  if (backward) text += std::string(forward ? "; backward " : " backward ") + pass_text(*backward);
-  const std::string why = words(reasons(forward, backward));
+  if (forward) text += " forward " + pass_text(backend, *forward);
+  if (backward) text += std::string(forward ? "; backward " : " backward ") + pass_text(backend, *backward);
+  const std::string why = words(backend, reasons(forward, backward));
   return text + (why.empty() ? "" : ": " + why);
 }
 
-std::string nothing_for_cudnn_note(const AttentionPlan& plan, bool training,
-                                   const std::optional<StepBackends>& forward,
-                                   const std::optional<StepBackends>& backward) {
-  if (plan.backend != Backend::cudnn) return "";
+std::string all_left_note(const AttentionPlan& plan, bool training,
+                          const std::optional<StepBackends>& forward,
+                          const std::optional<StepBackends>& backward) {
+  if (plan.backend->fallback == nullptr) return "";
+  const std::string_view fallback = word_of(fallback_of(plan.backend));
   const std::vector<UnsupportedReason> first = nothing_because(plan, Pass::forward, forward);
   const std::vector<UnsupportedReason> second =
       training ? nothing_because(plan, Pass::backward, backward) : std::vector<UnsupportedReason>{};
   if (first.empty() && second.empty()) return "";
   const bool whole = !first.empty() && (!training || !second.empty());
   const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
-  return fmt::format("backend cudnn: {} goes to the mma kernel: {}{}", which,
-                     words(first.empty() ? second : first), whole ? "; plan with --backend mma" : "");
+  return fmt::format("backend {}: {} goes to the {} kernel: {}{}", word_of(plan.backend), which, fallback,
+                     words(plan.backend, first.empty() ? second : first),
+                     whole ? fmt::format("; plan with --backend {}", fallback) : "");
 }
 
 }  // namespace usp::schedule

@@ -135,20 +135,39 @@ schedule::UnsupportedReason reason_in(const Json& value, const std::string& file
   throw InvalidInput({file, 0, pointer}, fmt::format("'{}' is not one of {}", text, known));
 }
 
+std::string key_of(Backend backend) {
+  return std::string(word_of(backend));
+}
+
+/// Itself, or one of its fallbacks.
+bool computes_steps_of(Backend backend, Backend planned) {
+  while (planned != backend && planned->fallback != nullptr) planned = fallback_of(planned);
+  return planned == backend;
+}
+
+/// Whose steps may be mixed: the plan's backend, or for one that leaves nothing the first that does.
+Backend mixed_backend(Backend asked) {
+  if (asked->fallback != nullptr) return asked;
+  for (const Backend backend : backends())
+    if (backend->fallback != nullptr) return backend;
+  return asked;
+}
+
 schedule::StepBackends steps_in(ObjectReader reader, Backend asked) {
   schedule::StepBackends steps;
-  steps.cpu = reader.integer("cpu", 0, most);
-  steps.mma = reader.integer("mma", 0, most);
-  steps.cudnn = reader.integer("cudnn", 0, most);
+  for (const Backend backend : backends())
+    steps.add(backend, reader.integer(key_of(backend).c_str(), 0, most));
   steps.mixed = reader.integer("mixed", 0, most);
   reader.array("why", [&](const Json& value, const std::string& pointer) {
     steps.why.push_back(reason_in(value, reader.file(), pointer));
   });
-  if (asked != Backend::cpu && steps.cpu > 0) reader.fail("cpu", "must be 0: the plan's backend is another");
-  if (asked != Backend::cudnn && steps.cudnn > 0)
-    reader.fail("cudnn", "must be 0: the plan's backend is another");
-  if (asked == Backend::cpu && steps.mma > 0) reader.fail("mma", "must be 0: the plan's backend is cpu");
-  if (steps.mixed > steps.cudnn) reader.fail("mixed", "exceeds cudnn, of which it is a part");
+  for (const Backend backend : backends())
+    if (steps.of(backend) > 0 && !computes_steps_of(backend, asked))
+      reader.fail(key_of(backend).c_str(),
+                  fmt::format("must be 0: the plan's backend is {}",
+                              is_fallback(backend) ? word_of(asked) : std::string_view("another")));
+  if (const Backend mixed = mixed_backend(asked); steps.mixed > steps.of(mixed))
+    reader.fail("mixed", fmt::format("exceeds {}, of which it is a part", word_of(mixed)));
   reader.finish();
   return steps;
 }

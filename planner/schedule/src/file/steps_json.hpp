@@ -11,11 +11,11 @@ namespace usp {
   if (!steps) return nullptr;
   Json why = Json::array();
   for (const schedule::UnsupportedReason each : steps->why) why.push_back(word_of(each));
-  return {{"cpu", steps->cpu},
-          {"mma", steps->mma},
-          {"cudnn", steps->cudnn},
-          {"mixed", steps->mixed},
-          {"why", std::move(why)}};
+  Json json = Json::object();
+  for (const Backend backend : backends()) json[std::string(word_of(backend))] = steps->of(backend);
+  json["mixed"] = steps->mixed;
+  json["why"] = std::move(why);
+  return json;
 }
 
 }  // namespace usp

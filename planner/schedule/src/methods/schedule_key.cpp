@@ -5,7 +5,7 @@
 namespace usp::schedule {
 
 bool rounds_once(const AttentionPlan& plan) {
-  if (plan.backend == Backend::cpu || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
+  if (!plan.backend->rounds_results || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
     return false;
   if (!plan.replicated_q.empty() || !plan.replicated_k.empty()) return false;
   if (plan.head_chunks == 1) return true;
@@ -18,7 +18,7 @@ bool rounds_once(const AttentionPlan& plan) {
 }
 
 bool computes_delta(const AttentionPlan& plan) {
-  return plan.backend != Backend::cudnn || plan.sink;
+  return plan.backend->takes.grad_without_o || plan.sink;
 }
 
 ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {

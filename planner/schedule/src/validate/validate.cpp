@@ -45,7 +45,6 @@ void check_words(const AttentionPlan& plan) {
   named("shape/dtype", plan.shape.dtype, DType::fp64);
   named("layout", plan.layout, LayoutKind::balanced);
   named("dkv_return", plan.dkv_return, DkvReturn::cycle);
-  named("backend", plan.backend, Backend::cudnn);
 }
 
 void check_shape(const AttentionShape& s) {
@@ -92,19 +91,18 @@ void check_score(const AttentionPlan& plan) {
     fail("score/block_tokens", "needs queries and keys of the same tokens; leave out the block pattern");
 }
 
-/// What no GPU backend takes. What cuDNN alone does not take it leaves to the mma kernel, block by
-/// block.
+/// What neither the backend nor any of its fallbacks takes.
 void check_backend(const AttentionPlan& plan) {
-  const schedule::KernelTraits& traits = schedule::kernel_traits(plan.backend);
+  const schedule::KernelTraits& traits = schedule::kernel_traits(last_fallback(plan.backend));
   const std::string name(word_of(plan.backend));
   const AttentionShape& s = plan.shape;
   if (!traits.supports_fp32_fp64 && bytes_of(s.dtype) > 2)
-    fail("backend",
-         fmt::format("{} takes bf16 and fp16, which tensor cores multiply, not {}; use backend cpu", name,
-                     word_of(s.dtype)));
+    fail("backend", fmt::format("{} takes bf16 and fp16, which tensor cores multiply, not {}; use backend {}",
+                                name, word_of(s.dtype), word_of(Backend{})));
   if (std::max(s.head_dim_qk, s.head_dim_v) > traits.max_head_dim)
-    fail("backend", fmt::format("{} takes head dims up to {}, not {}; use backend cpu", name,
-                                traits.max_head_dim, std::max(s.head_dim_qk, s.head_dim_v)));
+    fail("backend",
+         fmt::format("{} takes head dims up to {}, not {}; use backend {}", name, traits.max_head_dim,
+                     std::max(s.head_dim_qk, s.head_dim_v), word_of(Backend{})));
   if (const std::string reason = too_many_gpu_rows(plan); !reason.empty()) fail("backend", reason);
 }
 
@@ -183,7 +181,7 @@ void check_gpu_rows(i64 batch, i64 rows, i64 heads) {
 }
 
 std::string too_many_gpu_rows(const AttentionPlan& plan) {
-  if (plan.backend == Backend::cpu) return "";
+  if (!plan.backend->on_gpu) return "";
   const AttentionShape& s = plan.shape;
   const i64 parts = i64{plan.mesh.ulysses} * plan.head_chunks;
   return too_many_gpu_rows(s.batch, (s.q_tokens + plan.mesh.ring() - 1) / plan.mesh.ring(),

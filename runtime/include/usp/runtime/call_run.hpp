@@ -40,7 +40,7 @@ struct RunOptions {
   int warm_up = 0;
   int repeat = 1;
   bool collect = true;  ///< bring results to rank 0
-  std::string kernel;   ///< cpu, reference, mma or cudnn; empty: the plan's backend
+  std::string kernel;   ///< word of a KernelFactory; empty: the plan's backend
   /// Of GPU kernels, by axis of the mesh.
   Transport ulysses_transport = Transport::copy_engine, ring_transport = Transport::copy_engine;
   std::vector<int> devices;    ///< GPUs of the ranks, round and round; empty: all there are

@@ -28,16 +28,16 @@ struct PlacedPlan {
 };
 
 /// Changes the backend of a plan; without `on` it stays. On GPUs: that of `kernel` where it names one, else
-/// the plan's own, else cudnn where `why_no_cudnn` has no objection, else mma. It is asked last, and only
-/// where it matters. Throws UsageError where `kernel` is of other hardware, and where no backend there takes
-/// the plan.
+/// the plan's own, else preferred_gpu_backend() where `objection_to` it is empty, else its last fallback. The
+/// objection is asked for last, and only where it matters. Throws UsageError where `kernel` is of other
+/// hardware, and where no backend there takes the plan.
 [[nodiscard]] PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on,
                                     const std::string& kernel,
-                                    const std::function<std::string()>& why_no_cudnn);
+                                    const std::function<std::string(Backend)>& objection_to);
 
-/// Why rank 0's GPU of `devices` (RunOptions) has no cuDNN, in words; empty: it has. Throws EnvironmentError
-/// where there is no GPU.
-[[nodiscard]] std::string why_no_cudnn(const std::vector<int>& devices);
+/// Why rank 0's GPU of `devices` (RunOptions) cannot run a backend of GPUs, in words; empty: it can. Throws
+/// EnvironmentError where there is no GPU.
+[[nodiscard]] std::string why_not_available(Backend backend, const std::vector<int>& devices);
 
 /// Whether the kernel of a run is one of GPUs.
 [[nodiscard]] bool runs_on_gpu(const AttentionPlan& plan, const RunOptions& options);

@@ -36,10 +36,11 @@ struct ExecutorOptions {
 /// another GPU, or on the host.
 ///
 /// Forward and backward may be captured into a CUDA graph (with the runtime's thread-local capture mode) when
-/// the data plane allows it (DataPlane::capture_obstacle) and each has run once with this Prepared; a replay
-/// reads and writes the tensors of the captured call, and the workspace as it was: reserve() the largest call
-/// before a capture. All ranks capture and replay the same calls in the same order. UsageError names any
-/// other obstacle.
+/// the data plane allows it (DataPlane::capture_obstacle) and each has run once with this Prepared and
+/// tensors of the same strides and alignment (up to 16 bytes). A replay reads and writes the tensors of the
+/// captured call, and the workspace as it was: reserve() the largest call before a capture. Prepared outlives
+/// the graph. All ranks capture and replay the same calls in the same order. UsageError names any other
+/// obstacle.
 class Executor {
  public:
   /// Local. Rank p of the data plane is the mesh's rank p. Data plane and kernel outlive this.

@@ -4,9 +4,10 @@
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <memory>
 #include <vector>
 
-/// How the runtime executes an operation: one function per record of usp/schedule/operation.hpp.
+/// How the runtime executes an operation: one entry per record of usp/schedule/operation.hpp.
 namespace usp {
 
 /// One step of a rank, with its buffers in memory.
@@ -21,11 +22,36 @@ struct StepCall {
   }
 };
 
+/// A step that was prepared, which its kernel outlives: usp/kernels/attention_kernel.hpp, PreparedStep.
+class PreparedOperation {
+ public:
+  virtual ~PreparedOperation() = default;
+  /// Whether run() takes the call; else it is prepared anew.
+  [[nodiscard]] virtual bool fits(const StepCall& call) const = 0;
+  virtual void run(const StepCall& call) = 0;  ///< local; allocates nothing
+};
+
 struct OperationKernel {
   const schedule::Operation* operation = nullptr;
-  void (*run)(kernels::AttentionKernel& kernel,
-              const StepCall& call) = nullptr;  ///< local; as AttentionKernel
+  std::unique_ptr<PreparedOperation> (*prepare)(kernels::AttentionKernel& kernel,
+                                                const StepCall& call) = nullptr;
 };
+
+/// OperationKernel::prepare of an operation that decides nothing ahead.
+template <void (*compute)(kernels::AttentionKernel& kernel, const StepCall& call)>
+[[nodiscard]] std::unique_ptr<PreparedOperation> prepare_nothing(kernels::AttentionKernel& kernel,
+                                                                 const StepCall& /*call*/) {
+  class Operation final : public PreparedOperation {
+   public:
+    explicit Operation(kernels::AttentionKernel& of) : kernel_(of) {}
+    [[nodiscard]] bool fits(const StepCall&) const override { return true; }
+    void run(const StepCall& call) override { compute(kernel_, call); }
+
+   private:
+    kernels::AttentionKernel& kernel_;
+  };
+  return std::make_unique<Operation>(kernel);
+}
 
 /// attend, delta and attend_grad.
 [[nodiscard]] const std::vector<OperationKernel>& operation_kernels();

@@ -37,29 +37,46 @@ void check_field(const std::string& name, const std::vector<std::uint64_t>& valu
                                       values.size() - others.size(), values.size(), name));
 }
 
-std::uint64_t digest_names(const std::vector<AgreedField>& fields) {
-  Digest digest;
-  for (const AgreedField& field : fields) digest.add(field.name.size()).bytes(field.name);
-  return digest.value();
+/// What the first round compares: names, and digests of all fields as one.
+struct Summary {
+  std::uint64_t names = 0, values = 0;
+};
+
+[[nodiscard]] Summary summary_of(const std::vector<AgreedField>& fields) {
+  Digest names, values;
+  for (const AgreedField& field : fields) {
+    names.add(field.name.size()).bytes(field.name);
+    values.add(field.digest);
+  }
+  return {names.value(), values.value()};
+}
+
+/// Finds the field by which the ranks differ.
+void compare_fields(Communicator& communicator, const std::vector<AgreedField>& fields) {
+  std::vector<std::uint64_t> mine;
+  for (const AgreedField& field : fields) mine.push_back(field.digest);
+  const auto ranks = static_cast<std::size_t>(communicator.size());
+  std::vector<std::uint64_t> all(ranks * mine.size()), values(ranks);
+  communicator.all_gather(mine.data(), all.data(), static_cast<i64>(mine.size() * sizeof(std::uint64_t)));
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) values[rank] = all[rank * fields.size() + i];
+    check_field(fields[i].name, values);
+  }
 }
 
 }  // namespace
 
 void agree(Communicator& communicator, const std::vector<AgreedField>& fields) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
-  std::vector<std::uint64_t> values(ranks);
-  const std::uint64_t names = digest_names(fields);
-  communicator.all_gather(&names, values.data(), sizeof names);
-  check_field("list of agreed fields", values);
-
-  std::vector<std::uint64_t> mine;
-  for (const AgreedField& field : fields) mine.push_back(field.digest);
-  std::vector<std::uint64_t> all(ranks * mine.size());
-  communicator.all_gather(mine.data(), all.data(), static_cast<i64>(mine.size() * sizeof(std::uint64_t)));
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) values[rank] = all[rank * fields.size() + i];
-    check_field(fields[i].name, values);
-  }
+  const Summary mine = summary_of(fields);
+  std::vector<Summary> all(ranks);
+  communicator.all_gather(&mine, all.data(), sizeof mine);
+  std::vector<std::uint64_t> names;
+  for (const Summary& summary : all) names.push_back(summary.names);
+  check_field("list of agreed fields", names);
+  const bool agreed = std::all_of(all.begin(), all.end(),
+                                  [&](const Summary& summary) { return summary.values == mine.values; });
+  if (!agreed) compare_fields(communicator, fields);
 }
 
 }  // namespace usp::comm

@@ -31,8 +31,8 @@ struct ScheduleKey {
 /// Every query row meets all its keys in one step of a backend that rounds results itself: then results are
 /// computed in the input type at once and, without an exchange, straight in the caller's tensors.
 [[nodiscard]] bool rounds_once(const AttentionPlan& plan);
-/// Backward begins with rowsum(dO * O): not for cuDNN, which takes it from O itself, unless a sink's gradient
-/// is summed from it.
+/// Backward begins with rowsum(dO * O): not for a backend that takes it from O itself, unless a sink's
+/// gradient is summed from it.
 [[nodiscard]] bool computes_delta(const AttentionPlan& plan);
 [[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);
 

@@ -12,11 +12,10 @@ struct AttentionPlan;
 namespace usp::schedule {
 
 /// Device memory that the plan's backend takes for itself on one rank, beside tensors, workspace and what
-/// forward saves: blocks that wait to be merged, sums that wait to be rounded, and cuDNN's own workspace
-/// (measured with cuDNN 9.19: 256 bytes forward; backward an fp32 dQ and a sum per query row and head, and
-/// with fewer KV than query heads dK and dV of every query head). Tables of tiles, some kilobytes, are not
-/// counted. `schedules`: the passes that will run. Assumes what plans assume of a run (choose_backend) and
-/// aligned rows. 0 for the host.
+/// forward saves, as BackendTraits::add_scratch counts it: blocks that wait to be merged, sums that wait to
+/// be rounded, workspace of libraries. Tables of tiles, some kilobytes, are not counted. `schedules`: the
+/// passes that will run. Assumes what plans assume of a run (choose_backend) and aligned rows. 0 for the
+/// host.
 [[nodiscard]] i64 kernel_scratch_bytes(const AttentionPlan& plan,
                                        const std::vector<const RankSchedule*>& schedules);
 

@@ -3,19 +3,18 @@
 
 #include "usp/base/words.hpp"
 #include "usp/schedule/band_blocks.hpp"
-#include "usp/schedule/limits.hpp"
 #include "usp/schedule/plan.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <string>
 #include <vector>
 
-/// What each backend can do: the one place that knows, for plans and for kernels.
+/// Whether a backend takes a call, by its record (backend.hpp): for plans and for kernels.
 namespace usp::schedule {
 
-/// Why cuDNN does not take a call, a block or a slice, which then goes to the mma kernel. The last two
+/// Why a backend does not take a call, a block or a slice, which then goes to its fallback. The last two
 /// are found only by a run.
 enum class UnsupportedReason : std::uint8_t {
   none,
@@ -73,82 +72,17 @@ struct WordTable<schedule::UnsupportedReason> {
 
 namespace usp::schedule {
 
-/// The sentence of a report, in the order of the enum.
-inline constexpr std::array<const char*, std::size(WordTable<UnsupportedReason>::words)> unsupported_texts{{
-    "",
-    "the cuDNN backend supports bf16 and fp16",
-    "the cuDNN backend does not support softcap",
-    "the cuDNN backend does not support given ALiBi slopes",
-    "the cuDNN backend cannot reproduce the plan's dropout mask",
-    "the cuDNN backend does not support block masks",
-    "a KV group spans ranks, which the cuDNN backend does not support",
-    "the cuDNN backend supports head dims that are multiples of 8",
-    "the head dim exceeds the cuDNN backend's maximum",
-    "cuDNN's backward supports unequal head dims 192/128 only",
-    "cuDNN's backward needs o",
-    "cuDNN's deterministic backward needs memory quadratic in the length",
-    "query and key rows have unequal strides",
-    "too many slices for cuDNN to be faster",
-    "too many blocks for cuDNN to be faster",
-    "cuDNN's backward of a single query or key returns NaN",
-    "the cuDNN backend supports windows with at most as many queries as keys",
-    "no pair is visible: results are only initialized",
-    "tensor rows are not aligned to 16 bytes",
-    "cuDNN has no execution plan for this block shape",
-}};
-[[nodiscard]] constexpr const char* text_of(UnsupportedReason why) {
-  return unsupported_texts[static_cast<std::size_t>(why)];
-}
+inline constexpr std::size_t unsupported_reason_count = std::size(WordTable<UnsupportedReason>::words);
+/// The sentence of a report about what `backend` does not take; "" for none.
+[[nodiscard]] std::string text_of(UnsupportedReason why, Backend backend);
 /// Whether planning finds the reason; alignment and no_graph follow from a run.
 [[nodiscard]] constexpr bool found_by_planning(UnsupportedReason why) {
   return why != UnsupportedReason::none && why != UnsupportedReason::alignment &&
          why != UnsupportedReason::no_graph;
 }
 
-/// A row of the table: what one backend takes. The defaults take everything.
-struct KernelTraits {
-  Backend backend = Backend::cpu;
-  bool supports_fp32_fp64 = true;  ///< fp32 and fp64 besides bf16 and fp16
-  i64 head_dim_step = 1;           ///< head dims are multiples of this
-  i64 max_head_dim = usp::max_head_dim;
-  i64 max_grad_head_dim = max_head_dim;        ///< backward, from grad_compute_major on
-  i64 max_early_grad_head_dim = max_head_dim;  ///< backward, before it
-  int grad_compute_major = 0;                  ///< a major number of a compute capability
-  bool any_unequal_head_dims = true;           ///< backward; else only grad_dim_qk with grad_dim_v
-  i64 grad_dim_qk = 0, grad_dim_v = 0;
-  bool softcap = true, alibi = true, dropout = true, block_mask = true, kv_group_spans_ranks = true;
-  bool grad_without_o = true, deterministic_grad = true;
-  bool any_slices =
-      true;  ///< else slices as blocks of rows (split_into_blocks), of either no more than these:
-  std::size_t max_slices = 0;  ///< tried against each other; more would not become few blocks
-  std::size_t max_blocks = 0;  ///< each is a plan and a call
-};
-
-inline constexpr std::array<KernelTraits, 3> kernel_table{{
-    {.backend = Backend::cpu},
-    {.backend = Backend::mma, .supports_fp32_fp64 = false, .max_head_dim = 256},
-    {.backend = Backend::cudnn,
-     .supports_fp32_fp64 = false,
-     .head_dim_step = 8,
-     .max_head_dim = 256,
-     .max_early_grad_head_dim = 128,
-     .grad_compute_major = 9,
-     .any_unequal_head_dims = false,
-     .grad_dim_qk = 192,
-     .grad_dim_v = 128,
-     .softcap = false,
-     .alibi = false,
-     .dropout = false,
-     .block_mask = false,
-     .kv_group_spans_ranks = false,
-     .grad_without_o = false,
-     .deterministic_grad = false,
-     .any_slices = false,
-     .max_slices = 32,
-     .max_blocks = 8},
-}};
 [[nodiscard]] constexpr const KernelTraits& kernel_traits(Backend backend) {
-  return kernel_table[static_cast<std::size_t>(backend)];
+  return backend->takes;
 }
 
 /// What decides about a whole call before its slices are looked at. Plans assume the defaults of the last
@@ -250,13 +184,12 @@ struct BlockSplit {
   return share;
 }
 
-/// Backend of one step of a plan, and the reason against cuDNN alone where a plan asks for it: plain data.
+/// Backend of one step of a plan, and what the plan's backend leaves to its fallback: plain data.
 struct StepBackend {
-  Backend use = Backend::cpu;
-  UnsupportedReason why =
-      UnsupportedReason::none;  ///< of what a plan for cuDNN leaves to mma; the first reason met
-  std::int32_t blocks = 0;      ///< cuDNN's calls
-  std::int32_t left = 0;        ///< slices for mma
+  Backend use;
+  UnsupportedReason why = UnsupportedReason::none;  ///< of what is left; the first reason met
+  std::int32_t blocks = 0;                          ///< calls of a backend that takes blocks
+  std::int32_t left = 0;                            ///< slices for the fallback
   friend bool operator==(const StepBackend& a, const StepBackend& b) {
     return a.use == b.use && a.why == b.why && a.blocks == b.blocks && a.left == b.left;
   }

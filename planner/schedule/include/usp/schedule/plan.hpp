@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/schedule/backend.hpp"
 #include "usp/schedule/mesh.hpp"
 #include "usp/schedule/method.hpp"
 #include "usp/schedule/types.hpp"
@@ -67,12 +68,6 @@ struct ScoreRules {
   }
 };
 
-/// Kernels that compute the blocks of a plan.
-///   cpu       blockwise on the host, any input type
-///   mma  this project's CUDA kernel
-///   cudnn     NVIDIA's, with what it does not do left to `mma`
-enum class Backend : std::uint8_t { cpu, mma, cudnn };
-
 /// The recipe of one attention call on a mesh: everything `generate` needs to lay out its schedule, except
 /// the step's documents. Kilobytes for any number of ranks.
 struct AttentionPlan {
@@ -87,7 +82,7 @@ struct AttentionPlan {
   bool save_exchanged_qkv = true;  ///< backward finds q, k, v in row layout as forward left them
   bool sink = false;               ///< one learned logit per query head joins the softmax
   bool return_lse = false;         ///< forward returns lse in home layout too
-  Backend backend = Backend::cpu;
+  Backend backend;
   ScoreRules score;
   std::vector<Range> replicated_q;  ///< tokens that every rank holds; ascending, disjoint
   std::vector<Range> replicated_k;

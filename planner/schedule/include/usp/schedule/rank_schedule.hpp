@@ -108,7 +108,7 @@ struct Tick {
 struct RankSchedule {
   int rank = 0;
   Pass pass = Pass::forward;
-  Backend backend = Backend::cpu;  ///< what the plan asks for; steps say what they use
+  Backend backend;  ///< what the plan asks for; steps say what they use
   std::vector<Buffer> buffers;
   std::vector<Transfer> transfers;
   std::vector<Step> steps;

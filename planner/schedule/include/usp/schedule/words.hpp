@@ -9,7 +9,8 @@
 #include "usp/schedule/transport.hpp"
 #include "usp/schedule/types.hpp"
 
-/// The words of a schedule's enums. Those of methods are in their records (method.hpp).
+/// The words of a schedule's enums. Those of methods and backends are in their records (method.hpp,
+/// backend.hpp).
 namespace usp {
 
 template <>
@@ -36,12 +37,6 @@ template <>
 struct WordTable<DType> {
   static constexpr Word<DType> words[] = {
       {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp32", DType::fp32}, {"fp64", DType::fp64}};
-};
-
-template <>
-struct WordTable<Backend> {
-  static constexpr Word<Backend> words[] = {
-      {"cpu", Backend::cpu}, {"mma", Backend::mma}, {"cudnn", Backend::cudnn}};
 };
 
 template <>

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/kernels/score_terms.hpp"
+#include "usp/kernels/view.hpp"
+#include "usp/schedule/kernel_traits.hpp"
+#include "usp/schedule/slice.hpp"
+
+#include <optional>
+
+/// Operands of the calls of usp/kernels/attention_kernel.hpp.
+namespace usp::kernels {
+
+/// Called between tiles so that transfers advance while a kernel runs (MPI makes no progress of its own).
+struct Progress {
+  void (*call)(void*) = nullptr;
+  void* context = nullptr;
+  void operator()() const {
+    if (call != nullptr) call(context);
+  }
+};
+
+/// Which heads and pairs a call covers. Query head h reads KV head h / group; both are global numbers, so a
+/// rank may hold any range of heads, torn groups included. A kernel reads and writes no other rows and heads:
+/// a transfer may be filling them.
+struct AttendScope {
+  Range query_heads;
+  int group = 1;                            ///< query heads per KV head
+  const schedule::Slice* slices = nullptr;  ///< rows are rows of the views; read by prepare alone
+  i64 slice_count = 0;
+  const ScoreTerms* terms = nullptr;
+  Progress progress;
+  /// Backend of the call by its plan, for one that leaves calls to another; empty: the backend decides.
+  std::optional<Backend> use;
+
+  /// KV heads that the query heads read; expects some query head.
+  [[nodiscard]] Range kv_heads() const {
+    return {query_heads.begin / group, (query_heads.end - 1) / group + 1};
+  }
+};
+
+/// Merges the pairs of the slices into the carried state: o is normalised by exp(lse), lse is the natural
+/// log-sum-exp so far; both in the accumulator type. The empty state is o = 0, lse = -inf (or the sink's
+/// logit), and a row that sees nothing leaves it untouched, bit for bit. No pair may be covered twice.
+///
+/// `overwrite`: the state is empty whatever its memory holds. It is not read, and all rows of the scope's
+/// heads are written (with the empty state where a row sees nothing); backends that say so may then write o
+/// in the input type, rounded once.
+struct AttendArgs {
+  ConstView q, k, v;  ///< widths: Dqk, Dqk, Dv
+  View o;             ///< width Dv
+  View lse;           ///< width 1
+  AttendScope scope;
+  bool overwrite = false;
+  const double* sink =
+      nullptr;  ///< with overwrite: the empty state's logit per global query head; null: none
+};
+
+/// delta = rowsum(dO * O) of every row, for the heads of `query_heads`; with a sink also its gradient:
+/// d_sink[h] -= sum over rows of exp(sink[h] - lse) * delta.
+struct DeltaArgs {
+  ConstView d_o, o, lse;
+  View delta;
+  Range query_heads;
+  const double* sink = nullptr;  ///< per global query head; null: none
+  double* d_sink = nullptr;      ///< added to, per global query head
+};
+
+/// Adds the gradients of the slices' pairs into dq, dk, dv (accumulator type), from the final lse and delta
+/// of the whole softmax: P = exp(S - lse), dS = P * (dP - delta). Key rows of dk and dv count from
+/// Slice::dk_row. Rows with lse = -inf keep their values.
+///
+/// `overwrite`: dq, dk and dv hold nothing yet. They are not read, and all rows of the scope's heads are
+/// written (zero where there is no pair); backends that say so may then write them in the input type, rounded
+/// once.
+struct AttendGradArgs {
+  ConstView q, k, v, d_o, lse, delta;
+  View dq, dk, dv;
+  AttendScope scope;
+  bool overwrite = false;
+  /// The final o, of the input or the accumulator type, for a backend that asks (wants_o); data null: not
+  /// given. Such a backend, given o, needs no delta.
+  ConstView o;
+};
+
+/// Checks that views and scope of a call fit together and into the rows the slices name; every backend's
+/// prepare and delta call these first, with its rounds_results(). Throws InternalError.
+void check(const AttendArgs& args, bool rounds_results = false);
+void check(const DeltaArgs& args);
+void check(const AttendGradArgs& args, bool rounds_results = false);
+
+}  // namespace usp::kernels
