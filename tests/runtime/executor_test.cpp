@@ -3,12 +3,14 @@
 // those of the same call alone, which run_trial holds against the fp64 oracle.
 #include "usp/runtime/executor.hpp"
 
+#include "counting_allocator.hpp"
 #include "expect_refused.hpp"
 #include "runtime_trial.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/comm/errors.hpp"
 #include "usp/comm/threads.hpp"
+#include "usp/runtime/attention.hpp"
 #include "usp/runtime/batch.hpp"
 
 #include <gtest/gtest.h>
@@ -329,6 +331,37 @@ TEST(DropoutSeed, IsTheStepsForLayerZeroAndAnotherForEveryOther) {
   std::set<std::uint64_t> seeds;
   for (std::int64_t layer = 0; layer < 1000; ++layer) seeds.insert(layer_dropout_seed(42, layer));
   EXPECT_EQ(seeds.size(), 1000u);
+}
+
+/// Packed batches that change in every step: an operator's memory serves the next one.
+TEST(AttentionOperatorMemory, NewBatchesTakeNoneInTheEnd) {
+  CountingAllocator allocator;
+  const auto memory = kernels::make_host_memory(allocator);
+  const auto kernel = kernels::make_cpu_kernel(*memory);
+  const auto alone = comm::make_serial_communicator();
+  AttentionPlan plan;
+  plan.shape = {1, 64, 64, 4, 2, 8, 8, DType::fp32};
+  plan.band = {0, unbounded};
+  AttentionOperator attention(plan, *alone, *kernel);
+  std::vector<kernels::View> views;
+  std::vector<std::unique_ptr<kernels::Arena>> arenas;
+  for (const int heads : {4, 2, 2, 4, 4, 4, 2, 2}) {
+    views.emplace_back(nullptr, DType::fp32, 1, 64, Range{0, heads}, 8);
+    arenas.push_back(memory->make_arena());
+    arenas.back()->reserve(views.back().elements() * 4);
+    memory->set_bytes(arenas.back()->data(), 0, views.back().elements() * 4);
+    views.back().data = arenas.back()->data();
+  }
+  const AttentionInputs in{views[0], views[1], views[2]};
+  i64 warm = 0;
+  for (i64 step = 0; step < 40; ++step) {
+    attention.set_batch(Documents::packed({0, 5 + step % 8, 30, 64}));
+    attention.forward(in, views[3]);
+    attention.backward(in, views[4], {views[5], views[6], views[7], nullptr});
+    if (step == 16) warm = allocator.allocations;
+  }
+  EXPECT_GT(warm, 0);
+  EXPECT_EQ(allocator.allocations, warm);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ void AttentionOperator::set_batch(const Documents& documents) {
   State& s = *state_;
   comm::Communicator& communicator = s.executor.communicator();
   comm::agree(communicator, {{"batch", digest(documents)}});
-  s.saved = SavedState(s.executor.memory());
+  s.saved.drop();
   s.prepared.reset();  // where the new one is refused, there is none
   auto prepared = std::make_shared<const Prepared>(s.plan, documents, communicator.rank(),
                                                    s.executor.data_plane().reach());

@@ -33,6 +33,8 @@ class SavedState {
   [[nodiscard]] bool ready() const { return forward_.prepared != nullptr && !forward_.spent; }
   /// The caller has copied the content to other memory (offloading).
   void move_to(MemoryRef memory);
+  /// Holds no forward any more; the memory serves the next one.
+  void drop() { forward_ = {}; }
   /// Lets another backward of the same forward follow; backward only reads the content.
   void retain() { forward_.spent = false; }
 
