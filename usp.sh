@@ -150,7 +150,7 @@ run_tests() {
 
 # Under the thread sanitizer: what has threads, communicators and the executor.
 check_threads() {
-  local tests=(communicator communicator_faults communicator_sockets attention_threads executor golden peer_arena
+  local tests=(communicator communicator_faults communicator_sockets data_plane attention_threads executor golden peer_arena
     reported_cases)
   local names
   names=$(IFS='|' && echo "${tests[*]}")

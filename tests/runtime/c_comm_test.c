@@ -272,6 +272,12 @@ static void aborted_job(rank_job* job) {
   usp_comm *pair = NULL, *alone = NULL;
   OK(usp_comm_group(comm, (const int32_t[]){1, 2}, 2, &pair));
   OK(usp_comm_group(comm, (const int32_t[]){1}, 1, &alone));
+  usp_engine_desc desc;
+  usp_engine* engine = NULL;
+  OK(usp_engine_desc_init(&desc, sizeof desc));
+  desc.ring = RANKS, desc.ulysses = 1;
+  OK(usp_engine_create(&desc, comm, &engine));
+  OK(usp_engine_check(engine));
   arrive_before(comm, 1);
   if (job->rank == 1) {
     REFUSED(usp_comm_abort(comm, NULL), USP_USAGE, "reason is null");
@@ -282,6 +288,8 @@ static void aborted_job(rank_job* job) {
   const usp_fault fault = last_fault(USP_FAULT_COMMUNICATION);
   CHECK(strcmp(fault.operation, "abort") == 0 && fault.rank == 1 && fault.rank_count == 1);
   CHECK(fault.ranks[0] == 1);
+  REFUSED(usp_engine_check(engine), USP_ENVIRONMENT, "the data set ended");
+  usp_engine_destroy(engine);
   usp_comm_destroy(pair), usp_comm_destroy(alone);
   usp_comm_destroy(comm);
 }

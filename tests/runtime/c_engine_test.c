@@ -228,6 +228,8 @@ static int rank_main(usp_comm* comm, void* user) {
       for (int l = LAYERS; l-- > 0;) OK(backward(engine, plan, batches[m], &layers[m][l]));
     }
   CHECK(held.calls == calls);
+  OK(usp_engine_check(engine));
+  REFUSED(usp_engine_check(NULL), USP_USAGE, "engine is null");
 
   /* A second backward where it was announced, saved content that moved, memory that is too small, no
    * backward. */

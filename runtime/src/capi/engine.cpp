@@ -172,6 +172,10 @@ usp_status usp_engine_notes(usp_engine* engine, const char** notes) {
   });
 }
 
+usp_status usp_engine_check(usp_engine* engine) {
+  return guarded([&] { given(engine, "engine").ranks.data_plane().check(); });
+}
+
 int64_t usp_engine_workspace_bytes(const usp_engine* engine) {
   return engine == nullptr ? -1 : engine->executor.workspace_bytes();
 }
