@@ -38,7 +38,7 @@ TEST_P(DataPlanes, KeepTheContractWhenRouted) {
     for (const int peer : all)
       routes.push_back((peer + control.rank()) % 2 == 0 ? comm::Route{forth_plane.get(), peer}
                                                         : comm::Route{back_plane.get(), ranks - 1 - peer});
-    const auto routed = comm::make_routed_data_plane(control, routes);
+    const auto routed = comm::make_routed_data_plane(control, {forth_plane.get(), back_plane.get()}, routes);
     contract::PayloadMemory host;
     contract::check_data_plane(*routed, host);
   }));
@@ -50,7 +50,7 @@ TEST(RoutedDataPlane, RefusesAPeerItCannotReach) {
   EXPECT_THROW(comm::run_threads(2, {},
                                  [](comm::Communicator& control) {
                                    const auto routed =
-                                       comm::make_routed_data_plane(control, std::vector<comm::Route>(2));
+                                       comm::make_routed_data_plane(control, {}, std::vector<comm::Route>(2));
                                    comm::ChannelEnd end;
                                    end.peer = 1 - control.rank(), end.send = true;
                                    (void)routed->connect({end});

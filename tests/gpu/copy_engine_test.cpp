@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -126,7 +125,7 @@ TEST_P(CopyEngineOrder, AWaitIsForItsOwnTransfer) {
       device::set_device_bytes(arrivals.regions[0].data, 7, Arrivals::bytes, rank.stream.get());
       arrivals.start();
       arrivals.wait(0);
-      while (!looked) std::this_thread::yield();
+      while (!looked) control.progress();
       stall.let_go();
     } else {
       device::set_device_bytes(arrivals.regions[0].data, 9, Arrivals::bytes, rank.stream.get());
@@ -151,7 +150,7 @@ TEST(CopyEngines, AnAbsentPeerIsNamed) {
       GpuRank rank(control);
       Arrivals arrivals(*rank.data_plane, *rank.memory, false);
       if (control.rank() == 1) {
-        while (!ended) std::this_thread::yield();
+        while (!ended) control.progress();
         return;
       }
       try {

@@ -6,9 +6,7 @@
 #include "usp/comm/data_plane.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
-#include <map>
 #include <memory>
 #include <vector>
 

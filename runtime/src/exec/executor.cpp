@@ -158,6 +158,7 @@ void Executor::State::admit(const AttentionPlan& plan, std::uint64_t key) {
 }
 
 void Executor::reserve(const std::shared_ptr<const Prepared>& prepared) {
+  const OnStream on_stream(state_->memory, {});
   (void)state_->reserve(prepared);
 }
 
@@ -169,7 +170,12 @@ RecentCall& Executor::State::reserve(const std::shared_ptr<const Prepared>& prep
   if (own_workspace == nullptr ? is_new : workspace->bytes() < bytes) {
     memory.synchronize();  // work in flight reads the workspace
     if (own_workspace == nullptr && workspace->bytes() < bytes) memory.release_unused();
-    workspace->reserve(bytes);
+    try {
+      workspace->reserve(bytes);
+    } catch (...) {
+      recent.clear();  // the workspace of earlier calls is gone too
+      throw;
+    }
   }
   (void)execution(prepared);
   if (is_new) connect(*prepared, call);
@@ -178,11 +184,13 @@ RecentCall& Executor::State::reserve(const std::shared_ptr<const Prepared>& prep
 
 void Executor::State::connect(const Prepared& prepared, RecentCall& call) {
   Execution& e = executions.at(&prepared);
+  std::array<std::unique_ptr<comm::Channels>, 2> channels;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     PassRunner& runner = *e.runner[index_of(pass)];
     place_workspace(prepared, pass, runner);
-    call.channels[index_of(pass)] = data_plane.connect(runner.ends(own_workspace == nullptr));
+    channels[index_of(pass)] = data_plane.connect(runner.ends(own_workspace == nullptr));
   }
+  call.channels = std::move(channels);
 }
 
 /// A new one drops those of batches that are gone, with their prepared steps.
@@ -195,7 +203,6 @@ Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& pre
   for (auto entry = executions.begin(); entry != executions.end();)
     entry = entry->second.prepared.expired() ? executions.erase(entry) : std::next(entry);
   Execution& e = executions[prepared.get()];
-  e.prepared = prepared;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const schedule::RankSchedule& schedule = prepared->schedule(pass);
     e.runner[index_of(pass)].emplace(schedule, kernel, options);
@@ -205,6 +212,7 @@ Execution& Executor::State::execution(const std::shared_ptr<const Prepared>& pre
     record.workspace_bytes = prepared->workspace_bytes(pass);
     record.ticks.resize(schedule.ticks.size());
   }
+  e.prepared = prepared;  // last: an entry without is made anew
   return e;
 }
 
@@ -253,7 +261,7 @@ void Executor::State::compare(const Prepared& prepared, RecentCall& call, const 
   const AttentionPlan& plan = prepared.plan();
   const bool copies = !plan.replicated_q.empty() || !plan.replicated_k.empty();
   const bool per_head = plan.sink || plan.score.alibi || plan.score.block_tokens > 0;
-  const bool is_new = !std::exchange(call.compared, true);
+  const bool is_new = !call.compared;
   if (on_host() && (is_new || copies || per_head || plan.score.dropout != 0)) {
     comm::agree(communicator,
                 {{"inputs", digest}, {"q, k, v of replicated tokens", digest_of_replicated_rows(plan, in)}});
@@ -262,6 +270,7 @@ void Executor::State::compare(const Prepared& prepared, RecentCall& call, const 
   } else if (plan.score.dropout != 0) {
     comm::agree(communicator, {{"dropout_seed", in.dropout_seed}});
   }
+  call.compared = true;
 }
 
 void Executor::State::place_workspace(const Prepared& prepared, Pass pass, PassRunner& runner) const {

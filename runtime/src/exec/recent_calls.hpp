@@ -33,6 +33,8 @@ class RecentCalls {
     calls_.emplace_front().key = key;
     return calls_.front();
   }
+  /// All calls are new again.
+  void clear() { calls_.clear(); }
   /// Whether the call is known and connected; its place stays.
   [[nodiscard]] bool connected(std::uint64_t key) const {
     const auto known = std::ranges::find(calls_, key, &RecentCall::key);

@@ -15,9 +15,10 @@ struct Route {
 };
 
 /// One data plane out of several, each of which reaches some of the peers: copy engines along one axis of a
-/// mesh and NCCL along the other, say. `routes[p]` is the way to rank p of `control`. All outlive this. Every
-/// rank has the same kinds of data planes in the same order.
+/// mesh and NCCL along the other, say. `planes` are connected in their order, which is the same on all ranks;
+/// `routes[p]` is the way to rank p of `control`, through one of them. All outlive this.
 [[nodiscard]] std::unique_ptr<DataPlane> make_routed_data_plane(Communicator& control,
+                                                                std::vector<DataPlane*> planes,
                                                                 std::vector<Route> routes);
 
 }  // namespace usp::comm

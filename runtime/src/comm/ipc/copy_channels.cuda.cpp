@@ -8,6 +8,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -37,9 +39,27 @@ CopyChannels::CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, 
 void CopyChannels::begin() {
   rank_.control.progress();
   rank_.watch.check();
-  by_events_ = rank_.threads && !device::is_capturing(rank_.compute.get());
+  const bool captures = device::is_capturing(rank_.compute.get());
+  if (rank_.in_pass && !captures) end_job();
+  rank_.in_pass = !captures && !bundles_.bundles.empty();
+  by_events_ = rank_.threads && !captures;
+  awaited_ = 0;
+  operations_.clear();
   for (Bundle& bundle : bundles_.bundles) bundle.waited = 0;
   copying_.clear();
+}
+
+/// An exception has left a pass: its flags would end the waits of the next one.
+void CopyChannels::end_job() {
+  CommunicationFault fault;
+  fault.operation = "copy_engine";
+  fault.rank = rank_.control.rank();
+  fault.message = fmt::format(
+      "an error ended a pass of rank {} between its transfers, so that the ranks cannot go on together; the "
+      "error before this one is the cause",
+      fault.rank);
+  rank_.watch.fail(fault);
+  rank_.watch.check();
 }
 
 Message CopyChannels::message_of(const ChannelEnd& end) {
@@ -148,6 +168,7 @@ i64 CopyChannels::wait(std::int32_t channel) {
   Bundle& bundle = bundle_of(channel);
   const auto at = static_cast<std::size_t>(channel);
   if (bundle.waited++ == 0) {
+    if (++awaited_ == bundles_.bundles.size()) rank_.in_pass = false;
     const device::DeviceScope scope(rank_.compute.device());
     const device::StreamHandle compute = rank_.compute.get();
     if (!bundle.offers) {

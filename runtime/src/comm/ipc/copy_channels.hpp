@@ -23,6 +23,7 @@ struct CopyRank {
   Communicator& control;
   const device::CallStream& compute;
   bool threads = false;        ///< ranks are threads of one process
+  bool in_pass = false;        ///< a pass has begun, and some of its flags are to be awaited
   PeerArena* arena = nullptr;  ///< of payload
   SharedFlags flags;
   StallWatch watch;
@@ -48,6 +49,7 @@ class CopyChannels final : public Channels {
   void progress() override { rank_.watch.check(); }
 
  private:
+  void end_job();
   void offer(Bundle& bundle);
   void join_copies(std::int32_t tick);
   void copy(Bundle& bundle);
@@ -65,6 +67,7 @@ class CopyChannels final : public Channels {
   std::vector<std::optional<device::Event>> copied_;  ///< per bundle that this rank copies
   std::vector<i64> moved_;                            ///< per channel
   bool by_events_ = false;                            ///< this pass
+  std::size_t awaited_ = 0;                           ///< bundles, in this pass
   std::vector<std::size_t> started_;                  ///< bundles of one start
   std::vector<std::size_t> copying_;   ///< bundles whose copies the compute stream has not waited for
   std::vector<StridedBytes> reached_;  ///< a peer's regions

@@ -57,9 +57,10 @@ class CopyEngineDataPlane final : public DataPlane {
         rank_{control,
               compute,
               kind_ == PeerArena::Ranks::threads,
+              false,
               nullptr,
               SharedFlags(control),
-              StallWatch(control, rank_.flags, 1 + control.size()),
+              StallWatch(control, rank_.flags, compute.device(), 1 + control.size()),
               {}} {
     connect_devices();
     if (kind_ == PeerArena::Ranks::threads) share_boards();
@@ -196,6 +197,7 @@ std::unique_ptr<Channels> CopyEngineDataPlane::connect(const std::vector<Channel
     bundle.link = &links[bundle.slot];
   }
   {
+    const device::DeviceScope scope(rank_.compute.device());
     const auto lock = rank_.watch.hold();
     rank_.flags.reserve(rank_.control, bundles.max_slots());
   }

@@ -53,8 +53,12 @@ void PeerArena::reserve(i64 bytes) {
   }
   if (!grows) return;
   compute_.synchronize();  // every call on this stream has waited for the copies of its peers
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] > capacity_[i]) opened_[i].close();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == capacity_[i]) continue;
+    opened_[i].close();
+    capacity_[i] = 0;  // also where a rank has no room
+    reached_[i] = nullptr;
+  }
   control_.barrier();  // memory may be freed once all peers have closed it
   open_peers(wanted);
 }
@@ -79,7 +83,6 @@ void PeerArena::open_peers(const std::vector<i64>& wanted) {
   Grown mine;
   std::exception_ptr no_room;
   if (wanted[me] > capacity_[me]) {
-    capacity_[me] = 0;
     try {
       mine = grow(wanted[me]);
     } catch (const EnvironmentError&) {

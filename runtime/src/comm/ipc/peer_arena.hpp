@@ -7,7 +7,6 @@
 #include "usp/device/call_stream.hpp"
 #include "usp/kernels/memory.hpp"
 
-#include <functional>
 #include <memory>
 #include <vector>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stall_watch.hpp"
 
+#include "../failure/backoff.hpp"
+#include "../failure/deadline.hpp"
 #include "../failure/faults.hpp"
 
 #include "usp/base/error.hpp"
@@ -16,6 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto look_interval = std::chrono::milliseconds(50);
+/// How long a rank that heard of a failure waits for its report.
+constexpr double report_s = 1;
 constexpr auto release_interval = std::chrono::milliseconds(1);
 
 // What a stream awaits, in one word: mark of the watch, operation (from 1 on), peer, tick.
@@ -25,12 +29,15 @@ constexpr Flag max_operation = 7, max_peer = 255, max_tick = (Flag{1} << peer_sh
 
 }  // namespace
 
-StallWatch::StallWatch(Communicator& control, SharedFlags& flags, int streams)
+StallWatch::StallWatch(Communicator& control, SharedFlags& flags, int device, int streams)
     : control_(control),
       flags_(flags),
       options_(control.options()),
       rank_(control.rank()),
-      words_(static_cast<i64>(static_cast<std::size_t>(streams) * sizeof(Flag))),
+      words_([&] {
+        const device::DeviceScope scope(device);
+        return device::PinnedBuffer(static_cast<i64>(static_cast<std::size_t>(streams) * sizeof(Flag)));
+      }()),
       seen_(static_cast<std::size_t>(streams)) {
   expects(control.size() <= static_cast<int>(max_peer) + 1, "more ranks than a watch can name");
   std::fill_n(words(), seen_.size(), Flag{0});
@@ -135,7 +142,13 @@ void StallWatch::raise() {
     first = !std::exchange(told_, true);
   }
   if (first) {
-    control_.progress();  // throws the report of the rank that failed first, where that is known
+    // Throws the report of the rank that failed first, which may be under way where a notice came before it.
+    const Deadline deadline(fault.rank == rank_ ? 0 : report_s);
+    Backoff backoff;
+    do {
+      control_.progress();
+      backoff.rest();
+    } while (!deadline.over());
     control_.abort(fault);
   }
   throw CommunicationError(fault);

@@ -23,7 +23,7 @@ namespace usp::comm {
 class StallWatch {
  public:
   /// `streams` of the rank wait for flags, each for one at a time. `control` and `flags` outlive this.
-  StallWatch(Communicator& control, SharedFlags& flags, int streams);
+  StallWatch(Communicator& control, SharedFlags& flags, int device, int streams);
   ~StallWatch();
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;

@@ -22,6 +22,8 @@ class FlagOperations {
   /// Waits until a flag is set.
   void await(Flag* flag);
   void enqueue(device::StreamHandle stream);
+  /// Drops what an error has kept from being enqueued.
+  void clear() { operations_.clear(); }
 
  private:
   using Call = CUresult(CUDAAPI*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);

@@ -75,7 +75,7 @@ void MeshCommunicator::connect(const device::CallStream& compute, AxisTransports
   };
   join(ulysses_ranks(mesh_, mesh_.ring_of(rank())), *ulysses_, transports.ulysses);
   join(ring_ranks(mesh_, mesh_.ulysses_of(rank())), *ring_, transports.ring);
-  payload_ = make_routed_data_plane(control_, std::move(routes));
+  payload_ = make_routed_data_plane(control_, {axes_[0].get(), axes_[1].get()}, std::move(routes));
 }
 
 }  // namespace usp::comm

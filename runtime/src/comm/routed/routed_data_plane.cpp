@@ -31,7 +31,10 @@ class RoutedChannels final : public Channels {
   }
 
   void begin() override {
-    for (Way& way : ways_) way.channels->begin();
+    for (Way& way : ways_) {
+      way.starts.clear();
+      way.channels->begin();
+    }
   }
   void start(const ChannelStart* starts, i64 count) override {
     for (i64 i = 0; i < count; ++i) {
@@ -59,13 +62,13 @@ class RoutedChannels final : public Channels {
 
 class RoutedDataPlane final : public DataPlane {
  public:
-  RoutedDataPlane(Communicator& control, std::vector<Route> routes)
-      : control_(control), routes_(std::move(routes)) {
+  RoutedDataPlane(Communicator& control, std::vector<DataPlane*> planes, std::vector<Route> routes)
+      : control_(control), routes_(std::move(routes)), vias_(std::move(planes)) {
     if (static_cast<int>(routes_.size()) != control.size())
       throw UsageError(fmt::format("{} routes for {} ranks", routes_.size(), control.size()));
     for (const Route& route : routes_)
       if (route.via != nullptr && std::find(vias_.begin(), vias_.end(), route.via) == vias_.end())
-        vias_.push_back(route.via);
+        throw UsageError("a route goes through a data plane that is not among the given ones");
     name_ = "routed";
     for (const DataPlane* via : vias_)
       name_ += (via == vias_.front() ? " (" : " + ") + std::string(via->name());
@@ -139,8 +142,9 @@ class RoutedDataPlane final : public DataPlane {
 
 }  // namespace
 
-std::unique_ptr<DataPlane> make_routed_data_plane(Communicator& control, std::vector<Route> routes) {
-  return std::make_unique<RoutedDataPlane>(control, std::move(routes));
+std::unique_ptr<DataPlane> make_routed_data_plane(Communicator& control, std::vector<DataPlane*> planes,
+                                                  std::vector<Route> routes) {
+  return std::make_unique<RoutedDataPlane>(control, std::move(planes), std::move(routes));
 }
 
 }  // namespace usp::comm
