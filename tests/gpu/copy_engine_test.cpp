@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_payloads.hpp"
+#include "forwarding_communicator.hpp"
 #include "gpu_rank.hpp"
 
 #include "usp/base/error.hpp"
@@ -169,6 +170,45 @@ TEST(CopyEngines, AnAbsentPeerIsNamed) {
   }
   EXPECT_NE(text.find("'test' of tick 0"), std::string::npos) << text;
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+}
+
+/// Counts what goes through a control communicator.
+class CountedControl final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  void post(const comm::Message* messages, i64 count, comm::Ticket* tickets) override {
+    calls += count;
+    ForwardingCommunicator::post(messages, count, tickets);
+  }
+  void barrier() override { ++calls, ForwardingCommunicator::barrier(); }
+  void all_gather(const void* mine, void* all, i64 bytes) override {
+    ++calls;
+    ForwardingCommunicator::all_gather(mine, all, bytes);
+  }
+  void broadcast(void* data, i64 bytes, int root) override {
+    ++calls;
+    ForwardingCommunicator::broadcast(data, bytes, root);
+  }
+  i64 calls = 0;
+};
+
+/// One handshake when channels connect, then payload alone.
+TEST(CopyEngines, PassesSendNoControlMessages) {
+  if (device::device_count() == 0) GTEST_SKIP() << "no GPU";
+  comm::run_threads(3, comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& threads) {
+    CountedControl control(threads);
+    GpuRank rank(control);
+    Arrivals arrivals(*rank.data_plane, *rank.memory, false);
+    EXPECT_GT(control.calls, 0) << "the counter counts nothing";
+    control.calls = 0;
+    for (int pass = 0; pass < 10; ++pass) {
+      arrivals.start();
+      for (std::size_t i = 0; i < arrivals.regions.size(); ++i) arrivals.wait(i);
+    }
+    EXPECT_EQ(control.calls, 0);
+    rank.stream.synchronize();
+    threads.barrier();
+  });
 }
 
 /// Ends that differ are refused when they connect.
