@@ -368,8 +368,9 @@ usp_status usp_engine_ulysses_comm(usp_engine* engine, usp_comm** comm);
 /** Local: what the making of the transports found out that the user should know, a line each; empty: nothing.
  * Valid as long as the engine. */
 usp_status usp_engine_notes(usp_engine* engine, const char** notes);
-/** Local: fails with USP_ENVIRONMENT and the reason when the job has failed. On GPUs a failed job lets streams
- * go on with void results: ask after a stream was synchronized, above all after replays of a CUDA graph. */
+/** Local: fails with USP_ENVIRONMENT and the reason when the job has failed. On GPUs a failed job lets
+ * streams go on with void results: ask after a stream was synchronized, above all after replays of a CUDA
+ * graph. */
 usp_status usp_engine_check(usp_engine* engine);
 /** Bytes of the shared workspace now; -1 for null. */
 int64_t usp_engine_workspace_bytes(const usp_engine* engine);
