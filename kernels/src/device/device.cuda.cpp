@@ -52,13 +52,9 @@ DeviceInfo device_info(int device) {
   return info;
 }
 
-Stream::Stream(int device, StreamPriority priority) : device_(device) {
+Stream::Stream(int device) : device_(device) {
   const DeviceScope scope(device);
-  int least = 0, greatest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking,
-                                          priority == StreamPriority::greatest ? greatest : least),
-             "cudaStreamCreate");
+  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
 }
 Stream::~Stream() {
   if (handle_ != nullptr && cudaStreamDestroy(handle_) != cudaSuccess) cudaGetLastError();

@@ -27,7 +27,7 @@ int device_of(StreamRef) {
 void synchronize(StreamRef) {
   refuse_without_cuda();
 }
-Stream::Stream(int, StreamPriority) {
+Stream::Stream(int) {
   refuse_without_cuda();
 }
 Stream::~Stream() = default;

@@ -169,7 +169,7 @@ void PassRunner::bind(int tick) {
   }
 }
 
-/// Packs what flies in another type, and starts the transfers of a tick.
+/// Packs the staged sends of a tick in their wire dtype, and starts its transfers.
 void PassRunner::start(const schedule::Tick& tick) {
   starts_.clear();
   for (std::int32_t i = tick.posts.begin; i < tick.posts.begin + tick.posts.count; ++i) {

@@ -61,12 +61,9 @@ struct StreamRef {
 /// Blocks the calling thread.
 void synchronize(StreamRef stream);
 
-/// A stream of greatest priority has a hardware queue apart from those of normal ones.
-enum class StreamPriority : std::uint8_t { normal, greatest };
-
 class Stream {
  public:
-  explicit Stream(int device, StreamPriority priority = StreamPriority::normal);
+  explicit Stream(int device);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
