@@ -109,7 +109,7 @@ std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
     m.operation = operation(schedule_.pass, t.write_mode);
     m.bytes = t.bytes;
     m.region_count = region_count(t);
-    if (placed && t.send != t.push) {
+    if (placed && m.offers()) {
       describe(i);
       m.regions = &byte_regions_[region_begin_[i]];
     }

@@ -22,16 +22,27 @@ namespace usp::comm {
 struct ChannelEnd {
   int peer = 0;
   bool send = false;
-  bool push = false;           ///< as Message::push; the same on both ends, as the next three
+  /// Where peers reach a part of memory only: the receiver's regions lie in it, and the sender copies into
+  /// them; otherwise the sender's do. The same on both ends, as the next three.
+  bool push = false;
   i64 tag = 0;                 ///< matches both ends; unique in a pass among transfers of one direction
   std::int32_t tick = 0;       ///< in which it starts
   std::int32_t due = 0;        ///< tick at whose end it is waited for
   const char* operation = "";  ///< what errors name; a string literal
   i64 bytes = 0;
   i64 region_count = 0;  ///< of this end
-  /// Where peers reach a part of memory only: the regions of the end that they copy from or into (of a push
-  /// the receiver's, else the sender's), in that memory. Otherwise null; start() names them.
+  /// Where peers reach a part of memory only: the regions of an end that offers, in that memory. Otherwise
+  /// null; start() names them.
   const StridedBytes* regions = nullptr;
+
+  /// The other end copies from or into the regions of this one.
+  [[nodiscard]] bool offers() const { return send != push; }
+  /// The transfer as a message, without regions.
+  [[nodiscard]] Message message() const {
+    Message m;
+    m.peer = peer, m.send = send, m.tag = tag, m.tick = tick, m.operation = operation;
+    return m;
+  }
 };
 
 /// One transfer to start: a channel, and this end's regions, valid until it was waited for.
@@ -81,10 +92,10 @@ class DataPlane {
   /// Throws CommunicationError where the two ends of a transfer differ in size (here, or when waited for).
   [[nodiscard]] virtual std::unique_ptr<Channels> connect(const std::vector<ChannelEnd>& ends) = 0;
 
-  /// The only memory of this rank that peers copy from and into (Message::push); null where start() may name
-  /// any memory. Lent; made of `memory` at the first call, where ranks share an address space. Its reserve()
-  /// is collective over control(), each rank with a count of its own, and waits until peers are done with the
-  /// memory that is replaced; where no rank needs more it is one exchange of counts.
+  /// The only memory of this rank that peers copy from and into (ChannelEnd::push); null where start() may
+  /// name any memory. Lent; made of `memory` at the first call, where ranks share an address space. Its
+  /// reserve() is collective over control(), each rank with a count of its own, and waits until peers are
+  /// done with the memory that is replaced; where no rank needs more it is one exchange of counts.
   [[nodiscard]] virtual kernels::Arena* peer_arena(kernels::Memory& memory);
   /// Device memory that it holds itself, beside the arenas of a Memory.
   [[nodiscard]] virtual i64 held_bytes() const { return 0; }

@@ -30,9 +30,6 @@ struct Message {
   const char* operation = "";             ///< what errors name; a string literal
   const StridedBytes* regions = nullptr;  ///< must stay valid until the message is complete
   i64 region_count = 0;
-  /// Where peers reach a part of memory only (DataPlane::peer_arena): the receiver's regions lie in it,
-  /// and the sender copies into them; otherwise the sender's do. The same on both ends.
-  bool push = false;
   [[nodiscard]] i64 bytes() const {
     i64 sum = 0;
     for (i64 i = 0; i < region_count; ++i) sum += regions[i].bytes();

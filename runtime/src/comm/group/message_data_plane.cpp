@@ -21,9 +21,7 @@ class MessageChannels final : public Channels {
     posted_.resize(ends.size());
     i64 regions = 0;
     for (const ChannelEnd& end : ends) {
-      Message& message = ends_.emplace_back();
-      message.peer = end.peer, message.send = end.send, message.push = end.push;
-      message.tag = end.tag, message.tick = end.tick, message.operation = end.operation;
+      ends_.push_back(end.message());
       regions += end.region_count;
     }
     communicator.reserve(static_cast<i64>(ends.size()), regions);

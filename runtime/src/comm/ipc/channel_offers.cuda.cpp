@@ -116,7 +116,7 @@ Bundles bundles_of(const std::vector<ChannelEnd>& ends) {
   std::map<int, std::size_t> slots;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const ChannelEnd& end = ends[i];
-    if (!offers(end)) continue;
+    if (!end.offers()) continue;
     const auto [at, is_new] = known.try_emplace({end.peer, end.tick, end.due}, all.bundles.size());
     if (is_new) {
       Bundle& bundle = all.bundles.emplace_back();
@@ -148,7 +148,7 @@ void exchange_offers(Communicator& control, const PeerArena& arena, const std::v
     }
   Copied copied;
   for (std::size_t i = 0; i < ends.size(); ++i)
-    if (!offers(ends[i])) copied[{ends[i].peer, ends[i].tag, ends[i].push}] = static_cast<std::int32_t>(i);
+    if (!ends[i].offers()) copied[{ends[i].peer, ends[i].tag, ends[i].push}] = static_cast<std::int32_t>(i);
   const std::vector<Bytes> theirs = exchange_bytes(control, mine);
   std::map<std::pair<int, i64>, std::size_t> known;
   for (int peer = 0; peer < control.size(); ++peer) {

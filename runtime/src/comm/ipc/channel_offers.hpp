@@ -13,11 +13,6 @@
 /// other end offers its regions, which lie in its arena, to the end that copies.
 namespace usp::comm {
 
-/// This end's regions are the ones that the other end copies from or into.
-[[nodiscard]] inline bool offers(const ChannelEnd& end) {
-  return end.send != end.push;
-}
-
 /// Transfers with one peer that start and end together and are copied by one end: they share a slot of flags.
 struct Bundle {
   ChannelEnd first;  ///< without regions

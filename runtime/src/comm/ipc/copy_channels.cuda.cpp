@@ -62,13 +62,6 @@ void CopyChannels::end_job() {
   rank_.watch.check();
 }
 
-Message CopyChannels::message_of(const ChannelEnd& end) {
-  Message message;
-  message.peer = end.peer, message.send = end.send, message.push = end.push;
-  message.tag = end.tag, message.tick = end.tick, message.operation = end.operation;
-  return message;
-}
-
 void CopyChannels::start(const ChannelStart* starts, i64 count) {
   rank_.watch.check();
   const device::DeviceScope scope(rank_.compute.device());
@@ -104,7 +97,7 @@ void CopyChannels::copy(Bundle& bundle) {
     device::wait_for(copies, link->ready.get());
   } else {
     rank_.watch.await(operations_, 1 + peer, rank_.flags.ready(rank_.control.rank(), peer, bundle.slot),
-                      message_of(bundle.first));
+                      bundle.first.message());
     operations_.enqueue(copies);
   }
   for (const std::int32_t channel : bundle.channels) enqueue_payload(channel, copies);
@@ -135,7 +128,7 @@ void CopyChannels::enqueue_payload(std::int32_t channel, device::StreamHandle co
   reached_.clear();
   for (const ArenaRegion& region : bundles_.offered[at])
     if (region.shape.bytes() > 0) reached_.push_back(rank_.arena->region_of(end.peer, region));
-  Message mine = message_of(end), theirs = mine;
+  Message mine = end.message(), theirs = mine;
   mine.regions = starts_[at].regions, mine.region_count = starts_[at].region_count;
   theirs.regions = reached_.data(), theirs.region_count = static_cast<i64>(reached_.size());
   moved_[at] = end.send ? enqueue_copies(mine, theirs, copies) : enqueue_copies(theirs, mine, copies);
@@ -151,7 +144,7 @@ void CopyChannels::await_host(const std::atomic<std::uint64_t>& count, std::uint
     rank_.control.progress();
     rank_.watch.check();
     if (const WaitState state = watch.look(); state != WaitState::goes_on) {
-      const Message message = message_of(bundle.first);
+      const Message message = bundle.first.message();
       const int me = rank_.control.rank();
       const CommunicationFault fault =
           state == WaitState::interrupted
@@ -181,7 +174,7 @@ i64 CopyChannels::wait(std::int32_t channel) {
       join_copies(bundle.first.due);
       rank_.watch.await(operations_, 0,
                         rank_.flags.done(rank_.control.rank(), bundle.first.peer, bundle.slot),
-                        message_of(bundle.first));
+                        bundle.first.message());
       operations_.enqueue(compute);
     }
   }

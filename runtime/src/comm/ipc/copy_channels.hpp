@@ -55,7 +55,6 @@ class CopyChannels final : public Channels {
   void copy(Bundle& bundle);
   void enqueue_payload(std::int32_t channel, device::StreamHandle copies);
   void await_host(const std::atomic<std::uint64_t>& count, std::uint64_t expected, const Bundle& bundle);
-  [[nodiscard]] static Message message_of(const ChannelEnd& end);
   [[nodiscard]] Bundle& bundle_of(std::int32_t channel) {
     return bundles_.bundles[bundles_.of_channel[static_cast<std::size_t>(channel)]];
   }
