@@ -94,6 +94,11 @@ void PassRunner::find_self_send(std::size_t receive) {
   expects(self_send_[receive] >= 0, "a rank receives from itself what it never sent");
 }
 
+bool PassRunner::is_exposed(const schedule::Transfer& t) const {
+  const auto begin = schedule_.ticks.begin() + t.start, end = schedule_.ticks.begin() + t.due + 1;
+  return std::all_of(begin, end, [](const schedule::Tick& tick) { return tick.steps.count == 0; });
+}
+
 std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
   std::vector<comm::ChannelEnd> all;
   for (std::size_t i = 0; i < schedule_.transfers.size(); ++i) {
@@ -106,6 +111,7 @@ std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
     m.tag = t.move;
     m.tick = t.start;
     m.due = t.due;
+    m.exposed = is_exposed(t);
     m.operation = operation(schedule_.pass, t.write_mode);
     m.bytes = t.bytes;
     m.region_count = region_count(t);
