@@ -43,6 +43,8 @@ usage: ./usp.sh COMMAND
   check            install what is missing, then what takes longer: the benchmarks build, every test passes under
                    the address and undefined behaviour sanitizers without CUDA and MPI, communicators and executor
                    pass under the thread sanitizer, and clang-tidy finds nothing (clang, clang-tidy)
+  test-gpu         install what is missing, build, run every suite that needs GPUs on all there are, one of processes
+                   and a small set under compute-sanitizer among them (tests/gpu/gpu_suite.py)
   docs             install doxygen where it is missing, write the API pages of the public headers, the examples and the
                    folders' READMEs to build/docs/html; a broken reference is an error
   install-deps     only install what is missing (Debian 12 packages; root or sudo)
@@ -226,6 +228,12 @@ main() {
       install_deps
       build "${2:-release}"
       run_tests "${2:-release}"
+      ;;
+    test-gpu)
+      install_deps
+      [[ -d build/python/include ]] || install_cuda
+      build ci
+      python3 tests/gpu/gpu_suite.py
       ;;
     check)
       install_deps "${check_packages[@]}"
