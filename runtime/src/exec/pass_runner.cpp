@@ -138,7 +138,16 @@ void PassRunner::run(const StepInputs& inputs, comm::Channels& channels, PassRec
     tell_progress();
     run_tick(t, record.ticks[t]);
   }
+  if (!schedule_.keeps.empty()) memory_.join_copies();
   if (clock_) read_clock(record.ticks);
+}
+
+/// After the steps of the tick, which are under way then.
+void PassRunner::keep(std::int32_t tick) {
+  const auto first = std::lower_bound(schedule_.keeps.begin(), schedule_.keeps.end(), tick,
+                                      [](const schedule::Keep& k, std::int32_t t) { return k.tick < t; });
+  for (auto k = first; k != schedule_.keeps.end() && k->tick == tick; ++k)
+    memory_.copy_beside(view(k->from), view(k->to));
 }
 
 void PassRunner::run_tick(std::size_t t, TickTimes& times) {
@@ -148,6 +157,7 @@ void PassRunner::run_tick(std::size_t t, TickTimes& times) {
   start(tick);
   times.posted_s = now();
   for (std::int32_t i = 0; i < tick.steps.count; ++i) compute(static_cast<std::size_t>(tick.steps.begin + i));
+  keep(static_cast<std::int32_t>(t));
   times.computed_s = now();
   for (std::int32_t i = 0; i < tick.arrivals.count; ++i)
     arrive(schedule_.arrivals[static_cast<std::size_t>(tick.arrivals.begin + i)]);
