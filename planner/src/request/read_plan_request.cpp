@@ -147,7 +147,10 @@ Workload workload_in(ObjectReader reader, const Constraints& fixed) {
   w.fp32_gradients = reader.maybe_boolean("fp32_gradients").value_or(w.fp32_gradients);
   w.microbatches = integer("microbatches", w.microbatches, max_batch);
   w.pipeline = static_cast<int>(integer("pipeline", w.pipeline, max_ranks));
+  w.virtual_stages = static_cast<int>(integer("virtual_stages", w.virtual_stages, max_ranks));
   w.expert = static_cast<int>(integer("expert", w.expert, max_ranks));
+  w.recompute_layers = reader.maybe_integer("recompute_layers", 1, max_ranks);
+  w.sequence_parallel = reader.maybe_boolean("sequence_parallel").value_or(w.sequence_parallel);
   reader.finish();
   w.recompute = fixed.recompute.value_or(w.recompute);
   w.zero_stage = fixed.zero_stage.value_or(w.zero_stage);
@@ -232,6 +235,12 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
   if (auto memory = reader.maybe_object("memory")) request.memory = memory_policy_in(*std::move(memory));
   if (auto execution = reader.maybe_object("execution"))
     request.execution = execution_options_in(*std::move(execution));
+  if (reader.find("objective") != nullptr) request.objective = reader.enumeration<Objective>("objective");
+  request.global_batch = reader.maybe_integer("global_batch", 1, max_batch);
+  request.search_expert = reader.maybe_boolean("search_expert").value_or(false);
+  request.search_pipeline = reader.maybe_boolean("search_pipeline").value_or(false);
+  request.gemm_efficiency = reader.maybe_number("gemm_efficiency", 0.01, 1).value_or(0);
+  request.power_w = reader.maybe_number("power_w", 1, 1e5).value_or(0);
   request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
                                                         .value_or(static_cast<i64>(request.max_candidates)));
 }

@@ -86,6 +86,9 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
           "ring 1",
           mesh.ring());
   }
+  if (input.global_batch && *input.global_batch % data != 0)
+    return fmt::format("data {} does not divide the {} sequences of the global batch", data,
+                       *input.global_batch);
   if (w.seq < mesh.size())
     return fmt::format("the sequence of {} tokens is shorter than its {} ranks; use fewer", w.seq,
                        mesh.size());
