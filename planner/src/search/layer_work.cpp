@@ -111,6 +111,10 @@ struct Streams {
   double norms = 0, mlp = 0, residual = 0, backward = 0;
 };
 
+/// Kernel by kernel, an eager norm casts, squares, scales; rotary embedding goes through fp32 pairs; the
+/// activation and its product are two kernels. Passes over the tensor, counted in PyTorch's Llama.
+constexpr double eager_norm = 2.5, eager_rotation = 5, eager_activation = 1.7;
+
 /// Fused as frameworks fuse them: a norm reads and writes once, rotary embedding runs in place, the
 /// activation reads gate and up and writes their product. Backward reads the gradient beside the inputs.
 Streams streams_of(const Model& model, int layer, const LayerShare& s) {
@@ -119,14 +123,16 @@ Streams streams_of(const Model& model, int layer, const LayerShare& s) {
   const double hidden = d(model.hidden) / whole;
   const double norms = model.details ? model.details->norms_per_layer : 2;
   Streams e;
-  e.norms = norms * 2 * hidden;
+  const double norm = s.fused ? 1 : eager_norm, rotation = s.fused ? 1 : eager_rotation;
+  const double activation = s.fused ? 1 : eager_activation;
+  e.norms = norm * norms * 2 * hidden;
   e.residual = 2 * 3 * hidden;
-  e.backward = norms * 3 * hidden + 2 * 3 * hidden;
+  e.backward = norm * norms * 3 * hidden + 2 * 3 * hidden;
   if (!kind.is_linear()) {
     const double rotated = d(kind.query_heads + kind.kv_heads) * d(kind.head_dim_qk) / s.tensor;
     const double passes = model.details && model.details->qk_norm != QkNorm::none ? 2 : 1;
-    e.norms += passes * 2 * rotated;
-    e.backward += passes * 2 * rotated;
+    e.norms += rotation * passes * 2 * rotated;
+    e.backward += rotation * passes * 2 * rotated;
   }
   double width = d(model.dense_intermediate.value_or(0));
   if (model.is_moe_layer(layer)) {
@@ -139,8 +145,8 @@ Streams streams_of(const Model& model, int layer, const LayerShare& s) {
     e.backward += sorted;
   }
   const double into = mlp_matrices(model);
-  e.mlp += (into + 1) * width / s.tensor;
-  e.backward += (2 * into + 1) * width / s.tensor;
+  e.mlp += activation * (into + 1) * width / s.tensor;
+  e.backward += activation * (2 * into + 1) * width / s.tensor;
   return e;
 }
 

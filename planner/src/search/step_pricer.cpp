@@ -65,8 +65,10 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
                                                                                : spec.bf16_tflops;
   const double peak_flops = required(peak, "the device's peak rate", remedy) * 1e12;
   machine_.memory_bytes_s = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
-  machine_.gemm = GemmModel(gemm_card(spec.name).at_power(request.power_w), peak_flops,
-                            machine_.memory_bytes_s, request.gemm_efficiency);
+  const GemmCard card = gemm_card(spec.name).slowest_of(static_cast<i64>(cluster.devices.size()));
+  const GemmCard limited = card.at_power(request.power_w);
+  slower_clock_ = card.sustained / limited.sustained;
+  machine_.gemm = GemmModel(limited, peak_flops, machine_.memory_bytes_s, request.gemm_efficiency);
   device_bytes_ = request.memory.device_bytes ? *request.memory.device_bytes
                                               : required(spec.memory_bytes, "the device's memory", remedy);
   devices_per_node_ =

@@ -81,6 +81,8 @@ class StepPricer {
   [[nodiscard]] StageWork stage_work(const Choice& choice, const Workload& w) const;
   void add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const;
   void add_attention(PlanCandidate& c, const std::vector<LayerAttention>& attention, StepContext& step) const;
+  [[nodiscard]] double clocked(const PassPrice& pass, double older) const;
+  void add_scores(PlanCandidate& c, double forward_s, StepContext& step) const;
   void add_dense(PlanCandidate& c, StepContext& step) const;
   void add_tensor(PlanCandidate& c, StepContext& step) const;
   void add_experts(PlanCandidate& c, StepContext& step) const;
@@ -99,6 +101,7 @@ class StepPricer {
   double device_bytes_ = 0;
   double host_bytes_ = 0;  ///< of a host; 0: not known
   LayerMachine machine_;
+  double slower_clock_ = 1;             ///< of kernels under a power limit: times as long
   double flops_per_token_ = 0;          ///< of the model, MFU's
   double flops_per_token_outside_ = 0;  ///< of these, outside softmax attention
   double nic_bytes_s_ = 0;              ///< of one node, 0: none known

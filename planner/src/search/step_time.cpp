@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace usp {
 namespace {
@@ -17,7 +18,11 @@ namespace {
 constexpr double beside_products = 0.15;
 /// Host time of one launch in an eager framework; the device waits where its kernels are shorter.
 constexpr double launch_s = 6e-6;
-constexpr double pointwise_band = 0.2;
+/// Frameworks fuse more or less of these kernels.
+constexpr double pointwise_band = 0.3, eager_band = 0.5;
+/// Bytes of one reduction of gradients that ZeRO stages up to 2 collect over layers (Megatron-LM: at least 40
+/// million parameters, or a million for each replica).
+constexpr double bucket_bytes = 1e9;
 
 void add(PlanCandidate& c, const char* name, double seconds, double band, std::string reason) {
   if (seconds > 0) c.terms.push_back({name, seconds, band, std::move(reason)});
@@ -30,6 +35,23 @@ double d(i64 value) {
 /// Transfers beside compute: what exceeds it shows, and the rest slows it down.
 double shows(double transfer_s, double compute_s) {
   return std::max(0.0, transfer_s - compute_s) + beside_products * std::min(transfer_s, compute_s);
+}
+
+/// Transfers and the compute that may hide them.
+struct Beside {
+  Estimate transfer;
+  double compute_s = 0;
+};
+
+/// What shows of several, and by how much it grows where the transfers take as long as their bands allow:
+/// what is just hidden may come to show.
+Estimate shown(std::initializer_list<Beside> all) {
+  double seconds = 0, longer = 0;
+  for (const Beside& one : all) {
+    seconds += shows(one.transfer.seconds, one.compute_s);
+    longer += shows(one.transfer.seconds * (1 + one.transfer.band), one.compute_s);
+  }
+  return {seconds, seconds > 0 ? longer / seconds - 1 : 0};
 }
 
 /// Seconds of the slowest stage over the mean, for `layers` equal layers and a head on the last stage.
@@ -84,7 +106,8 @@ Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes) const {
 
 StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workload& w) const {
   const Model& model = *request_.model;
-  const LayerShare share{d(local_tokens(choice)), d(choice.tensor()), d(w.expert), w.sequence_parallel};
+  const LayerShare share{d(local_tokens(choice)), d(choice.tensor()), d(w.expert), w.sequence_parallel,
+                         request_.fused_pointwise};
   StageWork sum;
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
     const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);
@@ -130,6 +153,11 @@ void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& a
   c.mfu = c.flop_s / machine_.gemm.peak_flops();
 }
 
+/// Kernels at a lower clock or of an older generation; what of the exchange shows stays.
+double StepPricer::clocked(const PassPrice& pass, double older) const {
+  return pass.seconds + pass.compute_s * (older * slower_clock_ - 1);
+}
+
 void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttention>& attention,
                                StepContext& step) const {
   const Workload& w = step.workload;
@@ -138,33 +166,60 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
   for (const LayerAttention& layer : attention) {
     const double layers =
         d(static_cast<i64>(request_.model->kinds[layer.kind].layers.size())) * step.per_stage;
-    forward += layers * layer.price.forward.seconds;
-    forward_band += layers * layer.price.forward.seconds * layer.price.forward.band;
+    const double one = clocked(layer.price.forward, request_.older_forward);
+    forward += layers * one;
+    forward_band += layers * one * layer.price.forward.band;
     exposed += layers * layer.price.forward.exposed_s;
     c.extrapolation |= layer.price.forward.extrapolation;
     if (!w.training) continue;
-    backward += layers * layer.price.backward.seconds;
-    backward_band += layers * layer.price.backward.seconds * layer.price.backward.band;
+    const double back = clocked(layer.price.backward, request_.older_backward);
+    backward += layers * back;
+    backward_band += layers * back * layer.price.backward.band;
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
   const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
                                         format_fixed(exposed * 1e3, 0));
   const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
-  add(c, "attention forward", forward, forward > 0 ? forward_band / forward : 0, shown);
-  add(c, "attention recomputed", again, forward_band / std::max(forward, 1e-30),
+  const double unknown = request_.attention_band;
+  add(c, "attention forward", forward, forward > 0 ? unknown + forward_band / forward : 0, shown);
+  add(c, "attention recomputed", again, unknown + forward_band / std::max(forward, 1e-30),
       "recompute runs the forward schedule again");
-  add(c, "attention backward", backward, backward > 0 ? backward_band / backward : 0,
+  add(c, "attention backward", backward, backward > 0 ? unknown + backward_band / backward : 0,
       "the mirrored schedule");
   step.forward_s += forward;
   step.backward_s += backward + again;
+  if (!request_.flash_attention) add_scores(c, forward, step);
+}
+
+/// Scores of all pairs through memory in 16 bits: the product, softmax and dropout write and read them, 13 B
+/// of a pair forward and 19 B backward; and masked pairs are multiplied as well, as many as the visible ones.
+void StepPricer::add_scores(PlanCandidate& c, double forward_s, StepContext& step) const {
+  const Workload& w = step.workload;
+  double pairs = 0;
+  for (const LayerKind& kind : request_.model->kinds)
+    if (!kind.is_linear())
+      pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) *
+               d(static_cast<i64>(kind.layers.size()));
+  const double one = pairs * step.per_stage / c.choice.tensor() / c.choice.mesh.size() /
+                     streamed_bytes_s(machine_.memory_bytes_s);
+  const double again = w.training && attention_again(w.recompute) ? step.again : 0;
+  const double forward = 13 * one + (w.causal ? forward_s : 0);
+  const double backward = w.training ? 19 * one + (w.causal ? 2.5 * forward_s : 0) : 0;
+  add(c, "attention scores through memory", forward * (1 + again) + backward, 0.3,
+      "no flash attention: scores are written and read, masked pairs are multiplied");
+  step.forward_s += forward;
+  step.backward_s += backward + forward * again;
 }
 
 void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
   const Workload& w = step.workload;
   const LayerWork& layers = step.work.layers;
   const HeadWork& head = step.work.head;
-  const double n = step.per_stage, band = machine_.gemm.band();
+  // Grouped products of libraries lie between one launch per expert and one for all: a factor of two.
+  constexpr double experts_band = 0.7;
+  const double routed = request_.model->moe ? experts_band * layers.mlp / layers.products() : 0;
+  const double n = step.per_stage, band = machine_.gemm.band() + routed;
   const double forward = layers.products() + head.products;
   const double backward = w.training ? layers.backward + head.products_backward : 0;
   double again = 0, pointwise_again = 0;
@@ -185,7 +240,7 @@ void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
   const double pointwise = layers.pointwise() + head.pointwise;
   const double pointwise_backward = w.training ? layers.pointwise_backward + head.pointwise_backward : 0;
   add(c, "norms, activations, residuals, loss", n * (pointwise + pointwise_backward + pointwise_again),
-      pointwise_band,
+      request_.fused_pointwise ? pointwise_band : eager_band,
       "bytes of fused kernels at 88% of the memory bandwidth; rotary embedding and embedding too");
   step.forward_s += n * (forward + pointwise);
   step.backward_s += n * (backward + pointwise_backward + again + pointwise_again);
@@ -298,14 +353,17 @@ void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
   const double dense = d(*parameters_.total - parameters_.experts.value_or(0)) / choice.tensor() / w.pipeline;
   const double layers = std::max(1.0, d(request_.model->layers) / w.pipeline);
   const double gradient = w.fp32_gradients ? 4 : bytes_of(w.dtype);
-  // Layer by layer, as frameworks issue them; experts over the ranks that hold the same ones.
+  // Stage 3 layer by layer, the others by buckets; experts over the ranks that hold the same ones.
+  const auto pieces = [&](double bytes) {
+    return choice.zero_stage == 3 ? layers : std::min(layers, std::max(1.0, bytes / bucket_bytes));
+  };
   const auto all_layers = [&](Collective operation, double element) {
-    const Estimate shared = group_time(operation, ranks, choice.tensor(), dense / layers * element);
+    const double n = pieces(dense * element), m = pieces(experts * element);
+    const Estimate shared = group_time(operation, ranks, choice.tensor(), dense / n * element);
     const Estimate routed =
-        group_time(operation, ranks / w.expert, i64{choice.tensor()} * w.expert, experts / layers * element);
-    Estimate sum{layers * (shared.seconds + routed.seconds), std::max(shared.band, routed.band),
-                 shared.extrapolation | routed.extrapolation};
-    return sum;
+        group_time(operation, ranks / w.expert, i64{choice.tensor()} * w.expert, experts / m * element);
+    return Estimate{n * shared.seconds + m * routed.seconds, std::max(shared.band, routed.band),
+                    shared.extrapolation | routed.extrapolation};
   };
   const double last = 1 / layers;  // the first gather and the last reduction have nothing beside them
   if (w.training && choice.zero_stage <= 2) {
@@ -313,26 +371,29 @@ void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
     const Estimate reduce =
         all_layers(sharded ? Collective::reduce_scatter : Collective::all_reduce, gradient);
     const Estimate gather = sharded ? all_layers(Collective::all_gather, bytes_of(w.dtype)) : Estimate{};
-    add(c, "gradient reduction",
-        shows(reduce.seconds, step.backward_s / d(w.microbatches)) + last * reduce.seconds +
-            shows(gather.seconds, step.forward_s / d(w.microbatches)) + last * gather.seconds,
-        std::max(reduce.band, gather.band),
+    const double share = 1 / d(w.microbatches);
+    const Estimate first{last * (reduce.seconds + gather.seconds), std::max(reduce.band, gather.band)};
+    const Estimate exposed =
+        shown({{reduce, step.backward_s * share}, {gather, step.forward_s * share}, {first, 0}});
+    add(c, "gradient reduction", exposed.seconds, exposed.band,
         "beside backward of the last microbatch; updated weights gathered beside forward of the first");
     c.extrapolation |= reduce.extrapolation;
   }
   if (choice.zero_stage == 3) {
     const Estimate gather = all_layers(Collective::all_gather, bytes_of(w.dtype));
     const Estimate scatter = w.training ? all_layers(Collective::reduce_scatter, gradient) : Estimate{};
-    const double times = d(w.microbatches), forward = times * gather.seconds;
-    const double backward = w.training ? times * (gather.seconds + scatter.seconds) : 0;
-    add(c, "ZeRO-3 gathers that show",
-        shows(forward, step.forward_s) + shows(backward, step.backward_s) +
-            last * (gather.seconds + scatter.seconds),
-        std::max(gather.band, scatter.band),
+    const double times = d(w.microbatches);
+    const Estimate forward{times * gather.seconds, gather.band};
+    const Estimate backward{w.training ? times * (gather.seconds + scatter.seconds) : 0,
+                            std::max(gather.band, scatter.band)};
+    const Estimate first{last * (gather.seconds + scatter.seconds), gather.band};
+    const Estimate exposed = shown({{forward, step.forward_s}, {backward, step.backward_s}, {first, 0}});
+    add(c, "ZeRO-3 gathers that show", exposed.seconds, exposed.band,
         fmt::format(
             "{} ms of gathers and gradient scatters, ahead of use: what exceeds the compute, and {}% of "
             "the rest for the multiprocessors that they hold",
-            format_fixed((forward + backward) * 1e3, 0), format_fixed(100 * beside_products, 0)));
+            format_fixed((forward.seconds + backward.seconds) * 1e3, 0),
+            format_fixed(100 * beside_products, 0)));
     c.extrapolation |= gather.extrapolation;
   }
   if (!w.training) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,8 @@ struct GemmCard {
   double limit_w = 0;       ///< power limit of its data sheet; 0: not known
   std::string source;
 
+  /// Of so many cards that wait for each other, the slowest.
+  [[nodiscard]] GemmCard slowest_of(std::int64_t cards) const;
   /// The card under another power limit. Throws UsageError where its own is not known. @param limit 0: its
   /// own
   [[nodiscard]] GemmCard at_power(double limit) const;

@@ -45,6 +45,11 @@ struct PlanRequest {
   bool search_pipeline = false;  ///< workload.pipeline and its virtual stages are the planner's to choose
   double gemm_efficiency = 0;    ///< share of the peak of every matrix product; 0: by shape and card
   double power_w = 0;            ///< power limit of a device; 0: that of its data sheet
+  bool fused_pointwise = true;   ///< norms, activation and rotary embedding each in one kernel, as compiled
+  bool flash_attention = true;   ///< else scores go through memory, masked ones too
+  /// Attention kernels of an older generation than the calibration's: times as long, forward and backward.
+  double older_forward = 1, older_backward = 1;
+  double attention_band = 0;              ///< beside the calibration's: which kernels run is not known
   std::optional<double> measured_step_s;  ///< of the best plan, for rescaled rates; no plan depends on it
   std::size_t max_candidates = 32;        ///< candidates to return
   WorkProgress* progress = nullptr;       ///< hears of the search, when given
