@@ -46,7 +46,7 @@ struct StepFlags {
   std::optional<Objective> objective;
   std::optional<Precision> gradients;
   std::optional<i64> recompute_layers;
-  bool no_sequence_parallel = false;
+  bool no_sequence_parallel = false, whole_experts = false;
   double gemm_efficiency = 0, power_w = 0;
   SearchFlags search;  ///< --recompute and --zero among its constraints
   MemoryPolicy memory;

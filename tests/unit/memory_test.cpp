@@ -150,7 +150,7 @@ TEST(Memory, ActivationsOfALayer) {
   EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8).total(),
                    2 * (4 * h + 2 * q + 2 * kv + 3 * f) / 8 + 4 * 32 / 8);
   EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8).gathered, 2 * h);
-  EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8, false).total(),
+  EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8, {.sequence_parallel = false}).total(),
                    2 * (4 * h + (2 * q + 2 * kv + 3 * f) / 8) + 4 * 32 / 8);
 }
 

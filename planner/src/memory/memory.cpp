@@ -28,10 +28,11 @@ void check(const MemoryInput& in) {
   for (const auto degree : {m.data, m.tensor, m.ring, m.ulysses, m.pipeline, m.expert})
     if (degree < 1) refuse("degrees", "a degree is at least 1");
   if (m.pipeline > in.model->layers) refuse("pipeline", "more stages than layers");
-  if (m.sharding_ranks() % m.expert != 0)
+  const std::int64_t pool = in.workload->expert_pool(m.sharding_ranks(), m.tensor);
+  if (pool % m.expert != 0)
     refuse("expert",
-           fmt::format("{} expert ranks do not divide the {} data x sequence ranks they are taken from",
-                       m.expert, m.sharding_ranks()));
+           fmt::format("{} expert ranks do not divide the {} {} ranks they are taken from", m.expert, pool,
+                       in.workload->expert_tensor ? "data x sequence" : "data x sequence x tensor"));
   if (in.model->moe && in.model->moe->experts % m.expert != 0)
     refuse("expert", fmt::format("{} experts do not divide over {} ranks", in.model->moe->experts, m.expert));
   if (!in.model->moe && m.expert > 1) refuse("expert", "the model has no experts to split");
@@ -76,7 +77,7 @@ struct LayerBytes {
 LayerBytes layer_bytes(const MemoryInput& in, int layer, Recompute recompute) {
   const Workload& w = *in.workload;
   const LayerActivations a =
-      layer_activations(*in.model, layer, w.dtype, in.mesh.tensor, w.sequence_parallel);
+      layer_activations(*in.model, layer, w.dtype, in.mesh.tensor, {w.sequence_parallel, w.expert_tensor});
   const double tokens = d(in.local_tokens), mlp_tokens = tile(in.local_tokens, in.mlp_tile_tokens);
   const bool tiled = mlp_tokens < tokens;
   const AttentionBytes attention = attention_bytes(in, layer, a);

@@ -32,6 +32,7 @@ Json workload_json(const Workload& workload) {
           {"pipeline", workload.pipeline},
           {"virtual_stages", workload.virtual_stages},
           {"sequence_parallel", workload.sequence_parallel},
+          {"expert_tensor", workload.expert_tensor},
           {"recompute_layers", json_or_null(workload.recompute_layers)},
           {"expert", workload.expert}};
 }

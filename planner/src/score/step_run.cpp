@@ -211,6 +211,10 @@ void set_degrees(const StepRun& run, PlanRequest& request, StepPrediction& p) {
       static_cast<int>(interleaved ? most_chunks : std::min(most_chunks, run.virtual_stages.value_or(1)));
   w.expert = static_cast<int>(std::max<i64>(1, run.expert.value_or(1)));
   w.sequence_parallel = run.sequence_parallel != "no";
+  if (w.expert > 1 && tensor > 1) {
+    w.expert_tensor = false;
+    p.assumed.emplace_back("whole experts on tensor ranks");
+  }
   request.execution.transport = Transport::nccl;
 }
 
@@ -319,7 +323,7 @@ void price(const StepRun& run, StepPrediction& p) {
   choice.method = request.fixed.method.value_or(choice.method);
   choice.layout = request.fixed.layout.value_or(LayoutKind::contiguous);
   const std::vector<StepSplit> splits =
-      splits_of(request, request.workload.pipeline, choice.data(), choice.mesh.size());
+      splits_of(request, request.workload.pipeline, choice.data(), choice.mesh.size(), choice.tensor());
   if (splits.empty()) throw NotPriced{"its batch does not split"};
   choice.split = splits.front();
   const Workload w = workload_of(request, choice);

@@ -100,8 +100,9 @@ void add_mlp(const Model& model, int layer, const LayerShare& s, Products& produ
   work.mlp += products.add(s.tokens, d(moe.experts), hidden);
   if (moe.shared_experts > 0) dense(d(moe.shared_intermediate));
   // The expert group's tokens meet on the rank that holds their expert, evenly.
-  const double local = d(moe.experts) / s.expert, width = d(moe.moe_intermediate) / s.tensor;
-  const double rows = s.tokens * d(moe.experts_per_token) / local;
+  const double local = d(moe.experts) / s.expert;
+  const double width = d(moe.moe_intermediate) / (s.expert_tensor ? s.tensor : 1);
+  const double rows = s.tokens * d(moe.experts_per_token) / local / (s.expert_tensor ? 1 : s.tensor);
   work.mlp += products.add(rows, into * width, hidden, local);
   work.mlp += products.add(rows, hidden, width, local);
 }
@@ -140,7 +141,8 @@ Streams streams_of(const Model& model, int layer, const LayerShare& s) {
     width = d(moe.experts_per_token) * d(moe.moe_intermediate) +
             (moe.shared_experts > 0 ? d(moe.shared_intermediate) : 0);
     // Tokens are copied once per expert on the way in; on the way out the copies are weighted and summed.
-    const double sorted = (2 * (1 + d(moe.experts_per_token))) * d(model.hidden);
+    const double sorted =
+        (2 * (1 + d(moe.experts_per_token))) * d(model.hidden) / (s.expert_tensor ? 1 : s.tensor);
     e.mlp += sorted;
     e.backward += sorted;
   }

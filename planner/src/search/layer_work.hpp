@@ -20,7 +20,8 @@ struct LayerShare {
   double tokens = 0;  ///< of one microbatch, on all tensor ranks together
   double tensor = 1, expert = 1;
   bool sequence_parallel = true;
-  bool fused = true;  ///< pointwise kernels, as a compiler makes them
+  bool expert_tensor = true;  ///< tensor ranks split each expert's width
+  bool fused = true;          ///< pointwise kernels, as a compiler makes them
 };
 
 /// Seconds of one layer and one microbatch on a rank, outside softmax attention and exchanges. The backward

@@ -10,8 +10,9 @@ namespace usp {
 
 /// Ways to split a replica's batch and layers that a request leaves for one mesh: microbatches of a given
 /// global batch, virtual stages, expert ranks. The first has the fewest rows per microbatch. Empty: none.
+/// @param tensor ranks, which expert groups may span
 [[nodiscard]] std::vector<StepSplit> splits_of(const PlanRequest& request, int pipeline, int data,
-                                               int sequence_ranks);
+                                               int sequence_ranks, int tensor);
 
 /// What a mesh comes to with the choices that its attention schedule does not depend on.
 struct MemoryChoices {

@@ -31,6 +31,7 @@ Workload workload_of(const PlanRequest& request, const Choice& choice) {
   w.virtual_stages = given.virtual_stages;
   w.expert = given.expert;
   w.sequence_parallel = given.sequence_parallel;
+  w.expert_tensor = given.expert_tensor;
   w.recompute_layers = given.recompute_layers;
   w.recompute = choice.recompute;
   w.zero_stage = choice.zero_stage;

@@ -70,7 +70,7 @@ class Search {
       result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
       return;
     }
-    splits_ = splits_of(request_, workload_.pipeline, d.data, d.ring * d.ulysses);
+    splits_ = splits_of(request_, workload_.pipeline, d.data, d.ring * d.ulysses, d.tensor);
     if (splits_.empty()) return;
     ++legal_meshes_;
     best_.reset();

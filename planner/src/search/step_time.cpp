@@ -106,8 +106,12 @@ Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes) const {
 
 StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workload& w) const {
   const Model& model = *request_.model;
-  const LayerShare share{d(local_tokens(choice)), d(choice.tensor()), d(w.expert), w.sequence_parallel,
-                         request_.fused_pointwise};
+  const LayerShare share{.tokens = d(local_tokens(choice)),
+                         .tensor = d(choice.tensor()),
+                         .expert = d(w.expert),
+                         .sequence_parallel = w.sequence_parallel,
+                         .expert_tensor = w.expert_tensor,
+                         .fused = request_.fused_pointwise};
   StageWork sum;
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
     const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);
@@ -297,14 +301,15 @@ void StepPricer::add_experts(PlanCandidate& c, StepContext& step) const {
   const double layers = step.work.moe_layers * step.per_stage;
   const double rows = d(local_tokens(c.choice)) * d(request_.model->moe->experts_per_token);
   const double bytes = rows * d(request_.model->hidden * bytes_of(w.dtype));
-  const Estimate exchange = expert_time(w.expert, tensor, w.sequence_parallel ? bytes / tensor : bytes);
+  const double sent = w.sequence_parallel || !w.expert_tensor ? bytes / tensor : bytes;
+  const Estimate exchange = expert_time(w.expert, w.expert_tensor ? tensor : 1, sent);
   const double passes = 1 + (w.training ? 1 : 0) + (w.training && layer_again(w.recompute) ? step.again : 0);
   add(c, "expert exchange", layers * passes * 2 * exchange.seconds, exchange.band,
       fmt::format(
           "dispatch and combine of {} per layer and pass over {} expert ranks, evenly loaded, not hidden",
-          format_bytes(bytes / (w.sequence_parallel ? tensor : 1)), w.expert));
+          format_bytes(sent), w.expert));
   c.extrapolation |= exchange.extrapolation;
-  if (tensor == 1 || !w.sequence_parallel) return;
+  if (tensor == 1 || !w.sequence_parallel || !w.expert_tensor) return;
   const Estimate gather = group_time(Collective::all_gather, tensor, 1, bytes);
   const Estimate scatter = group_time(Collective::reduce_scatter, tensor, 1, bytes);
   add(c, "routed tokens over tensor ranks", layers * passes * (gather.seconds + scatter.seconds),
@@ -349,7 +354,9 @@ void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
     throw MissingValue({request_.model->name, 0, ""}, "the number of parameters",
                        "the model's notes say which key is missing");
   const i64 ranks = i64{choice.data()} * choice.mesh.size();
-  const double experts = d(parameters_.experts.value_or(0)) / choice.tensor() / w.pipeline / w.expert;
+  const double experts =
+      d(parameters_.experts.value_or(0)) / (w.expert_tensor ? choice.tensor() : 1) / w.pipeline / w.expert;
+  const i64 holders = w.expert_pool(ranks, choice.tensor()) / w.expert;  // of the same experts
   const double dense = d(*parameters_.total - parameters_.experts.value_or(0)) / choice.tensor() / w.pipeline;
   const double layers = std::max(1.0, d(request_.model->layers) / w.pipeline);
   const double gradient = w.fp32_gradients ? 4 : bytes_of(w.dtype);
@@ -361,7 +368,7 @@ void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
     const double n = pieces(dense * element), m = pieces(experts * element);
     const Estimate shared = group_time(operation, ranks, choice.tensor(), dense / n * element);
     const Estimate routed =
-        group_time(operation, ranks / w.expert, i64{choice.tensor()} * w.expert, experts / m * element);
+        group_time(operation, holders, ranks * choice.tensor() / holders, experts / m * element);
     return Estimate{n * shared.seconds + m * routed.seconds, std::max(shared.band, routed.band),
                     shared.extrapolation | routed.extrapolation};
   };
@@ -397,8 +404,7 @@ void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
     c.extrapolation |= gather.extrapolation;
   }
   if (!w.training) return;
-  const double shard =
-      choice.zero_stage >= 1 ? dense / d(ranks) + experts / (d(ranks) / w.expert) : dense + experts;
+  const double shard = choice.zero_stage >= 1 ? dense / d(ranks) + experts / d(holders) : dense + experts;
   const double bytes_per_parameter =
       w.optimizer == Optimizer::adamw ? 30 : 14;  // states read and written, gradient read, weight written
   add(c, "optimizer", shard * bytes_per_parameter / streamed_bytes_s(machine_.memory_bytes_s), 0.3,

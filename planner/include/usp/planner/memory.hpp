@@ -123,9 +123,12 @@ struct LayerActivations {
 
   [[nodiscard]] double total() const { return checkpoint + attention + mlp_input + norms + mlp; }
 };
-/// @param sequence_parallel inputs, norms and residuals are split by tokens over the tensor ranks; tokens
-/// routed to experts are not, since tensor ranks split each expert's width
+/// What tensor ranks split beside heads and widths.
+struct TensorSplit {
+  bool sequence_parallel = true;  ///< inputs, norms and residuals by tokens
+  bool expert_tensor = true;      ///< each expert's width, so that they hold its tokens whole
+};
 [[nodiscard]] LayerActivations layer_activations(const Model& model, int layer, Precision dtype,
-                                                 std::int64_t tensor, bool sequence_parallel = true);
+                                                 std::int64_t tensor, const TensorSplit& tensors = {});
 
 }  // namespace usp
