@@ -165,6 +165,41 @@ TEST(StepChoice, ExpertDegreesDifferAndTheBestIsFound) {
   }
 }
 
+// Tensor ranks that hold whole experts: the expert group may be as large as data x sequence x tensor.
+TEST(StepChoice, WholeExpertsLetExpertGroupsSpanTensorRanks) {
+  Step step("qwen3-30b-a3b", 1);
+  step.request.workload.expert = 8;
+  EXPECT_THROW(static_cast<void>(step.price(2, 4, Recompute::full, 1)), Infeasible);
+  step.request.workload.expert_tensor = false;
+  const PlanCandidate whole = step.price(2, 4, Recompute::full, 1);
+  EXPECT_EQ(seconds(whole, "routed tokens over tensor ranks"), 0);
+  EXPECT_GT(seconds(whole, "expert exchange"), 0);
+  step.request.workload.expert = 4;
+  step.request.workload.expert_tensor = true;
+  const PlanCandidate split = step.price(2, 4, Recompute::full, 1);
+  EXPECT_GT(seconds(split, "routed tokens over tensor ranks"), 0);
+  // 128 experts over 8 ranks, or over 4 ranks and halved by 2.
+  EXPECT_EQ(whole.memory.bytes_of(MemoryKind::parameters), split.memory.bytes_of(MemoryKind::parameters));
+}
+
+TEST(StepChoice, TilesAreChosenWhereNothingElseFits) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.seq = 1 << 20;
+  step.request.fixed.recompute = Recompute::full;
+  step.request.fixed.ulysses = 8;
+  step.request.memory.device_bytes = 140.0 * (1 << 30);
+  const PlanCandidate roomy = plan_step(step.request).best();
+  EXPECT_EQ(roomy.choice.split->mlp_tile_tokens, 0);
+  step.request.fixed.zero_stage = roomy.choice.zero_stage;
+  step.request.memory.device_bytes = static_cast<double>(roomy.memory.total_bytes) - 1;
+  const PlanResult tight = plan_step(step.request);
+  EXPECT_EQ(tight.best().choice.split->mlp_tile_tokens, 8192);
+  EXPECT_DOUBLE_EQ(tight.best().step_s, roomy.step_s);
+  EXPECT_TRUE(std::any_of(tight.notes.begin(), tight.notes.end(), [](const std::string& note) {
+    return note.find("the MLP is assumed tiled") != std::string::npos;
+  }));
+}
+
 // (4 - 1) / 8 of the work for 1F1B; two chunks per rank halve it.
 TEST(StepChoice, ChunksShortenTheBubble) {
   Step step("llama-3.1-8b", 1);

@@ -128,7 +128,10 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   file.ulysses_transport = transport_of(axes, "ulysses", request.execution.transport);
   file.ring_transport = transport_of(axes, "ring", request.execution.transport);
   file.overlap = request.execution.overlap;
-  file.inputs = {request.fixed, request.execution, true, step_workload(split, request.memory)};
+  MemoryPolicy memory = request.memory;
+  if (choice.split && choice.split->mlp_tile_tokens > 0)
+    memory.mlp_tile_tokens = choice.split->mlp_tile_tokens;
+  file.inputs = {request.fixed, request.execution, true, step_workload(split, memory)};
   file.step_s = candidate.step_s;
   file.step_band = candidate.band;
   file.memory_bytes = candidate.memory.total_bytes;

@@ -59,9 +59,13 @@ Json pass_json(const PassPrice& pass) {
 
 Json split_json(const PlanRequest& request, const Choice& choice) {
   const Workload w = workload_of(request, choice);
-  return {{"batch", w.batch},       {"microbatches", w.microbatches},
-          {"pipeline", w.pipeline}, {"virtual_stages", w.virtual_stages},
-          {"expert", w.expert},     {"recompute_layers", json_or_null(w.recompute_layers)}};
+  return {{"batch", w.batch},
+          {"microbatches", w.microbatches},
+          {"pipeline", w.pipeline},
+          {"virtual_stages", w.virtual_stages},
+          {"expert", w.expert},
+          {"recompute_layers", json_or_null(w.recompute_layers)},
+          {"mlp_tile_tokens", choice.split ? choice.split->mlp_tile_tokens : 0}};
 }
 
 Json flag_costs_json(const std::vector<FlagCost>& costs) {

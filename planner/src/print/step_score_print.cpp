@@ -88,7 +88,9 @@ std::string step_score_text(const StepScore& score) {
       "(16-bit types "
       "on calibrated cards)\n\n",
       score.priced, score.runs.size(), score.infeasible, format_percent(score.median_over_sources));
-  text += metrics_table("16-bit types on calibrated cards, by source", score.sources) + "\n";
+  std::vector<StepMetrics> gated = score.sources;
+  gated.push_back(score.gated);
+  text += metrics_table("16-bit types on calibrated cards, by source", gated) + "\n";
   text += metrics_table("class", score.classes) + "\n" + runs_table(score) + not_priced_text(score);
   return text + list_text("notes", score.notes);
 }

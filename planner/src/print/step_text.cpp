@@ -271,6 +271,7 @@ std::string describe(const Choice& c) {
     if (s.virtual_stages > 1) text += fmt::format(" x {} chunks", s.virtual_stages);
     if (s.expert > 1) text += fmt::format(", expert {}", s.expert);
     if (s.microbatches > 1) text += fmt::format(", {} microbatches", s.microbatches);
+    if (s.mlp_tile_tokens > 0) text += fmt::format(", MLP tiles of {} tokens", s.mlp_tile_tokens);
     if (s.recompute_layers) recompute += fmt::format(" of {} layers", *s.recompute_layers);
   }
   return fmt::format("{}, recompute {}, ZeRO-{}", text, recompute, c.zero_stage);

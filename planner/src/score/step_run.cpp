@@ -197,8 +197,9 @@ void set_degrees(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   fixed.ring = static_cast<int>(ulysses ? 1 : context);
   fixed.ulysses = static_cast<int>(ulysses ? context : 1);
   if (!ulysses && context > 1) {
+    // The table's words and the methods that they name; its other rings are plain ones.
     const bool gathers = run.cp_method == "all_gather_kv" || run.cp_method == "torch_context_parallel";
-    fixed.method = gathers ? Method::all_gather_kv : Method::ring;
+    fixed.method = parse_word<Method>(gathers ? "all_gather_kv" : "ring", "cp_method");
     fixed.layout = LayoutKind::zigzag;
     if (run.cp_method.empty()) p.assumed.emplace_back("a zigzag ring");
   }
@@ -276,8 +277,8 @@ void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   // FlashAttention-3 (arXiv 2407.08608) is 1.5 to 2.0 times as fast as FlashAttention-2 on H100 forward, 1.5
   // to 1.75 times backward; the Hopper calibration is FlashAttention-3's. PyTorch's own kernel is the older
   // one.
-  const bool newest = text.empty() || any({"flash attention 3", "cudnn", "transformer engine", "megatron",
-                                           "hybridep", "interleaved"});
+  const bool newest =
+      text.empty() || any({"flash attention 3", "transformer engine", "megatron", "hybridep", "interleaved"});
   if (p.card.rfind("h100", 0) == 0 && request.flash_attention && !newest) {
     request.older_forward = 1.75, request.older_backward = 1.6;
     p.assumed.emplace_back("FlashAttention-2");
@@ -287,22 +288,17 @@ void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   request.workload.fp32_gradients = says(run.printed, "fsdp2");  // its default reduces in fp32
 }
 
-void price(const StepRun& run, StepPrediction& p) {
-  const topology::Cluster cluster = cluster_of(run, p);
-  const Model model = model_of(run, p);
-  const auto silent = [](const std::string&) {};
-  Calibration calibration = [&] {
-    try {
-      return calibration_of(cluster);
-    } catch (const MissingValue&) {
-      silent("");
-      return uncalibrated(data_sheet_of(cluster));
-    }
-  }();
-  PlanRequest request;
-  request.cluster = &cluster;
-  request.calibration = &calibration;
-  request.model = &model;
+/// The calibration of the card, else its data sheet.
+Calibration rates_of(const topology::Cluster& cluster) {
+  try {
+    return calibration_of(cluster);
+  } catch (const MissingValue&) {
+    return uncalibrated(data_sheet_of(cluster));
+  }
+}
+
+void set_request(const StepRun& run, PlanRequest& request, StepPrediction& p) {
+  if (says(run.notes, "lora")) throw NotPriced{"LoRA updates few weights: not a step that is priced"};
   set_types(run, request, p);
   set_degrees(run, request, p);
   set_batch(run, request, p);
@@ -314,8 +310,10 @@ void price(const StepRun& run, StepPrediction& p) {
   set_kernels(run, request, p);
   const double limit = number_before(run.printed, " W").value_or(0);
   request.power_w = limit > 0 && limit < gemm_card(p.card).limit_w ? limit : 0;
-  if (says(run.notes, "lora")) throw NotPriced{"LoRA updates few weights: not a step that is priced"};
-  StepPricer pricer(request);
+}
+
+/// The stated layout, with what is left open decided as the planner does.
+PlanCandidate candidate_of(const PlanRequest& request, StepPricer& pricer) {
   Choice choice;
   choice.mesh = {1, *request.fixed.ring, *request.fixed.ulysses};
   choice.placement.tensor = *request.fixed.tensor;
@@ -328,12 +326,25 @@ void price(const StepRun& run, StepPrediction& p) {
   choice.split = splits.front();
   const Workload w = workload_of(request, choice);
   if (const std::string reason =
-          unsupported_reason({&model, &w, pricer.world(), pricer.devices_per_node(), 1}, choice.tensor(),
-                             choice.data(), choice.mesh);
+          unsupported_reason({request.model, &w, pricer.world(), pricer.devices_per_node(), 1},
+                             choice.tensor(), choice.data(), choice.mesh);
       !reason.empty())
     throw NotPriced{reason};
   const MemoryChoices made = choose_memory(request, pricer, choice, pricer.attention(choice), splits);
-  const PlanCandidate& c = made.fastest ? *made.fastest : made.smallest;
+  return made.fastest ? *made.fastest : made.smallest;
+}
+
+void price(const StepRun& run, StepPrediction& p) {
+  const topology::Cluster cluster = cluster_of(run, p);
+  const Model model = model_of(run, p);
+  const Calibration calibration = rates_of(cluster);
+  PlanRequest request;
+  request.cluster = &cluster;
+  request.calibration = &calibration;
+  request.model = &model;
+  set_request(run, request, p);
+  StepPricer pricer(request);
+  const PlanCandidate c = candidate_of(request, pricer);
   // A run that was published left what it needed to its allocator: the planner's reserve is not asked of it.
   p.fits = held_gib(c.memory) * 0x1p30 <= pricer.device_bytes();
   p.tokens_s = 1 / c.seconds_per_token / static_cast<double>(pricer.world());

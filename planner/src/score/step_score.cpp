@@ -77,7 +77,7 @@ void add_classes(StepScore& score) {
     medians.push_back(m.median_error);
     score.sources.push_back(std::move(m));
   }
-  score.gated = measure(score, "16-bit types on calibrated cards", [](Run, Prediction p) { return p.gated; });
+  score.gated = measure(score, "all of them", [](Run, Prediction p) { return p.gated; });
   score.median_over_sources = median(std::move(medians));
 }
 

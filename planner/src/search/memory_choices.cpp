@@ -14,6 +14,8 @@ namespace {
 /// Tokens of a rank beyond which more rows in a microbatch make no kernel faster.
 constexpr i64 most_tokens = 65536;
 constexpr i64 most_rows = 8;
+/// Tokens of an MLP tile where the planner chooses tiles.
+constexpr i64 mlp_tile = 8192;
 /// Splits that are tried with all choices of recompute and ZeRO: those that look fastest.
 constexpr std::size_t most_splits = 4;
 
@@ -113,13 +115,26 @@ class Chooser {
   }
 
   PlanCandidate keep(const std::vector<LayerAttention>& attention) {
+    choice_.split->mlp_tile_tokens = 0;
     PlanCandidate c = pricer_.candidate(choice_, attention, *memory_);
+    if (!c.fits && may_tile()) {
+      choice_.split->mlp_tile_tokens = mlp_tile;
+      c = pricer_.candidate(choice_, attention, *memory_);
+    }
     const bool first = made_.smallest.memory.rows.empty();
     const bool smaller = first || pricer_.overfull(c) < pricer_.overfull(made_.smallest);
     const bool faster = c.fits && (!made_.fastest || c.seconds_per_token < made_.fastest->seconds_per_token);
     if (smaller) made_.smallest = c, made_.smallest.attention = attention;
     if (faster) made_.fastest = c, made_.fastest->attention = attention;
     return c;
+  }
+
+  /// Tiles cost nothing where the MLP runs again anyway; a user who wants none says --mlp-tile with all
+  /// tokens.
+  [[nodiscard]] bool may_tile() const {
+    const Recompute r = choice_.recompute;
+    const bool again = !request_.workload.training || (r != Recompute::none && r != Recompute::selective);
+    return again && request_.memory.mlp_tile_tokens == 0;
   }
 
   [[nodiscard]] std::vector<Recompute> recomputes() const {

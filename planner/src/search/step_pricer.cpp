@@ -201,6 +201,8 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
   input.mlp_tile_tokens = request_.memory.mlp_tile_tokens;
+  if (choice.split && choice.split->mlp_tile_tokens > 0)
+    input.mlp_tile_tokens = choice.split->mlp_tile_tokens;
   const std::string when =
       fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
   input.attention_state = memory.state;

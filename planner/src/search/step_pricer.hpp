@@ -87,7 +87,19 @@ class StepPricer {
   void add_tensor(PlanCandidate& c, StepContext& step) const;
   void add_experts(PlanCandidate& c, StepContext& step) const;
   void add_pipeline(PlanCandidate& c, StepContext& step) const;
+  /// Parameters of a rank before ZeRO shards them, and who shares them.
+  struct StateShare {
+    double dense = 0, experts = 0;
+    double layers = 1;  ///< of the stage
+    i64 ranks = 1;      ///< data x sequence ranks
+    i64 holders = 1;    ///< ranks that hold the same experts
+    i64 tensor = 1;
+    bool by_layer = false;  ///< transfers of one layer at a time
+  };
+  [[nodiscard]] Estimate over_layers(Collective operation, double element, const StateShare& s) const;
   void add_states(PlanCandidate& c, StepContext& step) const;
+  void add_reduction(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
+  void add_gathers(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
   void add_offload(PlanCandidate& c, StepContext& step) const;
   void add_memory(PlanCandidate& c, const AttentionMemory& memory) const;
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_pricer.hpp"
+#include "step_terms.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
@@ -8,51 +9,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 namespace usp {
+
+using namespace terms;
+
 namespace {
 
-/// Part of a transfer's time by which it lengthens matrix products beside it: NCCL holds about 20 of 132
-/// multiprocessors while it runs.
-constexpr double beside_products = 0.15;
 /// Host time of one launch in an eager framework; the device waits where its kernels are shorter.
 constexpr double launch_s = 6e-6;
 /// Frameworks fuse more or less of these kernels.
 constexpr double pointwise_band = 0.3, eager_band = 0.5;
-/// Bytes of one reduction of gradients that ZeRO stages up to 2 collect over layers (Megatron-LM: at least 40
-/// million parameters, or a million for each replica).
-constexpr double bucket_bytes = 1e9;
-
-void add(PlanCandidate& c, const char* name, double seconds, double band, std::string reason) {
-  if (seconds > 0) c.terms.push_back({name, seconds, band, std::move(reason)});
-}
-
-double d(i64 value) {
-  return static_cast<double>(value);
-}
-
-/// Transfers beside compute: what exceeds it shows, and the rest slows it down.
-double shows(double transfer_s, double compute_s) {
-  return std::max(0.0, transfer_s - compute_s) + beside_products * std::min(transfer_s, compute_s);
-}
-
-/// Transfers and the compute that may hide them.
-struct Beside {
-  Estimate transfer;
-  double compute_s = 0;
-};
-
-/// What shows of several, and by how much it grows where the transfers take as long as their bands allow:
-/// what is just hidden may come to show.
-Estimate shown(std::initializer_list<Beside> all) {
-  double seconds = 0, longer = 0;
-  for (const Beside& one : all) {
-    seconds += shows(one.transfer.seconds, one.compute_s);
-    longer += shows(one.transfer.seconds * (1 + one.transfer.band), one.compute_s);
-  }
-  return {seconds, seconds > 0 ? longer / seconds - 1 : 0};
-}
 
 /// Seconds of the slowest stage over the mean, for `layers` equal layers and a head on the last stage.
 double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
@@ -67,42 +34,6 @@ double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
 }
 
 }  // namespace
-
-Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, double bytes) const {
-  if (ranks <= 1 || bytes <= 0) return {};
-  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
-  const i64 nodes = (ranks + near - 1) / near;
-  Estimate time =
-      near > 1 ? request_.calibration->comm.time(operation, static_cast<int>(near), bytes) : Estimate{};
-  if (nodes <= 1) return time;
-  if (nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  const Efficiency share = inter_node_ring_efficiency(static_cast<int>(nodes), bytes);
-  // `stride` groups cross at once and share the node's NICs; one ring enters each node once per group.
-  const double crossing = bytes * static_cast<double>(nodes - 1) / static_cast<double>(nodes) *
-                          (operation == Collective::all_reduce ? 2 : 1) * static_cast<double>(stride);
-  const double slow = crossing / (nic_bytes_s_ * share.value);
-  if (slow > time.seconds) time = {slow, share.band(), bits(Extrapolation::inter_node)};
-  return time;
-}
-
-Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes) const {
-  if (ranks <= 1 || bytes <= 0) return {};
-  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
-  const double inside = bytes * d(near) / d(ranks);
-  Estimate time = near > 1
-                      ? request_.calibration->comm.time(Collective::alltoall, static_cast<int>(near), inside)
-                      : Estimate{};
-  if (near == ranks) return time;
-  if (nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  // Each device sends through its share of the host's NICs; .74 of the line for 32 GPUs of DGX-H100 (48 of
-  // 64.6 GB/s, NVIDIA's slides), as kernels made for the exchange reach too (DeepEP: 43 to 58 of 50 GB/s).
-  constexpr double line_share = 0.74, band = 0.35, latency_s = 20e-6;
-  const double far = latency_s + (bytes - inside) * devices_per_node_ / (nic_bytes_s_ * line_share);
-  if (far > time.seconds) time = {far, band, bits(Extrapolation::inter_node)};
-  return time;
-}
 
 StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workload& w) const {
   const Model& model = *request_.model;
@@ -345,84 +276,6 @@ void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
   add(c, "pipeline transfers",
       passes * (stages - 1) * hop + (chunks > 1 ? shows(chunks * steady, sum) : steady), 0.3,
       fmt::format("{} per microbatch and direction", format_bytes(bytes)));
-}
-
-void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
-  const Workload& w = step.workload;
-  const Choice& choice = c.choice;
-  if (!parameters_.total)
-    throw MissingValue({request_.model->name, 0, ""}, "the number of parameters",
-                       "the model's notes say which key is missing");
-  const i64 ranks = i64{choice.data()} * choice.mesh.size();
-  const double experts =
-      d(parameters_.experts.value_or(0)) / (w.expert_tensor ? choice.tensor() : 1) / w.pipeline / w.expert;
-  const i64 holders = w.expert_pool(ranks, choice.tensor()) / w.expert;  // of the same experts
-  const double dense = d(*parameters_.total - parameters_.experts.value_or(0)) / choice.tensor() / w.pipeline;
-  const double layers = std::max(1.0, d(request_.model->layers) / w.pipeline);
-  const double gradient = w.fp32_gradients ? 4 : bytes_of(w.dtype);
-  // Stage 3 layer by layer, the others by buckets; experts over the ranks that hold the same ones.
-  const auto pieces = [&](double bytes) {
-    return choice.zero_stage == 3 ? layers : std::min(layers, std::max(1.0, bytes / bucket_bytes));
-  };
-  const auto all_layers = [&](Collective operation, double element) {
-    const double n = pieces(dense * element), m = pieces(experts * element);
-    const Estimate shared = group_time(operation, ranks, choice.tensor(), dense / n * element);
-    const Estimate routed =
-        group_time(operation, holders, ranks * choice.tensor() / holders, experts / m * element);
-    return Estimate{n * shared.seconds + m * routed.seconds, std::max(shared.band, routed.band),
-                    shared.extrapolation | routed.extrapolation};
-  };
-  const double last = 1 / layers;  // the first gather and the last reduction have nothing beside them
-  if (w.training && choice.zero_stage <= 2) {
-    const bool sharded = choice.zero_stage > 0;
-    const Estimate reduce =
-        all_layers(sharded ? Collective::reduce_scatter : Collective::all_reduce, gradient);
-    const Estimate gather = sharded ? all_layers(Collective::all_gather, bytes_of(w.dtype)) : Estimate{};
-    const double share = 1 / d(w.microbatches);
-    const Estimate first{last * (reduce.seconds + gather.seconds), std::max(reduce.band, gather.band)};
-    const Estimate exposed =
-        shown({{reduce, step.backward_s * share}, {gather, step.forward_s * share}, {first, 0}});
-    add(c, "gradient reduction", exposed.seconds, exposed.band,
-        "beside backward of the last microbatch; updated weights gathered beside forward of the first");
-    c.extrapolation |= reduce.extrapolation;
-  }
-  if (choice.zero_stage == 3) {
-    const Estimate gather = all_layers(Collective::all_gather, bytes_of(w.dtype));
-    const Estimate scatter = w.training ? all_layers(Collective::reduce_scatter, gradient) : Estimate{};
-    const double times = d(w.microbatches);
-    const Estimate forward{times * gather.seconds, gather.band};
-    const Estimate backward{w.training ? times * (gather.seconds + scatter.seconds) : 0,
-                            std::max(gather.band, scatter.band)};
-    const Estimate first{last * (gather.seconds + scatter.seconds), gather.band};
-    const Estimate exposed = shown({{forward, step.forward_s}, {backward, step.backward_s}, {first, 0}});
-    add(c, "ZeRO-3 gathers that show", exposed.seconds, exposed.band,
-        fmt::format(
-            "{} ms of gathers and gradient scatters, ahead of use: what exceeds the compute, and {}% of "
-            "the rest for the multiprocessors that they hold",
-            format_fixed((forward.seconds + backward.seconds) * 1e3, 0),
-            format_fixed(100 * beside_products, 0)));
-    c.extrapolation |= gather.extrapolation;
-  }
-  if (!w.training) return;
-  const double shard = choice.zero_stage >= 1 ? dense / d(ranks) + experts / d(holders) : dense + experts;
-  const double bytes_per_parameter =
-      w.optimizer == Optimizer::adamw ? 30 : 14;  // states read and written, gradient read, weight written
-  add(c, "optimizer", shard * bytes_per_parameter / streamed_bytes_s(machine_.memory_bytes_s), 0.3,
-      "one pass over the states at memory bandwidth");
-}
-
-void StepPricer::add_offload(PlanCandidate& c, StepContext& step) const {
-  const Workload& w = step.workload;
-  if (w.recompute != Recompute::offload || !w.training) return;
-  const topology::Quantity& pcie = request_.cluster->nodes.front().pcie_gb_s;
-  if (!pcie.known())
-    throw MissingValue({"cluster", 0, "nodes"}, "the PCIe bandwidth of a device", "give it with --pcie");
-  const double rate = *pcie.value * 1e9;
-  const double bytes = 2 * step.again * d(local_tokens(c.choice)) * step.per_stage *
-                       d(request_.model->hidden * bytes_of(w.dtype) * request_.model->layers) /
-                       (w.sequence_parallel ? c.choice.tensor() : 1);
-  add(c, "checkpoint offload that shows", std::max(0.0, bytes / rate - step.forward_s - step.backward_s), 0.3,
-      "to host memory and back over PCIe, beside the compute");
 }
 
 }  // namespace usp

@@ -66,6 +66,7 @@ struct StepSplit {
   int pipeline = 1, virtual_stages = 1;
   int expert = 1;
   std::optional<i64> recompute_layers = {};
+  i64 mlp_tile_tokens = 0;  ///< MLP of so many tokens at a time; 0: as the request's memory policy says
   bool operator==(const StepSplit&) const = default;
 };
 
