@@ -39,7 +39,7 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
                "layers that compute again, the others keep everything; default: the fewest that fit", 1,
                most_layers);
   group.word("--gradients", flags.gradients,
-             "type of gradients and of their sums: bf16, fp16 or fp32 (--dtype's)");
+             "type of gradients and of their sums: " + word_choice<Precision>() + " (that of --dtype)");
   group.option("--global-batch", flags.global_batch,
                "of all replicas: sequences, or tokens with a unit (4M); replicas and microbatches follow");
   group.word("--objective", flags.objective,

@@ -238,7 +238,8 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
     request.execution = execution_options_in(*std::move(execution));
   if (reader.find("objective") != nullptr) request.objective = reader.enumeration<Objective>("objective");
   request.global_batch = reader.maybe_integer("global_batch", 1, max_batch);
-  request.search_expert = reader.maybe_boolean("search_expert").value_or(false);
+  const bool expert_given = reader.object("workload").find("expert") != nullptr;
+  request.search_expert = reader.maybe_boolean("search_expert").value_or(!expert_given);
   request.search_pipeline = reader.maybe_boolean("search_pipeline").value_or(false);
   request.gemm_efficiency = reader.maybe_number("gemm_efficiency", 0.01, 1).value_or(0);
   request.power_w = reader.maybe_number("power_w", 1, 1e5).value_or(0);
