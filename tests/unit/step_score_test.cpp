@@ -76,14 +76,47 @@ TEST(StepScore, PrintedFlopsBecomeTokensByTheirOwnCount) {
 
 TEST(StepScore, WhatCannotBePricedSaysWhy) {
   StepRun run = run_of(mpt);
-  run.dtype = "fp8";
-  EXPECT_NE(predict_run(run).why.find("fp8"), std::string::npos);
+  run.dtype = "nvfp4";
+  EXPECT_NE(predict_run(run).why.find("nvfp4"), std::string::npos);
   run = run_of(mpt);
   run.layers.reset();
   EXPECT_NE(predict_run(run).why.find("shape"), std::string::npos);
   run = run_of(mpt);
   run.gpu = "abacus";
   EXPECT_NE(predict_run(run).why.find("abacus"), std::string::npos);
+}
+
+TEST(StepScore, Fp8ProductsAreFasterButNotGated) {
+  StepRun run = run_of(mpt);
+  const StepPrediction bf16 = predict_run(run);
+  run.dtype = "fp8";
+  const StepPrediction fp8 = predict_run(run);
+  ASSERT_TRUE(fp8.why.empty()) << fp8.why;
+  EXPECT_GT(fp8.tokens_s, 1.2 * bf16.tokens_s);
+  EXPECT_LT(fp8.tokens_s, 2 * bf16.tokens_s);
+  EXPECT_TRUE(bf16.gated);
+  EXPECT_FALSE(fp8.gated);
+}
+
+TEST(StepScore, KnownNamesHaveShapes) {
+  StepRun run = run_of(mpt);
+  run.layers.reset();
+  run.vocab.reset();
+  for (const char* name : {"Llama 2 70B", "llama_3.1_8b-Instruct", "GPT-3 175B"}) {
+    run.model = name;
+    EXPECT_TRUE(predict_run(run).why.empty()) << predict_run(run).why;
+  }
+}
+
+// 40% of 989 TFLOP/s.
+TEST(StepScore, AnMfuAloneIsARate) {
+  StepRun run = run_of(mpt);
+  run.tokens_s.reset();
+  run.tflops = 0.4 * 989;
+  const double flops = *predict_run(run).measured_s;
+  run.tflops.reset();
+  run.mfu = 0.4;
+  EXPECT_NEAR(*predict_run(run).measured_s, flops, 1e-6 * flops);
 }
 
 TEST(StepScore, APowerLimitInTheTableSlowsTheRun) {

@@ -15,7 +15,7 @@ struct CardRow {
   const char* prefix;
   double sustained, band;
   int multiprocessors;
-  double limit_w;
+  double limit_w, fp8_share;
   const char* source;
 };
 
@@ -25,25 +25,26 @@ struct CardRow {
 // of 312 (8192^3, normal data: thonking.ai, "Strangely, Matrix Multiplications on GPUs Run Faster When Given
 // 'Predictable' Data"). Blackwell and MI300X: best short runs of stas00/ml-engineering compute/accelerator
 // (MAMF table at 7bc7c305) times the .85 of Hopper, since both are power-limited.
+// Shares of fp8 are those of the same table's best short runs in both types.
 // Bands: libraries' versions and data move the rate by 5% each, cards of one kind by as much.
 constexpr const char* hopper = "measured: 675 of 989 TFLOP/s sustained on H200 at 700 W";
 constexpr const char* mamf =
     "best short run (ml-engineering, MAMF table) x .85 sustained, as measured on H200";
 constexpr CardRow cards[] = {
-    {"a100", .84, .15, 108, 400, "257 of 312 TFLOP/s for 8192^3 of normal data (thonking.ai)"},
-    {"a800", .84, .15, 108, 400, "as A100, the same chip"},
-    {"h100-pcie", .62, .20, 114, 350, "794.5 of 989 TFLOP/s (ml-engineering), at 350 of 700 W"},
-    {"h100", .70, .15, 132, 700, hopper},
-    {"h800", .70, .15, 132, 700, hopper},
-    {"h200", .70, .15, 132, 700, hopper},
-    {"gh200", .71, .20, 132, 900, mamf},
-    {"h20", .90, .20, 78, 400, "tensor cores cut to 15%: no longer power-limited"},
-    {"b200", .66, .20, 148, 1000, mamf},
-    {"b300", .668, .20, 148, 1200, mamf},
-    {"gb200", .62, .20, 148, 1200, mamf},
-    {"gb300", .62, .20, 148, 1400, mamf},
-    {"mi300x", .437, .20, 304, 750, mamf},
-    {"l40s", .60, .20, 142, 350, "issue and power limits of Ada at 350 W"},
+    {"a100", .84, .15, 108, 400, .90, "257 of 312 TFLOP/s for 8192^3 of normal data (thonking.ai)"},
+    {"a800", .84, .15, 108, 400, .90, "as A100, the same chip"},
+    {"h100-pcie", .62, .20, 114, 350, .88, "794.5 of 989 TFLOP/s (ml-engineering), at 350 of 700 W"},
+    {"h100", .70, .15, 132, 700, .88, hopper},
+    {"h800", .70, .15, 132, 700, .88, hopper},
+    {"h200", .70, .15, 132, 700, .91, hopper},
+    {"gh200", .71, .20, 132, 900, .93, mamf},
+    {"h20", .90, .20, 78, 400, .90, "tensor cores cut to 15%: no longer power-limited"},
+    {"b200", .66, .20, 148, 1000, .98, mamf},
+    {"b300", .668, .20, 148, 1200, .95, mamf},
+    {"gb200", .62, .20, 148, 1200, .99, mamf},
+    {"gb300", .62, .20, 148, 1400, .99, mamf},
+    {"mi300x", .437, .20, 304, 750, .90, mamf},
+    {"l40s", .60, .20, 142, 350, .90, "issue and power limits of Ada at 350 W"},
 };
 
 /// One launch and the drain of a product's last tiles.
@@ -65,7 +66,7 @@ constexpr Tile tiles[] = {{256, 128, 1},  {128, 256, 1},  {128, 128, .93},
 GemmCard gemm_card(std::string_view device) {
   for (const CardRow& row : cards)
     if (device.substr(0, std::string_view(row.prefix).size()) == row.prefix)
-      return {row.sustained, row.band, row.multiprocessors, row.limit_w, row.source};
+      return {row.sustained, row.band, row.multiprocessors, row.fp8_share, row.limit_w, row.source};
   return {.source = "no table of matrix products names this card: a typical share"};
 }
 

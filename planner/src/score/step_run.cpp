@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../search/memory_choices.hpp"
+#include "known_models.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
@@ -27,52 +28,57 @@ bool says(const std::string& text, const char* word) {
   return lower(text).find(word) != std::string::npos;
 }
 
-struct ModelName {
-  const char* printed;  ///< lower case
-  const char* preset;
-};
-constexpr ModelName names[] = {
-    {"llama-3-8b", "llama-3.1-8b"},       {"llama-3.1-8b", "llama-3.1-8b"},
-    {"llama-3-70b", "llama-3.1-70b"},     {"llama-3.1-70b", "llama-3.1-70b"},
-    {"llama-3.1-405b", "llama-3.1-405b"}, {"llama-2-7b", "llama-2-7b"},
-    {"internlm-7b", "llama-2-7b"},  // its shape; the vocabulary is the table's
-    {"deepseek-v3", "deepseek-v3"},       {"qwen2.5-72b", "qwen2.5-72b"},
-    {"qwen3-30b-a3b", "qwen3-30b-a3b"},   {"qwen3-235b-a22b", "qwen3-235b-a22b"},
-    {"gpt-oss-20b", "gpt-oss-20b"},       {"gpt-oss-120b", "gpt-oss-120b"},
-    {"mixtral-8x7b", "mixtral-8x7b"},     {"llama-4-scout-17b-16e", "llama-4-scout"}};
-
-/// Of stated shapes. An MLP four times as wide as the residual is the ungated one.
-Model shaped_model(const StepRun& run) {
+Model dense_model(const std::string& name, const known::Shape& shape) {
   Model m;
-  m.name = run.model;
-  m.layers = *run.layers;
-  m.hidden = *run.hidden;
-  m.vocab = run.vocab;
-  m.gated_mlp = *run.ffn != 4 * *run.hidden;
-  m.dense_intermediate = run.ffn;
-  m.tied_embeddings = !*m.gated_mlp;
+  m.name = name;
+  m.layers = shape.layers;
+  m.hidden = shape.hidden;
+  m.vocab = shape.vocab;
+  m.gated_mlp = shape.gated;
+  m.dense_intermediate = shape.ffn;
+  m.tied_embeddings = shape.tied;
   LayerKind kind;
   for (int i = 0; i < static_cast<int>(m.layers); ++i) kind.layers.push_back(i);
-  kind.query_heads = run.heads.value_or(std::max<i64>(1, m.hidden / 64));
-  kind.kv_heads = run.kv_heads.value_or(kind.query_heads);
+  kind.query_heads = shape.heads;
+  kind.kv_heads = shape.kv_heads;
   kind.head_dim_qk = kind.head_dim_v = m.hidden / kind.query_heads;
   m.kinds.push_back(std::move(kind));
   m.details = ParameterDetails{};
   return m;
 }
 
+/// Of stated shapes. An MLP four times as wide as the residual is the ungated one, of models that tie their
+/// embeddings.
+Model shaped_model(const StepRun& run, StepPrediction& p) {
+  if (!run.heads) p.assumed.emplace_back("heads of width 64");
+  const i64 heads = run.heads.value_or(std::max<i64>(1, *run.hidden / 64));
+  const bool ungated = *run.ffn == 4 * *run.hidden;
+  return dense_model(run.model, {"", *run.layers, *run.hidden, heads, run.kv_heads.value_or(heads), *run.ffn,
+                                 *run.vocab, !ungated, ungated});
+}
+
+/// "Llama 2 7B-Instruct" as "llama-2-7b".
+std::string plain_name(const std::string& printed) {
+  std::string name = lower(printed);
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == ' ' || c == '_'; }, '-');
+  for (const std::string_view suffix : {"-instruct", "-base", "-chat"})
+    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix)
+      name.resize(name.size() - suffix.size());
+  return name;
+}
+
 Model model_of(const StepRun& run, StepPrediction& p) {
-  if (run.layers && run.hidden && run.ffn && run.vocab) {
-    if (!run.heads) p.assumed.emplace_back("heads of width 64");
-    return shaped_model(run);
-  }
-  for (const ModelName& name : names) {
-    if (lower(run.model) != name.printed) continue;
-    Model model = load_model(name.preset);
-    if (run.vocab) model.vocab = run.vocab;
-    return model;
-  }
-  throw NotPriced{"neither its shape nor a known name is given"};
+  if (run.layers && run.hidden && run.ffn && run.vocab) return shaped_model(run, p);
+  const std::string name = plain_name(run.model);
+  std::optional<Model> model;
+  for (const known::Preset& preset : known::presets)
+    if (name == preset.name) model = load_model(preset.preset);
+  for (const known::Shape& shape : known::shapes)
+    if (name == shape.name) model = dense_model(run.model, shape);
+  if (!model) throw NotPriced{"neither its shape nor a known name is given"};
+  if (run.vocab) model->vocab = run.vocab;
+  return *std::move(model);
 }
 
 /// Hosts of a card, with NICs as its reference machine has them.
@@ -162,9 +168,11 @@ void set_types(const StepRun& run, PlanRequest& request, StepPrediction& p) {
     w.dtype = Precision::fp16;
   else if (run.dtype.empty())
     p.assumed.emplace_back("bf16");
+  else if (run.dtype == "fp8" || run.dtype == "mxfp8")
+    request.fp8_products = true;
   else if (run.dtype != "bf16" && run.dtype != "16bit")
     throw NotPriced{"matrix products in " + run.dtype + " are not priced"};
-  p.gated = !run.dtype.empty();
+  p.gated = !run.dtype.empty() && !request.fp8_products;
 }
 
 /// What the table's words keep; empty: not stated.
@@ -243,18 +251,19 @@ void set_batch(const StepRun& run, PlanRequest& request, StepPrediction& p) {
 }
 
 /// Tokens per second and device that a printed rate of FLOPs means.
-std::optional<double> measured_tokens(const StepRun& run, const Model& model, double flops_per_token) {
+std::optional<double> measured_tokens(const StepRun& run, const Model& model, double flops_per_token,
+                                      double peak_flops) {
   if (run.tokens_s) return run.tokens_s;
   if (run.step_s && *run.step_s > 0 && run.global_batch)
     return static_cast<double>(*run.global_batch * *run.seq) / *run.step_s / static_cast<double>(*run.gpus);
-  if (!run.tflops) return std::nullopt;
+  if (!run.tflops && !run.mfu) return std::nullopt;
   double counted = flops_per_token;
   if (says(run.notes, "full attention") || says(run.notes, "attention in full")) {
     const DenseShape shape{1, static_cast<double>(*run.seq), static_cast<double>(model.layers),
                            static_cast<double>(model.hidden), static_cast<double>(model.vocab.value_or(0))};
     counted = ulysses_paper_flops(shape) / shape.seq * (says(run.notes, "recomputed forward") ? 1 : 0.75);
   }
-  return *run.tflops * 1e12 / counted;
+  return (run.tflops ? *run.tflops * 1e12 : *run.mfu * peak_flops) / counted;
 }
 
 /// Frameworks print what they hold, not what the planner keeps in reserve.
@@ -353,7 +362,8 @@ void price(const StepRun& run, StepPrediction& p) {
   p.layout = describe(c.choice);
   p.calibrated = calibration.calibrated;
   p.gated = p.gated && p.calibrated;
-  p.measured_s = measured_tokens(run, model, c.model_flops * c.seconds_per_token / c.step_s);
+  p.measured_s = measured_tokens(run, model, c.model_flops * c.seconds_per_token / c.step_s,
+                                 c.mfu > 0 ? c.flop_s / c.mfu : 0);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 namespace usp {
 namespace {
@@ -50,7 +51,7 @@ constexpr RateColumn rates[] = {{"tokens_per_s_per_gpu", &StepRun::tokens_s},
                                 {"step_s", &StepRun::step_s},
                                 {"peak_memory_gib", &StepRun::memory_gib}};
 /// Of the vocabulary, but not read: others say the same, or nothing that is priced.
-constexpr const char* unread[] = {"source", "experts", "topk", "shard", "mfu"};
+constexpr const char* unread[] = {"source", "experts", "topk", "shard"};
 
 /// Cells of a line; a cell in double quotes may hold commas, and doubled quotes for one.
 std::vector<std::string> cells_of(std::string_view line) {
@@ -80,10 +81,17 @@ T number(const std::string& cell, const Where& where) {
   return value;
 }
 
+/// "45.7% (hardware)" or "0.457"; empty where neither.
+std::optional<double> ratio(const std::string& cell) {
+  const double value = std::strtod(cell.c_str(), nullptr);
+  if (!(value > 0)) return std::nullopt;
+  return cell.find('%') != std::string::npos || value > 1 ? value / 100 : value;
+}
+
 void check_column(const std::string& name, const Where& where) {
   const auto named = [&](const auto& column) { return name == column.name; };
   const bool known =
-      std::any_of(std::begin(texts), std::end(texts), named) ||
+      name == "mfu" || std::any_of(std::begin(texts), std::end(texts), named) ||
       std::any_of(std::begin(counts), std::end(counts), named) ||
       std::any_of(std::begin(rates), std::end(rates), named) ||
       std::any_of(std::begin(unread), std::end(unread), [&](const char* n) { return name == n; });
@@ -94,6 +102,7 @@ void set_cell(StepRun& run, const std::string& name, const std::string& cell, co
   for (const TextColumn& column : texts)
     if (name == column.name) run.*column.field = cell;
   if (cell.empty()) return;
+  if (name == "mfu") run.mfu = ratio(cell);
   for (const CountColumn& column : counts)
     if (name == column.name) run.*column.field = number<i64>(cell, where);
   for (const RateColumn& column : rates)

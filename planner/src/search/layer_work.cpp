@@ -27,6 +27,11 @@ class Products {
     work_.backward += seconds(tokens, in, out) + seconds(out, in, tokens);
     work_.kernels += 1;
     work_.kernels_backward += 2;
+    if (machine_.fp8) {  // inputs and gradients are read in 16 bits and written in 8, once each
+      const double row = 3 * tokens * count / streamed_bytes_s(machine_.memory_bytes_s);
+      work_.residual += row * in;
+      work_.pointwise_backward += row * out;
+    }
     return seconds(tokens, out, in);
   }
 
@@ -163,15 +168,15 @@ LayerWork layer_work(const Model& model, int layer, Precision dtype, const Layer
                      const LayerMachine& machine) {
   LayerWork work;
   const double element = bytes_of(dtype);
-  Products products(machine, element, work);
+  Products products(machine, machine.fp8 ? 1 : element, work);
   add_attention(model, layer, share, machine, products, work);
   add_mlp(model, layer, share, products, work);
   const Streams e = streams_of(model, layer, share);
   const double second = share.tokens * element / streamed_bytes_s(machine.memory_bytes_s);
   work.norms = e.norms * second;
   work.mlp_pointwise = e.mlp * second;
-  work.residual = e.residual * second;
-  work.pointwise_backward = e.backward * second;
+  work.residual += e.residual * second;
+  work.pointwise_backward += e.backward * second;
   // Norms, rotary embedding, activation, sums; their gradients and those of the norms' weights.
   constexpr double forward_kernels = 7, backward_kernels = 14;
   work.kernels += forward_kernels;
@@ -185,7 +190,10 @@ HeadWork head_work(const Model& model, Precision dtype, const LayerShare& share,
   const double element = bytes_of(dtype), hidden = d(model.hidden), t = share.tokens;
   const double vocab = d(*model.vocab) / share.tensor;
   LayerWork products_work;
-  Products products(machine, element, products_work);
+  LayerMachine sixteen = machine;
+  sixteen.gemm = machine.head;
+  sixteen.fp8 = false;
+  Products products(sixteen, element, products_work);
   HeadWork work;
   work.products = products.add(t, vocab, hidden);
   work.products_backward = products_work.backward;

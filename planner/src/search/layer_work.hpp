@@ -11,7 +11,9 @@ namespace usp {
 
 /// What the parts of a layer outside its softmax attention run on.
 struct LayerMachine {
-  GemmModel gemm;
+  GemmModel gemm;             ///< of the layers
+  GemmModel head;             ///< of logits
+  bool fp8 = false;           ///< the layers' products take fp8, quantised before each
   double memory_bytes_s = 0;  ///< data sheet
 };
 

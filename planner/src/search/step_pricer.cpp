@@ -68,7 +68,15 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   const GemmCard card = gemm_card(spec.name).slowest_of(static_cast<i64>(cluster.devices.size()));
   const GemmCard limited = card.at_power(request.power_w);
   slower_clock_ = card.sustained / limited.sustained;
-  machine_.gemm = GemmModel(limited, peak_flops, machine_.memory_bytes_s, request.gemm_efficiency);
+  machine_.head = GemmModel(limited, peak_flops, machine_.memory_bytes_s, request.gemm_efficiency);
+  machine_.gemm = machine_.head;
+  machine_.fp8 = request.fp8_products;
+  if (machine_.fp8) {
+    GemmCard eight = limited;
+    eight.sustained *= eight.fp8_share;
+    machine_.gemm = GemmModel(eight, required(spec.fp8_tflops, "the device's fp8 peak", remedy) * 1e12,
+                              machine_.memory_bytes_s, request.gemm_efficiency);
+  }
   device_bytes_ = request.memory.device_bytes ? *request.memory.device_bytes
                                               : required(spec.memory_bytes, "the device's memory", remedy);
   devices_per_node_ =

@@ -85,7 +85,7 @@ void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& a
   c.seconds_per_token = c.step_s / tokens;
   c.model_flops = flops_per_token_ * tokens;
   c.flop_s = c.step_s > 0 ? c.model_flops / c.step_s / d(world_) : 0;
-  c.mfu = c.flop_s / machine_.gemm.peak_flops();
+  c.mfu = c.flop_s / machine_.head.peak_flops();
 }
 
 /// Kernels at a lower clock or of an older generation; what of the exchange shows stays.

@@ -13,6 +13,7 @@ struct GemmCard {
       0.7;             ///< share of the data-sheet peak of large products, random data, at the power limit
   double band = 0.25;  ///< relative half width of that share
   int multiprocessors = 0;  ///< 0: not known, so that tiles fill the card evenly
+  double fp8_share = 0.9;   ///< sustained share of the fp8 peak over that of the 16-bit peak
   double limit_w = 0;       ///< power limit of its data sheet; 0: not known
   std::string source;
 

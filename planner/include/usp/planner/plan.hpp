@@ -45,6 +45,7 @@ struct PlanRequest {
   bool search_pipeline = false;  ///< workload.pipeline and its virtual stages are the planner's to choose
   double gemm_efficiency = 0;    ///< share of the peak of every matrix product; 0: by shape and card
   double power_w = 0;            ///< power limit of a device; 0: that of its data sheet
+  bool fp8_products = false;     ///< of the layers, not of logits; what else is 16-bit stays
   bool fused_pointwise = true;   ///< norms, activation and rotary embedding each in one kernel, as compiled
   bool flash_attention = true;   ///< else scores go through memory, masked ones too
   /// Attention kernels of an older generation than the calibration's: times as long, forward and backward.

@@ -20,6 +20,7 @@ struct StepRun {
   std::optional<i64> gpus, gpus_per_node, seq, micro_batch, global_batch;
   std::optional<i64> tensor, pipeline, virtual_stages, context, expert, data, zero;
   std::optional<double> tokens_s, tflops, step_s, memory_gib;  ///< per device; measured
+  std::optional<double> mfu;                                   ///< a ratio
 
   /// What its id begins with: rows of one source are judged together.
   [[nodiscard]] std::string source() const { return id.substr(0, id.rfind('-')); }
