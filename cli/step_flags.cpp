@@ -70,13 +70,15 @@ i64 parse_tile(const std::string& text, const std::string& flag) {
 
 double parse_device_bytes(const std::string& text, const std::string& flag) {
   const auto bytes = static_cast<double>(parse_bytes(text, flag));
-  if (bytes <= 0) throw UsageError(flag + ": a device without memory holds no plan");
+  if (bytes <= 0) throw UsageError(flag + ": without memory there is no plan");
   return bytes;
 }
 
 void add_memory_group(const Verb& verb, MemoryPolicy& memory) {
   FlagGroup group(verb, "Memory");
   group.parsed("--memory", memory.device_bytes, "memory of a device instead of the card's, e.g. 80GiB",
+               parse_device_bytes);
+  group.parsed("--host-memory", memory.host_bytes, "memory of a host instead of the cluster's, e.g. 2TB",
                parse_device_bytes);
   group.number("--reserve", memory.reserve_fraction,
                "allocator fragmentation, as a share of all other rows (0.08)", 0.0, 1.0);

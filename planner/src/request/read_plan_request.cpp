@@ -174,6 +174,7 @@ MemoryPolicy memory_policy_in(ObjectReader reader) {
   memory.mlp_tile_tokens =
       reader.maybe_integer("mlp_tile_tokens", 0, max_tokens).value_or(memory.mlp_tile_tokens);
   memory.device_bytes = reader.maybe_number("device_bytes", 1, static_cast<double>(max_bytes));
+  memory.host_bytes = reader.maybe_number("host_bytes", 1, static_cast<double>(max_bytes));
   reader.finish();
   return memory;
 }

@@ -95,6 +95,9 @@ StepScore score_steps(std::vector<StepRun> runs, const std::string& file, WorkPr
   }
   add_classes(score);
   score.notes = {
+      "memory is that of a tiled loss; a run that holds the logits of all its tokens at once takes 10 B more "
+      "for each "
+      "of them and vocabulary entry",
       "nothing is fitted to the table: the errors of a source do not depend on its rows or on those of "
       "others",
       "predictions are of tuned kernels at the power that the table states; what a run loses to other "

@@ -88,7 +88,7 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   world_ = static_cast<i64>(cluster.devices.size());
   softmax_layers_ = request.model->attention_layers();
   const topology::Quantity& host = cluster.nodes.front().host_memory_bytes;
-  host_bytes_ = host.known() ? *host.value : 0;
+  host_bytes_ = request.memory.host_bytes.value_or(host.value.value_or(0));
   const double passes = request.workload.training ? 3 : 1;
   flops_per_token_outside_ = passes * step_flops(*request.model, request.workload, 1).forward;
   flops_per_token_ = flops_per_token_outside_ + passes * attention_flops();
