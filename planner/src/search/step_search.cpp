@@ -238,8 +238,7 @@ class Search {
     if (fixed_.recompute) list.emplace_back("another recompute mode (drop --recompute)");
     if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.emplace_back("ZeRO stage 3 (--zero 3)");
     const bool keeps_mlp = fixed_.recompute == Recompute::none || fixed_.recompute == Recompute::selective;
-    if (request_.memory.mlp_tile_tokens == 0 && keeps_mlp)
-      list.emplace_back("a tiled MLP (--mlp-tile 8192)");
+    if (request_.memory.mlp_tile_tokens == 0 && keeps_mlp) list.emplace_back("a tiled MLP (--mlp-tile 8192)");
     return list;
   }
 
