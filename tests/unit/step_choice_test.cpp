@@ -216,6 +216,17 @@ TEST(StepChoice, ChunksShortenTheBubble) {
   EXPECT_NEAR(seconds(step.price(1, 2, Recompute::none, 1), "pipeline bubble"), work * 3 / 16, 1e-9);
 }
 
+// 8.03e9 gradients of 2 B, read and written by each of 4 microbatches, at 88% of 3.35 TB/s.
+TEST(StepChoice, MicrobatchesAddGradients) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.batch = 4;
+  EXPECT_EQ(seconds(step.price(1, 8, Recompute::full, 1), "gradient accumulation"), 0);
+  step.request.workload.microbatches = 4;
+  EXPECT_NEAR(seconds(step.price(1, 8, Recompute::full, 1), "gradient accumulation"),
+              4 * 2 * 2 * 8'030'261'248.0 / (0.88 * 3.35e12), 1e-6);
+  EXPECT_EQ(seconds(step.price(1, 8, Recompute::full, 3), "gradient accumulation"), 0);
+}
+
 TEST(StepChoice, WhatIsKeptDecidesWhatRunsAgain) {
   Step step("llama-3.1-8b", 1);
   const auto attention = [&](Recompute r) { return seconds(step.price(1, 8, r), "attention recomputed"); };

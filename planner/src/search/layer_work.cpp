@@ -177,8 +177,9 @@ LayerWork layer_work(const Model& model, int layer, Precision dtype, const Layer
   work.mlp_pointwise = e.mlp * second;
   work.residual += e.residual * second;
   work.pointwise_backward += e.backward * second;
-  // Norms, rotary embedding, activation, sums; their gradients and those of the norms' weights.
-  constexpr double forward_kernels = 7, backward_kernels = 14;
+  // Norms, rotary embedding, activation, sums; their gradients and those of the norms' weights. Eager: the
+  // operations of PyTorch's Llama one by one.
+  const double forward_kernels = share.fused ? 7 : 26, backward_kernels = share.fused ? 14 : 45;
   work.kernels += forward_kernels;
   work.kernels_backward += backward_kernels;
   return work;

@@ -113,6 +113,12 @@ void StepPricer::add_reduction(PlanCandidate& c, const StateShare& s, const Step
   add(c, "gradient reduction", exposed.seconds, exposed.band,
       "beside backward of the last microbatch; updated weights gathered beside forward of the first");
   c.extrapolation |= reduce.extrapolation;
+  if (w.microbatches == 1) return;
+  // Each microbatch's products read the sums so far and write them back; ZeRO-3 keeps them in shards.
+  const double bytes =
+      d(w.microbatches) * 2 * (w.fp32_gradients ? 4 : bytes_of(w.dtype)) * (s.dense + s.experts);
+  add(c, "gradient accumulation", bytes / streamed_bytes_s(machine_.memory_bytes_s), 0.3,
+      "gradients of all weights read and written by each microbatch");
 }
 
 void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, const StepContext& step) const {
