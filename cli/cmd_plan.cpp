@@ -36,7 +36,26 @@ void check_output(const std::string& output, const Invocation& invocation) {
 struct PlanFlags {
   StepFlags step;
   std::string output;
+  std::optional<double> measured_s;
 };
+
+/// "61s", "850ms" or plain seconds.
+double parse_step_time(const std::string& text, const std::string& flag) {
+  std::string number = text;
+  double unit = 1;
+  const auto drop = [&](std::string_view suffix, double seconds) {
+    if (number.size() <= suffix.size() || number.substr(number.size() - suffix.size()) != suffix)
+      return false;
+    number.resize(number.size() - suffix.size());
+    unit = seconds;
+    return true;
+  };
+  if (!drop("ms", 1e-3)) drop("s", 1);
+  const double seconds = unit * parse_number(number, flag);
+  if (!(seconds > 0 && seconds < 1e9))
+    throw UsageError(fmt::format("{}: '{}' is no time of a step, e.g. 61s", flag, text));
+  return seconds;
+}
 
 void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   const std::string& output = flags.output;
@@ -44,6 +63,7 @@ void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   const auto input = load_step(flags.step, invocation);
   PlanRequest& request = input->request;
   check_degrees(request);
+  request.measured_step_s = flags.measured_s;
   const PlanResult result = with_progress(invocation, request, [&] { return plan_step(request); });
   if (!output.empty()) write_file(output, write_plan(make_plan_file(request, result.best())));
   if (output == "-") return;
@@ -244,6 +264,10 @@ void register_plan(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<PlanFlags>();
   add_step_flags(verb, flags->step);
   add_output_flag(verb, flags->output);
+  FlagGroup(verb, plain_group)
+      .parsed("--measured-step", flags->measured_s,
+              "a step as measured, e.g. 61s: its rates, and which term alone would explain it",
+              parse_step_time);
   register_call(verb.app, invocation);
   verb.runs([flags, &invocation] { plan_whole_step(*flags, invocation); });
 }

@@ -147,7 +147,11 @@ Workload workload_in(ObjectReader reader, const Constraints& fixed) {
   w.fp32_gradients = reader.maybe_boolean("fp32_gradients").value_or(w.fp32_gradients);
   w.microbatches = integer("microbatches", w.microbatches, max_batch);
   w.pipeline = static_cast<int>(integer("pipeline", w.pipeline, max_ranks));
+  w.virtual_stages = static_cast<int>(integer("virtual_stages", w.virtual_stages, max_ranks));
   w.expert = static_cast<int>(integer("expert", w.expert, max_ranks));
+  w.recompute_layers = reader.maybe_integer("recompute_layers", 1, max_ranks);
+  w.expert_tensor = reader.maybe_boolean("expert_tensor").value_or(w.expert_tensor);
+  w.sequence_parallel = reader.maybe_boolean("sequence_parallel").value_or(w.sequence_parallel);
   reader.finish();
   w.recompute = fixed.recompute.value_or(w.recompute);
   w.zero_stage = fixed.zero_stage.value_or(w.zero_stage);
@@ -170,6 +174,7 @@ MemoryPolicy memory_policy_in(ObjectReader reader) {
   memory.mlp_tile_tokens =
       reader.maybe_integer("mlp_tile_tokens", 0, max_tokens).value_or(memory.mlp_tile_tokens);
   memory.device_bytes = reader.maybe_number("device_bytes", 1, static_cast<double>(max_bytes));
+  memory.host_bytes = reader.maybe_number("host_bytes", 1, static_cast<double>(max_bytes));
   reader.finish();
   return memory;
 }
@@ -232,6 +237,13 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
   if (auto memory = reader.maybe_object("memory")) request.memory = memory_policy_in(*std::move(memory));
   if (auto execution = reader.maybe_object("execution"))
     request.execution = execution_options_in(*std::move(execution));
+  if (reader.find("objective") != nullptr) request.objective = reader.enumeration<Objective>("objective");
+  request.global_batch = reader.maybe_integer("global_batch", 1, max_batch);
+  const bool expert_given = reader.object("workload").find("expert") != nullptr;
+  request.search_expert = reader.maybe_boolean("search_expert").value_or(!expert_given);
+  request.search_pipeline = reader.maybe_boolean("search_pipeline").value_or(false);
+  request.gemm_efficiency = reader.maybe_number("gemm_efficiency", 0.01, 1).value_or(0);
+  request.power_w = reader.maybe_number("power_w", 1, 1e5).value_or(0);
   request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
                                                         .value_or(static_cast<i64>(request.max_candidates)));
 }
