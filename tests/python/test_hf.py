@@ -62,7 +62,7 @@ def unsharded(model, rows):
         total = total + torch.nn.functional.cross_entropy(logits.float()[0], targets[0], reduction="sum")
         count += int((targets != -100).sum())
     (total / count).backward()
-    return float(total / count), {name: p.grad for name, p in model.named_parameters()}
+    return float(total.detach() / count), {name: p.grad for name, p in model.named_parameters()}
 
 
 def sharded(mesh, model, sample, **options):
@@ -206,7 +206,6 @@ def test_refused_calls():
         refused("ready-made masks", attention_mask=torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.float64))
         refused("of other documents", cu_seq_lens_q=torch.tensor([0, 5, TOKENS]))
         refused("passes position_bias", position_bias=torch.zeros(1, dtype=torch.float64))
-        refused("passes output_attentions", output_attentions=True) if False else None
         refused("KV cache", use_cache=True, past_key_values=_cache_with_one_token(model))
 
 

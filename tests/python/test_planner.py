@@ -94,3 +94,25 @@ def test_notebook_and_two_lines(result):
     text = result.candidates[0].two_lines()
     assert "usp.hf.prepare(model, mesh[" in text and "sp.loader(loader)" in text
     compile(text, "two_lines", "exec")
+
+
+def test_attention_call():
+    found = usp.plan_attention(query_heads=32, kv_heads=8, head_dim=128, seq=131072, cluster="dgx-h100", window=4096)
+    assert found.best.mesh.ring * found.best.mesh.ulysses == 8 and found.best.forward["time_s"] > 0
+    assert usp.AttentionResult.from_json(found.to_json()) == found and "<table>" in found._repr_html_()
+    threads = usp.plan_attention(query_heads=4, kv_heads=2, head_dim=8, seq=64, ranks=4, ring=2, ulysses=2)
+    assert (threads.best.mesh.ring, threads.best.mesh.ulysses) == (2, 2)
+    with pytest.raises(usp.UsageError, match="one of cluster and ranks"):
+        usp.plan_attention(query_heads=4, kv_heads=2, head_dim=8, seq=64)
+    with pytest.raises(usp.UsageError, match="window is given and causal is False"):
+        usp.plan_attention(query_heads=4, kv_heads=2, head_dim=8, seq=64, ranks=4, window=3, causal=False)
+    with pytest.raises(usp.InvalidInput, match="/shape/kv_heads"):
+        usp.plan_attention(query_heads=4, kv_heads=3, head_dim=8, seq=64, ranks=4)
+
+
+def test_this_machine_without_a_gpu(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(usp.UsageError, match="no GPU"):
+        usp.plan(**{**QUESTION, "cluster": "auto"})

@@ -303,7 +303,8 @@ static int rank_main(usp_comm* comm, void* user) {
   inside.data = moved;
   REFUSED(usp_attend(engine, plan, batches[0], &in, &inside, NULL, &one->call), USP_USAGE, "the saved state");
   one->call.untracked = 1; /* beside the forward_id of the call before */
-  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE, "call.untracked");
+  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE,
+          "call.untracked");
   one->call.untracked = 0, one->call.layer = -1;
   REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE, "call.layer");
   one->call.layer = 0;

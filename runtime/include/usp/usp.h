@@ -385,10 +385,10 @@ usp_status usp_batch_create(usp_engine* engine, const int64_t* cu_seqlens, int64
 usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const int64_t* cu_k,
                                   const int64_t* shift, int64_t documents, uint64_t dropout_seed,
                                   usp_batch** batch);
-/** Local: other documents over the tokens of `of`, which end wherever its documents do, for layers that attend
- * within parts of them (chunks). No agreement: every rank derives the same from the same batch. Dropout seed
- * and engine are those of `of`. USP_INVALID_INPUT for documents that cross a border of `of` or hold another
- * number of tokens. */
+/** Local: other documents over the tokens of `of`, which end wherever its documents do, for layers that
+ * attend within parts of them (chunks). No agreement: every rank derives the same from the same batch.
+ * Dropout seed and engine are those of `of`. USP_INVALID_INPUT for documents that cross a border of `of` or
+ * hold another number of tokens. */
 usp_status usp_batch_derive(const usp_batch* of, const int64_t* cu_seqlens, int64_t documents,
                             usp_batch** batch);
 /** Collective, on the connections of usp_batch_create and in the same order with it: compares a value that
@@ -488,6 +488,12 @@ usp_status usp_batch_record(usp_engine* engine, const usp_plan* plan, const usp_
 usp_status usp_plan_step_json(const char* request, char** result);
 /** Local: the same question; *plan is the text that `usp plan -o` writes, for usp_plan_parse. */
 usp_status usp_plan_step_file(const char* request, char** plan);
+/** Local: plans one attention call, as `usp plan attention` does. `request` is a JSON object: cluster (as
+ * above) or ranks (threads of this host); shape with tokens, query_heads, head_dim_qk and where given batch,
+ * kv_heads, head_dim_v, dtype; and where given causal, window, scale, softcap, dropout, sink, return_lse,
+ * backend, documents (lengths), training, calibration, fixed, execution, max_candidates. *result is the text
+ * that `usp plan attention --json` prints, to be freed with usp_text_free. Errors as usp_plan_step_json. */
+usp_status usp_plan_attention_json(const char* request, char** result);
 /** Frees a text that a function of this section returned; null is allowed. */
 void usp_text_free(char* text);
 

@@ -21,7 +21,9 @@ class Comm:
         self._process = os.getpid()
         self._failure: CommunicationError | None = None
         self._interrupt: BaseException | None = None
-        self._options = s.CommOptions(watchdog_s=watchdog_s, interrupted=s.Interrupted(self._interrupted))
+        watch = self._watch()
+        next(watch)
+        self._options = s.CommOptions(watchdog_s=watchdog_s, interrupted=s.Interrupted(watch.send))
 
     @classmethod
     def serial(cls) -> "Comm":
@@ -110,14 +112,20 @@ class Comm:
             lib().usp_comm_destroy(self._handle)
         self._handle = ctypes.c_void_p()
 
-    def _interrupted(self, _context) -> int:
-        """Called about every tenth of a second while a call waits: lets Python handle signals."""
-        try:
-            ctypes.pythonapi.PyErr_CheckSignals()
-        except BaseException as interrupt:  # Ctrl-C, or what another handler raised
-            self._interrupt = interrupt
-            return 1
-        return 0
+    def _watch(self):
+        """Resumed about every tenth of a second while a call waits: lets Python handle signals, and gives 1 where a
+        handler raised (Ctrl-C). A generator, since Python may run handlers at its first instruction, which in a
+        function is before any `try`."""
+        code = 0
+        while True:
+            try:
+                yield code
+                code = 0
+                ctypes.pythonapi.PyErr_CheckSignals()
+            except GeneratorExit:
+                return
+            except BaseException as interrupt:
+                self._interrupt, code = interrupt, 1
 
 
 def _parts(error: CommunicationError):

@@ -50,7 +50,7 @@ def _object(kind, value, at: str):
 @functools.cache
 def _fields(kind) -> dict[str, tuple[Any, bool]]:
     hints = typing.get_type_hints(kind)
-    return {field.name: (hints[field.name], field.default is dataclasses.MISSING)
+    return {field.name: (hints[field.name], field.default is field.default_factory is dataclasses.MISSING)
             for field in dataclasses.fields(kind) if field.metadata.get("json", True)}
 
 

@@ -53,6 +53,7 @@ _STATUS_FUNCTIONS = {
                         POINTER(s.Tensor), POINTER(s.AttentionGradients), POINTER(s.Call)],
     "usp_plan_step_json": [c_char_p, POINTER(c_void_p)],
     "usp_plan_step_file": [c_char_p, POINTER(c_void_p)],
+    "usp_plan_attention_json": [c_char_p, POINTER(c_void_p)],
 }
 _OTHER_FUNCTIONS = {
     "usp_version": (c_char_p, []),

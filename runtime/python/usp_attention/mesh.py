@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import warnings
@@ -71,7 +72,8 @@ class Mesh:
         if self._callbacks is not None:
             desc.allocator = self._callbacks
         comm.call(lib().usp_engine_create, ctypes.byref(desc), comm.handle, ctypes.byref(self._engine))
-        _open.add(self)
+        self._number = next(_numbers)
+        _open[self._number] = self
         if self.rank == 0:
             for note in self.notes():
                 warnings.warn(f"usp: {note}", stacklevel=3)
@@ -250,7 +252,7 @@ class Mesh:
 
     def close(self) -> None:
         """Collective, and nothing where it is closed already or in a forked child."""
-        _open.discard(self)
+        _open.pop(self._number, None)
         if not self._comm.open:
             return
         lib().usp_engine_destroy(self._engine)
@@ -271,13 +273,15 @@ class Mesh:
                 f"method={self.recipe.method!r})")
 
 
-_open: "weakref.WeakSet[Mesh]" = weakref.WeakSet()
+# In the order of their making, which is the same on every rank, as closing is collective.
+_numbers = itertools.count()
+_open: "weakref.WeakValueDictionary[int, Mesh]" = weakref.WeakValueDictionary()
 
 
 @atexit.register
 def _close_all() -> None:
     """What nobody closed. A program that ends by an error takes the others with it instead of waiting."""
-    for mesh in list(_open):
+    for mesh in [_open[number] for number in sorted(_open)]:
         if interpreter_exits_by_error():
             mesh.abort(f"rank {mesh.rank} ended by an error that nobody handled")
         mesh.close()

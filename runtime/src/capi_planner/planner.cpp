@@ -2,6 +2,7 @@
 #include "handles.hpp"
 
 #include "usp/planner/make_plan.hpp"
+#include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
 #include "usp/planner/step_input.hpp"
 
@@ -42,6 +43,16 @@ usp_status usp_plan_step_file(const char* request, char** plan) {
                                  [](const usp::PlanRequest& asked, const usp::PlanResult& result) {
                                    return usp::write_plan(usp::make_plan_file(asked, result.best()));
                                  });
+}
+
+usp_status usp_plan_attention_json(const char* request, char** result) {
+  using namespace usp::capi;
+  return guarded([&] {
+    given(request, "request");
+    given(result, "result");
+    const auto input = usp::read_attention_request(request, "request", [](const std::string&) {});
+    *result = copied(usp::attention_result_json(input->request, usp::plan_attention(input->request)));
+  });
 }
 
 void usp_text_free(char* text) {

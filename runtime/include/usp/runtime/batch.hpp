@@ -69,8 +69,8 @@ class Batches {
   /// every rank where one differs, InvalidInput for documents out of range.
   [[nodiscard]] std::shared_ptr<const Batch> get(const Documents& documents, std::uint64_t dropout_seed = 0);
 
-  /// Collective over `control`, in the same order with get(): compares a value that a batch depends on. Throws
-  /// DisagreementError on every rank where one differs.
+  /// Collective over `control`, in the same order with get(): compares a value that a batch depends on.
+  /// Throws DisagreementError on every rank where one differs.
   void agree(const char* name, std::uint64_t value);
 
  private:

@@ -26,9 +26,9 @@ class SavedState {
 
   /// Owns memory of the kernel's kind, which grows to what a forward needs. `memory` outlives this.
   explicit SavedState(kernels::Memory& memory);
-  /// Uses the caller's memory, on a boundary of `alignment` bytes (256 on a GPU, which the executor checks): a
-  /// forward that needs more is refused. The content
-  /// may be moved between forward and backward (MemoryRef of the new place by `move_to`).
+  /// Uses the caller's memory, on a boundary of `alignment` bytes (256 on a GPU, which the executor checks):
+  /// a forward that needs more is refused. The content may be moved between forward and backward (MemoryRef
+  /// of the new place by `move_to`).
   explicit SavedState(MemoryRef memory);
 
   [[nodiscard]] i64 bytes() const { return arena_ != nullptr ? arena_->bytes() : memory_.bytes; }
