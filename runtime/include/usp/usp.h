@@ -488,11 +488,9 @@ usp_status usp_batch_record(usp_engine* engine, const usp_plan* plan, const usp_
 usp_status usp_plan_step_json(const char* request, char** result);
 /** Local: the same question; *plan is the text that `usp plan -o` writes, for usp_plan_parse. */
 usp_status usp_plan_step_file(const char* request, char** plan);
-/** Local: plans one attention call, as `usp plan attention` does. `request` is a JSON object: cluster (as
- * above) or ranks (threads of this host); shape with tokens, query_heads, head_dim_qk and where given batch,
- * kv_heads, head_dim_v, dtype; and where given causal, window, scale, softcap, dropout, sink, return_lse,
- * backend, documents (lengths), training, calibration, fixed, execution, max_candidates. *result is the text
- * that `usp plan attention --json` prints, to be freed with usp_text_free. Errors as usp_plan_step_json. */
+/** Local: plans one attention call, as `usp plan attention --json` prints it. `request`: cluster (as above)
+ * or ranks (threads of this host), shape and the call's rules; keys as usp/planner/step_input.hpp lists them.
+ */
 usp_status usp_plan_attention_json(const char* request, char** result);
 /** Frees a text that a function of this section returned; null is allowed. */
 void usp_text_free(char* text);

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 _HOMES = {"register": "attention", "Registration": "attention", "prepare": "prepared", "Prepared": "prepared",
-          "Trainer": "trainer"}
+          "Trainer": "trainer", "on_mesh": "trainer"}
 
 __all__ = [*_HOMES]
 
@@ -23,4 +23,4 @@ def __getattr__(name: str):
 if TYPE_CHECKING:
     from .attention import Registration, register
     from .prepared import Prepared, prepare
-    from .trainer import Trainer
+    from .trainer import Trainer, on_mesh

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers.Trainer on whole samples that the mesh's ranks share."""
+"""transformers.Trainer, and whatever derives from it, on whole samples that the mesh's ranks share."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ import transformers
 
 from ..errors import UsageError
 from ..loader import Loader
-from .prepared import Prepared
+from .prepared import Prepared, prepare
 
 
-class Trainer(transformers.Trainer):
-    """Trainer whose every loader deals samples to the mesh: usp.hf.Trainer(sp, model=model, args=args, ...).
+class _OnMesh:
+    """What a Trainer needs on a mesh: its loaders deal samples, and what assumes whole sequences is refused."""
 
-    Each process loads its own samples, as Trainer has it, and all ranks of a mesh train on each in turn: a step sees
-    per_device_train_batch_size x gradient_accumulation_steps samples per mesh. Losses are means over all valid tokens of
-    all processes (average_tokens_across_devices). It resumes by loading and dropping what was trained on. Refuses a
-    parallelism_config with cp or sp above 1, models without loss kwargs, label_smoothing_factor, and compute_metrics,
-    whose logits would be one rank's. keys: loader_keys=dict(...) as Sharder's.
-    """
+    sp: Prepared
 
-    def __init__(self, sp: Prepared, *args, loader_keys: dict | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
+    def _share(self, sp: Prepared, loader_keys: dict | None) -> None:
         self.sp, self.loader_keys = sp, loader_keys or {}
         self._train_loader: Loader | None = None
         self._check()
@@ -61,10 +55,44 @@ class Trainer(transformers.Trainer):
         return Loader(loader, self.sp.mesh, source="each", num_items=False, **self.loader_keys)
 
 
+class Trainer(_OnMesh, transformers.Trainer):
+    """Trainer whose every loader deals samples to the mesh: usp.hf.Trainer(sp, model=model, args=args, ...).
+
+    Each process loads its own samples, as Trainer has it, and all ranks of a mesh train on each in turn: a step sees
+    per_device_train_batch_size x gradient_accumulation_steps samples per mesh. Losses are means over all valid tokens of
+    all processes (average_tokens_across_devices). It resumes by loading and dropping what was trained on. Refuses a
+    parallelism_config with cp or sp above 1, models without loss kwargs, label_smoothing_factor, and compute_metrics,
+    whose logits would be one rank's. keys: loader_keys=dict(...) as Sharder's.
+    """
+
+    def __init__(self, sp: Prepared, *args, loader_keys: dict | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._share(sp, loader_keys)
+
+
+def on_mesh(trainer: type, device_mesh=None, *, loader_keys: dict | None = None, **mesh_options) -> type:
+    """A Trainer class of another library (trl's SFTTrainer) that does what usp.hf.Trainer does:
+
+        SFTTrainer = usp.hf.on_mesh(SFTTrainer, mesh["ring", "ulysses"])
+
+    Its instances prepare their model, as prepare(model, device_mesh, **mesh_options), once they have it.
+    """
+    if not issubclass(trainer, transformers.Trainer):
+        raise UsageError(f"{trainer.__name__} does not derive from transformers.Trainer")
+
+    class OnMesh(_OnMesh, trainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self._share(prepare(self.model, device_mesh, **mesh_options), loader_keys)
+
+    OnMesh.__name__, OnMesh.__qualname__, OnMesh.__doc__ = trainer.__name__, trainer.__qualname__, trainer.__doc__
+    return OnMesh
+
+
 class _SkipTrained(transformers.TrainerCallback):
     """accelerate's skip_first_batches would build a loader without the mesh; the Loader skips instead."""
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: _OnMesh):
         self._trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
