@@ -144,7 +144,7 @@ install_torch() {
     return
   fi
   python3 -m venv "$python_env" || die $exit_environment "python3 has no venv; install python3-venv"
-  pip=("$python_env/bin/python3" -m pip -q --disable-pip-version-check install)
+  pip=("$python_env/bin/python3" -m pip -q --disable-pip-version-check install --no-warn-conflicts)
   if has_cuda_libraries; then
     "${pip[@]}" --no-deps "$torch" "${torch_libraries[@]}" && "${pip[@]}" "${torch_needs[@]}"
   else

@@ -171,6 +171,7 @@ def fault(kind: str) -> None:
     q = torch.randn(1, len(batch.local_tokens), 4, 8, requires_grad=True)
     usp.attention(q, q, q, batch).sum().backward()
     out = usp.attention(q, q, q, batch)
+    dist.barrier()  # all have what comes before the fault
     print("ready", flush=True)
     if kind == "fork":
         child = os.fork()
