@@ -85,7 +85,6 @@ class Plan:
     """A usp_plan of a recipe, rules and a shape. Local; shared by all layers and steps with these."""
 
     def __init__(self, recipe: Recipe, terms: Terms, shape: Shape, capacity_tokens: int | None):
-        check_terms(terms)
         desc = s.AttentionDesc()
         check(lib().usp_attention_desc_init(ctypes.byref(desc), ctypes.sizeof(desc)))
         desc.batch, desc.q_tokens = shape.batch, capacity_tokens or max_tokens()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
@@ -126,5 +127,5 @@ def index_of(words: tuple[str, ...], word: str, name: str) -> int:
 
 def int64_array(values):
     """(ctypes array, count) of integers; keep the array as long as C reads it."""
-    values = list(values)
-    return (c_int64 * max(len(values), 1))(*values), len(values)
+    buffer = array.array("q", values)
+    return (c_int64 * len(buffer)).from_buffer(buffer), len(buffer)

@@ -11,22 +11,22 @@ import ctypes
 
 from . import _structs as s
 from ._library import import_torch, lib
-from ._plans import Plan, Shape, Terms
+from ._plans import Plan, Shape, Terms, check_terms
 from .batch import Batch, BatchState, entered_batch, state_of
 from .errors import UsageError
 
 torch = import_torch()
 
 _DTYPE_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
-_RULES = ("Tensor batch_id, bool causal, int? window, float? scale, float? softcap, float dropout, int layer, "
-          "int? chunk")
+# rules: see _rules. One list, since torch's Python side walks the schema's arguments in quadratic time at each call.
+_RULES = "Tensor batch_id, float[] rules, int layer"
 _TAGS = (torch.Tag.cudagraph_unsafe, torch.Tag.needs_exact_strides)
 
 _library = torch.library.Library("usp", "DEF")
-_library.define(f"attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_RULES}, bool return_lse, bool save)"
+_library.define(f"attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_RULES}, bool save)"
                 " -> (Tensor out, Tensor lse, Tensor saved)", tags=_TAGS)
 _library.define(f"attend_grad(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor? sinks, Tensor saved, "
-                f"{_RULES}, bool return_lse) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sinks)", tags=_TAGS)
+                f"{_RULES}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sinks)", tags=_TAGS)
 
 
 def attention(q, k, v, batch: Batch | None = None, *, causal: bool = True, window: int | None = None,
@@ -64,9 +64,26 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
         q, k, v = (x.to(dtype) if x.dtype == torch.float32 else x for x in (q, k, v))
     save = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                         (sinks is not None and sinks.requires_grad))
-    out, lse, _ = torch.ops.usp.attend(q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, layer,
-                                       chunk, return_lse, save)
+    terms = Terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
+    check_terms(terms)
+    out, lse, _ = torch.ops.usp.attend(q, k, v, sinks, batch_id, _rules(terms, chunk), layer, save)
     return (out, lse.detach()) if return_lse else out
+
+
+def _rules(terms: Terms, chunk: int | None) -> list[float]:
+    """Rules as numbers, 0 for none: causal, window, scale, softcap, dropout, return_lse, chunk."""
+    return [float(terms.causal), float(terms.window or 0), terms.scale or 0.0, terms.softcap or 0.0, terms.dropout,
+            float(terms.return_lse), float(chunk or 0)]
+
+
+def _terms(rules, sink: bool) -> tuple[Terms, int | None]:
+    causal, window, scale, softcap, dropout, return_lse, chunk = rules
+    return (Terms(causal != 0, int(window) or None, scale or None, softcap or None, dropout, sink, return_lse != 0),
+            int(chunk) or None)
+
+
+def _returns_lse(rules) -> bool:
+    return rules[5] != 0
 
 
 def _refuse_dtensor(name: str, tensor) -> None:
@@ -83,13 +100,13 @@ def _refuse_dtensor(name: str, tensor) -> None:
 class _Call:
     """Batch, plan and structs of one call."""
 
-    def __init__(self, q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, layer, chunk, return_lse):
+    def __init__(self, q, k, v, sinks, batch_id, rules, layer):
         if batch_id.device.type != "cpu":
             raise UsageError(f"batch_id lies on {batch_id.device}; it is a CPU tensor: pass Batch.batch_id as it is")
         whole = state_of(int(batch_id))
         self.mesh = whole.mesh
+        self.terms, chunk = _terms(rules, sinks is not None)
         self.batch: BatchState = whole if chunk is None else whole.parts(chunk)
-        self.terms = Terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
         self.shape = _shape_of(q, k, v, sinks, whole)
         self.plan: Plan = self.mesh.plan(self.terms, self.shape)
         self.tensors = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
@@ -110,8 +127,9 @@ class _Call:
                        ctypes.byref(self.struct))
 
 
-def _attend(q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, layer, chunk, return_lse, save):
-    call = _Call(q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, layer, chunk, return_lse)
+def _attend(q, k, v, sinks, batch_id, rules, layer, save):
+    call = _Call(q, k, v, sinks, batch_id, rules, layer)
+    return_lse = call.terms.return_lse
     call.mesh.compare(batch=call.batch.ordinal, layer=layer, rules=call.plan.digest)
     batch, rows, heads, _ = q.shape
     out = q.new_empty((batch, rows, heads, v.shape[-1]))
@@ -123,9 +141,8 @@ def _attend(q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, l
     return out, lse, saved
 
 
-def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, causal, window, scale, softcap, dropout, layer, chunk,
-                 return_lse):
-    call = _Call(q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, layer, chunk, return_lse)
+def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules, layer):
+    call = _Call(q, k, v, sinks, batch_id, rules, layer)
     call.struct.saved, call.struct.saved_bytes = _address(saved), saved.numel()
     if d_out.stride(-1) != 1 and d_out.shape[-1] != 1:
         d_out = d_out.contiguous()
@@ -193,38 +210,38 @@ def _shape_of(q, k, v, sinks, batch: BatchState) -> Shape:
 # ---- what torch must know of it ---------------------------------------------------------------------------------
 
 
-def _attend_fake(q, k, v, sinks, batch_id, causal, window, scale, softcap, dropout, layer, chunk, return_lse, save):
+def _attend_fake(q, k, v, sinks, batch_id, rules, layer, save):
     batch, rows, heads, _ = q.shape
     size = torch.library.get_ctx().new_dynamic_size() if save else 0
     return (q.new_empty((batch, rows, heads, v.shape[-1])),
-            q.new_empty((batch, rows, heads) if return_lse else (0,), dtype=_sum_dtype(q)),
+            q.new_empty((batch, rows, heads) if _returns_lse(rules) else (0,), dtype=_sum_dtype(q)),
             q.new_empty(size, dtype=torch.uint8))
 
 
-def _attend_grad_fake(d_out, q, k, v, out, sinks, saved, batch_id, causal, window, scale, softcap, dropout, layer,
-                      chunk, return_lse):
+def _attend_grad_fake(d_out, q, k, v, out, sinks, saved, batch_id, rules, layer):
     d_sinks = q.new_empty((0,), dtype=_sum_dtype(q)) if sinks is None else sinks.new_empty(sinks.shape)
     return *(x.new_empty(x.shape) for x in (q, k, v)), d_sinks
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    q, k, v, sinks, batch_id, *rules, save = inputs
+    q, k, v, sinks, batch_id, rules, layer, save = inputs
     out, lse, saved = output
     ctx.mark_non_differentiable(lse, saved)
     ctx.set_materialize_grads(False)
-    ctx.rules, ctx.save, ctx.has_sinks = rules, save, sinks is not None
+    ctx.rules, ctx.layer, ctx.save, ctx.has_sinks = rules, layer, save, sinks is not None
     ctx.save_for_backward(q, k, v, out, saved, batch_id, *([] if sinks is None else [sinks]))
 
 
 def _backward(ctx, d_out, _d_lse, _d_saved):
-    nothing = (None,) * 10
+    nothing = (None,) * 4
     if d_out is None:
         return None, None, None, None, *nothing
     if not ctx.save:
         raise UsageError("attention was run without state for backward; run it where gradients are enabled")
     q, k, v, out, saved, batch_id, *rest = ctx.saved_tensors
     sinks = rest[0] if ctx.has_sinks else None
-    dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, *ctx.rules)
+    dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, ctx.rules,
+                                                       ctx.layer)
     return dq, dk, dv, d_sinks if ctx.has_sinks else None, *nothing
 
 
