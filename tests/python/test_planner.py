@@ -110,6 +110,28 @@ def test_attention_call():
         usp.plan_attention(query_heads=4, kv_heads=3, head_dim=8, seq=64, ranks=4)
 
 
+def test_this_machine(monkeypatch, tmp_path):
+    import torch
+    from usp_attention import planner
+
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat {REPOSITORY}/configs/jobs/dgx-h100-topo.txt\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(planner.shutil, "which", lambda name: str(tool))
+    for name, planned in (("NVIDIA H100 80GB HBM3", True), ("NVIDIA H7", False)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        planner.this_machine.cache_clear()
+        if planned:
+            found = usp.plan(**{**QUESTION, "cluster": "auto"})
+            assert found.request["cluster"]["devices"] == 8 and found.plan_file()
+        else:
+            with pytest.raises(usp.UsageError, match="'NVIDIA H7' is none that usp knows"):
+                usp.plan(**{**QUESTION, "cluster": "auto"})
+    planner.this_machine.cache_clear()
+
+
 def test_this_machine_without_a_gpu(monkeypatch):
     import torch
 

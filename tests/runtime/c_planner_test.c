@@ -220,7 +220,8 @@ static void test_attention(const char* usp) {
   const char* const request =
       "{\"cluster\": {\"source\": \"dgx-h100\", \"nodes\": 2}, \"shape\": {\"tokens\": 131072, "
       "\"query_heads\": 32,"
-      " \"kv_heads\": 8, \"head_dim_qk\": 128}, \"window\": 4096, \"sink\": true, \"documents\": [65536, "
+      " \"kv_heads\": 8, \"head_dim_qk\": 128}, \"window\": 4096, \"backend\": \"mma\", \"sink\": true, "
+      "\"documents\": [65536, "
       "65536],"
       " \"fixed\": {\"ring\": 2}, \"max_candidates\": 3}";
   char* result = NULL;
@@ -229,7 +230,8 @@ static void test_attention(const char* usp) {
     char* text =
         printed(usp,
                 "plan attention -q --json --cluster dgx-h100 --nodes 2 --seq 131072 --heads 32 --kv-heads 8"
-                " --head-dim 128 --window 4096 --sinks --documents 65536,65536 --ring 2 --top 3");
+                " --head-dim 128 --window 4096 --sinks --documents 65536,65536 --ring 2 --top 3"
+                " --backend mma");
     CHECK(strcmp(result, text) == 0);
     free(text);
   }

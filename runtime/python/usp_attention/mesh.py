@@ -11,7 +11,6 @@ import itertools
 import os
 import pathlib
 import warnings
-import weakref
 from collections.abc import Sequence
 
 from . import _structs as s
@@ -273,15 +272,15 @@ class Mesh:
                 f"method={self.recipe.method!r})")
 
 
-# In the order of their making, which is the same on every rank, as closing is collective.
+# Until they are closed, in the order of their making, which is the same on every rank, as closing is collective.
 _numbers = itertools.count()
-_open: "weakref.WeakValueDictionary[int, Mesh]" = weakref.WeakValueDictionary()
+_open: "dict[int, Mesh]" = {}
 
 
 @atexit.register
 def _close_all() -> None:
     """What nobody closed. A program that ends by an error takes the others with it instead of waiting."""
-    for mesh in [_open[number] for number in sorted(_open)]:
+    for _, mesh in sorted(_open.items()):
         if interpreter_exits_by_error():
             mesh.abort(f"rank {mesh.rank} ended by an error that nobody handled")
         mesh.close()

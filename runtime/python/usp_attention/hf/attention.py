@@ -12,6 +12,8 @@ import dataclasses
 import itertools
 import threading
 
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
 from .._library import import_torch
 from ..batch import Batch, state_of
 from ..errors import UsageError
@@ -53,7 +55,7 @@ class Registration:
     # ---- once per forward and kind of mask --------------------------------------------------------------------
 
     def mask(self, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0, kv_offset: int = 0,
-             mask_function=None, attention_mask=None, local_size: int | None = None, config=None,
+             mask_function=causal_mask_function, attention_mask=None, local_size: int | None = None, config=None,
              use_vmap: bool = False, **_unused) -> UspMask:
         """transformers' mask interface."""
         batch = self.batch
@@ -67,18 +69,18 @@ class Registration:
             raise UsageError("the model overlays a mask function of its own, which usp would not see; it is not "
                              "supported")
         _refuse_padding(attention_mask)
-        causal = self._is_causal(mask_function, q_length)
+        causal = self._is_causal(mask_function, q_length, config)
         window, chunk = _local_rule(config, local_size)
         if not causal and (window is not None or chunk is not None):
             raise UsageError("the model attends a window or chunk in both directions, which usp does not support")
         return UspMask(batch.batch_id, causal, window, chunk)
 
     @staticmethod
-    def _is_causal(mask_function, length: int) -> bool:
+    def _is_causal(mask_function, length: int, config) -> bool:
         """By the pairs (i, i + 1): none is visible under a causal mask, every one without it, some under an overlay.
-        Compiled code cannot look and takes the mask for causal, as all models that usp.hf.prepare takes are."""
-        if torch.compiler.is_compiling() or length < 2 or mask_function is None:
-            return True
+        Compiled code cannot look: it goes by the function and the config, and overlays are not seen."""
+        if torch.compiler.is_compiling() or length < 2:
+            return mask_function is not bidirectional_mask_function and getattr(config, "is_causal", True)
         ahead = torch.arange(length - 1)
         zero = torch.zeros((), dtype=torch.int64)
         seen = mask_function(zero, zero, ahead, ahead + 1)
@@ -104,6 +106,9 @@ class Registration:
         if is_causal is not None and is_causal != mask.causal:
             raise UsageError(f"{type(module).__name__} asks for is_causal={is_causal} and has a mask that is "
                              f"{'' if mask.causal else 'not '}causal; it is not supported")
+        if torch.compiler.is_compiling() and mask.causal and getattr(module, "is_causal", True) is False:
+            raise UsageError(f"{type(module).__name__} attends in both directions, which compiled code cannot tell from "
+                             "its mask; run it without torch.compile")
         self._check_kwargs(module, mask, kwargs)
         layer = (getattr(module, "layer_idx", None) or 0) if self.layer_ids else 0
         if dropout and not self.layer_ids:
