@@ -122,6 +122,16 @@ void check_cluster(const StatedCluster& stated, const ClusterSummary& found, con
   if (stated.digest && *stated.digest != found.digest) refuse("digest", "digest " + found.digest);
 }
 
+/// Usage errors are of the cluster's options, which have the names of flags.
+template <class Load>
+void load_named(const std::string& file, const Load& load) {
+  try {
+    load();
+  } catch (const UsageError& error) {
+    throw InvalidInput({file, 0, "/cluster"}, error.what());
+  }
+}
+
 std::vector<i64> documents_in(ObjectReader& reader) {
   std::vector<i64> documents;
   reader.array(
@@ -331,12 +341,10 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
     topology::ClusterRequest cluster;
     const StatedCluster stated = read_cluster(reader, cluster);
     const std::string calibration = maybe_name(reader, "calibration");
-    try {  // usage errors are of the cluster's options, which have the names of flags
+    load_named(file, [&] {
       input->cluster = load_cluster(cluster, note);
       input->calibration = calibration_or_sheet(input->cluster, calibration, note);
-    } catch (const UsageError& error) {
-      throw InvalidInput({file, 0, "/cluster"}, error.what());
-    }
+    });
     if (stated.devices || stated.digest) check_cluster(stated, cluster_summary(input->cluster), file);
   }
   reader.finish();
@@ -359,11 +367,7 @@ std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std:
   if ((sources.data_sheet = sources.calibration == "uncalibrated")) sources.calibration.clear();
   read_request(reader, input->request);
   reader.finish();
-  try {  // usage errors are of the cluster's options, which have the names of flags
-    load_sources(sources, *input, note);
-  } catch (const UsageError& error) {
-    throw InvalidInput({file, 0, "/cluster"}, error.what());
-  }
+  load_named(file, [&] { load_sources(sources, *input, note); });
   // An echoed request states the calibration that its cluster names: nothing was asked for on another card.
   if (!sources.calibration.empty() && sources.calibration == input->cluster.calibration)
     input->calibration = calibration_of(input->cluster);
