@@ -96,10 +96,10 @@ class CudaMemory final : public Memory {
     if (!beside_) beside_.emplace(device_);
     beside_->begin.record(stream());
     device::wait_for(beside_->stream.get(), beside_->begin.get());
-    device::check_cuda(cudaMemcpyAsync(to.data, from.data,
-                                       static_cast<std::size_t>(from.elements() * bytes_of(from.type)),
-                                       cudaMemcpyDefault, beside_->stream.get()),
-                       "a copy beside other work");
+    device::check_cuda(
+        cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.elements() * bytes_of(from.type)),
+                        cudaMemcpyDefault, beside_->stream.get()),
+        "a copy beside other work");
     beside_->open = true;
   }
   void join_copies() override {
