@@ -35,7 +35,11 @@ double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
 
 }  // namespace
 
-StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workload& w) const {
+const StepPricer::StageWork& StepPricer::stage_work(const Choice& choice, const Workload& w) const {
+  // Candidates of a mesh differ in what they keep and shard, not in this.
+  const auto [at, fresh] = works_.try_emplace({local_tokens(choice), choice.tensor(), w.expert});
+  StageWork& sum = at->second;
+  if (!fresh) return sum;
   const Model& model = *request_.model;
   const LayerShare share{.tokens = d(local_tokens(choice)),
                          .tensor = d(choice.tensor()),
@@ -43,7 +47,6 @@ StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workloa
                          .sequence_parallel = w.sequence_parallel,
                          .expert_tensor = w.expert_tensor,
                          .fused = request_.fused_pointwise};
-  StageWork sum;
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
     const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);
     const double n = d(layers.count);
