@@ -158,6 +158,8 @@ Workload workload_of(const StepFlags& flags) {
   workload.training = !flags.workload.forward_only;
   workload.optimizer = flags.optimizer.value_or(workload.optimizer);
   workload.microbatches = flags.microbatches.value_or(1);
+  // A replica's share of the global batch follows per candidate: here, what the microbatches need at least.
+  if (flags.global_batch) workload.batch = workload.microbatches;
   if (!flags.pipeline.empty() && flags.pipeline != "auto")
     workload.pipeline = static_cast<int>(parse_within(flags.pipeline, "--pipeline", max_ranks));
   workload.virtual_stages = flags.virtual_stages;

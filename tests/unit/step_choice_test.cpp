@@ -192,6 +192,10 @@ TEST(StepChoice, ABusyExpertRankSetsThePace) {
   EXPECT_GT(seconds(busy, "projections, MLP, logits"), seconds(even, "projections, MLP, logits"));
   EXPECT_GT(busy.memory.bytes_of(MemoryKind::activations), even.memory.bytes_of(MemoryKind::activations));
   EXPECT_DOUBLE_EQ(busy.model_flops, even.model_flops);
+  step.request.workload.expert = 1;  // all experts on every rank: none is busier
+  const double alone = step.price(1, 8, Recompute::none, 3).step_s;
+  step.request.workload.expert_load = 1;
+  EXPECT_DOUBLE_EQ(step.price(1, 8, Recompute::none, 3).step_s, alone);
 }
 
 TEST(StepChoice, TilesAreChosenWhereNothingElseFits) {

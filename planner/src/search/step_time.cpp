@@ -45,7 +45,7 @@ const StepPricer::StageWork& StepPricer::stage_work(const Choice& choice, const 
                          .tensor = d(choice.tensor()),
                          .expert = d(w.expert),
                          .sequence_parallel = w.sequence_parallel,
-                         .expert_load = w.expert_load,
+                         .expert_load = w.expert > 1 ? w.expert_load : 1,
                          .expert_tensor = w.expert_tensor,
                          .fused = request_.fused_pointwise};
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
