@@ -50,6 +50,8 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
   group.number("--virtual-stages", flags.virtual_stages,
                "model chunks per pipeline rank: interleaved 1F1B (1)", 1, static_cast<int>(most_layers));
   group.number("--expert", flags.expert, "expert-parallel ranks; default: the fastest", 1, max_ranks);
+  group.number("--expert-load", flags.expert_load, "tokens of the busiest expert rank over the mean (1)", 1.0,
+               1e6);
   group.flag("--whole-experts", flags.whole_experts,
              "tensor ranks hold whole experts instead of parts of each; expert groups span them");
   group.flag("--no-sequence-parallel", flags.no_sequence_parallel,
@@ -156,12 +158,15 @@ Workload workload_of(const StepFlags& flags) {
   workload.training = !flags.workload.forward_only;
   workload.optimizer = flags.optimizer.value_or(workload.optimizer);
   workload.microbatches = flags.microbatches.value_or(1);
+  // A replica's share of the global batch follows per candidate: here, what the microbatches need at least.
+  if (flags.global_batch) workload.batch = workload.microbatches;
   if (!flags.pipeline.empty() && flags.pipeline != "auto")
     workload.pipeline = static_cast<int>(parse_within(flags.pipeline, "--pipeline", max_ranks));
   workload.virtual_stages = flags.virtual_stages;
   workload.expert = flags.expert.value_or(1);
   workload.sequence_parallel = !flags.no_sequence_parallel;
   workload.expert_tensor = !flags.whole_experts;
+  workload.expert_load = flags.expert_load;
   workload.recompute_layers = flags.recompute_layers;
   workload.fp32_gradients = flags.gradients == Precision::fp32;
   workload.recompute = fixed.recompute.value_or(workload.recompute);

@@ -47,7 +47,7 @@ struct StepFlags {
   std::optional<Precision> gradients;
   std::optional<i64> recompute_layers;
   bool no_sequence_parallel = false, whole_experts = false;
-  double gemm_efficiency = 0, power_w = 0;
+  double gemm_efficiency = 0, power_w = 0, expert_load = 1;
   SearchFlags search;  ///< --recompute and --zero among its constraints
   MemoryPolicy memory;
 };

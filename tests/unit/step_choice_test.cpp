@@ -182,6 +182,22 @@ TEST(StepChoice, WholeExpertsLetExpertGroupsSpanTensorRanks) {
   EXPECT_EQ(whole.memory.bytes_of(MemoryKind::parameters), split.memory.bytes_of(MemoryKind::parameters));
 }
 
+TEST(StepChoice, ABusyExpertRankSetsThePace) {
+  Step step("qwen3-30b-a3b", 1);
+  step.request.workload.expert = 8;
+  const PlanCandidate even = step.price(1, 8, Recompute::none, 1);
+  step.request.workload.expert_load = 1.5;
+  const PlanCandidate busy = step.price(1, 8, Recompute::none, 1);
+  EXPECT_GT(seconds(busy, "expert exchange"), 1.3 * seconds(even, "expert exchange"));
+  EXPECT_GT(seconds(busy, "projections, MLP, logits"), seconds(even, "projections, MLP, logits"));
+  EXPECT_GT(busy.memory.bytes_of(MemoryKind::activations), even.memory.bytes_of(MemoryKind::activations));
+  EXPECT_DOUBLE_EQ(busy.model_flops, even.model_flops);
+  step.request.workload.expert = 1;  // all experts on every rank: none is busier
+  const double alone = step.price(1, 8, Recompute::none, 3).step_s;
+  step.request.workload.expert_load = 1;
+  EXPECT_DOUBLE_EQ(step.price(1, 8, Recompute::none, 3).step_s, alone);
+}
+
 TEST(StepChoice, TilesAreChosenWhereNothingElseFits) {
   Step step("llama-3.1-8b", 1);
   step.request.workload.seq = 1 << 20;

@@ -126,7 +126,7 @@ TEST(StepScore, APowerLimitInTheTableSlowsTheRun) {
   EXPECT_LT(predict_run(run).tokens_s, 0.9 * full);
 }
 
-// The targets of the published table, with nothing fitted to it.
+// Keeps what is reached on the published table, which was in view when effects and bands were chosen.
 TEST(StepScore, PublishedRuns) {
   const std::string file = std::string(USP_TEST_DATA) + "/measurements/training_steps.csv";
   const StepScore score = score_steps(parse_step_table(read_file(file), file), file);

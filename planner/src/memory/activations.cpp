@@ -11,10 +11,10 @@ double d(std::int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Inner width per token of all MLPs that one token runs through.
-double active_width(const Model& model, int layer) {
+/// Inner width per token of all MLPs that one token runs through. @param load of the experts
+double active_width(const Model& model, int layer, double load) {
   if (model.is_moe_layer(layer))
-    return d(model.moe->experts_per_token) * d(model.moe->moe_intermediate) +
+    return load * d(model.moe->experts_per_token) * d(model.moe->moe_intermediate) +
            (model.moe->shared_experts > 0 ? d(model.moe->shared_intermediate) : 0);
   if (!model.dense_intermediate)
     throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
@@ -63,10 +63,11 @@ LayerActivations layer_activations(const Model& model, int layer, Precision dtyp
   }
   a.mlp_input = element * hidden / rows;
   a.norms = 2 * element * hidden / rows;
-  a.mlp = element * active_width(model, layer) * (*model.gated_mlp ? 3 : 2) / split;
+  a.mlp = element * active_width(model, layer, tensors.expert_load) * (*model.gated_mlp ? 3 : 2) / split;
   // Tokens are copied once per chosen expert on the way in, and their outputs are kept for the weighted sum.
   if (model.is_moe_layer(layer))
-    a.mlp += 2 * element * hidden * d(model.moe->experts_per_token) / (tensors.expert_tensor ? 1 : split);
+    a.mlp += 2 * tensors.expert_load * element * hidden * d(model.moe->experts_per_token) /
+             (tensors.expert_tensor ? 1 : split);
   return a;
 }
 

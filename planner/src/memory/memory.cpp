@@ -77,7 +77,8 @@ struct LayerBytes {
 LayerBytes layer_bytes(const MemoryInput& in, int layer, Recompute recompute) {
   const Workload& w = *in.workload;
   const LayerActivations a =
-      layer_activations(*in.model, layer, w.dtype, in.mesh.tensor, {w.sequence_parallel, w.expert_tensor});
+      layer_activations(*in.model, layer, w.dtype, in.mesh.tensor,
+                        {w.sequence_parallel, in.mesh.expert > 1 ? w.expert_load : 1, w.expert_tensor});
   const double tokens = d(in.local_tokens), mlp_tokens = tile(in.local_tokens, in.mlp_tile_tokens);
   const bool tiled = mlp_tokens < tokens;
   const AttentionBytes attention = attention_bytes(in, layer, a);

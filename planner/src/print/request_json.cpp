@@ -33,6 +33,7 @@ Json workload_json(const Workload& workload) {
           {"virtual_stages", workload.virtual_stages},
           {"sequence_parallel", workload.sequence_parallel},
           {"expert_tensor", workload.expert_tensor},
+          {"expert_load", workload.expert_load},
           {"recompute_layers", json_or_null(workload.recompute_layers)},
           {"expert", workload.expert}};
 }

@@ -162,6 +162,7 @@ Workload workload_in(ObjectReader reader, const Constraints& fixed) {
   w.virtual_stages = static_cast<int>(integer("virtual_stages", w.virtual_stages, max_ranks));
   w.expert = static_cast<int>(integer("expert", w.expert, max_ranks));
   w.recompute_layers = reader.maybe_integer("recompute_layers", 1, max_ranks);
+  w.expert_load = reader.maybe_number("expert_load", 1, 1e6).value_or(w.expert_load);
   w.expert_tensor = reader.maybe_boolean("expert_tensor").value_or(w.expert_tensor);
   w.sequence_parallel = reader.maybe_boolean("sequence_parallel").value_or(w.sequence_parallel);
   reader.finish();

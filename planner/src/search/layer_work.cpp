@@ -104,10 +104,11 @@ void add_mlp(const Model& model, int layer, const LayerShare& s, Products& produ
   const MixtureOfExperts& moe = *model.moe;
   work.mlp += products.add(s.tokens, d(moe.experts), hidden);
   if (moe.shared_experts > 0) dense(d(moe.shared_intermediate));
-  // The expert group's tokens meet on the rank that holds their expert, evenly.
+  // The expert group's tokens meet on the rank that holds their expert.
   const double local = d(moe.experts) / s.expert;
   const double width = d(moe.moe_intermediate) / (s.expert_tensor ? s.tensor : 1);
-  const double rows = s.tokens * d(moe.experts_per_token) / local / (s.expert_tensor ? 1 : s.tensor);
+  const double rows =
+      s.expert_load * s.tokens * d(moe.experts_per_token) / local / (s.expert_tensor ? 1 : s.tensor);
   work.mlp += products.add(rows, into * width, hidden, local);
   work.mlp += products.add(rows, hidden, width, local);
 }

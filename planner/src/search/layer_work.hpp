@@ -22,6 +22,7 @@ struct LayerShare {
   double tokens = 0;  ///< of one microbatch, on all tensor ranks together
   double tensor = 1, expert = 1;
   bool sequence_parallel = true;
+  double expert_load = 1;     ///< tokens of the busiest expert rank over the mean
   bool expert_tensor = true;  ///< tensor ranks split each expert's width
   bool fused = true;          ///< pointwise kernels, as a compiler makes them
 };

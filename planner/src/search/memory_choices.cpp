@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace usp {
@@ -51,7 +52,11 @@ class Chooser {
  public:
   Chooser(const PlanRequest& request, StepPricer& pricer, Choice choice,
           const std::vector<LayerAttention>& attention)
-      : request_(request), pricer_(pricer), choice_(std::move(choice)), attention_(attention) {}
+      : request_(request),
+        pricer_(pricer),
+        choice_(std::move(choice)),
+        attention_(attention),
+        given_rows_(choice_.split->batch / choice_.split->microbatches) {}
 
   /// Seconds of a split with little memory and with much; infinite where neither fits.
   [[nodiscard]] double outlook(const StepSplit& split) {
@@ -77,28 +82,35 @@ class Chooser {
         choice_.split->recompute_layers = request_.workload.recompute_layers;
         PlanCandidate all = keep(attention());
         if (recompute == Recompute::none) everything = all;
+        // What runs again only takes longer; the last stage is tried whole for the smallest candidate.
+        if (recompute == Recompute::none && all.fits && stage != zero_stages().back()) break;
         if (everything && !everything->fits && all.fits && recompute != Recompute::offload &&
             !request_.workload.recompute_layers)
           some_layers(attention(), *everything, all);
       }
     }
   }
-  [[nodiscard]] MemoryChoices take() { return std::move(made_); }
-
- private:
-  [[nodiscard]] const std::vector<LayerAttention>& attention() const {
-    return own_.empty() ? attention_ : own_;
+  [[nodiscard]] MemoryChoices take() {
+    made_.smallest.attention = attention_of(smallest_rows_);
+    if (made_.fastest) made_.fastest->attention = attention_of(fastest_rows_);
+    return std::move(made_);
   }
 
+ private:
+  /// Of so many rows in a microbatch.
+  [[nodiscard]] const std::vector<LayerAttention>& attention_of(i64 rows) const {
+    const auto own = own_.find(rows);
+    return own == own_.end() ? attention_ : own->second;
+  }
+  [[nodiscard]] const std::vector<LayerAttention>& attention() const { return attention_of(rows_); }
+
   void take_split(const StepSplit& split) {
-    if (split.batch / split.microbatches != choice_.split->batch / choice_.split->microbatches) {
-      choice_.split = split;
-      own_ = pricer_.attention(choice_);
-    }
     const i64 rows = split.batch / split.microbatches;
     choice_.split = split;
-    if (!memory_ || rows != rows_) memory_ = pricer_.attention_memory(choice_, attention());
+    if (rows != given_rows_ && own_.count(rows) == 0) own_.emplace(rows, pricer_.attention(choice_));
+    const bool other = !memory_ || rows != rows_;
     rows_ = rows;
+    if (other) memory_ = pricer_.attention_memory(choice_, attention());
   }
 
   /// Fewest layers that must compute again: memory is linear in them.
@@ -117,15 +129,15 @@ class Chooser {
   PlanCandidate keep(const std::vector<LayerAttention>& attention) {
     choice_.split->mlp_tile_tokens = 0;
     PlanCandidate c = pricer_.candidate(choice_, attention, *memory_);
-    if (!c.fits && may_tile()) {
+    if (!c.fits && may_tile() && tiles_may_help(c)) {
       choice_.split->mlp_tile_tokens = mlp_tile;
       c = pricer_.candidate(choice_, attention, *memory_);
     }
     const bool first = made_.smallest.memory.rows.empty();
     const bool smaller = first || pricer_.overfull(c) < pricer_.overfull(made_.smallest);
     const bool faster = c.fits && (!made_.fastest || c.seconds_per_token < made_.fastest->seconds_per_token);
-    if (smaller) made_.smallest = c, made_.smallest.attention = attention;
-    if (faster) made_.fastest = c, made_.fastest->attention = attention;
+    if (smaller) made_.smallest = c, smallest_rows_ = rows_;
+    if (faster) made_.fastest = c, fastest_rows_ = rows_;
     return c;
   }
 
@@ -135,6 +147,13 @@ class Chooser {
     const Recompute r = choice_.recompute;
     const bool again = !request_.workload.training || (r != Recompute::none && r != Recompute::selective);
     return again && request_.memory.mlp_tile_tokens == 0;
+  }
+
+  /// Tiles shorten the live layer only.
+  [[nodiscard]] bool tiles_may_help(const PlanCandidate& c) const {
+    const i64 rest = c.memory.total_bytes - c.memory.bytes_of(MemoryKind::live_layer);
+    return c.fits_host &&
+           static_cast<double>(rest) * (1 - request_.memory.reserve_fraction) < pricer_.device_bytes();
   }
 
   [[nodiscard]] std::vector<Recompute> recomputes() const {
@@ -154,9 +173,11 @@ class Chooser {
   StepPricer& pricer_;
   Choice choice_;
   const std::vector<LayerAttention>& attention_;
-  std::vector<LayerAttention> own_;  ///< of another number of rows; empty: attention_
+  i64 given_rows_;                                  ///< of a microbatch, that attention_ is of
+  std::map<i64, std::vector<LayerAttention>> own_;  ///< of other numbers of rows
   std::optional<StepPricer::AttentionMemory> memory_;
   i64 rows_ = 0;  ///< of a microbatch, that memory_ is for
+  i64 smallest_rows_ = 0, fastest_rows_ = 0;
   MemoryChoices made_;
 };
 

@@ -32,6 +32,7 @@ Workload workload_of(const PlanRequest& request, const Choice& choice) {
   w.expert = given.expert;
   w.sequence_parallel = given.sequence_parallel;
   w.expert_tensor = given.expert_tensor;
+  w.expert_load = given.expert_load;
   w.recompute_layers = given.recompute_layers;
   w.recompute = choice.recompute;
   w.zero_stage = choice.zero_stage;

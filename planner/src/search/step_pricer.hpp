@@ -74,11 +74,11 @@ class StepPricer {
     Workload workload;
     double per_stage = 1;  ///< microbatches over stages: times that a rank runs the sum over all layers
     double again = 1;      ///< share of the layers that compute again
-    StageWork work;
+    const StageWork& work;
     double forward_s = 0, backward_s = 0;  ///< compute so far, which transfers may hide behind
     double layer_s = 0, head_s = 0;
   };
-  [[nodiscard]] StageWork stage_work(const Choice& choice, const Workload& w) const;
+  [[nodiscard]] const StageWork& stage_work(const Choice& choice, const Workload& w) const;
   void add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const;
   void add_attention(PlanCandidate& c, const std::vector<LayerAttention>& attention, StepContext& step) const;
   [[nodiscard]] double clocked(const PassPrice& pass, double older) const;
@@ -122,7 +122,8 @@ class StepPricer {
   i64 world_ = 0;
   i64 softmax_layers_ = 0;
   i64 priced_ = 0;
-  std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
+  mutable std::map<std::tuple<i64, int, int>, StageWork> works_;  ///< by local tokens, tensor, expert
+  std::map<i64, std::shared_ptr<const Documents>> documents_;     ///< by chunk of a layer; 0: whole documents
   std::map<std::tuple<std::size_t, int, i64>, std::unique_ptr<AttentionPricer>>
       pricers_;  ///< kind, tensor, rows
 };

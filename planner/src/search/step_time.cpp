@@ -35,15 +35,19 @@ double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
 
 }  // namespace
 
-StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workload& w) const {
+const StepPricer::StageWork& StepPricer::stage_work(const Choice& choice, const Workload& w) const {
+  // Candidates of a mesh differ in what they keep and shard, not in this.
+  const auto [at, fresh] = works_.try_emplace({local_tokens(choice), choice.tensor(), w.expert});
+  StageWork& sum = at->second;
+  if (!fresh) return sum;
   const Model& model = *request_.model;
   const LayerShare share{.tokens = d(local_tokens(choice)),
                          .tensor = d(choice.tensor()),
                          .expert = d(w.expert),
                          .sequence_parallel = w.sequence_parallel,
+                         .expert_load = w.expert > 1 ? w.expert_load : 1,
                          .expert_tensor = w.expert_tensor,
                          .fused = request_.fused_pointwise};
-  StageWork sum;
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
     const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);
     const double n = d(layers.count);
@@ -232,13 +236,15 @@ void StepPricer::add_experts(PlanCandidate& c, StepContext& step) const {
   const double layers = step.work.moe_layers * step.per_stage;
   const double rows = d(local_tokens(c.choice)) * d(request_.model->moe->experts_per_token);
   const double bytes = rows * d(request_.model->hidden * bytes_of(w.dtype));
-  const double sent = w.sequence_parallel || !w.expert_tensor ? bytes / tensor : bytes;
+  const double sent = w.expert_load * (w.sequence_parallel || !w.expert_tensor ? bytes / tensor : bytes);
   const Estimate exchange = expert_time(w.expert, w.expert_tensor ? tensor : 1, sent);
   const double passes = 1 + (w.training ? 1 : 0) + (w.training && layer_again(w.recompute) ? step.again : 0);
   add(c, "expert exchange", layers * passes * 2 * exchange.seconds, exchange.band,
-      fmt::format(
-          "dispatch and combine of {} per layer and pass over {} expert ranks, evenly loaded, not hidden",
-          format_bytes(sent), w.expert));
+      fmt::format("dispatch and combine of {} per layer and pass over {} expert ranks, {}, not hidden",
+                  format_bytes(sent), w.expert,
+                  w.expert_load > 1
+                      ? fmt::format("the busiest at {} x the mean", format_fixed(w.expert_load, 2))
+                      : std::string("evenly loaded")));
   c.extrapolation |= exchange.extrapolation;
   if (tensor == 1 || !w.sequence_parallel || !w.expert_tensor) return;
   const Estimate gather = group_time(Collective::all_gather, tensor, 1, bytes);

@@ -51,6 +51,8 @@ void check_workload(const Workload& w) {
   require(w.microbatches >= 1 && w.batch % w.microbatches == 0,
           fmt::format("--microbatches: {} rows cannot be split into {} microbatches; choose a divisor",
                       w.batch, w.microbatches));
+  require(w.expert_load >= 1 && w.expert_load <= 1e6,
+          "--expert-load: the busiest rank holds at least the mean; 1 or more");
   require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");
   if (!w.documents.empty()) check_documents(w.documents, w.seq);
 }

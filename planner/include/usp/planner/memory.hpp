@@ -126,6 +126,7 @@ struct LayerActivations {
 /// What tensor ranks split beside heads and widths.
 struct TensorSplit {
   bool sequence_parallel = true;  ///< inputs, norms and residuals by tokens
+  double expert_load = 1;         ///< tokens of the busiest expert rank over the mean
   bool expert_tensor = true;      ///< each expert's width, so that they hold its tokens whole
 };
 [[nodiscard]] LayerActivations layer_activations(const Model& model, int layer, Precision dtype,

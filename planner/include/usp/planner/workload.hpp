@@ -34,6 +34,7 @@ struct Workload {
   bool sequence_parallel = true;
   /// Tensor ranks split each expert's width; else they hold whole experts, and expert groups span them.
   bool expert_tensor = true;
+  double expert_load = 1;  ///< tokens of the busiest expert rank over the mean
   /// Layers that compute again what `recompute` says; the others keep everything. Empty: all layers.
   std::optional<std::int64_t> recompute_layers = {};
 
