@@ -179,3 +179,53 @@ def test_saved_state_that_moved():
         assert torch.equal(*gradients)
 
     alone(body)
+
+
+def test_capacity():
+    with usp.Mesh.create(capacity_tokens=8) as mesh:
+        q, k, v, _ = random_qkv(1, 9, 4, 2, 8, 8)
+        with pytest.raises(usp.InvalidInput, match="8"):
+            usp.attention(q, k, v, mesh.batch(tokens=9))
+        usp.attention(q[:, 1:], k[:, 1:], v[:, 1:], mesh.batch(tokens=8))
+
+
+def test_plan_files_run(tmp_path):
+    """A plan file by text and by path fixes the mesh; what contradicts it is refused."""
+    plan = usp.plan("llama-3.1-8b", "dgx-h100", seq=65536, ring=4, ulysses=2, method="ring_direct")
+    path = tmp_path / "plan.json"
+    path.write_text(plan.plan_file())
+    q, k, v, _ = random_qkv(1, 24, 4, 2, 8, 8)
+    outs = []
+
+    def body(mesh):
+        assert (mesh.ring, mesh.ulysses, mesh.recipe.method) == (4, 2, "ring_direct")
+        batch = mesh.batch(tokens=24)
+        outs.append(usp.unshard(usp.attention(*(x[:, batch.local_tokens] for x in (q, k, v)), batch), batch))
+
+    for form in (path, plan.plan_file(), plan.best):
+        usp.run_threads(8, body, plan=form)
+    with usp.Mesh.create() as mesh:
+        expected = usp.attention(q, k, v, mesh.batch(tokens=24))
+    for out in outs:
+        torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-13)
+    with pytest.raises(usp.UsageError, match="need 8 ranks"):
+        usp.Mesh.create(plan=path)
+    with pytest.raises(usp.UsageError, match="cannot be read"):
+        usp.Mesh.create(plan="nowhere.json")
+
+
+def test_hidden_keys_are_not_sent():
+    from usp_attention._plans import Shape, Terms
+
+    sent = {}
+
+    def body(mesh):
+        for name, cu, window in (("all", (0, 64), None), ("window", (0, 64), 4), ("documents", tuple(range(0, 65, 8)), None)):
+            batch = mesh.batch(cu_seqlens=cu)
+            q, k, v, _ = (x[:, batch.local_tokens] for x in random_qkv(1, 64, 4, 2, 8, 8))
+            usp.attention(q, k, v, batch, window=window)
+            record = mesh.exchanged(batch, Terms(True, window, None, None, 0.0, False, False), Shape(1, 4, 2, 8, 8, "fp64"))
+            sent[name] = sent.get(name, 0) + record["executed_sent"]
+
+    usp.run_threads(4, body, ring=4, layout="contiguous")
+    assert 0 < sent["window"] < sent["all"] / 2 and sent["documents"] < sent["all"] / 2

@@ -56,7 +56,7 @@ class Mesh:
         self.rank = comm.rank
         self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
         self._seed, self._batches = seed, 0
-        self._plans: dict[tuple[Terms, Shape], Plan] = {}
+        self._plans: dict[tuple[Terms, Shape, bool], Plan] = {}
         self._layouts = functools.lru_cache(maxsize=16)(self._layout)
         self._engine = ctypes.c_void_p()
         self._callbacks = _callbacks(device)
@@ -179,12 +179,12 @@ class Mesh:
         """Runs a function of the library on this mesh; raises what it reports."""
         self._comm.call(function, *arguments)
 
-    def plan(self, terms: Terms, shape: Shape) -> Plan:
+    def plan(self, terms: Terms, shape: Shape, prune: bool) -> Plan:
         """Local; made at first use."""
-        key = (terms, shape)
+        key = (terms, shape, prune)
         found = self._plans.get(key)
         if found is None:
-            found = self._plans[key] = Plan(self.recipe, terms, shape, self.options.capacity_tokens)
+            found = self._plans[key] = Plan(self.recipe, *key, self.options.capacity_tokens)
         return found
 
     def compare(self, **values: int) -> None:
@@ -240,7 +240,7 @@ class Mesh:
         """Local: bytes that the last call with this batch, rules and shape was planned to send and receive on
         this rank, and those it did."""
         record = s.PassRecord()
-        self._comm.call(lib().usp_batch_record, self._engine, self.plan(terms, shape).handle, batch._state.handle,
+        self._comm.call(lib().usp_batch_record, self._engine, batch._state.plan(terms, shape).handle, batch._state.handle,
                         s.BACKWARD if backward else s.FORWARD, ctypes.byref(record))
         return {name: getattr(record, name) for name in ("planned_sent", "planned_received", "executed_sent",
                                                          "executed_received", "equal")}

@@ -108,7 +108,7 @@ class _Call:
         self.terms, chunk = _terms(rules, sinks is not None)
         self.batch: BatchState = whole if chunk is None else whole.parts(chunk)
         self.shape = _shape_of(q, k, v, sinks, whole)
-        self.plan: Plan = self.mesh.plan(self.terms, self.shape)
+        self.plan: Plan = self.batch.plan(self.terms, self.shape)
         self.tensors = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
         self.inputs = s.AttentionInputs()
         self.inputs.q, self.inputs.k, self.inputs.v = map(_view, self.tensors)
