@@ -2,6 +2,7 @@
 """The examples of the package run and print what they promise."""
 
 import os
+import re
 import runpy
 import socket
 import subprocess
@@ -32,3 +33,15 @@ def test_in_two_processes(name, arguments, text):
                            env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
     assert found.returncode == 0, found.stdout + found.stderr
     assert text in found.stdout
+
+
+def test_programs_of_the_readme():
+    text = (REPOSITORY / "runtime/python/README.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(programs) >= 4
+    for program in programs:
+        compile(program, "README.md", "exec")
+    names = set(re.findall(r"\busp\.(?:hf\.)?(\w+)", "\n".join(programs)))
+    import usp_attention as usp
+
+    assert names - {"hf"} <= {*usp.__all__, *usp.hf.__all__}

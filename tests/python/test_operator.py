@@ -5,6 +5,10 @@ import pytest
 import torch
 import usp_attention as usp
 from reference import random_qkv
+from usp_attention._plans import Terms
+from usp_attention.op import rules_of
+
+CAUSAL = Terms(True, None, None, None, 0.0, False, False)
 
 
 def alone(body):
@@ -28,13 +32,15 @@ def test_opcheck(filled_memory, with_sinks):
         q, k, v, d_out = random_qkv(1, 7, 4, 2, 8, 8)
         leaves = [x.requires_grad_() for x in (q, k, v)]
         sinks = torch.zeros(4, dtype=torch.float64, requires_grad=True) if with_sinks else None
-        rules, with_lse = ((batch.batch_id, [1.0, 3.0, 0.3, 2.0, 0.0, lse, 0.0], 1) for lse in (0.0, 1.0))
-        torch.library.opcheck(torch.ops.usp.attend.default, (*leaves, sinks, *with_lse, True))
+        without, saved_with_lse, saving = (rules_of(Terms(True, 3, 0.3, 2.0, 0.0, with_sinks, lse), layer=1, save=save)
+                                           for lse, save in ((False, False), (True, True), (False, True)))
+        torch.library.opcheck(torch.ops.usp.attend.default, (*leaves, sinks, batch.batch_id, saved_with_lse))
         q, k, v = (x.detach() for x in leaves)
         sinks = None if sinks is None else sinks.detach()
-        torch.library.opcheck(torch.ops.usp.attend.default, (q, k, v, sinks, *rules, False))
-        out, _, saved = torch.ops.usp.attend(q, k, v, sinks, *rules, True)
-        torch.library.opcheck(torch.ops.usp.attend_grad.default, (d_out, q, k, v, out, sinks, saved, *rules))
+        torch.library.opcheck(torch.ops.usp.attend.default, (q, k, v, sinks, batch.batch_id, without))
+        out, _, saved = torch.ops.usp.attend(q, k, v, sinks, batch.batch_id, saving)
+        torch.library.opcheck(torch.ops.usp.attend_grad.default, (d_out, q, k, v, out, sinks, saved, batch.batch_id,
+                                                                 saving))
 
     alone(body)
 
@@ -58,13 +64,13 @@ def test_no_state_without_backward():
     def body(mesh):
         batch = mesh.batch(tokens=7)
         q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
-        rules = (batch.batch_id, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0)
-        assert torch.ops.usp.attend(q, k, v, None, *rules, False)[2].numel() == 0
+        rules = (batch.batch_id, rules_of(CAUSAL))
+        assert torch.ops.usp.attend(q, k, v, None, *rules)[2].numel() == 0
         q.requires_grad_()
         with torch.no_grad():
             assert not usp.attention(q, k, v, batch).requires_grad
         with pytest.raises(usp.UsageError, match="without state for backward"):
-            torch.ops.usp.attend(q, k, v, None, *rules, False)[0].sum().backward()
+            torch.ops.usp.attend(q, k, v, None, *rules)[0].sum().backward()
 
     alone(body)
 
@@ -110,7 +116,7 @@ def test_refusals():
             assert torch.equal(usp.attention(q, k, v), usp.attention(q, k, v, batch))
         number = mesh.batch(tokens=7).batch_id.clone()  # a copy does not keep the batch
         with pytest.raises(usp.UsageError, match=f"batch {int(number)} is gone"):
-            torch.ops.usp.attend(q, k, v, None, number, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0, False)
+            torch.ops.usp.attend(q, k, v, None, number, rules_of(CAUSAL))
 
     alone(body)
 
