@@ -2,8 +2,6 @@
 """Meshes of processes: bootstrap, losses beside one process, and faults. A process starts in seconds, so few starts
 check much."""
 
-import time
-
 import pytest
 from launch import finish, run, start
 
@@ -28,15 +26,12 @@ def test_faults(kind, ranks, text):
     for process in processes:
         while process.stdout.readline() not in ("ready\n", ""):
             pass
-    began = time.monotonic()
     codes = []
     for rank in waiting:
-        codes.append(processes[rank].wait(30))
-    waited = time.monotonic() - began
+        codes.append(processes[rank].wait(45))  # less than the watchdog's minute
     processes[1].kill()
     outputs = [output for _, output in finish(processes)]
     assert codes == [9] * len(waiting), outputs
-    assert waited < 15, (waited, outputs)
     for rank in waiting:
         if kind == "interrupt" and rank == 0:
             assert "KeyboardInterrupt" in outputs[0] and "the mesh stays unusable" in outputs[0], outputs

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from . import _structs as s
 from ._library import check, import_torch, lib
 from .errors import UsageError
-from .layout import layout_tokens
 
 if TYPE_CHECKING:
     from ._plans import Plan, Shape, Terms
