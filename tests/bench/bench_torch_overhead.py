@@ -31,8 +31,8 @@ def median_us(call, repeats: int = 2000) -> float:
 
 def c_calls(q, k, v, d_out, batch):
     """(forward, forward and backward) as a C program calls them: structs made once."""
-    rules = op._rules(Terms(True, None, None, None, 0.0, False, False), None)
-    forward, backward = (op._Call(q, k, v, None, batch.batch_id, rules, 0) for _ in range(2))
+    rules = op.rules_of(Terms(True, None, None, None, 0.0, False, False))
+    forward, backward = (op._Call(q, k, v, None, batch.batch_id, rules) for _ in range(2))
     sizes = batch._state.sizes(forward.plan)
     saved = q.new_empty(sizes.saved_bytes, dtype=torch.uint8)
     out, dq, dk, dv = torch.empty_like(d_out), torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

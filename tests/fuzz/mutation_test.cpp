@@ -54,6 +54,10 @@ TEST(Mutation, PlanRequest) {
   mutate(plan_request, data("plan_requests"), 3, 500);
 }
 
+TEST(Mutation, AttentionRequest) {
+  mutate(attention_request, data("attention_requests"), 2, 500);
+}
+
 /// One of them was changed after it was written, which the property mends.
 TEST(Mutation, PlanFile) {
   mutate(plan_file, data("plans"), 3, 3000);

@@ -52,6 +52,20 @@ inline bool plan_request(const std::string& text) {
   }
 }
 
+inline bool attention_request(const std::string& text) {
+  try {
+    const auto input = read_attention_request(text, "input", [](const std::string&) {});
+    const AttentionRequest& request = input->request;
+    require(request.documents.cu_q.back() == request.shape.q_tokens,
+            "documents of other tokens than the call's");
+    require(request.cluster == &input->cluster && request.calibration == &input->calibration,
+            "a request that points elsewhere");
+    return true;
+  } catch (const InvalidInput&) {
+    return false;
+  }
+}
+
 /// Reads a plan whatever digest it states: mutations would all stop there.
 inline PlanFile read_plan_resigned(const std::string& text) {
   try {

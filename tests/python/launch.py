@@ -11,14 +11,14 @@ import time
 WORKER = pathlib.Path(__file__).parent / "worker.py"
 
 
-def start(ranks: int, check: str, *arguments: str, env=None) -> list[subprocess.Popen]:
-    """Runs `check` of worker.py on so many processes."""
+def start(ranks: int, *arguments: str, program: pathlib.Path = WORKER) -> list[subprocess.Popen]:
+    """Runs a program on so many processes; of worker.py the first argument names the check."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
-              "LOCAL_WORLD_SIZE": str(ranks), "TORCHELASTIC_RUN_ID": f"usp{port}", "OMP_NUM_THREADS": "1", **(env or {})}
-    return [subprocess.Popen([sys.executable, str(WORKER), check, *arguments],
+              "LOCAL_WORLD_SIZE": str(ranks), "TORCHELASTIC_RUN_ID": f"usp{port}", "OMP_NUM_THREADS": "1"}
+    return [subprocess.Popen([sys.executable, str(program), *arguments],
                              env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True) for rank in range(ranks)]
 
@@ -35,9 +35,9 @@ def finish(processes, timeout: float = 120) -> list[tuple[int, str]]:
                                        enumerate(processes))) from None
 
 
-def run(ranks: int, check: str, *arguments: str, timeout: float = 240) -> list[str]:
+def run(ranks: int, *arguments: str, program: pathlib.Path = WORKER, timeout: float = 240) -> list[str]:
     """Output by rank; every process must end well."""
-    results = finish(start(ranks, check, *arguments), timeout)
+    results = finish(start(ranks, *arguments, program=program), timeout)
     for rank, (code, output) in enumerate(results):
         assert code == 0, f"rank {rank} exits {code}:\n" + "\n".join(text for _, text in results)
     return [output for _, output in results]

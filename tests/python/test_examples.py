@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of the package run and print what they promise."""
 
-import os
+import re
 import runpy
-import socket
-import subprocess
-import sys
 
 import pytest
+from launch import run
 from paths import REPOSITORY
 
 EXAMPLES = REPOSITORY / "runtime/python/examples"
@@ -24,11 +22,16 @@ def test_in_one_process(name, text, capsys):
     ("trainer_packed", [], "losses ["),
 ])
 def test_in_two_processes(name, arguments, text):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    found = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
-                            str(port), str(EXAMPLES / f"{name}.py"), *arguments], capture_output=True, text=True,
-                           env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert text in found.stdout
+    assert text in run(2, *arguments, program=EXAMPLES / f"{name}.py")[0]
+
+
+def test_programs_of_the_readme():
+    text = (REPOSITORY / "runtime/python/README.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(programs) >= 4
+    for program in programs:
+        compile(program, "README.md", "exec")
+    names = set(re.findall(r"\busp\.(?:hf\.)?(\w+)", "\n".join(programs)))
+    import usp_attention as usp
+
+    assert names - {"hf"} <= {*usp.__all__, *usp.hf.__all__}

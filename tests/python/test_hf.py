@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 import usp_attention as usp
-from families import FAMILIES, make
+from families import FAMILIES, SMALL, make
 from reference import rms_ratio, visible
 
 LENGTHS = {"one": [17], "packed": [3, 9, 1, 8]}
@@ -301,3 +301,37 @@ def test_compiled_model():
             for a, b in zip(*gradients):
                 assert rms_ratio(b, a, floor=1e-6) < 1e-6
     assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_composite_model():
+    """The text model alone runs on the mesh; the vision tower keeps its attention."""
+    import transformers
+    from reference import fill
+
+    def made():
+        text = transformers.LlamaConfig(**{**SMALL, "pad_token_id": 0})
+        vision = transformers.CLIPVisionConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+                                               num_attention_heads=2, image_size=8, patch_size=4)
+        config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_id=52)
+        model = transformers.LlavaForConditionalGeneration(config)
+        fill(model, 3)
+        return model.double()
+
+    sample, rows = sample_of("packed")
+    sample["input_ids"] %= 50
+    sample["labels"] %= 50
+    (row, lengths), = rows
+    reference = made()
+    targets = torch.nn.functional.pad(row[:, 1:] % 50, (0, 1), value=-100)
+    targets[0, torch.tensor(lengths).cumsum(0) - 1] = -100
+    logits = reference(input_ids=row % 50, position_ids=sample["position_ids"],
+                       attention_mask=masks_of(reference.model.language_model, lengths)).logits
+    loss = torch.nn.functional.cross_entropy(logits.float()[0], targets[0])
+    models, losses = [made(), made()], [0.0, 0.0]
+
+    def body(mesh):
+        losses[mesh.rank], _ = sharded(mesh, models[mesh.rank], sample)
+        assert models[0].config.vision_config._attn_implementation == "sdpa"
+
+    usp.run_threads(2, body, ring=2)
+    assert abs(sum(losses) - float(loss.detach())) < 1e-6 * float(loss.detach())

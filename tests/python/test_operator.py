@@ -5,6 +5,10 @@ import pytest
 import torch
 import usp_attention as usp
 from reference import random_qkv
+from usp_attention._plans import Terms
+from usp_attention.op import rules_of
+
+CAUSAL = Terms(True, None, None, None, 0.0, False, False)
 
 
 def alone(body):
@@ -28,13 +32,15 @@ def test_opcheck(filled_memory, with_sinks):
         q, k, v, d_out = random_qkv(1, 7, 4, 2, 8, 8)
         leaves = [x.requires_grad_() for x in (q, k, v)]
         sinks = torch.zeros(4, dtype=torch.float64, requires_grad=True) if with_sinks else None
-        rules, with_lse = ((batch.batch_id, [1.0, 3.0, 0.3, 2.0, 0.0, lse, 0.0], 1) for lse in (0.0, 1.0))
-        torch.library.opcheck(torch.ops.usp.attend.default, (*leaves, sinks, *with_lse, True))
+        without, saved_with_lse, saving = (rules_of(Terms(True, 3, 0.3, 2.0, 0.0, with_sinks, lse), layer=1, save=save)
+                                           for lse, save in ((False, False), (True, True), (False, True)))
+        torch.library.opcheck(torch.ops.usp.attend.default, (*leaves, sinks, batch.batch_id, saved_with_lse))
         q, k, v = (x.detach() for x in leaves)
         sinks = None if sinks is None else sinks.detach()
-        torch.library.opcheck(torch.ops.usp.attend.default, (q, k, v, sinks, *rules, False))
-        out, _, saved = torch.ops.usp.attend(q, k, v, sinks, *rules, True)
-        torch.library.opcheck(torch.ops.usp.attend_grad.default, (d_out, q, k, v, out, sinks, saved, *rules))
+        torch.library.opcheck(torch.ops.usp.attend.default, (q, k, v, sinks, batch.batch_id, without))
+        out, _, saved = torch.ops.usp.attend(q, k, v, sinks, batch.batch_id, saving)
+        torch.library.opcheck(torch.ops.usp.attend_grad.default, (d_out, q, k, v, out, sinks, saved, batch.batch_id,
+                                                                 saving))
 
     alone(body)
 
@@ -58,13 +64,13 @@ def test_no_state_without_backward():
     def body(mesh):
         batch = mesh.batch(tokens=7)
         q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
-        rules = (batch.batch_id, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0)
-        assert torch.ops.usp.attend(q, k, v, None, *rules, False)[2].numel() == 0
+        rules = (batch.batch_id, rules_of(CAUSAL))
+        assert torch.ops.usp.attend(q, k, v, None, *rules)[2].numel() == 0
         q.requires_grad_()
         with torch.no_grad():
             assert not usp.attention(q, k, v, batch).requires_grad
         with pytest.raises(usp.UsageError, match="without state for backward"):
-            torch.ops.usp.attend(q, k, v, None, *rules, False)[0].sum().backward()
+            torch.ops.usp.attend(q, k, v, None, *rules)[0].sum().backward()
 
     alone(body)
 
@@ -110,7 +116,7 @@ def test_refusals():
             assert torch.equal(usp.attention(q, k, v), usp.attention(q, k, v, batch))
         number = mesh.batch(tokens=7).batch_id.clone()  # a copy does not keep the batch
         with pytest.raises(usp.UsageError, match=f"batch {int(number)} is gone"):
-            torch.ops.usp.attend(q, k, v, None, number, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0, False)
+            torch.ops.usp.attend(q, k, v, None, number, rules_of(CAUSAL))
 
     alone(body)
 
@@ -179,3 +185,53 @@ def test_saved_state_that_moved():
         assert torch.equal(*gradients)
 
     alone(body)
+
+
+def test_capacity():
+    with usp.Mesh.create(capacity_tokens=8) as mesh:
+        q, k, v, _ = random_qkv(1, 9, 4, 2, 8, 8)
+        with pytest.raises(usp.InvalidInput, match="8"):
+            usp.attention(q, k, v, mesh.batch(tokens=9))
+        usp.attention(q[:, 1:], k[:, 1:], v[:, 1:], mesh.batch(tokens=8))
+
+
+def test_plan_files_run(tmp_path):
+    """A plan file by text and by path fixes the mesh; what contradicts it is refused."""
+    plan = usp.plan("llama-3.1-8b", "dgx-h100", seq=65536, ring=4, ulysses=2, method="ring_direct")
+    path = tmp_path / "plan.json"
+    path.write_text(plan.plan_file())
+    q, k, v, _ = random_qkv(1, 24, 4, 2, 8, 8)
+    outs = []
+
+    def body(mesh):
+        assert (mesh.ring, mesh.ulysses, mesh.recipe.method) == (4, 2, "ring_direct")
+        batch = mesh.batch(tokens=24)
+        outs.append(usp.unshard(usp.attention(*(x[:, batch.local_tokens] for x in (q, k, v)), batch), batch))
+
+    for form in (path, plan.plan_file(), plan.best):
+        usp.run_threads(8, body, plan=form)
+    with usp.Mesh.create() as mesh:
+        expected = usp.attention(q, k, v, mesh.batch(tokens=24))
+    for out in outs:
+        torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-13)
+    with pytest.raises(usp.UsageError, match="need 8 ranks"):
+        usp.Mesh.create(plan=path)
+    with pytest.raises(usp.UsageError, match="cannot be read"):
+        usp.Mesh.create(plan="nowhere.json")
+
+
+def test_hidden_keys_are_not_sent():
+    from usp_attention._plans import Shape, Terms
+
+    sent = {}
+
+    def body(mesh):
+        for name, cu, window in (("all", (0, 64), None), ("window", (0, 64), 4), ("documents", tuple(range(0, 65, 8)), None)):
+            batch = mesh.batch(cu_seqlens=cu)
+            q, k, v, _ = (x[:, batch.local_tokens] for x in random_qkv(1, 64, 4, 2, 8, 8))
+            usp.attention(q, k, v, batch, window=window)
+            record = mesh.exchanged(batch, Terms(True, window, None, None, 0.0, False, False), Shape(1, 4, 2, 8, 8, "fp64"))
+            sent[name] = sent.get(name, 0) + record["executed_sent"]
+
+    usp.run_threads(4, body, ring=4, layout="contiguous")
+    assert 0 < sent["window"] < sent["all"] / 2 and sent["documents"] < sent["all"] / 2

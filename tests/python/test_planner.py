@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planning from Python: results as the command line prints them, plan files that run, errors by name."""
 
+import dataclasses
 import json
 
 import pytest
@@ -93,7 +94,12 @@ def test_notebook_and_two_lines(result):
     assert result.best.description in page and page.count("<tr>") == 1 + min(10, len(result.candidates))
     text = result.candidates[0].two_lines()
     assert "usp.hf.prepare(model, mesh[" in text and "sp.loader(loader)" in text
-    compile(text, "two_lines", "exec")
+    inner = dataclasses.replace(usp.plan(**QUESTION, ring=2).best, order="ring_inner").two_lines()
+    assert "DeviceMesh(" in inner and "init_device_mesh(\"cuda\"" not in inner
+    for code in (text, inner):
+        compile(code, "two_lines", "exec")
+    with pytest.raises(usp.UsageError, match="2 tensor-parallel ranks"):
+        dataclasses.replace(result.best, tensor=2).two_lines()
 
 
 def test_attention_call():

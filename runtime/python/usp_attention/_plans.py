@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,7 +47,6 @@ class Recipe:
     layout: str = "zigzag"
     dkv_return: str = "circulate"
     head_chunks: int = 1
-    prune: bool = False
     keep_entry: bool = True
     backend: str = "cpu"
 
@@ -68,26 +66,22 @@ class Recipe:
             lib().usp_plan_destroy(handle)
         return cls(ring=desc.ring, ulysses=desc.ulysses, ring_outer=desc.ring_outer, method=s.METHODS[desc.method],
                    layout=s.LAYOUTS[desc.layout], dkv_return=s.DKV_RETURNS[desc.dkv_return],
-                   head_chunks=desc.head_chunks, prune=bool(desc.prune),
-                   keep_entry=bool(desc.save_exchanged_qkv), backend=s.BACKENDS[desc.backend])
+                   head_chunks=desc.head_chunks, keep_entry=bool(desc.save_exchanged_qkv), backend=s.BACKENDS[desc.backend])
 
 
-@functools.cache
-def max_tokens() -> int:
-    """The greatest count of tokens that the library plans for: a plan's capacity where none is asked for.
-
-    Counts and schedules follow a batch's tokens, so a great capacity costs nothing.
-    """
-    return s.UNBOUNDED - 1
+MAX_TOKENS = s.UNBOUNDED - 1
+"""The greatest count of tokens of a plan: its capacity where none is asked for. Counts and schedules follow a batch's
+tokens, so it costs nothing."""
 
 
 class Plan:
-    """A usp_plan of a recipe, rules and a shape. Local; shared by all layers and steps with these."""
+    """A usp_plan of a recipe, rules and a shape. Local; shared by all layers and steps with these. prune: send only the
+    keys that a receiver sees, where it does not see them all."""
 
-    def __init__(self, recipe: Recipe, terms: Terms, shape: Shape, capacity_tokens: int | None):
+    def __init__(self, recipe: Recipe, terms: Terms, shape: Shape, prune: bool, capacity_tokens: int | None):
         desc = s.AttentionDesc()
         check(lib().usp_attention_desc_init(ctypes.byref(desc), ctypes.sizeof(desc)))
-        desc.batch, desc.q_tokens = shape.batch, capacity_tokens or max_tokens()
+        desc.batch, desc.q_tokens = shape.batch, capacity_tokens or MAX_TOKENS
         desc.query_heads, desc.kv_heads = shape.query_heads, shape.kv_heads
         desc.head_dim_qk, desc.head_dim_v = shape.head_dim_qk, shape.head_dim_v
         desc.dtype = s.DTYPES.index(shape.dtype)
@@ -95,7 +89,7 @@ class Plan:
         desc.method = s.index_of(s.METHODS, recipe.method, "method")
         desc.layout = s.index_of(s.LAYOUTS, recipe.layout, "layout")
         desc.dkv_return = s.index_of(s.DKV_RETURNS, recipe.dkv_return, "dkv_return")
-        desc.head_chunks, desc.prune = recipe.head_chunks, recipe.prune
+        desc.head_chunks, desc.prune = recipe.head_chunks, prune
         desc.save_exchanged_qkv = recipe.keep_entry
         desc.backend = s.index_of(s.BACKENDS, recipe.backend, "backend")
         if terms.causal:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from . import _structs as s
 from ._library import check, import_torch, lib
 from .errors import UsageError
-from .layout import layout_tokens
 
 if TYPE_CHECKING:
-    from ._plans import Plan
+    from ._plans import Plan, Shape, Terms
     from .mesh import Mesh
 
 torch = import_torch()
@@ -36,6 +35,10 @@ class BatchState:
         self.rows = len(mesh.local_tokens(cu_seqlens))
         self._parts: dict[int, BatchState] = {}
         self._sizes: dict[int, s.BatchSizes] = {}
+
+    def plan(self, terms: "Terms", shape: "Shape") -> "Plan":
+        """The plan of a call with this batch: where documents or a window hide keys, hidden ones are not sent."""
+        return self.mesh.plan(terms, shape, prune=terms.window is not None or len(self.cu_seqlens) > 2)
 
     def sizes(self, plan: "Plan") -> s.BatchSizes:
         """Local; cached by plan."""

@@ -65,7 +65,7 @@ class Sharder:
         whole = _Whole(sample, self)
         rows = torch.tensor(layout_tokens(self.layout, whole.tokens, self.ring, self.ulysses, self.rank,
                                           whole.cu_seqlens), dtype=torch.int64)
-        part = {name: x.index_select(x.ndim - 1 if name == "position_ids" else 1, rows)
+        part = {name: x.index_select(x.ndim - 1 if name == "position_ids" else 1, rows.to(x.device))
                 for name, x in whole.sequences.items()}
         part.update(whole.passed)
         return part, Cut(whole.cu_seqlens, whole.row_starts, whole.valid_labels, whole.digest)

@@ -8,8 +8,7 @@ import ctypes
 import dataclasses
 import functools
 import itertools
-import os
-import pathlib
+import secrets
 import warnings
 from collections.abc import Sequence
 
@@ -18,25 +17,13 @@ from . import op as _op  # noqa: F401: torch.ops.usp exists wherever a mesh does
 from ._comm import Comm
 from ._documents import cu_seqlens_of_positions
 from ._library import import_torch, interpreter_exits_by_error, lib
-from ._plans import Plan, Recipe, Shape, Terms
+from ._options import MeshOptions, options_of, recipe_of, transport_number
+from ._plans import Plan, Shape, Terms
 from .batch import Batch, BatchState
 from .errors import DisagreementError, UsageError
 from .layout import layout_tokens
 
 torch = import_torch()
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshOptions:
-    """Everything that the ranks of a mesh must have alike; see Mesh.create."""
-
-    recipe: Recipe
-    ring_transport: str = "auto"
-    ulysses_transport: str = "auto"
-    capacity_tokens: int | None = None
-    watchdog_s: float = 60.0
-    check: bool = True
-    deterministic: bool = False
 
 
 class Mesh:
@@ -56,7 +43,7 @@ class Mesh:
         self.rank = comm.rank
         self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
         self._seed, self._batches = seed, 0
-        self._plans: dict[tuple[Terms, Shape], Plan] = {}
+        self._plans: dict[tuple[Terms, Shape, bool], Plan] = {}
         self._layouts = functools.lru_cache(maxsize=16)(self._layout)
         self._engine = ctypes.c_void_p()
         self._callbacks = _callbacks(device)
@@ -66,8 +53,8 @@ class Mesh:
         desc.compare_inputs, desc.deterministic = options.check, options.deterministic
         desc.backend = s.index_of(s.BACKENDS, recipe.backend, "backend")
         desc.device = device.index if device.type == "cuda" else -1
-        desc.ring_transport = _transport(options.ring_transport, "ring_transport")
-        desc.ulysses_transport = _transport(options.ulysses_transport, "ulysses_transport")
+        desc.ring_transport = transport_number(options.ring_transport, "ring_transport")
+        desc.ulysses_transport = transport_number(options.ulysses_transport, "ulysses_transport")
         if self._callbacks is not None:
             desc.allocator = self._callbacks
         comm.call(lib().usp_engine_create, ctypes.byref(desc), comm.handle, ctypes.byref(self._engine))
@@ -100,32 +87,30 @@ class Mesh:
         """
         from ._bootstrap import device_of, meet, mesh_degrees
 
-        recipe = _recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method,
+        recipe = recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method,
                                        dkv_return=dkv_return, keep_entry=keep_entry))
         degrees = mesh_degrees(device_mesh, recipe.ring if plan else ring, recipe.ulysses if plan else ulysses)
         recipe = dataclasses.replace(recipe, ring=degrees[0], ulysses=degrees[1])
         device = device_of(device_mesh)
-        options = _options(recipe, device, backend=backend, ring_transport=ring_transport,
+        options = options_of(recipe, device, backend=backend, ring_transport=ring_transport,
                            ulysses_transport=ulysses_transport, capacity_tokens=capacity_tokens,
                            watchdog_s=watchdog_s, check=check)
         comm, seed = meet(device_mesh, options)
         return cls(comm, options, device, seed)
 
     @classmethod
-    def from_env(cls, ring: int, ulysses: int, **options) -> "Mesh":
+    def from_env(cls, ring: int, ulysses: int, *, device: str = "cpu", **options) -> "Mesh":
         """Collective over all processes that torchrun started, by its variables; needs no process group.
-        options: as create, but for device_mesh."""
-        import secrets
-
-        recipe = _recipe_of(options.pop("plan", None), dict(
+        device: "cpu", or "cuda" for the current GPU; options: as create's."""
+        recipe = recipe_of(options.pop("plan", None), dict(
             ring=ring, ulysses=ulysses, **{k: options.pop(k, None) for k in ("layout", "method", "dkv_return",
                                                                               "keep_entry")}))
-        device = torch.device("cpu")
-        made = _options(recipe, device, **options)
+        place = torch.device(device) if device == "cpu" else torch.device(device, torch.cuda.current_device())
+        made = options_of(recipe, place, **options)
         comm = Comm.launched(made.watchdog_s)
         seed = ctypes.c_uint64(secrets.randbits(63))
         comm.call(lib().usp_comm_broadcast, comm.handle, ctypes.byref(seed), ctypes.sizeof(seed), 0)
-        return cls(comm, made, device, seed.value)
+        return cls(comm, made, place, seed.value)
 
     # ---- batches --------------------------------------------------------------------------------------------
 
@@ -179,12 +164,12 @@ class Mesh:
         """Runs a function of the library on this mesh; raises what it reports."""
         self._comm.call(function, *arguments)
 
-    def plan(self, terms: Terms, shape: Shape) -> Plan:
+    def plan(self, terms: Terms, shape: Shape, prune: bool) -> Plan:
         """Local; made at first use."""
-        key = (terms, shape)
+        key = (terms, shape, prune)
         found = self._plans.get(key)
         if found is None:
-            found = self._plans[key] = Plan(self.recipe, terms, shape, self.options.capacity_tokens)
+            found = self._plans[key] = Plan(self.recipe, *key, self.options.capacity_tokens)
         return found
 
     def compare(self, **values: int) -> None:
@@ -240,7 +225,7 @@ class Mesh:
         """Local: bytes that the last call with this batch, rules and shape was planned to send and receive on
         this rank, and those it did."""
         record = s.PassRecord()
-        self._comm.call(lib().usp_batch_record, self._engine, self.plan(terms, shape).handle, batch._state.handle,
+        self._comm.call(lib().usp_batch_record, self._engine, batch._state.plan(terms, shape).handle, batch._state.handle,
                         s.BACKWARD if backward else s.FORWARD, ctypes.byref(record))
         return {name: getattr(record, name) for name in ("planned_sent", "planned_received", "executed_sent",
                                                          "executed_received", "equal")}
@@ -284,54 +269,6 @@ def _close_all() -> None:
         if interpreter_exits_by_error():
             mesh.abort(f"rank {mesh.rank} ended by an error that nobody handled")
         mesh.close()
-
-
-def _transport(word: str, name: str) -> int:
-    return s.index_of(s.TRANSPORTS, "copy_engine" if word == "auto" else word, name)
-
-
-def _recipe_of(plan, given: dict) -> Recipe:
-    """The plan's recipe, or that of the words given."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if plan is None:
-        return Recipe(**chosen)
-    recipe = plan.recipe() if hasattr(plan, "recipe") else Recipe.of_plan_file(_plan_text(plan))
-    for name, value in chosen.items():
-        if getattr(recipe, name) != value:
-            raise UsageError(f"{name} is {value}, and the plan has {getattr(recipe, name)}; leave it out, or make a "
-                             f"plan with {name} fixed")
-    return recipe
-
-
-def _plan_text(plan) -> str:
-    if isinstance(plan, str) and plan.lstrip().startswith("{"):
-        return plan
-    try:
-        return pathlib.Path(plan).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"plan {plan!s} cannot be read: {error.strerror}; give a plan file's path or text, or a "
-                         "Candidate") from error
-
-
-def _options(recipe: Recipe, device, *, backend: str = "auto", check: bool | None = None, **rest) -> MeshOptions:
-    if device.type == "cpu":
-        if backend not in ("auto", "cpu"):
-            raise UsageError(f"backend is {backend!r} and the mesh is one of CPUs; give 'cpu' or 'auto'")
-        backend = "cpu"
-    elif backend == "auto":
-        backend = _gpu_backend()
-    recipe = dataclasses.replace(recipe, backend=backend)
-    return MeshOptions(recipe, check=device.type == "cpu" if check is None else check,
-                       deterministic=torch.are_deterministic_algorithms_enabled(), **rest)
-
-
-def _gpu_backend() -> str:
-    """cudnn where it loads; by the soname that torch's own libraries need."""
-    try:
-        ctypes.CDLL("libcudnn.so.9")
-    except OSError:
-        return "mma"
-    return "cudnn"
 
 
 def _mixed(seed: int, number: int) -> int:

@@ -17,13 +17,19 @@ from .errors import UsageError
 
 torch = import_torch()
 
+if torch.distributed.is_available():
+    from torch.distributed.tensor import DTensor as _DTENSOR
+else:
+    _DTENSOR = ()
+
 _DTYPE_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
+_DTYPE_NUMBERS = {dtype: s.DTYPES.index(word) for dtype, word in _DTYPE_WORDS.items()}
 # rules: see _rules. One list, since torch's Python side walks the schema's arguments in quadratic time at each call.
-_RULES = "Tensor batch_id, float[] rules, int layer"
+_RULES = "Tensor batch_id, float[] rules"
 _TAGS = (torch.Tag.cudagraph_unsafe, torch.Tag.needs_exact_strides)
 
 _library = torch.library.Library("usp", "DEF")
-_library.define(f"attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_RULES}, bool save)"
+_library.define(f"attend(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_RULES})"
                 " -> (Tensor out, Tensor lse, Tensor saved)", tags=_TAGS)
 _library.define(f"attend_grad(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor? sinks, Tensor saved, "
                 f"{_RULES}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor d_sinks)", tags=_TAGS)
@@ -66,32 +72,34 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
                                         (sinks is not None and sinks.requires_grad))
     terms = Terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
     check_terms(terms)
-    out, lse, _ = torch.ops.usp.attend(q, k, v, sinks, batch_id, _rules(terms, chunk), layer, save)
+    out, lse, _ = torch.ops.usp.attend(q, k, v, sinks, batch_id, rules_of(terms, chunk, layer, save))
     return (out, lse.detach()) if return_lse else out
 
 
-def _rules(terms: Terms, chunk: int | None) -> list[float]:
-    """Rules as numbers, 0 for none: causal, window, scale, softcap, dropout, return_lse, chunk."""
+def rules_of(terms: Terms, chunk: int | None = None, layer: int = 0, save: bool = False) -> list[float]:
+    """What an operator is told beside tensors, 0 for none: causal, window, scale, softcap, dropout, return_lse, chunk,
+    layer, and whether a backward may follow."""
     return [float(terms.causal), float(terms.window or 0), terms.scale or 0.0, terms.softcap or 0.0, terms.dropout,
-            float(terms.return_lse), float(chunk or 0)]
+            float(terms.return_lse), float(chunk or 0), float(layer), float(save)]
 
 
-def _terms(rules, sink: bool) -> tuple[Terms, int | None]:
-    causal, window, scale, softcap, dropout, return_lse, chunk = rules
+def _terms(rules, sink: bool) -> tuple[Terms, int | None, int]:
+    causal, window, scale, softcap, dropout, return_lse, chunk, layer, _ = rules
     return (Terms(causal != 0, int(window) or None, scale or None, softcap or None, dropout, sink, return_lse != 0),
-            int(chunk) or None)
+            int(chunk) or None, int(layer))
 
 
 def _returns_lse(rules) -> bool:
     return rules[5] != 0
 
 
-def _refuse_dtensor(name: str, tensor) -> None:
-    if torch.distributed.is_available():
-        from torch.distributed.tensor import DTensor
+def _saves(rules) -> bool:
+    return rules[8] != 0
 
-        if isinstance(tensor, DTensor):
-            raise UsageError(f"{name} is a DTensor; attention takes this rank's rows: pass {name}.to_local()")
+
+def _refuse_dtensor(name: str, tensor) -> None:
+    if isinstance(tensor, _DTENSOR):
+        raise UsageError(f"{name} is a DTensor; attention takes this rank's rows: pass {name}.to_local()")
 
 
 # ---- one call on this rank --------------------------------------------------------------------------------------
@@ -100,15 +108,15 @@ def _refuse_dtensor(name: str, tensor) -> None:
 class _Call:
     """Batch, plan and structs of one call."""
 
-    def __init__(self, q, k, v, sinks, batch_id, rules, layer):
+    def __init__(self, q, k, v, sinks, batch_id, rules):
         if batch_id.device.type != "cpu":
             raise UsageError(f"batch_id lies on {batch_id.device}; it is a CPU tensor: pass Batch.batch_id as it is")
         whole = state_of(int(batch_id))
         self.mesh = whole.mesh
-        self.terms, chunk = _terms(rules, sinks is not None)
+        self.terms, chunk, self.layer = _terms(rules, sinks is not None)
         self.batch: BatchState = whole if chunk is None else whole.parts(chunk)
         self.shape = _shape_of(q, k, v, sinks, whole)
-        self.plan: Plan = self.mesh.plan(self.terms, self.shape)
+        self.plan: Plan = self.batch.plan(self.terms, self.shape)
         self.tensors = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
         self.inputs = s.AttentionInputs()
         self.inputs.q, self.inputs.k, self.inputs.v = map(_view, self.tensors)
@@ -117,7 +125,7 @@ class _Call:
             self.sinks = sinks.contiguous()
             self.inputs.sink = self.sinks.data_ptr()
             self.inputs.sink_dtype = _dtype_number(sinks, "sinks")
-        self.struct = s.Call(layer=layer, untracked=1)
+        self.struct = s.Call(layer=self.layer, untracked=1)
         if self.mesh.device.type == "cuda":
             self.struct.stream = torch.cuda.current_stream(self.mesh.device).cuda_stream
 
@@ -127,10 +135,10 @@ class _Call:
                        ctypes.byref(self.struct))
 
 
-def _attend(q, k, v, sinks, batch_id, rules, layer, save):
-    call = _Call(q, k, v, sinks, batch_id, rules, layer)
-    return_lse = call.terms.return_lse
-    call.mesh.compare(batch=call.batch.ordinal, layer=layer, rules=call.plan.digest)
+def _attend(q, k, v, sinks, batch_id, rules):
+    call = _Call(q, k, v, sinks, batch_id, rules)
+    return_lse, save = call.terms.return_lse, _saves(rules)
+    call.mesh.compare(batch=call.batch.ordinal, layer=call.layer, rules=call.plan.digest)
     batch, rows, heads, _ = q.shape
     out = q.new_empty((batch, rows, heads, v.shape[-1]))
     lse = q.new_empty((batch, rows, heads) if return_lse else (0,), dtype=_sum_dtype(q))
@@ -141,8 +149,8 @@ def _attend(q, k, v, sinks, batch_id, rules, layer, save):
     return out, lse, saved
 
 
-def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules, layer):
-    call = _Call(q, k, v, sinks, batch_id, rules, layer)
+def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules):
+    call = _Call(q, k, v, sinks, batch_id, rules)
     call.struct.saved, call.struct.saved_bytes = _address(saved), saved.numel()
     if d_out.stride(-1) != 1 and d_out.shape[-1] != 1:
         d_out = d_out.contiguous()
@@ -160,7 +168,7 @@ def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules, layer):
 def _view(tensor) -> s.Tensor:
     """[B, n, H, D] as C sees it; a tensor without elements still has an address."""
     batch, row, head, _ = tensor.stride()
-    return s.Tensor(_address(tensor), s.DTYPES.index(_DTYPE_WORDS[tensor.dtype]), batch, row, head)
+    return s.Tensor(tensor.data_ptr() or _nowhere.data_ptr(), _DTYPE_NUMBERS[tensor.dtype], batch, row, head)
 
 
 _nowhere = torch.empty(64, dtype=torch.uint8)
@@ -175,10 +183,10 @@ def _sum_dtype(q):
 
 
 def _dtype_number(tensor, name: str) -> int:
-    word = _DTYPE_WORDS.get(tensor.dtype)
-    if word is None:
+    number = _DTYPE_NUMBERS.get(tensor.dtype)
+    if number is None:
         raise UsageError(f"{name} is {tensor.dtype}; attention takes bfloat16, float16, float32 and float64")
-    return s.DTYPES.index(word)
+    return number
 
 
 def _shape_of(q, k, v, sinks, batch: BatchState) -> Shape:
@@ -210,38 +218,37 @@ def _shape_of(q, k, v, sinks, batch: BatchState) -> Shape:
 # ---- what torch must know of it ---------------------------------------------------------------------------------
 
 
-def _attend_fake(q, k, v, sinks, batch_id, rules, layer, save):
+def _attend_fake(q, k, v, sinks, batch_id, rules):
     batch, rows, heads, _ = q.shape
-    size = torch.library.get_ctx().new_dynamic_size() if save else 0
+    size = torch.library.get_ctx().new_dynamic_size() if _saves(rules) else 0
     return (q.new_empty((batch, rows, heads, v.shape[-1])),
             q.new_empty((batch, rows, heads) if _returns_lse(rules) else (0,), dtype=_sum_dtype(q)),
             q.new_empty(size, dtype=torch.uint8))
 
 
-def _attend_grad_fake(d_out, q, k, v, out, sinks, saved, batch_id, rules, layer):
+def _attend_grad_fake(d_out, q, k, v, out, sinks, saved, batch_id, rules):
     d_sinks = q.new_empty((0,), dtype=_sum_dtype(q)) if sinks is None else sinks.new_empty(sinks.shape)
     return *(x.new_empty(x.shape) for x in (q, k, v)), d_sinks
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    q, k, v, sinks, batch_id, rules, layer, save = inputs
+    q, k, v, sinks, batch_id, rules = inputs
     out, lse, saved = output
     ctx.mark_non_differentiable(lse, saved)
     ctx.set_materialize_grads(False)
-    ctx.rules, ctx.layer, ctx.save, ctx.has_sinks = rules, layer, save, sinks is not None
+    ctx.rules, ctx.has_sinks = rules, sinks is not None
     ctx.save_for_backward(q, k, v, out, saved, batch_id, *([] if sinks is None else [sinks]))
 
 
 def _backward(ctx, d_out, _d_lse, _d_saved):
-    nothing = (None,) * 4
+    nothing = (None,) * 2
     if d_out is None:
         return None, None, None, None, *nothing
-    if not ctx.save:
+    if not _saves(ctx.rules):
         raise UsageError("attention was run without state for backward; run it where gradients are enabled")
     q, k, v, out, saved, batch_id, *rest = ctx.saved_tensors
     sinks = rest[0] if ctx.has_sinks else None
-    dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, ctx.rules,
-                                                       ctx.layer)
+    dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, ctx.rules)
     return dq, dk, dv, d_sinks if ctx.has_sinks else None, *nothing
 
 

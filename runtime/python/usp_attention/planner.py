@@ -70,16 +70,22 @@ class Candidate:
 
     def two_lines(self) -> str:
         """The two lines of a training loop and the command that launches it, for this layout."""
-        shape = f"({self.data}, {self.mesh.ring}, {self.mesh.ulysses})"
-        ranks = self.data * self.mesh.ring * self.mesh.ulysses
+        data, ring, ulysses = self.data, self.mesh.ring, self.mesh.ulysses
+        ranks = data * ring * ulysses
+        names = 'mesh_dim_names=("data", "ring", "ulysses")'
+        made = f'init_device_mesh("cuda", ({data}, {ring}, {ulysses}), {names})'
+        if self.order == "ring_inner" and ring > 1 and ulysses > 1:
+            made = (f'DeviceMesh("cuda", torch.arange({ranks}).view({data}, {ulysses}, {ring}).transpose(1, 2), '
+                    f'{names})  # the ring on neighbouring devices')
+        planned = f"# planned with recompute {self.recompute} and ZeRO stage {self.zero_stage} (3: fully_shard)\n"
         if self.tensor != 1:
             raise UsageError(f"the layout has {self.tensor} tensor-parallel ranks, which usp_attention does not set up; "
                              "plan with tensor=1")
         return (
-            "import usp_attention as usp\n"
-            "from torch.distributed.device_mesh import init_device_mesh\n\n"
+            "import torch\nimport usp_attention as usp\n"
+            "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh\n\n"
             f"# torchrun --nproc-per-node {ranks} train.py   (on one host; --nnodes for more)\n"
-            f"mesh = init_device_mesh(\"cuda\", {shape}, mesh_dim_names=(\"data\", \"ring\", \"ulysses\"))\n"
+            f"{planned}mesh = {made}\n"
             f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], layout={self.layout!r}, method={self.method!r}, "
             f"dkv_return={self.dkv_return!r})\n"
             "for batch in sp.loader(loader):\n"

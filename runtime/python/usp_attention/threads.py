@@ -8,7 +8,8 @@ from collections.abc import Callable
 from . import _structs as s
 from ._comm import Comm
 from ._library import check, import_torch, lib
-from .mesh import Mesh, _options, _recipe_of
+from ._options import options_of, recipe_of
+from .mesh import Mesh
 
 torch = import_torch()
 
@@ -26,10 +27,10 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
     if plan is None:
         ring = ranks // ulysses if ring is None else ring
         ulysses = ranks // ring if ulysses is None else ulysses
-    recipe = _recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method, dkv_return=dkv_return,
+    recipe = recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method, dkv_return=dkv_return,
                                    keep_entry=keep_entry))
     options.setdefault("watchdog_s", 60.0)
-    made = _options(recipe, torch.device("cpu"), **options)
+    made = options_of(recipe, torch.device("cpu"), **options)
     failures: list[BaseException] = []
 
     def rank(handle, _user) -> int:

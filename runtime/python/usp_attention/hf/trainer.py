@@ -52,6 +52,8 @@ class _OnMesh:
         return self._loader(super().get_test_dataloader(test_dataset))
 
     def _loader(self, loader) -> Loader:
+        if getattr(loader, "device", None) is not None:
+            loader.device = None  # accelerate's: samples stay on the host until they are cut
         return Loader(loader, self.sp.mesh, source="each", num_items=False, **self.loader_keys)
 
 
