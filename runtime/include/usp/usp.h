@@ -451,8 +451,9 @@ typedef struct usp_call {
                             number of backward passes may follow, or none, and the caller answers for giving
                             them the forward's inputs and layer. forward_id and retain are 0 [0] */
   void* stream;        /**< CUDA stream of the engine's GPU, on which the call enqueues its work; calls on
-                            different streams run one after another. USP_USAGE on the host and for a stream of
-                            another GPU [null: the engine's own] */
+                            different streams run one after another. CUDA's default stream is cudaStreamLegacy
+                            or cudaStreamPerThread. USP_USAGE on the host and for a stream of another GPU [null:
+                            the engine's own] */
 } usp_call;
 
 usp_status usp_call_init(usp_call* call, size_t size);

@@ -20,6 +20,8 @@ TRANSPORTS = ("copy_engine", "nccl")
 FORWARD, BACKWARD = 0, 1
 FAULT_COMMUNICATION, FAULT_DISAGREEMENT = 0, 1
 UNBOUNDED = 1 << 40
+DEFAULT_STREAM = 1
+"""cudaStreamLegacy: torch's default stream by a name of its own, since null is the engine's stream."""
 
 RankFunction = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p)
 Interrupted = ctypes.CFUNCTYPE(c_int32, c_void_p)

@@ -127,7 +127,7 @@ class _Call:
             self.inputs.sink_dtype = _dtype_number(sinks, "sinks")
         self.struct = s.Call(layer=self.layer, untracked=1)
         if self.mesh.device.type == "cuda":
-            self.struct.stream = torch.cuda.current_stream(self.mesh.device).cuda_stream
+            self.struct.stream = torch.cuda.current_stream(self.mesh.device).cuda_stream or s.DEFAULT_STREAM
 
     def run(self, function, *arguments) -> None:
         self.mesh.call(function, self.mesh.engine, self.plan.handle, self.batch.handle, ctypes.byref(self.inputs),
