@@ -137,7 +137,7 @@ class Mesh:
         elif tokens is not None:
             cu = (0, tokens)
         else:
-            cu = tuple(int(border) for border in cu_seqlens)
+            cu = tuple(cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else map(int, cu_seqlens))
         if seed is None:
             seed = _mixed(self._seed, self._batches)
         self._batches += 1
