@@ -145,6 +145,7 @@ install_torch() {
     say "$python_env has torch already"
     return
   fi
+  python3 -c 'import ensurepip' 2>/dev/null || install_missing python3-venv
   python3 -m venv "$python_env" || die $exit_environment "python3 has no venv; install python3-venv"
   pip=("$python_env/bin/python3" -m pip -q --disable-pip-version-check install --no-warn-conflicts)
   if has_cuda_libraries; then

@@ -112,6 +112,8 @@ def test_exchanges_are_as_planned():
             record = mesh.exchanged(batch, Terms(True, None, None, None, 0.0, False, False),
                                     Shape(1, 4, 2, 8, 8, "fp64"), backward)
             assert record["equal"] == 1 and record["executed_sent"] == record["planned_sent"] > 0
+        memory = mesh.memory(batch)
+        assert memory["workspace_bytes"] >= memory["planned_workspace_bytes"] > 0 < memory["saved_bytes_per_forward"]
 
     usp.run_threads(4, body, ring=2, ulysses=2)
 

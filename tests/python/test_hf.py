@@ -247,7 +247,13 @@ def test_overlays():
             made.mask(**call, local_size=4, config=both)
         with pytest.raises(usp.UsageError, match="already"):
             usp.hf.register(mesh, name=made.name)
-        assert usp.hf.register(mesh).name != made.name
+        unnumbered = usp.hf.register(mesh, layer_ids=False)
+        assert unnumbered.name != made.name
+        unnumbered.batch = made.batch
+        q = torch.zeros(1, 2, 6, 4)
+        with pytest.raises(usp.UsageError, match="numbers of layers"):
+            unnumbered.attention(torch.nn.Module(), q, q, q, unnumbered.mask(**call), dropout=0.1)
+        assert unnumbered.attention(torch.nn.Module(), q, q, q, unnumbered.mask(**call))[0].shape == (1, 6, 2, 4)
 
 
 def test_refused_models():

@@ -7,7 +7,7 @@ from launch import finish, run, start
 
 
 def test_meshes_and_losses():
-    run(4, "meshes,losses,no_labels")
+    run(4, "meshes,losses,no_labels,workers")
 
 
 def test_from_env():

@@ -149,6 +149,28 @@ def no_labels() -> None:
             assert torch.isfinite(reported) and (reported > 0) == (kept > 0) and (norm > 0) == (kept > 0)
 
 
+class Rows(torch.utils.data.Dataset):
+    """Whole samples of a rank, made in the loader's forked workers."""
+
+    def __len__(self):
+        return 5 + RANK % 2  # odd ends: a rank that ends early ends all
+
+    def __getitem__(self, i):
+        return sample([4 + i, 3 + RANK], seed=10 * RANK + i)
+
+
+def workers() -> None:
+    """Each rank's samples, loaded by forked workers beside an open mesh: every token of an epoch once."""
+    mesh = usp.Mesh.create(init_device_mesh("cpu", (2, RANKS // 2), mesh_dim_names=("ring", "ulysses")))
+    loader = usp.Loader(torch.utils.data.DataLoader(Rows(), batch_size=None, num_workers=2), mesh, source="each")
+    seen: list = [None] * RANKS
+    mine = [token for part in loader for token in part["input_ids"][0].tolist()]
+    dist.all_gather_object(seen, mine)
+    expected = [token for rank in range(RANKS) for i in range(5)
+                for token in sample([4 + i, 3 + rank], seed=10 * rank + i)["input_ids"][0].tolist()]
+    assert sorted(token for tokens in seen for token in tokens) == sorted(expected)
+
+
 def from_env() -> None:
     """torchrun's variables alone, without a process group."""
     mesh = usp.Mesh.from_env(RANKS, 1, layout="contiguous")

@@ -207,6 +207,17 @@ ExecutionOptions execution_options_in(ObjectReader reader) {
   return options;
 }
 
+void read_max_candidates(ObjectReader& reader, std::size_t& count) {
+  count = static_cast<std::size_t>(
+      reader.maybe_integer("max_candidates", 1, most_candidates).value_or(static_cast<i64>(count)));
+}
+
+/// An echoed request states no format.
+void check_format(ObjectReader& reader, const char* format) {
+  if (reader.has("format") || reader.has("version"))
+    check_json_header(reader, format, "write it by the description of this version");
+}
+
 /// A choice of `fixed` that another key leaves without effect.
 struct VoidChoice {
   const char* key;
@@ -259,8 +270,7 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
   request.search_pipeline = reader.maybe_boolean("search_pipeline").value_or(false);
   request.gemm_efficiency = reader.maybe_number("gemm_efficiency", 0.01, 1).value_or(0);
   request.power_w = reader.maybe_number("power_w", 1, 1e5).value_or(0);
-  request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
-                                                        .value_or(static_cast<i64>(request.max_candidates)));
+  read_max_candidates(reader, request.max_candidates);
 }
 
 AttentionShape shape_in(ObjectReader reader) {
@@ -327,8 +337,7 @@ void read_call(ObjectReader& reader, AttentionRequest& request) {
   }
   if (auto execution = reader.maybe_object("execution"))
     request.execution = execution_options_in(*std::move(execution));
-  request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
-                                                        .value_or(static_cast<i64>(request.max_candidates)));
+  read_max_candidates(reader, request.max_candidates);
 }
 
 }  // namespace
@@ -337,8 +346,7 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
                                                        const NoteSink& note) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
-  if (reader.has("format") || reader.has("version"))
-    check_json_header(reader, "usp.attention_request", "write it by the reader of this version");
+  check_format(reader, "usp.attention_request");
   auto input = std::make_unique<AttentionInput>();
   const auto ranks = reader.maybe_integer("ranks", 1, most_threads);
   if (ranks.has_value() == reader.has("cluster"))
@@ -370,8 +378,7 @@ std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std:
                                              const NoteSink& note) {
   const Json json = parse_json(text, file);
   ObjectReader reader(json, file, "");
-  if (reader.has("format") || reader.has("version"))
-    check_json_header(reader, "usp.plan_request", "write it by the schema of this version");
+  check_format(reader, "usp.plan_request");
   auto input = std::make_unique<StepInput>();
   StepSources sources;
   sources.model = name_or_text(reader, "model", sources.model_config);

@@ -137,7 +137,7 @@ class Mesh:
         elif tokens is not None:
             cu = (0, tokens)
         else:
-            cu = tuple(int(border) for border in cu_seqlens)
+            cu = tuple(cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else map(int, cu_seqlens))
         if seed is None:
             seed = _mixed(self._seed, self._batches)
         self._batches += 1
@@ -216,10 +216,17 @@ class Mesh:
         self._comm.call(lib().usp_engine_notes, self._engine, ctypes.byref(text))
         return [line for line in (text.value or b"").decode().splitlines() if line]
 
-    def memory(self) -> dict[str, int]:
-        """Local: bytes that the mesh holds beside torch's tensors. workspace: shared by all layers."""
+    def memory(self, batch: Batch | None = None) -> dict[str, int]:
+        """Local: bytes that the mesh holds beside torch's tensors (workspace, which all layers share), and of a batch
+        what the calls so far plan for it: workspace, and what one forward saves in torch's memory until its backward."""
         self._comm.require_open()
-        return {"workspace_bytes": lib().usp_engine_workspace_bytes(self._engine)}
+        found = {"workspace_bytes": lib().usp_engine_workspace_bytes(self._engine)}
+        if batch is not None:
+            sizes = [batch._state.sizes(plan) for (terms, shape, _), plan in list(self._plans.items())
+                     if plan is batch._state.plan(terms, shape)]
+            found["planned_workspace_bytes"] = max((size.workspace_bytes for size in sizes), default=0)
+            found["saved_bytes_per_forward"] = max((size.saved_bytes for size in sizes), default=0)
+        return found
 
     def exchanged(self, batch: Batch, terms: Terms, shape: Shape, backward: bool = False) -> dict[str, int]:
         """Local: bytes that the last call with this batch, rules and shape was planned to send and receive on
