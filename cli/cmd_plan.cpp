@@ -10,6 +10,7 @@
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/planner/plan_within.hpp"
 #include "usp/schedule/plan_file.hpp"
 
 #include <fmt/format.h>
@@ -35,19 +36,34 @@ void check_output(const std::string& output, const Invocation& invocation) {
 
 struct PlanFlags {
   StepFlags step;
+  const FrameworkTraits* framework = nullptr;  ///< of --framework; empty: none
   std::string output;
 };
+
+/// A framework's mode says how its exchange is executed.
+void check_framework(const PlanFlags& flags) {
+  if (flags.framework == nullptr || flags.framework->any_plan) return;
+  const ExecutionFlags& execution = flags.step.search.execution;
+  if (execution.transport || execution.no_overlap)
+    throw UsageError(std::string(execution.transport ? "--transport" : "--no-overlap") +
+                     " is of this project's runtime, and --framework prices the exchange of " +
+                     std::string(flags.framework->name) + "; leave one of them out");
+}
 
 void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   const std::string& output = flags.output;
   check_output(output, invocation);
   const auto input = load_step(flags.step, invocation);
-  PlanRequest& request = input->request;
-  check_degrees(request);
-  const PlanResult result = with_progress(invocation, request, [&] { return plan_step(request); });
-  if (!output.empty()) write_file(output, write_plan(make_plan_file(request, result.best())));
+  check_framework(flags);
+  check_degrees(input->request);
+  const FrameworkPlan plan = with_progress(invocation, input->request, [&]() -> FrameworkPlan {
+    if (flags.framework != nullptr) return plan_within(input->request, *flags.framework);
+    return {input->request, plan_step(input->request), nullptr};
+  });
+  if (!output.empty()) write_file(output, write_plan(make_plan_file(plan.request, plan.result.best())));
   if (output == "-") return;
-  std::cout << (invocation.json ? plan_result_json(request, result) : plan_text(request, result));
+  std::cout << (invocation.json ? plan_result_json(plan.request, plan.result)
+                                : plan_text(plan.request, plan.result));
 }
 
 /// What a call does beyond masked softmax, where, and which tokens every rank holds.
@@ -239,11 +255,15 @@ void register_plan(CLI::App& app, Invocation& invocation) {
       "  usp plan config.json --seq 256k --batch 8 --cluster node.txt --device h100-sxm --nodes 4 --nic "
       "8x400G "
       "-o plan.json\n"
+      "  usp plan llama-3.1-8b --seq 1M --cluster dgx-h100 --nodes 4 --framework megatron\n"
       "  usp plan qwen3-8b --seq 128k --document-lengths lengths.txt --cluster l40s --json\n"
       "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 128k --cluster dgx-h100");
   auto flags = std::make_shared<PlanFlags>();
   add_step_flags(verb, flags->step);
   add_output_flag(verb, flags->output);
+  FlagGroup(verb, plain_group)
+      .parsed("--framework", flags->framework, "keep to what it can do: " + framework_words(),
+              [](const std::string& word, const std::string& flag) { return &framework_named(word, flag); });
   register_call(verb.app, invocation);
   verb.runs([flags, &invocation] { plan_whole_step(*flags, invocation); });
 }

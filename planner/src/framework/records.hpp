@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/export_plan.hpp"
+
+#include <string>
+
+/// The records, and what their `write` functions share.
+namespace usp {
+
+extern const FrameworkTraits megatron_traits, deepspeed_traits, accelerate_traits, torchtitan_traits,
+    xdit_traits, yunchang_traits, usp_attention_traits;
+
+inline void set(ExportedPlan& result, std::string name, std::string value = "") {
+  result.arguments.push_back({std::move(name), std::move(value), ""});
+}
+inline void set(ExportedPlan& result, std::string name, i64 value) {
+  set(result, std::move(name), std::to_string(value));
+}
+inline void differs(ExportedPlan& result, std::string plan, std::string framework) {
+  result.differences.push_back({std::move(plan), std::move(framework)});
+}
+
+/// Differences of tiles that the plan's memory counts on, where the framework has them under another name.
+void add_tile_differences(const ExportInput& input, ExportedPlan& result, const std::string& loss,
+                          const std::string& mlp);
+/// Of checkpoints in host memory.
+void add_offload_difference(const ExportInput& input, ExportedPlan& result, const std::string& instead);
+
+/// "torchrun --nnodes 4 --nproc-per-node 8 --node-rank RANK ...", without the script.
+[[nodiscard]] std::string torchrun_start(const ExportInput& input, const std::string& node_rank);
+/// The number, or the shell variable where it is not known.
+[[nodiscard]] std::string hosts_word(const ExportInput& input);
+[[nodiscard]] std::string devices_word(const ExportInput& input);
+
+}  // namespace usp
