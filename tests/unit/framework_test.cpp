@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/compare.hpp"
 #include "usp/planner/export_plan.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"
@@ -153,6 +154,39 @@ TEST(ExportPlan, FindsTheShippedClusterByItsDigest) {
   PlanFile other = planned.plan;
   other.cluster_digest = "0";
   EXPECT_FALSE(cluster_of_plan(other).has_value());
+}
+
+/// Ulysses 8 x ring 2 on two hosts: the all-to-alls stay inside, every hop crosses.
+TEST(LinkBytes, FollowTheAxes) {
+  const Planned planned(2, 8);
+  const PlanLayer& layer = planned.plan.layers.front();
+  const Documents documents = layer_documents(layer, {});
+  const auto bytes = [&](AxisOrder order) {
+    Placement placement;
+    placement.order = order;
+    return link_bytes(planned.cluster, layer.plan, documents, placement, Pass::forward);
+  };
+  const double tokens = (1 << 18) / 16.0, head = 128 * 2;
+  const double exchanged = tokens * head * (32 + 8 + 8 + 32) * 7 / 8;  // q, k, v and o to 7 of 8 ranks
+  const double hop = (1 << 18) / 2.0 * head * 2;                       // k and v of one head, once
+  EXPECT_DOUBLE_EQ(bytes(AxisOrder::ulysses_inner).inside, exchanged);
+  EXPECT_DOUBLE_EQ(bytes(AxisOrder::ulysses_inner).nics, hop);
+  EXPECT_DOUBLE_EQ(bytes(AxisOrder::ring_inner).inside, hop + exchanged * 3 / 7);
+  EXPECT_DOUBLE_EQ(bytes(AxisOrder::ring_inner).nics, exchanged * 4 / 7);
+}
+
+TEST(Compare, OwnWaysAreNoFasterThanTheBestOfThem) {
+  const Planned planned(2, 8);
+  PlanRequest request = planned.request;
+  request.fixed = {};
+  const Comparison result = compare_ways(request);
+  ASSERT_TRUE(result.ways.front().plan.has_value());
+  const double best = result.ways.front().plan->seconds_per_token;
+  for (const ComparedWay& way : result.ways) {
+    EXPECT_EQ(way.plan.has_value(), way.impossible_reason.empty()) << way.name;
+    if (!way.plan || way.plan->choice.data() > 1) continue;
+    EXPECT_GE(way.plan->seconds_per_token, best * 0.999) << way.name;
+  }
 }
 
 TEST(PlanWithin, EveryCandidateIsPossibleInTheFramework) {

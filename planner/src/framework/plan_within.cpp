@@ -17,6 +17,7 @@ namespace usp {
 namespace {
 
 constexpr std::size_t all_candidates = 100000;
+constexpr std::size_t max_reasons = 4;
 
 /// A request that keeps to one mode of a framework, over a ring or without one.
 struct ModeSearch {
@@ -151,18 +152,18 @@ class Within {
           {ring, ulysses, choice.data(), choice.tensor(), fmt::format("{}: {}", search.mode->word, reason)});
       return false;
     }
-    if (search.mode->repeats_kv) repeat_kv(search, candidate);
+    if (search.mode->repeats_kv || search.mode->whole_mask) price_mode(search, candidate);
     decide_memory(pricer, candidate);
     return true;
   }
 
-  /// Prices the exchange of KV heads that are repeated before it.
-  void repeat_kv(const ModeSearch& search, PlanCandidate& candidate) {
+  /// Prices what the planner's own plans never do: KV heads repeated before the exchange, hidden scores.
+  void price_mode(const ModeSearch& search, PlanCandidate& candidate) {
     const Choice& choice = candidate.choice;
     LinkPricer links(*asked_.cluster, *asked_.calibration);
     for (LayerAttention& layer : candidate.attention) {
       const AttentionPlan plan = mode_plan(*search.mode, layer.plan, choice.mesh.ring(), choice.mesh.ulysses);
-      if (plan.shape.kv_heads == layer.plan.shape.kv_heads) continue;
+      if (plan.shape.kv_heads == layer.plan.shape.kv_heads && plan.band == layer.plan.band) continue;
       const Documents documents = attention_documents(asked_.workload, asked_.model->kinds[layer.kind]);
       AttentionPricer of_layer(links, plan.shape, documents, search.request.execution);
       layer.price = of_layer.price(plan, choice.placement);
@@ -196,7 +197,7 @@ class Within {
       return x.fits ? x.seconds_per_token < y.seconds_per_token : x.memory.total_bytes < y.memory.total_bytes;
     });
     if (found_.empty() || !found_.front().candidate.fits)
-      throw Infeasible(fmt::format("{} can do no plan of this job: {}", framework_.name, why_none()),
+      throw Infeasible(fmt::format("{}{}{}", framework_.name, no_plan_text, why_none()),
                        {"another --framework", "more devices, or a shorter sequence"});
     const ModeSearch& best = searches_[found_.front().search];
     FrameworkPlan plan;
@@ -222,11 +223,14 @@ class Within {
     return plan;
   }
 
-  [[nodiscard]] std::string why_none() const {
-    std::vector<std::string> reasons = reasons_;
+  /// The framework's own limits, where they are what is in the way.
+  [[nodiscard]] std::string why_none() {
+    std::vector<std::string> of_framework;
     for (const Rejection& r : rejected_)
-      if (reasons.size() < 6 && std::find(reasons.begin(), reasons.end(), r.reason) == reasons.end())
-        reasons.push_back(r.reason);
+      if (std::find(of_framework.begin(), of_framework.end(), r.reason) == of_framework.end())
+        of_framework.push_back(r.reason);
+    std::vector<std::string>& reasons = of_framework.empty() ? reasons_ : of_framework;
+    reasons.resize(std::min(reasons.size(), max_reasons));
     return join(reasons, "; ");
   }
 
@@ -248,9 +252,14 @@ class Within {
 
 }  // namespace
 
-FrameworkPlan plan_within(const PlanRequest& request, const FrameworkTraits& framework) {
+FrameworkPlan plan_in_modes(const PlanRequest& request, const FrameworkTraits& framework) {
   if (framework.any_plan) return {request, plan_step(request), nullptr};
-  FrameworkPlan plan = Within(request, framework).run();
+  return Within(request, framework).run();
+}
+
+FrameworkPlan plan_within(const PlanRequest& request, const FrameworkTraits& framework) {
+  FrameworkPlan plan = plan_in_modes(request, framework);
+  if (framework.any_plan) return plan;
   const PlanCandidate& best = plan.result.best();
   plan.result.notes.push_back(fmt::format(
       "within {} ({}): {}", framework.name, framework.version,
