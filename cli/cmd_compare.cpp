@@ -13,18 +13,17 @@ namespace {
 
 struct CompareFlags {
   StepFlags step;
-  bool csv = false;
 };
 
 void compare(const CompareFlags& flags, const Invocation& invocation) {
-  if (flags.csv && invocation.json)
+  if (invocation.csv && invocation.json)
     throw UsageError("--csv and --json are two forms of one output; give one");
   if (flags.step.search.top)
     throw UsageError("--top keeps candidates of one plan, and compare lists none; leave it out");
   const auto input = load_step(flags.step, invocation);
   const Comparison result =
       with_progress(invocation, input->request, [&] { return compare_ways(input->request); });
-  if (flags.csv)
+  if (invocation.csv)
     std::cout << compare_csv(result);
   else
     std::cout << (invocation.json ? compare_json(input->request, result)
@@ -40,7 +39,8 @@ void register_compare(CLI::App& app, Invocation& invocation) {
                              "  usp compare qwen3-8b --seq 256k --cluster l40s --data 2 --csv");
   auto flags = std::make_shared<CompareFlags>();
   add_step_flags(verb, flags->step);
-  FlagGroup(verb, plain_group).flag("--csv", flags->csv, "the table as CSV, numbers in SI units and bytes");
+  FlagGroup(verb, plain_group)
+      .flag("--csv", invocation.csv, "the table as CSV, numbers in SI units and bytes");
   verb.runs([flags, &invocation] { compare(*flags, invocation); });
 }
 

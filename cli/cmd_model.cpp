@@ -3,6 +3,7 @@
 
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/parameters.hpp"
 
@@ -70,8 +71,9 @@ void print_parameters(const ParameterCount& count) {
   TextTable table;
   table.column("parameters");
   table.column("", TextTable::Align::right);
+  table.column("", TextTable::Align::right);
   const auto row = [&](const char* name, std::optional<std::int64_t> value) {
-    table.row({name, or_unknown(value)});
+    table.row({name, value ? format_count(*value) : "unknown", or_unknown(value)});
   };
   row("embedding", count.embedding);
   row("lm head", count.lm_head);

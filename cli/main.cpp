@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line_error.hpp"
+#include "page.hpp"
 #include "verb.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/base/line.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/version.hpp"
 
@@ -16,15 +16,15 @@
 namespace usp::cli {
 namespace {
 
-int fail(ExitCode code, const std::string& text, bool lines = false) {
-  print_line("usp: " + escaped(text, lines));
+int fail(const Invocation& invocation, ExitCode code, const std::string& text, bool lines = false) {
+  say(invocation, "", escaped(text, lines));
   return static_cast<int>(code);
 }
 
 /// The exit code after the last output.
-int printed() {
+int printed(const Invocation& invocation) {
   std::cout.flush();
-  return std::cout ? 0 : fail(ExitCode::environment, "stdout cannot be written");
+  return std::cout ? 0 : fail(invocation, ExitCode::environment, "stdout cannot be written");
 }
 
 /// Runs the action and turns whatever it throws into the exit code of the design.
@@ -32,14 +32,18 @@ int run(const CLI::App& app, const Invocation& invocation) {
   try {
     check_files(app);
     check_values(invocation);
-    invocation.action();
-    return printed();
+    {
+      const Page page(invocation);
+      invocation.action();
+    }
+    return printed(invocation);
   } catch (const Error& error) {
-    return fail(error.code(), error.what(), dynamic_cast<const Infeasible*>(&error) != nullptr);
+    return fail(invocation, error.code(), error.what(), dynamic_cast<const Infeasible*>(&error) != nullptr);
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::environment, "out of memory; the input asks for more than this machine has");
+    return fail(invocation, ExitCode::environment,
+                "out of memory; the input asks for more than this machine has");
   } catch (const std::exception& error) {
-    return fail(ExitCode::internal, error.what());
+    return fail(invocation, ExitCode::internal, error.what());
   }
 }
 
@@ -59,12 +63,15 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");
   } catch (const CLI::Success& done) {  // --help, --version
-    app.exit(done);
-    return usp::cli::printed();
+    {
+      const usp::cli::Page page(invocation);
+      app.exit(done);
+    }
+    return usp::cli::printed(invocation);
   } catch (const CLI::ParseError& error) {
-    return usp::cli::fail(usp::ExitCode::usage, usp::cli::usage_problem(app, error, typed));
+    return usp::cli::fail(invocation, usp::ExitCode::usage, usp::cli::usage_problem(app, error, typed));
   }
   if (const std::string empty = usp::cli::empty_value_problem(app, typed); !empty.empty())
-    return usp::cli::fail(usp::ExitCode::usage, empty);
+    return usp::cli::fail(invocation, usp::ExitCode::usage, empty);
   return usp::cli::run(app, invocation);
 }

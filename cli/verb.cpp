@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verb.hpp"
 
-#include "usp/base/line.hpp"
+#include "flag_group.hpp"
+#include "page.hpp"
+
 #include "usp/base/text.hpp"
 
 #include <utility>
@@ -33,11 +35,15 @@ Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name, co
   verb->footer("Examples:\n" + examples);
   verb->add_flag("--json", invocation.json, "one JSON document on stdout");
   verb->add_flag("-q,--quiet", invocation.quiet, "no notes on stderr");
-  return {*verb, invocation};
+  const Verb result{*verb, invocation};
+  FlagGroup(result, "Options")
+      .word("--color", invocation.color,
+            word_choice<Color>() + " (auto: on terminals, unless NO_COLOR is set)");
+  return result;
 }
 
 void note(const Invocation& invocation, const std::string& text) {
-  if (!invocation.quiet) print_line("usp: note: " + escaped(text));
+  if (!invocation.quiet) say(invocation, "note: ", escaped(text));
 }
 
 }  // namespace usp::cli

@@ -13,11 +13,15 @@
 
 namespace usp::cli {
 
+enum class Color { automatic, always, never };
+
 /// What the command line chose: the callback of a verb sets `action`; main runs it and maps errors to exit
 /// codes.
 struct Invocation {
   bool json = false;   ///< print one JSON document on stdout instead of text
+  bool csv = false;    ///< print a table as CSV instead
   bool quiet = false;  ///< no notes on stderr
+  Color color = Color::automatic;
   std::function<void()> action;
   /// The first value that the parser of its flag refused (FlagGroup). Held until CLI11 has checked the whole
   /// command line, so that --help, unknown and missing flags come first.

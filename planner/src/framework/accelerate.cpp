@@ -14,17 +14,18 @@ bool by_deepspeed(const ExportInput& input) {
 
 std::string code_text(const ExportInput& input) {
   const int ranks = input.sequence_ranks();
-  std::string text = "from accelerate.utils import ParallelismConfig";
+  std::string text = "from accelerate import Accelerator\nfrom accelerate.utils import ParallelismConfig";
   std::string sequence;
   if (by_deepspeed(input)) {
-    text += ", DeepSpeedSequenceParallelConfig";
+    text += "\nfrom accelerate.utils import DeepSpeedSequenceParallelConfig";
     sequence = fmt::format(
         "    sp_size={}, sp_backend=\"deepspeed\",\n"
-        "    sp_handler=DeepSpeedSequenceParallelConfig(sp_seq_length={}, sp_seq_length_is_variable=False,\n"
-        "                                               sp_attn_implementation=\"flash_attention_2\"),\n",
+        "    sp_handler=DeepSpeedSequenceParallelConfig(\n"
+        "        sp_seq_length={}, sp_seq_length_is_variable=False,\n"
+        "        sp_attn_implementation=\"flash_attention_2\"),\n",
         ranks, input.plan.capacity_tokens);
   } else if (ranks > 1) {
-    text += ", TorchContextParallelConfig";
+    text += "\nfrom accelerate.utils import TorchContextParallelConfig";
     sequence = fmt::format(
         "    cp_size={}, cp_backend=\"torch\",\n"
         "    cp_handler=TorchContextParallelConfig(cp_comm_strategy=\"{}\"),\n",
@@ -33,7 +34,7 @@ std::string code_text(const ExportInput& input) {
   const std::string tensor = input.tensor() > 1 ? fmt::format(", tp_size={}", input.tensor()) : "";
   return fmt::format(
       "{}\n\nparallelism = ParallelismConfig(\n    dp_replicate_size=1, dp_shard_size={}{},\n{})\n"
-      "accelerator = Accelerator(parallelism_config=parallelism, gradient_accumulation_steps={})\n",
+      "accelerator = Accelerator(\n    parallelism_config=parallelism, gradient_accumulation_steps={})\n",
       text, input.data(), tensor, sequence, input.step().microbatches);
 }
 

@@ -64,7 +64,7 @@ class Comparer {
   void add_own() {
     const auto one = [](std::optional<int>& degree) { degree = 1; };
     own(
-        "best of usp", [](Constraints&) {}, [](const Mesh&) { return true; });
+        "best plan", [](Constraints&) {}, [](const Mesh&) { return true; });
     own(
         "Ulysses", [&](Constraints& c) { one(c.ring); }, [](const Mesh&) { return true; });
     own(
@@ -124,7 +124,7 @@ class Comparer {
 
   /// Megatron's sequence parallelism: activations are sharded over the tensor ranks of a host.
   void add_tensor() {
-    ComparedWay way{"tensor (Megatron SP)", "megatron", std::nullopt, ""};
+    ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, ""};
     PlanRequest request = request_;
     request.fixed.ring = request.fixed.ulysses = 1;
     request.fixed.tensor.reset();
@@ -148,7 +148,7 @@ class Comparer {
 
   void add_ring_self_attention() {
     static const FrameworkTraits traits = ring_self_attention();
-    ComparedWay way = in_mode("ring self-attention", std::string(traits.word), traits);
+    ComparedWay way = in_mode("colossalai ring", std::string(traits.word), traits);
     if (way.plan) {
       const Choice& choice = way.plan->choice;
       double scores = 0;

@@ -18,10 +18,17 @@ namespace {
 using Align = TextTable::Align;
 
 std::string mesh_of(const Choice& c) {
-  std::string text = fmt::format("{} x {}", c.mesh.ring(), c.mesh.ulysses);
-  if (c.tensor() > 1) text += fmt::format(", tensor {}", c.tensor());
-  if (c.data() > 1) text += fmt::format(", data {}", c.data());
+  std::string text = fmt::format("{}x{}", c.mesh.ring(), c.mesh.ulysses);
+  if (c.tensor() > 1) text += fmt::format(" t{}", c.tensor());
+  if (c.data() > 1) text += fmt::format(" d{}", c.data());
   return text;
+}
+
+/// "434 GiB"
+std::string short_bytes(double bytes) {
+  const std::string text = format_bytes(bytes);
+  const std::size_t point = text.find('.');
+  return point == std::string::npos || point < 2 ? text : text.substr(0, point) + text.substr(text.find(' '));
 }
 
 /// Least of the ways that fit; 0: none does.
@@ -36,17 +43,17 @@ double least_per_token(const Comparison& result) {
 std::vector<std::string> row_of(const ComparedWay& way, double least) {
   const ComparedPlan& p = *way.plan;
   const std::string slower =
-      least == 0 ? "-" : fmt::format("+{}", format_percent(std::max(0.0, p.seconds_per_token / least - 1)));
+      least == 0 ? "-"
+                 : fmt::format("+{}", format_percent(std::max(0.0, p.seconds_per_token / least - 1), 0));
   const double gib = static_cast<double>(p.memory_bytes) / 1073741824.0;
   return {way.name,
-          way.runs_on,
           mesh_of(p.choice),
           format_seconds(p.step_s),
           slower,
           format_seconds(p.exposed_s),
-          format_bytes(p.bytes.inside),
-          format_bytes(p.bytes.nics),
-          fmt::format("{}{}", format_fixed(gib, 1), p.fits ? "" : " !")};
+          short_bytes(p.bytes.inside),
+          short_bytes(p.bytes.nics),
+          fmt::format("{}{}", format_fixed(gib, gib < 999.5 ? 1 : 0), p.fits ? "" : " !")};
 }
 
 Json way_json(const ComparedWay& way) {
@@ -89,9 +96,8 @@ std::string compare_text(const PlanRequest& request, const Comparison& result) {
                   format_tokens(request.workload.seq), request.workload.batch);
   TextTable table;
   table.column("way");
-  table.column("runs on");
-  table.column("ring x ulysses");
-  for (const char* name : {"step", "per token", "exposed", "in hosts", "NICs", "GiB"})
+  table.column("mesh");
+  for (const char* name : {"step", "/token", "exposed", "in hosts", "NICs", "GiB"})
     table.column(name, Align::right);
   const double least = least_per_token(result);
   std::vector<std::string> impossible;
@@ -102,7 +108,10 @@ std::string compare_text(const PlanRequest& request, const Comparison& result) {
     if (!way.plan) impossible.push_back(fmt::format("{}: {}", way.name, way.impossible_reason));
   }
   text += table.str();
-  text += "exposed, in hosts and NICs: exchange of attention and tensor parallelism per device and step\n";
+  text +=
+      "mesh: ring x ulysses, t: tensor, d: data; ways without a framework's name run on this project's "
+      "runtime; "
+      "exposed, in hosts, NICs: exchange of attention and tensor parallelism, per device and step\n";
   if (too_large) text += "!: does not fit the device\n";
   text += list_text("not possible", impossible) + list_text("notes", result.notes);
   return fmt::format("{}\n{}\n", text, summary_text(result.calibration));

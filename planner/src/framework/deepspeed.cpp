@@ -20,13 +20,17 @@ std::string config_text(const ExportInput& input) {
 std::string code_text(const ExportInput& input) {
   return fmt::format(
       "mpu = UlyssesSPAttentionHF.register_with_transformers(\n"
-      "    model_name_or_path=model_name, core_attn_implementation=\"flash_attention_2\",\n"
-      "    sequence_parallel_size={}, micro_batch_size={}, seq_length={}, seq_length_is_variable=False)\n"
-      "engine, *_ = deepspeed.initialize(config=\"ds_config.json\", model=model,\n"
-      "                                  model_parameters=model.parameters(), mpu=mpu)\n"
-      "loader = UlyssesSPDataLoaderAdapter(loader, sp_rank=groups._get_sequence_parallel_rank(),\n"
-      "                                    sp_group=groups._get_sequence_parallel_group(),\n"
-      "                                    sp_world_size={}, device=engine.device)\n",
+      "    model_name_or_path=model_name,\n"
+      "    core_attn_implementation=\"flash_attention_2\",\n"
+      "    sequence_parallel_size={}, micro_batch_size={},\n"
+      "    seq_length={}, seq_length_is_variable=False)\n"
+      "engine, *_ = deepspeed.initialize(\n"
+      "    config=\"ds_config.json\", model=model,\n"
+      "    model_parameters=model.parameters(), mpu=mpu)\n"
+      "loader = UlyssesSPDataLoaderAdapter(\n"
+      "    loader, sp_rank=groups._get_sequence_parallel_rank(),\n"
+      "    sp_group=groups._get_sequence_parallel_group(),\n"
+      "    sp_world_size={}, device=engine.device)\n",
       input.sequence_ranks(), input.rows_per_microbatch(), input.plan.capacity_tokens,
       input.sequence_ranks());
 }

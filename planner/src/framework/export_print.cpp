@@ -17,6 +17,7 @@ namespace usp {
 namespace {
 
 constexpr std::size_t max_modes = 6;
+constexpr std::size_t command_columns = 76;  ///< and the backslash
 
 std::string mode_text(const PricedMode& m) {
   std::string text = fmt::format("{}: ring {} x ulysses {}", m.mode->word, m.ring, m.ulysses);
@@ -84,20 +85,30 @@ std::string texts_text(const std::vector<ExportedText>& texts) {
   return text;
 }
 
+/// A shell command over lines of command_columns, broken before arguments.
+std::string continued(const std::string& command) {
+  std::string text, line;
+  for (const std::string& word : split(command, ' ')) {
+    if (!line.empty() && 4 + line.size() + 1 + word.size() > command_columns) {
+      text += line + " \\\n    ";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return text + line;
+}
+
 std::string launch_text(const ExportedPlan& result) {
   std::string text = fmt::format("\nlaunch (rank order, fastest first: {})\n", result.rank_order);
   for (const LaunchLine& line : result.launch)
-    text += fmt::format("  # {}\n  {}\n", line.launcher, line.text);
+    text += fmt::format("  # {}\n  {}\n", line.launcher, continued(line.text));
   return text;
 }
 
 std::string differences_text(const std::vector<Difference>& differences) {
-  if (differences.empty()) return "";
-  TextTable table;
-  table.column("of the plan");
-  table.column("here");
-  for (const Difference& d : differences) table.row({d.plan, d.framework});
-  return "\nwhat it does otherwise\n" + table.str(2);
+  std::vector<std::string> lines;
+  for (const Difference& d : differences) lines.push_back(fmt::format("{} -> {}", d.plan, d.framework));
+  return list_text("what it does otherwise", lines);
 }
 
 std::string modes_text(const ExportedPlan& result) {

@@ -16,13 +16,15 @@ std::string mesh_text(const ExportInput& input) {
   std::string names = nested ? "\"ring\", \"ulysses\"" : "\"ulysses\", \"ring\"";
   if (input.data() > 1) shape = fmt::format("{}, {}", input.data(), shape), names = "\"data\", " + names;
   if (input.tensor() > 1) shape += fmt::format(", {}", input.tensor()), names += ", \"tensor\"";
-  return fmt::format("mesh = init_device_mesh(\"cuda\", ({}), mesh_dim_names=({}))\n", shape, names);
+  return fmt::format("mesh = init_device_mesh(\n    \"cuda\", ({}),\n    mesh_dim_names=({}))\n", shape,
+                     names);
 }
 
 void write(const ExportInput& input, ExportedPlan& result) {
   result.texts.push_back({"in the training script (transformers)",
                           "import usp_attention as usp\n" + mesh_text(input) +
-                              "sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], plan=\"plan.json\")\n"
+                              "sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"],\n"
+                              "                    plan=\"plan.json\")\n"
                               "for batch in sp.loader(loader):\n"
                               "    model(**batch).loss.backward()  # then as ever\n"});
   if (input.plan.pipeline > 1) result.notes.emplace_back("each pipeline stage has such a mesh of its own");

@@ -28,11 +28,12 @@ void write_yunchang(const ExportInput& input, ExportedPlan& result) {
   const std::string ring = !causal ? "basic" : "zigzag";
   result.texts.push_back(
       {"in the training script",
-       fmt::format("from yunchang import EXTRACT_FUNC_DICT, LongContextAttention, set_seq_parallel_pg\n\n"
+       fmt::format("from yunchang import EXTRACT_FUNC_DICT, LongContextAttention\n"
+                   "from yunchang import set_seq_parallel_pg\n\n"
                    "set_seq_parallel_pg(sp_ulysses_degree={}, sp_ring_degree={}, rank=rank,\n"
                    "                    world_size={}, use_ulysses_low={})\n"
                    "attention = LongContextAttention(ring_impl_type=\"{}\")\n"
-                   "local = EXTRACT_FUNC_DICT[\"{}\"](x, rank, {}, rd={}, ud={})  # cuts [B, S, ...]\n",
+                   "local = EXTRACT_FUNC_DICT[\"{}\"](x, rank, {}, rd={}, ud={})  # [B, S, ...]\n",
                    input.chosen.ulysses, input.chosen.ring, input.world(), low ? "True" : "False", ring, ring,
                    input.sequence_ranks(), input.chosen.ring, input.chosen.ulysses)});
   result.notes.emplace_back("token map: the plan's own, 2 x ring chunks that Ulysses cuts once more");
