@@ -129,10 +129,13 @@ void say(const Invocation& invocation, std::string_view label, const std::string
 /// Sets whole lines; what follows an empty line, or is first, and is not indented is a heading.
 class Page::Buffer : public std::streambuf {
  public:
-  Buffer(std::size_t columns, bool color) : columns_(columns), color_(color), below_(std::cout.rdbuf(this)) {}
+  Buffer(std::size_t columns, bool color, bool& printed)
+      : columns_(columns), color_(color), printed_(printed), below_(std::cout.rdbuf(this)) {}
   ~Buffer() override {
-    finish();
-    std::cout.rdbuf(below_);
+    if (!line_.empty()) put(set_line());
+    const bool failed = !std::cout || below_->pubsync() != 0;
+    std::cout.rdbuf(below_);  // which clears the state
+    if (failed) std::cout.setstate(std::ios::badbit);
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -163,26 +166,22 @@ class Page::Buffer : public std::streambuf {
     return color_ && heading ? std::string(bold) + text + std::string(plain) : text;
   }
   bool put(const std::string& text) {
+    printed_ = true;
     const auto size = static_cast<std::streamsize>(text.size());
     return below_->sputn(text.data(), size) == size;
   }
-  void finish() {
-    if (!line_.empty()) put(set_line());
-    below_->pubsync();
-  }
-
   std::size_t columns_;
   bool color_;
+  bool& printed_;
   std::streambuf* below_;
   std::string line_;
   bool after_gap_ = true;
 };
 
-Page::Page(const Invocation& invocation) {
-  if (invocation.json || invocation.csv) return;
-  const std::size_t columns = columns_of(STDOUT_FILENO);
-  const bool color = colored(invocation.color, STDOUT_FILENO);
-  if (columns > 0 || color) buffer_ = std::make_unique<Buffer>(columns, color);
+Page::Page(Invocation& invocation) {
+  const bool text = !invocation.json && !invocation.csv;
+  buffer_ = std::make_unique<Buffer>(text ? columns_of(STDOUT_FILENO) : 0,
+                                     text && colored(invocation.color, STDOUT_FILENO), invocation.printed);
 }
 
 Page::~Page() = default;

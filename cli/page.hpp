@@ -38,17 +38,17 @@ namespace usp::cli {
 /// "usp: note: ..." on stderr, wrapped and coloured as that is a terminal.
 void say(const Invocation& invocation, std::string_view label, const std::string& text);
 
-/// While it lives, std::cout sets its text as the invocation and stdout ask for.
+/// While it lives, std::cout sets its text as the invocation and stdout ask for, and notes that it printed.
 class Page {
  public:
-  explicit Page(const Invocation& invocation);
+  explicit Page(Invocation& invocation);
   ~Page();
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
  private:
   class Buffer;
-  std::unique_ptr<Buffer> buffer_;  ///< none where text goes out as it is
+  std::unique_ptr<Buffer> buffer_;
 };
 
 }  // namespace usp::cli

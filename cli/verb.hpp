@@ -22,6 +22,7 @@ struct Invocation {
   bool csv = false;    ///< print a table as CSV instead
   bool quiet = false;  ///< no notes on stderr
   Color color = Color::automatic;
+  bool printed = false;  ///< something went to stdout while a Page was there
   std::function<void()> action;
   /// The first value that the parser of its flag refused (FlagGroup). Held until CLI11 has checked the whole
   /// command line, so that --help, unknown and missing flags come first.
