@@ -16,8 +16,7 @@ struct CompareFlags {
 };
 
 void compare(const CompareFlags& flags, const Invocation& invocation) {
-  if (invocation.csv && invocation.json)
-    throw UsageError("--csv and --json are two forms of one output; give one");
+  check_csv(invocation);
   if (flags.step.search.top)
     throw UsageError("--top keeps candidates of one plan, and compare lists none; leave it out");
   const auto input = load_step(flags.step, invocation);
@@ -39,8 +38,7 @@ void register_compare(CLI::App& app, Invocation& invocation) {
                              "  usp compare qwen3-8b --seq 256k --cluster l40s --data 2 --csv");
   auto flags = std::make_shared<CompareFlags>();
   add_step_flags(verb, flags->step);
-  FlagGroup(verb, plain_group)
-      .flag("--csv", invocation.csv, "the table as CSV, numbers in SI units and bytes");
+  add_csv_flag(verb);
   verb.runs([flags, &invocation] { compare(*flags, invocation); });
 }
 

@@ -42,6 +42,16 @@ Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name, co
   return result;
 }
 
+void add_csv_flag(const Verb& verb) {
+  FlagGroup(verb, "Options")
+      .flag("--csv", verb.invocation.csv, "the table as CSV, numbers in SI units and bytes");
+}
+
+void check_csv(const Invocation& invocation) {
+  if (invocation.csv && invocation.json)
+    throw UsageError("--csv and --json are two forms of one output; give one");
+}
+
 void note(const Invocation& invocation, const std::string& text) {
   if (!invocation.quiet) say(invocation, "note: ", escaped(text));
 }

@@ -48,6 +48,11 @@ struct Verb {
 [[nodiscard]] Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
                             const std::string& summary, const std::string& examples);
 
+/// Adds --csv: the verb's table, numbers in SI units and bytes.
+void add_csv_flag(const Verb& verb);
+/// Throws UsageError for --csv beside --json.
+void check_csv(const Invocation& invocation);
+
 /// A note for people on stderr; silent under --quiet.
 void note(const Invocation& invocation, const std::string& text);
 

@@ -81,6 +81,9 @@ class StepPricer {
 /// only.
 [[nodiscard]] PlanResult search_with(const PlanRequest& request, StepPricer& pricer);
 
+/// Whether the error of what differs between two candidates is greater than their distance in time per token.
+[[nodiscard]] bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_error);
+
 /// Compares the best candidate with the best one on another mesh: margin, tie, measurements that break it,
 /// sensitive terms.
 /// @param kernel_error mean relative error of the attention fit

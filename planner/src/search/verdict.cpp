@@ -107,6 +107,10 @@ std::vector<std::string> sensitive_terms(const std::vector<PlanCandidate>& ranke
 
 }  // namespace
 
+bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_error) {
+  return std::abs(b.seconds_per_token - a.seconds_per_token) <= uncertainty(a, b, kernel_error);
+}
+
 Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_error) {
   Verdict verdict;
   const PlanCandidate& best = ranked.front();
@@ -116,8 +120,7 @@ Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_err
   if (second == ranked.end()) return verdict;
   verdict.margin = second->seconds_per_token / best.seconds_per_token - 1;
   verdict.runner_up = describe(second->choice);
-  verdict.tie =
-      second->seconds_per_token - best.seconds_per_token <= uncertainty(best, *second, kernel_error);
+  verdict.tie = within_bands(best, *second, kernel_error);
   if (verdict.tie) {
     suggest(best, verdict.tie_breaking_measurements);
     suggest(*second, verdict.tie_breaking_measurements);
