@@ -66,7 +66,12 @@ void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
   const PassPrice& forward = c.attention.front().price.forward;
   const std::string ulysses = std::to_string(choice.mesh.ulysses);
   const bool spans_hosts = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
-  if (choice.mesh.ulysses > 1)
+  if (choice.mesh.ulysses > 1 && spans_hosts)
+    out.push_back(fmt::format(
+        "mpirun -n {} alltoall_perf -b 1M -e {} -f 2 -g 1 (nccl-tests with MPI, a process for each device "
+        "of one ulysses group), then --curves",
+        ulysses, sweep_end(forward.wire_bytes)));
+  else if (choice.mesh.ulysses > 1)
     out.push_back(
         fmt::format("alltoall_perf -b 1M -e {} -f 2 -g {} (nccl-tests on the devices of one ulysses group), "
                     "then --curves",
