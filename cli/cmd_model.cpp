@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -41,6 +42,16 @@ std::string degree_list(const std::vector<std::int64_t>& degrees) {
   std::vector<std::string> parts;
   for (const auto degree : degrees) parts.push_back(std::to_string(degree));
   return join(parts, " ");
+}
+
+/// From which degree KV heads are on several ranks; empty: none of them.
+std::string shared_text(const Model& model, const std::vector<std::int64_t>& degrees) {
+  std::int64_t least = 0;
+  for (const LayerKind& kind : model.kinds)
+    if (!kind.is_linear() && (least == 0 || kind.kv_heads < least)) least = kind.kv_heads;
+  const auto shared =
+      std::find_if(degrees.begin(), degrees.end(), [&](std::int64_t degree) { return degree > least; });
+  return shared == degrees.end() ? "" : fmt::format(" (from {} on, a KV head is on several ranks)", *shared);
 }
 
 void print_kinds(const Model& model) {
@@ -103,7 +114,8 @@ void print_model(const Model& model) {
     std::cout << "  experts: " << model.moe->experts << ", " << model.moe->experts_per_token << " per token, "
               << model.moe->shared_experts << " shared, on " << model.moe->layers.size() << " layers\n";
   const auto even = even_ulysses_degrees(model);
-  if (!even.empty()) std::cout << "  even Ulysses degrees: " << degree_list(even) << "\n";
+  if (!even.empty())
+    std::cout << "  even Ulysses degrees: " << degree_list(even) << shared_text(model, even) << "\n";
   const auto linear = even_ulysses_degrees_linear(model);
   if (!linear.empty()) std::cout << "  even on the linear layers: " << degree_list(linear) << "\n";
   print_parameters(count);

@@ -6,6 +6,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/planner/choice_notes.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
@@ -58,12 +59,15 @@ void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   check_degrees(input->request);
   const FrameworkPlan plan = with_progress(invocation, input->request, [&]() -> FrameworkPlan {
     if (flags.framework != nullptr) return plan_within(input->request, *flags.framework);
-    return {input->request, plan_step(input->request), nullptr};
+    PlanResult result = plan_step(input->request);
+    for (std::string& text : choice_notes(input->request, result.best()))
+      result.notes.push_back(std::move(text));
+    return {input->request, std::move(result), nullptr};
   });
   if (!output.empty()) write_file(output, write_plan(make_plan_file(plan.request, plan.result.best())));
   if (output == "-") return;
   std::cout << (invocation.json ? plan_result_json(plan.request, plan.result)
-                                : plan_text(plan.request, plan.result));
+                                : plan_text(plan.request, plan.result, invocation.brief));
 }
 
 /// What a call does beyond masked softmax, where, and which tokens every rank holds.
@@ -264,6 +268,7 @@ void register_plan(CLI::App& app, Invocation& invocation) {
   FlagGroup(verb, plain_group)
       .parsed("--framework", flags->framework, "keep to what it can do: " + framework_words(),
               [](const std::string& word, const std::string& flag) { return &framework_named(word, flag); });
+  add_brief_flag(verb);
   register_call(verb.app, invocation);
   verb.runs([flags, &invocation] { plan_whole_step(*flags, invocation); });
 }

@@ -17,7 +17,7 @@ namespace {
 struct WhatIfFlags {
   StepFlags step;
   std::vector<Axis> axes;
-  bool no_break_even = false, brief = false;
+  bool no_break_even = false;
 };
 
 std::vector<Axis> parse_axes(const std::vector<std::string>& texts, const std::string&) {
@@ -53,7 +53,8 @@ void sweep(const WhatIfFlags& flags, const Invocation& invocation) {
   if (invocation.csv)
     std::cout << whatif_csv(result);
   else
-    std::cout << (invocation.json ? whatif_json(request, result) + "\n" : whatif_text(result, flags.brief));
+    std::cout << (invocation.json ? whatif_json(request, result) + "\n"
+                                  : whatif_text(result, invocation.brief));
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
       ->allow_extra_args(false);
   group.flag("--no-break-even", flags->no_break_even,
              "leave out the search for break-evens and the longest sequence");
-  group.flag("--brief", flags->brief, "leave out the terms of single points");
+  add_brief_flag(verb);
   add_csv_flag(verb);
   verb.runs([flags, &invocation] { sweep(*flags, invocation); });
 }

@@ -47,6 +47,10 @@ void add_csv_flag(const Verb& verb) {
       .flag("--csv", verb.invocation.csv, "the table as CSV, numbers in SI units and bytes");
 }
 
+void add_brief_flag(const Verb& verb) {
+  FlagGroup(verb, "Options").flag("--brief", verb.invocation.brief, "the answer without what explains it");
+}
+
 void check_csv(const Invocation& invocation) {
   if (invocation.csv && invocation.json)
     throw UsageError("--csv and --json are two forms of one output; give one");

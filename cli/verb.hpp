@@ -20,6 +20,7 @@ enum class Color { automatic, always, never };
 struct Invocation {
   bool json = false;   ///< print one JSON document on stdout instead of text
   bool csv = false;    ///< print a table as CSV instead
+  bool brief = false;  ///< the answer without what explains it
   bool quiet = false;  ///< no notes on stderr
   Color color = Color::automatic;
   bool printed = false;  ///< something went to stdout while a Page was there
@@ -50,6 +51,8 @@ struct Verb {
 
 /// Adds --csv: the verb's table, numbers in SI units and bytes.
 void add_csv_flag(const Verb& verb);
+/// Adds --brief.
+void add_brief_flag(const Verb& verb);
 /// Throws UsageError for --csv beside --json.
 void check_csv(const Invocation& invocation);
 
