@@ -65,6 +65,10 @@ void write(const ExportInput& input, ExportedPlan& result) {
       result.notes.emplace_back(
           "torch context parallelism takes sdpa with a causal mask or none; labels are shifted before they "
           "are cut");
+    if (input.plan.training && input.sequence_ranks() > 1 && input.chosen.mode->method != Method::ring)
+      result.notes.emplace_back(
+          "priced with dK and dV that go straight home; torch rotates them around the ring in either "
+          "strategy");
     if (input.plan.zero_stage < 2)
       differs(result, fmt::format("ZeRO-{}", input.plan.zero_stage),
               "FSDP2 shards gradients and optimizer states, as ZeRO-2");
@@ -97,15 +101,17 @@ FrameworkTraits traits() {
   t.version = "accelerate 1.15.0, transformers 5.24.0";
   t.source =
       "PyPI accelerate 1.15.0 parallelism_config.py, commands/launch.py, utils/dataclasses.py; "
-      "docs/source/concept_guides/context_parallelism.md";
-  ExchangeMode gather;  // one all-gather of k and v before attention
+      "docs/source/concept_guides/context_parallelism.md; "
+      "torch/distributed/tensor/experimental/_context_parallel";
+  ExchangeMode gather;  // arrives beside attention to the own block
   gather.word = "allgather";
   gather.ring = true;
   gather.method = Method::all_gather_kv;
-  gather.overlap = gather.documents = false;
+  gather.documents = false;
   ExchangeMode rotate;  // a hop of the ring is an all-to-all
   rotate.word = "alltoall";
   rotate.ring = rotate.packed = true;
+  rotate.dkv_return = DkvReturn::cycle;  // as many exchanges of gradients as ranks, whatever carries k and v
   rotate.documents = false;
   ExchangeMode ulysses;
   ulysses.word = ulysses_word;

@@ -172,7 +172,7 @@ class Exporter {
       differs(result_, fmt::format("layout {}", word_of(plan.layout)), std::string(word_of(here.layout)));
     if (plan_.training && plan.dkv_return != here.dkv_return && plan.method->partials_travel)
       differs(result_, fmt::format("dK/dV return {}", word_of(plan.dkv_return)),
-              "they circulate with their block");
+              std::string(word_of(here.dkv_return)));
     if (plan.prune) differs(result_, "only key rows that some mask sees are sent", "all are sent");
   }
 

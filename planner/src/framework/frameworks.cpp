@@ -140,7 +140,7 @@ AttentionPlan mode_plan(const ExchangeMode& mode, const AttentionPlan& base, int
   plan.mesh = {1, ring, ulysses};
   plan.method = mode.method;
   plan.layout = ring > 1 && base.band.diff_min == 0 ? mode.layout : LayoutKind::contiguous;
-  plan.dkv_return = DkvReturn::circulate;
+  plan.dkv_return = ring > 1 ? mode.dkv_return : DkvReturn::circulate;
   plan.head_chunks = 1;
   plan.prune = false;
   if (mode.repeats_kv) plan.shape.kv_heads = std::max(plan.shape.kv_heads, ulysses);

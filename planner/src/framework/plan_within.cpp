@@ -48,11 +48,10 @@ std::optional<ModeSearch> search_of(const PlanRequest& asked, const ExchangeMode
     if (mode.order && fixed.order.value_or(*mode.order) != *mode.order) return std::nullopt;
     if (mode.order && mode.ulysses) fixed.order = mode.order;
   }
-  if (fixed.head_chunks.value_or(1) != 1 ||
-      fixed.dkv_return.value_or(DkvReturn::circulate) != DkvReturn::circulate)
-    return std::nullopt;
+  const DkvReturn way = with_ring ? mode.dkv_return : DkvReturn::circulate;
+  if (fixed.head_chunks.value_or(1) != 1 || fixed.dkv_return.value_or(way) != way) return std::nullopt;
   fixed.head_chunks = 1;
-  fixed.dkv_return = DkvReturn::circulate;
+  fixed.dkv_return = way;
   search.request.execution = mode_execution(mode);
   search.request.max_candidates = all_candidates;
   return search;

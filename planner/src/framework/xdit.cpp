@@ -43,6 +43,7 @@ ExchangeMode any_mesh() {
   ExchangeMode mode;
   mode.word = "usp";
   mode.ring = mode.ulysses = true;
+  mode.dkv_return = DkvReturn::cycle;  // as many hops of gradients as ranks
   mode.documents = false;
   return mode;
 }

@@ -20,12 +20,13 @@ struct ExportInput;
 /// One way in which a framework exchanges q, k, v and outputs between the ranks of a sequence, in the terms
 /// of a plan.
 struct ExchangeMode {
-  std::string_view word;                   ///< as the framework names it: "a2a+p2p"
-  bool ring = false, ulysses = false;      ///< axes that may have more than one rank
-  bool both = false;                       ///< and both must
-  Method method;                           ///< of the ring axis
-  LayoutKind layout = LayoutKind::zigzag;  ///< of causal attention over a ring
-  std::optional<AxisOrder> order;          ///< the only one; empty: either
+  std::string_view word;                        ///< as the framework names it: "a2a+p2p"
+  bool ring = false, ulysses = false;           ///< axes that may have more than one rank
+  bool both = false;                            ///< and both must
+  Method method;                                ///< of the ring axis
+  LayoutKind layout = LayoutKind::zigzag;       ///< of causal attention over a ring
+  DkvReturn dkv_return = DkvReturn::circulate;  ///< of a ring
+  std::optional<AxisOrder> order;               ///< the only one; empty: either
   bool repeats_kv = false;  ///< KV heads are repeated until every Ulysses rank has one of its own
   bool overlap = true;      ///< transfers fly beside attention
   bool packed = false;      ///< q, k and v of one exchange travel together
