@@ -19,7 +19,7 @@ NEEDED = {"plan attention": ["--heads", "1", "--kv-heads", "1", "--head-dim", "8
           "price": ["--heads", "1", "--kv-heads", "1", "--head-dim", "8", "--seq", "8", "--ring", "1", "--ulysses", "1"],
           "whatif": ["--sweep", "seq=1k,2k"]}
 OUTPUTS = {"topo": {"--output"}, "plan": {"--output"}, "plan attention": {"--output"}, "report": {"--output"},
-           "run": {"--output", "--trace"}}
+           "run": {"--output", "--trace"}, "explain": {"--trace"}}
 RESULTS = ["out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "d_sink.npy"]
 TIMEOUT_S = 60
 
