@@ -66,6 +66,7 @@ void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   });
   if (!output.empty()) write_file(output, write_plan(make_plan_file(plan.request, plan.result.best())));
   if (output == "-") return;
+  if (!output.empty()) note(invocation, "wrote " + output);
   std::cout << (invocation.json ? plan_result_json(plan.request, plan.result)
                                 : plan_text(plan.request, plan.result, invocation.brief));
 }
@@ -228,6 +229,7 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
     result.notes.push_back(text);
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
+  if (!flags.output.empty()) note(invocation, "wrote " + flags.output);
   std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
 }
 

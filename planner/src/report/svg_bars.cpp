@@ -109,7 +109,7 @@ std::string table(const std::string& caption, const std::vector<Bar>& bars, std:
     }
   }
   rows.push_back({"total"});
-  for (const Bar& bar : bars) rows.back().push_back(bar.total);
+  for (const Bar& bar : bars) rows.back().push_back(print(bar.sum()));
   return html_table(caption, rows, 1);
 }
 
