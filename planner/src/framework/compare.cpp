@@ -18,11 +18,6 @@ namespace {
 /// Elements of softmax scores that a layer holds at once, of which there are two: scores and probabilities.
 constexpr double score_tensors = 2;
 
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 /// Colossal-AI's ring self-attention (Li et al., arXiv:2105.13120): keys go round, then values; each rank
 /// holds its rows of the whole score matrix.
 FrameworkTraits ring_self_attention() {
@@ -198,9 +193,8 @@ class Comparer {
     plan.band = c.band;
     plan.memory_bytes = c.memory.total_bytes;
     plan.fits = c.fits;
-    const bool again = c.choice.recompute == Recompute::full || c.choice.recompute == Recompute::offload;
     const bool training = request.workload.training;
-    const double forwards = training && again ? 2 : 1;
+    const double forwards = forward_runs(training, c.choice.recompute);
     for (const LayerAttention& layer : c.attention) {
       const LayerKind& kind = request.model->kinds[layer.kind];
       const double runs = static_cast<double>(kind.layers.size()) *

@@ -22,12 +22,6 @@ double layer_runs(const PlanFile& plan, const PlanLayer& layer) {
   return layers * static_cast<double>(microbatches) / plan.pipeline;
 }
 
-/// Passes of the forward schedule in a step.
-double forward_runs(const PlanFile& plan) {
-  const bool again = plan.recompute == Recompute::full || plan.recompute == Recompute::offload;
-  return plan.training && again ? 2 : 1;
-}
-
 class Exporter {
  public:
   explicit Exporter(const ExportRequest& request)
@@ -54,7 +48,8 @@ class Exporter {
     double seconds = 0;
     for (const PlanLayer& layer : plan_.layers)
       seconds +=
-          layer_runs(plan_, layer) * (forward_runs(plan_) * layer.forward.seconds + layer.backward.seconds);
+          layer_runs(plan_, layer) *
+          (forward_runs(plan_.training, plan_.recompute) * layer.forward.seconds + layer.backward.seconds);
     return seconds;
   }
 
@@ -136,7 +131,8 @@ class Exporter {
                              mode_execution(*m.mode));
       if (!pricer.too_much_work(plan, placement).empty()) return m;
       const AttentionPrice price = pricer.price(plan, placement);
-      const double forward = layer_runs(plan_, layer) * forward_runs(plan_) * price.forward.seconds;
+      const double forward =
+          layer_runs(plan_, layer) * forward_runs(plan_.training, plan_.recompute) * price.forward.seconds;
       const double backward = plan_.training ? layer_runs(plan_, layer) * price.backward.seconds : 0;
       seconds += forward + backward;
       weighted += forward * price.forward.band + backward * price.backward.band;

@@ -36,6 +36,21 @@ void write_recompute(const ExportInput& input, ExportedPlan& result) {
   add_offload_difference(input, result, "--recompute-granularity full keeps them on the device");
 }
 
+/// The data loader cuts a sequence by all context-parallel ranks, a plan by its ring.
+void add_token_map(const ExportInput& input, ExportedPlan& result) {
+  if (input.chosen.ulysses == 1) return;
+  const int ranks = input.sequence_ranks(), ring = input.chosen.ring;
+  result.notes.push_back(fmt::format(
+      "token map: Megatron cuts a sequence into 2 x {} chunks and gives rank i chunks i and {} - i; {}",
+      ranks, 2 * ranks - 1,
+      ring == 1
+          ? "a plan gives rank i the i-th part; attention sees the same"
+          : fmt::format(
+                "a plan cuts it into 2 x {} chunks over the ring and each part over Ulysses: ranks of a "
+                "ring row hold the same tokens together, single ranks others",
+                ring)));
+}
+
 void write(const ExportInput& input, ExportedPlan& result) {
   const PlanFile& plan = input.plan;
   const StepWorkload step = input.step();
@@ -65,13 +80,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
     result.notes.emplace_back(
         "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset, tensor and context parallelism want 1 before "
         "Blackwell: Megatron warns, and runs");
-  if (input.chosen.ulysses > 1)
-    result.notes.push_back(fmt::format(
-        "token map: Megatron cuts a sequence into 2 x {} chunks and gives rank i chunks i and {} - i; a plan "
-        "cuts it into 2 x {} chunks over the ring and each part over Ulysses: {}",
-        ranks, 2 * ranks - 1, input.chosen.ring,
-        input.chosen.ring > 1 ? "ranks of a ring row hold the same tokens together, single ranks others"
-                              : "ranks hold other tokens between layers, attention sees the same"));
+  add_token_map(input, result);
   add_tile_differences(input, result, "--cross-entropy-loss-fusion does not tile the logits", "no tiled MLP");
   if (input.tensor() > 1)
     result.notes.emplace_back("--sequence-parallel shards norms and saved activations over tensor ranks");

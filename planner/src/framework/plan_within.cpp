@@ -2,6 +2,7 @@
 #include "usp/planner/plan_within.hpp"
 
 #include "../search/step_pricer.hpp"
+#include "records.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
@@ -55,11 +56,6 @@ std::optional<ModeSearch> search_of(const PlanRequest& asked, const ExchangeMode
   search.request.execution = mode_execution(mode);
   search.request.max_candidates = all_candidates;
   return search;
-}
-
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 class Within {

@@ -3,6 +3,7 @@
 
 #include "usp/planner/export_plan.hpp"
 
+#include <exception>
 #include <string>
 
 /// The records, and what their `write` functions share.
@@ -19,6 +20,17 @@ inline void set(ExportedPlan& result, std::string name, i64 value) {
 }
 inline void differs(ExportedPlan& result, std::string plan, std::string framework) {
   result.differences.push_back({std::move(plan), std::move(framework)});
+}
+
+/// A message without its remedies.
+[[nodiscard]] inline std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+/// Passes of the forward schedule in a step.
+[[nodiscard]] inline double forward_runs(bool training, Recompute recompute) {
+  return training && (recompute == Recompute::full || recompute == Recompute::offload) ? 2 : 1;
 }
 
 /// Differences of tiles that the plan's memory counts on, where the framework has them under another name.
