@@ -59,10 +59,7 @@ void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   check_degrees(input->request);
   const FrameworkPlan plan = with_progress(invocation, input->request, [&]() -> FrameworkPlan {
     if (flags.framework != nullptr) return plan_within(input->request, *flags.framework);
-    PlanResult result = plan_step(input->request);
-    for (std::string& text : choice_notes(input->request, result.best()))
-      result.notes.push_back(std::move(text));
-    return {input->request, std::move(result), nullptr};
+    return {input->request, plan_noted(input->request), nullptr};
   });
   if (!output.empty()) write_file(output, write_plan(make_plan_file(plan.request, plan.result.best())));
   if (output == "-") return;

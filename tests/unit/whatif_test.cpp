@@ -165,7 +165,9 @@ TEST(WhatIf, TiesAreNoChanges) {
     const PointPlan &before = result.points[i - 1].plan, &here = result.points[i].plan;
     if (same_lead(before.choice, here.choice)) continue;
     ++shifts;
-    if (here.tie && tied(before, here, kernel_error)) { EXPECT_FALSE(result.points[i].lead_changed); }
+    if (here.tie && tied(before, here, kernel_error)) {
+      EXPECT_FALSE(result.points[i].lead_changed);
+    }
   }
   for (const WhatIfPoint& point : result.points) EXPECT_LE(point.lead_changed ? 1U : 0U, shifts);
 }

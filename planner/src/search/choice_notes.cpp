@@ -68,4 +68,10 @@ std::vector<std::string> choice_notes(const PlanRequest& request, const PlanCand
   return notes;
 }
 
+PlanResult plan_noted(const PlanRequest& request) {
+  PlanResult result = plan_step(request);
+  for (std::string& text : choice_notes(request, result.best())) result.notes.push_back(std::move(text));
+  return result;
+}
+
 }  // namespace usp

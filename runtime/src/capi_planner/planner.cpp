@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 
+#include "usp/planner/choice_notes.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_print.hpp"
 #include "usp/planner/step_input.hpp"
@@ -26,7 +27,7 @@ usp_status plan_text_of(const char* text, char** result, const Print& print) {
     given(result, "result");
     const auto input = read_plan_request(text, "request", [](const std::string&) {});
     check_degrees(input->request);
-    *result = copied(print(input->request, plan_step(input->request)));
+    *result = copied(print(input->request, plan_noted(input->request)));
   });
 }
 

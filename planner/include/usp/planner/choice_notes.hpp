@@ -13,4 +13,7 @@ namespace usp {
 /// is fixed.
 [[nodiscard]] std::vector<std::string> choice_notes(const PlanRequest& request, const PlanCandidate& best);
 
+/// plan_step, with these notes.
+[[nodiscard]] PlanResult plan_noted(const PlanRequest& request);
+
 }  // namespace usp
