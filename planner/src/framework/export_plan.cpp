@@ -6,6 +6,8 @@
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/planner/cluster_summary.hpp"
+#include "usp/planner/make_plan.hpp"
+#include "usp/planner/model_config.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
@@ -39,6 +41,7 @@ class Exporter {
     compare();
     input.chosen = result_.chosen;
     framework_.write(input, result_);
+    note_linear_layers();
     add_launch(input);
     return std::move(result_);
   }
@@ -196,6 +199,22 @@ class Exporter {
       result_.notes.push_back(fmt::format(
           "priced with partial dK and dV in fp32, as this project sends them; {} may round them to {}",
           framework_.word, word_of(plan.shape.dtype)));
+  }
+
+  /// A plan file holds softmax layers alone; a shipped model of the same digest says whether there are
+  /// others.
+  void note_linear_layers() {
+    const std::vector<std::string> presets = preset_names("models");
+    if (framework_.any_plan || std::find(presets.begin(), presets.end(), plan_.model) == presets.end())
+      return;
+    const Model model = read_model_config(shipped_preset("models", plan_.model).text, plan_.model);
+    const bool linear = std::any_of(model.kinds.begin(), model.kinds.end(),
+                                    [](const LayerKind& kind) { return kind.is_linear(); });
+    if (linear && model_digest(model) == plan_.model_digest)
+      result_.notes.push_back(
+          fmt::format("{} has layers of linear attention: how {} divides those is not in its record "
+                      "here",
+                      plan_.model, framework_.word));
   }
 
   void find_hosts(ExportInput& input) const {

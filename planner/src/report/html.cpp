@@ -31,7 +31,11 @@ h3{font-size:1rem;margin:1em 0 .2em}.answer{background:var(--box);border:1px sol
 .tiles li{background:var(--box);border:1px solid var(--line);border-radius:6px;padding:8px 12px}
 .tiles strong{display:block;font-size:1.25rem;line-height:1.2}.tiles span{color:var(--dim);font-size:.85em}
 .command{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.88em;background:var(--box);padding:4px 8px;margin:.3em 0;border-radius:4px}
-.answer p{margin:.3em 0}.note{color:var(--dim);font-size:.9em}.figure{overflow-x:auto;margin:.6em 0}
+.answer p{margin:.3em 0}.note{color:var(--dim);font-size:.9em}.figure{overflow-x:auto;margin:.6em 0;
+background:linear-gradient(to right,var(--bg) 30%,transparent),linear-gradient(to left,var(--bg) 30%,transparent) 100% 0,
+linear-gradient(to right,var(--dim),transparent),linear-gradient(to left,var(--dim),transparent) 100% 0;
+background-repeat:no-repeat;background-size:48px 100%,48px 100%,14px 100%,14px 100%;
+background-attachment:local,local,scroll,scroll}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--fg);font-size:13px;font-family:inherit}
 svg .small{font-size:11px}svg .strong{font-weight:600}svg .end{text-anchor:end}svg .mid{text-anchor:middle}
 .axis{stroke:var(--dim);stroke-width:1}.grid{stroke:var(--line);stroke-width:1}
