@@ -24,6 +24,14 @@ readonly docs_packages=(doxygen)
 # PyPI package whose headers the cuDNN backend is compiled with, at the version it was tested with.
 readonly cudnn_frontend=nvidia-cudnn-frontend==1.32.0
 
+# What the tests of the Python package run with, and where PyPI's torch is the CUDA build without its NVIDIA wheels: what
+# it loads beside a CUDA 13 toolkit with cuDNN 9 and NCCL 2, and its needs in Python.
+readonly python_env=build/python-env
+readonly torch=torch==2.11.0
+readonly torch_libraries=(nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5 nvidia-cufile==1.15.1.6)
+readonly torch_needs=(filelock typing-extensions sympy networkx jinja2 fsspec setuptools numpy)
+readonly python_test_packages=(transformers==5.17.0 accelerate==1.15.0 pytest)
+
 say() { printf 'usp.sh: %s\n' "$*" >&2; }
 
 die() {
@@ -43,11 +51,15 @@ usage: ./usp.sh COMMAND
   check            install what is missing, then what takes longer: the benchmarks build, every test passes under
                    the address and undefined behaviour sanitizers without CUDA and MPI, communicators and executor
                    pass under the thread sanitizer, and clang-tidy finds nothing (clang, clang-tidy)
+  test-gpu         install what is missing, build, run every suite that needs GPUs on all there are, one of processes
+                   and a small set under compute-sanitizer among them (tests/gpu/gpu_suite.py)
   docs             install doxygen where it is missing, write the API pages of the public headers, the examples and the
                    folders' READMEs to build/docs/html; a broken reference is an error
   install-deps     only install what is missing (Debian 12 packages; root or sudo)
   install-cuda     fetch what the cuDNN backend is compiled with into build/python (headers from PyPI); nvcc and
                    cuDNN itself come with the machine
+  install-torch    make build/python-env, a Python environment with torch and transformers (PyPI), in which the tests
+                   of the Python package run; without it they are skipped
   build [PRESET]   only build; PRESET is release (default), ci, debug, asan, ubsan, tsan or check
   help             this text
 
@@ -114,6 +126,52 @@ PYTHON
     rm "$wheel"
   done
   say "cudnn-frontend's headers are in $folder/include; configure again to use them"
+}
+
+# Libraries that PyPI's torch needs are on the loader's path: its own copies need not be fetched.
+has_cuda_libraries() {
+  local name
+  for name in libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2 libcufft.so.12 libcusparse.so.12 \
+    libcusolver.so.12 libcurand.so.10 libnvrtc.so.13 libnvJitLink.so.13 libcupti.so.13; do
+    ldconfig -p | grep -q "$name" || return 1
+  done
+}
+
+install_torch() {
+  local began=$SECONDS pip
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die $exit_environment "python3 is older than 3.11, which the package needs"
+  if "$python_env/bin/python3" -c 'import torch, transformers, accelerate, pytest' 2>/dev/null; then
+    say "$python_env has torch already"
+    return
+  fi
+  python3 -m venv "$python_env" || die $exit_environment "python3 has no venv; install python3-venv"
+  pip=("$python_env/bin/python3" -m pip -q --disable-pip-version-check install --no-warn-conflicts)
+  if has_cuda_libraries; then
+    "${pip[@]}" --no-deps "$torch" "${torch_libraries[@]}" && "${pip[@]}" "${torch_needs[@]}"
+  else
+    "${pip[@]}" "$torch"
+  fi || die $exit_environment "could not fetch $torch from PyPI; see above"
+  install_without_torch "${python_test_packages[@]}" || die $exit_environment "could not fetch transformers; see above"
+  "$python_env/bin/python3" -c 'import torch' ||
+    die $exit_environment "torch was fetched and does not load; remove $python_env and see above"
+  say "install-torch: $((SECONDS - began)) s, $(du -sh "$python_env" | cut -f1)"
+}
+
+# Packages that need torch, which is there: pip would fetch its NVIDIA wheels for them.
+install_without_torch() {
+  local constraint=$python_env/needs.txt
+  "${pip[@]}" --no-deps "$@" &&
+    "$python_env/bin/python3" - "${@%%=*}" >"$constraint" <<'PYTHON' && "${pip[@]}" -r "$constraint"
+import importlib.metadata
+import re
+import sys
+
+for package in sys.argv[1:]:
+    for need in importlib.metadata.requires(package) or []:
+        if "extra ==" not in need and not re.match(r"torch\b", need):
+            print(need)
+PYTHON
 }
 
 build_dir() { [[ $1 == release || $1 == ci ]] && echo build || echo "build-$1"; }
@@ -227,6 +285,12 @@ main() {
       build "${2:-release}"
       run_tests "${2:-release}"
       ;;
+    test-gpu)
+      install_deps
+      [[ -d build/python/include ]] || install_cuda
+      build ci
+      python3 tests/gpu/gpu_suite.py
+      ;;
     check)
       install_deps "${check_packages[@]}"
       check
@@ -237,6 +301,7 @@ main() {
       ;;
     install-deps) install_deps ;;
     install-cuda) install_cuda ;;
+    install-torch) install_torch ;;
     build) build "${2:-release}" ;;
     help | -h | --help) usage ;;
     *) die $exit_usage "no command '$command'; see ./usp.sh help" ;;

@@ -6,7 +6,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
-#include "usp/planner/choice_notes.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
@@ -39,6 +38,7 @@ struct PlanFlags {
   StepFlags step;
   const FrameworkTraits* framework = nullptr;  ///< of --framework; empty: none
   std::string output;
+  std::optional<double> measured_s;
 };
 
 /// A framework's mode says how its exchange is executed.
@@ -51,15 +51,34 @@ void check_framework(const PlanFlags& flags) {
                      std::string(flags.framework->name) + "; leave one of them out");
 }
 
+/// "61s", "850ms" or plain seconds.
+double parse_step_time(const std::string& text, const std::string& flag) {
+  std::string number = text;
+  double unit = 1;
+  const auto drop = [&](std::string_view suffix, double seconds) {
+    if (number.size() <= suffix.size() || number.substr(number.size() - suffix.size()) != suffix)
+      return false;
+    number.resize(number.size() - suffix.size());
+    unit = seconds;
+    return true;
+  };
+  if (!drop("ms", 1e-3)) drop("s", 1);
+  const double seconds = unit * parse_number(number, flag);
+  if (!(seconds > 0 && seconds < 1e9))
+    throw UsageError(fmt::format("{}: '{}' is no time of a step, e.g. 61s", flag, text));
+  return seconds;
+}
+
 void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   const std::string& output = flags.output;
   check_output(output, invocation);
   const auto input = load_step(flags.step, invocation);
+  input->request.measured_step_s = flags.measured_s;
   check_framework(flags);
   check_degrees(input->request);
   const FrameworkPlan plan = with_progress(invocation, input->request, [&]() -> FrameworkPlan {
     if (flags.framework != nullptr) return plan_within(input->request, *flags.framework);
-    return {input->request, plan_noted(input->request), nullptr};
+    return {input->request, plan_step(input->request), nullptr};
   });
   if (!output.empty()) write_file(output, write_plan(make_plan_file(plan.request, plan.result.best())));
   if (output == "-") return;
@@ -264,9 +283,12 @@ void register_plan(CLI::App& app, Invocation& invocation) {
   auto flags = std::make_shared<PlanFlags>();
   add_step_flags(verb, flags->step);
   add_output_flag(verb, flags->output);
-  FlagGroup(verb, plain_group)
-      .parsed("--framework", flags->framework, "keep to what it can do: " + framework_words(),
-              [](const std::string& word, const std::string& flag) { return &framework_named(word, flag); });
+  FlagGroup group(verb, plain_group);
+  group.parsed("--framework", flags->framework, "keep to what it can do: " + framework_words(),
+               [](const std::string& word, const std::string& flag) { return &framework_named(word, flag); });
+  group.parsed("--measured-step", flags->measured_s,
+               "a step as measured, e.g. 61s: its rates, and which term alone would explain it",
+               parse_step_time);
   add_brief_flag(verb);
   register_call(verb.app, invocation);
   verb.runs([flags, &invocation] { plan_whole_step(*flags, invocation); });

@@ -5,11 +5,18 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+#include "usp/schedule/limits.hpp"
+
+#include <fmt/format.h>
 
 #include <vector>
 
 namespace usp::cli {
 namespace {
+
+constexpr i64 most_layers = 65536;
 
 void add_step_group(const Verb& verb, StepFlags& flags) {
   constexpr const char* name = "Step";
@@ -28,10 +35,32 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
                "ZeRO stage 0 to 3 over data x sequence ranks; default: the fastest", parse_zero_stage);
   group.word("--optimizer", flags.optimizer,
              word_choice<Optimizer>() + " (" + std::string(word_of(Workload{}.optimizer)) + ")");
+  group.number("--recompute-layers", flags.recompute_layers,
+               "layers that compute again, the others keep everything; default: the fewest that fit", 1,
+               most_layers);
+  group.word("--gradients", flags.gradients,
+             "type of gradients and of their sums: " + word_choice<Precision>() + " (that of --dtype)");
+  group.option("--global-batch", flags.global_batch,
+               "of all replicas: sequences, or tokens with a unit (4M); replicas and microbatches follow");
+  group.word("--objective", flags.objective,
+             word_choice<Objective>() + " of the batch; default: throughput, latency of --forward-only");
   group.number("--microbatches", flags.microbatches, "parts of the batch run one after another (1)", 1,
                max_batch);
-  group.number("--pipeline", flags.pipeline, "pipeline stages (1)", 1, max_ranks);
-  group.number("--expert", flags.expert, "expert-parallel ranks (1)", 1, max_ranks);
+  group.option("--pipeline", flags.pipeline, "pipeline stages (1), or auto: searched, with virtual stages");
+  group.number("--virtual-stages", flags.virtual_stages,
+               "model chunks per pipeline rank: interleaved 1F1B (1)", 1, static_cast<int>(most_layers));
+  group.number("--expert", flags.expert, "expert-parallel ranks; default: the fastest", 1, max_ranks);
+  group.flag("--whole-experts", flags.whole_experts,
+             "tensor ranks hold whole experts instead of parts of each; expert groups span them");
+  group.flag("--no-sequence-parallel", flags.no_sequence_parallel,
+             "every tensor rank holds norms, residuals and layer inputs whole");
+}
+
+void add_rate_group(const Verb& verb, StepFlags& flags) {
+  FlagGroup group(verb, "Execution");
+  group.number("--gemm-efficiency", flags.gemm_efficiency,
+               "share of the peak of every matrix product; default: by shape and card", 0.01, 1.0);
+  group.number("--power-limit", flags.power_w, "watts of a device instead of its data sheet's", 1.0, 1e5);
 }
 
 /// 0: all tokens at once.
@@ -41,13 +70,15 @@ i64 parse_tile(const std::string& text, const std::string& flag) {
 
 double parse_device_bytes(const std::string& text, const std::string& flag) {
   const auto bytes = static_cast<double>(parse_bytes(text, flag));
-  if (bytes <= 0) throw UsageError(flag + ": a device without memory holds no plan");
+  if (bytes <= 0) throw UsageError(flag + ": without memory there is no plan");
   return bytes;
 }
 
 void add_memory_group(const Verb& verb, MemoryPolicy& memory) {
   FlagGroup group(verb, "Memory");
   group.parsed("--memory", memory.device_bytes, "memory of a device instead of the card's, e.g. 80GiB",
+               parse_device_bytes);
+  group.parsed("--host-memory", memory.host_bytes, "memory of a host instead of the cluster's, e.g. 2TB",
                parse_device_bytes);
   group.number("--reserve", memory.reserve_fraction,
                "allocator fragmentation, as a share of all other rows (0.08)", 0.0, 1.0);
@@ -70,6 +101,43 @@ std::vector<i64> documents_of(const StepFlags& flags) {
                         draw.seed.value_or(0));
 }
 
+i64 parse_within(const std::string& text, const char* flag, i64 most) {
+  const i64 value = parse_integer(text, flag);
+  if (value < 1 || value > most)
+    throw UsageError(fmt::format("{}: '{}' is out of range; 1 to {}", flag, text, most));
+  return value;
+}
+
+/// Digits alone are sequences; a unit makes tokens of them.
+std::optional<i64> global_rows(const StepFlags& flags) {
+  if (!flags.global_batch) return std::nullopt;
+  const std::string& text = *flags.global_batch;
+  if (text.find_first_not_of("0123456789") == std::string::npos)
+    return parse_within(text, "--global-batch", max_batch);
+  const i64 tokens = parse_tokens(text, "--global-batch", max_step_tokens);
+  if (tokens % flags.workload.seq != 0)
+    throw UsageError(fmt::format("--global-batch: {} tokens are no whole number of sequences of {}", tokens,
+                                 flags.workload.seq));
+  return tokens / flags.workload.seq;
+}
+
+void check_split(const StepFlags& flags) {
+  const Constraints& fixed = flags.search.mesh.fixed;
+  if (flags.global_batch && flags.workload.batch != 1)
+    throw UsageError(
+        "--batch counts one replica's sequences and --global-batch all of them; give one of the two");
+  if (flags.virtual_stages > 1 &&
+      (flags.pipeline.empty() || flags.pipeline == "1" || flags.pipeline == "auto"))
+    throw UsageError("--virtual-stages splits the layers of pipeline ranks; give --pipeline with a number");
+  if (flags.recompute_layers && (!fixed.recompute || *fixed.recompute == Recompute::none))
+    throw UsageError("--recompute-layers: say with --recompute what these layers compute again");
+  if (flags.gradients && *flags.gradients != flags.workload.dtype && *flags.gradients != Precision::fp32)
+    throw UsageError("--gradients: fp32, or the type of --dtype");
+  refuse_without_backward(flags.workload.forward_only,
+                          {{"--gradients", flags.gradients.has_value()},
+                           {"--recompute-layers", flags.recompute_layers.has_value()}});
+}
+
 Workload workload_of(const StepFlags& flags) {
   const Constraints& fixed = flags.search.mesh.fixed;
   flags.workload.check_mask();
@@ -87,9 +155,15 @@ Workload workload_of(const StepFlags& flags) {
   workload.documents = documents_of(flags);
   workload.training = !flags.workload.forward_only;
   workload.optimizer = flags.optimizer.value_or(workload.optimizer);
-  workload.microbatches = flags.microbatches;
-  workload.pipeline = flags.pipeline;
-  workload.expert = flags.expert;
+  workload.microbatches = flags.microbatches.value_or(1);
+  if (!flags.pipeline.empty() && flags.pipeline != "auto")
+    workload.pipeline = static_cast<int>(parse_within(flags.pipeline, "--pipeline", max_ranks));
+  workload.virtual_stages = flags.virtual_stages;
+  workload.expert = flags.expert.value_or(1);
+  workload.sequence_parallel = !flags.no_sequence_parallel;
+  workload.expert_tensor = !flags.whole_experts;
+  workload.recompute_layers = flags.recompute_layers;
+  workload.fp32_gradients = flags.gradients == Precision::fp32;
   workload.recompute = fixed.recompute.value_or(workload.recompute);
   workload.zero_stage = fixed.zero_stage.value_or(workload.zero_stage);
   check_workload(workload);
@@ -119,6 +193,7 @@ void add_step_flags(const Verb& verb, StepFlags& flags) {
   add_step_group(verb, flags);
   add_constraint_flags(verb, flags.search.mesh);
   add_memory_group(verb, flags.memory);
+  add_rate_group(verb, flags);
   add_search_flags(verb, flags.search);
 }
 
@@ -129,7 +204,14 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   if (flags.workload.seq == 0) throw UsageError("--seq is missing: tokens of one sequence, e.g. --seq 1M");
   auto input = std::make_unique<StepInput>();
   PlanRequest& request = input->request;
+  check_split(flags);
   request.workload = workload_of(flags);
+  request.global_batch = global_rows(flags);
+  request.objective = flags.objective;
+  request.search_expert = !flags.expert;
+  request.search_pipeline = flags.pipeline == "auto";
+  request.gemm_efficiency = flags.gemm_efficiency;
+  request.power_w = flags.power_w;
   check_mesh(flags.search.mesh, flags.workload.forward_only, swept);
   request.fixed = flags.search.mesh.fixed;
   check_memory(flags.memory);

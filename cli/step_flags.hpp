@@ -38,8 +38,16 @@ struct StepFlags {
   WorkloadFlags<Precision> workload;
   DrawFlags draw;
   std::optional<Optimizer> optimizer;
-  i64 microbatches = 1;
-  int pipeline = 1, expert = 1;
+  std::optional<i64> microbatches;
+  std::string pipeline;  ///< stages, or "auto"; empty: 1
+  int virtual_stages = 1;
+  std::optional<int> expert;
+  std::optional<std::string> global_batch;
+  std::optional<Objective> objective;
+  std::optional<Precision> gradients;
+  std::optional<i64> recompute_layers;
+  bool no_sequence_parallel = false, whole_experts = false;
+  double gemm_efficiency = 0, power_w = 0;
   SearchFlags search;  ///< --recompute and --zero among its constraints
   MemoryPolicy memory;
 };

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Ulysses exchange with its change of layout, by copy engines, beside a plain copy between the same ranks
 // of as many bytes, in turns:
-//   bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--json]
+//   bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--push] [--json]
 // There: [tokens / ranks][heads][head_dim] at home to [tokens][heads / ranks][head_dim]; strided at the
 // source, in runs of heads / ranks * head_dim * 2 bytes. Back: strided at the target. Ranks are threads of
 // this process, or processes where mpirun or torchrun started them; they take the GPUs there are, in turn.
-// The plain copy is cudaMemcpyAsync between two buffers, or a region without strides through the same
-// data plane between processes. All ranks send to all others at once; what a rank keeps is neither moved
-// nor counted. Times are the slowest rank's, by its stream's events, from a point that all ranks' streams
-// have reached; `late` counts the rounds in which a rank's GPU got there before its host had enqueued all, so
-// that the host's time may be in them.
+// Receivers pull, or with --push senders push. The plain copy is cudaMemcpyAsync between two buffers, or a
+// region without strides through the same data plane between processes. All ranks send to all others at once;
+// what a rank keeps is neither moved nor counted. Times are the slowest rank's, by its stream's events, from
+// a point that all ranks' streams have reached; `late` counts the rounds in which a rank's GPU got there
+// before its host had enqueued all, so that the host's time may be in them.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
 #include "median.hpp"
@@ -38,6 +38,7 @@ constexpr int warm_up = 3;
 struct Job {
   int ranks = 2, rounds = 15;
   std::vector<i64> payloads;  ///< bytes from each rank to each
+  bool push = false;
   bool json = false;
 };
 
@@ -67,7 +68,7 @@ enum class Way : std::uint8_t { there, back, plain };
 class Rank {
  public:
   Rank(const Job& job, comm::Communicator& control)
-      : control_(control), gpu_(control), flush_(gpu_.stream.device(), flush_bytes) {
+      : control_(control), push_(job.push), gpu_(control), flush_(gpu_.stream.device(), flush_bytes) {
     const int device = gpu_.stream.device();
     bytes_ = job.ranks * *std::max_element(job.payloads.begin(), job.payloads.end());
     kernels::Arena& arena = *gpu_.data_plane->peer_arena(*gpu_.memory);
@@ -196,9 +197,10 @@ class Rank {
         const int peer = send ? to : from;
         made.regions.push_back(send ? regions_of(peer).first : regions_of(peer).second);
         comm::ChannelEnd end;
-        end.peer = peer, end.send = send, end.operation = "exchange";
+        end.peer = peer, end.send = send, end.operation = "exchange", end.exposed = true;
         end.bytes = made.regions.back().bytes(), end.region_count = 1;
-        if (send) end.regions = &made.regions.back();
+        end.push = push_;
+        if (end.offers()) end.regions = &made.regions.back();
         made.starts.push_back({static_cast<std::int32_t>(ends.size()), &made.regions.back(), 1});
         ends.push_back(end);
       }
@@ -232,6 +234,7 @@ class Rank {
   }
 
   comm::Communicator& control_;
+  bool push_;
   test::GpuRank gpu_;
   device::DeviceBuffer flush_;
   i64 bytes_ = 0;  ///< of each tensor
@@ -265,11 +268,12 @@ class Table {
     const auto run = static_cast<long long>(size.run_bytes),
                per_peer = static_cast<long long>(size.payload / mib);
     if (job_.json)
-      std::printf(
-          R"({"mode": "%s", "ranks": %d, "gpus": %d, "way": "%s", "run_bytes": %lld, "mib_per_peer": %lld, )"
-          R"("exchange_gb_s": %.6g, "plain_gb_s": %.6g, "rounds": %d, "late": %d})"
-          "\n",
-          mode_, job_.ranks, gpus_, way, run, per_peer, rate, plain_rate, job_.rounds, own.late);
+      std::printf(R"({"mode": "%s", "ranks": %d, "gpus": %d, "by": "%s", "way": "%s", "run_bytes": %lld, )"
+                  R"("mib_per_peer": %lld, )"
+                  R"("exchange_gb_s": %.6g, "plain_gb_s": %.6g, "rounds": %d, "late": %d})"
+                  "\n",
+                  mode_, job_.ranks, gpus_, job_.push ? "push" : "pull", way, run, per_peer, rate, plain_rate,
+                  job_.rounds, own.late);
     else
       std::printf("%-9s %5d %4d %5s %9lld %9lld %13.1f %10.1f %6.3f %4d\n", mode_, job_.ranks, gpus_, way,
                   run, per_peer, rate, plain_rate, rate / plain_rate, own.late);
@@ -313,6 +317,7 @@ void run(const Job& job) {
   Options options(argc, argv);
   Job job;
   job.json = options.flag("--json");
+  job.push = options.flag("--push");
   job.ranks = options.number(0, std::max(2, device::device_count()));
   job.rounds = options.number(1, job.rounds);
   for (std::size_t i = 2; !options.word(i, "").empty(); ++i)
@@ -322,7 +327,7 @@ void run(const Job& job) {
   if (job.ranks < 2 || job.rounds < 1 || !positive)
     throw UsageError(
         "an exchange needs 2 ranks, 1 round and 1 MiB per peer at least: "
-        "bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--json]");
+        "bench_cuda_exchange [RANKS [ROUNDS [MIB_PER_PEER...]]] [--push] [--json]");
   if (device::device_count() == 0) throw EnvironmentError("copy engines are timed on GPUs, and none is here");
   return job;
 }

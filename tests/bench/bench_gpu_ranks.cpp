@@ -6,9 +6,11 @@
 // (DOCUMENT: mean length of packed documents, exponentially distributed; 0: one document) and answers each
 // with ROUNDS pairs of seconds (forward, backward), each the slowest rank's, then with the seconds of both
 // passes that the rank that waits most spends in waiting for data, in one more round with a clock on every
-// tick, and with the visible pairs per head.
+// tick, with the visible pairs per head, with the host's seconds per tick: the median of the rounds, on the
+// rank where it is greatest, and with the seconds that a rank took to be made and that its first round took.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
+#include "median.hpp"
 
 #include "usp/comm/nccl.hpp"
 #include "usp/comm/threads.hpp"
@@ -16,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <numeric>
@@ -117,6 +120,17 @@ class Rank {
       for (const TickTimes& tick : attention_.record(pass).ticks) seconds += tick.end_s - tick.computed_s;
     return seconds;
   }
+  /// Of the last round: what this thread took to enqueue a tick, waits for peers' threads included.
+  [[nodiscard]] double host_per_tick() const {
+    double seconds = 0;
+    std::size_t ticks = 0;
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const std::vector<TickTimes>& times = attention_.record(pass).ticks;
+      seconds += times.back().end_s;
+      ticks += times.size();
+    }
+    return seconds / static_cast<double>(ticks);
+  }
   /// Visible to this rank's rows, over all its query heads.
   [[nodiscard]] double pairs() const {
     const schedule::RankSchedule& s = attention_.schedule(Pass::forward);
@@ -153,17 +167,43 @@ template <class T>
   return all;
 }
 
-void time_rounds(const Job& job, comm::Communicator& control) {
+/// Seconds of the slowest rank, on rank 0.
+struct HostTimes {
+  double per_tick = 0, made = 0, first_round = 0;
+};
+
+HostTimes time_rounds(const Job& job, comm::Communicator& control) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  HostTimes mine;
+  control.barrier();
+  const Clock::time_point begin = Clock::now();
   Rank rank(job, control);
-  for (int i = 0; i < 2; ++i) (void)rank.round();
+  mine.made = since(begin);
+  const Clock::time_point made = Clock::now();
+  (void)rank.round();
+  mine.first_round = since(made);
+  std::vector<double> host;
+  (void)rank.round();
   for (int i = 0; i < job.rounds; ++i) {
     const std::vector<std::array<double, 2>> all = gathered(control, rank.round());
+    host.push_back(rank.host_per_tick());
     for (const std::size_t pass : {0U, 1U}) {
       double slowest = 0;
       for (const auto& times : all) slowest = std::max(slowest, times[pass]);
       if (!all.empty()) std::printf("%.9g ", slowest);
     }
   }
+  mine.per_tick = median(host);
+  HostTimes slowest;
+  for (const HostTimes& times : gathered(control, mine)) {
+    slowest.per_tick = std::max(slowest.per_tick, times.per_tick);
+    slowest.made = std::max(slowest.made, times.made);
+    slowest.first_round = std::max(slowest.first_round, times.first_round);
+  }
+  return slowest;
 }
 
 void watch_ticks(const Job& job, comm::Communicator& control) {
@@ -177,13 +217,18 @@ void watch_ticks(const Job& job, comm::Communicator& control) {
 }
 
 void run(const Job& job) {
-  const auto in_turn = {&time_rounds, &watch_ticks};  // the first gives its memory back
-  for (const auto& part : in_turn)
-    comm::run_threads(job.ring * job.ulysses, {}, [&](comm::Communicator& control) {
-      part(job, control);
-      control.barrier();  // peers may still read this rank's memory
-    });
-  std::printf("\n");
+  HostTimes host;  // written by rank 0
+  const int ranks = job.ring * job.ulysses;
+  comm::run_threads(ranks, {}, [&](comm::Communicator& control) {
+    const HostTimes times = time_rounds(job, control);
+    if (control.rank() == 0) host = times;
+    control.barrier();  // peers may still read this rank's memory
+  });
+  comm::run_threads(ranks, {}, [&](comm::Communicator& control) {
+    watch_ticks(job, control);
+    control.barrier();
+  });
+  std::printf(" %.9g %.9g %.9g\n", host.per_tick, host.made, host.first_round);
   std::fflush(stdout);
 }
 

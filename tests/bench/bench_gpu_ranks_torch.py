@@ -100,7 +100,7 @@ def rate(options, pairs, milliseconds, passes):
     return flops / (milliseconds * 1e-3) / options.gpus * 1e-12
 
 
-def row(options, seq, name, times, waited_ms=None, pairs=None, **fields):
+def row(options, seq, name, times, waited_ms=None, pairs=None, host=(None, None, None), **fields):
     pairs = seq * (seq + 1) / 2 if pairs is None else pairs
     if isinstance(times, str):
         print(f"{seq:7} {name:44} {times}", flush=True)
@@ -111,7 +111,8 @@ def row(options, seq, name, times, waited_ms=None, pairs=None, **fields):
     waited = f" {waited_ms:9.3f}" if waited_ms is not None else ""
     print(f"{seq:7} {name:44} {forward:9.3f} {rates[0]:6.0f} {both:9.3f} {rates[1]:6.0f}{waited}", flush=True)
     record(options, seq=seq, name=name, **fields, forward_ms=forward, forward_tflop_s=rates[0], both_ms=both,
-           both_tflop_s=rates[1], waited_ms=waited_ms)
+           both_tflop_s=rates[1], waited_ms=waited_ms, host_us_per_tick=host[0],
+           made_ms=host[1], first_round_ms=host[2])
 
 
 def record(options, **found):
@@ -166,10 +167,10 @@ def run_own(options):
                 if answer.startswith("error") or not answer:
                     row(options, seq, name, answer[:150] or "ended", **fields)
                     continue
-                *times, waited, pairs = [float(x) for x in answer.split()]
+                *times, waited, pairs, per_tick, made, first = [float(x) for x in answer.split()]
                 times = [1e3 * t for t in times]
                 row(options, seq, name, [(f, f + b) for f, b in zip(times[::2], times[1::2])], 1e3 * waited, pairs,
-                    **fields)
+                    (1e6 * per_tick, 1e3 * made, 1e3 * first), **fields)
         bench.stdin.close()
 
 

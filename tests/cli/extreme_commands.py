@@ -52,7 +52,7 @@ RUN = {"--layer": PLAIN, "--documents": LENGTHS, "--seed": PLAIN, "--watchdog": 
 WORDS = {"--method": ["ring", "ring_direct", "all_gather_kv", "double_ring"],
          "--layout": ["contiguous", "zigzag", "striped", "balanced"], "--dkv-return": ["circulate", "direct", "cycle"],
          "--order": ["ulysses_inner", "ring_inner"], "--transport": ["copy_engine", "nccl"],
-         "--dtype": ["bf16", "fp16", "fp32"], "--recompute": ["none", "selective", "full", "offload"],
+         "--dtype": ["bf16", "fp16", "fp32"], "--recompute": ["none", "selective", "mlp", "keep_attention", "full", "offload"],
          "--zero": ["0", "1", "2", "3"], "--optimizer": ["adamw", "sgd"], "--backend": ["cpu", "mma", "cudnn"],
          "--cluster": ["dgx-h100", "l40s", "gb200-nvl72", NODES.format(64)], "--device": ["h100-sxm", "l40s"],
          "--format": ["auto", "synthetic", "nvidia-smi", "slurm"], "--fabric": ["none", "rail", "fat_tree(2)"],

@@ -67,7 +67,7 @@ TEST(RegionPlanes, MoveWhatRunsMove) {
     ASSERT_EQ(PayloadCopy(source, target).advance(bytes), bytes);
     const std::vector<std::byte> expected = to.memory;
     std::fill(to.memory.begin(), to.memory.end(), std::byte{0});
-    const i64 moved = for_each_plane(source, target, [](const Copy2d& p) {
+    const i64 moved = for_each_plane(source, target, [](const device::Copy2d& p) {
       for (i64 row = 0; row < p.height; ++row)
         std::memcpy(p.to + row * p.to_pitch, p.from + row * p.from_pitch, static_cast<std::size_t>(p.width));
     });
@@ -85,7 +85,7 @@ TEST(RegionPlanes, HeadsOfManyRowsAreOnePlane) {
   Message a, b;
   a.regions = &heads, a.region_count = 1, b.regions = &packed, b.region_count = 1;
   int planes = 0;
-  const auto count = [&](const Copy2d& p) {
+  const auto count = [&](const device::Copy2d& p) {
     ++planes;
     EXPECT_EQ(p.height, 64);
     EXPECT_EQ(p.width, 4 * 256);

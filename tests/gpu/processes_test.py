@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""processes_test.py USP COPY_ENGINE_RANKS LAUNCH_RANKS [MPIRUN...]: ranks that are processes and share the GPUs there are, each mesh
-verified against fp64: copy engines by CUDA IPC, NCCL, and both in one mesh, started by mpirun and by torchrun's
-variables. NCCL takes its network path: every rank says it is another host, with peer access and shared memory off.
-Then copy_engine_ranks (copy_engine_ranks.cpp): the contract of data planes, CUDA graphs, a killed rank, also with one
-hardware queue. Exit code 77 where there is no GPU, no mpirun or no NCCL to load.
+"""processes_test.py USP GPU_RANKS LAUNCH_RANKS [MPIRUN...]: ranks that are processes on all GPUs there are, which more ranks
+than GPUs share, each mesh verified against fp64: copy engines by CUDA IPC, NCCL, and both in one mesh, started by
+mpirun (where it is given) and by torchrun's variables. NCCL takes its network path: every rank says it is another host,
+with peer access and shared memory off; where each rank has a GPU of its own, also its own way between them. Then
+gpu_ranks (gpu_ranks.cpp): the contract of data planes, CUDA graphs, a rank that is killed and one that never calls
+again, also with one hardware queue. Exit code 77 where there is no GPU; a way that does not work is a failure.
 """
 import os
 import socket
@@ -25,25 +26,32 @@ CASES = [(2, 1, [], "mpirun"), (1, 2, [], "mpirun"), (2, 2, [], "mpirun"), (2, 2
          (2, 2, ["ulysses"], "mpirun"), (2, 2, ["ring", "ulysses"], "mpirun"), (2, 2, ["ring"], "torchrun")]
 
 
+def cases_of(gpus):
+    """Those of all machines, and every rank on a GPU of its own where there are more than the others take."""
+    own = [] if gpus <= 4 else [(gpus, 1, [], "torchrun"), (1, gpus, [], "torchrun"), (gpus // 2, 2, [], "torchrun")]
+    return CASES + own
+
+
 def start(case, launchers):
     ring, ulysses, _, by = case
-    if by == "torchrun":
+    if by == "torchrun" or not launchers["mpirun"]:
         return [sys.executable, launchers["torchrun"], str(ring * ulysses), "--"]
     return [*launchers["mpirun"], str(ring * ulysses)]
 
 
-def run(usp, case, launchers, folder):
+def run(usp, case, launchers, folder, environment=NETWORK, own_host=OWN_HOST):
     ring, ulysses, by_nccl, by = case
     plan = os.path.join(folder, f"{ring}x{ulysses}.json")
     subprocess.run([usp, "plan", "attention", "--heads", "8", "--kv-heads", "4", "--head-dim", "64", "--seq", "600",
                     "--ranks", str(ring * ulysses), "--ring", str(ring), "--ulysses", str(ulysses), "--backend",
                     "mma", "-q", "-o", plan], check=True, stdout=subprocess.DEVNULL)
     flags = [flag for axis in by_nccl for flag in NCCL[axis]]
-    command = [*start(case, launchers), "bash", "-c", OWN_HOST, "rank", usp, "run", plan, "--verify", "--watchdog", "30",
+    command = [*start(case, launchers), "bash", "-c", own_host, "rank", usp, "run", plan, "--verify", "--watchdog", "30",
                *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **NETWORK})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
     good = done.returncode == 0 and "as planned" in done.stdout
-    print(f"{'ok' if good else 'FAILED'}  {ring} x {ulysses}, NCCL on {by_nccl or 'no axis'}, by {by}", flush=True)
+    print(f"{'ok' if good else 'FAILED'}  {ring} x {ulysses}, NCCL on {by_nccl or 'no axis'}, by {by} {'' if environment is NETWORK else environment}",
+          flush=True)
     if not good:
         print(done.stdout[-2000:], done.stderr[-2000:], sep="\n", flush=True)
     return good
@@ -67,17 +75,29 @@ def play(program, scenario, launchers):
     return good
 
 
-def lose(program, how, environment, launchers):
-    """A rank is killed: the other ends with exit code 5 and a message, by itself. Without the launcher's help, which
-    would end it too."""
-    ranks = [subprocess.Popen([program, "2", "killed", how], stderr=subprocess.PIPE, text=True,
+# What becomes of a rank, transport, how steps run, environment. A graph over NCCL is not watched.
+LOSSES = [(fate, "copy_engine", how, environment) for fate in ("killed", "late") for how in ("eager", "replay")
+          for environment in ({}, ONE_QUEUE)]
+LOSSES += [(fate, "nccl", "eager", {}) for fate in ("killed", "late")]
+
+
+def lose(program, loss, launchers):
+    """A rank is killed, or never calls again: the other ends with exit code 5 and a message, by itself. Without the
+    launcher's help, which would end it too."""
+    fate, transport, how, environment = loss
+    ranks = [subprocess.Popen([program, "2", fate, transport, how], stderr=subprocess.PIPE, text=True,
                               env={**os.environ, **environment, **variables})
              for variables in launchers["variables"](2)]
-    texts = [rank.communicate(timeout=90)[1] for rank in ranks]
-    good = ranks[1].returncode == -9 and ranks[0].returncode == 5 and "rank 1" in texts[0]
-    print(f"{'ok' if good else 'FAILED'}  a killed rank, {how} {environment or ''}: {texts[0].strip()[:300]}", flush=True)
-    if not good:
-        print([rank.returncode for rank in ranks], texts, flush=True)
+    try:
+        text = ranks[0].communicate(timeout=60)[1]
+        good = ranks[0].returncode == 5 and "rank 1" in text
+    except subprocess.TimeoutExpired:
+        good, text = False, "it did not end"
+    for rank in ranks:
+        rank.kill()
+        rank.communicate()
+    print(f"{'ok' if good else 'FAILED'}  {fate} rank, {transport}, {how} {environment or ''}: "
+          f"exit code {ranks[0].returncode}: {text.strip()[:300]}", flush=True)
     return good
 
 
@@ -94,20 +114,22 @@ def variables(ranks):
 def main():
     usp, program, launch_ranks, *mpirun = sys.argv[1:]
     launchers = {"torchrun": launch_ranks, "mpirun": mpirun, "variables": variables}
+    asked = subprocess.run([program, "1", "devices"], capture_output=True, text=True)
+    if asked.returncode == SKIPPED:
+        print("no GPU here")
+        return SKIPPED
+    gpus = int(asked.stdout)
     with tempfile.TemporaryDirectory() as folder:
-        probe = os.path.join(folder, "probe.json")
-        subprocess.run([usp, "plan", "attention", "--heads", "2", "--kv-heads", "2", "--head-dim", "64", "--seq", "64", "--ranks", "1",
-                        "--backend", "mma", "-q", "-o", probe], check=True, stdout=subprocess.DEVNULL)
-        if subprocess.run([usp, "run", probe], capture_output=True).returncode == 5:
-            print("no GPU here")
-            return SKIPPED
-        if not mpirun:
-            print("this build has no MPI")
-            return SKIPPED
-        results = [run(usp, case, launchers, folder) for case in CASES]
+        results = [run(usp, case, launchers, folder) for case in cases_of(gpus)]
+        if gpus > 1:
+            reverse = {"CUDA_VISIBLE_DEVICES": ",".join(str(i) for i in reversed(range(gpus)))}
+            own_way = 'exec "$@"'
+            for axes, environment in [(["ring"], {}), (["ulysses"], {}), ([], reverse)]:
+                ulysses = gpus if axes == ["ulysses"] else 1
+                case = (gpus // ulysses, ulysses, axes, "torchrun")
+                results.append(run(usp, case, launchers, folder, {"NCCL_NVLS_ENABLE": "0", **environment}, own_way))
     results += [play(program, scenario, launchers) for scenario in SCENARIOS]
-    results += [lose(program, how, environment, launchers)
-                for how in ("eager", "replay") for environment in ({}, ONE_QUEUE)]
+    results += [lose(program, loss, launchers) for loss in LOSSES if loss[1] == "copy_engine" or gpus > 1]
     return 0 if all(results) else 1
 
 

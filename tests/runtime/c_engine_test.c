@@ -179,6 +179,51 @@ static void check_layout(const usp_plan* plan, const usp_batch* batch, const int
   REFUSED(usp_layout_tokens(NULL, rank, NULL, 0, &own), USP_USAGE, "layout is null");
 }
 
+/* A forward whose state is the caller's alone: backward passes follow as often as one likes. */
+static void check_untracked(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
+                            const int64_t* cu, usp_comm* comm, layer* l) {
+  const usp_attention_inputs in = inputs_of(l);
+  l->call.forward_id = 0, l->call.untracked = 1;
+  l->call.saved = (char*)l->saved_block + (64 - (uintptr_t)l->saved_block % 64) % 64;
+  OK(usp_attend(engine, plan, batch, &in, &l->out, NULL, &l->call));
+  CHECK(l->call.forward_id == 0);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    memset(l->dq.data, 0x7e, l->dq_bytes);
+    OK(backward(engine, plan, batch, l));
+    expect_alone(plan, comm, cu, 2, l);
+  }
+  l->call.retain = 1;
+  REFUSED(backward(engine, plan, batch, l), USP_USAGE, "call.untracked");
+  l->call.retain = 0, l->call.untracked = 0;
+  REFUSED(backward(engine, plan, batch, l), USP_USAGE, "is no forward in flight");
+}
+
+/* Parts of a batch's documents, as chunked layers attend: those of a batch with these documents. */
+static void check_derived(usp_engine* engine, const usp_plan* plan, const usp_batch* batch, const int64_t* cu,
+                          usp_comm* comm, layer* l) {
+  const int64_t parts[4] = {0, 4, cu[1], T}, across[3] = {0, cu[1] + 1, T}, fewer[3] = {0, cu[1], T - 1};
+  usp_batch* derived = NULL;
+  OK(usp_batch_derive(batch, parts, 3, &derived));
+  forward(engine, plan, derived, l);
+  OK(backward(engine, plan, derived, l));
+  expect_alone(plan, comm, parts, 3, l);
+  usp_batch_destroy(derived);
+  REFUSED(usp_batch_derive(batch, across, 2, &derived), USP_INVALID_INPUT, "crosses the border");
+  REFUSED(usp_batch_derive(batch, fewer, 2, &derived), USP_INVALID_INPUT, "parts hold");
+  REFUSED(usp_batch_derive(NULL, parts, 3, &derived), USP_USAGE, "of is null");
+}
+
+static void check_agree(usp_engine* engine, int rank) {
+  usp_fault fault;
+  fault.size = sizeof fault;
+  OK(usp_engine_agree(engine, "sample", 7));
+  REFUSED(usp_engine_agree(engine, "sample", rank == 2 ? 8 : 7), USP_ENVIRONMENT, "sample");
+  OK(usp_last_fault(&fault));
+  CHECK(fault.kind == USP_FAULT_DISAGREEMENT && strcmp(fault.field, "sample") == 0);
+  CHECK(fault.rank_count == 1 && fault.ranks[0] == 2);
+  OK(usp_engine_agree(engine, "sample", 7)); /* still usable */
+}
+
 static int rank_main(usp_comm* comm, void* user) {
   const usp_plan* plan = user;
   const int64_t cu[MICROBATCHES][3] = {{0, 7, T}, {0, 3, T}};
@@ -257,9 +302,10 @@ static int rank_main(usp_comm* comm, void* user) {
   usp_tensor inside = one->out;
   inside.data = moved;
   REFUSED(usp_attend(engine, plan, batches[0], &in, &inside, NULL, &one->call), USP_USAGE, "the saved state");
-  one->call.reserved = 1;
-  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE, "call.reserved");
-  one->call.reserved = 0, one->call.layer = -1;
+  one->call.untracked = 1; /* beside the forward_id of the call before */
+  REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE,
+          "call.untracked");
+  one->call.untracked = 0, one->call.layer = -1;
   REFUSED(usp_attend(engine, plan, batches[0], &in, &one->out, NULL, &one->call), USP_USAGE, "call.layer");
   one->call.layer = 0;
   one->call.saved = NULL;
@@ -273,6 +319,9 @@ static int rank_main(usp_comm* comm, void* user) {
           "usp_batch_create");
   usp_forward_drop(engine, 12345);
   free(moved_block);
+  check_untracked(engine, plan, batches[0], cu[0], comm, &layers[0][1]);
+  check_derived(engine, plan, batches[0], cu[0], comm, &layers[0][2]);
+  check_agree(engine, usp_comm_rank(comm));
 
   for (int m = 0; m < MICROBATCHES; ++m) {
     for (int l = 0; l < LAYERS; ++l) free_layer(&layers[m][l]);

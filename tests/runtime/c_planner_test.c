@@ -215,11 +215,54 @@ static void test_refused(void) {
           "no plan fits");
 }
 
+/** One attention call: the text of the command line, and refusals by key. */
+static void test_attention(const char* usp) {
+  const char* const request =
+      "{\"cluster\": {\"source\": \"dgx-h100\", \"nodes\": 2}, \"shape\": {\"tokens\": 131072, "
+      "\"query_heads\": 32,"
+      " \"kv_heads\": 8, \"head_dim_qk\": 128}, \"window\": 4096, \"backend\": \"mma\", \"sink\": true, "
+      "\"documents\": [65536, "
+      "65536],"
+      " \"fixed\": {\"ring\": 2}, \"max_candidates\": 3}";
+  char* result = NULL;
+  OK(usp_plan_attention_json(request, &result));
+  if (usp != NULL) {
+    char* text =
+        printed(usp,
+                "plan attention -q --json --cluster dgx-h100 --nodes 2 --seq 131072 --heads 32 --kv-heads 8"
+                " --head-dim 128 --window 4096 --sinks --documents 65536,65536 --ring 2 --top 3"
+                " --backend mma");
+    CHECK(strcmp(result, text) == 0);
+    free(text);
+  }
+  usp_text_free(result);
+  OK(usp_plan_attention_json(
+      "{\"ranks\": 4, \"shape\": {\"tokens\": 64, \"query_heads\": 4, \"head_dim_qk\": 8}}", &result));
+  usp_text_free(result);
+  const char* const shape = "\"shape\": {\"tokens\": 64, \"query_heads\": 4, \"head_dim_qk\": 8}";
+  const struct {
+    const char *begin, *word;
+  } wrong[] = {{"", "/ranks"},
+               {"\"ranks\": 4, \"cluster\": \"b200\", ", "/cluster"},
+               {"\"ranks\": 4, \"window\": 3, \"causal\": false, ", "/window"},
+               {"\"ranks\": 4, \"documents\": [1, 2], ", "/documents"},
+               {"\"ranks\": 4, \"backend\": \"abacus\", ", "/backend"},
+               {"\"ranks\": 4, \"fixed\": {\"ring\": 1, \"layout\": \"zigzag\"}, ", "/fixed/layout"},
+               {"\"ranks\": 4, \"rows\": 4, ", "rows"}};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    char text[512];
+    snprintf(text, sizeof text, "{%s%s}", wrong[i].begin, shape);
+    REFUSED(usp_plan_attention_json(text, &result), USP_INVALID_INPUT, wrong[i].word);
+  }
+  REFUSED(usp_plan_attention_json(NULL, &result), USP_USAGE, "request is null");
+}
+
 int main(int argc, char** argv) {
   for (size_t i = 0; argc > 1 && i < sizeof questions / sizeof questions[0]; ++i)
     test_same_as_command_line(argv[1], &questions[i]);
   test_echo();
   test_inline();
+  test_attention(argc > 1 ? argv[1] : NULL);
   test_refused();
   return 0;
 }

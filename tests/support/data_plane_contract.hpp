@@ -112,7 +112,7 @@ class TransferTrial {
     const Planned& message = planned.message;
     End& e = ends_.emplace_back(End{Payload(message.bytes, mine), {}, message.source, nullptr, {}});
     e.end.peer = send ? message.target : message.source;
-    e.end.send = send, e.end.push = planned.push;
+    e.end.send = send, e.end.push = planned.push, e.end.exposed = pick(mine, 0, 1) == 1;
     e.end.tag = message.tag, e.end.tick = message.tick, e.end.due = planned.due;
     e.end.operation = "contract", e.end.bytes = message.bytes;
     e.at = memory_.place(e.payload.memory, send != planned.push);

@@ -69,8 +69,22 @@ TEST(Memory, TensorAndPipelineSplitTheStates) {
   const double ends = 128256.0 * 16384 / 8;
   EXPECT_EQ(t.stage, 0);  // most microbatches in flight
   EXPECT_EQ(t.bytes_of(MemoryKind::parameters), static_cast<std::int64_t>(2 * (21 * layer + ends)));
-  EXPECT_EQ(t.bytes_of(MemoryKind::activations), 21LL * 6 * 8192 * 16384 * 2);
+  EXPECT_EQ(t.bytes_of(MemoryKind::activations), 21LL * 6 * 8192 * 16384 * 2 / 8);
   EXPECT_EQ(t.bytes_of(MemoryKind::logits), 0);
+  c.workload.sequence_parallel = false;
+  EXPECT_EQ(c.table().bytes_of(MemoryKind::activations), 21LL * 6 * 8192 * 16384 * 2);
+}
+
+// Megatron-LM's interleaved schedule: stage 0 of p with v chunks keeps 2 (p - 1) + (v - 1) p + 1 chunks of
+// L / (p v) layers: for p = 6, v = 7 (10 + 36 + 1) / 7 microbatches of its 21 layers.
+TEST(Memory, InterleavedStagesKeepMoreMicrobatches) {
+  Case c("llama-3.1-405b");
+  c.input.mesh = {.tensor = 8, .pipeline = 6};
+  c.workload.batch = c.workload.microbatches = 24;
+  c.workload.virtual_stages = 7;
+  c.input.loss_tile_tokens = 256;  // else the last stage is the fullest
+  EXPECT_NEAR(static_cast<double>(c.table().bytes_of(MemoryKind::activations)),
+              21.0 * 47 / 7 * 8192 * 16384 * 2 / 8, 1);
 }
 
 TEST(Memory, ExpertsAreSplitBeforeZero) {
@@ -134,6 +148,9 @@ TEST(Memory, ActivationsOfALayer) {
   EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 1).total(),
                    2 * (4 * h + 2 * q + 2 * kv + 3 * f) + 4 * 32);
   EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8).total(),
+                   2 * (4 * h + 2 * q + 2 * kv + 3 * f) / 8 + 4 * 32 / 8);
+  EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8).gathered, 2 * h);
+  EXPECT_DOUBLE_EQ(layer_activations(model, 0, Precision::bf16, 8, {.sequence_parallel = false}).total(),
                    2 * (4 * h + (2 * q + 2 * kv + 3 * f) / 8) + 4 * 32 / 8);
 }
 
@@ -145,9 +162,15 @@ TEST(Memory, RecomputeKeepsLess) {
     return static_cast<double>(c.table().bytes_of(kind)) / 8192;
   };
   EXPECT_EQ(bytes(Recompute::none, MemoryKind::activations), 32 * (8 * h + attention + 6 * f));
-  EXPECT_EQ(bytes(Recompute::selective, MemoryKind::activations), 32 * (4 * h + attention));
+  EXPECT_EQ(bytes(Recompute::selective, MemoryKind::activations), 32 * (8 * h + attention - 4 * 32 + 6 * f));
+  EXPECT_EQ(bytes(Recompute::mlp, MemoryKind::activations), 32 * (4 * h + attention));
+  // The layer's input, attention's output (as wide) and one lse per head.
+  EXPECT_EQ(bytes(Recompute::keep_attention, MemoryKind::activations), 32 * (2 * h + 2 * h + 4 * 32));
   EXPECT_EQ(bytes(Recompute::full, MemoryKind::activations), 32 * 2 * h);
   EXPECT_EQ(bytes(Recompute::full, MemoryKind::live_layer), 6 * h + attention + 6 * f + (4 * h + 6 * f));
+  c.workload.recompute_layers = 8;
+  EXPECT_EQ(bytes(Recompute::full, MemoryKind::activations), 8 * 2 * h + 24 * (8 * h + attention + 6 * f));
+  c.workload.recompute_layers.reset();
   c.input.mlp_tile_tokens = 1024;
   EXPECT_EQ(bytes(Recompute::full, MemoryKind::live_layer),
             6 * h + attention + 6 * f / 8 + (4 * h + 6 * f / 8));

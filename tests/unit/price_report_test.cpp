@@ -55,6 +55,21 @@ TEST(PriceReport, TicksAndMovesSumUp) {
   }
 }
 
+// 4 x 128 FLOPs per visible pair and head, backward twice as many.
+TEST(PriceReport, FlopsAreOfVisiblePairs) {
+  const Machine machine("dgx-h100");
+  AttentionCall call = call_of(2, 4);
+  for (const i64 batch : {1, 3}) {
+    call.plan.shape.batch = batch;
+    const PriceReport report = price_call(machine.cluster, machine.calibration, call);
+    const double pairs = 65536.0 * 65537 / 2 * static_cast<double>(batch);
+    EXPECT_DOUBLE_EQ(report.passes[0].flops, 4 * 128 * 32 * pairs);
+    EXPECT_DOUBLE_EQ(report.passes[1].flops, 2 * report.passes[0].flops);
+    EXPECT_NEAR(report.flop_s, 3 * report.passes[0].flops / report.seconds / 8, 1);
+    EXPECT_NEAR(*report.mfu, report.flop_s / 989e12, 1e-9);
+  }
+}
+
 TEST(PriceReport, BytesOfAnEvenMeshAreTheClosedForms) {
   const Machine machine("dgx-h100");
   const PriceReport report = price_call(machine.cluster, machine.calibration, call_of(2, 4));

@@ -76,9 +76,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
   const Precision dtype = input.step().dtype;
   set(result, "--mixed_precision", dtype == Precision::fp32 ? "no" : std::string(word_of(dtype)));
   result.texts.push_back({"in the training script", code_text(input)});
-  if (input.plan.recompute == Recompute::selective)
-    differs(result, "recompute selective: MLP and norms recomputed, attention kept",
-            "checkpointing of whole layers or none");
+  add_partial_recompute(input, result);
   add_offload_difference(input, result, "--fsdp_activation_checkpointing_offload true");
   add_tile_differences(input, result, "", "");
 }

@@ -193,12 +193,14 @@ class Comparer {
     plan.band = c.band;
     plan.memory_bytes = c.memory.total_bytes;
     plan.fits = c.fits;
-    const bool training = request.workload.training;
-    const double forwards = forward_runs(training, c.choice.recompute);
+    const Workload w = workload_of(request, c.choice);
+    const double again = static_cast<double>(w.recompute_layers.value_or(request.model->layers)) /
+                         static_cast<double>(request.model->layers);
+    const double forwards = 1 + again * (forward_runs(w.training, c.choice.recompute) - 1);
     for (const LayerAttention& layer : c.attention) {
       const LayerKind& kind = request.model->kinds[layer.kind];
-      const double runs = static_cast<double>(kind.layers.size()) *
-                          static_cast<double>(request.workload.microbatches) / request.workload.pipeline;
+      const double runs =
+          static_cast<double>(kind.layers.size()) * static_cast<double>(w.microbatches) / w.pipeline;
       const AttentionPlan of_mode =
           mode == nullptr ? layer.plan
                           : mode_plan(*mode, layer.plan, c.choice.mesh.ring(), c.choice.mesh.ulysses);
@@ -210,19 +212,19 @@ class Comparer {
         plan.bytes.nics += runs * times * bytes.nics;
       };
       add(Pass::forward, layer.price.forward, forwards);
-      if (training) add(Pass::backward, layer.price.backward, 1);
+      if (w.training) add(Pass::backward, layer.price.backward, 1);
     }
-    add_tensor_exchange(request, c, training ? forwards + 1 : 1, plan);
+    const double layer_forwards = w.training && layer_again(c.choice.recompute) ? 1 + again : 1;
+    add_tensor_exchange(request, c, w, w.training ? layer_forwards + 1 : 1, plan);
     return plan;
   }
 
   /// All-gathers and reduce-scatters of tensor parallelism, inside hosts.
-  static void add_tensor_exchange(const PlanRequest& request, const PlanCandidate& c, double passes,
-                                  ComparedPlan& plan) {
+  static void add_tensor_exchange(const PlanRequest& request, const PlanCandidate& c, const Workload& w,
+                                  double passes, ComparedPlan& plan) {
     for (const TimeTerm& term : c.terms)
       if (term.name == "tensor-parallel exchange") plan.exposed_s += term.seconds;
     const int tensor = c.choice.tensor();
-    const Workload& w = request.workload;
     const double tokens = static_cast<double>(w.tokens()) / c.choice.mesh.size();
     const double activation = tokens * static_cast<double>(request.model->hidden * bytes_of(w.dtype));
     plan.bytes.inside += 4 * passes * activation * (tensor - 1) / tensor *

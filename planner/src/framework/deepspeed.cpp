@@ -42,9 +42,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
         {"in the training script (deepspeed.runtime.sequence_parallel.ulysses_sp)", code_text(input)});
   if (input.plan.recompute == Recompute::full || input.plan.recompute == Recompute::offload)
     result.notes.emplace_back("full recomputation: model.gradient_checkpointing_enable()");
-  if (input.plan.recompute == Recompute::selective)
-    differs(result, "recompute selective: MLP and norms recomputed, attention kept",
-            "checkpointing of whole layers or none");
+  add_partial_recompute(input, result);
   add_offload_difference(
       input, result, "deepspeed.runtime.activation_checkpointing.offload_activations moves them to the host");
   add_tile_differences(input, result, "", "");

@@ -168,6 +168,13 @@ void add_tile_differences(const ExportInput& input, ExportedPlan& result, const 
             mlp.empty() ? "ALST's TiledMLP" : mlp);
 }
 
+void add_partial_recompute(const ExportInput& input, ExportedPlan& result) {
+  const Recompute recompute = input.plan.recompute;
+  if (!input.plan.training || recompute == Recompute::none || layer_again(recompute)) return;
+  differs(result, fmt::format("recompute {}: a part of each layer runs again", word_of(recompute)),
+          "checkpointing of whole layers or none");
+}
+
 void add_offload_difference(const ExportInput& input, ExportedPlan& result, const std::string& instead) {
   if (input.plan.training && input.plan.recompute == Recompute::offload)
     differs(result, "checkpoints in host memory", instead);

@@ -20,12 +20,16 @@ void write_recompute(const ExportInput& input, ExportedPlan& result) {
   switch (input.plan.recompute) {
     case Recompute::none:
       return;
-    case Recompute::selective:
+    case Recompute::selective:  // core attention, which is Megatron's default module
+      set(result, "--recompute-granularity", "selective");
+      return;
+    case Recompute::keep_attention:
+      differs(result, "recompute keep_attention: projections run again too",
+              "they are kept: layernorm and mlp run again");
+      [[fallthrough]];
+    case Recompute::mlp:
       set(result, "--recompute-granularity", "selective");
       set(result, "--recompute-modules", "layernorm mlp");
-      result.notes.emplace_back(
-          "recompute selective of a plan keeps attention and recomputes MLP and norms; Megatron's selective "
-          "recomputes core attention unless --recompute-modules names others, as here");
       return;
     case Recompute::full:
     case Recompute::offload:
@@ -119,7 +123,7 @@ FrameworkTraits traits() {
   t.modes = modes();
   t.sequence_multiple = 2;  // arguments.py: seq-length is a multiple of 2 x context-parallel-size
   t.zero_stages = {0, 1, 2, 3};
-  t.recomputes = {Recompute::none, Recompute::selective, Recompute::full};
+  t.recomputes = {Recompute::none, Recompute::selective, Recompute::mlp, Recompute::full};
   t.script = "pretrain_gpt.py";
   t.write = write;
   return t;

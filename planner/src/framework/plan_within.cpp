@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/plan_within.hpp"
 
+#include "../search/memory_choices.hpp"
 #include "../search/step_pricer.hpp"
 #include "records.hpp"
 
@@ -167,22 +168,20 @@ class Within {
 
   /// The fastest of the framework's recompute modes and ZeRO stages that fits; else the smallest.
   void decide_memory(StepPricer& pricer, const PlanCandidate& candidate) {
-    const auto memory = pricer.attention_memory(candidate.choice, candidate.attention);
-    std::optional<PlanCandidate> best;
+    std::optional<PlanCandidate> fastest, smallest;
     for (const Recompute recompute : recomputes())
       for (const int stage : stages()) {
-        Choice choice = candidate.choice;
-        choice.recompute = recompute;
-        choice.zero_stage = stage;
-        PlanCandidate priced = pricer.candidate(choice, candidate.attention, memory);
-        const bool better = !best || (priced.fits && !best->fits) ||
-                            (priced.fits == best->fits &&
-                             (priced.fits ? priced.step_s < best->step_s
-                                          : priced.memory.total_bytes < best->memory.total_bytes));
-        if (better) best = std::move(priced);
+        PlanRequest one = pricer.request();
+        if (one.workload.training) one.fixed.recompute = recompute;
+        one.fixed.zero_stage = stage;
+        MemoryChoices choices =
+            choose_memory(one, pricer, candidate.choice, candidate.attention, {*candidate.choice.split});
+        const auto& fast = choices.fastest;
+        if (fast && (!fastest || fast->seconds_per_token < fastest->seconds_per_token)) fastest = fast;
+        if (!smallest || pricer.overfull(choices.smallest) < pricer.overfull(*smallest))
+          smallest = choices.smallest;
       }
-    best->attention = candidate.attention;
-    found_.push_back({std::move(*best), searches_.size()});
+    found_.push_back({fastest ? std::move(*fastest) : std::move(*smallest), searches_.size()});
   }
 
   FrameworkPlan finish() {

@@ -30,12 +30,14 @@ inline void differs(ExportedPlan& result, std::string plan, std::string framewor
 
 /// Passes of the forward schedule in a step.
 [[nodiscard]] inline double forward_runs(bool training, Recompute recompute) {
-  return training && (recompute == Recompute::full || recompute == Recompute::offload) ? 2 : 1;
+  return training && attention_again(recompute) ? 2 : 1;
 }
 
 /// Differences of tiles that the plan's memory counts on, where the framework has them under another name.
 void add_tile_differences(const ExportInput& input, ExportedPlan& result, const std::string& loss,
                           const std::string& mlp);
+/// Of recompute modes that run parts of a layer again, where the framework checkpoints whole layers or none.
+void add_partial_recompute(const ExportInput& input, ExportedPlan& result);
 /// Of checkpoints in host memory.
 void add_offload_difference(const ExportInput& input, ExportedPlan& result, const std::string& instead);
 

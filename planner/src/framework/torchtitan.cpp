@@ -26,9 +26,9 @@ void write(const ExportInput& input, ExportedPlan& result) {
     result.notes.push_back(fmt::format(
         "activation checkpointing is part of the model's configuration (--config): {} is nearest to "
         "recompute {} of the plan",
-        input.plan.recompute == Recompute::none        ? "none"
-        : input.plan.recompute == Recompute::selective ? "SelectiveAC"
-                                                       : "FullAC",
+        input.plan.recompute == Recompute::none ? "none"
+        : layer_again(input.plan.recompute)     ? "FullAC"
+                                                : "SelectiveAC",
         word_of(input.plan.recompute)));
   add_offload_difference(input, result, "checkpoints stay on the device");
   add_tile_differences(input, result, "", "no tiled MLP");
@@ -55,7 +55,7 @@ FrameworkTraits traits() {
   t.tensor_divides_kv = true;
   t.sequence_multiple = 2;
   t.zero_stages = {2, 3};
-  t.recomputes = {Recompute::none, Recompute::selective, Recompute::full};
+  t.recomputes = {Recompute::none, Recompute::keep_attention, Recompute::full};
   t.write = write;
   t.start = start;
   return t;

@@ -34,7 +34,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   AttentionPlan plan;
   const i64 query = kind.query_heads / choice.tensor(),
             kv = std::max<i64>(1, kind.kv_heads / choice.tensor());
-  plan.shape = {w.rows_per_microbatch(),
+  plan.shape = {workload_of(request, choice).rows_per_microbatch(),
                 w.seq,
                 w.seq,
                 static_cast<int>(query),

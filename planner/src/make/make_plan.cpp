@@ -116,18 +116,22 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   file.training = workload.training;
   file.mesh = choice.mesh;
   file.placement = choice.placement;
-  file.pipeline = workload.pipeline;
+  const Workload split = workload_of(request, choice);
+  file.pipeline = split.pipeline;
   file.recompute = choice.recompute;
   file.zero_stage = choice.zero_stage;
   file.capacity_tokens = workload.seq;
   file.capacity_documents = std::max<i64>(1, static_cast<i64>(workload.documents.size()));
   file.documents = workload.documents;
-  const std::vector<AxisView> axes = axes_of(*request.cluster, choice.mesh, choice.placement,
-                                             workload.pipeline, request.execution.transport);
+  const std::vector<AxisView> axes =
+      axes_of(*request.cluster, choice.mesh, choice.placement, split.pipeline, request.execution.transport);
   file.ulysses_transport = transport_of(axes, "ulysses", request.execution.transport);
   file.ring_transport = transport_of(axes, "ring", request.execution.transport);
   file.overlap = request.execution.overlap;
-  file.inputs = {request.fixed, request.execution, true, step_workload(workload, request.memory)};
+  MemoryPolicy memory = request.memory;
+  if (choice.split && choice.split->mlp_tile_tokens > 0)
+    memory.mlp_tile_tokens = choice.split->mlp_tile_tokens;
+  file.inputs = {request.fixed, request.execution, true, step_workload(split, memory)};
   file.step_s = candidate.step_s;
   file.step_band = candidate.band;
   file.memory_bytes = candidate.memory.total_bytes;

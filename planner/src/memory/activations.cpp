@@ -45,24 +45,28 @@ double attention_bytes(const Model& model, const LayerKind& kind, double element
 
 }  // namespace
 
-LayerActivations layer_activations(const Model& model, int layer, Precision dtype, std::int64_t tensor) {
+LayerActivations layer_activations(const Model& model, int layer, Precision dtype, std::int64_t tensor,
+                                   const TensorSplit& tensors) {
   if (!model.gated_mlp)
     throw MissingValue({model.name, 0, "/model_type"}, "the number of MLP matrices",
                        "use a known model_type");
   const LayerKind& kind = model.kinds[model.kind_of(layer)];
   const double element = usp::bytes_of(dtype), split = d(tensor), hidden = d(model.hidden);
+  const double rows = tensors.sequence_parallel ? split : 1;
   LayerActivations a;
-  a.checkpoint = element * hidden;
+  a.checkpoint = element * hidden / rows;
+  if (tensors.sequence_parallel && tensor > 1) a.gathered = element * hidden;
   a.attention = attention_bytes(model, kind, element) / split;
   if (!kind.is_linear()) {
     a.qkv = element * qkv_elements(kind) / split;
     a.lse = 4 * d(kind.query_heads) / split;
   }
-  a.mlp_input = element * hidden;
-  a.norms = 2 * element * hidden;
+  a.mlp_input = element * hidden / rows;
+  a.norms = 2 * element * hidden / rows;
   a.mlp = element * active_width(model, layer) * (*model.gated_mlp ? 3 : 2) / split;
   // Tokens are copied once per chosen expert on the way in, and their outputs are kept for the weighted sum.
-  if (model.is_moe_layer(layer)) a.mlp += 2 * element * hidden * d(model.moe->experts_per_token);
+  if (model.is_moe_layer(layer))
+    a.mlp += 2 * element * hidden * d(model.moe->experts_per_token) / (tensors.expert_tensor ? 1 : split);
   return a;
 }
 

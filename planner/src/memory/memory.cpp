@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace usp {
 namespace {
@@ -27,10 +28,11 @@ void check(const MemoryInput& in) {
   for (const auto degree : {m.data, m.tensor, m.ring, m.ulysses, m.pipeline, m.expert})
     if (degree < 1) refuse("degrees", "a degree is at least 1");
   if (m.pipeline > in.model->layers) refuse("pipeline", "more stages than layers");
-  if (m.sharding_ranks() % m.expert != 0)
+  const std::int64_t pool = in.workload->expert_pool(m.sharding_ranks(), m.tensor);
+  if (pool % m.expert != 0)
     refuse("expert",
-           fmt::format("{} expert ranks do not divide the {} data x sequence ranks they are taken from",
-                       m.expert, m.sharding_ranks()));
+           fmt::format("{} expert ranks do not divide the {} {} ranks they are taken from", m.expert, pool,
+                       in.workload->expert_tensor ? "data x sequence" : "data x sequence x tensor"));
   if (in.model->moe && in.model->moe->experts % m.expert != 0)
     refuse("expert", fmt::format("{} experts do not divide over {} ranks", in.model->moe->experts, m.expert));
   if (!in.model->moe && m.expert > 1) refuse("expert", "the model has no experts to split");
@@ -41,10 +43,10 @@ void check(const MemoryInput& in) {
 
 /// Activations of the stage, in bytes, by where they lie.
 struct StageActivations {
-  double saved = 0;  ///< kept on the device for the backward pass
-  double host = 0;   ///< checkpoints in host memory
-  double live = 0;   ///< largest layer that is being computed, beyond what is saved of it
-  std::int64_t in_flight = 1;
+  double saved = 0;      ///< kept on the device for the backward pass
+  double host = 0;       ///< checkpoints in host memory
+  double live = 0;       ///< largest layer that is being computed, beyond what is saved of it
+  double in_flight = 1;  ///< microbatches whose activations are kept at once
 };
 
 double tile(std::int64_t tokens, std::int64_t limit) {
@@ -52,70 +54,126 @@ double tile(std::int64_t tokens, std::int64_t limit) {
 }
 
 /// What backward reads of a layer's attention: of a known schedule the saved state, and home tensors.
-double attention_state(const MemoryInput& in, int layer, const LayerActivations& a) {
+struct AttentionBytes {
+  double all = 0;
+  double home_qkv = 0;  ///< of these, q, k and v of the home layout
+  double state = 0;     ///< of these, what the forward pass of attention alone leaves
+};
+
+AttentionBytes attention_bytes(const MemoryInput& in, int layer, const LayerActivations& a) {
+  const double tokens = d(in.local_tokens);
   const auto known = in.attention_state.find(in.model->kind_of(layer));
-  if (known == in.attention_state.end()) return d(in.local_tokens) * a.attention;
+  if (known == in.attention_state.end()) return {tokens * a.attention, tokens * a.qkv, tokens * a.lse};
   const AttentionState& state = known->second;
-  const double home = a.attention - a.lse - (state.keeps_home_qkv ? 0 : a.qkv);
-  return state.saved_bytes + d(in.local_tokens) * home;
+  const double qkv = state.keeps_home_qkv ? tokens * a.qkv : 0;
+  return {state.saved_bytes + tokens * (a.attention - a.lse - a.qkv) + qkv, qkv, state.saved_bytes};
+}
+
+/// Bytes of one layer: kept for backward, and live beyond them while it is computed.
+struct LayerBytes {
+  double kept = 0, live = 0, host = 0;
+};
+
+LayerBytes layer_bytes(const MemoryInput& in, int layer, Recompute recompute) {
+  const Workload& w = *in.workload;
+  const LayerActivations a =
+      layer_activations(*in.model, layer, w.dtype, in.mesh.tensor, {w.sequence_parallel, w.expert_tensor});
+  const double tokens = d(in.local_tokens), mlp_tokens = tile(in.local_tokens, in.mlp_tile_tokens);
+  const bool tiled = mlp_tokens < tokens;
+  const AttentionBytes attention = attention_bytes(in, layer, a);
+  const double checkpoint = tokens * a.checkpoint, input = tokens * a.mlp_input, norms = tokens * a.norms;
+  const double mlp = mlp_tokens * a.mlp, all = checkpoint + attention.all + input + norms + mlp;
+  // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
+  const double gathered = tokens * a.gathered;
+  if (!w.training) return {0, all + gathered, 0};
+  LayerBytes bytes;
+  switch (recompute) {
+    case Recompute::none:
+      bytes.kept = all - (tiled ? mlp : 0);  // a tiled MLP computes its tiles again
+      break;
+    case Recompute::selective:
+      bytes.kept = all - (tiled ? mlp : 0) - attention.state;
+      break;
+    case Recompute::mlp:
+      bytes.kept = checkpoint + attention.all + input;
+      break;
+    case Recompute::keep_attention:
+      bytes.kept = checkpoint + attention.all - attention.home_qkv;
+      break;
+    case Recompute::full:
+    case Recompute::offload:
+      (recompute == Recompute::full ? bytes.kept : bytes.host) = checkpoint;
+  }
+  bytes.live = all - bytes.kept - bytes.host + 2 * checkpoint + mlp + gathered;
+  return bytes;
+}
+
+double in_flight(const MemoryInput& in, int stage) {
+  const double stages = d(in.mesh.pipeline), chunks = in.workload->virtual_stages;
+  const double held = stages == 1 || chunks == 1
+                          ? stages - stage
+                          : (2 * (stages - 1 - stage) + (chunks - 1) * stages + 1) / chunks;
+  return std::min(held, d(in.workload->microbatches));
+}
+
+/// Share of the layers that compute again.
+double recomputed_share(const MemoryInput& in) {
+  const Workload& w = *in.workload;
+  if (!w.recompute_layers) return 1;
+  return std::min(1.0, d(*w.recompute_layers) / d(in.model->layers));
 }
 
 StageActivations stage_activations(const MemoryInput& in, int stage) {
   const Workload& w = *in.workload;
   const StageLayers range = stage_layers(in, stage);
-  const double tokens = d(in.local_tokens), mlp_tokens = tile(in.local_tokens, in.mlp_tile_tokens);
-  const bool tiled = mlp_tokens < tokens;
+  const double again = recomputed_share(in);
   StageActivations sum;
-  sum.in_flight = std::min<std::int64_t>(in.mesh.pipeline - stage, w.microbatches);
+  sum.in_flight = in_flight(in, stage);
   double checkpoint = 0;
   for (const AlikeLayers& layers : alike_layers(*in.model, range.first, range.last)) {
-    const LayerActivations a = layer_activations(*in.model, layers.layer, w.dtype, in.mesh.tensor);
+    const LayerBytes chosen = layer_bytes(in, layers.layer, w.recompute);
+    const LayerBytes whole = again < 1 ? layer_bytes(in, layers.layer, Recompute::none) : chosen;
     const double count = d(layers.count);
-    const double attention = attention_state(in, layers.layer, a);
-    const double rest = attention + tokens * (a.mlp_input + a.norms), mlp = mlp_tokens * a.mlp;
-    // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
-    const double gradients = w.training ? 2 * tokens * a.checkpoint + mlp : 0;
-    double kept = 0, live = gradients;
-    checkpoint = tokens * a.checkpoint;
-    if (!w.training) {
-      live += checkpoint + rest + mlp;
-    } else if (w.recompute == Recompute::none) {
-      kept = checkpoint + rest + (tiled ? 0 : mlp);  // a tiled MLP computes its tiles again
-      live += tiled ? mlp : 0;
-    } else if (w.recompute == Recompute::selective) {
-      kept = checkpoint + attention + tokens * a.mlp_input;
-      live += tokens * a.norms + mlp;
-    } else {
-      if (w.recompute == Recompute::offload)
-        sum.host += checkpoint * count;
-      else
-        kept = checkpoint;
-      live += rest + mlp;
-    }
-    sum.saved += kept * count;
-    sum.live = std::max(sum.live, live);
+    sum.saved += count * (again * chosen.kept + (1 - again) * whole.kept);
+    sum.host += count * again * chosen.host;
+    sum.live = std::max(sum.live, chosen.live);
+    checkpoint = chosen.host;
   }
-  sum.saved *= d(sum.in_flight);
-  sum.host *= d(sum.in_flight);
-  if (w.training && w.recompute == Recompute::offload) sum.saved = 2 * checkpoint;
+  sum.saved *= sum.in_flight;
+  sum.host *= sum.in_flight;
+  if (w.training && w.recompute == Recompute::offload) sum.saved += 2 * checkpoint;
   return sum;
 }
 
-std::string activation_reason(const MemoryInput& in, int stage, const StageActivations& sum) {
-  const StageLayers range = stage_layers(in, stage);
-  const std::string amount = fmt::format("{} layers x {} tokens x {} microbatches", range.last - range.first,
-                                         in.local_tokens, sum.in_flight);
-  switch (in.workload->recompute) {
+const char* kept_words(Recompute recompute) {
+  switch (recompute) {
     case Recompute::none:
-      return "all that backward reads: " + amount;
+      return "all that backward reads";
     case Recompute::selective:
-      return "layer input, q, k, v, output, lse and MLP input: " + amount;
+      return "all that backward reads but attention's own state";
+    case Recompute::mlp:
+      return "layer input, q, k, v, output, lse and MLP input";
+    case Recompute::keep_attention:
+      return "layer input, attention's output and lse";
     case Recompute::full:
-      return "layer inputs (checkpoints): " + amount;
+      return "layer inputs (checkpoints)";
     case Recompute::offload:
       return "two checkpoints on their way to and from host memory";
   }
   throw InternalError("a recompute mode has no reason");
+}
+
+std::string activation_reason(const MemoryInput& in, int stage, const StageActivations& sum) {
+  const Workload& w = *in.workload;
+  const StageLayers range = stage_layers(in, stage);
+  std::string text = kept_words(w.recompute);
+  if (w.recompute_layers)
+    text += fmt::format(" of {} of {} layers, all of the others", *w.recompute_layers, in.model->layers);
+  if (w.recompute == Recompute::offload && !w.recompute_layers) return text;
+  text += fmt::format(": {} layers x {} tokens x {} microbatches", range.last - range.first, in.local_tokens,
+                      format_fixed(sum.in_flight, sum.in_flight == std::floor(sum.in_flight) ? 0 : 1));
+  const bool split = w.sequence_parallel && in.mesh.tensor > 1;
+  return text + (split ? fmt::format(" / {} tensor ranks", in.mesh.tensor) : "");
 }
 
 void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
@@ -124,8 +182,9 @@ void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
     table.rows.push_back({MemoryKind::activations, "saved activations", whole_bytes(sum.saved),
                           activation_reason(in, stage, sum)});
     if (in.workload->recompute == Recompute::offload)
-      table.host_rows.push_back({MemoryKind::activations, "offloaded checkpoints", whole_bytes(sum.host),
-                                 fmt::format("layer inputs of {} microbatches", sum.in_flight)});
+      table.host_rows.push_back(
+          {MemoryKind::activations, "offloaded checkpoints", whole_bytes(sum.host),
+           fmt::format("layer inputs of {} microbatches", format_fixed(sum.in_flight, 0))});
   }
   const bool tiled = in.mlp_tile_tokens > 0 && in.mlp_tile_tokens < in.local_tokens;
   table.rows.push_back(

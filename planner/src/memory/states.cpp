@@ -35,7 +35,8 @@ StageParameters stage_parameters(const MemoryInput& in, int stage) {
     const double matrices =
         static_cast<double>(layer.attention) + needed(layer.mlp, *in.model, "intermediate_size");
     const double dense = matrices / tensor + static_cast<double>(layer.norms);
-    const double experts = needed(layer.experts, *in.model, "moe_intermediate_size") / tensor / expert;
+    const double experts = needed(layer.experts, *in.model, "moe_intermediate_size") / expert /
+                           (in.workload->expert_tensor ? tensor : 1);
     p.dense += dense;
     p.experts += experts;
     p.largest_unit = std::max(p.largest_unit, dense + experts);
@@ -75,7 +76,8 @@ void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   const StageParameters p = stage_parameters(in, stage);
   const auto ranks = static_cast<double>(in.mesh.sharding_ranks());
   // An expert's own copies are fewer by the expert degree, so ZeRO shards it over fewer ranks.
-  const double sharded = p.dense / ranks + p.experts / (ranks / static_cast<double>(in.mesh.expert));
+  const auto pool = static_cast<double>(w.expert_pool(in.mesh.sharding_ranks(), in.mesh.tensor));
+  const double sharded = p.dense / ranks + p.experts / (pool / static_cast<double>(in.mesh.expert));
   const double full = p.dense + p.experts;
   const double element = bytes_of(w.dtype), gradient = w.fp32_gradients ? 4 : element;
   const auto row = [&](MemoryKind kind, const char* name, double each, int from_stage) {

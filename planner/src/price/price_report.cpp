@@ -87,6 +87,32 @@ std::string idle_devices_note(i64 used, i64 devices) {
   return fmt::format("the first {} of {} devices are used, the others idle", used, devices);
 }
 
+namespace {
+
+/// FLOPs and their rates: 2 per visible pair, head and width of keys and of values; backward counts twice
+/// those, what it computes again not.
+void add_rates(const topology::Cluster& cluster, double pairs, PriceReport& report) {
+  const AttentionShape& shape = report.call.plan.shape;
+  const double ranks = report.call.plan.mesh.size();
+  const double forward = 2 * pairs * static_cast<double>(shape.query_heads) *
+                         static_cast<double>(shape.batch) * (shape.head_dim_qk + shape.head_dim_v);
+  double flops = 0;
+  for (std::size_t i = 0; i < report.passes.size(); ++i) {
+    PassReport& pass = report.passes[i];
+    pass.flops = forward * (i == 0 ? 1 : 2);
+    pass.flop_s = pass.price.seconds > 0 ? pass.flops / pass.price.seconds / ranks : 0;
+    flops += pass.flops;
+  }
+  report.flop_s = report.seconds > 0 ? flops / report.seconds / ranks : 0;
+  const topology::DeviceSpec& spec = cluster.specs.front();
+  const topology::Quantity& peak = shape.dtype == DType::bf16   ? spec.bf16_tflops
+                                   : shape.dtype == DType::fp16 ? spec.fp16_tflops
+                                                                : spec.fp32_tflops;
+  if (peak.known() && *peak.value > 0) report.mfu = report.flop_s / (*peak.value * 1e12);
+}
+
+}  // namespace
+
 PriceReport price_call(const topology::Cluster& cluster, const Calibration& calibration,
                        const AttentionCall& call) {
   check_call(call, cluster);
@@ -120,6 +146,7 @@ PriceReport price_call(const topology::Cluster& cluster, const Calibration& cali
     extrapolation |= passes[i]->extrapolation;
   }
   if (report.seconds > 0) report.band /= report.seconds;
+  add_rates(cluster, pricer.visible_pairs(plan), report);
   report.calibration = calibration.summary(extrapolation);
   if (report.uneven_heads)
     report.notes.push_back(

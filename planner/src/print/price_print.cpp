@@ -76,13 +76,16 @@ std::string price_json(const PriceReport& report) {
   json["request"] = request_json(report);
   json["time_s"] = report.seconds;
   json["band"] = report.band;
+  json["flop_per_s_per_device"] = report.flop_s;
+  json["mfu"] = json_or_null(report.mfu);
   json["uneven_heads"] = report.uneven_heads;
   Json passes = Json::object(), traffic = Json::object(), ticks = Json::array();
   for (std::size_t i = 0; i < std::min(report.passes.size(), std::size(pass_names)); ++i) {
     const PassReport& pass = report.passes[i];
     passes[pass_names[i]] = {{"time_s", pass.price.seconds},        {"compute_s", pass.price.compute_s},
                              {"exposed_s", pass.price.exposed_s},   {"comm_s", pass.price.comm_s},
-                             {"overlapped", pass.price.overlapped}, {"band", pass.price.band}};
+                             {"overlapped", pass.price.overlapped}, {"band", pass.price.band},
+                             {"model_flops", pass.flops},           {"flop_per_s_per_device", pass.flop_s}};
     for (std::size_t t = 0; t < pass.ticks.size(); ++t)
       ticks.push_back({{"pass", pass_names[i]},
                        {"tick", t},
@@ -111,11 +114,14 @@ std::string price_text(const PriceReport& report) {
                                  plan.mesh.ulysses, word_of(plan.layout), word_of(plan.method));
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     const PassPrice& price = report.passes[i].price;
-    text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows{}\n", pass_names[i],
-                        format_seconds(price.seconds), format_seconds(price.compute_s),
+    text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows, {} TFLOP/s per device{}\n",
+                        pass_names[i], format_seconds(price.seconds), format_seconds(price.compute_s),
                         format_seconds(price.comm_s), format_seconds(std::max(0.0, price.exposed_s)),
+                        format_fixed(report.passes[i].flop_s / 1e12, 0),
                         price.overlapped ? "" : " (not overlapped: that is faster here)");
   }
+  text += fmt::format("  {} TFLOP/s per device{}\n", format_fixed(report.flop_s / 1e12, 0),
+                      report.mfu ? fmt::format(", MFU {}", format_percent(*report.mfu)) : "");
   text += fmt::format("\nTicks\n{}\nBytes\n{}\n{}", tick_table(report), byte_table(report),
                       summary_text(report.calibration));
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);

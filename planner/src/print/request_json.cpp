@@ -30,6 +30,10 @@ Json workload_json(const Workload& workload) {
           {"fp32_gradients", workload.fp32_gradients},
           {"microbatches", workload.microbatches},
           {"pipeline", workload.pipeline},
+          {"virtual_stages", workload.virtual_stages},
+          {"sequence_parallel", workload.sequence_parallel},
+          {"expert_tensor", workload.expert_tensor},
+          {"recompute_layers", json_or_null(workload.recompute_layers)},
           {"expert", workload.expert}};
 }
 
@@ -92,6 +96,12 @@ Json request_json(const PlanRequest& request) {
           {"fixed", fixed_json(request.fixed)},
           {"memory", memory_json(request.memory)},
           {"execution", execution_json(request.execution)},
+          {"objective", word_of(objective_of(request))},
+          {"global_batch", json_or_null(request.global_batch)},
+          {"search_expert", request.search_expert},
+          {"search_pipeline", request.search_pipeline},
+          {"gemm_efficiency", request.gemm_efficiency > 0 ? Json(request.gemm_efficiency) : Json(nullptr)},
+          {"power_w", request.power_w > 0 ? Json(request.power_w) : Json(nullptr)},
           {"max_candidates", request.max_candidates}};
 }
 

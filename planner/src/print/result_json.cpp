@@ -57,8 +57,41 @@ Json pass_json(const PassPrice& pass) {
           {"overlapped", pass.overlapped}};
 }
 
+Json split_json(const PlanRequest& request, const Choice& choice) {
+  const Workload w = workload_of(request, choice);
+  return {{"batch", w.batch},
+          {"microbatches", w.microbatches},
+          {"pipeline", w.pipeline},
+          {"virtual_stages", w.virtual_stages},
+          {"expert", w.expert},
+          {"recompute_layers", json_or_null(w.recompute_layers)},
+          {"mlp_tile_tokens", choice.split ? choice.split->mlp_tile_tokens : 0}};
+}
+
+Json flag_costs_json(const std::vector<FlagCost>& costs) {
+  Json list = Json::array();
+  for (const FlagCost& cost : costs)
+    list.push_back({{"flag", cost.flag}, {"slowdown", cost.slowdown}, {"without", cost.without}});
+  return list;
+}
+
+/// A measured step beside the predicted one.
+Json measured_json(const PlanRequest& request, const PlanCandidate& c) {
+  if (!request.measured_step_s) return nullptr;
+  const MeasuredStep m = measured_step(c, *request.measured_step_s);
+  Json terms = Json::array();
+  for (const TermFactor& term : m.terms) terms.push_back({{"name", term.name}, {"factor", term.factor}});
+  return {{"time_s", m.seconds},
+          {"ratio", m.ratio},
+          {"in_band", m.in_band},
+          {"tokens_per_s", m.tokens_s},
+          {"flop_per_s_per_device", m.flop_s},
+          {"mfu", m.mfu},
+          {"explained_alone_by", terms}};
+}
+
 /// What every candidate has.
-Json brief_json(const PlanCandidate& c) {
+Json brief_json(const PlanRequest& request, const PlanCandidate& c) {
   const Choice& choice = c.choice;
   return {{"mesh", mesh_json(choice.mesh)},
           {"data", choice.data()},
@@ -71,20 +104,24 @@ Json brief_json(const PlanCandidate& c) {
           {"recompute", word_of(choice.recompute)},
           {"zero_stage", choice.zero_stage},
           {"uneven_heads", choice.uneven_heads},
+          {"split", split_json(request, choice)},
           {"fits_memory", c.fits},
           {"time_s", c.step_s},
           {"band", c.band},
           {"tokens_per_s", c.seconds_per_token > 0 ? 1 / c.seconds_per_token : 0},
+          {"model_flops", c.model_flops},
+          {"flop_per_s_per_device", c.flop_s},
+          {"mfu", c.mfu},
           {"memory_bytes", c.memory.total_bytes},
           {"description", describe(choice)}};
 }
 
 Json best_json(const PlanRequest& request, const PlanCandidate& c) {
-  Json json = brief_json(c);
+  Json json = brief_json(request, c);
   const Choice& choice = c.choice;
-  json["placement"] = world_devices(choice.mesh, choice.placement, request.workload.pipeline);
-  json["axes"] = axes_json(axes_of(*request.cluster, choice.mesh, choice.placement, request.workload.pipeline,
-                                   request.execution.transport));
+  json["placement"] = world_devices(choice.mesh, choice.placement, pipeline_of(request, choice));
+  json["axes"] = axes_json(axes_of(*request.cluster, choice.mesh, choice.placement,
+                                   pipeline_of(request, choice), request.execution.transport));
   json["terms"] = Json::array();
   for (const TimeTerm& term : c.terms)
     json["terms"].push_back(
@@ -138,14 +175,16 @@ std::string plan_result_json(const PlanRequest& request, const PlanResult& resul
   json["best"] = best_json(request, result.best());
   json["candidates"] = Json::array();
   json["ranked_by"] = "tokens_per_s";
-  for (const PlanCandidate& c : result.candidates) json["candidates"].push_back(brief_json(c));
+  for (const PlanCandidate& c : result.candidates) json["candidates"].push_back(brief_json(request, c));
   json["pareto"] = result.pareto;
   json["rejected"] = rejected_json(result.rejected);
   json["verdict"] = {{"margin", v.margin},
                      {"tie", v.tie},
                      {"runner_up", v.runner_up.empty() ? Json(nullptr) : Json(v.runner_up)},
                      {"tie_breaking_measurements", v.tie_breaking_measurements},
-                     {"sensitive_terms", v.sensitive_terms}};
+                     {"sensitive_terms", v.sensitive_terms},
+                     {"flag_costs", flag_costs_json(v.flag_costs)}};
+  json["measured"] = measured_json(request, result.best());
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["priced_schedules"] = result.considered;
   json["notes"] = result.notes;

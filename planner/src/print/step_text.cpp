@@ -34,13 +34,13 @@ std::string job_text(const PlanRequest& request) {
   std::string text = fmt::format("{} on {}: {} x {}", request.model->name, cluster.name, devices,
                                  cluster.specs.front().name);
   if (hosts > 1) text += fmt::format(" in {} hosts", hosts);
-  text += fmt::format("\n{} tokens x batch {}", format_tokens(w.seq), w.batch);
+  const std::optional<i64> global = global_batch_of(request);
+  text += global ? fmt::format("\n{} tokens x {} {} in all ({} tokens)", format_tokens(w.seq), *global,
+                               *global == 1 ? "sequence" : "sequences", format_tokens(*global * w.seq))
+                 : fmt::format("\n{} tokens x batch {} per replica", format_tokens(w.seq), w.batch);
   if (!w.documents.empty()) text += fmt::format(" of {} documents each", w.documents.size());
   text += fmt::format(", {}, {}, {}", w.causal ? "causal" : "full attention", word_of(w.dtype),
                       w.training ? fmt::format("training with {}", word_of(w.optimizer)) : "forward only");
-  if (w.pipeline > 1) text += fmt::format(", {} pipeline stages", w.pipeline);
-  if (w.expert > 1) text += fmt::format(", expert {}", w.expert);
-  if (w.microbatches > 1) text += fmt::format(", {} microbatches", w.microbatches);
   return text + "\n";
 }
 
@@ -51,9 +51,11 @@ std::string headline(const PlanRequest& request, const PlanResult& result) {
   const double capacity = device_bytes(request);
   const auto devices = static_cast<double>(request.cluster->devices.size());
   return fmt::format(
-      "\n{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  memory    {} of {} GiB per device{}\n",
+      "\n{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  MFU       {} ({} TFLOP/s per device)\n"
+      "  memory    {} of {} GiB per device{}\n",
       describe(best.choice), time_text(best.step_s, best.band, calibrated), rate_text(tokens),
-      rate_text(tokens / devices), gib(best.memory.total_bytes), gib(static_cast<i64>(capacity)),
+      rate_text(tokens / devices), format_percent(best.mfu), format_fixed(best.flop_s / 1e12, 0),
+      gib(best.memory.total_bytes), gib(static_cast<i64>(capacity)),
       best.memory.host_total_bytes > 0
           ? fmt::format(", and {} GiB of host memory per rank", gib(best.memory.host_total_bytes))
           : "");
@@ -189,6 +191,34 @@ std::string verdict_text(const PlanResult& result) {
          list_text("the choice is sensitive to", v.sensitive_terms);
 }
 
+std::string flag_costs_text(const std::vector<FlagCost>& costs) {
+  std::vector<std::string> lines;
+  for (const FlagCost& cost : costs)
+    lines.push_back(fmt::format("your {} costs {}: without it {}", cost.flag, format_percent(cost.slowdown),
+                                cost.without));
+  return list_text("what fixed choices cost", lines);
+}
+
+/// Terms that a measurement is explained by.
+constexpr std::size_t max_factors = 4;
+
+std::string measured_text(const PlanRequest& request, const PlanCandidate& best) {
+  if (!request.measured_step_s) return "";
+  const MeasuredStep m = measured_step(best, *request.measured_step_s);
+  const auto devices = static_cast<double>(request.cluster->devices.size());
+  std::string text = fmt::format(
+      "\nmeasured {}: {} times the prediction, {} its band\n  rate      {} tokens/s, {} per device\n  MFU    "
+      "   {} "
+      "({} TFLOP/s per device)\n",
+      format_seconds(m.seconds), format_fixed(m.ratio, 2), m.in_band ? "within" : "outside",
+      rate_text(m.tokens_s), rate_text(m.tokens_s / devices), format_percent(m.mfu),
+      format_fixed(m.flop_s / 1e12, 0));
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < std::min(max_factors, m.terms.size()); ++i)
+    lines.push_back(fmt::format("{} x {}", m.terms[i].name, format_fixed(m.terms[i].factor, 2)));
+  return text + list_text("one of these alone would explain it", lines);
+}
+
 std::string pareto_text(const PlanResult& result) {
   if (result.pareto.size() < 2) return "";
   const PlanCandidate& best = result.best();
@@ -210,13 +240,15 @@ std::string pareto_text(const PlanResult& result) {
 std::string plan_text(const PlanRequest& request, const PlanResult& result, bool brief) {
   if (brief)
     return job_text(request) + headline(request, result) + verdict_line(result) +
-           list_text("notes", result.notes);
+           flag_costs_text(result.verdict.flag_costs) + list_text("notes", result.notes);
   const PlanCandidate& best = result.best();
   const std::vector<AxisView> axes = axes_of(*request.cluster, best.choice.mesh, best.choice.placement,
-                                             request.workload.pipeline, request.execution.transport);
-  std::string text = job_text(request) + headline(request, result) + where_text(axes);
+                                             pipeline_of(request, best.choice), request.execution.transport);
+  std::string text =
+      job_text(request) + headline(request, result) + measured_text(request, best) + where_text(axes);
   text += layers_text(request, best) + time_table(result) + memory_table(request, best);
-  text += runners(result) + verdict_text(result) + pareto_text(result) + rejected_text(result.rejected);
+  text += runners(result) + verdict_text(result) + flag_costs_text(result.verdict.flag_costs);
+  text += pareto_text(result) + rejected_text(result.rejected);
   text += groups_text(axes);
   text += list_text("notes", result.notes);
   return fmt::format("{}\n{}{} attention schedules priced\n", text, summary_text(result.calibration),
@@ -237,7 +269,17 @@ std::string describe(const Choice& c) {
   }
   if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";
-  return fmt::format("{}, recompute {}, ZeRO-{}", text, word_of(c.recompute), c.zero_stage);
+  std::string recompute(word_of(c.recompute));
+  if (c.split) {
+    const StepSplit& s = *c.split;
+    if (s.pipeline > 1) text += fmt::format(", pipeline {}", s.pipeline);
+    if (s.virtual_stages > 1) text += fmt::format(" x {} chunks", s.virtual_stages);
+    if (s.expert > 1) text += fmt::format(", expert {}", s.expert);
+    if (s.microbatches > 1) text += fmt::format(", {} microbatches", s.microbatches);
+    if (s.mlp_tile_tokens > 0) text += fmt::format(", MLP tiles of {} tokens", s.mlp_tile_tokens);
+    if (s.recompute_layers) recompute += fmt::format(" of {} layers", *s.recompute_layers);
+  }
+  return fmt::format("{}, recompute {}, ZeRO-{}", text, recompute, c.zero_stage);
 }
 
 }  // namespace usp

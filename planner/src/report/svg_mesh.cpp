@@ -99,7 +99,7 @@ std::string picture(const Drawing& drawing) {
 std::string mesh_section(const ReportInput& input) {
   const topology::Cluster& cluster = *input.request->cluster;
   const Choice& choice = input.plan->best().choice;
-  const int pipeline = input.request->workload.pipeline;
+  const int pipeline = pipeline_of(*input.request, choice);
   const std::vector<Seat> seats = seats_of(cluster, choice, pipeline);
   std::string text = fmt::format(
       "<section id=\"mesh\"><h2>The mesh on the machine</h2>\n<p>The number is the rank; r is its ring row, "

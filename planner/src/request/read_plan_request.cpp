@@ -6,6 +6,7 @@
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/step_input.hpp"
+#include "usp/planner/workload.hpp"
 #include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr i64 max_bytes = std::numeric_limits<i64>::max() / 4;
 constexpr i64 most_candidates = 100000;
+constexpr i64 most_threads = 4096;
 constexpr int max_hosts = std::numeric_limits<int>::max();
 
 /// Size and digest that a request states of its cluster.
@@ -120,6 +122,16 @@ void check_cluster(const StatedCluster& stated, const ClusterSummary& found, con
   if (stated.digest && *stated.digest != found.digest) refuse("digest", "digest " + found.digest);
 }
 
+/// Usage errors are of the cluster's options, which have the names of flags.
+template <class Load>
+void load_named(const std::string& file, const Load& load) {
+  try {
+    load();
+  } catch (const UsageError& error) {
+    throw InvalidInput({file, 0, "/cluster"}, error.what());
+  }
+}
+
 std::vector<i64> documents_in(ObjectReader& reader) {
   std::vector<i64> documents;
   reader.array(
@@ -147,7 +159,11 @@ Workload workload_in(ObjectReader reader, const Constraints& fixed) {
   w.fp32_gradients = reader.maybe_boolean("fp32_gradients").value_or(w.fp32_gradients);
   w.microbatches = integer("microbatches", w.microbatches, max_batch);
   w.pipeline = static_cast<int>(integer("pipeline", w.pipeline, max_ranks));
+  w.virtual_stages = static_cast<int>(integer("virtual_stages", w.virtual_stages, max_ranks));
   w.expert = static_cast<int>(integer("expert", w.expert, max_ranks));
+  w.recompute_layers = reader.maybe_integer("recompute_layers", 1, max_ranks);
+  w.expert_tensor = reader.maybe_boolean("expert_tensor").value_or(w.expert_tensor);
+  w.sequence_parallel = reader.maybe_boolean("sequence_parallel").value_or(w.sequence_parallel);
   reader.finish();
   w.recompute = fixed.recompute.value_or(w.recompute);
   w.zero_stage = fixed.zero_stage.value_or(w.zero_stage);
@@ -170,6 +186,7 @@ MemoryPolicy memory_policy_in(ObjectReader reader) {
   memory.mlp_tile_tokens =
       reader.maybe_integer("mlp_tile_tokens", 0, max_tokens).value_or(memory.mlp_tile_tokens);
   memory.device_bytes = reader.maybe_number("device_bytes", 1, static_cast<double>(max_bytes));
+  memory.host_bytes = reader.maybe_number("host_bytes", 1, static_cast<double>(max_bytes));
   reader.finish();
   return memory;
 }
@@ -201,7 +218,9 @@ void refuse(const ObjectReader& fixed, std::initializer_list<VoidChoice> choices
       fixed.fail(choice.key, std::string("has no effect: ") + why + "; leave one of them out");
 }
 
-void check_effects(const ObjectReader& reader, const Constraints& fixed, bool training) {
+/// `training` names the key that says whether there is a backward pass.
+void check_effects(const ObjectReader& reader, const Constraints& fixed, bool training,
+                   const std::string& training_key) {
   if (fixed.ring == 1)
     refuse(reader,
            {{"method", fixed.method.has_value()},
@@ -217,7 +236,7 @@ void check_effects(const ObjectReader& reader, const Constraints& fixed, bool tr
          {{"dkv_return", fixed.dkv_return.has_value()},
           {"recompute", fixed.recompute.has_value()},
           {"zero_stage", fixed.zero_stage == 1 || fixed.zero_stage == 2}},
-         "/workload/training is false, which leaves out the backward pass and the update after it");
+         (training_key + " is false, which leaves out the backward pass and the update after it").c_str());
 }
 
 void read_request(ObjectReader& reader, PlanRequest& request) {
@@ -228,8 +247,83 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
   }
   request.workload = workload_in(reader.object("workload"), request.fixed);
   if (const auto fixed = reader.maybe_object("fixed"))
-    check_effects(*fixed, request.fixed, request.workload.training);
+    check_effects(*fixed, request.fixed, request.workload.training, "/workload/training");
   if (auto memory = reader.maybe_object("memory")) request.memory = memory_policy_in(*std::move(memory));
+  if (auto execution = reader.maybe_object("execution"))
+    request.execution = execution_options_in(*std::move(execution));
+  if (reader.find("objective") != nullptr) request.objective = reader.enumeration<Objective>("objective");
+  request.global_batch = reader.maybe_integer("global_batch", 1, max_batch);
+  const bool expert_given = reader.object("workload").find("expert") != nullptr;
+  request.search_expert = reader.maybe_boolean("search_expert").value_or(!expert_given);
+  request.search_pipeline = reader.maybe_boolean("search_pipeline").value_or(false);
+  request.gemm_efficiency = reader.maybe_number("gemm_efficiency", 0.01, 1).value_or(0);
+  request.power_w = reader.maybe_number("power_w", 1, 1e5).value_or(0);
+  request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
+                                                        .value_or(static_cast<i64>(request.max_candidates)));
+}
+
+AttentionShape shape_in(ObjectReader reader) {
+  AttentionShape shape;
+  const auto small = [&](const char* key, int most, std::optional<int> initial = {}) {
+    const auto value = initial ? reader.maybe_integer(key, 1, most) : reader.integer(key, 1, most);
+    return static_cast<int>(value.value_or(initial.value_or(0)));
+  };
+  shape.batch = reader.maybe_integer("batch", 1, max_batch).value_or(1);
+  shape.q_tokens = shape.kv_tokens = reader.integer("tokens", 1, max_tokens);
+  shape.query_heads = small("query_heads", max_heads);
+  shape.kv_heads = small("kv_heads", max_heads, shape.query_heads);
+  if (shape.query_heads % shape.kv_heads != 0)
+    reader.fail("kv_heads", fmt::format("does not divide {} query heads", shape.query_heads));
+  shape.head_dim_qk = small("head_dim_qk", max_head_dim);
+  shape.head_dim_v = small("head_dim_v", max_head_dim, shape.head_dim_qk);
+  shape.dtype = DType::bf16;
+  if (reader.find("dtype") != nullptr) shape.dtype = reader.enumeration<DType>("dtype");
+  reader.finish();
+  return shape;
+}
+
+Band band_in(ObjectReader& reader) {
+  const bool causal = reader.maybe_boolean("causal").value_or(true);
+  const auto window = reader.maybe_integer("window", 1, max_tokens);
+  if (window && !causal) reader.fail("window", "looks back from a causal query, and /causal is false");
+  if (window) return {0, *window - 1};
+  return causal ? Band{0, unbounded} : Band{};
+}
+
+ScoreRules score_in(ObjectReader& reader) {
+  constexpr double most = 1e6;
+  ScoreRules score;
+  score.scale = reader.maybe_number("scale", -most, most).value_or(0);
+  score.softcap = reader.maybe_number("softcap", 0, most).value_or(0);
+  score.dropout = reader.maybe_number("dropout", 0, 0.999999).value_or(0);
+  return score;
+}
+
+void read_call(ObjectReader& reader, AttentionRequest& request) {
+  request.shape = shape_in(reader.object("shape"));
+  request.band = band_in(reader);
+  request.score = score_in(reader);
+  request.sink = reader.maybe_boolean("sink").value_or(false);
+  request.return_lse = reader.maybe_boolean("return_lse").value_or(false);
+  request.training = reader.maybe_boolean("training").value_or(true);
+  if (reader.find("backend") != nullptr) request.backend = reader.enumeration<Backend>("backend");
+  request.lengths = documents_in(reader);
+  try {
+    if (!request.lengths.empty()) check_documents(request.lengths, request.shape.q_tokens);
+  } catch (const Error& error) {
+    reader.fail("documents", error.what());
+  }
+  std::vector<i64> cu_seqlens{0};
+  for (const i64 length : request.lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
+  request.documents = request.lengths.empty()
+                          ? Documents::single(request.shape.q_tokens, request.shape.kv_tokens)
+                          : Documents::packed(std::move(cu_seqlens));
+  if (const auto fixed = reader.maybe_object("fixed")) {
+    request.fixed = fixed_in(*fixed);
+    if (request.fixed.head_chunks.value_or(1) > max_head_chunks)
+      fixed->fail("head_chunks", fmt::format("is more than {}", max_head_chunks));
+    check_effects(*fixed, request.fixed, request.training, "/training");
+  }
   if (auto execution = reader.maybe_object("execution"))
     request.execution = execution_options_in(*std::move(execution));
   request.max_candidates = static_cast<std::size_t>(reader.maybe_integer("max_candidates", 1, most_candidates)
@@ -237,6 +331,39 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
 }
 
 }  // namespace
+
+std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, const std::string& file,
+                                                       const NoteSink& note) {
+  const Json json = parse_json(text, file);
+  ObjectReader reader(json, file, "");
+  if (reader.has("format") || reader.has("version"))
+    check_json_header(reader, "usp.attention_request", "write it by the reader of this version");
+  auto input = std::make_unique<AttentionInput>();
+  const auto ranks = reader.maybe_integer("ranks", 1, most_threads);
+  if (ranks.has_value() == reader.has("cluster"))
+    reader.fail(ranks ? "cluster" : "ranks",
+                ranks ? "excludes ranks, which are threads of this host"
+                      : "is missing; give cluster, or ranks for threads of this host");
+  read_call(reader, input->request);
+  if (ranks) {
+    input->cluster = thread_cluster(static_cast<int>(*ranks));
+    input->calibration = uncalibrated(data_sheet_of(input->cluster));
+    input->request.all_devices = true;
+  } else {
+    topology::ClusterRequest cluster;
+    const StatedCluster stated = read_cluster(reader, cluster);
+    const std::string calibration = maybe_name(reader, "calibration");
+    load_named(file, [&] {
+      input->cluster = load_cluster(cluster, note);
+      input->calibration = calibration_or_sheet(input->cluster, calibration, note);
+    });
+    if (stated.devices || stated.digest) check_cluster(stated, cluster_summary(input->cluster), file);
+  }
+  reader.finish();
+  input->request.cluster = &input->cluster;
+  input->request.calibration = &input->calibration;
+  return input;
+}
 
 std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std::string& file,
                                              const NoteSink& note) {
@@ -252,11 +379,7 @@ std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std:
   if ((sources.data_sheet = sources.calibration == "uncalibrated")) sources.calibration.clear();
   read_request(reader, input->request);
   reader.finish();
-  try {  // usage errors are of the cluster's options, which have the names of flags
-    load_sources(sources, *input, note);
-  } catch (const UsageError& error) {
-    throw InvalidInput({file, 0, "/cluster"}, error.what());
-  }
+  load_named(file, [&] { load_sources(sources, *input, note); });
   // An echoed request states the calibration that its cluster names: nothing was asked for on another card.
   if (!sources.calibration.empty() && sources.calibration == input->cluster.calibration)
     input->calibration = calibration_of(input->cluster);

@@ -86,12 +86,15 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
           "ring 1",
           mesh.ring());
   }
+  if (input.global_batch && *input.global_batch % data != 0)
+    return fmt::format("data {} does not divide the {} sequences of the global batch", data,
+                       *input.global_batch);
   if (w.seq < mesh.size())
     return fmt::format("the sequence of {} tokens is shorter than its {} ranks; use fewer", w.seq,
                        mesh.size());
-  if (w.expert > 1 && (i64{data} * mesh.size()) % w.expert != 0)
-    return fmt::format("expert {} does not divide the {} data x sequence ranks", w.expert,
-                       i64{data} * mesh.size());
+  if (const i64 pool = w.expert_pool(i64{data} * mesh.size(), tensor); w.expert > 1 && pool % w.expert != 0)
+    return fmt::format("expert {} does not divide the {} data x sequence{} ranks", w.expert, pool,
+                       w.expert_tensor ? "" : " x tensor");
   return "";
 }
 

@@ -31,9 +31,9 @@ bool allows(const std::optional<int>& fixed, i64 degree) {
 
 }  // namespace
 
-std::vector<Degrees> degrees_of(const PlanRequest& request, i64 world, int devices_per_node) {
+std::vector<Degrees> degrees_of(const PlanRequest& request, i64 world, int devices_per_node, int pipeline) {
   const Constraints& fixed = request.fixed;
-  const i64 ranks = world / request.workload.pipeline;
+  const i64 ranks = world / (pipeline > 0 ? pipeline : request.workload.pipeline);
   std::vector<Degrees> list;
   for (const int tensor : fixed.tensor ? std::vector<int>{*fixed.tensor} : divisors_of(ranks)) {
     if (ranks % tensor != 0 || (tensor > devices_per_node && !fixed.tensor)) continue;

@@ -13,7 +13,9 @@ struct Degrees {
 };
 
 /// All that the request's fixed degrees leave. @param devices_per_node bounds tensor parallelism
-[[nodiscard]] std::vector<Degrees> degrees_of(const PlanRequest& request, i64 world, int devices_per_node);
+/// @param pipeline stages; 0: those of the request's workload
+[[nodiscard]] std::vector<Degrees> degrees_of(const PlanRequest& request, i64 world, int devices_per_node,
+                                              int pipeline = 0);
 
 /// The layouts to price under some degrees; placement and uneven heads are left to the caller.
 [[nodiscard]] std::vector<Choice> alternatives_of(const PlanRequest& request, const Degrees& degrees);

@@ -2,6 +2,7 @@
 #include "step_pricer.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/detail/flops.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
@@ -29,17 +30,23 @@ double nearest_nics_gb_s(const topology::Cluster& cluster) {
   return gb_s;
 }
 
-Workload without_documents(const Workload& workload) {
-  Workload copy = workload;
-  copy.documents = {};
-  return copy;
+/// Pairs of a query and a key that it sees, of one row.
+double visible_pairs(const Documents& documents, const Workload& workload, const LayerKind& kind) {
+  double pairs = 0;
+  for (std::size_t i = 0; i + 1 < documents.cu_q.size(); ++i) {
+    const auto n = static_cast<double>(documents.cu_q[i + 1] - documents.cu_q[i]);
+    const double window =
+        kind.kind == LayerMixer::sliding && kind.window ? std::min(n, static_cast<double>(*kind.window)) : n;
+    pairs += workload.causal ? window * (window + 1) / 2 + (n - window) * window
+                             : n * (2 * window - 1) - window * (window - 1);
+  }
+  return pairs;
 }
 
 }  // namespace
 
 StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> links)
     : request_(request),
-      undocumented_(without_documents(request.workload)),
       links_(links ? std::move(links) : std::make_shared<LinkPricer>(*request.cluster, *request.calibration)),
       parameters_(count_parameters(*request.model)) {
   const topology::Cluster& cluster = *request.cluster;
@@ -56,8 +63,20 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   const topology::Quantity& peak = fp32                                        ? spec.fp32_tflops
                                    : request.workload.dtype == Precision::fp16 ? spec.fp16_tflops
                                                                                : spec.bf16_tflops;
-  peak_flops_ = required(peak, "the device's peak rate", remedy) * 1e12;
-  memory_bytes_s_ = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
+  const double peak_flops = required(peak, "the device's peak rate", remedy) * 1e12;
+  machine_.memory_bytes_s = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
+  const GemmCard card = gemm_card(spec.name).slowest_of(static_cast<i64>(cluster.devices.size()));
+  const GemmCard limited = card.at_power(request.power_w);
+  slower_clock_ = card.sustained / limited.sustained;
+  machine_.head = GemmModel(limited, peak_flops, machine_.memory_bytes_s, request.gemm_efficiency);
+  machine_.gemm = machine_.head;
+  machine_.fp8 = request.fp8_products;
+  if (machine_.fp8) {
+    GemmCard eight = limited;
+    eight.sustained *= eight.fp8_share;
+    machine_.gemm = GemmModel(eight, required(spec.fp8_tflops, "the device's fp8 peak", remedy) * 1e12,
+                              machine_.memory_bytes_s, request.gemm_efficiency);
+  }
   device_bytes_ = request.memory.device_bytes ? *request.memory.device_bytes
                                               : required(spec.memory_bytes, "the device's memory", remedy);
   devices_per_node_ =
@@ -68,6 +87,11 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   nic_bytes_s_ = nearest_nics_gb_s(cluster) * 1e9;
   world_ = static_cast<i64>(cluster.devices.size());
   softmax_layers_ = request.model->attention_layers();
+  const topology::Quantity& host = cluster.nodes.front().host_memory_bytes;
+  host_bytes_ = request.memory.host_bytes.value_or(host.value.value_or(0));
+  const double passes = request.workload.training ? 3 : 1;
+  flops_per_token_outside_ = passes * step_flops(*request.model, request.workload, 1).forward;
+  flops_per_token_ = flops_per_token_outside_ + passes * attention_flops();
 }
 
 std::shared_ptr<const Documents> StepPricer::documents(std::size_t kind) {
@@ -77,11 +101,25 @@ std::shared_ptr<const Documents> StepPricer::documents(std::size_t kind) {
   return slot;
 }
 
-AttentionPricer& StepPricer::pricer(std::size_t kind, int tensor) {
-  auto& slot = pricers_[{kind, tensor}];
+/// FLOPs of one token in one forward pass of softmax attention: 2 for each visible pair, head and width of
+/// keys and of values.
+double StepPricer::attention_flops() const {
+  double flops = 0;
+  for (const LayerKind& kind : request_.model->kinds) {
+    if (kind.is_linear()) continue;
+    const double pairs = visible_pairs(attention_documents(request_.workload, kind), request_.workload, kind);
+    flops += 2 * pairs * static_cast<double>(kind.query_heads * (kind.head_dim_qk + kind.head_dim_v)) *
+             static_cast<double>(kind.layers.size());
+  }
+  return flops / static_cast<double>(request_.workload.seq);
+}
+
+AttentionPricer& StepPricer::pricer(std::size_t kind, const Choice& choice) {
+  auto& slot = pricers_[{kind, choice.tensor(), workload_of(request_, choice).rows_per_microbatch()}];
   if (!slot) {
     Choice one;
-    one.placement.tensor = tensor;
+    one.placement.tensor = choice.tensor();
+    one.split = choice.split;
     const LayerKind& layer = request_.model->kinds[kind];
     slot = std::make_unique<AttentionPricer>(*links_, attention_plan(request_, one, layer).shape,
                                              documents(kind), request_.execution);
@@ -94,7 +132,7 @@ std::string StepPricer::too_much_work(const Choice& choice) {
     const LayerKind& kind = request_.model->kinds[k];
     if (kind.is_linear()) continue;
     std::string reason =
-        pricer(k, choice.tensor()).too_much_work(attention_plan(request_, choice, kind), choice.placement);
+        pricer(k, choice).too_much_work(attention_plan(request_, choice, kind), choice.placement);
     if (!reason.empty()) return reason;
   }
   return "";
@@ -107,29 +145,26 @@ std::vector<LayerAttention> StepPricer::attention(const Choice& choice) {
     if (kind.is_linear()) continue;
     LayerAttention layer{k, attention_plan(request_, choice, kind), {}};
     check_attention_plan(layer.plan);
-    layer.price = pricer(k, choice.tensor()).price(layer.plan, choice.placement);
+    layer.price = pricer(k, choice).price(layer.plan, choice.placement);
     result.push_back(std::move(layer));
     ++priced_;
   }
   return result;
 }
 
-double StepPricer::attention_seconds(const std::vector<LayerAttention>& attention,
-                                     Recompute recompute) const {
+double StepPricer::attention_seconds(const std::vector<LayerAttention>& attention) const {
   const bool training = request_.workload.training;
-  const bool twice = training && (recompute == Recompute::full || recompute == Recompute::offload);
   double seconds = 0;
   for (const LayerAttention& layer : attention) {
-    const auto layers =
-        static_cast<double>(request_.model->kinds[layer.kind].layers.size()) / request_.workload.pipeline;
-    seconds += layers * (layer.price.forward.seconds * (twice ? 2 : 1) +
+    const auto layers = static_cast<double>(request_.model->kinds[layer.kind].layers.size());
+    seconds += layers * (layer.price.forward.seconds * (training ? 2 : 1) +
                          (training ? layer.price.backward.seconds : 0));
   }
   return seconds;
 }
 
 i64 StepPricer::local_tokens(const Choice& choice) const {
-  const Workload& w = request_.workload;
+  const Workload w = workload_of(request_, choice);
   return (w.seq + choice.mesh.size() - 1) / choice.mesh.size() * w.rows_per_microbatch();
 }
 
@@ -140,7 +175,7 @@ StepPricer::AttentionMemory StepPricer::attention_memory(const Choice& choice,
     AttentionState& state = memory.state[layer.kind];
     for (Pass pass : {Pass::forward, Pass::backward}) {
       if (pass == Pass::backward && !request_.workload.training) continue;
-      const LiveBytes live = pricer(layer.kind, choice.tensor()).live_bytes(layer.plan, pass);
+      const LiveBytes live = pricer(layer.kind, choice).live_bytes(layer.plan, pass);
       if (live.workspace > memory.workspace)
         memory.workspace = live.workspace, memory.kv_copies = live.workspace_kv_copies, memory.pass = pass;
       if (pass == Pass::forward) state.saved_bytes = live.saved;
@@ -162,9 +197,7 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
 
 void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) const {
   const Choice& choice = c.choice;
-  Workload workload = undocumented_;
-  workload.recompute = choice.recompute;
-  workload.zero_stage = choice.zero_stage;
+  const Workload workload = workload_of(request_, choice);
   MemoryInput input;
   input.model = request_.model;
   input.parameters = &parameters_;
@@ -176,6 +209,8 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
   input.mlp_tile_tokens = request_.memory.mlp_tile_tokens;
+  if (choice.split && choice.split->mlp_tile_tokens > 0)
+    input.mlp_tile_tokens = choice.split->mlp_tile_tokens;
   const std::string when =
       fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
   input.attention_state = memory.state;
@@ -186,7 +221,9 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.kv_copies = {{"keys and values of other ranks", static_cast<i64>(memory.kv_copies),
                       when + ": blocks in flight or gathered"}};
   c.memory = memory_per_rank(input);
-  c.fits = static_cast<double>(c.memory.total_bytes) <= device_bytes_;
+  const double on_host = static_cast<double>(c.memory.host_total_bytes) * devices_per_node_;
+  c.fits_host = host_bytes_ <= 0 || on_host <= host_bytes_;
+  c.fits = static_cast<double>(c.memory.total_bytes) <= device_bytes_ && c.fits_host;
 }
 
 }  // namespace usp

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "layer_work.hpp"
+
 #include "usp/planner/plan.hpp"
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,9 +25,8 @@ class StepPricer {
   [[nodiscard]] std::string too_much_work(const Choice& choice);
   /// Attention of all layers of one microbatch under a choice: forward and backward seconds.
   [[nodiscard]] std::vector<LayerAttention> attention(const Choice& choice);
-  /// Seconds of a step's attention with the recomputation that `recompute` asks for, per microbatch.
-  [[nodiscard]] double attention_seconds(const std::vector<LayerAttention>& attention,
-                                         Recompute recompute) const;
+  /// Seconds of a microbatch's attention on one device, with as many forward passes as full recompute takes.
+  [[nodiscard]] double attention_seconds(const std::vector<LayerAttention>& attention) const;
 
   /// Memory of the attention schedules: a workspace that all layers share, and the state of each kind of
   /// layer.
@@ -43,6 +46,13 @@ class StepPricer {
 
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] double device_bytes() const { return device_bytes_; }
+  [[nodiscard]] double host_bytes() const { return host_bytes_; }  ///< of a host; 0: not known
+  /// Memory of a candidate over what there is, of the device or the host, whichever is fuller.
+  [[nodiscard]] double overfull(const PlanCandidate& c) const {
+    const double device = static_cast<double>(c.memory.total_bytes) / device_bytes_;
+    const double host = static_cast<double>(c.memory.host_total_bytes) * devices_per_node_;
+    return host_bytes_ > 0 ? std::max(device, host / host_bytes_) : device;
+  }
   [[nodiscard]] int devices_per_node() const { return devices_per_node_; }
   [[nodiscard]] i64 world() const { return world_; }
   [[nodiscard]] i64 priced() const { return priced_; }
@@ -50,31 +60,71 @@ class StepPricer {
 
  private:
   [[nodiscard]] std::shared_ptr<const Documents> documents(std::size_t kind);
-  AttentionPricer& pricer(std::size_t kind, int tensor);
+  AttentionPricer& pricer(std::size_t kind, const Choice& choice);
   [[nodiscard]] i64 local_tokens(const Choice& choice) const;
+
+  /// One microbatch over all layers, on one of a stage's ranks.
+  struct StageWork {
+    LayerWork layers;
+    HeadWork head;
+    double moe_layers = 0;
+  };
+  /// A step that is being priced; the terms are added in order.
+  struct StepContext {
+    Workload workload;
+    double per_stage = 1;  ///< microbatches over stages: times that a rank runs the sum over all layers
+    double again = 1;      ///< share of the layers that compute again
+    StageWork work;
+    double forward_s = 0, backward_s = 0;  ///< compute so far, which transfers may hide behind
+    double layer_s = 0, head_s = 0;
+  };
+  [[nodiscard]] StageWork stage_work(const Choice& choice, const Workload& w) const;
   void add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const;
-  void add_dense(PlanCandidate& c, double& compute_s) const;
-  void add_tensor(PlanCandidate& c) const;
-  void add_states(PlanCandidate& c, double compute_s) const;
-  void add_offload(PlanCandidate& c, double compute_s) const;
+  void add_attention(PlanCandidate& c, const std::vector<LayerAttention>& attention, StepContext& step) const;
+  [[nodiscard]] double clocked(const PassPrice& pass, double older) const;
+  void add_scores(PlanCandidate& c, double forward_s, StepContext& step) const;
+  void add_dense(PlanCandidate& c, StepContext& step) const;
+  void add_tensor(PlanCandidate& c, StepContext& step) const;
+  void add_experts(PlanCandidate& c, StepContext& step) const;
+  void add_pipeline(PlanCandidate& c, StepContext& step) const;
+  /// Parameters of a rank before ZeRO shards them, and who shares them.
+  struct StateShare {
+    double dense = 0, experts = 0;
+    double layers = 1;  ///< of the stage
+    i64 ranks = 1;      ///< data x sequence ranks
+    i64 holders = 1;    ///< ranks that hold the same experts
+    i64 tensor = 1;
+    bool by_layer = false;  ///< transfers of one layer at a time
+  };
+  [[nodiscard]] Estimate over_layers(Collective operation, double element, const StateShare& s) const;
+  void add_states(PlanCandidate& c, StepContext& step) const;
+  void add_reduction(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
+  void add_gathers(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
+  void add_offload(PlanCandidate& c, StepContext& step) const;
   void add_memory(PlanCandidate& c, const AttentionMemory& memory) const;
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
+  /// All-to-all of the bytes that each rank holds, over expert ranks `stride` devices apart.
+  [[nodiscard]] Estimate expert_time(i64 ranks, i64 stride, double bytes) const;
+  [[nodiscard]] double attention_flops() const;
 
   const PlanRequest& request_;
-  Workload undocumented_;  ///< request_.workload without its list of documents: candidates copy it
   std::shared_ptr<LinkPricer> links_;
   ParameterCount parameters_;
   double device_bytes_ = 0;
-  double peak_flops_ = 0;
-  double memory_bytes_s_ = 0;
-  double nic_bytes_s_ = 0;  ///< of one node, 0: none known
+  double host_bytes_ = 0;  ///< of a host; 0: not known
+  LayerMachine machine_;
+  double slower_clock_ = 1;             ///< of kernels under a power limit: times as long
+  double flops_per_token_ = 0;          ///< of the model, MFU's
+  double flops_per_token_outside_ = 0;  ///< of these, outside softmax attention
+  double nic_bytes_s_ = 0;              ///< of one node, 0: none known
   int devices_per_node_ = 1;
   int domain_devices_ = 1;  ///< devices that fast links join
   i64 world_ = 0;
   i64 softmax_layers_ = 0;
   i64 priced_ = 0;
   std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
-  std::map<std::pair<std::size_t, int>, std::unique_ptr<AttentionPricer>> pricers_;
+  std::map<std::tuple<std::size_t, int, i64>, std::unique_ptr<AttentionPricer>>
+      pricers_;  ///< kind, tensor, rows
 };
 
 /// plan_step with a pricer made for this request or for one that differs in `fixed` and `max_candidates`
@@ -83,6 +133,11 @@ class StepPricer {
 
 /// Whether the error of what differs between two candidates is greater than their distance in time per token.
 [[nodiscard]] bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_error);
+/// Of the choices that a request fixes: what each costs against leaving it to the planner.
+[[nodiscard]] std::vector<FlagCost> flag_costs(const PlanRequest& request, StepPricer& pricer,
+                                               const PlanCandidate& best);
+/// What the result assumes and a reader may not expect.
+void add_notes(const PlanRequest& request, PlanResult& result);
 
 /// Compares the best candidate with the best one on another mesh: margin, tie, measurements that break it,
 /// sensitive terms.

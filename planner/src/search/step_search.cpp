@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "alternatives.hpp"
+#include "memory_choices.hpp"
 #include "search_size.hpp"
 #include "step_pricer.hpp"
 
@@ -10,8 +12,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 namespace usp {
 namespace {
@@ -25,37 +29,77 @@ class Search {
       : request_(request), pricer_(pricer), fixed_(request.fixed) {}
 
   PlanResult run() {
-    if (pricer_.world() % request_.workload.pipeline != 0)
+    if (!request_.search_pipeline && pricer_.world() % request_.workload.pipeline != 0)
       throw UsageError(fmt::format("pipeline {} does not divide the {} devices of the cluster",
                                    request_.workload.pipeline, pricer_.world()));
     if (pricer_.world() > counted_from || fixed_.head_chunks)
       check_ticks(search_ticks(request_, pricer_.world(), pricer_.devices_per_node()), "the search");
-    const std::vector<Degrees> all = degrees_of(request_, pricer_.world(), pricer_.devices_per_node());
-    meshes_ = all.size();
-    for (mesh_ = 0; mesh_ < meshes_; ++mesh_) try_mesh(all[mesh_]);
+    for (const int stages : pipelines()) {
+      workload_ = workload_of(request_, {});
+      workload_.pipeline = stages;
+      const std::vector<Degrees> all =
+          degrees_of(request_, pricer_.world(), pricer_.devices_per_node(), stages);
+      mesh_ = 0, meshes_ = all.size();
+      for (const Degrees& degrees : all) {
+        try_mesh(degrees);
+        ++mesh_;
+      }
+    }
     finish();
     return std::move(result_);
   }
 
  private:
+  [[nodiscard]] std::vector<int> pipelines() const {
+    if (!request_.search_pipeline) return {request_.workload.pipeline};
+    std::vector<int> list;
+    for (const int stages : divisors_of(pricer_.world()))
+      if (stages <= request_.model->layers) list.push_back(stages);
+    return list;
+  }
+
   void try_mesh(const Degrees& d) {
-    const LegalityInput input{request_.model, &request_.workload, pricer_.world(), pricer_.devices_per_node(),
-                              fixed_.head_chunks.value_or(1)};
+    const LegalityInput input{request_.model,
+                              &workload_,
+                              pricer_.world(),
+                              pricer_.devices_per_node(),
+                              fixed_.head_chunks.value_or(1),
+                              global_batch_of(request_)};
     if (std::string reason = unsupported_reason(input, d.tensor, d.data, {1, d.ring, d.ulysses});
         !reason.empty()) {
       result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
       return;
     }
+    splits_ = splits_of(request_, workload_.pipeline, d.data, d.ring * d.ulysses, d.tensor);
+    if (splits_.empty()) return;
     ++legal_meshes_;
-    const bool uneven_heads = uneven(d.tensor, d.ulysses);
     best_.reset();
+    const auto known = attended_.find(key_of(d));
+    if (known != attended_.end()) {  // of other stages: the schedule is the same
+      best_ = known->second;
+      best_->choice.placement.data = d.data;
+      best_->choice.split = splits_.front();
+    } else {
+      price_alternatives(d);
+      if (best_ && request_.search_pipeline) attended_.emplace(key_of(d), *best_);
+    }
+    if (best_) decide_memory();
+  }
+
+  /// What attention depends on: degrees, and rows of a microbatch.
+  [[nodiscard]] std::tuple<int, int, int, i64> key_of(const Degrees& d) const {
+    return {d.tensor, d.ring, d.ulysses, splits_.front().batch / splits_.front().microbatches};
+  }
+
+  void price_alternatives(const Degrees& d) {
+    const bool uneven_heads = uneven(d.tensor, d.ulysses);
     for (Choice& choice : alternatives_of(request_, d)) {
       choice.placement.tensor = d.tensor;
       choice.placement.data = d.data;
       choice.uneven_heads = uneven_heads;
+      choice.split = splits_.front();
       consider(choice);
     }
-    if (best_) decide_memory();
   }
 
   [[nodiscard]] bool uneven(int tensor, int ulysses) const {
@@ -74,55 +118,25 @@ class Search {
       return;
     }
     std::vector<LayerAttention> attention = pricer_.attention(choice);
-    const double seconds = pricer_.attention_seconds(attention, Recompute::full);
+    const double seconds = pricer_.attention_seconds(attention);
     if (best_ && best_->seconds <= seconds) return;
     best_ = Best{choice, std::move(attention), seconds};
   }
 
-  /// Recompute and ZeRO stage do not change the schedule: they are chosen per mesh, the fastest that fits.
+  /// What does not change the schedule is chosen per mesh: the fastest that fits, and the smallest.
   void decide_memory() {
-    Choice choice = best_->choice;
-    const StepPricer::AttentionMemory memory = pricer_.attention_memory(choice, best_->attention);
-    std::vector<PlanCandidate> all;
-    for (Recompute recompute : recomputes())
-      for (int stage : stages()) {
-        choice.recompute = recompute;
-        choice.zero_stage = stage;
-        all.push_back(pricer_.candidate(choice, best_->attention, memory));
-      }
-    std::size_t smallest = 0;
-    std::optional<std::size_t> fastest;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].memory.total_bytes < all[smallest].memory.total_bytes) smallest = i;
-      if (all[i].fits && (!fastest || all[i].step_s < all[*fastest].step_s)) fastest = i;
-    }
-    if (fastest) keep(std::move(all[*fastest]));
-    if (!fastest || all[smallest].memory.total_bytes < result_.candidates.back().memory.total_bytes)
-      keep(std::move(all[smallest]));
-  }
-  void keep(PlanCandidate candidate) {
-    candidate.attention = best_->attention;
-    result_.candidates.push_back(std::move(candidate));
-  }
-
-  [[nodiscard]] std::vector<Recompute> recomputes() const {
-    if (!request_.workload.training) return {Recompute::none};
-    if (fixed_.recompute) return {*fixed_.recompute};
-    std::vector<Recompute> list{Recompute::none, Recompute::selective, Recompute::full};
-    if (request_.cluster->nodes.front().pcie_gb_s.known()) list.push_back(Recompute::offload);
-    return list;
-  }
-  [[nodiscard]] std::vector<int> stages() const {
-    if (fixed_.zero_stage) return {*fixed_.zero_stage};
-    return request_.workload.training ? std::vector<int>{1, 2, 3} : std::vector<int>{0, 3};
+    const MemoryChoices made = choose_memory(request_, pricer_, best_->choice, best_->attention, splits_);
+    if (made.fastest) result_.candidates.push_back(*made.fastest);
+    if (!made.fastest || made.smallest.memory.total_bytes < made.fastest->memory.total_bytes)
+      result_.candidates.push_back(made.smallest);
   }
 
   void finish() {
     auto& list = result_.candidates;
     result_.considered = pricer_.priced();
-    std::stable_sort(list.begin(), list.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
+    std::stable_sort(list.begin(), list.end(), [&](const PlanCandidate& a, const PlanCandidate& b) {
       if (a.fits != b.fits) return a.fits;
-      return a.fits ? a.seconds_per_token < b.seconds_per_token : a.memory.total_bytes < b.memory.total_bytes;
+      return a.fits ? a.seconds_per_token < b.seconds_per_token : pricer_.overfull(a) < pricer_.overfull(b);
     });
     if (list.empty())
       throw Infeasible("no mesh is legal for this model on this cluster" + first_reasons(),
@@ -197,6 +211,13 @@ class Search {
     return list;
   }
   [[nodiscard]] std::string too_big(const PlanCandidate& c) const {
+    if (!c.fits_host && static_cast<double>(c.memory.total_bytes) <= pricer_.device_bytes())
+      return fmt::format(
+          "no plan fits: the smallest ({}) needs {} of host memory on a host of {} ({} ranks x {})",
+          describe(c.choice),
+          format_bytes(static_cast<double>(c.memory.host_total_bytes) * pricer_.devices_per_node()),
+          format_bytes(pricer_.host_bytes()), pricer_.devices_per_node(),
+          format_bytes(static_cast<double>(c.memory.host_total_bytes)));
     const auto largest =
         std::max_element(c.memory.rows.begin(), c.memory.rows.end(),
                          [](const MemoryRow& a, const MemoryRow& b) { return a.bytes < b.bytes; });
@@ -207,7 +228,7 @@ class Search {
   }
   [[nodiscard]] std::vector<std::string> remedies(const PlanCandidate& c) const {
     std::vector<std::string> list;
-    const double over = static_cast<double>(c.memory.total_bytes) / pricer_.device_bytes();
+    const double over = pricer_.overfull(c);
     if (const double devices = static_cast<double>(pricer_.world()) * over; devices < max_ranks)
       list.push_back(fmt::format("about {} devices instead of {} (--nodes)", static_cast<i64>(devices) + 1,
                                  pricer_.world()));
@@ -218,7 +239,8 @@ class Search {
     if (request_.memory.loss_tile_tokens == 0) list.emplace_back("a tiled loss (--loss-tile 2048)");
     if (fixed_.recompute) list.emplace_back("another recompute mode (drop --recompute)");
     if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.emplace_back("ZeRO stage 3 (--zero 3)");
-    if (request_.memory.mlp_tile_tokens == 0) list.emplace_back("a tiled MLP (--mlp-tile 8192)");
+    const bool keeps_mlp = fixed_.recompute == Recompute::none || fixed_.recompute == Recompute::selective;
+    if (request_.memory.mlp_tile_tokens == 0 && keeps_mlp) list.emplace_back("a tiled MLP (--mlp-tile 8192)");
     return list;
   }
 
@@ -232,6 +254,9 @@ class Search {
   StepPricer& pricer_;
   const Constraints& fixed_;
   std::optional<Best> best_;
+  std::map<std::tuple<int, int, int, i64>, Best> attended_;  ///< by key_of, where several stages are tried
+  Workload workload_;              ///< the request's, with the stages that are being tried
+  std::vector<StepSplit> splits_;  ///< of the mesh that is being tried
   int legal_meshes_ = 0;
   std::size_t mesh_ = 0, meshes_ = 0;  ///< the one that is being tried, and all
   PlanResult result_;
@@ -245,13 +270,17 @@ PlanResult search_with(const PlanRequest& request, StepPricer& pricer) {
 
 PlanResult plan_step(const PlanRequest& request) {
   StepPricer pricer(request);
-  return search_with(request, pricer);
+  PlanResult result = search_with(request, pricer);
+  result.verdict.flag_costs = flag_costs(request, pricer, result.best());
+  add_notes(request, result);
+  return result;
 }
 
 PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
   StepPricer pricer(request);
+  const Workload workload = workload_of(request, choice);
   const std::string reason = unsupported_reason(
-      {request.model, &request.workload, pricer.world(), pricer.devices_per_node(), choice.head_chunks},
+      {request.model, &workload, pricer.world(), pricer.devices_per_node(), choice.head_chunks},
       choice.tensor(), choice.data(), choice.mesh);
   if (!reason.empty()) throw Infeasible(reason, {});
   const std::vector<LayerAttention> attention = pricer.attention(choice);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_pricer.hpp"
+#include "step_terms.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
-#include "usp/planner/detail/flops.hpp"
 
 #include <fmt/format.h>
 
@@ -11,162 +11,271 @@
 #include <cmath>
 
 namespace usp {
+
+using namespace terms;
+
 namespace {
 
-/// Share of the peak that large matrix products reach: 767 of 989 TFLOP/s measured for 8192^3 in bf16 on
-/// H100; taken for every card.
-constexpr double matmul_efficiency = 0.775;
-constexpr double matmul_band = 0.15;
+/// Host time of one launch in an eager framework; the device waits where its kernels are shorter.
+constexpr double launch_s = 6e-6;
+/// Frameworks fuse more or less of these kernels.
+constexpr double pointwise_band = 0.3, eager_band = 0.5;
 
-void add(PlanCandidate& c, const char* name, double seconds, double band, std::string reason) {
-  if (seconds > 0) c.terms.push_back({name, seconds, band, std::move(reason)});
+/// Seconds of the slowest stage over the mean, for `layers` equal layers and a head on the last stage.
+double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
+  if (stages == 1) return 0;
+  const double mean = (d(layers) * layer_s + head_s) / d(stages);
+  double least = d(layers) * layer_s + head_s;
+  for (i64 last = 0; last <= layers; ++last) {
+    const double others = d((layers - last + stages - 2) / (stages - 1)) * layer_s;
+    least = std::min(least, std::max(others, d(last) * layer_s + head_s));
+  }
+  return least - mean;
 }
 
 }  // namespace
 
-Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, double bytes) const {
-  if (ranks <= 1 || bytes <= 0) return {};
-  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
-  const i64 nodes = (ranks + near - 1) / near;
-  Estimate time =
-      near > 1 ? request_.calibration->comm.time(operation, static_cast<int>(near), bytes) : Estimate{};
-  if (nodes <= 1) return time;
-  if (nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  const Efficiency share = inter_node_ring_efficiency(static_cast<int>(nodes), bytes);
-  // `stride` groups cross at once and share the node's NICs; one ring enters each node once per group.
-  const double crossing = bytes * static_cast<double>(nodes - 1) / static_cast<double>(nodes) *
-                          (operation == Collective::all_reduce ? 2 : 1) * static_cast<double>(stride);
-  const double slow = crossing / (nic_bytes_s_ * share.value);
-  if (slow > time.seconds) time = {slow, share.band(), bits(Extrapolation::inter_node)};
-  return time;
+StepPricer::StageWork StepPricer::stage_work(const Choice& choice, const Workload& w) const {
+  const Model& model = *request_.model;
+  const LayerShare share{.tokens = d(local_tokens(choice)),
+                         .tensor = d(choice.tensor()),
+                         .expert = d(w.expert),
+                         .sequence_parallel = w.sequence_parallel,
+                         .expert_tensor = w.expert_tensor,
+                         .fused = request_.fused_pointwise};
+  StageWork sum;
+  for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
+    const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);
+    const double n = d(layers.count);
+    LayerWork& all = sum.layers;
+    all.projections += n * one.projections;
+    all.output += n * one.output;
+    all.mlp += n * one.mlp;
+    all.backward += n * one.backward;
+    all.norms += n * one.norms;
+    all.mlp_pointwise += n * one.mlp_pointwise;
+    all.residual += n * one.residual;
+    all.pointwise_backward += n * one.pointwise_backward;
+    all.kernels += n * one.kernels;
+    all.kernels_backward += n * one.kernels_backward;
+    if (model.is_moe_layer(layers.layer)) sum.moe_layers += n;
+  }
+  sum.head = head_work(model, w.dtype, share, machine_);
+  return sum;
 }
 
 void StepPricer::add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const {
-  const Workload& w = request_.workload;
-  const auto microbatches = static_cast<double>(w.microbatches);
-  double forward = 0, backward = 0, forward_band = 0, backward_band = 0;
-  double exposed = 0;
-  for (const LayerAttention& layer : attention) {
-    const double layers =
-        static_cast<double>(request_.model->kinds[layer.kind].layers.size()) / w.pipeline * microbatches;
-    forward += layers * layer.price.forward.seconds;
-    forward_band += layers * layer.price.forward.seconds * layer.price.forward.band;
-    exposed += layers * layer.price.forward.exposed_s;
-    c.extrapolation |= layer.price.forward.extrapolation;
-    if (!w.training) continue;
-    backward += layers * layer.price.backward.seconds;
-    backward_band += layers * layer.price.backward.seconds * layer.price.backward.band;
-    exposed += layers * layer.price.backward.exposed_s;
-    c.extrapolation |= layer.price.backward.extrapolation;
-  }
-  const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
-                                        format_fixed(exposed * 1e3, 0));
-  add(c, "attention forward", forward, forward > 0 ? forward_band / forward : 0, shown);
-  const bool again =
-      w.training && (c.choice.recompute == Recompute::full || c.choice.recompute == Recompute::offload);
-  if (again)
-    add(c, "attention recomputed", forward, forward_band / std::max(forward, 1e-30),
-        "full recompute runs the forward schedule again");
-  add(c, "attention backward", backward, backward > 0 ? backward_band / backward : 0,
-      "the mirrored schedule");
-  double compute_s = forward * (again ? 2 : 1) + backward;
-  add_dense(c, compute_s);
-  add_tensor(c);
-  add_states(c, compute_s);
-  add_offload(c, compute_s);
-  double sum = 0, band = 0;
-  for (const TimeTerm& term : c.terms) sum += term.seconds;
-  if (w.pipeline > 1)
-    add(c, "pipeline bubble", sum * (w.pipeline - 1) / microbatches, 0.1,
-        "(stages - 1) / microbatches of the work");
+  const Workload w = workload_of(request_, c.choice);
+  StepContext step{w, d(w.microbatches) / w.pipeline, 1, stage_work(c.choice, w), 0, 0};
+  if (w.recompute_layers) step.again = std::min(1.0, d(*w.recompute_layers) / d(request_.model->layers));
+  add_attention(c, attention, step);
+  add_dense(c, step);
+  add_tensor(c, step);
+  add_experts(c, step);
+  add_pipeline(c, step);
+  add_states(c, step);
+  add_offload(c, step);
+  double band = 0;
   for (const TimeTerm& term : c.terms) {
     c.step_s += term.seconds;
     band += term.seconds * term.band;
   }
   c.band = c.step_s > 0 ? band / c.step_s : 0;
-  c.seconds_per_token = c.step_s / (static_cast<double>(w.tokens()) * c.choice.data());
+  const double tokens = d(w.tokens()) * c.choice.data();
+  c.seconds_per_token = c.step_s / tokens;
+  c.model_flops = flops_per_token_ * tokens;
+  c.flop_s = c.step_s > 0 ? c.model_flops / c.step_s / d(world_) : 0;
+  c.mfu = c.flop_s / machine_.head.peak_flops();
 }
 
-void StepPricer::add_dense(PlanCandidate& c, double& compute_s) const {
-  Workload w = undocumented_;
-  w.recompute = c.choice.recompute;
-  const i64 tokens = local_tokens(c.choice) * w.microbatches;
-  const StepFlops flops = step_flops(*request_.model, w, tokens);
-  const double rate = peak_flops_ * matmul_efficiency * c.choice.tensor() * w.pipeline;
-  const std::string reason = fmt::format("{} local tokens at {}% of the peak rate", tokens,
-                                         static_cast<int>(100 * matmul_efficiency));
-  add(c, "projections, MLP, logits", (flops.forward + flops.backward) / rate, matmul_band, reason);
-  add(c, "the same recomputed", flops.recompute / rate, matmul_band,
-      fmt::format("recompute {}", word_of(c.choice.recompute)));
-  compute_s += flops.total() / rate;
+/// Kernels at a lower clock or of an older generation; what of the exchange shows stays.
+double StepPricer::clocked(const PassPrice& pass, double older) const {
+  return pass.seconds + pass.compute_s * (older * slower_clock_ - 1);
 }
 
-void StepPricer::add_tensor(PlanCandidate& c) const {
+void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttention>& attention,
+                               StepContext& step) const {
+  const Workload& w = step.workload;
+  double forward = 0, backward = 0, forward_band = 0, backward_band = 0;
+  double exposed = 0;
+  for (const LayerAttention& layer : attention) {
+    const double layers =
+        d(static_cast<i64>(request_.model->kinds[layer.kind].layers.size())) * step.per_stage;
+    const double one = clocked(layer.price.forward, request_.older_forward);
+    forward += layers * one;
+    forward_band += layers * one * layer.price.forward.band;
+    exposed += layers * layer.price.forward.exposed_s;
+    c.extrapolation |= layer.price.forward.extrapolation;
+    if (!w.training) continue;
+    const double back = clocked(layer.price.backward, request_.older_backward);
+    backward += layers * back;
+    backward_band += layers * back * layer.price.backward.band;
+    exposed += layers * layer.price.backward.exposed_s;
+    c.extrapolation |= layer.price.backward.extrapolation;
+  }
+  const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
+                                        format_fixed(exposed * 1e3, 0));
+  const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
+  const double unknown = request_.attention_band;
+  add(c, "attention forward", forward, forward > 0 ? unknown + forward_band / forward : 0, shown);
+  add(c, "attention recomputed", again, unknown + forward_band / std::max(forward, 1e-30),
+      "recompute runs the forward schedule again");
+  add(c, "attention backward", backward, backward > 0 ? unknown + backward_band / backward : 0,
+      "the mirrored schedule");
+  step.forward_s += forward;
+  step.backward_s += backward + again;
+  if (!request_.flash_attention) add_scores(c, forward, step);
+}
+
+/// Scores of all pairs through memory in 16 bits: the product, softmax and dropout write and read them, 13 B
+/// of a pair forward and 19 B backward; and masked pairs are multiplied as well, as many as the visible ones.
+void StepPricer::add_scores(PlanCandidate& c, double forward_s, StepContext& step) const {
+  const Workload& w = step.workload;
+  double pairs = 0;
+  for (const LayerKind& kind : request_.model->kinds)
+    if (!kind.is_linear())
+      pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) *
+               d(static_cast<i64>(kind.layers.size()));
+  const double one = pairs * step.per_stage / c.choice.tensor() / c.choice.mesh.size() /
+                     streamed_bytes_s(machine_.memory_bytes_s);
+  const double again = w.training && attention_again(w.recompute) ? step.again : 0;
+  const double forward = 13 * one + (w.causal ? forward_s : 0);
+  const double backward = w.training ? 19 * one + (w.causal ? 2.5 * forward_s : 0) : 0;
+  add(c, "attention scores through memory", forward * (1 + again) + backward, 0.3,
+      "no flash attention: scores are written and read, masked pairs are multiplied");
+  step.forward_s += forward;
+  step.backward_s += backward + forward * again;
+}
+
+void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
+  const Workload& w = step.workload;
+  const LayerWork& layers = step.work.layers;
+  const HeadWork& head = step.work.head;
+  // Grouped products of libraries lie between one launch per expert and one for all: a factor of two.
+  constexpr double experts_band = 0.7;
+  const double routed = request_.model->moe ? experts_band * layers.mlp / layers.products() : 0;
+  const double n = step.per_stage, band = machine_.gemm.band() + routed;
+  const double forward = layers.products() + head.products;
+  const double backward = w.training ? layers.backward + head.products_backward : 0;
+  double again = 0, pointwise_again = 0;
+  if (w.training && w.recompute == Recompute::mlp) {
+    again = layers.mlp, pointwise_again = layers.norms + layers.mlp_pointwise;
+  } else if (w.training && (w.recompute == Recompute::keep_attention || layer_again(w.recompute))) {
+    again = layers.products(), pointwise_again = layers.pointwise();
+  }
+  again *= step.again;
+  pointwise_again *= step.again;
+  const double flops = flops_per_token_outside_ * d(local_tokens(c.choice)) / c.choice.tensor();
+  const double share = flops / ((forward + backward) * machine_.gemm.peak_flops());
+  add(c, "projections, MLP, logits", n * (forward + backward), band,
+      fmt::format("{} local tokens at {}% of the peak rate; {}", local_tokens(c.choice) * w.microbatches,
+                  format_fixed(100 * share, 0),
+                  machine_.gemm.fixed() ? "as --gemm-efficiency says" : machine_.gemm.card().source));
+  add(c, "the same recomputed", n * again, band, fmt::format("recompute {}", word_of(w.recompute)));
+  const double pointwise = layers.pointwise() + head.pointwise;
+  const double pointwise_backward = w.training ? layers.pointwise_backward + head.pointwise_backward : 0;
+  add(c, "norms, activations, residuals, loss", n * (pointwise + pointwise_backward + pointwise_again),
+      request_.fused_pointwise ? pointwise_band : eager_band,
+      "bytes of fused kernels at 88% of the memory bandwidth; rotary embedding and embedding too");
+  step.forward_s += n * (forward + pointwise);
+  step.backward_s += n * (backward + pointwise_backward + again + pointwise_again);
+  step.layer_s = step.forward_s + step.backward_s;
+  const double head_s =
+      head.products + head.pointwise + (w.training ? head.products_backward + head.pointwise_backward : 0);
+  step.head_s = d(w.microbatches) * head_s;
+  const double launches = n * (layers.kernels * (1 + (pointwise_again > 0 ? step.again : 0)) +
+                               (w.training ? layers.kernels_backward : 0));
+  add(c, "waiting for launches", launches * launch_s - step.forward_s - step.backward_s, 0.5,
+      "6 us of host time per kernel are longer than the kernels");
+}
+
+void StepPricer::add_tensor(PlanCandidate& c, StepContext& step) const {
   const int tensor = c.choice.tensor();
   if (tensor == 1) return;
-  const Workload& w = request_.workload;
-  const double activation = static_cast<double>(local_tokens(c.choice)) *
-                            static_cast<double>(request_.model->hidden * bytes_of(w.dtype));
-  const Estimate gather = group_time(Collective::all_gather, tensor, 1, activation);
-  const Estimate scatter = group_time(Collective::reduce_scatter, tensor, 1, activation);
-  const bool again =
-      w.training && (c.choice.recompute == Recompute::full || c.choice.recompute == Recompute::offload);
-  const double passes = w.training ? (again ? 3 : 2) : 1;
-  const double layers = static_cast<double>(request_.model->layers * w.microbatches) / w.pipeline;
-  add(c, "tensor-parallel exchange", layers * passes * 2 * (gather.seconds + scatter.seconds),
-      std::max(gather.band, scatter.band),
-      "2 all-gathers and 2 reduce-scatters of the layer's activation per pass, not hidden");
+  const Workload& w = step.workload;
+  const double activation = d(local_tokens(c.choice)) * d(request_.model->hidden * bytes_of(w.dtype));
+  const double layers = d(request_.model->layers) * step.per_stage;
+  const double forwards = 1 + (w.training && layer_again(w.recompute) ? step.again : 0);
+  const double weights_s = step.per_stage * step.work.layers.backward / 2;  // gradients of weights hide them
+  double seconds = 0, band = 0;
+  std::string reason;
+  if (w.sequence_parallel) {
+    const Estimate gather = group_time(Collective::all_gather, tensor, 1, activation);
+    const Estimate scatter = group_time(Collective::reduce_scatter, tensor, 1, activation);
+    const double pair = layers * 2 * (gather.seconds + scatter.seconds);
+    seconds = forwards * pair;
+    // Backward gathers the output's gradient in sight; it gathers the input again and scatters its gradient
+    // beside the products of the weights' gradients.
+    if (w.training) seconds += layers * 2 * gather.seconds + shows(pair, weights_s);
+    band = std::max(gather.band, scatter.band);
+    reason =
+        "2 all-gathers and 2 reduce-scatters of the layer's activation show in a forward pass, 2 "
+        "all-gathers in backward, the rest beside gradients of weights";
+  } else {
+    const Estimate reduce = group_time(Collective::all_reduce, tensor, 1, activation);
+    const double pair = layers * 2 * reduce.seconds;
+    seconds = forwards * pair + (w.training ? shows(pair, weights_s) : 0);
+    band = reduce.band;
+    reason =
+        "2 all-reduces of the layer's activation show in a forward pass, those of backward beside "
+        "gradients of weights";
+  }
+  add(c, "tensor-parallel exchange", seconds, band, reason);
+  step.forward_s += seconds / (w.training ? 2 : 1);
+  step.backward_s += w.training ? seconds / 2 : 0;
 }
 
-void StepPricer::add_states(PlanCandidate& c, double compute_s) const {
-  const Workload& w = request_.workload;
-  const Choice& choice = c.choice;
-  const i64 ranks = i64{choice.data()} * choice.mesh.size();
-  if (!parameters_.total)
-    throw MissingValue({request_.model->name, 0, ""}, "the number of parameters",
-                       "the model's notes say which key is missing");
-  const double parameters = static_cast<double>(*parameters_.total) / choice.tensor() / w.pipeline;
-  const double weights = parameters * bytes_of(w.dtype);
-  if (w.training && choice.zero_stage <= 2) {
-    const Collective operation = choice.zero_stage == 0 ? Collective::all_reduce : Collective::reduce_scatter;
-    const Estimate reduce = group_time(operation, ranks, choice.tensor(), weights);
-    const Estimate gather = choice.zero_stage == 0
-                                ? Estimate{}
-                                : group_time(Collective::all_gather, ranks, choice.tensor(), weights);
-    add(c, "gradient reduction", std::max(0.0, reduce.seconds - 0.5 * compute_s) + gather.seconds,
-        std::max(reduce.band, gather.band),
-        "hidden behind half of the compute; updated weights gathered after the step");
-  }
-  if (choice.zero_stage == 3) {
-    const Estimate gather = group_time(Collective::all_gather, ranks, choice.tensor(), weights);
-    const Estimate scatter =
-        w.training ? group_time(Collective::reduce_scatter, ranks, choice.tensor(), weights) : Estimate{};
-    const double all =
-        static_cast<double>(w.microbatches) * ((w.training ? 2 : 1) * gather.seconds + scatter.seconds);
-    add(c, "ZeRO-3 gathers that show", std::max(0.0, all - compute_s), std::max(gather.band, scatter.band),
-        "weights gathered in forward and backward, gradients scattered, ahead of use");
-  }
-  if (!w.training) return;
-  const double shard = choice.zero_stage >= 1 ? parameters / static_cast<double>(ranks) : parameters;
-  const double bytes_per_parameter =
-      w.optimizer == Optimizer::adamw ? 30 : 14;  // states read and written, gradient read, weight written
-  add(c, "optimizer", shard * bytes_per_parameter / memory_bytes_s_, 0.3,
-      "one pass over the states at memory bandwidth");
+void StepPricer::add_experts(PlanCandidate& c, StepContext& step) const {
+  const Workload& w = step.workload;
+  const int tensor = c.choice.tensor();
+  if (!request_.model->moe || (w.expert == 1 && tensor == 1)) return;
+  const double layers = step.work.moe_layers * step.per_stage;
+  const double rows = d(local_tokens(c.choice)) * d(request_.model->moe->experts_per_token);
+  const double bytes = rows * d(request_.model->hidden * bytes_of(w.dtype));
+  const double sent = w.sequence_parallel || !w.expert_tensor ? bytes / tensor : bytes;
+  const Estimate exchange = expert_time(w.expert, w.expert_tensor ? tensor : 1, sent);
+  const double passes = 1 + (w.training ? 1 : 0) + (w.training && layer_again(w.recompute) ? step.again : 0);
+  add(c, "expert exchange", layers * passes * 2 * exchange.seconds, exchange.band,
+      fmt::format(
+          "dispatch and combine of {} per layer and pass over {} expert ranks, evenly loaded, not hidden",
+          format_bytes(sent), w.expert));
+  c.extrapolation |= exchange.extrapolation;
+  if (tensor == 1 || !w.sequence_parallel || !w.expert_tensor) return;
+  const Estimate gather = group_time(Collective::all_gather, tensor, 1, bytes);
+  const Estimate scatter = group_time(Collective::reduce_scatter, tensor, 1, bytes);
+  add(c, "routed tokens over tensor ranks", layers * passes * (gather.seconds + scatter.seconds),
+      std::max(gather.band, scatter.band), "tensor ranks split each expert's width and gather its tokens");
 }
 
-void StepPricer::add_offload(PlanCandidate& c, double compute_s) const {
-  if (c.choice.recompute != Recompute::offload || !request_.workload.training) return;
-  const topology::Quantity& pcie = request_.cluster->nodes.front().pcie_gb_s;
-  if (!pcie.known())
-    throw MissingValue({"cluster", 0, "nodes"}, "the PCIe bandwidth of a device", "give it with --pcie");
-  const double rate = *pcie.value * 1e9;
-  const Workload& w = request_.workload;
-  const double bytes =
-      2.0 * static_cast<double>(local_tokens(c.choice) * w.microbatches) *
-      static_cast<double>(request_.model->hidden * bytes_of(w.dtype) * request_.model->layers) / w.pipeline;
-  add(c, "checkpoint offload that shows", std::max(0.0, bytes / rate - compute_s), 0.3,
-      "to host memory and back over PCIe, beside the compute");
+void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
+  const Workload& w = step.workload;
+  if (w.pipeline == 1) return;
+  const double stages = w.pipeline, chunks = w.virtual_stages, microbatches = d(w.microbatches);
+  double sum = 0;
+  for (const TimeTerm& term : c.terms) sum += term.seconds;
+  const double bytes = d(local_tokens(c.choice)) * d(request_.model->hidden * bytes_of(w.dtype)) /
+                       (w.sequence_parallel ? c.choice.tensor() : 1);
+  // Neighbouring stages lie world / stages devices apart.
+  const bool inside = world_ <= domain_devices_;
+  const double rate = inside ? 0 : nic_bytes_s_ / devices_per_node_ * 0.9;
+  if (!inside && rate <= 0)
+    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+  const Estimate near = request_.calibration->comm.hop(request_.execution.transport, bytes);
+  const double hop = inside ? near.seconds : 10e-6 + bytes / rate;
+  const double passes = w.training ? 2 : 1;
+  const double layer = std::max(0.0, sum * stages - step.head_s) / d(request_.model->layers);
+  const double slow = imbalance(request_.model->layers, w.pipeline, layer, step.head_s);
+  add(c, "pipeline imbalance", slow, 0.2,
+      "the slowest stage over the mean: whole layers, logits on the last");
+  add(c, "pipeline bubble", (sum + slow) * (stages - 1) / (microbatches * chunks), 0.1,
+      chunks > 1
+          ? fmt::format("interleaved 1F1B: (stages - 1) / (microbatches x {} chunks) of the work", chunks)
+          : std::string("1F1B: (stages - 1) / microbatches of the work"));
+  // Plain 1F1B waits for each neighbour; the interleaved schedule sends beside the next chunk.
+  const double steady = passes * microbatches * hop;
+  add(c, "pipeline transfers",
+      passes * (stages - 1) * hop + (chunks > 1 ? shows(chunks * steady, sum) : steady), 0.3,
+      fmt::format("{} per microbatch and direction", format_bytes(bytes)));
 }
 
 }  // namespace usp

@@ -9,9 +9,9 @@
 namespace usp {
 namespace {
 
-constexpr int doublings = 2;              ///< beyond both ends of an axis
-constexpr int changes_within_a_step = 4;  ///< that are looked for between two values of an axis
-constexpr double close_enough = 1.004;    ///< bisection of real quantities stops at this ratio
+constexpr int doublings = 2;               ///< beyond both ends of an axis
+constexpr int changes_within_a_step = 12;  ///< that are looked for between two values of an axis
+constexpr double close_enough = 1.004;     ///< bisection of real quantities stops at this ratio
 constexpr i64 longest_tried = i64{1} << 28;
 
 PointPlan without_plan(const Error& error) {

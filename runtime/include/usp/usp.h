@@ -385,6 +385,16 @@ usp_status usp_batch_create(usp_engine* engine, const int64_t* cu_seqlens, int64
 usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const int64_t* cu_k,
                                   const int64_t* shift, int64_t documents, uint64_t dropout_seed,
                                   usp_batch** batch);
+/** Local: other documents over the tokens of `of`, which end wherever its documents do, for layers that
+ * attend within parts of them (chunks). No agreement: every rank derives the same from the same batch.
+ * Dropout seed and engine are those of `of`. USP_INVALID_INPUT for documents that cross a border of `of` or
+ * hold another number of tokens. */
+usp_status usp_batch_derive(const usp_batch* of, const int64_t* cu_seqlens, int64_t documents,
+                            usp_batch** batch);
+/** Collective, on the connections of usp_batch_create and in the same order with it: compares a value that
+ * must be the same on all ranks, such as a digest of the sample that a batch describes. USP_ENVIRONMENT where
+ * one differs; usp_last_fault then has `name` as its field and says which ranks. */
+usp_status usp_engine_agree(usp_engine* engine, const char* name, uint64_t value);
 void usp_batch_destroy(usp_batch* batch);
 
 /** How a mesh shares the tokens of a step, before any batch exists. Fill with usp_layout_desc_init; those
@@ -431,12 +441,15 @@ usp_status usp_batch_kv_tokens(const usp_batch* batch, const usp_plan* plan, con
 /** One forward or backward of one layer. */
 typedef struct usp_call {
   size_t size;
-  void* saved;         /**< the caller's, on a boundary of 256 bytes; null: no backward will follow */
+  void* saved;         /**< the caller's, on a boundary of 256 bytes (64 on the host); null: no backward will
+                            follow */
   int64_t saved_bytes; /**< at least usp_batch_sizes.saved_bytes */
   int64_t layer;       /**< number of the layer: layers of one step drop different pairs [0] */
   uint64_t forward_id; /**< written by forward, given to its backward [0] */
   int32_t retain;      /**< nonzero: another backward of the same forward may follow [0] */
-  int32_t reserved;    /**< 0 */
+  int32_t untracked;   /**< nonzero: the engine remembers nothing of this forward. saved alone holds it: any
+                            number of backward passes may follow, or none, and the caller answers for giving
+                            them the forward's inputs and layer. forward_id and retain are 0 [0] */
   void* stream;        /**< CUDA stream of the engine's GPU, on which the call enqueues its work; calls on
                             different streams run one after another. USP_USAGE on the host and for a stream of
                             another GPU [null: the engine's own] */
@@ -453,7 +466,7 @@ usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch*
                       usp_call* call);
 /** Collective: backward of the forward that wrote call->forward_id, with its plan, batch, inputs and layer.
  * `out` is what forward wrote. USP_USAGE for another plan or batch, where the plan has dropout for another
- * layer, and where backward has run already (usp_call.retain). */
+ * layer, and where backward has run already (usp_call.retain); an untracked call is not compared. */
 usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_batch* batch,
                            const usp_attention_inputs* inputs, const usp_tensor* out, const usp_tensor* d_out,
                            const usp_attention_gradients* gradients, usp_call* call);
@@ -475,6 +488,10 @@ usp_status usp_batch_record(usp_engine* engine, const usp_plan* plan, const usp_
 usp_status usp_plan_step_json(const char* request, char** result);
 /** Local: the same question; *plan is the text that `usp plan -o` writes, for usp_plan_parse. */
 usp_status usp_plan_step_file(const char* request, char** plan);
+/** Local: plans one attention call, as `usp plan attention --json` prints it. `request`: cluster (as above)
+ * or ranks (threads of this host), shape and the call's rules; keys as usp/planner/step_input.hpp lists them.
+ */
+usp_status usp_plan_attention_json(const char* request, char** result);
 /** Frees a text that a function of this section returned; null is allowed. */
 void usp_text_free(char* text);
 

@@ -69,6 +69,16 @@ usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const
   });
 }
 
+usp_status usp_batch_derive(const usp_batch* of, const int64_t* cu_seqlens, int64_t documents,
+                            usp_batch** batch) {
+  return guarded([&] {
+    const usp_batch& whole = given(of, "of");
+    given(batch, "batch");
+    const usp::Documents parts = usp::Documents::packed(usp::capi::self_borders(cu_seqlens, documents));
+    *batch = new usp_batch{whole.batch->derive(parts), whole.dropout_seed};
+  });
+}
+
 void usp_batch_destroy(usp_batch* batch) {
   delete batch;
 }

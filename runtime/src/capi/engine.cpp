@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t first_engine =
     offsetof(usp_engine_desc, compare_inputs) + sizeof(usp_engine_desc::compare_inputs);
-constexpr std::size_t first_call = offsetof(usp_call, reserved) + sizeof(usp_call::reserved);
+constexpr std::size_t first_call = offsetof(usp_call, untracked) + sizeof(usp_call::untracked);
 /// Forwards that no backward follows should be dropped; of more than these the oldest are forgotten.
 constexpr std::size_t max_forwards_in_flight = std::size_t{1} << 16;
 
@@ -96,7 +96,8 @@ struct LayerCall {
 
 usp_call taken_call(const usp_call* call) {
   const usp_call own = taken(call, first_call, zero<usp_call>(), "call");
-  require(own.reserved == 0, fmt::format("call.reserved is {}; it must be 0", own.reserved));
+  require(own.untracked == 0 || (own.forward_id == 0 && own.retain == 0),
+          "call.untracked is set beside forward_id or retain; leave those 0, nothing is remembered");
   require(own.layer >= 0, fmt::format("call.layer is {}; layers are numbered from 0", own.layer));
   return own;
 }
@@ -176,6 +177,13 @@ usp_status usp_engine_check(usp_engine* engine) {
   return guarded([&] { given(engine, "engine").ranks.data_plane().check(); });
 }
 
+usp_status usp_engine_agree(usp_engine* engine, const char* name, uint64_t value) {
+  return guarded([&] {
+    usp_engine& e = given(engine, "engine");
+    e.batches.agree(&given(name, "name"), value);
+  });
+}
+
 int64_t usp_engine_workspace_bytes(const usp_engine* engine) {
   return engine == nullptr ? -1 : engine->executor.workspace_bytes();
 }
@@ -200,6 +208,7 @@ usp_status usp_attend(usp_engine* engine, const usp_plan* plan, const usp_batch*
     }
     usp::SavedState saved(usp::MemoryRef{static_cast<std::byte*>(own.saved), own.saved_bytes});
     e.executor.forward(layer.prepared, layer.inputs, result, layer.tensors.lse(lse), saved, stream);
+    if (own.untracked != 0) return;
     if (e.forwards.size() == max_forwards_in_flight) e.forwards.erase(e.forwards.begin());
     e.forwards.emplace(++e.last_forward, std::move(saved));
     call->forward_id = e.last_forward;
@@ -213,6 +222,18 @@ usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_b
     usp_engine& e = given(engine, "engine");
     const usp_call own = taken_call(call);
     const LayerCall layer(plan, batch, inputs, own);
+    const auto run = [&](usp::SavedState& saved) {
+      e.executor.backward(layer.prepared, layer.inputs, layer.tensors.out(given(out, "out"), "out.dtype"),
+                          layer.tensors.out(given(d_out, "d_out"), "d_out.dtype"),
+                          layer.tensors.gradients(gradients), saved, stream_of(own));
+    };
+    const usp::MemoryRef memory{static_cast<std::byte*>(own.saved), own.saved_bytes};
+    if (own.untracked != 0) {
+      usp::SavedState saved(memory);
+      saved.assume(layer.prepared);
+      run(saved);
+      return;
+    }
     const auto forward = e.forwards.find(own.forward_id);
     require(forward != e.forwards.end(),
             fmt::format("forward_id {} is no forward in flight of this engine: its backward has run, it was "
@@ -220,10 +241,8 @@ usp_status usp_attend_grad(usp_engine* engine, const usp_plan* plan, const usp_b
                         "second backward",
                         own.forward_id));
     usp::SavedState& saved = forward->second;
-    saved.move_to({static_cast<std::byte*>(own.saved), own.saved_bytes});
-    e.executor.backward(layer.prepared, layer.inputs, layer.tensors.out(given(out, "out"), "out.dtype"),
-                        layer.tensors.out(given(d_out, "d_out"), "d_out.dtype"),
-                        layer.tensors.gradients(gradients), saved, stream_of(own));
+    saved.move_to(memory);
+    run(saved);
     if (own.retain != 0)
       saved.retain();
     else

@@ -40,6 +40,17 @@ Batch::Batch(Documents documents, const Mesh& mesh, int rank, schedule::PeerReac
       reach_(reach),
       digest_(digest_of(documents_, mesh)) {}
 
+std::shared_ptr<const Batch> Batch::derive(const Documents& parts) const {
+  if (!(parts.cu_q.back() == documents_.cu_q.back() && parts.cu_k.back() == documents_.cu_k.back()))
+    throw InvalidInput({"batch", 0, "cu_seqlens"},
+                       fmt::format("parts hold {} tokens, the batch {}; cut the documents of the batch",
+                                   parts.cu_q.back(), documents_.cu_q.back()));
+  if (!std::includes(parts.cu_q.begin(), parts.cu_q.end(), documents_.cu_q.begin(), documents_.cu_q.end()))
+    throw InvalidInput({"batch", 0, "cu_seqlens"},
+                       "a part crosses the border of a document; end one at every document's end");
+  return std::make_shared<const Batch>(parts, mesh_, rank_, reach_);
+}
+
 std::shared_ptr<const Prepared> Batch::prepare(const AttentionPlan& plan) const {
   return prepare(plan, 0);
 }
@@ -69,6 +80,10 @@ Batches::Batches(comm::Communicator& control, const Mesh& mesh, schedule::PeerRe
   if (control.size() != mesh.size())
     throw UsageError(fmt::format("the mesh has {} ranks, the communicator {}; give one of the mesh's ranks",
                                  mesh.size(), control.size()));
+}
+
+void Batches::agree(const char* name, std::uint64_t value) {
+  comm::agree(control_, {{name, value}});
 }
 
 std::shared_ptr<const Batch> Batches::get(const Documents& documents, std::uint64_t dropout_seed) {

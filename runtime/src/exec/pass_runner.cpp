@@ -94,6 +94,11 @@ void PassRunner::find_self_send(std::size_t receive) {
   expects(self_send_[receive] >= 0, "a rank receives from itself what it never sent");
 }
 
+bool PassRunner::is_exposed(const schedule::Transfer& t) const {
+  const auto begin = schedule_.ticks.begin() + t.start, end = schedule_.ticks.begin() + t.due + 1;
+  return std::all_of(begin, end, [](const schedule::Tick& tick) { return tick.steps.count == 0; });
+}
+
 std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
   std::vector<comm::ChannelEnd> all;
   for (std::size_t i = 0; i < schedule_.transfers.size(); ++i) {
@@ -106,6 +111,7 @@ std::vector<comm::ChannelEnd> PassRunner::ends(bool placed) {
     m.tag = t.move;
     m.tick = t.start;
     m.due = t.due;
+    m.exposed = is_exposed(t);
     m.operation = operation(schedule_.pass, t.write_mode);
     m.bytes = t.bytes;
     m.region_count = region_count(t);
@@ -132,7 +138,16 @@ void PassRunner::run(const StepInputs& inputs, comm::Channels& channels, PassRec
     tell_progress();
     run_tick(t, record.ticks[t]);
   }
+  if (!schedule_.keeps.empty()) memory_.join_copies();
   if (clock_) read_clock(record.ticks);
+}
+
+/// After the steps of the tick, which are under way then.
+void PassRunner::keep(std::int32_t tick) {
+  const auto first = std::lower_bound(schedule_.keeps.begin(), schedule_.keeps.end(), tick,
+                                      [](const schedule::Keep& k, std::int32_t t) { return k.tick < t; });
+  for (auto k = first; k != schedule_.keeps.end() && k->tick == tick; ++k)
+    memory_.copy_beside(view(k->from), view(k->to));
 }
 
 void PassRunner::run_tick(std::size_t t, TickTimes& times) {
@@ -142,6 +157,7 @@ void PassRunner::run_tick(std::size_t t, TickTimes& times) {
   start(tick);
   times.posted_s = now();
   for (std::int32_t i = 0; i < tick.steps.count; ++i) compute(static_cast<std::size_t>(tick.steps.begin + i));
+  keep(static_cast<std::int32_t>(t));
   times.computed_s = now();
   for (std::int32_t i = 0; i < tick.arrivals.count; ++i)
     arrive(schedule_.arrivals[static_cast<std::size_t>(tick.arrivals.begin + i)]);

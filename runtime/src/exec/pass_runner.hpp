@@ -66,6 +66,8 @@ class PassRunner {
   void start(const schedule::Tick& tick);
   void wait(std::size_t transfer);
   void find_self_send(std::size_t receive);
+  void keep(std::int32_t tick);
+  [[nodiscard]] bool is_exposed(const schedule::Transfer& t) const;
   [[nodiscard]] i64 region_count(const schedule::Transfer& t) const {
     return t.stage >= 0 ? 1 : t.regions.count;
   }

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace usp {
 
 SavedState::SavedState(kernels::Memory& memory) : arena_(memory.make_arena()) {}
@@ -22,10 +24,14 @@ void SavedState::move_to(MemoryRef memory) {
   if (memory.data == nullptr && memory.bytes > 0)
     throw UsageError(fmt::format("the saved state's {} bytes have no memory; give that which forward filled",
                                  memory.bytes));
-  if (reinterpret_cast<std::uintptr_t>(memory.data) % buffer_alignment != 0)
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % alignment != 0)
     throw UsageError(fmt::format("the saved state's memory begins at {}; it needs a boundary of {} bytes",
-                                 static_cast<const void*>(memory.data), buffer_alignment));
+                                 static_cast<const void*>(memory.data), alignment));
   memory_ = memory;
+}
+
+void SavedState::assume(std::shared_ptr<const Prepared> prepared) {
+  forward_ = {.prepared = std::move(prepared), .assumed = true};
 }
 
 }  // namespace usp

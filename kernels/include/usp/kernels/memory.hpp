@@ -43,6 +43,12 @@ class Memory {
   [[nodiscard]] virtual i64 held_bytes() const { return 0; }
 
   virtual void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) = 0;
+  /// Copies a packed buffer to another of its shape, beside what the stream does next; join_copies() orders
+  /// what comes after it behind all such copies. Otherwise as copy_region().
+  virtual void copy_beside(ConstView from, View to) {
+    copy_region(from, {{0, from.rows}, from.heads}, to, {{0, to.rows}, to.heads}, WriteMode::overwrite);
+  }
+  virtual void join_copies() {}
   virtual std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) = 0;
   virtual const std::byte* unpack_region(const std::byte* payload, DType wire, View to, ViewRegion region,
                                          WriteMode mode) = 0;

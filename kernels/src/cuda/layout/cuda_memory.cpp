@@ -6,6 +6,8 @@
 #include "usp/device/check.cuda.hpp"
 #include "usp/kernels/cuda_backends.hpp"
 
+#include <optional>
+
 namespace usp::kernels {
 namespace cuda {
 namespace {
@@ -87,6 +89,25 @@ class CudaMemory final : public Memory {
     const device::DeviceScope scope(device_);
     launch_copy(region_copy(from, source, to, target, mode), stream());
   }
+  /// By a copy engine: a kernel would wait until one that fills the GPU ends.
+  void copy_beside(ConstView from, View to) override {
+    expects(from.type == to.type && from.elements() == to.elements(), "buffers of one shape");
+    const device::DeviceScope scope(device_);
+    if (!beside_) beside_.emplace(device_);
+    beside_->begin.record(stream());
+    device::wait_for(beside_->stream.get(), beside_->begin.get());
+    device::check_cuda(
+        cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.elements() * bytes_of(from.type)),
+                        cudaMemcpyDefault, beside_->stream.get()),
+        "a copy beside other work");
+    beside_->open = true;
+  }
+  void join_copies() override {
+    if (!beside_ || !beside_->open) return;
+    beside_->open = false;
+    beside_->end.record(beside_->stream.get());
+    device::wait_for(stream(), beside_->end.get());
+  }
   std::byte* pack_region(ConstView from, ViewRegion region, DType wire, std::byte* payload) override {
     const View to = payload_view(payload, wire, from.batch, region, from.width);
     copy_region(from, region, to, {{0, to.rows}, to.heads}, WriteMode::overwrite);
@@ -119,12 +140,22 @@ class CudaMemory final : public Memory {
     const device::DeviceScope scope(device_);
     device::copy_to_host(host, from, bytes, stream());
   }
-  void synchronize() override { stream_.synchronize(); }
+  void synchronize() override {
+    if (beside_) beside_->stream.synchronize();
+    stream_.synchronize();
+  }
 
  private:
+  struct Beside {
+    explicit Beside(int device) : stream(device), begin(device), end(device) {}
+    device::Stream stream;
+    device::Event begin, end;
+    bool open = false;  ///< copies that nothing has joined
+  };
   device::CallStream& stream_;
   int device_;
-  Allocator* allocator_;  ///< null: plain device memory
+  Allocator* allocator_;          ///< null: plain device memory
+  std::optional<Beside> beside_;  ///< made with the first copy
   std::shared_ptr<i64> held_ = std::make_shared<i64>(0);
 };
 

@@ -93,9 +93,10 @@ struct MemoryInput {
 /// Memory of one rank. Throws MissingValue when the model leaves unknown what a row needs (vocabulary, MLP),
 /// and InvalidInput when the degrees cannot split the model.
 ///
-/// Tensor parallelism splits heads, MLP width, experts' width and vocabulary; inputs and residuals of a layer
-/// stay whole. Gradient-accumulation microbatches run one after the other unless there is a pipeline, whose
-/// first stage holds as many as there are stages.
+/// Tensor parallelism splits heads, MLP width, experts' width and vocabulary, and with sequence parallelism
+/// the tokens of everything between. Gradient-accumulation microbatches run one after the other unless there
+/// is a pipeline, whose first stage holds as many as there are stages; with v virtual stages per rank
+/// (2 (p - 1) + (v - 1) p + 1) / v (Megatron-LM's interleaved schedule).
 [[nodiscard]] MemoryTable memory_per_rank(const MemoryInput& input);
 
 /// Bytes that logits of some tokens take in training: in the model's type, an fp32 copy and its fp32
@@ -118,10 +119,16 @@ struct LayerActivations {
   double mlp_input = 0;   ///< the MLP's normalised input
   double norms = 0;       ///< inputs of the norms
   double mlp = 0;         ///< gate, up and their product; tokens routed to experts
+  double gathered = 0;    ///< live only: a layer's input with the tokens of all tensor ranks
 
   [[nodiscard]] double total() const { return checkpoint + attention + mlp_input + norms + mlp; }
 };
+/// What tensor ranks split beside heads and widths.
+struct TensorSplit {
+  bool sequence_parallel = true;  ///< inputs, norms and residuals by tokens
+  bool expert_tensor = true;      ///< each expert's width, so that they hold its tokens whole
+};
 [[nodiscard]] LayerActivations layer_activations(const Model& model, int layer, Precision dtype,
-                                                 std::int64_t tensor);
+                                                 std::int64_t tensor, const TensorSplit& tensors = {});
 
 }  // namespace usp

@@ -18,6 +18,18 @@
 
 namespace usp {
 
+/// What candidates are ranked by.
+enum class Objective {
+  throughput,  ///< tokens per second; replicas multiply the batch unless the global batch is given
+  latency,     ///< seconds of the step that the given batch takes on all devices together
+};
+
+template <>
+struct WordTable<Objective> {
+  static constexpr Word<Objective> words[] = {{"throughput", Objective::throughput},
+                                              {"latency", Objective::latency}};
+};
+
 /// A whole training or forward step to lay out on a cluster. Pointers must outlive the result.
 struct PlanRequest {
   const topology::Cluster* cluster = nullptr;
@@ -27,8 +39,38 @@ struct PlanRequest {
   Constraints fixed;
   MemoryPolicy memory;
   ExecutionOptions execution;
-  std::size_t max_candidates = 32;   ///< candidates to return
-  WorkProgress* progress = nullptr;  ///< hears of the search, when given
+  /// Rows of a step over all replicas; workload.batch and, unless fixed, its microbatches follow per
+  /// candidate.
+  std::optional<i64> global_batch;
+  std::optional<Objective> objective;  ///< empty: throughput of training, latency of forward only
+  bool search_expert = false;    ///< of a model with experts: workload.expert is the planner's to choose
+  bool search_pipeline = false;  ///< workload.pipeline and its virtual stages are the planner's to choose
+  double gemm_efficiency = 0;    ///< share of the peak of every matrix product; 0: by shape and card
+  double power_w = 0;            ///< power limit of a device; 0: that of its data sheet
+  bool fp8_products = false;     ///< of the layers, not of logits; what else is 16-bit stays
+  bool fused_pointwise = true;   ///< norms, activation and rotary embedding each in one kernel, as compiled
+  bool flash_attention = true;   ///< else scores go through memory, masked ones too
+  /// Attention kernels of an older generation than the calibration's: times as long, forward and backward.
+  double older_forward = 1, older_backward = 1;
+  double attention_band = 0;              ///< beside the calibration's: which kernels run is not known
+  std::optional<double> measured_step_s;  ///< of the best plan, for rescaled rates; no plan depends on it
+  std::size_t max_candidates = 32;        ///< candidates to return
+  WorkProgress* progress = nullptr;       ///< hears of the search, when given
+};
+
+[[nodiscard]] Objective objective_of(const PlanRequest& request);
+/// Rows of a step over all replicas, where data parallelism may not change them.
+[[nodiscard]] std::optional<i64> global_batch_of(const PlanRequest& request);
+
+/// How a replica's batch and layers are split, where the planner decides it.
+struct StepSplit {
+  i64 batch = 1;  ///< rows of one replica
+  i64 microbatches = 1;
+  int pipeline = 1, virtual_stages = 1;
+  int expert = 1;
+  std::optional<i64> recompute_layers = {};
+  i64 mlp_tile_tokens = 0;  ///< MLP of so many tokens at a time; 0: as the request's memory policy says
+  bool operator==(const StepSplit&) const = default;
 };
 
 /// One way to lay the step out.
@@ -43,6 +85,7 @@ struct Choice {
   Recompute recompute = Recompute::full;
   int zero_stage = 3;
   bool uneven_heads = false;
+  std::optional<StepSplit> split = {};  ///< empty: as the request's workload says
   [[nodiscard]] int data() const { return placement.data; }
   [[nodiscard]] int tensor() const { return placement.tensor; }
 };
@@ -62,6 +105,11 @@ struct LayerAttention {
   AttentionPrice price;  ///< of one layer, one microbatch
 };
 
+/// The request's workload as a choice splits it, without the list of documents.
+[[nodiscard]] Workload workload_of(const PlanRequest& request, const Choice& choice);
+/// Pipeline stages of a choice.
+[[nodiscard]] int pipeline_of(const PlanRequest& request, const Choice& choice);
+
 struct PlanCandidate {
   Choice choice;
   double step_s = 0;
@@ -72,6 +120,11 @@ struct PlanCandidate {
   std::vector<LayerAttention> attention;
   MemoryTable memory;
   bool fits = false;
+  bool fits_host = true;  ///< host memory of the ranks of a host, where its size is known
+  double model_flops =
+      0;              ///< of the step, all devices: forward once, backward twice, causal pairs, nothing twice
+  double flop_s = 0;  ///< model_flops per second and device
+  double mfu = 0;     ///< flop_s over the data-sheet peak of the type
   std::uint32_t extrapolation = 0;
 };
 
@@ -79,6 +132,13 @@ struct PlanCandidate {
 struct Rejection {
   int ring = 0, ulysses = 0, data = 0, tensor = 0;
   std::string reason;
+};
+
+/// What a flag that fixes a choice costs against leaving that choice to the planner.
+struct FlagCost {
+  std::string flag;     ///< "--ulysses 8"
+  double slowdown = 0;  ///< seconds per token over those without it, minus one
+  std::string without;  ///< the best layout without it
 };
 
 /// How sure the choice is.
@@ -89,6 +149,7 @@ struct Verdict {
   std::string alone;                                   ///< why there is no runner-up, where there is none
   std::vector<std::string> tie_breaking_measurements;  ///< for nccl-tests; empty where there is no tie
   std::vector<std::string> sensitive_terms;  ///< terms whose error alone, within its band, changes the choice
+  std::vector<FlagCost> flag_costs;          ///< of fixed choices that cost something, the dearest first
 };
 
 struct PlanResult {
@@ -123,7 +184,8 @@ struct LegalityInput {
   const Workload* workload = nullptr;
   i64 world = 0;  ///< devices
   int devices_per_node = 0;
-  int head_chunks = 1;  ///< where they are fixed
+  int head_chunks = 1;                   ///< where they are fixed
+  std::optional<i64> global_batch = {};  ///< rows that the data-parallel replicas share
 };
 /// Why a mesh is not allowed for these heads and tokens; empty when it is.
 [[nodiscard]] std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
@@ -143,6 +205,22 @@ void check_degrees(const PlanRequest& request);
 
 /// Prices exactly one layout of the request (all of fixed's degrees given).
 [[nodiscard]] PlanCandidate price_choice(const PlanRequest& request, const Choice& choice);
+
+/// How much longer one term would have to be for the prediction to equal a measurement.
+struct TermFactor {
+  std::string name;
+  double factor = 1;
+};
+
+/// A measured step beside the predicted one: rates of the measurement, and what could explain it.
+struct MeasuredStep {
+  double seconds = 0;
+  double ratio = 1;  ///< over the prediction
+  bool in_band = false;
+  double tokens_s = 0, flop_s = 0, mfu = 0;  ///< all devices; per device; of the data-sheet peak
+  std::vector<TermFactor> terms;  ///< each alone explains the difference; most plausible first: nearest to 1
+};
+[[nodiscard]] MeasuredStep measured_step(const PlanCandidate& candidate, double seconds);
 
 /// The attention plan of one kind of layer under a choice (heads after tensor parallelism).
 [[nodiscard]] AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice,

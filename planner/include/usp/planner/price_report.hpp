@@ -4,6 +4,7 @@
 #include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/pricing.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct PassReport {
   std::vector<TickPrice> ticks;          ///< sum to price.seconds
   std::vector<TransferBytes> transfers;  ///< in order of first use
   TransferBytes all;
+  double flops = 0;   ///< of the call on all ranks: 2 per visible pair, head and width; backward twice those
+  double flop_s = 0;  ///< flops per second and rank
 };
 
 struct PriceReport {
@@ -42,6 +45,8 @@ struct PriceReport {
   double seconds = 0;
   double band = 0;  ///< relative half width
   bool uneven_heads = false;
+  double flop_s = 0;          ///< of all passes, per second and rank
+  std::optional<double> mfu;  ///< flop_s over the data-sheet peak of the type; empty: the peak is not known
   std::vector<std::string> notes;
 };
 

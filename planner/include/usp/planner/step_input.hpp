@@ -4,6 +4,7 @@
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/model.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/planner/plan_attention.hpp"
 #include "usp/topology/cluster.hpp"
 #include "usp/topology/compose.hpp"
 
@@ -37,6 +38,18 @@ struct StepInput {
   StepInput& operator=(const StepInput&) = delete;
 };
 
+/// A request to plan one attention call, with what it points to.
+struct AttentionInput {
+  topology::Cluster cluster;
+  Calibration calibration;
+  AttentionRequest request;
+
+  AttentionInput() = default;
+  ~AttentionInput() = default;
+  AttentionInput(const AttentionInput&) = delete;
+  AttentionInput& operator=(const AttentionInput&) = delete;
+};
+
 /// Takes remarks for people.
 using NoteSink = std::function<void(const std::string&)>;
 
@@ -60,5 +73,13 @@ void load_sources(const StepSources& sources, StepInput& input, const NoteSink& 
 /// and JSON pointer for unknown keys and words, wrong types, values out of range, and choices without effect.
 [[nodiscard]] std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std::string& file,
                                                            const NoteSink& note);
+
+/// Reads a request to plan one attention call: cluster (as there) or ranks (threads of this host); shape
+/// {tokens, query_heads, head_dim_qk, and where given batch, kv_heads, head_dim_v, dtype}; and where given
+/// causal, window, scale, softcap, dropout, sink, return_lse, backend, documents (lengths), training,
+/// calibration, fixed, execution and max_candidates (the last three as there). Throws as read_plan_request.
+[[nodiscard]] std::unique_ptr<AttentionInput> read_attention_request(const std::string& text,
+                                                                     const std::string& file,
+                                                                     const NoteSink& note);
 
 }  // namespace usp

@@ -5,6 +5,7 @@
 #include "usp/schedule/plan_inputs.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +27,21 @@ struct Workload {
   bool fp32_gradients = false;    ///< accumulated in fp32: 18 bytes per parameter with adamw, else 16
   std::int64_t microbatches = 1;  ///< batch rows are split into so many; divides batch
   int pipeline = 1;               ///< pipeline stages
-  int expert = 1;                 ///< expert-parallel ranks, taken from the data x sequence ranks
+  int virtual_stages = 1;  ///< model chunks per pipeline rank: more than one is the interleaved schedule
+  int expert = 1;          ///< expert-parallel ranks, taken from expert_pool
+  /// Norms, residuals and layer inputs are split by tokens over the tensor ranks (Megatron's sequence
+  /// parallelism), so that each holds 1 / tensor of them; else every tensor rank holds them whole.
+  bool sequence_parallel = true;
+  /// Tensor ranks split each expert's width; else they hold whole experts, and expert groups span them.
+  bool expert_tensor = true;
+  /// Layers that compute again what `recompute` says; the others keep everything. Empty: all layers.
+  std::optional<std::int64_t> recompute_layers = {};
 
   [[nodiscard]] std::int64_t rows_per_microbatch() const { return batch / microbatches; }
+  /// Ranks that expert groups are taken from. @param shards data x sequence ranks
+  [[nodiscard]] std::int64_t expert_pool(std::int64_t shards, std::int64_t tensor) const {
+    return expert_tensor ? shards : shards * tensor;
+  }
   [[nodiscard]] std::int64_t tokens() const { return seq * batch; }  ///< per data-parallel replica and step
 };
 

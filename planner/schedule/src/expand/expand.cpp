@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 namespace usp::schedule {
@@ -108,6 +109,7 @@ class Expander {
     }
     list_arrivals();
     keep_results();
+    keep_landed();
     return std::move(out_);
   }
 
@@ -254,6 +256,7 @@ class Expander {
       expects(buffer(id).heads.begin <= heads.begin && heads.end <= buffer(id).heads.end,
               "a schedule names a head that its buffer does not hold");
       use(id, move.due);
+      if (!send) land(id, move.due + 1);
       for (const Range& slots : selection_.slots)
         locate(id, selection_.ring_row, slots, [&](Range part, i64 row) {
           add_region(t, {id, {row, row + part.size()}, heads});
@@ -281,12 +284,12 @@ class Expander {
     for (int i = 0; i < move.pairs; ++i) {
       route.packs = route.packs || type_of(move.from[i]) != wire;
       route.unpacks = route.unpacks || type_of(move.to[i]) != wire;
-      source_inside = source_inside && !outlives_pass(move.from[i]);
-      target_inside = target_inside && !outlives_pass(move.to[i]);
+      source_inside = source_inside && (!outlives_pass(move.from[i]) || lands(move.from[i]));
+      target_inside = target_inside && (!outlives_pass(move.to[i]) || lands(move.to[i]));
     }
     if (reach_ == PeerReach::all) return route;
     source_inside = source_inside || route.packs;
-    if (!source_inside && !target_inside) route.unpacks = true;
+    expects(source_inside || target_inside || route.unpacks, "one end of an exchange lies in the workspace");
     route.push = !source_inside;
     return route;
   }
@@ -296,10 +299,27 @@ class Expander {
   /// The caller's tensors, and what forward leaves for backward.
   [[nodiscard]] bool outlives_pass(BufferName name) const {
     const Tensor x = name.tensor;
-    const bool exchanged = x == Tensor::q || x == Tensor::k || x == Tensor::v;
-    return name.place == BufferSlot::home ||
-           (name.place == BufferSlot::row &&
-            (x == Tensor::o || x == Tensor::lse || (exchanged && plan_.save_exchanged_qkv)));
+    return name.place == BufferSlot::home || saves_exchanged(name) ||
+           (name.place == BufferSlot::row && (x == Tensor::o || x == Tensor::lse));
+  }
+  [[nodiscard]] bool saves_exchanged(BufferName name) const {
+    const Tensor x = name.tensor;
+    return plan_.save_exchanged_qkv && name.place == BufferSlot::row &&
+           (x == Tensor::q || x == Tensor::k || x == Tensor::v);
+  }
+  /// What other ranks write, or read as it is, lies in the workspace, which they reach, before it is kept for
+  /// backward. Follows from the plan, also on a rank that exchanges nothing.
+  [[nodiscard]] bool lands(BufferName name) const {
+    if (reach_ == PeerReach::all || out_.pass == Pass::backward || !outlives_pass(name) ||
+        name.place == BufferSlot::home)
+      return false;
+    const bool result = !saves_exchanged(name);
+    return std::any_of(compact_.transfers.begin(), compact_.transfers.end(), [&](const TransferOp& move) {
+      if (move.peers == Peers::self) return false;
+      if (result && wire_type(plan_, move.wire) != type_of(name)) return false;
+      const BufferName* const names = result ? move.from : move.to;
+      return std::find(names, names + move.pairs, name) != names + move.pairs;
+    });
   }
   void add_region(const Transfer& t, const BufferRegion& region) {
     if (size(out_.regions) > t.regions.begin) {
@@ -344,6 +364,7 @@ class Expander {
       const BufferId id = current({operand.tensor, slot_of(operand, w)});
       step.buffers[static_cast<std::size_t>(operand.tensor)] = id;
       use(id, tick);
+      if (operand.tensor == Tensor::o || operand.tensor == Tensor::lse) land(id, tick);
     }
     out_.steps.push_back(step);
   }
@@ -425,12 +446,31 @@ class Expander {
       if (b.first >= 0 && outlives_pass(b.name)) b.last = compact_.ticks;
   }
 
+  /// A buffer that lands is whole once the steps of `tick` have been enqueued.
+  void land(BufferId id, int tick) {
+    if (lands(buffer(id).name)) landed_[id] = std::max(landed_[id], tick);
+  }
+  /// What has landed stays in the workspace to the end of the pass, and a copy of it outlives the pass.
+  void keep_landed() {
+    for (const auto& [id, tick] : landed_) {
+      expects(tick < compact_.ticks, "what forward exchanges is computed with");
+      Buffer kept = buffer(id);
+      kept.first = tick, kept.last = compact_.ticks;
+      buffer(id).last = compact_.ticks - 1;
+      out_.buffers.push_back(kept);
+      out_.keeps.push_back({id, size(out_.buffers) - 1, tick});
+    }
+    std::stable_sort(out_.keeps.begin(), out_.keeps.end(),
+                     [](const Keep& a, const Keep& b) { return a.tick < b.tick; });
+  }
+
   const TokenMap& geometry_;
   const AttentionPlan& plan_;
   const CompactPass& compact_;
   const int rank_;
   const PeerReach reach_;
   RankSchedule out_;
+  std::map<BufferId, std::int32_t> landed_;  ///< the tick in which it is whole
   std::array<std::array<BufferId, place_count>, tensor_count> held_{};
   Selection selection_;
   std::vector<int> peers_;

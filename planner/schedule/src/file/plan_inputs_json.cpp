@@ -33,11 +33,10 @@ Json fixed_json(const Constraints& fixed) {
 }
 
 Json memory_json(const MemoryPolicy& memory) {
-  return {{"reserve_ratio", memory.reserve_fraction},
-          {"communicator_bytes", memory.communicator_bytes},
-          {"loss_tile_tokens", memory.loss_tile_tokens},
-          {"mlp_tile_tokens", memory.mlp_tile_tokens},
-          {"device_bytes", json_or_null(memory.device_bytes)}};
+  return {
+      {"reserve_ratio", memory.reserve_fraction},          {"communicator_bytes", memory.communicator_bytes},
+      {"loss_tile_tokens", memory.loss_tile_tokens},       {"mlp_tile_tokens", memory.mlp_tile_tokens},
+      {"device_bytes", json_or_null(memory.device_bytes)}, {"host_bytes", json_or_null(memory.host_bytes)}};
 }
 
 namespace {
@@ -103,6 +102,7 @@ MemoryPolicy memory_in(ObjectReader reader) {
   memory.loss_tile_tokens = reader.integer("loss_tile_tokens", 0, max_tokens);
   memory.mlp_tile_tokens = reader.integer("mlp_tile_tokens", 0, max_tokens);
   memory.device_bytes = reader.maybe_number("device_bytes", 0, static_cast<double>(most));
+  memory.host_bytes = reader.maybe_number("host_bytes", 0, static_cast<double>(most));
   reader.finish();
   return memory;
 }

@@ -28,6 +28,7 @@ struct ChannelEnd {
   i64 tag = 0;                 ///< matches both ends; unique in a pass among transfers of one direction
   std::int32_t tick = 0;       ///< in which it starts
   std::int32_t due = 0;        ///< tick at whose end it is waited for
+  bool exposed = false;        ///< this end computes nothing from its start until it is waited for
   const char* operation = "";  ///< what errors name; a string literal
   i64 bytes = 0;
   i64 region_count = 0;  ///< of this end

@@ -26,6 +26,10 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
   ~Batch() = default;
 
+  /// Local: parts of this batch's documents, over the same tokens, as a batch of its own. Throws InvalidInput
+  /// for parts that cross a border of a document or hold another number of tokens.
+  [[nodiscard]] std::shared_ptr<const Batch> derive(const Documents& parts) const;
+
   [[nodiscard]] const Documents& documents() const { return documents_; }
   [[nodiscard]] const Mesh& mesh() const { return mesh_; }
   [[nodiscard]] int rank() const { return rank_; }
@@ -64,6 +68,10 @@ class Batches {
   /// Collective over `control`: every rank passes the same documents and seed. Throws DisagreementError on
   /// every rank where one differs, InvalidInput for documents out of range.
   [[nodiscard]] std::shared_ptr<const Batch> get(const Documents& documents, std::uint64_t dropout_seed = 0);
+
+  /// Collective over `control`, in the same order with get(): compares a value that a batch depends on.
+  /// Throws DisagreementError on every rank where one differs.
+  void agree(const char* name, std::uint64_t value);
 
  private:
   comm::Communicator& control_;

@@ -125,7 +125,7 @@ Bundles bundles_of(const std::vector<ChannelEnd>& ends) {
       bundle.offers = true;
       bundle.slot = slots[end.peer]++;
     }
-    all.bundles[at->second].channels.push_back(static_cast<std::int32_t>(i));
+    all.bundles[at->second].add(end, static_cast<std::int32_t>(i));
     all.of_channel[i] = at->second;
   }
   return all;
@@ -174,7 +174,7 @@ void exchange_offers(Communicator& control, const PeerArena& arena, const std::v
         bundle.slot = static_cast<std::size_t>(offer.slot);
         bundle.link = board == nullptr ? nullptr : offer.link;
       }
-      all.bundles[at->second].channels.push_back(channel);
+      all.bundles[at->second].add(end, channel);
       all.of_channel[static_cast<std::size_t>(channel)] = at->second;
       std::vector<ArenaRegion>& regions = all.offered[static_cast<std::size_t>(channel)];
       for (i64 i = 0; i < offer.region_count; ++i) {

@@ -20,7 +20,15 @@ struct Bundle {
   std::size_t slot = 0;  ///< among the bundles that one end offers to the other
   std::vector<std::int32_t> channels;
   EventLink* link = nullptr;  ///< between ranks of one process
+  i64 bytes = 0;              ///< of all channels
   int waited = 0;             ///< channels, in this pass
+  bool exposed = true;        ///< all channels are
+
+  void add(const ChannelEnd& end, std::int32_t channel) {
+    channels.push_back(channel);
+    bytes += end.bytes;
+    exposed = exposed && end.exposed;
+  }
 };
 
 /// What one pass of a rank offers and copies.

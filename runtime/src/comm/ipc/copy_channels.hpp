@@ -10,6 +10,7 @@
 #include "usp/comm/data_plane.hpp"
 #include "usp/device/call_stream.hpp"
 #include "usp/device/device.hpp"
+#include "usp/device/plane_copy.hpp"
 
 #include <deque>
 #include <memory>
@@ -39,6 +40,9 @@ struct CopyRank {
 /// sets comes before its waits of the same tick, also by edges: its copies wait for the flags that it sets at
 /// the start, and its compute stream awaits a flag after its own copies that are due. Then ranks cannot wait
 /// for one another in a circle. Ranks of one process use events instead, but in graphs (EventLink).
+///
+/// Small copies that nothing could hide are made by a kernel on the compute stream when they are first waited
+/// for: it starts sooner than a copy engine, and needs no other stream.
 class CopyChannels final : public Channels {
  public:
   CopyChannels(CopyRank& rank, const std::vector<ChannelEnd>& ends, Bundles bundles);
@@ -52,8 +56,12 @@ class CopyChannels final : public Channels {
   void end_job();
   void offer(Bundle& bundle);
   void join_copies(std::int32_t tick);
+  void mark_compute();
+  void copy_exposed();
   void copy(Bundle& bundle);
-  void enqueue_payload(std::int32_t channel, device::StreamHandle copies);
+  [[nodiscard]] bool copies_by_threads(const Bundle& bundle) const;
+  [[nodiscard]] device::EventHandle copied(std::size_t bundle) const;
+  void append_payload(std::int32_t channel);
   void await_host(const std::atomic<std::uint64_t>& count, std::uint64_t expected, const Bundle& bundle);
   [[nodiscard]] Bundle& bundle_of(std::int32_t channel) {
     return bundles_.bundles[bundles_.of_channel[static_cast<std::size_t>(channel)]];
@@ -63,14 +71,17 @@ class CopyChannels final : public Channels {
   std::vector<ChannelEnd> ends_;  ///< without regions
   Bundles bundles_;
   std::vector<ChannelStart> starts_;                  ///< per channel
-  std::vector<std::optional<device::Event>> copied_;  ///< per bundle that this rank copies
+  std::vector<std::optional<device::Event>> copied_;  ///< per bundle that this rank's engines copy
   std::vector<i64> moved_;                            ///< per channel
   bool by_events_ = false;                            ///< this pass
   std::size_t awaited_ = 0;                           ///< bundles, in this pass
   std::vector<std::size_t> started_;                  ///< bundles of one start
-  std::vector<std::size_t> copying_;   ///< bundles whose copies the compute stream has not waited for
-  std::vector<StridedBytes> reached_;  ///< a peer's regions
-  device::Event mark_;                 ///< where the compute stream stood at the last start
+  std::vector<Bundle*> exposed_;         ///< that were started and are to be copied by the first wait
+  std::vector<std::size_t> copying_;     ///< bundles whose copies the compute stream has not waited for
+  std::vector<StridedBytes> reached_;    ///< a peer's regions
+  std::vector<device::Copy2d> payload_;  ///< of a bundle
+  device::Event mark_;
+  device::EventHandle started_at_ = nullptr;  ///< where the compute stream stood at the last start
   FlagOperations operations_;
 };
 

@@ -3,16 +3,15 @@
 
 #include "../failure/backoff.hpp"
 #include "../failure/deadline.hpp"
+#include "../group/gpu_identity.cuda.hpp"
 #include "copy_channels.hpp"
 #include "peer_rates.hpp"
 
 #include "usp/base/error.hpp"
-#include "usp/device/check.cuda.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -25,17 +24,13 @@ namespace {
 /// How long a rank of a failed job keeps its memory for peers.
 constexpr double leave_s = 2;
 
-/// UUID of a device, which processes may number differently.
-[[nodiscard]] cudaUUID_t identity(int device) {
-  cudaDeviceProp p;
-  device::check_cuda(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
-  return p.uuid;
-}
+/// Of a device, which processes may number differently.
+using Uuid = decltype(GpuIdentity::uuid);
 
 /// This process's number of a peer's device, out of all that it sees.
-[[nodiscard]] int number_of(const cudaUUID_t& device, int peer, const std::vector<cudaUUID_t>& visible) {
+[[nodiscard]] int number_of(const Uuid& device, int peer, const std::vector<Uuid>& visible) {
   for (std::size_t i = 0; i < visible.size(); ++i)
-    if (std::memcmp(&visible[i], &device, sizeof device) == 0) return static_cast<int>(i);
+    if (visible[i] == device) return static_cast<int>(i);
   throw EnvironmentError(
       fmt::format("the GPU of rank {} is not visible here, so copies to it would go through the host; let "
                   "every process see all GPUs (CUDA_VISIBLE_DEVICES)",
@@ -138,10 +133,11 @@ void CopyEngineDataPlane::connect_devices() {
   Communicator& control = rank_.control;
   const int mine = rank_.compute.device();
   const device::DeviceScope scope(mine);
-  std::vector<cudaUUID_t> visible;
-  for (int i = 0; i < device::device_count(); ++i) visible.push_back(identity(i));
-  const cudaUUID_t me = visible.at(static_cast<std::size_t>(mine));
-  std::vector<cudaUUID_t> devices(static_cast<std::size_t>(control.size()));
+  require_whole_gpus(control, identity_of(mine));
+  std::vector<Uuid> visible;
+  for (int i = 0; i < device::device_count(); ++i) visible.push_back(identity_of(i).uuid);
+  const Uuid me = visible.at(static_cast<std::size_t>(mine));
+  std::vector<Uuid> devices(static_cast<std::size_t>(control.size()));
   control.all_gather(&me, devices.data(), sizeof me);
   std::vector<bool> same_device;  // per rank
   std::vector<int> numbers;

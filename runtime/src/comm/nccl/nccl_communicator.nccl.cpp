@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../group/data_plane.hpp"
+#include "../group/gpu_identity.cuda.hpp"
 #include "../group/ticket_table.hpp"
 #include "../regions/plane_copies.hpp"
+#include "launch_watch.hpp"
 #include "nccl_api.hpp"
 
 #include "usp/base/error.hpp"
@@ -10,7 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -28,13 +30,6 @@ struct Flight {
   device::DeviceBuffer staging;
 };
 
-/// The messages of one post(): they start and end together.
-struct Launch {
-  device::Event ready, done;
-  int open_messages = 0;
-  explicit Launch(int device) : ready(device), done(device) {}
-};
-
 [[nodiscard]] bool contiguous(const Message& m) {
   if (m.region_count != 1) return false;
   const StackCursor run(m.regions, 1);
@@ -50,15 +45,17 @@ class NcclCommunicator final : public DataPlaneCommunicator {
         compute_(compute),
         device_(compute == nullptr ? 0 : compute->device()) {
     connect();
+    if (compute_ != nullptr && size() > 1)
+      watch_.emplace(options(), rank(), device_, [this] { end_kernels(); });
   }
   ~NcclCommunicator() override {
-    if (nccl_ == nullptr) return;
     try {
       if (stream_) stream_->synchronize();
     } catch (...) {
       // The job has already failed and the error has been reported.
     }
-    api_.comm_destroy(nccl_);
+    watch_.reset();
+    if (const ncclComm_t nccl = nccl_.exchange(nullptr); nccl != nullptr) api_.comm_destroy(nccl);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -75,7 +72,12 @@ class NcclCommunicator final : public DataPlaneCommunicator {
 
  private:
   void connect();
+  /// By the watch's thread too: kernels that wait for a peer come back.
+  void end_kernels() {
+    if (const ncclComm_t nccl = nccl_.exchange(nullptr); nccl != nullptr) api_.comm_abort(nccl);
+  }
   void check(ncclResult_t result, const char* call, const Message* message);
+  void check_watch();
   [[noreturn]] void fail(const std::string& text, const Message* message);
   Ticket open(const Message& message);
   void stage(Flight& flight);
@@ -84,10 +86,10 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   const NcclApi& api_;
   const device::CallStream* compute_;
   int device_;
-  ncclComm_t nccl_ = nullptr;
-  std::optional<device::Stream> stream_;  ///< of all transfers; made with the first
+  std::atomic<ncclComm_t> nccl_{nullptr};  ///< null: the job has failed
+  std::optional<device::Stream> stream_;   ///< of all transfers; made with the first
+  std::optional<LaunchWatch> watch_;       ///< goes before NCCL and the stream
   TicketTable<Flight> flights_;
-  std::deque<Launch> launches_;
   std::vector<std::size_t> launch_of_;  ///< per flight
   std::vector<i64> order_;
 };
@@ -98,8 +100,13 @@ void NcclCommunicator::connect() {
   if (rank() == 0) check(api_.get_unique_id(&id), "ncclGetUniqueId", nullptr);
   broadcast(&id, sizeof id, 0);
   std::optional<device::DeviceScope> scope;
-  if (compute_ != nullptr) scope.emplace(device_);
-  check(api_.comm_init_rank(&nccl_, size(), id, rank()), "ncclCommInitRank", nullptr);
+  if (compute_ != nullptr) {
+    scope.emplace(device_);
+    require_whole_gpus(control(), identity_of(device_));
+  }
+  ncclComm_t nccl = nullptr;
+  check(api_.comm_init_rank(&nccl, size(), id, rank()), "ncclCommInitRank", nullptr);
+  nccl_ = nccl;
 }
 
 /// Ends the job: NCCL's communicator first, so that kernels that wait for a peer come back.
@@ -114,8 +121,15 @@ void NcclCommunicator::fail(const std::string& text, const Message* message) {
   throw CommunicationError(fault);
 }
 
+void NcclCommunicator::check_watch() {
+  if (!watch_ || !watch_->failed()) return;
+  abort(watch_->fault());
+  throw CommunicationError(watch_->fault());
+}
+
 void NcclCommunicator::check(ncclResult_t result, const char* call, const Message* message) {
   if (result == ncclSuccess || result == ncclInProgress) return;
+  check_watch();
   std::string text = fmt::format("rank {}: {} failed: {}", rank(), call, api_.get_error_string(result));
   if (message != nullptr)
     text += fmt::format(" in '{}' of tick {} with rank {}", message->operation, message->tick, message->peer);
@@ -123,7 +137,7 @@ void NcclCommunicator::check(ncclResult_t result, const char* call, const Messag
 }
 
 void NcclCommunicator::abort(const CommunicationFault& fault) {
-  if (nccl_ != nullptr) api_.comm_abort(std::exchange(nccl_, nullptr));
+  end_kernels();
   DataPlaneCommunicator::abort(fault);
 }
 
@@ -168,6 +182,7 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
   std::iota(order_.begin(), order_.end(), i64{0});
   std::stable_sort(order_.begin(), order_.end(),
                    [&](i64 a, i64 b) { return at(a).message.tag < at(b).message.tag; });
+  const ncclComm_t nccl = nccl_;
   check(api_.group_start(), "ncclGroupStart", nullptr);
   ncclResult_t first_fault = ncclSuccess;
   const Message* culprit = nullptr;
@@ -176,8 +191,8 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
     if (f.bytes == 0) continue;
     const auto bytes = static_cast<std::size_t>(f.bytes);
     const ncclResult_t result =
-        f.message.send ? api_.send(f.payload.data, bytes, ncclInt8, f.message.peer, nccl_, stream_->get())
-                       : api_.recv(f.payload.data, bytes, ncclInt8, f.message.peer, nccl_, stream_->get());
+        f.message.send ? api_.send(f.payload.data, bytes, ncclInt8, f.message.peer, nccl, stream_->get())
+                       : api_.recv(f.payload.data, bytes, ncclInt8, f.message.peer, nccl, stream_->get());
     if (result == ncclSuccess || first_fault != ncclSuccess) continue;
     first_fault = result;
     culprit = &f.message;
@@ -205,11 +220,9 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   if (!any) return;
   const device::DeviceScope scope(device_);
   if (!stream_) stream_.emplace(device_);
-  std::size_t at = 0;
-  while (at < launches_.size() && launches_[at].open_messages > 0) ++at;
-  if (at == launches_.size()) launches_.emplace_back(device_);
-  Launch& launch = launches_[at];
-  launch.open_messages = 0;
+  const std::size_t at = watch_->take();
+  Launch& launch = (*watch_)[at];
+  const Message* first = nullptr;
   launch.ready.record(compute_->get());
   device::wait_for(stream_->get(), launch.ready.get());
   for (i64 i = 0; i < count; ++i) {
@@ -217,10 +230,12 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
     if (flight.bytes == 0) continue;
     launch_of_[static_cast<std::size_t>(tickets[i])] = at;
     ++launch.open_messages;
+    if (first == nullptr) first = &flight.message;
     stage(flight);
   }
   start(tickets, count);
   launch.done.record(stream_->get());
+  if (!device::is_capturing(compute_->get())) watch_->started(at, *first);
 }
 
 i64 NcclCommunicator::wait(Ticket ticket) {
@@ -228,7 +243,7 @@ i64 NcclCommunicator::wait(Ticket ticket) {
   progress();
   if (flight.bytes > 0) {
     const device::DeviceScope scope(device_);
-    Launch& launch = launches_[launch_of_[static_cast<std::size_t>(ticket)]];
+    Launch& launch = (*watch_)[launch_of_[static_cast<std::size_t>(ticket)]];
     device::wait_for(compute_->get(), launch.done.get());
     --launch.open_messages;
   }
@@ -240,16 +255,18 @@ i64 NcclCommunicator::wait(Ticket ticket) {
 std::optional<i64> NcclCommunicator::test(Ticket ticket) {
   const Flight& flight = flights_.of(ticket);
   progress();
-  if (flight.bytes > 0 && !launches_[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
+  if (flight.bytes > 0 && !(*watch_)[launch_of_[static_cast<std::size_t>(ticket)]].done.reached())
     return std::nullopt;
   return wait(ticket);
 }
 
 void NcclCommunicator::progress() {
   control().progress();
-  if (nccl_ == nullptr) return;
+  check_watch();
+  const ncclComm_t nccl = nccl_;
+  if (nccl == nullptr) return;
   ncclResult_t state = ncclSuccess;
-  check(api_.comm_get_async_error(nccl_, &state), "ncclCommGetAsyncError", nullptr);
+  check(api_.comm_get_async_error(nccl, &state), "ncclCommGetAsyncError", nullptr);
   check(state, "an exchange of NCCL", nullptr);
 }
 

@@ -3,24 +3,20 @@
 
 #include "region_planes.hpp"
 
-#include "usp/device/check.cuda.hpp"
+#include <vector>
 
 namespace usp::comm {
 
-/// Enqueues the move of one payload between any memory that a GPU reaches, as copies at a pitch. Returns its
-/// bytes.
-inline i64 enqueue_copies(const Message& from, const Message& to, cudaStream_t stream) {
-  i64 moved = 0;
-  for_each_plane(from, to, [&](const Copy2d& p) {
-    moved += p.width * p.height;
-    const auto size = [](i64 n) { return static_cast<std::size_t>(n); };
-    device::check_cuda(p.height == 1
-                           ? cudaMemcpyAsync(p.to, p.from, size(p.width), cudaMemcpyDefault, stream)
-                           : cudaMemcpy2DAsync(p.to, size(p.to_pitch), p.from, size(p.from_pitch),
-                                               size(p.width), size(p.height), cudaMemcpyDefault, stream),
-                       "a copy of a message's payload");
+/// Adds the move of one payload as copies at a pitch. Returns its bytes.
+inline i64 append_copies(const Message& from, const Message& to, std::vector<device::Copy2d>& copies) {
+  return for_each_plane(from, to, [&](const device::Copy2d& plane) { copies.push_back(plane); });
+}
+
+/// Enqueues the move of one payload by copy engines, between any memory that a GPU reaches.
+inline void enqueue_copies(const Message& from, const Message& to, device::StreamHandle stream) {
+  for_each_plane(from, to, [&](const device::Copy2d& plane) {
+    device::enqueue_plane_copies(&plane, 1, device::CopyBy::engine, stream);
   });
-  return moved;
 }
 
 }  // namespace usp::comm

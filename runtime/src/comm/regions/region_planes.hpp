@@ -2,18 +2,11 @@
 #pragma once
 
 #include "usp/comm/message.hpp"
+#include "usp/device/plane_copy.hpp"
 
 #include <algorithm>
 
 namespace usp::comm {
-
-/// height rows of width bytes: what one 2D copy moves.
-struct Copy2d {
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  i64 from_pitch = 0, to_pitch = 0;
-  i64 width = 0, height = 1;
-};
 
 /// Walks a region list in payload order, a stack of equal runs at a time.
 class StackCursor {
@@ -84,7 +77,7 @@ i64 for_each_plane(const Message& from, const Message& to, const Emit& emit) {
   StackCursor source(from.regions, from.region_count), target(to.regions, to.region_count);
   i64 moved = 0;
   while (!source.done() && !target.done()) {
-    Copy2d plane;
+    device::Copy2d plane;
     plane.from = source.data();
     plane.to = target.data();
     plane.width = std::min(source.width(), target.width());

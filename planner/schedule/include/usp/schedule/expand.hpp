@@ -18,8 +18,8 @@ namespace usp::schedule {
 
 /// One rank's explicit form of one pass: pure and local. Every rank derives its own; sends and receives of
 /// all ranks match by (move, source, target). With PeerReach::workspace, the same on all ranks, one end of
-/// every message is in the workspace: what would go from outside the workspace to outside is received there
-/// first.
+/// every message is in the workspace: what peers exchange and backward reads lands there, and is kept by a
+/// copy (RankSchedule::keeps).
 [[nodiscard]] RankSchedule expand(const TokenMap& geometry, const CompactSchedule& compact, int rank,
                                   Pass pass, PeerReach reach = PeerReach::all);
 

@@ -39,6 +39,7 @@ struct MemoryPolicy {
   i64 loss_tile_tokens = 2048;              ///< 0: logits of all local tokens at once
   i64 mlp_tile_tokens = 0;
   std::optional<double> device_bytes;  ///< instead of the card's memory
+  std::optional<double> host_bytes;    ///< of a host, instead of the cluster's
 };
 
 /// How schedules are executed: what the pricer has to charge besides links and attention kernels.

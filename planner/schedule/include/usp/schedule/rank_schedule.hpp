@@ -75,8 +75,8 @@ struct Transfer {
   std::int32_t due = 0;
   ListRef regions;
   i64 bytes = 0;  ///< 0 when peer is the rank itself
-  /// Where the payload lies packed, regions in order: in another type than the regions', before it is added
-  /// to them, or in the workspace where neither end's regions are.
+  /// Where the payload lies packed, regions in order: in another type than the regions', or before it is added
+  /// to them.
   BufferId stage = -1;
   /// PeerReach::workspace: the sender copies into the receiver's workspace; otherwise the receiver copies out
   /// of the sender's. The same on both ends.
@@ -97,8 +97,15 @@ struct Step {
   [[nodiscard]] bool is(const Operation& other) const { return operation == &other; }
 };
 
-/// What happens in one tick, in this order: buffers begin, sends and receives are posted, steps run, arrivals
-/// are applied, sends that are due are awaited.
+/// A whole buffer of the workspace that is copied to where it outlives the pass: beside the steps, from those
+/// of `tick` on to the end of the pass. PeerReach::workspace only, where no peer could have written there.
+struct Keep {
+  BufferId from = 0, to = 0;
+  std::int32_t tick = 0;
+};
+
+/// What happens in one tick, in this order: buffers begin, sends and receives are posted, steps run, keeps
+/// begin, arrivals are applied, sends that are due are awaited.
 struct Tick {
   ListRef posts;  ///< RankSchedule::transfers that start here
   ListRef steps;
@@ -114,6 +121,7 @@ struct RankSchedule {
   std::vector<Step> steps;
   std::vector<Tick> ticks;
   std::vector<std::int32_t> arrivals;  ///< indices of transfers
+  std::vector<Keep> keeps;             ///< by tick
   std::vector<BufferRegion> regions;
   std::vector<Piece> pieces;
   std::vector<Slice> slices;

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes, started by mpirun or torchrun, over copy engines:
-//   copy_engine_ranks RANKS contract
-//   copy_engine_ranks RANKS graph RING ULYSSES     captured once, replayed 1,000 times, bits equal
-//   copy_engine_ranks RANKS killed eager|replay    the last rank dies; the others end by the watchdog
+// Ranks that are processes, started by mpirun or torchrun, over copy engines or NCCL:
+//   gpu_ranks 1 devices
+//     prints how many GPUs there are
+//   gpu_ranks RANKS contract
+//   gpu_ranks RANKS graph RING ULYSSES
+//     captured once, replayed 1,000 times, bits equal
+//   gpu_ranks RANKS killed|late TRANSPORT eager|replay
+//     the last rank dies, or never calls again; the others end by the watchdog
 // Exits with 0, with 5 and a named error where a peer was lost, with 77 where there is no GPU.
 #include "device_payloads.hpp"
 #include "gpu_rank.hpp"
 #include "graph_step.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/comm/nccl.hpp"
 #include "usp/comm/ranks.hpp"
 
 #include <chrono>
@@ -18,6 +23,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace usp::test {
@@ -37,19 +43,25 @@ void contract_of(comm::Communicator& control) {
 
 /// A rank with a step that has run once.
 struct WarmRank {
-  WarmRank(comm::Communicator& control, int ring, int ulysses)
+  WarmRank(comm::Communicator& control, int ring, int ulysses, const std::string& transport = "copy_engine")
       : gpu(control),
         kernel(make_repeatable(Backend::mma, *gpu.memory)),
-        attention(plan_of(Backend::mma, ring, ulysses), *gpu.data_plane, *kernel) {
+        nccl(transport == "nccl"
+                 ? comm::make_message_data_plane(comm::make_nccl_communicator(control, gpu.stream), control)
+                 : nullptr),
+        data_plane(nccl ? *nccl : *gpu.data_plane),
+        attention(plan_of(Backend::mma, ring, ulysses), data_plane, *kernel) {
     attention.set_batch(Documents::single(tokens, tokens));
     step.emplace(gpu.stream, attention, static_cast<i64>(attention.q_tokens().size()));
     step->randomize(static_cast<unsigned>(10 * control.rank()));
     step->run();
     gpu.stream.synchronize();
-    gpu.data_plane->check();
+    data_plane.check();
   }
   GpuRank gpu;
   std::unique_ptr<kernels::AttentionKernel> kernel;
+  std::unique_ptr<comm::DataPlane> nccl;
+  comm::DataPlane& data_plane;
   AttentionOperator attention;
   std::optional<Step> step;
 };
@@ -89,7 +101,7 @@ void graph_of(comm::Communicator& control, int ring, int ulysses) {
   rank.gpu.stream.synchronize();
   const std::chrono::duration<double> called = std::chrono::steady_clock::now() - eager;
   require(rank.step->results() == expected, "calls after replays give other bits");
-  rank.gpu.data_plane->check();
+  rank.data_plane.check();
   const double host_s = host_seconds_per_tick(rank);
   if (control.rank() == 0)
     std::printf("%d x %d: %d steps eager %.3f s, by a graph %.3f s; host %.1f us per tick\n", ring, ulysses,
@@ -97,26 +109,27 @@ void graph_of(comm::Communicator& control, int ring, int ulysses) {
   control.barrier();
 }
 
-[[noreturn]] void die() {
-  std::raise(SIGKILL);
-  std::abort();
+/// Does not come back.
+void leave(bool killed) {
+  if (killed) std::raise(SIGKILL);
+  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
 /// Steps without end, until a lost peer ends them.
-void killed_of(comm::Communicator& control, bool replay) {
-  WarmRank rank(control, control.size(), 1);
+void lose_of(comm::Communicator& control, bool killed, const std::string& transport, bool replay) {
+  WarmRank rank(control, control.size(), 1, transport);
   std::optional<Graph> graph;
   if (replay) graph.emplace(rank.gpu.stream, [&] { rank.step->run(); });
   const bool victim = control.rank() == control.size() - 1;
   for (int call = 0;; ++call) {
-    if (victim && call == 20) die();
+    if (victim && call == 20) leave(killed);
     if (replay)
       graph->replay(rank.gpu.stream);
     else
       rank.step->run();
     if (call % 5 == 4) {
       rank.gpu.stream.synchronize();
-      rank.gpu.data_plane->check();
+      rank.data_plane.check();
     }
   }
 }
@@ -124,7 +137,8 @@ void killed_of(comm::Communicator& control, bool replay) {
 void play(comm::Communicator& control, const std::vector<std::string>& scenario) {
   if (scenario[0] == "contract") return contract_of(control);
   if (scenario[0] == "graph") return graph_of(control, std::stoi(scenario.at(1)), std::stoi(scenario.at(2)));
-  if (scenario[0] == "killed") return killed_of(control, scenario.at(1) == "replay");
+  if (scenario[0] == "killed" || scenario[0] == "late")
+    return lose_of(control, scenario[0] == "killed", scenario.at(1), scenario.at(2) == "replay");
   throw UsageError("no scenario '" + scenario[0] + "'");
 }
 
@@ -132,9 +146,13 @@ void play(comm::Communicator& control, const std::vector<std::string>& scenario)
 }  // namespace usp::test
 
 int main(int argc, char** argv) try {
-  if (argc < 3) throw usp::UsageError("copy_engine_ranks RANKS SCENARIO ...");
+  if (argc < 3) throw usp::UsageError("gpu_ranks RANKS SCENARIO ...");
   if (usp::device::device_count() == 0) return 77;
   const std::vector<std::string> scenario(argv + 2, argv + argc);
+  if (scenario[0] == "devices") {
+    std::printf("%d\n", usp::device::device_count());
+    return 0;
+  }
   usp::comm::CommOptions options;
   options.watchdog_s = 5;
   options.start_s = 60;

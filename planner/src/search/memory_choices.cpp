@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_choices.hpp"
+
+#include "alternatives.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace usp {
+namespace {
+
+/// Tokens of a rank beyond which more rows in a microbatch make no kernel faster.
+constexpr i64 most_tokens = 65536;
+constexpr i64 most_rows = 8;
+/// Tokens of an MLP tile where the planner chooses tiles.
+constexpr i64 mlp_tile = 8192;
+/// Splits that are tried with all choices of recompute and ZeRO: those that look fastest.
+constexpr std::size_t most_splits = 4;
+
+std::vector<i64> rows_per_microbatch(const PlanRequest& request, i64 batch, int sequence_ranks) {
+  const Workload& w = request.workload;
+  if (!global_batch_of(request) || w.microbatches > 1)
+    return batch % w.microbatches == 0 ? std::vector<i64>{batch / w.microbatches} : std::vector<i64>{};
+  std::vector<i64> list{1};
+  for (i64 rows = 2; rows <= std::min(batch, most_rows); rows *= 2)
+    if (batch % rows == 0 && rows * (w.seq / sequence_ranks) <= most_tokens) list.push_back(rows);
+  return list;
+}
+
+std::vector<int> expert_degrees(const PlanRequest& request, i64 ranks) {
+  if (!request.search_expert || !request.model->moe) return {request.workload.expert};
+  std::vector<int> list;
+  for (const int degree : divisors_of(request.model->moe->experts))
+    if (ranks % degree == 0) list.push_back(degree);
+  return list;
+}
+
+std::vector<int> virtual_stages(const PlanRequest& request, int pipeline, i64 microbatches) {
+  if (!request.search_pipeline) return {request.workload.virtual_stages};
+  std::vector<int> list{1};
+  // The interleaved schedule runs microbatches in rounds of as many as there are stages.
+  for (const int chunks : {2, 4, 8})
+    if (pipeline > 1 && microbatches % pipeline == 0 && request.model->layers >= i64{pipeline} * chunks)
+      list.push_back(chunks);
+  return list;
+}
+
+class Chooser {
+ public:
+  Chooser(const PlanRequest& request, StepPricer& pricer, Choice choice,
+          const std::vector<LayerAttention>& attention)
+      : request_(request), pricer_(pricer), choice_(std::move(choice)), attention_(attention) {}
+
+  /// Seconds of a split with little memory and with much; infinite where neither fits.
+  [[nodiscard]] double outlook(const StepSplit& split) {
+    take_split(split);
+    double least = std::numeric_limits<double>::infinity();
+    for (const int stage : {zero_stages().front(), zero_stages().back()})
+      for (const Recompute recompute : {recomputes().front(), recomputes().back()}) {
+        choice_.zero_stage = stage;
+        choice_.recompute = recompute;
+        const PlanCandidate c = keep(attention());
+        if (c.fits) least = std::min(least, c.step_s);
+      }
+    return least;
+  }
+
+  void try_split(const StepSplit& split) {
+    take_split(split);
+    for (const int stage : zero_stages()) {
+      choice_.zero_stage = stage;
+      std::optional<PlanCandidate> everything;
+      for (const Recompute recompute : recomputes()) {
+        choice_.recompute = recompute;
+        choice_.split->recompute_layers = request_.workload.recompute_layers;
+        PlanCandidate all = keep(attention());
+        if (recompute == Recompute::none) everything = all;
+        if (everything && !everything->fits && all.fits && recompute != Recompute::offload &&
+            !request_.workload.recompute_layers)
+          some_layers(attention(), *everything, all);
+      }
+    }
+  }
+  [[nodiscard]] MemoryChoices take() { return std::move(made_); }
+
+ private:
+  [[nodiscard]] const std::vector<LayerAttention>& attention() const {
+    return own_.empty() ? attention_ : own_;
+  }
+
+  void take_split(const StepSplit& split) {
+    if (split.batch / split.microbatches != choice_.split->batch / choice_.split->microbatches) {
+      choice_.split = split;
+      own_ = pricer_.attention(choice_);
+    }
+    const i64 rows = split.batch / split.microbatches;
+    choice_.split = split;
+    if (!memory_ || rows != rows_) memory_ = pricer_.attention_memory(choice_, attention());
+    rows_ = rows;
+  }
+
+  /// Fewest layers that must compute again: memory is linear in them.
+  void some_layers(const std::vector<LayerAttention>& attention, const PlanCandidate& none,
+                   const PlanCandidate& all) {
+    const auto layers = static_cast<double>(request_.model->layers);
+    const double over = static_cast<double>(none.memory.total_bytes) - pricer_.device_bytes();
+    const auto saved = static_cast<double>(none.memory.total_bytes - all.memory.total_bytes);
+    const auto fewest = static_cast<i64>(std::ceil(layers * over / saved));
+    for (i64 n = std::max<i64>(1, fewest); n < request_.model->layers; n += std::max<i64>(1, n / 8)) {
+      choice_.split->recompute_layers = n;
+      if (keep(attention).fits) return;
+    }
+  }
+
+  PlanCandidate keep(const std::vector<LayerAttention>& attention) {
+    choice_.split->mlp_tile_tokens = 0;
+    PlanCandidate c = pricer_.candidate(choice_, attention, *memory_);
+    if (!c.fits && may_tile()) {
+      choice_.split->mlp_tile_tokens = mlp_tile;
+      c = pricer_.candidate(choice_, attention, *memory_);
+    }
+    const bool first = made_.smallest.memory.rows.empty();
+    const bool smaller = first || pricer_.overfull(c) < pricer_.overfull(made_.smallest);
+    const bool faster = c.fits && (!made_.fastest || c.seconds_per_token < made_.fastest->seconds_per_token);
+    if (smaller) made_.smallest = c, made_.smallest.attention = attention;
+    if (faster) made_.fastest = c, made_.fastest->attention = attention;
+    return c;
+  }
+
+  /// Tiles cost nothing where the MLP runs again anyway; a user who wants none says --mlp-tile with all
+  /// tokens.
+  [[nodiscard]] bool may_tile() const {
+    const Recompute r = choice_.recompute;
+    const bool again = !request_.workload.training || (r != Recompute::none && r != Recompute::selective);
+    return again && request_.memory.mlp_tile_tokens == 0;
+  }
+
+  [[nodiscard]] std::vector<Recompute> recomputes() const {
+    const Constraints& fixed = request_.fixed;
+    if (!request_.workload.training) return {Recompute::none};
+    if (fixed.recompute) return {*fixed.recompute};
+    std::vector<Recompute> list{Recompute::none, Recompute::mlp, Recompute::keep_attention, Recompute::full};
+    if (request_.cluster->nodes.front().pcie_gb_s.known()) list.push_back(Recompute::offload);
+    return list;
+  }
+  [[nodiscard]] std::vector<int> zero_stages() const {
+    if (request_.fixed.zero_stage) return {*request_.fixed.zero_stage};
+    return request_.workload.training ? std::vector<int>{1, 2, 3} : std::vector<int>{0, 3};
+  }
+
+  const PlanRequest& request_;
+  StepPricer& pricer_;
+  Choice choice_;
+  const std::vector<LayerAttention>& attention_;
+  std::vector<LayerAttention> own_;  ///< of another number of rows; empty: attention_
+  std::optional<StepPricer::AttentionMemory> memory_;
+  i64 rows_ = 0;  ///< of a microbatch, that memory_ is for
+  MemoryChoices made_;
+};
+
+}  // namespace
+
+std::vector<StepSplit> splits_of(const PlanRequest& request, int pipeline, int data, int sequence_ranks,
+                                 int tensor) {
+  const std::optional<i64> global = global_batch_of(request);
+  const i64 batch = global ? *global / data : request.workload.batch;
+  std::vector<StepSplit> list;
+  for (const i64 rows : rows_per_microbatch(request, batch, sequence_ranks))
+    for (const int chunks : virtual_stages(request, pipeline, batch / rows))
+      for (const int expert :
+           expert_degrees(request, request.workload.expert_pool(i64{data} * sequence_ranks, tensor)))
+        list.push_back({batch, batch / rows, pipeline, chunks, expert, request.workload.recompute_layers});
+  return list;
+}
+
+MemoryChoices choose_memory(const PlanRequest& request, StepPricer& pricer, const Choice& choice,
+                            const std::vector<LayerAttention>& attention,
+                            const std::vector<StepSplit>& splits) {
+  Chooser chooser(request, pricer, choice, attention);
+  std::vector<StepSplit> tried = splits;
+  if (tried.size() > most_splits) {
+    std::vector<std::pair<double, std::size_t>> order;
+    for (std::size_t i = 0; i < splits.size(); ++i) order.emplace_back(chooser.outlook(splits[i]), i);
+    std::stable_sort(order.begin(), order.end());
+    tried.clear();
+    for (std::size_t i = 0; i < most_splits; ++i) tried.push_back(splits[order[i].second]);
+  }
+  for (const StepSplit& split : tried) chooser.try_split(split);
+  return chooser.take();
+}
+
+}  // namespace usp

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_pricer.hpp"
+
+#include "usp/base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+void note_kv_heads(const PlanRequest& request, const Choice& choice, std::vector<std::string>& notes) {
+  i64 fewest = INT64_MAX;
+  for (const LayerKind& kind : request.model->kinds)
+    if (!kind.is_linear()) fewest = std::min(fewest, kind.kv_heads);
+  const i64 ranks = i64{choice.tensor()} * choice.mesh.ulysses;
+  if (fewest == INT64_MAX || fewest >= ranks) return;
+  notes.push_back(fmt::format(
+      "KV heads {} < tensor {} x ulysses {}: each is held by {} ranks, and its bytes travel as often", fewest,
+      choice.tensor(), choice.mesh.ulysses, (ranks + fewest - 1) / fewest));
+}
+
+void note_host_memory(const PlanRequest& request, const PlanCandidate& best,
+                      std::vector<std::string>& notes) {
+  const topology::Cluster& cluster = *request.cluster;
+  if (best.memory.host_total_bytes == 0 || cluster.nodes.front().host_memory_bytes.known() ||
+      request.memory.host_bytes)
+    return;
+  const auto ranks =
+      static_cast<double>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
+  notes.push_back(fmt::format(
+      "a host must hold {} for its {} ranks: the cluster does not say how much it has "
+      "(host_memory_bytes; --host-memory says it), so that this is not checked",
+      format_bytes(static_cast<double>(best.memory.host_total_bytes) * ranks), static_cast<i64>(ranks)));
+}
+
+void note_tiled_loss(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
+  const Workload w = workload_of(request, best.choice);
+  const i64 tokens =
+      (w.seq + best.choice.mesh.size() - 1) / best.choice.mesh.size() * w.rows_per_microbatch();
+  const i64 tile = request.memory.loss_tile_tokens;
+  if (tile == 0 || tile >= tokens || !request.model->vocab) return;
+  const i64 vocab = (*request.model->vocab + best.choice.tensor() - 1) / best.choice.tensor();
+  notes.push_back(
+      fmt::format("the loss is assumed tiled ({} tokens at a time, as chunked cross entropy does): untiled "
+                  "logits take {}",
+                  tile, format_bytes(static_cast<double>(logits_bytes(tokens, vocab, w).total()))));
+}
+
+}  // namespace
+
+void add_notes(const PlanRequest& request, PlanResult& result) {
+  const PlanCandidate& best = result.best();
+  note_kv_heads(request, best.choice, result.notes);
+  note_host_memory(request, best, result.notes);
+  note_tiled_loss(request, best, result.notes);
+  if (best.choice.split && best.choice.split->mlp_tile_tokens > 0)
+    result.notes.push_back(
+        fmt::format("the MLP is assumed tiled ({} tokens at a time, as ALST's tiled MLP does): "
+                    "untiled the plan does not fit",
+                    best.choice.split->mlp_tile_tokens));
+  if (objective_of(request) == Objective::latency && !request.workload.training && best.choice.data() > 1)
+    result.notes.push_back(fmt::format("{} replicas share the {} sequences of the batch", best.choice.data(),
+                                       *global_batch_of(request)));
+}
+
+}  // namespace usp

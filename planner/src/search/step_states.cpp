@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_pricer.hpp"
+#include "step_terms.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace usp {
+
+using namespace terms;
+
+namespace {
+
+/// Bytes of one reduction of gradients that ZeRO stages up to 2 collect over layers (Megatron-LM: at least 40
+/// million parameters, or a million for each replica).
+constexpr double bucket_bytes = 1e9;
+
+}  // namespace
+
+Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, double bytes) const {
+  if (ranks <= 1 || bytes <= 0) return {};
+  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+  const i64 nodes = (ranks + near - 1) / near;
+  Estimate time =
+      near > 1 ? request_.calibration->comm.time(operation, static_cast<int>(near), bytes) : Estimate{};
+  if (nodes <= 1) return time;
+  if (nic_bytes_s_ <= 0)
+    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+  const Efficiency share = inter_node_ring_efficiency(static_cast<int>(nodes), bytes);
+  // `stride` groups cross at once and share the node's NICs; one ring enters each node once per group.
+  const double crossing = bytes * static_cast<double>(nodes - 1) / static_cast<double>(nodes) *
+                          (operation == Collective::all_reduce ? 2 : 1) * static_cast<double>(stride);
+  const double slow = crossing / (nic_bytes_s_ * share.value);
+  if (slow > time.seconds) time = {slow, share.band(), bits(Extrapolation::inter_node)};
+  return time;
+}
+
+Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes) const {
+  if (ranks <= 1 || bytes <= 0) return {};
+  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+  const double inside = bytes * d(near) / d(ranks);
+  Estimate time = near > 1
+                      ? request_.calibration->comm.time(Collective::alltoall, static_cast<int>(near), inside)
+                      : Estimate{};
+  if (near == ranks) return time;
+  if (nic_bytes_s_ <= 0)
+    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+  // Each device sends through its share of the host's NICs; .74 of the line for 32 GPUs of DGX-H100 (48 of
+  // 64.6 GB/s, NVIDIA's slides), as kernels made for the exchange reach too (DeepEP: 43 to 58 of 50 GB/s).
+  constexpr double line_share = 0.74, band = 0.35, latency_s = 20e-6;
+  const double far = latency_s + (bytes - inside) * devices_per_node_ / (nic_bytes_s_ * line_share);
+  if (far > time.seconds) time = {far, band, bits(Extrapolation::inter_node)};
+  return time;
+}
+
+/// Transfers of one kind over all layers of a stage.
+Estimate StepPricer::over_layers(Collective operation, double element, const StateShare& s) const {
+  // Stage 3 layer by layer, the others by buckets; experts over the ranks that hold the same ones.
+  const auto pieces = [&](double bytes) {
+    return s.by_layer ? s.layers : std::min(s.layers, std::max(1.0, bytes / bucket_bytes));
+  };
+  const double n = pieces(s.dense * element), m = pieces(s.experts * element);
+  const Estimate shared = group_time(operation, s.ranks, s.tensor, s.dense / n * element);
+  const Estimate routed =
+      group_time(operation, s.holders, s.ranks * s.tensor / s.holders, s.experts / m * element);
+  return Estimate{n * shared.seconds + m * routed.seconds, std::max(shared.band, routed.band),
+                  shared.extrapolation | routed.extrapolation};
+}
+
+void StepPricer::add_states(PlanCandidate& c, StepContext& step) const {
+  const Workload& w = step.workload;
+  const Choice& choice = c.choice;
+  if (!parameters_.total)
+    throw MissingValue({request_.model->name, 0, ""}, "the number of parameters",
+                       "the model's notes say which key is missing");
+  StateShare s;
+  s.ranks = i64{choice.data()} * choice.mesh.size();
+  s.tensor = choice.tensor();
+  s.holders = w.expert_pool(s.ranks, s.tensor) / w.expert;
+  s.experts =
+      d(parameters_.experts.value_or(0)) / (w.expert_tensor ? choice.tensor() : 1) / w.pipeline / w.expert;
+  s.dense = d(*parameters_.total - parameters_.experts.value_or(0)) / choice.tensor() / w.pipeline;
+  s.layers = std::max(1.0, d(request_.model->layers) / w.pipeline);
+  s.by_layer = choice.zero_stage == 3;
+  if (choice.zero_stage == 3)
+    add_gathers(c, s, step);
+  else if (w.training)
+    add_reduction(c, s, step);
+  if (!w.training) return;
+  const double shard =
+      choice.zero_stage >= 1 ? s.dense / d(s.ranks) + s.experts / d(s.holders) : s.dense + s.experts;
+  const double bytes_per_parameter =
+      w.optimizer == Optimizer::adamw ? 30 : 14;  // states read and written, gradient read, weight written
+  add(c, "optimizer", shard * bytes_per_parameter / streamed_bytes_s(machine_.memory_bytes_s), 0.3,
+      "one pass over the states at memory bandwidth");
+}
+
+void StepPricer::add_reduction(PlanCandidate& c, const StateShare& s, const StepContext& step) const {
+  const Workload& w = step.workload;
+  const bool sharded = c.choice.zero_stage > 0;
+  const Estimate reduce = over_layers(sharded ? Collective::reduce_scatter : Collective::all_reduce,
+                                      w.fp32_gradients ? 4 : bytes_of(w.dtype), s);
+  const Estimate gather = sharded ? over_layers(Collective::all_gather, bytes_of(w.dtype), s) : Estimate{};
+  const double share = 1 / d(w.microbatches);
+  // The first gather and the last reduction have nothing beside them.
+  const Estimate alone{(reduce.seconds + gather.seconds) / s.layers, std::max(reduce.band, gather.band)};
+  const Estimate exposed =
+      shown({{reduce, step.backward_s * share}, {gather, step.forward_s * share}, {alone, 0}});
+  add(c, "gradient reduction", exposed.seconds, exposed.band,
+      "beside backward of the last microbatch; updated weights gathered beside forward of the first");
+  c.extrapolation |= reduce.extrapolation;
+  if (w.microbatches == 1) return;
+  // Each microbatch's products read the sums so far and write them back; ZeRO-3 keeps them in shards.
+  const double bytes =
+      d(w.microbatches) * 2 * (w.fp32_gradients ? 4 : bytes_of(w.dtype)) * (s.dense + s.experts);
+  add(c, "gradient accumulation", bytes / streamed_bytes_s(machine_.memory_bytes_s), 0.3,
+      "gradients of all weights read and written by each microbatch");
+}
+
+void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, const StepContext& step) const {
+  const Workload& w = step.workload;
+  const Estimate gather = over_layers(Collective::all_gather, bytes_of(w.dtype), s);
+  const Estimate scatter =
+      w.training ? over_layers(Collective::reduce_scatter, w.fp32_gradients ? 4 : bytes_of(w.dtype), s)
+                 : Estimate{};
+  const double times = d(w.microbatches);
+  const Estimate forward{times * gather.seconds, gather.band};
+  const Estimate backward{w.training ? times * (gather.seconds + scatter.seconds) : 0,
+                          std::max(gather.band, scatter.band)};
+  const Estimate alone{(gather.seconds + scatter.seconds) / s.layers, gather.band};
+  const Estimate exposed = shown({{forward, step.forward_s}, {backward, step.backward_s}, {alone, 0}});
+  add(c, "ZeRO-3 gathers that show", exposed.seconds, exposed.band,
+      fmt::format(
+          "{} ms of gathers and gradient scatters, ahead of use: what exceeds the compute, and {}% of "
+          "the rest for the multiprocessors that they hold",
+          format_fixed((forward.seconds + backward.seconds) * 1e3, 0),
+          format_fixed(100 * beside_products, 0)));
+  c.extrapolation |= gather.extrapolation;
+}
+
+void StepPricer::add_offload(PlanCandidate& c, StepContext& step) const {
+  const Workload& w = step.workload;
+  if (w.recompute != Recompute::offload || !w.training) return;
+  const topology::Quantity& pcie = request_.cluster->nodes.front().pcie_gb_s;
+  if (!pcie.known())
+    throw MissingValue({"cluster", 0, "nodes"}, "the PCIe bandwidth of a device", "give it with --pcie");
+  const double rate = *pcie.value * 1e9;
+  const double bytes = 2 * step.again * d(local_tokens(c.choice)) * step.per_stage *
+                       d(request_.model->hidden * bytes_of(w.dtype) * request_.model->layers) /
+                       (w.sequence_parallel ? c.choice.tensor() : 1);
+  add(c, "checkpoint offload that shows", std::max(0.0, bytes / rate - step.forward_s - step.backward_s), 0.3,
+      "to host memory and back over PCIe, beside the compute");
+}
+
+}  // namespace usp

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attention call is, apart from its tensors and documents, and its plan on a mesh."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from . import _structs as s
+from ._library import check, lib
+from .errors import UsageError
+
+
+class Terms(NamedTuple):
+    """The rules of one attention call. window: None, or how many tokens a query sees, itself included."""
+
+    causal: bool
+    window: int | None
+    scale: float | None
+    softcap: float | None
+    dropout: float
+    sink: bool
+    return_lse: bool
+
+
+class Shape(NamedTuple):
+    """What all ranks' tensors have in common. dtype: a word of _structs.DTYPES."""
+
+    batch: int
+    query_heads: int
+    kv_heads: int
+    head_dim_qk: int
+    head_dim_v: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a mesh runs every call: the part of a plan that does not depend on the call."""
+
+    ring: int = 1
+    ulysses: int = 1
+    ring_outer: int = 1
+    method: str = "ring"
+    layout: str = "zigzag"
+    dkv_return: str = "circulate"
+    head_chunks: int = 1
+    prune: bool = False
+    keep_entry: bool = True
+    backend: str = "cpu"
+
+    @property
+    def ranks(self) -> int:
+        return self.ring * self.ulysses
+
+    @classmethod
+    def of_plan_file(cls, text: str) -> "Recipe":
+        """Of the first layer of a plan file; all its layers run on one mesh."""
+        handle = ctypes.c_void_p()
+        check(lib().usp_plan_parse(text.encode(), 0, ctypes.byref(handle)))
+        try:
+            desc = s.AttentionDesc()
+            check(lib().usp_plan_get_desc(handle, ctypes.byref(desc)))
+        finally:
+            lib().usp_plan_destroy(handle)
+        return cls(ring=desc.ring, ulysses=desc.ulysses, ring_outer=desc.ring_outer, method=s.METHODS[desc.method],
+                   layout=s.LAYOUTS[desc.layout], dkv_return=s.DKV_RETURNS[desc.dkv_return],
+                   head_chunks=desc.head_chunks, prune=bool(desc.prune),
+                   keep_entry=bool(desc.save_exchanged_qkv), backend=s.BACKENDS[desc.backend])
+
+
+@functools.cache
+def max_tokens() -> int:
+    """The greatest count of tokens that the library plans for: a plan's capacity where none is asked for.
+
+    Counts and schedules follow a batch's tokens, so a great capacity costs nothing.
+    """
+    return s.UNBOUNDED - 1
+
+
+class Plan:
+    """A usp_plan of a recipe, rules and a shape. Local; shared by all layers and steps with these."""
+
+    def __init__(self, recipe: Recipe, terms: Terms, shape: Shape, capacity_tokens: int | None):
+        desc = s.AttentionDesc()
+        check(lib().usp_attention_desc_init(ctypes.byref(desc), ctypes.sizeof(desc)))
+        desc.batch, desc.q_tokens = shape.batch, capacity_tokens or max_tokens()
+        desc.query_heads, desc.kv_heads = shape.query_heads, shape.kv_heads
+        desc.head_dim_qk, desc.head_dim_v = shape.head_dim_qk, shape.head_dim_v
+        desc.dtype = s.DTYPES.index(shape.dtype)
+        desc.ring, desc.ring_outer, desc.ulysses = recipe.ring, recipe.ring_outer, recipe.ulysses
+        desc.method = s.index_of(s.METHODS, recipe.method, "method")
+        desc.layout = s.index_of(s.LAYOUTS, recipe.layout, "layout")
+        desc.dkv_return = s.index_of(s.DKV_RETURNS, recipe.dkv_return, "dkv_return")
+        desc.head_chunks, desc.prune = recipe.head_chunks, recipe.prune
+        desc.save_exchanged_qkv = recipe.keep_entry
+        desc.backend = s.index_of(s.BACKENDS, recipe.backend, "backend")
+        if terms.causal:
+            desc.diff_min, desc.diff_max = 0, s.UNBOUNDED if terms.window is None else terms.window - 1
+        desc.sink, desc.return_lse = terms.sink, terms.return_lse
+        desc.scale, desc.softcap, desc.dropout = terms.scale or 0.0, terms.softcap or 0.0, terms.dropout
+        self.digest = zlib.crc32(repr((terms, shape)).encode())
+        """Of rules and shape: what ranks compare before a call."""
+        self.handle = ctypes.c_void_p()
+        check(lib().usp_plan_create(ctypes.byref(desc), ctypes.byref(self.handle)))
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            lib().usp_plan_destroy(self.handle)
+
+
+def check_terms(terms: Terms) -> None:
+    """What the C API would read as "none", or cannot express."""
+    if terms.window is not None and not terms.causal:
+        raise UsageError("window is given and causal is False: a window sees the latest tokens, which only a causal "
+                         "mask has; leave one of them out")
+    if terms.window is not None and terms.window < 1:
+        raise UsageError(f"window is {terms.window}; it counts the tokens that a query sees, itself included: 1 or "
+                         "more, or None")
+    if terms.scale is not None and not terms.scale > 0:
+        raise UsageError(f"scale is {terms.scale}; give a positive factor, or None for 1 / sqrt(head_dim)")
+    if terms.softcap is not None and not terms.softcap > 0:
+        raise UsageError(f"softcap is {terms.softcap}; give a positive cap, or None")
+    if not 0 <= terms.dropout < 1:
+        raise UsageError(f"dropout is {terms.dropout}; it is a probability below 1")

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ring x ulysses mesh of ranks: what runs attention on this rank."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import functools
+import itertools
+import os
+import pathlib
+import warnings
+from collections.abc import Sequence
+
+from . import _structs as s
+from . import op as _op  # noqa: F401: torch.ops.usp exists wherever a mesh does
+from ._comm import Comm
+from ._documents import cu_seqlens_of_positions
+from ._library import import_torch, interpreter_exits_by_error, lib
+from ._plans import Plan, Recipe, Shape, Terms
+from .batch import Batch, BatchState
+from .errors import DisagreementError, UsageError
+from .layout import layout_tokens
+
+torch = import_torch()
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshOptions:
+    """Everything that the ranks of a mesh must have alike; see Mesh.create."""
+
+    recipe: Recipe
+    ring_transport: str = "auto"
+    ulysses_transport: str = "auto"
+    capacity_tokens: int | None = None
+    watchdog_s: float = 60.0
+    check: bool = True
+    deterministic: bool = False
+
+
+class Mesh:
+    """The ranks that share each sequence: rank = ring row * ulysses + ulysses column.
+
+    One call at a time, from any thread; `batch` alone may run beside it in another thread. A process that was
+    forked from this one cannot use it. Close it on all ranks, or let the exit of the program do so.
+    """
+
+    def __init__(self, comm: Comm, options: MeshOptions, device: "torch.device", seed: int = 0):
+        recipe = options.recipe
+        if recipe.ranks != comm.size:
+            raise UsageError(f"ring {recipe.ring} x ulysses {recipe.ulysses} are {recipe.ranks} ranks, there are "
+                             f"{comm.size}; give degrees whose product is {comm.size}")
+        self._comm, self.options, self.device = comm, options, device
+        self.recipe, self.ring, self.ulysses, self.size = recipe, recipe.ring, recipe.ulysses, recipe.ranks
+        self.rank = comm.rank
+        self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
+        self._seed, self._batches = seed, 0
+        self._plans: dict[tuple[Terms, Shape], Plan] = {}
+        self._layouts = functools.lru_cache(maxsize=16)(self._layout)
+        self._engine = ctypes.c_void_p()
+        self._callbacks = _callbacks(device)
+        desc = s.EngineDesc()
+        comm.call(lib().usp_engine_desc_init, ctypes.byref(desc), ctypes.sizeof(desc))
+        desc.ring, desc.ring_outer, desc.ulysses = recipe.ring, recipe.ring_outer, recipe.ulysses
+        desc.compare_inputs, desc.deterministic = options.check, options.deterministic
+        desc.backend = s.index_of(s.BACKENDS, recipe.backend, "backend")
+        desc.device = device.index if device.type == "cuda" else -1
+        desc.ring_transport = _transport(options.ring_transport, "ring_transport")
+        desc.ulysses_transport = _transport(options.ulysses_transport, "ulysses_transport")
+        if self._callbacks is not None:
+            desc.allocator = self._callbacks
+        comm.call(lib().usp_engine_create, ctypes.byref(desc), comm.handle, ctypes.byref(self._engine))
+        self._number = next(_numbers)
+        _open[self._number] = self
+        if self.rank == 0:
+            for note in self.notes():
+                warnings.warn(f"usp: {note}", stacklevel=3)
+
+    # ---- making one -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, device_mesh=None, *, plan=None, ring: int | None = None, ulysses: int | None = None,
+               layout: str | None = None, method: str | None = None, dkv_return: str | None = None,
+               backend: str = "auto", ring_transport: str = "auto", ulysses_transport: str = "auto",
+               keep_entry: bool | None = None, capacity_tokens: int | None = None, watchdog_s: float = 60.0,
+               check: bool | None = None) -> "Mesh":
+        """Collective over the mesh.
+
+        device_mesh: a DeviceMesh with the dimensions ("ring", "ulysses"), in this order; or one dimension, whose
+        ranks `ring` and `ulysses` then split; None: one rank. Its groups are used here only, to exchange an
+        address. plan: a plan file's path or text, or a planner's Candidate, which fixes ring, ulysses, layout,
+        method, dkv_return and keep_entry. layout: zigzag (default), contiguous, striped or balanced; method:
+        ring (default), ring_direct, all_gather_kv or double_ring; dkv_return: circulate, direct or cycle;
+        backend: auto is cpu, and on GPUs cudnn where it loads, else mma; *_transport: copy_engine or nccl, auto
+        is copy_engine; keep_entry: backward reuses q, k, v as forward exchanged them (True), or exchanges them
+        again; capacity_tokens: refuse longer steps (None: any length); watchdog_s: a wait for another rank that
+        lasts longer ends the job; check: compare layer, sinks and seed among ranks before each forward (None:
+        on CPUs). Raises UsageError, DisagreementError where ranks pass different options, CommunicationError.
+        """
+        from ._bootstrap import device_of, meet, mesh_degrees
+
+        recipe = _recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method,
+                                       dkv_return=dkv_return, keep_entry=keep_entry))
+        degrees = mesh_degrees(device_mesh, recipe.ring if plan else ring, recipe.ulysses if plan else ulysses)
+        recipe = dataclasses.replace(recipe, ring=degrees[0], ulysses=degrees[1])
+        device = device_of(device_mesh)
+        options = _options(recipe, device, backend=backend, ring_transport=ring_transport,
+                           ulysses_transport=ulysses_transport, capacity_tokens=capacity_tokens,
+                           watchdog_s=watchdog_s, check=check)
+        comm, seed = meet(device_mesh, options)
+        return cls(comm, options, device, seed)
+
+    @classmethod
+    def from_env(cls, ring: int, ulysses: int, **options) -> "Mesh":
+        """Collective over all processes that torchrun started, by its variables; needs no process group.
+        options: as create, but for device_mesh."""
+        import secrets
+
+        recipe = _recipe_of(options.pop("plan", None), dict(
+            ring=ring, ulysses=ulysses, **{k: options.pop(k, None) for k in ("layout", "method", "dkv_return",
+                                                                              "keep_entry")}))
+        device = torch.device("cpu")
+        made = _options(recipe, device, **options)
+        comm = Comm.launched(made.watchdog_s)
+        seed = ctypes.c_uint64(secrets.randbits(63))
+        comm.call(lib().usp_comm_broadcast, comm.handle, ctypes.byref(seed), ctypes.sizeof(seed), 0)
+        return cls(comm, made, device, seed.value)
+
+    # ---- batches --------------------------------------------------------------------------------------------
+
+    def batch(self, *, cut=None, cu_seqlens: Sequence[int] | None = None, position_ids=None,
+              tokens: int | None = None, seed: int | None = None) -> Batch:
+        """Collective (an agreement on the control connections, no GPU work): the documents of one step.
+
+        Exactly one of cut (what a Sharder returned), cu_seqlens (integers or a CPU tensor, 0 to the step's
+        tokens), position_ids (a CPU tensor of the whole sample, rows end to end) and tokens (one document).
+        seed: of dropout, the same on all ranks; None: another one for each batch. Raises DisagreementError
+        where ranks bring other documents, samples or seeds, InvalidInput for documents out of order.
+        """
+        given = [name for name, value in dict(cut=cut, cu_seqlens=cu_seqlens, position_ids=position_ids,
+                                              tokens=tokens).items() if value is not None]
+        if len(given) != 1:
+            raise UsageError(f"batch takes exactly one of cut, cu_seqlens, position_ids and tokens, and was given "
+                             f"{', '.join(given) or 'none'}")
+        row_starts: tuple[int, ...] = (0,)
+        if cut is not None:
+            cu, row_starts = cut.cu_seqlens, cut.row_starts
+            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", cut.digest)
+        elif position_ids is not None:
+            cu, row_starts = cu_seqlens_of_positions(position_ids)
+        elif tokens is not None:
+            cu = (0, tokens)
+        else:
+            cu = tuple(int(border) for border in cu_seqlens)
+        if seed is None:
+            seed = _mixed(self._seed, self._batches)
+        self._batches += 1
+        handle = ctypes.c_void_p()
+        borders, count = s.int64_array(cu)
+        self._comm.call(lib().usp_batch_create, self._engine, borders, count - 1, seed & (2**64 - 1),
+                        ctypes.byref(handle))
+        return Batch(BatchState(self, handle, tuple(cu), row_starts, self._batches))
+
+    def local_tokens(self, cu_seqlens: tuple[int, ...]):
+        """Local: global tokens of this rank's rows for these documents (array of int64)."""
+        return self._layouts(cu_seqlens)
+
+    def _layout(self, cu_seqlens: tuple[int, ...]):
+        return layout_tokens(self.recipe.layout, cu_seqlens[-1], self.ring, self.ulysses, self.rank, cu_seqlens)
+
+    # ---- calls ----------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> ctypes.c_void_p:
+        return self._engine
+
+    def call(self, function, *arguments) -> None:
+        """Runs a function of the library on this mesh; raises what it reports."""
+        self._comm.call(function, *arguments)
+
+    def plan(self, terms: Terms, shape: Shape) -> Plan:
+        """Local; made at first use."""
+        key = (terms, shape)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = Plan(self.recipe, terms, shape, self.options.capacity_tokens)
+        return found
+
+    def compare(self, **values: int) -> None:
+        """Collective where options.check is set: raises DisagreementError, on every rank, where one has another value.
+        What differs first in the order given is named."""
+        if not self.options.check or self.size == 1:
+            return
+        mine = (ctypes.c_uint64 * len(values))(*values.values())
+        everyone = (ctypes.c_uint64 * (len(values) * self.size))()
+        self._comm.call(lib().usp_comm_all_gather, self._comm.handle, mine, everyone, ctypes.sizeof(mine))
+        for i, name in enumerate(values):
+            found = list(everyone[i::len(values)])
+            if len(set(found)) > 1:
+                common = max(set(found), key=found.count)
+                others = tuple(rank for rank, value in enumerate(found) if value != common)
+                raise DisagreementError(
+                    f"ranks call attention with different {name}: most with {common}, rank(s) "
+                    f"{', '.join(f'{rank} with {found[rank]}' for rank in others)}; every rank makes the same calls in "
+                    "the same order", name, others)
+
+    def gather_bytes(self, mine: "torch.Tensor") -> "list[torch.Tensor]":
+        """Collective: a uint8 CPU tensor of each rank, all of one size, by rank."""
+        if self.size == 1:
+            return [mine]
+        mine = mine.contiguous()
+        everyone = torch.empty((self.size, mine.numel()), dtype=torch.uint8)
+        self._comm.call(lib().usp_comm_all_gather, self._comm.handle, mine.data_ptr() or None,
+                        everyone.data_ptr() or None, mine.numel())
+        return list(everyone)
+
+    def broadcast_bytes(self, mine: bytes, root: int) -> bytes:
+        """Collective: what rank `root` gave."""
+        size = ctypes.c_int64(len(mine))
+        self._comm.call(lib().usp_comm_broadcast, self._comm.handle, ctypes.byref(size), ctypes.sizeof(size), root)
+        data = ctypes.create_string_buffer(mine if self.rank == root else b"", size.value)
+        self._comm.call(lib().usp_comm_broadcast, self._comm.handle, data, size.value, root)
+        return data.raw
+
+    # ---- what it knows --------------------------------------------------------------------------------------
+
+    def notes(self) -> list[str]:
+        """Local: what the making of the transports found out that the user should know."""
+        text = ctypes.c_char_p()
+        self._comm.call(lib().usp_engine_notes, self._engine, ctypes.byref(text))
+        return [line for line in (text.value or b"").decode().splitlines() if line]
+
+    def memory(self) -> dict[str, int]:
+        """Local: bytes that the mesh holds beside torch's tensors. workspace: shared by all layers."""
+        self._comm.require_open()
+        return {"workspace_bytes": lib().usp_engine_workspace_bytes(self._engine)}
+
+    def exchanged(self, batch: Batch, terms: Terms, shape: Shape, backward: bool = False) -> dict[str, int]:
+        """Local: bytes that the last call with this batch, rules and shape was planned to send and receive on
+        this rank, and those it did."""
+        record = s.PassRecord()
+        self._comm.call(lib().usp_batch_record, self._engine, self.plan(terms, shape).handle, batch._state.handle,
+                        s.BACKWARD if backward else s.FORWARD, ctypes.byref(record))
+        return {name: getattr(record, name) for name in ("planned_sent", "planned_received", "executed_sent",
+                                                         "executed_received", "equal")}
+
+    def abort(self, reason: str) -> None:
+        """Local: ends the job; every rank's waiting or next call raises CommunicationError with the reason."""
+        self._comm.abort(reason)
+
+    def close(self) -> None:
+        """Collective, and nothing where it is closed already or in a forked child."""
+        _open.pop(self._number, None)
+        if not self._comm.open:
+            return
+        lib().usp_engine_destroy(self._engine)
+        self._engine = ctypes.c_void_p()
+        self._plans.clear()
+        self._comm.close()
+
+    def __enter__(self) -> "Mesh":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if error is not None:
+            self.abort(f"rank {self.rank}: {kind.__name__}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        return (f"Mesh(ring={self.ring}, ulysses={self.ulysses}, rank={self.rank}, layout={self.recipe.layout!r}, "
+                f"method={self.recipe.method!r})")
+
+
+# Until they are closed, in the order of their making, which is the same on every rank, as closing is collective.
+_numbers = itertools.count()
+_open: "dict[int, Mesh]" = {}
+
+
+@atexit.register
+def _close_all() -> None:
+    """What nobody closed. A program that ends by an error takes the others with it instead of waiting."""
+    for _, mesh in sorted(_open.items()):
+        if interpreter_exits_by_error():
+            mesh.abort(f"rank {mesh.rank} ended by an error that nobody handled")
+        mesh.close()
+
+
+def _transport(word: str, name: str) -> int:
+    return s.index_of(s.TRANSPORTS, "copy_engine" if word == "auto" else word, name)
+
+
+def _recipe_of(plan, given: dict) -> Recipe:
+    """The plan's recipe, or that of the words given."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if plan is None:
+        return Recipe(**chosen)
+    recipe = plan.recipe() if hasattr(plan, "recipe") else Recipe.of_plan_file(_plan_text(plan))
+    for name, value in chosen.items():
+        if getattr(recipe, name) != value:
+            raise UsageError(f"{name} is {value}, and the plan has {getattr(recipe, name)}; leave it out, or make a "
+                             f"plan with {name} fixed")
+    return recipe
+
+
+def _plan_text(plan) -> str:
+    if isinstance(plan, str) and plan.lstrip().startswith("{"):
+        return plan
+    try:
+        return pathlib.Path(plan).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"plan {plan!s} cannot be read: {error.strerror}; give a plan file's path or text, or a "
+                         "Candidate") from error
+
+
+def _options(recipe: Recipe, device, *, backend: str = "auto", check: bool | None = None, **rest) -> MeshOptions:
+    if device.type == "cpu":
+        if backend not in ("auto", "cpu"):
+            raise UsageError(f"backend is {backend!r} and the mesh is one of CPUs; give 'cpu' or 'auto'")
+        backend = "cpu"
+    elif backend == "auto":
+        backend = _gpu_backend()
+    recipe = dataclasses.replace(recipe, backend=backend)
+    return MeshOptions(recipe, check=device.type == "cpu" if check is None else check,
+                       deterministic=torch.are_deterministic_algorithms_enabled(), **rest)
+
+
+def _gpu_backend() -> str:
+    """cudnn where it loads; by the soname that torch's own libraries need."""
+    try:
+        ctypes.CDLL("libcudnn.so.9")
+    except OSError:
+        return "mma"
+    return "cudnn"
+
+
+def _mixed(seed: int, number: int) -> int:
+    """splitmix64 of a seed and a number: the same on every rank, another one for each number."""
+    x = (seed + (number + 1) * 0x9E3779B97F4A7C15) & (2**64 - 1)
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return x ^ (x >> 31)
+
+
+def _callbacks(device) -> "s.Allocator | None":
+    """torch's caching allocator for the scratch of kernels; what peers open is the library's own."""
+    if device.type != "cuda":
+        return None
+    return s.Allocator(
+        allocate=s.Allocate(lambda _, size, index, stream: _allocate(size, index, stream)),
+        release=s.Release(lambda _, memory, size, index, stream: torch.cuda.caching_allocator_delete(memory)),
+        release_unused=s.ReleaseUnused(lambda _: torch.cuda.empty_cache()))
+
+
+def _allocate(size: int, index: int, stream: int | None) -> int:
+    try:
+        return torch.cuda.caching_allocator_alloc(size, index, stream or 0)
+    except torch.OutOfMemoryError:
+        return 0  # the library reports what it lacks room for

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lays out a training or inference step, or one attention call, on a cluster: `usp plan` from Python.
+
+Needs no torch. Times are in seconds, sizes in bytes; fields are those of the JSON that `usp plan --json` prints.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import functools
+import html
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._json import decode
+from ._library import check, import_torch, lib, take_text
+from .errors import InvalidInput, UsageError
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """ring = ring_outer * ring_inner ranks by ulysses ranks."""
+
+    ring: int
+    ulysses: int
+    ring_outer: int
+    ring_inner: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout of the step. `band` is the relative error of the estimate of time_s."""
+
+    mesh: MeshShape
+    data: int
+    tensor: int
+    layout: str
+    method: str
+    dkv_return: str
+    head_chunks: int
+    order: str
+    uneven_heads: bool
+    time_s: float
+    band: float
+    memory_bytes: int
+    description: str
+    recompute: str | None = None
+    zero_stage: int | None = None
+    fits_memory: bool | None = None
+    tokens_per_s: float | None = None
+    forward: dict | None = None
+    backward: dict | None = None
+
+    def recipe(self):
+        """What Mesh.create(plan=...) runs."""
+        from ._plans import Recipe
+
+        return Recipe(ring=self.mesh.ring, ulysses=self.mesh.ulysses, ring_outer=self.mesh.ring_outer,
+                      method=self.method, layout=self.layout, dkv_return=self.dkv_return,
+                      head_chunks=self.head_chunks)
+
+    def two_lines(self) -> str:
+        """The two lines of a training loop and the command that launches it, for this layout."""
+        shape = f"({self.data}, {self.mesh.ring}, {self.mesh.ulysses})"
+        ranks = self.data * self.mesh.ring * self.mesh.ulysses
+        if self.tensor != 1:
+            raise UsageError(f"the layout has {self.tensor} tensor-parallel ranks, which usp_attention does not set up; "
+                             "plan with tensor=1")
+        return (
+            "import usp_attention as usp\n"
+            "from torch.distributed.device_mesh import init_device_mesh\n\n"
+            f"# torchrun --nproc-per-node {ranks} train.py   (on one host; --nnodes for more)\n"
+            f"mesh = init_device_mesh(\"cuda\", {shape}, mesh_dim_names=(\"data\", \"ring\", \"ulysses\"))\n"
+            f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], layout={self.layout!r}, method={self.method!r}, "
+            f"dkv_return={self.dkv_return!r})\n"
+            "for batch in sp.loader(loader):\n"
+            "    model(**batch).loss.backward()\n")
+
+
+@dataclass(frozen=True)
+class Best(Candidate):
+    """The best candidate, in full."""
+
+    placement: tuple[int, ...] = ()
+    axes: tuple[dict, ...] = ()
+    terms: tuple[dict, ...] = ()
+    memory: dict = field(default_factory=dict)
+    attention: tuple[dict, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A mesh that was not considered, and why."""
+
+    mesh: dict
+    data: int
+    tensor: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How certain the choice is. margin: of the runner-up over the best, relative; tie: within the bands."""
+
+    margin: float
+    tie: bool
+    tie_breaking_measurements: tuple[str, ...]
+    runner_up: str | None = None
+    sensitive_terms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Result:
+    format: str
+    version: int
+    request: dict
+    best: Best
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...]
+    verdict: Verdict
+    calibration: dict
+    priced_schedules: int
+    notes: tuple[str, ...]
+    _text: str = field(default="", repr=False, compare=False, kw_only=True, metadata={"json": False})
+    _asked: dict | None = field(default=None, repr=False, compare=False, kw_only=True, metadata={"json": False})
+
+    def to_json(self) -> str:
+        """As the command line prints it."""
+        return self._text
+
+    @classmethod
+    def from_json(cls, text: str):
+        """Reads what to_json gave. Raises InvalidInput for unknown and missing keys."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise InvalidInput(f"the text is no JSON: {error}") from error
+        result = decode(cls, document)
+        if result.format != cls._format or result.version != 2:
+            raise InvalidInput(f"the document is {result.format} version {result.version}; this reads {cls._format} "
+                               "version 2")
+        return dataclasses.replace(result, _text=text)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in (
+                i, c.description, f"{c.time_s:.4g} ± {100 * c.band:.0f}%", f"{c.memory_bytes / 2**30:.1f}",
+                "" if c.tokens_per_s is None else f"{c.tokens_per_s:,.0f}")) + "</tr>"
+            for i, c in enumerate(self.candidates[:10]))
+        tie = "a tie with the next" if self.verdict.tie else f"{100 * self.verdict.margin:.1f}% before the next"
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return (f"<p><b>{html.escape(self.best.description)}</b>: {tie}</p><table><tr><th></th><th>layout</th>"
+                f"<th>time (s)</th><th>memory (GiB)</th><th>tokens/s</th></tr>{rows}</table><ul>{notes}</ul>")
+
+
+@dataclass(frozen=True)
+class PlanResult(_Result):
+    """What `usp plan` found, best first."""
+
+    _format = "usp.plan_result"
+    ranked_by: str
+    pareto: tuple[int, ...]
+
+    def plan_file(self, index: int = 0) -> str:
+        """The plan file of a candidate, as `usp plan -o` writes it, for Mesh.create(plan=...) and `usp run`."""
+        asked = dict(self._asked if self._asked is not None else self.request)
+        asked["fixed"] = {**(asked.get("fixed") or {}), **_choices(self.candidates[index], asked)}
+        return _ask(lib().usp_plan_step_file, asked)
+
+
+@dataclass(frozen=True)
+class AttentionResult(_Result):
+    """What `usp plan attention` found, best sum of the passes first."""
+
+    _format = "usp.attention_plan_result"
+    best_forward: Candidate
+    best_backward: Candidate | None
+    backend_steps: dict
+
+
+def _choices(candidate: Candidate, asked: dict) -> dict:
+    """Decisions that pin a candidate; those without effect are left out, as the planner refuses them."""
+    training = (asked.get("workload") or {}).get("training", True) is not False
+    fixed = {"ring": candidate.mesh.ring, "ulysses": candidate.mesh.ulysses, "data": candidate.data,
+             "tensor": candidate.tensor, "head_chunks": candidate.head_chunks}
+    if candidate.mesh.ring > 1:
+        fixed.update(method=candidate.method, layout=candidate.layout)
+        if candidate.mesh.ulysses > 1:
+            fixed["order"] = candidate.order
+    if training:
+        fixed.update(recompute=candidate.recompute, zero_stage=candidate.zero_stage)
+        if candidate.mesh.ring > 1:
+            fixed["dkv_return"] = candidate.dkv_return
+    return fixed
+
+
+def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: int = 1,
+         documents: Sequence[int] = (), devices: int | None = None, nodes: int | None = None, dtype: str = "bf16",
+         causal: bool = True, training: bool = True, recompute: str | None = None, zero_stage: int | None = None,
+         ring: int | None = None, ulysses: int | None = None, data: int | None = None, tensor: int | None = None,
+         method: str | None = None, layout: str | None = None, device_bytes: int | None = None,
+         calibration: str | os.PathLike | None = None, max_candidates: int | None = None) -> PlanResult:
+    """Lays out a step: which ring x ulysses mesh, method and layout, at what time and memory.
+
+    model: a preset's name, a config.json's path or dict, a transformers config, or a live transformers model.
+    cluster: what `usp plan --cluster` takes (a preset, a file, a description), a dict of its options, or "auto":
+    this machine's GPUs. seq: tokens of a row; batch: rows per data-parallel replica; documents: lengths packed
+    into a row; devices: how many the cluster must have; nodes: hosts like those of the source. The other keywords
+    fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
+    """
+    request: dict = {
+        "model": _model(model),
+        "cluster": _cluster(cluster, devices, nodes),
+        "workload": _given(seq=seq, batch=batch, dtype=dtype, causal=causal, training=training,
+                           documents=list(documents) or None),
+        "fixed": _given(ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method, layout=layout,
+                        recompute=recompute, zero_stage=zero_stage),
+        "memory": _given(device_bytes=device_bytes),
+        **_given(calibration=None if calibration is None else os.fspath(calibration), max_candidates=max_candidates),
+    }
+    result = PlanResult.from_json(_ask(lib().usp_plan_step_json, request))
+    return dataclasses.replace(result, _asked=request)
+
+
+def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, batch: int = 1, cluster=None,
+                   ranks: int | None = None, nodes: int | None = None, head_dim_v: int | None = None,
+                   causal: bool = True, window: int | None = None, sink: bool = False, softcap: float | None = None,
+                   dropout: float = 0.0, documents: Sequence[int] = (), dtype: str = "bf16", backend: str = "cpu",
+                   training: bool = True, max_candidates: int | None = None, **fixed) -> AttentionResult:
+    """Lays out one attention call on a cluster, or on `ranks` threads of this host (times are then a guess).
+
+    fixed: ring, ulysses, method, layout, dkv_return, head_chunks, order. Raises as `plan`.
+    """
+    if (cluster is None) == (ranks is None):
+        raise UsageError("plan_attention takes one of cluster and ranks")
+    if window is not None and not causal:
+        raise UsageError("window is given and causal is False: a window looks back from a causal query")
+    request = {
+        **({"ranks": ranks} if cluster is None else {"cluster": _cluster(cluster, None, nodes)}),
+        "shape": _given(batch=batch, tokens=seq, query_heads=query_heads, kv_heads=kv_heads, head_dim_qk=head_dim,
+                        head_dim_v=head_dim_v, dtype=dtype),
+        **_given(causal=causal, window=window, sink=sink, softcap=softcap, dropout=dropout or None, backend=backend,
+                 documents=list(documents) or None, training=training, fixed=fixed or None,
+                 max_candidates=max_candidates),
+    }
+    return AttentionResult.from_json(_ask(lib().usp_plan_attention_json, request))
+
+
+def _ask(function, request: dict) -> str:
+    text = ctypes.c_void_p()
+    check(function(json.dumps(request).encode(), ctypes.byref(text)))
+    return take_text(text)
+
+
+def _given(**values) -> dict:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _model(model: Any):
+    """A name, a path, or the content of a config.json."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
+    config = getattr(model, "config", model)  # a live model has one
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, Mapping):
+        raise UsageError(f"model is {type(model).__name__}; give a preset's name, a config.json (path or dict), a "
+                         "transformers config or model")
+    return json.loads(json.dumps(config, default=str))
+
+
+def _cluster(cluster, devices: int | None, nodes: int | None):
+    if isinstance(cluster, Mapping):
+        described = dict(cluster)
+    else:
+        source = os.fspath(cluster)
+        described = this_machine() if source == "auto" else {"source": source}
+    return {**described, **_given(devices=devices, nodes=nodes)}
+
+
+# Cards by the words that the driver names them with; the first that fits counts.
+_CARDS = (("gb200", "gb200"), ("gb300", "gb300"), ("b200", "b200-sxm"), ("b300", "b300-sxm"),
+          ("h100 pcie", "h100-pcie"), ("h100 nvl", "h100-nvl"), ("h100 80gb hbm3", "h100-sxm"),
+          ("h200 nvl", "h200-nvl"), ("h200", "h200-sxm"), ("h800", "h800-sxm"), ("h20", "h20-sxm"),
+          ("a100-sxm4-80gb", "a100-sxm"), ("a100 80gb pcie", "a100-pcie"), ("a800-sxm4-80gb", "a800-sxm"),
+          ("l40s", "l40s"), ("l20", "l20"), ("rtx 4090", "rtx-4090"), ("rtx pro 6000", "rtx-pro-6000"))
+
+
+@functools.cache
+def this_machine() -> dict:
+    """This machine's GPUs as a cluster: nvidia-smi's links (a file, until the program ends) and the card. Raises
+    UsageError where torch sees no GPU, or one that usp does not know by its name."""
+    torch = import_torch()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        raise UsageError("cluster is 'auto' and this machine has no GPU that torch sees; name a cluster, or give the "
+                         "output of nvidia-smi topo -m as a file")
+    name = torch.cuda.get_device_name(0)
+    card = next((card for words, card in _CARDS if words in name.lower()), None)
+    if card is None:
+        raise UsageError(f"cluster is 'auto' and the card {name!r} is none that usp knows by this name; give "
+                         "{'source': the output of nvidia-smi topo -m as a file, 'device': the card}")
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        raise UsageError("cluster is 'auto' and there is no nvidia-smi; give a cluster by name or file")
+    topology = subprocess.run([tool, "topo", "-m"], check=True, capture_output=True, text=True).stdout
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="usp_topo_", delete=False) as file:
+        file.write(topology)
+    atexit.register(pathlib.Path(file.name).unlink, missing_ok=True)
+    return {"source": file.name, "device": card}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mesh of threads of one process, for tests on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import _structs as s
+from ._comm import Comm
+from ._library import check, import_torch, lib
+from .mesh import Mesh, _options, _recipe_of
+
+torch = import_torch()
+
+
+def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = None, ulysses: int | None = None,
+                layout: str | None = None, method: str | None = None, dkv_return: str | None = None,
+                keep_entry: bool | None = None, plan=None, seed: int = 0, **options) -> None:
+    """Runs `body(mesh)` on so many threads, each a rank of a mesh of its own that lives for the call.
+
+    ring, ulysses: degrees (default: ring = ranks); the rest as Mesh.create; seed: of dropout. Returns when all
+    have; raises the exception of the rank that failed first, which ends the others.
+    """
+    if plan is None and ring is None and ulysses is None:
+        ring = ranks
+    if plan is None:
+        ring = ranks // ulysses if ring is None else ring
+        ulysses = ranks // ring if ulysses is None else ulysses
+    recipe = _recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method, dkv_return=dkv_return,
+                                   keep_entry=keep_entry))
+    options.setdefault("watchdog_s", 60.0)
+    made = _options(recipe, torch.device("cpu"), **options)
+    failures: list[BaseException] = []
+
+    def rank(handle, _user) -> int:
+        try:
+            mesh = Mesh(Comm.lent(handle), made, torch.device("cpu"), seed)
+            try:
+                body(mesh)
+            except BaseException as error:
+                failures.append(error)
+                mesh.abort(f"rank {mesh.rank}: {type(error).__name__}: {error}")
+                raise
+            finally:
+                mesh.close()
+        except BaseException as error:  # no exception may pass through C
+            if error not in failures:
+                failures.append(error)
+            return s.INTERNAL
+        return s.OK
+
+    status = lib().usp_run_threads(ranks, s.RankFunction(rank), None)
+    if failures:
+        raise failures[0]
+    check(status)

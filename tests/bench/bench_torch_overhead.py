@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Host time of usp.attention beside the same C calls: 64 tokens, one rank, on a CPU or on the current GPU; and of
+Mesh.batch for 1M tokens of 4,000 documents on 8 ranks (threads), new and known. JSON lines.
+
+    PYTHONPATH=build/runtime/python build/python-env/bin/python3 tests/bench/bench_torch_overhead.py [--device cuda]
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import usp_attention as usp
+from usp_attention import op
+from usp_attention._library import lib
+from usp_attention._plans import Terms
+
+
+def median_us(call, repeats: int = 2000) -> float:
+    for _ in range(100):
+        call()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return 1e6 * statistics.median(times)
+
+
+def c_calls(q, k, v, d_out, batch):
+    """(forward, forward and backward) as a C program calls them: structs made once."""
+    rules = op._rules(Terms(True, None, None, None, 0.0, False, False), None)
+    forward, backward = (op._Call(q, k, v, None, batch.batch_id, rules, 0) for _ in range(2))
+    sizes = batch._state.sizes(forward.plan)
+    saved = q.new_empty(sizes.saved_bytes, dtype=torch.uint8)
+    out, dq, dk, dv = torch.empty_like(d_out), torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    for call in (forward, backward):
+        call.struct.saved, call.struct.saved_bytes = saved.data_ptr(), saved.numel()
+    gradients = op.s.AttentionGradients(dq=op._view(dq), dk=op._view(dk), dv=op._view(dv), d_sink_dtype=2)
+    views = op._view(out), op._view(d_out)
+    keep = (saved, out, dq, dk, dv)
+
+    def run_forward():
+        forward.run(lib().usp_attend, views[0], None)
+
+    def run_both():
+        run_forward()
+        backward.run(lib().usp_attend_grad, *views, gradients)
+        return keep
+
+    return run_forward, run_both
+
+
+def overhead(device: str) -> None:
+    mesh = usp.Mesh.create() if device == "cpu" else usp.Mesh.create(
+        torch.distributed.device_mesh.init_device_mesh("cuda", (1, 1), mesh_dim_names=("ring", "ulysses")))
+    batch = mesh.batch(tokens=64)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q, k, v, d_out = (torch.randn(1, 64, heads, 16 if device == "cpu" else 64, device=device, dtype=dtype)
+                      for heads in (4, 2, 2, 4))
+    leaf = [x.requires_grad_() for x in (q, k, v)]
+    c_forward, c_both = c_calls(*(x.detach() for x in leaf), d_out, batch)
+
+    def torch_forward():
+        with torch.no_grad():
+            usp.attention(*leaf, batch)
+
+    def torch_both():
+        torch.autograd.grad(usp.attention(*leaf, batch), leaf, d_out)
+
+    found = {name: median_us(call) for name, call in (
+        ("c_forward_us", c_forward), ("torch_forward_us", torch_forward), ("c_both_us", c_both),
+        ("torch_both_us", torch_both))}
+    print(json.dumps({"bench": "torch_overhead", "device": device, **{k: round(x, 1) for k, x in found.items()},
+                      "overhead_both_us": round(found["torch_both_us"] - found["c_both_us"], 1), "target_us": 120}))
+    mesh.close()
+
+
+def batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    times = {"new": [], "known": []}
+
+    def documents(step: int) -> list[int]:
+        cuts = torch.randperm((1 << 20) - 1, generator=generator.manual_seed(step))[:3999] + 1
+        return [0, *cuts.sort().values.tolist(), 1 << 20]
+
+    lists = [documents(step) for step in range(5)]
+
+    def body(mesh):
+        for kind in ("new", "known"):
+            for cu in lists:
+                began = time.perf_counter()
+                mesh.batch(cu_seqlens=cu)
+                if mesh.rank == 0:
+                    times[kind].append(time.perf_counter() - began)
+
+    usp.run_threads(8, body, ring=4, ulysses=2)
+    print(json.dumps({"bench": "torch_batch", "ranks": "8 threads", "tokens": 1 << 20, "documents": 4000,
+                      **{f"{kind}_ms": round(1e3 * statistics.median(values), 2) for kind, values in times.items()},
+                      "target_new_ms": 3, "target_known_ms": 0.05}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    overhead(options.device)
+    batches()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The package on GPUs: checks on one and on two, then the benchmarks beside PyTorch's and accelerate's context parallel.
+# Needs a build with CUDA (build/runtime/python/usp_attention), torch, transformers, accelerate, and two GPUs.
+#   tests/python/gpu/run.sh [PYTHON]      (default: build/python-env/bin/python3); results: build/python-gpu.jsonl
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+python=${1:-build/python-env/bin/python3}
+results=build/python-gpu.jsonl
+export PYTHONPATH=$PWD/build/runtime/python:$PWD/tests/python
+
+ranks() { "$python" -m torch.distributed.run --nproc-per-node "$1" "${@:2}"; }
+
+ranks 1 tests/python/gpu/worker_gpu.py libraries attention
+ranks 2 tests/python/gpu/worker_gpu.py attention graphs allocator fsdp
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True ranks 2 tests/python/gpu/worker_gpu.py allocator
+
+: >"$results"
+ranks 1 tests/bench/bench_torch_overhead.py --device cuda | tee -a "$results"
+ranks 2 tests/bench/bench_torch_attention.py | tee -a "$results"
+for layers in 1 8; do
+  for tokens in 16384 65536 131072; do
+    for kind in "usp --ring 2" "usp --ulysses 2" "accelerate --rotate allgather" "accelerate --rotate alltoall"; do
+      # shellcheck disable=SC2086 # the kind is several words
+      ranks 2 tests/bench/bench_llama.py $kind --tokens "$tokens" --layers "$layers" | tee -a "$results"
+    done
+  done
+done
+ranks 2 tests/bench/bench_llama.py usp --ring 2 --tokens 65536 --layers 8 --documents 4096 | tee -a "$results"
+ranks 2 tests/bench/bench_llama.py alone --tokens 65536 --layers 8 --documents 4096 | tee -a "$results"
+echo "results are in $results"

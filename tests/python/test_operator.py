@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators as torch sees them: opcheck, autocast, mixed types, and what they refuse by name."""
+
+import pytest
+import torch
+import usp_attention as usp
+from reference import random_qkv
+
+
+def alone(body):
+    """One rank, in this thread."""
+    with usp.Mesh.create() as mesh:
+        body(mesh)
+
+
+@pytest.fixture
+def filled_memory():
+    """What torch.empty gives is defined: opcheck compares all of `saved`, padding too."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_opcheck(filled_memory, with_sinks):
+    def body(mesh):
+        batch = mesh.batch(cu_seqlens=(0, 3, 7))
+        q, k, v, d_out = random_qkv(1, 7, 4, 2, 8, 8)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        sinks = torch.zeros(4, dtype=torch.float64, requires_grad=True) if with_sinks else None
+        rules, with_lse = ((batch.batch_id, [1.0, 3.0, 0.3, 2.0, 0.0, lse, 0.0], 1) for lse in (0.0, 1.0))
+        torch.library.opcheck(torch.ops.usp.attend.default, (*leaves, sinks, *with_lse, True))
+        q, k, v = (x.detach() for x in leaves)
+        sinks = None if sinks is None else sinks.detach()
+        torch.library.opcheck(torch.ops.usp.attend.default, (q, k, v, sinks, *rules, False))
+        out, _, saved = torch.ops.usp.attend(q, k, v, sinks, *rules, True)
+        torch.library.opcheck(torch.ops.usp.attend_grad.default, (d_out, q, k, v, out, sinks, saved, *rules))
+
+    alone(body)
+
+
+def test_autocast():
+    def body(mesh):
+        batch = mesh.batch(tokens=7)
+        q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8, torch.float32)
+        q.requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = usp.attention(q, k, v, batch)
+            assert out.dtype == torch.bfloat16
+            usp.attention(q.bfloat16(), k, v, batch)  # what a linear layer gives, beside a norm's fp32
+        out.sum().backward()
+        assert q.grad.dtype == torch.float32
+
+    alone(body)
+
+
+def test_no_state_without_backward():
+    def body(mesh):
+        batch = mesh.batch(tokens=7)
+        q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
+        rules = (batch.batch_id, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0)
+        assert torch.ops.usp.attend(q, k, v, None, *rules, False)[2].numel() == 0
+        q.requires_grad_()
+        with torch.no_grad():
+            assert not usp.attention(q, k, v, batch).requires_grad
+        with pytest.raises(usp.UsageError, match="without state for backward"):
+            torch.ops.usp.attend(q, k, v, None, *rules, False)[0].sum().backward()
+
+    alone(body)
+
+
+def test_second_order_raises():
+    def body(mesh):
+        batch = mesh.batch(tokens=7)
+        q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
+        q.requires_grad_()
+        (dq,) = torch.autograd.grad(usp.attention(q, k, v, batch).square().sum(), q, create_graph=True)
+        with pytest.raises(usp.UsageError, match="second-order"):
+            dq.sum().backward()
+
+    alone(body)
+
+
+def test_refusals():
+    def body(mesh):
+        batch = mesh.batch(tokens=7)
+        q, k, v, _ = random_qkv(2, 7, 4, 2, 8, 8)
+
+        def refused(match, *tensors, **rules):
+            with pytest.raises(usp.UsageError, match=match):
+                usp.attention(*(tensors or (q, k, v)), **{"batch": batch, **rules})
+
+        refused(r"looks like \[batch, heads, rows, head_dim\]", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        refused("has 6 rows, this rank's part of the batch 7", q[:, 1:], k[:, 1:], v[:, 1:])
+        refused(r"\[batch, rows, heads, head_dim\]", q[0], k[0], v[0])
+        refused("q is torch.float32", q.float(), k, v)
+        refused("takes bfloat16", q.int(), k.int(), v.int())
+        refused("do not go together", q[:1], k, v)
+        refused("KV heads do not divide", q[:, :, :3], k, v)
+        refused("a logit for each of all 4", sinks=torch.zeros(2, dtype=torch.float64))
+        refused("window is given and causal is False", causal=False, window=3)
+        refused("window is 0", window=0)
+        refused("scale is 0", scale=0.0)
+        refused("softcap is -1", softcap=-1.0)
+        refused("dropout is 1", dropout=1.0)
+        refused("attention has no batch", batch=None)
+        with pytest.raises(usp.UsageError, match="vmap"):
+            torch.vmap(lambda q: usp.attention(q, k, v, batch))(torch.stack([q, q]))
+        with batch:
+            assert torch.equal(usp.attention(q, k, v), usp.attention(q, k, v, batch))
+        number = mesh.batch(tokens=7).batch_id.clone()  # a copy does not keep the batch
+        with pytest.raises(usp.UsageError, match=f"batch {int(number)} is gone"):
+            torch.ops.usp.attend(q, k, v, None, number, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0, False)
+
+    alone(body)
+
+
+def test_dtensor_raises():
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
+        wrapped = DTensor.from_local(k, init_device_mesh("cpu", (1,)))
+        with usp.Mesh.create() as mesh, pytest.raises(usp.UsageError, match=r"pass k.to_local\(\)"):
+            usp.attention(q, wrapped, v, mesh.batch(tokens=7))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_graph_keeps_its_batch():
+    """Neither backward nor recomputation needs the caller to hold the Batch."""
+    import gc
+
+    def body(mesh):
+        q, k, v, d_out = random_qkv(1, 7, 4, 2, 8, 8)
+        q.requires_grad_()
+        out = usp.attention(q, k, v, mesh.batch(tokens=7))
+        gc.collect()
+        for _ in range(12):  # others that push it out of what the library keeps
+            mesh.batch(tokens=7 + _)
+        out.backward(d_out, retain_graph=True)
+        first, q.grad = q.grad, None
+        out.backward(d_out)
+        assert torch.equal(first, q.grad)
+
+    alone(body)
+
+
+def test_closed_mesh():
+    mesh = usp.Mesh.create()
+    batch = mesh.batch(tokens=7)
+    q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
+    usp.attention(q, k, v, batch)
+    assert mesh.memory()["workspace_bytes"] > 0
+    mesh.close()
+    mesh.close()
+    with pytest.raises(usp.UsageError, match="closed"):
+        usp.attention(q, k, v, batch)
+    with pytest.raises(usp.UsageError, match="need 4 ranks"):
+        usp.Mesh.create(ring=4)
+
+
+def test_saved_state_that_moved():
+    """Offloading gives backward other memory of the same content."""
+    def body(mesh):
+        batch = mesh.batch(tokens=29)
+        q, k, v, d_out = random_qkv(1, 29, 4, 2, 8, 8)
+        gradients = []
+        for hooks in (lambda x: x, lambda x: torch.cat([x.new_zeros(x.numel()), x.flatten()])[x.numel():].view(x.shape)
+                      if x.dtype == torch.uint8 else x):
+            leaf = q.clone().requires_grad_()
+            with torch.autograd.graph.saved_tensors_hooks(hooks, lambda x: x.clone() if x.dtype == torch.uint8 else x):
+                out = usp.attention(leaf, k, v, batch)
+            out.backward(d_out)
+            gradients.append(leaf.grad)
+        assert torch.equal(*gradients)
+
+    alone(body)

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/base/error.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/model_config.hpp"
+#include "usp/planner/plan.hpp"
+#include "usp/topology/compose.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace usp {
+namespace {
+
+struct Step {
+  topology::Cluster cluster;
+  Calibration calibration;
+  Model model;
+  PlanRequest request;
+
+  Step(const char* preset, int nodes)
+      : cluster(topology::compose({.source = "dgx-h100", .nodes = nodes})),
+        calibration(calibration_of(cluster)),
+        model(load_model(preset)) {
+    request.cluster = &cluster;
+    request.calibration = &calibration;
+    request.model = &model;
+    request.workload.seq = 8192;
+  }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  /// One layout of all degrees 1 but tensor and data.
+  PlanCandidate price(int tensor, int data, Recompute recompute = Recompute::full, int zero = 3) {
+    Choice choice;
+    choice.placement.tensor = tensor;
+    choice.placement.data = data;
+    choice.layout = LayoutKind::contiguous;
+    choice.recompute = recompute;
+    choice.zero_stage = zero;
+    return price_choice(request, choice);
+  }
+};
+
+double seconds(const PlanCandidate& c, const std::string& name) {
+  for (const TimeTerm& term : c.terms)
+    if (term.name == name) return term.seconds;
+  return 0;
+}
+
+// 6 FLOPs per matrix weight and token, and 3 x 2 x 2 per visible pair, head and width; the embedding is read,
+// not multiplied.
+TEST(StepChoice, MfuCountsTheModelOnce) {
+  Step step("llama-3.1-8b", 1);
+  const PlanCandidate none = step.price(1, 8, Recompute::none), full = step.price(1, 8);
+  const double norms = 65 * 4096, embedding = 128256.0 * 4096;
+  const double weights = 8'030'261'248.0 - norms - embedding, tokens = 8 * 8192;
+  const double pairs = 8 * 8192.0 * 8193 / 2;
+  EXPECT_NEAR(none.model_flops, 6 * weights * tokens + 12 * pairs * 32 * 128 * 32, 1e6);
+  EXPECT_DOUBLE_EQ(none.model_flops, full.model_flops);  // nothing that runs again counts
+  EXPECT_NEAR(full.flop_s, full.model_flops / full.step_s / 8, 1);
+  EXPECT_NEAR(full.mfu, full.flop_s / 989e12, 1e-9);
+  EXPECT_GT(none.mfu, full.mfu);
+}
+
+TEST(StepChoice, AGlobalBatchIsSharedByReplicas) {
+  Step step("llama-3.1-8b", 2);
+  step.request.global_batch = 12;
+  const PlanResult result = plan_step(step.request);
+  for (const PlanCandidate& c : result.candidates) {
+    ASSERT_TRUE(c.choice.split.has_value());
+    EXPECT_EQ(c.choice.split->batch * c.choice.data(), 12);
+    EXPECT_EQ(c.choice.split->batch % c.choice.split->microbatches, 0);
+    EXPECT_NEAR(c.seconds_per_token, c.step_s / (12.0 * 8192), 1e-12);
+  }
+  EXPECT_TRUE(std::any_of(result.rejected.begin(), result.rejected.end(), [](const Rejection& r) {
+    return r.data == 8 && r.reason.find("does not divide the 12 sequences") != std::string::npos;
+  }));
+}
+
+TEST(StepChoice, ForwardOnlyAnswersForTheGivenBatch) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.training = false;
+  const PlanResult latency = plan_step(step.request);
+  EXPECT_EQ(latency.best().choice.data(), 1);
+  step.request.objective = Objective::throughput;
+  const PlanResult throughput = plan_step(step.request);
+  EXPECT_GT(throughput.best().choice.data(), 1);
+  EXPECT_LT(latency.best().step_s, throughput.best().step_s);
+}
+
+TEST(StepChoice, HostMemoryIsALimitWhereKnown) {
+  Step step("llama-3.1-8b", 1);
+  step.request.fixed.recompute = Recompute::offload;
+  step.request.fixed.tensor = 1;
+  PlanResult result = plan_step(step.request);
+  EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.find("host_memory_bytes") != std::string::npos;
+  }));
+  // 32 layers x 8192 tokens x 4096 x 2 B on each of 8 ranks: 2 GiB x 8.
+  for (const double bytes : {16.0 * (1 << 30), 15.0 * (1 << 30)}) {
+    step.cluster.nodes.front().host_memory_bytes = {bytes, topology::Provenance::preset, "test"};
+    step.request.fixed.data = 8;
+    const PlanCandidate c = step.price(1, 8, Recompute::offload);
+    EXPECT_EQ(c.memory.host_total_bytes, 32LL * 8192 * 4096 * 2);
+    EXPECT_EQ(c.fits_host, bytes > 15.5 * (1 << 30));
+    EXPECT_EQ(c.fits, c.fits_host);
+  }
+  try {
+    static_cast<void>(plan_step(step.request));
+    FAIL();
+  } catch (const Infeasible& error) {
+    EXPECT_NE(std::string(error.what()).find("host memory"), std::string::npos);
+  }
+}
+
+TEST(StepChoice, AFixedFlagSaysWhatItCosts) {
+  Step step("llama-3.1-8b", 2);
+  step.request.workload.seq = 131072;
+  step.request.fixed.tensor = 2;
+  step.request.fixed.ulysses = 8;
+  const PlanResult result = plan_step(step.request);
+  const auto& costs = result.verdict.flag_costs;
+  const auto of = [&](const char* flag) {
+    return std::find_if(costs.begin(), costs.end(), [&](const FlagCost& c) { return c.flag == flag; });
+  };
+  ASSERT_NE(of("--ulysses 8"), costs.end());
+  step.request.fixed.ulysses.reset();
+  const PlanResult without = plan_step(step.request);
+  EXPECT_NEAR(of("--ulysses 8")->slowdown,
+              result.best().seconds_per_token / without.best().seconds_per_token - 1, 1e-9);
+  EXPECT_EQ(of("--ulysses 8")->without, describe(without.best().choice));
+  EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+    return note.find("KV heads 8 < tensor 2 x ulysses 8: each is held by 2 ranks") != std::string::npos;
+  }));
+}
+
+// torchtitan ran 405B on 128 H100 with tensor 8, FSDP 16, batch 2 and full recompute.
+TEST(StepChoice, APublishedRunFits) {
+  Step step("llama-3.1-405b", 16);
+  step.request.workload.batch = 2;
+  step.request.memory.device_bytes = 94.0 * (1 << 30);
+  EXPECT_TRUE(step.price(8, 16).fits);
+  step.request.workload.sequence_parallel = false;
+  const PlanCandidate whole = step.price(8, 16);
+  EXPECT_EQ(whole.memory.bytes_of(MemoryKind::activations), 126LL * 16384 * 16384 * 2);
+  EXPECT_FALSE(whole.fits);
+}
+
+TEST(StepChoice, ExpertDegreesDifferAndTheBestIsFound) {
+  Step step("deepseek-v3", 32);
+  step.request.workload.seq = 16384;
+  step.request.search_expert = true;
+  const PlanResult found = plan_step(step.request);
+  EXPECT_GT(seconds(found.best(), "expert exchange"), 0);
+  double last = 0;
+  step.request.search_expert = false;
+  for (const int expert : {8, 16, 32}) {
+    step.request.workload.expert = expert;
+    const PlanCandidate best = plan_step(step.request).best();
+    EXPECT_NE(best.step_s, last);
+    EXPECT_GE(best.seconds_per_token, found.best().seconds_per_token * (1 - 1e-9));
+    last = best.step_s;
+  }
+}
+
+// Tensor ranks that hold whole experts: the expert group may be as large as data x sequence x tensor.
+TEST(StepChoice, WholeExpertsLetExpertGroupsSpanTensorRanks) {
+  Step step("qwen3-30b-a3b", 1);
+  step.request.workload.expert = 8;
+  EXPECT_THROW(static_cast<void>(step.price(2, 4, Recompute::full, 1)), Infeasible);
+  step.request.workload.expert_tensor = false;
+  const PlanCandidate whole = step.price(2, 4, Recompute::full, 1);
+  EXPECT_EQ(seconds(whole, "routed tokens over tensor ranks"), 0);
+  EXPECT_GT(seconds(whole, "expert exchange"), 0);
+  step.request.workload.expert = 4;
+  step.request.workload.expert_tensor = true;
+  const PlanCandidate split = step.price(2, 4, Recompute::full, 1);
+  EXPECT_GT(seconds(split, "routed tokens over tensor ranks"), 0);
+  // 128 experts over 8 ranks, or over 4 ranks and halved by 2.
+  EXPECT_EQ(whole.memory.bytes_of(MemoryKind::parameters), split.memory.bytes_of(MemoryKind::parameters));
+}
+
+TEST(StepChoice, TilesAreChosenWhereNothingElseFits) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.seq = 1 << 20;
+  step.request.fixed.recompute = Recompute::full;
+  step.request.fixed.ulysses = 8;
+  step.request.memory.device_bytes = 140.0 * (1 << 30);
+  const PlanCandidate roomy = plan_step(step.request).best();
+  EXPECT_EQ(roomy.choice.split->mlp_tile_tokens, 0);
+  step.request.fixed.zero_stage = roomy.choice.zero_stage;
+  step.request.memory.device_bytes = static_cast<double>(roomy.memory.total_bytes) - 1;
+  const PlanResult tight = plan_step(step.request);
+  EXPECT_EQ(tight.best().choice.split->mlp_tile_tokens, 8192);
+  EXPECT_DOUBLE_EQ(tight.best().step_s, roomy.step_s);
+  EXPECT_TRUE(std::any_of(tight.notes.begin(), tight.notes.end(), [](const std::string& note) {
+    return note.find("the MLP is assumed tiled") != std::string::npos;
+  }));
+}
+
+// (4 - 1) / 8 of the work for 1F1B; two chunks per rank halve it.
+TEST(StepChoice, ChunksShortenTheBubble) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.pipeline = 4;
+  step.request.workload.batch = step.request.workload.microbatches = 8;
+  const PlanCandidate plain = step.price(1, 2, Recompute::none, 1);
+  double work = 0;
+  for (const TimeTerm& term : plain.terms) {
+    if (term.name == "pipeline bubble") break;
+    work += term.seconds;
+  }
+  EXPECT_NEAR(seconds(plain, "pipeline bubble"), work * 3 / 8, 1e-9);
+  step.request.workload.virtual_stages = 2;
+  EXPECT_NEAR(seconds(step.price(1, 2, Recompute::none, 1), "pipeline bubble"), work * 3 / 16, 1e-9);
+}
+
+// 8.03e9 gradients of 2 B, read and written by each of 4 microbatches, at 88% of 3.35 TB/s.
+TEST(StepChoice, MicrobatchesAddGradients) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.batch = 4;
+  EXPECT_EQ(seconds(step.price(1, 8, Recompute::full, 1), "gradient accumulation"), 0);
+  step.request.workload.microbatches = 4;
+  EXPECT_NEAR(seconds(step.price(1, 8, Recompute::full, 1), "gradient accumulation"),
+              4 * 2 * 2 * 8'030'261'248.0 / (0.88 * 3.35e12), 1e-6);
+  EXPECT_EQ(seconds(step.price(1, 8, Recompute::full, 3), "gradient accumulation"), 0);
+}
+
+TEST(StepChoice, WhatIsKeptDecidesWhatRunsAgain) {
+  Step step("llama-3.1-8b", 1);
+  const auto attention = [&](Recompute r) { return seconds(step.price(1, 8, r), "attention recomputed"); };
+  const auto products = [&](Recompute r) { return seconds(step.price(1, 8, r), "the same recomputed"); };
+  EXPECT_GT(attention(Recompute::selective), 0);
+  EXPECT_EQ(products(Recompute::selective), 0);
+  EXPECT_EQ(attention(Recompute::mlp), 0);
+  EXPECT_EQ(attention(Recompute::keep_attention), 0);
+  EXPECT_GT(products(Recompute::keep_attention), products(Recompute::mlp));
+  EXPECT_DOUBLE_EQ(products(Recompute::keep_attention), products(Recompute::full));
+  EXPECT_DOUBLE_EQ(attention(Recompute::full), attention(Recompute::selective));
+  const double all = products(Recompute::full);
+  step.request.workload.recompute_layers = 8;  // of 32
+  EXPECT_NEAR(products(Recompute::full), all / 4, 1e-9);
+}
+
+TEST(StepChoice, AMeasuredStepRescales) {
+  Step step("llama-3.1-8b", 1);
+  const PlanCandidate c = step.price(1, 8);
+  const MeasuredStep m = measured_step(c, 1.5 * c.step_s);
+  EXPECT_DOUBLE_EQ(m.ratio, 1.5);
+  EXPECT_FALSE(m.in_band);
+  EXPECT_NEAR(m.mfu, c.mfu / 1.5, 1e-12);
+  EXPECT_NEAR(m.tokens_s, 8 * 8192 / (1.5 * c.step_s), 1e-6);
+  ASSERT_FALSE(m.terms.empty());
+  const TermFactor& first = m.terms.front();  // the longest term has to give least
+  EXPECT_NEAR(first.factor, 1 + 0.5 * c.step_s / seconds(c, first.name), 1e-9);
+  EXPECT_TRUE(measured_step(c, c.step_s).in_band);
+}
+
+}  // namespace
+}  // namespace usp

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/step_score.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace usp {
+namespace {
+
+constexpr const char* header =
+    "id,model,layers,hidden,heads,kv_heads,ffn,vocab,gpus,gpu,gpus_per_node,interconnect,seq,micro_batch,"
+    "global_batch,dtype,tp,sp_tp,pp,vpp,cp,cp_method,ep,dp,zero,recompute,offload,kernels,"
+    "tokens_per_s_per_gpu,tflops_per_gpu,step_s,peak_memory_gib,notes,printed\n";
+
+StepRun run_of(const std::string& row) {
+  return parse_step_table(header + row, "t.csv").front();
+}
+
+// A row of llm-foundry's table.
+const std::string mpt =
+    "mpt-001,MPT-70b,80,8192,64,64,32768,50368,512,h100,8,,2048,8,4096,bf16,1,,1,,1,,,512,3,full,none,"
+    "flash attention; GELU MLP,1007,408,,,,\n";
+
+TEST(StepScore, ReadsTheVocabulary) {
+  const StepRun run =
+      run_of("a-b-7,\"X, \"\"Y\"\"\",2,64,,,256,100,8,h100,,,128,1,8,bf16,1,,1,,1,,,,,none,,,1.5,,,,,\n");
+  EXPECT_EQ(run.model, "X, \"Y\"");
+  EXPECT_EQ(run.source(), "a-b");
+  EXPECT_EQ(run.layers, 2);
+  EXPECT_FALSE(run.heads.has_value());
+  EXPECT_DOUBLE_EQ(*run.tokens_s, 1.5);
+  EXPECT_TRUE(is_step_table(header));
+  EXPECT_FALSE(is_step_table("# tokens_per_s_per_gpu\nmachine,world\n"));
+}
+
+TEST(StepScore, RefusesWhatIsNoTable) {
+  EXPECT_THROW(static_cast<void>(parse_step_table("id,colour\na,b\n", "t.csv")), InvalidInput);
+  EXPECT_THROW(static_cast<void>(parse_step_table("id,model\na,b\n", "t.csv")), InvalidInput);
+  EXPECT_THROW(static_cast<void>(parse_step_table(header, "t.csv")), InvalidInput);
+  EXPECT_THROW(static_cast<void>(run_of("a,b,c\n")), InvalidInput);
+  std::string bad = mpt;
+  bad.replace(bad.find("8192"), 4, "many");
+  EXPECT_THROW(static_cast<void>(run_of(bad)), InvalidInput);
+}
+
+TEST(StepScore, APredictionDoesNotSeeTheMeasurement) {
+  StepRun run = run_of(mpt);
+  const StepPrediction first = predict_run(run);
+  run.tokens_s = 1;
+  run.tflops = 1;
+  run.memory_gib = 1;
+  const StepPrediction second = predict_run(run);
+  EXPECT_TRUE(first.why.empty()) << first.why;
+  EXPECT_EQ(first.tokens_s, second.tokens_s);
+  EXPECT_EQ(first.band, second.band);
+  EXPECT_EQ(first.memory_gib, second.memory_gib);
+}
+
+// A rate of FLOPs that counts the recomputed forward and attention in full is 96 B S L h^2 (1 + S/6h +
+// V/16Lh) of them; model FLOPs are three quarters of that.
+TEST(StepScore, PrintedFlopsBecomeTokensByTheirOwnCount) {
+  StepRun run = run_of(mpt);
+  run.tokens_s.reset();
+  run.tflops = 100;
+  const double token = 96.0 * 80 * 8192 * 8192 * (1 + 2048 / (6.0 * 8192) + 50368 / (16.0 * 80 * 8192));
+  run.notes = "FLOP count includes the recomputed forward (x4) and full attention";
+  EXPECT_NEAR(*predict_run(run).measured_s, 1e14 / token, 1e-6);
+  run.notes = "attention in full";
+  EXPECT_NEAR(*predict_run(run).measured_s, 1e14 / token / 0.75, 1e-6);
+}
+
+TEST(StepScore, WhatCannotBePricedSaysWhy) {
+  StepRun run = run_of(mpt);
+  run.dtype = "nvfp4";
+  EXPECT_NE(predict_run(run).why.find("nvfp4"), std::string::npos);
+  run = run_of(mpt);
+  run.layers.reset();
+  EXPECT_NE(predict_run(run).why.find("shape"), std::string::npos);
+  run = run_of(mpt);
+  run.gpu = "abacus";
+  EXPECT_NE(predict_run(run).why.find("abacus"), std::string::npos);
+}
+
+TEST(StepScore, Fp8ProductsAreFasterButNotGated) {
+  StepRun run = run_of(mpt);
+  const StepPrediction bf16 = predict_run(run);
+  run.dtype = "fp8";
+  const StepPrediction fp8 = predict_run(run);
+  ASSERT_TRUE(fp8.why.empty()) << fp8.why;
+  EXPECT_GT(fp8.tokens_s, 1.2 * bf16.tokens_s);
+  EXPECT_LT(fp8.tokens_s, 2 * bf16.tokens_s);
+  EXPECT_TRUE(bf16.gated);
+  EXPECT_FALSE(fp8.gated);
+}
+
+TEST(StepScore, KnownNamesHaveShapes) {
+  StepRun run = run_of(mpt);
+  run.layers.reset();
+  run.vocab.reset();
+  for (const char* name : {"Llama 2 70B", "llama_3.1_8b-Instruct", "GPT-3 175B"}) {
+    run.model = name;
+    EXPECT_TRUE(predict_run(run).why.empty()) << predict_run(run).why;
+  }
+}
+
+// 40% of 989 TFLOP/s.
+TEST(StepScore, AnMfuAloneIsARate) {
+  StepRun run = run_of(mpt);
+  run.tokens_s.reset();
+  run.tflops = 0.4 * 989;
+  const double flops = *predict_run(run).measured_s;
+  run.tflops.reset();
+  run.mfu = 0.4;
+  EXPECT_NEAR(*predict_run(run).measured_s, flops, 1e-6 * flops);
+}
+
+TEST(StepScore, APowerLimitInTheTableSlowsTheRun) {
+  StepRun run = run_of(mpt);
+  const double full = predict_run(run).tokens_s;
+  run.printed = "h100, 500 W limit";
+  EXPECT_LT(predict_run(run).tokens_s, 0.9 * full);
+}
+
+// The targets of the published table, with nothing fitted to it.
+TEST(StepScore, PublishedRuns) {
+  const std::string file = std::string(USP_TEST_DATA) + "/measurements/training_steps.csv";
+  const StepScore score = score_steps(parse_step_table(read_file(file), file), file);
+  ASSERT_EQ(score.runs.size(), 571U);
+  EXPECT_LE(score.median_over_sources, 0.20);
+  EXPECT_GE(score.gated.rows, 300);
+  EXPECT_GE(score.gated.coverage, 0.88);
+  EXPECT_LE(score.gated.half_width, 0.36);
+  EXPECT_LE(score.gated.memory_error, 0.15);
+  // Megatron-LM's tables on A100 (arXiv 2104.04473, 2205.05198), whose kernels are those that are priced.
+  const auto median_of = [&](const char* name) {
+    const auto at = std::find_if(score.sources.begin(), score.sources.end(),
+                                 [&](const StepMetrics& m) { return m.name == name; });
+    return at == score.sources.end() ? 1.0 : at->median_error;
+  };
+  EXPECT_LE(median_of("mgt21"), 0.12);
+  EXPECT_LE(median_of("mgt22"), 0.08);
+}
+
+}  // namespace
+}  // namespace usp
