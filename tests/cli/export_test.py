@@ -25,7 +25,9 @@ TRAINED = ["megatron", "deepspeed", "accelerate", "torchtitan", "yunchang", "usp
 # (arguments of the plan, frameworks)
 PLANS = [(STEP + ["--nodes", "4", "--seq", "1M"], TRAINED),
          (STEP + ["--nodes", "2", "--seq", "256k", "--data", "1", "--ring", "2", "--ulysses", "4", "--tensor", "2",
-                  "--zero", "1", "--recompute", "full"], ["megatron", "accelerate", "torchtitan", "usp-attention"]),
+                  "--zero", "1", "--recompute", "full"], ["megatron", "accelerate", "torchtitan"]),
+         (STEP + ["--nodes", "2", "--seq", "256k", "--data", "1", "--ring", "2", "--ulysses", "8", "--order", "ring_inner"],
+          ["usp-attention", "yunchang"]),
          (STEP + ["--seq", "16k", "--zero", "2", "--recompute", "none", "--data", "4"], TRAINED),
          (STEP + ["--seq", "128k", "--ulysses", "8", "--ring", "1"], TRAINED),
          (STEP + ["--seq", "64k", "--data", "8"], TRAINED),

@@ -103,7 +103,6 @@ FrameworkCase framework_case(const PlanRequest& request, int tensor) {
 }
 
 std::string unsupported_job(const FrameworkTraits& f, const FrameworkCase& job) {
-  if (f.any_plan) return "";
   if (job.training && !f.training) return fmt::format("{} does not train; plan with --forward-only", f.name);
   if (job.causal && !f.causal) return fmt::format("{} takes no causal mask; plan with --full", f.name);
   if (job.tensor > 1 && !f.tensor)

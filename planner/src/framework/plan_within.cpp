@@ -247,8 +247,15 @@ class Within {
 }  // namespace
 
 FrameworkPlan plan_in_modes(const PlanRequest& request, const FrameworkTraits& framework) {
-  if (framework.any_plan) return {request, plan_step(request), nullptr};
-  return Within(request, framework).run();
+  if (!framework.any_plan) return Within(request, framework).run();
+  if (const std::string reason =
+          unsupported_job(framework, framework_case(request, request.fixed.tensor.value_or(1)));
+      !reason.empty())
+    throw Infeasible(reason, {"another --framework"});
+  FrameworkPlan plan{request, {}, nullptr};
+  if (!framework.tensor) plan.request.fixed.tensor = 1;
+  plan.result = plan_step(plan.request);
+  return plan;
 }
 
 FrameworkPlan plan_within(const PlanRequest& request, const FrameworkTraits& framework) {

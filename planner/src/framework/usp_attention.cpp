@@ -8,16 +8,21 @@
 namespace usp {
 namespace {
 
+/// The package takes meshes whose last dimensions are ring and ulysses, whatever lies on neighbouring ranks.
 std::string mesh_text(const ExportInput& input) {
   const Mesh& mesh = input.plan.mesh;
-  const bool nested = input.plan.placement.order == AxisOrder::ulysses_inner;
-  std::string shape = nested ? fmt::format("{}, {}", mesh.ring(), mesh.ulysses)
-                             : fmt::format("{}, {}", mesh.ulysses, mesh.ring());
-  std::string names = nested ? "\"ring\", \"ulysses\"" : "\"ulysses\", \"ring\"";
-  if (input.data() > 1) shape = fmt::format("{}, {}", input.data(), shape), names = "\"data\", " + names;
-  if (input.tensor() > 1) shape += fmt::format(", {}", input.tensor()), names += ", \"tensor\"";
-  return fmt::format("mesh = init_device_mesh(\n    \"cuda\", ({}),\n    mesh_dim_names=({}))\n", shape,
-                     names);
+  const std::string names = "mesh_dim_names=(\"data\", \"ring\", \"ulysses\")";
+  const bool both = mesh.ring() > 1 && mesh.ulysses > 1;
+  if (!both || input.plan.placement.order == AxisOrder::ulysses_inner)
+    return fmt::format(
+        "from torch.distributed.device_mesh import init_device_mesh\n\n"
+        "mesh = init_device_mesh(\"cuda\", ({}, {}, {}),\n                        {})\n",
+        input.data(), mesh.ring(), mesh.ulysses, names);
+  return fmt::format(
+      "import torch\nfrom torch.distributed.device_mesh import DeviceMesh\n\n"
+      "ranks = torch.arange({}).view({}, {}, {}).transpose(1, 2)  # ring inside hosts\n"
+      "mesh = DeviceMesh(\"cuda\", ranks, {})\n",
+      input.data() * mesh.size(), input.data(), mesh.ulysses, mesh.ring(), names);
 }
 
 void write(const ExportInput& input, ExportedPlan& result) {
@@ -27,7 +32,6 @@ void write(const ExportInput& input, ExportedPlan& result) {
                               "                    plan=\"plan.json\")\n"
                               "for batch in sp.loader(loader):\n"
                               "    model(**batch).loss.backward()  # then as ever\n"});
-  if (input.plan.pipeline > 1) result.notes.emplace_back("each pipeline stage has such a mesh of its own");
 }
 
 FrameworkTraits traits() {
@@ -37,6 +41,7 @@ FrameworkTraits traits() {
   t.version = version;
   t.source = "this project";
   t.any_plan = true;
+  t.tensor = t.pipeline = false;  // it sets up data, ring and ulysses
   t.zero_stages = {0, 1, 2, 3};
   t.script = "train.py";
   t.write = write;
