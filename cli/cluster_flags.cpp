@@ -34,9 +34,12 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
           ->group(source_option.rfind("--", 0) == 0 ? name : "Positionals");
   group.word("--format", request.format, "how to read it: " + word_choice<topology::SourceFormat>());
   group.option("--device", request.device, "the card, e.g. h100-sxm: a topology text does not name it");
-  group.parsed("--devices", request.devices, "visible devices of every host, in this order, e.g. 3,1,0",
+  group.parsed("--devices", request.devices,
+               "numbers of the visible devices of every host, in this order, e.g. 3,1,0; --gpus counts",
                topology::parse_device_list);
   group.number("--nodes", request.nodes, "hosts like the one described", 1);
+  group.number("--gpus", request.gpus,
+               "devices in all: whole hosts, or the first devices of one; --devices selects", 1);
   group.option("--nic", request.nic, "NICs per host and their rate, e.g. 8x400G; or the rate alone");
   group.option("--fabric", request.fabric, "none, rail, fat_tree(RATIO) or fat_tree(RATIO,HOSTS_PER_LEAF)");
   group.number("--oversubscription", request.oversubscription,

@@ -3,11 +3,13 @@
 
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/parameters.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -42,6 +44,16 @@ std::string degree_list(const std::vector<std::int64_t>& degrees) {
   return join(parts, " ");
 }
 
+/// From which degree KV heads are on several ranks; empty: none of them.
+std::string shared_text(const Model& model, const std::vector<std::int64_t>& degrees) {
+  std::int64_t least = 0;
+  for (const LayerKind& kind : model.kinds)
+    if (!kind.is_linear() && (least == 0 || kind.kv_heads < least)) least = kind.kv_heads;
+  const auto shared =
+      std::find_if(degrees.begin(), degrees.end(), [&](std::int64_t degree) { return degree > least; });
+  return shared == degrees.end() ? "" : fmt::format(" (from {} on, a KV head is on several ranks)", *shared);
+}
+
 void print_kinds(const Model& model) {
   using Align = TextTable::Align;
   TextTable table;
@@ -70,8 +82,9 @@ void print_parameters(const ParameterCount& count) {
   TextTable table;
   table.column("parameters");
   table.column("", TextTable::Align::right);
+  table.column("", TextTable::Align::right);
   const auto row = [&](const char* name, std::optional<std::int64_t> value) {
-    table.row({name, or_unknown(value)});
+    table.row({name, value ? format_count(*value) : "unknown", or_unknown(value)});
   };
   row("embedding", count.embedding);
   row("lm head", count.lm_head);
@@ -101,7 +114,8 @@ void print_model(const Model& model) {
     std::cout << "  experts: " << model.moe->experts << ", " << model.moe->experts_per_token << " per token, "
               << model.moe->shared_experts << " shared, on " << model.moe->layers.size() << " layers\n";
   const auto even = even_ulysses_degrees(model);
-  if (!even.empty()) std::cout << "  even Ulysses degrees: " << degree_list(even) << "\n";
+  if (!even.empty())
+    std::cout << "  even Ulysses degrees: " << degree_list(even) << shared_text(model, even) << "\n";
   const auto linear = even_ulysses_degrees_linear(model);
   if (!linear.empty()) std::cout << "  even on the linear layers: " << degree_list(linear) << "\n";
   print_parameters(count);

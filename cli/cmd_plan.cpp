@@ -10,6 +10,7 @@
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/plan_print.hpp"
+#include "usp/planner/plan_within.hpp"
 #include "usp/schedule/plan_file.hpp"
 
 #include <fmt/format.h>
@@ -35,9 +36,20 @@ void check_output(const std::string& output, const Invocation& invocation) {
 
 struct PlanFlags {
   StepFlags step;
+  const FrameworkTraits* framework = nullptr;  ///< of --framework; empty: none
   std::string output;
   std::optional<double> measured_s;
 };
+
+/// A framework's mode says how its exchange is executed.
+void check_framework(const PlanFlags& flags) {
+  if (flags.framework == nullptr || flags.framework->any_plan) return;
+  const ExecutionFlags& execution = flags.step.search.execution;
+  if (execution.transport || execution.no_overlap)
+    throw UsageError(std::string(execution.transport ? "--transport" : "--no-overlap") +
+                     " is of this project's runtime, and --framework prices the exchange of " +
+                     std::string(flags.framework->name) + "; leave one of them out");
+}
 
 /// "61s", "850ms" or plain seconds.
 double parse_step_time(const std::string& text, const std::string& flag) {
@@ -61,13 +73,18 @@ void plan_whole_step(const PlanFlags& flags, const Invocation& invocation) {
   const std::string& output = flags.output;
   check_output(output, invocation);
   const auto input = load_step(flags.step, invocation);
-  PlanRequest& request = input->request;
-  check_degrees(request);
-  request.measured_step_s = flags.measured_s;
-  const PlanResult result = with_progress(invocation, request, [&] { return plan_step(request); });
-  if (!output.empty()) write_file(output, write_plan(make_plan_file(request, result.best())));
+  input->request.measured_step_s = flags.measured_s;
+  check_framework(flags);
+  check_degrees(input->request);
+  const FrameworkPlan plan = with_progress(invocation, input->request, [&]() -> FrameworkPlan {
+    if (flags.framework != nullptr) return plan_within(input->request, *flags.framework);
+    return {input->request, plan_step(input->request), nullptr};
+  });
+  if (!output.empty()) write_file(output, write_plan(make_plan_file(plan.request, plan.result.best())));
   if (output == "-") return;
-  std::cout << (invocation.json ? plan_result_json(request, result) : plan_text(request, result));
+  if (!output.empty()) note(invocation, "wrote " + output);
+  std::cout << (invocation.json ? plan_result_json(plan.request, plan.result)
+                                : plan_text(plan.request, plan.result, invocation.brief));
 }
 
 /// What a call does beyond masked softmax, where, and which tokens every rank holds.
@@ -228,6 +245,7 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
     result.notes.push_back(text);
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
+  if (!flags.output.empty()) note(invocation, "wrote " + flags.output);
   std::cout << (invocation.json ? attention_result_json(request, result) : attention_text(request, result));
 }
 
@@ -259,15 +277,19 @@ void register_plan(CLI::App& app, Invocation& invocation) {
       "  usp plan config.json --seq 256k --batch 8 --cluster node.txt --device h100-sxm --nodes 4 --nic "
       "8x400G "
       "-o plan.json\n"
+      "  usp plan llama-3.1-8b --seq 1M --cluster dgx-h100 --nodes 4 --framework megatron\n"
       "  usp plan qwen3-8b --seq 128k --document-lengths lengths.txt --cluster l40s --json\n"
       "  usp plan attention --heads 32 --kv-heads 8 --head-dim 128 --seq 128k --cluster dgx-h100");
   auto flags = std::make_shared<PlanFlags>();
   add_step_flags(verb, flags->step);
   add_output_flag(verb, flags->output);
-  FlagGroup(verb, plain_group)
-      .parsed("--measured-step", flags->measured_s,
-              "a step as measured, e.g. 61s: its rates, and which term alone would explain it",
-              parse_step_time);
+  FlagGroup group(verb, plain_group);
+  group.parsed("--framework", flags->framework, "keep to what it can do: " + framework_words(),
+               [](const std::string& word, const std::string& flag) { return &framework_named(word, flag); });
+  group.parsed("--measured-step", flags->measured_s,
+               "a step as measured, e.g. 61s: its rates, and which term alone would explain it",
+               parse_step_time);
+  add_brief_flag(verb);
   register_call(verb.app, invocation);
   verb.runs([flags, &invocation] { plan_whole_step(*flags, invocation); });
 }

@@ -41,6 +41,7 @@ SweptDegrees check_sweeps(const WhatIfFlags& flags) {
 }
 
 void sweep(const WhatIfFlags& flags, const Invocation& invocation) {
+  check_csv(invocation);
   if (flags.step.search.top)
     throw UsageError("--top keeps candidates of one plan, and whatif lists none; leave it out");
   const auto input = load_step(flags.step, invocation, check_sweeps(flags));
@@ -49,7 +50,11 @@ void sweep(const WhatIfFlags& flags, const Invocation& invocation) {
   request.base = input->request;
   request.break_evens = !flags.no_break_even;
   const WhatIfResult result = with_progress(invocation, request, [&] { return what_if(request); });
-  std::cout << (invocation.json ? whatif_json(request, result) + "\n" : whatif_text(result));
+  if (invocation.csv)
+    std::cout << whatif_csv(result);
+  else
+    std::cout << (invocation.json ? whatif_json(request, result) + "\n"
+                                  : whatif_text(result, invocation.brief));
 }
 
 }  // namespace
@@ -78,6 +83,8 @@ void register_whatif(CLI::App& app, Invocation& invocation) {
       ->allow_extra_args(false);
   group.flag("--no-break-even", flags->no_break_even,
              "leave out the search for break-evens and the longest sequence");
+  add_brief_flag(verb);
+  add_csv_flag(verb);
   verb.runs([flags, &invocation] { sweep(*flags, invocation); });
 }
 

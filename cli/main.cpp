@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line_error.hpp"
+#include "error_json.hpp"
+#include "help.hpp"
+#include "page.hpp"
 #include "verb.hpp"
 
+#include "usp/base/env.hpp"
 #include "usp/base/error.hpp"
-#include "usp/base/line.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/version.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -16,30 +20,48 @@
 namespace usp::cli {
 namespace {
 
-int fail(ExitCode code, const std::string& text, bool lines = false) {
-  print_line("usp: " + escaped(text, lines));
-  return static_cast<int>(code);
+/// Of the processes of a launched job only the first prints a document.
+bool prints_documents() {
+  for (const char* name : {"RANK", "PMIX_RANK"})
+    if (environment(name).value_or("0") != "0") return false;
+  return true;
+}
+
+/// Tells why on stderr, and on stdout as JSON where that is asked for and nothing else was printed.
+int fail(const Invocation& invocation, const Failure& failure) {
+  say(invocation, "", escaped(failure.text, !failure.remedies.empty()));
+  if (invocation.json && !invocation.printed && prints_documents())
+    std::cout << error_json(failure) << std::flush;
+  return static_cast<int>(failure.code);
+}
+
+int fail(const Invocation& invocation, ExitCode code, const std::string& text) {
+  return fail(invocation, {code, text, text, {}, std::nullopt});
 }
 
 /// The exit code after the last output.
-int printed() {
+int printed(const Invocation& invocation) {
   std::cout.flush();
-  return std::cout ? 0 : fail(ExitCode::environment, "stdout cannot be written");
+  return std::cout ? 0 : fail(invocation, ExitCode::environment, "stdout cannot be written");
 }
 
 /// Runs the action and turns whatever it throws into the exit code of the design.
-int run(const CLI::App& app, const Invocation& invocation) {
+int run(const CLI::App& app, Invocation& invocation) {
   try {
     check_files(app);
     check_values(invocation);
-    invocation.action();
-    return printed();
+    {
+      const Page page(invocation);
+      invocation.action();
+    }
+    return printed(invocation);
   } catch (const Error& error) {
-    return fail(error.code(), error.what(), dynamic_cast<const Infeasible*>(&error) != nullptr);
+    return fail(invocation, failure_of(error));
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::environment, "out of memory; the input asks for more than this machine has");
+    return fail(invocation, ExitCode::environment,
+                "out of memory; the input asks for more than this machine has");
   } catch (const std::exception& error) {
-    return fail(ExitCode::internal, error.what());
+    return fail(invocation, ExitCode::internal, error.what());
   }
 }
 
@@ -54,17 +76,23 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name an unknown verb
   usp::cli::Invocation invocation;
   usp::cli::register_verbs(app, invocation);
-  const usp::cli::Words typed(argv + 1, argv + argc);
+  app.footer("usp VERB --help shows the flags that most commands need, --help-all every one.");
+  const usp::cli::Words given(argv + 1, argv + argc), typed = usp::cli::with_help_words(given);
+  usp::cli::shorten_help(app, given);
   try {
-    app.parse(argc, argv);
+    app.parse(usp::cli::Words(typed.rbegin(), typed.rend()));  // CLI11 takes them from the back
     if (app.get_subcommands().empty()) throw CLI::RequiredError("a verb");
   } catch (const CLI::Success& done) {  // --help, --version
-    app.exit(done);
-    return usp::cli::printed();
+    {
+      const usp::cli::Page page(invocation);
+      app.exit(done);
+    }
+    return usp::cli::printed(invocation);
   } catch (const CLI::ParseError& error) {
-    return usp::cli::fail(usp::ExitCode::usage, usp::cli::usage_problem(app, error, typed));
+    invocation.json = std::find(typed.begin(), typed.end(), "--json") != typed.end();
+    return usp::cli::fail(invocation, usp::ExitCode::usage, usp::cli::usage_problem(app, error, typed));
   }
   if (const std::string empty = usp::cli::empty_value_problem(app, typed); !empty.empty())
-    return usp::cli::fail(usp::ExitCode::usage, empty);
+    return usp::cli::fail(invocation, usp::ExitCode::usage, empty);
   return usp::cli::run(app, invocation);
 }

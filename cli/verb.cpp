@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verb.hpp"
 
-#include "usp/base/line.hpp"
+#include "flag_group.hpp"
+#include "page.hpp"
+
 #include "usp/base/text.hpp"
 
 #include <utility>
@@ -33,11 +35,29 @@ Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name, co
   verb->footer("Examples:\n" + examples);
   verb->add_flag("--json", invocation.json, "one JSON document on stdout");
   verb->add_flag("-q,--quiet", invocation.quiet, "no notes on stderr");
-  return {*verb, invocation};
+  const Verb result{*verb, invocation};
+  FlagGroup(result, "Options")
+      .word("--color", invocation.color,
+            word_choice<Color>() + " (auto: on terminals, unless NO_COLOR is set)");
+  return result;
+}
+
+void add_csv_flag(const Verb& verb) {
+  FlagGroup(verb, "Options")
+      .flag("--csv", verb.invocation.csv, "the table as CSV, numbers in SI units and bytes");
+}
+
+void add_brief_flag(const Verb& verb) {
+  FlagGroup(verb, "Options").flag("--brief", verb.invocation.brief, "the answer without what explains it");
+}
+
+void check_csv(const Invocation& invocation) {
+  if (invocation.csv && invocation.json)
+    throw UsageError("--csv and --json are two forms of one output; give one");
 }
 
 void note(const Invocation& invocation, const std::string& text) {
-  if (!invocation.quiet) print_line("usp: note: " + escaped(text));
+  if (!invocation.quiet) say(invocation, "note: ", escaped(text));
 }
 
 }  // namespace usp::cli

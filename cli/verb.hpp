@@ -13,11 +13,17 @@
 
 namespace usp::cli {
 
+enum class Color { automatic, always, never };
+
 /// What the command line chose: the callback of a verb sets `action`; main runs it and maps errors to exit
 /// codes.
 struct Invocation {
   bool json = false;   ///< print one JSON document on stdout instead of text
+  bool csv = false;    ///< print a table as CSV instead
+  bool brief = false;  ///< the answer without what explains it
   bool quiet = false;  ///< no notes on stderr
+  Color color = Color::automatic;
+  bool printed = false;  ///< something went to stdout while a Page was there
   std::function<void()> action;
   /// The first value that the parser of its flag refused (FlagGroup). Held until CLI11 has checked the whole
   /// command line, so that --help, unknown and missing flags come first.
@@ -42,6 +48,13 @@ struct Verb {
 /// Adds a verb with its examples (shown under --help) and the flags every verb has (--json, --quiet).
 [[nodiscard]] Verb add_verb(CLI::App& app, Invocation& invocation, const std::string& name,
                             const std::string& summary, const std::string& examples);
+
+/// Adds --csv: the verb's table, numbers in SI units and bytes.
+void add_csv_flag(const Verb& verb);
+/// Adds --brief.
+void add_brief_flag(const Verb& verb);
+/// Throws UsageError for --csv beside --json.
+void check_csv(const Invocation& invocation);
 
 /// A note for people on stderr; silent under --quiet.
 void note(const Invocation& invocation, const std::string& text);

@@ -3,7 +3,7 @@
 """What every verb does with the files it is given: an output is never one of the inputs or another output, nothing
 waits for a pipe that nobody opens, and text is read alike everywhere.
 
-The flags that name files are taken from --help (FILE, OUT-FILE, OUT-FOLDER), so that new ones are checked too.
+The flags that name files are taken from --help-all (FILE, OUT-FILE, OUT-FOLDER), so that new ones are checked too.
 """
 import os
 import pathlib
@@ -19,7 +19,7 @@ NEEDED = {"plan attention": ["--heads", "1", "--kv-heads", "1", "--head-dim", "8
           "price": ["--heads", "1", "--kv-heads", "1", "--head-dim", "8", "--seq", "8", "--ring", "1", "--ulysses", "1"],
           "whatif": ["--sweep", "seq=1k,2k"]}
 OUTPUTS = {"topo": {"--output"}, "plan": {"--output"}, "plan attention": {"--output"}, "report": {"--output"},
-           "run": {"--output", "--trace"}}
+           "run": {"--output", "--trace"}, "explain": {"--trace"}}
 RESULTS = ["out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "d_sink.npy"]
 TIMEOUT_S = 60
 
@@ -42,7 +42,7 @@ def expect(holds, what, run=None):
 def file_flags(usp, verb):
     """{"--slurm": "FILE", "PLAN": "FILE"}; MODEL, which is --model too, is that."""
     flags = {}
-    for line in usp(*verb, "--help").stdout.splitlines():
+    for line in usp(*verb, "--help-all").stdout.splitlines():
         found = re.match(r"\s+(\S+) (FILE|OUT-FILE|OUT-FOLDER)\b(?! is)", line)
         if not found:
             continue

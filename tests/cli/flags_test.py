@@ -12,6 +12,7 @@ import sys
 HOMONYMS = {"--seed": 2,          # of drawn documents; of random tensors
             "--device": 2,        # card of a cluster; hardware of a run
             "--devices": 2,       # visible devices of a host; GPUs of the ranks
+            "--trace": 2,         # of a run; of a plan
             "--forward-only": 2,  # of a workload; of a run whose plan has a backward pass
             "-o,--output": 4}     # topo, plan, run, report: another kind of file each
 ADDED = re.compile(r'\b(?:option|number|parsed(?:<[^(]*>)?|word|tokens|flag)\(\s*"(-[^"]+)"')

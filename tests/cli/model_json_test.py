@@ -22,7 +22,8 @@ def main() -> None:
     for name in names + files:
         run = subprocess.run([usp, "model", name, "--json"], capture_output=True, text=True)
         if "llm-analysis" in name:
-            assert run.returncode == 3 and run.stdout == "" and "hidden_dim" in run.stderr, (name, run)
+            assert run.returncode == 3 and "hidden_dim" in run.stderr, (name, run)
+            assert json.loads(run.stdout)["format"] == "usp.error", (name, run)
             continue
         assert run.returncode == 0, (name, run)
         document = json.loads(run.stdout)

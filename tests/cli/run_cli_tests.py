@@ -15,7 +15,7 @@ A table is a JSON array of cases:
   schema      file of configs/schema that describes stdout; checked by tests/schema, which runs the case alone
 
 For every case: no signal, no hang; a failing run explains itself on stderr and prints nothing on
-stdout unless the case expects it.
+stdout, or under --json a document of format usp.error, unless the case expects something else.
 """
 import argparse
 import json
@@ -81,6 +81,13 @@ def check_streams(case, out, err, folders):
     return faults
 
 
+def check_failure(run, as_json):
+    """A failing run prints nothing on stdout; under --json why it failed."""
+    if not as_json:
+        return ["a failing run printed on stdout, which the case does not expect"] if run.stdout else []
+    return check_json(run.stdout, {"format": "usp.error", "exit_code": run.returncode, "problem": {"is": "exists"}})
+
+
 def run_case(usp, case, folders):
     """Returns (faults, stdout, stderr)."""
     unknown = set(case) - KEYS
@@ -98,8 +105,8 @@ def run_case(usp, case, folders):
         faults.append(f"exit {run.returncode}, not {wanted_exit}")
     if run.returncode != 0 and not run.stderr:
         faults.append("a failing run must explain itself on stderr")
-    if run.returncode != 0 and run.stdout and not {"stdout", "json"} & set(case):
-        faults.append("a failing run printed on stdout, which the case does not expect")
+    if run.returncode != 0 and not {"stdout", "json"} & set(case):
+        faults += check_failure(run, "--json" in case["args"])
     faults += check_streams(case, run.stdout, run.stderr, folders)
     if "json" in case:
         faults += check_json(run.stdout, case["json"])

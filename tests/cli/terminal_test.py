@@ -132,7 +132,7 @@ def check_runs(usp, folder, faults):
     code = terminal.end()[0]
     if code != -signal.SIGINT:
         faults.append(f"run --verify: exit {code} after SIGINT")
-    if not re.search(rb"note: --verify computes some 2.3e\+08 scores .* about \d+ (seconds|minutes) on \d+ core", terminal.seen):
+    if not re.search(rb"note:\S* --verify computes some 2.3e\+08 scores .* about \d+ (seconds|minutes) on \d+ core", terminal.seen):
         faults.append(f"run --verify: not announced: {terminal.seen[:300]!r}")
 
 

@@ -13,8 +13,9 @@ JSON_HEADER = "topology/base/include/usp/base/json.hpp"
 # Headers for .cpp files alone, which are not installed.
 JSON_HEADERS = re.compile(r"usp/base/json\w*\.hpp$")
 OUTSIDE = "." + "./shared"
-# Who may name a method of the ring axis: its library, and the search's list of alternatives.
-METHOD_USERS = ("planner/schedule/", "planner/src/search/alternatives.cpp")
+# Who may name a method of the ring axis: its library, the search's list of alternatives, and the records of what
+# frameworks do.
+METHOD_USERS = ("planner/schedule/", "planner/src/search/alternatives.cpp", "planner/src/framework/")
 
 # A backend is named by its folder, which holds this file, and by the lists of records.
 BACKEND_RECORD = re.compile(r"kernels/src/(?:.*/)?(\w+)/traits\.cpp$")

@@ -21,6 +21,26 @@ TEST(Parameters, EqualThePublishedCheckpoints) {
   EXPECT_EQ(preset("gemma-2-27b").total, 27'227'128'320);
   EXPECT_EQ(preset("chatglm3-6b").total, 6'243'584'000);
   EXPECT_EQ(preset("mixtral-8x7b").total, 46'702'792'704);
+  EXPECT_EQ(preset("llama-2-7b").total, 6'738'415'616);
+  EXPECT_EQ(preset("llama-2-13b").total, 13'015'864'320);
+  EXPECT_EQ(preset("llama-2-70b").total, 68'976'648'192);
+  EXPECT_EQ(preset("llama-3.1-70b").total, 70'553'706'496);
+  EXPECT_EQ(preset("llama-3.3-70b").total, 70'553'706'496);
+  EXPECT_EQ(preset("llama-3.2-1b").total, 1'235'814'400);
+  EXPECT_EQ(preset("llama-3.2-3b").total, 3'212'749'824);
+  EXPECT_EQ(preset("qwen2.5-7b").total, 7'615'616'512);
+  EXPECT_EQ(preset("qwen2.5-14b").total, 14'770'033'664);
+  EXPECT_EQ(preset("qwen2.5-32b").total, 32'763'876'352);
+  EXPECT_EQ(preset("qwen2.5-72b").total, 72'706'203'648);
+  EXPECT_EQ(preset("qwen3-4b").total, 4'022'468'096);
+  EXPECT_EQ(preset("qwen3-14b").total, 14'768'307'200);
+  EXPECT_EQ(preset("qwen3-32b").total, 32'762'123'264);
+  EXPECT_EQ(preset("qwen3-30b-a3b").total, 30'532'122'624);
+  EXPECT_EQ(preset("mistral-7b").total, 7'248'023'552);
+  EXPECT_EQ(preset("mistral-nemo-12b").total, 12'247'782'400);
+  EXPECT_EQ(preset("mistral-small-24b").total, 23'572'403'200);
+  EXPECT_EQ(preset("mistral-large-123b").total, 122'610'069'504);
+  EXPECT_EQ(preset("phi-4").total, 14'659'507'200);
 }
 
 // Published as rounded figures: half a unit of their last digit is allowed.
@@ -38,6 +58,14 @@ TEST(Parameters, AgreeWithRoundedFigures) {
   near(preset("gpt-oss-20b").total, 20.91, 0.005);
   near(preset("llama-4-scout").active, 17, 0.5);
   near(preset("minimax-m2.5").total, 229, 0.5);
+  near(preset("deepseek-r1").total, 671, 0.5);
+  near(preset("kimi-k2").total, 1000, 50);
+  near(preset("mixtral-8x22b").total, 141, 0.5);
+  near(preset("llama-4-maverick").total, 400, 1);
+  near(preset("qwen3-coder-480b-a35b").total, 480, 0.5);
+  near(preset("qwen3.5-122b-a10b").total, 122, 0.5);
+  near(preset("qwen3.5-35b-a3b").total, 35, 0.5);
+  near(preset("qwen3.5-397b-a17b").total, 397, 1.5);
   near(preset("kimi-k2.5").total, 1026, 0.5);
   near(preset("qwen3.5-27b").total, 27, 0.5);
 }

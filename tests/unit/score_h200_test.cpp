@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predictions with the shipped calibration against what the runtime took on two H200, both passes. All numbers
-// are computed from data files: nothing here is timed.
+// Predictions with the shipped calibration against what the runtime took on two H200, both passes. All
+// numbers are computed from data files: nothing here is timed.
 #include "usp/base/file.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/score_predict.hpp"

@@ -121,15 +121,77 @@ TEST(WhatIf, BreakEvensHoldOnBothSides) {
   s.request.axes = {parse_axis("seq=32k:4m:x2"), parse_axis("memory=40GB:80GB:+8GB")};
   const WhatIfResult result = what_if(s.request);
   ASSERT_FALSE(result.break_evens.empty());
+  const double kernel_error = s.request.base.calibration->kernel.mean_error();
   for (const BreakEven& even : result.break_evens) {
     EXPECT_TRUE(even.verified) << even.axis << " " << even.below.text;
     const Axis& axis = result.axes[even.axis == "seq" ? 0 : 1];
     const PointPlan below = plan_at(s.request.base, {axis}, {even.below});
     const PointPlan above = plan_at(s.request.base, {axis}, {even.above});
-    EXPECT_FALSE(below.feasible && above.feasible && same_lead(below.choice, above.choice));
+    // What leads: the best plan, or one that ties with it.
+    const auto leads = [&](const PointPlan& plan, const PointPlan& best) {
+      return plan.feasible == best.feasible &&
+             (!plan.feasible || same_lead(plan.choice, best.choice) || tied(best, plan, kernel_error));
+    };
+    EXPECT_TRUE(leads(even.from, below) && leads(even.to, above)) << even.axis << " " << even.below.text;
+    const bool same = even.from.feasible && even.to.feasible && same_lead(even.from.choice, even.to.choice) &&
+                      even.from.choice.recompute == even.to.choice.recompute &&
+                      even.from.choice.zero_stage == even.to.choice.zero_stage;
+    EXPECT_FALSE(same) << even.axis << " " << even.below.text;
     EXPECT_LT(even.below.number, even.above.number);
     EXPECT_LT(even.above.number / even.below.number, 1.01);
   }
+}
+
+/// Along an axis each change begins where the one before it ended.
+TEST(WhatIf, BreakEvensJoin) {
+  Setting s;
+  s.request.axes = {parse_axis("seq=32k:4m:x2")};
+  const WhatIfResult result = what_if(s.request);
+  ASSERT_GT(result.break_evens.size(), 1U);
+  for (std::size_t i = 1; i < result.break_evens.size(); ++i) {
+    const PointPlan &ended = result.break_evens[i - 1].to, &begins = result.break_evens[i].from;
+    EXPECT_LE(result.break_evens[i - 1].above.number, result.break_evens[i].below.number);
+    ASSERT_EQ(ended.feasible, begins.feasible);
+    if (!ended.feasible) continue;
+    EXPECT_TRUE(same_lead(ended.choice, begins.choice))
+        << describe(ended.choice) << " / " << describe(begins.choice);
+    EXPECT_EQ(ended.choice.recompute, begins.choice.recompute);
+  }
+}
+
+/// A layout that leads by less than the bands is no change; the lead of a point where the former layout no
+/// longer fits, or loses by more, is one.
+TEST(WhatIf, TiesAreNoChanges) {
+  Setting s;
+  s.request.axes = {parse_axis("nic=25:100:+5")};
+  s.request.break_evens = false;
+  const WhatIfResult result = what_if(s.request);
+  const double kernel_error = s.request.base.calibration->kernel.mean_error();
+  std::size_t shifts = 0;
+  for (std::size_t i = 1; i < result.points.size(); ++i) {
+    const PointPlan &before = result.points[i - 1].plan, &here = result.points[i].plan;
+    if (same_lead(before.choice, here.choice)) continue;
+    ++shifts;
+    if (here.tie && tied(before, here, kernel_error)) {
+      EXPECT_FALSE(result.points[i].lead_changed);
+    }
+  }
+  for (const WhatIfPoint& point : result.points) EXPECT_LE(point.lead_changed ? 1U : 0U, shifts);
+}
+
+TEST(WhatIf, PointsThatDoNotFitSayByHowMuch) {
+  Setting s;
+  s.request.axes = {parse_axis("memory=4GB,80GB")};
+  s.request.break_evens = false;
+  const WhatIfResult result = what_if(s.request);
+  const PointPlan& small = result.points.front().plan;
+  ASSERT_FALSE(small.feasible);
+  EXPECT_GT(small.short_bytes, 0);
+  EXPECT_DOUBLE_EQ(static_cast<double>(small.memory_bytes) - small.short_bytes, 4e9);
+  EXPECT_TRUE(result.points.back().lead_changed) << "from nothing to something";
+  EXPECT_NE(whatif_text(result, true).find(" too much"), std::string::npos);
+  const std::string csv = whatif_csv(result);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 3);
 }
 
 /// Both sides of a break-even are printed in one notation.

@@ -199,6 +199,24 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
   cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
 }
 
+/// So many devices in all.
+void apply_gpus(Cluster& cluster, int wanted) {
+  const auto hosts = static_cast<int>(cluster.nodes.size()),
+             devices = static_cast<int>(cluster.devices.size());
+  if (hosts == 0 || devices == 0 || wanted == devices) return;
+  const int per_host = devices / hosts;
+  if (devices % hosts == 0 && wanted % per_host == 0) return apply_nodes(cluster, wanted / per_host);
+  if (wanted > per_host)
+    throw UsageError(
+        fmt::format("--gpus {}: hosts have {} devices, and more than one host is taken whole; give {} or {}",
+                    wanted, per_host, wanted / per_host * per_host, (wanted / per_host + 1) * per_host));
+  std::vector<int> first;
+  for (const Device& device : cluster.devices)
+    if (device.node == cluster.devices.front().node && static_cast<int>(first.size()) < wanted)
+      first.push_back(device.id);
+  cluster = select_devices(cluster, first);
+}
+
 }  // namespace
 
 std::vector<int> parse_device_list(const std::string& text, const std::string& flag) {
@@ -248,7 +266,10 @@ Cluster compose(const ClusterRequest& request) {
   if (cluster.name.empty()) cluster.name = std::filesystem::path(source.file).stem().string();
   apply_visible(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
+  if (request.nodes && request.gpus)
+    throw UsageError("--nodes and --gpus both say how many devices there are; give one");
   if (request.nodes) apply_nodes(cluster, *request.nodes);
+  if (request.gpus) apply_gpus(cluster, *request.gpus);
   if (!request.slurm.empty()) apply_slurm(cluster, read_file(request.slurm), request.slurm);
   if (!request.nic.empty()) apply_nic(cluster, request.nic);
   apply_rates(cluster, request);

@@ -175,18 +175,20 @@ std::string runners(const PlanResult& result) {
   return shown == 0 ? "" : "\n" + table.str();
 }
 
-std::string verdict_text(const PlanResult& result) {
+std::string verdict_line(const PlanResult& result) {
   const Verdict& v = result.verdict;
   if (v.runner_up.empty()) return fmt::format("\n{}\n", v.alone);
-  std::string text = "\n";
   if (v.tie)
-    text += fmt::format("a tie: {} is {} slower, less than the error of the terms that differ\n", v.runner_up,
-                        format_percent(v.margin));
-  else
-    text += fmt::format("margin {} over the next mesh, {}\n", format_percent(v.margin), v.runner_up);
-  text += list_text("to settle it, measure", v.tie_breaking_measurements);
-  text += list_text("the choice is sensitive to", v.sensitive_terms);
-  return text;
+    return fmt::format("\na tie: {} is {} slower, less than the error of the terms that differ\n",
+                       v.runner_up, format_percent(v.margin));
+  return fmt::format("\nmargin {} over the next mesh, {}\n", format_percent(v.margin), v.runner_up);
+}
+
+std::string verdict_text(const PlanResult& result) {
+  const Verdict& v = result.verdict;
+  if (v.runner_up.empty()) return verdict_line(result);
+  return verdict_line(result) + list_text("to settle it, measure", v.tie_breaking_measurements) +
+         list_text("the choice is sensitive to", v.sensitive_terms);
 }
 
 std::string flag_costs_text(const std::vector<FlagCost>& costs) {
@@ -235,7 +237,10 @@ std::string pareto_text(const PlanResult& result) {
 
 }  // namespace
 
-std::string plan_text(const PlanRequest& request, const PlanResult& result) {
+std::string plan_text(const PlanRequest& request, const PlanResult& result, bool brief) {
+  if (brief)
+    return job_text(request) + headline(request, result) + verdict_line(result) +
+           flag_costs_text(result.verdict.flag_costs) + list_text("notes", result.notes);
   const PlanCandidate& best = result.best();
   const std::vector<AxisView> axes = axes_of(*request.cluster, best.choice.mesh, best.choice.placement,
                                              pipeline_of(request, best.choice), request.execution.transport);

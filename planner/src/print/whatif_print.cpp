@@ -16,8 +16,9 @@
 namespace usp {
 namespace {
 
-constexpr std::size_t max_rows = 60;  ///< of a table for people
-constexpr std::size_t max_diffs = 6;  ///< points whose terms are listed
+constexpr std::size_t max_rows = 60;   ///< of a table for people
+constexpr std::size_t max_diffs = 6;   ///< points whose terms are listed
+constexpr double least_change = 1e-4;  ///< of the base's step, of a term that is listed
 
 std::string signed_seconds(double seconds) {
   return (seconds < 0 ? "-" : "+") + format_seconds(std::abs(seconds));
@@ -29,6 +30,25 @@ std::string short_name(const Choice& c) {
   if (c.data() > 1) text += fmt::format(", data {}", c.data());
   if (c.mesh.ring() > 1) text += fmt::format(", {} {}", word_of(c.layout), word_of(c.method));
   return text;
+}
+
+std::string memory_name(const Choice& c) {
+  return fmt::format("recompute {}, ZeRO-{}", word_of(c.recompute), c.zero_stage);
+}
+
+/// What differs: the layout, what decides memory, or both.
+std::string change_text(const PointPlan& from, const PointPlan& to) {
+  const auto whole = [](const PointPlan& plan) {
+    return plan.feasible ? fmt::format("{}, {}", short_name(plan.choice), memory_name(plan.choice))
+                         : "nothing fits";
+  };
+  if (!from.feasible || !to.feasible) return fmt::format("{} -> {}", whole(from), whole(to));
+  const bool layout = !same_lead(from.choice, to.choice);
+  const bool memory = memory_name(from.choice) != memory_name(to.choice);
+  if (layout && memory) return fmt::format("{} -> {}", whole(from), whole(to));
+  if (layout) return fmt::format("{} -> {}", short_name(from.choice), short_name(to.choice));
+  return fmt::format("{} -> {} ({})", memory_name(from.choice), memory_name(to.choice),
+                     short_name(to.choice));
 }
 
 Json choice_json(const Choice& c) {
@@ -50,6 +70,7 @@ Json plan_json(const PointPlan& plan) {
   json["feasible"] = plan.feasible;
   json["infeasible_reason"] = plan.feasible ? Json(nullptr) : Json(plan.why);
   json["searched"] = plan.searched;
+  json["short_bytes"] = plan.feasible || plan.short_bytes <= 0 ? Json(nullptr) : Json(plan.short_bytes);
   if (!plan.feasible) return json;
   json["choice"] = choice_json(plan.choice);
   json["time_s"] = plan.step_s;
@@ -59,6 +80,7 @@ Json plan_json(const PointPlan& plan) {
   json["binding_row"] = plan.binding_row;
   json["runner_up"] = plan.runner_up.empty() ? Json(nullptr) : Json(plan.runner_up);
   json["margin"] = plan.runner_up.empty() ? Json(nullptr) : Json(plan.margin);
+  json["tie"] = plan.tie;
   return json;
 }
 
@@ -96,6 +118,11 @@ std::string point_name(const WhatIfResult& result, const WhatIfPoint& point) {
   return join(parts, ", ");
 }
 
+std::string lead_text(const PointPlan& plan) {
+  if (plan.runner_up.empty()) return "";
+  return plan.tie ? "tie" : format_percent(plan.margin);
+}
+
 std::string point_table(const WhatIfResult& result) {
   using Align = TextTable::Align;
   TextTable table;
@@ -104,8 +131,9 @@ std::string point_table(const WhatIfResult& result) {
   table.column("per token", Align::right);
   table.column("vs base", Align::right);
   table.column("memory", Align::right);
-  table.column("best layout");
   table.column("lead", Align::right);
+  table.column("recompute");
+  table.column("best layout");
   std::size_t shown = 0;
   for (const WhatIfPoint& point : result.points) {
     if (shown++ == max_rows) break;
@@ -114,22 +142,31 @@ std::string point_table(const WhatIfResult& result) {
       cells.push_back(result.axes[i].values[point.at[i]].text);
     const PointPlan& plan = point.plan;
     if (!plan.feasible) {
-      cells.insert(cells.end(), {"-", "-", "-", "-", "nothing fits", ""});
+      const bool memory = plan.short_bytes > 0;
+      cells.insert(
+          cells.end(),
+          {"-", "-", "-", memory ? format_bytes(static_cast<double>(plan.memory_bytes)) : "-", "", "",
+           std::string(point.lead_changed ? "* " : "  ") +
+               (memory ? format_bytes(plan.short_bytes) + " too much" : "nothing is possible")});
     } else {
       const double against =
           result.base.feasible ? plan.seconds_per_token / result.base.seconds_per_token : 0;
       cells.insert(cells.end(), {format_seconds(plan.step_s), format_seconds(plan.seconds_per_token),
                                  against > 0 ? "x" + format_fixed(against, 2) : "-",
-                                 format_bytes(static_cast<double>(plan.memory_bytes)),
-                                 (point.lead_changed ? "* " : "  ") + short_name(plan.choice),
-                                 plan.runner_up.empty() ? "" : format_percent(plan.margin)});
+                                 format_bytes(static_cast<double>(plan.memory_bytes)), lead_text(plan),
+                                 fmt::format("{}{}, {}", point.memory_changed ? "* " : "  ",
+                                             word_of(plan.choice.recompute), plan.choice.zero_stage),
+                                 (point.lead_changed ? "* " : "  ") + short_name(plan.choice)});
     }
     table.row(std::move(cells));
   }
   std::string text = table.str(2);
   if (result.points.size() > max_rows)
     text += fmt::format("  ... {} more points; --json lists all\n", result.points.size() - max_rows);
-  return text + "  (vs base: time per token; * the lead changed; lead: of the best over the runner-up)\n";
+  return text +
+         "  vs base: time per token; lead: of the best over the runner-up, or a tie within their bands; "
+         "recompute "
+         "and ZeRO stage; * changed by more than the bands\n";
 }
 
 std::string diff_table(const WhatIfResult& result) {
@@ -138,12 +175,15 @@ std::string diff_table(const WhatIfResult& result) {
   const std::size_t stride = std::max<std::size_t>(1, (result.points.size() + max_diffs - 1) / max_diffs);
   for (std::size_t p = 0; p < result.points.size(); p += stride) {
     const WhatIfPoint& point = result.points[p];
-    if (!point.plan.feasible || shown++ == max_diffs) continue;
+    const bool base =
+        point.plan.step_s == result.base.step_s && same_lead(point.plan.choice, result.base.choice);
+    if (!point.plan.feasible || base || shown++ == max_diffs) continue;
     TextTable table;
     table.column("term");
     for (const char* name : {"base", "here", "change"}) table.column(name, TextTable::Align::right);
     for (const TermDelta& d : term_deltas(result.base, point.plan))
-      table.row({d.name, format_seconds(d.base_s), format_seconds(d.point_s), signed_seconds(d.delta_s())});
+      if (std::abs(d.delta_s()) > least_change * result.base.step_s)
+        table.row({d.name, format_seconds(d.base_s), format_seconds(d.point_s), signed_seconds(d.delta_s())});
     table.rule();
     table.row({"step", format_seconds(result.base.step_s), format_seconds(point.plan.step_s),
                signed_seconds(point.plan.step_s - result.base.step_s)});
@@ -163,15 +203,13 @@ std::pair<std::string, std::string> side_texts(AxisKind kind, const AxisValue& b
 
 std::string break_even_lines(const WhatIfResult& result) {
   std::string text;
-  const auto name = [](const PointPlan& plan) {
-    return plan.feasible ? short_name(plan.choice) : "nothing fits";
-  };
   for (const BreakEven& even : result.break_evens) {
     const auto [below, above] = side_texts(kind_named(result, even.axis), even.below, even.above);
-    text += fmt::format("  {} between {} and {}: {} -> {}{}\n", even.axis, below, above, name(even.from),
-                        name(even.to), even.verified ? "" : " (not confirmed by whole searches)");
+    text += fmt::format("  {} between {} and {}: {}{}\n", even.axis, below, above,
+                        change_text(even.from, even.to),
+                        even.verified ? "" : " (not confirmed by whole searches)");
   }
-  if (text.empty() && !result.axes.empty()) text = "  none along the axes\n";
+  if (text.empty() && !result.axes.empty()) text = "  none beyond the bands along the axes\n";
   if (result.longest) {
     const SequenceLimit& l = *result.longest;
     text += fmt::format("  longest sequence {}{} tokens ({}); {} binds: {} of {}\n",
@@ -198,6 +236,7 @@ std::string whatif_json(const WhatIfRequest& request, const WhatIfResult& result
     json["points"].push_back(Json{{"values", std::move(values)},
                                   {"plan", plan_json(point.plan)},
                                   {"lead_changed", point.lead_changed},
+                                  {"memory_changed", point.memory_changed},
                                   {"deltas", deltas_json(result.base, point.plan)}});
   }
   json["break_evens"] = Json::array();
@@ -217,7 +256,7 @@ std::string whatif_json(const WhatIfRequest& request, const WhatIfResult& result
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string whatif_text(const WhatIfResult& result) {
+std::string whatif_text(const WhatIfResult& result, bool brief) {
   std::string text = "base: ";
   if (result.base.feasible)
     text +=
@@ -227,10 +266,40 @@ std::string whatif_text(const WhatIfResult& result) {
     text += result.base.why + "\n";
   if (!result.points.empty()) text += point_table(result);
   if (result.break_evens_sought) text += "break-evens (all else as in the base)\n" + break_even_lines(result);
-  if (result.base.feasible) text += diff_table(result);
+  if (result.base.feasible && !brief) text += diff_table(result);
   for (const std::string& note : result.notes) text += fmt::format("note: {}\n", note);
   return fmt::format("{}{} whole searches, {} points priced from their neighbours' rivals\n", text,
                      result.searches, result.repriced);
+}
+
+std::string whatif_csv(const WhatIfResult& result) {
+  std::string text;
+  for (const Axis& axis : result.axes) text += axis.name + ",";
+  text +=
+      "feasible,step_s,time_per_token_s,band,memory_bytes,short_bytes,margin,tie,ring,ulysses,tensor,data,"
+      "layout,method,"
+      "recompute,zero_stage,lead_changed,memory_changed\n";
+  for (const WhatIfPoint& point : result.points) {
+    for (std::size_t i = 0; i < result.axes.size(); ++i) {
+      const AxisValue& value = result.axes[i].values[point.at[i]];
+      const bool word =
+          result.axes[i].unit.empty() && value.text.find_first_not_of("0123456789") != std::string::npos;
+      text += word ? value.text + "," : axis_value_json(result.axes[i].kind, value)["number"].dump() + ",";
+    }
+    const PointPlan& p = point.plan;
+    const Choice& c = p.choice;
+    if (!p.feasible) {
+      text += fmt::format("0,,,,{},{},,,,,,,,,,,{},{}\n", p.memory_bytes, p.short_bytes,
+                          point.lead_changed ? 1 : 0, point.memory_changed ? 1 : 0);
+      continue;
+    }
+    text +=
+        fmt::format("1,{},{},{},{},0,{},{},{},{},{},{},{},{},{},{},{},{}\n", p.step_s, p.seconds_per_token,
+                    p.band, p.memory_bytes, p.margin, p.tie ? 1 : 0, c.mesh.ring(), c.mesh.ulysses,
+                    c.tensor(), c.data(), word_of(c.layout), word_of(c.method), word_of(c.recompute),
+                    c.zero_stage, point.lead_changed ? 1 : 0, point.memory_changed ? 1 : 0);
+  }
+  return text;
 }
 
 }  // namespace usp

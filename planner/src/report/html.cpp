@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../search/search_size.hpp"
+#include "print_parts.hpp"
 #include "svg.hpp"
 
 #include "usp/base/error.hpp"
@@ -25,7 +26,16 @@ body{margin:0 auto;padding:16px;max-width:980px;background:var(--bg);color:var(-
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;overflow-wrap:anywhere}
 h1{font-size:1.5rem;line-height:1.25;margin:.2em 0 .4em}h2{font-size:1.2rem;margin:1.6em 0 .4em;border-bottom:1px solid var(--line)}
 h3{font-size:1rem;margin:1em 0 .2em}.answer{background:var(--box);border:1px solid var(--line);border-radius:6px;padding:10px 14px}
-.answer p{margin:.3em 0}.note{color:var(--dim);font-size:.9em}.figure{overflow-x:auto;margin:.6em 0}
+.whisker{stroke:var(--fg);stroke-width:1.5}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:8px;list-style:none;padding:0;margin:.8em 0 0}
+.tiles li{background:var(--box);border:1px solid var(--line);border-radius:6px;padding:8px 12px}
+.tiles strong{display:block;font-size:1.25rem;line-height:1.2}.tiles span{color:var(--dim);font-size:.85em}
+.command{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.88em;background:var(--box);padding:4px 8px;margin:.3em 0;border-radius:4px}
+.answer p{margin:.3em 0}.note{color:var(--dim);font-size:.9em}.figure{overflow-x:auto;margin:.6em 0;
+background:linear-gradient(to right,var(--bg) 30%,transparent),linear-gradient(to left,var(--bg) 30%,transparent) 100% 0,
+linear-gradient(to right,var(--dim),transparent),linear-gradient(to left,var(--dim),transparent) 100% 0;
+background-repeat:no-repeat;background-size:48px 100%,48px 100%,14px 100%,14px 100%;
+background-attachment:local,local,scroll,scroll}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--fg);font-size:13px;font-family:inherit}
 svg .small{font-size:11px}svg .strong{font-weight:600}svg .end{text-anchor:end}svg .mid{text-anchor:middle}
 .axis{stroke:var(--dim);stroke-width:1}.grid{stroke:var(--line);stroke-width:1}
@@ -57,6 +67,30 @@ std::string list(const std::vector<std::string>& items) {
   return items.empty() ? "" : text + "</ul>\n";
 }
 
+/// The numbers that are asked for first.
+std::string tiles(const ReportInput& input) {
+  const PlanCandidate& best = input.plan->best();
+  const Verdict& v = input.plan->verdict;
+  const double rate = 1 / best.seconds_per_token;
+  const auto devices = static_cast<double>(input.request->cluster->devices.size());
+  const double share = static_cast<double>(best.memory.total_bytes) / card_bytes(*input.request);
+  const std::pair<std::string, const char*> list[] = {
+      {rate_text(rate), "tokens/s"},
+      {rate_text(rate / devices), "tokens/s per device"},
+      {format_seconds(best.step_s),
+       input.request->workload.training ? "per training step" : "per forward step"},
+      {format_percent(share, 0), "of the device's memory"},
+      {"\xC2\xB1" + format_percent(best.band, 0), "band of the time"},
+      {v.runner_up.empty() ? "-"
+       : v.tie             ? "a tie"
+                           : format_percent(v.margin),
+       "lead over the next mesh"}};
+  std::string text = "<ul class=\"tiles\">";
+  for (const auto& [value, name] : list)
+    text += fmt::format("<li><strong>{}</strong><span>{}</span></li>", escaped(value), name);
+  return text + "</ul>\n";
+}
+
 std::string headline(const ReportInput& input) {
   const PlanCandidate& best = input.plan->best();
   const Workload& w = input.request->workload;
@@ -75,7 +109,23 @@ std::string headline(const ReportInput& input) {
                         escaped(v.runner_up));
   if (!input.plan->calibration.calibrated)
     text += "<p><strong>Uncalibrated</strong>: all times come from data sheets.</p>";
-  return text + "</div></section>\n";
+  return text + "</div>" + tiles(input) + "</section>\n";
+}
+
+/// The commands that give this plan and take it along.
+std::string commands_section(const ReportInput& input) {
+  const Workload& w = input.request->workload;
+  const std::string plan =
+      fmt::format("usp plan {} --seq {} --cluster {} ... -o plan.json", input.request->model->name,
+                  format_tokens(w.seq), input.request->cluster->name);
+  std::string text = "<section id=\"commands\"><h2>Take it along</h2>\n";
+  for (const std::string& command : {plan, std::string("usp export plan.json --to megatron"),
+                                     std::string("usp explain plan.json --trace trace.json")})
+    text += fmt::format("<p class=\"command\">{}</p>\n", escaped(command));
+  return text +
+         "<p class=\"note\">with the flags that this report was made with; --to also takes deepspeed, "
+         "accelerate, "
+         "xdit, torchtitan, yunchang and usp-attention</p></section>\n";
 }
 
 std::string verdict_section(const ReportInput& input) {
@@ -210,8 +260,8 @@ std::string report_html(const ReportInput& input) {
       escaped(input.request->model->name), escaped(input.request->cluster->name), style, colours());
   html += headline(input) + workload_section(input) + time_section(input) + memory_section(input) +
           mesh_section(input) + timeline_section(input) + pareto_section(input) + sweep_section(input) +
-          verdict_section(input) + candidates_section(input) + rejected_section(input) +
-          sources_section(input);
+          verdict_section(input) + commands_section(input) + candidates_section(input) +
+          rejected_section(input) + sources_section(input);
   return fmt::format(
       "{}</main>\n<footer class=\"note\">usp {}. Times are predictions with the bands shown; memory is a "
       "table that sums.</footer>\n</body></html>\n",

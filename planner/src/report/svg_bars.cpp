@@ -21,6 +21,12 @@ struct Part {
 struct Bar {
   std::string label, total;
   std::vector<Part> parts;
+  double band = 0;  ///< relative half width of the sum: a whisker; 0: none
+  [[nodiscard]] double sum() const {
+    double amount = 0;
+    for (const Part& part : parts) amount += part.amount;
+    return amount;
+  }
 };
 
 std::size_t index_of(std::vector<std::string>& names, const std::string& name) {
@@ -45,13 +51,17 @@ struct Chart {
   double unit = 1;  ///< of round ticks
 };
 
+/// From sum / (1 + band) to sum * (1 + band): where the truth is expected.
+void whisker(Svg& svg, const Scale& scale, double sum, double band, double y) {
+  constexpr double cap = 5;
+  const double low = scale.at(sum / (1 + band)), high = scale.at(sum * (1 + band));
+  svg.line(low, y, high, y, "whisker");
+  for (const double x : {low, high}) svg.line(x, y - cap, x, y + cap, "whisker");
+}
+
 std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
   double most = chart.limit;
-  for (const Bar& bar : bars) {
-    double sum = 0;
-    for (const Part& part : bar.parts) sum += part.amount;
-    most = std::max(most, sum);
-  }
+  for (const Bar& bar : bars) most = std::max(most, bar.sum() * (1 + bar.band));
   const double height = row_height * static_cast<double>(bars.size()) + 44;
   const Scale scale{0, most, left, width - 20, chart.unit};
   Svg svg(width, height, chart.title, chart.description);
@@ -67,13 +77,15 @@ std::string stacked(const Chart& chart, const std::vector<Bar>& bars) {
                fmt::format("{}: {}", part.name, chart.print(part.amount)));
       sum += part.amount;
     }
+    if (bar.band > 0) whisker(svg, scale, sum, bar.band, y + 18 + bar_height / 2);
     if (chart.limit > 0)
       svg.line(scale.at(chart.limit), y + 16, scale.at(chart.limit), y + 20 + bar_height, "limit");
     y += row_height;
   }
   for (const double tick : scale.ticks()) {
     svg.line(scale.at(tick), y, scale.at(tick), y + 5, "axis");
-    svg.text(scale.at(tick), y + 20, chart.print(tick), tick == 0 ? "" : "mid");
+    const bool last = scale.at(tick) > width - 60;  // its label would be cut
+    svg.text(scale.at(tick), y + 20, chart.print(tick), tick == 0 ? "" : last ? "end" : "mid");
   }
   svg.line(left, y, width - 20, y, "axis");
   if (chart.limit > 0) {
@@ -97,7 +109,7 @@ std::string table(const std::string& caption, const std::vector<Bar>& bars, std:
     }
   }
   rows.push_back({"total"});
-  for (const Bar& bar : bars) rows.back().push_back(bar.total);
+  for (const Bar& bar : bars) rows.back().push_back(print(bar.sum()));
   return html_table(caption, rows, 1);
 }
 
@@ -126,14 +138,20 @@ std::string print_seconds(double seconds) {
 std::string time_section(const ReportInput& input) {
   const std::vector<Bar> bars = bars_of(*input.plan, [](const PlanCandidate& c) {
     Bar bar;
-    bar.total = fmt::format("{} \xC2\xB1{}", format_seconds(c.step_s), format_percent(c.band, 0));
-    for (const TimeTerm& term : c.terms) bar.parts.push_back({term.name, term.seconds});
+    const double share = c.seconds_per_token / c.step_s;  // steps differ in tokens: replicas are free
+    bar.total = fmt::format("{} \xC2\xB1{}, step {}", format_seconds(c.seconds_per_token),
+                            format_percent(c.band, 0), format_seconds(c.step_s));
+    bar.band = c.band;
+    for (const TimeTerm& term : c.terms) bar.parts.push_back({term.name, term.seconds * share});
     return bar;
   });
-  const Chart chart{"Step time of the best candidates",
-                    "Stacked bars: seconds of one step by what they are spent on.", print_seconds, 0, ""};
-  std::string text = fmt::format("<section id=\"time\"><h2>Step time</h2>\n{}{}", stacked(chart, bars),
-                                 table("Step time by term", bars, print_seconds));
+  const Chart chart{
+      "Time per token of the best candidates",
+      "Stacked bars: time of one step over its tokens, by what it is spent on; whiskers: where the "
+      "truth is expected.",
+      print_seconds, 0, ""};
+  std::string text = fmt::format("<section id=\"time\"><h2>Time per token</h2>\n{}{}", stacked(chart, bars),
+                                 table("Time per token by term", bars, print_seconds));
   std::vector<std::vector<std::string>> reasons = {
       {"term of the best", "how it comes about", "time", "band"}};
   for (const TimeTerm& term : input.plan->best().terms)

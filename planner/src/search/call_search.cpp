@@ -44,12 +44,18 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
 /// nccl-tests runs at the sizes of this candidate.
 std::vector<std::string> measurements(const AttentionCandidate& c) {
   const Mesh& mesh = c.plan.mesh;
+  const bool spans_hosts = (c.price.forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
   const auto sizes = [&](double bytes) {
     return fmt::format(" -b 1M -e {}M -f 2 -g ", std::max<i64>(1, static_cast<i64>(bytes) >> 20));
   };
   const double bytes = c.price.forward.wire_bytes;
   std::vector<std::string> runs;
-  if (mesh.ulysses > 1)
+  if (mesh.ulysses > 1 && spans_hosts)
+    runs.push_back(
+        fmt::format("mpirun -n {} alltoall_perf{}1, a process for each device of one ulysses group, then "
+                    "--curves",
+                    mesh.ulysses, sizes(bytes)));
+  else if (mesh.ulysses > 1)
     runs.push_back(fmt::format("alltoall_perf{}{} on the devices of one ulysses group, then --curves",
                                sizes(bytes), mesh.ulysses));
   if (mesh.ring() > 1)

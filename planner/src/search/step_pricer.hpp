@@ -132,6 +132,8 @@ class StepPricer {
 /// only.
 [[nodiscard]] PlanResult search_with(const PlanRequest& request, StepPricer& pricer);
 
+/// Whether the error of what differs between two candidates is greater than their distance in time per token.
+[[nodiscard]] bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_error);
 /// Of the choices that a request fixes: what each costs against leaving it to the planner.
 [[nodiscard]] std::vector<FlagCost> flag_costs(const PlanRequest& request, StepPricer& pricer,
                                                const PlanCandidate& best);

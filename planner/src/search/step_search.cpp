@@ -141,7 +141,9 @@ class Search {
     if (list.empty())
       throw Infeasible("no mesh is legal for this model on this cluster" + first_reasons(),
                        remedies_without_mesh());
-    if (!list.front().fits) throw Infeasible(too_big(list.front()), remedies(list.front()));
+    if (!list.front().fits)
+      throw DoesNotFit(too_big(list.front()), remedies(list.front()), list.front().memory.total_bytes,
+                       pricer_.device_bytes());
     mark_pareto();
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;

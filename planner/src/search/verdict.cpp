@@ -66,7 +66,12 @@ void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
   const PassPrice& forward = c.attention.front().price.forward;
   const std::string ulysses = std::to_string(choice.mesh.ulysses);
   const bool spans_hosts = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
-  if (choice.mesh.ulysses > 1)
+  if (choice.mesh.ulysses > 1 && spans_hosts)
+    out.push_back(fmt::format(
+        "mpirun -n {} alltoall_perf -b 1M -e {} -f 2 -g 1 (nccl-tests with MPI, a process for each device "
+        "of one ulysses group), then --curves",
+        ulysses, sweep_end(forward.wire_bytes)));
+  else if (choice.mesh.ulysses > 1)
     out.push_back(
         fmt::format("alltoall_perf -b 1M -e {} -f 2 -g {} (nccl-tests on the devices of one ulysses group), "
                     "then --curves",
@@ -107,6 +112,10 @@ std::vector<std::string> sensitive_terms(const std::vector<PlanCandidate>& ranke
 
 }  // namespace
 
+bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_error) {
+  return std::abs(b.seconds_per_token - a.seconds_per_token) <= uncertainty(a, b, kernel_error);
+}
+
 Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_error) {
   Verdict verdict;
   const PlanCandidate& best = ranked.front();
@@ -116,8 +125,7 @@ Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_err
   if (second == ranked.end()) return verdict;
   verdict.margin = second->seconds_per_token / best.seconds_per_token - 1;
   verdict.runner_up = describe(second->choice);
-  verdict.tie =
-      second->seconds_per_token - best.seconds_per_token <= uncertainty(best, *second, kernel_error);
+  verdict.tie = within_bands(best, *second, kernel_error);
   if (verdict.tie) {
     suggest(best, verdict.tie_breaking_measurements);
     suggest(*second, verdict.tie_breaking_measurements);

@@ -9,18 +9,15 @@
 namespace usp {
 namespace {
 
-constexpr int doublings = 2;            ///< beyond both ends of an axis
-constexpr double close_enough = 1.004;  ///< bisection of real quantities stops at this ratio
+constexpr int doublings = 2;               ///< beyond both ends of an axis
+constexpr int changes_within_a_step = 12;  ///< that are looked for between two values of an axis
+constexpr double close_enough = 1.004;     ///< bisection of real quantities stops at this ratio
 constexpr i64 longest_tried = i64{1} << 28;
 
 PointPlan without_plan(const Error& error) {
   PointPlan plan;
   plan.why = error.what();
   return plan;
-}
-
-bool same_outcome(const PointPlan& a, const PointPlan& b) {
-  return a.feasible == b.feasible && (!a.feasible || same_lead(a.choice, b.choice));
 }
 
 /// The base with one value changed.
@@ -54,6 +51,12 @@ class Line {
       return {};
     }
   }
+  /// What leads at a value after `before`.
+  Lead lead(const PointPlan& before, double number, const PointPlan& best) {
+    return follow(
+        before, best, [&] { return reprice(number, {before.choice}); },
+        variants_.base().calibration->kernel.mean_error());
+  }
   /// A value between two, on the grid of the axis; one of them when there is none.
   [[nodiscard]] double between(double low, double high) const {
     if (quantum_ == 0) return high / low < close_enough ? low : std::sqrt(low * high);
@@ -78,23 +81,44 @@ class Line {
   double quantum_;
 };
 
+bool changed(const Lead& lead) {
+  return lead.changed || lead.memory_changed;
+}
+
 /// Narrows the first change between two searched values. Winners and rivals of the two ends are priced where
 /// possible; when whole searches do not confirm what they say, searches narrow it instead.
 BreakEven narrow(Line& line, const std::string& name, double low, const PointPlan& from, double high,
                  const PointPlan& to) {
   std::vector<Choice> rivals = from.kept;
+  merge_rivals(rivals, {from.choice});
   merge_rivals(rivals, to.kept);
   const auto narrowed = [&](const auto& plan_of) {
     double below = low, above = high;
     for (double middle = line.between(below, above); middle > below; middle = line.between(below, above))
-      (same_outcome(plan_of(middle), from) ? below : above) = middle;
-    BreakEven even{name, line.value(below), line.value(above), line.search(below), line.search(above), false};
-    even.verified = same_outcome(even.from, from) && !same_outcome(even.to, from);
-    return even;
+      (changed(line.lead(from, middle, plan_of(middle))) ? above : below) = middle;
+    const Lead before = line.lead(from, below, line.search(below));
+    const Lead after = line.lead(before.plan, above, line.search(above));
+    return BreakEven{name,        line.value(below), line.value(above),
+                     before.plan, after.plan,        !changed(before) && changed(after)};
   };
   BreakEven even = narrowed([&](double value) { return line.reprice(value, rivals); });
   if (!even.verified) even = narrowed([&](double value) { return line.search(value); });
   return even;
+}
+
+/// All changes between two values whose leads differ, first to last, so that they join. Returns what leads at
+/// the upper value.
+PointPlan narrow_all(Line& line, const std::string& name, double low, const PointPlan& from, double high,
+                     const PointPlan& to, std::vector<BreakEven>& evens) {
+  PointPlan before = from;
+  for (int i = 0; i < changes_within_a_step && low < high; ++i) {
+    Lead lead = line.lead(before, high, to);
+    if (!changed(lead)) return lead.plan;
+    evens.push_back(narrow(line, name, low, before, high, to));
+    low = evens.back().above.number;
+    before = evens.back().to;
+  }
+  return line.lead(before, high, to).plan;
 }
 
 void along(const Axis& axis, Variants& variants, WhatIfResult& result) {
@@ -116,11 +140,9 @@ void along(const Axis& axis, Variants& variants, WhatIfResult& result) {
   for (std::size_t i = stride; i < values.size() + stride - 1; i += stride) {
     const double next = values[std::min(i, values.size() - 1)];
     if (next <= last) break;
-    PointPlan plan = line.search(next);
-    if (!same_outcome(before, plan))
-      result.break_evens.push_back(narrow(line, axis.name, last, before, next, plan));
+    const PointPlan best = line.search(next);
+    before = narrow_all(line, axis.name, last, before, next, best, result.break_evens);
     last = next;
-    before = std::move(plan);
   }
 }
 

@@ -181,16 +181,28 @@ class Grid {
     return false;
   }
 
+  /// Along each axis in turn, from what led at its first value.
   void mark_changes() {
-    for (WhatIfPoint& point : result_.points)
-      for (std::size_t i = 0; i < axes_.size(); ++i) {
-        if (!axes_[i].continuous() || point.at[i] == 0) continue;
-        Index before = point.at;
-        --before[i];
-        const PointPlan& other = result_.points[flat(before)].plan;
-        point.lead_changed |= other.feasible != point.plan.feasible ||
-                              (other.feasible && !same_lead(other.choice, point.plan.choice));
-      }
+    const double kernel_error = variants_.base().calibration->kernel.mean_error();
+    for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
+      if (!axes_[axis].continuous()) continue;
+      for (const WhatIfPoint& first : result_.points)
+        if (first.at[axis] == 0) follow_axis(first, axis, kernel_error);
+    }
+  }
+
+  void follow_axis(const WhatIfPoint& first, std::size_t axis, double kernel_error) {
+    PointPlan before = first.plan;
+    Index at = first.at;
+    while (++at[axis] < axes_[axis].values.size()) {
+      WhatIfPoint& point = result_.points[flat(at)];
+      Lead lead = follow(
+          before, point.plan, [&] { return price_rivals(variants_.at(axes_, values(at)), {before.choice}); },
+          kernel_error);
+      point.lead_changed |= lead.changed;
+      point.memory_changed |= lead.memory_changed;
+      before = std::move(lead.plan);
+    }
   }
 
   const std::vector<Axis>& axes_;

@@ -35,7 +35,19 @@ PointPlan summary(const PlanResult& result) {
   plan.binding_row = largest_row(best.memory).name;
   plan.runner_up = result.verdict.runner_up;
   plan.margin = result.verdict.margin;
+  plan.tie = result.verdict.tie;
   return plan;
+}
+
+/// As far as verdicts read it.
+PlanCandidate candidate_of(const PointPlan& plan) {
+  PlanCandidate c;
+  c.choice = plan.choice;
+  c.step_s = plan.step_s;
+  c.seconds_per_token = plan.seconds_per_token;
+  c.terms = plan.terms;
+  c.fits = true;
+  return c;
 }
 
 /// The layouts that can lead near by: the best, its runner-up, others a little slower; and the smallest where
@@ -86,6 +98,12 @@ PointPlan search_point(const Variant& variant) {
     plan.searched = true;
     plan.kept = rivals_of(result, pricer.device_bytes());
     return plan;
+  } catch (const DoesNotFit& error) {
+    PointPlan plan = nothing(error.what());
+    plan.memory_bytes = error.needed_bytes();
+    plan.short_bytes = static_cast<double>(error.needed_bytes()) - error.device_bytes();
+    plan.searched = true;
+    return plan;
   } catch (const Infeasible& error) {
     PointPlan plan = nothing(error.what());
     plan.searched = true;
@@ -126,6 +144,7 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
   PointPlan plan = summary(fitting.front());
   plan.runner_up.clear();
   plan.margin = 0;
+  plan.tie = false;
   for (const PlanResult& other : fitting) {
     const Choice& choice = other.best().choice;
     if (choice.mesh == plan.choice.mesh && choice.data() == plan.choice.data() &&
@@ -133,9 +152,33 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
       continue;
     plan.runner_up = describe(choice);
     plan.margin = other.best().seconds_per_token / plan.seconds_per_token - 1;
+    plan.tie = within_bands(fitting.front().best(), other.best(), fitting.front().calibration.kernel_error);
     break;
   }
   return plan;
+}
+
+bool tied(const PointPlan& a, const PointPlan& b, double kernel_error) {
+  return within_bands(candidate_of(a), candidate_of(b), kernel_error);
+}
+
+Lead follow(const PointPlan& before, const PointPlan& best, const std::function<PointPlan()>& price_before,
+            double kernel_error) {
+  Lead lead{best, false, false};
+  if (!before.feasible || !best.feasible) {
+    lead.changed = before.feasible != best.feasible;
+    return lead;
+  }
+  if (!same_lead(before.choice, best.choice)) {
+    PointPlan incumbent = price_before();
+    lead.changed = !incumbent.feasible || !tied(best, incumbent, kernel_error);
+    if (lead.changed) return lead;
+    incumbent.kept = best.kept;
+    lead.plan = std::move(incumbent);
+  }
+  lead.memory_changed = lead.plan.choice.recompute != before.choice.recompute ||
+                        lead.plan.choice.zero_stage != before.choice.zero_stage;
+  return lead;
 }
 
 std::vector<TermDelta> term_deltas(const PointPlan& base, const PointPlan& point) {

@@ -5,6 +5,7 @@
 
 #include "usp/planner/whatif.hpp"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +51,16 @@ class Variants {
 /// @param memory_settled recompute and ZeRO stage stay as the rivals have them; else they are chosen again
 [[nodiscard]] PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals,
                                      bool memory_settled = false);
+/// What leads at a point, beside what led at the one before it.
+struct Lead {
+  PointPlan plan;        ///< the layout that led before, where it ties with the best plan here; else that one
+  bool changed = false;  ///< another layout leads by more than the bands, or feasibility changes
+  bool memory_changed = false;  ///< the same layout with another recompute mode or ZeRO stage
+};
+/// @param price_before prices the layout that led before at this point; called where another one is best
+[[nodiscard]] Lead follow(const PointPlan& before, const PointPlan& best,
+                          const std::function<PointPlan()>& price_before, double kernel_error);
+
 /// Adds the layouts of `more` that `list` lacks.
 void merge_rivals(std::vector<Choice>& list, const std::vector<Choice>& more);
 

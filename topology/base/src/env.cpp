@@ -27,6 +27,8 @@ const std::vector<EnvironmentVariable>& environment_variables() {
        "secret of the job, the same on all ranks: they prove to one another that they know it, without "
        "sending "
        "it; needed where ranks of torchrun meet beyond one host"},
+      {"COLUMNS", "columns that lines of text are wrapped to; else those of the terminal"},
+      {"NO_COLOR", "no escape sequences on terminals, where it is set and not empty (no-color.org)"},
       {"LOCAL_RANK", "which of its host's ranks this process is; set by torchrun"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "the same; set by Open MPI's mpirun"},
       {"SLURM_LOCALID", "the same; set by srun"},

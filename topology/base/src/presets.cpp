@@ -26,7 +26,8 @@ NamedText shipped_preset(const std::string& kind, const std::string& name) {
   for (const auto& file : embedded::all())
     if (file.path == fmt::format("{}/{}.json", kind, name)) return {"preset:" + name, std::string(file.text)};
   const std::vector<std::string> names = preset_names(kind);
-  const std::string near = nearest_name(name, names);
+  std::string near = nearest_name(name, names);
+  if (near.empty()) near = nearest_name(lower(name.substr(name.rfind('/') + 1)), names);  // a hub's name
   throw InvalidInput({name, 0, ""}, "no such file, and no preset of that name; " +
                                         (near.empty() ? "the presets are " + join(names, ", ")
                                                       : fmt::format("did you mean '{}'?", near)));

@@ -35,6 +35,15 @@ std::int64_t whole(double value, std::string_view text, std::string_view flag, c
   return static_cast<std::int64_t>(value);
 }
 
+/// 1000 s and more: two units of a clock.
+std::string clock_text(double seconds) {
+  const auto whole_s = static_cast<std::int64_t>(std::llround(seconds));
+  const std::int64_t minutes = whole_s / 60, hours = minutes / 60, days = hours / 24;
+  if (hours == 0) return fmt::format("{}m {}s", minutes, whole_s % 60);
+  if (days == 0) return fmt::format("{}h {}m", hours, minutes % 60);
+  return fmt::format("{}d {}h", days, hours % 24);
+}
+
 }  // namespace
 
 std::int64_t parse_tokens(std::string_view text, std::string_view flag, std::int64_t most) {
@@ -111,9 +120,21 @@ std::string format_bytes(double bytes) {
 
 std::string format_seconds(double seconds) {
   const double size = std::abs(seconds);
+  if (size >= 999.5 && size < 1e12) return (seconds < 0 ? "-" : "") + clock_text(size);
   if (size >= 1) return fmt::format("{:.3g} s", seconds);
   if (size >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
   return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+std::string format_count(std::int64_t count) {
+  constexpr std::pair<double, const char*> units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}};
+  const auto size = static_cast<double>(count);
+  for (const auto& [unit, name] : units)
+    if (size >= unit) {
+      const double value = size / unit;
+      return fmt::format("{:.{}f}{}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, name);
+    }
+  return std::to_string(count);
 }
 
 std::string format_tokens(std::int64_t tokens) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/error.hpp"
 #include "usp/base/progress.hpp"
 #include "usp/planner/memory.hpp"
 #include "usp/planner/model.hpp"
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace usp {
@@ -160,6 +162,20 @@ struct PlanResult {
   std::vector<std::string> notes;
   [[nodiscard]] bool feasible() const { return !candidates.empty() && candidates.front().fits; }
   [[nodiscard]] const PlanCandidate& best() const { return candidates.front(); }
+};
+
+/// No plan fits the devices: the smallest one and what it needs.
+class DoesNotFit : public Infeasible {
+ public:
+  DoesNotFit(const std::string& problem, std::vector<std::string> remedies, i64 needed_bytes,
+             double device_bytes)
+      : Infeasible(problem, std::move(remedies)), needed_bytes_(needed_bytes), device_bytes_(device_bytes) {}
+  [[nodiscard]] i64 needed_bytes() const noexcept { return needed_bytes_; }
+  [[nodiscard]] double device_bytes() const noexcept { return device_bytes_; }
+
+ private:
+  i64 needed_bytes_;
+  double device_bytes_;
 };
 
 /// What the rules of legality depend on, beside the mesh.

@@ -9,7 +9,8 @@
 namespace usp {
 
 /// A plan for people: what to run, why, what it costs, how sure that is, what to measure.
-[[nodiscard]] std::string plan_text(const PlanRequest& request, const PlanResult& result);
+/// @param brief the job, the plan and how sure it is, without what explains them
+[[nodiscard]] std::string plan_text(const PlanRequest& request, const PlanResult& result, bool brief = false);
 /// One JSON object (schema: configs/schema/plan_result.v2.schema.json).
 [[nodiscard]] std::string plan_result_json(const PlanRequest& request, const PlanResult& result);
 

@@ -60,7 +60,8 @@ struct WhatIfRequest {
 /// The best plan at one point, without what only a plan of its own needs.
 struct PointPlan {
   bool feasible = false;
-  std::string why;  ///< why nothing fits
+  std::string why;         ///< why nothing fits
+  double short_bytes = 0;  ///< what the smallest plan needs beyond the device; 0: memory is not the reason
   Choice choice;
   double step_s = 0;
   double seconds_per_token = 0;
@@ -70,6 +71,7 @@ struct PointPlan {
   std::string binding_row;   ///< the largest row of the memory table
   std::string runner_up;     ///< empty: no other layout fits
   double margin = 0;         ///< of the best over the runner-up
+  bool tie = false;          ///< less than the error of what differs between them
   bool searched = false;     ///< by the whole search; else the winner and its rivals were priced again
   std::vector<Choice> kept;  ///< of a search: the best layouts and the smallest; rivals near this point
 };
@@ -77,10 +79,14 @@ struct PointPlan {
 struct WhatIfPoint {
   std::vector<std::size_t> at;  ///< index into each axis' values
   PointPlan plan;
-  bool lead_changed = false;  ///< another layout than at the point before along some continuous axis
+  /// Along some continuous axis: a layout leads by more than the bands that did not lead at the point before
+  /// and does not tie with the one that did, or nothing fits any more.
+  bool lead_changed = false;
+  bool memory_changed = false;  ///< another recompute mode or ZeRO stage than at the point before
 };
 
-/// Where something changes along one axis, everything else as in the base.
+/// Where the best plan changes along one axis, everything else as in the base: another layout leads by more
+/// than the bands, or recompute, ZeRO stage or feasibility change.
 struct BreakEven {
   std::string axis;
   AxisValue below, above;  ///< the change lies between them
@@ -138,7 +144,12 @@ struct WhatIfResult {
 
 /// One JSON object (schema: configs/schema/whatif.v2.schema.json).
 [[nodiscard]] std::string whatif_json(const WhatIfRequest& request, const WhatIfResult& result);
-/// Tables and break-evens for people.
-[[nodiscard]] std::string whatif_text(const WhatIfResult& result);
+/// Whether two plans of one point differ by less than the error of what differs.
+[[nodiscard]] bool tied(const PointPlan& a, const PointPlan& b, double kernel_error);
+
+/// Tables and break-evens for people. @param brief without the terms of single points
+[[nodiscard]] std::string whatif_text(const WhatIfResult& result, bool brief = false);
+/// The points as CSV, numbers in SI units and bytes.
+[[nodiscard]] std::string whatif_csv(const WhatIfResult& result);
 
 }  // namespace usp

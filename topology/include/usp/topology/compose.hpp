@@ -19,6 +19,7 @@ struct ClusterRequest {
   SourceFormat format = SourceFormat::automatic;
   std::string device;                      ///< card name; empty: as the source says
   std::optional<int> nodes;                ///< hosts like the source's
+  std::optional<int> gpus;                 ///< devices in all: whole hosts, or the first devices of one
   std::string nic;                         ///< "8x400G", or "400G" for the NICs that are there
   std::string fabric;                      ///< as in set_fabric
   std::optional<double> oversubscription;  ///< of leaf uplinks
@@ -30,8 +31,8 @@ struct ClusterRequest {
   std::vector<int> devices;                ///< visible devices of every host, in this order; empty: all
 };
 
-/// Reads the source and applies the rest in this order: visible devices, card, hosts, NICs, fabric, Slurm,
-/// curves. The result is valid. Throws InvalidInput or UsageError.
+/// Reads the source and applies the rest in this order: visible devices, card, hosts (by their number or by
+/// that of all devices), NICs, fabric, Slurm, curves. The result is valid. Throws InvalidInput or UsageError.
 [[nodiscard]] Cluster compose(const ClusterRequest& request);
 
 /// "3,1,0": devices of a host by the numbers that its tools print. Throws UsageError naming `flag`: a number

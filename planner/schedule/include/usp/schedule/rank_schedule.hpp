@@ -75,8 +75,8 @@ struct Transfer {
   std::int32_t due = 0;
   ListRef regions;
   i64 bytes = 0;  ///< 0 when peer is the rank itself
-  /// Where the payload lies packed, regions in order: in another type than the regions', or before it is added
-  /// to them.
+  /// Where the payload lies packed, regions in order: in another type than the regions', or before it is
+  /// added to them.
   BufferId stage = -1;
   /// PeerReach::workspace: the sender copies into the receiver's workspace; otherwise the receiver copies out
   /// of the sender's. The same on both ends.

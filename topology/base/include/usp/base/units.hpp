@@ -39,7 +39,8 @@ enum class BoundedQuantity {
 [[nodiscard]] double parse_line_rate_gb_s(std::string_view text, std::string_view flag);
 
 [[nodiscard]] std::string format_bytes(double bytes);          ///< "1.50 GiB"
-[[nodiscard]] std::string format_seconds(double seconds);      ///< "12.3 ms"
+[[nodiscard]] std::string format_seconds(double seconds);      ///< "12.3 ms", "1h 10m"
+[[nodiscard]] std::string format_count(std::int64_t count);    ///< "8.03B", "596M", "512"
 [[nodiscard]] std::string format_tokens(std::int64_t tokens);  ///< "128K", "1M", "57826"
 [[nodiscard]] std::string format_fixed(double value, int digits);
 [[nodiscard]] std::string format_percent(double fraction, int digits = 1);

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/compare.hpp"
+
+#include "../search/step_pricer.hpp"
+#include "records.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace usp {
+namespace {
+
+/// Elements of softmax scores that a layer holds at once, of which there are two: scores and probabilities.
+constexpr double score_tensors = 2;
+
+/// Colossal-AI's ring self-attention (Li et al., arXiv:2105.13120): keys go round, then values; each rank
+/// holds its rows of the whole score matrix.
+FrameworkTraits ring_self_attention() {
+  FrameworkTraits t;
+  t.word = "colossalai";
+  t.name = "Colossal-AI ring self-attention";
+  ExchangeMode mode;
+  mode.word = "ring_self_attention";
+  mode.ring = mode.whole_mask = true;
+  mode.layout = LayoutKind::contiguous;
+  mode.overlap = false;
+  t.modes = {mode};
+  t.pipeline = t.expert = false;
+  t.zero_stages = {0, 1, 2, 3};
+  return t;
+}
+
+class Comparer {
+ public:
+  explicit Comparer(const PlanRequest& asked) : request_(asked) {
+    request_.fixed.data = asked.fixed.data.value_or(1);
+    request_.fixed.tensor = asked.fixed.tensor.value_or(1);
+    request_.max_candidates = 100000;
+  }
+
+  Comparison run() {
+    add_own();
+    for (const FrameworkTraits* framework : frameworks())
+      if (!framework->any_plan) add_framework(*framework);
+    add_tensor();
+    add_ring_self_attention();
+    add_lasp2();
+    return std::move(result_);
+  }
+
+ private:
+  using Change = std::function<void(Constraints&)>;
+
+  void add_own() {
+    const auto one = [](std::optional<int>& degree) { degree = 1; };
+    own(
+        "best plan", [](Constraints&) {}, [](const Mesh&) { return true; });
+    own(
+        "Ulysses", [&](Constraints& c) { one(c.ring); }, [](const Mesh&) { return true; });
+    own(
+        "ring", [&](Constraints& c) { one(c.ulysses), c.method = Method::ring; },
+        [](const Mesh&) { return true; });
+    own(
+        "gathered KV", [&](Constraints& c) { one(c.ulysses), c.method = Method::all_gather_kv; },
+        [](const Mesh&) { return true; });
+    const auto both = [](const Mesh& m) { return m.ring() > 1 && m.ulysses > 1; };
+    own(
+        "2D, Ulysses inside",
+        [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ulysses_inner; }, both);
+    own(
+        "2D, ring inside", [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ring_inner; },
+        both);
+  }
+
+  /// One of this project's ways: the constraints beside those that are asked for, and the meshes that are it.
+  void own(const char* name, const Change& change, const std::function<bool(const Mesh&)>& is_meant) {
+    ComparedWay way{name, "usp", std::nullopt, ""};
+    PlanRequest request = request_;
+    change(request.fixed);
+    try {
+      const PlanResult found = plan_step(request);
+      result_.calibration = found.calibration;
+      for (const PlanCandidate& c : found.candidates)
+        if (c.fits && !way.plan && is_meant(c.choice.mesh)) way.plan = measured(request, c, nullptr);
+      if (!way.plan) way.impossible_reason = "no mesh of this kind fits or is legal";
+    } catch (const Infeasible& error) {
+      way.impossible_reason = first_line(error);
+    }
+    result_.ways.push_back(std::move(way));
+  }
+
+  void add_framework(const FrameworkTraits& framework) {
+    for (const ExchangeMode& mode : framework.modes) {
+      FrameworkTraits alone = framework;
+      alone.modes = {mode};
+      result_.ways.push_back(
+          in_mode(fmt::format("{} {}", framework.word, mode.word), std::string(framework.word), alone));
+    }
+  }
+
+  ComparedWay in_mode(std::string name, std::string runs_on, const FrameworkTraits& alone) {
+    ComparedWay way{std::move(name), std::move(runs_on), std::nullopt, ""};
+    try {
+      const FrameworkPlan plan = plan_in_modes(request_, alone);
+      way.plan = measured(plan.request, plan.result.best(), plan.mode);
+    } catch (const Infeasible& error) {
+      way.impossible_reason = first_line(error);
+      const ExchangeMode& mode = alone.modes.front();
+      for (const std::string& said : {std::string(alone.name) + no_plan_text, std::string(mode.word) + ": "})
+        if (way.impossible_reason.rfind(said, 0) == 0) way.impossible_reason.erase(0, said.size());
+    }
+    return way;
+  }
+
+  /// Megatron's sequence parallelism: activations are sharded over the tensor ranks of a host.
+  void add_tensor() {
+    ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, ""};
+    PlanRequest request = request_;
+    request.fixed.ring = request.fixed.ulysses = 1;
+    request.fixed.tensor.reset();
+    request.fixed.data.reset();
+    try {
+      const PlanResult found = plan_step(request);
+      const PlanCandidate* widest = nullptr;
+      for (const PlanCandidate& c : found.candidates)
+        if (c.fits && c.choice.tensor() > 1 &&
+            (widest == nullptr || c.choice.tensor() > widest->choice.tensor()))
+          widest = &c;
+      if (widest != nullptr)
+        way.plan = measured(request, *widest, nullptr);
+      else
+        way.impossible_reason = "no tensor degree inside a host fits";
+    } catch (const Infeasible& error) {
+      way.impossible_reason = first_line(error);
+    }
+    result_.ways.push_back(std::move(way));
+  }
+
+  void add_ring_self_attention() {
+    static const FrameworkTraits traits = ring_self_attention();
+    ComparedWay way = in_mode("colossalai ring", std::string(traits.word), traits);
+    if (way.plan) {
+      const Choice& choice = way.plan->choice;
+      double scores = 0;
+      for (const LayerKind& kind : request_.model->kinds) {
+        const AttentionPlan plan = attention_plan(request_, choice, kind);
+        const double rows = static_cast<double>(plan.shape.q_tokens) / choice.mesh.size();
+        scores = std::max(scores, rows * static_cast<double>(plan.shape.kv_tokens * plan.shape.batch) *
+                                      plan.shape.query_heads);
+      }
+      const double bytes = scores * score_tensors * bytes_of(request_.workload.dtype);
+      way.plan->memory_bytes += static_cast<i64>(bytes);
+      way.plan->fits = static_cast<double>(way.plan->memory_bytes) <= StepPricer(request_).device_bytes();
+      result_.notes.push_back(fmt::format(
+          "ring self-attention: priced with fused kernels, which it has not; its scores take {} of "
+          "the memory",
+          format_bytes(bytes)));
+    }
+    result_.ways.push_back(std::move(way));
+  }
+
+  /// LASP-2 (Sun et al., arXiv:2502.07563): one all-gather of the states of all ranks per linear layer and
+  /// pass, where the sequence stays cut.
+  void add_lasp2() {
+    double bytes = 0;
+    for (const LayerKind& kind : request_.model->kinds)
+      if (kind.is_linear())
+        bytes +=
+            static_cast<double>(kind.layers.size()) *
+            static_cast<double>(kind.linear->value_heads * kind.linear->key_dim * kind.linear->value_dim) *
+            4 * static_cast<double>(request_.workload.batch);
+    if (bytes == 0) return;
+    const double others = static_cast<double>(request_.cluster->devices.size()) - 1;
+    result_.ways.push_back(
+        {"LASP-2 (linear layers)", "none here", std::nullopt,
+         fmt::format(
+             "its linear layers gather {} of states per device and pass ({} each); no generator makes "
+             "that exchange yet",
+             format_bytes(bytes * others), format_bytes(bytes))});
+  }
+
+  [[nodiscard]] ComparedPlan measured(const PlanRequest& request, const PlanCandidate& c,
+                                      const ExchangeMode* mode) {
+    ComparedPlan plan;
+    plan.choice = c.choice;
+    plan.step_s = c.step_s;
+    plan.seconds_per_token = c.seconds_per_token;
+    plan.band = c.band;
+    plan.memory_bytes = c.memory.total_bytes;
+    plan.fits = c.fits;
+    const Workload w = workload_of(request, c.choice);
+    const double again = static_cast<double>(w.recompute_layers.value_or(request.model->layers)) /
+                         static_cast<double>(request.model->layers);
+    const double forwards = 1 + again * (forward_runs(w.training, c.choice.recompute) - 1);
+    for (const LayerAttention& layer : c.attention) {
+      const LayerKind& kind = request.model->kinds[layer.kind];
+      const double runs =
+          static_cast<double>(kind.layers.size()) * static_cast<double>(w.microbatches) / w.pipeline;
+      const AttentionPlan of_mode =
+          mode == nullptr ? layer.plan
+                          : mode_plan(*mode, layer.plan, c.choice.mesh.ring(), c.choice.mesh.ulysses);
+      const Documents documents = attention_documents(request.workload, kind);
+      const auto add = [&](Pass pass, const PassPrice& price, double times) {
+        const LinkBytes bytes = link_bytes(*request.cluster, of_mode, documents, c.choice.placement, pass);
+        plan.exposed_s += runs * times * price.exposed_s;
+        plan.bytes.inside += runs * times * bytes.inside;
+        plan.bytes.nics += runs * times * bytes.nics;
+      };
+      add(Pass::forward, layer.price.forward, forwards);
+      if (w.training) add(Pass::backward, layer.price.backward, 1);
+    }
+    const double layer_forwards = w.training && layer_again(c.choice.recompute) ? 1 + again : 1;
+    add_tensor_exchange(request, c, w, w.training ? layer_forwards + 1 : 1, plan);
+    return plan;
+  }
+
+  /// All-gathers and reduce-scatters of tensor parallelism, inside hosts.
+  static void add_tensor_exchange(const PlanRequest& request, const PlanCandidate& c, const Workload& w,
+                                  double passes, ComparedPlan& plan) {
+    for (const TimeTerm& term : c.terms)
+      if (term.name == "tensor-parallel exchange") plan.exposed_s += term.seconds;
+    const int tensor = c.choice.tensor();
+    const double tokens = static_cast<double>(w.tokens()) / c.choice.mesh.size();
+    const double activation = tokens * static_cast<double>(request.model->hidden * bytes_of(w.dtype));
+    plan.bytes.inside += 4 * passes * activation * (tensor - 1) / tensor *
+                         static_cast<double>(request.model->layers) / w.pipeline;
+  }
+
+  PlanRequest request_;
+  Comparison result_;
+};
+
+}  // namespace
+
+Comparison compare_ways(const PlanRequest& request) {
+  return Comparer(request).run();
+}
+
+}  // namespace usp

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "records.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/planner/plan_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace usp {
+namespace {
+
+std::vector<std::string> words() {
+  std::vector<std::string> list;
+  for (const FrameworkTraits* framework : frameworks()) list.emplace_back(framework->word);
+  return list;
+}
+
+std::string unsupported_heads(const ExchangeMode& mode, const LayerNeeds& layer, int ulysses) {
+  if (ulysses == 1) return "";
+  if (layer.query_heads % ulysses != 0)
+    return fmt::format("ulysses {} does not divide the {} query heads", ulysses, layer.query_heads);
+  const bool divides = layer.kv_heads % ulysses == 0;
+  if (mode.repeats_kv && !divides && ulysses % layer.kv_heads != 0)
+    return fmt::format("ulysses {} neither divides the {} KV heads nor is a multiple of them", ulysses,
+                       layer.kv_heads);
+  if (!mode.repeats_kv && !divides)
+    return fmt::format("ulysses {} does not divide the {} KV heads", ulysses, layer.kv_heads);
+  return "";
+}
+
+std::string unsupported_layer(const ExchangeMode& mode, const LayerNeeds& layer, int ulysses) {
+  if (layer.linear) return "layers of linear attention are not in its record here";
+  if (layer.chunked) return "chunked attention is not in its record here";
+  if (layer.window && !mode.window) return "it takes no sliding window";
+  if (layer.sinks && !mode.sinks) return "it takes no attention sinks";
+  return unsupported_heads(mode, layer, ulysses);
+}
+
+}  // namespace
+
+const std::vector<const FrameworkTraits*>& frameworks() {
+  static const std::vector<const FrameworkTraits*> list = {
+      &megatron_traits,   &deepspeed_traits, &accelerate_traits,   &xdit_traits,
+      &torchtitan_traits, &yunchang_traits,  &usp_attention_traits};
+  return list;
+}
+
+std::string framework_words() {
+  return join(words(), ", ");
+}
+
+const FrameworkTraits& framework_named(const std::string& word, const std::string& flag) {
+  for (const FrameworkTraits* framework : frameworks())
+    if (framework->word == word) return *framework;
+  const std::string near = nearest_name(word, words());
+  throw UsageError(fmt::format("{}: '{}' is not one of {}{}", flag, word, framework_words(),
+                               near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+}
+
+FrameworkCase framework_case(const PlanFile& plan) {
+  FrameworkCase job;
+  job.seq = plan.capacity_tokens;
+  job.training = plan.training;
+  job.documents = plan.documents.size() > 1;
+  job.tensor = plan.placement.tensor;
+  job.pipeline = plan.pipeline;
+  job.expert = plan.inputs.step ? plan.inputs.step->expert : 1;
+  for (const PlanLayer& layer : plan.layers) {
+    const AttentionPlan& p = layer.plan;
+    job.causal = job.causal && p.band.diff_min == 0;
+    const bool whole = p.band.diff_max == unbounded;
+    job.layers.push_back(
+        {p.shape.query_heads, p.shape.kv_heads, !whole, layer.chunk_tokens > 0, p.sink, false});
+  }
+  return job;
+}
+
+FrameworkCase framework_case(const PlanRequest& request, int tensor) {
+  const Workload& w = request.workload;
+  FrameworkCase job;
+  job.seq = w.seq;
+  job.training = w.training;
+  job.causal = w.causal;
+  job.documents = w.documents.size() > 1;
+  job.tensor = tensor;
+  job.pipeline = w.pipeline;
+  job.expert = w.expert;
+  for (const LayerKind& kind : request.model->kinds) {
+    LayerNeeds needs;
+    needs.linear = kind.is_linear();
+    needs.query_heads = kind.query_heads / tensor;
+    needs.kv_heads = std::max<i64>(1, kind.kv_heads / tensor);
+    needs.window = kind.kind == LayerMixer::sliding;
+    needs.chunked = kind.kind == LayerMixer::chunked;
+    needs.sinks = kind.sinks;
+    job.layers.push_back(needs);
+    if (!needs.linear && (job.kv_heads == 0 || kind.kv_heads < job.kv_heads)) job.kv_heads = kind.kv_heads;
+  }
+  return job;
+}
+
+std::string unsupported_job(const FrameworkTraits& f, const FrameworkCase& job) {
+  if (job.training && !f.training) return fmt::format("{} does not train; plan with --forward-only", f.name);
+  if (job.causal && !f.causal) return fmt::format("{} takes no causal mask; plan with --full", f.name);
+  if (job.tensor > 1 && !f.tensor)
+    return fmt::format("{} has no tensor parallelism beside the sequence's; plan with --tensor 1", f.name);
+  if (job.pipeline > 1 && !f.pipeline)
+    return fmt::format("{} has no pipeline stages; plan with --pipeline 1", f.name);
+  if (job.expert > 1 && !f.expert)
+    return fmt::format("{} has no expert parallelism in its record here; plan with --expert 1", f.name);
+  if (f.tensor_divides_kv && job.kv_heads > 0 && job.kv_heads % job.tensor != 0)
+    return fmt::format("{} wants a tensor degree that divides the {} KV heads, not {}", f.name, job.kv_heads,
+                       job.tensor);
+  return "";
+}
+
+std::string unsupported_mode(const FrameworkTraits& framework, const ExchangeMode& mode,
+                             const FrameworkCase& job, int ring, int ulysses) {
+  if (ring > 1 && !mode.ring) return "it has no ring";
+  if (ulysses > 1 && !mode.ulysses) return "it does not exchange heads";
+  if (mode.both && (ring == 1 || ulysses == 1)) return "it wants both axes above 1";
+  if (job.documents && !mode.documents) return "it takes no packed documents";
+  if (job.tensor > 1 && !mode.tensor) return "it takes no tensor parallelism beside it";
+  for (const LayerNeeds& layer : job.layers)
+    if (std::string reason = unsupported_layer(mode, layer, ulysses); !reason.empty()) return reason;
+  const i64 ranks = i64{ring} * ulysses;
+  const i64 multiple = ranks > 1 ? ranks * framework.sequence_multiple : 1;
+  if (job.seq % multiple != 0)
+    return fmt::format("{} tokens are no multiple of {} ({} x {} ranks)", job.seq, multiple,
+                       framework.sequence_multiple, ranks);
+  return "";
+}
+
+AttentionPlan mode_plan(const ExchangeMode& mode, const AttentionPlan& base, int ring, int ulysses) {
+  AttentionPlan plan = base;
+  plan.mesh = {1, ring, ulysses};
+  plan.method = mode.method;
+  plan.layout = ring > 1 && base.band.diff_min == 0 ? mode.layout : LayoutKind::contiguous;
+  plan.dkv_return = ring > 1 ? mode.dkv_return : DkvReturn::circulate;
+  plan.head_chunks = 1;
+  plan.prune = false;
+  if (mode.repeats_kv) plan.shape.kv_heads = std::max(plan.shape.kv_heads, ulysses);
+  if (mode.whole_mask) plan.band = {};
+  return plan;
+}
+
+ExecutionOptions mode_execution(const ExchangeMode& mode) {
+  ExecutionOptions options = execution_options(Transport::nccl);
+  options.packed = mode.packed;
+  options.overlap = mode.overlap;
+  return options;
+}
+
+void add_tile_differences(const ExportInput& input, ExportedPlan& result, const std::string& loss,
+                          const std::string& mlp) {
+  if (!input.plan.inputs.step || !input.plan.training) return;
+  const MemoryPolicy& memory = input.step().memory;
+  if (memory.loss_tile_tokens > 0)
+    differs(result,
+            fmt::format("loss in tiles of {} tokens (its memory counts on it)", memory.loss_tile_tokens),
+            loss.empty() ? "a fused or chunked cross entropy (Liger's, ALST's TiledFusedLogitsLoss)" : loss);
+  if (memory.mlp_tile_tokens > 0)
+    differs(result, fmt::format("MLP in tiles of {} tokens", memory.mlp_tile_tokens),
+            mlp.empty() ? "ALST's TiledMLP" : mlp);
+}
+
+void add_partial_recompute(const ExportInput& input, ExportedPlan& result) {
+  const Recompute recompute = input.plan.recompute;
+  if (!input.plan.training || recompute == Recompute::none || layer_again(recompute)) return;
+  differs(result, fmt::format("recompute {}: a part of each layer runs again", word_of(recompute)),
+          "checkpointing of whole layers or none");
+}
+
+void add_offload_difference(const ExportInput& input, ExportedPlan& result, const std::string& instead) {
+  if (input.plan.training && input.plan.recompute == Recompute::offload)
+    differs(result, "checkpoints in host memory", instead);
+}
+
+std::string hosts_word(const ExportInput& input) {
+  return input.hosts > 0 ? std::to_string(input.hosts) : "$NNODES";
+}
+
+std::string devices_word(const ExportInput& input) {
+  return input.devices_per_host > 0 ? std::to_string(input.devices_per_host) : "$GPUS_PER_NODE";
+}
+
+std::string torchrun_start(const ExportInput& input, const std::string& node_rank) {
+  if (input.hosts == 1) return fmt::format("torchrun --standalone --nproc-per-node {}", devices_word(input));
+  return fmt::format(
+      "torchrun --nnodes {} --nproc-per-node {} --node-rank {} --master-addr $MASTER_ADDR --master-port "
+      "29500",
+      hosts_word(input), devices_word(input), node_rank);
+}
+
+i64 ExportInput::world() const {
+  return i64{plan.placement.data} * plan.placement.tensor * plan.pipeline * plan.mesh.size();
+}
+
+StepWorkload ExportInput::step() const {
+  if (plan.inputs.step) return *plan.inputs.step;
+  StepWorkload step;
+  step.batch = plan.layers.front().plan.shape.batch;
+  step.dtype = plan.layers.front().plan.shape.dtype == DType::fp16 ? Precision::fp16 : Precision::bf16;
+  return step;
+}
+
+}  // namespace usp

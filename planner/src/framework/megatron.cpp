@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "records.hpp"
+
+#include <fmt/format.h>
+
+namespace usp {
+namespace {
+
+/// Stage 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP.
+void write_states(const ExportInput& input, ExportedPlan& result) {
+  const int stage = input.plan.zero_stage;
+  if (stage >= 1) set(result, "--use-distributed-optimizer");
+  if (stage < 2) return;
+  set(result, "--use-megatron-fsdp");
+  set(result, "--data-parallel-sharding-strategy", stage == 2 ? "optim_grads" : "optim_grads_params");
+}
+
+void write_recompute(const ExportInput& input, ExportedPlan& result) {
+  if (!input.plan.training) return;
+  switch (input.plan.recompute) {
+    case Recompute::none:
+      return;
+    case Recompute::selective:  // core attention, which is Megatron's default module
+      set(result, "--recompute-granularity", "selective");
+      return;
+    case Recompute::keep_attention:
+      differs(result, "recompute keep_attention: projections run again too",
+              "they are kept: layernorm and mlp run again");
+      [[fallthrough]];
+    case Recompute::mlp:
+      set(result, "--recompute-granularity", "selective");
+      set(result, "--recompute-modules", "layernorm mlp");
+      return;
+    case Recompute::full:
+    case Recompute::offload:
+      set(result, "--recompute-granularity", "full");
+      set(result, "--recompute-method", "uniform");
+      set(result, "--recompute-num-layers", 1);
+  }
+  add_offload_difference(input, result, "--recompute-granularity full keeps them on the device");
+}
+
+/// The data loader cuts a sequence by all context-parallel ranks, a plan by its ring.
+void add_token_map(const ExportInput& input, ExportedPlan& result) {
+  if (input.chosen.ulysses == 1) return;
+  const int ranks = input.sequence_ranks(), ring = input.chosen.ring;
+  result.notes.push_back(fmt::format(
+      "token map: Megatron cuts a sequence into 2 x {} chunks and gives rank i chunks i and {} - i; {}",
+      ranks, 2 * ranks - 1,
+      ring == 1
+          ? "a plan gives rank i the i-th part; attention sees the same"
+          : fmt::format(
+                "a plan cuts it into 2 x {} chunks over the ring and each part over Ulysses: ranks of a "
+                "ring row hold the same tokens together, single ranks others",
+                ring)));
+}
+
+void write(const ExportInput& input, ExportedPlan& result) {
+  const PlanFile& plan = input.plan;
+  const StepWorkload step = input.step();
+  const int ranks = input.sequence_ranks();
+  set(result, "--tensor-model-parallel-size", input.tensor());
+  if (input.tensor() > 1) set(result, "--sequence-parallel");
+  set(result, "--pipeline-model-parallel-size", plan.pipeline);
+  set(result, "--context-parallel-size", ranks);
+  if (const ExchangeMode* mode = input.chosen.mode) {
+    set(result, "--cp-comm-type", std::string(mode->word));
+    if (mode->both)
+      set(result, "--hierarchical-context-parallel-sizes",
+          fmt::format("{} {}", input.chosen.ulysses, input.chosen.ring));
+  }
+  if (step.expert > 1) set(result, "--expert-model-parallel-size", step.expert);
+  set(result, "--seq-length", plan.capacity_tokens);
+  set(result, "--max-position-embeddings", plan.capacity_tokens);
+  set(result, "--micro-batch-size", input.rows_per_microbatch());
+  set(result, "--global-batch-size", step.batch * input.data());
+  if (step.dtype != Precision::fp32) set(result, "--" + std::string(word_of(step.dtype)));
+  write_recompute(input, result);
+  if (plan.training) write_states(input, result);
+  if (plan.zero_stage < 2 && (ranks > 1 || input.tensor() > 1))
+    result.environment.push_back({"CUDA_DEVICE_MAX_CONNECTIONS", "1",
+                                  "required with tensor or context parallelism on cards before Blackwell"});
+  if (plan.zero_stage >= 2)
+    result.notes.emplace_back(
+        "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset, tensor and context parallelism want 1 before "
+        "Blackwell: Megatron warns, and runs");
+  add_token_map(input, result);
+  add_tile_differences(input, result, "--cross-entropy-loss-fusion does not tile the logits", "no tiled MLP");
+  if (input.tensor() > 1)
+    result.notes.emplace_back("--sequence-parallel shards norms and saved activations over tensor ranks");
+}
+
+ExchangeMode mode_of(std::string_view word, Method method, bool ring, bool ulysses) {
+  ExchangeMode mode;
+  mode.word = word;
+  mode.method = method;
+  mode.ring = ring;
+  mode.ulysses = ulysses;
+  mode.both = ring && ulysses;
+  mode.order = AxisOrder::ulysses_inner;  // hierarchical groups are the a2a ones first
+  return mode;
+}
+
+std::vector<ExchangeMode> modes() {
+  ExchangeMode p2p = mode_of("p2p", Method::ring, true, false);
+  p2p.packed = true;  // k and v of a hop are one message
+  ExchangeMode gather = mode_of("all_gather", Method::all_gather_kv, true, false);
+  gather.overlap = false;
+  gather.window = true;
+  ExchangeMode a2a = mode_of("a2a", Method::ring, false, true);
+  a2a.window = a2a.sinks = true;
+  return {p2p, gather, a2a, mode_of("a2a+p2p", Method::ring, true, true)};
+}
+
+FrameworkTraits traits() {
+  FrameworkTraits t;
+  t.word = "megatron";
+  t.name = "Megatron-LM with TransformerEngine";
+  t.version = "Megatron-LM 0.20.0, TransformerEngine 2.20.0.dev0";
+  t.source =
+      "NVIDIA/Megatron-LM d98e8a6 megatron/training/arguments.py, megatron/core/parallel_state.py; "
+      "NVIDIA/TransformerEngine d0067d0 context_parallel.py";
+  t.modes = modes();
+  t.sequence_multiple = 2;  // arguments.py: seq-length is a multiple of 2 x context-parallel-size
+  t.zero_stages = {0, 1, 2, 3};
+  t.recomputes = {Recompute::none, Recompute::selective, Recompute::mlp, Recompute::full};
+  t.script = "pretrain_gpt.py";
+  t.write = write;
+  return t;
+}
+
+}  // namespace
+
+const FrameworkTraits megatron_traits = traits();
+
+}  // namespace usp

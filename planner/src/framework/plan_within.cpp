@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/plan_within.hpp"
+
+#include "../search/memory_choices.hpp"
+#include "../search/step_pricer.hpp"
+#include "records.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+namespace usp {
+namespace {
+
+constexpr std::size_t all_candidates = 100000;
+constexpr std::size_t max_reasons = 4;
+
+/// A request that keeps to one mode of a framework, over a ring or without one.
+struct ModeSearch {
+  const ExchangeMode* mode;
+  PlanRequest request;
+  bool with_ring;
+};
+
+/// Of a degree that is fixed to 1: whether the user fixed it otherwise.
+bool conflicts(std::optional<int>& fixed) {
+  if (fixed.value_or(1) != 1) return true;
+  fixed = 1;
+  return false;
+}
+
+/// Empty where the user's constraints exclude the mode.
+std::optional<ModeSearch> search_of(const PlanRequest& asked, const ExchangeMode& mode, bool with_ring) {
+  ModeSearch search{&mode, asked, with_ring};
+  Constraints& fixed = search.request.fixed;
+  if (!mode.ulysses && conflicts(fixed.ulysses)) return std::nullopt;
+  if (!with_ring && conflicts(fixed.ring)) return std::nullopt;
+  if (with_ring) {
+    if (fixed.ring == 1 || (fixed.method && *fixed.method != mode.method)) return std::nullopt;
+    const LayoutKind layout = asked.workload.causal ? mode.layout : LayoutKind::contiguous;
+    if (fixed.layout.value_or(layout) != layout) return std::nullopt;
+    fixed.method = mode.method;
+    fixed.layout = layout;
+    if (mode.order && fixed.order.value_or(*mode.order) != *mode.order) return std::nullopt;
+    if (mode.order && mode.ulysses) fixed.order = mode.order;
+  }
+  const DkvReturn way = with_ring ? mode.dkv_return : DkvReturn::circulate;
+  if (fixed.head_chunks.value_or(1) != 1 || fixed.dkv_return.value_or(way) != way) return std::nullopt;
+  fixed.head_chunks = 1;
+  fixed.dkv_return = way;
+  search.request.execution = mode_execution(mode);
+  search.request.max_candidates = all_candidates;
+  return search;
+}
+
+class Within {
+ public:
+  Within(const PlanRequest& asked, const FrameworkTraits& framework) : asked_(asked), framework_(framework) {}
+
+  FrameworkPlan run() {
+    if (const std::string reason = unsupported_job(framework_, framework_case(asked_, 1)); !reason.empty())
+      throw Infeasible(reason, {"another --framework"});
+    PlanRequest base = asked_;
+    if (!framework_.tensor && conflicts(base.fixed.tensor))
+      throw Infeasible(fmt::format("{} has no tensor parallelism beside the sequence's", framework_.name),
+                       {"--tensor 1", "another --framework"});
+    check_memory_choices();
+    for (const ExchangeMode& mode : framework_.modes)
+      for (const bool with_ring : {false, true})
+        if (with_ring ? mode.ring : !mode.both) search(base, mode, with_ring);
+    return finish();
+  }
+
+ private:
+  /// Refuses what the flags fix and the framework does not have.
+  void check_memory_choices() {
+    const bool training = asked_.workload.training;
+    if (stages().empty())
+      throw Infeasible(fmt::format("{} has no ZeRO stage {}", framework_.name, *asked_.fixed.zero_stage),
+                       {fmt::format("--zero {}", fmt::join(framework_.zero_stages, " or --zero "))});
+    if (training && recomputes().empty())
+      throw Infeasible(
+          fmt::format("{} has no recompute {}", framework_.name, word_of(*asked_.fixed.recompute)),
+          {"another --recompute"});
+  }
+
+  [[nodiscard]] std::vector<int> stages() const {
+    std::vector<int> list = framework_.zero_stages;
+    if (!asked_.workload.training) list = {0, 3};
+    if (asked_.fixed.zero_stage)
+      std::erase_if(list, [&](int stage) { return stage != *asked_.fixed.zero_stage; });
+    else if (asked_.workload.training)
+      std::erase(list, 0);  // stage 1 costs as little and holds less
+    return list;
+  }
+
+  [[nodiscard]] std::vector<Recompute> recomputes() const {
+    if (!asked_.workload.training) return {Recompute::none};
+    std::vector<Recompute> list = framework_.recomputes;
+    if (list.empty())
+      for (const Word<Recompute>& word : word_list<Recompute>()) list.push_back(word.value);
+    if (asked_.fixed.recompute)
+      std::erase_if(list, [&](Recompute recompute) { return recompute != *asked_.fixed.recompute; });
+    else if (!asked_.cluster->nodes.front().pcie_gb_s.known())
+      std::erase(list, Recompute::offload);
+    return list;
+  }
+
+  void search(const PlanRequest& base, const ExchangeMode& mode, bool with_ring) {
+    auto search = search_of(base, mode, with_ring);
+    if (!search) {
+      reasons_.push_back(fmt::format("{}: the flags fix what it has otherwise", mode.word));
+      return;
+    }
+    PlanResult found;
+    try {
+      found = plan_step(search->request);
+    } catch (const Infeasible& error) {
+      reasons_.push_back(fmt::format("{}: {}", mode.word, first_line(error)));
+      return;
+    }
+    considered_ += found.considered;
+    calibration_ = found.calibration;
+    StepPricer pricer(search->request);
+    bool kept = false;
+    for (PlanCandidate& candidate : found.candidates) kept = take(*search, pricer, candidate) || kept;
+    if (kept) searches_.push_back(std::move(*search));
+  }
+
+  /// Keeps the mesh of a candidate if the framework can take it.
+  bool take(const ModeSearch& search, StepPricer& pricer, PlanCandidate& candidate) {
+    const Choice& choice = candidate.choice;
+    const int ring = choice.mesh.ring(), ulysses = choice.mesh.ulysses;
+    if (search.with_ring != (ring > 1)) return false;
+    if (!seen_.insert({search.mode, ring, ulysses, choice.data(), choice.tensor()}).second) return false;
+    const FrameworkCase job = framework_case(asked_, choice.tensor());
+    std::string reason = unsupported_job(framework_, job);
+    if (reason.empty() && ring * ulysses > 1)
+      reason = unsupported_mode(framework_, *search.mode, job, ring, ulysses);
+    if (!reason.empty()) {
+      rejected_.push_back(
+          {ring, ulysses, choice.data(), choice.tensor(), fmt::format("{}: {}", search.mode->word, reason)});
+      return false;
+    }
+    if (search.mode->repeats_kv || search.mode->whole_mask) price_mode(search, candidate);
+    decide_memory(pricer, candidate);
+    return true;
+  }
+
+  /// Prices what the planner's own plans never do: KV heads repeated before the exchange, hidden scores.
+  void price_mode(const ModeSearch& search, PlanCandidate& candidate) {
+    const Choice& choice = candidate.choice;
+    LinkPricer links(*asked_.cluster, *asked_.calibration);
+    for (LayerAttention& layer : candidate.attention) {
+      const AttentionPlan plan = mode_plan(*search.mode, layer.plan, choice.mesh.ring(), choice.mesh.ulysses);
+      if (plan.shape.kv_heads == layer.plan.shape.kv_heads && plan.band == layer.plan.band) continue;
+      const Documents documents = attention_documents(asked_.workload, asked_.model->kinds[layer.kind]);
+      AttentionPricer of_layer(links, plan.shape, documents, search.request.execution);
+      layer.price = of_layer.price(plan, choice.placement);
+    }
+  }
+
+  /// The fastest of the framework's recompute modes and ZeRO stages that fits; else the smallest.
+  void decide_memory(StepPricer& pricer, const PlanCandidate& candidate) {
+    std::optional<PlanCandidate> fastest, smallest;
+    for (const Recompute recompute : recomputes())
+      for (const int stage : stages()) {
+        PlanRequest one = pricer.request();
+        if (one.workload.training) one.fixed.recompute = recompute;
+        one.fixed.zero_stage = stage;
+        MemoryChoices choices =
+            choose_memory(one, pricer, candidate.choice, candidate.attention, {*candidate.choice.split});
+        const auto& fast = choices.fastest;
+        if (fast && (!fastest || fast->seconds_per_token < fastest->seconds_per_token)) fastest = fast;
+        if (!smallest || pricer.overfull(choices.smallest) < pricer.overfull(*smallest))
+          smallest = choices.smallest;
+      }
+    found_.push_back({fastest ? std::move(*fastest) : std::move(*smallest), searches_.size()});
+  }
+
+  FrameworkPlan finish() {
+    std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) {
+      const PlanCandidate &x = a.candidate, &y = b.candidate;
+      if (x.fits != y.fits) return x.fits;
+      return x.fits ? x.seconds_per_token < y.seconds_per_token : x.memory.total_bytes < y.memory.total_bytes;
+    });
+    if (found_.empty() || !found_.front().candidate.fits)
+      throw Infeasible(fmt::format("{}{}{}", framework_.name, no_plan_text, why_none()),
+                       {"another --framework", "more devices, or a shorter sequence"});
+    const ModeSearch& best = searches_[found_.front().search];
+    FrameworkPlan plan;
+    plan.mode = best.mode;
+    plan.request = best.request;
+    plan.request.max_candidates = asked_.max_candidates;
+    plan.request.progress = nullptr;
+    PlanResult& result = plan.result;
+    i64 least = INT64_MAX;
+    for (Found& found : found_) {
+      const i64 bytes = found.candidate.memory.total_bytes;
+      const bool front = found.candidate.fits && bytes < least;
+      if (front) least = bytes, result.pareto.push_back(result.candidates.size());
+      if (front || result.candidates.size() < asked_.max_candidates)
+        result.candidates.push_back(std::move(found.candidate));
+    }
+    result.rejected = std::move(rejected_);
+    result.calibration = calibration_;
+    result.considered = considered_;
+    result.verdict = compare_best(result.candidates, calibration_.kernel_error);
+    if (result.verdict.runner_up.empty())
+      result.verdict.alone = "no other mesh is possible in this framework";
+    return plan;
+  }
+
+  /// The framework's own limits, where they are what is in the way.
+  [[nodiscard]] std::string why_none() {
+    std::vector<std::string> of_framework;
+    for (const Rejection& r : rejected_)
+      if (std::find(of_framework.begin(), of_framework.end(), r.reason) == of_framework.end())
+        of_framework.push_back(r.reason);
+    std::vector<std::string>& reasons = of_framework.empty() ? reasons_ : of_framework;
+    reasons.resize(std::min(reasons.size(), max_reasons));
+    return join(reasons, "; ");
+  }
+
+  struct Found {
+    PlanCandidate candidate;
+    std::size_t search;  ///< index into searches_
+  };
+
+  const PlanRequest& asked_;
+  const FrameworkTraits& framework_;
+  std::vector<ModeSearch> searches_;
+  std::vector<Found> found_;
+  std::set<std::tuple<const ExchangeMode*, int, int, int, int>> seen_;  ///< mode, ring, ulysses, data, tensor
+  std::vector<Rejection> rejected_;
+  std::vector<std::string> reasons_;
+  CalibrationSummary calibration_;
+  i64 considered_ = 0;
+};
+
+}  // namespace
+
+FrameworkPlan plan_in_modes(const PlanRequest& request, const FrameworkTraits& framework) {
+  if (!framework.any_plan) return Within(request, framework).run();
+  if (const std::string reason =
+          unsupported_job(framework, framework_case(request, request.fixed.tensor.value_or(1)));
+      !reason.empty())
+    throw Infeasible(reason, {"another --framework"});
+  FrameworkPlan plan{request, {}, nullptr};
+  if (!framework.tensor) plan.request.fixed.tensor = 1;
+  plan.result = plan_step(plan.request);
+  return plan;
+}
+
+FrameworkPlan plan_within(const PlanRequest& request, const FrameworkTraits& framework) {
+  FrameworkPlan plan = plan_in_modes(request, framework);
+  if (framework.any_plan) return plan;
+  const PlanCandidate& best = plan.result.best();
+  plan.result.notes.push_back(fmt::format(
+      "within {} ({}): {}", framework.name, framework.version,
+      best.choice.mesh.size() > 1 ? fmt::format("mode {}", plan.mode->word) : "one rank per sequence"));
+  const PlanResult free = plan_step(request);
+  const double cost = best.seconds_per_token / free.best().seconds_per_token - 1;
+  plan.result.notes.push_back(fmt::format("--framework {} costs {} per token: without it {}, {}",
+                                          framework.word, format_percent(cost), describe(free.best().choice),
+                                          format_seconds(free.best().step_s)));
+  return plan;
+}
+
+}  // namespace usp
