@@ -450,10 +450,9 @@ typedef struct usp_call {
   int32_t untracked;   /**< nonzero: the engine remembers nothing of this forward. saved alone holds it: any
                             number of backward passes may follow, or none, and the caller answers for giving
                             them the forward's inputs and layer. forward_id and retain are 0 [0] */
-  void* stream;        /**< CUDA stream of the engine's GPU, on which the call enqueues its work; calls on
-                            different streams run one after another. CUDA's default stream is cudaStreamLegacy
-                            or cudaStreamPerThread. USP_USAGE on the host and for a stream of another GPU [null:
-                            the engine's own] */
+  void* stream; /**< CUDA stream of the engine's GPU that takes the work (cudaStreamLegacy for CUDA's default
+                     one); calls on different streams run one after another. USP_USAGE on the host and
+                     for a stream of another GPU [null: the engine's own] */
 } usp_call;
 
 usp_status usp_call_init(usp_call* call, size_t size);

@@ -37,6 +37,19 @@ class MeshShape:
 
 
 @dataclass(frozen=True)
+class Split:
+    """How a replica's batch and the layers are split. recompute_layers: that compute again; None: all."""
+
+    batch: int
+    microbatches: int
+    pipeline: int
+    virtual_stages: int
+    expert: int
+    recompute_layers: int | None
+    mlp_tile_tokens: int
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A layout of the step. `band` is the relative error of the estimate of time_s."""
 
@@ -59,6 +72,10 @@ class Candidate:
     tokens_per_s: float | None = None
     forward: dict | None = None
     backward: dict | None = None
+    split: Split | None = None
+    model_flops: float | None = None
+    flop_per_s_per_device: float | None = None
+    mfu: float | None = None
 
     def recipe(self):
         """What Mesh.create(plan=...) runs."""
@@ -81,6 +98,11 @@ class Candidate:
         if self.tensor != 1:
             raise UsageError(f"the layout has {self.tensor} tensor-parallel ranks, which usp_attention does not set up; "
                              "plan with tensor=1")
+        for name in ("pipeline", "expert"):
+            degree = 1 if self.split is None else getattr(self.split, name)
+            if degree != 1:
+                raise UsageError(f"the layout has {degree} {name}-parallel ranks, which usp_attention does not set up; "
+                                 f"plan with {name}=1")
         return (
             "import torch\nimport usp_attention as usp\n"
             "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh\n\n"
@@ -114,6 +136,15 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class FlagCost:
+    """What a fixed choice costs. slowdown: seconds per token over those of the layout `without` it, minus one."""
+
+    flag: str
+    slowdown: float
+    without: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How certain the choice is. margin: of the runner-up over the best, relative; tie: within the bands."""
 
@@ -122,6 +153,7 @@ class Verdict:
     tie_breaking_measurements: tuple[str, ...]
     runner_up: str | None = None
     sensitive_terms: tuple[str, ...] = ()
+    flag_costs: tuple[FlagCost, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,11 +208,14 @@ class PlanResult(_Result):
     _format = "usp.plan_result"
     ranked_by: str
     pareto: tuple[int, ...]
+    measured: dict | None
 
     def plan_file(self, index: int = 0) -> str:
         """The plan file of a candidate, as `usp plan -o` writes it, for Mesh.create(plan=...) and `usp run`."""
         asked = dict(self._asked if self._asked is not None else self.request)
         asked["fixed"] = {**(asked.get("fixed") or {}), **_choices(self.candidates[index], asked)}
+        asked["workload"] = {**asked["workload"], **_split(self.candidates[index].split)}
+        asked.update(search_expert=False, search_pipeline=False)
         return _ask(lib().usp_plan_step_file, asked)
 
 
@@ -210,29 +245,38 @@ def _choices(candidate: Candidate, asked: dict) -> dict:
     return fixed
 
 
+def _split(split: Split) -> dict:
+    """The same of the workload."""
+    return _given(microbatches=split.microbatches, pipeline=split.pipeline, virtual_stages=split.virtual_stages,
+                  expert=split.expert, recompute_layers=split.recompute_layers)
+
+
 def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: int = 1,
          documents: Sequence[int] = (), devices: int | None = None, nodes: int | None = None, dtype: str = "bf16",
          causal: bool = True, training: bool = True, recompute: str | None = None, zero_stage: int | None = None,
          ring: int | None = None, ulysses: int | None = None, data: int | None = None, tensor: int | None = None,
-         method: str | None = None, layout: str | None = None, device_bytes: int | None = None,
+         method: str | None = None, layout: str | None = None, expert: int | None = None, pipeline: int = 1,
+         global_batch: int | None = None, objective: str | None = None, device_bytes: int | None = None,
          calibration: str | os.PathLike | None = None, max_candidates: int | None = None) -> PlanResult:
     """Lays out a step: which ring x ulysses mesh, method and layout, at what time and memory.
 
     model: a preset's name, a config.json's path or dict, a transformers config, or a live transformers model.
     cluster: what `usp plan --cluster` takes (a preset, a file, a description), a dict of its options, or "auto":
     this machine's GPUs. seq: tokens of a row; batch: rows per data-parallel replica; documents: lengths packed
-    into a row; devices: how many the cluster must have; nodes: hosts like those of the source. The other keywords
-    fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
+    into a row; devices: how many the cluster must have; nodes: hosts like those of the source; global_batch: rows of
+    all replicas, whose number then follows; objective: throughput or latency (None: as `usp plan`). The other
+    keywords fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
     """
     request: dict = {
         "model": _model(model),
         "cluster": _cluster(cluster, devices, nodes),
         "workload": _given(seq=seq, batch=batch, dtype=dtype, causal=causal, training=training,
-                           documents=list(documents) or None),
+                           documents=list(documents) or None, expert=expert, pipeline=pipeline),
         "fixed": _given(ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method, layout=layout,
                         recompute=recompute, zero_stage=zero_stage),
         "memory": _given(device_bytes=device_bytes),
-        **_given(calibration=None if calibration is None else os.fspath(calibration), max_candidates=max_candidates),
+        **_given(calibration=None if calibration is None else os.fspath(calibration), max_candidates=max_candidates,
+                 global_batch=global_batch, objective=objective),
     }
     result = PlanResult.from_json(_ask(lib().usp_plan_step_json, request))
     return dataclasses.replace(result, _asked=request)
