@@ -145,6 +145,24 @@ def test_documents_do_not_see_each_other():
     assert torch.equal(outs[0][3:], outs[1][3:])
 
 
+def test_losses_are_divided_by_the_exact_count():
+    """FSDP2 casts a module's inputs in a hook of its own, which runs first."""
+    def cast(_module, args, kwargs):
+        return args, {name: x.bfloat16() if torch.is_tensor(x) and x.is_floating_point() else x
+                      for name, x in kwargs.items()}
+
+    seen = []
+    with usp.Mesh.create() as mesh:
+        model = make("llama")
+        sp = usp.hf.prepare(model, mesh)
+        model.register_forward_pre_hook(cast, with_kwargs=True, prepend=True)
+        model.register_forward_pre_hook(lambda _m, _a, kwargs: seen.append(kwargs["num_items_in_batch"]),
+                                        with_kwargs=True)
+        for part in sp.loader([dict(input_ids=ids(300), labels=ids(300))]):
+            model(**part)
+    assert seen[0].dtype == torch.float32 and float(seen[0]) == 299
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_gradient_checkpointing(use_reentrant):
     compare("gpt_oss", "packed", dict(ring=2, ulysses=2), change=lambda model: model.gradient_checkpointing_enable(

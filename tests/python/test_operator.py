@@ -5,7 +5,7 @@ import pytest
 import torch
 import usp_attention as usp
 from reference import random_qkv
-from usp_attention._plans import Terms
+from usp_attention._plans import Plan, Recipe, Shape, Terms, most_tokens
 from usp_attention.op import rules_of
 
 CAUSAL = Terms(True, None, None, None, 0.0, False, False)
@@ -235,3 +235,14 @@ def test_hidden_keys_are_not_sent():
 
     usp.run_threads(4, body, ring=4, layout="contiguous")
     assert 0 < sent["window"] < sent["all"] / 2 and sent["documents"] < sent["all"] / 2
+
+
+@pytest.mark.parametrize("backend", ["mma", "cudnn"])
+def test_a_mesh_of_gpus_needs_no_capacity(backend):
+    """Planning is local and needs no GPU; one token more than the capacity taken is refused."""
+    shape = Shape(batch=3, query_heads=9, kv_heads=3, head_dim_qk=64, head_dim_v=64, dtype="bf16")
+    for ring, ulysses in ((1, 1), (2, 1), (1, 2), (3, 2)):
+        recipe = Recipe(ring=ring, ulysses=ulysses, backend=backend)
+        Plan(recipe, CAUSAL, shape, False, None)
+        with pytest.raises(usp.UsageError, match="31 bits"):
+            Plan(recipe, CAUSAL, shape, False, most_tokens(recipe, shape) + 1)

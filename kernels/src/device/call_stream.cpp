@@ -8,18 +8,19 @@
 namespace usp::device {
 
 void CallStream::begin_call(StreamRef stream) {
+  const DeviceScope scope(device());  // whose default stream is meant
   if (stream.handle != nullptr && stream.handle != current_ && device_of(stream) != device())
     throw UsageError(
         fmt::format("the stream is of GPU {}, the rank's memory is on GPU {}; give a stream of that GPU",
                     device_of(stream), device()));
   current_ = stream.handle == nullptr ? own_.get() : stream.handle;
   if (ended_on_ == nullptr || ended_on_ == current_) return;
-  const DeviceScope scope(device());
   if (is_capturing(current_)) return;
   wait_for(current_, call_end_.get());
 }
 
 void CallStream::synchronize() const {
+  const DeviceScope scope(device());
   device::synchronize({current_});
 }
 

@@ -74,6 +74,19 @@ MAX_TOKENS = s.UNBOUNDED - 1
 tokens, so it costs nothing."""
 
 
+MAX_GPU_ROWS = 2**31 - 1
+"""Rows times heads of a step that a GPU's kernels can number (usp/schedule/limits.hpp)."""
+
+
+def most_tokens(recipe: Recipe, shape: Shape) -> int:
+    """The capacity of a plan for which none is asked."""
+    if recipe.backend == "cpu":
+        return MAX_TOKENS
+    parts = recipe.ulysses * recipe.head_chunks
+    heads = -(-shape.query_heads // parts)
+    return min(MAX_TOKENS, recipe.ring * max(1, MAX_GPU_ROWS // (shape.batch * heads)))
+
+
 class Plan:
     """A usp_plan of a recipe, rules and a shape. Local; shared by all layers and steps with these. prune: send only the
     keys that a receiver sees, where it does not see them all."""
@@ -81,7 +94,7 @@ class Plan:
     def __init__(self, recipe: Recipe, terms: Terms, shape: Shape, prune: bool, capacity_tokens: int | None):
         desc = s.AttentionDesc()
         check(lib().usp_attention_desc_init(ctypes.byref(desc), ctypes.sizeof(desc)))
-        desc.batch, desc.q_tokens = shape.batch, capacity_tokens or MAX_TOKENS
+        desc.batch, desc.q_tokens = shape.batch, capacity_tokens or most_tokens(recipe, shape)
         desc.query_heads, desc.kv_heads = shape.query_heads, shape.kv_heads
         desc.head_dim_qk, desc.head_dim_v = shape.head_dim_qk, shape.head_dim_v
         desc.dtype = s.DTYPES.index(shape.dtype)

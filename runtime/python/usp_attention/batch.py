@@ -104,6 +104,8 @@ class Batch:
         self.batch_id = torch.tensor([self._number], dtype=torch.int64)
         """The batch in a graph: CPU, one element."""
         self.batch_id._usp_batch = state  # a graph that saves the tensor keeps the batch
+        self.num_items = None
+        """What a Loader's part divides the sum of losses by (fp32)."""
 
     @property
     def mesh(self) -> "Mesh":

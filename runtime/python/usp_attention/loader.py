@@ -82,7 +82,9 @@ class Loader:
             total = valid_of_all(valid, self.mesh.size, self.average_over)
             extra["num_items_in_batch"] = torch.tensor(max(total, 1) / ranks, device=self.mesh.device)
         for part, cut in window:
-            yield {**_to(part, self.mesh.device), **extra, BATCH_KEY: self.mesh.batch(cut=cut)}
+            batch = self.mesh.batch(cut=cut)
+            batch.num_items = extra.get("num_items_in_batch")
+            yield {**_to(part, self.mesh.device), **extra, BATCH_KEY: batch}
 
     def _samples(self) -> Iterator[Mapping]:
         """Whole samples, the same on all ranks."""

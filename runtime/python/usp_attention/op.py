@@ -168,14 +168,15 @@ def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules):
 def _view(tensor) -> s.Tensor:
     """[B, n, H, D] as C sees it; a tensor without elements still has an address."""
     batch, row, head, _ = tensor.stride()
-    return s.Tensor(tensor.data_ptr() or _nowhere.data_ptr(), _DTYPE_NUMBERS[tensor.dtype], batch, row, head)
+    return s.Tensor(_address(tensor), _DTYPE_NUMBERS[tensor.dtype], batch, row, head)
 
 
-_nowhere = torch.empty(64, dtype=torch.uint8)
+_nowhere = torch.empty(512, dtype=torch.uint8)
+_NOWHERE = -(-_nowhere.data_ptr() // 256) * 256  # on the boundary that the library asks of what has no bytes, too
 
 
 def _address(tensor) -> int:
-    return tensor.data_ptr() or _nowhere.data_ptr()
+    return tensor.data_ptr() or _NOWHERE
 
 
 def _sum_dtype(q):
@@ -211,6 +212,8 @@ def _shape_of(q, k, v, sinks, batch: BatchState) -> Shape:
     if sinks is not None and tuple(sinks.shape) != (q.shape[2],):
         raise UsageError(f"sinks has the shape {tuple(sinks.shape)}; it holds a logit for each of all {q.shape[2]} "
                          "query heads")
+    if sinks is not None and sinks.device != batch.mesh.device:
+        raise UsageError(f"sinks lies on {sinks.device}, the mesh on {batch.mesh.device}; move it there")
     _dtype_number(q, "q")
     return Shape(q.shape[0], q.shape[2], k.shape[2], q.shape[3], v.shape[3], _DTYPE_WORDS[q.dtype])
 

@@ -132,14 +132,28 @@ void PassRunner::run(const StepInputs& inputs, comm::Channels& channels, PassRec
   record_ = &record;
   record.ticks.resize(schedule_.ticks.size());
   channels.begin();
-  for (std::size_t t = 0; t < schedule_.ticks.size(); ++t) {
-    const device::NamedRange range(tick_names_[t].c_str());
-    tick_ = static_cast<std::int64_t>(t);
-    tell_progress();
-    run_tick(t, record.ticks[t]);
+  try {
+    for (std::size_t t = 0; t < schedule_.ticks.size(); ++t) {
+      const device::NamedRange range(tick_names_[t].c_str());
+      tick_ = static_cast<std::int64_t>(t);
+      tell_progress();
+      run_tick(t, record.ticks[t]);
+    }
+  } catch (...) {
+    leave();
+    throw;
   }
-  if (!schedule_.keeps.empty()) memory_.join_copies();
+  memory_.join_copies();
   if (clock_) read_clock(record.ticks);
+}
+
+/// What has been kept of a pass that failed still goes to memory that the caller may free.
+void PassRunner::leave() const noexcept {
+  try {
+    memory_.join_copies();
+  } catch (...) {
+    // The error that ended the pass is the one to report.
+  }
 }
 
 /// After the steps of the tick, which are under way then.

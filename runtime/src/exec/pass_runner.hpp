@@ -67,6 +67,7 @@ class PassRunner {
   void wait(std::size_t transfer);
   void find_self_send(std::size_t receive);
   void keep(std::int32_t tick);
+  void leave() const noexcept;
   [[nodiscard]] bool is_exposed(const schedule::Transfer& t) const;
   [[nodiscard]] i64 region_count(const schedule::Transfer& t) const {
     return t.stage >= 0 ? 1 : t.regions.count;

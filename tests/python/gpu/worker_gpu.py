@@ -15,7 +15,7 @@ import usp_attention as usp  # noqa: E402
 from reference import dense_attention, random_qkv, rms_ratio, visible  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
-BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+BOUNDS = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
 def device_mesh(ring: int, ulysses: int):
@@ -64,7 +64,7 @@ def one_call(mesh, rule: dict, dtype, cu, stream) -> None:
 
 
 def graphs() -> None:
-    """G1: a capture over NCCL is right, over copy engines it is refused by name."""
+    """G1: a capture is right, or refused by name."""
     for transport in ("nccl", "copy_engine"):
         mesh = next(iter(meshes(ring_transport=transport, ulysses_transport=transport)))
         batch = mesh.batch(tokens=256)
@@ -86,6 +86,7 @@ def graphs() -> None:
 def allocator() -> None:
     """G2, G3: expandable segments, emptied caches, freed memory filled with NaN at once; bit-equal and flat."""
     losses, held = {}, []
+    torch.use_deterministic_algorithms(True)
     for churn in (False, True):
         mesh = next(iter(meshes()))
         losses[churn] = []

@@ -456,6 +456,7 @@ class Expander {
       expects(tick < compact_.ticks, "what forward exchanges is computed with");
       Buffer kept = buffer(id);
       kept.first = tick, kept.last = compact_.ticks;
+      kept.fill = Fill::nan;
       buffer(id).last = compact_.ticks - 1;
       out_.buffers.push_back(kept);
       out_.keeps.push_back({id, size(out_.buffers) - 1, tick});

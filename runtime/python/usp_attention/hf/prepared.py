@@ -22,7 +22,7 @@ class Prepared:
     def __init__(self, model, mesh: Mesh, registration: Registration):
         self.model, self.mesh, self.registration = model, mesh, registration
         self._former = _implementation(model)
-        self._hook = model.register_forward_pre_hook(self._take_batch, with_kwargs=True, prepend=True)
+        self._hook = model.register_forward_pre_hook(self._take_batch, with_kwargs=True)
         self._set(registration.name)
 
     def loader(self, loader, **options) -> Loader:
@@ -52,6 +52,8 @@ class Prepared:
         batch = kwargs.pop(BATCH_KEY, None)
         if batch is not None and _implementation(self.model) != self.registration.name:
             raise UsageError("the model was given a part of sp.loader while sp.off() is on; call it outside")
+        if batch is not None and batch.num_items is not None and "num_items_in_batch" in kwargs:
+            kwargs["num_items_in_batch"] = batch.num_items  # FSDP2 casts its inputs, counts too, to 16 bits
         self.registration.batch = batch
         return args, kwargs
 

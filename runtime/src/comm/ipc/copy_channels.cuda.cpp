@@ -215,7 +215,6 @@ i64 CopyChannels::wait(std::int32_t channel) {
   Bundle& bundle = bundle_of(channel);
   const auto at = static_cast<std::size_t>(channel);
   if (bundle.waited++ == 0) {
-    if (++awaited_ == bundles_.bundles.size()) rank_.in_pass = false;
     const device::DeviceScope scope(rank_.compute.device());
     const device::StreamHandle compute = rank_.compute.get();
     copy_exposed();
@@ -232,6 +231,7 @@ i64 CopyChannels::wait(std::int32_t channel) {
                         bundle.first.message());
       operations_.enqueue(compute);
     }
+    if (++awaited_ == bundles_.bundles.size()) rank_.in_pass = false;
   }
   return bundle.offers ? ends_[at].bytes : moved_[at];
 }

@@ -42,8 +42,9 @@ class LaunchWatch {
   LaunchWatch(const LaunchWatch&) = delete;
   LaunchWatch& operator=(const LaunchWatch&) = delete;
 
-  /// A launch that nothing uses; its number stays until no message of it is open.
-  [[nodiscard]] std::size_t take();
+  /// A launch that nothing uses; its number stays until no message of it is open. While the stream is
+  /// captured no event may be asked for.
+  [[nodiscard]] std::size_t take(bool capturing);
   [[nodiscard]] Launch& operator[](std::size_t launch) { return launches_[launch]; }
   /// Both events of a launch have been recorded; `first` is one of its messages.
   void started(std::size_t launch, const Message& first);

@@ -30,11 +30,11 @@ LaunchWatch::~LaunchWatch() {
   thread_.join();
 }
 
-std::size_t LaunchWatch::take() {
+std::size_t LaunchWatch::take(bool capturing) {
   const std::lock_guard lock(mutex_);
   std::size_t at = 0;
-  while (at < launches_.size() &&
-         (launches_[at].open_messages > 0 || (launches_[at].watched && !launches_[at].done.reached())))
+  while (at < launches_.size() && (launches_[at].open_messages > 0 ||
+                                   (launches_[at].watched && (capturing || !launches_[at].done.reached()))))
     ++at;
   if (at == launches_.size()) launches_.emplace_back(device_);
   launches_[at].watched = false;

@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -21,6 +23,9 @@
 
 namespace usp::comm {
 namespace {
+
+/// A call of NCCL that lasts longer waits for a peer.
+constexpr auto call_limit = std::chrono::seconds(1);
 
 /// One end of a message in flight, and where its payload lies while it flies.
 struct Flight {
@@ -72,8 +77,11 @@ class NcclCommunicator final : public DataPlaneCommunicator {
 
  private:
   void connect();
-  /// By the watch's thread too: kernels that wait for a peer come back.
+  /// By the watch's thread too: kernels that wait for a peer come back, and so does a call that does. Other
+  /// calls are over soon, and must not see the communicator go.
   void end_kernels() {
+    std::unique_lock calls(calls_, std::defer_lock);
+    (void)calls.try_lock_for(call_limit);
     if (const ncclComm_t nccl = nccl_.exchange(nullptr); nccl != nullptr) api_.comm_abort(nccl);
   }
   void check(ncclResult_t result, const char* call, const Message* message);
@@ -86,6 +94,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   const NcclApi& api_;
   const device::CallStream* compute_;
   int device_;
+  std::recursive_timed_mutex calls_;       ///< of NCCL, with the communicator
   std::atomic<ncclComm_t> nccl_{nullptr};  ///< null: the job has failed
   std::optional<device::Stream> stream_;   ///< of all transfers; made with the first
   std::optional<LaunchWatch> watch_;       ///< goes before NCCL and the stream
@@ -182,6 +191,8 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
   std::iota(order_.begin(), order_.end(), i64{0});
   std::stable_sort(order_.begin(), order_.end(),
                    [&](i64 a, i64 b) { return at(a).message.tag < at(b).message.tag; });
+  const std::lock_guard calls(calls_);
+  check_watch();
   const ncclComm_t nccl = nccl_;
   check(api_.group_start(), "ncclGroupStart", nullptr);
   ncclResult_t first_fault = ncclSuccess;
@@ -220,7 +231,8 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   if (!any) return;
   const device::DeviceScope scope(device_);
   if (!stream_) stream_.emplace(device_);
-  const std::size_t at = watch_->take();
+  const bool capturing = device::is_capturing(compute_->get());
+  const std::size_t at = watch_->take(capturing);
   Launch& launch = (*watch_)[at];
   const Message* first = nullptr;
   launch.ready.record(compute_->get());
@@ -235,7 +247,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
   }
   start(tickets, count);
   launch.done.record(stream_->get());
-  if (!device::is_capturing(compute_->get())) watch_->started(at, *first);
+  if (!capturing) watch_->started(at, *first);
 }
 
 i64 NcclCommunicator::wait(Ticket ticket) {
@@ -263,6 +275,7 @@ std::optional<i64> NcclCommunicator::test(Ticket ticket) {
 void NcclCommunicator::progress() {
   control().progress();
   check_watch();
+  const std::lock_guard calls(calls_);
   const ncclComm_t nccl = nccl_;
   if (nccl == nullptr) return;
   ncclResult_t state = ncclSuccess;
