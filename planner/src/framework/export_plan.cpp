@@ -237,7 +237,7 @@ class Exporter {
                                          : torchrun_start(input, node_rank);
     };
     const std::string script = input.script.empty() ? "" : " " + input.script;
-    const auto with = [&](std::string arguments) {
+    const auto with = [&](const std::string& arguments) -> std::string {
       if (result_.arguments.empty()) return script;
       return framework_.launcher_arguments ? arguments + script : script + arguments;
     };

@@ -11,7 +11,7 @@ namespace {
 /// The package takes meshes whose last dimensions are ring and ulysses, whatever lies on neighbouring ranks.
 std::string mesh_text(const ExportInput& input) {
   const Mesh& mesh = input.plan.mesh;
-  const std::string names = "mesh_dim_names=(\"data\", \"ring\", \"ulysses\")";
+  const std::string names = R"(mesh_dim_names=("data", "ring", "ulysses"))";
   const bool both = mesh.ring() > 1 && mesh.ulysses > 1;
   if (!both || input.plan.placement.order == AxisOrder::ulysses_inner)
     return fmt::format(

@@ -138,7 +138,7 @@ topology::Cluster cluster_of(const StepRun& run, StepPrediction& p) {
   const std::string nics = stated_nics(run.interconnect, static_cast<int>(per_node)).value_or(host->nics);
   if (run.interconnect.empty() && gpus > per_node) p.assumed.emplace_back("NICs of the reference machine");
   const bool rack = host->per_node == 4;  // NVLink joins the hosts of a rack of 72
-  const i64 domain = std::min<i64>(72 / 4 * 4, gpus);
+  const i64 domain = std::min<i64>(72, gpus);
   const std::string text =
       rack && per_node < gpus && gpus <= domain
           ? fmt::format("node:{} nvswitch:{} gpu:{}({}) nic:{} fabric:rail", gpus / per_node, gpus, per_node,

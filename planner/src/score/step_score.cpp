@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
+#include <set>
 
 namespace usp {
 namespace {
@@ -59,18 +59,18 @@ void add_classes(StepScore& score) {
   add("experts", [](Run r, Prediction) { return r.expert && *r.expert > 1; });
   add("long context", [](Run r, Prediction) { return r.seq && *r.seq >= long_tokens; });
   add("pipeline", [](Run r, Prediction) { return r.pipeline && *r.pipeline > 1; });
-  std::map<std::string, int> cards, sources;
+  std::set<std::string> cards, sources;
   for (std::size_t i = 0; i < score.runs.size(); ++i) {
     if (!score.predictions[i].why.empty()) continue;
-    ++cards[score.predictions[i].card];
-    ++sources[score.runs[i].source()];
+    cards.insert(score.predictions[i].card);
+    sources.insert(score.runs[i].source());
   }
-  for (const auto& [card, count] : cards)
+  for (const std::string& card : cards)
     add("card " + card, [&](Run, Prediction p) { return p.card == card; });
-  for (const auto& [source, count] : sources)
+  for (const std::string& source : sources)
     add("source " + source, [&](Run r, Prediction) { return r.source() == source; });
   std::vector<double> medians;
-  for (const auto& [source, count] : sources) {
+  for (const std::string& source : sources) {
     StepMetrics m =
         measure(score, source, [&](Run r, Prediction p) { return p.gated && r.source() == source; });
     if (m.rows == 0) continue;

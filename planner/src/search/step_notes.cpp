@@ -27,12 +27,11 @@ void note_host_memory(const PlanRequest& request, const PlanCandidate& best,
   if (best.memory.host_total_bytes == 0 || cluster.nodes.front().host_memory_bytes.known() ||
       request.memory.host_bytes)
     return;
-  const auto ranks =
-      static_cast<double>(cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size()));
+  const std::size_t ranks = cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size());
   notes.push_back(fmt::format(
       "a host must hold {} for its {} ranks: the cluster does not say how much it has "
       "(host_memory_bytes; --host-memory says it), so that this is not checked",
-      format_bytes(static_cast<double>(best.memory.host_total_bytes) * ranks), static_cast<i64>(ranks)));
+      format_bytes(static_cast<double>(best.memory.host_total_bytes) * static_cast<double>(ranks)), ranks));
 }
 
 void note_tiled_loss(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
