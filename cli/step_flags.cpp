@@ -131,6 +131,13 @@ void check_split(const StepFlags& flags) {
   if (flags.virtual_stages > 1 &&
       (flags.pipeline.empty() || flags.pipeline == "1" || flags.pipeline == "auto"))
     throw UsageError("--virtual-stages splits the layers of pipeline ranks; give --pipeline with a number");
+  if (flags.virtual_stages > 1 && !flags.global_batch &&
+      flags.microbatches.value_or(1) % std::stoll(flags.pipeline) != 0)
+    throw UsageError(
+        fmt::format("--virtual-stages: the interleaved schedule runs microbatches in rounds of as many as "
+                    "there are stages; "
+                    "give --microbatches a multiple of {}, or --global-batch",
+                    flags.pipeline));
   if (flags.recompute_layers && (!fixed.recompute || *fixed.recompute == Recompute::none))
     throw UsageError("--recompute-layers: say with --recompute what these layers compute again");
   if (flags.gradients && *flags.gradients != flags.workload.dtype && *flags.gradients != Precision::fp32)

@@ -246,3 +246,26 @@ def test_a_mesh_of_gpus_needs_no_capacity(backend):
         Plan(recipe, CAUSAL, shape, False, None)
         with pytest.raises(usp.UsageError, match="31 bits"):
             Plan(recipe, CAUSAL, shape, False, most_tokens(recipe, shape) + 1)
+
+
+def test_a_mesh_takes_one_call_at_a_time():
+    """The second thread is refused by name while the first one's call runs."""
+    def body(mesh):
+        q, k, v, _ = random_qkv(1, 8, 2, 2, 4, 4, torch.float32)
+        batch = mesh.batch(tokens=8)
+        with mesh._one_call, pytest.raises(usp.UsageError, match="one call at a time"):
+            usp.attention(q, k, v, batch)
+
+    alone(body)
+
+
+@pytest.mark.parametrize("name", ["k", "v", "sinks"])
+def test_tensors_of_other_devices_are_refused(name):
+    def body(mesh):
+        q, k, v, _ = random_qkv(1, 8, 2, 2, 4, 4, torch.float32)
+        tensors = dict(q=q, k=k, v=v, sinks=torch.zeros(2))
+        tensors[name] = tensors[name].to("meta")
+        with pytest.raises(usp.UsageError, match=f"{name} lies on meta"):
+            usp.attention(batch=mesh.batch(tokens=8), **tensors)
+
+    alone(body)

@@ -48,6 +48,20 @@ TEST(StepScore, RefusesWhatIsNoTable) {
   EXPECT_THROW(static_cast<void>(run_of(bad)), InvalidInput);
 }
 
+TEST(StepScore, RefusesCountsThatNoRunHas) {
+  const auto read = [](const std::string& column, const std::string& cell) {
+    return parse_step_table("id,model,gpus,gpu,seq,dtype," + column + "\nx,m,8,h100,8192,bf16," + cell + "\n",
+                            "t.csv");
+  };
+  for (const char* column :
+       {"heads", "gpus_per_node", "micro_batch", "layers", "tp", "vpp", "tokens_per_s_per_gpu"})
+    EXPECT_THROW(static_cast<void>(read(column, "0")), InvalidInput) << column;
+  EXPECT_THROW(static_cast<void>(read("zero", "7")), InvalidInput);
+  EXPECT_THROW(static_cast<void>(read("layers", "99999999999")), InvalidInput);
+  EXPECT_THROW(static_cast<void>(read("seq", "4096")), InvalidInput) << "two columns of one name";
+  EXPECT_NO_THROW(static_cast<void>(read("zero", "0")));
+}
+
 TEST(StepScore, APredictionDoesNotSeeTheMeasurement) {
   StepRun run = run_of(mpt);
   const StepPrediction first = predict_run(run);

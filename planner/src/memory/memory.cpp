@@ -28,6 +28,12 @@ void check(const MemoryInput& in) {
   for (const auto degree : {m.data, m.tensor, m.ring, m.ulysses, m.pipeline, m.expert})
     if (degree < 1) refuse("degrees", "a degree is at least 1");
   if (m.pipeline > in.model->layers) refuse("pipeline", "more stages than layers");
+  if (i64{m.pipeline} * in.workload->virtual_stages > in.model->layers)
+    refuse("virtual_stages", fmt::format("{} stages of {} chunks for {} layers; every chunk needs one",
+                                         m.pipeline, in.workload->virtual_stages, in.model->layers));
+  if (in.workload->recompute_layers.value_or(0) > in.model->layers)
+    refuse("recompute_layers",
+           fmt::format("{} of {} layers", *in.workload->recompute_layers, in.model->layers));
   const std::int64_t pool = in.workload->expert_pool(m.sharding_ranks(), m.tensor);
   if (pool % m.expert != 0)
     refuse("expert",

@@ -32,16 +32,27 @@ constexpr TextColumn texts[] = {{"id", &StepRun::id},
 struct CountColumn {
   const char* name;
   std::optional<i64> StepRun::*field;
+  i64 least = 1, most = i64{1} << 40;
 };
-constexpr CountColumn counts[] = {{"layers", &StepRun::layers}, {"hidden", &StepRun::hidden},
-                                  {"heads", &StepRun::heads},   {"kv_heads", &StepRun::kv_heads},
-                                  {"ffn", &StepRun::ffn},       {"vocab", &StepRun::vocab},
-                                  {"gpus", &StepRun::gpus},     {"gpus_per_node", &StepRun::gpus_per_node},
-                                  {"seq", &StepRun::seq},       {"micro_batch", &StepRun::micro_batch},
-                                  {"tp", &StepRun::tensor},     {"global_batch", &StepRun::global_batch},
-                                  {"pp", &StepRun::pipeline},   {"vpp", &StepRun::virtual_stages},
-                                  {"cp", &StepRun::context},    {"ep", &StepRun::expert},
-                                  {"dp", &StepRun::data},       {"zero", &StepRun::zero}};
+constexpr i64 most_layers = 100000, most_zero_stage = 3;
+constexpr CountColumn counts[] = {{"layers", &StepRun::layers, 1, most_layers},
+                                  {"hidden", &StepRun::hidden},
+                                  {"heads", &StepRun::heads},
+                                  {"kv_heads", &StepRun::kv_heads},
+                                  {"ffn", &StepRun::ffn},
+                                  {"vocab", &StepRun::vocab},
+                                  {"gpus", &StepRun::gpus, 1, max_ranks},
+                                  {"gpus_per_node", &StepRun::gpus_per_node, 1, max_ranks},
+                                  {"seq", &StepRun::seq},
+                                  {"micro_batch", &StepRun::micro_batch},
+                                  {"tp", &StepRun::tensor, 1, max_ranks},
+                                  {"global_batch", &StepRun::global_batch},
+                                  {"pp", &StepRun::pipeline, 1, max_ranks},
+                                  {"vpp", &StepRun::virtual_stages, 1, most_layers},
+                                  {"cp", &StepRun::context, 1, max_ranks},
+                                  {"ep", &StepRun::expert, 1, max_ranks},
+                                  {"dp", &StepRun::data, 1, max_ranks},
+                                  {"zero", &StepRun::zero, 0, most_zero_stage}};
 struct RateColumn {
   const char* name;
   std::optional<double> StepRun::*field;
@@ -50,6 +61,7 @@ constexpr RateColumn rates[] = {{"tokens_per_s_per_gpu", &StepRun::tokens_s},
                                 {"tflops_per_gpu", &StepRun::tflops},
                                 {"step_s", &StepRun::step_s},
                                 {"peak_memory_gib", &StepRun::memory_gib}};
+constexpr double least_rate = 1e-6;
 /// Of the vocabulary, but not read: others say the same, or nothing that is priced.
 constexpr const char* unread[] = {"source", "experts", "topk", "shard"};
 
@@ -104,9 +116,21 @@ void set_cell(StepRun& run, const std::string& name, const std::string& cell, co
   if (cell.empty()) return;
   if (name == "mfu") run.mfu = ratio(cell);
   for (const CountColumn& column : counts)
-    if (name == column.name) run.*column.field = number<i64>(cell, where);
+    if (name == column.name) {
+      const i64 count = number<i64>(cell, where);
+      if (count < column.least || count > column.most)
+        throw InvalidInput(where, fmt::format("is {}; it must be {} to {}, or empty where it is not stated",
+                                              count, column.least, column.most));
+      run.*column.field = count;
+    }
   for (const RateColumn& column : rates)
-    if (name == column.name) run.*column.field = number<double>(cell, where);
+    if (name == column.name) {
+      const auto rate = number<double>(cell, where);
+      if (rate < least_rate)
+        throw InvalidInput(
+            where, fmt::format("'{}' is no measurement; leave the cell empty where it is not stated", cell));
+      run.*column.field = rate;
+    }
 }
 
 }  // namespace
@@ -130,7 +154,12 @@ std::vector<StepRun> parse_step_table(const std::string& text, const std::string
     if (content.empty() || content.front() == '#') return;
     std::vector<std::string> cells = cells_of(content);
     if (names.empty()) {
-      for (std::string& name : cells) check_column(name = trim(name), {file, line, name});
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        check_column(cells[i] = trim(cells[i]), {file, line, cells[i]});
+        if (std::find(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(i), cells[i]) !=
+            cells.begin() + static_cast<std::ptrdiff_t>(i))
+          throw InvalidInput({file, line, cells[i]}, "names two columns; keep one of them");
+      }
       for (const char* needed : {"id", "model", "gpus", "gpu", "seq", "dtype"})
         if (std::find(cells.begin(), cells.end(), needed) == cells.end())
           throw InvalidInput({file, line, needed}, "the column is missing; every step table needs it");

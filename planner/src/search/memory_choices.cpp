@@ -39,9 +39,12 @@ std::vector<int> expert_degrees(const PlanRequest& request, i64 ranks) {
 }
 
 std::vector<int> virtual_stages(const PlanRequest& request, int pipeline, i64 microbatches) {
-  if (!request.search_pipeline) return {request.workload.virtual_stages};
-  std::vector<int> list{1};
   // The interleaved schedule runs microbatches in rounds of as many as there are stages.
+  if (!request.search_pipeline) {
+    const int given = request.workload.virtual_stages;
+    return given == 1 || microbatches % pipeline == 0 ? std::vector<int>{given} : std::vector<int>{};
+  }
+  std::vector<int> list{1};
   for (const int chunks : {2, 4, 8})
     if (pipeline > 1 && microbatches % pipeline == 0 && request.model->layers >= i64{pipeline} * chunks)
       list.push_back(chunks);

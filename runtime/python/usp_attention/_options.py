@@ -63,6 +63,9 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
     elif backend == "auto":
         backend = _gpu_backend()
     recipe = dataclasses.replace(recipe, backend=backend)
+    watchdog_s = rest.get("watchdog_s", 60.0)
+    if not 0.001 <= watchdog_s <= 1e6:
+        raise UsageError(f"watchdog_s is {watchdog_s}; it is a number of seconds from 0.001 to 1e6")
     return MeshOptions(recipe, check=device.type == "cpu" if check is None else check,
                        deterministic=torch.are_deterministic_algorithms_enabled(), **rest)
 

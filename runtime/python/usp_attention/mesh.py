@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import secrets
+import threading
 import warnings
 from collections.abc import Sequence
 
@@ -39,6 +40,7 @@ class Mesh:
             raise UsageError(f"ring {recipe.ring} x ulysses {recipe.ulysses} are {recipe.ranks} ranks, there are "
                              f"{comm.size}; give degrees whose product is {comm.size}")
         self._comm, self.options, self.device = comm, options, device
+        self._one_call = threading.Lock()
         self.recipe, self.ring, self.ulysses, self.size = recipe, recipe.ring, recipe.ulysses, recipe.ranks
         self.rank = comm.rank
         self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
@@ -161,8 +163,15 @@ class Mesh:
         return self._engine
 
     def call(self, function, *arguments) -> None:
-        """Runs a function of the library on this mesh; raises what it reports."""
-        self._comm.call(function, *arguments)
+        """Runs a function of the library on this mesh; raises what it reports, and UsageError while another
+        thread's call runs."""
+        if not self._one_call.acquire(blocking=False):
+            raise UsageError("another thread's call runs on this mesh; a mesh takes one call at a time, in the same order "
+                             "on every rank: call from one thread, or make a mesh for each")
+        try:
+            self._comm.call(function, *arguments)
+        finally:
+            self._one_call.release()
 
     def plan(self, terms: Terms, shape: Shape, prune: bool) -> Plan:
         """Local; made at first use."""

@@ -64,7 +64,7 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
            sinks, dropout: float, layer: int, return_lse: bool = False, chunk: int | None = None):
     """`attention` by the batch's number. chunk: documents are cut again at its multiples from each sample row."""
     for name, tensor in (("q", q), ("k", k), ("v", v), ("sinks", sinks)):
-        _refuse_dtensor(name, tensor)
+        _refuse_foreign(name, tensor, q)
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(dtype) if x.dtype == torch.float32 else x for x in (q, k, v))
@@ -97,9 +97,15 @@ def _saves(rules) -> bool:
     return rules[8] != 0
 
 
-def _refuse_dtensor(name: str, tensor) -> None:
+def _refuse_foreign(name: str, tensor, q) -> None:
+    if tensor is None and name == "sinks":
+        return
+    if not isinstance(tensor, torch.Tensor):
+        raise UsageError(f"{name} is {type(tensor).__name__}; attention takes tensors of torch")
     if isinstance(tensor, _DTENSOR):
         raise UsageError(f"{name} is a DTensor; attention takes this rank's rows: pass {name}.to_local()")
+    if tensor.device != q.device or tensor.device.type == "meta":
+        raise UsageError(f"{name} lies on {tensor.device}, q on {q.device}; move them to the mesh's device")
 
 
 # ---- one call on this rank --------------------------------------------------------------------------------------
