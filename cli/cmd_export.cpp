@@ -50,6 +50,7 @@ void export_to(const ExportFlags& flags, const CLI::App& verb, const Invocation&
   request.plan = &plan;
   request.framework = flags.framework;
   request.script = flags.script;
+  if (flags.plan != "-") request.plan_file = flags.plan;
   if (cluster) request.cluster = &*cluster, request.calibration = &*calibration;
   const ExportedPlan result = export_plan(request);
   std::cout << (invocation.json ? export_json(request, result) : export_text(request, result));

@@ -9,6 +9,7 @@ launchers that print what they are called with.
 import ast
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,18 @@ PLANS = [(STEP + ["--nodes", "4", "--seq", "1M"], TRAINED),
            "--forward-only", "--cluster", "dgx-h100"], ["xdit", "yunchang"]),
          (["plan", "attention", "--heads", "24", "--kv-heads", "24", "--head-dim", "128", "--seq", "64k", "--full",
            "--forward-only", "--cluster", "dgx-h100", "--nodes", "2"], ["xdit", "yunchang"])]
+
+
+LARGE = ["plan", "llama-3.1-70b", "--seq", "32k", "--cluster", "dgx-h100", "--nodes", "8", "--global-batch", "64"]
+# (arguments of the plan, framework, settings and their values, settings that must not be there)
+DECIDED = [(LARGE + ["--pipeline", "4", "--virtual-stages", "5", "--recompute", "full", "--recompute-layers", "20",
+                     "--framework", "megatron"], "megatron",
+            {"--num-virtual-stages-per-pipeline-rank": "5", "--recompute-method": "block", "--recompute-num-layers": "1",
+             "--grad-reduce-in-bf16": None}, ["--decoder-first-pipeline-num-layers"]),
+           (LARGE + ["--tensor", "8", "--no-sequence-parallel", "--whole-experts", "--gradients", "fp32"], "megatron",
+            {"--expert-tensor-parallel-size": "1", "--accumulate-allreduce-grads-in-fp32": None},
+            ["--sequence-parallel", "--grad-reduce-in-bf16"])]
+SCRIPT = "it's  $MODEL \"my\" `train`; x.py"
 
 
 def names_of(source, framework):
@@ -65,6 +78,41 @@ def check_names(result, known):
     return sorted(name for name in printed if name not in known)
 
 
+def commands_in(text):
+    """Launch lines of the text, as a shell would read them."""
+    section = text.split("\nlaunch (")[1].split("\n", 1)[1].split("\n\n")[0]
+    return re.split(r"^  # .*\n", section, flags=re.MULTILINE)[1:]
+
+
+def check_script(usp, plan, framework):
+    """A script of any name is one word of every launch line."""
+    call = [usp, "export", str(plan), "--to", framework, "--script", SCRIPT]
+    result = json.loads(subprocess.run(call + ["--json"], capture_output=True, text=True, check=True).stdout)
+    text = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    array = "ARGS=(--some thing)\n"
+    faults = []
+    for command in [line["command"] for line in result["launch"]] + commands_in(text):
+        done = subprocess.run(["bash", "-uc", STUBS + array + command], capture_output=True, text=True, check=False)
+        if SCRIPT not in done.stdout.split("\n") or done.stderr:
+            faults.append(f"{command} gives {done.stdout}{done.stderr}")
+    return faults
+
+
+def check_plan_file(result, plan):
+    """The code of this project's package loads the plan that was exported."""
+    calls = [node for text in result["texts"] for node in ast.walk(ast.parse(text["text"])) if isinstance(node, ast.Call)]
+    names = [ast.literal_eval(keyword.value) for call in calls for keyword in call.keywords if keyword.arg == "plan"]
+    return [] if names == [str(plan)] else [f"loads {names}, not {plan}"]
+
+
+def check_decided(usp, plan, framework, values, absent):
+    call = [usp, "export", str(plan), "--to", framework, "--json"]
+    result = json.loads(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+    printed = {item["name"]: item["value"] for item in result["arguments"]}
+    wrong = {name: printed.get(name, "absent") for name, value in values.items() if printed.get(name, "absent") != value}
+    return [f"prints {wrong}"] * bool(wrong) + [f"prints {name}" for name in absent if name in printed]
+
+
 def check_launch(result):
     """Each line starts the same command with every argument as a word of its own."""
     words = [word for item in result["arguments"] for word in [item["name"]] + (item["value"] or "").split()]
@@ -92,6 +140,8 @@ def check(usp, source, plan, framework):
     if framework != "usp-attention":
         unknown = check_names(result, names_of(source, framework))
         faults += [f"no such names: {unknown}"] if unknown else []
+    else:
+        faults += check_plan_file(result, plan)
     if not result["arguments"] and not result["texts"]:
         faults.append("no settings")
     return faults
@@ -101,7 +151,7 @@ def main():
     usp, source = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2])
     failed = count = 0
     with tempfile.TemporaryDirectory() as tmp:
-        plan = pathlib.Path(tmp) / "plan.json"
+        plan = pathlib.Path(tmp) / "the \"plan\".json"
         for words, frameworks in PLANS:
             subprocess.run([usp, *words, "-q", "-o", str(plan)], check=True, stdout=subprocess.DEVNULL)
             for framework in frameworks:
@@ -109,6 +159,16 @@ def main():
                 for fault in check(usp, source, plan, framework):
                     failed += 1
                     print(f"FAIL {framework} of usp {' '.join(words)}: {fault}")
+                if words == STEP + ["--nodes", "4", "--seq", "1M"]:
+                    for fault in check_script(usp, plan, framework):
+                        failed += 1
+                        print(f"FAIL {framework} with a script: {fault}")
+        for words, framework, values, absent in DECIDED:
+            count += 1
+            subprocess.run([usp, *words, "-q", "-o", str(plan)], check=True, stdout=subprocess.DEVNULL)
+            for fault in check(usp, source, plan, framework) + check_decided(usp, plan, framework, values, absent):
+                failed += 1
+                print(f"FAIL {framework} of usp {' '.join(words)}: {fault}")
     print(f"{count} exports, {failed} faults")
     return 1 if failed or count < 20 else 0
 

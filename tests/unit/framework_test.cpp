@@ -243,5 +243,138 @@ TEST(ExportPlan, RefusesWhatNoModeCanDo) {
   EXPECT_THROW(static_cast<void>(planned.to("megatron")), Infeasible);
 }
 
+ExportedPlan exported(const PlanFile& plan, const char* word) {
+  ExportRequest asked;
+  asked.plan = &plan;
+  asked.framework = &of(word);
+  return export_plan(asked);
+}
+
+/// "" of a switch; empty where it is not set.
+std::optional<std::string> value_of(const ExportedPlan& result, std::string_view name) {
+  for (const Setting& s : result.arguments)
+    if (s.name == name) return s.value;
+  return std::nullopt;
+}
+
+bool has_difference(const ExportedPlan& result, const std::string& plan) {
+  return std::any_of(result.differences.begin(), result.differences.end(),
+                     [&](const Difference& d) { return d.plan == plan; });
+}
+
+/// 32 layers over 4 stages of 2 chunks, with every decision of a step that is not the default.
+PlanFile decided_step() {
+  PlanFile plan = Planned(2, 8).plan;
+  plan.pipeline = 4;
+  plan.placement.tensor = 2;
+  plan.recompute = Recompute::full;
+  StepWorkload& step = *plan.inputs.step;
+  step.virtual_stages = 2;
+  step.expert = 2;
+  step.expert_tensor = step.sequence_parallel = false;
+  step.recompute_layers = 16;
+  return plan;
+}
+
+TEST(ExportPlan, PlanFilesHoldTheDecisionsOfAStep) {
+  const PlanFile plan = decided_step();
+  const PlanFile read = read_plan(write_plan(plan), "plan.json");
+  EXPECT_EQ(plan_digest(read), plan_digest(plan));
+  EXPECT_EQ(read.inputs.step->virtual_stages, 2);
+  EXPECT_FALSE(read.inputs.step->expert_tensor);
+  EXPECT_FALSE(read.inputs.step->sequence_parallel);
+  EXPECT_EQ(read.inputs.step->recompute_layers, 16);
+  PlanFile standard = plan;
+  standard.inputs.step = StepWorkload{};
+  const std::string text = write_plan(standard);
+  for (const char* key : {"virtual_stages", "expert_tensor", "sequence_parallel", "recompute_layers"})
+    EXPECT_EQ(text.find(key), std::string::npos) << key;
+  EXPECT_TRUE(read_plan(text, "plan.json").inputs.step->sequence_parallel);
+}
+
+TEST(ExportPlan, MegatronHasTheDecisionsOfAStep) {
+  PlanFile plan = decided_step();
+  const ExportedPlan result = exported(plan, "megatron");
+  EXPECT_EQ(value_of(result, "--num-virtual-stages-per-pipeline-rank"), "2");
+  EXPECT_EQ(value_of(result, "--recompute-method"), "block");
+  EXPECT_EQ(value_of(result, "--recompute-num-layers"), "2") << "of 4 layers of a chunk";
+  EXPECT_EQ(value_of(result, "--expert-tensor-parallel-size"), "1");
+  EXPECT_EQ(value_of(result, "--sequence-parallel"), std::nullopt);
+  EXPECT_EQ(value_of(result, "--grad-reduce-in-bf16"), "");
+  plan.inputs.step->recompute_layers = 20;
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--recompute-num-layers"), "3");
+  EXPECT_TRUE(has_difference(exported(plan, "megatron"), "20 layers recompute")) << "24 do";
+  plan.inputs.step = StepWorkload{};
+  plan.inputs.step->fp32_gradients = true;
+  const ExportedPlan standard = exported(plan, "megatron");
+  EXPECT_EQ(value_of(standard, "--num-virtual-stages-per-pipeline-rank"), std::nullopt);
+  EXPECT_EQ(value_of(standard, "--recompute-method"), "uniform");
+  EXPECT_EQ(value_of(standard, "--expert-tensor-parallel-size"), std::nullopt);
+  EXPECT_EQ(value_of(standard, "--sequence-parallel"), "");
+  EXPECT_EQ(value_of(standard, "--grad-reduce-in-bf16"), std::nullopt);
+  EXPECT_EQ(value_of(standard, "--accumulate-allreduce-grads-in-fp32"), "");
+}
+
+TEST(ExportPlan, SaysWhichDecisionsOfAStepAFrameworkHasNot) {
+  PlanFile plan = decided_step();
+  const ExportedPlan titan = exported(plan, "torchtitan");
+  EXPECT_EQ(value_of(titan, "--parallelism.pipeline_parallel_schedule"), "Interleaved1F1B");
+  EXPECT_EQ(value_of(titan, "--parallelism.pipeline_parallel_layers_per_stage"), "4");
+  for (const char* decision : {"recompute full of 16 layers", "tensor ranks hold whole experts",
+                               "every tensor rank holds norms and residuals whole", "gradients in bf16"})
+    EXPECT_TRUE(has_difference(titan, decision)) << decision;
+  plan.inputs.step->virtual_stages = 3;
+  EXPECT_TRUE(
+      has_difference(exported(plan, "torchtitan"), "3 chunks of the model per pipeline stage, interleaved"));
+  plan.inputs.step->virtual_stages = plan.inputs.step->expert = plan.pipeline = 1;
+  EXPECT_TRUE(has_difference(exported(plan, "accelerate"), "recompute full of 16 layers"));
+  plan.placement.tensor = 1;
+  plan.mesh = {1, 1, 16};
+  EXPECT_TRUE(has_difference(exported(plan, "deepspeed"), "recompute full of 16 layers"));
+}
+
+TEST(ExportPlan, AttentionRunsAgainInTheLayersThatRecompute) {
+  PlanFile plan = decided_step();
+  const auto seconds = [&] { return exported(plan, "megatron").plan_attention_s; };
+  const double half = seconds();
+  plan.inputs.step->recompute_layers.reset();
+  const double all = seconds();
+  plan.recompute = Recompute::none;
+  EXPECT_NEAR(half, (all + seconds()) / 2, all * 1e-9);
+}
+
+TEST(ExportPlan, MegatronHoldsFewerLayersOnTheFirstAndLastStage) {
+  PlanFile plan = decided_step();
+  plan.pipeline = 5;
+  plan.inputs.step->virtual_stages = 1;
+  const ExportedPlan result = exported(plan, "megatron");
+  EXPECT_EQ(value_of(result, "--decoder-first-pipeline-num-layers"), "6");
+  EXPECT_EQ(value_of(result, "--decoder-last-pipeline-num-layers"), "5") << "32 = 6 + 3 x 7 + 5";
+  EXPECT_TRUE(has_difference(result, "32 layers over 5 stages, the first 2 with one more"));
+  plan.inputs.step->virtual_stages = 2;
+  EXPECT_THROW(static_cast<void>(exported(plan, "megatron")), Infeasible);
+}
+
+/// 28 layers: 16 devices would be 8 stages, or 4 stages of 2 chunks.
+TEST(PlanWithin, StagesOfMegatronHoldEquallyManyLayers) {
+  const Planned planned(2, 8);
+  const Model model = load_model("qwen2.5-7b");
+  PlanRequest request = planned.request;
+  request.model = &model;
+  request.fixed = {};
+  request.workload.seq = 1 << 15;
+  request.global_batch = 64;
+  request.search_pipeline = true;
+  const FrameworkPlan plan = plan_within(request, of("megatron"));
+  for (const PlanCandidate& c : plan.result.candidates)
+    EXPECT_EQ(model.layers % (i64{c.choice.split->pipeline} * c.choice.split->virtual_stages), 0)
+        << describe(c.choice);
+  request.search_pipeline = false;
+  request.workload.pipeline = 8;
+  EXPECT_THROW(static_cast<void>(plan_within(request, of("megatron"))), Infeasible);
+  request.workload.pipeline = 4;
+  EXPECT_NO_THROW(static_cast<void>(plan_within(request, of("megatron"))));
+}
+
 }  // namespace
 }  // namespace usp

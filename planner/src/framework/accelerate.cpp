@@ -45,6 +45,8 @@ void write_fsdp(const ExportInput& input, ExportedPlan& result) {
   if (input.plan.recompute == Recompute::full || input.plan.recompute == Recompute::offload)
     set(result, "--fsdp_activation_checkpointing", "true");
   set(result, "--use_parallelism_config");
+  add_gradient_difference(input, result, true,
+                          "FSDP2 holds them in the type of the sharded parameters, fp32");
   set(result, "--parallelism_config_dp_replicate_size", 1);
   set(result, "--parallelism_config_dp_shard_size", input.data());
   set(result, "--parallelism_config_tp_size", input.tensor());
@@ -59,6 +61,10 @@ void write(const ExportInput& input, ExportedPlan& result) {
     set(result, "--use_deepspeed");
     set(result, "--zero_stage", input.plan.zero_stage);
     result.notes.emplace_back("accelerate leaves sequence groups to DeepSpeed: runs of world ranks");
+    if (input.plan.training && input.plan.inputs.step)
+      differs(
+          result, fmt::format("gradients in {}", gradient_word(input.step())),
+          "DeepSpeed's default, unless a file of --deepspeed_config_file has data_types.grad_accum_dtype");
   } else {
     write_fsdp(input, result);
     if (input.sequence_ranks() > 1)
@@ -77,6 +83,8 @@ void write(const ExportInput& input, ExportedPlan& result) {
   set(result, "--mixed_precision", dtype == Precision::fp32 ? "no" : std::string(word_of(dtype)));
   result.texts.push_back({"in the training script", code_text(input)});
   add_partial_recompute(input, result);
+  add_some_layers_difference(input, result);
+  add_tensor_differences(input, result, "the model's tp_plan in transformers decides", "its tp_plan decides");
   add_offload_difference(input, result, "--fsdp_activation_checkpointing_offload true");
   add_tile_differences(input, result, "", "");
 }

@@ -14,6 +14,8 @@ std::string config_text(const ExportInput& input) {
   text += fmt::format("  \"sequence_parallel_size\": {},\n", input.sequence_ranks());
   if (step.dtype != Precision::fp32)
     text += fmt::format("  \"{}\": {{\"enabled\": true}},\n", word_of(step.dtype));
+  if (input.plan.training && input.plan.inputs.step)
+    text += fmt::format("  \"data_types\": {{\"grad_accum_dtype\": \"{}\"}},\n", gradient_word(step));
   return text + fmt::format("  \"zero_optimization\": {{\"stage\": {}}}\n}}\n", input.plan.zero_stage);
 }
 
@@ -43,6 +45,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
   if (input.plan.recompute == Recompute::full || input.plan.recompute == Recompute::offload)
     result.notes.emplace_back("full recomputation: model.gradient_checkpointing_enable()");
   add_partial_recompute(input, result);
+  add_some_layers_difference(input, result);
   add_offload_difference(
       input, result, "deepspeed.runtime.activation_checkpointing.offload_activations moves them to the host");
   add_tile_differences(input, result, "", "");

@@ -24,6 +24,22 @@ double layer_runs(const PlanFile& plan, const PlanLayer& layer) {
   return layers * static_cast<double>(microbatches) / plan.pipeline;
 }
 
+/// As a word of a shell, in single quotes where it needs them.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:,@%";
+  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+/// The word inside a command that bash -c takes in double quotes: they end for it and begin anew.
+std::string inner_shell_word(const std::string& text) {
+  const std::string word = shell_word(text);
+  return word == text ? word : "\"" + shell_word(word) + "\"";
+}
+
 class Exporter {
  public:
   explicit Exporter(const ExportRequest& request)
@@ -52,7 +68,8 @@ class Exporter {
     for (const PlanLayer& layer : plan_.layers)
       seconds +=
           layer_runs(plan_, layer) *
-          (forward_runs(plan_.training, plan_.recompute) * layer.forward.seconds + layer.backward.seconds);
+          (forward_runs(plan_.training, plan_.recompute, recomputed_share(plan_)) * layer.forward.seconds +
+           layer.backward.seconds);
     return seconds;
   }
 
@@ -128,14 +145,16 @@ class Exporter {
     Placement placement = plan_.placement;
     placement.order = m.order;
     double seconds = 0, weighted = 0;
+    const bool some = framework_.some_layers && layer_again(plan_.recompute);
+    const double share = some ? recomputed_share(plan_) : 1;
     for (const PlanLayer& layer : plan_.layers) {
       const AttentionPlan plan = mode_plan(*m.mode, layer.plan, m.ring, m.ulysses);
       AttentionPricer pricer(*links_, plan.shape, layer_documents(layer, plan_.documents),
                              mode_execution(*m.mode));
       if (!pricer.too_much_work(plan, placement).empty()) return m;
       const AttentionPrice price = pricer.price(plan, placement);
-      const double forward =
-          layer_runs(plan_, layer) * forward_runs(plan_.training, plan_.recompute) * price.forward.seconds;
+      const double forward = layer_runs(plan_, layer) * forward_runs(plan_.training, plan_.recompute, share) *
+                             price.forward.seconds;
       const double backward = plan_.training ? layer_runs(plan_, layer) * price.backward.seconds : 0;
       seconds += forward + backward;
       weighted += forward * price.forward.band + backward * price.backward.band;
@@ -236,12 +255,13 @@ class Exporter {
       return framework_.start != nullptr ? framework_.start(input, node_rank)
                                          : torchrun_start(input, node_rank);
     };
-    const std::string script = input.script.empty() ? "" : " " + input.script;
-    const auto with = [&](const std::string& arguments) -> std::string {
+    const auto with = [&](const std::string& word, const std::string& arguments) -> std::string {
+      const std::string script = input.script.empty() ? "" : " " + word;
       if (result_.arguments.empty()) return script;
       return framework_.launcher_arguments ? arguments + script : script + arguments;
     };
-    const std::string array = with(" \"${ARGS[@]}\""), joined = with(" ${ARGS[*]}");
+    const std::string array = with(shell_word(input.script), " \"${ARGS[@]}\"");
+    const std::string joined = with(inner_shell_word(input.script), " ${ARGS[*]}");
     result_.rank_order = framework_.any_plan ? "as the plan's" : "tensor, sequence, data, pipeline";
     result_.launch.push_back(
         {input.hosts == 1 ? "on the host" : "on every host", start("$NODE_RANK") + array});

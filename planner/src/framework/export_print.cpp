@@ -85,10 +85,27 @@ std::string texts_text(const std::vector<ExportedText>& texts) {
   return text;
 }
 
+/// Words of a shell command; what stands in single quotes is never divided.
+std::vector<std::string> command_words(const std::string& command) {
+  std::vector<std::string> words(1);
+  bool quoted = false;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const char c = command[i];
+    if (c == '\'') quoted = !quoted;
+    if (c == ' ' && !quoted) {
+      words.emplace_back();
+      continue;
+    }
+    words.back() += c;
+    if (c == '\\' && !quoted && i + 1 < command.size()) words.back() += command[++i];
+  }
+  return words;
+}
+
 /// A shell command over lines of command_columns, broken before arguments.
 std::string continued(const std::string& command) {
   std::string text, line;
-  for (const std::string& word : split(command, ' ')) {
+  for (const std::string& word : command_words(command)) {
     if (!line.empty() && 4 + line.size() + 1 + word.size() > command_columns) {
       text += line + " \\\n    ";
       line.clear();

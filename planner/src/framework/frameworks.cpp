@@ -179,6 +179,70 @@ void add_offload_difference(const ExportInput& input, ExportedPlan& result, cons
     differs(result, "checkpoints in host memory", instead);
 }
 
+i64 model_layers(const PlanFile& plan) {
+  i64 count = 0, end = 0;
+  for (const PlanLayer& layer : plan.layers)
+    for (const int index : layer.layers) {
+      ++count;
+      end = std::max<i64>(end, index + 1);
+    }
+  return count == end ? count : 0;
+}
+
+double recomputed_share(const PlanFile& plan) {
+  const i64 layers = model_layers(plan);
+  if (!plan.inputs.step || !plan.inputs.step->recompute_layers || layers == 0) return 1;
+  return std::min(1.0,
+                  static_cast<double>(*plan.inputs.step->recompute_layers) / static_cast<double>(layers));
+}
+
+void add_some_layers_difference(const ExportInput& input, ExportedPlan& result) {
+  const std::optional<i64> layers = input.step().recompute_layers;
+  if (!layers || !input.plan.training || input.plan.recompute == Recompute::none) return;
+  differs(result, fmt::format("recompute {} of {} layers", word_of(input.plan.recompute), *layers),
+          "of every layer or of none; the price of attention counts every layer");
+}
+
+void add_tensor_differences(const ExportInput& input, ExportedPlan& result, const std::string& tokens,
+                            const std::string& experts) {
+  if (!input.plan.inputs.step || input.tensor() == 1) return;
+  const StepWorkload step = input.step();
+  if (!tokens.empty())
+    differs(result,
+            step.sequence_parallel ? "tensor ranks split norms and residuals by tokens"
+                                   : "every tensor rank holds norms and residuals whole",
+            tokens);
+  if (!step.expert_tensor || step.expert > 1)
+    differs(result,
+            step.expert_tensor ? "tensor ranks split the width of each expert"
+                               : "tensor ranks hold whole experts",
+            experts);
+}
+
+std::string_view gradient_word(const StepWorkload& step) {
+  return word_of(step.fp32_gradients ? Precision::fp32 : step.dtype);
+}
+
+void add_gradient_difference(const ExportInput& input, ExportedPlan& result, bool fp32,
+                             const std::string& instead) {
+  if (!input.plan.inputs.step || !input.plan.training) return;
+  const bool plan_fp32 = gradient_word(input.step()) == word_of(Precision::fp32);
+  if (plan_fp32 != fp32)
+    differs(result, fmt::format("gradients in {}", gradient_word(input.step())), instead);
+}
+
+void note_script_settings(const ExportInput& input, ExportedPlan& result) {
+  const PlanFile& plan = input.plan;
+  if (!plan.inputs.step || !plan.training) return;
+  const StepWorkload step = input.step();
+  result.notes.push_back(
+      fmt::format("the training script decides the rest; the plan has recompute {}{}, ZeRO-{} and gradients "
+                  "in {}",
+                  word_of(plan.recompute),
+                  step.recompute_layers ? fmt::format(" of {} layers", *step.recompute_layers) : "",
+                  plan.zero_stage, gradient_word(step)));
+}
+
 std::string hosts_word(const ExportInput& input) {
   return input.hosts > 0 ? std::to_string(input.hosts) : "$NNODES";
 }
@@ -197,6 +261,10 @@ std::string torchrun_start(const ExportInput& input, const std::string& node_ran
 
 i64 ExportInput::world() const {
   return i64{plan.placement.data} * plan.placement.tensor * plan.pipeline * plan.mesh.size();
+}
+
+i64 ExportInput::model_layers() const {
+  return usp::model_layers(plan);
 }
 
 StepWorkload ExportInput::step() const {

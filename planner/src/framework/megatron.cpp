@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "records.hpp"
 
+#include "usp/base/error.hpp"
+
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace usp {
 namespace {
@@ -15,9 +19,67 @@ void write_states(const ExportInput& input, ExportedPlan& result) {
   set(result, "--data-parallel-sharding-strategy", stage == 2 ? "optim_grads" : "optim_grads_params");
 }
 
+/// Layers of the slowest stage stay as many: the first and the last stage hold fewer than those between.
+void write_uneven_stages(i64 layers, i64 stages, ExportedPlan& result) {
+  const i64 most = (layers + stages - 1) / stages, missing = most * stages - layers;
+  const i64 first = most - missing / 2, last = most - (missing - missing / 2);
+  if (first < 1 || last < 1)
+    throw Infeasible(fmt::format("Megatron-LM has no pipeline of {} stages for {} layers", stages, layers),
+                     {"plan --framework megatron, which keeps to stages of equally many layers"});
+  set(result, "--decoder-first-pipeline-num-layers", first);
+  set(result, "--decoder-last-pipeline-num-layers", last);
+  differs(
+      result,
+      fmt::format("{} layers over {} stages, the first {} with one more", layers, stages, layers % stages),
+      fmt::format("{} on the first, {} on the last, {} on each between", first, last, most));
+}
+
+void write_stages(const ExportInput& input, ExportedPlan& result) {
+  const i64 stages = input.plan.pipeline, chunks = input.step().virtual_stages, layers = input.model_layers();
+  set(result, "--pipeline-model-parallel-size", stages);
+  if (stages == 1) return;
+  if (chunks > 1) set(result, "--num-virtual-stages-per-pipeline-rank", chunks);
+  if (layers == 0)
+    differs(result, "stages of a model whose plan file lists attention layers alone",
+            fmt::format("all its layers must be a multiple of {}", stages * chunks));
+  if (layers % (stages * chunks) == 0) return;
+  if (chunks > 1)
+    throw Infeasible(fmt::format("Megatron-LM interleaves chunks of equally many layers: {} layers are no "
+                                 "multiple of {} stages x {} chunks",
+                                 layers, stages, chunks),
+                     {"plan --framework megatron, which keeps to such pipelines"});
+  write_uneven_stages(layers, stages, result);
+}
+
+/// bf16 gradients are held and reduced in fp32 unless it is told otherwise, fp16 ones in fp16.
+void write_gradients(const ExportInput& input, ExportedPlan& result) {
+  if (!input.plan.training || !input.plan.inputs.step) return;
+  const StepWorkload step = input.step();
+  if (step.dtype == Precision::bf16 && !step.fp32_gradients) set(result, "--grad-reduce-in-bf16");
+  if (step.fp32_gradients && step.dtype != Precision::fp32)
+    set(result, "--accumulate-allreduce-grads-in-fp32");
+}
+
+/// Full recomputation of whole layers: of all, or of the first layers of each chunk of each stage.
+void write_full(const ExportInput& input, ExportedPlan& result) {
+  const StepWorkload step = input.step();
+  set(result, "--recompute-granularity", "full");
+  set(result, "--recompute-method", step.recompute_layers ? "block" : "uniform");
+  if (!step.recompute_layers) return set(result, "--recompute-num-layers", 1);
+  const i64 chunks = i64{input.plan.pipeline} * step.virtual_stages;
+  const i64 each = (*step.recompute_layers + chunks - 1) / chunks;
+  set(result, "--recompute-num-layers", each);
+  if (each * chunks != *step.recompute_layers)
+    differs(result, fmt::format("{} layers recompute", *step.recompute_layers),
+            fmt::format("{} in each of {} parts of the model", each, chunks));
+}
+
 void write_recompute(const ExportInput& input, ExportedPlan& result) {
   if (!input.plan.training) return;
-  switch (input.plan.recompute) {
+  const Recompute recompute = input.plan.recompute;
+  if (recompute != Recompute::full && recompute != Recompute::offload)
+    add_some_layers_difference(input, result);
+  switch (recompute) {
     case Recompute::none:
       return;
     case Recompute::selective:  // core attention, which is Megatron's default module
@@ -33,9 +95,7 @@ void write_recompute(const ExportInput& input, ExportedPlan& result) {
       return;
     case Recompute::full:
     case Recompute::offload:
-      set(result, "--recompute-granularity", "full");
-      set(result, "--recompute-method", "uniform");
-      set(result, "--recompute-num-layers", 1);
+      write_full(input, result);
   }
   add_offload_difference(input, result, "--recompute-granularity full keeps them on the device");
 }
@@ -60,8 +120,8 @@ void write(const ExportInput& input, ExportedPlan& result) {
   const StepWorkload step = input.step();
   const int ranks = input.sequence_ranks();
   set(result, "--tensor-model-parallel-size", input.tensor());
-  if (input.tensor() > 1) set(result, "--sequence-parallel");
-  set(result, "--pipeline-model-parallel-size", plan.pipeline);
+  if (input.tensor() > 1 && step.sequence_parallel) set(result, "--sequence-parallel");
+  write_stages(input, result);
   set(result, "--context-parallel-size", ranks);
   if (const ExchangeMode* mode = input.chosen.mode) {
     set(result, "--cp-comm-type", std::string(mode->word));
@@ -70,13 +130,18 @@ void write(const ExportInput& input, ExportedPlan& result) {
           fmt::format("{} {}", input.chosen.ulysses, input.chosen.ring));
   }
   if (step.expert > 1) set(result, "--expert-model-parallel-size", step.expert);
+  if (!step.expert_tensor && input.tensor() > 1) set(result, "--expert-tensor-parallel-size", 1);
   set(result, "--seq-length", plan.capacity_tokens);
   set(result, "--max-position-embeddings", plan.capacity_tokens);
   set(result, "--micro-batch-size", input.rows_per_microbatch());
   set(result, "--global-batch-size", step.batch * input.data());
   if (step.dtype != Precision::fp32) set(result, "--" + std::string(word_of(step.dtype)));
+  write_gradients(input, result);
   write_recompute(input, result);
   if (plan.training) write_states(input, result);
+  if (plan.training && step.expert > 1 && input.tensor() > 1 && !step.sequence_parallel)
+    result.notes.emplace_back(
+        "Megatron trains experts beside tensor parallelism with --sequence-parallel only");
   if (plan.zero_stage < 2 && (ranks > 1 || input.tensor() > 1))
     result.environment.push_back({"CUDA_DEVICE_MAX_CONNECTIONS", "1",
                                   "required with tensor or context parallelism on cards before Blackwell"});
@@ -86,7 +151,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
         "Blackwell: Megatron warns, and runs");
   add_token_map(input, result);
   add_tile_differences(input, result, "--cross-entropy-loss-fusion does not tile the logits", "no tiled MLP");
-  if (input.tensor() > 1)
+  if (input.tensor() > 1 && step.sequence_parallel)
     result.notes.emplace_back("--sequence-parallel shards norms and saved activations over tensor ranks");
 }
 
@@ -121,6 +186,7 @@ FrameworkTraits traits() {
       "NVIDIA/Megatron-LM d98e8a6 megatron/training/arguments.py, megatron/core/parallel_state.py; "
       "NVIDIA/TransformerEngine d0067d0 context_parallel.py";
   t.modes = modes();
+  t.equal_stages = t.some_layers = true;
   t.sequence_multiple = 2;  // arguments.py: seq-length is a multiple of 2 x context-parallel-size
   t.zero_stages = {0, 1, 2, 3};
   t.recomputes = {Recompute::none, Recompute::selective, Recompute::mlp, Recompute::full};

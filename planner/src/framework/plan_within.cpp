@@ -71,6 +71,8 @@ class Within {
       throw Infeasible(fmt::format("{} has no tensor parallelism beside the sequence's", framework_.name),
                        {"--tensor 1", "another --framework"});
     check_memory_choices();
+    check_stages();
+    base.equal_stages = framework_.equal_stages;
     for (const ExchangeMode& mode : framework_.modes)
       for (const bool with_ring : {false, true})
         if (with_ring ? mode.ring : !mode.both) search(base, mode, with_ring);
@@ -88,6 +90,18 @@ class Within {
       throw Infeasible(
           fmt::format("{} has no recompute {}", framework_.name, word_of(*asked_.fixed.recompute)),
           {"another --recompute"});
+  }
+
+  /// Of a pipeline that the flags fix.
+  void check_stages() const {
+    const Workload& w = asked_.workload;
+    const i64 parts = i64{w.pipeline} * w.virtual_stages;
+    if (asked_.search_pipeline || !framework_.equal_stages || asked_.model->layers % parts == 0) return;
+    throw Infeasible(
+        fmt::format("{} divides a model into parts of equally many layers: {} layers are no multiple of "
+                    "pipeline {} x {} virtual stages",
+                    framework_.name, asked_.model->layers, w.pipeline, w.virtual_stages),
+        {"--pipeline and --virtual-stages whose product divides the layers", "--pipeline auto"});
   }
 
   [[nodiscard]] std::vector<int> stages() const {

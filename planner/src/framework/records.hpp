@@ -28,10 +28,14 @@ inline void differs(ExportedPlan& result, std::string plan, std::string framewor
   return text.substr(0, text.find('\n'));
 }
 
-/// Passes of the forward schedule in a step.
-[[nodiscard]] inline double forward_runs(bool training, Recompute recompute) {
-  return training && attention_again(recompute) ? 2 : 1;
+/// Passes of the forward schedule in a step. @param share of the layers that compute again
+[[nodiscard]] inline double forward_runs(bool training, Recompute recompute, double share = 1) {
+  return training && attention_again(recompute) ? 1 + share : 1;
 }
+/// Layers of a model; 0: a plan of attention layers that leave others between them does not say.
+[[nodiscard]] i64 model_layers(const PlanFile& plan);
+/// Share of the layers that compute again what `recompute` says.
+[[nodiscard]] double recomputed_share(const PlanFile& plan);
 
 /// Differences of tiles that the plan's memory counts on, where the framework has them under another name.
 void add_tile_differences(const ExportInput& input, ExportedPlan& result, const std::string& loss,
@@ -40,6 +44,19 @@ void add_tile_differences(const ExportInput& input, ExportedPlan& result, const 
 void add_partial_recompute(const ExportInput& input, ExportedPlan& result);
 /// Of checkpoints in host memory.
 void add_offload_difference(const ExportInput& input, ExportedPlan& result, const std::string& instead);
+
+/// Of layers that keep everything beside others that run again, where the framework treats all alike.
+void add_some_layers_difference(const ExportInput& input, ExportedPlan& result);
+/// Of what tensor ranks split besides attention and the MLP, where the framework has no setting for it.
+/// @param tokens, experts what happens to norms and residuals, and to experts
+void add_tensor_differences(const ExportInput& input, ExportedPlan& result, const std::string& tokens,
+                            const std::string& experts);
+/// Of gradients in another type than the framework holds them in.
+void add_gradient_difference(const ExportInput& input, ExportedPlan& result, bool fp32,
+                             const std::string& instead);
+/// Names what a plan decides and a framework for attention alone leaves to the training script.
+void note_script_settings(const ExportInput& input, ExportedPlan& result);
+[[nodiscard]] std::string_view gradient_word(const StepWorkload& step);
 
 /// "torchrun --nnodes 4 --nproc-per-node 8 --node-rank RANK ...", without the script.
 [[nodiscard]] std::string torchrun_start(const ExportInput& input, const std::string& node_rank);

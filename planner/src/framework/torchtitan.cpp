@@ -6,6 +6,20 @@
 namespace usp {
 namespace {
 
+/// The layers of the embedding and the head count for none, so that chunks are as the plan has them.
+void write_chunks(const ExportInput& input, ExportedPlan& result) {
+  const i64 chunks = input.step().virtual_stages, layers = input.model_layers();
+  if (chunks == 1) return;
+  const i64 parts = input.plan.pipeline * chunks;
+  if (layers == 0 || layers % parts != 0)
+    return differs(result, fmt::format("{} chunks of the model per pipeline stage, interleaved", chunks),
+                   "parallelism.pipeline_parallel_schedule is 1F1B (the step's price does not count it)");
+  set(result, "--parallelism.pipeline_parallel_schedule", "Interleaved1F1B");
+  set(result, "--parallelism.pipeline_parallel_layers_per_stage", layers / parts);
+  set(result, "--parallelism.pipeline_parallel_first_stage_less_layers", 0);
+  set(result, "--parallelism.pipeline_parallel_last_stage_less_layers", 0);
+}
+
 void write(const ExportInput& input, ExportedPlan& result) {
   const StepWorkload step = input.step();
   set(result, "--parallelism.data_parallel_replicate_degree", 1);
@@ -14,6 +28,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
   if (input.sequence_ranks() > 1) set(result, "--parallelism.context_parallel_load_balancer", "headtail");
   set(result, "--parallelism.tensor_parallel_degree", input.tensor());
   set(result, "--parallelism.pipeline_parallel_degree", input.plan.pipeline);
+  write_chunks(input, result);
   if (step.expert > 1) set(result, "--parallelism.expert_parallel_degree", step.expert);
   set(result, "--parallelism.fsdp_reshard_after_forward", input.plan.zero_stage == 3 ? "always" : "never");
   set(result, "--training.seq_len", input.plan.capacity_tokens);
@@ -30,6 +45,13 @@ void write(const ExportInput& input, ExportedPlan& result) {
         : layer_again(input.plan.recompute)     ? "FullAC"
                                                 : "SelectiveAC",
         word_of(input.plan.recompute)));
+  add_some_layers_difference(input, result);
+  add_tensor_differences(input, result,
+                         step.sequence_parallel ? ""
+                                                : "parallelism.enable_sequence_parallel is true unless "
+                                                  "the configuration says otherwise",
+                         "no setting in its record here");
+  add_gradient_difference(input, result, true, "training.mixed_precision_reduce is float32");
   add_offload_difference(input, result, "checkpoints stay on the device");
   add_tile_differences(input, result, "", "no tiled MLP");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "records.hpp"
 
+#include "usp/base/json.hpp"
 #include "usp/base/version.hpp"
 
 #include <fmt/format.h>
@@ -26,12 +27,16 @@ std::string mesh_text(const ExportInput& input) {
 }
 
 void write(const ExportInput& input, ExportedPlan& result) {
-  result.texts.push_back({"in the training script (transformers)",
-                          "import usp_attention as usp\n" + mesh_text(input) +
-                              "sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"],\n"
-                              "                    plan=\"plan.json\")\n"
-                              "for batch in sp.loader(loader):\n"
-                              "    model(**batch).loss.backward()  # then as ever\n"});
+  result.texts.push_back(
+      {"in the training script (transformers)",
+       "import usp_attention as usp\n" + mesh_text(input) +
+           "sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"],\n"
+           "                    plan=" +
+           Json(input.request.plan_file).dump(-1, ' ', false, Json::error_handler_t::replace) +
+           ")\n"
+           "for batch in sp.loader(loader):\n"
+           "    model(**batch).loss.backward()  # then as ever\n"});
+  note_script_settings(input, result);
 }
 
 FrameworkTraits traits() {

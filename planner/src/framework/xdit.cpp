@@ -36,6 +36,7 @@ void write_yunchang(const ExportInput& input, ExportedPlan& result) {
                    "local = EXTRACT_FUNC_DICT[\"{}\"](x, rank, {}, rd={}, ud={})  # [B, S, ...]\n",
                    input.chosen.ulysses, input.chosen.ring, input.world(), low ? "True" : "False", ring, ring,
                    input.sequence_ranks(), input.chosen.ring, input.chosen.ulysses)});
+  note_script_settings(input, result);
   result.notes.emplace_back("token map: the plan's own, 2 x ring chunks that Ulysses cuts once more");
 }
 

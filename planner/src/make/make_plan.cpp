@@ -57,6 +57,10 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   step.causal = workload.causal;
   step.optimizer = workload.optimizer;
   step.fp32_gradients = workload.fp32_gradients;
+  step.virtual_stages = workload.virtual_stages;
+  step.expert_tensor = workload.expert_tensor;
+  step.sequence_parallel = workload.sequence_parallel;
+  step.recompute_layers = workload.recompute_layers;
   step.memory = memory;
   return step;
 }

@@ -192,10 +192,12 @@ std::vector<StepSplit> splits_of(const PlanRequest& request, int pipeline, int d
   const i64 batch = global ? *global / data : request.workload.batch;
   std::vector<StepSplit> list;
   for (const i64 rows : rows_per_microbatch(request, batch, sequence_ranks))
-    for (const int chunks : virtual_stages(request, pipeline, batch / rows))
+    for (const int chunks : virtual_stages(request, pipeline, batch / rows)) {
+      if (request.equal_stages && request.model->layers % (i64{pipeline} * chunks) != 0) continue;
       for (const int expert :
            expert_degrees(request, request.workload.expert_pool(i64{data} * sequence_ranks, tensor)))
         list.push_back({batch, batch / rows, pipeline, chunks, expert, request.workload.recompute_layers});
+    }
   return list;
 }
 

@@ -28,6 +28,7 @@ struct ExportRequest {
   const topology::Cluster* cluster = nullptr;  ///< empty: no prices, and hosts are variables of launch lines
   const Calibration* calibration = nullptr;    ///< of the cluster
   std::string script;                          ///< that launch lines start; empty: the framework's
+  std::string plan_file = "plan.json";         ///< where code that is exported finds the plan
 };
 
 /// What a record's `write` and `start` read.
@@ -42,6 +43,7 @@ struct ExportInput {
   [[nodiscard]] int data() const { return plan.placement.data; }
   [[nodiscard]] int tensor() const { return plan.placement.tensor; }
   [[nodiscard]] i64 world() const;
+  [[nodiscard]] i64 model_layers() const;   ///< 0: not known, as the plan lists attention layers alone
   [[nodiscard]] StepWorkload step() const;  ///< defaults for one attention call
   [[nodiscard]] i64 rows_per_microbatch() const { return step().batch / step().microbatches; }
 };

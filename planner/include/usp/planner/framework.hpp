@@ -48,6 +48,8 @@ struct FrameworkTraits {
   bool tensor = true, pipeline = true, expert = true;  ///< axes beside data and the sequence
   bool tensor_divides_kv = false;                      ///< tensor parallelism does not repeat KV heads
   int sequence_multiple = 1;          ///< tokens are a multiple of this times the ranks of the sequence
+  bool equal_stages = false;          ///< `plan` keeps to pipeline stages and chunks of equally many layers
+  bool some_layers = false;           ///< can recompute some layers and keep the others
   std::vector<int> zero_stages;       ///< that it has
   std::vector<Recompute> recomputes;  ///< that it has; empty: all
   std::string_view script;            ///< that launch lines start, where no other is named

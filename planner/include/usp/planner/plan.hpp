@@ -45,6 +45,7 @@ struct PlanRequest {
   std::optional<Objective> objective;  ///< empty: throughput of training, latency of forward only
   bool search_expert = false;    ///< of a model with experts: workload.expert is the planner's to choose
   bool search_pipeline = false;  ///< workload.pipeline and its virtual stages are the planner's to choose
+  bool equal_stages = false;     ///< only pipelines whose stages and chunks hold equally many layers
   double gemm_efficiency = 0;    ///< share of the peak of every matrix product; 0: by shape and card
   double power_w = 0;            ///< power limit of a device; 0: that of its data sheet
   bool fp8_products = false;     ///< of the layers, not of logits; what else is 16-bit stays

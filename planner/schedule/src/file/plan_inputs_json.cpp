@@ -41,15 +41,21 @@ Json memory_json(const MemoryPolicy& memory) {
 
 namespace {
 
+/// Keys whose absence is their default are left out, so that files written before them keep their digest.
 Json step_json(const StepWorkload& step) {
-  return {{"batch", step.batch},
-          {"microbatches", step.microbatches},
-          {"expert", step.expert},
-          {"dtype", word_of(step.dtype)},
-          {"causal", step.causal},
-          {"optimizer", word_of(step.optimizer)},
-          {"fp32_gradients", step.fp32_gradients},
-          {"memory", memory_json(step.memory)}};
+  Json json = {{"batch", step.batch},
+               {"microbatches", step.microbatches},
+               {"expert", step.expert},
+               {"dtype", word_of(step.dtype)},
+               {"causal", step.causal},
+               {"optimizer", word_of(step.optimizer)},
+               {"fp32_gradients", step.fp32_gradients}};
+  if (step.virtual_stages > 1) json["virtual_stages"] = step.virtual_stages;
+  if (!step.expert_tensor) json["expert_tensor"] = false;
+  if (!step.sequence_parallel) json["sequence_parallel"] = false;
+  if (step.recompute_layers) json["recompute_layers"] = *step.recompute_layers;
+  json["memory"] = memory_json(step.memory);
+  return json;
 }
 
 template <class E>
@@ -116,6 +122,12 @@ StepWorkload step_in(ObjectReader reader) {
   step.causal = reader.boolean("causal");
   step.optimizer = reader.enumeration<Optimizer>("optimizer");
   step.fp32_gradients = reader.boolean("fp32_gradients");
+  if (reader.has("virtual_stages"))
+    step.virtual_stages = static_cast<int>(reader.integer("virtual_stages", 2, max_ranks));
+  if (reader.has("expert_tensor")) step.expert_tensor = reader.boolean("expert_tensor");
+  if (reader.has("sequence_parallel")) step.sequence_parallel = reader.boolean("sequence_parallel");
+  if (reader.has("recompute_layers"))
+    step.recompute_layers = reader.integer("recompute_layers", 1, max_ranks);
   step.memory = memory_in(reader.object("memory"));
   reader.finish();
   return step;

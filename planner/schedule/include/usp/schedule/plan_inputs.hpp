@@ -61,6 +61,10 @@ struct StepWorkload {
   bool causal = true;
   Optimizer optimizer = Optimizer::adamw;
   bool fp32_gradients = false;
+  int virtual_stages = 1;         ///< model chunks per pipeline stage: interleaved where more than one
+  bool expert_tensor = true;      ///< tensor ranks split each expert's width; else they hold whole experts
+  bool sequence_parallel = true;  ///< tensor ranks split norms and residuals by tokens
+  std::optional<i64> recompute_layers = {};  ///< that compute again what `recompute` says; empty: all
   MemoryPolicy memory;
 };
 
