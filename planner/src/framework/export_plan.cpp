@@ -257,7 +257,7 @@ class Exporter {
     };
     const auto with = [&](const std::string& word, const std::string& arguments) -> std::string {
       const std::string script = input.script.empty() ? "" : " " + word;
-      if (result_.arguments.empty()) return script;
+      if (result_.arguments.empty()) return std::string(script);
       return framework_.launcher_arguments ? arguments + script : script + arguments;
     };
     const std::string array = with(shell_word(input.script), " \"${ARGS[@]}\"");
