@@ -85,7 +85,7 @@ std::string texts_text(const std::vector<ExportedText>& texts) {
   return text;
 }
 
-/// Words of a shell command; what stands in single quotes is never divided.
+/// Words of a shell command; text in single quotes is one word.
 std::vector<std::string> command_words(const std::string& command) {
   std::vector<std::string> words(1);
   bool quoted = false;

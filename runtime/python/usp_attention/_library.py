@@ -166,5 +166,5 @@ def import_torch():
 
 
 def interpreter_exits_by_error() -> bool:
-    """Whether an exception that nobody handled ends the program."""
+    """Whether an unhandled exception ends the program."""
     return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None

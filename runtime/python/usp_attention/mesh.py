@@ -280,10 +280,10 @@ _open: "dict[int, Mesh]" = {}
 
 @atexit.register
 def _close_all() -> None:
-    """What nobody closed. A program that ends by an error takes the others with it instead of waiting."""
+    """Closes the meshes that are open at exit; aborts them first where an unhandled exception ends the program."""
     for _, mesh in sorted(_open.items()):
         if interpreter_exits_by_error():
-            mesh.abort(f"rank {mesh.rank} ended by an error that nobody handled")
+            mesh.abort(f"rank {mesh.rank} ended by an unhandled exception")
         mesh.close()
 
 

@@ -54,6 +54,17 @@ constexpr unsigned char poison_byte = 0x7e;
   return target;
 }
 
+/// Places the buffers that have an offset from `base`.
+void place_packed(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* base,
+                  i64 (Prepared::*offset_of)(Pass, schedule::BufferId) const) {
+  const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto id = static_cast<schedule::BufferId>(i);
+    const i64 offset = (prepared.*offset_of)(pass, id);
+    if (offset >= 0) runner.place(id, prepared.packed(buffers[i], base + offset));
+  }
+}
+
 /// Why a capture is refused.
 [[nodiscard]] std::string not_warm(Pass pass) {
   return fmt::format(
@@ -274,25 +285,15 @@ void Executor::State::compare(const Prepared& prepared, RecentCall& call, const 
 }
 
 void Executor::State::place_workspace(const Prepared& prepared, Pass pass, PassRunner& runner) const {
-  const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const auto id = static_cast<schedule::BufferId>(i);
-    const i64 offset = prepared.workspace_offset(pass, id);
-    if (offset >= 0) runner.place(id, prepared.packed(buffers[i], workspace->data() + offset));
-  }
+  place_packed(prepared, pass, runner, workspace->data(), &Prepared::workspace_offset);
 }
 
 void Executor::State::place_saved(const Prepared& prepared, Pass pass, PassRunner& runner,
                                   std::byte* saved) const {
-  require(on_host() || reinterpret_cast<std::uintptr_t>(saved) % buffer_alignment == 0,
-          fmt::format("the saved state begins at {}; on a GPU it needs a boundary of {} bytes",
-                      static_cast<const void*>(saved), buffer_alignment));
-  const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const auto id = static_cast<schedule::BufferId>(i);
-    const i64 offset = prepared.saved_offset(pass, id);
-    if (offset >= 0) runner.place(id, prepared.packed(buffers[i], saved + offset));
-  }
+  if (!on_host() && reinterpret_cast<std::uintptr_t>(saved) % buffer_alignment != 0)
+    throw UsageError(fmt::format("the saved state begins at {}; on a GPU it needs a boundary of {} bytes",
+                                 static_cast<const void*>(saved), buffer_alignment));
+  place_packed(prepared, pass, runner, saved, &Prepared::saved_offset);
 }
 
 void Executor::State::place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner,

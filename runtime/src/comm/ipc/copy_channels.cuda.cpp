@@ -162,7 +162,7 @@ void CopyChannels::copy(Bundle& bundle) {
   copying_.push_back(at);
 }
 
-/// What tells that a bundle's copies by engines have ended.
+/// The event that a bundle's copies by engines end with.
 device::EventHandle CopyChannels::copied(std::size_t bundle) const {
   return by_events_ ? bundles_.bundles[bundle].link->done->get() : copied_[bundle]->get();
 }
