@@ -13,7 +13,7 @@ import time
 
 import torch
 import usp_attention as usp
-from usp_attention import op
+from usp_attention import _call, _structs
 from usp_attention._library import lib
 from usp_attention._plans import Terms
 
@@ -31,23 +31,19 @@ def median_us(call, repeats: int = 2000) -> float:
 
 def c_calls(q, k, v, d_out, batch):
     """(forward, forward and backward) as a C program calls them: structs made once."""
-    rules = op.rules_of(Terms(True, None, None, None, 0.0, False, False))
-    forward, backward = (op._Call(q, k, v, None, batch.batch_id, rules) for _ in range(2))
-    sizes = batch._state.sizes(forward.plan)
-    saved = q.new_empty(sizes.saved_bytes, dtype=torch.uint8)
+    call = _call.Call(q, k, v, None, batch.batch_id, Terms(True, None, None, None, 0.0, False, False), None, 0)
+    saved = q.new_empty(batch._state.sizes(call.plan).saved_bytes, dtype=torch.uint8)
     out, dq, dk, dv = torch.empty_like(d_out), torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    for call in (forward, backward):
-        call.struct.saved, call.struct.saved_bytes = saved.data_ptr(), saved.numel()
-    gradients = op.s.AttentionGradients(dq=op._view(dq), dk=op._view(dk), dv=op._view(dv), d_sink_dtype=2)
-    views = op._view(out), op._view(d_out)
+    inputs, struct, views = _call.Inputs(q, k, v, None), call.struct(saved), (_call.view(out), _call.view(d_out))
+    gradients = _structs.AttentionGradients(dq=_call.view(dq), dk=_call.view(dk), dv=_call.view(dv), d_sink_dtype=2)
     keep = (saved, out, dq, dk, dv)
 
     def run_forward():
-        forward.run(lib().usp_attend, views[0], None)
+        call.run(lib().usp_attend, inputs, struct, views[0], None)
 
     def run_both():
         run_forward()
-        backward.run(lib().usp_attend_grad, *views, gradients)
+        call.run(lib().usp_attend_grad, inputs, struct, *views, gradients)
         return keep
 
     return run_forward, run_both

@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import functools
 import itertools
+import json
 import secrets
 import threading
 import warnings
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 from . import _structs as s
 from . import op as _op  # noqa: F401: torch.ops.usp exists wherever a mesh does
+from ._call import Call
 from ._comm import Comm
 from ._documents import cu_seqlens_of_positions
 from ._library import import_torch, interpreter_exits_by_error, lib
@@ -181,23 +183,38 @@ class Mesh:
             found = self._plans[key] = Plan(self.recipe, *key, self.options.capacity_tokens)
         return found
 
-    def compare(self, **values: int) -> None:
-        """Collective where options.check is set: raises DisagreementError, on every rank, where one has another value.
-        What differs first in the order given is named."""
+    def compare(self, call: Call) -> None:
+        """Collective where options.check is set: raises DisagreementError, on every rank, where one calls with another
+        batch, layer or rules. What differs first is named."""
         if not self.options.check or self.size == 1:
             return
-        mine = (ctypes.c_uint64 * len(values))(*values.values())
-        everyone = (ctypes.c_uint64 * (len(values) * self.size))()
+        mine = (ctypes.c_uint64 * 3)(call.batch.ordinal, call.layer & (2**64 - 1), call.plan.digest)
+        everyone = (ctypes.c_uint64 * (3 * self.size))()
         self._comm.call(lib().usp_comm_all_gather, self._comm.handle, mine, everyone, ctypes.sizeof(mine))
-        for i, name in enumerate(values):
-            found = list(everyone[i::len(values)])
-            if len(set(found)) > 1:
-                common = max(set(found), key=found.count)
-                others = tuple(rank for rank, value in enumerate(found) if value != common)
-                raise DisagreementError(
-                    f"ranks call attention with different {name}: most with {common}, rank(s) "
-                    f"{', '.join(f'{rank} with {found[rank]}' for rank in others)}; every rank makes the same calls in "
-                    "the same order", name, others)
+        found = list(everyone)
+        if found != list(mine) * self.size:
+            self._name_difference([{"batch": found[at], "layer": found[at + 1], **rules} for at, rules in zip(
+                range(0, len(found), 3), self._everyones(call.plan.rules))])
+
+    def _everyones(self, mine: dict) -> list[dict]:
+        """Collective: what each rank gave, by rank."""
+        text = json.dumps(mine).encode()
+        sizes = (ctypes.c_int64 * self.size)()
+        size = ctypes.c_int64(len(text))
+        self._comm.call(lib().usp_comm_all_gather, self._comm.handle, ctypes.byref(size), sizes, ctypes.sizeof(size))
+        padded = torch.frombuffer(bytearray(text.ljust(max(sizes))), dtype=torch.uint8)
+        return [json.loads(bytes(part.tolist())) for part in self.gather_bytes(padded)]
+
+    @staticmethod
+    def _name_difference(everyone: list[dict]) -> None:
+        field, values = next((name, values) for name in everyone[0]
+                             if len(set(values := [entry[name] for entry in everyone])) > 1)
+        common = max(set(values), key=values.count)
+        others = tuple(rank for rank, value in enumerate(values) if value != common)
+        raise DisagreementError(
+            f"ranks call attention with different {field}: most with {common}, rank(s) "
+            f"{', '.join(f'{rank} with {values[rank]}' for rank in others)}; every rank makes the same calls in "
+            "the same order", field, others)
 
     def gather_bytes(self, mine: "torch.Tensor") -> "list[torch.Tensor]":
         """Collective: a uint8 CPU tensor of each rank, all of one size, by rank."""
