@@ -165,6 +165,10 @@ typedef struct usp_comm_options {
 
 /** Local. size: sizeof(usp_comm_options). */
 usp_status usp_comm_options_init(usp_comm_options* options, size_t size);
+/** usp_run_threads with options: watchdog_s and interrupted count, the others are for processes. options null:
+ * the defaults. */
+usp_status usp_run_threads_with(int32_t ranks, const usp_comm_options* options, usp_rank_function function,
+                                void* user);
 
 /** This process as a rank of a job over TCP. Fill with usp_socket_job_init; those marked * must be set. */
 typedef struct usp_socket_job {
