@@ -69,7 +69,8 @@ def function(name: str, value: Any, what: str) -> Callable:
 
 
 def iterable(name: str, value: Any, what: str) -> Iterable:
-    if isinstance(value, (str, bytes)) or not (hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")):
+    if isinstance(value, (str, bytes)) or getattr(value, "ndim", 1) == 0 or not (
+            hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")):
         raise UsageError(f"{name} is {shown(value)}; it must be {what}")
     return value
 

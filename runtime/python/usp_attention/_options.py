@@ -34,10 +34,12 @@ class MeshOptions:
 _WORDS = {"layout": s.LAYOUTS, "method": s.METHODS, "dkv_return": s.DKV_RETURNS}
 RECIPE_OPTIONS = ("layout", "method", "dkv_return", "keep_entry")
 OTHER_OPTIONS = ("backend", "ring_transport", "ulysses_transport", "capacity_tokens", "watchdog_s", "check")
+CREATE_OPTIONS = ("plan", "ring", "ulysses", *RECIPE_OPTIONS, *OTHER_OPTIONS)
 
 
 def transport_number(word: str, name: str) -> int:
-    return s.index_of(s.TRANSPORTS, "copy_engine" if word == "auto" else word, name)
+    word = _check.word(name, word, ("auto", *s.TRANSPORTS))
+    return s.TRANSPORTS.index("copy_engine" if word == "auto" else word)
 
 
 def split_ranks(ranks: int, ring: int | None, ulysses: int | None, of: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from . import _check
 from . import _structs as s
 from ._library import check, import_torch, lib
 from .errors import UsageError
@@ -121,7 +122,7 @@ class Batch:
     """
 
     def __init__(self, state: BatchState):
-        self._state = state
+        self._state = _check.instance("state", state, BatchState, "made by Mesh.batch, as a Batch is")
         self._number = next(_numbers)
         _states[self._number] = state
         self.batch_id = torch.tensor([self._number], dtype=torch.int64)

@@ -249,6 +249,8 @@ class Mesh:
         """Local: bytes that the mesh holds beside torch's tensors (workspace, which all layers share), and of a batch
         what the calls so far plan for it: workspace, and what one forward saves in torch's memory until its backward."""
         self._comm.require_open()
+        if batch is not None:
+            _check.instance("batch", batch, Batch, "what Mesh.batch returns, or None")
         found = {"workspace_bytes": lib().usp_engine_workspace_bytes(self._engine)}
         if batch is not None:
             sizes = [batch._state.sizes(plan) for (terms, shape, _), plan in list(self._plans.items())
@@ -268,7 +270,7 @@ class Mesh:
 
     def abort(self, reason: str) -> None:
         """Local: ends the job; every rank's waiting or next call raises CommunicationError with the reason."""
-        self._comm.abort(reason)
+        self._comm.abort(_check.instance("reason", reason, str, "a text that says why"))
 
     def close(self) -> None:
         """Collective, and nothing where it is closed already or in a forked child."""
