@@ -58,6 +58,7 @@ _STATUS_FUNCTIONS = {
 _OTHER_FUNCTIONS = {
     "usp_version": (c_char_p, []),
     "usp_last_error": (c_char_p, []),
+    "usp_backend_built": (c_int32, [c_int32]),
     "usp_plan_destroy": (None, [c_void_p]),
     "usp_comm_destroy": (None, [c_void_p]),
     "usp_engine_destroy": (None, [c_void_p]),

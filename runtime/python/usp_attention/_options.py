@@ -10,9 +10,9 @@ import pathlib
 
 from . import _check
 from . import _structs as s
-from ._library import import_torch
+from ._library import import_torch, lib, library_path
 from ._plans import MAX_TOKENS, Recipe
-from .errors import UsageError
+from .errors import EnvironmentFault, UsageError
 from .planner import Candidate
 
 torch = import_torch()
@@ -98,6 +98,9 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
         backend = "cpu"
     elif backend == "auto":
         backend = _gpu_backend()
+    if not _built(backend):
+        raise EnvironmentFault(f"backend is {backend!r}, without which this libusp.so was built ({library_path()}); install "
+                               "usp-attention where nvcc is (and cuDNN's headers, for cudnn), or choose another backend")
     for name, value in (("ring_transport", ring_transport), ("ulysses_transport", ulysses_transport)):
         transport_number(value, name)
     if capacity_tokens is not None:
@@ -111,9 +114,15 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
 
 
 def _gpu_backend() -> str:
-    """cudnn where it loads; by the soname that torch's own libraries need."""
+    """cudnn where libusp.so was built with it and it loads; by the soname that torch's own libraries need."""
+    if not _built("cudnn"):
+        return "mma"
     try:
         ctypes.CDLL("libcudnn.so.9")
     except OSError:
         return "mma"
     return "cudnn"
+
+
+def _built(backend: str) -> bool:
+    return lib().usp_backend_built(s.BACKENDS.index(backend)) == 1
