@@ -189,7 +189,7 @@ make_wheel() {
   if command -v ccache >/dev/null; then
     options+=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
   fi
-  rm -f "$raw"/*.whl build/wheels/*.whl
+  rm -f "$raw"/*.whl build/wheels/*.whl "$raw/cmake/CMakeCache.txt" # configured anew; what is compiled stays
   PATH="$PWD/$env/bin:$PATH" "$env/bin/python3" -m pip -q --disable-pip-version-check wheel --no-build-isolation --no-deps \
     "${options[@]}" -w "$raw" . || die 1 "the wheel does not build; see above"
   PATH="$PWD/$env/bin:$PATH" "$env/bin/auditwheel" repair -w build/wheels "$raw"/*.whl ||
