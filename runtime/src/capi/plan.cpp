@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
@@ -92,6 +93,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, "replicated_q");
   p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, "replicated_k");
   check(p);
+  p.split_own_block = schedule::splits_own_block(p);
   return p;
 }
 
