@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/schedule/generate.hpp"
 #include "usp/schedule/validate.hpp"
 
@@ -180,6 +181,11 @@ usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan) {
 usp_status usp_plan_get_desc(const usp_plan* plan, usp_attention_desc* desc) {
   using namespace usp::capi;
   return guarded([&] { put(desc_of(given(plan, "plan")), first_desc, desc, "desc"); });
+}
+
+int32_t usp_backend_built(int32_t backend) {
+  if (backend < 0 || backend >= static_cast<int32_t>(usp::backends().size())) return -1;
+  return usp::kernels::factory_of(usp::backends()[static_cast<std::size_t>(backend)]).built ? 1 : 0;
 }
 
 int32_t usp_plan_ranks(const usp_plan* plan) {

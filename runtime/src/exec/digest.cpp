@@ -21,8 +21,7 @@ void add_ranges(Digest& digest, const std::vector<Range>& ranges) {
 }
 
 void add_list(Digest& digest, const std::vector<i64>& list) {
-  digest.add(list.size());
-  for (const i64 x : list) digest.add(x);
+  digest.add(list.size()).add(digest_of_bytes(list.data(), list.size() * sizeof(i64)));
 }
 
 }  // namespace
