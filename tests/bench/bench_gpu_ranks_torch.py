@@ -255,7 +255,7 @@ def main():
     parser.add_argument("--lengths", choices=["exponential", "long_tailed"], default="exponential",
                         help="how they are distributed; long_tailed: log-normal, sigma 1.6")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--backends", nargs="+", default=["cudnn", "mma"], choices=["cudnn", "mma"])
+    parser.add_argument("--backends", nargs="+", default=["cudnn", "mma"], help="of the library's (cudnn mma)")
     parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
                         choices=["copy_engine", "nccl"])
     parser.add_argument("--no-torch", action="store_true")
