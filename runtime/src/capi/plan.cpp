@@ -2,6 +2,7 @@
 #include "handles.hpp"
 
 #include "usp/kernels/kernel_factory.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
@@ -93,6 +94,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, "replicated_q");
   p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, "replicated_k");
   check(p);
+  p.split_own_block = schedule::splits_own_block(p);
   return p;
 }
 

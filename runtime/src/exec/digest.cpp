@@ -44,7 +44,8 @@ std::uint64_t digest(const AttentionPlan& plan) {
       .add(plan.layout)
       .add(plan.band.diff_min)
       .add(plan.band.diff_max)
-      .add(plan.dkv_return);
+      .add(plan.dkv_return)
+      .add(plan.split_own_block);
   d.add(plan.head_chunks)
       .add(plan.prune)
       .add(plan.save_exchanged_qkv)
