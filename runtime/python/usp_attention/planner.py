@@ -25,7 +25,7 @@ from typing import Any
 from . import _check
 from ._json import decode
 from ._library import check, import_torch, lib, take_text
-from .errors import InvalidInput, UsageError
+from .errors import EnvironmentFault, InvalidInput, UsageError
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,11 @@ def this_machine() -> dict:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise UsageError("cluster is 'auto' and there is no nvidia-smi; give a cluster by name or file")
-    topology = subprocess.run([tool, "topo", "-m"], check=True, capture_output=True, text=True).stdout
+    try:
+        topology = subprocess.run([tool, "topo", "-m"], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EnvironmentFault(f"cluster is 'auto' and nvidia-smi topo -m fails: {error}; give a cluster by name or file"
+                               ) from error
     with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="usp_topo_", delete=False) as file:
         file.write(topology)
     atexit.register(pathlib.Path(file.name).unlink, missing_ok=True)
