@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/compare.hpp"
 
+#include "../search/search_size.hpp"
 #include "../search/step_pricer.hpp"
 #include "records.hpp"
 
@@ -41,6 +42,12 @@ class Comparer {
     request_.fixed.data = asked.fixed.data.value_or(1);
     request_.fixed.tensor = asked.fixed.tensor.value_or(1);
     request_.max_candidates = 100000;
+    if (!asked.fixed.data) {
+      best_name_ += ", data 1";
+      result_.notes.emplace_back(
+          "all devices share one sequence where the mesh names no data degree; usp plan weighs replicas too, "
+          "which serve several sequences at once");
+    }
   }
 
   Comparison run() {
@@ -50,6 +57,7 @@ class Comparer {
     add_tensor();
     add_ring_self_attention();
     add_lasp2();
+    check_some_fits();
     return std::move(result_);
   }
 
@@ -59,7 +67,7 @@ class Comparer {
   void add_own() {
     const auto one = [](std::optional<int>& degree) { degree = 1; };
     own(
-        "best plan", [](Constraints&) {}, [](const Mesh&) { return true; });
+        best_name_.c_str(), [](Constraints&) {}, [](const Mesh&) { return true; });
     own(
         "Ulysses", [&](Constraints& c) { one(c.ring); }, [](const Mesh&) { return true; });
     own(
@@ -77,13 +85,31 @@ class Comparer {
         both);
   }
 
+  void check_some_fits() const {
+    const auto fits = [](const ComparedWay& way) { return way.plan && way.plan->fits; };
+    if (std::any_of(result_.ways.begin(), result_.ways.end(), fits)) return;
+    throw Infeasible(fmt::format("no way to divide this job over all devices fits; {}: {}", best_name_,
+                                 result_.ways.front().impossible_reason),
+                     {"--data and --tensor, where several replicas or tensor ranks may share the devices",
+                      "more devices (--nodes), or a shorter sequence (--seq)"});
+  }
+
+  /// Searches once. All ways together may price as many ticks as one command does: later ones are refused.
+  PlanResult searched(const PlanRequest& request) {
+    StepPricer pricer(request);
+    const double ticks = search_ticks(request, pricer.world(), pricer.devices_per_node());
+    check_ticks(spent_ticks_ + ticks, "it, with the ways before it,");
+    spent_ticks_ += ticks;
+    return search_with(request, pricer);
+  }
+
   /// One of this project's ways: the constraints beside those that are asked for, and the meshes that are it.
   void own(const char* name, const Change& change, const std::function<bool(const Mesh&)>& is_meant) {
     ComparedWay way{name, "usp", std::nullopt, ""};
     PlanRequest request = request_;
     change(request.fixed);
     try {
-      const PlanResult found = plan_step(request);
+      const PlanResult found = searched(request);
       result_.calibration = found.calibration;
       for (const PlanCandidate& c : found.candidates)
         if (c.fits && !way.plan && is_meant(c.choice.mesh)) way.plan = measured(request, c, nullptr);
@@ -110,9 +136,11 @@ class Comparer {
       way.plan = measured(plan.request, plan.result.best(), plan.mode);
     } catch (const Infeasible& error) {
       way.impossible_reason = first_line(error);
-      const ExchangeMode& mode = alone.modes.front();
-      for (const std::string& said : {std::string(alone.name) + no_plan_text, std::string(mode.word) + ": "})
-        if (way.impossible_reason.rfind(said, 0) == 0) way.impossible_reason.erase(0, said.size());
+      const std::string of_framework = std::string(alone.name) + no_plan_text;
+      const std::string of_mode = std::string(alone.modes.front().word) + ": ";
+      for (const std::string& said : {of_framework, of_mode})  // the row's name says both
+        for (std::size_t at = 0; (at = way.impossible_reason.find(said, at)) != std::string::npos;)
+          way.impossible_reason.erase(at, said.size());
     }
     return way;
   }
@@ -125,7 +153,7 @@ class Comparer {
     request.fixed.tensor.reset();
     request.fixed.data.reset();
     try {
-      const PlanResult found = plan_step(request);
+      const PlanResult found = searched(request);
       const PlanCandidate* widest = nullptr;
       for (const PlanCandidate& c : found.candidates)
         if (c.fits && c.choice.tensor() > 1 &&
@@ -232,6 +260,8 @@ class Comparer {
   }
 
   PlanRequest request_;
+  std::string best_name_ = "best plan";
+  double spent_ticks_ = 0;
   Comparison result_;
 };
 
