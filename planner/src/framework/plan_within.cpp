@@ -239,7 +239,9 @@ class Within {
     plan.request.progress = nullptr;
     PlanResult& result = plan.result;
     i64 least = INT64_MAX;
+    std::set<std::string> listed;  // several modes make one layout: the fastest stands for it
     for (Found& found : found_) {
+      if (!listed.insert(describe(found.candidate.choice)).second) continue;
       const i64 bytes = found.candidate.memory.total_bytes;
       const bool front = found.candidate.fits && bytes < least;
       if (front) least = bytes, result.pareto.push_back(result.candidates.size());
