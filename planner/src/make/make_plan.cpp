@@ -71,12 +71,13 @@ Backend backend_of(const topology::Cluster& cluster, AttentionPlan plan) {
   const bool other_gpus =
       std::any_of(cluster.links.begin(), cluster.links.end(),
                   [](const topology::Link& link) { return link.kind == topology::LinkKind::xgmi; });
-  if (other_gpus) return plan.backend;
+  const Backend host = plan.backend;
+  if (other_gpus) return host;
   plan.backend = preferred_gpu_backend();
   try {
     check_attention_plan(plan);
   } catch (const Error&) {  // a type or heads that no kernel of GPUs takes
-    return Backend::cpu;
+    return host;
   }
   return plan.backend;
 }
