@@ -276,11 +276,30 @@ class AttentionSearch {
              "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = fmt::format("no mesh of {} ranks is legal for this call", legality_.world);
+    if (result_.rejected.empty()) text += fixed_product();
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
       if (seen.size() < 3 && seen.insert(r.reason).second)
         text += (seen.size() == 1 ? ": " : "; ") + r.reason;
     return text;
+  }
+
+  /// What the fixed degrees make, where no mesh of the devices has them.
+  [[nodiscard]] std::string fixed_product() const {
+    const std::pair<const char*, i64> all[] = {{"ring", request_.fixed.ring.value_or(1)},
+                                               {"ulysses", request_.fixed.ulysses.value_or(1)},
+                                               {"tensor", tensor_},
+                                               {"data", data_}};
+    std::string text;
+    i64 ranks = 1;
+    for (const auto& [name, degree] : all) {
+      if (degree == 1) continue;
+      text += fmt::format("{}{} {}", text.empty() ? ": " : " x ", name, degree);
+      ranks *= degree;
+    }
+    return text.empty()
+               ? ""
+               : fmt::format("{} is {} ranks, the cluster has {} devices", text, ranks, legality_.world);
   }
 
   [[nodiscard]] std::vector<std::string> remedies() const {
