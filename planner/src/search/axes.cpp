@@ -58,7 +58,7 @@ void look(const topology::Cluster& cluster, const std::vector<int>& devices, Tra
     axis.spans_hosts = axis.spans_hosts || (hosts.size() > 1 && !joined);
   }
   axis.transport = axis.spans_hosts ? Transport::nccl : inside;
-  axis.where = words(cluster, axis, bridged);
+  axis.where = words(cluster, axis, bridged && !axis.one_domain);
 }
 
 }  // namespace

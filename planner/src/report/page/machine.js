@@ -182,7 +182,7 @@ function draw_mesh() {
     axis.groups.length ? `${axis.groups[0].slice(0, 16).join(" ")}${axis.groups[0].length > 16 ? " ..." : ""}` : "", axis.transport]);
   if (rows.length) {
     const list = table("Axes and the links they use", ["axis", "degree", "where", "first group", "transport"], rows, [1]);
-    list.querySelectorAll("tr").forEach((row) => row.children[3].classList.add("wide"));
+    list.querySelectorAll("tr").forEach((row) => [3, 4].forEach((i) => row.children[i].classList.add("wide")));
     box.append(list);
   }
 }
