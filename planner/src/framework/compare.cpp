@@ -64,25 +64,47 @@ class Comparer {
  private:
   using Change = std::function<void(Constraints&)>;
 
+  using OfMode = std::function<bool(const ExchangeMode&)>;
+
   void add_own() {
     const auto one = [](std::optional<int>& degree) { degree = 1; };
-    own(
-        best_name_.c_str(), [](Constraints&) {}, [](const Mesh&) { return true; });
-    own(
-        "Ulysses", [&](Constraints& c) { one(c.ring); }, [](const Mesh&) { return true; });
-    own(
-        "ring", [&](Constraints& c) { one(c.ulysses), c.method = Method::ring; },
-        [](const Mesh&) { return true; });
-    own(
-        "gathered KV", [&](Constraints& c) { one(c.ulysses), c.method = Method::all_gather_kv; },
-        [](const Mesh&) { return true; });
+    const auto any = [](const Mesh&) { return true; };
     const auto both = [](const Mesh& m) { return m.ring() > 1 && m.ulysses > 1; };
+    const auto ring_by = [](Method method) -> OfMode {
+      return [method](const ExchangeMode& m) { return m.ring && !m.both && m.method == method; };
+    };
+    const auto two_axes = [](AxisOrder order) -> OfMode {
+      return [order](const ExchangeMode& m) {
+        return m.ring && m.ulysses && m.method == Method::ring && m.order.value_or(order) == order;
+      };
+    };
+    own(
+        best_name_.c_str(), [](Constraints&) {}, any, [](const ExchangeMode&) { return false; });
+    own(
+        "Ulysses", [&](Constraints& c) { one(c.ring); }, any,
+        [](const ExchangeMode& m) { return m.ulysses && !m.both; });
+    own(
+        "ring", [&](Constraints& c) { one(c.ulysses), c.method = Method::ring; }, any, ring_by(Method::ring));
+    own(
+        "gathered KV", [&](Constraints& c) { one(c.ulysses), c.method = Method::all_gather_kv; }, any,
+        ring_by(Method::all_gather_kv));
     own(
         "2D, Ulysses inside",
-        [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ulysses_inner; }, both);
+        [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ulysses_inner; }, both,
+        two_axes(AxisOrder::ulysses_inner));
     own(
         "2D, ring inside", [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ring_inner; },
-        both);
+        both, two_axes(AxisOrder::ring_inner));
+  }
+
+  /// "megatron p2p": the modes of frameworks that make the exchange of a way.
+  static std::vector<std::string> modes_that(const OfMode& is_same) {
+    std::vector<std::string> list;
+    for (const FrameworkTraits* framework : frameworks())
+      for (const ExchangeMode& mode : framework->modes)
+        if (!framework->any_plan && is_same(mode))
+          list.push_back(fmt::format("{} {}", framework->word, mode.word));
+    return list;
   }
 
   void check_some_fits() const {
@@ -104,8 +126,9 @@ class Comparer {
   }
 
   /// One of this project's ways: the constraints beside those that are asked for, and the meshes that are it.
-  void own(const char* name, const Change& change, const std::function<bool(const Mesh&)>& is_meant) {
-    ComparedWay way{name, "usp", std::nullopt, ""};
+  void own(const char* name, const Change& change, const std::function<bool(const Mesh&)>& is_meant,
+           const OfMode& is_same) {
+    ComparedWay way{name, "usp", std::nullopt, "", modes_that(is_same)};
     PlanRequest request = request_;
     change(request.fixed);
     try {
@@ -130,7 +153,7 @@ class Comparer {
   }
 
   ComparedWay in_mode(std::string name, std::string runs_on, const FrameworkTraits& alone) {
-    ComparedWay way{std::move(name), std::move(runs_on), std::nullopt, ""};
+    ComparedWay way{std::move(name), std::move(runs_on), std::nullopt, "", {}};
     try {
       const FrameworkPlan plan = plan_in_modes(request_, alone);
       way.plan = measured(plan.request, plan.result.best(), plan.mode);
@@ -147,7 +170,7 @@ class Comparer {
 
   /// Megatron's sequence parallelism: activations are sharded over the tensor ranks of a host.
   void add_tensor() {
-    ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, ""};
+    ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, "", {}};
     PlanRequest request = request_;
     request.fixed.ring = request.fixed.ulysses = 1;
     request.fixed.tensor.reset();
@@ -205,11 +228,14 @@ class Comparer {
     if (bytes == 0) return;
     const double others = static_cast<double>(request_.cluster->devices.size()) - 1;
     result_.ways.push_back(
-        {"LASP-2 (linear layers)", "none here", std::nullopt,
+        {"LASP-2 (linear layers)",
+         "none here",
+         std::nullopt,
          fmt::format(
              "its linear layers gather {} of states per device and pass ({} each); no generator makes "
              "that exchange yet",
-             format_bytes(bytes * others), format_bytes(bytes))});
+             format_bytes(bytes * others), format_bytes(bytes)),
+         {}});
   }
 
   [[nodiscard]] ComparedPlan measured(const PlanRequest& request, const PlanCandidate& c,

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <span>
-#include <string_view>
+#include "usp/base/embedded.hpp"
 
-/// The files of page/ as they were when the library was built.
+/// The files of page/, by their paths below it.
 namespace usp::report_page {
 
-struct File {
-  std::string_view path;  ///< below page/, e.g. "style.css"
-  std::string_view text;
-};
+using embedded::File;
 
 [[nodiscard]] std::span<const File> all();
 
