@@ -15,7 +15,9 @@ const std::vector<KernelFactory>& kernel_factories() {
       {mma_traits.word, mma_traits.on_gpu,
        [](Memory& memory, bool deterministic) { return make_mma_kernel(memory, {deterministic}); }},
       {cudnn_traits.word, cudnn_traits.on_gpu,
-       [](Memory& memory, bool deterministic) { return make_cudnn_kernel(memory, {deterministic}); }}};
+       [](Memory& memory, bool deterministic) { return make_cudnn_kernel(memory, {deterministic}); }},
+      {hopper_traits.word, hopper_traits.on_gpu,
+       [](Memory& memory, bool deterministic) { return make_hopper_kernel(memory, {deterministic}); }}};
   return list;
 }
 
