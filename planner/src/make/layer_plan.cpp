@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/plan_file.hpp"
 
@@ -55,6 +56,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
     if (!w.causal) plan.band.diff_min = 1 - *kind.window;
   }
   plan.prune = window || !w.documents.empty() || kind.kind == LayerMixer::chunked;
+  plan.split_own_block = schedule::splits_own_block(plan);
   return plan;
 }
 

@@ -6,23 +6,20 @@ Needs no torch. Times are in seconds, sizes in bytes; fields are those of the JS
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import dataclasses
-import functools
 import html
 import json
+import numbers
 import os
-import pathlib
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _check
 from ._json import decode
-from ._library import check, import_torch, lib, take_text
+from ._library import check, lib, take_text
+from ._machine import this_machine
 from .errors import InvalidInput, UsageError
 
 
@@ -94,7 +91,7 @@ class Candidate:
         if self.order == "ring_inner" and ring > 1 and ulysses > 1:
             made = (f'DeviceMesh("cuda", torch.arange({ranks}).view({data}, {ulysses}, {ring}).transpose(1, 2), '
                     f'{names})  # the ring on neighbouring devices')
-        planned = f"# planned with recompute {self.recompute} and ZeRO stage {self.zero_stage} (3: fully_shard)\n"
+        planned = f"# planned with {', '.join(self._beside())}: yours to set\n"
         if self.tensor != 1:
             raise UsageError(f"the layout has {self.tensor} tensor-parallel ranks, which usp_attention does not set up; "
                              "plan with tensor=1")
@@ -108,10 +105,24 @@ class Candidate:
             "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh\n\n"
             f"# torchrun --nproc-per-node {ranks} train.py   (on one host; --nnodes for more)\n"
             f"{planned}mesh = {made}\n"
-            f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], layout={self.layout!r}, method={self.method!r}, "
-            f"dkv_return={self.dkv_return!r})\n"
+            f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], {self._options()}\n"
             "for batch in sp.loader(loader):\n"
             "    model(**batch).loss.backward()\n")
+
+
+    def _options(self) -> str:
+        """The layout as options of prepare; what only a plan says, by a plan file."""
+        if self.head_chunks > 1 or self.mesh.ring_outer > 1:
+            return (f'plan="plan.json")  # what plan_file() gave: {self.head_chunks} head chunks, '
+                    f"{self.mesh.ring_outer} outer ring ranks")
+        return f"layout={self.layout!r}, method={self.method!r}, dkv_return={self.dkv_return!r})"
+
+    def _beside(self) -> list[str]:
+        """What the plan assumes of the step beside its attention."""
+        layers = None if self.split is None else self.split.recompute_layers
+        tile = 0 if self.split is None else self.split.mlp_tile_tokens
+        return [f"recompute {self.recompute}" + (f" of {layers} layers" if layers else ""),
+                f"ZeRO stage {self.zero_stage} (3: fully_shard)", *([f"MLP tiles of {tile} tokens"] if tile else [])]
 
 
 @dataclass(frozen=True)
@@ -178,6 +189,7 @@ class _Result:
     @classmethod
     def from_json(cls, text: str):
         """Reads what to_json gave. Raises InvalidInput for unknown and missing keys."""
+        _check.instance("text", text, str, "the text that to_json gave")
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -212,6 +224,7 @@ class PlanResult(_Result):
 
     def plan_file(self, index: int = 0) -> str:
         """The plan file of a candidate, as `usp plan -o` writes it, for Mesh.create(plan=...) and `usp run`."""
+        _check.integer("index", index, 0, len(self.candidates) - 1, of="an index of candidates")
         asked = dict(self._asked if self._asked is not None else self.request)
         asked["fixed"] = {**(asked.get("fixed") or {}), **_choices(self.candidates[index], asked)}
         asked["workload"] = {**asked["workload"], **_split(self.candidates[index].split)}
@@ -267,16 +280,21 @@ def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: i
     all replicas, whose number then follows; objective: throughput or latency (None: as `usp plan`). The other
     keywords fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
     """
+    documents = _check.integers("documents", documents)
+    _plain(seq=seq, batch=batch, devices=devices, nodes=nodes, dtype=dtype, causal=causal, training=training,
+           recompute=recompute, zero_stage=zero_stage, ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method,
+           layout=layout, expert=expert, pipeline=pipeline, global_batch=global_batch, objective=objective,
+           device_bytes=device_bytes, max_candidates=max_candidates)
     request: dict = {
         "model": _model(model),
         "cluster": _cluster(cluster, devices, nodes),
         "workload": _given(seq=seq, batch=batch, dtype=dtype, causal=causal, training=training,
-                           documents=list(documents) or None, expert=expert, pipeline=pipeline),
+                           documents=documents or None, expert=expert, pipeline=pipeline),
         "fixed": _given(ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method, layout=layout,
                         recompute=recompute, zero_stage=zero_stage),
         "memory": _given(device_bytes=device_bytes),
-        **_given(calibration=None if calibration is None else os.fspath(calibration), max_candidates=max_candidates,
-                 global_batch=global_batch, objective=objective),
+        **_given(calibration=None if calibration is None else _check.path("calibration", calibration),
+                 max_candidates=max_candidates, global_batch=global_batch, objective=objective),
     }
     result = PlanResult.from_json(_ask(lib().usp_plan_step_json, request))
     return dataclasses.replace(result, _asked=request)
@@ -293,6 +311,11 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
     """
     if (cluster is None) == (ranks is None):
         raise UsageError("plan_attention takes one of cluster and ranks")
+    _check.known("plan_attention", fixed, _FIXED)
+    documents = _check.integers("documents", documents)
+    _plain(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, seq=seq, batch=batch, ranks=ranks, nodes=nodes,
+           head_dim_v=head_dim_v, causal=causal, window=window, sink=sink, softcap=softcap, dropout=dropout, dtype=dtype,
+           backend=backend, training=training, max_candidates=max_candidates, **fixed)
     if window is not None and not causal:
         raise UsageError("window is given and causal is False: a window looks back from a causal query")
     request = {
@@ -300,16 +323,40 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
         "shape": _given(batch=batch, tokens=seq, query_heads=query_heads, kv_heads=kv_heads, head_dim_qk=head_dim,
                         head_dim_v=head_dim_v, dtype=dtype),
         **_given(causal=causal, window=window, sink=sink, softcap=softcap, dropout=dropout or None, backend=backend,
-                 documents=list(documents) or None, training=training, fixed=fixed or None,
+                 documents=documents or None, training=training, fixed=fixed or None,
                  max_candidates=max_candidates),
     }
     return AttentionResult.from_json(_ask(lib().usp_plan_attention_json, request))
 
 
+_FIXED = ("ring", "ulysses", "method", "layout", "dkv_return", "head_chunks", "order")
+
+
+def _plain(**arguments) -> None:
+    """Raises UsageError for what JSON cannot say; types and ranges are the library's to check."""
+    for name, value in arguments.items():
+        if isinstance(value, (float, numbers.Real)) and not isinstance(value, (bool, int)):
+            _check.number(name, value)
+        _check.instance(name, value, (str, numbers.Real, type(None)), "a number, a word or None")
+
+
 def _ask(function, request: dict) -> str:
     text = ctypes.c_void_p()
-    check(function(json.dumps(request).encode(), ctypes.byref(text)))
+    check(function(json.dumps(request, default=_number).encode(), ctypes.byref(text)))
     return take_text(text)
+
+
+def _number(value: Any):
+    """numpy's numbers in JSON."""
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _json(name: str, value: Mapping) -> Any:
+    """A mapping as JSON has it: paths, types and numbers of libraries as their texts."""
+    try:
+        return json.loads(json.dumps(dict(value), default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name} cannot be written as JSON: {error}; give what a JSON file holds") from error
 
 
 def _given(**values) -> dict:
@@ -319,52 +366,20 @@ def _given(**values) -> dict:
 def _model(model: Any):
     """A name, a path, or the content of a config.json."""
     if isinstance(model, (str, os.PathLike)):
-        return os.fspath(model)
+        return _check.path("model", model)
     config = getattr(model, "config", model)  # a live model has one
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
         raise UsageError(f"model is {type(model).__name__}; give a preset's name, a config.json (path or dict), a "
                          "transformers config or model")
-    return json.loads(json.dumps(config, default=str))
+    return _json("model", config)
 
 
 def _cluster(cluster, devices: int | None, nodes: int | None):
     if isinstance(cluster, Mapping):
-        described = dict(cluster)
+        described = _json("cluster", cluster)
     else:
-        source = os.fspath(cluster)
+        source = _check.path("cluster", cluster)
         described = this_machine() if source == "auto" else {"source": source}
     return {**described, **_given(devices=devices, nodes=nodes)}
-
-
-# Cards by the words that the driver names them with; the first that fits counts.
-_CARDS = (("gb200", "gb200"), ("gb300", "gb300"), ("b200", "b200-sxm"), ("b300", "b300-sxm"),
-          ("h100 pcie", "h100-pcie"), ("h100 nvl", "h100-nvl"), ("h100 80gb hbm3", "h100-sxm"),
-          ("h200 nvl", "h200-nvl"), ("h200", "h200-sxm"), ("h800", "h800-sxm"), ("h20", "h20-sxm"),
-          ("a100-sxm4-80gb", "a100-sxm"), ("a100 80gb pcie", "a100-pcie"), ("a800-sxm4-80gb", "a800-sxm"),
-          ("l40s", "l40s"), ("l20", "l20"), ("rtx 4090", "rtx-4090"), ("rtx pro 6000", "rtx-pro-6000"))
-
-
-@functools.cache
-def this_machine() -> dict:
-    """This machine's GPUs as a cluster: nvidia-smi's links (a file, until the program ends) and the card. Raises
-    UsageError where torch sees no GPU, or one that usp does not know by its name."""
-    torch = import_torch()
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0:
-        raise UsageError("cluster is 'auto' and this machine has no GPU that torch sees; name a cluster, or give the "
-                         "output of nvidia-smi topo -m as a file")
-    name = torch.cuda.get_device_name(0)
-    card = next((card for words, card in _CARDS if words in name.lower()), None)
-    if card is None:
-        raise UsageError(f"cluster is 'auto' and the card {name!r} is none that usp knows by this name; give "
-                         "{'source': the output of nvidia-smi topo -m as a file, 'device': the card}")
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        raise UsageError("cluster is 'auto' and there is no nvidia-smi; give a cluster by name or file")
-    topology = subprocess.run([tool, "topo", "-m"], check=True, capture_output=True, text=True).stdout
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="usp_topo_", delete=False) as file:
-        file.write(topology)
-    atexit.register(pathlib.Path(file.name).unlink, missing_ok=True)
-    return {"source": file.name, "device": card}
