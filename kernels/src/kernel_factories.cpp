@@ -31,7 +31,10 @@ const std::vector<KernelFactory>& kernel_factories() {
        built_cuda},
       {cudnn_traits.word, cudnn_traits.on_gpu,
        [](Memory& memory, bool deterministic) { return make_cudnn_kernel(memory, {deterministic}); },
-       built_cudnn}};
+       built_cudnn},
+      {hopper_traits.word, hopper_traits.on_gpu,
+       [](Memory& memory, bool deterministic) { return make_hopper_kernel(memory, {deterministic}); },
+       built_cuda}};
   return list;
 }
 

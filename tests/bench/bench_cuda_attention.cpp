@@ -7,12 +7,14 @@
 
 #include "usp/comm/communicator.hpp"
 #include "usp/kernels/cuda_backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -68,7 +70,7 @@ struct Prepared {
   Prepared& operator=(const Prepared&) = delete;
   [[nodiscard]] static AttentionPlan plan(const Job& job) {
     AttentionPlan p;
-    p.backend = job.backend == "cudnn" ? Backend::cudnn : Backend::mma;
+    p.backend = parse_word<Backend>(job.backend, "BACKEND");
     p.shape = {1,
                job.rows,
                job.rows,
@@ -95,7 +97,7 @@ class Bench {
         job.causal >> job.head_first >> job.rounds;
     const bool repeated = line == last_;
     last_ = line;
-    kernels::AttentionKernel& kernel = job.backend == "cudnn" ? *cudnn_ : mma();
+    kernels::AttentionKernel& kernel = kernel_of(parse_word<Backend>(job.backend, "BACKEND"));
     if (!repeated) {
       prepared_.reset();
       prepared_ = std::make_unique<Prepared>(job, kernel, stream_.get());
@@ -109,9 +111,10 @@ class Bench {
   }
 
  private:
-  kernels::AttentionKernel& mma() {
-    if (mma_ == nullptr) mma_ = kernels::make_mma_kernel(*memory_);
-    return *mma_;
+  kernels::AttentionKernel& kernel_of(Backend backend) {
+    std::unique_ptr<kernels::AttentionKernel>& kernel = kernels_[index_of(backend)];
+    if (kernel == nullptr) kernel = kernels::factory_of(backend).make(*memory_, false);
+    return *kernel;
   }
   /// Seconds of forward and backward.
   std::pair<double, double> once(Prepared& p) {
@@ -133,7 +136,7 @@ class Bench {
 
   device::CallStream stream_{0};
   std::unique_ptr<kernels::Memory> memory_ = kernels::make_cuda_memory(stream_);
-  std::unique_ptr<kernels::AttentionKernel> cudnn_ = kernels::make_cudnn_kernel(*memory_), mma_;
+  std::map<std::size_t, std::unique_ptr<kernels::AttentionKernel>> kernels_;  ///< by the backend's number
   device::DeviceBuffer flush_{0, i64{1} << 30};
   device::Event begin_{0, device::EventUse::timing}, end_{0, device::EventUse::timing};
   std::string last_;

@@ -104,7 +104,7 @@ def compare(bench, options, shape, head_first):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench")
-    parser.add_argument("--backend", default="cudnn", choices=["cudnn", "mma"])
+    parser.add_argument("--backend", default="cudnn", choices=["cudnn", "hopper", "mma"])
     parser.add_argument("--peer", default="cudnn", choices=sorted(PEERS))
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--seq", type=int, nargs="+", default=[16384, 32768])

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a causal zigzag ring on one GPU, without its peers: everything that the rank's schedule
 // computes, in ticks of one hop (ring) and of all hops at once (all_gather_kv), beside one full call of cuDNN
-// with as many local queries and all keys. Nothing arrives: the KV blocks hold noise.
+// with as many local queries and all keys, and beside one of the backend itself. Nothing arrives: the KV
+// blocks hold noise.
 //   bench_cuda_ring [BACKEND [LOCAL_TOKENS [RING [HEADS [KV_HEADS [ROUNDS]]]]]] [--json]
 // Prints the median TFLOP/s over visible pairs and the ratio to the full call, in turns within one run.
 #include "device_noise.hpp"
@@ -10,6 +11,7 @@
 #include "single_rank.hpp"
 
 #include "usp/kernels/cuda_backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <array>
@@ -74,8 +76,8 @@ class Gpu {
 /// Local queries against all keys in one call, results rounded once.
 class FullCall {
  public:
-  FullCall(const Job& job, Gpu& gpu)
-      : job_(job), gpu_(gpu), kernel_(kernels::make_cudnn_kernel(*gpu.memory)) {
+  FullCall(const Job& job, Gpu& gpu, Backend backend)
+      : job_(job), gpu_(gpu), kernel_(kernels::factory_of(backend).make(*gpu.memory, false)) {
     slice_.q_count = job.local;
     slice_.k_count = job.local * job.ring;
     terms_.scale = 1 / std::sqrt(static_cast<double>(head_dim));
@@ -86,9 +88,14 @@ class FullCall {
   [[nodiscard]] Times run() {
     const kernels::AttendScope scope{{0, job_.heads}, job_.heads / job_.kv_heads, &slice_, 1, &terms_, {}};
     const kernels::AttendArgs forward{q_, k_, v_, o_, lse_, scope, true};
-    const kernels::AttendGradArgs backward{q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_};
+    kernels::AttendGradArgs backward{q_, k_, v_, d_o_, lse_, {}, dq_, dk_, dv_, scope, true, o_};
+    if (!kernel_->wants_o()) backward.delta = delta_, backward.o = {};
     if (attend_ == nullptr) attend_ = kernel_->prepare(forward), attend_grad_ = kernel_->prepare(backward);
-    return gpu_.timed([&] { attend_->run(forward); }, [&] { attend_grad_->run(backward); });
+    return gpu_.timed([&] { attend_->run(forward); },
+                      [&] {
+                        if (!kernel_->wants_o()) kernel_->delta({d_o_, o_, lse_, delta_, {0, job_.heads}});
+                        attend_grad_->run(backward);
+                      });
   }
 
  private:
@@ -107,7 +114,8 @@ class FullCall {
                 k_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
                 v_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
                 dk_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads),
-                dv_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), lse_ = gpu_.lse(job_.local, job_.heads);
+                dv_ = gpu_.noise(DType::bf16, keys_, job_.kv_heads), lse_ = gpu_.lse(job_.local, job_.heads),
+                delta_ = gpu_.lse(job_.local, job_.heads);
 };
 
 class RingRank {
@@ -115,8 +123,7 @@ class RingRank {
   RingRank(const Job& job, Gpu& gpu, Method method, int rank)
       : gpu_(gpu),
         peers_(rank, job.ring, gpu.stream.get()),
-        kernel_(job.backend == Backend::cudnn ? kernels::make_cudnn_kernel(*gpu.memory)
-                                              : kernels::make_mma_kernel(*gpu.memory)),
+        kernel_(kernels::factory_of(job.backend).make(*gpu.memory, false)),
         attention_(plan(job, method), peers_, *kernel_),
         q_(gpu.noise(DType::bf16, job.local, job.heads)),
         k_(gpu.noise(DType::bf16, job.local, job.kv_heads)),
@@ -197,15 +204,16 @@ void print(const Job& job, int rank, const Row& row, const Row& full) {
 
 void compare(const Job& job, int rank) {
   Gpu gpu;
-  FullCall full(job, gpu);
+  FullCall full(job, gpu, Backend::cudnn), own(job, gpu, job.backend);
   RingRank hops(job, gpu, Method::ring, rank), waves(job, gpu, Method::all_gather_kv, rank);
   Row rows[] = {{"one full call", full.pairs(), {}},
+                {"one own full call", own.pairs(), {}},
                 {"one call per hop", hops.pairs(), {}},
                 {"in waves", waves.pairs(), {}}};
   for (int round = -2; round < job.rounds; ++round) {
     for (RingRank* r : {&hops, &waves}) r->arrive(round < 0);
-    const Times times[] = {full.run(), hops.run(), waves.run()};
-    for (int i = 0; round >= 0 && i < 3; ++i) rows[i].add(times[i]);
+    const Times times[] = {full.run(), own.run(), hops.run(), waves.run()};
+    for (int i = 0; round >= 0 && i < 4; ++i) rows[i].add(times[i]);
   }
   for (const Row& row : rows) print(job, rank, row, rows[0]);
   std::fflush(stdout);
@@ -218,7 +226,7 @@ int main(int argc, char** argv) try {
   usp::bench::Options options(argc, argv);
   usp::bench::Job job;
   job.json = options.flag("--json");
-  job.backend = options.word(0, "cudnn") == "cudnn" ? usp::Backend::cudnn : usp::Backend::mma;
+  job.backend = usp::parse_word<usp::Backend>(options.word(0, "cudnn"), "BACKEND");
   job.local = options.number(1, job.local);
   std::size_t place = 2;
   for (int* const count : {&job.ring, &job.heads, &job.kv_heads, &job.rounds})

@@ -6,6 +6,7 @@ import re
 
 CUDNN, MMA = {"forward": 0.99, "backward": 0.99}, {"forward": 1.0, "backward": 0.95}
 RING = {"one call per hop": 0.82, "in waves": 0.90}
+HOPPER = {"forward": 1.0, "backward": 0.95}
 MEMORY, EXCHANGE, TORCH_EXCHANGE = 0.90, 0.95, 2.0
 UNDISTURBED = 1 / 1.03  # attention beside a transfer may take 3% longer
 # Two GPUs, forward and backward: beside PyTorch's context parallel by length, and beside one GPU's rate at 64K.
@@ -66,9 +67,10 @@ def length(seq):
 
 
 def attention_rows(part, found):
-    """Of bench_cuda_attention_torch.py, for the parts `attention` (cudnn) and `mma`."""
+    """Of bench_cuda_attention_torch.py, for the parts `attention` (cudnn), `mma` and `hopper`."""
     own, peer, targets = {"attention": ("cudnn", "SDPA cuDNN", CUDNN),
-                          "mma": ("mma", "SDPA FLASH", MMA)}[part]
+                          "mma": ("mma", "SDPA FLASH", MMA),
+                          "hopper": ("hopper", "SDPA cuDNN", HOPPER)}[part]
     for f in found:
         shape = (f"{length(f['seq'])} {'causal' if f['causal'] else 'full'} {f['heads']}/{f['kv_heads']} "
                  f"hd{f['head_dim']} {f['order']}")
@@ -97,11 +99,11 @@ def packed_rows(text):
                       "TF/s", MMA[pass_name])
 
 
-def ring_rows(found, shape):
-    """Of bench_cuda_ring --json."""
+def ring_rows(found, shape, part="ring"):
+    """Of bench_cuda_ring --json, for the parts `ring` (cudnn) and `hopper`."""
     for f in found:
         if f["way"] in RING:
-            yield Row("ring", f"{f['way']}, {f['pass']}, beside one full call", f"{shape}, rank {f['rank']}",
+            yield Row(part, f"{f['way']}, {f['pass']}, beside one full call", f"{shape}, rank {f['rank']}",
                       f["tflop_s"], f["full_tflop_s"], "TF/s", RING[f["way"]])
 
 

@@ -204,6 +204,11 @@ def mma(bench):
     attention(bench, "mma", "mma", "flash")
 
 
+def hopper(bench):
+    attention(bench, "hopper", "hopper", "cudnn")
+    ring_of(bench, "hopper", "hopper")
+
+
 def packed(bench):
     what, known = "mma beside varlen_attn", len(bench.missing)
     items = list(gpu_rows.packed_rows(bench.run(
@@ -215,10 +220,14 @@ def packed(bench):
 
 
 def ring(bench):
+    ring_of(bench, "ring", "cudnn")
+
+
+def ring_of(bench, part, backend):
     local, degree, heads, rounds = "8192", "8", "16", "3" if bench.quick else "15"
-    found = bench.objects("ring", "one call per hop and waves beside one full call",
-                          [bench.program("bench_cuda_ring"), "cudnn", local, degree, heads, heads, rounds, "--json"])
-    bench.take(gpu_rows.ring_rows(found, f"{degree} blocks of 8K causal zigzag {heads}/{heads} hd128"))
+    found = bench.objects(part, f"{backend}: one call per hop and waves beside one full call of cuDNN",
+                          [bench.program("bench_cuda_ring"), backend, local, degree, heads, heads, rounds, "--json"])
+    bench.take(gpu_rows.ring_rows(found, f"{degree} blocks of 8K causal zigzag {heads}/{heads} hd128", part))
 
 
 def memory(bench):
@@ -284,6 +293,7 @@ class Part:
 PARTS = {
     "attention": Part(attention, "bench_cuda_attention", torch=True),
     "mma": Part(mma, "bench_cuda_attention", torch=True),
+    "hopper": Part(hopper, "bench_cuda_attention", torch=True),
     "packed": Part(packed, "mma_attention_check", torch=True),
     "ring": Part(ring, "bench_cuda_ring"),
     "memory": Part(memory, "bench_cuda_memory"),

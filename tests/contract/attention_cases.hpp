@@ -71,6 +71,17 @@ inline void add_slices(std::vector<Case>& all) {
   pruned.k_rows += 6;
   pruned.dk_rows = 34;
   all.push_back(pruned);
+  // Gradient rows that are neighbours, of keys that are not.
+  Case apart = one_slice("keys_apart", banded(150, 60, 0, unbounded), 64);
+  schedule::Slice other = banded(150, 70, -20, 90);
+  other.k_row = other.k_pos = 100;
+  other.dk_row = 60;
+  apart.slices.push_back(other);
+  apart.query_heads = {0, 2};
+  apart.group = 2;
+  apart.k_rows = 180;
+  apart.dk_rows = 140;
+  all.push_back(apart);
   Case tiny = one_slice("tiny_slices", rectangle(1, 1));
   tiny.q_rows = tiny.k_rows = 90;
   tiny.slices.clear();

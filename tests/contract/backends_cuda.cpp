@@ -2,6 +2,7 @@
 #include "backends_under_test.hpp"
 #include "cudnn_kernel.hpp"
 #include "device_mirror.hpp"
+#include "hopper/hopper_kernel.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
@@ -17,6 +18,14 @@ void need_gpu() {
 std::unique_ptr<kernels::AttentionKernel> mma() {
   need_gpu();
   return on_device([](kernels::Memory& memory) { return kernels::make_mma_kernel(memory); });
+}
+
+std::unique_ptr<kernels::AttentionKernel> hopper() {
+  need_gpu();
+  return on_device([](kernels::Memory& memory) {
+    return kernels::hopper::make_kernel(
+        memory, {}, [&memory] { return from_host(memory, kernels::make_reference_kernel()); });
+  });
 }
 
 /// What cuDNN does not take goes to the reference, so that a wrong route shows as a wrong number.
@@ -46,7 +55,13 @@ const std::vector<NamedBackend>& backends() {
        {DType::bf16, DType::fp16},
        {2e-2, 3e-3, 0, 0},
        true,
-       {"CallsProgressBetweenTiles", "GradientSkipsRowsThatNothingWasSeenFor"}}};
+       {"CallsProgressBetweenTiles", "GradientSkipsRowsThatNothingWasSeenFor"}},
+      {"hopper",
+       hopper,
+       {DType::bf16, DType::fp16},
+       {2e-2, 3e-3, 0, 0},
+       true,
+       {"CallsProgressBetweenTiles", "RepeatsBitForBit", "GradientSkipsRowsThatNothingWasSeenFor"}}};
   return all;
 }
 

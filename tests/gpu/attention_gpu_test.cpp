@@ -3,11 +3,13 @@
 #include "runtime_trial.hpp"
 
 #include "usp/comm/threads.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <string>
 #include <utility>
 
 /// Planned attention on GPUs against the fp64 oracle: the design of the CPU suite, on as many GPUs as there
@@ -23,7 +25,7 @@ class AttentionGpu : public testing::TestWithParam<Backend> {
 };
 
 [[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make(Backend backend, kernels::Memory& memory) {
-  return backend == Backend::cudnn ? kernels::make_cudnn_kernel(memory) : kernels::make_mma_kernel(memory);
+  return kernels::factory_of(backend).make(memory, false);
 }
 
 /// What a GPU kernel takes: widths of whole 16-byte rows.
@@ -135,7 +137,7 @@ TEST_P(AttentionGpu, WorkspaceIsTouchedToItsPlannedEndAndNoFurther) {
 
 TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
   // A carried fp32 state costs nothing; blocks that come out rounded lose a little against one call.
-  const double most = GetParam() == Backend::mma ? 1.05 : 1.3;
+  const double most = GetParam() == Backend::cudnn ? 1.3 : 1.05;
   const TrialErrors one = errors_at(GetParam(), 1);
   for (const Method method : {Method::ring, Method::all_gather_kv})
     for (const int ring : {2, 4, 8}) {
@@ -145,10 +147,9 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu, testing::Values(Backend::mma, Backend::cudnn),
-                         [](const auto& backend) {
-                           return backend.param == Backend::cudnn ? "cudnn" : "mma";
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu,
+                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper),
+                         [](const auto& backend) { return std::string(word_of(backend.param)); });
 
 }  // namespace
 }  // namespace usp::test

@@ -140,10 +140,8 @@ TEST_P(CudaGraph, RanksOnGpusOfTheirOwnReplay) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CudaGraph, testing::Values(Backend::mma, Backend::cudnn),
-                         [](const auto& backend) {
-                           return backend.param == Backend::cudnn ? "cudnn" : "mma";
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, CudaGraph, testing::Values(Backend::mma, Backend::cudnn, Backend::hopper),
+                         [](const auto& backend) { return std::string(word_of(backend.param)); });
 
 }  // namespace
 }  // namespace usp::test

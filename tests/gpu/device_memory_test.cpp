@@ -3,10 +3,12 @@
 
 #include "usp/comm/threads.hpp"
 #include "usp/device/check.cuda.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 /// Device memory against the plan's word. Skipped without a GPU.
@@ -26,7 +28,7 @@ constexpr i64 tables_bytes = i64{1} << 20;
 }
 
 [[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make(Backend backend, kernels::Memory& memory) {
-  return backend == Backend::cudnn ? kernels::make_cudnn_kernel(memory) : kernels::make_mma_kernel(memory);
+  return kernels::factory_of(backend).make(memory, false);
 }
 
 /// One step of an operator on tensors of its own.
@@ -165,10 +167,9 @@ TEST_P(DeviceMemory, NewBatchesTakeNoneInTheEnd) {
   EXPECT_EQ(allocator.allocations, warm);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory, testing::Values(Backend::mma, Backend::cudnn),
-                         [](const auto& backend) {
-                           return backend.param == Backend::cudnn ? "cudnn" : "mma";
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory,
+                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper),
+                         [](const auto& backend) { return std::string(word_of(backend.param)); });
 
 }  // namespace
 }  // namespace usp::test

@@ -5,6 +5,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -14,10 +15,12 @@
 #include <exception>
 #include <string>
 #include <thread>
+#include <vector>
 
-/// The mma CUDA kernel against the reference on the host, over cases drawn from all features at once:
-///   mma_attention_check [cases [first seed]]    one line a case, exit 1 when one is wrong
-///   mma_attention_check --bench [filter]        TF/s
+/// The mma CUDA kernel, or that of another backend, against the reference on the host, over cases drawn from
+/// all features at once:
+///   mma_attention_check [--backend WORD] [cases [first seed]]    one line a case, exit 1 when one is wrong
+///   mma_attention_check [--backend WORD] --bench [filter]        TF/s
 namespace usp::test {
 namespace {
 
@@ -68,14 +71,15 @@ bool within(const Errors& e, DType io) {
   return e.o <= o && e.lse <= 1e-4 && e.dq <= grad && e.dk <= grad && e.dv <= grad && e.d_sink <= grad;
 }
 
-int run_cases(std::size_t count, std::uint64_t seed) {
+int run_cases(Backend backend, std::size_t count, std::uint64_t seed) {
   std::vector<Draw> draws = contract_draws();
   if (draws.size() > count) draws.resize(count);
   for (std::uint64_t i = 0; draws.size() < count; ++i) draws.push_back(random_draw(seed + i));
   const std::vector<Expected> expected = expect_all(draws);
   device::CallStream stream(0);
   const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
-  const auto atomic = kernels::make_mma_kernel(*memory), fixed = kernels::make_mma_kernel(*memory, {true});
+  const kernels::KernelFactory& factory = kernels::factory_of(backend);
+  const auto atomic = factory.make(*memory, false), fixed = factory.make(*memory, true);
   int wrong = 0;
   for (std::size_t i = 0; i < draws.size(); ++i) {
     const Draw& draw = draws[i];
@@ -102,10 +106,16 @@ int run_cases(std::size_t count, std::uint64_t seed) {
 }  // namespace usp::test
 
 int main(int argc, char** argv) try {
-  const std::string first = argc > 1 ? argv[1] : "";
-  if (first == "--bench") return usp::test::run_bench(argc > 2 ? argv[2] : "");
-  return usp::test::run_cases(first.empty() ? 200 : std::strtoul(first.c_str(), nullptr, 10),
-                              argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 1);
+  std::vector<std::string> args(argv + 1, argv + argc);
+  usp::Backend backend = usp::Backend::mma;
+  if (args.size() > 1 && args[0] == "--backend") {
+    backend = usp::parse_word<usp::Backend>(args[1], args[0]);
+    args.erase(args.begin(), args.begin() + 2);
+  }
+  if (!args.empty() && args[0] == "--bench")
+    return usp::test::run_bench(backend, args.size() > 1 ? args[1] : "");
+  return usp::test::run_cases(backend, args.empty() ? 200 : std::strtoul(args[0].c_str(), nullptr, 10),
+                              args.size() > 1 ? std::strtoul(args[1].c_str(), nullptr, 10) : 1);
 } catch (const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());
   return 1;

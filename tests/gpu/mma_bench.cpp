@@ -2,6 +2,7 @@
 #include "mma_bench.hpp"
 
 #include "usp/kernels/cuda_backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/schedule/slice.hpp"
 
 #include <algorithm>
@@ -124,10 +125,10 @@ double median_seconds(const device::CallStream& stream, const std::function<void
   return times[times.size() / 2];
 }
 
-void bench(const Configuration& c) {
+void bench(Backend backend, const Configuration& c) {
   device::CallStream stream(0);
   const std::unique_ptr<kernels::Memory> memory = kernels::make_cuda_memory(stream);
-  const auto kernel = kernels::make_mma_kernel(*memory, {c.deterministic});
+  const auto kernel = kernels::factory_of(backend).make(*memory, c.deterministic);
   const DType result = c.rounded ? DType::bf16 : DType::fp32;
   const auto queries = [&](DType type, i64 width, bool random) {
     return DeviceView(*memory, type, c.rows, c.heads, width, random);
@@ -174,9 +175,9 @@ void bench(const Configuration& c) {
 
 }  // namespace
 
-int run_bench(const std::string& filter) {
+int run_bench(Backend backend, const std::string& filter) {
   for (const Configuration& c : configurations())
-    if (c.name.find(filter) != std::string::npos) bench(c);
+    if (c.name.find(filter) != std::string::npos) bench(backend, c);
   return 0;
 }
 

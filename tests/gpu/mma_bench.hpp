@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/schedule/backend.hpp"
+
 #include <string>
 
 namespace usp::test {
 
 /// Prints "name fwd_tflops bwd_tflops" of each configuration whose name holds the filter; bwd is delta and
 /// gradients together, 2.5 times the forward's operations over the visible pairs.
-int run_bench(const std::string& filter);
+int run_bench(Backend backend, const std::string& filter);
 
 }  // namespace usp::test

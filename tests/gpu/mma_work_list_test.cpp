@@ -8,7 +8,7 @@
 #include <deque>
 #include <random>
 
-/// The tables of the mma GPU kernel, which are made on the host, against the pairs of the slices.
+/// The tables of the GPU kernels, which are made on the host, against the pairs of the slices.
 namespace usp::mma {
 namespace {
 
@@ -32,13 +32,13 @@ using test::Draw;
 /// A tile that needs no mask must be visible as a whole, and every visible pair must be met once.
 void check_queries(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
-  const auto table = kernels::mma::tiles_of_queries({c.slices.data(), static_cast<i64>(c.slices.size())},
-                                                    c.q_rows, tile_rows);
+  const auto table = kernels::tiles::tiles_of_queries({c.slices.data(), static_cast<i64>(c.slices.size())},
+                                                      c.q_rows, tile_rows);
   i64 met = 0;
-  for (const kernels::mma::TileEntry& tile : table.tiles) {
+  for (const kernels::tiles::TileEntry& tile : table.tiles) {
     const i64 end = std::min<i64>(tile.row + tile_rows, c.q_rows);
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
-      const kernels::mma::KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
+      const kernels::tiles::KeySegment& segment = table.segments[static_cast<std::size_t>(n)];
       const schedule::Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
       for (i64 row = tile.row; row < end; ++row) {
         for (i64 key = segment.begin; key < segment.end; ++key) met += sees(s, row, key) ? 1 : 0;
@@ -52,12 +52,12 @@ void check_queries(const Draw& draw, int tile_rows) {
 
 void check_keys(const Draw& draw, int tile_rows) {
   const test::Case& c = draw.problem;
-  const auto table = kernels::mma::tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())},
-                                                 c.grad_rows(), tile_rows);
+  const auto table = kernels::tiles::tiles_of_keys({c.slices.data(), static_cast<i64>(c.slices.size())},
+                                                   c.grad_rows(), tile_rows);
   i64 met = 0;
-  for (const kernels::mma::TileEntry& tile : table.tiles)
+  for (const kernels::tiles::TileEntry& tile : table.tiles)
     for (int n = tile.segment_begin; n < tile.segment_end; ++n) {
-      const kernels::mma::QuerySegment& segment = table.segments[static_cast<std::size_t>(n)];
+      const kernels::tiles::QuerySegment& segment = table.segments[static_cast<std::size_t>(n)];
       const schedule::Slice& s = c.slices[static_cast<std::size_t>(segment.slice)];
       for (i64 row = segment.begin; row < segment.end; ++row)
         for (i64 gradient = tile.row; gradient < tile.row + tile_rows; ++gradient) {
@@ -88,19 +88,19 @@ TEST(MmaWorkList, KeysThatLieApartAreLoadedByTurns) {
   slices[0].q_count = slices[1].q_count = 10;
   slices[0].k_count = slices[1].k_count = 8;
   slices[1].k_row = slices[1].dk_row = 20;
-  const auto table = kernels::mma::tiles_of_keys({slices.data(), 2}, 40, 64);
+  const auto table = kernels::tiles::tiles_of_keys({slices.data(), 2}, 40, 64);
   ASSERT_EQ(table.segments.size(), 2u);
   EXPECT_EQ(table.segments[0].load_end, 8);
   EXPECT_EQ(table.segments[1].load_begin, 20);
   slices[1].k_row = slices[1].dk_row = 8;
-  const auto joined = kernels::mma::tiles_of_keys({slices.data(), 2}, 40, 64);
+  const auto joined = kernels::tiles::tiles_of_keys({slices.data(), 2}, 40, 64);
   EXPECT_EQ(joined.segments[0].load_end, 16);
   EXPECT_EQ(joined.segments[1].load_begin, 0);
 }
 
 TEST(MmaWorkList, HeavyTilesComeFirst) {
   const schedule::Slice causal = test::banded(1000, 1000, 0, unbounded);
-  const auto table = kernels::mma::tiles_of_queries({&causal, 1}, 1100, 128);
+  const auto table = kernels::tiles::tiles_of_queries({&causal, 1}, 1100, 128);
   EXPECT_EQ(table.tiles.front().row, 7 * 128);
   EXPECT_EQ(table.tiles.back().row, 8 * 128);
   EXPECT_EQ(table.busy, 8);
@@ -108,10 +108,10 @@ TEST(MmaWorkList, HeavyTilesComeFirst) {
 
 /// Batches whose documents change in every step, a few of them in use at a time.
 TEST(MmaTables, OfNewBatchesTakeNoMemoryInTheEnd) {
-  using Table = kernels::mma::DeviceTable<kernels::mma::KeySegment>;
+  using Table = kernels::tiles::DeviceTable<kernels::tiles::KeySegment>;
   test::CountingAllocator allocator;
   const auto memory = kernels::make_host_memory(allocator);
-  kernels::mma::TablePool pool(*memory);
+  kernels::tiles::TablePool pool(*memory);
   std::deque<std::unique_ptr<Table>> in_use;
   std::mt19937_64 random(7);
   i64 warm = 0;
@@ -124,8 +124,8 @@ TEST(MmaTables, OfNewBatchesTakeNoMemoryInTheEnd) {
       documents.push_back(s);
       row += tokens;
     }
-    const kernels::mma::SliceList list{documents.data(), static_cast<i64>(documents.size())};
-    in_use.push_back(std::make_unique<Table>(pool, list, kernels::mma::tiles_of_queries(list, 4000, 128)));
+    const kernels::tiles::SliceList list{documents.data(), static_cast<i64>(documents.size())};
+    in_use.push_back(std::make_unique<Table>(pool, list, kernels::tiles::tiles_of_queries(list, 4000, 128)));
     EXPECT_EQ(in_use.back()->slices()[1].q_row, documents[1].q_row);
     EXPECT_EQ(in_use.back()->tile_count(true), 32);
     if (in_use.size() > 8) in_use.pop_front();
@@ -137,12 +137,12 @@ TEST(MmaTables, OfNewBatchesTakeNoMemoryInTheEnd) {
 }
 
 TEST(MmaTables, MemoryInUseIsNotGivenToAnother) {
-  using Table = kernels::mma::DeviceTable<kernels::mma::KeySegment>;
-  kernels::mma::TablePool pool(kernels::host_memory());
+  using Table = kernels::tiles::DeviceTable<kernels::tiles::KeySegment>;
+  kernels::tiles::TablePool pool(kernels::host_memory());
   const schedule::Slice causal = test::banded(100, 100, 0, unbounded);
-  const kernels::mma::SliceList list{&causal, 1};
+  const kernels::tiles::SliceList list{&causal, 1};
   const auto table = [&] {
-    return std::make_unique<Table>(pool, list, kernels::mma::tiles_of_queries(list, 100, 64));
+    return std::make_unique<Table>(pool, list, kernels::tiles::tiles_of_queries(list, 100, 64));
   };
   auto first = table();
   const auto second = table();

@@ -4,6 +4,7 @@
 #include "usp/device/check.cuda.hpp"
 #include "usp/device/device.hpp"
 #include "usp/kernels/cuda_backends.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
 
 #include <cstring>
@@ -133,9 +134,7 @@ class Graph {
 /// Gradients repeat bit for bit.
 [[nodiscard]] inline std::unique_ptr<kernels::AttentionKernel> make_repeatable(Backend backend,
                                                                                kernels::Memory& memory) {
-  const kernels::CudaKernelOptions repeatable{.deterministic = true};
-  return backend == Backend::cudnn ? kernels::make_cudnn_kernel(memory, repeatable)
-                                   : kernels::make_mma_kernel(memory, repeatable);
+  return kernels::factory_of(backend).make(memory, true);
 }
 
 }  // namespace usp::test

@@ -56,6 +56,14 @@ TEST(KernelScratch, MmaSumsDqWhereItIsRounded) {
   EXPECT_EQ(scratch(plan_of(Backend::mma, 2, 2)), 0);
 }
 
+TEST(KernelScratch, HopperSumsDqWhereItIsRoundedAndLeavesRoomToItsFallback) {
+  AttentionPlan plan = plan_of(Backend::hopper, 1, 2);
+  EXPECT_EQ(scratch(plan), rows * heads * width * 4);
+  EXPECT_EQ(scratch(plan_of(Backend::hopper, 2, 2)), 0);
+  plan.score.softcap = 30;
+  EXPECT_EQ(scratch(plan), scratch(plan_of(Backend::mma, 1, 2)));
+}
+
 TEST(KernelScratch, HostKeepsNone) {
   EXPECT_EQ(scratch(plan_of(Backend::cpu, 2, 8)), 0);
 }

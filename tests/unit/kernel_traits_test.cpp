@@ -28,16 +28,16 @@ schedule::UnsupportedReason cudnn_refuses(Change&& change) {
 
 /// Files, flags and usp.h name backends by word and number.
 TEST(Backends, AreListedInTheOrderOfTheCApi) {
-  const std::vector<Backend> expected{Backend::cpu, Backend::mma, Backend::cudnn};
+  const std::vector<Backend> expected{Backend::cpu, Backend::mma, Backend::cudnn, Backend::hopper};
   EXPECT_EQ(backends(), expected);
   EXPECT_EQ(Backend(), Backend::cpu);
-  EXPECT_EQ(joined_words<Backend>(), "cpu, mma, cudnn");
+  EXPECT_EQ(joined_words<Backend>(), "cpu, mma, cudnn, hopper");
   for (const Backend backend : backends()) {
     EXPECT_EQ(backends()[index_of(backend)], backend);
     EXPECT_EQ(parse_word<Backend>(word_of(backend), "--backend"), backend);
     EXPECT_FALSE(backend->summary.empty());
   }
-  EXPECT_EQ(gpu_backend_words(), "mma or cudnn");
+  EXPECT_EQ(gpu_backend_words(), "mma or cudnn or hopper");
 }
 
 TEST(Backends, FallBackToOneThatTakesAllOfTheirHardware) {
@@ -132,6 +132,23 @@ TEST(KernelTraits, OtherBackendsTakeAllRules) {
             schedule::UnsupportedReason::none);
   EXPECT_EQ(schedule::unsupported_reason(schedule::kernel_traits(Backend::mma), call),
             schedule::UnsupportedReason::dtype);
+}
+
+TEST(KernelTraits, HopperIsForItsArchitectureAlone) {
+  const auto refuses = [](auto&& change) {
+    schedule::CallTraits call = plain();
+    change(call);
+    return schedule::unsupported_reason(schedule::kernel_traits(Backend::hopper), call);
+  };
+  EXPECT_EQ(refuses([](auto&) {}), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.query_heads = {1, 3}; }), schedule::UnsupportedReason::none);
+  EXPECT_EQ(refuses([](auto& c) { c.compute_major = 8; }), schedule::UnsupportedReason::architecture);
+  EXPECT_EQ(refuses([](auto& c) { c.compute_major = 10; }), schedule::UnsupportedReason::architecture);
+  EXPECT_EQ(refuses([](auto& c) { c.negative_scale = true; }), schedule::UnsupportedReason::negative_scale);
+  EXPECT_EQ(refuses([](auto& c) { c.softcap = true; }), schedule::UnsupportedReason::softcap);
+  EXPECT_EQ(refuses([](auto& c) { c.dqk = 132; }), schedule::UnsupportedReason::head_dim_step);
+  EXPECT_EQ(refuses([](auto& c) { c.backward = c.deterministic = true; }),
+            schedule::UnsupportedReason::deterministic);
 }
 
 schedule::BlockSplit divided(const std::vector<schedule::Slice>& slices) {

@@ -7,7 +7,7 @@
 namespace usp {
 
 const std::vector<Backend>& backends() {
-  static const std::vector<Backend> list = {Backend::cpu, Backend::mma, Backend::cudnn};
+  static const std::vector<Backend> list = {Backend::cpu, Backend::mma, Backend::cudnn, Backend::hopper};
   return list;
 }
 

@@ -27,16 +27,16 @@ struct CardRow {
 // (MAMF table at 7bc7c305) times the .85 of Hopper, since both are power-limited.
 // Shares of fp8 are those of the same table's best short runs in both types.
 // Bands: libraries' versions and data move the rate by 5% each, cards of one kind by as much.
-constexpr const char* hopper = "measured: 675 of 989 TFLOP/s sustained on H200 at 700 W";
+constexpr const char* h200_rate = "measured: 675 of 989 TFLOP/s sustained on H200 at 700 W";
 constexpr const char* mamf =
     "best short run (ml-engineering, MAMF table) x .85 sustained, as measured on H200";
 constexpr CardRow cards[] = {
     {"a100", .84, .15, 108, 400, .90, "257 of 312 TFLOP/s for 8192^3 of normal data (thonking.ai)"},
     {"a800", .84, .15, 108, 400, .90, "as A100, the same chip"},
     {"h100-pcie", .62, .20, 114, 350, .88, "794.5 of 989 TFLOP/s (ml-engineering), at 350 of 700 W"},
-    {"h100", .70, .15, 132, 700, .88, hopper},
-    {"h800", .70, .15, 132, 700, .88, hopper},
-    {"h200", .70, .15, 132, 700, .91, hopper},
+    {"h100", .70, .15, 132, 700, .88, h200_rate},
+    {"h800", .70, .15, 132, 700, .88, h200_rate},
+    {"h200", .70, .15, 132, 700, .91, h200_rate},
     {"gh200", .71, .20, 132, 900, .93, mamf},
     {"h20", .90, .20, 78, 400, .90, "tensor cores cut to 15%: no longer power-limited"},
     {"b200", .66, .20, 148, 1000, .98, mamf},

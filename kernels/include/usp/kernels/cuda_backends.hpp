@@ -33,4 +33,10 @@ struct CudaKernelOptions {
 [[nodiscard]] std::unique_ptr<AttentionKernel> make_cudnn_kernel(Memory& memory,
                                                                  const CudaKernelOptions& options = {});
 
+/// Tensor copies and wgmma, compute capability 9.0: bf16 and fp16, any slices, an fp32 state carried without
+/// a merge; forward to head dim 256, backward to 128. What it does not do, and everything on another GPU,
+/// goes to the mma kernel.
+[[nodiscard]] std::unique_ptr<AttentionKernel> make_hopper_kernel(Memory& memory,
+                                                                  const CudaKernelOptions& options = {});
+
 }  // namespace usp::kernels

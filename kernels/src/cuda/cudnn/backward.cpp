@@ -10,7 +10,7 @@ namespace usp::kernels::cudnn {
 namespace {
 
 [[nodiscard]] schedule::CallTraits traits_of(const AttendGradArgs& a, const Engine& engine) {
-  schedule::CallTraits call = call_traits(a, engine.compute_major());
+  schedule::CallTraits call = cuda::call_traits(a, engine.compute_major());
   call.backward = true;
   call.deterministic = engine.deterministic();
   call.has_o = a.o.data != nullptr;
@@ -83,7 +83,7 @@ class BackwardStep final : public PreparedAttendGrad {
     rest_count_ = static_cast<i64>(division.rest.size());
     if (rest_count_ == 0) return;
     begin_delta(a);
-    fallback_ = engine.fallback().prepare(with_delta(rest_of(sums, division.rest.data())));
+    fallback_ = engine.fallback().kernel().prepare(with_delta(rest_of(sums, division.rest.data())));
   }
 
  private:
@@ -108,8 +108,8 @@ class BackwardStep final : public PreparedAttendGrad {
 
   void prepare_fallback(const AttendGradArgs& a) {
     begin_delta(a);
-    fallback_ =
-        engine_.fallback().prepare(with_delta(engine_.fallback().rounds_results() ? a : begin_sums(a)));
+    AttentionKernel& kernel = engine_.fallback().kernel();
+    fallback_ = kernel.prepare(with_delta(kernel.rounds_results() ? a : begin_sums(a)));
   }
 
   /// cuDNN takes o and its gradient in the input type.
@@ -197,7 +197,7 @@ class BackwardStep final : public PreparedAttendGrad {
   void enqueue(const AttendGradArgs& given) override {
     if (given.scope.query_heads.empty()) return;
     const device::DeviceScope scope(engine_.device());
-    engine_.count(Pass::backward, departures_);
+    engine_.fallback().count(Pass::backward, departures_);
     if (blocks_.empty()) {
       const AttendGradArgs wide = with_sums(given);
       run_fallback(wide);

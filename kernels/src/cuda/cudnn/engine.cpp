@@ -15,13 +15,15 @@ namespace {
 
 class CudnnKernel final : public AttentionKernel {
  public:
-  CudnnKernel(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback)
+  CudnnKernel(Memory& memory, const CudaKernelOptions& options, cuda::MakeFallback fallback)
       : engine_(memory, options, std::move(fallback)) {}
   [[nodiscard]] const char* name() const override { return "cudnn"; }
   [[nodiscard]] Memory& memory() override { return engine_.memory(); }
   [[nodiscard]] bool rounds_results() const override { return cudnn_traits.rounds_results; }
   [[nodiscard]] bool wants_o() const override { return !cudnn_traits.takes.grad_without_o; }
-  [[nodiscard]] std::vector<BackendFallback> fallbacks() const override { return engine_.fallbacks(); }
+  [[nodiscard]] std::vector<BackendFallback> fallbacks() const override {
+    return engine_.fallback().counts();
+  }
   [[nodiscard]] std::unique_ptr<PreparedAttend> prepare(const AttendArgs& a) override {
     check(a, rounds_results());
     const device::DeviceScope scope(engine_.device());
@@ -57,10 +59,10 @@ View heads_of(const View& v, Range heads) {
   return part;
 }
 
-Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback)
+Engine::Engine(Memory& memory, const CudaKernelOptions& options, cuda::MakeFallback fallback)
     : memory_(memory),
       options_(options),
-      make_fallback_(std::move(fallback)),
+      fallback_(std::move(fallback)),
       device_(memory.device()),
       compute_major_(device::device_info(device_).compute_major),
       graphs_([this] {
@@ -68,20 +70,6 @@ Engine::Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fa
         return Graphs();
       }()),
       scratch_(memory) {}
-
-AttentionKernel& Engine::fallback() {
-  if (fallback_ == nullptr) fallback_ = make_fallback_();
-  return *fallback_;
-}
-
-std::vector<BackendFallback> Engine::fallbacks() const {
-  std::vector<BackendFallback> all;
-  for (const Pass pass : {Pass::forward, Pass::backward})
-    for (std::size_t why = 0; why < schedule::unsupported_reason_count; ++why)
-      if (const i64 count = departed_[static_cast<std::size_t>(pass)][why]; count > 0)
-        all.push_back({pass, static_cast<schedule::UnsupportedReason>(why), count});
-  return all;
-}
 
 Division Engine::divide(const AttendScope& scope, const schedule::CallTraits& call, bool rows_aligned) const {
   Division division;
@@ -106,7 +94,7 @@ Division Engine::divide(const AttendScope& scope, const schedule::CallTraits& ca
 }
 
 std::unique_ptr<AttentionKernel> make_kernel(Memory& memory, const CudaKernelOptions& options,
-                                             MakeFallback fallback) {
+                                             cuda::MakeFallback fallback) {
   return std::make_unique<CudnnKernel>(memory, options, std::move(fallback));
 }
 

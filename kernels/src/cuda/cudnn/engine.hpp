@@ -9,7 +9,6 @@
 #include "usp/schedule/kernel_traits.hpp"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -23,24 +22,6 @@ namespace usp::kernels::cudnn {
 [[nodiscard]] bool aligned(const ConstView& v);
 /// The heads of a view that a call covers.
 [[nodiscard]] View heads_of(const View& v, Range heads);
-
-/// What the traits of a call have whatever the direction.
-template <class Args>
-[[nodiscard]] schedule::CallTraits call_traits(const Args& a, int compute_major) {
-  schedule::CallTraits call;
-  call.type = a.q.type;
-  call.dqk = a.q.width;
-  call.dv = a.v.width;
-  call.query_heads = a.scope.query_heads;
-  call.group = a.scope.group;
-  const ScoreTerms& terms = *a.scope.terms;
-  call.softcap = terms.softcap != 0;
-  call.alibi = terms.alibi_slopes != nullptr;
-  call.dropout = terms.dropout != 0;
-  call.block_mask = terms.blocks != nullptr;
-  call.compute_major = compute_major;
-  return call;
-}
 
 /// What the key of a block has whatever the direction; strides of outputs are the caller's to set.
 template <class Args>
@@ -95,14 +76,15 @@ struct ScratchArenas {
 /// What the steps of a kernel share: its memory, planned graphs, the fallback and scratch.
 class Engine {
  public:
-  Engine(Memory& memory, const CudaKernelOptions& options, MakeFallback fallback);
+  Engine(Memory& memory, const CudaKernelOptions& options, cuda::MakeFallback fallback);
 
   [[nodiscard]] Memory& memory() { return memory_; }
   [[nodiscard]] ScratchArenas& scratch() { return scratch_; }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] int compute_major() const { return compute_major_; }
   [[nodiscard]] bool deterministic() const { return options_.deterministic; }
-  [[nodiscard]] AttentionKernel& fallback();
+  [[nodiscard]] cuda::Fallback& fallback() { return fallback_; }
+  [[nodiscard]] const cuda::Fallback& fallback() const { return fallback_; }
 
   /// Blocks as the plan of the call says, where it says; graphs are yet to be found.
   [[nodiscard]] Division divide(const AttendScope& scope, const schedule::CallTraits& call,
@@ -114,21 +96,13 @@ class Engine {
   void run(const Planned& planned, const GraphMemory& m) {
     planned.graph->run(m, scratch_.workspace->data(), memory_.stream());
   }
-  /// Of one run, for fallbacks().
-  void count(Pass pass, const std::vector<schedule::UnsupportedReason>& departures) {
-    for (const schedule::UnsupportedReason why : departures)
-      ++departed_[static_cast<std::size_t>(pass)][static_cast<std::size_t>(why)];
-  }
-  [[nodiscard]] std::vector<BackendFallback> fallbacks() const;
 
  private:
   Memory& memory_;
   CudaKernelOptions options_;
-  MakeFallback make_fallback_;
-  std::unique_ptr<AttentionKernel> fallback_;
+  cuda::Fallback fallback_;
   int device_, compute_major_;
   Graphs graphs_;
-  std::array<std::array<i64, schedule::unsupported_reason_count>, 2> departed_{};  ///< by pass and reason
   ScratchArenas scratch_;
 };
 

@@ -49,7 +49,7 @@ class ForwardStep final : public PreparedAttend {
   ForwardStep(Engine& engine, const AttendArgs& a) : PreparedAttend(a), engine_(engine) {
     if (a.scope.query_heads.empty()) return;
     expects(a.q.type == DType::bf16 || a.q.type == DType::fp16, "cuDNN's attention takes bf16 and fp16");
-    Division division = engine.divide(a.scope, call_traits(a, engine.compute_major()),
+    Division division = engine.divide(a.scope, cuda::call_traits(a, engine.compute_major()),
                                       aligned(a.q) && aligned(a.k) && aligned(a.v));
     direct_ = a.overwrite && a.sink == nullptr && a.o.type == a.q.type && division.rest.empty() &&
               division.blocks.size() == 1 && division.blocks.front().block.q_rows == Range{0, a.q.rows} &&
@@ -65,7 +65,7 @@ class ForwardStep final : public PreparedAttend {
     if (direct_) return;
     const AttendArgs state = begin_state(a);
     rest_count_ = static_cast<i64>(division.rest.size());
-    if (rest_count_ > 0) fallback_ = engine.fallback().prepare(rest_of(state, division.rest.data()));
+    if (rest_count_ > 0) fallback_ = engine.fallback().kernel().prepare(rest_of(state, division.rest.data()));
   }
 
  private:
@@ -88,7 +88,8 @@ class ForwardStep final : public PreparedAttend {
   }
 
   void prepare_fallback(const AttendArgs& a) {
-    fallback_ = engine_.fallback().prepare(engine_.fallback().rounds_results() ? a : begin_state(a));
+    AttentionKernel& kernel = engine_.fallback().kernel();
+    fallback_ = kernel.prepare(kernel.rounds_results() ? a : begin_state(a));
   }
 
   /// The call with an fp32 o: the given one, or scratch that is rounded into it.
@@ -123,7 +124,7 @@ class ForwardStep final : public PreparedAttend {
   void enqueue(const AttendArgs& a) override {
     if (a.scope.query_heads.empty()) return;
     const device::DeviceScope scope(engine_.device());
-    engine_.count(Pass::forward, departures_);
+    engine_.fallback().count(Pass::forward, departures_);
     if (direct_ && !blocks_.empty()) return attend_direct(a);
     const AttendArgs wide = with_state(a);
     if (blocks_.empty())

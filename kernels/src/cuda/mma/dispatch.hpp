@@ -26,24 +26,4 @@ void forward(const ForwardParams& p, PaddedDims dims, DType io, cudaStream_t str
 void backward(const BackwardParams& p, PaddedDims dims, DType io, cudaStream_t stream);
 void query_grad(const QueryGradParams& p, PaddedDims dims, DType io, cudaStream_t stream);
 
-/// Whether every row starts on a boundary of `bytes`, `elements` of its type.
-template <class V>
-[[nodiscard]] bool divides(const V& view, std::uintptr_t bytes, i64 elements) {
-  return reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0 && view.batch_stride % elements == 0 &&
-         view.row_stride % elements == 0 && view.head_stride % elements == 0;
-}
-
-template <class V>
-[[nodiscard]] Strided strided(const V& view) {
-  Strided s;
-  s.type = view.type;
-  s.batch = view.batch_stride, s.row = view.row_stride, s.head = view.head_stride;
-  s.pairs = divides(view, static_cast<std::uintptr_t>(2 * bytes_of(view.type)), 2);
-  // The heads of a view start anywhere, the kernels count them from 0.
-  const auto at = reinterpret_cast<std::uintptr_t>(view.data) -
-                  static_cast<std::uintptr_t>(view.heads.begin * view.head_stride * bytes_of(view.type));
-  s.data = reinterpret_cast<char*>(at);
-  return s;
-}
-
 }  // namespace usp::kernels::mma

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "launch.cuh"
+#include "../tiles/launch.cuh"
 #include "tensor.cuh"
 #include "walk.cuh"
 

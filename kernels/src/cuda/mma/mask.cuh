@@ -7,13 +7,6 @@
 /// What a tile of scores goes through before and after the exponential.
 namespace usp::kernels::mma {
 
-inline constexpr float log2_e = 1.4426950408889634f;
-inline constexpr float ln_2 = 0.6931471805599453f;
-
-__device__ __forceinline__ float minus_infinity() {
-  return __int_as_float(static_cast<int>(0xff800000u));
-}
-
 __device__ __forceinline__ i64 divide_down(i64 a, i64 b) {
   if (b == 1) return a;
   return a >= 0 ? a / b : -((-a + b - 1) / b);

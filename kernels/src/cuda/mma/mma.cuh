@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../tiles/element.cuh"
+
 #include <cstdint>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <type_traits>
 
 /// Warp-level building blocks of sm_80 and up: 16-byte asynchronous copies into swizzled tiles of shared
 /// memory, fragments by ldmatrix, products by mma.sync m16n8k16 with fp32 sums.
 namespace usp::kernels::mma {
 
-struct Bf16 {
-  using type = __nv_bfloat16;
-  static __device__ type round(float x) { return __float2bfloat16_rn(x); }
-};
-struct Fp16 {
-  using type = __half;
-  static __device__ type round(float x) { return __float2half_rn(x); }
-};
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
+using namespace tiles;
 
 /// 16 bytes, of which only `bytes` (0 or 16) are read; the rest is zero.
 __device__ __forceinline__ void copy16(std::uint32_t shared, const void* global, int bytes) {
@@ -87,28 +76,6 @@ __device__ __forceinline__ void multiply<Fp16>(float (&c)[4], const std::uint32_
       "{%0,%1,%2,%3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/// Two floats, rounded, the first in the low half.
-template <class T>
-__device__ __forceinline__ std::uint32_t pack(float low, float high);
-template <>
-__device__ __forceinline__ std::uint32_t pack<Bf16>(float low, float high) {
-  std::uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-template <>
-__device__ __forceinline__ std::uint32_t pack<Fp16>(float low, float high) {
-  std::uint32_t r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
 }
 
 /// A tile of rows of D 16-bit elements in shared memory. The 16-byte chunks of a row are permuted so that

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../state/state.hpp"
-#include "resources.hpp"
+#include "../tiles/resources.hpp"
+#include "dispatch.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/kernels/attention_kernel.hpp"

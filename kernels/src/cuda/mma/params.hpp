@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "usp/schedule/types.hpp"
+#include "../tiles/strided.hpp"
+#include "../tiles/tables.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -10,35 +11,7 @@
 /// What the mma kernels are launched with.
 namespace usp::kernels::mma {
 
-/// A view whose data pointer is moved so that heads are addressed by their global number. Strides in
-/// elements.
-struct Strided {
-  char* data = nullptr;
-  i64 batch = 0, row = 0, head = 0;
-  DType type = DType::fp32;
-  bool pairs = false;  ///< two neighbouring elements may be accessed as one
-};
-
-/// A Slice as the device reads it; rows fit 32 bits.
-struct DeviceSlice {
-  i64 q_pos, k_pos, q_step, k_step, diff_min, diff_max;
-  int q_row, q_count, k_row, k_count;
-};
-
-/// Key rows that a tile of query rows sees through one slice: [begin, end), of which every row sees
-/// [full_begin, full_end).
-struct KeySegment {
-  int slice, begin, end, full_begin, full_end, unused[3];
-};
-/// Query rows that see a tile of gradient rows through one slice: [begin, end); not masked when all of them
-/// see the whole tile. Gradient row r is key row r + shift; rows outside [load_begin, load_end) are no keys.
-struct QuerySegment {
-  int slice, begin, end, masked, shift, load_begin, load_end, unused;
-};
-/// Tiles in order of falling work.
-struct TileEntry {
-  int row, segment_begin, segment_end, unused;
-};
+using namespace tiles;
 
 struct Terms {
   float scale = 1, scale_log2 = 1;
@@ -86,8 +59,7 @@ struct QueryGradParams : Common {
   Strided d_o, lse, delta, dq;
 };
 
-/// Rows of a tile that stays; the streamed tiles are 64 rows everywhere.
-inline constexpr int streamed_rows = 64;
+/// Rows of a tile that stays.
 constexpr int forward_rows(int dv, bool terms) {
   return terms || dv > 128 ? 64 : 128;
 }

@@ -1,44 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../tiles/rows.cuh"
 #include "mma.cuh"
 #include "params.hpp"
 
 /// Rows of views as the kernels read and write them.
 namespace usp::kernels::mma {
 
-/// The first element of a row; `Element` is its type.
-template <class Element>
-__device__ __forceinline__ Element* row_of(const Strided& view, int batch, int head, int row) {
-  return reinterpret_cast<Element*>(view.data) + batch * view.batch + head * view.head + row * view.row;
-}
-/// The same for 16-bit inputs, as bytes.
+/// The first element of a row of 16-bit inputs, as bytes.
 __device__ __forceinline__ const char* half_row(const Strided& view, int batch, int head, i64 row) {
   return view.data + 2 * (batch * view.batch + head * view.head + row * view.row);
-}
-
-/// Up to two neighbouring floats; columns from `width` on read as zero.
-__device__ __forceinline__ float2 load_pair(const float* row, int column, int width, bool pairs) {
-  if (pairs && column + 1 < width) return *reinterpret_cast<const float2*>(row + column);
-  return {column < width ? row[column] : 0.f, column + 1 < width ? row[column + 1] : 0.f};
-}
-__device__ __forceinline__ void store_pair(float* row, int column, int width, bool pairs, float2 x) {
-  if (pairs && column + 1 < width) {
-    *reinterpret_cast<float2*>(row + column) = x;
-    return;
-  }
-  if (column < width) row[column] = x.x;
-  if (column + 1 < width) row[column + 1] = x.y;
-}
-template <class T>
-__device__ __forceinline__ void store_rounded(typename T::type* row, int column, int width, bool pairs,
-                                              float2 x) {
-  if (pairs && column + 1 < width) {
-    *reinterpret_cast<std::uint32_t*>(row + column) = pack<T>(x.x, x.y);
-    return;
-  }
-  if (column < width) row[column] = T::round(x.x);
-  if (column + 1 < width) row[column + 1] = T::round(x.y);
 }
 
 /// Adds neighbouring floats at a constant distance from an address, if at all, without a return value. One

@@ -8,13 +8,14 @@ StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_hea
   StepBackend step;
   step.use = plan.backend;
   const KernelTraits& traits = kernel_traits(plan.backend);
-  if (traits.any_slices) return step;
+  if (plan.backend->fallback == nullptr) return step;
   const auto left = [&](UnsupportedReason why) {
     return StepBackend{fallback_of(plan.backend), why, 0, static_cast<std::int32_t>(count)};
   };
   if (const UnsupportedReason why = unsupported_reason(traits, call_traits(plan, pass, query_heads));
       why != UnsupportedReason::none)
     return left(why);
+  if (traits.any_slices) return step;
   if (count > static_cast<i64>(traits.max_slices)) return left(UnsupportedReason::many_slices);
   const BlockSplit share = split_into_blocks(traits, slices, count, pass == Pass::backward);
   if (share.blocks.empty())

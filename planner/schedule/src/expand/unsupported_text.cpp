@@ -28,6 +28,8 @@ constexpr std::array<const char*, unsupported_reason_count> texts{{
     "{name}'s backward of a single query or key returns NaN",
     "the {name} backend supports windows with at most as many queries as keys",
     "no pair is visible: results are only initialized",
+    "the {name} backend runs on GPUs of compute capability {first}.x to {last}.x",
+    "the {name} backend supports positive scales",
     "tensor rows are not aligned to 16 bytes",
     "{name} has no execution plan for this block shape",
 }};
@@ -38,7 +40,8 @@ std::string text_of(UnsupportedReason why, Backend backend) {
   const KernelTraits& takes = backend->takes;
   return fmt::format(fmt::runtime(texts[static_cast<std::size_t>(why)]),
                      fmt::arg("name", backend->display_name), fmt::arg("step", takes.head_dim_step),
-                     fmt::arg("qk", takes.grad_dim_qk), fmt::arg("v", takes.grad_dim_v));
+                     fmt::arg("qk", takes.grad_dim_qk), fmt::arg("v", takes.grad_dim_v),
+                     fmt::arg("first", takes.min_compute_major), fmt::arg("last", takes.max_compute_major));
 }
 
 }  // namespace usp::schedule

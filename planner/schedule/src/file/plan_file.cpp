@@ -156,7 +156,8 @@ Backend mixed_backend(Backend asked) {
 schedule::StepBackends steps_in(ObjectReader reader, Backend asked) {
   schedule::StepBackends steps;
   for (const Backend backend : backends())
-    steps.add(backend, reader.integer(key_of(backend).c_str(), 0, most));
+    if (counted_at_zero(backend) || reader.has(key_of(backend).c_str()))
+      steps.add(backend, reader.integer(key_of(backend).c_str(), 0, most));
   steps.mixed = reader.integer("mixed", 0, most);
   reader.array("why", [&](const Json& value, const std::string& pointer) {
     steps.why.push_back(reason_in(value, reader.file(), pointer));

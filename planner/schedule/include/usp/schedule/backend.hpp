@@ -33,6 +33,8 @@ struct KernelTraits {
   int grad_compute_major = 0;                  ///< a major number of a compute capability
   bool any_unequal_head_dims = true;           ///< backward; else only grad_dim_qk with grad_dim_v
   i64 grad_dim_qk = 0, grad_dim_v = 0;
+  int min_compute_major = 0, max_compute_major = 99;  ///< compute capabilities it runs on
+  bool negative_scale = true;                         ///< scales of 0 and below
   bool softcap = true, alibi = true, dropout = true, block_mask = true, kv_group_spans_ranks = true;
   bool grad_without_o = true;  ///< backward takes delta; else o beside it, or instead of it
   bool deterministic_grad = true;
@@ -92,17 +94,18 @@ class Backend {
   friend constexpr bool operator==(Backend a, Backend b) { return a.traits_ == b.traits_; }
   friend constexpr bool operator!=(Backend a, Backend b) { return a.traits_ != b.traits_; }
 
-  static const Backend cpu, mma, cudnn;
+  static const Backend cpu, mma, cudnn, hopper;
 
  private:
   const BackendTraits* traits_;
 };
 
-extern const BackendTraits cpu_traits, mma_traits, cudnn_traits;
+extern const BackendTraits cpu_traits, mma_traits, cudnn_traits, hopper_traits;
 constexpr Backend::Backend() : traits_(&cpu_traits) {}
 inline constexpr Backend Backend::cpu{cpu_traits};
 inline constexpr Backend Backend::mma{mma_traits};
 inline constexpr Backend Backend::cudnn{cudnn_traits};
+inline constexpr Backend Backend::hopper{hopper_traits};
 
 /// The backends that files, flags and the C API name, in the order of the C API's enumerators.
 [[nodiscard]] const std::vector<Backend>& backends();

@@ -35,6 +35,8 @@ enum class UnsupportedReason : std::uint8_t {
   single_row,
   wide_window,
   no_pairs,
+  architecture,
+  negative_scale,
   alignment,
   no_graph
 };
@@ -64,6 +66,8 @@ struct WordTable<schedule::UnsupportedReason> {
                                            {"single_row", Reason::single_row},
                                            {"wide_window", Reason::wide_window},
                                            {"no_pairs", Reason::no_pairs},
+                                           {"architecture", Reason::architecture},
+                                           {"negative_scale", Reason::negative_scale},
                                            {"alignment", Reason::alignment},
                                            {"no_graph", Reason::no_graph}};
 };
@@ -92,7 +96,7 @@ struct CallTraits {
   i64 dqk = 0, dv = 0;
   Range query_heads;
   int group = 1;
-  bool softcap = false, alibi = false, dropout = false, block_mask = false;
+  bool negative_scale = false, softcap = false, alibi = false, dropout = false, block_mask = false;
   bool backward = false;
   bool has_o = true, deterministic = false;
   int compute_major = 9;
@@ -106,6 +110,7 @@ struct CallTraits {
   call.dv = plan.shape.head_dim_v;
   call.query_heads = query_heads;
   call.group = plan.shape.query_heads / plan.shape.kv_heads;
+  call.negative_scale = plan.score.scale < 0;  // 0 stands for the default
   call.softcap = plan.score.softcap != 0;
   call.alibi = plan.score.alibi;
   call.dropout = plan.score.dropout != 0;
@@ -116,7 +121,10 @@ struct CallTraits {
 
 /// Why a backend does not take a call; none: it does.
 [[nodiscard]] constexpr UnsupportedReason unsupported_reason(const KernelTraits& t, const CallTraits& c) {
+  if (c.compute_major < t.min_compute_major || c.compute_major > t.max_compute_major)
+    return UnsupportedReason::architecture;
   if (!t.supports_fp32_fp64 && usp::bytes_of(c.type) > 2) return UnsupportedReason::dtype;
+  if (!t.negative_scale && c.negative_scale) return UnsupportedReason::negative_scale;
   if (!t.softcap && c.softcap) return UnsupportedReason::softcap;
   if (!t.alibi && c.alibi) return UnsupportedReason::alibi;
   if (!t.dropout && c.dropout) return UnsupportedReason::dropout;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "params.hpp"
+#include "tables.hpp"
 
 #include "usp/kernels/memory.hpp"
 #include "usp/schedule/slice.hpp"
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace usp::kernels::mma {
+namespace usp::kernels::tiles {
 
 /// A list of slices.
 struct SliceList {
@@ -71,4 +71,4 @@ class DeviceTable {
   std::unique_ptr<Arena> memory_;
 };
 
-}  // namespace usp::kernels::mma
+}  // namespace usp::kernels::tiles

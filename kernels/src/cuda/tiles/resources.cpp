@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace usp::kernels::mma {
+namespace usp::kernels::tiles {
 namespace {
 
 [[nodiscard]] int attribute(cudaDeviceAttr name, int device) {
@@ -29,7 +29,7 @@ Resources::Resources(Memory& memory, const CudaKernelOptions& options)
     : memory_(memory), options_(options), tables_(memory), device_(memory.device()) {
   if (attribute(cudaDevAttrComputeCapabilityMajor, device_) < 8)
     throw EnvironmentError(fmt::format(
-        "GPU {} is older than compute capability 8.0, which the mma kernel is made for; use the CPU",
+        "GPU {} is older than compute capability 8.0, which the GPU kernels are made for; use the CPU",
         device_));
   shared_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
   shared_per_sm_ = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_);
@@ -40,15 +40,15 @@ void Resources::make_room(const ConstView& view, DType io, Range heads, Role rol
   if (!is_read_in_place(view, io)) reserve(role, copy_of(view, io, heads).elements() * bytes_of(io));
 }
 
-Strided Resources::input(const ConstView& view, DType io, Range heads, Role role) {
-  if (is_read_in_place(view, io)) return strided(view);
+ConstView Resources::readable(const ConstView& view, DType io, Range heads, Role role) {
+  if (is_read_in_place(view, io)) return view;
   View copy = copy_of(view, io, heads);
   copy.data = scratch(role);
   if (copy.width != view.width) memory_.fill(copy, 0);
   copy.width = view.width;
   const ViewRegion region{{0, view.rows}, heads};
   memory_.copy_region(view, region, copy, region, WriteMode::overwrite);
-  return strided(copy);
+  return copy;
 }
 
 void Resources::need_shared(int bytes) const {
@@ -59,4 +59,4 @@ void Resources::need_shared(int bytes) const {
                   bytes, device_, shared_per_block_));
 }
 
-}  // namespace usp::kernels::mma
+}  // namespace usp::kernels::tiles

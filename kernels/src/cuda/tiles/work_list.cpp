@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-namespace usp::kernels::mma {
+namespace usp::kernels::tiles {
 namespace {
 
 using schedule::slice_detail::ceil_div;
@@ -247,4 +247,4 @@ DeviceTable<Segment>::~DeviceTable() {
 template class DeviceTable<KeySegment>;
 template class DeviceTable<QuerySegment>;
 
-}  // namespace usp::kernels::mma
+}  // namespace usp::kernels::tiles

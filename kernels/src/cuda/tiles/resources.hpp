@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "dispatch.hpp"
+#include "strided.hpp"
 #include "work_list.hpp"
 
 #include "usp/device/device.hpp"
@@ -11,7 +11,7 @@
 #include <array>
 #include <memory>
 
-namespace usp::kernels::mma {
+namespace usp::kernels::tiles {
 
 /// Operands that scratch memory may hold a copy of.
 enum class Role { q, k, v, d_o, dq, count };
@@ -32,9 +32,13 @@ class Resources {
   /// Throws EnvironmentError where a block of the GPU has less.
   void need_shared(int bytes) const;
 
-  /// A view as the kernels read it; one that 16-byte copies cannot read is copied into scratch first, its
-  /// width filled up. make_room() of a view of the same form came before.
-  [[nodiscard]] Strided input(const ConstView& view, DType io, Range heads, Role role);
+  /// The view, or where 16-byte copies cannot read it, a copy of its heads in scratch, the width filled up.
+  /// make_room() of a view of the same form came before.
+  [[nodiscard]] ConstView readable(const ConstView& view, DType io, Range heads, Role role);
+  /// The same, as the kernels read it.
+  [[nodiscard]] Strided input(const ConstView& view, DType io, Range heads, Role role) {
+    return strided(readable(view, io, heads, role));
+  }
   void make_room(const ConstView& view, DType io, Range heads, Role role);
 
   void reserve(Role role, i64 bytes) { arena(role).reserve(bytes); }
@@ -50,4 +54,4 @@ class Resources {
   std::array<std::unique_ptr<Arena>, static_cast<std::size_t>(Role::count)> scratch_;
 };
 
-}  // namespace usp::kernels::mma
+}  // namespace usp::kernels::tiles

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <mutex>
 
-namespace usp::kernels::mma {
+namespace usp::kernels::tiles {
 
 /// Permits a kernel more dynamic shared memory than a launch has by default: once per device, from any
 /// thread. Each kernel has its own, with the same bytes at every call of a device.
@@ -30,4 +30,4 @@ class SharedMemoryLimit {
   std::array<std::once_flag, 64> raised_;  ///< by device; those beyond are set at every launch
 };
 
-}  // namespace usp::kernels::mma
+}  // namespace usp::kernels::tiles

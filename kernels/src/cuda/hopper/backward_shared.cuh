@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "claims.cuh"
+#include "tile.cuh"
+
+/// Shared memory of the backward kernel: who waits for whom.
+namespace usp::kernels::hopper {
+
+template <class T_, int Dk_, int Dv_>
+struct BackwardShape {
+  using T = T_;
+  static constexpr int Dk = Dk_, Dv = Dv_, stages = 2, claim_slots = 2;
+  static constexpr int consumers = 2, threads = 128 * (consumers + 1), consumer_warps = 4 * consumers;
+  static constexpr int k_bytes = key_rows * Dk * 2, v_bytes = key_rows * Dv * 2;
+  static constexpr int q_bytes = step_rows * Dk * 2, o_bytes = step_rows * Dv * 2;
+  static constexpr int ds_bytes = key_rows * step_rows * 2;
+  /// Each consumer computes one tile of K's columns of dQ: its half of the columns from all keys, or where
+  /// there is but one tile, all columns from its half of the keys.
+  static constexpr bool shares_keys = Dk == 2 * tile_columns;
+  static constexpr int dq_columns = tile_columns, dq_depth = shares_keys ? key_rows : key_rows / consumers;
+  static constexpr int box_columns = 32, box_bytes = step_rows * box_columns * 4;
+  static constexpr int dq_bytes = step_rows * dq_columns * 4;
+  static_assert(shares_keys || Dk == tile_columns, "no other share is written");
+};
+
+/// A claim as the block's warps read it; row -1: no more work.
+struct GradClaim {
+  int row, kv_head, batch, steps, segment_begin, segment_end, head_begin, head_end;
+};
+
+/// What the consumers need to know of a step.
+struct StepNote {
+  int masked, loads_keys, row, head;
+};
+
+/// Shared memory of a block.
+template <class S>
+struct BackwardShared {
+  static constexpr int k = 0, v = k + S::k_bytes, q = v + S::v_bytes, d_o = q + S::stages * S::q_bytes,
+                       ds = d_o + S::stages * S::o_bytes, dq = ds + S::stages * S::ds_bytes,
+                       rows = dq + S::consumers * S::dq_bytes,
+                       intervals = rows + S::stages * step_rows * 2 * static_cast<int>(sizeof(float)),
+                       claims = intervals + S::stages * key_rows * static_cast<int>(sizeof(Interval)),
+                       notes = claims + S::claim_slots * static_cast<int>(sizeof(GradClaim)),
+                       barriers = notes + S::stages * static_cast<int>(sizeof(StepNote));
+  static constexpr int barrier_count = 2 * S::claim_slots + 3 + 6 * S::stages;
+  static constexpr int bytes = barriers + 8 * barrier_count;
+
+  [[nodiscard]] __device__ __forceinline__ Barrier barrier(int index) const {
+    return {block_address(barriers + 8 * index)};
+  }
+  [[nodiscard]] __device__ __forceinline__ Barrier claim_full(int i) const { return barrier(i); }
+  [[nodiscard]] __device__ __forceinline__ Barrier claim_empty(int i) const {
+    return barrier(S::claim_slots + i);
+  }
+  static constexpr int keys = 2 * S::claim_slots, steps = keys + 3;
+  [[nodiscard]] __device__ __forceinline__ Barrier keys_landed() const { return barrier(keys); }
+  [[nodiscard]] __device__ __forceinline__ Barrier keys_full() const { return barrier(keys + 1); }
+  [[nodiscard]] __device__ __forceinline__ Barrier keys_empty() const { return barrier(keys + 2); }
+  [[nodiscard]] __device__ __forceinline__ Barrier q_full(int i) const { return barrier(steps + i); }
+  [[nodiscard]] __device__ __forceinline__ Barrier q_empty(int i) const {
+    return barrier(steps + S::stages + i);
+  }
+  [[nodiscard]] __device__ __forceinline__ Barrier o_full(int i) const {
+    return barrier(steps + 2 * S::stages + i);
+  }
+  [[nodiscard]] __device__ __forceinline__ Barrier o_empty(int i) const {
+    return barrier(steps + 3 * S::stages + i);
+  }
+  /// A last step of a segment has landed, and its rows behind the segment are yet to be zeroed.
+  [[nodiscard]] __device__ __forceinline__ Barrier tail_landed(int i) const {
+    return barrier(steps + 4 * S::stages + i);
+  }
+  [[nodiscard]] __device__ __forceinline__ GradClaim& claim(int i) const {
+    return reinterpret_cast<GradClaim*>(block_memory + claims)[i];
+  }
+  [[nodiscard]] __device__ __forceinline__ StepNote& note(int stage) const {
+    return reinterpret_cast<StepNote*>(block_memory + notes)[stage];
+  }
+  [[nodiscard]] __device__ __forceinline__ Interval* interval(int stage) const {
+    return reinterpret_cast<Interval*>(block_memory + intervals) + stage * key_rows;
+  }
+  /// Of each query row of a step: lse in log2 units, then delta times the scale.
+  [[nodiscard]] __device__ __forceinline__ float* lse(int stage) const {
+    return reinterpret_cast<float*>(block_memory + rows) + stage * 2 * step_rows;
+  }
+
+  __device__ __forceinline__ void init() const {
+    if ((block_address(0) & 1023) != 0) __trap();  // as tensor copies and descriptors expect
+    for (int i = 0; i < S::claim_slots; ++i)
+      claim_full(i).init(1), claim_empty(i).init(S::consumer_warps + 3);
+    keys_landed().init(1), keys_full().init(1), keys_empty().init(S::consumer_warps);
+    for (int i = 0; i < S::stages; ++i) {
+      q_full(i).init(4), q_empty(i).init(S::consumer_warps);
+      o_full(i).init(2), o_empty(i).init(S::consumer_warps), tail_landed(i).init(1);
+    }
+    fence_barrier_init();
+  }
+};
+
+}  // namespace usp::kernels::hopper

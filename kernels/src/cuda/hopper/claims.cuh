@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../tiles/launch.cuh"
+#include "params.hpp"
+#include "ptx.cuh"
+
+#include <cstddef>
+
+/// Blocks of threads that stay on their multiprocessor and claim one piece of work after the other.
+namespace usp::kernels::hopper {
+
+/// A tile of the table and a head (of all batches) that a block has claimed; row -1: no more work.
+struct ClaimedTile {
+  TileEntry tile;
+  int head;
+};
+[[nodiscard]] __device__ __forceinline__ ClaimedTile claim_tile(const CommonParams& p) {
+  const int number = atomicAdd(p.next_claim, 1);
+  if (number >= p.claim_count) return {{-1, 0, 0, 0}, 0};
+  const int per_section = p.tile_count * p.section_heads, section = number / per_section;
+  const int first = section * p.section_heads, size = min(p.section_heads, p.heads_of_all - first);
+  const int rest = number - section * per_section;
+  return {p.tiles[rest / size], first + rest % size};
+}
+
+/// Gives a claim to the warps of the block; one thread.
+template <class Shared, class Slots, class Claim>
+__device__ __forceinline__ void publish_claim(const Shared& shared, Slots& slots, const Claim& claim) {
+  shared.claim_empty(slots.place).wait(slots.parity ^ 1);
+  shared.claim(slots.place) = claim;
+  shared.claim_full(slots.place).arrive();
+  slots.advance();
+}
+/// Reads the next claim with all lanes of a warp.
+template <class Shared, class Slots>
+[[nodiscard]] __device__ __forceinline__ auto next_claim(const Shared& shared, Slots& slots) {
+  shared.claim_full(slots.place).wait(slots.parity);
+  const auto claim = shared.claim(slots.place);
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0) shared.claim_empty(slots.place).arrive();
+  slots.advance();
+  return claim;
+}
+
+/// As many blocks as stay on the GPU at once.
+template <auto kernel, int threads, int shared_bytes, class Params>
+void launch_blocks(const Params& p, cudaStream_t stream, const char* what) {
+  static_assert(shared_bytes <= 232448, "a block of sm_90 has 227 KB");
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, p.device, shared_bytes);
+  const int blocks = p.claim_count < p.multiprocessors ? p.claim_count : p.multiprocessors;
+  kernel<<<static_cast<unsigned>(blocks), threads, static_cast<std::size_t>(shared_bytes), stream>>>(p);
+  device::check_launch(what);
+}
+
+}  // namespace usp::kernels::hopper

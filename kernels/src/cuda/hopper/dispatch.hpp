@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "params.hpp"
+
+/// From the calls of the contract to the launches that the kernels are built for.
+namespace usp::kernels::hopper {
+
+/// Padded head dims that a pair of true ones runs in, and the key rows of a tile.
+struct ForwardTile {
+  int dk = 0, dv = 0, keys = 0;
+};
+
+[[nodiscard]] ForwardTile forward_tile(i64 dqk, i64 dv);
+void forward(const ForwardParams& p, const ForwardTile& tile, DType io, cudaStream_t stream);
+void backward(const BackwardParams& p, DType io, cudaStream_t stream);
+
+}  // namespace usp::kernels::hopper

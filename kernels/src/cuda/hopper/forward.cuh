@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../tiles/rows.cuh"
+#include "forward_shared.cuh"
+
+/// Attention forward: a tile of 128 query rows stays, keys and values stream by. One warpgroup moves data and
+/// prepares masks, two compute 64 rows each and alternate, so that the softmax of one runs beside the
+/// products of the other.
+namespace usp::kernels::hopper {
+
+[[nodiscard]] __device__ __forceinline__ Claim make_claim(const ForwardParams& p) {
+  const ClaimedTile claimed = claim_tile(p);
+  Claim claim{claimed.tile.row};
+  claim.tiles = claimed.tile.streamed_tiles;
+  claim.segment_begin = claimed.tile.segment_begin, claim.segment_end = claimed.tile.segment_end;
+  claim.batch = claimed.head / p.heads, claim.head = p.head_begin + claimed.head % p.heads;
+  return claim;
+}
+
+/// Tiles of keys that a claim meets, for the warps that move data.
+template <int keys, class Body>
+__device__ __forceinline__ void each_key_tile(const ForwardParams& p, const Claim& claim, const Body& body) {
+  for (int i = claim.segment_begin; i < claim.segment_end; ++i) {
+    const KeySegment segment = p.segments[i];
+    for (int key = segment.begin; key < segment.end; key += keys) body(segment, key);
+  }
+}
+
+/// Claims work and issues all tensor copies; one thread.
+template <class S>
+__device__ __forceinline__ void load_all(const ForwardParams& p, const ForwardShared<S>& shared) {
+  Ring<S::claim_slots> claims;
+  Ring<S::q_buffers> q;
+  Ring<S::stages> kv;
+  for (;;) {
+    const Claim claim = make_claim(p);
+    publish_claim(shared, claims, claim);
+    if (claim.row < 0) return;
+    if (claim.tiles == 0) continue;
+    const Barrier q_full = shared.q_full(q.place);
+    shared.q_empty(q.place).wait(q.parity ^ 1);
+    q_full.arrive_with_bytes(S::q_bytes);
+    load_rows<S::Dk, query_rows>(block_address(shared.q + q.place * S::q_bytes), p.q,
+                                 {0, claim.head - p.q_head_begin, claim.row, claim.batch}, q_full);
+    q.advance();
+    const int kv_head = claim.head / p.group;
+    each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
+      const Barrier k_full = shared.k_full(kv.place), v_full = shared.v_full(kv.place),
+                    v_landed = shared.v_landed(kv.place);
+      shared.k_empty(kv.place).wait(kv.parity ^ 1);
+      k_full.arrive_with_bytes(S::k_bytes);
+      load_rows<S::Dk, S::keys>(block_address(shared.k + kv.place * S::k_bytes), p.k,
+                                {0, kv_head - p.k_head_begin, key, claim.batch}, k_full);
+      shared.v_empty(kv.place).wait(kv.parity ^ 1);
+      const bool last = key + S::keys > segment.end;
+      (last ? v_landed : v_full).arrive_with_bytes(S::v_bytes);
+      load_rows<S::Dv, S::keys>(block_address(shared.v + kv.place * S::v_bytes), p.v,
+                                {0, kv_head - p.v_head_begin, key, claim.batch}, last ? v_landed : v_full);
+      if (last) v_full.arrive();
+      kv.advance();
+    });
+  }
+}
+
+/// Says of every tile of keys whether it is masked, and then which keys each query row sees; one warp.
+template <class S>
+__device__ __forceinline__ void prepare_masks(const ForwardParams& p, const ForwardShared<S>& shared) {
+  const int lane = lane_of_warp();
+  Ring<S::claim_slots> claims;
+  Ring<S::stages> kv;
+  for (;;) {
+    const Claim claim = next_claim(shared, claims);
+    if (claim.row < 0) return;
+    each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
+      const bool masked = key < segment.full_begin || key + S::keys > segment.full_end;
+      shared.k_empty(kv.place).wait(kv.parity ^ 1);
+      if (masked) {
+        const DeviceSlice& slice = p.slices[segment.slice];
+#pragma unroll 1
+        for (int row = lane; row < query_rows; row += 32) {
+          const Interval seen = keys_of(slice, claim.row + row);
+          shared.interval(kv.place)[row] = {seen.begin - key, seen.end - key};
+        }
+      }
+      if (lane == 0) shared.is_masked(kv.place) = masked ? 1 : 0;
+      __syncwarp();
+      if (lane == 0) shared.k_full(kv.place).arrive();
+      kv.advance();
+    });
+  }
+}
+
+/// Zeroes the rows of values behind a segment; one warp.
+template <class S>
+__device__ __forceinline__ void clear_tails(const ForwardParams& p, const ForwardShared<S>& shared) {
+  const int lane = lane_of_warp();
+  Ring<S::claim_slots> claims;
+  Ring<S::stages> kv;
+  std::uint32_t landed = 0;  // parities by stage
+  for (;;) {
+    const Claim claim = next_claim(shared, claims);
+    if (claim.row < 0) return;
+    each_key_tile<S::keys>(p, claim, [&](const KeySegment& segment, int key) {
+      shared.v_empty(kv.place).wait(kv.parity ^ 1);
+      if (key + S::keys > segment.end) {
+        shared.v_landed(kv.place).wait((landed >> kv.place) & 1);
+        landed ^= 1u << kv.place;
+        clear_rows<S::Dv / tile_columns, S::keys>(block_memory + shared.v + kv.place * S::v_bytes,
+                                                  segment.end - key, S::keys);
+        fence_async_proxy();
+        __syncwarp();
+      }
+      if (lane == 0) shared.v_full(kv.place).arrive();
+      kv.advance();
+    });
+  }
+}
+
+/// Two query rows of a thread: running maxima (log2 units), the thread's part of the sums, sum P V.
+template <class S>
+struct Rows {
+  float top[2], sum[2];
+  float o[S::Dv / 2];
+};
+
+/// The empty state of a head.
+[[nodiscard]] __device__ __forceinline__ float empty_lse(const ForwardParams& p, int head) {
+  return p.sink != nullptr ? static_cast<float>(p.sink[head]) : minus_infinity();
+}
+
+template <class S, int h>
+__device__ __forceinline__ void begin_row(Rows<S>& rows, const ForwardParams& p, const Claim& claim,
+                                          int row) {
+  const int lane = lane_of_warp();
+  const bool carried = !p.overwrite && row < p.q_rows;
+  float lse = minus_infinity();
+  if (p.overwrite)
+    lse = empty_lse(p, claim.head);
+  else if (carried)
+    lse = *row_of<float>(p.lse, claim.batch, claim.head, row);
+  const bool holds = lse != minus_infinity();
+  rows.top[h] = lse * log2_e;
+  rows.sum[h] = holds && (lane & 3) == 0 ? 1.f : 0.f;
+#pragma unroll
+  for (int n = 0; n < S::Dv / 8; ++n) rows.o[4 * n + 2 * h] = rows.o[4 * n + 2 * h + 1] = 0.f;
+  if (!carried || !holds) return;
+  const float* from = row_of<float>(p.o, claim.batch, claim.head, row);
+#pragma unroll
+  for (int n = 0; n < S::Dv / 8; ++n) {
+    const float2 x = load_pair(from, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs);
+    rows.o[4 * n + 2 * h] = x.x, rows.o[4 * n + 2 * h + 1] = x.y;
+  }
+}
+
+/// Writes what a row has become; a carried row that saw nothing is left alone.
+template <class S, int h>
+__device__ __forceinline__ void end_row(const Rows<S>& rows, const ForwardParams& p, const Claim& claim,
+                                        int row) {
+  using T = typename S::T;
+  const int lane = lane_of_warp();
+  const bool inside = row < p.q_rows;
+  float* lse = row_of<float>(p.lse, claim.batch, claim.head, inside ? row : 0);
+  const float before = p.overwrite ? empty_lse(p, claim.head) : *lse;
+  // The four lanes of a row have all read before one of them writes.
+  float sum = rows.sum[h];
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  const float top = rows.top[h];
+  // Only a row that saw nothing still has the maximum and the sum that it began with.
+  const bool untouched = before * log2_e == top && sum == (before == minus_infinity() ? 0.f : 1.f);
+  const bool writes = inside && (!untouched || p.overwrite);
+  const float inverse = sum > 0 ? 1.f / sum : 0.f;
+  const bool pieces = S::Dv <= 128 && p.o_pieces;  // more sums leave no registers for it
+  if (p.o.type != DType::fp32 && pieces)
+    store_row<T, S::Dv, h>(row_of<typename T::type>(p.o, claim.batch, claim.head, inside ? row : 0), rows.o,
+                           inverse, p.dv, writes);
+  if (!writes) return;
+  if ((lane & 3) == 0) *lse = untouched ? before : (top + log2f(sum)) * ln_2;
+  if (p.o.type == DType::fp32) {
+    float* const to = row_of<float>(p.o, claim.batch, claim.head, row);
+#pragma unroll
+    for (int n = 0; n < S::Dv / 8; ++n)
+      store_pair(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
+                 {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
+    return;
+  }
+  if (pieces) return;
+  auto* const to = row_of<typename T::type>(p.o, claim.batch, claim.head, row);
+#pragma unroll
+  for (int n = 0; n < S::Dv / 8; ++n)
+    store_rounded<T>(to, n * 8 + 2 * (lane & 3), p.dv, p.o.pairs,
+                     {rows.o[4 * n + 2 * h] * inverse, rows.o[4 * n + 2 * h + 1] * inverse});
+}
+
+template <class S>
+__device__ __forceinline__ TileMask read_mask(const ForwardShared<S>& shared, int stage, int row_of_tile) {
+  TileMask mask{shared.is_masked(stage) != 0, {}};
+  if (mask.masked) {
+    mask.rows[0] = shared.interval(stage)[row_of_tile];
+    mask.rows[1] = shared.interval(stage)[row_of_tile + 8];
+  }
+  return mask;
+}
+
+/// Factors by which a tile's scores move the sums of two rows; moved: the same for a warp.
+struct Rescale {
+  bool moved;
+  float factor[2];
+};
+
+/// Scores become probabilities, relative to a running maximum that moves only when a score exceeds it by a
+/// factor of 2^8: the quotient is the same, and the sums are rarely rescaled.
+template <class S>
+__device__ __forceinline__ Rescale softmax(float (&s)[S::keys / 2], float (&top)[2], float (&sum)[2],
+                                           float scale_log2) {
+  constexpr float slack = 8;
+  constexpr int blocks = S::keys / 8;
+  float tops[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float a = fmaxf(s[2 * h], s[2 * h + 1]), b = fmaxf(s[4 + 2 * h], s[4 + 2 * h + 1]);
+#pragma unroll
+    for (int n = 2; n < blocks; n += 2) {
+      a = fmaxf(a, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
+      if (n + 1 < blocks) b = fmaxf(b, fmaxf(s[4 * n + 4 + 2 * h], s[4 * n + 4 + 2 * h + 1]));
+    }
+    tops[h] = fmaxf(a, b) * scale_log2;
+  }
+  Rescale rescale{__any_sync(~0u, tops[0] > top[0] + slack || tops[1] > top[1] + slack) != 0, {1.f, 1.f}};
+  if (rescale.moved) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float high = fmaxf(tops[h], __shfl_xor_sync(~0u, tops[h], 1));
+      high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
+      high = fmaxf(high, top[h]);
+      rescale.factor[h] = high == minus_infinity() ? 1.f : exp2_fast(top[h] - high);
+      top[h] = high;
+      sum[h] *= rescale.factor[h];
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float high = top[h] == minus_infinity() ? 0.f : top[h];
+    float even = 0, odd = 0;
+#pragma unroll
+    for (int n = 0; n < blocks; ++n) {
+      float &x = s[4 * n + 2 * h], &y = s[4 * n + 2 * h + 1];
+      x = exp2_fast(__fmaf_rn(x, scale_log2, -high));
+      y = exp2_fast(__fmaf_rn(y, scale_log2, -high));
+      even += x, odd += y;
+    }
+    sum[h] += even + odd;
+  }
+  return rescale;
+}
+
+template <class S>
+__device__ __forceinline__ void rescale_sums(float (&o)[S::Dv / 2], const Rescale& rescale) {
+  if (!rescale.moved) return;
+#pragma unroll
+  for (int n = 0; n < S::Dv / 8; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      o[4 * n + 2 * h] *= rescale.factor[h], o[4 * n + 2 * h + 1] *= rescale.factor[h];
+}
+
+/// The accumulator layout of P is the operand layout.
+template <class S>
+__device__ __forceinline__ void round_probabilities(std::uint32_t (&p)[S::keys / 4],
+                                                    const float (&s)[S::keys / 2]) {
+#pragma unroll
+  for (int i = 0; i < S::keys / 4; ++i) p[i] = pack<typename S::T>(s[2 * i], s[2 * i + 1]);
+}
+
+/// s = Q K^T and o += P V, enqueued.
+template <class S>
+__device__ __forceinline__ void multiply_keys(float (&s)[S::keys / 2], const Operand& q, const Operand& k) {
+#pragma unroll
+  for (int d = 0; d < S::Dk / 16; ++d)
+    SharedProduct<typename S::T, S::keys, Major::k, Major::k>::add(s, q.step<Major::k, query_rows>(d),
+                                                                   k.step<Major::k, S::keys>(d), d != 0);
+}
+template <class S>
+__device__ __forceinline__ void multiply_values(float (&o)[S::Dv / 2], const std::uint32_t (&p)[S::keys / 4],
+                                                const Operand& v) {
+#pragma unroll
+  for (int k = 0; k < S::keys / 16; ++k)
+    RegisterProduct<typename S::T, S::Dv, Major::mn>::add(o, p + 4 * k, v.step<Major::mn, S::keys>(k), true);
+}
+
+/// Turns of the two consumers at the tensor cores.
+template <class S>
+struct Turns {
+  int consumer;
+  __device__ __forceinline__ void begin() const {
+    if (S::turns && consumer == 1) named_barrier_arrive(1, 256);
+  }
+  __device__ __forceinline__ void take() const {
+    if (S::turns) named_barrier_wait(1 + consumer, 256);
+  }
+  __device__ __forceinline__ void pass() const {
+    if (S::turns) named_barrier_arrive(2 - consumer, 256);
+  }
+};
+
+/// A warpgroup's 64 rows of one claim after the other.
+template <class S>
+__device__ __forceinline__ void compute(const ForwardParams& p, const ForwardShared<S>& shared,
+                                        int consumer) {
+  const int lane = lane_of_warp();
+  const auto row_of_tile = [] { return 16 * ((thread_now() >> 5) - 4) + (lane_of_warp() >> 2); };
+  const auto k_at = [&](int stage) { return Operand(block_address(shared.k + stage * S::k_bytes), S::keys); };
+  const auto v_at = [&](int stage) { return Operand(block_address(shared.v + stage * S::v_bytes), S::keys); };
+  const auto release = [&](Barrier empty) {
+    __syncwarp();
+    if (lane == 0) empty.arrive();
+  };
+  const Turns<S> turns{consumer};
+  turns.begin();
+  Ring<S::claim_slots> claims;
+  Ring<S::q_buffers> q_ring;
+  Ring<S::stages> k_ring, v_ring;
+  for (;;) {
+    // The claim stays in shared memory until its end: registers are scarce here.
+    shared.claim_full(claims.place).wait(claims.parity);
+    const Claim& claim = shared.claim(claims.place);
+    if (claim.row < 0) return;
+    const int tiles = claim.tiles;
+    Rows<S> rows;
+    begin_row<S, 0>(rows, p, claim, claim.row + row_of_tile());
+    begin_row<S, 1>(rows, p, claim, claim.row + row_of_tile() + 8);
+    if (tiles > 0) {
+      float s[S::keys / 2];
+      std::uint32_t probabilities[S::keys / 4];
+      const Operand q(block_address(shared.q + q_ring.place * S::q_bytes + 64 * consumer * tile_row_bytes),
+                      query_rows);
+      shared.q_full(q_ring.place).wait(q_ring.parity);
+      shared.k_full(k_ring.place).wait(k_ring.parity);
+      products_begin();
+      multiply_keys<S>(s, q, k_at(k_ring.place));
+      products_commit();
+      TileMask mask = read_mask(shared, k_ring.place, row_of_tile());
+      products_wait<0>();
+      release(shared.k_empty(k_ring.place));
+      k_ring.advance();
+      if (tiles == 1) release(shared.q_empty(q_ring.place));
+      if (mask.masked) hide<S::keys>(s, mask);
+      rescale_sums<S>(rows.o, softmax<S>(s, rows.top, rows.sum, p.scale_log2));
+      round_probabilities<S>(probabilities, s);
+#pragma unroll 1
+      for (int tile = 1; tile < tiles; ++tile) {
+        shared.k_full(k_ring.place).wait(k_ring.parity);
+        turns.take();
+        products_begin();
+        multiply_keys<S>(s, q, k_at(k_ring.place));
+        products_commit();
+        shared.v_full(v_ring.place).wait(v_ring.parity);
+        products_begin();
+        multiply_values<S>(rows.o, probabilities, v_at(v_ring.place));
+        products_commit();
+        turns.pass();
+        mask = read_mask(shared, k_ring.place, row_of_tile());
+        products_wait<1>();
+        release(shared.k_empty(k_ring.place));
+        k_ring.advance();
+        if (tile + 1 == tiles) release(shared.q_empty(q_ring.place));
+        if (mask.masked) hide<S::keys>(s, mask);
+        const Rescale rescale = softmax<S>(s, rows.top, rows.sum, p.scale_log2);
+        products_wait<0>();
+        release(shared.v_empty(v_ring.place));
+        v_ring.advance();
+        round_probabilities<S>(probabilities, s);
+        rescale_sums<S>(rows.o, rescale);
+      }
+      q_ring.advance();
+      shared.v_full(v_ring.place).wait(v_ring.parity);
+      products_begin();
+      multiply_values<S>(rows.o, probabilities, v_at(v_ring.place));
+      products_commit();
+      products_wait<0>();
+      release(shared.v_empty(v_ring.place));
+      v_ring.advance();
+    }
+    end_row<S, 0>(rows, p, claim, claim.row + row_of_tile());
+    end_row<S, 1>(rows, p, claim, claim.row + row_of_tile() + 8);
+    release(shared.claim_empty(claims.place));
+    claims.advance();
+  }
+}
+
+template <class S>
+__global__ __launch_bounds__(S::threads, 1) void forward_kernel(const __grid_constant__ ForwardParams p) {
+  const ForwardShared<S> shared;
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  const int warpgroup = static_cast<int>(threadIdx.x) >> 7;
+  if (warpgroup == 0) {
+    shrink_registers<40>();
+    const int warp = static_cast<int>(threadIdx.x) >> 5;
+    if (warp == 0) {
+      if (lane_of_warp() == 0) load_all(p, shared);
+    } else if (warp == 1) {
+      prepare_masks(p, shared);
+    } else if (warp == 2) {
+      clear_tails(p, shared);
+    }
+  } else {
+    grow_registers<232>();
+    compute(p, shared, warpgroup - 1);
+  }
+}
+
+template <class S>
+void launch_forward_of(const ForwardParams& p, cudaStream_t stream) {
+  launch_blocks<forward_kernel<S>, S::threads, ForwardShared<S>::bytes>(p, stream,
+                                                                        "hopper attention forward");
+}
+
+template <int Dk, int Dv, int keys, int q_buffers, bool turns>
+void launch_forward_as(const ForwardParams& p, DType io, cudaStream_t stream) {
+  if (io == DType::bf16)
+    launch_forward_of<ForwardShape<Bf16, Dk, Dv, keys, q_buffers, turns>>(p, stream);
+  else
+    launch_forward_of<ForwardShape<Fp16, Dk, Dv, keys, q_buffers, turns>>(p, stream);
+}
+
+}  // namespace usp::kernels::hopper

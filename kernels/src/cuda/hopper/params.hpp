@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../tiles/strided.hpp"
+#include "../tiles/tables.hpp"
+
+#include <cstdint>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+/// What the hopper kernels are launched with.
+namespace usp::kernels::hopper {
+
+using namespace tiles;
+
+/// Query rows of a tile of the forward kernel: 64 for each of two warpgroups.
+inline constexpr int query_rows = 128;
+/// Key rows of a tile of the backward kernel, 64 for each of two warpgroups, and query rows of a step.
+inline constexpr int key_rows = 128, step_rows = 64;
+/// Heads whose K and V (forward) or Q, dO and dQ (backward) fill this much are worked on together, so that
+/// they stay in L2.
+inline constexpr i64 section_bytes = i64{32} << 20, grad_section_bytes = i64{40} << 20;
+
+/// Blocks of threads claim tiles of the table, one head each: by sections of heads, in a section by falling
+/// work.
+struct CommonParams {
+  CUtensorMap q, k, v;  ///< (column, head, row, batch); boxes of 64 columns of one head
+  const TileEntry* tiles = nullptr;
+  const DeviceSlice* slices = nullptr;
+  int* next_claim = nullptr;  ///< zero at launch
+  int tile_count = 0, claim_count = 0;
+  int heads_of_all = 0;           ///< heads times batch: query heads forward, KV heads backward
+  int section_heads = 1;          ///< of them in a section; the last section may have fewer
+  int head_begin = 0, group = 1;  ///< query heads of the call, and of a KV head
+  int q_head_begin = 0, k_head_begin = 0, v_head_begin = 0;  ///< of the views
+  int dv = 0;
+  float scale_log2 = 1;
+  bool overwrite = false;
+  Strided lse;
+  int device = 0, multiprocessors = 1;
+};
+
+struct ForwardParams : CommonParams {
+  const KeySegment* segments = nullptr;
+  int heads = 0;  ///< query heads
+  int q_rows = 0;
+  const double* sink = nullptr;
+  Strided o;
+  bool o_pieces = false;  ///< rows of o are whole aligned pieces of 16 bytes
+};
+
+struct BackwardParams : CommonParams {
+  CUtensorMap d_o;  ///< as q
+  CUtensorMap dq;   ///< boxes of 32 columns of fp32
+  const QuerySegment* segments = nullptr;
+  int head_end = 0;
+  int kv_begin = 0, kv_heads = 0;
+  int d_o_head_begin = 0, dq_head_begin = 0;  ///< of the views
+  int dk_rows = 0, dqk = 0;
+  float scale = 1;
+  Strided delta, dk, dv_out;
+};
+
+/// Padded head dims are template arguments.
+template <int Dk, int Dv>
+void launch_forward(const ForwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_forward<64, 64>(const ForwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_forward<128, 128>(const ForwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_forward<192, 128>(const ForwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_forward<256, 256>(const ForwardParams& p, DType io, cudaStream_t stream);
+template <int Dk, int Dv>
+void launch_backward(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_backward<64, 64>(const BackwardParams& p, DType io, cudaStream_t stream);
+template <>
+void launch_backward<128, 128>(const BackwardParams& p, DType io, cudaStream_t stream);
+
+}  // namespace usp::kernels::hopper
