@@ -63,12 +63,13 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
             failures.append(error)  # last: what a rank raised comes before
 
     runner = threading.Thread(target=run, name="usp.run_threads")  # so that this thread sees Ctrl-C
-    runner.start()
     try:
+        runner.start()
         runner.join()
     except BaseException:
         interrupted.set()
-        runner.join()
+        if runner.ident is not None:
+            runner.join()
         raise
     if failures:
         raise failures[0]
