@@ -144,7 +144,7 @@ def test_a_watchdog_of_threads_bites():
 
 def test_ctrl_c_ends_threads_that_wait():
     with pytest.raises(KeyboardInterrupt):
-        usp.run_threads(2, rank_1_stays_away(lambda: signal.raise_signal(signal.SIGINT)))
+        usp.run_threads(2, rank_1_stays_away(lambda: signal.raise_signal(signal.SIGINT)), watchdog_s=1e5)
 
 
 def test_batch(mesh):

@@ -65,7 +65,8 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
     runner = threading.Thread(target=run, name="usp.run_threads")  # so that this thread sees Ctrl-C
     try:
         runner.start()
-        runner.join()
+        while runner.is_alive():
+            runner.join(0.1)  # a signal that another thread received wakes no lock
     except BaseException:
         interrupted.set()
         if runner.ident is not None:
