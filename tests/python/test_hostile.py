@@ -119,39 +119,32 @@ def test_threads():
         usp.run_threads(1, ran.append, watchdog=3)
 
 
-def test_a_watchdog_of_threads_bites():
-    """Rank 1 stays away until rank 0 has given up."""
+def rank_1_stays_away(before=lambda: None):
+    """Rank 0 waits for rank 1, which comes once rank 0 has given up."""
     ended = threading.Event()
 
     def body(mesh):
         if mesh.rank == 1:
             ended.wait()
             return
+        before()
         try:
             mesh.batch(tokens=8)
         finally:
             ended.set()
 
+    return body
+
+
+def test_a_watchdog_of_threads_bites():
     with pytest.raises(usp.CommunicationError, match="0.05 s") as error:
-        usp.run_threads(2, body, watchdog_s=0.05)
+        usp.run_threads(2, rank_1_stays_away(), watchdog_s=0.05)
     assert error.value.missing == (1,)
 
 
 def test_ctrl_c_ends_threads_that_wait():
-    ended = threading.Event()
-
-    def body(mesh):
-        if mesh.rank == 1:
-            ended.wait()
-            return
-        signal.raise_signal(signal.SIGINT)  # to the process; the main thread handles it
-        try:
-            mesh.batch(tokens=8)
-        finally:
-            ended.set()
-
     with pytest.raises(KeyboardInterrupt):
-        usp.run_threads(2, body)
+        usp.run_threads(2, rank_1_stays_away(lambda: signal.raise_signal(signal.SIGINT)), watchdog_s=1e5)
 
 
 def test_batch(mesh):

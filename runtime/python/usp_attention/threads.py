@@ -63,12 +63,14 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
             failures.append(error)  # last: what a rank raised comes before
 
     runner = threading.Thread(target=run, name="usp.run_threads")  # so that this thread sees Ctrl-C
-    runner.start()
     try:
-        runner.join()
+        runner.start()
+        while runner.is_alive():
+            runner.join(0.1)  # a signal that another thread received wakes no lock
     except BaseException:
         interrupted.set()
-        runner.join()
+        if runner.ident is not None:
+            runner.join()
         raise
     if failures:
         raise failures[0]
