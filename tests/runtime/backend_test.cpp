@@ -71,7 +71,8 @@ bool holds(const std::string& text, const std::string& part) {
 TEST(Backend, ComputesWhatItsRecordTakes) {
   const Planned planned([](AttentionRequest&) {});
   EXPECT_EQ(planned.plan().backend, wrapped);
-  EXPECT_TRUE(planned.result.notes.empty());
+  ASSERT_EQ(planned.result.notes.size(), 1U);
+  EXPECT_TRUE(holds(planned.result.notes[0], "backend wrapped is priced as GPUs of the cluster"));
   const std::string text = attention_text(planned.request, planned.result);
   EXPECT_TRUE(holds(text, "backend   wrapped: forward 8 of 8 steps; backward 8 of 8 steps\n")) << text;
   const Steps steps = run(planned);
@@ -82,10 +83,11 @@ TEST(Backend, ComputesWhatItsRecordTakes) {
 
 TEST(Backend, LeavesTheRestToItsFallback) {
   const Planned planned([](AttentionRequest& r) { r.score.softcap = 2; });
+  ASSERT_EQ(planned.result.notes.size(), 2U);
   EXPECT_EQ(
-      planned.result.notes,
-      std::vector<std::string>{"backend wrapped: every step goes to the cpu kernel: the Wrapped backend "
-                               "does not support softcap; plan with --backend cpu"});
+      planned.result.notes[1],
+      "backend wrapped: every step goes to the cpu kernel: the Wrapped backend does not support softcap; "
+      "plan with --backend cpu");
   const Steps steps = run(planned);
   EXPECT_EQ(steps.own, 0);
   EXPECT_EQ(steps.left,
