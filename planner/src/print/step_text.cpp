@@ -242,8 +242,9 @@ std::string plan_text(const PlanRequest& request, const PlanResult& result, bool
     return job_text(request) + headline(request, result) + verdict_line(result) +
            flag_costs_text(result.verdict.flag_costs) + list_text("notes", result.notes);
   const PlanCandidate& best = result.best();
-  const std::vector<AxisView> axes = axes_of(*request.cluster, best.choice.mesh, best.choice.placement,
-                                             pipeline_of(request, best.choice), request.execution.transport);
+  const std::vector<AxisView> axes =
+      axes_of_step(*request.cluster, best.choice.mesh, best.choice.placement,
+                   pipeline_of(request, best.choice), request.execution.transport, request.workload.training);
   std::string text =
       job_text(request) + headline(request, result) + measured_text(request, best) + where_text(axes);
   text += layers_text(request, best) + time_table(result) + memory_table(request, best);

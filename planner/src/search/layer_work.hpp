@@ -25,6 +25,7 @@ struct LayerShare {
   double expert_load = 1;     ///< tokens of the busiest expert rank over the mean
   bool expert_tensor = true;  ///< tensor ranks split each expert's width
   bool fused = true;          ///< pointwise kernels, as a compiler makes them
+  double earlier_tokens = 0;  ///< that a token's indexer scores, on average
 };
 
 /// Seconds of one layer and one microbatch on a rank, outside softmax attention and exchanges. The backward

@@ -123,7 +123,8 @@ class StepPricer {
   i64 softmax_layers_ = 0;
   i64 priced_ = 0;
   mutable std::map<std::tuple<i64, int, int>, StageWork> works_;  ///< by local tokens, tensor, expert
-  std::map<i64, std::shared_ptr<const Documents>> documents_;     ///< by chunk of a layer; 0: whole documents
+  double earlier_tokens_ = 0;  ///< that a token of full attention sees, on average
+  std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
   std::map<std::tuple<std::size_t, int, i64>, std::unique_ptr<AttentionPricer>>
       pricers_;  ///< kind, tensor, rows
 };
