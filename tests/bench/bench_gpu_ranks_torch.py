@@ -7,14 +7,17 @@
 Needs a Python with torch on a machine with that many GPUs. First PyTorch's context parallel over all backends and
 rotations (one process a GPU), then every mesh of this project (one thread a GPU); causal, bf16, random inputs. One row
 each: median milliseconds and TFLOP/s per GPU of forward, and of forward and backward together (a backward counts 2.5
-forwards), and how long the rank that waits most waits for data in both. With --documents only this project's meshes.
+forwards), and how long the rank that waits most waits for data in both. With --documents PyTorch's rows are varlen_attn
+over whole documents that are dealt to the GPUs, each to the one with the least work, longest first: no exchange at all.
 --json FILE appends each row to a file too, one JSON object a line.
 """
 import argparse
+import inspect
 import json
 import os
 import pathlib
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -94,6 +97,61 @@ def torch_times(mesh, context_parallel, sdpa_kernel, backend, seq, options):
     return times[2:]
 
 
+def document_lengths(tokens, mean, kind):
+    """Lengths of the documents of a batch, the same for all who are measured."""
+    draw, found = random.Random(1), []
+    while sum(found) < tokens:
+        length = draw.expovariate(1 / mean) if kind == "exponential" else draw.lognormvariate(0, 1.6) * mean / 3.6
+        found.append(min(1 + int(length), tokens - sum(found)))
+    return found
+
+
+def varlen_rank(rank, options, path):
+    """Whole documents on each GPU, nothing exchanged; as torch_rank otherwise."""
+    import torch.distributed as dist
+    from torch.nn.attention.varlen import varlen_attn
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=options.gpus)
+    found = {}
+    causal = {"is_causal": True} if "is_causal" in inspect.signature(varlen_attn).parameters else {"window_size": (-1, 0)}
+    for seq in options.seq:
+        work = [0] * options.gpus
+        mine = []
+        for length in sorted(document_lengths(seq, options.documents, options.lengths), reverse=True):
+            least = work.index(min(work))
+            work[least] += length * length
+            if least == rank:
+                mine.append(length)
+        cu = torch.tensor([0, *mine], device="cuda", dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        q, k, v = (torch.randn((sum(mine), heads, options.head_dim), device="cuda", dtype=torch.bfloat16,
+                               requires_grad=True)
+                   for heads in (options.heads, options.kv_heads, options.kv_heads))
+        d_o = torch.randn_like(q)
+        times = []
+        for _ in range(options.rounds + 2):
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+            torch.cuda.synchronize()
+            dist.barrier()
+            torch.cuda.synchronize()
+            events[0].record()
+            repeats = options.heads // options.kv_heads  # it takes as many KV heads as query heads
+            keys, values = (x.repeat_interleave(repeats, 1) if repeats > 1 else x for x in (k, v))
+            out = varlen_attn(q, keys, values, cu, cu, max(mine), max(mine), **causal)
+            events[1].record()
+            out.backward(d_o)
+            events[2].record()
+            torch.cuda.synchronize()
+            both = torch.tensor([events[0].elapsed_time(events[1]), events[0].elapsed_time(events[2])], device="cuda")
+            dist.all_reduce(both, op=dist.ReduceOp.MAX)
+            times.append(both.tolist())
+            q.grad = k.grad = v.grad = None
+        found[f"{seq}"] = times[2:]
+    if rank == 0:
+        pathlib.Path(path).write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def rate(options, pairs, milliseconds, passes):
     """TFLOP/s per GPU over the visible pairs of a head."""
     flops = 4 * pairs * options.head_dim * options.heads * passes
@@ -119,7 +177,8 @@ def record(options, **found):
     if options.json:
         with open(options.json, "a", encoding="utf-8") as file:
             print(json.dumps({"gpus": options.gpus, "heads": options.heads, "kv_heads": options.kv_heads,
-                              "head_dim": options.head_dim, "documents": options.documents, **found}),
+                              "head_dim": options.head_dim, "documents": options.documents,
+                              **({"lengths": options.lengths} if options.documents else {}), **found}),
                   file=file)
 
 
@@ -128,6 +187,13 @@ def run_torch(options):
         path = pathlib.Path(folder) / "times.json"
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29533")
+        if options.documents:
+            torch.multiprocessing.spawn(varlen_rank, (options, str(path)), nprocs=options.gpus)
+            for seq, times in json.loads(path.read_text()).items():
+                lengths = document_lengths(int(seq), options.documents, options.lengths)
+                row(options, int(seq), "torch varlen_attn, whole documents", times, by="torch",
+                    pairs=sum(n * (n + 1) / 2 for n in lengths))
+            return
         torch.multiprocessing.spawn(torch_rank, (options, str(path)), nprocs=options.gpus)
         for key, times in json.loads(path.read_text()).items():
             seq, name = key.split(" ", 1)
@@ -156,9 +222,11 @@ def run_own(options):
     with subprocess.Popen([options.bench], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                           env=environment) as bench:
         for seq in options.seq:
+            lengths = (",".join(map(str, document_lengths(seq, options.documents, options.lengths)))
+                       if options.documents else "0")
             for backend, method, transport, ring, ulysses, chunks in own_jobs(options):
                 bench.stdin.write(f"{backend} {method} {transport} {ring} {ulysses} {chunks} {seq} {options.heads} "
-                                  f"{options.kv_heads} {options.head_dim} 1 {options.rounds} {options.documents}\n")
+                                  f"{options.kv_heads} {options.head_dim} 1 {options.rounds} {lengths}\n")
                 bench.stdin.flush()
                 answer = bench.stdout.readline().strip()
                 name = f"{ring} x {ulysses}, {method}, {chunks} chunks, {backend}, {transport}"
@@ -184,8 +252,10 @@ def main():
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--documents", type=int, default=0, metavar="MEAN",
                         help="packed documents of that mean length (one document)")
+    parser.add_argument("--lengths", choices=["exponential", "long_tailed"], default="exponential",
+                        help="how they are distributed; long_tailed: log-normal, sigma 1.6")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--backends", nargs="+", default=["cudnn", "mma"], choices=["cudnn", "mma"])
+    parser.add_argument("--backends", nargs="+", default=["cudnn", "mma"], help="of the library's (cudnn mma)")
     parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"],
                         choices=["copy_engine", "nccl"])
     parser.add_argument("--no-torch", action="store_true")
@@ -195,7 +265,7 @@ def main():
           f"cuDNN {torch.backends.cudnn.version()}, NCCL {torch.cuda.nccl.version()}, {platform.platform()}; "
           f"causal, {options.heads}/{options.kv_heads} heads of {options.head_dim}, bf16")
     print(f"{'seq':>7} {'':44} {'fwd ms':>9} {'TF/s':>6} {'both ms':>9} {'TF/s':>6} {'waits ms':>9}")
-    if options.gpus > 1 and not options.no_torch and options.documents == 0:
+    if options.gpus > 1 and not options.no_torch:
         run_torch(options)
     run_own(options)
     return 0

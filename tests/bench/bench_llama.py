@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of a Llama shape (hidden 4096, 32/8 heads, vocabulary 32K) in bf16 with FSDP2 and full checkpointing: on a
-usp mesh, on accelerate's context parallel, or with documents dealt whole to data-parallel ranks. One JSON line.
+"""Training steps of a Llama shape (hidden 4096, 32/8 heads, vocabulary 32K) in bf16 with FSDP2 and full checkpointing: on
+usp meshes, on accelerate's context parallel, or with documents dealt whole to data-parallel ranks. One JSON line for each
+length and kind, from one process group.
 
-    torchrun --nproc-per-node 2 tests/bench/bench_llama.py usp --ring 2 --tokens 65536 --layers 8
-    torchrun --nproc-per-node 2 tests/bench/bench_llama.py accelerate --rotate alltoall --tokens 65536 --layers 8
-    torchrun --nproc-per-node 2 tests/bench/bench_llama.py alone --tokens 65536 --documents 4096
+    torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 16384,65536 --layers 8
+    torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 65536 --documents 4096 --kinds ring,ulysses,alone
 """
 
 import argparse
 import contextlib
+import gc
 import json
 import statistics
 import time
@@ -25,9 +26,10 @@ VOCABULARY, STEPS, WARM = 32768, 6, 2
 
 def make_model(layers: int):
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers,
-        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=1 << 20, use_cache=False)).cuda()
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers,
+            num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=1 << 20, use_cache=False))
     model.gradient_checkpointing_enable(dict(use_reentrant=False))
     everyone = init_device_mesh("cuda", (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -51,59 +53,66 @@ def sample(documents: list[int], seed: int) -> dict:
     return dict(input_ids=ids, labels=ids, position_ids=torch.cat([torch.arange(n) for n in documents])[None])
 
 
-def on_usp(options, model):
-    import usp_attention as usp
+def on_mesh(ring: bool):
+    def steps(model, tokens: int, mean: int):
+        import usp_attention as usp
 
-    mesh = init_device_mesh("cuda", (options.ring, options.ulysses), mesh_dim_names=("ring", "ulysses"))
-    sp = usp.hf.prepare(model, mesh)
-    whole = [sample(lengths(options.tokens, options.documents, step), step) for step in range(STEPS)]
-    for part in sp.loader(whole):
-        yield contextlib.nullcontext(), part
-
-
-def on_accelerate(options, model):
-    from torch.distributed.tensor.experimental import context_parallel
-    from torch.distributed.tensor.experimental._attention import set_rotate_method  # what accelerate's cp_size=2 does
-
-    set_rotate_method(options.rotate)
-    model.set_attn_implementation("sdpa")
-    mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("cp",))
-    for step in range(STEPS):
-        one = {name: x.cuda() for name, x in sample([options.tokens], step).items()}
-        one["shift_labels"] = torch.nn.functional.pad(one["labels"][:, 1:], (0, 1), value=-100)
-        one["num_items_in_batch"] = (options.tokens - 1) / dist.get_world_size()
-        buffers = [one["input_ids"], one["labels"], one["shift_labels"], one["position_ids"]]
-        yield context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1] * 4, no_restore_buffers=set(buffers)), one
+        ranks = dist.get_world_size()
+        mesh = init_device_mesh("cuda", (ranks, 1) if ring else (1, ranks), mesh_dim_names=("ring", "ulysses"))
+        sp = usp.hf.prepare(model, mesh)
+        for part in sp.loader([sample(lengths(tokens, mean, step), step) for step in range(STEPS)]):
+            yield contextlib.nullcontext(), part
+        sp.remove()
+        sp.mesh.close()
+    return steps
 
 
-def alone(options, model):
+def on_accelerate(rotate: str):
+    def steps(model, tokens: int, mean: int):
+        import transformers.models.llama.modeling_llama as modeling
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import set_rotate_method  # as accelerate's cp_size does
+
+        if mean:
+            raise SystemExit("accelerate's context parallel takes one document: leave --documents out, or its kinds")
+        set_rotate_method(rotate)
+        make_mask, modeling.create_causal_mask = modeling.create_causal_mask, lambda **_: None  # accelerate drops it
+        model.set_attn_implementation("sdpa")
+        mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("cp",))
+        for step in range(STEPS):
+            one = {name: x.cuda() for name, x in sample([tokens], step).items()}
+            one["shift_labels"] = torch.nn.functional.pad(one["labels"][:, 1:], (0, 1), value=-100)
+            one["num_items_in_batch"] = (tokens - 1) / dist.get_world_size()
+            buffers = [one["input_ids"], one["labels"], one["shift_labels"], one["position_ids"]]
+            yield context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1] * 4, no_restore_buffers=set(buffers)), one
+        modeling.create_causal_mask = make_mask
+    return steps
+
+
+def alone(model, tokens: int, mean: int):
     """Each rank takes every other document whole: a mesh of one rank each."""
     import usp_attention as usp
 
     sp = usp.hf.prepare(model, usp.Mesh.create(init_device_mesh(
         "cuda", (dist.get_world_size(), 1, 1), mesh_dim_names=("data", "ring", "ulysses"))["ring", "ulysses"]))
-    mine = [sample(lengths(options.tokens, options.documents, step)[dist.get_rank()::dist.get_world_size()], step)
-            for step in range(STEPS)]
-    for part in sp.loader(mine):
+    for part in sp.loader([sample(lengths(tokens, mean, step)[dist.get_rank()::dist.get_world_size()], step)
+                           for step in range(STEPS)]):
         yield contextlib.nullcontext(), part
+    sp.remove()
+    sp.mesh.close()
 
 
-KINDS = {"usp": on_usp, "accelerate": on_accelerate, "alone": alone}
+KINDS = {"ring": on_mesh(ring=True), "ulysses": on_mesh(ring=False), "allgather": on_accelerate("allgather"),
+         "alltoall": on_accelerate("alltoall"), "alone": alone}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=KINDS)
-    for name, value in (("ring", 1), ("ulysses", 1), ("tokens", 65536), ("layers", 8), ("documents", 0)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--rotate", choices=["allgather", "alltoall"], default="allgather")
-    options = parser.parse_args()
-    dist.init_process_group("nccl")
-    torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+def train(kind: str, tokens: int, options) -> dict:
+    """One row. Memory is the greatest of any rank: what torch reserved, and what the GPU has lost beside it."""
     model = make_model(options.layers)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5)
-    times, first = [], None
-    for context, part in KINDS[options.kind](options, model):
+    torch.cuda.reset_peak_memory_stats()
+    times, losses, beside = [], [], 0
+    for context, part in KINDS[kind](model, tokens, options.documents):
         torch.cuda.synchronize()
         dist.barrier()
         began = time.perf_counter()
@@ -116,12 +125,32 @@ def main() -> None:
         times.append(time.perf_counter() - began)
         total = loss.detach().float() / dist.get_world_size()
         dist.all_reduce(total)
-        first = float(total) if first is None else first
-    peak = torch.tensor(torch.cuda.max_memory_allocated(), device="cuda")
+        losses.append(float(total))
+        free, whole = torch.cuda.mem_get_info()
+        beside = max(beside, whole - free - torch.cuda.memory_reserved())
+    peak = torch.tensor([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_allocated() + beside], device="cuda")
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
-    if dist.get_rank() == 0:
-        print(json.dumps({"bench": "llama", **vars(options), "tokens_per_s": options.tokens / statistics.median(
-            times[WARM:]), "peak_bytes": int(peak), "first_loss": first}))
+    return {"kind": kind, "tokens": tokens, "layers": options.layers, "documents": options.documents,
+            "tokens_per_s": round(tokens / statistics.median(times[WARM:])), "allocated_bytes": int(peak[0]),
+            "peak_bytes": int(peak[1]), "losses": [round(x, 4) for x in losses[:2]]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", default="16384,65536,131072", help="lengths (16384,65536,131072)")
+    parser.add_argument("--kinds", default="ring,ulysses,allgather,alltoall", help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--documents", type=int, default=0, help="mean length of packed documents (one document)")
+    options = parser.parse_args()
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+    for tokens in map(int, options.tokens.split(",")):
+        for kind in options.kinds.split(","):
+            row = train(kind, tokens, options)
+            gc.collect()
+            torch.cuda.empty_cache()
+            if dist.get_rank() == 0:
+                print(json.dumps({"bench": "llama", "ranks": dist.get_world_size(), **row}), flush=True)
     dist.destroy_process_group()
 
 

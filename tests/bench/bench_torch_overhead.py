@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Host time of usp.attention beside the same C calls: 64 tokens, one rank, on a CPU or on the current GPU; and of
-Mesh.batch for 1M tokens of 4,000 documents on 8 ranks (threads), new and known. JSON lines.
+Mesh.batch for 1M tokens of 4,000 documents on one rank and on 8 (threads), new and known. JSON lines.
 
     PYTHONPATH=build/runtime/python build/python-env/bin/python3 tests/bench/bench_torch_overhead.py [--device cuda]
 """
@@ -13,7 +13,7 @@ import time
 
 import torch
 import usp_attention as usp
-from usp_attention import op
+from usp_attention import _call, _structs
 from usp_attention._library import lib
 from usp_attention._plans import Terms
 
@@ -31,23 +31,19 @@ def median_us(call, repeats: int = 2000) -> float:
 
 def c_calls(q, k, v, d_out, batch):
     """(forward, forward and backward) as a C program calls them: structs made once."""
-    rules = op.rules_of(Terms(True, None, None, None, 0.0, False, False))
-    forward, backward = (op._Call(q, k, v, None, batch.batch_id, rules) for _ in range(2))
-    sizes = batch._state.sizes(forward.plan)
-    saved = q.new_empty(sizes.saved_bytes, dtype=torch.uint8)
+    call = _call.Call(q, k, v, None, batch.batch_id, Terms(True, None, None, None, 0.0, False, False), None, 0)
+    saved = q.new_empty(batch._state.sizes(call.plan).saved_bytes, dtype=torch.uint8)
     out, dq, dk, dv = torch.empty_like(d_out), torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    for call in (forward, backward):
-        call.struct.saved, call.struct.saved_bytes = saved.data_ptr(), saved.numel()
-    gradients = op.s.AttentionGradients(dq=op._view(dq), dk=op._view(dk), dv=op._view(dv), d_sink_dtype=2)
-    views = op._view(out), op._view(d_out)
+    inputs, struct, views = _call.Inputs(q, k, v, None), call.struct(saved), (_call.view(out), _call.view(d_out))
+    gradients = _structs.AttentionGradients(dq=_call.view(dq), dk=_call.view(dk), dv=_call.view(dv), d_sink_dtype=2)
     keep = (saved, out, dq, dk, dv)
 
     def run_forward():
-        forward.run(lib().usp_attend, views[0], None)
+        call.run(lib().usp_attend, inputs, struct, views[0], None)
 
     def run_both():
         run_forward()
-        backward.run(lib().usp_attend_grad, *views, gradients)
+        call.run(lib().usp_attend_grad, inputs, struct, *views, gradients)
         return keep
 
     return run_forward, run_both
@@ -74,13 +70,14 @@ def overhead(device: str) -> None:
         ("c_forward_us", c_forward), ("torch_forward_us", torch_forward), ("c_both_us", c_both),
         ("torch_both_us", torch_both))}
     print(json.dumps({"bench": "torch_overhead", "device": device, **{k: round(x, 1) for k, x in found.items()},
-                      "overhead_both_us": round(found["torch_both_us"] - found["c_both_us"], 1), "target_us": 120}))
+                      "overhead_both_us": round(found["torch_both_us"] - found["c_both_us"], 1), "target_us": 120}), flush=True)
     mesh.close()
 
 
-def batches() -> None:
+def batches(ranks: int) -> None:
+    """Also what a bare agreement of these ranks takes: threads of one process share its cores and Python's lock."""
     generator = torch.Generator().manual_seed(0)
-    times = {"new": [], "known": []}
+    times = {"agreement": [], "new": [], "known": []}
 
     def documents(step: int) -> list[int]:
         cuts = torch.randperm((1 << 20) - 1, generator=generator.manual_seed(step))[:3999] + 1
@@ -89,17 +86,19 @@ def batches() -> None:
     lists = [documents(step) for step in range(5)]
 
     def body(mesh):
-        for kind in ("new", "known"):
-            for cu in lists:
+        calls = {"agreement": lambda cu: mesh._comm.call(lib().usp_engine_agree, mesh.engine, b"bench", 0),
+                 "new": lambda cu: mesh.batch(cu_seqlens=cu), "known": lambda cu: mesh.batch(cu_seqlens=cu)}
+        for kind, call in calls.items():
+            for cu in lists * (1 if kind == "new" else 20):
                 began = time.perf_counter()
-                mesh.batch(cu_seqlens=cu)
+                call(cu)
                 if mesh.rank == 0:
                     times[kind].append(time.perf_counter() - began)
 
-    usp.run_threads(8, body, ring=4, ulysses=2)
-    print(json.dumps({"bench": "torch_batch", "ranks": "8 threads", "tokens": 1 << 20, "documents": 4000,
-                      **{f"{kind}_ms": round(1e3 * statistics.median(values), 2) for kind, values in times.items()},
-                      "target_new_ms": 3, "target_known_ms": 0.05}))
+    usp.run_threads(ranks, body, ring=max(ranks // 2, 1), ulysses=min(ranks, 2))
+    print(json.dumps({"bench": "torch_batch", "threads": ranks, "tokens": 1 << 20, "documents": 4000,
+                      **{f"{kind}_ms": round(1e3 * statistics.median(values), 3) for kind, values in times.items()},
+                      "target_new_ms": 3, "target_known_ms": 0.05}), flush=True)
 
 
 def main() -> None:
@@ -108,7 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     overhead(options.device)
-    batches()
+    for ranks in (1, 8):
+        batches(ranks)
 
 
 if __name__ == "__main__":

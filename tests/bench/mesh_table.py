@@ -22,9 +22,10 @@ import tempfile
 
 HEAD_DIM = 128
 HEADS = [(32, 8), (64, 8)]
+PACKED = [(512, "exponential"), (2048, "exponential"), (1024, "long_tailed")]
 # Beside one GPU's rate and PyTorch, by tokens; the planner's choice beside the best mesh; the share of waiting.
 LINEAR = {65536: 0.93, 262144: 0.96}
-PYTORCH = {16384: 2.0, 65536: 1.15}
+PYTORCH = {16384: 1.5, 65536: 1.04}
 CHOICE, WAITING = 0.97, {262144: 0.04}
 
 
@@ -88,7 +89,7 @@ def cluster_flags(options):
 def predictions(usp, options, report):
     with tempfile.TemporaryDirectory() as folder:
         for tokens in options.seq:
-            for heads, kv_heads in HEADS:
+            for heads, kv_heads in options.heads:
                 shape = ["--heads", heads, "--kv-heads", kv_heads, "--seq", tokens]
                 best = plan(usp, f"{folder}/p.json", cluster_flags(options), *shape)["best"]
                 choice = {k: best["mesh"][k] for k in ("ring", "ulysses")}
@@ -111,7 +112,7 @@ def timed(options, report, gpus, heads, tokens, *flags):
         found = pathlib.Path(folder) / "rows.json"
         script = pathlib.Path(__file__).with_name("bench_gpu_ranks_torch.py")
         command = [sys.executable, str(script), f"{options.bin}/bench_gpu_ranks", "--gpus", gpus, "--heads", heads[0],
-                   "--kv-heads", heads[1], "--head-dim", HEAD_DIM, "--backends", "cudnn", "--rounds",
+                   "--kv-heads", heads[1], "--head-dim", HEAD_DIM, "--backends", *options.backends, "--rounds",
                    3 if options.quick else 7, "--json", found, "--seq", *tokens, *flags]
         done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
         if done.returncode != 0:
@@ -122,11 +123,12 @@ def timed(options, report, gpus, heads, tokens, *flags):
 
 
 def measure(options, report):
-    for heads in HEADS:
+    for heads in options.heads:
         timed(options, report, options.gpus, heads, options.seq)
         timed(options, report, 1, heads, [s for s in options.seq if s <= 262144], "--no-torch")
-    packed = [s for s in options.seq if s <= 262144][-1:]
-    timed(options, report, options.gpus, HEADS[0], packed, "--documents", 4096)
+    packed = [s for s in options.seq if s <= 65536][-1:]
+    for mean, kind in PACKED:
+        timed(options, report, options.gpus, options.heads[0], packed, "--documents", mean, "--lengths", kind)
 
 
 def fastest(rows, **wanted):
@@ -139,7 +141,7 @@ def summary(found, gpus):
     """What follows from predictions and measurements, beside its targets."""
     rows = found["measured"]
     for tokens in sorted({r["seq"] for r in rows}):
-        for heads, kv_heads in HEADS:
+        for heads, kv_heads in sorted({(r["heads"], r["kv_heads"]) for r in rows}):
             case = {"seq": tokens, "heads": heads, "kv_heads": kv_heads, "documents": 0}
             best = fastest(rows, **case, gpus=gpus, by="usp")
             if best is None:
@@ -173,6 +175,9 @@ def main():
     parser.add_argument("--bin", default="build/bin")
     parser.add_argument("--cluster", default="dgx-h100", help="what predictions are made for")
     parser.add_argument("--seq", type=int, nargs="+", help="tokens (16384 65536 262144, and 1048576 on 8 GPUs)")
+    parser.add_argument("--heads", nargs="+", type=lambda x: tuple(map(int, x.split("/"))), default=HEADS,
+                        metavar="QUERY/KV", help="(32/8 64/8)")
+    parser.add_argument("--backends", nargs="+", default=["cudnn"], help="that are timed (cudnn)")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     options.seq = options.seq or [16384, 65536, 262144] + ([1048576] if options.gpus >= 8 else [])

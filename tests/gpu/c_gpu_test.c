@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two ranks on GPUs from C, with streams and memory of the caller's: the first step on one stream, the second
- * on another, give the same bits, take no memory anew, and agree with the CPU's fp32 results. Exit code 77
- * where there is no GPU. */
+ * on another, give the same bits, take no memory anew, and agree with the CPU's fp32 results; a captured step
+ * does, too. Exit code 77 where there is no GPU. */
 #include "c_api_checks.h"
 
 #include <cuda_runtime_api.h>
@@ -171,7 +171,7 @@ typedef struct step {
   int64_t saved_bytes;
 } step;
 
-static void run_step(const step* s, cudaStream_t forward_on, cudaStream_t backward_on) {
+static void enqueue_step(const step* s, cudaStream_t forward_on, cudaStream_t backward_on) {
   usp_tensor* t = s->tensors->t;
   usp_call call;
   OK(usp_call_init(&call, sizeof call));
@@ -181,6 +181,10 @@ static void run_step(const step* s, cudaStream_t forward_on, cudaStream_t backwa
   OK(usp_attend(s->engine, s->plan, s->batch, &in, &t[OUT], NULL, &call));
   call.stream = backward_on;
   OK(usp_attend_grad(s->engine, s->plan, s->batch, &in, &t[OUT], &t[D_OUT], &g, &call));
+}
+
+static void run_step(const step* s, cudaStream_t forward_on, cudaStream_t backward_on) {
+  enqueue_step(s, forward_on, backward_on);
   if (backward_on != NULL) CUDA(cudaStreamSynchronize(backward_on));
 }
 
@@ -189,7 +193,31 @@ static void keep(const rank_tensors* r, int tensor, uint16_t* to) {
                   cudaMemcpyDeviceToHost));
 }
 
+static void clear(const rank_tensors* r, int tensor) {
+  CUDA(cudaMemset(r->t[tensor].data, 0, (size_t)(r->rows * width_of(tensor)) * sizeof(uint16_t)));
+}
+
 static float* expected[TENSORS];
+
+/* A step captured on a stream of the caller's, launched twice. */
+static void run_graph(const step* s, const int64_t* tokens) {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t launch;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  enqueue_step(s, stream, stream);
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(&launch, graph, 0));
+  for (int i = OUT; i < TENSORS; ++i) clear(s->tensors, i);
+  CUDA(cudaDeviceSynchronize());
+  for (int replay = 0; replay < 2; ++replay) CUDA(cudaGraphLaunch(launch, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  for (int i = OUT; i < TENSORS; ++i) expect_close(s->tensors, i, expected[i], tokens);
+  CUDA(cudaGraphExecDestroy(launch));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamDestroy(stream));
+}
 
 typedef struct mesh {
   int32_t ring, ulysses, own_allocator;
@@ -241,7 +269,7 @@ static int on_rank(usp_comm* comm, void* user) {
     first[i] = malloc((size_t)(tensors.rows * width_of(i)) * sizeof(uint16_t));
     CHECK(first[i] != NULL);
     keep(&tensors, i, first[i]);
-    CUDA(cudaMemset(tensors.t[i].data, 0, (size_t)(tensors.rows * width_of(i)) * sizeof(uint16_t)));
+    clear(&tensors, i);
   }
   CUDA(cudaDeviceSynchronize());
   run_step(&s, streams[1], streams[0]);
@@ -259,6 +287,12 @@ static int on_rank(usp_comm* comm, void* user) {
   run_step(&s, NULL, NULL);
   CUDA(cudaDeviceSynchronize());
   expect_close(&tensors, OUT, expected[OUT], tokens);
+  /* CUDA's default stream has a name of its own, since NULL is the engine's. */
+  clear(&tensors, OUT);
+  CUDA(cudaDeviceSynchronize());
+  run_step(&s, cudaStreamLegacy, cudaStreamPerThread);
+  expect_close(&tensors, OUT, expected[OUT], tokens);
+  if (devices >= RANKS) run_graph(&s, tokens);
   CUDA(cudaFree(s.saved));
   free(second);
   free_tensors(&tensors);

@@ -136,9 +136,9 @@ def test_other_rules_on_one_rank_are_an_error():
         q, k, v, _ = (x[:, batch.local_tokens] for x in random_qkv(1, 16, 4, 2, 8, 8))
         usp.attention(q, k, v, batch, window=3 + mesh.rank // 3)
 
-    with pytest.raises(usp.DisagreementError, match="rules") as error:
+    with pytest.raises(usp.DisagreementError, match=r"window: most with 3, rank\(s\) 3 with 4") as error:
         usp.run_threads(4, body, ring=2, ulysses=2)
-    assert error.value.ranks == (3,)
+    assert (error.value.field, error.value.ranks) == ("window", (3,))
 
 
 def test_other_documents_on_one_rank_are_an_error():

@@ -48,4 +48,4 @@ def test_documents_of_positions(positions, cu, rows):
 
 def test_positions_of_several_axes():
     with pytest.raises(usp.InvalidInput, match="several axes"):
-        cu_seqlens_of_positions(torch.zeros(3, 2, 4))
+        cu_seqlens_of_positions(torch.zeros(3, 2, 4, dtype=torch.int64))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators as torch sees them: opcheck, autocast, mixed types, and what they refuse by name."""
 
+import contextlib
+
 import pytest
 import torch
 import usp_attention as usp
 from reference import random_qkv
 from usp_attention._plans import Plan, Recipe, Shape, Terms, most_tokens
+from torch.utils._python_dispatch import TorchDispatchMode
 from usp_attention.op import rules_of
 
 CAUSAL = Terms(True, None, None, None, 0.0, False, False)
@@ -75,12 +78,63 @@ def test_no_state_without_backward():
     alone(body)
 
 
-def test_second_order_raises():
+class Watched(TorchDispatchMode):
+    """Runs what it sees, and notes the names of usp's operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "usp":
+            self.seen.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_plain_calls_and_operators_are_the_same(with_sinks):
+    """Plain eager code skips the operators, which whoever watches them sees."""
+    def body(mesh):
+        batch = mesh.batch(cu_seqlens=(0, 3, 7))
+        *qkv, d_out = random_qkv(1, 7, 4, 2, 8, 8)
+        leaves = [x.requires_grad_() for x in (*qkv, *([torch.zeros(4, dtype=torch.float64)] * with_sinks))]
+        watched, found = Watched(), []
+        for how in (contextlib.nullcontext(), watched):
+            with how:
+                out, lse = usp.attention(*leaves[:3], batch, sinks=leaves[3] if with_sinks else None, window=2,
+                                         return_lse=True)
+                found.append((out.detach(), lse, *torch.autograd.grad(out, leaves, d_out)))
+            assert "UspAttention" in type(out.grad_fn).__name__ or how is watched
+        assert watched.seen == ["attend", "attend_grad"]
+        assert all(torch.equal(plain, operator) for plain, operator in zip(*found)) and not found[0][1].requires_grad
+
+    alone(body)
+
+
+def test_other_derivatives_are_refused():
+    from torch.autograd import forward_ad
+
+    def body(mesh):
+        batch = mesh.batch(tokens=7)
+        q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
+        with pytest.raises(usp.UsageError, match="torch.func"):
+            torch.func.grad(lambda q: usp.attention(q, k, v, batch).sum())(q)
+        with forward_ad.dual_level():
+            usp.attention(q, k, v, batch)
+            with pytest.raises(usp.UsageError, match="forward-mode"):
+                usp.attention(q, forward_ad.make_dual(k, k), v, batch)
+
+    alone(body)
+
+
+@pytest.mark.parametrize("watch", [contextlib.nullcontext, Watched])
+def test_second_order_raises(watch):
     def body(mesh):
         batch = mesh.batch(tokens=7)
         q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
         q.requires_grad_()
-        (dq,) = torch.autograd.grad(usp.attention(q, k, v, batch).square().sum(), q, create_graph=True)
+        with watch():
+            (dq,) = torch.autograd.grad(usp.attention(q, k, v, batch).square().sum(), q, create_graph=True)
         with pytest.raises(usp.UsageError, match="second-order"):
             dq.sum().backward()
 
@@ -269,3 +323,17 @@ def test_tensors_of_other_devices_are_refused(name):
             usp.attention(batch=mesh.batch(tokens=8), **tensors)
 
     alone(body)
+
+
+def test_backends_that_the_library_lacks(monkeypatch):
+    """auto takes what was built; a backend by name that was not built is refused before ranks meet."""
+    from usp_attention import _options
+
+    gpu, lacking = torch.device("cuda", 0), {"cpu", "mma"}
+    monkeypatch.setattr(_options, "_built", lacking.__contains__)
+    assert _options.options_of(Recipe(), gpu).recipe.backend == "mma"
+    with pytest.raises(usp.EnvironmentFault, match="backend is 'cudnn', without which"):
+        _options.options_of(Recipe(), gpu, backend="cudnn")
+    lacking.discard("mma")
+    with pytest.raises(usp.EnvironmentFault, match="backend is 'mma', without which"):
+        _options.options_of(Recipe(), gpu)

@@ -100,6 +100,13 @@ static int no_status(usp_comm* comm, void* user) {
   return 17;
 }
 
+static void test_backends(void) {
+  CHECK(usp_backend_built(USP_BACKEND_CPU) == 1);
+  CHECK(usp_backend_built(USP_BACKEND_MMA) >= usp_backend_built(USP_BACKEND_CUDNN));
+  CHECK(usp_backend_built(USP_BACKEND_CUDNN) >= 0);
+  CHECK(usp_backend_built(-1) == -1 && usp_backend_built(99) == -1);
+}
+
 static void test_ranks(void) {
   usp_attention_desc d = describe(2, 2);
   usp_plan* plan = NULL;
@@ -278,6 +285,7 @@ int main(void) {
   CHECK(strcmp(usp_status_name(7), "unknown") == 0);
   test_desc();
   test_plan_file();
+  test_backends();
   test_ranks();
   test_attention_errors();
   test_order();

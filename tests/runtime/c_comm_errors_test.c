@@ -4,6 +4,7 @@
 #include "c_api_checks.h"
 
 #include <math.h>
+#include <sched.h>
 
 static void no_listener(void* context, int32_t port) {
   (void)port;
@@ -150,6 +151,41 @@ static int rank_aborts_in_group(usp_comm* comm, void* user) {
   return status;
 }
 
+/* Rank 1 stays away from a barrier until rank 0 has given up. */
+static int rank_comes_late(usp_comm* comm, void* user) {
+  volatile int* gave_up = user;
+  if (usp_comm_rank(comm) == 1) {
+    while (*gave_up == 0) sched_yield();
+    return USP_OK;
+  }
+  const int status = usp_comm_barrier(comm);
+  *gave_up = 1;
+  return status;
+}
+
+static int32_t at_once(void* context) {
+  *(int*)context = 1;
+  return 1;
+}
+
+static void test_thread_options(void) {
+  usp_comm_options options;
+  usp_fault fault;
+  int gave_up = 0, asked = 0;
+  fault.size = sizeof fault;
+  OK(usp_comm_options_init(&options, sizeof options));
+  options.watchdog_s = 0.05;
+  REFUSED(usp_run_threads_with(2, &options, rank_comes_late, &gave_up), USP_ENVIRONMENT, "0.05 s");
+  OK(usp_last_fault(&fault));
+  CHECK(fault.rank_count == 1 && fault.ranks[0] == 1);
+  options.watchdog_s = 60, options.interrupted = at_once, options.context = &asked, gave_up = 0;
+  REFUSED(usp_run_threads_with(2, &options, rank_comes_late, &gave_up), USP_ENVIRONMENT, "interrupted");
+  CHECK(asked == 1);
+  options.watchdog_s = 0;
+  REFUSED(usp_run_threads_with(2, &options, rank_comes_late, &gave_up), USP_USAGE, "watchdog_s");
+  REFUSED(usp_run_threads_with(0, NULL, rank_comes_late, &gave_up), USP_USAGE, "ranks is 0");
+}
+
 static void test_threads(void) {
   usp_fault fault;
   fault.size = sizeof fault;
@@ -195,6 +231,7 @@ int main(void) {
   test_functions();
   test_fault();
   test_threads();
+  test_thread_options();
   test_launchers();
   return 0;
 }

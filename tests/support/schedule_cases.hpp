@@ -3,6 +3,7 @@
 
 #include "segmented_ring.hpp"
 
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/plan.hpp"
 
 #include <algorithm>
@@ -56,6 +57,7 @@ class CaseGenerator {
         pick<DkvReturn>({DkvReturn::circulate, DkvReturn::circulate, DkvReturn::direct, DkvReturn::cycle});
     if (plan.method == Method::ring_direct || plan.method == Method::all_gather_kv)
       plan.dkv_return = DkvReturn::circulate;
+    plan.split_own_block = schedule::may_split_own_block(plan) && chance(0.5);
     draw_tokens(c);
     return c;
   }
@@ -139,9 +141,10 @@ class CaseGenerator {
          std::to_string(p.shape.kv_heads) + " tokens " + std::to_string(p.shape.q_tokens) + "/" +
          std::to_string(p.shape.kv_tokens) + " chunks " + std::to_string(p.head_chunks) + " prune " +
          std::to_string(p.prune) + " keep " + std::to_string(p.save_exchanged_qkv) + " return " +
-         std::to_string(static_cast<int>(p.dkv_return)) + " documents " +
-         std::to_string(c.documents.count()) + " replicated " + std::to_string(p.replicated_q.size()) + "/" +
-         std::to_string(p.replicated_k.size()) + " sink " + std::to_string(p.sink);
+         std::to_string(static_cast<int>(p.dkv_return)) + " split " + std::to_string(p.split_own_block) +
+         " documents " + std::to_string(c.documents.count()) + " replicated " +
+         std::to_string(p.replicated_q.size()) + "/" + std::to_string(p.replicated_k.size()) + " sink " +
+         std::to_string(p.sink);
 }
 
 }  // namespace usp::test

@@ -143,7 +143,13 @@ TEST(GpuBench, CountsPairsAxesAndWhatWaits) {
   EXPECT_EQ(forward.ulysses.max_bytes, 5);
   EXPECT_EQ(forward.ring.bytes, 40);
   EXPECT_DOUBLE_EQ(forward.gb_s(forward.ring), 10 / 4e-9 / 1e9);
-  EXPECT_DOUBLE_EQ(forward.exposed_s, 0.25 + 0.75);  // rank 3
+  EXPECT_DOUBLE_EQ(forward.exposed_s(), 0.25 + 0.75);  // rank 3
+  ASSERT_EQ(forward.ticks.size(), 2U);
+  EXPECT_DOUBLE_EQ(forward.ticks[1].computed_s, 1);
+  EXPECT_EQ(forward.ticks[0].transfers, std::vector<std::string>{"qkv_all_to_all"});
+  EXPECT_FALSE(forward.ticks[0].computes);
+  EXPECT_EQ(forward.ticks[1].transfers, std::vector<std::string>{"kv_exchange"});
+  EXPECT_TRUE(forward.ticks[1].computes);
 }
 
 TEST(GpuBench, TextNamesDevicesOnceAndEveryAxis) {
@@ -151,6 +157,16 @@ TEST(GpuBench, TextNamesDevicesOnceAndEveryAxis) {
   for (const char* part : {"ring 2 x ulysses 2 (copy_engine), cudnn kernel, bf16, deterministic, median of 3",
                            "on 0 Card A, 1 Card A\n", "TF/s", "1000.000 ms", "ulysses", "nccl", "backward"})
     EXPECT_TRUE(holds(text, part)) << part << " in\n" << text;
+}
+
+TEST(GpuBench, TicksThatWaitLongAreExplained) {
+  const std::string text = gpu_bench_text(made_up_report());
+  EXPECT_TRUE(holds(text, "exposed in tick 0 of forward: 250 ms, ")) << text;
+  EXPECT_TRUE(holds(text, "qkv_all_to_all: nothing is computed in this tick that could hide it")) << text;
+  EXPECT_TRUE(holds(text, "kv_exchange: longer than the 1 s of compute beside it")) << text;
+  GpuBenchReport short_waits = made_up_report();
+  for (GpuPassBench& pass : short_waits.passes) pass.seconds = 1000;
+  EXPECT_FALSE(holds(gpu_bench_text(short_waits), "exposed in tick"));
 }
 
 TEST(GpuBench, AnAxisOfOneRankIsLeftOut) {

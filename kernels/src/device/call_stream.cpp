@@ -9,7 +9,9 @@ namespace usp::device {
 
 void CallStream::begin_call(StreamRef stream) {
   const DeviceScope scope(device());  // whose default stream is meant
-  if (stream.handle != nullptr && stream.handle != current_ && device_of(stream) != device())
+  // CUDA does not tell the device of a stream that captures.
+  if (stream.handle != nullptr && stream.handle != current_ && !is_capturing(stream.handle) &&
+      device_of(stream) != device())
     throw UsageError(
         fmt::format("the stream is of GPU {}, the rank's memory is on GPU {}; give a stream of that GPU",
                     device_of(stream), device()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/planner/plan.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/plan_file.hpp"
 
@@ -59,6 +60,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   // As many pairs as the chosen keys make; no rank knows which they will be, so all keys are exchanged.
   if (kind.sparse) plan.band.diff_max = std::min(kind.sparse->topk, w.seq) - 1;
   plan.prune = window || !w.documents.empty() || kind.kind == LayerMixer::chunked;
+  plan.split_own_block = schedule::splits_own_block(plan);
   return plan;
 }
 

@@ -65,7 +65,9 @@ class WorkTimes {
     }
     const int front = profile_.front_of(w.offsets);
     const bool first = w.offsets.begin == 0;
-    if (&operation == operation_ && front == front_ && w.chunk == chunk_ && first == first_) return last_;
+    if (&operation == operation_ && front == front_ && w.chunk == chunk_ && w.part == part_ &&
+        first == first_)
+      return last_;
     last_ = {};
     for (const HeadCount& c : counts)
       for (const BlockShape& block : profile_.pareto_front(front))
@@ -73,6 +75,7 @@ class WorkTimes {
     operation_ = &operation;
     front_ = front;
     chunk_ = w.chunk;
+    part_ = w.part;
     first_ = first;
     return last_;
   }
@@ -82,6 +85,7 @@ class WorkTimes {
   const WorkProfile& profile_;
   const schedule::Operation* operation_ = nullptr;
   int front_ = -1, chunk_ = -1;
+  HeadPart part_ = HeadPart::all;
   bool first_ = false;
   Estimate last_;
 };
@@ -254,7 +258,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     move = kinds.end_of(t);
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const schedule::ComputeOp& w = pass.work[work];
-      sum.work(work_times.of(w, context.split->distinct[static_cast<std::size_t>(w.chunk)], context.q_row));
+      sum.work(work_times.of(w, context.split->distinct_of(w.chunk, w.part), context.q_row));
     }
     sum.tick(t, *started, ticks, !options_.overlap);
   }

@@ -20,17 +20,27 @@ namespace usp {
 
 struct HeadSplit {
   explicit HeadSplit(Heads split)
-      : heads(std::move(split)), distinct(static_cast<std::size_t>(heads.chunks())) {
+      : heads(std::move(split)), distinct(static_cast<std::size_t>(heads.chunks()) * parts.size()) {
     for (int c = 0; c < heads.chunks(); ++c)
-      for (int u = 0; u < heads.ulysses(); ++u) {
-        auto& list = distinct[static_cast<std::size_t>(c)];
-        const HeadCount count{heads.query_of(u, c).size(), heads.kv_of(u, c).size()};
-        if (count.query > 0 && std::find(list.begin(), list.end(), count) == list.end())
-          list.push_back(count);
-      }
+      for (const HeadPart part : parts)
+        for (int u = 0; u < heads.ulysses(); ++u) {
+          auto& list = distinct[at(c, part)];
+          const HeadCount count{heads.query_of(u, c, part).size(), heads.kv_of(u, c, part).size()};
+          if (count.query > 0 && std::find(list.begin(), list.end(), count) == list.end())
+            list.push_back(count);
+        }
+  }
+  [[nodiscard]] const std::vector<HeadCount>& distinct_of(int chunk, HeadPart part) const {
+    return distinct[at(chunk, part)];
   }
   Heads heads;
-  std::vector<std::vector<HeadCount>> distinct;  ///< per chunk
+
+ private:
+  static constexpr std::array parts{HeadPart::all, HeadPart::first_half, HeadPart::second_half};
+  static std::size_t at(int chunk, HeadPart part) {
+    return static_cast<std::size_t>(chunk) * parts.size() + static_cast<std::size_t>(part);
+  }
+  std::vector<std::vector<HeadCount>> distinct;
 };
 
 /// What one move of a kind costs.

@@ -5,6 +5,7 @@
 #include "usp/base/error.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
 
@@ -195,6 +196,7 @@ class AttentionSearch {
     plan.dkv_return = choice.dkv_return;
     plan.head_chunks = choice.head_chunks;
     plan.prune = request_.documents.count() > 1 || request_.band.diff_max < unbounded;
+    plan.split_own_block = schedule::splits_own_block(plan);
     return plan;
   }
 

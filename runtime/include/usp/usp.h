@@ -131,6 +131,9 @@ usp_status usp_plan_create(const usp_attention_desc* desc, usp_plan** plan);
 usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan);
 /** The fields of a plan. desc->size must be set; the replicated_* point into the plan. */
 usp_status usp_plan_get_desc(const usp_plan* plan, usp_attention_desc* desc);
+/** Whether this library was built with a backend (USP_BACKEND_CPU, ...): 1 or 0; -1 for a number that names
+ * none. What a backend loads (a driver, cuDNN) may still be missing on this machine. */
+int32_t usp_backend_built(int32_t backend);
 /** Ranks of the mesh; 0 for null. */
 int32_t usp_plan_ranks(const usp_plan* plan);
 void usp_plan_destroy(usp_plan* plan);
@@ -165,6 +168,10 @@ typedef struct usp_comm_options {
 
 /** Local. size: sizeof(usp_comm_options). */
 usp_status usp_comm_options_init(usp_comm_options* options, size_t size);
+/** usp_run_threads with options: watchdog_s and interrupted count, the others are for processes. options null:
+ * the defaults. */
+usp_status usp_run_threads_with(int32_t ranks, const usp_comm_options* options, usp_rank_function function,
+                                void* user);
 
 /** This process as a rank of a job over TCP. Fill with usp_socket_job_init; those marked * must be set. */
 typedef struct usp_socket_job {

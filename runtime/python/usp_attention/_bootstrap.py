@@ -8,17 +8,28 @@ import pathlib
 import secrets
 import socket
 
+from . import _check
 from . import _structs as s
 from ._comm import Comm
 from ._library import import_torch, lib
+from ._options import split_ranks
 from .errors import DisagreementError, UsageError
 
 torch = import_torch()
 
+if torch.distributed.is_available():
+    from torch.distributed.device_mesh import DeviceMesh as _DEVICE_MESH
+else:
+    _DEVICE_MESH = ()
+
 
 def device_of(device_mesh) -> "torch.device":
     """The device of this rank: the current one of the mesh's kind."""
-    if device_mesh is None or device_mesh.device_type == "cpu":
+    if device_mesh is None:
+        return torch.device("cpu")
+    _check.instance("device_mesh", device_mesh, _DEVICE_MESH, "a DeviceMesh of torch.distributed, such as "
+                    "init_device_mesh(...)['ring', 'ulysses'], or None for one rank")
+    if device_mesh.device_type == "cpu":
         return torch.device("cpu")
     if device_mesh.device_type != "cuda":
         raise UsageError(f"the DeviceMesh is one of {device_mesh.device_type}; usp runs on cpu and cuda")
@@ -56,12 +67,7 @@ def _split(size: int, name: str, ring: int | None, ulysses: int | None) -> tuple
             raise UsageError(f"the DeviceMesh has one dimension {name!r} of {size} ranks; say how to split it: "
                              "ring=..., ulysses=...")
         return (size, 1) if name == "ring" else (1, size)
-    ring = size // ulysses if ring is None else ring
-    ulysses = size // ring if ulysses is None else ulysses
-    if ring * ulysses != size:
-        raise UsageError(f"ring {ring} x ulysses {ulysses} are not the {size} ranks of the DeviceMesh; give degrees "
-                         f"whose product is {size}")
-    return ring, ulysses
+    return split_ranks(size, ring, ulysses, "the DeviceMesh")
 
 
 def meet(device_mesh, options) -> tuple[Comm, int]:

@@ -34,7 +34,7 @@ class Comm:
 
     @classmethod
     def lent(cls, handle: int) -> "Comm":
-        """One that usp_run_threads owns."""
+        """One that usp_run_threads_with owns."""
         comm = cls()
         comm._handle, comm._owned = ctypes.c_void_p(handle), False
         return comm

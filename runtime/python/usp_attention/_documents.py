@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from . import _check
 from ._library import import_torch
 from .errors import InvalidInput, UsageError
 
@@ -15,6 +16,9 @@ def cu_seqlens_of_positions(position_ids) -> tuple[tuple[int, ...], tuple[int, .
     A document begins at each row and wherever a step is not +1; a tail of equal positions is one document (of
     padding). Raises InvalidInput for positions of several axes, which do not say where documents begin.
     """
+    check_ids("position_ids", position_ids)
+    if position_ids.numel() == 0:
+        raise InvalidInput("position_ids is empty; a step has at least one token")
     if position_ids.ndim > 2:
         raise InvalidInput(f"position_ids has the shape {tuple(position_ids.shape)}: positions of several axes do not "
                            "say where documents begin; give cu_seqlens")
@@ -25,6 +29,15 @@ def cu_seqlens_of_positions(position_ids) -> tuple[tuple[int, ...], tuple[int, .
     length = rows.shape[1]
     borders = [row * length + begin for row, positions in enumerate(rows) for begin in _begins(positions)]
     return (*borders, rows.numel()), tuple(row * length for row in range(rows.shape[0]))
+
+
+def check_ids(name: str, tensor):
+    """Whole numbers in a tensor with a sequence's axis."""
+    _check.instance(name, tensor, torch.Tensor, "a tensor of torch with an axis for tokens")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.ndim == 0:
+        raise UsageError(f"{name} is {tensor.dtype} of the shape {tuple(tensor.shape)}; it must hold integers, along an "
+                         "axis for tokens")
+    return tensor
 
 
 def _begins(positions) -> list[int]:

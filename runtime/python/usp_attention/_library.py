@@ -23,7 +23,7 @@ _STATUS_FUNCTIONS = {
     "usp_plan_create": [POINTER(s.AttentionDesc), POINTER(c_void_p)],
     "usp_plan_parse": [c_char_p, c_int32, POINTER(c_void_p)],
     "usp_plan_get_desc": [c_void_p, POINTER(s.AttentionDesc)],
-    "usp_run_threads": [c_int32, s.RankFunction, c_void_p],
+    "usp_run_threads_with": [c_int32, POINTER(s.CommOptions), s.RankFunction, c_void_p],
     "usp_comm_create_serial": [POINTER(c_void_p)],
     "usp_comm_options_init": [POINTER(s.CommOptions), c_size_t],
     "usp_socket_job_init": [POINTER(s.SocketJob), c_size_t],
@@ -58,6 +58,7 @@ _STATUS_FUNCTIONS = {
 _OTHER_FUNCTIONS = {
     "usp_version": (c_char_p, []),
     "usp_last_error": (c_char_p, []),
+    "usp_backend_built": (c_int32, [c_int32]),
     "usp_plan_destroy": (None, [c_void_p]),
     "usp_comm_destroy": (None, [c_void_p]),
     "usp_engine_destroy": (None, [c_void_p]),

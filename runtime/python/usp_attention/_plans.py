@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from . import _check
 from . import _structs as s
 from ._library import check, lib
 from .errors import UsageError
@@ -109,8 +110,9 @@ class Plan:
             desc.diff_min, desc.diff_max = 0, s.UNBOUNDED if terms.window is None else terms.window - 1
         desc.sink, desc.return_lse = terms.sink, terms.return_lse
         desc.scale, desc.softcap, desc.dropout = terms.scale or 0.0, terms.softcap or 0.0, terms.dropout
-        self.digest = zlib.crc32(repr((terms, shape)).encode())
-        """Of rules and shape: what ranks compare before a call."""
+        self.rules = {**terms._asdict(), **shape._asdict()}
+        """What ranks compare before a call, by a digest first."""
+        self.digest = zlib.crc32(repr(self.rules).encode())
         self.handle = ctypes.c_void_p()
         check(lib().usp_plan_create(ctypes.byref(desc), ctypes.byref(self.handle)))
 
@@ -119,17 +121,20 @@ class Plan:
             lib().usp_plan_destroy(self.handle)
 
 
-def check_terms(terms: Terms) -> None:
-    """What the C API would read as "none", or cannot express."""
-    if terms.window is not None and not terms.causal:
-        raise UsageError("window is given and causal is False: a window sees the latest tokens, which only a causal "
-                         "mask has; leave one of them out")
-    if terms.window is not None and terms.window < 1:
-        raise UsageError(f"window is {terms.window}; it counts the tokens that a query sees, itself included: 1 or "
-                         "more, or None")
-    if terms.scale is not None and not terms.scale > 0:
-        raise UsageError(f"scale is {terms.scale}; give a positive factor, or None for 1 / sqrt(head_dim)")
-    if terms.softcap is not None and not terms.softcap > 0:
-        raise UsageError(f"softcap is {terms.softcap}; give a positive cap, or None")
-    if not 0 <= terms.dropout < 1:
-        raise UsageError(f"dropout is {terms.dropout}; it is a probability below 1")
+def checked_terms(causal, window, scale, softcap, dropout, sink: bool, return_lse) -> Terms:
+    """Terms; UsageError for what the C API would read as "none", or cannot express."""
+    _check.flag("causal", causal)
+    _check.flag("return_lse", return_lse)
+    if window is not None:
+        window = _check.integer("window", window, 1, of="the tokens that a query sees, itself included; None: all")
+        if not causal:
+            raise UsageError("window is given and causal is False: a window sees the latest tokens, which only a causal "
+                             "mask has; leave one of them out")
+    if scale is not None and not (scale := _check.number("scale", scale)) > 0:
+        raise UsageError(f"scale is {scale}; give a positive factor, or None for 1 / sqrt(head_dim)")
+    if softcap is not None and not (softcap := _check.number("softcap", softcap)) > 0:
+        raise UsageError(f"softcap is {softcap}; give a positive cap, or None")
+    dropout = _check.number("dropout", dropout)
+    if not 0 <= dropout < 1:
+        raise UsageError(f"dropout is {dropout}; it is a probability below 1")
+    return Terms(causal, window, scale, softcap, dropout, sink, return_lse)

@@ -7,6 +7,9 @@ import array
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
+from . import _check
+from .errors import InvalidInput
+
 HEADER_VERSION = (0, 1)
 """Major and minor version of the usp.h that this file describes."""
 
@@ -20,6 +23,7 @@ TRANSPORTS = ("copy_engine", "nccl")
 FORWARD, BACKWARD = 0, 1
 FAULT_COMMUNICATION, FAULT_DISAGREEMENT = 0, 1
 UNBOUNDED = 1 << 40
+INT32_MAX = 2**31 - 1
 DEFAULT_STREAM = 1
 """cudaStreamLegacy: torch's default stream by a name of its own, since null is the engine's stream."""
 
@@ -120,14 +124,13 @@ class Call(Struct):
 
 def index_of(words: tuple[str, ...], word: str, name: str) -> int:
     """An enumerator's number by its word; UsageError names the argument and lists the words."""
-    from .errors import UsageError
-
-    if word not in words:
-        raise UsageError(f"{name} is {word!r}; it must be one of {', '.join(words)}")
-    return words.index(word)
+    return words.index(_check.word(name, word, words))
 
 
-def int64_array(values):
+def int64_array(values, name: str):
     """(ctypes array, count) of integers; keep the array as long as C reads it."""
-    buffer = array.array("q", values)
+    try:
+        buffer = array.array("q", values)
+    except OverflowError:
+        raise InvalidInput(f"{name} holds a number beyond 64 bits; token counts are below 2**40") from None
     return (c_int64 * len(buffer)).from_buffer(buffer), len(buffer)

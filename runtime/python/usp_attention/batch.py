@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import functools
 import itertools
 import os
 import threading
 import weakref
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from . import _check
 from . import _structs as s
 from ._library import check, import_torch, lib
 from .errors import UsageError
+from .layout import Layout
 
 if TYPE_CHECKING:
     from ._plans import Plan, Shape, Terms
@@ -23,22 +25,45 @@ if TYPE_CHECKING:
 torch = import_torch()
 
 
+class Documents:
+    """The documents of a step on one rank: their borders as C reads them, and this rank's rows. All batches of equal
+    documents share one."""
+
+    def __init__(self, mesh: "Mesh", cu_seqlens: tuple[int, ...]):
+        self.cu_seqlens = cu_seqlens
+        self.borders, count = s.int64_array(cu_seqlens, "cu_seqlens")
+        self.count = count - 1
+        self._rank = mesh.rank
+        self._layout = Layout(s.LAYOUTS.index(mesh.recipe.layout), cu_seqlens[-1], mesh.ring, mesh.ulysses, self.borders,
+                              self.count)
+        self.rows = self._layout.rows(mesh.rank)
+
+    @functools.cached_property
+    def tokens(self) -> "array.array[int]":
+        """Global tokens of this rank's rows."""
+        return self._layout.tokens(self._rank)
+
+
 class BatchState:
     """A usp_batch, its parts for chunked layers, and what plans need of it. Alive while a Batch, or a tensor of
     its number in a graph or checkpoint, refers to it."""
 
-    def __init__(self, mesh: "Mesh", handle: ctypes.c_void_p, cu_seqlens: tuple[int, ...],
-                 row_starts: tuple[int, ...], ordinal: int):
+    def __init__(self, mesh: "Mesh", handle: ctypes.c_void_p, documents: Documents, row_starts: tuple[int, ...],
+                 ordinal: int):
         self.ordinal = ordinal  # of the mesh's batches: the same on every rank
-        self.mesh, self.handle, self.cu_seqlens, self.row_starts = mesh, handle, cu_seqlens, row_starts
+        self.mesh, self.handle, self.documents, self.row_starts = mesh, handle, documents, row_starts
         self.process = os.getpid()
-        self.rows = len(mesh.local_tokens(cu_seqlens))
+        self.rows = documents.rows
         self._parts: dict[int, BatchState] = {}
         self._sizes: dict[int, s.BatchSizes] = {}
 
+    @property
+    def cu_seqlens(self) -> tuple[int, ...]:
+        return self.documents.cu_seqlens
+
     def plan(self, terms: "Terms", shape: "Shape") -> "Plan":
         """The plan of a call with this batch: where documents or a window hide keys, hidden ones are not sent."""
-        return self.mesh.plan(terms, shape, prune=terms.window is not None or len(self.cu_seqlens) > 2)
+        return self.mesh.plan(terms, shape, prune=terms.window is not None or self.documents.count > 1)
 
     def sizes(self, plan: "Plan") -> s.BatchSizes:
         """Local; cached by plan."""
@@ -60,15 +85,14 @@ class BatchState:
         return found
 
     def _derive(self, cu_seqlens: tuple[int, ...]) -> "BatchState":
-        mesh = self.mesh
-        if mesh.local_tokens(cu_seqlens) != mesh.local_tokens(self.cu_seqlens):
+        documents = Documents(self.mesh, cu_seqlens)
+        if documents.tokens != self.documents.tokens:
             raise UsageError(
-                f"layout {mesh.recipe.layout} deals tokens by their documents, and a chunked layer has other "
+                f"layout {self.mesh.recipe.layout} deals tokens by their documents, and a chunked layer has other "
                 "documents than the rest of the step; give Mesh.create layout='zigzag'")
         handle = ctypes.c_void_p()
-        borders, count = s.int64_array(cu_seqlens)
-        check(lib().usp_batch_derive(self.handle, borders, count - 1, ctypes.byref(handle)))
-        return BatchState(mesh, handle, cu_seqlens, self.row_starts, self.ordinal)
+        check(lib().usp_batch_derive(self.handle, documents.borders, documents.count, ctypes.byref(handle)))
+        return BatchState(self.mesh, handle, documents, self.row_starts, self.ordinal)
 
     def __del__(self):
         if getattr(self, "handle", None) and os.getpid() == self.process:
@@ -98,7 +122,7 @@ class Batch:
     """
 
     def __init__(self, state: BatchState):
-        self._state = state
+        self._state = _check.instance("state", state, BatchState, "made by Mesh.batch, as a Batch is")
         self._number = next(_numbers)
         _states[self._number] = state
         self.batch_id = torch.tensor([self._number], dtype=torch.int64)
@@ -121,11 +145,11 @@ class Batch:
 
     @property
     def documents(self) -> int:
-        return len(self._state.cu_seqlens) - 1
+        return self._state.documents.count
 
     @functools.cached_property
     def local_tokens(self):
-        return torch.tensor(self.mesh.local_tokens(self.cu_seqlens), dtype=torch.int64)
+        return tokens_tensor(self._state.documents.tokens)
 
     def __enter__(self) -> "Batch":
         stack = _entered.__dict__.setdefault("batches", [])
@@ -140,14 +164,14 @@ class Batch:
                 f"mesh={self.mesh!r})")
 
 
+def tokens_tensor(tokens: array.array):
+    """A copy of token numbers as a tensor: CPU, int64."""
+    return torch.frombuffer(tokens, dtype=torch.int64).clone() if tokens else torch.empty(0, dtype=torch.int64)
+
+
 def entered_batch() -> Batch:
     """The batch of the innermost `with` block of this thread."""
     stack = _entered.__dict__.get("batches")
     if not stack:
         raise UsageError("attention has no batch: pass the one of Mesh.batch, or enter it (with batch: ...)")
     return stack[-1]
-
-
-def cu_seqlens_of(documents: Sequence[int]) -> tuple[int, ...]:
-    """Cumulative lengths from lengths."""
-    return (0, *itertools.accumulate(documents))

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from . import _check
 from ._library import import_torch
 from .data import Sharder, _to
-from .errors import DisagreementError, UsageError
+from .errors import DisagreementError
 from .loss import averaged_ranks, valid_of_all
-
-if TYPE_CHECKING:
-    from .mesh import Mesh
+from .mesh import Mesh
 
 torch = import_torch()
 
@@ -25,7 +23,8 @@ class Loader:
     """Iterates over parts {input_ids, position_ids, labels, shift_labels, ..., usp_batch} of the samples of `loader`.
 
     source: "same": every rank of the mesh yields the same samples (compared with the batch); "each": each rank brings
-    its own and all train on each in turn (len is that of the loader times mesh.size; a rank that ends early ends all).
+    its own and all train on each in turn (len is that of the loader times mesh.size; a rank that has no more brings none,
+    and the others' go on).
     accumulate: so many parts are one optimizer step; with num_items each gets num_items_in_batch = valid targets of
     all of them, over all ranks, / the number of ranks that gradients are averaged over, by which the sum of losses is
     divided (num_items=False leaves that to Trainer). average_over: a ProcessGroup, None for the default group, or the
@@ -34,13 +33,14 @@ class Loader:
     Collective; iterate on all ranks alike.
     """
 
-    def __init__(self, loader: Iterable[Mapping], mesh: "Mesh", *, source: str = "same", accumulate: int = 1,
+    def __init__(self, loader: Iterable[Mapping], mesh: Mesh, *, source: str = "same", accumulate: int = 1,
                  average_over=None, num_items: bool = True, **keys):
-        if source not in ("same", "each"):
-            raise UsageError(f"source is {source!r}; it is 'same' (all ranks of the mesh load the same samples) or "
-                             "'each' (each rank loads its own)")
-        if accumulate < 1:
-            raise UsageError(f"accumulate is {accumulate}; it counts the parts of an optimizer step, 1 or more")
+        _check.iterable("loader", loader, "an iterable of whole samples, such as a DataLoader")
+        _check.instance("mesh", mesh, Mesh, "a Mesh")
+        _check.word("source", source, ("same", "each"))
+        _check.integer("accumulate", accumulate, 1, of="the parts of an optimizer step")
+        averaged_ranks(average_over)
+        _check.flag("num_items", num_items)
         self.loader, self.mesh, self.source = loader, mesh, source
         self.accumulate, self.average_over, self.num_items = accumulate, average_over, num_items
         self.sharder = Sharder.of(mesh, **keys)
@@ -56,7 +56,7 @@ class Loader:
 
     def skip(self, parts: int) -> None:
         """The next iteration begins after so many parts, which are loaded and dropped (to resume an epoch)."""
-        self._skip = parts
+        self._skip = _check.integer("parts", parts, 0)
 
     def __iter__(self) -> Iterator[dict]:
         samples = self._samples()
@@ -93,24 +93,25 @@ class Loader:
             sample = next(own, None)
             ended = [bool(flag[0]) for flag in self.mesh.gather_bytes(torch.tensor([sample is None],
                                                                                     dtype=torch.uint8))]
-            if any(ended):
-                self._check_end(ended)
+            if all(ended):
                 return
             if self.source == "same":
+                self._check_end(ended)
                 yield sample
                 continue
-            for rank in range(self.mesh.size):
+            for rank in (rank for rank in range(self.mesh.size) if not ended[rank]):
                 yield _received(self.mesh, sample, rank)
 
-    def _check_end(self, ended: list[bool]) -> None:
-        if self.source == "same" and not all(ended):
+    @staticmethod
+    def _check_end(ended: list[bool]) -> None:
+        if any(ended):
             ranks = tuple(rank for rank, end in enumerate(ended) if end)
             raise DisagreementError(
                 f"the loader of rank(s) {', '.join(map(str, ranks))} ended before the others': with source='same' all "
                 "ranks of a mesh load the same samples; give them one sampler, or use source='each'", "sample", ranks)
 
 
-def _received(mesh: "Mesh", sample: Mapping, root: int):
+def _received(mesh: Mesh, sample: Mapping, root: int):
     """Collective: rank `root`'s sample."""
     if mesh.size == 1:
         return sample

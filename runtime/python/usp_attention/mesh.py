@@ -8,23 +8,29 @@ import ctypes
 import dataclasses
 import functools
 import itertools
+import json
 import secrets
 import threading
 import warnings
 from collections.abc import Sequence
 
+from . import _check
 from . import _structs as s
 from . import op as _op  # noqa: F401: torch.ops.usp exists wherever a mesh does
+from ._call import Call
 from ._comm import Comm
 from ._documents import cu_seqlens_of_positions
 from ._library import import_torch, interpreter_exits_by_error, lib
-from ._options import MeshOptions, options_of, recipe_of, transport_number
+from ._options import OTHER_OPTIONS, RECIPE_OPTIONS, MeshOptions, options_of, recipe_of, transport_number
 from ._plans import Plan, Shape, Terms
-from .batch import Batch, BatchState
-from .errors import DisagreementError, UsageError
-from .layout import layout_tokens
+from .batch import Batch, BatchState, Documents
+from .data import Cut
+from .errors import DisagreementError, EnvironmentFault, UsageError
 
 torch = import_torch()
+
+_KEPT = 8
+"""Documents of so many steps are kept, as the library keeps what it prepared of them."""
 
 
 class Mesh:
@@ -46,7 +52,7 @@ class Mesh:
         self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
         self._seed, self._batches = seed, 0
         self._plans: dict[tuple[Terms, Shape, bool], Plan] = {}
-        self._layouts = functools.lru_cache(maxsize=16)(self._layout)
+        self._documents = functools.lru_cache(maxsize=_KEPT)(functools.partial(Documents, self))
         self._engine = ctypes.c_void_p()
         self._callbacks = _callbacks(device)
         desc = s.EngineDesc()
@@ -91,9 +97,9 @@ class Mesh:
 
         recipe = recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method,
                                        dkv_return=dkv_return, keep_entry=keep_entry))
-        degrees = mesh_degrees(device_mesh, recipe.ring if plan else ring, recipe.ulysses if plan else ulysses)
-        recipe = dataclasses.replace(recipe, ring=degrees[0], ulysses=degrees[1])
         device = device_of(device_mesh)
+        asked = (ring, ulysses) if plan is None else (recipe.ring, recipe.ulysses)
+        recipe = dataclasses.replace(recipe, **dict(zip(("ring", "ulysses"), mesh_degrees(device_mesh, *asked))))
         options = options_of(recipe, device, backend=backend, ring_transport=ring_transport,
                            ulysses_transport=ulysses_transport, capacity_tokens=capacity_tokens,
                            watchdog_s=watchdog_s, check=check)
@@ -103,11 +109,16 @@ class Mesh:
     @classmethod
     def from_env(cls, ring: int, ulysses: int, *, device: str = "cpu", **options) -> "Mesh":
         """Collective over all processes that torchrun started, by its variables; needs no process group.
-        device: "cpu", or "cuda" for the current GPU; options: as create's."""
+        device: "cpu", or "cuda" for the current GPU; options: as create's. Raises as create, and EnvironmentFault
+        without GPUs for "cuda"."""
+        _check.known("Mesh.from_env", options, ("plan", *RECIPE_OPTIONS, *OTHER_OPTIONS))
         recipe = recipe_of(options.pop("plan", None), dict(
-            ring=ring, ulysses=ulysses, **{k: options.pop(k, None) for k in ("layout", "method", "dkv_return",
-                                                                              "keep_entry")}))
-        place = torch.device(device) if device == "cpu" else torch.device(device, torch.cuda.current_device())
+            ring=ring, ulysses=ulysses, **{name: options.pop(name, None) for name in RECIPE_OPTIONS}))
+        place = torch.device("cpu")
+        if _check.word("device", device, ("cpu", "cuda")) == "cuda":
+            if not torch.cuda.is_available():
+                raise EnvironmentFault("device is 'cuda' and torch sees no GPU here; give 'cpu', or run where one is")
+            place = torch.device("cuda", torch.cuda.current_device())
         made = options_of(recipe, place, **options)
         comm = Comm.launched(made.watchdog_s)
         seed = ctypes.c_uint64(secrets.randbits(63))
@@ -132,29 +143,23 @@ class Mesh:
                              f"{', '.join(given) or 'none'}")
         row_starts: tuple[int, ...] = (0,)
         if cut is not None:
-            cu, row_starts = cut.cu_seqlens, cut.row_starts
-            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", cut.digest)
+            _check.instance("cut", cut, Cut, "what a Sharder returned beside the part")
+            cu, row_starts = _check.borders("cut.cu_seqlens", cut.cu_seqlens), cut.row_starts
         elif position_ids is not None:
             cu, row_starts = cu_seqlens_of_positions(position_ids)
         elif tokens is not None:
-            cu = (0, tokens)
+            cu = (0, _check.integer("tokens", tokens, 1, of="the tokens of the one document"))
         else:
-            cu = tuple(cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else map(int, cu_seqlens))
-        if seed is None:
-            seed = _mixed(self._seed, self._batches)
+            cu = _check.borders("cu_seqlens", cu_seqlens)
+        seed = _mixed(self._seed, self._batches) if seed is None else _check.integer("seed", seed, -2**63, 2**64 - 1)
+        documents = self._documents(cu)
+        if cut is not None:
+            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", cut.digest)
         self._batches += 1
         handle = ctypes.c_void_p()
-        borders, count = s.int64_array(cu)
-        self._comm.call(lib().usp_batch_create, self._engine, borders, count - 1, seed & (2**64 - 1),
+        self._comm.call(lib().usp_batch_create, self._engine, documents.borders, documents.count, seed & (2**64 - 1),
                         ctypes.byref(handle))
-        return Batch(BatchState(self, handle, tuple(cu), row_starts, self._batches))
-
-    def local_tokens(self, cu_seqlens: tuple[int, ...]):
-        """Local: global tokens of this rank's rows for these documents (array of int64)."""
-        return self._layouts(cu_seqlens)
-
-    def _layout(self, cu_seqlens: tuple[int, ...]):
-        return layout_tokens(self.recipe.layout, cu_seqlens[-1], self.ring, self.ulysses, self.rank, cu_seqlens)
+        return Batch(BatchState(self, handle, documents, row_starts, self._batches))
 
     # ---- calls ----------------------------------------------------------------------------------------------
 
@@ -181,23 +186,38 @@ class Mesh:
             found = self._plans[key] = Plan(self.recipe, *key, self.options.capacity_tokens)
         return found
 
-    def compare(self, **values: int) -> None:
-        """Collective where options.check is set: raises DisagreementError, on every rank, where one has another value.
-        What differs first in the order given is named."""
+    def compare(self, call: Call) -> None:
+        """Collective where options.check is set: raises DisagreementError, on every rank, where one calls with another
+        batch, layer or rules. What differs first is named."""
         if not self.options.check or self.size == 1:
             return
-        mine = (ctypes.c_uint64 * len(values))(*values.values())
-        everyone = (ctypes.c_uint64 * (len(values) * self.size))()
+        mine = (ctypes.c_uint64 * 3)(call.batch.ordinal, call.layer & (2**64 - 1), call.plan.digest)
+        everyone = (ctypes.c_uint64 * (3 * self.size))()
         self._comm.call(lib().usp_comm_all_gather, self._comm.handle, mine, everyone, ctypes.sizeof(mine))
-        for i, name in enumerate(values):
-            found = list(everyone[i::len(values)])
-            if len(set(found)) > 1:
-                common = max(set(found), key=found.count)
-                others = tuple(rank for rank, value in enumerate(found) if value != common)
-                raise DisagreementError(
-                    f"ranks call attention with different {name}: most with {common}, rank(s) "
-                    f"{', '.join(f'{rank} with {found[rank]}' for rank in others)}; every rank makes the same calls in "
-                    "the same order", name, others)
+        found = list(everyone)
+        if found != list(mine) * self.size:
+            self._name_difference([{"batch": found[at], "layer": found[at + 1], **rules} for at, rules in zip(
+                range(0, len(found), 3), self._everyones(call.plan.rules))])
+
+    def _everyones(self, mine: dict) -> list[dict]:
+        """Collective: what each rank gave, by rank."""
+        text = json.dumps(mine).encode()
+        sizes = (ctypes.c_int64 * self.size)()
+        size = ctypes.c_int64(len(text))
+        self._comm.call(lib().usp_comm_all_gather, self._comm.handle, ctypes.byref(size), sizes, ctypes.sizeof(size))
+        padded = torch.frombuffer(bytearray(text.ljust(max(sizes))), dtype=torch.uint8)
+        return [json.loads(bytes(part.tolist())) for part in self.gather_bytes(padded)]
+
+    @staticmethod
+    def _name_difference(everyone: list[dict]) -> None:
+        field, values = next((name, values) for name in everyone[0]
+                             if len(set(values := [entry[name] for entry in everyone])) > 1)
+        common = max(set(values), key=values.count)
+        others = tuple(rank for rank, value in enumerate(values) if value != common)
+        raise DisagreementError(
+            f"ranks call attention with different {field}: most with {common}, rank(s) "
+            f"{', '.join(f'{rank} with {values[rank]}' for rank in others)}; every rank makes the same calls in "
+            "the same order", field, others)
 
     def gather_bytes(self, mine: "torch.Tensor") -> "list[torch.Tensor]":
         """Collective: a uint8 CPU tensor of each rank, all of one size, by rank."""
@@ -229,6 +249,8 @@ class Mesh:
         """Local: bytes that the mesh holds beside torch's tensors (workspace, which all layers share), and of a batch
         what the calls so far plan for it: workspace, and what one forward saves in torch's memory until its backward."""
         self._comm.require_open()
+        if batch is not None:
+            _check.instance("batch", batch, Batch, "what Mesh.batch returns, or None")
         found = {"workspace_bytes": lib().usp_engine_workspace_bytes(self._engine)}
         if batch is not None:
             sizes = [batch._state.sizes(plan) for (terms, shape, _), plan in list(self._plans.items())
@@ -248,7 +270,7 @@ class Mesh:
 
     def abort(self, reason: str) -> None:
         """Local: ends the job; every rank's waiting or next call raises CommunicationError with the reason."""
-        self._comm.abort(reason)
+        self._comm.abort(_check.instance("reason", reason, str, "a text that says why"))
 
     def close(self) -> None:
         """Collective, and nothing where it is closed already or in a forked child."""

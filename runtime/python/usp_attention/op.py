@@ -7,23 +7,21 @@ An operator holds no state: the batch travels as a tensor of its number, what ba
 
 from __future__ import annotations
 
-import ctypes
-
-from . import _structs as s
-from ._library import import_torch, lib
-from ._plans import Plan, Shape, Terms, check_terms
-from .batch import Batch, BatchState, entered_batch, state_of
+from . import _check
+from ._call import Call, sum_dtype
+from ._library import import_torch
+from ._plans import Terms, checked_terms
+from .batch import Batch, entered_batch
 from .errors import UsageError
 
 torch = import_torch()
+from torch.autograd import forward_ad  # noqa: E402: after import_torch
 
 if torch.distributed.is_available():
     from torch.distributed.tensor import DTensor as _DTENSOR
 else:
     _DTENSOR = ()
 
-_DTYPE_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
-_DTYPE_NUMBERS = {dtype: s.DTYPES.index(word) for dtype, word in _DTYPE_WORDS.items()}
 # rules: see _rules. One list, since torch's Python side walks the schema's arguments in quadratic time at each call.
 _RULES = "Tensor batch_id, float[] rules"
 _TAGS = (torch.Tag.cudagraph_unsafe, torch.Tag.needs_exact_strides)
@@ -56,6 +54,8 @@ def attention(q, k, v, batch: Batch | None = None, *, causal: bool = True, windo
     """
     if batch is None:
         batch = entered_batch()
+    elif not isinstance(batch, Batch):
+        _check.instance("batch", batch, Batch, "what Mesh.batch returns")
     return attend(q, k, v, batch.batch_id, causal=causal, window=window, scale=scale, softcap=softcap, sinks=sinks,
                   dropout=dropout, layer=layer, return_lse=return_lse)
 
@@ -70,9 +70,16 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
         q, k, v = (x.to(dtype) if x.dtype == torch.float32 else x for x in (q, k, v))
     save = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                         (sinks is not None and sinks.requires_grad))
-    terms = Terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
-    check_terms(terms)
-    out, lse, _ = torch.ops.usp.attend(q, k, v, sinks, batch_id, rules_of(terms, chunk, layer, save))
+    terms = checked_terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
+    layer = _check.integer("layer", layer)
+    if not _operators_are_watched(q, k, v, sinks):
+        _refuse_tangents(q, k, v, sinks)
+        call = Call(q, k, v, sinks, batch_id, terms, chunk, layer)
+        out, lse, _ = UspAttention.apply(q, k, v, sinks, batch_id, call) if save else call.forward(q, k, v, sinks, False)
+        return (out, lse) if return_lse else out
+    rules = rules_of(terms, chunk, layer, save)
+    run = torch.ops.usp.attend if torch.compiler.is_compiling() else _attend_or_say
+    out, lse, _ = run(q, k, v, sinks, batch_id, rules)
     return (out, lse.detach()) if return_lse else out
 
 
@@ -101,164 +108,125 @@ def _refuse_foreign(name: str, tensor, q) -> None:
     if tensor is None and name == "sinks":
         return
     if not isinstance(tensor, torch.Tensor):
-        raise UsageError(f"{name} is {type(tensor).__name__}; attention takes tensors of torch")
+        raise UsageError(f"{name} is {_check.shown(tensor)}; attention takes tensors of torch: torch.as_tensor({name})")
     if isinstance(tensor, _DTENSOR):
         raise UsageError(f"{name} is a DTensor; attention takes this rank's rows: pass {name}.to_local()")
     if tensor.device != q.device or tensor.device.type == "meta":
         raise UsageError(f"{name} lies on {tensor.device}, q on {q.device}; move them to the mesh's device")
 
 
-# ---- one call on this rank --------------------------------------------------------------------------------------
+def _keep(ctx, q, k, v, sinks, batch_id, out, lse, saved) -> None:
+    """For backward, by ctx.save_for_backward alone, so that hooks on saved tensors see all of it."""
+    ctx.mark_non_differentiable(lse, saved)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, out, saved, batch_id, *([] if sinks is None else [sinks]))
 
 
-class _Call:
-    """Batch, plan and structs of one call."""
+def _kept(ctx):
+    q, k, v, out, saved, batch_id, *sinks = ctx.saved_tensors
+    return q, k, v, out, saved, batch_id, sinks[0] if sinks else None
 
-    def __init__(self, q, k, v, sinks, batch_id, rules):
-        if batch_id.device.type != "cpu":
-            raise UsageError(f"batch_id lies on {batch_id.device}; it is a CPU tensor: pass Batch.batch_id as it is")
-        whole = state_of(int(batch_id))
-        self.mesh = whole.mesh
-        self.terms, chunk, self.layer = _terms(rules, sinks is not None)
-        self.batch: BatchState = whole if chunk is None else whole.parts(chunk)
-        self.shape = _shape_of(q, k, v, sinks, whole)
-        self.plan: Plan = self.batch.plan(self.terms, self.shape)
-        self.tensors = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
-        self.inputs = s.AttentionInputs()
-        self.inputs.q, self.inputs.k, self.inputs.v = map(_view, self.tensors)
-        self.inputs.sink_dtype = s.DTYPES.index("fp64")
-        if sinks is not None:
-            self.sinks = sinks.contiguous()
-            self.inputs.sink = self.sinks.data_ptr()
-            self.inputs.sink_dtype = _dtype_number(sinks, "sinks")
-        self.struct = s.Call(layer=self.layer, untracked=1)
-        if self.mesh.device.type == "cuda":
-            self.struct.stream = torch.cuda.current_stream(self.mesh.device).cuda_stream or s.DEFAULT_STREAM
 
-    def run(self, function, *arguments) -> None:
-        self.mesh.call(function, self.mesh.engine, self.plan.handle, self.batch.handle, ctypes.byref(self.inputs),
-                       *(ctypes.byref(argument) if argument is not None else None for argument in arguments),
-                       ctypes.byref(self.struct))
+# ---- in plain eager code ----------------------------------------------------------------------------------------
+#
+# torch's Python side of an operator with an autograd formula costs 50 us a call more than a Function of its own, so
+# the operators run where something watches them: compiled code, fake tensors, dispatch modes (selective
+# checkpointing), transforms. The questions are torch's own and not public: where a version lacks one, operators run.
+
+_MODES = getattr(torch._C, "_len_torch_dispatch_stack", None)
+_TRANSFORMS = getattr(torch._C, "_are_functorch_transforms_active", None)
+_TRACING = getattr(torch._C, "_get_tracing_state", None)
+_KNOWS = _MODES is not None and _TRANSFORMS is not None and _TRACING is not None
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+
+
+def _operators_are_watched(*tensors) -> bool:
+    if torch.compiler.is_compiling() or not _KNOWS:
+        return True
+    return _MODES() > 0 or _TRANSFORMS() or _TRACING() is not None or not {*map(type, tensors)} <= _PLAIN
+
+
+class UspAttention(torch.autograd.Function):
+    """usp::attend and its formula, without the operator. `call` is checked, and holds the plan for backward too."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sinks, batch_id, call: Call):
+        out, lse, saved = call.forward(q, k, v, sinks, True)
+        _keep(ctx, q, k, v, sinks, batch_id, out, lse, saved)
+        ctx.call = call
+        return out, lse, saved
+
+    @staticmethod
+    def backward(ctx, d_out, _d_lse, _d_saved):
+        if d_out is None:
+            return (None,) * 6
+        q, k, v, out, saved, batch_id, sinks = _kept(ctx)
+        call: Call = ctx.call
+        if torch.is_grad_enabled() or _operators_are_watched(d_out, q, k, v, out, sinks):
+            rules = rules_of(call.terms, call.chunk, call.layer, True)
+            dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules)
+        else:
+            dq, dk, dv, d_sinks = call.backward(d_out, q, k, v, out, sinks, saved)
+        return dq, dk, dv, None if sinks is None else d_sinks, None, None
+
+
+def _refuse_tangents(*tensors) -> None:
+    if getattr(forward_ad, "_current_level", 0) < 0:
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise UsageError("attention has no forward-mode derivatives, and q, k, v or sinks carry a tangent; use backward")
+
+
+def _attend_or_say(*arguments):
+    """The operator, where something watches it."""
+    try:
+        return torch.ops.usp.attend(*arguments)
+    except RuntimeError as error:
+        if "functorch transforms" not in str(error):
+            raise
+        raise UsageError("attention cannot be differentiated by torch.func (grad, jvp, jacrev): use backward() or "
+                         "torch.autograd.grad") from error
+
+
+# ---- the operators ----------------------------------------------------------------------------------------------
 
 
 def _attend(q, k, v, sinks, batch_id, rules):
-    call = _Call(q, k, v, sinks, batch_id, rules)
-    return_lse, save = call.terms.return_lse, _saves(rules)
-    call.mesh.compare(batch=call.batch.ordinal, layer=call.layer, rules=call.plan.digest)
-    batch, rows, heads, _ = q.shape
-    out = q.new_empty((batch, rows, heads, v.shape[-1]))
-    lse = q.new_empty((batch, rows, heads) if return_lse else (0,), dtype=_sum_dtype(q))
-    saved = q.new_empty(call.batch.sizes(call.plan).saved_bytes if save else 0, dtype=torch.uint8)
-    if save:
-        call.struct.saved, call.struct.saved_bytes = _address(saved), saved.numel()
-    call.run(lib().usp_attend, _view(out), _view(lse.unsqueeze(-1)) if return_lse else None)
-    return out, lse, saved
+    return Call(q, k, v, sinks, batch_id, *_terms(rules, sinks is not None)).forward(q, k, v, sinks, _saves(rules))
 
 
 def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules):
-    call = _Call(q, k, v, sinks, batch_id, rules)
-    call.struct.saved, call.struct.saved_bytes = _address(saved), saved.numel()
-    if d_out.stride(-1) != 1 and d_out.shape[-1] != 1:
-        d_out = d_out.contiguous()
-    out = out.contiguous()
-    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
-    d_sinks = q.new_zeros((0,) if sinks is None else sinks.shape, dtype=_sum_dtype(q))
-    gradients = s.AttentionGradients(dq=_view(dq), dk=_view(dk), dv=_view(dv), d_sink=None,
-                                     d_sink_dtype=_dtype_number(d_sinks, "d_sinks"))
-    if sinks is not None:
-        gradients.d_sink = d_sinks.data_ptr()
-    call.run(lib().usp_attend_grad, _view(out), _view(d_out), gradients)
-    return dq, dk, dv, d_sinks if sinks is None else d_sinks.to(sinks.dtype)
-
-
-def _view(tensor) -> s.Tensor:
-    """[B, n, H, D] as C sees it; a tensor without elements still has an address."""
-    batch, row, head, _ = tensor.stride()
-    return s.Tensor(_address(tensor), _DTYPE_NUMBERS[tensor.dtype], batch, row, head)
-
-
-_nowhere = torch.empty(512, dtype=torch.uint8)
-_NOWHERE = -(-_nowhere.data_ptr() // 256) * 256  # on the boundary that the library asks of what has no bytes, too
-
-
-def _address(tensor) -> int:
-    return tensor.data_ptr() or _NOWHERE
-
-
-def _sum_dtype(q):
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
-
-
-def _dtype_number(tensor, name: str) -> int:
-    number = _DTYPE_NUMBERS.get(tensor.dtype)
-    if number is None:
-        raise UsageError(f"{name} is {tensor.dtype}; attention takes bfloat16, float16, float32 and float64")
-    return number
-
-
-def _shape_of(q, k, v, sinks, batch: BatchState) -> Shape:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 4:
-            raise UsageError(f"{name} has the shape {tuple(tensor.shape)}; it is [batch, rows, heads, head_dim]")
-        if tensor.device != batch.mesh.device:
-            raise UsageError(f"{name} lies on {tensor.device}, the mesh on {batch.mesh.device}; move it there")
-        if tensor.shape[1] != batch.rows:
-            hint = (f"; it looks like [batch, heads, rows, head_dim]: pass {name}.transpose(1, 2)"
-                    if tensor.shape[2] == batch.rows else "")
-            raise UsageError(f"{name} has {tensor.shape[1]} rows, this rank's part of the batch {batch.rows} "
-                             f"(Batch.local_tokens){hint}")
-    if not q.dtype == k.dtype == v.dtype:
-        raise UsageError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}; attention takes one type: cast them, or use "
-                         "autocast")
-    if not (q.shape[0] == k.shape[0] == v.shape[0] and k.shape[2] == v.shape[2] and q.shape[3] == k.shape[3]):
-        raise UsageError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not go together: one batch, "
-                         "k and v of the same heads, q and k of the same head_dim")
-    if k.shape[2] == 0 or q.shape[2] % k.shape[2] != 0:
-        raise UsageError(f"{k.shape[2]} KV heads do not divide {q.shape[2]} query heads")
-    if sinks is not None and tuple(sinks.shape) != (q.shape[2],):
-        raise UsageError(f"sinks has the shape {tuple(sinks.shape)}; it holds a logit for each of all {q.shape[2]} "
-                         "query heads")
-    if sinks is not None and sinks.device != batch.mesh.device:
-        raise UsageError(f"sinks lies on {sinks.device}, the mesh on {batch.mesh.device}; move it there")
-    _dtype_number(q, "q")
-    return Shape(q.shape[0], q.shape[2], k.shape[2], q.shape[3], v.shape[3], _DTYPE_WORDS[q.dtype])
-
-
-# ---- what torch must know of it ---------------------------------------------------------------------------------
+    call = Call(q, k, v, sinks, batch_id, *_terms(rules, sinks is not None))
+    return call.backward(d_out, q, k, v, out, sinks, saved)
 
 
 def _attend_fake(q, k, v, sinks, batch_id, rules):
     batch, rows, heads, _ = q.shape
     size = torch.library.get_ctx().new_dynamic_size() if _saves(rules) else 0
     return (q.new_empty((batch, rows, heads, v.shape[-1])),
-            q.new_empty((batch, rows, heads) if _returns_lse(rules) else (0,), dtype=_sum_dtype(q)),
+            q.new_empty((batch, rows, heads) if _returns_lse(rules) else (0,), dtype=sum_dtype(q)),
             q.new_empty(size, dtype=torch.uint8))
 
 
 def _attend_grad_fake(d_out, q, k, v, out, sinks, saved, batch_id, rules):
-    d_sinks = q.new_empty((0,), dtype=_sum_dtype(q)) if sinks is None else sinks.new_empty(sinks.shape)
+    d_sinks = q.new_empty((0,), dtype=sum_dtype(q)) if sinks is None else sinks.new_empty(sinks.shape)
     return *(x.new_empty(x.shape) for x in (q, k, v)), d_sinks
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    q, k, v, sinks, batch_id, rules = inputs
-    out, lse, saved = output
-    ctx.mark_non_differentiable(lse, saved)
-    ctx.set_materialize_grads(False)
-    ctx.rules, ctx.has_sinks = rules, sinks is not None
-    ctx.save_for_backward(q, k, v, out, saved, batch_id, *([] if sinks is None else [sinks]))
+    *tensors, rules = inputs
+    _keep(ctx, *tensors, *output)
+    ctx.rules = rules
 
 
 def _backward(ctx, d_out, _d_lse, _d_saved):
-    nothing = (None,) * 2
     if d_out is None:
-        return None, None, None, None, *nothing
+        return (None,) * 6
     if not _saves(ctx.rules):
         raise UsageError("attention was run without state for backward; run it where gradients are enabled")
-    q, k, v, out, saved, batch_id, *rest = ctx.saved_tensors
-    sinks = rest[0] if ctx.has_sinks else None
+    q, k, v, out, saved, batch_id, sinks = _kept(ctx)
     dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, ctx.rules)
-    return dq, dk, dv, d_sinks if ctx.has_sinks else None, *nothing
+    return dq, dk, dv, None if sinks is None else d_sinks, None, None
 
 
 def _no_second_order(ctx, *gradients):

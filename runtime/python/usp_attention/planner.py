@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import html
 import json
+import numbers
 import os
 import pathlib
 import shutil
@@ -21,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _check
 from ._json import decode
 from ._library import check, import_torch, lib, take_text
 from .errors import InvalidInput, UsageError
@@ -178,6 +180,7 @@ class _Result:
     @classmethod
     def from_json(cls, text: str):
         """Reads what to_json gave. Raises InvalidInput for unknown and missing keys."""
+        _check.instance("text", text, str, "the text that to_json gave")
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -212,6 +215,7 @@ class PlanResult(_Result):
 
     def plan_file(self, index: int = 0) -> str:
         """The plan file of a candidate, as `usp plan -o` writes it, for Mesh.create(plan=...) and `usp run`."""
+        _check.integer("index", index, 0, len(self.candidates) - 1, of="an index of candidates")
         asked = dict(self._asked if self._asked is not None else self.request)
         asked["fixed"] = {**(asked.get("fixed") or {}), **_choices(self.candidates[index], asked)}
         asked["workload"] = {**asked["workload"], **_split(self.candidates[index].split)}
@@ -267,15 +271,20 @@ def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: i
     all replicas, whose number then follows; objective: throughput or latency (None: as `usp plan`). The other
     keywords fix what the planner would choose. Raises Infeasible with the remedies, InvalidInput, UsageError.
     """
+    documents = _check.integers("documents", documents)
+    _plain(seq=seq, batch=batch, devices=devices, nodes=nodes, dtype=dtype, causal=causal, training=training,
+           recompute=recompute, zero_stage=zero_stage, ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method,
+           layout=layout, expert=expert, pipeline=pipeline, global_batch=global_batch, objective=objective,
+           device_bytes=device_bytes, max_candidates=max_candidates)
     request: dict = {
         "model": _model(model),
         "cluster": _cluster(cluster, devices, nodes),
         "workload": _given(seq=seq, batch=batch, dtype=dtype, causal=causal, training=training,
-                           documents=list(documents) or None, expert=expert, pipeline=pipeline),
+                           documents=documents or None, expert=expert, pipeline=pipeline),
         "fixed": _given(ring=ring, ulysses=ulysses, data=data, tensor=tensor, method=method, layout=layout,
                         recompute=recompute, zero_stage=zero_stage),
         "memory": _given(device_bytes=device_bytes),
-        **_given(calibration=None if calibration is None else os.fspath(calibration), max_candidates=max_candidates,
+        **_given(calibration=None if calibration is None else _check.path("calibration", calibration), max_candidates=max_candidates,
                  global_batch=global_batch, objective=objective),
     }
     result = PlanResult.from_json(_ask(lib().usp_plan_step_json, request))
@@ -293,6 +302,11 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
     """
     if (cluster is None) == (ranks is None):
         raise UsageError("plan_attention takes one of cluster and ranks")
+    _check.known("plan_attention", fixed, _FIXED)
+    documents = _check.integers("documents", documents)
+    _plain(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, seq=seq, batch=batch, ranks=ranks, nodes=nodes,
+           head_dim_v=head_dim_v, causal=causal, window=window, sink=sink, softcap=softcap, dropout=dropout, dtype=dtype,
+           backend=backend, training=training, max_candidates=max_candidates, **fixed)
     if window is not None and not causal:
         raise UsageError("window is given and causal is False: a window looks back from a causal query")
     request = {
@@ -300,16 +314,40 @@ def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, 
         "shape": _given(batch=batch, tokens=seq, query_heads=query_heads, kv_heads=kv_heads, head_dim_qk=head_dim,
                         head_dim_v=head_dim_v, dtype=dtype),
         **_given(causal=causal, window=window, sink=sink, softcap=softcap, dropout=dropout or None, backend=backend,
-                 documents=list(documents) or None, training=training, fixed=fixed or None,
+                 documents=documents or None, training=training, fixed=fixed or None,
                  max_candidates=max_candidates),
     }
     return AttentionResult.from_json(_ask(lib().usp_plan_attention_json, request))
 
 
+_FIXED = ("ring", "ulysses", "method", "layout", "dkv_return", "head_chunks", "order")
+
+
+def _plain(**arguments) -> None:
+    """Raises UsageError for what JSON cannot say; types and ranges are the library's to check."""
+    for name, value in arguments.items():
+        if isinstance(value, (float, numbers.Real)) and not isinstance(value, (bool, int)):
+            _check.number(name, value)
+        _check.instance(name, value, (str, numbers.Real, type(None)), "a number, a word or None")
+
+
 def _ask(function, request: dict) -> str:
     text = ctypes.c_void_p()
-    check(function(json.dumps(request).encode(), ctypes.byref(text)))
+    check(function(json.dumps(request, default=_number).encode(), ctypes.byref(text)))
     return take_text(text)
+
+
+def _number(value: Any):
+    """numpy's numbers in JSON."""
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _json(name: str, value: Mapping) -> Any:
+    """A mapping as JSON has it: paths, types and numbers of libraries as their texts."""
+    try:
+        return json.loads(json.dumps(dict(value), default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name} cannot be written as JSON: {error}; give what a JSON file holds") from error
 
 
 def _given(**values) -> dict:
@@ -319,21 +357,21 @@ def _given(**values) -> dict:
 def _model(model: Any):
     """A name, a path, or the content of a config.json."""
     if isinstance(model, (str, os.PathLike)):
-        return os.fspath(model)
+        return _check.path("model", model)
     config = getattr(model, "config", model)  # a live model has one
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
         raise UsageError(f"model is {type(model).__name__}; give a preset's name, a config.json (path or dict), a "
                          "transformers config or model")
-    return json.loads(json.dumps(config, default=str))
+    return _json("model", config)
 
 
 def _cluster(cluster, devices: int | None, nodes: int | None):
     if isinstance(cluster, Mapping):
-        described = dict(cluster)
+        described = _json("cluster", cluster)
     else:
-        source = os.fspath(cluster)
+        source = _check.path("cluster", cluster)
         described = this_machine() if source == "auto" else {"source": source}
     return {**described, **_given(devices=devices, nodes=nodes)}
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
+from . import _check
 from . import _structs as s
 from ._comm import Comm
 from ._library import check, import_torch, lib
-from ._options import options_of, recipe_of
+from ._options import OTHER_OPTIONS, options_of, recipe_of, split_ranks
 from .mesh import Mesh
 
 torch = import_torch()
@@ -20,17 +22,19 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
     """Runs `body(mesh)` on so many threads, each a rank of a mesh of its own that lives for the call.
 
     ring, ulysses: degrees (default: ring = ranks); the rest as Mesh.create; seed: of dropout. Returns when all
-    have; raises the exception of the rank that failed first, which ends the others.
+    have; raises the exception of the rank that failed first, which ends the others. UsageError for degrees that
+    do not make `ranks`.
     """
-    if plan is None and ring is None and ulysses is None:
-        ring = ranks
+    ranks = _check.integer("ranks", ranks, 1, 1 << 16, of="the threads to run on")
+    _check.function("body", body, "a function of a Mesh")
+    _check.known("run_threads", options, OTHER_OPTIONS)
     if plan is None:
-        ring = ranks // ulysses if ring is None else ring
-        ulysses = ranks // ring if ulysses is None else ulysses
+        ring, ulysses = split_ranks(ranks, ranks if ring is ulysses is None else ring, ulysses, "run_threads")
     recipe = recipe_of(plan, dict(ring=ring, ulysses=ulysses, layout=layout, method=method, dkv_return=dkv_return,
                                    keep_entry=keep_entry))
-    options.setdefault("watchdog_s", 60.0)
     made = options_of(recipe, torch.device("cpu"), **options)
+    seed = _check.integer("seed", seed, 0, 2**64 - 1)
+    waiting = s.CommOptions(watchdog_s=made.watchdog_s)
     failures: list[BaseException] = []
 
     def rank(handle, _user) -> int:
@@ -50,7 +54,7 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
             return s.INTERNAL
         return s.OK
 
-    status = lib().usp_run_threads(ranks, s.RankFunction(rank), None)
+    status = lib().usp_run_threads_with(ranks, ctypes.byref(waiting), s.RankFunction(rank), None)
     if failures:
         raise failures[0]
     check(status)

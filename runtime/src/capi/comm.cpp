@@ -30,10 +30,15 @@ int call(usp_rank_function function, usp_comm& comm, void* user) {
 }  // namespace
 
 usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user) {
+  return usp_run_threads_with(ranks, nullptr, function, user);
+}
+
+usp_status usp_run_threads_with(int32_t ranks, const usp_comm_options* options, usp_rank_function function,
+                                void* user) {
   return guarded([&] {
     require(function != nullptr, "function is null; it must be given");
     require(ranks >= 1 && ranks <= (1 << 16), fmt::format("ranks is {}; it must be 1 to 65536", ranks));
-    usp::comm::run_threads(ranks, {}, [&](usp::comm::Communicator& communicator) {
+    usp::comm::run_threads(ranks, usp::capi::options_of(options), [&](usp::comm::Communicator& communicator) {
       usp::capi::forget();  // rank 0 runs on the caller's thread
       usp_comm comm{&communicator, nullptr};
       const int status = call(function, comm, user);

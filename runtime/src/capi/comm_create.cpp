@@ -31,6 +31,16 @@ usp_socket_job default_job() {
   return job;
 }
 
+std::vector<int> list_of(const std::int32_t* ranks, std::int32_t count, int size) {
+  require(count >= 1 && count <= size,
+          fmt::format("count is {}; a group has at least one rank and at most the communicator's {}", count,
+                      size));
+  given(ranks, "ranks");
+  return {ranks, ranks + count};
+}
+
+}  // namespace
+
 comm::CommOptions options_of(const usp_comm_options* given_options) {
   const usp_comm_options own = given_options == nullptr
                                    ? default_options()
@@ -51,6 +61,8 @@ comm::CommOptions options_of(const usp_comm_options* given_options) {
   return options;
 }
 
+namespace {
+
 comm::SocketJob socket_job_of(const usp_socket_job* given_job) {
   const usp_socket_job own = taken(given_job, first_job, default_job(), "job");
   require(own.ranks >= 1, fmt::format("job.ranks is {}; it must be 1 or more", own.ranks));
@@ -70,14 +82,6 @@ comm::SocketJob socket_job_of(const usp_socket_job* given_job) {
   if (own.on_listening != nullptr)
     job.on_listening = [call = own.on_listening, context = own.context](int port) { call(context, port); };
   return job;
-}
-
-std::vector<int> list_of(const std::int32_t* ranks, std::int32_t count, int size) {
-  require(count >= 1 && count <= size,
-          fmt::format("count is {}; a group has at least one rank and at most the communicator's {}", count,
-                      size));
-  given(ranks, "ranks");
-  return {ranks, ranks + count};
 }
 
 }  // namespace

@@ -183,6 +183,9 @@ inline comm::Communicator& job_of(const usp_comm& comm) {
   return comm.job == nullptr ? *comm.communicator : *comm.job;
 }
 
+/// How ranks wait and meet; null: the defaults.
+[[nodiscard]] comm::CommOptions options_of(const usp_comm_options* options);
+
 /// The kernel behind every usp_attention.
 [[nodiscard]] std::unique_ptr<kernels::AttentionKernel> make_kernel();
 

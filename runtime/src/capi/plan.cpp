@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handles.hpp"
 
+#include "usp/kernels/kernel_factory.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
@@ -92,6 +94,7 @@ AttentionPlan plan_of(const usp_attention_desc& d) {
   p.replicated_q = ranges_of(d.replicated_q, d.replicated_q_count, "replicated_q");
   p.replicated_k = ranges_of(d.replicated_k, d.replicated_k_count, "replicated_k");
   check(p);
+  p.split_own_block = schedule::splits_own_block(p);
   return p;
 }
 
@@ -178,6 +181,11 @@ usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan) {
 usp_status usp_plan_get_desc(const usp_plan* plan, usp_attention_desc* desc) {
   using namespace usp::capi;
   return guarded([&] { put(desc_of(given(plan, "plan")), first_desc, desc, "desc"); });
+}
+
+int32_t usp_backend_built(int32_t backend) {
+  if (backend < 0 || backend >= static_cast<int32_t>(usp::backends().size())) return -1;
+  return usp::kernels::factory_of(usp::backends()[static_cast<std::size_t>(backend)]).built ? 1 : 0;
 }
 
 int32_t usp_plan_ranks(const usp_plan* plan) {

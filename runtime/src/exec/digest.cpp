@@ -21,8 +21,7 @@ void add_ranges(Digest& digest, const std::vector<Range>& ranges) {
 }
 
 void add_list(Digest& digest, const std::vector<i64>& list) {
-  digest.add(list.size());
-  for (const i64 x : list) digest.add(x);
+  digest.add(list.size()).add(digest_of_bytes(list.data(), list.size() * sizeof(i64)));
 }
 
 }  // namespace
@@ -45,7 +44,8 @@ std::uint64_t digest(const AttentionPlan& plan) {
       .add(plan.layout)
       .add(plan.band.diff_min)
       .add(plan.band.diff_max)
-      .add(plan.dkv_return);
+      .add(plan.dkv_return)
+      .add(plan.split_own_block);
   d.add(plan.head_chunks)
       .add(plan.prune)
       .add(plan.save_exchanged_qkv)

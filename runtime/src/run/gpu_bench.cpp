@@ -10,6 +10,7 @@
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
 #include "usp/runtime/devices.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
@@ -38,14 +39,61 @@ AxisTraffic axis_traffic(const Mesh& mesh, const RunResult& run, Pass pass, bool
   return axis;
 }
 
-double exposed_seconds(const RunResult& run, Pass pass) {
-  double most = 0;
-  for (const RankResult& rank : run.ranks) {
-    double mine = 0;
-    for (const TickTimes& tick : rank.record[index(pass)].ticks) mine += tick.end_s - tick.computed_s;
-    most = std::max(most, mine);
+double exposed_seconds(const std::vector<TickTimes>& ticks) {
+  double seconds = 0;
+  for (const TickTimes& tick : ticks) seconds += tick.end_s - tick.computed_s;
+  return seconds;
+}
+
+/// Ticks of the rank that waits most, with what the plan's schedule says of them.
+std::vector<GpuTickBench> ticks_of(const AttentionPlan& plan, const RunResult& run, Pass pass) {
+  const auto waits = [pass](const RankResult& rank) {
+    return exposed_seconds(rank.record[index(pass)].ticks);
+  };
+  const RankResult& rank =
+      *std::max_element(run.ranks.begin(), run.ranks.end(),
+                        [&](const RankResult& a, const RankResult& b) { return waits(a) < waits(b); });
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, false, compact, schedule::Binds::without);
+  std::vector<GpuTickBench> list;
+  for (const TickTimes& times : rank.record[index(pass)].ticks) {
+    GpuTickBench tick;
+    tick.computed_s = times.computed_s - times.posted_s;
+    tick.exposed_s = times.end_s - times.computed_s;
+    const auto number = static_cast<std::int32_t>(list.size());
+    for (const schedule::TransferOp& move : compact.of(pass).transfers) {
+      const std::string word(word_of(move.name));
+      const bool known =
+          std::find(tick.transfers.begin(), tick.transfers.end(), word) != tick.transfers.end();
+      if (move.due == number && move.peers != schedule::Peers::self && !known) tick.transfers.push_back(word);
+    }
+    for (const schedule::ComputeOp& work : compact.of(pass).work)
+      tick.computes = tick.computes || work.tick == number;
+    list.push_back(std::move(tick));
   }
-  return most;
+  return list;
+}
+
+/// Ticks that wait for more than this share of their pass are explained.
+constexpr double explained_share = 0.01;
+
+std::string exposed_text(const GpuBenchReport& report) {
+  std::string text;
+  for (const GpuPassBench& pass : report.passes)
+    for (std::size_t t = 0; t < pass.ticks.size(); ++t) {
+      const GpuTickBench& tick = pass.ticks[t];
+      if (tick.exposed_s <= explained_share * pass.seconds) continue;
+      const std::string why =
+          tick.transfers.empty() ? "it waits for no transfer: for a rank that is later"
+          : tick.computes ? fmt::format("longer than the {} of compute beside it, or a peer that is later",
+                                        format_seconds(tick.computed_s))
+                          : "nothing is computed in this tick that could hide it";
+      text +=
+          fmt::format("  exposed in tick {} of {}: {}, {:.1f}% of the pass; {}{}{}\n", t, word_of(pass.pass),
+                      format_seconds(tick.exposed_s), 100 * tick.exposed_s / pass.seconds,
+                      fmt::join(tick.transfers, ", "), tick.transfers.empty() ? "" : ": ", why);
+    }
+  return text;
 }
 
 /// Every different name once, in order of its first rank.
@@ -64,7 +112,7 @@ std::string times_table(const GpuBenchReport& report) {
   for (const GpuPassBench& pass : report.passes)
     table.row({std::string(word_of(pass.pass)), format_seconds(pass.seconds), format_fixed(pass.tflop_s(), 2),
                format_fixed(pass.tflop_s() / report.plan.mesh.size(), 2),
-               format_fixed(pass.exposed_s * 1e3, 3) + " ms"});
+               format_fixed(pass.exposed_s() * 1e3, 3) + " ms"});
   return table.str(2);
 }
 
@@ -95,6 +143,12 @@ std::string axes_table(const GpuBenchReport& report) {
 
 }  // namespace
 
+double GpuPassBench::exposed_s() const {
+  double sum = 0;
+  for (const GpuTickBench& tick : ticks) sum += tick.exposed_s;
+  return sum;
+}
+
 GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& documents,
                                 const RunOptions& options, const RunResult& timed, const RunResult& watched) {
   GpuBenchReport report;
@@ -112,7 +166,7 @@ GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& docu
     if (pass == Pass::forward || timed.training)
       report.passes.push_back({pass, timed.seconds(pass), pairs * flops_per_pair(plan.shape, pass),
                                axis_traffic(plan.mesh, timed, pass, true),
-                               axis_traffic(plan.mesh, timed, pass, false), exposed_seconds(watched, pass)});
+                               axis_traffic(plan.mesh, timed, pass, false), ticks_of(plan, watched, pass)});
   return report;
 }
 
@@ -134,12 +188,24 @@ std::string gpu_bench_text(const GpuBenchReport& report) {
                   mesh.ulysses, report.communicator, report.kernel, word_of(report.plan.shape.dtype),
                   report.deterministic ? ", deterministic" : "", report.repeat,
                   fmt::join(distinct(report.devices), ", "), times_table(report));
-  if (mesh.size() > 1) text += axes_table(report);
+  if (mesh.size() > 1) text += axes_table(report) + exposed_text(report);
   return text +
          "  time: on the streams of the GPUs; exposed: what ticks wait beyond their compute, on the rank "
          "that "
          "waits most\n  bytes: sent by all ranks; GB/s: of the rank that sends most, over the pass\n";
 }
+
+namespace {
+
+Json ticks_json(const GpuPassBench& pass) {
+  Json list = Json::array();
+  for (const GpuTickBench& tick : pass.ticks)
+    list.push_back(
+        {{"computed_s", tick.computed_s}, {"exposed_s", tick.exposed_s}, {"transfers", tick.transfers}});
+  return list;
+}
+
+}  // namespace
 
 std::string gpu_bench_json(const GpuBenchReport& report) {
   const Mesh& mesh = report.plan.mesh;
@@ -167,7 +233,8 @@ std::string gpu_bench_json(const GpuBenchReport& report) {
                               {"time_s", pass.seconds},
                               {"flop", pass.flops},
                               {"flop_per_s", pass.flops / pass.seconds},
-                              {"exposed_s", pass.exposed_s},
+                              {"exposed_s", pass.exposed_s()},
+                              {"ticks", ticks_json(pass)},
                               {"axes", std::move(axes)}});
   }
   return json.dump(2) + "\n";

@@ -18,14 +18,6 @@ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True ranks 2 tests/python/gpu/worker
 : >"$results"
 ranks 1 tests/bench/bench_torch_overhead.py --device cuda | tee -a "$results"
 ranks 2 tests/bench/bench_torch_attention.py | tee -a "$results"
-for layers in 1 8; do
-  for tokens in 16384 65536 131072; do
-    for kind in "usp --ring 2" "usp --ulysses 2" "accelerate --rotate allgather" "accelerate --rotate alltoall"; do
-      # shellcheck disable=SC2086 # the kind is several words
-      ranks 2 tests/bench/bench_llama.py $kind --tokens "$tokens" --layers "$layers" | tee -a "$results"
-    done
-  done
-done
-ranks 2 tests/bench/bench_llama.py usp --ring 2 --tokens 65536 --layers 8 --documents 4096 | tee -a "$results"
-ranks 2 tests/bench/bench_llama.py alone --tokens 65536 --layers 8 --documents 4096 | tee -a "$results"
+for layers in 1 8; do ranks 2 tests/bench/bench_llama.py --layers "$layers" | tee -a "$results"; done
+ranks 2 tests/bench/bench_llama.py --tokens 65536 --documents 4096 --kinds ring,ulysses,alone | tee -a "$results"
 echo "results are in $results"

@@ -24,8 +24,8 @@ class CallStream {
   void wait_for_calls() const;
 
   /// A call begins on `stream`, or on the own one where that names none. Throws UsageError for a stream of
-  /// another device. A stream that captures is not ordered after other streams, nor others after it: who
-  /// launches its graph orders that.
+  /// another device; on one that captures, the first operation of another device fails instead. A stream that
+  /// captures is not ordered after other streams, nor others after it: who launches its graph orders that.
   void begin_call(StreamRef stream);
   void end_call();
 

@@ -18,6 +18,7 @@ struct KernelFactory {
   /// The kernel in `memory`, which outlives it. `deterministic`: gradients repeat bit for bit on GPUs too.
   /// Throws EnvironmentError where the machine or the build lacks what the kernel needs.
   std::unique_ptr<AttentionKernel> (*make)(Memory& memory, bool deterministic) = nullptr;
+  bool built = true;  ///< this build has it; the machine may still lack what it loads
 };
 
 /// Of all backends, and of the reference.

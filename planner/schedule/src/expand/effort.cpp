@@ -35,10 +35,10 @@ double runs_of(const AttentionPlan& plan, std::size_t documents) {
 }
 
 /// Runs of keys that one run of queries sees at most.
-double seen_runs(const AttentionPlan& plan, double runs, std::size_t documents) {
-  const double ring = plan.mesh.ring(), count = static_cast<double>(documents);
+double seen_runs(const AttentionPlan& plan, double runs) {
+  const double ring = plan.mesh.ring();
   const auto tokens = static_cast<double>(std::max(plan.shape.q_tokens, plan.shape.kv_tokens));
-  if (plan.layout == LayoutKind::striped) return std::min(ring, std::max(1.0, tokens / count));
+  if (plan.layout == LayoutKind::striped) return std::min(ring, tokens);
   const double window = std::min(static_cast<double>(plan.band.diff_max), tokens);
   // Cuts of a batch of many documents fall into few of them: whole documents are summed.
   return std::min(runs, 2 + (window / tokens) * runs) / (plan.band.diff_min == 0 ? 2 : 1) + 2;
@@ -110,7 +110,7 @@ Effort effort_of(const AttentionPlan& plan, std::size_t documents, i64 sources) 
                            ? static_cast<double>(documents)
                            : std::min(static_cast<double>(documents), 4 * ring);
     const double runs = runs_of(plan, static_cast<std::size_t>(cut));
-    effort.parts = runs * seen_runs(plan, runs, documents);
+    effort.parts = runs * seen_runs(plan, runs);
   }
   // Whole blocks are looked up too, hop by hop: some four times the work of a joined row.
   if (plan.prune) effort.unions = plan.head_chunks * ring * std::max(4 * ring, effort.parts / 2);
@@ -145,10 +145,11 @@ ExpansionEffort expansion_effort(const AttentionPlan& plan, std::size_t document
   const std::size_t cut = striped ? documents : 1;
   const double runs = runs_of(plan, cut);
   // Documents that the layout does not cut add a block each.
-  const double slices = runs * seen_runs(plan, runs, cut) + (striped ? 0 : static_cast<double>(documents));
+  const double slices = runs * seen_runs(plan, runs) + (striped ? 0 : static_cast<double>(documents));
   const double pieces = replicated_pieces(plan);
   return {all * messages_of_rank(plan),
-          all * passes * (plan.head_chunks * slices / plan.mesh.ring() + pieces)};
+          all * (passes * (plan.head_chunks * slices / plan.mesh.ring() + pieces) +
+                 (plan.split_own_block ? slices / plan.mesh.ring() : 0))};
 }
 
 std::string too_much_to_expand(const ExpansionEffort& effort, const AttentionPlan& plan) {

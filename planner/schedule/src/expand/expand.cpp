@@ -349,10 +349,10 @@ class Expander {
     const Operation& operation = *w.operation;
     Step step;
     step.operation = &operation;
-    step.query_heads = geometry_.heads().query_of(u, w.chunk);
+    step.query_heads = geometry_.heads().query_of(u, w.chunk, w.part);
     if (step.query_heads.empty()) return;
     if (operation.has_pairs) {
-      step.kv_heads = geometry_.heads().kv_of(u, w.chunk);
+      step.kv_heads = geometry_.heads().kv_of(u, w.chunk, w.part);
       step.slices = collect_slices(w);
       step.overwrite = w.overwrite;
       if (step.slices.count == 0 && !w.overwrite) return;

@@ -44,21 +44,24 @@ Json ranges_json(const std::vector<Range>& ranges) {
   return json;
 }
 
+/// Keys whose absence is their default are left out, so that files written before them keep their digest.
 Json recipe_json(const AttentionPlan& plan) {
-  return {{"shape", shape_json(plan.shape)},
-          {"method", word_of(plan.method)},
-          {"layout", word_of(plan.layout)},
-          {"band", band_json(plan.band)},
-          {"dkv_return", word_of(plan.dkv_return)},
-          {"head_chunks", plan.head_chunks},
-          {"prune", plan.prune},
-          {"save_exchanged_qkv", plan.save_exchanged_qkv},
-          {"sink", plan.sink},
-          {"return_lse", plan.return_lse},
-          {"backend", word_of(plan.backend)},
-          {"score", score_rules_json(plan.score)},
-          {"replicated_q", ranges_json(plan.replicated_q)},
-          {"replicated_k", ranges_json(plan.replicated_k)}};
+  Json json = {{"shape", shape_json(plan.shape)},
+               {"method", word_of(plan.method)},
+               {"layout", word_of(plan.layout)},
+               {"band", band_json(plan.band)},
+               {"dkv_return", word_of(plan.dkv_return)},
+               {"head_chunks", plan.head_chunks},
+               {"prune", plan.prune},
+               {"save_exchanged_qkv", plan.save_exchanged_qkv},
+               {"sink", plan.sink},
+               {"return_lse", plan.return_lse},
+               {"backend", word_of(plan.backend)},
+               {"score", score_rules_json(plan.score)},
+               {"replicated_q", ranges_json(plan.replicated_q)},
+               {"replicated_k", ranges_json(plan.replicated_k)}};
+  if (plan.split_own_block) json["split_own_block"] = true;
+  return json;
 }
 
 }  // namespace usp

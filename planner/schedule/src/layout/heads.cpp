@@ -35,7 +35,7 @@ Heads::Heads(int query, int kv, int ulysses, int chunks)
     for (std::size_t c = 0; c < static_cast<std::size_t>(chunks); ++c) {
       const Range q{inner[c], inner[c + 1]};
       query_ranges_.push_back(q);
-      kv_ranges_.push_back(q.empty() ? Range{0, 0} : Range{q.begin / group(), (q.end - 1) / group() + 1});
+      kv_ranges_.push_back(kv_of_query(q));
     }
   }
   std::vector<int> users(static_cast<std::size_t>(kv), 0);
@@ -48,6 +48,13 @@ Heads::Heads(int query, int kv, int ulysses, int chunks)
               kv_last(u, c).size() == kv_last(0, c).size();
   }
   shared_kv_ = std::any_of(users.begin(), users.end(), [](int n) { return n > 1; });
+}
+
+Range Heads::query_of(int u, int chunk, HeadPart part) const {
+  const Range all = query_of(u, chunk);
+  if (part == HeadPart::all) return all;
+  const i64 border = chunk_cuts(all, group(), 2)[1];
+  return part == HeadPart::first_half ? Range{all.begin, border} : Range{border, all.end};
 }
 
 Range Heads::kv_of(int u) const {

@@ -52,6 +52,7 @@ class Generator {
     pass_ = &backward_;
     pass_->clear();
     homing_ = units_ > 1 || key_.dkv_return == DkvReturn::cycle ? 1 : 0;
+    split_ = key_.split_own_block;
     pass_->ticks = key_.head_chunks * units_ + 2 + homing_;
     if (binds_) bind_gradients();
     for (int c = 0; c < key_.head_chunks; ++c) {
@@ -69,6 +70,7 @@ class Generator {
         attend(operations::attend_grad, c, k, accumulator);
         if (away) return_dkv(c, k, accumulator);
       }
+      if (splits(c)) split_own_block(c);
       if (!in_place_) leave_gradients(c);
     }
     finish();
@@ -273,6 +275,16 @@ class Generator {
   }
   void attend(const Operation& operation, int c, int k, BufferSlot dkv) {
     pass_->work.push_back(work(operation, c, k, dkv));
+    if (&operation == &operations::attend_grad && k == 0 && splits(c))
+      pass_->work.back().part = HeadPart::first_half;
+  }
+  /// Nothing but the last chunk's partials would travel in the last tick.
+  [[nodiscard]] bool splits(int c) const { return split_ && c == key_.head_chunks - 1; }
+  void split_own_block(int c) {
+    ComputeOp half = work(operations::attend_grad, c, 0, accumulator_place(c, 0));
+    half.part = HeadPart::second_half;
+    half.tick = tick_of(c, units_ - 1) + homing_;
+    pass_->work.push_back(half);
   }
 
   void exit(int c, Tensor tensor, Wire wire) {
@@ -359,7 +371,7 @@ class Generator {
 
   /// The forward entry, mirrored: dQ, dK and dV leave row layout.
   void leave_gradients(int c) {
-    const int t = tick_of(c, units_ - 1) + 1;
+    const int t = tick_of(c, units_ - 1) + 1, of_q = splits(c) ? t + homing_ : t;
     const auto leave = [&](int start, Peers peers, const TokenSelect& tokens, HeadKind kind) -> TransferOp& {
       TransferOp& m =
           move(TransferName::dqkv_all_to_all, start, peers, tokens, heads(kind, Endpoint::source, c));
@@ -367,11 +379,11 @@ class Generator {
       m.write_mode = key_.direct && alone ? WriteMode::overwrite : WriteMode::accumulate;
       return m;
     };
-    carry(leave(t, Peers::every_ulysses, home(Side::q, Endpoint::target, TokenFilter::partitioned),
+    carry(leave(of_q, Peers::every_ulysses, home(Side::q, Endpoint::target, TokenFilter::partitioned),
                 HeadKind::query),
           Tensor::dq, BufferSlot::row, BufferSlot::home);
     if (replicated_q_)
-      carry(leave(t, Peers::self, replicated(row(Side::q, Endpoint::source)), HeadKind::query), Tensor::dq,
+      carry(leave(of_q, Peers::self, replicated(row(Side::q, Endpoint::source)), HeadKind::query), Tensor::dq,
             BufferSlot::row, BufferSlot::home);
     TokenSelect keys = home(Side::k, Endpoint::target, TokenFilter::partitioned);
     if (!key_.direct) keys.needed = everyone();
@@ -407,6 +419,7 @@ class Generator {
   int ring_ = 1;
   int units_ = 1;
   int homing_ = 0;
+  bool split_ = false;
   bool exchanged_ = false;  ///< row layout differs from home layout
   bool replicated_q_ = false;
   bool replicated_k_ = false;

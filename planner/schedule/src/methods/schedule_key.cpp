@@ -3,6 +3,24 @@
 #include "usp/schedule/heads.hpp"
 
 namespace usp::schedule {
+namespace {
+
+/// Query rows times heads below which half of a block leaves a card idle: two tiles of 128 rows for each of
+/// the 132 multiprocessors of an H100.
+constexpr i64 least_half_rows = 2 * 128 * 132;
+
+}  // namespace
+
+bool may_split_own_block(const AttentionPlan& plan) {
+  return plan.mesh.ring() > 1 && plan.dkv_return != DkvReturn::cycle;
+}
+
+bool splits_own_block(const AttentionPlan& plan) {
+  if (!may_split_own_block(plan)) return false;
+  const AttentionShape& shape = plan.shape;
+  const i64 heads = shape.query_heads / (i64{2} * plan.mesh.ulysses * plan.head_chunks);
+  return shape.batch * (shape.q_tokens / plan.mesh.ring()) * heads >= least_half_rows;
+}
 
 bool rounds_once(const AttentionPlan& plan) {
   if (!plan.backend->rounds_results || plan.mesh.ring() > 1 || plan.dkv_return == DkvReturn::cycle)
@@ -28,6 +46,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.head_chunks = plan.head_chunks;
   key.method = plan.method;
   key.dkv_return = plan.dkv_return;
+  key.split_own_block = plan.split_own_block;
   key.replicated_q = !plan.replicated_q.empty();
   key.replicated_k = !plan.replicated_k.empty();
   key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/kernel_traits.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/words.hpp"
@@ -78,6 +79,9 @@ void check_mesh_of(const AttentionPlan& plan) {
                      mesh.ulysses, plan.shape.query_heads));
   if (const std::optional<PlanProblem> problem = plan.method->problem(plan))
     fail(problem->field, problem->text);
+  if (plan.split_own_block && !schedule::may_split_own_block(plan))
+    fail("split_own_block",
+         "is for rings whose own block stays at home: not ring 1, and not dkv_return cycle");
 }
 
 void check_score(const AttentionPlan& plan) {

@@ -17,12 +17,21 @@ struct AxisTraffic {
   i64 max_bytes = 0;  ///< of the rank that sends most
 };
 
+/// One tick of the rank that waits most.
+struct GpuTickBench {
+  double computed_s = 0;               ///< of its steps
+  double exposed_s = 0;                ///< waited beyond them
+  std::vector<std::string> transfers;  ///< words of the transfers due in it
+  bool computes = false;               ///< some step runs beside them
+};
+
 struct GpuPassBench {
   Pass pass = Pass::forward;
   double seconds = 0;  ///< median over repetitions of the slowest rank, on its stream
   double flops = 0;    ///< of the visible pairs: 2 (Dqk + Dv) forward, 2 (3 Dqk + 2 Dv) backward
   AxisTraffic ulysses, ring;
-  double exposed_s = 0;  ///< what the ticks of the rank that waits most wait beyond their compute
+  std::vector<GpuTickBench> ticks;  ///< of the rank that waits most
+  [[nodiscard]] double exposed_s() const;
 
   [[nodiscard]] double tflop_s() const { return flops / seconds * 1e-12; }
   /// Of the rank that sends most, over the whole pass.

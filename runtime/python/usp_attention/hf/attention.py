@@ -14,6 +14,7 @@ import threading
 
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from .. import _check
 from .._library import import_torch
 from ..batch import Batch, state_of
 from ..errors import UsageError
@@ -153,6 +154,10 @@ def register(mesh: Mesh, *, name: str | None = None, layer_ids: bool = True) -> 
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    _check.instance("mesh", mesh, Mesh, "a Mesh")
+    _check.flag("layer_ids", layer_ids)
+    if name is not None:
+        _check.instance("name", name, str, "a word, or None")
     with _registering:
         used = set(ALL_ATTENTION_FUNCTIONS.valid_keys())
         if name is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 
+from .. import _check
 from ..errors import UsageError
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -15,6 +16,9 @@ _LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
 def check_model(model) -> None:
     """Raises UsageError for what usp.hf does not support; warns of what means something else."""
     name = type(model).__name__
+    if not hasattr(getattr(model, "config", None), "get_text_config"):
+        raise UsageError(f"model is {_check.shown(model)}; it must be a model of transformers, before it is wrapped (DDP): "
+                         "call usp.attention in the layers of another one")
     config = model.config.get_text_config(decoder=True)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UsageError(f"{name} is an encoder-decoder, whose cross attention usp.hf does not support")

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 
+from .. import _check
 from .._library import import_torch
+from .._options import CREATE_OPTIONS
+from ..batch import Batch
 from ..errors import UsageError
 from ..loader import BATCH_KEY, Loader
 from ..loss import averaged_ranks
@@ -22,6 +25,7 @@ class Prepared:
     def __init__(self, model, mesh: Mesh, registration: Registration):
         self.model, self.mesh, self.registration = model, mesh, registration
         self._former = _implementation(model)
+        model._usp_prepared = True
         self._hook = model.register_forward_pre_hook(self._take_batch, with_kwargs=True)
         self._set(registration.name)
 
@@ -45,11 +49,14 @@ class Prepared:
     def remove(self) -> None:
         """Local: gives the model back as it was; the mesh stays open."""
         self._hook.remove()
+        del self.model._usp_prepared
         self._set(self._former)
 
     def _take_batch(self, _module, args, kwargs):
         """Before each forward: the batch that the part carries."""
         batch = kwargs.pop(BATCH_KEY, None)
+        if batch is not None:
+            _check.instance(BATCH_KEY, batch, Batch, "what sp.loader put there")
         if batch is not None and _implementation(self.model) != self.registration.name:
             raise UsageError("the model was given a part of sp.loader while sp.off() is on; call it outside")
         if batch is not None and batch.num_items is not None and "num_items_in_batch" in kwargs:
@@ -76,6 +83,11 @@ def prepare(model, device_mesh=None, *, layer_ids: bool = True, **mesh_options) 
     and longrope, prompt tuning, models without AttentionInterface.
     """
     check_model(model)
+    if getattr(model, "_usp_prepared", False):
+        raise UsageError("the model is prepared already, and a second mesh would take the first one's place in its layers; "
+                         "use what prepare returned, or its remove() first")
+    _check.flag("layer_ids", layer_ids)
+    _check.known("prepare", mesh_options, CREATE_OPTIONS)
     if isinstance(device_mesh, Mesh):
         if mesh_options:
             raise UsageError(f"the mesh exists already and was given {', '.join(mesh_options)}; pass them to "

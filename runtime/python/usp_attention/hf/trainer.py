@@ -4,10 +4,21 @@
 from __future__ import annotations
 
 import transformers
+import transformers.trainer
+from accelerate import skip_first_batches
+from accelerate.data_loader import BatchSamplerShard
 
-from ..errors import UsageError
+from .. import _check
+from .._library import import_torch
+from .._options import CREATE_OPTIONS
+from ..data import SHARDER_KEYS
+from ..errors import EnvironmentFault, UsageError
 from ..loader import Loader
+from ..mesh import Mesh
 from .prepared import Prepared, prepare
+
+
+torch = import_torch()
 
 
 class _OnMesh:
@@ -17,10 +28,7 @@ class _OnMesh:
 
     def _share(self, sp: Prepared, loader_keys: dict | None) -> None:
         self.sp, self.loader_keys = sp, loader_keys or {}
-        self._train_loader: Loader | None = None
         self._check()
-        self._ignore_data_skip, self.args.ignore_data_skip = self.args.ignore_data_skip, True
-        self.add_callback(_SkipTrained(self))
 
     def _check(self) -> None:
         args = self.args
@@ -42,8 +50,7 @@ class _OnMesh:
         args.prediction_loss_only = True
 
     def get_train_dataloader(self):
-        self._train_loader = self._loader(super().get_train_dataloader())
-        return self._train_loader
+        return self._loader(super().get_train_dataloader())
 
     def get_eval_dataloader(self, eval_dataset=None):
         return self._loader(super().get_eval_dataloader(eval_dataset))
@@ -51,10 +58,52 @@ class _OnMesh:
     def get_test_dataloader(self, test_dataset):
         return self._loader(super().get_test_dataloader(test_dataset))
 
-    def _loader(self, loader) -> Loader:
+    def evaluation_loop(self, *args, **kwargs):
+        # Not gather_for_metrics: it drops losses of ranks as those of repeated samples; here each has a share of all.
+        self.gather_function = self.accelerator.gather
+        return super().evaluation_loop(*args, **kwargs)
+
+    def _loader(self, loader) -> "_DealtLoader":
         if getattr(loader, "device", None) is not None:
             loader.device = None  # accelerate's: samples stay on the host until they are cut
-        return Loader(loader, self.sp.mesh, source="each", num_items=False, **self.loader_keys)
+        return _DealtLoader(loader, self.sp.mesh, source="each", num_items=False, **self.loader_keys)
+
+
+class _DealtLoader(Loader):
+    """A loader that accelerate dealt to processes, dealt to meshes instead, each of which is one process to accelerate:
+    it repeats samples until all processes have as many, and a mesh would train on those again."""
+
+    def __init__(self, loader, mesh: Mesh, **options):
+        super().__init__(loader, mesh, **options)
+        sampler = getattr(loader, "batch_sampler", None)
+        self._batches = None
+        if isinstance(sampler, BatchSamplerShard) and not sampler.split_batches:
+            self._batches = _batches_of_mesh(sampler, mesh)
+            sampler.batch_sampler, sampler.even_batches, sampler.drop_last = self._batches, False, False
+            sampler.num_processes, sampler.process_index = mesh.size, mesh.rank
+
+    def __len__(self) -> int:
+        return super().__len__() if self._batches is None else len(self._batches)
+
+
+class _MeshBatches(BatchSamplerShard):
+    """One mesh's batches of all meshes'."""
+
+    @property
+    def sampler(self):
+        """accelerate sets its epoch."""
+        return self.batch_sampler.sampler
+
+
+def _batches_of_mesh(sampler: BatchSamplerShard, mesh: Mesh):
+    """Collective over all processes."""
+    if sampler.num_processes == mesh.size:
+        return sampler.batch_sampler
+    own = int(mesh.broadcast_bytes(b"%d" % torch.distributed.get_rank(), 0))  # the mesh, by its first process
+    firsts: list = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(firsts, own)
+    meshes = sorted(set(firsts))
+    return _MeshBatches(sampler.batch_sampler, len(meshes), meshes.index(own), even_batches=sampler.even_batches)
 
 
 class Trainer(_OnMesh, transformers.Trainer):
@@ -68,6 +117,8 @@ class Trainer(_OnMesh, transformers.Trainer):
     """
 
     def __init__(self, sp: Prepared, *args, loader_keys: dict | None = None, **kwargs):
+        _check.instance("sp", sp, Prepared, "what usp.hf.prepare returned")
+        _check_keys(loader_keys)
         super().__init__(*args, **kwargs)
         self._share(sp, loader_keys)
 
@@ -79,8 +130,12 @@ def on_mesh(trainer: type, device_mesh=None, *, loader_keys: dict | None = None,
 
     Its instances prepare their model, as prepare(model, device_mesh, **mesh_options), once they have it.
     """
-    if not issubclass(trainer, transformers.Trainer):
-        raise UsageError(f"{trainer.__name__} does not derive from transformers.Trainer")
+    if not isinstance(trainer, type) or not issubclass(trainer, transformers.Trainer):
+        raise UsageError(f"trainer is {_check.shown(trainer)}; it must be a class that derives from transformers.Trainer")
+    if issubclass(trainer, _OnMesh):
+        raise UsageError(f"{trainer.__name__} is on a mesh already; give the Trainer it was made of")
+    _check_keys(loader_keys)
+    _check.known("on_mesh", mesh_options, ("layer_ids", *CREATE_OPTIONS))
 
     class OnMesh(_OnMesh, trainer):
         def __init__(self, *args, **kwargs):
@@ -91,16 +146,20 @@ def on_mesh(trainer: type, device_mesh=None, *, loader_keys: dict | None = None,
     return OnMesh
 
 
-class _SkipTrained(transformers.TrainerCallback):
-    """accelerate's skip_first_batches would build a loader without the mesh; the Loader skips instead."""
+def _check_keys(loader_keys: dict | None) -> None:
+    if loader_keys is not None:
+        _check.known("loader_keys", _check.mapping("loader_keys", loader_keys, "a dict, or None"), SHARDER_KEYS)
 
-    def __init__(self, trainer: _OnMesh):
-        self._trainer = trainer
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        loader = self._trainer._train_loader
-        if loader is None or self._trainer._ignore_data_skip or state.global_step == 0:
-            return
-        parts_per_step = args.gradient_accumulation_steps
-        steps_per_epoch = max(len(loader) // parts_per_step + (len(loader) % parts_per_step > 0), 1)
-        loader.skip(state.global_step % steps_per_epoch * parts_per_step)
+def _skip_first_batches(loader, batches: int):
+    if not isinstance(loader, _DealtLoader):
+        return skip_first_batches(loader, batches)
+    loader.skip(batches)
+    return loader
+
+
+# By which Trainer resumes within an epoch; accelerate's own builds a loader anew, which would know of no mesh.
+if not hasattr(transformers.trainer, "skip_first_batches"):
+    raise EnvironmentFault(f"transformers {transformers.__version__} resumes training in a way that usp.hf.Trainer does not "
+                           "know; use transformers 5.17, or usp.hf.prepare with a loop of your own")
+transformers.trainer.skip_first_batches = _skip_first_batches

@@ -5,6 +5,7 @@
 #include "../regions/plane_copies.hpp"
 #include "launch_watch.hpp"
 #include "nccl_api.hpp"
+#include "staging_pool.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/device/check.cuda.hpp"
@@ -32,7 +33,7 @@ struct Flight {
   Message message;
   i64 bytes = 0;
   StridedBytes payload;  ///< contiguous: the message's only region, or the staging buffer
-  device::DeviceBuffer staging;
+  std::optional<device::DeviceBuffer> staging;
 };
 
 [[nodiscard]] bool contiguous(const Message& m) {
@@ -48,7 +49,8 @@ class NcclCommunicator final : public DataPlaneCommunicator {
       : DataPlaneCommunicator(std::forward<Control>(control)),
         api_(api),
         compute_(compute),
-        device_(compute == nullptr ? 0 : compute->device()) {
+        device_(compute == nullptr ? 0 : compute->device()),
+        staging_(device_) {
     connect();
     if (compute_ != nullptr && size() > 1)
       watch_.emplace(options(), rank(), device_, [this] { end_kernels(); });
@@ -88,7 +90,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   void check_watch();
   [[noreturn]] void fail(const std::string& text, const Message* message);
   Ticket open(const Message& message);
-  void stage(Flight& flight);
+  void stage(Flight& flight, bool capturing);
   void start(const Ticket* tickets, i64 count);
 
   const NcclApi& api_;
@@ -98,6 +100,7 @@ class NcclCommunicator final : public DataPlaneCommunicator {
   std::atomic<ncclComm_t> nccl_{nullptr};  ///< null: the job has failed
   std::optional<device::Stream> stream_;   ///< of all transfers; made with the first
   std::optional<LaunchWatch> watch_;       ///< goes before NCCL and the stream
+  StagingPool staging_;
   TicketTable<Flight> flights_;
   std::vector<std::size_t> launch_of_;  ///< per flight
   std::vector<i64> order_;
@@ -165,17 +168,14 @@ Ticket NcclCommunicator::open(const Message& message) {
 }
 
 /// Gives a payload that is not contiguous a place where it is; a send's is packed.
-void NcclCommunicator::stage(Flight& flight) {
+void NcclCommunicator::stage(Flight& flight, bool capturing) {
   if (contiguous(flight.message)) {
     flight.payload = flight.message.regions[0];
     return;
   }
-  if (flight.staging.bytes() < flight.bytes) {
-    stream_->synchronize();
-    flight.staging = device::DeviceBuffer(device_, flight.bytes);
-  }
+  flight.staging = staging_.take(flight.bytes, capturing);
   flight.payload = StridedBytes{};
-  flight.payload.data = flight.staging.data();
+  flight.payload.data = flight.staging->data();
   flight.payload.run_bytes = flight.bytes;
   if (!flight.message.send) return;
   Message packed = flight.message;
@@ -213,7 +213,7 @@ void NcclCommunicator::start(const Ticket* tickets, i64 count) {
   check(end, "ncclGroupEnd", nullptr);
   for (i64 i = 0; i < count; ++i) {
     Flight& f = at(i);
-    if (f.bytes == 0 || f.message.send || f.payload.data != f.staging.data()) continue;
+    if (f.message.send || !f.staging) continue;
     Message packed = f.message;
     packed.regions = &f.payload;
     packed.region_count = 1;
@@ -243,7 +243,7 @@ void NcclCommunicator::post(const Message* messages, i64 count, Ticket* tickets)
     launch_of_[static_cast<std::size_t>(tickets[i])] = at;
     ++launch.open_messages;
     if (first == nullptr) first = &flight.message;
-    stage(flight);
+    stage(flight, capturing);
   }
   start(tickets, count);
   launch.done.record(stream_->get());
@@ -260,6 +260,7 @@ i64 NcclCommunicator::wait(Ticket ticket) {
     --launch.open_messages;
   }
   const i64 moved = flight.bytes;
+  if (flight.staging) staging_.give(std::move(*std::exchange(flight.staging, std::nullopt)));
   flights_.close(ticket);
   return moved;
 }

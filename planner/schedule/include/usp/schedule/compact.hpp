@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/schedule/heads.hpp"
 #include "usp/schedule/mesh.hpp"
 #include "usp/schedule/operation.hpp"
 #include "usp/schedule/types.hpp"
@@ -97,6 +98,7 @@ struct ComputeOp {
   BufferSlot dq = BufferSlot::row;
   BufferSlot dkv = BufferSlot::row;
   bool overwrite = false;
+  HeadPart part = HeadPart::all;
   std::int16_t chunk = 0;
   std::int32_t tick = 0;
   RingOffsets offsets;

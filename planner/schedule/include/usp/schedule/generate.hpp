@@ -21,6 +21,7 @@ struct ScheduleKey {
   int ring_outer = 0, ring_inner = 0, head_chunks = 0;
   Method method;
   DkvReturn dkv_return = DkvReturn::circulate;
+  bool split_own_block = false;
   bool exchanged = false;  ///< row layout differs from home layout
   bool replicated_q = false, replicated_k = false, shared_kv = false;
   bool direct = false;  ///< rounds_once()
@@ -34,6 +35,12 @@ struct ScheduleKey {
 /// Backward begins with rowsum(dO * O): not for a backend that takes it from O itself, unless a sink's
 /// gradient is summed from it.
 [[nodiscard]] bool computes_delta(const AttentionPlan& plan);
+/// Whether AttentionPlan::split_own_block has a meaning: some dK/dV returns to an own block that stays at
+/// home.
+[[nodiscard]] bool may_split_own_block(const AttentionPlan& plan);
+/// Whether AttentionPlan::split_own_block shortens backward: there is a return to hide, and halves of the own
+/// block that still fill a card.
+[[nodiscard]] bool splits_own_block(const AttentionPlan& plan);
 [[nodiscard]] ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv);
 
 /// Whether a schedule says which buffers its names mean. Memory and expansion need it; times and bytes do

@@ -3,6 +3,7 @@
 
 #include "usp/schedule/types.hpp"
 
+#include <cstdint>
 #include <vector>
 
 namespace usp {
@@ -14,6 +15,9 @@ namespace usp {
     cuts[static_cast<std::size_t>(i) + 1] = cuts[static_cast<std::size_t>(i)] + n / k + (i < n % k ? 1 : 0);
   return cuts;
 }
+
+/// The heads of a chunk, or half of them, cut on a KV group where there are two.
+enum class HeadPart : std::uint8_t { all, first_half, second_half };
 
 /// How query and KV heads spread over the ulysses axis, cut once more into head chunks that are exchanged and
 /// attended one after another. Query heads are split to within one; a KV head whose group is torn is held by
@@ -32,6 +36,10 @@ class Heads {
   [[nodiscard]] Range kv_of(int u) const;
   [[nodiscard]] Range query_of(int u, int chunk) const { return query_ranges_[at(u, chunk)]; }
   [[nodiscard]] Range kv_of(int u, int chunk) const { return kv_ranges_[at(u, chunk)]; }
+  [[nodiscard]] Range query_of(int u, int chunk, HeadPart part) const;
+  [[nodiscard]] Range kv_of(int u, int chunk, HeadPart part) const {
+    return kv_of_query(query_of(u, chunk, part));
+  }
   /// KV heads of this chunk that no earlier chunk of the rank has brought.
   [[nodiscard]] Range kv_new(int u, int chunk) const;
   /// KV heads of this chunk that no later chunk of the rank adds to.
@@ -43,6 +51,9 @@ class Heads {
   [[nodiscard]] int ulysses() const { return ulysses_; }
 
  private:
+  [[nodiscard]] Range kv_of_query(Range query) const {
+    return query.empty() ? Range{0, 0} : Range{query.begin / group(), (query.end - 1) / group() + 1};
+  }
   [[nodiscard]] std::size_t at(int u, int chunk) const {
     return static_cast<std::size_t>(u) * static_cast<std::size_t>(chunks_) + static_cast<std::size_t>(chunk);
   }

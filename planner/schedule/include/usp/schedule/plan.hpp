@@ -78,7 +78,10 @@ struct AttentionPlan {
   Band band;
   DkvReturn dkv_return = DkvReturn::circulate;
   int head_chunks = 1;
-  bool prune = false;              ///< send only KV rows that some receiver's mask can see
+  bool prune = false;            ///< send only KV rows that some receiver's mask can see
+  bool split_own_block = false;  ///< backward attends half of the heads of the own block in the last tick,
+                                 ///< while the last partial dK/dV goes home. Not with DkvReturn::cycle, whose
+                                 ///< own block travels first
   bool save_exchanged_qkv = true;  ///< backward finds q, k, v in row layout as forward left them
   bool sink = false;               ///< one learned logit per query head joins the softmax
   bool return_lse = false;         ///< forward returns lse in home layout too
