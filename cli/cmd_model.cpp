@@ -140,7 +140,8 @@ void register_model(CLI::App& app, Invocation& invocation) {
                "  cat config.json | usp model -");
   auto file = std::make_shared<std::string>();
   FlagGroup(verb, plain_group)
-      .option("FILE", *file, "Hugging Face config.json, '-' for stdin, or a preset's name")
+      .option("FILE", *file,
+              "Hugging Face config.json, '-' for stdin, or a preset's name (usp models lists them)")
       ->required()
       ->type_name(input_file);
   auto keys = std::make_shared<std::vector<std::string>>();

@@ -52,6 +52,8 @@ void check_framework(const PlanFlags& flags) {
                      std::string(flags.framework->name) + "; leave one of them out");
 }
 
+constexpr double min_step_s = 1e-6, max_step_s = 1e9;  ///< of a measured step: one kernel, 31 years
+
 /// "61s", "850ms" or plain seconds.
 double parse_step_time(const std::string& text, const std::string& flag) {
   std::string number = text;
@@ -65,8 +67,9 @@ double parse_step_time(const std::string& text, const std::string& flag) {
   };
   if (!drop("ms", 1e-3)) drop("s", 1);
   const double seconds = unit * parse_number(number, flag);
-  if (!(seconds > 0 && seconds < 1e9))
-    throw UsageError(fmt::format("{}: '{}' is no time of a step, e.g. 61s", flag, text));
+  if (!(seconds >= min_step_s && seconds <= max_step_s))
+    throw UsageError(fmt::format("{}: '{}' is no time of a step, which is {} to {}, e.g. 61s", flag, text,
+                                 format_seconds(min_step_s), format_seconds(max_step_s)));
   return seconds;
 }
 
@@ -242,22 +245,6 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   return request;
 }
 
-/// Note of a price that is of other devices than those that execute the plan; empty where they are the same.
-std::string priced_devices_note(const PlanCallFlags& flags, Backend backend) {
-  const bool host = !backend->on_gpu;
-  if (flags.ranks && !host)
-    return fmt::format(
-        "--ranks prices backend {} as threads of a host: the times say nothing about GPUs; give --cluster "
-        "for times",
-        word_of(backend));
-  if (!flags.ranks && host)
-    return fmt::format(
-        "--cluster prices backend {}{} as GPUs of the cluster: the times say nothing about a host; give "
-        "--backend {} for a plan that GPUs execute",
-        word_of(backend), flags.rules.backend ? "" : " (the default)", gpu_backend_words());
-  return "";
-}
-
 void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   check_output(flags.output, invocation);
   AttentionRequest request = request_of(flags, invocation);
@@ -267,9 +254,7 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
   request.cluster = &cluster;
   request.calibration = &calibration;
-  AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
-  if (const std::string text = priced_devices_note(flags, request.backend); !text.empty())
-    result.notes.push_back(text);
+  const AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });
   if (!flags.output.empty()) write_file(flags.output, write_plan(make_plan_file(request, result.best())));
   if (flags.output == "-") return;
   if (!flags.output.empty()) note(invocation, "wrote " + flags.output);

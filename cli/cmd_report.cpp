@@ -4,10 +4,13 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/shell.hpp"
 #include "usp/planner/report.hpp"
 
 #include <iostream>
 #include <memory>
+#include <set>
+#include <string>
 
 namespace usp::cli {
 namespace {
@@ -17,7 +20,28 @@ struct ReportFlags {
   std::string output = "usp-report.html";
 };
 
-void write_report(const ReportFlags& flags, const Invocation& invocation) {
+/// The verb's flags as `usp plan` takes them: all but those of the report itself.
+std::string plan_arguments(const CLI::App& verb) {
+  const std::set<std::string> of_report = {"--output", "--json", "--quiet", "--color", "--top"};
+  std::string text;
+  const auto add = [&](const std::string& word) { text += (text.empty() ? "" : " ") + shell_word(word); };
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->count() == 0) continue;
+    if (option->get_positional()) {
+      for (const std::string& value : option->results()) add(value);
+      continue;
+    }
+    if (of_report.count(option->get_name(false, false)) > 0) continue;
+    if (option->get_items_expected_max() == 0) {
+      add(option->get_name());
+      continue;
+    }
+    for (const std::string& value : option->results()) add(option->get_name()), add(value);
+  }
+  return text;
+}
+
+void write_report(const ReportFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   const std::string& output = flags.output;
   if (output == "-" && invocation.json)
     throw UsageError("-o - prints the page on stdout, where --json prints its path; give one of them");
@@ -25,11 +49,10 @@ void write_report(const ReportFlags& flags, const Invocation& invocation) {
   check_degrees(input->request);
   PlanRequest& request = input->request;
   const PlanResult plan = with_progress(invocation, request, [&] { return plan_step(request); });
-  const WhatIfResult sweep = with_progress(invocation, request, [&] { return report_sweep(request); });
-  if (sweep.points.empty() && request.workload.documents.empty())
-    note(invocation,
-         "the machine is too large to plan it at other lengths: no curves over the sequence length");
-  write_file(output, report_html({&input->request, &plan, &sweep}));
+  const ReportSweep sweep = with_progress(invocation, request, [&] { return report_sweep(request, plan); });
+  if (sweep.results.empty() && request.workload.documents.empty())
+    note(invocation, "the machine is too large to plan it at other lengths here: the report has no sliders");
+  write_file(output, report_html({&input->request, &plan, &sweep, plan_arguments(verb)}));
   if (output == "-") return;
   if (invocation.json)
     std::cout << report_json(request, output);
@@ -50,7 +73,7 @@ void register_report(CLI::App& app, Invocation& invocation) {
       .option("-o,--output", flags->output, "the file to write; - for stdout")
       ->type_name(output_file)
       ->capture_default_str();
-  verb.runs([flags, &invocation] { write_report(*flags, invocation); });
+  verb.runs([flags, app = &verb.app, &invocation] { write_report(*flags, *app, invocation); });
 }
 
 }  // namespace usp::cli

@@ -97,7 +97,8 @@ void dry_run_plan(const AllFlags& given, const Invocation& invocation) {
       flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan || flags.seed ||
       flags.watchdog_s || !flags.devices.empty())
     throw UsageError(
-        "--dry-run moves and computes nothing; leave out tensors, --seed, --kernel, --device, --devices, "
+        "--dry-run moves and computes nothing (usp explain --trace draws a plan without running it); leave "
+        "out tensors, --seed, --kernel, --device, --devices, "
         "transports, --deterministic, --watchdog, --verify, --tolerance, --debug-nan, -o and --trace");
   const LoadedCall call = load_call(flags);
   if (comm::mpi_launched() || comm::torchrun_launched())

@@ -4,7 +4,8 @@
 
 plan.json is what the example of `usp plan attention` writes, at fewer tokens; q.npy, k.npy and v.npy are
 results of a run. Examples for GPUs end with exit 5 where there is none, those under mpirun where the build has no
-MPI. And README.md shows what its first `usp plan` prints, row by row.
+MPI. README.md shows what its first `usp plan` prints, row by row, and the commands of README.md and cli/verbs.md run as
+printed, one after another in a folder that has the repository's.
 """
 import os
 import pathlib
@@ -68,6 +69,29 @@ def readme_faults(usp, source):
     return [f"README.md: {a!r}, but {b!r} is printed" for a, b in pairs if a != b]
 
 
+def printed_commands(text):
+    """Indented lines that start the program, continued where they end with a backslash."""
+    joined = text.replace("\\\n", " ")
+    return [line.strip().removeprefix("$ ") for line in joined.splitlines()
+            if line.startswith(("    build/bin/usp ", "    $ build/bin/usp "))]
+
+
+def document_faults(usp, source):
+    """Commands of the documents that do not end with exit 0."""
+    faults, count = [], 0
+    with tempfile.TemporaryDirectory() as tmp:
+        folder = pathlib.Path(tmp)
+        for name in ("configs", "tests"):
+            (folder / name).symlink_to(source / name)
+        for document in ("README.md", "cli/verbs.md"):
+            for line in printed_commands((source / document).read_text()):
+                count += 1
+                done = run([usp, *shlex.split(line, comments=True)[1:]], folder)
+                if done.returncode or not done.stdout:
+                    faults.append(f"{document}: {line}: exit {done.returncode}: {done.stderr}")
+    return faults if count >= 15 else [*faults, f"only {count} commands in README.md and cli/verbs.md"]
+
+
 def main():
     usp = str(pathlib.Path(sys.argv[1]).resolve())
     failed = count = 0
@@ -87,7 +111,8 @@ def main():
                 if not (done.returncode == 0 and done.stdout) and not lacks(done, line):
                     failed += 1
                     print(f"FAIL {line}\n     exit {done.returncode}: {done.stderr}")
-    faults = readme_faults(usp, pathlib.Path(sys.argv[2]))
+    source = pathlib.Path(sys.argv[2]).resolve()
+    faults = readme_faults(usp, source) + document_faults(usp, source)
     print("\n".join(faults))
     print(f"{count - failed} of {count} examples ran")
     return 1 if failed or faults or count < 9 else 0

@@ -39,8 +39,9 @@ TEST(SplitOwnBlock, AttendsItsSecondHalfWhileTheLastPartialGoesHome) {
           << method->word;
       // Nothing leaves before it is whole.
       for (const schedule::TransferOp& move : split.backward.transfers)
-        if (move.name == schedule::TransferName::dqkv_all_to_all && move.heads.chunk == chunks - 1)
+        if (move.name == schedule::TransferName::dqkv_all_to_all && move.heads.chunk == chunks - 1) {
           EXPECT_GT(move.start, last.tick) << method->word;
+        }
       plan.split_own_block = false;
       schedule::CompactSchedule whole;
       schedule::generate(plan, false, whole);

@@ -169,6 +169,7 @@ def test_attention(mesh):
                      layer=1, return_lse=True)
     refused = attack(usp.attention, arguments)
     assert all(refused.values()), refused
+    usp.attention(q, k, v, batch, causal=numpy.bool_(True), window=numpy.int32(3), scale=numpy.float32(0.5))
     for name, value in dict(window=1.5, layer=0.5, causal=1, scale="0.5", softcap=True, dropout="0").items():
         with pytest.raises(usp.UsageError, match=f"{name} is"):
             usp.attention(**{**arguments, name: value})

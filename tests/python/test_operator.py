@@ -249,6 +249,18 @@ def test_capacity():
         usp.attention(q[:, 1:], k[:, 1:], v[:, 1:], mesh.batch(tokens=8))
 
 
+def test_known_documents_are_kept():
+    """By content, whatever they are given as; each batch is one of its own."""
+    with usp.Mesh.create() as mesh:
+        batches = [mesh.batch(cu_seqlens=cu) for cu in ([0, 3, 7], torch.tensor([0, 3, 7]), (0, 3, 7), [0, 4, 7])]
+        first, *known, other = (batch._state.documents for batch in batches)
+        assert all(documents is first for documents in known) and other is not first
+        assert len({int(batch.batch_id) for batch in batches}) == 4
+        q, k, v, _ = random_qkv(1, 7, 4, 2, 8, 8)
+        outs = [usp.attention(q, k, v, batch) for batch in batches]
+        assert torch.equal(outs[0], outs[2]) and not torch.equal(outs[0], outs[3])
+
+
 def test_plan_files_run(tmp_path):
     """A plan file by text and by path fixes the mesh; what contradicts it is refused."""
     plan = usp.plan("llama-3.1-8b", "dgx-h100", seq=65536, ring=4, ulysses=2, method="ring_direct")

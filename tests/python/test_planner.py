@@ -100,6 +100,24 @@ def test_notebook_and_two_lines(result):
         compile(code, "two_lines", "exec")
     with pytest.raises(usp.UsageError, match="2 tensor-parallel ranks"):
         dataclasses.replace(result.best, tensor=2).two_lines()
+    chunked = dataclasses.replace(result.best, head_chunks=2, tensor=1).two_lines()
+    assert 'plan="plan.json"' in chunked and "2 head chunks" in chunked and "layout=" not in chunked
+
+
+def test_a_failing_nvidia_smi(monkeypatch, tmp_path):
+    import torch
+    from usp_attention import planner
+
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexit 3\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(planner.shutil, "which", lambda name: str(tool))
+    planner.this_machine.cache_clear()
+    with pytest.raises(usp.EnvironmentFault, match="exit status 3"):
+        usp.plan(**{**QUESTION, "cluster": "auto"})
 
 
 def test_attention_call():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usp.hf.Trainer beside transformers' Trainer on one process with the same samples, and what it refuses."""
 
+import itertools
 import json
 
 import pytest
@@ -20,6 +21,25 @@ def test_losses_and_resume(tmp_path):
         assert len(alone["whole"][part]) == count
         assert shared["whole"][part] == pytest.approx(alone["whole"][part], rel=1e-5)
         assert shared["resumed"][part] == pytest.approx(shared["whole"][part], rel=1e-6)
+
+
+@pytest.mark.parametrize("samples,batch,drop_last", [(11, 1, False), (11, 2, False), (12, 2, False), (11, 2, True), (1, 2, False)])
+@pytest.mark.parametrize("meshes,size", [(1, 1), (1, 2), (1, 3), (2, 2), (3, 2)])
+def test_a_mesh_is_one_process_to_accelerate(samples, batch, drop_last, meshes, size):
+    from accelerate.data_loader import BatchSamplerShard
+    from torch.utils.data import BatchSampler
+    from usp_attention.hf.trainer import deal
+
+    whole = BatchSampler(range(samples), batch, drop_last)
+    for index in range(meshes):
+        expected = list(BatchSamplerShard(whole, meshes, index) if meshes > 1 else whole)
+        ranks = []
+        for rank in range(size):
+            sampler = BatchSamplerShard(whole, meshes * size, index * size + rank)
+            assert len(deal(sampler, meshes, index, size, rank)) == len(expected)
+            ranks.append(list(sampler))
+        rounds = itertools.zip_longest(*ranks)  # what a Loader of source="each" trains on, in its order
+        assert [found for one in rounds for found in one if found is not None] == expected
 
 
 def test_refusals(tmp_path):

@@ -217,6 +217,17 @@ TEST(PlanWithin, EveryCandidateIsPossibleInTheFramework) {
 /// Where Ulysses ranks are a multiple of the KV heads, a head goes to each rank that attends it, repeated
 /// before the exchange or not. Partial gradients come home in fp32 where they are summed, and in the input
 /// type where each repeated head has one contributor.
+TEST(PlanWithin, ListsALayoutOnce) {
+  const Planned planned(2, 8);
+  PlanRequest request = planned.request;
+  request.fixed = {};
+  request.memory.device_bytes = 0x1p39;  // replicas of one rank each fit, which every mode makes
+  std::set<std::string> listed;
+  const FrameworkPlan plan = plan_within(request, of("megatron"));
+  for (const PlanCandidate& c : plan.result.candidates)
+    EXPECT_TRUE(listed.insert(describe(c.choice)).second) << describe(c.choice);
+}
+
 TEST(PlanWithin, RepeatedKvHeadsTravelAsOftenAsTheyAreNeeded) {
   const Planned planned(1, 16);
   const AttentionPrice repeated =

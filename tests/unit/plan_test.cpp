@@ -137,7 +137,8 @@ TEST(Layout, B044RanksWithTwoReplicas) {
 TEST(Degrees, B045ProductMustEqualTheWorld) {
   Call call(8, 8, 8, 4096);
   EXPECT_EQ(plan_attention(call.mesh(1, 4).request).notes,
-            std::vector<std::string>{"the first 4 of 8 devices are used, the others idle"});
+            (std::vector<std::string>{"the first 4 of 8 devices are used, the others idle",
+                                      priced_devices_note(call.request)}));
   call.request.all_devices = true;  // the ranks of a launch
   try {
     (void)plan_attention(call.request);

@@ -214,6 +214,25 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
   cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
 }
 
+/// A number that may have been meant as a count.
+void note_one_device(Cluster& cluster, const std::vector<int>& devices) {
+  if (devices.size() == 1 && devices.front() > 0)
+    cluster.notes.push_back(fmt::format(
+        "--devices {0} is device number {0} of every host alone; --gpus {0} would count", devices.front()));
+}
+
+/// Cards of a module are always joined by NVLink or xGMI.
+void note_missing_nvlink(Cluster& cluster) {
+  if (!cluster.domains.empty() || cluster.devices.size() < 2 || cluster.specs.empty()) return;
+  const std::string& card = cluster.specs.front().name;
+  if (!card.ends_with("-sxm")) return;
+  cluster.notes.push_back(
+      fmt::format("{} sits on NVLink, and the source names none: the devices of a host are taken to reach "
+                  "each other over "
+                  "PCIe; a description says nvswitch",
+                  card));
+}
+
 /// So many devices in all.
 void apply_gpus(Cluster& cluster, int wanted) {
   const auto hosts = static_cast<int>(cluster.nodes.size()),
@@ -286,8 +305,10 @@ Cluster compose(const ClusterRequest& request) {
     if (request.devices.empty() && (format == SourceFormat::nvidia_smi || format == SourceFormat::nccl_xml))
       note_visible(cluster);
   }
-  if (cluster.name.empty()) cluster.name = std::filesystem::path(source.file).stem().string();
+  if (cluster.name.empty())
+    cluster.name = source.file == "-" ? "stdin" : std::filesystem::path(source.file).stem().string();
   apply_visible(cluster, request.devices);
+  note_one_device(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
   if (request.nodes && request.gpus)
     throw UsageError("--nodes and --gpus both say how many devices there are; give one");
@@ -297,6 +318,7 @@ Cluster compose(const ClusterRequest& request) {
   if (!request.nic.empty()) apply_nic(cluster, request.nic);
   apply_rates(cluster, request);
   apply_fabric(cluster, request);
+  note_missing_nvlink(cluster);
   for (const std::string& curves : request.curves) apply_curves(cluster, read_file(curves), curves);
   validate(cluster, source.file);
   return cluster;

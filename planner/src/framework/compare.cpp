@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/compare.hpp"
 
+#include "../search/search_size.hpp"
 #include "../search/step_pricer.hpp"
 #include "records.hpp"
 
@@ -41,6 +42,12 @@ class Comparer {
     request_.fixed.data = asked.fixed.data.value_or(1);
     request_.fixed.tensor = asked.fixed.tensor.value_or(1);
     request_.max_candidates = 100000;
+    if (!asked.fixed.data) {
+      best_name_ += ", data 1";
+      result_.notes.emplace_back(
+          "all devices share one sequence where the mesh names no data degree; usp plan weighs replicas too, "
+          "which serve several sequences at once");
+    }
   }
 
   Comparison run() {
@@ -50,40 +57,82 @@ class Comparer {
     add_tensor();
     add_ring_self_attention();
     add_lasp2();
+    check_some_fits();
     return std::move(result_);
   }
 
  private:
   using Change = std::function<void(Constraints&)>;
 
+  using OfMode = std::function<bool(const ExchangeMode&)>;
+
   void add_own() {
     const auto one = [](std::optional<int>& degree) { degree = 1; };
-    own(
-        "best plan", [](Constraints&) {}, [](const Mesh&) { return true; });
-    own(
-        "Ulysses", [&](Constraints& c) { one(c.ring); }, [](const Mesh&) { return true; });
-    own(
-        "ring", [&](Constraints& c) { one(c.ulysses), c.method = Method::ring; },
-        [](const Mesh&) { return true; });
-    own(
-        "gathered KV", [&](Constraints& c) { one(c.ulysses), c.method = Method::all_gather_kv; },
-        [](const Mesh&) { return true; });
+    const auto any = [](const Mesh&) { return true; };
     const auto both = [](const Mesh& m) { return m.ring() > 1 && m.ulysses > 1; };
+    const auto ring_by = [](Method method) -> OfMode {
+      return [method](const ExchangeMode& m) { return m.ring && !m.both && m.method == method; };
+    };
+    const auto two_axes = [](AxisOrder order) -> OfMode {
+      return [order](const ExchangeMode& m) {
+        return m.ring && m.ulysses && m.method == Method::ring && m.order.value_or(order) == order;
+      };
+    };
+    own(
+        best_name_.c_str(), [](Constraints&) {}, any, [](const ExchangeMode&) { return false; });
+    own(
+        "Ulysses", [&](Constraints& c) { one(c.ring); }, any,
+        [](const ExchangeMode& m) { return m.ulysses && !m.both; });
+    own(
+        "ring", [&](Constraints& c) { one(c.ulysses), c.method = Method::ring; }, any, ring_by(Method::ring));
+    own(
+        "gathered KV", [&](Constraints& c) { one(c.ulysses), c.method = Method::all_gather_kv; }, any,
+        ring_by(Method::all_gather_kv));
     own(
         "2D, Ulysses inside",
-        [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ulysses_inner; }, both);
+        [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ulysses_inner; }, both,
+        two_axes(AxisOrder::ulysses_inner));
     own(
         "2D, ring inside", [](Constraints& c) { c.method = Method::ring, c.order = AxisOrder::ring_inner; },
-        both);
+        both, two_axes(AxisOrder::ring_inner));
+  }
+
+  /// "megatron p2p": the modes of frameworks that make the exchange of a way.
+  static std::vector<std::string> modes_that(const OfMode& is_same) {
+    std::vector<std::string> list;
+    for (const FrameworkTraits* framework : frameworks())
+      for (const ExchangeMode& mode : framework->modes)
+        if (!framework->any_plan && is_same(mode))
+          list.push_back(fmt::format("{} {}", framework->word, mode.word));
+    return list;
+  }
+
+  void check_some_fits() const {
+    const auto fits = [](const ComparedWay& way) { return way.plan && way.plan->fits; };
+    if (std::any_of(result_.ways.begin(), result_.ways.end(), fits)) return;
+    throw Infeasible(fmt::format("no way to divide this job over all devices fits; {}: {}", best_name_,
+                                 result_.ways.front().impossible_reason),
+                     {"--data and --tensor, where several replicas or tensor ranks may share the devices",
+                      "more devices (--nodes), or a shorter sequence (--seq)"});
+  }
+
+  /// Searches once. All ways together may price as many ticks as one command does: later ones are refused.
+  PlanResult searched(const PlanRequest& request) {
+    StepPricer pricer(request);
+    const double ticks = search_ticks(request, pricer.world(), pricer.devices_per_node());
+    check_ticks(spent_ticks_ + ticks, "it, with the ways before it,");
+    spent_ticks_ += ticks;
+    return search_with(request, pricer);
   }
 
   /// One of this project's ways: the constraints beside those that are asked for, and the meshes that are it.
-  void own(const char* name, const Change& change, const std::function<bool(const Mesh&)>& is_meant) {
-    ComparedWay way{name, "usp", std::nullopt, ""};
+  void own(const char* name, const Change& change, const std::function<bool(const Mesh&)>& is_meant,
+           const OfMode& is_same) {
+    ComparedWay way{name, "usp", std::nullopt, "", modes_that(is_same)};
     PlanRequest request = request_;
     change(request.fixed);
     try {
-      const PlanResult found = plan_step(request);
+      const PlanResult found = searched(request);
       result_.calibration = found.calibration;
       for (const PlanCandidate& c : found.candidates)
         if (c.fits && !way.plan && is_meant(c.choice.mesh)) way.plan = measured(request, c, nullptr);
@@ -104,28 +153,30 @@ class Comparer {
   }
 
   ComparedWay in_mode(std::string name, std::string runs_on, const FrameworkTraits& alone) {
-    ComparedWay way{std::move(name), std::move(runs_on), std::nullopt, ""};
+    ComparedWay way{std::move(name), std::move(runs_on), std::nullopt, "", {}};
     try {
       const FrameworkPlan plan = plan_in_modes(request_, alone);
       way.plan = measured(plan.request, plan.result.best(), plan.mode);
     } catch (const Infeasible& error) {
       way.impossible_reason = first_line(error);
-      const ExchangeMode& mode = alone.modes.front();
-      for (const std::string& said : {std::string(alone.name) + no_plan_text, std::string(mode.word) + ": "})
-        if (way.impossible_reason.rfind(said, 0) == 0) way.impossible_reason.erase(0, said.size());
+      const std::string of_framework = std::string(alone.name) + no_plan_text;
+      const std::string of_mode = std::string(alone.modes.front().word) + ": ";
+      for (const std::string& said : {of_framework, of_mode})  // the row's name says both
+        for (std::size_t at = 0; (at = way.impossible_reason.find(said, at)) != std::string::npos;)
+          way.impossible_reason.erase(at, said.size());
     }
     return way;
   }
 
   /// Megatron's sequence parallelism: activations are sharded over the tensor ranks of a host.
   void add_tensor() {
-    ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, ""};
+    ComparedWay way{"megatron tensor SP", "megatron", std::nullopt, "", {}};
     PlanRequest request = request_;
     request.fixed.ring = request.fixed.ulysses = 1;
     request.fixed.tensor.reset();
     request.fixed.data.reset();
     try {
-      const PlanResult found = plan_step(request);
+      const PlanResult found = searched(request);
       const PlanCandidate* widest = nullptr;
       for (const PlanCandidate& c : found.candidates)
         if (c.fits && c.choice.tensor() > 1 &&
@@ -178,11 +229,14 @@ class Comparer {
     if (bytes == 0) return;
     const double others = static_cast<double>(request_.cluster->devices.size()) - 1;
     result_.ways.push_back(
-        {"LASP-2 (linear layers)", "none here", std::nullopt,
+        {"LASP-2 (linear layers)",
+         "none here",
+         std::nullopt,
          fmt::format(
              "its linear layers gather {} of states per device and pass ({} each); no generator makes "
              "that exchange yet",
-             format_bytes(bytes * others), format_bytes(bytes))});
+             format_bytes(bytes * others), format_bytes(bytes)),
+         {}});
   }
 
   [[nodiscard]] ComparedPlan measured(const PlanRequest& request, const PlanCandidate& c,
@@ -233,6 +287,8 @@ class Comparer {
   }
 
   PlanRequest request_;
+  std::string best_name_ = "best plan";
+  double spent_ticks_ = 0;
   Comparison result_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/compare.hpp"
 #include "usp/schedule/words.hpp"
@@ -58,6 +59,7 @@ std::vector<std::string> row_of(const ComparedWay& way, double least) {
 
 Json way_json(const ComparedWay& way) {
   Json json{{"name", way.name}, {"runs_on", way.runs_on}};
+  json["also_in"] = way.also_in;
   json["impossible_reason"] = way.impossible_reason.empty() ? Json(nullptr) : Json(way.impossible_reason);
   json["plan"] = nullptr;
   if (!way.plan) return json;
@@ -113,6 +115,10 @@ std::string compare_text(const PlanRequest& request, const Comparison& result) {
       "runtime; "
       "exposed, in hosts, NICs: exchange of attention and tensor parallelism, per device and step\n";
   if (too_large) text += "!: does not fit the device\n";
+  std::vector<std::string> also;
+  for (const ComparedWay& way : result.ways)
+    if (!way.also_in.empty()) also.push_back(fmt::format("{}: {}", way.name, join(way.also_in, ", ")));
+  text += list_text("the same exchange in frameworks", also);
   text += list_text("not possible", impossible) + list_text("notes", result.notes);
   return fmt::format("{}\n{}\n", text, summary_text(result.calibration));
 }

@@ -5,6 +5,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
+#include "usp/base/shell.hpp"
 #include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"
@@ -22,16 +23,6 @@ double layer_runs(const PlanFile& plan, const PlanLayer& layer) {
   const double layers = layer.layers.empty() ? 1 : static_cast<double>(layer.layers.size());
   const i64 microbatches = plan.inputs.step ? plan.inputs.step->microbatches : 1;
   return layers * static_cast<double>(microbatches) / plan.pipeline;
-}
-
-/// As a word of a shell, in single quotes where it needs them.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=:,@%";
-  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
 }
 
 /// The word inside a command that bash -c takes in double quotes: they end for it and begin anew.

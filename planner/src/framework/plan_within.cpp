@@ -2,6 +2,7 @@
 #include "usp/planner/plan_within.hpp"
 
 #include "../search/memory_choices.hpp"
+#include "../search/search_size.hpp"
 #include "../search/step_pricer.hpp"
 #include "records.hpp"
 
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -132,19 +134,46 @@ class Within {
       reasons_.push_back(fmt::format("{}: the flags fix what it has otherwise", mode.word));
       return;
     }
+    StepPricer pricer(search->request);
+    if (!some_mesh_possible(*search, pricer)) return;
     PlanResult found;
     try {
-      found = plan_step(search->request);
+      found = search_with(search->request, pricer);
     } catch (const Infeasible& error) {
       reasons_.push_back(fmt::format("{}: {}", mode.word, first_line(error)));
       return;
     }
     considered_ += found.considered;
     calibration_ = found.calibration;
-    StepPricer pricer(search->request);
     bool kept = false;
     for (PlanCandidate& candidate : found.candidates) kept = take(*search, pricer, candidate) || kept;
     if (kept) searches_.push_back(std::move(*search));
+  }
+
+  /// Whether the framework can take a mesh of the search, before any is priced; else its reasons are kept. A
+  /// pipeline's meshes are not known before.
+  bool some_mesh_possible(const ModeSearch& search, const StepPricer& pricer) {
+    if (asked_.search_pipeline) return true;
+    std::vector<Rejection> rejected;
+    bool possible = false, meant = false;
+    for (const Degrees& d : degrees_of(search.request, pricer.world(), pricer.devices_per_node())) {
+      if (search.with_ring != (d.ring > 1) || (search.mode->both && d.ulysses == 1)) continue;
+      meant = true;
+      const std::string reason = why_not(search, d.ring, d.ulysses, d.tensor);
+      possible = possible || reason.empty();
+      if (!reason.empty()) rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, reason});
+    }
+    if (meant && !possible) std::move(rejected.begin(), rejected.end(), std::back_inserter(rejected_));
+    return !meant || possible;
+  }
+
+  /// Empty where the framework can take these degrees.
+  [[nodiscard]] std::string why_not(const ModeSearch& search, int ring, int ulysses, int tensor) const {
+    const FrameworkCase job = framework_case(asked_, tensor);
+    std::string reason = unsupported_job(framework_, job);
+    if (reason.empty() && ring * ulysses > 1)
+      reason = unsupported_mode(framework_, *search.mode, job, ring, ulysses);
+    return reason.empty() ? "" : fmt::format("{}: {}", search.mode->word, reason);
   }
 
   /// Keeps the mesh of a candidate if the framework can take it.
@@ -153,13 +182,8 @@ class Within {
     const int ring = choice.mesh.ring(), ulysses = choice.mesh.ulysses;
     if (search.with_ring != (ring > 1)) return false;
     if (!seen_.insert({search.mode, ring, ulysses, choice.data(), choice.tensor()}).second) return false;
-    const FrameworkCase job = framework_case(asked_, choice.tensor());
-    std::string reason = unsupported_job(framework_, job);
-    if (reason.empty() && ring * ulysses > 1)
-      reason = unsupported_mode(framework_, *search.mode, job, ring, ulysses);
-    if (!reason.empty()) {
-      rejected_.push_back(
-          {ring, ulysses, choice.data(), choice.tensor(), fmt::format("{}: {}", search.mode->word, reason)});
+    if (std::string reason = why_not(search, ring, ulysses, choice.tensor()); !reason.empty()) {
+      rejected_.push_back({ring, ulysses, choice.data(), choice.tensor(), std::move(reason)});
       return false;
     }
     if (search.mode->repeats_kv || search.mode->whole_mask) price_mode(search, candidate);
@@ -215,7 +239,9 @@ class Within {
     plan.request.progress = nullptr;
     PlanResult& result = plan.result;
     i64 least = INT64_MAX;
+    std::set<std::string> listed;  // several modes make one layout: the fastest stands for it
     for (Found& found : found_) {
+      if (!listed.insert(describe(found.candidate.choice)).second) continue;
       const i64 bytes = found.candidate.memory.total_bytes;
       const bool front = found.candidate.fits && bytes < least;
       if (front) least = bytes, result.pareto.push_back(result.candidates.size());

@@ -8,6 +8,7 @@
 #include "usp/planner/model_config.hpp"
 #include "usp/schedule/effort.hpp"
 #include "usp/schedule/limits.hpp"
+#include "usp/schedule/validate.hpp"
 
 #include <fmt/format.h>
 
@@ -63,6 +64,22 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   step.recompute_layers = workload.recompute_layers;
   step.memory = memory;
   return step;
+}
+
+/// What computes the layers where the plan is for GPUs that this project has kernels for; else the host.
+Backend backend_of(const topology::Cluster& cluster, AttentionPlan plan) {
+  const bool other_gpus =
+      std::any_of(cluster.links.begin(), cluster.links.end(),
+                  [](const topology::Link& link) { return link.kind == topology::LinkKind::xgmi; });
+  const Backend host = plan.backend;
+  if (other_gpus) return host;
+  plan.backend = preferred_gpu_backend();
+  try {
+    check_attention_plan(plan);
+  } catch (const Error&) {  // a type or heads that no kernel of GPUs takes
+    return host;
+  }
+  return plan.backend;
 }
 
 }  // namespace
@@ -155,6 +172,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
     layer.kind = mixer_name(kind.kind);
     layer.layers = kind.layers;
     layer.plan = attention.plan;
+    layer.plan.backend = backend_of(*request.cluster, attention.plan);
     if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);
     layer.forward = {attention.price.forward.seconds, attention.price.forward.band};
     if (workload.training) layer.backward = {attention.price.backward.seconds, attention.price.backward.band};

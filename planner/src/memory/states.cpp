@@ -76,7 +76,8 @@ StageLayers stage_layers(const MemoryInput& in, int stage) {
 
 std::int64_t whole_bytes(double bytes) {
   if (!(bytes < 9e18))
-    throw InvalidInput({"", 0, ""}, "the sizes give more than 2^63 bytes; they cannot be right");
+    throw InvalidInput({"--batch and --seq", 0, ""},
+                       "with this model they give more than 2^63 bytes per device; make one of them smaller");
   return static_cast<std::int64_t>(std::ceil(bytes));
 }
 

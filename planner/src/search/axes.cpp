@@ -26,7 +26,8 @@ std::vector<std::vector<int>> groups_of(int world, int degree, int stride) {
   return groups;
 }
 
-std::string words(const topology::Cluster& cluster, const AxisView& axis) {
+/// @param bridged NVLink joins some ranks of a group, not all
+std::string words(const topology::Cluster& cluster, const AxisView& axis, bool bridged) {
   const std::string hosts = fmt::format("{} hosts", axis.hosts);
   if (axis.spans_hosts) return fmt::format("spans {}: crosses the NICs", hosts);
   const bool xgmi = std::any_of(cluster.links.begin(), cluster.links.end(), [](const topology::Link& link) {
@@ -35,19 +36,21 @@ std::string words(const topology::Cluster& cluster, const AxisView& axis) {
   if (!axis.one_domain && cluster.links.empty()) return "inside one host";
   const std::string link = axis.one_domain ? (xgmi ? "xGMI" : "NVLink") : "PCIe";
   if (axis.hosts > 1) return fmt::format("{} across {} of one domain; nothing crosses the NICs", link, hosts);
-  return fmt::format("{} inside one host{}", link,
+  return fmt::format("{} inside one host{}{}", link, bridged ? ", NVLink between some of its ranks" : "",
                      cluster.nodes.size() > 1 ? "; nothing crosses the NICs" : "");
 }
 
 void look(const topology::Cluster& cluster, const std::vector<int>& devices, Transport inside,
           AxisView& axis) {
   axis.one_domain = true;
+  bool bridged = false;
   for (const std::vector<int>& group : axis.groups) {
     std::set<int> hosts, domains;
     for (int rank : group) {
       const topology::Device& device = cluster.devices[at(devices[at(rank)])];
       hosts.insert(device.node);
-      domains.insert(device.nvlink_domain);
+      const bool first = domains.insert(device.nvlink_domain).second;
+      bridged = bridged || (!first && device.nvlink_domain >= 0);
     }
     const bool joined = domains.size() == 1 && *domains.begin() >= 0;
     axis.hosts = std::max(axis.hosts, static_cast<int>(hosts.size()));
@@ -55,7 +58,7 @@ void look(const topology::Cluster& cluster, const std::vector<int>& devices, Tra
     axis.spans_hosts = axis.spans_hosts || (hosts.size() > 1 && !joined);
   }
   axis.transport = axis.spans_hosts ? Transport::nccl : inside;
-  axis.where = words(cluster, axis);
+  axis.where = words(cluster, axis, bridged && !axis.one_domain);
 }
 
 }  // namespace

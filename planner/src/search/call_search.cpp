@@ -93,6 +93,8 @@ class AttentionSearch {
     local_.kv_heads = std::max(1, local_.kv_heads / tensor_);
     pricer_ = std::make_unique<AttentionPricer>(links_, local_, request_.documents, request_.execution);
     take_part();
+    if (std::string note = priced_devices_note(request_); !note.empty())
+      result_.notes.push_back(std::move(note));
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     const auto list = meshes();
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -290,11 +292,30 @@ class AttentionSearch {
              "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
     std::string text = fmt::format("no mesh of {} ranks is legal for this call", legality_.world);
+    if (result_.rejected.empty()) text += fixed_product();
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
       if (seen.size() < 3 && seen.insert(r.reason).second)
         text += (seen.size() == 1 ? ": " : "; ") + r.reason;
     return text;
+  }
+
+  /// What the fixed degrees make, where no mesh of the devices has them.
+  [[nodiscard]] std::string fixed_product() const {
+    const std::pair<const char*, i64> all[] = {{"ring", request_.fixed.ring.value_or(1)},
+                                               {"ulysses", request_.fixed.ulysses.value_or(1)},
+                                               {"tensor", tensor_},
+                                               {"data", data_}};
+    std::string text;
+    i64 ranks = 1;
+    for (const auto& [name, degree] : all) {
+      if (degree == 1) continue;
+      text += fmt::format("{}{} {}", text.empty() ? ": " : " x ", name, degree);
+      ranks *= degree;
+    }
+    return text.empty()
+               ? ""
+               : fmt::format("{} is {} ranks, the cluster has {} devices", text, ranks, legality_.world);
   }
 
   [[nodiscard]] std::vector<std::string> remedies() const {
@@ -347,6 +368,20 @@ double AttentionCandidate::band() const {
 AttentionResult plan_attention(const AttentionRequest& request) {
   expects(!request.cluster->devices.empty(), "a cluster without devices");
   return AttentionSearch(request).run();
+}
+
+std::string priced_devices_note(const AttentionRequest& request) {
+  if (request.all_devices == !request.backend->on_gpu) return "";
+  const std::string backend(word_of(request.backend));
+  return request.all_devices
+             ? fmt::format(
+                   "backend {} is priced as threads of a host: the times say nothing about GPUs; give a "
+                   "cluster for times",
+                   backend)
+             : fmt::format(
+                   "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
+                   "backend {} makes a plan that GPUs execute",
+                   backend, gpu_backend_words());
 }
 
 std::string block_pattern_note(const ScoreRules& score) {

@@ -5,6 +5,7 @@
 #include "usp/planner/detail/flops.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace usp {
 namespace {
@@ -19,23 +20,30 @@ class Products {
   Products(const LayerMachine& machine, double element, LayerWork& work)
       : machine_(machine), element_(element), work_(work) {}
 
+  /// The products added from here on take tiles of so many of the tokens, one after another; 0: all at once.
+  void in_tiles(double tokens, double tile) {
+    tiles_ = tile > 0 ? std::max(1.0, std::ceil(tokens / tile)) : 1;
+  }
+
   /// (tokens x in) times (in x out), `count` of them in one launch. Returns the forward seconds.
   double add(double tokens, double out, double in, double count = 1) {
+    const double rows = tokens / tiles_;
     const auto seconds = [&](double m, double n, double k) {
-      return machine_.gemm.seconds(m, n, k, element_, count);
+      return tiles_ * machine_.gemm.seconds(m, n, k, element_, count);
     };
-    work_.backward += seconds(tokens, in, out) + seconds(out, in, tokens);
-    work_.kernels += 1;
-    work_.kernels_backward += 2;
+    work_.backward += seconds(rows, in, out) + seconds(out, in, rows);
+    work_.kernels += tiles_;
+    work_.kernels_backward += 2 * tiles_;
     if (machine_.fp8) {  // inputs and gradients are read in 16 bits and written in 8, once each
       const double row = 3 * tokens * count / streamed_bytes_s(machine_.memory_bytes_s);
       work_.residual += row * in;
       work_.pointwise_backward += row * out;
     }
-    return seconds(tokens, out, in);
+    return seconds(rows, out, in);
   }
 
  private:
+  double tiles_ = 1;
   const LayerMachine& machine_;
   double element_;
   LayerWork& work_;
@@ -109,6 +117,7 @@ void add_attention(const Model& model, int layer, const LayerShare& s, const Lay
 
 void add_mlp(const Model& model, int layer, const LayerShare& s, Products& products, LayerWork& work) {
   const double hidden = d(model.hidden), into = mlp_matrices(model);
+  products.in_tiles(s.tokens, s.mlp_tile);
   const auto dense = [&](double width) {
     work.mlp += products.add(s.tokens, into * width / s.tensor, hidden);
     work.mlp += products.add(s.tokens, hidden, width / s.tensor);
@@ -215,6 +224,7 @@ HeadWork head_work(const Model& model, Precision dtype, const LayerShare& share,
   sixteen.fp8 = false;
   Products products(sixteen, element, products_work);
   HeadWork work;
+  products.in_tiles(t, share.loss_tile);
   work.products = products.add(t, vocab, hidden);
   work.products_backward = products_work.backward;
   const double bytes_s = streamed_bytes_s(machine.memory_bytes_s);

@@ -201,6 +201,23 @@ std::vector<StepSplit> splits_of(const PlanRequest& request, int pipeline, int d
   return list;
 }
 
+std::string why_no_split(const PlanRequest& request, int pipeline, int data) {
+  const std::optional<i64> global = global_batch_of(request);
+  const Workload& w = request.workload;
+  const i64 batch = global ? *global / data : w.batch;
+  const i64 microbatches = w.microbatches;
+  if (batch % microbatches != 0)
+    return fmt::format("{} rows of a replica{} are no multiple of {} microbatches", batch,
+                       data > 1 ? fmt::format(" (data {})", data) : "", microbatches);
+  if (!request.search_pipeline && w.virtual_stages > 1 && batch % pipeline != 0)
+    return fmt::format("{} virtual stages run microbatches in rounds of {}, and {} rows make none",
+                       w.virtual_stages, pipeline, batch);
+  if (request.equal_stages)
+    return fmt::format("{} layers do not divide over {} stages of {} chunks", request.model->layers, pipeline,
+                       request.search_pipeline ? 1 : w.virtual_stages);
+  return "no expert degree divides the ranks";
+}
+
 MemoryChoices choose_memory(const PlanRequest& request, StepPricer& pricer, const Choice& choice,
                             const std::vector<LayerAttention>& attention,
                             const std::vector<StepSplit>& splits) {

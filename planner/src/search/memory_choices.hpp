@@ -14,6 +14,9 @@ namespace usp {
 [[nodiscard]] std::vector<StepSplit> splits_of(const PlanRequest& request, int pipeline, int data,
                                                int sequence_ranks, int tensor);
 
+/// Why splits_of is empty.
+[[nodiscard]] std::string why_no_split(const PlanRequest& request, int pipeline, int data);
+
 /// What a mesh comes to with the choices that its attention schedule does not depend on.
 struct MemoryChoices {
   std::optional<PlanCandidate> fastest;  ///< of those that fit

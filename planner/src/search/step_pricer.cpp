@@ -175,6 +175,11 @@ i64 StepPricer::local_tokens(const Choice& choice) const {
   return (w.seq + choice.mesh.size() - 1) / choice.mesh.size() * w.rows_per_microbatch();
 }
 
+i64 StepPricer::mlp_tile_of(const Choice& choice) const {
+  const i64 chosen = choice.split ? choice.split->mlp_tile_tokens : 0;
+  return chosen > 0 ? chosen : request_.memory.mlp_tile_tokens;
+}
+
 StepPricer::AttentionMemory StepPricer::attention_memory(const Choice& choice,
                                                          const std::vector<LayerAttention>& attention) {
   AttentionMemory memory;
@@ -215,9 +220,7 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.communicator_bytes = request_.memory.communicator_bytes;
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
-  input.mlp_tile_tokens = request_.memory.mlp_tile_tokens;
-  if (choice.split && choice.split->mlp_tile_tokens > 0)
-    input.mlp_tile_tokens = choice.split->mlp_tile_tokens;
+  input.mlp_tile_tokens = mlp_tile_of(choice);
   const std::string when =
       fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
   input.attention_state = memory.state;

@@ -62,6 +62,8 @@ class StepPricer {
   [[nodiscard]] std::shared_ptr<const Documents> documents(std::size_t kind);
   AttentionPricer& pricer(std::size_t kind, const Choice& choice);
   [[nodiscard]] i64 local_tokens(const Choice& choice) const;
+  /// Tokens of the MLP at a time; 0: all.
+  [[nodiscard]] i64 mlp_tile_of(const Choice& choice) const;
 
   /// One microbatch over all layers, on one of a stage's ranks.
   struct StageWork {
@@ -122,7 +124,8 @@ class StepPricer {
   i64 world_ = 0;
   i64 softmax_layers_ = 0;
   i64 priced_ = 0;
-  mutable std::map<std::tuple<i64, int, int>, StageWork> works_;  ///< by local tokens, tensor, expert
+  /// By local tokens, tensor, expert, tile of the MLP.
+  mutable std::map<std::tuple<i64, int, int, i64>, StageWork> works_;
   double earlier_tokens_ = 0;  ///< that a token of full attention sees, on average
   std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
   std::map<std::tuple<std::size_t, int, i64>, std::unique_ptr<AttentionPricer>>

@@ -75,7 +75,11 @@ class Search {
       return;
     }
     splits_ = splits_of(request_, workload_.pipeline, d.data, d.ring * d.ulysses, d.tensor);
-    if (splits_.empty()) return;
+    if (splits_.empty()) {
+      result_.rejected.push_back(
+          {d.ring, d.ulysses, d.data, d.tensor, why_no_split(request_, workload_.pipeline, d.data)});
+      return;
+    }
     ++legal_meshes_;
     best_.reset();
     const auto known = attended_.find(key_of(d));
@@ -224,6 +228,7 @@ class Search {
     if (const auto fixed = fixed_degrees(); !fixed.empty())
       list.push_back(fmt::format("free the degrees that are fixed ({})", fmt::join(fixed, ", ")));
     if (fixed_.head_chunks.value_or(1) > 1) list.emplace_back("fewer --head-chunks");
+    if (workload_.microbatches > 1) list.emplace_back("--microbatches that divide a replica's rows");
     list.emplace_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;
   }

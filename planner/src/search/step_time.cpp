@@ -37,7 +37,8 @@ double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
 
 const StepPricer::StageWork& StepPricer::stage_work(const Choice& choice, const Workload& w) const {
   // Candidates of a mesh differ in what they keep and shard, not in this.
-  const auto [at, fresh] = works_.try_emplace({local_tokens(choice), choice.tensor(), w.expert});
+  const i64 mlp_tile = mlp_tile_of(choice);
+  const auto [at, fresh] = works_.try_emplace({local_tokens(choice), choice.tensor(), w.expert, mlp_tile});
   StageWork& sum = at->second;
   if (!fresh) return sum;
   const Model& model = *request_.model;
@@ -48,6 +49,8 @@ const StepPricer::StageWork& StepPricer::stage_work(const Choice& choice, const 
                          .expert_load = w.expert > 1 ? w.expert_load : 1,
                          .expert_tensor = w.expert_tensor,
                          .fused = request_.fused_pointwise,
+                         .mlp_tile = d(mlp_tile),
+                         .loss_tile = d(request_.memory.loss_tile_tokens),
                          .earlier_tokens = earlier_tokens_};
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
     const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);

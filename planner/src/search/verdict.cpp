@@ -98,9 +98,11 @@ std::vector<std::string> sensitive_terms(const std::vector<PlanCandidate>& ranke
       const double difference = per_token(best, term.seconds) -
                                 (found == theirs.end() ? 0 : per_token(other, found->second->seconds));
       const double lead = other.seconds_per_token - best.seconds_per_token;
-      if (std::abs(difference) * term.band <= lead) continue;
-      const bool longer =
-          difference > 0;  // the best spends more on it: it loses where the term is longer than thought
+      // Where the best spends more on it, it loses when the term is longer than thought; where less, when it
+      // is shorter, which is never by more than all of it.
+      const bool longer = difference > 0;
+      const double possible = longer ? term.band : std::min(1.0, term.band);
+      if (std::abs(difference) * possible <= lead) continue;
       names.push_back(fmt::format("{}: {}{} than priced puts '{}' first", term.name,
                                   format_percent(lead / std::abs(difference), 0), longer ? " more" : " less",
                                   describe(other.choice)));

@@ -8,9 +8,10 @@
  *
  * Functions return a status; on failure usp_last_error() of the same thread says what is wrong and what to
  * do, and nothing is written to results. A null pointer where one is not said to be allowed is USP_USAGE.
- * Handles are opaque; *_destroy accepts null. Plans may be read by many threads. A communicator and all that
- * is made on it serve one rank and take one call at a time, from any thread (under MPI from the thread that
- * initialized it); usp_batch_create says what may run beside it. */
+ * Handles are opaque; *_destroy accepts null. *_init functions are local; size is sizeof the struct. Plans
+ * may be read by many threads. A communicator and all that is made on it serve one rank and take one call at
+ * a time, from any thread (under MPI from the thread that initialized it); usp_batch_create says what may
+ * run beside it. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,8 +27,7 @@ typedef enum usp_status {
   USP_VERIFICATION = 6   /**< a check against a reference failed */
 } usp_status;
 
-/** Element types. Sums (lse, and gradients where wanted) are fp64 for fp64 tensors and fp32 for all others.
- */
+/** Element types. Sums (lse, and gradients where wanted) are fp64 for fp64 tensors and fp32 for others. */
 enum { USP_BF16 = 0, USP_FP16 = 1, USP_FP32 = 2, USP_FP64 = 3 };
 /** How the ring axis exchanges keys and values. */
 enum { USP_RING = 0, USP_RING_DIRECT = 1, USP_ALL_GATHER_KV = 2, USP_DOUBLE_RING = 3 };
@@ -122,7 +122,6 @@ typedef struct usp_attention_desc {
   int64_t replicated_k_count;
 } usp_attention_desc;
 
-/** Local. size: sizeof(usp_attention_desc). */
 usp_status usp_attention_desc_init(usp_attention_desc* desc, size_t size);
 /** Local. Checks the fields (USP_USAGE) and copies them. */
 usp_status usp_plan_create(const usp_attention_desc* desc, usp_plan** plan);
@@ -166,10 +165,8 @@ typedef struct usp_comm_options {
   void* context; /**< given to it; may be null */
 } usp_comm_options;
 
-/** Local. size: sizeof(usp_comm_options). */
 usp_status usp_comm_options_init(usp_comm_options* options, size_t size);
-/** usp_run_threads with options: watchdog_s and interrupted count, the others are for processes. options null:
- * the defaults. */
+/** usp_run_threads with options, of which watchdog_s and interrupted count; null: the defaults. */
 usp_status usp_run_threads_with(int32_t ranks, const usp_comm_options* options, usp_rank_function function,
                                 void* user);
 
@@ -190,7 +187,6 @@ typedef struct usp_socket_job {
   void* context;
 } usp_socket_job;
 
-/** Local. size: sizeof(usp_socket_job). */
 usp_status usp_socket_job_init(usp_socket_job* job, size_t size);
 /** Collective: the ranks meet at rank 0. options null: the defaults. USP_ENVIRONMENT where this rank is
  * refused (another digest or secret, a rank given twice), where ranks would meet over a network without a
@@ -288,7 +284,7 @@ typedef struct usp_pass_record {
                          and to apply them. A rank that comes late shows on the others */
 } usp_pass_record;
 
-/* Zero all fields but size and types. Local. size: sizeof the struct. */
+/* Zero all fields but size and types. */
 usp_status usp_attention_inputs_init(usp_attention_inputs* inputs, size_t size);
 usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size_t size);
 
@@ -360,7 +356,6 @@ typedef struct usp_engine_desc {
   int32_t reserved; /**< 0 */
 } usp_engine_desc;
 
-/** Local. size: sizeof(usp_engine_desc). */
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
 /** Collective over comm, whose rank p is the mesh's rank p and which outlives the engine. On a GPU, tensors,
  * per-head arrays and saved memory of all calls lie in its memory. USP_ENVIRONMENT without that GPU, cuDNN or
@@ -417,7 +412,6 @@ typedef struct usp_layout_desc {
   int64_t documents;         /**< [0] */
 } usp_layout_desc;
 
-/** Local. size: sizeof(usp_layout_desc). */
 usp_status usp_layout_desc_init(usp_layout_desc* layout, size_t size);
 /** Local: global tokens that a rank holds, in order. Writes at most `room` of them to `list` (null where room
  * is 0), and to *count how many there are: ask with room 0 first. */
@@ -496,8 +490,7 @@ usp_status usp_plan_step_json(const char* request, char** result);
 /** Local: the same question; *plan is the text that `usp plan -o` writes, for usp_plan_parse. */
 usp_status usp_plan_step_file(const char* request, char** plan);
 /** Local: plans one attention call, as `usp plan attention --json` prints it. `request`: cluster (as above)
- * or ranks (threads of this host), shape and the call's rules; keys as usp/planner/step_input.hpp lists them.
- */
+ * or ranks (threads of this host), shape and the call's rules; keys: usp/planner/step_input.hpp. */
 usp_status usp_plan_attention_json(const char* request, char** result);
 /** Frees a text that a function of this section returned; null is allowed. */
 void usp_text_free(char* text);

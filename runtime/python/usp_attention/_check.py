@@ -44,8 +44,11 @@ def number(name: str, value: Any, *, of: str = "") -> float:
 
 
 def flag(name: str, value: Any) -> bool:
+    """True or False; numpy's too."""
     if value is not True and value is not False:
-        raise UsageError(f"{name} is {shown(value)}; it must be True or False")
+        if (type(value).__module__, type(value).__name__.rstrip("_")) != ("numpy", "bool"):
+            raise UsageError(f"{name} is {shown(value)}; it must be True or False")
+        value = bool(value)
     return value
 
 

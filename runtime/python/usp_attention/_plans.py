@@ -123,8 +123,7 @@ class Plan:
 
 def checked_terms(causal, window, scale, softcap, dropout, sink: bool, return_lse) -> Terms:
     """Terms; UsageError for what the C API would read as "none", or cannot express."""
-    _check.flag("causal", causal)
-    _check.flag("return_lse", return_lse)
+    causal, return_lse = _check.flag("causal", causal), _check.flag("return_lse", return_lse)
     if window is not None:
         window = _check.integer("window", window, 1, of="the tokens that a query sees, itself included; None: all")
         if not causal:

@@ -71,7 +71,7 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
     save = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
                                         (sinks is not None and sinks.requires_grad))
     terms = checked_terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
-    layer = _check.integer("layer", layer)
+    layer = _check.integer("layer", layer, 0)
     if not _operators_are_watched(q, k, v, sinks):
         _refuse_tangents(q, k, v, sinks)
         call = Call(q, k, v, sinks, batch_id, terms, chunk, layer)

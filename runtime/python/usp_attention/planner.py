@@ -25,7 +25,7 @@ from typing import Any
 from . import _check
 from ._json import decode
 from ._library import check, import_torch, lib, take_text
-from .errors import InvalidInput, UsageError
+from .errors import EnvironmentFault, InvalidInput, UsageError
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Candidate:
         if self.order == "ring_inner" and ring > 1 and ulysses > 1:
             made = (f'DeviceMesh("cuda", torch.arange({ranks}).view({data}, {ulysses}, {ring}).transpose(1, 2), '
                     f'{names})  # the ring on neighbouring devices')
-        planned = f"# planned with recompute {self.recompute} and ZeRO stage {self.zero_stage} (3: fully_shard)\n"
+        planned = f"# planned with {', '.join(self._beside())}: yours to set\n"
         if self.tensor != 1:
             raise UsageError(f"the layout has {self.tensor} tensor-parallel ranks, which usp_attention does not set up; "
                              "plan with tensor=1")
@@ -110,10 +110,24 @@ class Candidate:
             "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh\n\n"
             f"# torchrun --nproc-per-node {ranks} train.py   (on one host; --nnodes for more)\n"
             f"{planned}mesh = {made}\n"
-            f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], layout={self.layout!r}, method={self.method!r}, "
-            f"dkv_return={self.dkv_return!r})\n"
+            f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], {self._options()}\n"
             "for batch in sp.loader(loader):\n"
             "    model(**batch).loss.backward()\n")
+
+
+    def _options(self) -> str:
+        """The layout as options of prepare; what only a plan says, by a plan file."""
+        if self.head_chunks > 1 or self.mesh.ring_outer > 1:
+            return (f'plan="plan.json")  # what plan_file() gave: {self.head_chunks} head chunks, '
+                    f"{self.mesh.ring_outer} outer ring ranks")
+        return f"layout={self.layout!r}, method={self.method!r}, dkv_return={self.dkv_return!r})"
+
+    def _beside(self) -> list[str]:
+        """What the plan assumes of the step beside its attention."""
+        layers = None if self.split is None else self.split.recompute_layers
+        tile = 0 if self.split is None else self.split.mlp_tile_tokens
+        return [f"recompute {self.recompute}" + (f" of {layers} layers" if layers else ""),
+                f"ZeRO stage {self.zero_stage} (3: fully_shard)", *([f"MLP tiles of {tile} tokens"] if tile else [])]
 
 
 @dataclass(frozen=True)
@@ -401,7 +415,11 @@ def this_machine() -> dict:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise UsageError("cluster is 'auto' and there is no nvidia-smi; give a cluster by name or file")
-    topology = subprocess.run([tool, "topo", "-m"], check=True, capture_output=True, text=True).stdout
+    try:
+        topology = subprocess.run([tool, "topo", "-m"], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EnvironmentFault(f"cluster is 'auto' and nvidia-smi topo -m fails: {error}; give a cluster by name or file"
+                               ) from error
     with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="usp_topo_", delete=False) as file:
         file.write(topology)
     atexit.register(pathlib.Path(file.name).unlink, missing_ok=True)

@@ -20,15 +20,6 @@ char* copied(const std::string& text) {
   return copy;
 }
 
-/// Note of a price that is of other devices than those that execute the plan; empty where they are the same.
-/// `all_devices`: the ranks are threads of a host.
-std::string priced_devices_note(const AttentionRequest& request) {
-  if (request.all_devices == !request.backend->on_gpu) return "";
-  return fmt::format("backend {} is priced as {}: the times say nothing about {}", word_of(request.backend),
-                     request.all_devices ? "threads of a host" : "GPUs of the cluster",
-                     request.all_devices ? "GPUs; give a cluster for times" : "a host; give a GPU's backend");
-}
-
 template <class Print>
 usp_status plan_text_of(const char* text, char** result, const Print& print) {
   return guarded([&] {
@@ -60,10 +51,7 @@ usp_status usp_plan_attention_json(const char* request, char** result) {
     given(request, "request");
     given(result, "result");
     const auto input = usp::read_attention_request(request, "request", [](const std::string&) {});
-    usp::AttentionResult found = usp::plan_attention(input->request);
-    if (const std::string note = priced_devices_note(input->request); !note.empty())
-      found.notes.push_back(note);
-    *result = copied(usp::attention_result_json(input->request, found));
+    *result = copied(usp::attention_result_json(input->request, usp::plan_attention(input->request)));
   });
 }
 

@@ -34,6 +34,7 @@ struct ComparedWay {
   std::string runs_on;               ///< "usp", or the framework
   std::optional<ComparedPlan> plan;  ///< empty: not possible
   std::string impossible_reason;
+  std::vector<std::string> also_in;  ///< modes of frameworks with the same exchange: "megatron p2p"
 };
 
 struct Comparison {

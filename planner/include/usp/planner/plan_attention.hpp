@@ -62,6 +62,10 @@ struct AttentionResult {
 /// What is said of a call with a block pattern: which blocks it skips comes with the run.
 [[nodiscard]] std::string block_pattern_note(const ScoreRules& score);
 
+/// What is said of a price that is of other devices than those that execute the plan; empty where they are
+/// the same. `all_devices` means threads of a host.
+[[nodiscard]] std::string priced_devices_note(const AttentionRequest& request);
+
 /// Exhaustive: every mesh of the cluster's devices (of the first ones, where ring and ulysses are fixed to
 /// fewer: the result notes it) x method x layout x dKV return x head chunks x axis order.
 /// Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.

@@ -78,9 +78,8 @@ class _DealtLoader(Loader):
         sampler = getattr(loader, "batch_sampler", None)
         self._batches = None
         if isinstance(sampler, BatchSamplerShard) and not sampler.split_batches:
-            self._batches = _batches_of_mesh(sampler, mesh)
-            sampler.batch_sampler, sampler.even_batches, sampler.drop_last = self._batches, False, False
-            sampler.num_processes, sampler.process_index = mesh.size, mesh.rank
+            meshes, index = (1, 0) if sampler.num_processes == mesh.size else _index_of(mesh)
+            self._batches = deal(sampler, meshes, index, mesh.size, mesh.rank)
 
     def __len__(self) -> int:
         return super().__len__() if self._batches is None else len(self._batches)
@@ -95,15 +94,24 @@ class _MeshBatches(BatchSamplerShard):
         return self.batch_sampler.sampler
 
 
-def _batches_of_mesh(sampler: BatchSamplerShard, mesh: Mesh):
-    """Collective over all processes."""
-    if sampler.num_processes == mesh.size:
-        return sampler.batch_sampler
-    own = int(mesh.broadcast_bytes(b"%d" % torch.distributed.get_rank(), 0))  # the mesh, by its first process
+def deal(sampler: BatchSamplerShard, meshes: int, index: int, size: int, rank: int):
+    """Local: makes a process's sampler that of a rank of mesh `index` of `meshes`, and returns all batches of the mesh,
+    each of which one of its ranks loads."""
+    batches = sampler.batch_sampler
+    if meshes > 1:
+        batches = _MeshBatches(batches, meshes, index, even_batches=sampler.even_batches)
+    sampler.batch_sampler, sampler.even_batches, sampler.drop_last = batches, False, False
+    sampler.num_processes, sampler.process_index = size, rank
+    return batches
+
+
+def _index_of(mesh: Mesh) -> tuple[int, int]:
+    """Collective over all processes: how many meshes there are, and which of them this is."""
+    own = int(mesh.broadcast_bytes(b"%d" % torch.distributed.get_rank(), 0))  # by its first process
     firsts: list = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(firsts, own)
     meshes = sorted(set(firsts))
-    return _MeshBatches(sampler.batch_sampler, len(meshes), meshes.index(own), even_batches=sampler.even_batches)
+    return len(meshes), meshes.index(own)
 
 
 class Trainer(_OnMesh, transformers.Trainer):
