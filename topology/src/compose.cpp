@@ -226,11 +226,10 @@ void note_missing_nvlink(Cluster& cluster) {
   if (!cluster.domains.empty() || cluster.devices.size() < 2 || cluster.specs.empty()) return;
   const std::string& card = cluster.specs.front().name;
   if (!card.ends_with("-sxm")) return;
-  cluster.notes.push_back(
-      fmt::format("{} sits on NVLink, and the source names none: the devices of a host are taken to reach "
-                  "each other over "
-                  "PCIe; a description says nvswitch",
-                  card));
+  cluster.notes.push_back(fmt::format(
+      "{} sits on NVLink, and the source names none: the devices of a host are taken to reach each other "
+      "over PCIe; nvidia-smi topo -m shows NVLinks (topo -mp does not), a description says nvswitch",
+      card));
 }
 
 /// So many devices in all.

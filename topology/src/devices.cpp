@@ -93,20 +93,6 @@ int least_lanes(Cluster& cluster, const NvlinkDomain& domain, const std::vector<
   return least;
 }
 
-/// A matrix of PCIe paths alone for a card that has links.
-void note_missing_links(Cluster& cluster, const DevicePreset& preset) {
-  const bool shown = std::any_of(cluster.links.begin(), cluster.links.end(), [](const Link& link) {
-    return link.lanes > 0 || link.kind == LinkKind::xgmi;
-  });
-  if (preset.lanes == 0 || shown || !cluster.domains.empty() || cluster.devices.size() < 2 ||
-      cluster.links.empty())
-    return;
-  cluster.notes.push_back(fmt::format(
-      "{} has {} links, and the source shows none, as nvidia-smi topo -mp prints it: PCIe alone is "
-      "planned; give the output of nvidia-smi topo -m",
-      preset.spec.name, preset.lanes));
-}
-
 /// Direct links of every device together, and the links' own bandwidth.
 void name_links(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
   std::vector<int> total(cluster.devices.size(), 0), widest(cluster.devices.size(), 0);
@@ -205,7 +191,6 @@ void name_device(Cluster& cluster, const DevicePreset& preset, const std::string
                     "kind with --devices",
                     kinds.size(), preset.spec.name));
   name_links(cluster, preset, file);
-  note_missing_links(cluster, preset);
   if (!cluster.devices.empty()) cluster.specs = {preset.spec};
   cluster.spec_of_device.assign(cluster.devices.size(), 0);
   for (Node& node : cluster.nodes) {
