@@ -5,6 +5,7 @@ TypeError, IndexError or AttributeError says nothing about what to do."""
 import contextlib
 import math
 import pathlib
+import signal
 import sys
 import threading
 
@@ -134,6 +135,23 @@ def test_a_watchdog_of_threads_bites():
     with pytest.raises(usp.CommunicationError, match="0.05 s") as error:
         usp.run_threads(2, body, watchdog_s=0.05)
     assert error.value.missing == (1,)
+
+
+def test_ctrl_c_ends_threads_that_wait():
+    ended = threading.Event()
+
+    def body(mesh):
+        if mesh.rank == 1:
+            ended.wait()
+            return
+        signal.raise_signal(signal.SIGINT)  # to the process; the main thread handles it
+        try:
+            mesh.batch(tokens=8)
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        usp.run_threads(2, body)
 
 
 def test_batch(mesh):

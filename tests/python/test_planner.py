@@ -106,7 +106,7 @@ def test_notebook_and_two_lines(result):
 
 def test_a_failing_nvidia_smi(monkeypatch, tmp_path):
     import torch
-    from usp_attention import planner
+    from usp_attention import _machine
 
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nexit 3\n")
@@ -114,8 +114,8 @@ def test_a_failing_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(planner.shutil, "which", lambda name: str(tool))
-    planner.this_machine.cache_clear()
+    monkeypatch.setattr(_machine.shutil, "which", lambda name: str(tool))
+    _machine.this_machine.cache_clear()
     with pytest.raises(usp.EnvironmentFault, match="exit status 3"):
         usp.plan(**{**QUESTION, "cluster": "auto"})
 
@@ -136,24 +136,24 @@ def test_attention_call():
 
 def test_this_machine(monkeypatch, tmp_path):
     import torch
-    from usp_attention import planner
+    from usp_attention import _machine
 
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\ncat {REPOSITORY}/configs/jobs/dgx-h100-topo.txt\n")
     tool.chmod(0o755)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(planner.shutil, "which", lambda name: str(tool))
+    monkeypatch.setattr(_machine.shutil, "which", lambda name: str(tool))
     for name, planned in (("NVIDIA H100 80GB HBM3", True), ("NVIDIA H7", False)):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
-        planner.this_machine.cache_clear()
+        _machine.this_machine.cache_clear()
         if planned:
             found = usp.plan(**{**QUESTION, "cluster": "auto"})
             assert found.request["cluster"]["devices"] == 8 and found.plan_file()
         else:
             with pytest.raises(usp.UsageError, match="'NVIDIA H7' is none that usp knows"):
                 usp.plan(**{**QUESTION, "cluster": "auto"})
-    planner.this_machine.cache_clear()
+    _machine.this_machine.cache_clear()
 
 
 def test_this_machine_without_a_gpu(monkeypatch):

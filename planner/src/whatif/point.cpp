@@ -128,7 +128,9 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
     one.fixed.order = rival.placement.order;
     if (memory_settled) {
       one.fixed.zero_stage = rival.zero_stage;
-      one.fixed.recompute = rival.recompute;
+      // Of the other modes the planner chooses on how many layers, which a fixed mode leaves at all of them.
+      if (rival.recompute == Recompute::none || rival.recompute == Recompute::offload)
+        one.fixed.recompute = rival.recompute;
     }
     try {
       fitting.push_back(search_with(one, pricer));

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 
 from . import _check
@@ -22,8 +23,8 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
     """Runs `body(mesh)` on so many threads, each a rank of a mesh of its own that lives for the call.
 
     ring, ulysses: degrees (default: ring = ranks); the rest as Mesh.create; seed: of dropout. Returns when all
-    have; raises the exception of the rank that failed first, which ends the others. UsageError for degrees that
-    do not make `ranks`.
+    have; raises the exception of the rank that failed first, which ends the others. Ctrl-C ends ranks that wait for
+    one another. UsageError for degrees that do not make `ranks`.
     """
     ranks = _check.integer("ranks", ranks, 1, 1 << 16, of="the threads to run on")
     _check.function("body", body, "a function of a Mesh")
@@ -34,7 +35,8 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
                                    keep_entry=keep_entry))
     made = options_of(recipe, torch.device("cpu"), **options)
     seed = _check.integer("seed", seed, 0, 2**64 - 1)
-    waiting = s.CommOptions(watchdog_s=made.watchdog_s)
+    interrupted = threading.Event()
+    waiting = s.CommOptions(watchdog_s=made.watchdog_s, interrupted=s.Interrupted(lambda _: interrupted.is_set()))
     failures: list[BaseException] = []
 
     def rank(handle, _user) -> int:
@@ -54,7 +56,19 @@ def run_threads(ranks: int, body: Callable[[Mesh], None], *, ring: int | None = 
             return s.INTERNAL
         return s.OK
 
-    status = lib().usp_run_threads_with(ranks, ctypes.byref(waiting), s.RankFunction(rank), None)
+    def run() -> None:
+        try:
+            check(lib().usp_run_threads_with(ranks, ctypes.byref(waiting), s.RankFunction(rank), None))
+        except BaseException as error:
+            failures.append(error)  # last: what a rank raised comes before
+
+    runner = threading.Thread(target=run, name="usp.run_threads")  # so that this thread sees Ctrl-C
+    runner.start()
+    try:
+        runner.join()
+    except BaseException:
+        interrupted.set()
+        runner.join()
+        raise
     if failures:
         raise failures[0]
-    check(status)

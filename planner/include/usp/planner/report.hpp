@@ -37,8 +37,9 @@ struct ReportInput {
 /// configs/schema/report.v2.schema.json).
 [[nodiscard]] std::string report_json(const PlanRequest& request, const std::string& file);
 
-/// Sequence lengths around the request's, rates of the NICs, numbers of hosts; an axis that the request cannot
-/// vary is left out. Updates the request's progress. Empty on machines so large that it takes too long.
+/// Sequence lengths around the request's, rates of the NICs, numbers of hosts; an axis that the request
+/// cannot vary is left out. Updates the request's progress. Empty on machines so large that it takes too
+/// long.
 /// @param plan of the request: how long another one takes
 [[nodiscard]] ReportSweep report_sweep(const PlanRequest& request, const PlanResult& plan);
 
