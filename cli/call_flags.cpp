@@ -2,6 +2,10 @@
 #include "call_flags.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
+
+#include <fmt/format.h>
 
 #include <utility>
 #include <vector>
@@ -23,8 +27,28 @@ AttentionShape CallFlags::shape() const {
 Band CallFlags::band() const {
   workload.check_mask();
   if (!window) return workload.full ? Band{} : Band{0, unbounded};
-  if (workload.full) throw UsageError("--window looks back from a causal query; leave out --full");
-  return {0, *window - 1};
+  if (window->after) {
+    if (workload.causal)
+      throw UsageError(
+          "--window BEFORE,AFTER shows a query later tokens, which --causal hides; leave one of them out");
+    return {-*window->after, window->before};
+  }
+  if (workload.full)
+    throw UsageError(
+        "--window of one number looks back from a causal query; give both sides, --window BEFORE,AFTER, "
+        "or leave out --full");
+  return {0, window->before};
+}
+
+CallWindow parse_window(const std::string& text, const std::string& flag) {
+  const std::vector<std::string> sides = split(text, ',');
+  if (sides.size() > 2)
+    throw UsageError(fmt::format("{} {}: give one number of tokens, or BEFORE,AFTER", flag, text));
+  const auto side = [&](const std::string& word) {
+    return trim(word) == "0" && sides.size() == 2 ? 0 : parse_tokens(trim(word), flag, max_tokens);
+  };
+  if (sides.size() == 1) return {side(sides[0]) - 1, std::nullopt};
+  return {side(sides[0]), side(sides[1])};
 }
 
 Documents CallFlags::packed_documents() const {
@@ -49,7 +73,10 @@ void add_call_flags(const Verb& verb, CallFlags& flags) {
                      {name, "global tokens, e.g. 128k or 1M", "sequences",
                       "; times of fp32 and fp64 are uncalibrated", "37k,51k,40k", "no backward pass"})
       ->required();
-  group.tokens("--window", flags.window, "a query sees this many tokens, itself included");
+  group.parsed(
+      "--window", flags.window,
+      "a causal query sees this many tokens, itself included; BEFORE,AFTER: so many on each side beside it",
+      parse_window);
 }
 
 }  // namespace usp::cli

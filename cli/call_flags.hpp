@@ -10,6 +10,16 @@
 
 namespace usp::cli {
 
+/// How far a query sees: `before` and `after` tokens beside its own.
+struct CallWindow {
+  i64 before = 0;
+  std::optional<i64> after;  ///< empty: one-sided, from a causal query back
+};
+
+/// "128" (tokens that a causal query sees, itself included) or "127,64" (tokens before and after it). Throws
+/// UsageError naming `flag`.
+[[nodiscard]] CallWindow parse_window(const std::string& text, const std::string& flag);
+
 /// The flags that name one attention call.
 struct CallFlags {
   WorkloadFlags<DType> workload;
@@ -17,7 +27,8 @@ struct CallFlags {
   int kv_heads = 0;
   int head_dim = 0;
   std::optional<int> head_dim_v;
-  std::optional<i64> window;
+  std::optional<CallWindow> window;
+  std::vector<i64> kv_documents;  ///< keys of each document in packed cross attention
 
   [[nodiscard]] AttentionShape shape() const;
   /// Throws UsageError for masks that exclude each other.

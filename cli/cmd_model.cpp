@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flag_group.hpp"
+#include "step_flags.hpp"
 
 #include "usp/base/table.hpp"
 #include "usp/base/text.hpp"
@@ -48,7 +49,7 @@ std::string degree_list(const std::vector<std::int64_t>& degrees) {
 std::string shared_text(const Model& model, const std::vector<std::int64_t>& degrees) {
   std::int64_t least = 0;
   for (const LayerKind& kind : model.kinds)
-    if (!kind.is_linear() && (least == 0 || kind.kv_heads < least)) least = kind.kv_heads;
+    if (kind.has_softmax() && (least == 0 || kind.kv_heads < least)) least = kind.kv_heads;
   const auto shared =
       std::find_if(degrees.begin(), degrees.end(), [&](std::int64_t degree) { return degree > least; });
   return shared == degrees.end() ? "" : fmt::format(" (from {} on, a KV head is on several ranks)", *shared);
@@ -64,12 +65,16 @@ void print_kinds(const Model& model) {
   for (const auto& kind : model.kinds) {
     std::vector<std::string> row = {std::string(mixer_name(kind.kind)), std::to_string(kind.layers.size())};
     const auto numbers =
-        kind.is_linear()
+        kind.kind == LayerMixer::none ? std::vector<std::int64_t>(4, 0)
+        : kind.is_linear()
             ? std::vector<std::int64_t>{kind.linear->key_heads, kind.linear->value_heads,
                                         kind.linear->key_dim, kind.linear->value_dim}
             : std::vector<std::int64_t>{kind.query_heads, kind.kv_heads, kind.head_dim_qk, kind.head_dim_v};
     for (const auto number : numbers) row.push_back(std::to_string(number));
-    row.push_back(kind.window ? std::to_string(*kind.window) : "-");
+    row.push_back(kind.window                      ? std::to_string(*kind.window)
+                  : kind.sparse                    ? fmt::format("top {}", kind.sparse->topk)
+                  : kind.kind == LayerMixer::cross ? std::to_string(kind.cross_tokens)
+                                                   : "-");
     row.push_back(layer_list(kind.layers));
     table.row(row);
   }
@@ -139,8 +144,10 @@ void register_model(CLI::App& app, Invocation& invocation) {
               "Hugging Face config.json, '-' for stdin, or a preset's name (usp models lists them)")
       ->required()
       ->type_name(input_file);
-  verb.runs([file, &invocation] {
-    const Model model = load_model(*file);
+  auto keys = std::make_shared<std::vector<std::string>>();
+  add_model_keys(verb, *keys);
+  verb.runs([file, keys, &invocation] {
+    const Model model = load_model(*file, *keys);
     if (invocation.json)
       std::cout << model_json(model) << "\n";
     else

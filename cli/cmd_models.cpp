@@ -45,7 +45,7 @@ std::string mixers(const Model& model) {
 /// Of the first kind with softmax attention.
 const LayerKind& softmax_of(const Model& model) {
   const auto found = std::find_if(model.kinds.begin(), model.kinds.end(),
-                                  [](const LayerKind& kind) { return !kind.is_linear(); });
+                                  [](const LayerKind& kind) { return kind.has_softmax(); });
   return found == model.kinds.end() ? model.kinds.front() : *found;
 }
 

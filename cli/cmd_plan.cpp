@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <numeric>
 
 namespace usp::cli {
 namespace {
@@ -107,10 +108,29 @@ struct PlanCallFlags {
   std::string output;
 };
 
+/// Packed cross attention: as many documents of keys as of queries.
+Documents cross_documents_of(const CallFlags& flags, const AttentionShape& shape) {
+  const std::vector<i64>& queries = flags.workload.documents;
+  if (queries.size() != flags.kv_documents.size())
+    throw UsageError(
+        fmt::format("--kv-documents: {} lengths of keys for {} documents; give one for each of --documents",
+                    flags.kv_documents.size(), queries.size()));
+  check_documents(queries, shape.q_tokens);
+  const i64 keys = std::accumulate(flags.kv_documents.begin(), flags.kv_documents.end(), i64{0});
+  if (keys != shape.kv_tokens)
+    throw UsageError(
+        fmt::format("--kv-documents: the lengths sum to {}, and the keys are {} tokens (--kv-seq)", keys,
+                    shape.kv_tokens));
+  return cross_documents(queries, flags.kv_documents);
+}
+
 Documents documents_of(const CallFlags& flags, const AttentionShape& shape) {
+  if (!flags.kv_documents.empty()) return cross_documents_of(flags, shape);
   if (shape.q_tokens == shape.kv_tokens) return flags.packed_documents();
   if (!flags.workload.documents.empty())
-    throw UsageError("--kv-seq and --documents exclude each other; packed documents attend to themselves");
+    throw UsageError(
+        "--kv-seq with --documents is packed cross attention: say how many keys each document has, "
+        "--kv-documents");
   return Documents::single(shape.q_tokens, shape.kv_tokens);
 }
 
@@ -174,9 +194,12 @@ void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
   if (shape.q_tokens == shape.kv_tokens) request.replicated_q = request.replicated_k;
 }
 
-void add_rule_flags(const Verb& verb, RuleFlags& flags) {
+void add_rule_flags(const Verb& verb, RuleFlags& flags, std::vector<i64>& kv_documents) {
   FlagGroup group(verb, "Attention");
   group.tokens("--kv-seq", flags.kv_seq, "global keys, where they are not the queries' tokens");
+  FlagGroup(verb, "Attention")
+      .parsed("--kv-documents", kv_documents,
+              "keys of each of --documents in packed cross attention, e.g. 7k,0,33k", parse_document_lengths);
   group.number("--scale", flags.scale, "of q.k (1 / sqrt of --head-dim)", -1e6, 1e6);
   group.number("--softcap", flags.score.softcap, "logits become cap * tanh(logit / cap)", 0.0, 1e6);
   group.number("--dropout", flags.score.dropout, "probability to drop, below 1", 0.0, 0.999999);
@@ -196,7 +219,9 @@ void add_rule_flags(const Verb& verb, RuleFlags& flags) {
 AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invocation) {
   AttentionRequest request;
   request.shape = flags.call.shape();
-  request.shape.kv_tokens = flags.rules.kv_seq.value_or(request.shape.kv_tokens);
+  const std::vector<i64>& keys = flags.call.kv_documents;
+  request.shape.kv_tokens = flags.rules.kv_seq.value_or(
+      keys.empty() ? request.shape.kv_tokens : std::accumulate(keys.begin(), keys.end(), i64{0}));
   if (request.shape.query_heads % request.shape.kv_heads != 0)
     throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", request.shape.kv_heads,
                                  request.shape.query_heads));
@@ -209,6 +234,8 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   if (request.documents.count() > 1)
     for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
       request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
+  if (request.documents.count() == 1 && !keys.empty()) request.lengths = flags.call.workload.documents;
+  request.kv_lengths = keys;
   request.training = !flags.call.workload.forward_only;
   check_mesh(flags.search.mesh, flags.call.workload.forward_only);
   request.fixed = flags.search.mesh.fixed;
@@ -242,7 +269,7 @@ void register_call(CLI::App& plan, Invocation& invocation) {
       "-o plan.json");
   auto flags = std::make_shared<PlanCallFlags>();
   add_call_flags(verb, flags->call);
-  add_rule_flags(verb, flags->rules);
+  add_rule_flags(verb, flags->rules, flags->call.kv_documents);
   add_cluster_flags(verb, flags->search.cluster, "--cluster")->required(false);
   FlagGroup(verb, "Cluster")
       .number("--ranks", flags->ranks,

@@ -19,6 +19,7 @@
 #include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/slurm.hpp"
 #include "usp/topology/synthetic.hpp"
+#include "usp/topology/text_front.hpp"
 
 #include <fmt/format.h>
 
@@ -69,9 +70,11 @@ std::string nccl_tests_summary(const std::string& text, const std::string& file)
 
 std::string slurm_summary(const std::string& text, const std::string& file) {
   const topology::SlurmTopology topology = topology::read_slurm_topology(text, file);
-  return fmt::format("{} {}, {}", topology.switches.size(),
-                     topology.switches.size() == 1 ? "switch" : "switches",
-                     counted(topology.node_names.size(), "node"));
+  const std::string parts = topology.blocks.empty()
+                                ? fmt::format("{} {}", topology.switches.size(),
+                                              topology.switches.size() == 1 ? "switch" : "switches")
+                                : counted(topology.blocks.size(), "block");
+  return fmt::format("{}, {}", parts, counted(topology.node_names.size(), "node"));
 }
 
 std::string score_summary(const std::string& text, const std::string& file) {
@@ -157,8 +160,12 @@ bool has(const std::string& text, const char* part) {
 }
 
 /// The kind of a text by what only that kind holds.
-const char* detect(const std::string& text, const std::string& file) {
-  const std::string start = trim(text.substr(0, 4096));
+const char* detect(const std::string& raw, const std::string& file) {
+  const std::string start_of_file = trim(std::string_view(raw).substr(0, 4096));
+  if (start_of_file.empty()) throw InvalidInput({file, 0, ""}, "the file is empty");
+  if (start_of_file.front() == '{') return json_kind(parse_json(raw, file), file);
+  const std::string text = topology::clean_text(raw, file).text;
+  const std::string start = trim(std::string_view(text).substr(0, 4096));
   if (start.empty()) throw InvalidInput({file, 0, ""}, "the file is empty");
   if (start.front() == '{' || start.front() == '[') return json_kind(parse_json(text, file), file);
   if (start.front() == '<') return "nccl-xml";

@@ -5,10 +5,13 @@
 #include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/sockets.hpp"
+#include "usp/device/device.hpp"
 #include "usp/kernels/kernel_factory.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace usp::cli {
 
@@ -74,6 +77,19 @@ void trust_network(LoadedCall& call) {
   call.network_note = comm::trust_note(comm::torchrun_job());
 }
 
+/// Ranks of one host go to the devices that the plan's placement names, where no flag names others.
+void follow_placement(LoadedCall& call) {
+  const Placement& placement = call.file.placement;
+  if (placement.devices.empty() || !call.options.devices.empty() || !runs_on_gpu(call.plan, call.options))
+    return;
+  const int count = device::device_count();
+  std::vector<int> devices;
+  for (int rank = 0; rank < call.plan.mesh.size(); ++rank)
+    devices.push_back(placement.device_of(call.plan.mesh, 0, rank));
+  if (std::all_of(devices.begin(), devices.end(), [&](int device) { return device < count; }))
+    call.options.devices = std::move(devices);
+}
+
 /// Puts the call on the hardware that the flags name.
 void place(const RunFlags& flags, LoadedCall& call) {
   std::optional<RunOn> on = flags.device;
@@ -128,7 +144,7 @@ LoadedCall load_call(const RunFlags& flags) {
   const bool given = !flags.plan.documents.empty();
   const std::vector<i64>& lengths = given ? flags.plan.documents : call.file.documents;
   if (given) check_other_batch(call.file, layer, lengths);
-  call.documents = layer_documents(layer, lengths);
+  call.documents = layer_documents(layer, lengths, given ? std::vector<i64>{} : call.file.kv_documents);
   if (call.documents.cu_q.back() > call.plan.shape.q_tokens)
     throw UsageError(fmt::format("--documents: {} tokens exceed the plan's capacity of {}",
                                  call.documents.cu_q.back(), call.plan.shape.q_tokens));
@@ -141,6 +157,7 @@ LoadedCall load_call(const RunFlags& flags) {
   call.options.comm = comm_options(flags);
   if (flags.trust_network) trust_network(call);
   place(flags, call);
+  follow_placement(call);
   const Mesh& mesh = call.plan.mesh;
   set_transport(flags.ulysses_transport, "ulysses", mesh.ulysses, call, call.options.ulysses_transport);
   set_transport(flags.ring_transport, "ring", mesh.ring(), call, call.options.ring_transport);

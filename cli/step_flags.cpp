@@ -196,10 +196,18 @@ void add_search_flags(const Verb& verb, SearchFlags& flags) {
   FlagGroup(verb, name).number("--top", flags.top, "candidates to keep (32)", 1, 100000);
 }
 
+void add_model_keys(const Verb& verb, std::vector<std::string>& keys) {
+  FlagGroup(verb, plain_group)
+      .option("--model-key", keys, "set a key of the model's config first; null takes it away; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
 void add_step_flags(const Verb& verb, StepFlags& flags) {
   FlagGroup(verb, plain_group)
       .option("MODEL,--model", flags.model, "Hugging Face config.json, '-' for stdin, or a preset's name")
       ->type_name(input_file);
+  add_model_keys(verb, flags.model_keys);
   // A verb below this one may have its own cluster.
   add_cluster_flags(verb, flags.search.cluster, "--cluster")->required(false);
   add_step_group(verb, flags);
@@ -232,8 +240,15 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   request.max_candidates = flags.search.keep();
   const ClusterFlags& cluster = flags.search.cluster;
   check_cluster_flags(cluster);
-  load_sources({.model = flags.model, .cluster = cluster.request, .calibration = cluster.calibration}, *input,
-               note_sink(invocation));
+  load_sources({.model = flags.model,
+                .model_keys = flags.model_keys,
+                .cluster = cluster.request,
+                .calibration = cluster.calibration},
+               *input, note_sink(invocation));
+  if (!input->model.moe && (flags.whole_experts || flags.expert_load != 1))
+    throw UsageError(fmt::format("{}: {} has no experts; drop the flag",
+                                 flags.whole_experts ? "--whole-experts" : "--expert-load",
+                                 input->model.name));
   return input;
 }
 

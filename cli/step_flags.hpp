@@ -35,6 +35,7 @@ struct DrawFlags {
 /// The flags that name a whole step, for every verb that plans one.
 struct StepFlags {
   std::string model;
+  std::vector<std::string> model_keys;  ///< "KEY=VALUE"
   WorkloadFlags<Precision> workload;
   DrawFlags draw;
   std::optional<Optimizer> optimizer;
@@ -51,6 +52,9 @@ struct StepFlags {
   SearchFlags search;  ///< --recompute and --zero among its constraints
   MemoryPolicy memory;
 };
+
+/// Adds --model-key.
+void add_model_keys(const Verb& verb, std::vector<std::string>& keys);
 
 /// Adds all of them, the cluster's too.
 void add_step_flags(const Verb& verb, StepFlags& flags);

@@ -44,7 +44,7 @@ DECIDED = [(LARGE + ["--pipeline", "4", "--virtual-stages", "5", "--recompute", 
                      "--framework", "megatron"], "megatron",
             {"--num-virtual-stages-per-pipeline-rank": "5", "--recompute-method": "block", "--recompute-num-layers": "1",
              "--grad-reduce-in-bf16": None}, ["--decoder-first-pipeline-num-layers"]),
-           (LARGE + ["--tensor", "8", "--no-sequence-parallel", "--whole-experts", "--gradients", "fp32"], "megatron",
+           (["plan", "mixtral-8x22b"] + LARGE[2:] + ["--tensor", "8", "--no-sequence-parallel", "--whole-experts", "--gradients", "fp32"], "megatron",
             {"--expert-tensor-parallel-size": "1", "--accumulate-allreduce-grads-in-fp32": None},
             ["--sequence-parallel", "--grad-reduce-in-bf16"])]
 SCRIPT = "it's  $MODEL \"my\" `train`; x.py"

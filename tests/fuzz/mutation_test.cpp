@@ -3,13 +3,23 @@
 #include "properties_json.hpp"
 #include "replay.hpp"
 
+#include "usp/base/file.hpp"
+#include "usp/base/json.hpp"
+
 namespace usp::fuzz {
 namespace {
 
 /// @param accepted how many of the seeds, undamaged, are good input
 void mutate(const Property& property, const std::vector<Seed>& seeds, std::size_t accepted, int rounds) {
-  const auto taken =
-      std::count_if(seeds.begin(), seeds.end(), [&](const Seed& seed) { return property(seed.content); });
+  const auto taken = std::count_if(seeds.begin(), seeds.end(), [&](const Seed& seed) {
+    SCOPED_TRACE(seed.name);
+    try {
+      return property(seed.content);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+      return false;
+    }
+  });
   EXPECT_EQ(static_cast<std::size_t>(taken), accepted);
   mutate_all(property, seeds, rounds);
 }
@@ -37,6 +47,24 @@ TEST(Mutation, NcclXml) {
 TEST(Mutation, NcclTests) {
   mutate(nccl_tests, data("nccl_tests"), 4, 2000);
 }
+/// As launchers print them: with prefixes, stamps and colours in front of every line.
+std::vector<Seed> launched(const std::vector<Seed>& seeds) {
+  std::vector<Seed> result;
+  for (const char* prefix : {"[1,0]<stdout>:", "12: ", "node-1: ", "2025-01-31T12:00:00Z ", "\x1b[1m"})
+    for (const Seed& seed : seeds) {
+      std::string text;
+      for (const std::string& line : split_lines(seed.content)) text += prefix + line + "\n";
+      result.push_back({seed.name + " behind " + prefix, text});
+    }
+  return result;
+}
+
+TEST(Mutation, MatricesOfLaunchers) {
+  mutate(nvidia_smi, launched(data("topo")), 5 * 19, 40);
+}
+TEST(Mutation, NcclTestsOfLaunchers) {
+  mutate(nccl_tests, launched(data("nccl_tests")), 5 * 4, 200);
+}
 TEST(Mutation, Slurm) {
   replay("slurm", slurm, 2000);
 }
@@ -48,6 +76,13 @@ TEST(Mutation, ClusterJson) {
 /// Refused are the three files with the keys of another tool.
 TEST(Mutation, ModelConfig) {
   mutate(model_config, data("hf_config"), 16, 200);
+}
+
+TEST(Mutation, ModelFamilies) {
+  const Json table = parse_json(read_file(std::string(USP_TEST_DATA) + "/model_families.json"), "families");
+  std::vector<Seed> seeds;
+  for (const Json& row : table) seeds.push_back({row["name"], row["config"].dump()});
+  mutate(model_config, seeds, seeds.size(), 40);
 }
 
 TEST(Mutation, PlanRequest) {

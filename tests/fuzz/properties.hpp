@@ -8,10 +8,13 @@
 #include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/slurm.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// What must hold for any input of a reader: a sound result or InvalidInput. Each function returns true for a
 /// result and false for a refusal, and throws std::logic_error where the result is not sound. Any other
@@ -38,13 +41,19 @@ inline std::size_t escape_bytes(std::string_view text) {
 
 /// Without those, and with blanks for no-break spaces.
 inline std::string as_read(std::string_view text) {
+  const std::string_view blanks[] = {"\xc2\xa0", "\xe2\x80\x87", "\xe2\x80\xaf", "&nbsp;"};
+  const std::string_view nothing[] = {"\xe2\x80\x8b", "\xef\xbb\xbf"};
   std::string clean;
   while (!text.empty()) {
     std::size_t length = escape_bytes(text);
-    if (length == 0 && text.substr(0, 2) == "\xc2\xa0") {
-      clean += ' ';
-      length = 2;
-    } else if (length == 0) {
+    for (const std::string_view odd : blanks)
+      if (length == 0 && text.substr(0, odd.size()) == odd) {
+        clean += ' ';
+        length = odd.size();
+      }
+    for (const std::string_view odd : nothing)
+      if (length == 0 && text.substr(0, odd.size()) == odd) length = odd.size();
+    if (length == 0) {
       clean += text.front();
       length = 1;
     }
@@ -53,20 +62,72 @@ inline std::string as_read(std::string_view text) {
   return clean;
 }
 
-/// Lines that anybody would take for a device's row: GPU<number>, then a path token. Written apart from the
-/// reader.
+/// Cells of a line: of a markdown table without its bars and bold marks, else what blanks separate.
+inline std::vector<std::string> cells_of(std::string line) {
+  const std::size_t first = line.find_first_not_of(" \t\v\f\r"), last = line.find_last_not_of(" \t\v\f\r");
+  if (first != std::string::npos && last > first && line[first] == '|' && line[last] == '|') {
+    for (std::size_t at = line.find("**"); at != std::string::npos; at = line.find("**")) line.erase(at, 2);
+    for (char& c : line)
+      if (c == '|') c = ' ';
+    std::erase(line, '`');
+  }
+  // A launcher's tag stands right before the first word.
+  if (const std::size_t tag = line.find("<stdout>:");
+      !line.empty() && line[0] == '[' && tag != std::string::npos)
+    line.erase(0, tag + 9);
+  return split_blanks(line);
+}
+
+/// Lines that anybody would take for a device's row: GPU<number> anywhere, then a path token. Written apart
+/// from the reader.
 inline std::size_t row_like_lines(const std::string& text) {
   const std::set<std::string> paths{"X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "C2C"};
   std::size_t count = 0;
+  const auto is_label = [](const std::string& token) {
+    return token.size() > 3 && token.compare(0, 3, "GPU") == 0 &&
+           token.find_first_not_of("0123456789", 3) == std::string::npos;
+  };
+  const auto is_path = [&](const std::string& token) {
+    const bool nvlink = token.size() > 2 && token.size() < 6 && token.compare(0, 2, "NV") == 0 &&
+                        token.find_first_not_of("0123456789", 2) == std::string::npos;
+    return nvlink || paths.count(token) != 0;
+  };
   for (const std::string& line : split_lines(as_read(text))) {
-    const auto tokens = split_blanks(line);
-    if (tokens.size() < 2 || tokens[0].size() < 4 || tokens[0].compare(0, 3, "GPU") != 0) continue;
-    if (tokens[0].find_first_not_of("0123456789", 3) != std::string::npos) continue;
-    const bool nvlink = tokens[1].size() > 2 && tokens[1].size() < 6 && tokens[1].compare(0, 2, "NV") == 0 &&
-                        tokens[1].find_first_not_of("0123456789", 2) == std::string::npos;
-    if (nvlink || paths.count(tokens[1]) != 0) ++count;
+    const auto tokens = cells_of(line);
+    bool row = false;
+    for (std::size_t i = 0; i + 1 < tokens.size(); ++i)
+      row = row || (is_label(tokens[i]) && is_path(tokens[i + 1]));
+    if (row) ++count;
   }
   return count;
+}
+
+/// A line of measurements, wherever in the line it begins: a number of bytes above 0, a count, a type, and a
+/// decimal where the type is not known; and any line that begins with a number above 0.
+inline bool measurement_like(const std::string& line) {
+  static const std::set<std::string> types{"float",    "double",   "half",   "bfloat16", "int8",
+                                           "uint8",    "int32",    "uint32", "int64",    "uint64",
+                                           "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"};
+  const auto tokens = cells_of(line);
+  const auto whole = [](const std::string& t) {
+    return t.find_first_not_of("0123456789") == std::string::npos;
+  };
+  const auto worded = [](const std::string& t) {
+    return std::any_of(t.begin(), t.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
+  };
+  const auto above_zero = [&](const std::string& t) {
+    return whole(t) && t.find_first_not_of('0') != std::string::npos;
+  };
+  if (!tokens.empty() && above_zero(tokens[0])) return true;
+  for (std::size_t i = 0; i + 2 < tokens.size(); ++i) {
+    if (!above_zero(tokens[i]) || !whole(tokens[i + 1]) || !worded(tokens[i + 2])) continue;
+    std::size_t decimals = 0;
+    for (std::size_t j = i + 3; j < tokens.size(); ++j)
+      decimals += tokens[j].find('.') != std::string::npos &&
+                  tokens[j].find_first_not_of("0123456789.") == std::string::npos;
+    if (types.count(tokens[i + 2]) != 0 || decimals >= 1) return true;
+  }
+  return false;
 }
 
 /// Indices in range, each pair once, values only where the provenance is known.
@@ -120,13 +181,9 @@ inline bool nccl_tests(const std::string& text) {
     require(!result.rows.empty(), "a result without rows");
     require(!result.ranks || *result.ranks > 1, "a run of one rank");
     std::size_t rows = 0;
-    for (const std::string& line : split_lines(text)) {
-      const auto tokens = split_blanks(line);
-      if (!tokens.empty() && tokens[0].find_first_not_of("0123456789") == std::string::npos &&
-          tokens[0].find_first_not_of('0') != std::string::npos)
-        ++rows;
-    }
-    require(rows == result.rows.size(), "parsed rows are not the lines that begin with a number above 0");
+    for (const std::string& line : split_lines(as_read(text)))
+      if (measurement_like(line)) ++rows;
+    require(rows == result.rows.size(), "parsed rows are not the lines of measurements");
     for (std::size_t i = 0; i < result.rows.size(); ++i) {
       const topology::NcclTestsRow& row = result.rows[i];
       require(row.size_bytes > 0, "a size that is none");
@@ -148,6 +205,12 @@ inline bool slurm(const std::string& text) {
     std::size_t nodes = 0;
     for (const auto& leaf : topology::fabric_from(topology).leaves) nodes += leaf.size();
     require(nodes == topology.node_names.size(), "a node under no leaf");
+    require(topology.switches.empty() != topology.blocks.empty(), "switches and blocks in one file");
+    std::size_t lines = 0;
+    for (const std::string& line : split_lines(lower(text)))
+      lines += line.find("switchname=") != std::string::npos && line.find('#') == std::string::npos &&
+               line.find('\\') == std::string::npos;
+    require(lines <= topology.switches.size() || !topology.blocks.empty(), "a switch was lost");
     return true;
   } catch (const InvalidInput&) {
     return false;

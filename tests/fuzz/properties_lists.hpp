@@ -26,10 +26,12 @@ inline bool sweep(const std::string& text) {
   });
 }
 
-inline void require_lengths(const std::vector<std::int64_t>& lengths) {
+/// Of a batch, whose documents may be empty (least 0), or of a file of lengths to draw from.
+inline void require_lengths(const std::vector<std::int64_t>& lengths, std::int64_t least) {
   require(!lengths.empty(), "no length");
   for (const std::int64_t length : lengths)
-    require(length >= 1 && length <= (std::int64_t{1} << 40), "a length out of range");
+    require(length >= least && length <= (std::int64_t{1} << 40), "a length out of range");
+  if (least == 0) return;
   std::int64_t sum = 0;
   for (const std::int64_t length : draw_documents(lengths, 4096, 1)) sum += length;
   require(sum == 4096, "drawn documents do not fill the row");
@@ -37,8 +39,8 @@ inline void require_lengths(const std::vector<std::int64_t>& lengths) {
 
 /// A file of --document-lengths, and the list of --documents.
 inline bool document_lengths(const std::string& text) {
-  const bool file = taken([&] { require_lengths(read_document_lengths(text, "input")); });
-  const bool list = taken([&] { require_lengths(parse_document_lengths(text, "--documents")); });
+  const bool file = taken([&] { require_lengths(read_document_lengths(text, "input"), 1); });
+  const bool list = taken([&] { require_lengths(parse_document_lengths(text, "--documents"), 0); });
   return file || list;
 }
 

@@ -54,12 +54,12 @@ struct Call {
   std::vector<double> sink, d_sink;
 };
 
-void on_ranks(
-    const RuntimeCase& c,
-    const std::function<void(AttentionOperator&, const AttentionShape&, comm::Communicator&)>& body) {
+void on_ranks(const RuntimeCase& c,
+              const std::function<void(AttentionOperator&, const AttentionShape&, comm::Communicator&)>& body,
+              const ExecutorOptions& options = {}) {
   comm::run_threads(c.plan.mesh.size(), comm::CommOptions{20, i64{1} << 30}, [&](comm::Communicator& comm) {
     const auto kernel = kernels::make_cpu_kernel();
-    AttentionOperator op(c.plan, comm, *kernel);
+    AttentionOperator op(c.plan, comm, *kernel, options);
     op.set_batch(c.documents);
     body(op, c.plan.shape, comm);
   });
@@ -120,6 +120,32 @@ TEST(OperatorOrder, BackwardRepeatsBitForBit) {
           EXPECT_EQ(a.d_sink, first_sink);
         });
       }
+}
+
+/// Forward alone holds forward's workspace, and gives the same.
+TEST(OperatorOrder, ForwardOnlyHoldsNothingOfBackward) {
+  for (const auto& [ring, ulysses] : {std::pair(2, 2), std::pair(4, 1), std::pair(1, 4)}) {
+    const RuntimeCase c = small(ring, ulysses);
+    std::vector<std::vector<std::byte>> expected(static_cast<std::size_t>(c.plan.mesh.size()));
+    on_ranks(c, [&](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
+      Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
+      a.forward(op);
+      expected[static_cast<std::size_t>(comm.rank())] = a.out.bytes();
+    });
+    ExecutorOptions options;
+    options.forward_only = true;
+    on_ranks(
+        c,
+        [&](AttentionOperator& op, const AttentionShape& shape, comm::Communicator& comm) {
+          Call a(shape, op, static_cast<std::uint64_t>(comm.rank()));
+          a.forward(op);
+          EXPECT_EQ(a.out.bytes(), expected[static_cast<std::size_t>(comm.rank())]);
+          EXPECT_LT(op.planned_memory_bytes(false), op.planned_memory_bytes(true));
+          EXPECT_LE(op.workspace_bytes(), op.planned_memory_bytes(false));
+          expect_refused([&] { a.backward(op); }, "forward alone");
+        },
+        options);
+  }
 }
 
 TEST(OperatorOrder, ANewBatchOrNoForwardLeavesNothingToGoBackFrom) {

@@ -108,11 +108,13 @@ inline void set_tokens(RuntimeCase& c, const std::vector<int>& row, CaseGenerato
   plan.mesh = {1, ring, ulysses};
   plan.method = methods()[static_cast<std::size_t>(row[Factors::method])];
   if (plan.method == Method::double_ring)
-    for (int inner = ring; inner > 1; --inner)  // without a divisor the ring stays whole
+    for (int inner = ring; inner > 1; --inner)
       if (ring % inner == 0 && inner * inner <= ring) {
         plan.mesh = {ring / inner, inner, ulysses};
         break;
       }
+  if (plan.method == Method::double_ring && plan.mesh.ring_outer == 1)
+    plan.method = Method::ring;  // no divisor cuts it
   plan.layout = static_cast<LayoutKind>(row[Factors::layout]);
   plan.dkv_return = static_cast<DkvReturn>(row[Factors::dkv_return]);
   if (plan.method == Method::ring_direct || plan.method == Method::all_gather_kv)

@@ -37,6 +37,12 @@ std::string field_of(const std::function<void(AttentionPlan&)>& change) {
   return "";
 }
 
+TEST(CheckPlan, ADoubleRingWithoutAnInnerOneIsNoPlainRing) {
+  EXPECT_EQ(field_of([](AttentionPlan& plan) { plan.mesh = {1, 4, 4}; }), "mesh/ring_inner");
+  EXPECT_EQ(field_of([](AttentionPlan& plan) { plan.mesh = {4, 1, 4}; }), "mesh/ring_inner");
+  EXPECT_EQ(field_of([](AttentionPlan& plan) { plan.mesh = {1, 1, 8}; }), "") << "one row: nothing travels";
+}
+
 /// Rows that GPU kernels number in 31 bits: the last count that fits, and the next.
 TEST(CheckPlan, GpuRowsOfAStep) {
   AttentionPlan plan;

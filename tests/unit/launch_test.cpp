@@ -112,6 +112,49 @@ TEST(Launch, MpirunAndSrunWinOverVariablesLikeTorchruns) {
   }
 }
 
+/// Launchers set RANK=$SLURM_PROCID and the others under srun: sockets, not an MPI without its launcher.
+TEST(Launch, FourVariablesThatAgreeWithTheStepMeanSockets) {
+  auto variables =
+      torchrun_variables({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"PMIX_RANK", "3"}});
+  variables.erase("TORCHELASTIC_RUN_ID");
+  {
+    const Environment environment(variables);
+    EXPECT_TRUE(comm::torchrun_launched());
+    EXPECT_FALSE(comm::mpi_launched());
+    EXPECT_EQ(comm::torchrun_job().rank, 3);
+    EXPECT_EQ(comm::local_rank(), 1);
+  }
+  const std::pair<const char*, const char*> leftovers[] = {{"RANK", "2"},
+                                                           {"WORLD_SIZE", "8"},
+                                                           {"MASTER_ADDR", nullptr},
+                                                           {"MASTER_PORT", nullptr},
+                                                           {"SLURM_PROCID", nullptr}};
+  for (const auto& [name, value] : leftovers) {
+    auto other = variables;
+    if (value == nullptr)
+      other.erase(name);
+    else
+      other[name] = value;
+    const Environment environment(other);
+    EXPECT_TRUE(comm::mpi_launched()) << name;
+  }
+  variables["OMPI_COMM_WORLD_SIZE"] = "4";
+  const Environment environment(variables);
+  EXPECT_TRUE(comm::mpi_launched()) << "mpirun inside the allocation";
+}
+
+TEST(Launch, BracketsOfAnIpv6AddressAreDropped) {
+  for (const auto& [given, host] : std::map<std::string, std::string>{
+           {"[fd00::1]", "fd00::1"}, {"fd00::1", "fd00::1"}, {"[::1]", "::1"}, {"[node]", "[node]"}}) {
+    const Environment environment([&] {
+      auto variables = torchrun_variables();
+      variables["MASTER_ADDR"] = given;
+      return variables;
+    }());
+    EXPECT_EQ(comm::torchrun_job().host, host);
+  }
+}
+
 TEST(Launch, NobodyStartedThreads) {
   const Environment environment({{"LOCAL_RANK", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_FALSE(comm::torchrun_launched());

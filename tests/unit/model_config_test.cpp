@@ -238,12 +238,12 @@ TEST(ModelConfig, RefusesByNamingTheKey) {
       R"("model_type":"other","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4)";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"({"model_type":"llama"})", "/hidden_size"},
-      {R"({"text_config":{"model_type":"llama"}})", "/text_config/hidden_size"},
+      {R"({"text_config":{"model_type":"other"}})", "/text_config/hidden_size"},
       {"{" + other + "}", "/num_key_value_heads"},
-      {"{" + other + R"(,"num_key_value_heads":2})", "/head_dim"},
+      {"{" + other + R"(,"num_key_value_heads":2,"sliding_window_pattern":"LX"})", "/sliding_window_pattern"},
       {"{" + other + R"(,"num_key_value_heads":2,"head_dim":16,"sliding_window":8})", "/layer_types"},
       {"{" + llama + R"(,"layer_types":["full_attention"]})", "/layer_types"},
-      {"{" + llama + R"(,"layer_types":["full_attention","mamba"]})", "/layer_types"},
+      {"{" + llama + R"(,"layer_types":["full_attention","wonder"]})", "/layer_types"},
       {"{" + llama + R"(,"layer_types":["full_attention","sliding_attention"]})", "/sliding_window"},
       {"{" + llama + R"(,"n_head":8})", "/n_head"},
       {"{" + llama + R"(,"num_key_value_heads":3})", "/num_attention_heads"},

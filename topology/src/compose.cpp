@@ -2,7 +2,9 @@
 #include "usp/topology/compose.hpp"
 
 #include "compose_parts.hpp"
+#include "reader_support.hpp"
 
+#include "usp/base/env.hpp"
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 #include "usp/base/presets.hpp"
@@ -13,6 +15,7 @@
 #include "usp/topology/nccl_xml.hpp"
 #include "usp/topology/nvidia_smi.hpp"
 #include "usp/topology/synthetic.hpp"
+#include "usp/topology/text_front.hpp"
 #include "usp/topology/validate.hpp"
 
 #include <fmt/format.h>
@@ -84,6 +87,18 @@ void check_once(const std::vector<int>& devices, const std::string& flag) {
   for (const int device : devices)
     if (!seen.insert(device).second)
       throw UsageError(fmt::format("{}: duplicate device {}; name each device once", flag, device));
+}
+
+/// Whether the variable of this shell is meant for the host that a text describes is not known.
+void note_visible(Cluster& cluster) {
+  const auto visible = environment("CUDA_VISIBLE_DEVICES");
+  if (!visible) return;
+  const bool indices = !visible->empty() && visible->find_first_not_of("0123456789,") == std::string::npos;
+  cluster.notes.push_back(
+      fmt::format("CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {} devices; {}",
+                  excerpt(*visible), cluster.devices.size(),
+                  indices ? "give --devices " + *visible + " to plan for these, in this order"
+                          : "give --devices with the indices that nvidia-smi -L lists"));
 }
 
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {
@@ -211,11 +226,10 @@ void note_missing_nvlink(Cluster& cluster) {
   if (!cluster.domains.empty() || cluster.devices.size() < 2 || cluster.specs.empty()) return;
   const std::string& card = cluster.specs.front().name;
   if (!card.ends_with("-sxm")) return;
-  cluster.notes.push_back(
-      fmt::format("{} sits on NVLink, and the source names none: the devices of a host are taken to reach "
-                  "each other over "
-                  "PCIe; a description says nvswitch",
-                  card));
+  cluster.notes.push_back(fmt::format(
+      "{} sits on NVLink, and the source names none: the devices of a host are taken to reach each other "
+      "over PCIe; nvidia-smi topo -m shows NVLinks (topo -mp does not), a description says nvswitch",
+      card));
 }
 
 /// So many devices in all.
@@ -241,6 +255,11 @@ void apply_gpus(Cluster& cluster, int wanted) {
 std::vector<int> parse_device_list(const std::string& text, const std::string& flag) {
   std::vector<int> devices;
   for (const std::string& part : split(text, ',')) {
+    if (const std::string uuid = trim(part); uuid.rfind("GPU-", 0) == 0 || uuid.rfind("MIG-", 0) == 0)
+      throw UsageError(fmt::format(
+          "{}: '{}' is a UUID, which no description of a host holds; give the index that nvidia-smi -L lists "
+          "beside it",
+          flag, uuid));
     const std::int64_t index = parse_integer(trim(part), flag);
     if (index < 0 || index > 65535) throw UsageError(fmt::format("{}: '{}' is no device index", flag, part));
     devices.push_back(static_cast<int>(index));
@@ -249,7 +268,8 @@ std::vector<int> parse_device_list(const std::string& text, const std::string& f
   return devices;
 }
 
-SourceFormat detect_format(const std::string& text, const std::string& file) {
+SourceFormat detect_format(const std::string& raw, const std::string& file) {
+  const std::string text = clean_text(raw, file).text;
   const std::string start = trim(std::string_view(text).substr(0, 4096));
   const bool json = !start.empty() && start.front() == '{';
   if (json) return SourceFormat::cluster_json;
@@ -281,6 +301,8 @@ Cluster compose(const ClusterRequest& request) {
     const SourceFormat format =
         request.format == SourceFormat::automatic ? detect_format(source.text, source.file) : request.format;
     cluster = read_as(format, source);
+    if (request.devices.empty() && (format == SourceFormat::nvidia_smi || format == SourceFormat::nccl_xml))
+      note_visible(cluster);
   }
   if (cluster.name.empty())
     cluster.name = source.file == "-" ? "stdin" : std::filesystem::path(source.file).stem().string();

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace usp::topology {
 namespace {
@@ -75,12 +76,35 @@ bool replaceable(const Quantity& value) {
   return value.provenance != Provenance::measured;
 }
 
+/// Lanes into the switch of the device that has the fewest: it is the slowest of every exchange.
+int least_lanes(Cluster& cluster, const NvlinkDomain& domain, const std::vector<int>& widest) {
+  const auto of = [&](int device) { return widest[static_cast<std::size_t>(device)]; };
+  int least = of(domain.devices.front()), most = least;
+  for (const int device : domain.devices)
+    least = std::min(least, of(device)), most = std::max(most, of(device));
+  std::vector<std::string> fewer;
+  for (const int device : domain.devices)
+    if (of(device) < most) fewer.push_back(std::to_string(device));
+  if (!fewer.empty())
+    cluster.notes.push_back(
+        fmt::format("device {} has fewer NVLink lanes than its domain's others ({} of {}): it "
+                    "bounds their exchanges",
+                    fmt::join(fewer, ", "), least, most));
+  return least;
+}
+
 /// Direct links of every device together, and the links' own bandwidth.
 void name_links(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
   std::vector<int> total(cluster.devices.size(), 0), widest(cluster.devices.size(), 0);
   for (Link& link : cluster.links) {
     if (link.lanes == 0) continue;
     const std::string pair = fmt::format("{}-{}", link.a, link.b);
+    if (link.kind == LinkKind::nvlink && preset.peer == LinkKind::xgmi)
+      throw InvalidInput(
+          {file, 0, "devices " + pair},
+          fmt::format("NVLink joins them, and {} has xGMI: describe it with 'xgmi' in place of "
+                      "'nvswitch' or 'nvlink', as 'xgmi gpu:8({})'",
+                      preset.spec.name, preset.spec.name));
     if (link.lanes > preset.lanes || link.kind != preset.peer)
       throw InvalidInput(
           {file, 0, "devices " + pair},
@@ -89,14 +113,16 @@ void name_links(Cluster& cluster, const DevicePreset& preset, const std::string&
               link.lanes, preset.spec.name, preset.lanes));
     total[static_cast<std::size_t>(link.a)] += link.lanes;
     total[static_cast<std::size_t>(link.b)] += link.lanes;
-    int& most = widest[static_cast<std::size_t>(link.a)];
-    most = std::max(most, link.lanes);
+    for (const int end : {link.a, link.b}) {
+      int& most = widest[static_cast<std::size_t>(end)];
+      most = std::max(most, link.lanes);
+    }
     if (replaceable(link.gb_s)) link.gb_s = lanes_gb_s(preset, link.lanes);
   }
   for (NvlinkDomain& domain : cluster.domains) {
     int lanes = 0;
     if (domain.switched) {
-      for (int device : domain.devices) lanes = std::max(lanes, widest[static_cast<std::size_t>(device)]);
+      lanes = least_lanes(cluster, domain, widest);
       if (lanes == 0) lanes = preset.lanes;
     } else {
       for (int device : domain.devices) lanes = std::max(lanes, total[static_cast<std::size_t>(device)]);
@@ -156,6 +182,14 @@ const DevicePreset& find_device(const std::string& name, const std::string& flag
 }
 
 void name_device(Cluster& cluster, const DevicePreset& preset, const std::string& file) {
+  const std::set<int> kinds(cluster.spec_of_device.begin(), cluster.spec_of_device.end());
+  if (kinds.size() > 1 && std::all_of(cluster.specs.begin(), cluster.specs.end(),
+                                      [](const DeviceSpec& spec) { return spec.name.empty(); }))
+    throw InvalidInput(
+        {file, 0, ""},
+        fmt::format("shows devices of {} generations, and {} is one of them at most; select those of one "
+                    "kind with --devices",
+                    kinds.size(), preset.spec.name));
   name_links(cluster, preset, file);
   if (!cluster.devices.empty()) cluster.specs = {preset.spec};
   cluster.spec_of_device.assign(cluster.devices.size(), 0);

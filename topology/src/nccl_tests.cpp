@@ -6,6 +6,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/topology/text_front.hpp"
 
 #include <fmt/format.h>
 
@@ -24,13 +25,16 @@ class Reader {
   explicit Reader(std::string file) : file_(std::move(file)), table_(file_) {}
 
   NcclTestsResult read(const std::string& text) {
-    check_text_size(text, file_);
-    for_each_line(text, [&](long number, std::string_view line) { read_line(number, std::string(line)); });
+    CleanText clean = clean_text(text, file_);
+    result_.notes = std::move(clean.notes);
+    for_each_line(clean.text,
+                  [&](long number, std::string_view line) { read_line(number, std::string(line)); });
     conclude_ranks();
     if (result_.rows.empty())
       throw InvalidInput({file_, 0, ""},
                          "no row of measurements below a header of nccl-tests (size, count, type, time)");
     conclude_operation();
+    note_table();
     if (empty_rows_ > 0)
       result_.notes.push_back(
           fmt::format("{} rows of 0 bytes, which carry nothing, are left out", empty_rows_));
@@ -82,7 +86,25 @@ class Reader {
       ++empty_rows_;
   }
 
+  void note_table() {
+    if (table_.blank_cells() > 0)
+      result_.notes.push_back(fmt::format("{} rows leave redop or root blank", table_.blank_cells()));
+    if (table_.stamped_rows() > 0)
+      result_.notes.push_back(fmt::format("stripped time stamps behind {} rows", table_.stamped_rows()));
+    if (table_.cycles() > 1)
+      result_.notes.push_back(
+          fmt::format("sizes repeat: the test ran {} times, and its rows are samples of the same points",
+                      table_.cycles()));
+  }
+
   void ignore(long number, const std::string& line) {
+    std::vector<std::string> tokens = split_blanks(line);
+    // A damaged tag may be glued to the first number.
+    const std::string first = tokens.front();
+    tokens.front().erase(0, first.find_last_of(":>]|") + 1);
+    if (tokens.front().empty()) tokens.erase(tokens.begin());
+    if (nccl_tests::find_row(tokens) < tokens.size())
+      fail(number, first, "stands before a row of measurements; is the line a mixture of two?");
     ignored_.push_back(fmt::format("line {} ignored: '{}'", number, excerpt(trim(line))));
   }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -25,7 +26,53 @@ std::int64_t integer(const std::string& file, long line, const std::string& toke
   return value;
 }
 
+/// "2025-01-31" and "12:00:00"
+bool is_date(const std::string& token) {
+  return token.size() == 10 && token[4] == '-' && token[7] == '-' &&
+         token.find_first_not_of("0123456789-") == std::string::npos;
+}
+bool is_clock(const std::string& token) {
+  return token.size() >= 8 && token[2] == ':' && token[5] == ':' &&
+         token.find_first_not_of("0123456789:.,") == std::string::npos;
+}
+
+/// Bytes of a data type; 0 for one that is not known.
+std::int64_t element_bytes(std::string_view type) {
+  if (type == "double" || type == "int64" || type == "uint64") return 8;
+  if (type == "float" || type == "int32" || type == "uint32") return 4;
+  if (type == "half" || type == "bfloat16" || type == "fp16" || type == "bf16") return 2;
+  if (type == "int8" || type == "uint8" || type == "char" || type.substr(0, 2) == "f8" ||
+      type.substr(0, 4) == "fp8_")
+    return 1;
+  return 0;
+}
+
+bool whole(const std::string& token) {
+  return !token.empty() && token.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// A word and a decimal behind it: a row of a type that is not known.
+bool has_times(const std::vector<std::string>& tokens, std::size_t type) {
+  if (std::isalpha(static_cast<unsigned char>(tokens[type][0])) == 0) return false;
+  const auto decimals =
+      std::count_if(tokens.begin() + static_cast<std::ptrdiff_t>(type), tokens.end(), [](const auto& t) {
+        return t.find('.') != std::string::npos && t.find_first_not_of("0123456789.") == std::string::npos;
+      });
+  return decimals >= 1;
+}
+
 }  // namespace
+
+std::size_t find_row(const std::vector<std::string>& tokens) {
+  static constexpr std::array<std::string_view, 18> types{
+      {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "fp16",
+       "bf16", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2", "f8_e4m3", "char"}};
+  for (std::size_t at = 0; at + 2 < tokens.size(); ++at)
+    if (whole(tokens[at]) && whole(tokens[at + 1]) &&
+        (std::find(types.begin(), types.end(), tokens[at + 2]) != types.end() || has_times(tokens, at + 2)))
+      return at;
+  return tokens.size();
+}
 
 double number(const std::string& file, long line, const std::string& token) {
   double value = 0;
@@ -157,9 +204,48 @@ std::optional<NcclTestsTiming> Table::read_side(long line, const std::vector<std
   return timing;
 }
 
-NcclTestsRow Table::read_row(long line, const std::vector<std::string>& tokens,
-                             const NcclTestsRow* previous) {
-  if (columns_.empty()) fail(line, tokens[0], "a row of numbers before any header that names its columns");
+/// Programs without a reduction leave its column blank, some versions the root's too, and a time stamp may
+/// stand at the end: the row with one token for each column.
+std::vector<std::string> Table::aligned(long line, std::vector<std::string> tokens) {
+  const std::size_t all = tokens.size();
+  if (all == columns_.size() + 2 && is_date(tokens[all - 2]) && is_clock(tokens[all - 1])) {
+    tokens.resize(all - 2);
+    ++stamped_rows_;
+  }
+  if (tokens.size() >= columns_.size()) return tokens;
+  const auto at_of = [&](const char* name) {
+    const auto at = std::find(columns_.begin(), columns_.end(), name);
+    return static_cast<std::ptrdiff_t>(at - columns_.begin());
+  };
+  const std::ptrdiff_t redop = at_of("redop"), root = at_of("root"),
+                       sides = static_cast<std::ptrdiff_t>(sides_[0].first);
+  const bool no_redop =
+      redop < sides && redop < static_cast<std::ptrdiff_t>(tokens.size()) &&
+      std::isalpha(static_cast<unsigned char>(tokens[static_cast<std::size_t>(redop)][0])) == 0;
+  if (no_redop) tokens.insert(tokens.begin() + redop, "");
+  if (no_redop && tokens.size() + 1 == columns_.size() && root < sides)
+    tokens.insert(tokens.begin() + root, "-1");
+  if (tokens.size() != columns_.size())
+    fail(line, tokens.back(),
+         fmt::format("the row has {} values for {} columns; is the line cut?", all, columns_.size()));
+  ++blank_cells_;
+  return tokens;
+}
+
+/// Bytes are whole elements, times the ranks where an operation counts so: a cut number is seen here.
+void Table::check_size(long line, const NcclTestsRow& row) const {
+  const std::int64_t element = element_bytes(row.type);
+  if (element == 0 || row.size_bytes == 0) return;
+  const bool sound =
+      row.count > 0 && row.count <= row.size_bytes / element && row.size_bytes % (row.count * element) == 0;
+  if (!sound)
+    fail(line, std::to_string(row.size_bytes),
+         fmt::format("is no multiple of {} elements of {}; is the line cut?", row.count, row.type));
+}
+
+NcclTestsRow Table::read_row(long line, const std::vector<std::string>& given, const NcclTestsRow* previous) {
+  if (columns_.empty()) fail(line, given[0], "a row of numbers before any header that names its columns");
+  const std::vector<std::string> tokens = aligned(line, given);
   if (tokens.size() != columns_.size())
     fail(line, tokens.back(),
          fmt::format("the row has {} values for {} columns; is the line cut?", tokens.size(),
@@ -173,19 +259,38 @@ NcclTestsRow Table::read_row(long line, const std::vector<std::string>& tokens,
     if (columns_[i] == "type") row.type = excerpt(tokens[i]);
     if (columns_[i] == "redop") row.redop = excerpt(tokens[i]);
   }
+  check_size(line, row);
   for (std::size_t s = 0; s < sides_.size(); ++s)
     (s == 1 || in_place_only_ ? row.in_place : row.out_of_place) =
         read_side(line, tokens, sides_[s], row.size_bytes);
-  if (previous != nullptr) {
-    const bool same =
-        previous->type == row.type && previous->redop == row.redop && previous->root == row.root;
-    row.block = previous->block + (same && !new_header_ ? 0 : 1);
-    if (row.block == previous->block && row.size_bytes <= previous->size_bytes)
-      fail(line, std::to_string(row.size_bytes),
-           fmt::format("sizes must rise from row to row; the one before is {}", previous->size_bytes));
-  }
-  if (row.size_bytes > 0) new_header_ = false;  // rows of 0 bytes are left out
+  if (row.size_bytes > 0) place(line, previous, row);  // rows of 0 bytes are left out
   return row;
+}
+
+/// Sizes rise inside a block. Where they fall back to one that the block has had, the test runs again.
+void Table::place(long line, const NcclTestsRow* previous, NcclTestsRow& row) {
+  const bool fresh = new_header_;
+  new_header_ = false;
+  if (previous == nullptr) {
+    sizes_ = {row.size_bytes};
+    return;
+  }
+  const bool same = previous->type == row.type && previous->redop == row.redop && previous->root == row.root;
+  row.block = previous->block + (same && !fresh ? 0 : 1);
+  if (row.block > previous->block) {
+    sizes_ = {row.size_bytes};
+    cycle_ = 1;
+    return;
+  }
+  if (row.size_bytes <= previous->size_bytes) {
+    if (sizes_.count(row.size_bytes) == 0)
+      fail(line, std::to_string(row.size_bytes),
+           fmt::format("sizes must rise from row to row, or repeat earlier ones; the one before is {}",
+                       previous->size_bytes));
+    ++row.block;
+    cycles_ = std::max(cycles_, ++cycle_);
+  }
+  sizes_.insert(row.size_bytes);
 }
 
 }  // namespace usp::topology::nccl_tests

@@ -3,6 +3,7 @@
 
 #include "usp/topology/nccl_tests.hpp"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct RankLine {
 [[nodiscard]] RankLine read_rank_line(const std::string& file, long line,
                                       const std::vector<std::string>& tokens);
 
+/// Where a row begins among these tokens: two whole numbers and the name of a data type; their number where
+/// none does.
+[[nodiscard]] std::size_t find_row(const std::vector<std::string>& tokens);
+
 /// A finite number of at least zero; throws InvalidInput otherwise.
 [[nodiscard]] double number(const std::string& file, long line, const std::string& token);
 
@@ -36,6 +41,11 @@ class Table {
   /// `previous` is the row before, or null.
   [[nodiscard]] NcclTestsRow read_row(long line, const std::vector<std::string>& tokens,
                                       const NcclTestsRow* previous);
+  [[nodiscard]] std::size_t blank_cells() const { return blank_cells_; }  ///< rows with blank columns
+  [[nodiscard]] std::size_t stamped_rows() const {
+    return stamped_rows_;
+  }                                                     ///< rows with a time stamp at the end
+  [[nodiscard]] int cycles() const { return cycles_; }  ///< runs over the sizes
 
  private:
   enum class Check { none, wrong, error };
@@ -48,11 +58,18 @@ class Table {
                                                          const Side& side, std::int64_t size_bytes) const;
   void read_sides(long line, const std::vector<std::string>& tokens, std::size_t at);
 
+  [[nodiscard]] std::vector<std::string> aligned(long line, std::vector<std::string> tokens);
+  void check_size(long line, const NcclTestsRow& row) const;
+  void place(long line, const NcclTestsRow* previous, NcclTestsRow& row);
+
   std::string file_;
   std::vector<std::string> columns_;
   std::vector<Side> sides_;
   bool in_place_only_ = false;
   bool new_header_ = false;
+  std::size_t blank_cells_ = 0, stamped_rows_ = 0;
+  int cycle_ = 1, cycles_ = 1;
+  std::set<std::int64_t> sizes_;  ///< that the block has had
 };
 
 }  // namespace usp::topology::nccl_tests

@@ -6,6 +6,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/topology/text_front.hpp"
 
 #include <fmt/format.h>
 
@@ -90,20 +91,28 @@ class ClusterBuilder {
       cluster_.notes.emplace_back("one <cpu> holds every device: the file does not tell NUMA nodes apart");
   }
 
+  /// One unnamed card per compute capability.
   void add_devices() {
-    cluster_.specs.emplace_back();
-    std::set<int> architectures;
+    std::map<int, int> spec_of;
     for (const Gpu& gpu : machine_.gpus) {
       Device device;
       device.id = static_cast<int>(cluster_.devices.size());
       device.local = gpu.dev.value_or(device.id);
       device.numa = machine_.cpu_numa[gpu.place.cpu];
       cluster_.devices.push_back(device);
-      cluster_.spec_of_device.push_back(0);
-      if (gpu.sm) architectures.insert(*gpu.sm);
+      const auto [at, fresh] = spec_of.emplace(gpu.sm.value_or(0), static_cast<int>(spec_of.size()));
+      if (fresh) cluster_.specs.emplace_back();
+      cluster_.spec_of_device.push_back(at->second);
     }
-    for (int sm : architectures)
-      cluster_.notes.push_back(fmt::format("the file states compute capability sm {}", sm));
+    for (const auto& [sm, spec] : spec_of) {
+      if (sm == 0) continue;
+      std::vector<std::string> those;
+      for (const Device& device : cluster_.devices)
+        if (cluster_.spec_of_device[static_cast<std::size_t>(device.id)] == spec)
+          those.push_back(std::to_string(device.local));
+      cluster_.notes.push_back(fmt::format("the file states compute capability sm {}{}", sm,
+                                           spec_of.size() > 1 ? " for device " + join(those, ", ") : ""));
+    }
   }
 
   void add_nics() {
@@ -198,8 +207,10 @@ class ClusterBuilder {
 }  // namespace
 
 Cluster read_nccl_xml(const std::string& text, const std::string& file) {
-  check_text_size(text, file);
-  return ClusterBuilder(nccl::read_machine(xml::parse(text, file), file), file).build();
+  CleanText clean = clean_text(text, file);
+  Machine machine = nccl::read_machine(xml::parse(clean.text, file), file);
+  machine.notes.insert(machine.notes.begin(), clean.notes.begin(), clean.notes.end());
+  return ClusterBuilder(std::move(machine), file).build();
 }
 
 }  // namespace usp::topology

@@ -28,6 +28,7 @@ class ClusterBuilder {
   ClusterBuilder(Matrix matrix, std::string file) : matrix_(std::move(matrix)), file_(std::move(file)) {}
 
   Cluster build() {
+    cluster_.notes = std::move(matrix_.notes);
     order_devices();
     order_nics();
     check_symmetry();
@@ -144,22 +145,39 @@ class ClusterBuilder {
       }
   }
 
-  /// The rule of the header: equal figures in a full clique are direct links only if one device can hold them
-  /// all.
+  /// The rule of the header: figures of a full clique are direct links only if one device can hold them all.
+  /// Behind a switch a pair shows the total of the one with fewer lanes.
   void judge_switch(NvlinkDomain& domain) {
     const std::set<int> members(domain.devices.begin(), domain.devices.end());
-    std::set<int> figures;
+    std::map<int, int> totals, sums;
     std::size_t pairs = 0;
     for (const Link& link : cluster_.links) {
       if (link.kind != LinkKind::nvlink || members.count(link.a) == 0) continue;
-      figures.insert(link.lanes);
+      for (const int end : {link.a, link.b}) {
+        totals[end] = std::max(totals[end], link.lanes);
+        sums[end] += link.lanes;
+      }
       ++pairs;
     }
     const int size = static_cast<int>(members.size());
-    if (size <= 2 || figures.size() != 1 || pairs != members.size() * (members.size() - 1) / 2) return;
-    const int lanes = *figures.begin() * (size - 1);
-    const std::string shown = fmt::format("NV{} between every two of {} devices (first: {})",
-                                          *figures.begin(), size, domain.devices[0]);
+    if (size <= 2 || pairs != members.size() * (members.size() - 1) / 2) return;
+    const bool by_totals = std::all_of(cluster_.links.begin(), cluster_.links.end(), [&](const Link& link) {
+      return link.kind != LinkKind::nvlink || members.count(link.a) == 0 ||
+             link.lanes == std::min(totals[link.a], totals[link.b]);
+    });
+    const auto most = std::max_element(totals.begin(), totals.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto least = std::min_element(totals.begin(), totals.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const int lanes = std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
+                        return a.second < b.second;
+                      })->second;
+    const bool alike = most->second == least->second;
+    if (!by_totals || (!alike && lanes <= max_lanes_of_a_device)) return;
+    const std::string shown = fmt::format(
+        "NV{} between every two of {} devices (first: {})",
+        alike ? std::to_string(most->second) : fmt::format("{} to {}", least->second, most->second), size,
+        domain.devices[0]);
     domain.switched = lanes > max_lanes_of_a_device;
     cluster_.notes.push_back(
         domain.switched

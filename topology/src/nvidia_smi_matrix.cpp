@@ -5,6 +5,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/topology/text_front.hpp"
 
 #include <fmt/format.h>
 
@@ -24,37 +25,6 @@ struct Line {
   std::string text;
   std::vector<std::string> tokens;
 };
-
-/// Length of a terminal control sequence at `at`; 0 without one. Web pages lose the ESC of "ESC[4m" and keep
-/// the rest.
-std::size_t escape_length(const std::string& text, std::size_t at) {
-  const bool whole = text[at] == '\x1b';
-  std::size_t end = whole ? at + 1 : at;
-  if (end >= text.size() || text[end] != '[') return 0;
-  const std::size_t parameters = ++end;
-  while (end < text.size() && text[end] >= 0x20 && text[end] < 0x40) ++end;
-  if (end >= text.size() || text[end] == '\n') return whole ? end - at : 0;
-  const bool remnant =
-      text[end] == 'm' && end > parameters && text.find_first_not_of("0123456789;", parameters) == end;
-  return whole || remnant ? end + 1 - at : 0;
-}
-
-/// Drops terminal control sequences and a leading byte order mark; no-break spaces become blanks.
-std::string without_escapes(const std::string& text) {
-  std::string result;
-  std::size_t at = text.compare(0, 3, "\xef\xbb\xbf") == 0 ? 3 : 0;
-  while (at < text.size()) {
-    if (const std::size_t length = escape_length(text, at); length > 0) {
-      at += length;
-    } else if (text.compare(at, 2, "\xc2\xa0") == 0) {
-      result += ' ';
-      at += 2;
-    } else {
-      result += text[at++];
-    }
-  }
-  return result;
-}
 
 std::optional<int> number_after(const std::string& token, std::string_view prefix) {
   if (token.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
@@ -80,7 +50,7 @@ std::optional<Cell> parse_cell(const std::string& token) {
 
 /// Cells of `nvidia-smi topo -p2p`, from its own legend.
 bool is_p2p_status(const std::string& token) {
-  static constexpr std::array<std::string_view, 6> states{{"OK", "CNS", "GNS", "TNS", "NS", "U"}};
+  static constexpr std::array<std::string_view, 7> states{{"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}};
   return std::find(states.begin(), states.end(), token) != states.end();
 }
 
@@ -103,7 +73,8 @@ bool is_nic_label(const std::string& token) {
 }
 
 bool is_title_word(const std::string& token) {
-  return token == "CPU" || token == "NUMA" || token == "GPU" || token == "ID" || token == "Affinity";
+  return token == "CPU" || token == "NUMA" || token == "GPU" || token == "ID" || token == "Affinity" ||
+         token == "Node" || token == "node";
 }
 
 bool is_header_word(const std::string& token) {
@@ -129,8 +100,9 @@ bool is_affinity(const std::string& text) {
 class MatrixReader {
  public:
   MatrixReader(const std::string& text, std::string file) : file_(std::move(file)) {
-    check_text_size(text, file_);
-    for_each_line(without_escapes(text), [&](long number, std::string_view line) {
+    CleanText clean = clean_text(text, file_);
+    matrix_.notes = std::move(clean.notes);
+    for_each_line(clean.text, [&](long number, std::string_view line) {
       lines_.push_back({number, std::string(line), split_blanks(line)});
     });
   }
@@ -150,13 +122,23 @@ class MatrixReader {
     matrix_.ignored.push_back(fmt::format("line {} ignored: '{}'", line.number, excerpt(text)));
   }
 
+  /// A line of others; one that hides a row is none.
+  void ignore_line(const Line& line) {
+    for (std::size_t i = 0; i + 1 < line.tokens.size(); ++i)
+      // A damaged tag may be glued to the label.
+      if (is_gpu_label(line.tokens[i].substr(line.tokens[i].find_last_of(":>]|") + 1)) &&
+          parse_cell(line.tokens[i + 1]))
+        fail(line, line.tokens[0], "stands before a row of the matrix; is the line a mixture of two?");
+    ignore(line, trim(line.text));
+  }
+
   std::size_t skip_preamble() {
     for (std::size_t at = 0; at < lines_.size(); ++at) {
       const Line& line = lines_[at];
       if (starts_header(line)) return at;
       if (looks_like_row(line) && is_gpu_label(line.tokens[0]))
         fail(line, line.tokens[0], "a row of the matrix before its header; give the whole output");
-      if (!line.tokens.empty()) ignore(line, trim(line.text));
+      if (!line.tokens.empty()) ignore_line(line);
     }
     throw InvalidInput({file_, 0, ""},
                        "no line names GPU0, GPU1, ... as columns: not the output of nvidia-smi topo -m");
@@ -183,6 +165,14 @@ class MatrixReader {
       } else if (is(i, "NUMA") && is(i + 1, "Affinity")) {
         add_title(Title::numa_affinity, *line, word);
         i += 2;
+      } else if (is(i, "NUMA")) {  // as people shorten it by hand
+        add_title(Title::numa_affinity, *line, word);
+        matrix_.notes.push_back(
+            fmt::format("line {}: the column NUMA is read as NUMA Affinity", line->number));
+        i += is(i + 1, "Node") || is(i + 1, "node") || is(i + 1, "ID") ? 2U : 1U;
+      } else if (is(i, "CPU")) {
+        add_title(Title::cpu_affinity, *line, word);
+        ++i;
       } else if (is(i, "GPU") && is(i + 1, "NUMA") && is(i + 2, "ID")) {
         add_title(Title::gpu_numa_id, *line, word);
         i += 3;
@@ -237,7 +227,7 @@ class MatrixReader {
                        matrix_.columns.size()));
     if (looks_like_row(line))
       fail(line, first, "looks like a row of the matrix, but its label is in no column");
-    if (!read_legend(line)) ignore(line, trim(line.text));
+    if (!read_legend(line)) ignore_line(line);
   }
 
   /// True for the tool's own legends, which say nothing new except the names of NICs.

@@ -36,6 +36,7 @@ struct Row {
 struct Matrix {
   std::vector<Column> columns;
   std::vector<Row> rows;
+  std::vector<std::string> notes;  ///< what was stripped, or read as something else
   std::vector<std::string>
       ignored;  ///< one sentence for each line or part of one that is no part of the matrix
 };

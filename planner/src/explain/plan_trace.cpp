@@ -82,7 +82,8 @@ class PlanTrace {
       : request_(request),
         file_(*request.plan),
         layer_(layer_at(file_, request.layer)),
-        documents_(layer_documents(layer_, request.documents.value_or(file_.documents))),
+        documents_(layer_documents(layer_, request.documents.value_or(file_.documents),
+                                   request.documents ? std::vector<i64>{} : file_.kv_documents)),
         geometry_(layer_.plan, documents_),
         ranks_(std::min(request.max_ranks, layer_.plan.mesh.size())) {
     if (request.documents) check_other_batch(file_, layer_, *request.documents);

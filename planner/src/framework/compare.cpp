@@ -199,6 +199,7 @@ class Comparer {
       const Choice& choice = way.plan->choice;
       double scores = 0;
       for (const LayerKind& kind : request_.model->kinds) {
+        if (!kind.has_softmax()) continue;
         const AttentionPlan plan = attention_plan(request_, choice, kind);
         const double rows = static_cast<double>(plan.shape.q_tokens) / choice.mesh.size();
         scores = std::max(scores, rows * static_cast<double>(plan.shape.kv_tokens * plan.shape.batch) *

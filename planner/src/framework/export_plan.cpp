@@ -140,7 +140,7 @@ class Exporter {
     const double share = some ? recomputed_share(plan_) : 1;
     for (const PlanLayer& layer : plan_.layers) {
       const AttentionPlan plan = mode_plan(*m.mode, layer.plan, m.ring, m.ulysses);
-      AttentionPricer pricer(*links_, plan.shape, layer_documents(layer, plan_.documents),
+      AttentionPricer pricer(*links_, plan.shape, layer_documents(layer, plan_.documents, plan_.kv_documents),
                              mode_execution(*m.mode));
       if (!pricer.too_much_work(plan, placement).empty()) return m;
       const AttentionPrice price = pricer.price(plan, placement);

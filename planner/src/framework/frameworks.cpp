@@ -89,6 +89,7 @@ FrameworkCase framework_case(const PlanRequest& request, int tensor) {
   job.pipeline = w.pipeline;
   job.expert = w.expert;
   for (const LayerKind& kind : request.model->kinds) {
+    if (kind.kind == LayerMixer::none) continue;
     LayerNeeds needs;
     needs.linear = kind.is_linear();
     needs.query_heads = kind.query_heads / tensor;

@@ -19,6 +19,7 @@ PlanFile make_plan_file(const AttentionRequest& request, const AttentionCandidat
   file.capacity_tokens = shape.q_tokens;
   file.capacity_documents = std::max<i64>(1, static_cast<i64>(request.lengths.size()));
   file.documents = request.lengths;
+  file.kv_documents = request.kv_lengths;
   file.overlap = request.execution.overlap;
   file.ulysses_transport = file.ring_transport = request.execution.transport;
   for (const AxisView& axis :

@@ -25,6 +25,7 @@ DType dtype_of(Precision precision) {
 }  // namespace
 
 Documents attention_documents(const Workload& workload, const LayerKind& kind) {
+  if (kind.kind == LayerMixer::cross) return Documents::single(workload.seq, kind.cross_tokens);
   const i64 chunk = kind.kind == LayerMixer::chunked ? kind.window.value_or(workload.seq) : workload.seq;
   return workload.documents.empty() ? chunked_documents({workload.seq}, chunk)
                                     : chunked_documents(workload.documents, chunk);
@@ -37,7 +38,7 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
             kv = std::max<i64>(1, kind.kv_heads / choice.tensor());
   plan.shape = {workload_of(request, choice).rows_per_microbatch(),
                 w.seq,
-                w.seq,
+                kind.kind == LayerMixer::cross ? kind.cross_tokens : w.seq,
                 static_cast<int>(query),
                 static_cast<int>(kv),
                 static_cast<int>(kind.head_dim_qk),
@@ -49,12 +50,15 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.dkv_return = choice.dkv_return;
   plan.head_chunks = choice.head_chunks;
   plan.sink = kind.sinks;
+  if (kind.kind == LayerMixer::cross) return plan;
   if (w.causal) plan.band.diff_min = 0;
   const bool window = kind.kind == LayerMixer::sliding && kind.window.has_value();
   if (window) {
     plan.band.diff_max = *kind.window - 1;
     if (!w.causal) plan.band.diff_min = 1 - *kind.window;
   }
+  // As many pairs as the chosen keys make; no rank knows which they will be, so all keys are exchanged.
+  if (kind.sparse) plan.band.diff_max = std::min(kind.sparse->topk, w.seq) - 1;
   plan.prune = window || !w.documents.empty() || kind.kind == LayerMixer::chunked;
   plan.split_own_block = schedule::splits_own_block(plan);
   return plan;

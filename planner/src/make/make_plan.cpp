@@ -111,7 +111,7 @@ void check_predictions(const PlanFile& plan, const std::string& file) {
     WorkspaceBasis basis = WorkspaceBasis::exact;
     derived.forward.steps.reset();
     derived.backward.steps.reset();
-    predict_bytes(derived, layer_documents(derived, plan.documents), plan.training, basis);
+    predict_bytes(derived, layer_documents(derived, plan.documents, plan.kv_documents), plan.training, basis);
     const auto same = [&](const char* pass, const char* key, bool equal) {
       if (!equal)
         throw InvalidInput({file, 0, fmt::format("/layers/{}/prediction/{}/{}", i, pass, key)},
@@ -163,6 +163,11 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   LinkPricer links(*request.cluster, *request.calibration);
   for (const LayerAttention& attention : candidate.attention) {
     const LayerKind& kind = request.model->kinds[attention.kind];
+    if (kind.kind == LayerMixer::sparse || kind.kind == LayerMixer::cross)
+      throw InvalidInput({request.model->name, 0, ""},
+                         fmt::format("a plan file holds schedules that the runtime executes, and it has none "
+                                     "for {} layers; plan without writing a file",
+                                     kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention"));
     PlanLayer layer;
     layer.kind = mixer_name(kind.kind);
     layer.layers = kind.layers;
@@ -177,8 +182,8 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   }
   if (file.workspace == WorkspaceBasis::bound)
     for (PlanLayer& layer : file.layers) {
-      AttentionPricer pricer(links, layer.plan.shape, layer_documents(layer, file.documents),
-                             request.execution);
+      AttentionPricer pricer(links, layer.plan.shape,
+                             layer_documents(layer, file.documents, file.kv_documents), request.execution);
       for (const Pass pass : {Pass::forward, Pass::backward}) {
         if (pass == Pass::backward && !workload.training) continue;
         (pass == Pass::forward ? layer.forward : layer.backward).workspace_bytes =

@@ -16,9 +16,9 @@ double active_width(const Model& model, int layer, double load) {
   if (model.is_moe_layer(layer))
     return load * d(model.moe->experts_per_token) * d(model.moe->moe_intermediate) +
            (model.moe->shared_experts > 0 ? d(model.moe->shared_intermediate) : 0);
-  if (!model.dense_intermediate)
-    throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
-  return d(*model.dense_intermediate);
+  const auto width = model.mlp_width(layer);
+  if (!width) throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
+  return d(*width);
 }
 
 /// Elements of q, k and v of one token in a softmax layer.
@@ -28,6 +28,7 @@ double qkv_elements(const LayerKind& kind) {
 }
 
 double attention_bytes(const Model& model, const LayerKind& kind, double element) {
+  if (kind.kind == LayerMixer::none) return 0;
   if (const auto& l = kind.linear) {
     const double keys = d(l->key_heads) * d(l->key_dim), values = d(l->value_heads) * d(l->value_dim);
     // q, k and v before and after the short convolution, the output gate and the output; decay and beta in
@@ -49,7 +50,7 @@ LayerActivations layer_activations(const Model& model, int layer, Precision dtyp
                                    const TensorSplit& tensors) {
   if (!model.gated_mlp)
     throw MissingValue({model.name, 0, "/model_type"}, "the number of MLP matrices",
-                       "use a known model_type");
+                       "say --model-key gated_mlp=true (gate, up and down) or gated_mlp=false (up and down)");
   const LayerKind& kind = model.kinds[model.kind_of(layer)];
   const double element = usp::bytes_of(dtype), split = d(tensor), hidden = d(model.hidden);
   const double rows = tensors.sequence_parallel ? split : 1;
@@ -57,7 +58,7 @@ LayerActivations layer_activations(const Model& model, int layer, Precision dtyp
   a.checkpoint = element * hidden / rows;
   if (tensors.sequence_parallel && tensor > 1) a.gathered = element * hidden;
   a.attention = attention_bytes(model, kind, element) / split;
-  if (!kind.is_linear()) {
+  if (kind.has_softmax()) {
     a.qkv = element * qkv_elements(kind) / split;
     a.lse = 4 * d(kind.query_heads) / split;
   }

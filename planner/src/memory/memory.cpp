@@ -224,8 +224,10 @@ MemoryTable stage_table(const MemoryInput& in, int stage) {
   add_lines(in.attention_buffers, MemoryKind::attention_buffers, table);
   add_lines(in.kv_copies, MemoryKind::kv_copies, table);
   if (stage + 1 == in.mesh.pipeline) add_logits_row(in, table);
-  table.rows.push_back(
-      {MemoryKind::communicators, "communicator buffers", in.communicator_bytes, "as given"});
+  const MeshDegrees& m = in.mesh;
+  const bool alone = i64{m.data} * m.tensor * m.ring * m.ulysses * m.pipeline == 1;
+  table.rows.push_back({MemoryKind::communicators, "communicator buffers", alone ? 0 : in.communicator_bytes,
+                        alone ? "one device has no peers" : "as given"});
   double sum = 0;
   for (const auto& row : table.rows) sum += d(row.bytes);
   table.rows.push_back({MemoryKind::reserve, "allocator reserve", whole_bytes(sum * in.reserve_fraction),

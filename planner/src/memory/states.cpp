@@ -18,6 +18,16 @@ struct StageParameters {
   double largest_unit = 0;  ///< the largest layer (or embedding, or head): what ZeRO-3 gathers at once
 };
 
+double needed_mlp(const std::optional<std::int64_t>& value, const Model& model) {
+  if (!value && model.dense_intermediate && !model.gated_mlp)
+    throw MissingValue({model.name, 0, "/gated_mlp"}, "the number of MLP matrices",
+                       "say --model-key gated_mlp=true (gate, up and down) or gated_mlp=false (up and down)");
+  if (!value)
+    throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size",
+                       "add the key, or use a known model_type");
+  return static_cast<double>(*value);
+}
+
 double needed(const std::optional<std::int64_t>& value, const Model& model, const char* key) {
   if (!value)
     throw MissingValue({model.name, 0, std::string("/") + key}, key,
@@ -32,8 +42,7 @@ StageParameters stage_parameters(const MemoryInput& in, int stage) {
   StageParameters p;
   for (int i = range.first; i < range.last; ++i) {
     const LayerParameters& layer = count.layers[static_cast<std::size_t>(i)];
-    const double matrices =
-        static_cast<double>(layer.attention) + needed(layer.mlp, *in.model, "intermediate_size");
+    const double matrices = static_cast<double>(layer.attention) + needed_mlp(layer.mlp, *in.model);
     const double dense = matrices / tensor + static_cast<double>(layer.norms);
     const double experts = needed(layer.experts, *in.model, "moe_intermediate_size") / expert /
                            (in.workload->expert_tensor ? tensor : 1);

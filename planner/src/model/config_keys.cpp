@@ -30,6 +30,7 @@ std::optional<std::int64_t> ConfigKeys::integer(KeyNames names, std::int64_t lea
   std::optional<std::int64_t> found;
   const char* where = nullptr;
   for (const char* name : names) {
+    read_.insert(name);
     const auto value = reader_.maybe_integer(name, least, most);
     if (!value) continue;
     if (found && *found != *value)
@@ -62,6 +63,7 @@ std::vector<std::int64_t> ConfigKeys::per_layer(const char* key, std::int64_t la
 
 std::optional<std::vector<std::int64_t>> ConfigKeys::integers(const char* key, std::int64_t least,
                                                               std::int64_t most) {
+  read_.insert(key);
   if (!reader_.has(key)) return std::nullopt;
   std::vector<std::int64_t> list;
   reader_.array(key, [&](const Json& value, const std::string& at) {
@@ -71,6 +73,7 @@ std::optional<std::vector<std::int64_t>> ConfigKeys::integers(const char* key, s
 }
 
 std::optional<std::vector<std::string>> ConfigKeys::strings(const char* key) {
+  read_.insert(key);
   if (!reader_.has(key)) return std::nullopt;
   std::vector<std::string> list;
   reader_.array(key, [&](const Json& value, const std::string& at) {
@@ -79,7 +82,17 @@ std::optional<std::vector<std::string>> ConfigKeys::strings(const char* key) {
   return list;
 }
 
+std::vector<ConfigKeys> ConfigKeys::objects(const char* key) {
+  read_.insert(key);
+  std::vector<ConfigKeys> list;
+  if (reader_.has(key))
+    reader_.array(
+        key, [&](const Json& value, const std::string& at) { list.emplace_back(value, reader_.file(), at); });
+  return list;
+}
+
 std::optional<ConfigKeys> ConfigKeys::object(const char* key) {
+  read_.insert(key);
   if (!reader_.has(key)) return std::nullopt;
   return ConfigKeys(reader_.need(key), reader_.file(), fmt::format("{}/{}", reader_.pointer(), key));
 }

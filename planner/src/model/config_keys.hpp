@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,21 +44,43 @@ class ConfigKeys {
   [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(const char* key, std::int64_t least,
                                                                   std::int64_t most);
   [[nodiscard]] std::optional<std::vector<std::string>> strings(const char* key);
-  [[nodiscard]] std::optional<bool> boolean(const char* key) { return reader_.maybe_boolean(key); }
+  [[nodiscard]] std::optional<bool> boolean(const char* key) {
+    read_.insert(key);
+    return reader_.maybe_boolean(key);
+  }
   [[nodiscard]] std::optional<double> number(const char* key, double least, double most) {
+    read_.insert(key);
     return reader_.maybe_number(key, least, most);
   }
-  [[nodiscard]] std::optional<std::string> string(const char* key) { return reader_.maybe_string(key); }
+  [[nodiscard]] std::optional<std::string> string(const char* key) {
+    read_.insert(key);
+    return reader_.maybe_string(key);
+  }
   [[nodiscard]] bool is_array(const char* key) const {
     return reader_.has(key) && reader_.json().at(key).is_array();
   }
+  [[nodiscard]] bool is_string(const char* key) const {
+    return reader_.has(key) && reader_.json().at(key).is_string();
+  }
+  [[nodiscard]] bool is_object(const char* key) const {
+    return reader_.has(key) && reader_.json().at(key).is_object();
+  }
   [[nodiscard]] std::optional<ConfigKeys> object(const char* key);
+  /// Elements of a list, which are objects; empty when the key is absent.
+  [[nodiscard]] std::vector<ConfigKeys> objects(const char* key);
+
+  [[nodiscard]] const Json& json() const { return reader_.json(); }
+  /// A key that a reader takes from `json`.
+  void mark_read(const char* key) { read_.insert(key); }
+  /// Keys whose values were asked for.
+  [[nodiscard]] const std::set<std::string>& read() const { return read_; }
 
   [[noreturn]] void fail(const char* key, const std::string& problem) const { reader_.fail(key, problem); }
   [[noreturn]] void missing(const char* key, const std::string& remedy) const;
 
  private:
   ObjectReader reader_;
+  std::set<std::string> read_;
 };
 
 }  // namespace usp

@@ -26,11 +26,23 @@ void note_left_out(Reading& r) {
   if (r.top.has({"vision_config"})) r.note("only the language part is read; the vision tower is left out");
 }
 
+/// Unknown families: RMSNorm before attention and MLP, biases where the config says so.
+void read_assumed_details(Reading& r) {
+  ParameterDetails d;
+  const bool bias = r.keys.boolean("attention_bias").value_or(r.keys.boolean("qkv_bias").value_or(false));
+  d.qkv_bias = bias;
+  d.output_bias = r.keys.boolean("attention_out_bias").value_or(bias && !r.keys.has({"qkv_bias"}));
+  d.mlp_bias = r.keys.boolean("mlp_bias").value_or(false);
+  if (r.keys.boolean("use_qk_norm").value_or(false)) d.qk_norm = QkNorm::per_head;
+  r.model.details = d;
+  r.derive("two RMSNorms per layer and one at the end: assumed, their weights are few");
+}
+
 }  // namespace
 
 void read_details(Reading& r) {
   note_left_out(r);
-  if (r.family == nullptr) return;
+  if (r.family == nullptr) return read_assumed_details(r);
   ParameterDetails d = r.family->details;
   const std::string& name = r.model.family;
   if (const auto bias = r.keys.boolean("attention_bias")) {
@@ -46,7 +58,11 @@ void read_details(Reading& r) {
   if (const auto bias = r.keys.boolean("use_bias"); bias && name == "starcoder2")
     d.qkv_bias = d.output_bias = d.mlp_bias = *bias;
   if (r.family->kv == family::KvRule::falcon) read_falcon(r, d);
-  if (name == "gpt2" || name == "gpt_bigcode") read_positions(r, d);
+  if (name == "gpt2" || name == "gpt_bigcode" || name == "gpt_neo" || name == "opt") read_positions(r, d);
+  if (const auto bias = r.keys.boolean("attention_out_bias")) d.output_bias = *bias;
+  if (name == "internlm2" || name == "internlm3")
+    d.qkv_bias = d.output_bias = r.keys.boolean("bias").value_or(false);
+  if (const auto bias = r.keys.boolean("use_qkv_bias")) d.qkv_bias = *bias;
   if (r.keys.boolean("use_qk_norm").value_or(false)) {
     if (name == "minimax_m2") d.qk_norm = QkNorm::projection;
     if (name == "glm4_moe") d.qk_norm = QkNorm::per_head;

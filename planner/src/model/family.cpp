@@ -1,29 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "family.hpp"
 
+#include "family_details.hpp"
+
 namespace usp::family {
 namespace {
-
-ParameterDetails rms(int per_layer = 2, QkNorm qk = QkNorm::none) {
-  ParameterDetails d;
-  d.norms_per_layer = per_layer;
-  d.qk_norm = qk;
-  return d;
-}
-
-ParameterDetails qkv_biased(ParameterDetails d) {
-  d.qkv_bias = true;
-  return d;
-}
-
-ParameterDetails layer_norm(bool bias, int per_layer = 2, int extra = 1) {
-  ParameterDetails d;
-  d.qkv_bias = d.output_bias = d.mlp_bias = bias;
-  d.norms_per_layer = per_layer;
-  d.extra_norms = extra;
-  d.norm_vectors = 2;
-  return d;
-}
 
 using K = KvRule;
 using H = HeadDimRule;
@@ -196,7 +177,8 @@ std::vector<Family> gpt_like() {
 const Family* find(std::string_view model_type) {
   static const std::vector<Family> table = [] {
     std::vector<Family> all;
-    for (auto part : {llama_like(), qwen(), mixtures(), gemma(), gpt_like()})
+    for (auto part :
+         {llama_like(), qwen(), mixtures(), gemma(), gpt_like(), dense_families(), mixed_families()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/base/json.hpp"
 #include "usp/planner/model.hpp"
 
 #include <cstdint>
@@ -26,7 +27,8 @@ enum class PatternRule {
   kimi_linear,        ///< linear_attn_config
   minimax_list,       ///< attn_type_list
 };
-enum class MoeRule { none, all_layers, qwen_step, deepseek, llama4 };
+/// `by_keys`: by whichever published key names the layers; without experts the MLP is dense.
+enum class MoeRule { none, all_layers, qwen_step, deepseek, llama4, by_keys };
 enum class MlpWidthRule { stated, four_hidden_if_absent, four_hidden };
 
 struct Family {
@@ -38,6 +40,7 @@ struct Family {
   std::string_view period_key = {};  ///< config key that overrides it
   MoeRule moe = MoeRule::none;
   MlpWidthRule width = MlpWidthRule::stated;
+  int attentions_per_layer = 1;  ///< LongCat: two, each with a dense MLP, and experts beside the first
   bool gated = true;
   bool tied = false;
   bool mla = false;
@@ -46,6 +49,13 @@ struct Family {
   std::optional<LinearStyle> linear = {};
   ParameterDetails details = {};
 };
+
+/// What the config class of that family sets where a nested config leaves keys out; empty for others.
+[[nodiscard]] Json class_defaults(std::string_view model_type);
+
+/// The tables of families; `find` looks in all of them.
+[[nodiscard]] std::vector<Family> dense_families();
+[[nodiscard]] std::vector<Family> mixed_families();
 
 /// Null for a family that is not in the table.
 [[nodiscard]] const Family* find(std::string_view model_type);

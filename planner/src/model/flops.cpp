@@ -16,7 +16,7 @@ double mlp_flops(const Model& model, std::int64_t width) {
   const auto w = weights::mlp(model, width);
   if (!w)
     throw MissingValue({model.name, 0, "/hidden_act"}, "the number of MLP matrices",
-                       "use a known model_type");
+                       "say --model-key gated_mlp=true (gate, up and down) or gated_mlp=false (up and down)");
   return multiply_adds(*w);
 }
 
@@ -28,10 +28,13 @@ double moe_flops(const Model& model) {
 }
 
 /// Per value head and token, in the recurrent form: read the state with q and add an outer product (4 dk dv);
-/// the delta rules also read it with k before correcting it (2 dk dv).
+/// the delta rules also read it with k before correcting it (2 dk dv). A short convolution has its kernel
+/// alone.
 double linear_core_flops(const LinearHeads& l) {
+  if (l.style == LinearStyle::short_conv) return 2 * static_cast<double>(l.value_heads * l.conv_kernel);
   const double state = static_cast<double>(l.key_dim) * static_cast<double>(l.value_dim);
-  return static_cast<double>(l.value_heads) * state * (l.style == LinearStyle::lightning ? 4 : 6);
+  return static_cast<double>(l.value_heads) * state *
+         (l.style == LinearStyle::gated_delta || l.style == LinearStyle::kda ? 6 : 4);
 }
 
 }  // namespace
@@ -44,9 +47,9 @@ LayerFlops layer_flops(const Model& model, int layer) {
   if (model.is_moe_layer(layer)) {
     flops.mlp = moe_flops(model);
   } else {
-    if (!model.dense_intermediate)
-      throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
-    flops.mlp = mlp_flops(model, *model.dense_intermediate);
+    const auto width = model.mlp_width(layer);
+    if (!width) throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
+    flops.mlp = *width == 0 ? 0 : mlp_flops(model, *width);
   }
   return flops;
 }

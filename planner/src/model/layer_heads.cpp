@@ -13,17 +13,20 @@ namespace {
 using family::HeadDimRule;
 using family::KvRule;
 
-constexpr KeyNames query_names = {"num_attention_heads", "n_head", "n_heads", "num_heads"};
-constexpr KeyNames kv_names = {"num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"};
-constexpr KeyNames head_dim_names = {"head_dim", "kv_channels"};
+constexpr KeyNames query_names = {"num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"};
+constexpr KeyNames kv_names = {"num_key_value_heads",   "num_kv_heads", "n_head_kv",
+                               "multi_query_group_num", "n_kv_heads",   "num_attention_groups",
+                               "num_query_groups"};
+constexpr KeyNames head_dim_names = {"head_dim", "kv_channels", "attention_head_dim", "attention_key_size"};
+constexpr KeyNames window_names = {"sliding_window", "sliding_window_size", "window_size"};
 
 std::vector<std::int64_t> repeated(const Reading& r, std::int64_t value) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(r.model.layers), value);
 }
 
 std::vector<std::int64_t> query_heads(Reading& r) {
-  if (r.keys.is_array("num_attention_heads"))
-    return r.keys.per_layer("num_attention_heads", r.model.layers, 1, limit::heads);
+  for (const char* key : {"num_attention_heads", "num_query_heads"})
+    if (r.keys.is_array(key)) return r.keys.per_layer(key, r.model.layers, 1, limit::heads);
   return repeated(r, r.keys.need(query_names, 1, limit::heads));
 }
 
@@ -58,8 +61,12 @@ std::vector<std::int64_t> kv_heads_by_flag(Reading& r, const std::vector<std::in
 }
 
 std::vector<std::int64_t> kv_heads(Reading& r, const std::vector<std::int64_t>& query) {
-  for (const char* key : {"num_key_value_heads_per_layer", "num_key_value_heads"})
-    if (r.keys.is_array(key)) return r.keys.per_layer(key, r.model.layers, 1, limit::heads);
+  if (!r.kv_heads.empty()) return r.kv_heads;
+  // A hybrid's list has a 0 where a layer has no keys.
+  for (const char* key : {"num_key_value_heads_per_layer", "num_key_value_heads", "num_kv_heads"})
+    if (r.keys.is_array(key)) return r.keys.per_layer(key, r.model.layers, 0, limit::heads);
+  if (auto config = r.keys.object("attn_config"))
+    if (const auto stated = config->integer({"kv_n_heads"}, 1, limit::heads)) return repeated(r, *stated);
   const KvRule rule = r.family == nullptr ? KvRule::stated : r.family->kv;
   if (rule == KvRule::multi_query_flag || rule == KvRule::falcon || rule == KvRule::group_num)
     return kv_heads_by_flag(r, query);
@@ -72,7 +79,7 @@ std::vector<std::int64_t> kv_heads(Reading& r, const std::vector<std::int64_t>& 
 
 std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
   if (const auto stated = r.keys.integer(head_dim_names, 1, limit::head_dim)) return *stated;
-  if (r.family == nullptr || r.family->head_dim == HeadDimRule::stated)
+  if (r.family != nullptr && r.family->head_dim == HeadDimRule::stated)
     return r.keys.need(head_dim_names, 1, limit::head_dim);
   const std::int64_t heads = query.front();
   if (r.model.hidden % heads != 0 ||
@@ -82,13 +89,56 @@ std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
         fmt::format(
             "hidden_size {} is not divisible by {} heads, so the rule hidden / heads gives none; add it",
             r.model.hidden, heads));
-  r.derive(
-      fmt::format("head_dim = hidden / heads = {}: the rule of {}", r.model.hidden / heads, r.model.family));
+  r.derive(r.family == nullptr
+               ? fmt::format(
+                     "head_dim = hidden / heads = {}: assumed, as decoders do that state none (--model-key "
+                     "head_dim=N for another)",
+                     r.model.hidden / heads)
+               : fmt::format("head_dim = hidden / heads = {}: the rule of {}", r.model.hidden / heads,
+                             r.model.family));
   return r.model.hidden / heads;
 }
 
+/// Keys of Bamba and Granite (mamba_*) and of Nemotron-H.
+LinearHeads mamba2_heads(Reading& r) {
+  LinearHeads l{.style = LinearStyle::mamba2};
+  l.value_heads = r.keys.need({"mamba_n_heads", "mamba_num_heads"}, 1, limit::heads);
+  l.key_heads = r.keys.need({"mamba_n_groups", "n_groups"}, 1, limit::heads);
+  l.key_dim = r.keys.need({"mamba_d_state", "ssm_state_size"}, 1, limit::heads);
+  l.conv_kernel = r.keys.need({"mamba_d_conv", "conv_kernel"}, 1, limit::heads);
+  const double expand =
+      r.keys.number("mamba_expand", 0.01, 64).value_or(r.keys.number("expand", 0.01, 64).value_or(0));
+  for (const char* key : {"mamba_d_head", "mamba_head_dim"})
+    if (r.keys.is_string(key) && r.keys.string(key) == "auto") {
+      if (expand == 0) r.keys.missing("mamba_expand", "add the key: the head dim follows from it");
+      l.value_dim = static_cast<std::int64_t>(expand * static_cast<double>(r.model.hidden)) / l.value_heads;
+      return l;
+    }
+  l.value_dim = r.keys.need({"mamba_d_head", "mamba_head_dim"}, 1, limit::heads);
+  return l;
+}
+
+LinearHeads mamba_heads(Reading& r) {
+  const double expand = r.keys.number("mamba_expand", 0.01, 64).value_or(2);
+  LinearHeads l{.style = LinearStyle::mamba, .key_heads = 1, .value_dim = 1};
+  l.value_heads = static_cast<std::int64_t>(expand * static_cast<double>(r.model.hidden));
+  l.key_dim = r.keys.need({"mamba_d_state"}, 1, limit::heads);
+  l.conv_kernel = r.keys.need({"mamba_d_conv"}, 1, limit::heads);
+  static_cast<void>(r.keys.integer({"mamba_dt_rank"}, 1, limit::width));
+  return l;
+}
+
+LinearHeads short_conv_heads(Reading& r) {
+  const auto kernel = r.keys.need({"conv_L_cache"}, 1, limit::heads);
+  return {LinearStyle::short_conv, r.model.hidden, r.model.hidden, 1, 1, kernel};
+}
+
 LinearHeads linear_heads(Reading& r) {
-  const auto style = r.family != nullptr && r.family->linear ? *r.family->linear : LinearStyle::gated_delta;
+  auto style = r.family != nullptr && r.family->linear ? *r.family->linear : LinearStyle::gated_delta;
+  if (r.linear) style = *r.linear;
+  if (style == LinearStyle::mamba2) return mamba2_heads(r);
+  if (style == LinearStyle::mamba) return mamba_heads(r);
+  if (style == LinearStyle::short_conv) return short_conv_heads(r);
   if (style == LinearStyle::kda) {
     auto config = r.keys.object("linear_attn_config");
     if (!config) r.keys.missing("linear_attn_config", "add it: it holds the heads of the linear layers");
@@ -138,11 +188,35 @@ void read_mla(Reading& r, const std::vector<std::int64_t>& query) {
                             *stated, query.front()));
 }
 
+/// Heads that differ from the main ones on one kind of layers.
+struct OtherHeads {
+  std::optional<std::int64_t> query, kv, head_dim, v_head_dim;
+};
+
 struct SoftmaxShape {
   std::vector<std::int64_t> query, kv;
   std::int64_t head_dim = 0;
-  std::optional<std::int64_t> global_head_dim, global_kv;  ///< of full layers beside sliding ones (Gemma 4)
+  std::int64_t v_head_dim = 0;  ///< of values
+  OtherHeads full, sliding;
 };
+
+/// Sliding layers beside full ones: `global_*` are the full layers' (Gemma 4), `swa_*` (MiMo-V2) and
+/// attention_other_setting (Step 3.5) the sliding ones'.
+void read_other_heads(Reading& r, SoftmaxShape& shape) {
+  shape.full.head_dim = r.keys.integer({"global_head_dim"}, 1, limit::head_dim);
+  shape.full.kv = r.keys.integer({"num_global_key_value_heads"}, 1, limit::heads);
+  shape.sliding.query = r.keys.integer({"swa_num_attention_heads"}, 1, limit::heads);
+  shape.sliding.kv = r.keys.integer({"swa_num_key_value_heads"}, 1, limit::heads);
+  shape.sliding.head_dim = r.keys.integer({"swa_head_dim"}, 1, limit::head_dim);
+  shape.sliding.v_head_dim = r.keys.integer({"swa_v_head_dim"}, 1, limit::head_dim);
+  auto other = r.keys.object("attention_other_setting");
+  if (!other) return;
+  if (other->string("attention_type").value_or("") != "sliding_attention")
+    r.keys.fail("attention_other_setting", "is known for attention_type sliding_attention alone");
+  shape.sliding.query = other->need({"num_attention_heads"}, 1, limit::heads);
+  shape.sliding.kv = other->need({"num_attention_groups", "num_key_value_heads"}, 1, limit::heads);
+  shape.sliding.head_dim = other->integer({"head_dim"}, 1, limit::head_dim);
+}
 
 SoftmaxShape softmax_shape(Reading& r, bool has_sliding) {
   SoftmaxShape shape;
@@ -151,37 +225,88 @@ SoftmaxShape softmax_shape(Reading& r, bool has_sliding) {
   if (r.model.mla) return shape;
   shape.kv = kv_heads(r, shape.query);
   shape.head_dim = head_dim(r, shape.query);
-  if (has_sliding) {
-    shape.global_head_dim = r.keys.integer({"global_head_dim"}, 1, limit::head_dim);
-    shape.global_kv = r.keys.integer({"num_global_key_value_heads"}, 1, limit::heads);
-  }
+  shape.v_head_dim = r.keys.integer({"v_head_dim"}, 1, limit::head_dim).value_or(shape.head_dim);
+  if (has_sliding) read_other_heads(r, shape);
   return shape;
+}
+
+/// Keys per row of cross layers: the tokens of one image, of whole tiles and one class token each
+/// (Llama 3.2).
+std::int64_t cross_tokens(Reading& r) {
+  if (const auto stated = r.keys.integer({"cross_tokens"}, 1, limit::window)) return *stated;
+  auto vision = r.top.object("vision_config");
+  const auto number = [&](const char* key) {
+    return vision ? vision->integer({key}, 1, limit::width).value_or(0) : 0;
+  };
+  const std::int64_t size = number("image_size"), patch = number("patch_size"),
+                     tiles = number("max_num_tiles");
+  if (patch == 0 || tiles == 0 || tiles > limit::layers || size < patch)
+    r.keys.missing(
+        "cross_tokens",
+        "cross-attention layers see the tokens of another sequence; say how many, e.g. --model-key "
+        "cross_tokens=6404");
+  const std::int64_t side = size / patch;
+  if (side > 4096)
+    r.keys.fail("cross_tokens", "an image of more than 4096 x 4096 patches; is the size right?");
+  const std::int64_t tokens = tiles * (side * side + 1);
+  r.note(fmt::format(
+      "cross-attention layers see {} tokens per row: one image of {} tiles (--model-key cross_tokens=N "
+      "for others)",
+      tokens, tiles));
+  return tokens;
+}
+
+SparseIndex sparse_index(Reading& r) {
+  const SparseIndex index{r.keys.need({"index_topk"}, 1, limit::window),
+                          r.keys.need({"index_n_heads"}, 1, limit::heads),
+                          r.keys.need({"index_head_dim"}, 1, limit::head_dim)};
+  return index;
+}
+
+/// Heads and widths of a layer without latent attention.
+void fill_heads(Reading& r, const SoftmaxShape& shape, std::size_t layer, LayerKind& kind) {
+  const bool full = kind.kind == LayerMixer::softmax;
+  const OtherHeads other = full                               ? shape.full
+                           : kind.kind == LayerMixer::sliding ? shape.sliding
+                                                              : OtherHeads{};
+  kind.query_heads = other.query.value_or(shape.query[layer]);
+  kind.kv_heads = other.kv.value_or(shape.kv[layer]);
+  kind.head_dim_qk = other.head_dim.value_or(shape.head_dim);
+  kind.head_dim_v = other.v_head_dim.value_or(
+      other.head_dim && shape.v_head_dim == shape.head_dim ? *other.head_dim : shape.v_head_dim);
+  kind.shared_kv = full && r.keys.boolean("attention_k_eq_v").value_or(false);
+}
+
+/// One learnt logit per head: a rule of the family, or a flag per kind of layers (MiMo-V2).
+bool has_sinks(Reading& r, LayerMixer mixer) {
+  const auto flag = r.keys.boolean(mixer == LayerMixer::sliding ? "add_swa_attention_sink_bias"
+                                                                : "add_full_attention_sink_bias");
+  return flag.value_or(r.family != nullptr && r.family->sinks);
 }
 
 LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, std::size_t layer) {
   LayerKind kind;
   kind.kind = mixer;
   kind.query_heads = shape.query[layer];
-  if (r.model.mla) {
+  if (r.model.mla)
     fill_mla(r, kind);
-  } else {
-    const bool global = mixer == LayerMixer::softmax;
-    kind.kv_heads = global && shape.global_kv ? *shape.global_kv : shape.kv[layer];
-    kind.head_dim_qk = kind.head_dim_v =
-        global && shape.global_head_dim ? *shape.global_head_dim : shape.head_dim;
-    kind.shared_kv = global && r.keys.boolean("attention_k_eq_v").value_or(false);
-  }
+  else
+    fill_heads(r, shape, layer, kind);
+  if (kind.kv_heads == 0)
+    r.keys.fail("num_key_value_heads", fmt::format("has 0 for layer {}, which has attention", layer));
   if (kind.query_heads % kind.kv_heads != 0)
     r.keys.fail("num_attention_heads", fmt::format("{} query heads cannot share {} KV heads evenly",
                                                    kind.query_heads, kind.kv_heads));
   if (mixer == LayerMixer::sliding) {
-    kind.window = r.keys.integer({"sliding_window"}, 1, limit::window);
+    kind.window = r.keys.integer(window_names, 1, limit::window);
     if (!kind.window && r.family != nullptr) kind.window = r.family->default_window;
-    if (!kind.window) kind.window = r.keys.need({"sliding_window"}, 1, limit::window);
+    if (!kind.window) kind.window = r.keys.need(window_names, 1, limit::window);
   }
   if (mixer == LayerMixer::chunked) kind.window = r.keys.need({"attention_chunk_size"}, 1, limit::window);
+  if (mixer == LayerMixer::sparse) kind.sparse = sparse_index(r);
+  if (mixer == LayerMixer::cross) kind.cross_tokens = cross_tokens(r);
   kind.softcap = r.keys.number("attn_logit_softcapping", 1e-6, 1e9);
-  kind.sinks = r.family != nullptr && r.family->sinks;
+  kind.sinks = has_sinks(r, mixer);
   kind.output_gate = r.family != nullptr && r.family->linear == LinearStyle::gated_delta &&
                      r.keys.boolean("attn_output_gate").value_or(true);
   return kind;
@@ -194,11 +319,12 @@ void read_layers(Reading& r) {
   const auto present = [&](LayerMixer m) {
     return std::find(mixers.begin(), mixers.end(), m) != mixers.end();
   };
-  const bool all_linear =
-      std::all_of(mixers.begin(), mixers.end(), [](LayerMixer m) { return m == LayerMixer::linear; });
+  const bool no_softmax = std::all_of(mixers.begin(), mixers.end(), [](LayerMixer m) {
+    return m == LayerMixer::linear || m == LayerMixer::none;
+  });
   std::optional<LinearHeads> linear;
   if (present(LayerMixer::linear)) linear = linear_heads(r);
-  const SoftmaxShape shape = all_linear ? SoftmaxShape{} : softmax_shape(r, present(LayerMixer::sliding));
+  const SoftmaxShape shape = no_softmax ? SoftmaxShape{} : softmax_shape(r, present(LayerMixer::sliding));
   using Key = std::tuple<LayerMixer, std::int64_t, std::int64_t>;
   std::map<Key, std::size_t> known;  // the other fields follow from these
   for (std::size_t i = 0; i < mixers.size(); ++i) {
@@ -206,6 +332,8 @@ void read_layers(Reading& r) {
     if (mixers[i] == LayerMixer::linear) {
       kind.kind = LayerMixer::linear;
       kind.linear = linear;
+    } else if (mixers[i] == LayerMixer::none) {
+      kind.kind = LayerMixer::none;
     } else {
       kind = softmax_kind(r, mixers[i], shape, i);
     }
@@ -214,6 +342,11 @@ void read_layers(Reading& r) {
     if (fresh) r.model.kinds.push_back(kind);
     r.model.kinds[at->second].layers.push_back(static_cast<int>(i));
   }
+  if (present(LayerMixer::sparse))
+    r.note(fmt::format(
+        "sparse-index attention: a query sees the {} keys that an indexer picks; priced by keys per "
+        "query, with all keys exchanged and the indexer's scores of all earlier tokens",
+        r.keys.need({"index_topk"}, 1, limit::window)));
 }
 
 }  // namespace usp

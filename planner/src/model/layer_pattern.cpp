@@ -15,26 +15,6 @@ std::size_t layer_count(const Reading& r) {
   return static_cast<std::size_t>(r.model.layers);
 }
 
-Mixers from_layer_types(Reading& r, const std::vector<std::string>& types) {
-  if (types.size() != layer_count(r))
-    r.keys.fail("layer_types", fmt::format("has {} entries for {} layers; one of the two is wrong",
-                                           types.size(), r.model.layers));
-  static const EnumNames<LayerMixer> names = {{"full_attention", LayerMixer::softmax},
-                                              {"sliding_attention", LayerMixer::sliding},
-                                              {"chunked_attention", LayerMixer::chunked},
-                                              {"linear_attention", LayerMixer::linear}};
-  Mixers mixers;
-  for (const auto& type : types) {
-    const auto at = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == type; });
-    if (at == names.end())
-      r.keys.fail("layer_types", fmt::format("'{}' is not a layer this planner knows (full_attention, "
-                                             "sliding_attention, chunked_attention, linear_attention)",
-                                             type));
-    mixers.push_back(at->second);
-  }
-  return mixers;
-}
-
 /// Layer i is `nth` when (i + 1) % period == 0, else `other`.
 Mixers every_nth(const Reading& r, std::int64_t period, LayerMixer nth, LayerMixer other) {
   Mixers mixers;
@@ -96,27 +76,34 @@ Mixers chunks_of_llama4(Reading& r) {
   return every_nth(r, period, LayerMixer::softmax, LayerMixer::chunked);
 }
 
-/// full_attn_layers and kda_layers count from 1 and together name every layer once.
+/// full_attn_layers and kda_layers count from 1, or both from 0, and together name every layer once.
 Mixers lists_of_kimi(Reading& r) {
   auto config = r.keys.object("linear_attn_config");
   if (!config) r.keys.missing("linear_attn_config", "add it: it lists full_attn_layers and kda_layers");
   Mixers mixers(layer_count(r), LayerMixer::softmax);
   std::vector<bool> seen(layer_count(r), false);
-  const auto place = [&](const char* key, LayerMixer mixer) {
-    const auto list = config->integers(key, 1, r.model.layers);
+  const std::pair<const char*, LayerMixer> lists[] = {{"full_attn_layers", LayerMixer::softmax},
+                                                      {"kda_layers", LayerMixer::linear}};
+  std::int64_t first = 1;
+  for (const auto& [key, mixer] : lists) {
+    const auto list = config->integers(key, 0, r.model.layers);
     if (!list) config->missing(key, "add the list (layers count from 1)");
+    if (std::find(list->begin(), list->end(), 0) != list->end()) first = 0;
+  }
+  for (const auto& [key, mixer] : lists) {
+    const auto list = config->integers(key, first, r.model.layers - 1 + first);
     for (const auto layer : *list) {
-      const auto i = static_cast<std::size_t>(layer - 1);
+      const auto i = static_cast<std::size_t>(layer - first);
       if (seen[i]) config->fail(key, fmt::format("layer {} is listed twice", layer));
       seen[i] = true;
       mixers[i] = mixer;
     }
-  };
-  place("full_attn_layers", LayerMixer::softmax);
-  place("kda_layers", LayerMixer::linear);
+  }
   for (std::size_t i = 0; i < seen.size(); ++i)
-    if (!seen[i]) config->fail("kda_layers", fmt::format("layer {} is in neither list", i + 1));
-  r.derive("linear_attn_config counts layers from 1; here they count from 0");
+    if (!seen[i])
+      config->fail("kda_layers",
+                   fmt::format("layer {} is in neither list", static_cast<std::int64_t>(i) + first));
+  if (first == 1) r.derive("linear_attn_config counts layers from 1; here they count from 0");
   return mixers;
 }
 
@@ -130,16 +117,14 @@ Mixers list_of_minimax(Reading& r) {
   return mixers;
 }
 
+/// Keys that say how layers differ are refused afterwards where nothing has read them.
 Mixers of_unknown_family(Reading& r) {
+  const auto window = r.keys.json().find("sliding_window");
   const bool off = r.keys.boolean("use_sliding_window") == false;
-  for (const char* key : {"sliding_window", "attention_chunk_size", "full_attention_interval",
-                          "linear_num_key_heads", "linear_attn_config", "attn_type_list", "mamba_d_state",
-                          "state_size", "hybrid_override_pattern", "attn_layer_period", "layers_block_type"})
-    if (r.keys.has({key}) && !(off && std::string(key) == "sliding_window"))
-      r.keys.missing("layer_types",
-                     fmt::format("the config has {} but does not say which layers it concerns, and the rule "
-                                 "of model_type '{}' is not known; list one type per layer",
-                                 key, r.model.family));
+  if (off && window != r.keys.json().end() && !window->is_null()) {
+    r.keys.mark_read("sliding_window");
+    r.note("sliding_window is set but use_sliding_window is off");
+  }
   r.derive("no layer_types and no window: every layer is taken as full attention");
   return Mixers(layer_count(r), LayerMixer::softmax);
 }
@@ -156,13 +141,16 @@ void refuse_contradiction(Reading& r, const Mixers& listed) {
     r.keys.fail("full_attention_interval", "disagrees with layer_types; keep the one that is true");
 }
 
-}  // namespace
-
-std::vector<LayerMixer> read_mixers(Reading& r) {
-  if (const auto types = r.keys.strings("layer_types")) {
-    Mixers mixers = from_layer_types(r, *types);
-    refuse_contradiction(r, mixers);
-    return mixers;
+/// What the config or the family says of the pattern of layers.
+Mixers pattern(Reading& r) {
+  if (auto listed = mixers_of_lists(r)) {
+    // A list of all layers says it; a window or a period beside it adds nothing.
+    for (const char* key :
+         {"sliding_window", "attention_chunk_size", "sliding_window_pattern", "_sliding_window_pattern",
+          "full_attention_interval", "global_attn_every_n_layers"})
+      r.keys.mark_read(key);
+    refuse_contradiction(r, *listed);
+    return *listed;
   }
   if (r.family == nullptr) return of_unknown_family(r);
   switch (r.family->pattern) {
@@ -187,6 +175,16 @@ std::vector<LayerMixer> read_mixers(Reading& r) {
       return list_of_minimax(r);
   }
   throw InternalError("a layer pattern rule has no reader");
+}
+
+}  // namespace
+
+std::vector<LayerMixer> read_mixers(Reading& r) {
+  Mixers mixers = pattern(r);
+  if (r.keys.integer({"index_topk"}, 1, limit::window))
+    for (LayerMixer& mixer : mixers)
+      if (mixer == LayerMixer::softmax) mixer = LayerMixer::sparse;
+  return mixers;
 }
 
 }  // namespace usp

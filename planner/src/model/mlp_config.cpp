@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <cmath>
 
 namespace usp {
 namespace {
@@ -12,125 +12,117 @@ namespace {
 using family::MlpWidthRule;
 using family::MoeRule;
 
-constexpr KeyNames width_names = {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"};
-constexpr KeyNames expert_names = {"num_experts", "n_routed_experts", "num_local_experts"};
-constexpr KeyNames top_k_names = {"num_experts_per_tok", "num_experts_per_token", "experts_per_token"};
-constexpr std::int64_t max_experts = 1 << 20;
-
-std::vector<int> layers_where(const Reading& r, const std::function<bool(std::int64_t)>& is_moe) {
-  std::vector<int> layers;
-  for (std::int64_t i = 0; i < r.model.layers; ++i)
-    if (is_moe(i)) layers.push_back(static_cast<int>(i));
-  return layers;
+std::int64_t multiple_of(double value, std::int64_t divisor) {
+  return static_cast<std::int64_t>(std::ceil(value / static_cast<double>(divisor))) * divisor;
 }
 
-std::vector<int> moe_layers_of_qwen(Reading& r) {
-  const std::int64_t step = r.keys.integer({"decoder_sparse_step"}, 1, limit::layers).value_or(1);
-  const auto dense =
-      r.keys.integers("mlp_only_layers", 0, r.model.layers - 1).value_or(std::vector<std::int64_t>{});
-  return layers_where(r, [&](std::int64_t i) {
-    return (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
-  });
+/// LFM2 keeps two thirds of the stated width, up to a multiple.
+void adjust_width(Reading& r) {
+  if (!r.model.dense_intermediate || !r.keys.boolean("block_auto_adjust_ff_dim").value_or(false)) return;
+  const auto multiple = r.keys.integer({"block_multiple_of"}, 1, limit::width).value_or(256);
+  const double factor = r.keys.number("block_ffn_dim_multiplier", 1e-3, 1e3).value_or(1);
+  const std::int64_t stated = *r.model.dense_intermediate;
+  r.model.dense_intermediate =
+      multiple_of(std::floor(factor * std::floor(2 * static_cast<double>(stated) / 3)), multiple);
+  r.derive(fmt::format("MLP width {}: two thirds of {}, block_auto_adjust_ff_dim",
+                       *r.model.dense_intermediate, stated));
 }
 
-std::vector<int> moe_layers_of_deepseek(Reading& r) {
-  if (r.keys.is_array("moe_layer_freq")) {
-    const auto flags = r.keys.per_layer("moe_layer_freq", r.model.layers, 0, 1);
-    return layers_where(r, [&](std::int64_t i) { return flags[static_cast<std::size_t>(i)] == 1; });
+/// OpenELM: one factor of the hidden size per layer.
+void read_multipliers(Reading& r) {
+  const Json& list = r.keys.json().at("ffn_multipliers");
+  r.keys.mark_read("ffn_multipliers");
+  if (!list.is_array() || static_cast<std::int64_t>(list.size()) != r.model.layers)
+    r.keys.fail("ffn_multipliers", fmt::format("a list of {} factors is needed", r.model.layers));
+  const auto divisor = r.keys.integer({"ffn_dim_divisor"}, 1, limit::width).value_or(1);
+  for (const Json& factor : list) {
+    if (!factor.is_number() || factor < 1e-3 || factor > 1e3)
+      r.keys.fail("ffn_multipliers", "a factor between 0.001 and 1000 is needed");
+    // As its modelling code rounds it: to the nearest multiple, and not below 90% of the value.
+    const double value = factor.get<double>() * static_cast<double>(r.model.hidden);
+    auto width = static_cast<std::int64_t>(value + static_cast<double>(divisor) / 2) / divisor * divisor;
+    if (static_cast<double>(width) < 0.9 * value) width += divisor;
+    r.widths.push_back(std::max(divisor, width));
   }
-  const std::int64_t dense = r.keys.need({"first_k_dense_replace"}, 0, limit::layers);
-  const std::int64_t every = r.keys.integer({"moe_layer_freq"}, 1, limit::layers).value_or(1);
-  return layers_where(r, [&](std::int64_t i) { return i >= dense && i % every == 0; });
-}
-
-std::vector<int> moe_layers_of_llama4(Reading& r) {
-  if (const auto listed = r.keys.integers("moe_layers", 0, r.model.layers - 1))
-    return layers_where(
-        r, [&](std::int64_t i) { return std::find(listed->begin(), listed->end(), i) != listed->end(); });
-  const std::int64_t step = r.keys.need({"interleave_moe_layer_step"}, 1, limit::layers);
-  return layers_where(r, [&](std::int64_t i) { return (i + 1) % step == 0; });
-}
-
-void read_shared_experts(Reading& r, MixtureOfExperts& moe) {
-  const auto width =
-      r.keys.integer({"shared_expert_intermediate_size", "shared_intermediate_size"}, 0, limit::width);
-  if (width && *width > 0) {
-    moe.shared_experts = 1;
-    moe.shared_intermediate = *width;
-    moe.shared_gate = r.family->moe == MoeRule::qwen_step;
-  } else if (const auto count = r.keys.integer({"n_shared_experts", "num_shared_experts"}, 0, max_experts)) {
-    moe.shared_experts = *count;
-    moe.shared_intermediate = *count * moe.moe_intermediate;
-  } else if (r.family->moe == MoeRule::llama4) {
-    moe.shared_experts = 1;
-    moe.shared_intermediate = moe.moe_intermediate;
-    r.derive("one shared expert as wide as a routed one: the rule of " + r.model.family);
-  }
-}
-
-bool has_router_bias(Reading& r) {
-  if (const auto stated = r.keys.boolean("use_routing_bias")) return *stated;
-  const std::string& name = r.model.family;
-  return r.keys.string("topk_method").value_or("") == "noaux_tc" || name == "glm4_moe" || name == "gpt_oss" ||
-         name == "kimi_linear";
-}
-
-void read_experts(Reading& r, std::int64_t experts) {
-  MixtureOfExperts moe;
-  moe.experts = experts;
-  moe.experts_per_token = r.keys.need(top_k_names, 1, max_experts);
-  if (moe.experts_per_token > experts)
-    r.keys.fail("num_experts_per_tok",
-                fmt::format("{} of {} experts per token cannot be", moe.experts_per_token, experts));
-  const bool own_width = r.family->moe == MoeRule::qwen_step || r.family->moe == MoeRule::deepseek;
-  moe.moe_intermediate = own_width ? r.keys.need({"moe_intermediate_size"}, 1, limit::width)
-                                   : r.keys.need(width_names, 1, limit::width);
-  switch (r.family->moe) {
-    case MoeRule::qwen_step:
-      moe.layers = moe_layers_of_qwen(r);
-      break;
-    case MoeRule::deepseek:
-      moe.layers = moe_layers_of_deepseek(r);
-      break;
-    case MoeRule::llama4:
-      moe.layers = moe_layers_of_llama4(r);
-      break;
-    default:
-      moe.layers = layers_where(r, [](std::int64_t) { return true; });
-  }
-  read_shared_experts(r, moe);
-  moe.router_bias = has_router_bias(r);
-  r.model.moe = moe;
+  r.derive("MLP widths follow from ffn_multipliers");
 }
 
 void read_dense_width(Reading& r) {
   const auto rule = r.family == nullptr ? MlpWidthRule::stated : r.family->width;
   const bool llama4 = r.family != nullptr && r.family->moe == MoeRule::llama4;
+  if (r.keys.is_array("ffn_multipliers")) return read_multipliers(r);
   if (rule != MlpWidthRule::four_hidden)
     r.model.dense_intermediate = llama4 ? r.keys.integer({"intermediate_size_mlp"}, 1, limit::width)
-                                        : r.keys.integer(width_names, 1, limit::width);
+                                        : r.keys.integer(mlp_width_names, 1, limit::width);
+  adjust_width(r);
   if (r.model.dense_intermediate || rule == MlpWidthRule::stated) return;
+  if (const auto factor = r.keys.number("expansion_ratio", 1e-3, 1e3)) {
+    r.model.dense_intermediate = static_cast<std::int64_t>(*factor * static_cast<double>(r.model.hidden));
+    r.derive(fmt::format("MLP width = expansion_ratio * hidden = {}", *r.model.dense_intermediate));
+    return;
+  }
   r.model.dense_intermediate = 4 * r.model.hidden;
   r.derive(fmt::format("MLP width = 4 * hidden = {}: the rule of {}", 4 * r.model.hidden, r.model.family));
+}
+
+std::string activation(Reading& r) {
+  for (const char* key :
+       {"hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "act_fn"})
+    if (r.keys.is_string(key)) return *r.keys.string(key);
+  return "";
+}
+
+/// Unknown families: SiLU is gated in every published decoder; of GELU and ReLU both forms exist.
+void assume_gate(Reading& r) {
+  for (const char* key : {"gated_mlp", "ffn_with_glu"})
+    if (const auto stated = r.keys.boolean(key)) r.model.gated_mlp = stated;
+  if (r.model.gated_mlp) return;
+  const std::string act = activation(r);
+  if (act == "silu" || act == "swish" || act.find("glu") != std::string::npos) {
+    r.model.gated_mlp = true;
+    r.derive(
+        fmt::format("the MLP is gated (3 matrices): assumed from the activation '{}' (--model-key "
+                    "gated_mlp=false for 2)",
+                    act));
+    return;
+  }
+  r.note("whether the MLP is gated is not stated: say --model-key gated_mlp=true (3 matrices) or false (2)");
+}
+
+/// Widths of single layers: from a list of blocks, or 0 where a block has no MLP.
+void place_widths(Reading& r) {
+  Model& model = r.model;
+  if (!r.widths.empty()) {
+    model.mlp_widths = r.widths;
+    return;
+  }
+  const bool some_none =
+      std::any_of(r.mlps.begin(), r.mlps.end(), [](BlockMlp mlp) { return mlp == BlockMlp::none; });
+  if (!some_none) return;
+  for (const BlockMlp mlp : r.mlps)
+    model.mlp_widths.push_back(mlp == BlockMlp::dense && model.dense_intermediate ? *model.dense_intermediate
+                                                                                  : 0);
 }
 
 }  // namespace
 
 void read_mlp(Reading& r) {
-  const auto experts = r.keys.integer(expert_names, 0, max_experts);
-  if (r.family == nullptr) {
-    r.note(fmt::format("model_type '{}' is not known: its MLP, norms and biases are not counted",
-                       r.model.family));
+  const auto experts = expert_count(r);
+  const MoeRule rule = r.family == nullptr ? MoeRule::by_keys : r.family->moe;
+  if (r.family == nullptr)
+    assume_gate(r);
+  else
+    r.model.gated_mlp = r.family->gated;
+  if (const auto stated = r.keys.boolean("gated_mlp")) r.model.gated_mlp = stated;
+  const bool may_be_dense = rule == MoeRule::none || rule == MoeRule::by_keys || rule == MoeRule::deepseek;
+  if (rule == MoeRule::none || (experts.value_or(0) == 0 && may_be_dense)) {
     read_dense_width(r);
+    place_widths(r);
     return;
   }
-  r.model.gated_mlp = r.family->gated;
-  if (r.family->moe == MoeRule::none || (experts.value_or(0) == 0 && r.family->moe == MoeRule::deepseek)) {
-    read_dense_width(r);
-    return;
-  }
-  read_experts(r, experts ? *experts : r.keys.need(expert_names, 1, max_experts));
+  read_experts(r, experts.value_or(0));
   if (static_cast<std::int64_t>(r.model.moe->layers.size()) < r.model.layers) read_dense_width(r);
+  place_widths(r);
 }
 
 }  // namespace usp

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <string_view>
 
 namespace usp {
@@ -20,15 +22,16 @@ std::vector<AlikeLayers> alike_layers(const Model& model, int first, int last) {
   std::vector<AlikeLayers> groups;
   std::int64_t found = 0;
   for (const LayerKind& kind : model.kinds) {
-    AlikeLayers dense, experts;
+    std::map<std::int64_t, AlikeLayers> by_mlp;  // dense ones by width, those with experts last
     for (const int layer : kind.layers) {
       if (layer < first || layer >= last) continue;
-      AlikeLayers& group = model.is_moe_layer(layer) ? experts : dense;
+      const std::int64_t mlp = model.is_moe_layer(layer) ? std::numeric_limits<std::int64_t>::max()
+                                                         : model.mlp_width(layer).value_or(-1);
+      AlikeLayers& group = by_mlp[mlp];
       group = {layer, group.count + 1};
+      ++found;
     }
-    for (const AlikeLayers& group : {dense, experts})
-      if (group.count > 0) groups.push_back(group);
-    found += dense.count + experts.count;
+    for (const auto& [mlp, group] : by_mlp) groups.push_back(group);
   }
   expects(found == last - first, "each layer belongs to one layer kind");
   return groups;
@@ -37,7 +40,7 @@ std::vector<AlikeLayers> alike_layers(const Model& model, int first, int last) {
 std::int64_t Model::attention_layers() const {
   std::int64_t count = 0;
   for (const auto& kind : kinds)
-    if (!kind.is_linear()) count += static_cast<std::int64_t>(kind.layers.size());
+    if (kind.has_softmax()) count += static_cast<std::int64_t>(kind.layers.size());
   return count;
 }
 
@@ -45,7 +48,19 @@ bool Model::is_moe_layer(int layer) const {
   return moe && std::binary_search(moe->layers.begin(), moe->layers.end(), layer);
 }
 
+std::optional<std::int64_t> Model::mlp_width(int layer) const {
+  return mlp_widths.empty() ? dense_intermediate : mlp_widths.at(static_cast<std::size_t>(layer));
+}
+
+bool splits_linear_heads(const LinearHeads& heads, std::int64_t degree) {
+  const bool shared = heads.style == LinearStyle::mamba || heads.style == LinearStyle::mamba2;
+  return heads.value_heads % degree == 0 &&
+         (heads.key_heads % degree == 0 || (shared && degree % heads.key_heads == 0));
+}
+
 namespace {
+
+constexpr std::int64_t max_listed_degree = 1024;
 
 /// Degrees 1..most for which `even` holds on every kind of the wanted sort; empty when there is no such kind.
 template <class Wanted, class Most, class Even>
@@ -67,7 +82,7 @@ std::vector<std::int64_t> degrees(const Model& model, Wanted wanted, Most most, 
 
 std::vector<std::int64_t> even_ulysses_degrees(const Model& model) {
   return degrees(
-      model, [](const LayerKind& k) { return !k.is_linear(); },
+      model, [](const LayerKind& k) { return k.has_softmax(); },
       [](const LayerKind& k) { return k.query_heads; },
       [](const LayerKind& k, std::int64_t u) {
         return k.query_heads % u == 0 && (k.kv_heads % u == 0 || u % k.kv_heads == 0);
@@ -77,10 +92,9 @@ std::vector<std::int64_t> even_ulysses_degrees(const Model& model) {
 std::vector<std::int64_t> even_ulysses_degrees_linear(const Model& model) {
   return degrees(
       model, [](const LayerKind& k) { return k.is_linear(); },
-      [](const LayerKind& k) { return std::min(k.linear->key_heads, k.linear->value_heads); },
-      [](const LayerKind& k, std::int64_t u) {
-        return k.linear->key_heads % u == 0 && k.linear->value_heads % u == 0;
-      });
+      // Of the channels of short convolutions and of Mamba-1, degrees beyond the ranks of a host say nothing.
+      [](const LayerKind& k) { return std::min<std::int64_t>(k.linear->value_heads, max_listed_degree); },
+      [](const LayerKind& k, std::int64_t u) { return splits_linear_heads(*k.linear, u); });
 }
 
 std::string_view mixer_name(LayerMixer mixer) {
@@ -91,8 +105,14 @@ std::string_view mixer_name(LayerMixer mixer) {
       return "sliding";
     case LayerMixer::chunked:
       return "chunked";
+    case LayerMixer::sparse:
+      return "sparse";
+    case LayerMixer::cross:
+      return "cross";
     case LayerMixer::linear:
       return "linear";
+    case LayerMixer::none:
+      return "none";
   }
   throw InternalError("a layer mixer has no name");
 }
@@ -105,6 +125,12 @@ std::string_view linear_style_name(LinearStyle style) {
       return "kda";
     case LinearStyle::lightning:
       return "lightning";
+    case LinearStyle::mamba:
+      return "mamba";
+    case LinearStyle::mamba2:
+      return "mamba2";
+    case LinearStyle::short_conv:
+      return "short_conv";
   }
   throw InternalError("a linear style has no name");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/planner/model_config.hpp"
 
+#include "language_part.hpp"
 #include "reading.hpp"
 
 #include "usp/base/presets.hpp"
@@ -10,22 +11,6 @@
 
 namespace usp {
 namespace {
-
-constexpr const char* language_parts[] = {"text_config", "language_config", "llm_config"};
-
-/// The object that holds the language model: a nested one if there is one, else the whole.
-ConfigKeys language_part(ConfigKeys& top) {
-  std::optional<ConfigKeys> found;
-  const char* name = nullptr;
-  for (const char* key : language_parts) {
-    if (!top.has({key})) continue;
-    if (found)
-      top.fail(key, fmt::format("and {} are both given; it is ambiguous which is the language model", name));
-    found = top.object(key);
-    name = key;
-  }
-  return found ? *found : top;
-}
 
 std::string architecture_of(ConfigKeys& keys) {
   const auto names = keys.strings("architectures");
@@ -57,42 +42,113 @@ void read_embedding(Reading& r) {
       r.model.vocab = part->integer({padded ? "padded_vocab_size" : "vocab_size"}, 1, limit::vocab);
   for (ConfigKeys* part : {&r.keys, &r.top})
     if (!r.model.tied_embeddings) r.model.tied_embeddings = part->boolean("tie_word_embeddings");
-  if (r.model.tied_embeddings || r.family == nullptr) return;
+  for (const char* key : {"tie_embeddings", "share_input_output_layers", "tie_word_embedding"})
+    if (!r.model.tied_embeddings) r.model.tied_embeddings = r.keys.boolean(key);
+  if (r.model.tied_embeddings) return;
+  if (r.family == nullptr) {
+    r.model.tied_embeddings = true;
+    r.derive(
+        "tie_word_embeddings = true: assumed, the default of transformers where a config states none "
+        "(--model-key tie_word_embeddings=false for the other)");
+    return;
+  }
   r.model.tied_embeddings = r.family->tied;
   r.derive(fmt::format("tie_word_embeddings = {}: the config states none; the rule of {}",
                        r.family->tied ? "true" : "false", r.model.family));
 }
 
+/// model_type of an object as it is, before anything is read from it.
+std::string stated_type(const Json& object) {
+  const auto at = object.is_object() ? object.find("model_type") : object.end();
+  return object.is_object() && at != object.end() && at->is_string() ? at->get<std::string>() : "";
+}
+
+/// A config inside another is saved without what its class sets. Keys of sizes are added there alone: a file
+/// of its own without them is cut.
+std::vector<std::string> add_class_defaults(const Json& config, LanguagePart& part) {
+  std::vector<std::string> added;
+  if (part.pointer.empty() || !part.object->is_object()) return added;
+  const Json defaults = family::class_defaults(stated_type(*part.object));
+  for (const auto& [key, value] : defaults.items())
+    // What the outer object says of its embedding holds.
+    if (!part.object->contains(key) && !config.contains(key)) {
+      (*part.object)[key] = value;
+      added.push_back(fmt::format("{} = {}", key, value.dump()));
+    }
+  return added;
+}
+
+/// Layers as the planner counts them: with one attention each.
+void read_sizes(Reading& r) {
+  r.model.hidden = r.keys.need({"hidden_size", "n_embd", "d_model", "model_dim", "n_embed"}, 1, limit::width);
+  r.model.layers = r.keys.need(
+      {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "num_transformer_layers"}, 1, limit::layers);
+  const int parts = r.family == nullptr ? 1 : r.family->attentions_per_layer;
+  if (parts == 1) return;
+  r.derive(fmt::format(
+      "{} layers with {} attentions and dense MLPs each are {} layers here, with experts beside the "
+      "first of each",
+      r.model.layers, parts, parts * r.model.layers));
+  for (std::int64_t i = 0; i < r.model.layers; ++i)
+    for (int part = 0; part < parts; ++part)
+      r.mlps.push_back(part == 0 ? BlockMlp::experts : BlockMlp::dense);
+  r.model.layers *= parts;
+}
+
+/// The dense MLP beside the experts counts as a shared expert of its width.
+void join_dense_to_experts(Reading& r) {
+  if (r.family == nullptr || r.family->attentions_per_layer == 1 || !r.model.moe ||
+      !r.model.dense_intermediate)
+    return;
+  r.model.moe->shared_experts = 1;
+  r.model.moe->shared_intermediate = *r.model.dense_intermediate;
+}
+
 }  // namespace
 
-Model read_model_config(const std::string& text, const std::string& file) {
-  const Json json = parse_json(text, file);
+Model read_model_config(const std::string& text, const std::string& file,
+                        const std::vector<std::string>& settings) {
+  Json json = parse_json(text, file);
+  set_model_keys(json, file, settings);
+  LanguagePart part = language_part(json, file);
+  const std::vector<std::string> defaults = add_class_defaults(json, part);
   ConfigKeys top(json, file, "");
-  ConfigKeys keys = language_part(top);
+  ConfigKeys keys(*part.object, file, part.pointer);
   Model model;
   model.name = model_name(file);
   model.family = family_name(keys, top);
   Reading r{keys, top, family::find(model.family), model};
   if (keys.boolean("is_encoder_decoder").value_or(false))
     keys.fail("is_encoder_decoder", "encoder-decoder models cannot be planned; decoder-only models can");
-  model.hidden = keys.need({"hidden_size", "n_embd", "d_model"}, 1, limit::width);
-  model.layers = keys.need({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}, 1, limit::layers);
+  if (!defaults.empty())
+    r.derive(fmt::format("left out of {} and taken from the class of {}: {}", part.pointer.substr(1),
+                         model.family, join(defaults, ", ")));
+  for (const std::string& key : settings) r.derive("--model-key " + key);
+  read_sizes(r);
   if (model.family.empty()) {
     model.family = "unknown";
-    r.note("the config states no model_type: nothing is derived, every key must be stated");
+    r.note("the config states no model_type: it is read as a plain decoder, with what is assumed listed");
   } else if (!keys.string("model_type") && !top.string("model_type")) {
     r.derive(fmt::format("model_type = {}: from architectures", model.family));
+  } else if (r.family == nullptr) {
+    r.note(fmt::format(
+        "model_type '{}' is not known: it is read as a plain decoder, with what is assumed listed",
+        model.family));
   }
   read_embedding(r);
   read_layers(r);
   read_mlp(r);
+  join_dense_to_experts(r);
   read_details(r);
+  for (const std::string& left : part.left_out)
+    if (left != "vision_config") r.note(fmt::format("only the language part is read; {} is left out", left));
+  refuse_unread_rules(r);
   return model;
 }
 
-Model load_model(const std::string& file_or_preset_name) {
+Model load_model(const std::string& file_or_preset_name, const std::vector<std::string>& settings) {
   const NamedText source = file_or_preset("models", file_or_preset_name);
-  return read_model_config(source.text, source.name);
+  return read_model_config(source.text, source.name, settings);
 }
 
 }  // namespace usp

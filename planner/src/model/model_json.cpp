@@ -9,9 +9,9 @@
 namespace usp {
 namespace {
 
-/// Null for the fields that a linear layer does not have.
+/// Null for the fields that a layer without softmax does not have.
 Json softmax_value(const LayerKind& kind, std::int64_t value) {
-  return kind.is_linear() ? Json(nullptr) : Json(value);
+  return !kind.has_softmax() ? Json(nullptr) : Json(value);
 }
 
 Json kind_json(const LayerKind& kind) {
@@ -25,7 +25,11 @@ Json kind_json(const LayerKind& kind) {
             {"softcap", json_or_null(kind.softcap)},
             {"sinks", kind.sinks},
             {"output_gate", kind.output_gate},
+            {"sparse", nullptr},
+            {"cross_tokens", kind.kind == LayerMixer::cross ? Json(kind.cross_tokens) : Json(nullptr)},
             {"linear", nullptr}};
+  if (const auto& s = kind.sparse)
+    j["sparse"] = {{"topk", s->topk}, {"heads", s->heads}, {"head_dim", s->head_dim}};
   if (const auto& l = kind.linear)
     j["linear"] = {{"style", linear_style_name(l->style)},
                    {"key_heads", l->key_heads},
@@ -40,7 +44,7 @@ Json kind_json(const LayerKind& kind) {
 Json shared_value(const Model& model, const std::function<std::int64_t(const LayerKind&)>& of) {
   std::vector<std::int64_t> distinct;
   for (const auto& kind : model.kinds)
-    if (!kind.is_linear() && std::find(distinct.begin(), distinct.end(), of(kind)) == distinct.end())
+    if (kind.has_softmax() && std::find(distinct.begin(), distinct.end(), of(kind)) == distinct.end())
       distinct.push_back(of(kind));
   if (distinct.empty()) return nullptr;
   return distinct.size() == 1 ? Json(distinct.front()) : Json(distinct);
@@ -101,7 +105,8 @@ std::string model_json(const Model& model) {
   j["ulysses_even"] = even_ulysses_degrees(model);
   j["ulysses_even_linear"] = even_ulysses_degrees_linear(model);
   j["mlp"] = {{"dense_intermediate", json_or_null(model.dense_intermediate)},
-              {"gated", json_or_null(model.gated_mlp)}};
+              {"gated", json_or_null(model.gated_mlp)},
+              {"widths", model.mlp_widths.empty() ? Json(nullptr) : Json(model.mlp_widths)}};
   j["moe"] = moe_json(model);
   j["mla"] = mla_json(model);
   j["parameters"] = parameters_json(count);

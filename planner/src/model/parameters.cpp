@@ -55,8 +55,11 @@ LayerParameters count_layer(const Model& model, int index) {
     return layer;
   }
   layer.experts = layer.active_experts = 0;
-  if (!model.dense_intermediate) return layer;
-  if (const auto dense = weights::mlp(model, *model.dense_intermediate))
+  const auto width = model.mlp_width(index);
+  if (!width) return layer;
+  if (*width == 0)
+    layer.mlp = 0;
+  else if (const auto dense = weights::mlp(model, *width))
     layer.mlp = narrow(dense->total(), model);
   return layer;
 }

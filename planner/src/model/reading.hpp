@@ -4,10 +4,14 @@
 #include "config_keys.hpp"
 #include "family.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace usp {
+
+/// The MLP of a block where the config says so block by block.
+enum class BlockMlp { by_rule, none, dense, experts };
 
 /// One config being read: the language part, the file's top level, the family's rules and the model so far.
 struct Reading {
@@ -15,6 +19,10 @@ struct Reading {
   ConfigKeys& top;
   const family::Family* family;  ///< null for an unknown model_type
   Model& model;
+  std::vector<BlockMlp> mlps = {};          ///< of each layer; empty: the family's rule
+  std::vector<std::int64_t> widths = {};    ///< MLP width of each layer, from a list of blocks
+  std::vector<std::int64_t> kv_heads = {};  ///< of each layer, from a list of blocks; 0: no attention
+  std::optional<LinearStyle> linear = {};   ///< that the names of layers tell
 
   void derive(const std::string& sentence) { model.derived.push_back(sentence); }
   void note(const std::string& sentence) { model.notes.push_back(sentence); }
@@ -23,8 +31,27 @@ struct Reading {
 /// What each layer does, one entry per layer; windows are found by layer_window.
 [[nodiscard]] std::vector<LayerMixer> read_mixers(Reading& r);
 
+/// Mixers from lists that name every block, whatever the family: layer types, patterns of letters, lists of
+/// block configs, lists of layer numbers, periods. Empty when the config has none of them.
+[[nodiscard]] std::optional<std::vector<LayerMixer>> mixers_of_lists(Reading& r);
+
+/// Which layers a list of numbers means: it counts from 0, unless a 0 is absent and the number of layers is
+/// in it. Throws InvalidInput for numbers out of range and for numbers that are listed twice.
+[[nodiscard]] std::vector<bool> listed_layers(Reading& r, ConfigKeys& keys, const char* key);
+
+/// Refuses keys that speak of layers or of what a query sees and that nothing has read; for known families
+/// they become a note.
+void refuse_unread_rules(Reading& r);
+
 /// Fills Model::kinds and Model::mla: heads and head dims of each layer, grouped.
 void read_layers(Reading& r);
+
+/// Names of an MLP's width.
+inline constexpr KeyNames mlp_width_names = {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"};
+/// Routed experts of a layer; empty when the config states none.
+[[nodiscard]] std::optional<std::int64_t> expert_count(Reading& r);
+/// Fills Model::moe. @param experts of a layer; 0 refuses by the key's name
+void read_experts(Reading& r, std::int64_t experts);
 
 /// Fills the MLP and the mixture of experts.
 void read_mlp(Reading& r);

@@ -68,10 +68,49 @@ Weights lightning(Wide hidden, const LinearHeads& l) {
   return {.matrices = 5 * hidden * width, .vectors = width};
 }
 
+/// Mamba-2: z, x, B, C and dt in one projection, a convolution over x, B and C, a norm of the output, and A,
+/// D and the bias of dt per head.
+Weights mamba2(Wide hidden, const LinearHeads& l) {
+  const Wide inner = Wide{l.value_heads} * l.value_dim, shared = 2 * Wide{l.key_heads} * l.key_dim;
+  return {.matrices = hidden * (2 * inner + shared + l.value_heads) + inner * hidden +
+                      (inner + shared) * l.conv_kernel,
+          .vectors = inner + 3 * Wide{l.value_heads} + inner + shared};
+}
+
+/// Mamba-1: x and z in one projection, a convolution, then dt (of rank hidden / 16), B and C from x.
+Weights mamba(Wide hidden, const LinearHeads& l) {
+  const Wide inner = l.value_heads, rank = (hidden + 15) / 16;
+  return {.matrices = hidden * 2 * inner + inner * l.conv_kernel + inner * (rank + 2 * Wide{l.key_dim}) +
+                      rank * inner + inner * l.key_dim + inner * hidden,
+          .vectors = 3 * inner + rank + 2 * Wide{l.key_dim}};
+}
+
+/// Short convolution of LFM2: two gates and the input in one projection, the kernel, one projection out.
+Weights short_conv(Wide hidden, const LinearHeads& l) {
+  return {.matrices = 4 * hidden * hidden + hidden * l.conv_kernel, .vectors = 0};
+}
+
+/// Queries from the latent one where there is one, a key, and a weight per head; a norm with shift on the
+/// key.
+Weights indexer(const Model& model, const SparseIndex& index) {
+  const Wide from = model.mla && model.mla->q_lora_rank ? Wide{*model.mla->q_lora_rank} : Wide{model.hidden};
+  return {
+      .matrices = from * index.heads * index.head_dim + Wide{model.hidden} * (index.head_dim + index.heads),
+      .vectors = 2 * Wide{index.head_dim}};
+}
+
 }  // namespace
 
 Weights attention(const Model& model, const LayerKind& kind) {
-  if (!kind.is_linear()) return model.mla ? latent_attention(model, kind) : plain_attention(model, kind);
+  if (kind.kind == LayerMixer::none) return {};
+  if (kind.has_softmax()) {
+    Weights w = model.mla ? latent_attention(model, kind) : plain_attention(model, kind);
+    if (!kind.sparse) return w;
+    const Weights added = indexer(model, *kind.sparse);
+    w.matrices += added.matrices;
+    w.vectors += added.vectors;
+    return w;
+  }
   switch (kind.linear->style) {
     case LinearStyle::gated_delta:
       return gated_delta(model.hidden, *kind.linear);
@@ -79,6 +118,12 @@ Weights attention(const Model& model, const LayerKind& kind) {
       return kimi_delta(model.hidden, *kind.linear);
     case LinearStyle::lightning:
       return lightning(model.hidden, *kind.linear);
+    case LinearStyle::mamba:
+      return mamba(model.hidden, *kind.linear);
+    case LinearStyle::mamba2:
+      return mamba2(model.hidden, *kind.linear);
+    case LinearStyle::short_conv:
+      return short_conv(model.hidden, *kind.linear);
   }
   throw InternalError("a linear style has no weights");
 }

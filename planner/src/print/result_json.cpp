@@ -120,8 +120,9 @@ Json best_json(const PlanRequest& request, const PlanCandidate& c) {
   Json json = brief_json(request, c);
   const Choice& choice = c.choice;
   json["placement"] = world_devices(choice.mesh, choice.placement, pipeline_of(request, choice));
-  json["axes"] = axes_json(axes_of(*request.cluster, choice.mesh, choice.placement,
-                                   pipeline_of(request, choice), request.execution.transport));
+  json["axes"] =
+      axes_json(axes_of_step(*request.cluster, choice.mesh, choice.placement, pipeline_of(request, choice),
+                             request.execution.transport, request.workload.training));
   json["terms"] = Json::array();
   for (const TimeTerm& term : c.terms)
     json["terms"].push_back(

@@ -242,10 +242,14 @@ std::string plan_text(const PlanRequest& request, const PlanResult& result, bool
     return job_text(request) + headline(request, result) + verdict_line(result) +
            flag_costs_text(result.verdict.flag_costs) + list_text("notes", result.notes);
   const PlanCandidate& best = result.best();
-  const std::vector<AxisView> axes = axes_of(*request.cluster, best.choice.mesh, best.choice.placement,
-                                             pipeline_of(request, best.choice), request.execution.transport);
+  const std::vector<AxisView> axes =
+      axes_of_step(*request.cluster, best.choice.mesh, best.choice.placement,
+                   pipeline_of(request, best.choice), request.execution.transport, request.workload.training);
+  // How the axes lie; the groups of gradients are among those to launch.
+  std::vector<AxisView> mesh_axes = axes;
+  if (!mesh_axes.empty() && mesh_axes.back().name == "gradients") mesh_axes.pop_back();
   std::string text =
-      job_text(request) + headline(request, result) + measured_text(request, best) + where_text(axes);
+      job_text(request) + headline(request, result) + measured_text(request, best) + where_text(mesh_axes);
   text += layers_text(request, best) + time_table(result) + memory_table(request, best);
   text += runners(result) + verdict_text(result) + flag_costs_text(result.verdict.flag_costs);
   text += pareto_text(result) + rejected_text(result.rejected);

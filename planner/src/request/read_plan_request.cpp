@@ -132,12 +132,12 @@ void load_named(const std::string& file, const Load& load) {
   }
 }
 
-std::vector<i64> documents_in(ObjectReader& reader) {
+std::vector<i64> documents_in(ObjectReader& reader, const char* key = "documents") {
   std::vector<i64> documents;
   reader.array(
-      "documents",
+      key,
       [&](const Json& value, const std::string& at) {
-        documents.push_back(json_integer(value, reader.file(), at, 1, max_tokens));
+        documents.push_back(json_integer(value, reader.file(), at, 0, max_tokens));
       },
       true);
   return documents;
@@ -295,6 +295,16 @@ AttentionShape shape_in(ObjectReader reader) {
 
 Band band_in(ObjectReader& reader) {
   const bool causal = reader.maybe_boolean("causal").value_or(true);
+  if (const Json* sides = reader.find("window"); sides != nullptr && sides->is_array()) {
+    std::vector<i64> side;
+    reader.array("window", [&](const Json& value, const std::string& at) {
+      side.push_back(json_integer(value, reader.file(), at, 0, max_tokens));
+    });
+    if (side.size() != 2) reader.fail("window", "two sides are needed: tokens before and after a query");
+    if (reader.maybe_boolean("causal").value_or(false))
+      reader.fail("window", "shows a query later tokens, and /causal is true");
+    return {-side[1], side[0]};
+  }
   const auto window = reader.maybe_integer("window", 1, max_tokens);
   if (window && !causal) reader.fail("window", "looks back from a causal query, and /causal is false");
   if (window) return {0, *window - 1};
@@ -310,6 +320,30 @@ ScoreRules score_in(ObjectReader& reader) {
   return score;
 }
 
+void read_documents(ObjectReader& reader, AttentionRequest& request) {
+  request.lengths = documents_in(reader);
+  try {
+    if (!request.lengths.empty()) check_documents(request.lengths, request.shape.q_tokens);
+  } catch (const Error& error) {
+    reader.fail("documents", error.what());
+  }
+  request.kv_lengths = documents_in(reader, "kv_documents");
+  if (!request.kv_lengths.empty()) {
+    if (request.kv_lengths.size() != request.lengths.size())
+      reader.fail("kv_documents", "as many lengths as documents are needed");
+    request.documents = cross_documents(request.lengths, request.kv_lengths);
+    request.shape.kv_tokens = request.documents.cu_k.back();
+    if (request.shape.kv_tokens < 1 || request.shape.kv_tokens > max_tokens)
+      reader.fail("kv_documents", "the keys must sum to 1 to 2^40 tokens");
+    return;
+  }
+  std::vector<i64> cu_seqlens{0};
+  for (const i64 length : request.lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
+  request.documents = request.lengths.empty()
+                          ? Documents::single(request.shape.q_tokens, request.shape.kv_tokens)
+                          : Documents::packed(std::move(cu_seqlens));
+}
+
 void read_call(ObjectReader& reader, AttentionRequest& request) {
   request.shape = shape_in(reader.object("shape"));
   request.band = band_in(reader);
@@ -318,17 +352,7 @@ void read_call(ObjectReader& reader, AttentionRequest& request) {
   request.return_lse = reader.maybe_boolean("return_lse").value_or(false);
   request.training = reader.maybe_boolean("training").value_or(true);
   if (reader.find("backend") != nullptr) request.backend = reader.enumeration<Backend>("backend");
-  request.lengths = documents_in(reader);
-  try {
-    if (!request.lengths.empty()) check_documents(request.lengths, request.shape.q_tokens);
-  } catch (const Error& error) {
-    reader.fail("documents", error.what());
-  }
-  std::vector<i64> cu_seqlens{0};
-  for (const i64 length : request.lengths) cu_seqlens.push_back(cu_seqlens.back() + length);
-  request.documents = request.lengths.empty()
-                          ? Documents::single(request.shape.q_tokens, request.shape.kv_tokens)
-                          : Documents::packed(std::move(cu_seqlens));
+  read_documents(reader, request);
   if (const auto fixed = reader.maybe_object("fixed")) {
     request.fixed = fixed_in(*fixed);
     if (request.fixed.head_chunks.value_or(1) > max_head_chunks)

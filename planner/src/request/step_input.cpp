@@ -25,8 +25,9 @@ Calibration calibration_or_sheet(const topology::Cluster& cluster, const std::st
 }
 
 void load_sources(const StepSources& sources, StepInput& input, const NoteSink& note) {
-  input.model = sources.model_config ? read_model_config(*sources.model_config, sources.model)
-                                     : load_model(sources.model);
+  input.model = sources.model_config
+                    ? read_model_config(*sources.model_config, sources.model, sources.model_keys)
+                    : load_model(sources.model, sources.model_keys);
   input.cluster = load_cluster(sources.cluster, note);
   input.calibration = sources.data_sheet ? uncalibrated(data_sheet_of(input.cluster))
                                          : calibration_or_sheet(input.cluster, sources.calibration, note);

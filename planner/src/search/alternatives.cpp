@@ -21,9 +21,11 @@ std::vector<LayoutKind> layouts(const AlternativesInput& in) {
 std::vector<std::pair<Method, Mesh>> methods(const AlternativesInput& in) {
   const auto wanted = [&](Method m) { return !in.fixed->method || *in.fixed->method == m; };
   const Mesh flat{1, in.ring, in.ulysses};
-  if (in.ring == 1)
-    return {
-        {in.fixed->method && !(*in.fixed->method)->two_level_ring ? *in.fixed->method : Method::ring, flat}};
+  if (in.ring == 1) {
+    if (in.fixed->method && (*in.fixed->method)->two_level_ring)
+      return {};  // it was asked for, and there is none
+    return {{in.fixed->method.value_or(Method::ring), flat}};
+  }
   std::vector<std::pair<Method, Mesh>> list;
   if (wanted(Method::ring)) list.emplace_back(Method::ring, flat);
   if (wanted(Method::ring_direct)) list.emplace_back(Method::ring_direct, flat);

@@ -100,6 +100,21 @@ std::vector<AxisView> axes_of(const topology::Cluster& cluster, const Mesh& mesh
   return axes;
 }
 
+std::vector<AxisView> axes_of_step(const topology::Cluster& cluster, const Mesh& mesh,
+                                   const Placement& placement, int pipeline, Transport transport,
+                                   bool training) {
+  std::vector<AxisView> axes = axes_of(cluster, mesh, placement, pipeline, transport);
+  const int parts = (mesh.ring() > 1 ? 1 : 0) + (mesh.ulysses > 1 ? 1 : 0) + (placement.data > 1 ? 1 : 0);
+  if (!training || parts < 2) return axes;
+  const std::vector<int> devices = world_devices(mesh, placement, pipeline);
+  AxisView& axis = axes.emplace_back();
+  axis.name = "gradients";
+  axis.degree = placement.data * mesh.size();
+  axis.groups = groups_of(static_cast<int>(devices.size()), axis.degree, placement.tensor);
+  look(cluster, devices, Transport::nccl, axis);
+  return axes;
+}
+
 std::string rank_list(const std::vector<int>& ranks) {
   if (ranks.empty()) return "";
   const int step = ranks.size() > 1 ? ranks[1] - ranks[0] : 1;

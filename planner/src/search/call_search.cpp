@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
+#include "device_order.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/planner/plan_attention.hpp"
@@ -72,7 +73,8 @@ class AttentionSearch {
         links_(*request.cluster, *request.calibration),
         model_(one_layer(request.shape)),
         data_(request.fixed.data.value_or(1)),
-        tensor_(request.fixed.tensor.value_or(1)) {
+        tensor_(request.fixed.tensor.value_or(1)),
+        links_order_(order_by_links(*request.cluster)) {
     workload_.seq = request.shape.q_tokens;
     workload_.batch = request.shape.batch;
     legality_ = {&model_, &workload_, static_cast<i64>(request.cluster->devices.size()),
@@ -129,6 +131,17 @@ class AttentionSearch {
     return list;
   }
 
+  /// Each choice in the natural order of the devices, then in that of their links where it is another.
+  [[nodiscard]] std::vector<Choice> with_orders(std::vector<Choice> choices) const {
+    if (links_order_.empty() || legality_.world != static_cast<i64>(links_order_.size())) return choices;
+    const std::size_t natural = choices.size();
+    for (std::size_t i = 0; i < natural; ++i) {
+      choices.push_back(choices[i]);
+      choices.back().placement.devices = links_order_;
+    }
+    return choices;
+  }
+
   void try_mesh(int ring, int ulysses) {
     if (std::string reason = unsupported_reason(legality_, tensor_, data_, {1, ring, ulysses});
         !reason.empty()) {
@@ -141,7 +154,7 @@ class AttentionSearch {
                                   local_.kv_heads,
                                   request_.band.diff_min == 0,
                                   request_.documents.count() > 1};
-    for (const Choice& choice : alternatives(input)) {
+    for (const Choice& choice : with_orders(alternatives(input))) {
       tell(request_.progress, mesh_, meshes_, "meshes");
       AttentionCandidate candidate;
       candidate.plan = plan_of(choice);
@@ -201,6 +214,7 @@ class AttentionSearch {
     result_.best_forward = *std::min_element(list.begin(), list.end(), by(forward));
     result_.best_backward =
         request_.training ? *std::min_element(list.begin(), list.end(), by(backward)) : result_.best_forward;
+    note_device_order(result_.best().placement.devices, *request_.cluster, result_.notes);
     compare_best();
     keep_best_of_every_mesh();
     for (AttentionCandidate& c : list) fill_live(c);
@@ -332,6 +346,7 @@ class AttentionSearch {
   Workload workload_;
   LegalityInput legality_;
   int data_, tensor_;
+  std::vector<int> links_order_;  ///< of the devices along their links; empty: the natural one
   AttentionShape local_;
   std::unique_ptr<AttentionPricer> pricer_;
   bool too_many_rows_ = false;  ///< of some plan, for a GPU

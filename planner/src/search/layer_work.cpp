@@ -52,7 +52,7 @@ class Products {
 double mlp_matrices(const Model& model) {
   if (!model.gated_mlp)
     throw MissingValue({model.name, 0, "/hidden_act"}, "the number of MLP matrices",
-                       "use a known model_type");
+                       "say --model-key gated_mlp=true (gate, up and down) or gated_mlp=false (up and down)");
   return *model.gated_mlp ? 2 : 1;  // into the MLP; one leads out
 }
 
@@ -64,10 +64,18 @@ double linear_core_seconds(const Model& model, int layer, const LayerShare& shar
          (machine.gemm.peak_flops() * machine.gemm.card().sustained * small_tiles);
 }
 
+/// Every index head scores all earlier tokens: products as large as those of a small attention, whole on each
+/// tensor part.
+double indexer_seconds(const SparseIndex& index, const LayerShare& share, const LayerMachine& machine) {
+  const double flops = 2 * d(index.heads * index.head_dim) * share.earlier_tokens * share.tokens;
+  return flops / (machine.gemm.peak_flops() * machine.gemm.card().sustained);
+}
+
 void add_attention(const Model& model, int layer, const LayerShare& s, const LayerMachine& machine,
                    Products& products, LayerWork& work) {
   const LayerKind& kind = model.kinds[model.kind_of(layer)];
   const double hidden = d(model.hidden), t = s.tokens;
+  if (kind.kind == LayerMixer::none) return;
   if (kind.is_linear()) {
     const double out = d(kind.linear->value_heads) * d(kind.linear->value_dim);
     const double all = layer_flops(model, layer).projections / 2 / hidden;
@@ -95,6 +103,15 @@ void add_attention(const Model& model, int layer, const LayerShare& s, const Lay
     const double v = kind.shared_kv ? 0 : d(kind.kv_heads) * d(kind.head_dim_v);
     work.projections = products.add(t, (q * (kind.output_gate ? 2 : 1) + k + v) / s.tensor, hidden);
   }
+  if (kind.sparse) {
+    const SparseIndex& index = *kind.sparse;
+    const double from = model.mla && model.mla->q_lora_rank ? d(*model.mla->q_lora_rank) : hidden;
+    work.projections += products.add(t, d(index.heads * index.head_dim), from);
+    work.projections += products.add(t, d(index.head_dim + index.heads), hidden);
+    const double scores = indexer_seconds(index, s, machine);
+    work.projections += scores;
+    work.backward += 2 * scores;
+  }
   work.output = products.add(t, hidden, out / s.tensor);
 }
 
@@ -106,9 +123,10 @@ void add_mlp(const Model& model, int layer, const LayerShare& s, Products& produ
     work.mlp += products.add(s.tokens, hidden, width / s.tensor);
   };
   if (!model.is_moe_layer(layer)) {
-    if (!model.dense_intermediate)
-      throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
-    return dense(d(*model.dense_intermediate));
+    const auto width = model.mlp_width(layer);
+    if (!width) throw MissingValue({model.name, 0, "/intermediate_size"}, "intermediate_size", "add the key");
+    if (*width > 0) dense(d(*width));
+    return;
   }
   const MixtureOfExperts& moe = *model.moe;
   work.mlp += products.add(s.tokens, d(moe.experts), hidden);
@@ -144,13 +162,13 @@ Streams streams_of(const Model& model, int layer, const LayerShare& s) {
   e.norms = norm * norms * 2 * hidden;
   e.residual = 2 * 3 * hidden;
   e.backward = norm * norms * 3 * hidden + 2 * 3 * hidden;
-  if (!kind.is_linear()) {
+  if (kind.has_softmax()) {
     const double rotated = d(kind.query_heads + kind.kv_heads) * d(kind.head_dim_qk) / s.tensor;
     const double passes = model.details && model.details->qk_norm != QkNorm::none ? 2 : 1;
     e.norms += rotation * passes * 2 * rotated;
     e.backward += rotation * passes * 2 * rotated;
   }
-  double width = d(model.dense_intermediate.value_or(0));
+  double width = d(model.mlp_width(layer).value_or(0));
   if (model.is_moe_layer(layer)) {
     const MixtureOfExperts& moe = *model.moe;
     width = d(moe.experts_per_token) * d(moe.moe_intermediate) +

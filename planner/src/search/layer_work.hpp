@@ -26,6 +26,7 @@ struct LayerShare {
   bool expert_tensor = true;           ///< tensor ranks split each expert's width
   bool fused = true;                   ///< pointwise kernels, as a compiler makes them
   double mlp_tile = 0, loss_tile = 0;  ///< tokens of the MLP and of logits at a time; 0: all
+  double earlier_tokens = 0;           ///< that a token's indexer scores, on average
 };
 
 /// Seconds of one layer and one microbatch on a rank, outside softmax attention and exchanges. The backward

@@ -13,8 +13,9 @@ namespace {
 
 /// Heads of one layer kind under a tensor degree; empty reason when they split.
 std::string unsupported_tensor(const LayerKind& kind, int tensor) {
+  if (kind.kind == LayerMixer::none) return "";
   if (kind.is_linear()) {
-    if (kind.linear->key_heads % tensor != 0 || kind.linear->value_heads % tensor != 0)
+    if (!splits_linear_heads(*kind.linear, tensor))
       return fmt::format("tensor {} does not divide the {} key and {} value heads of the linear layers",
                          tensor, kind.linear->key_heads, kind.linear->value_heads);
     return "";
@@ -40,16 +41,17 @@ std::string unsupported_degree(const Mesh& mesh, int head_chunks) {
 }
 
 std::string unsupported_heads(const LayerKind& kind, int tensor, int ulysses, int head_chunks) {
+  if (kind.kind == LayerMixer::none) return "";
   const i64 query = kind.is_linear() ? kind.linear->value_heads / tensor : kind.query_heads / tensor;
   if (ulysses > query)
     return fmt::format("ulysses {} exceeds the {}{} heads of a layer{}; some ranks would hold none", ulysses,
                        query, kind.is_linear() ? " value" : " query",
                        tensor > 1 ? fmt::format(" after tensor {}", tensor) : "");
-  if (kind.is_linear() && kind.linear->key_heads / tensor % ulysses != 0)
+  if (kind.is_linear() && !splits_linear_heads(*kind.linear, i64{tensor} * ulysses))
     return fmt::format(
-        "ulysses {} does not divide the {} key heads of the linear layers; a recurrent state cannot be split "
-        "across ranks",
-        ulysses, kind.linear->key_heads / tensor);
+        "ulysses {} does not divide the {} key and {} value heads of the linear layers; a recurrent state "
+        "cannot be split across ranks",
+        ulysses, kind.linear->key_heads / tensor, query);
   if (!kind.is_linear() && head_chunks > query / ulysses)
     return too_many_chunks(head_chunks, query / ulysses);
   return "";

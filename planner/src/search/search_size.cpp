@@ -16,7 +16,7 @@ namespace {
 i64 fewest_kv_heads(const PlanRequest& request, int tensor) {
   i64 fewest = INT64_MAX;
   for (const LayerKind& kind : request.model->kinds)
-    if (!kind.is_linear()) fewest = std::min(fewest, std::max<i64>(1, kind.kv_heads / tensor));
+    if (kind.has_softmax()) fewest = std::min(fewest, std::max<i64>(1, kind.kv_heads / tensor));
   return fewest;
 }
 
@@ -71,7 +71,7 @@ double search_ticks(const PlanRequest& request, i64 world, int devices_per_node)
   }
   double sum = 0;
   for (const LayerKind& kind : request.model->kinds)
-    if (!kind.is_linear()) sum += schedules * ticks_beside + ticks * (kind.window ? pruned_rows : 1);
+    if (kind.has_softmax()) sum += schedules * ticks_beside + ticks * (kind.window ? pruned_rows : 1);
   return sum;
 }
 

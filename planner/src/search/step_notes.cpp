@@ -13,7 +13,7 @@ namespace {
 void note_kv_heads(const PlanRequest& request, const Choice& choice, std::vector<std::string>& notes) {
   i64 fewest = INT64_MAX;
   for (const LayerKind& kind : request.model->kinds)
-    if (!kind.is_linear()) fewest = std::min(fewest, kind.kv_heads);
+    if (kind.has_softmax()) fewest = std::min(fewest, kind.kv_heads);
   const i64 ranks = i64{choice.tensor()} * choice.mesh.ulysses;
   if (fewest == INT64_MAX || fewest >= ranks) return;
   notes.push_back(fmt::format(

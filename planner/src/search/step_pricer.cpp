@@ -32,11 +32,15 @@ double nearest_nics_gb_s(const topology::Cluster& cluster) {
 
 /// Pairs of a query and a key that it sees, of one row.
 double visible_pairs(const Documents& documents, const Workload& workload, const LayerKind& kind) {
+  if (kind.kind == LayerMixer::cross)
+    return static_cast<double>(workload.seq) * static_cast<double>(kind.cross_tokens);
+  double most = static_cast<double>(workload.seq);
+  if (kind.kind == LayerMixer::sliding && kind.window) most = static_cast<double>(*kind.window);
+  if (kind.sparse) most = static_cast<double>(kind.sparse->topk);
   double pairs = 0;
   for (std::size_t i = 0; i + 1 < documents.cu_q.size(); ++i) {
     const auto n = static_cast<double>(documents.cu_q[i + 1] - documents.cu_q[i]);
-    const double window =
-        kind.kind == LayerMixer::sliding && kind.window ? std::min(n, static_cast<double>(*kind.window)) : n;
+    const double window = std::min(n, most);
     pairs += workload.causal ? window * (window + 1) / 2 + (n - window) * window
                              : n * (2 * window - 1) - window * (window - 1);
   }
@@ -89,6 +93,8 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   softmax_layers_ = request.model->attention_layers();
   const topology::Quantity& host = cluster.nodes.front().host_memory_bytes;
   host_bytes_ = request.memory.host_bytes.value_or(host.value.value_or(0));
+  earlier_tokens_ = visible_pairs(attention_documents(request.workload, {}), request.workload, {}) /
+                    static_cast<double>(request.workload.seq);
   const double passes = request.workload.training ? 3 : 1;
   flops_per_token_outside_ = passes * step_flops(*request.model, request.workload, 1).forward;
   flops_per_token_ = flops_per_token_outside_ + passes * attention_flops();
@@ -96,7 +102,8 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
 
 std::shared_ptr<const Documents> StepPricer::documents(std::size_t kind) {
   const LayerKind& layer = request_.model->kinds[kind];
-  auto& slot = documents_[layer.kind == LayerMixer::chunked ? layer.window.value_or(0) : 0];
+  const bool own = layer.kind == LayerMixer::chunked || layer.kind == LayerMixer::cross;
+  auto& slot = documents_[own ? layer.window.value_or(-layer.cross_tokens) : 0];
   if (!slot) slot = std::make_shared<const Documents>(attention_documents(request_.workload, layer));
   return slot;
 }
@@ -106,7 +113,7 @@ std::shared_ptr<const Documents> StepPricer::documents(std::size_t kind) {
 double StepPricer::attention_flops() const {
   double flops = 0;
   for (const LayerKind& kind : request_.model->kinds) {
-    if (kind.is_linear()) continue;
+    if (!kind.has_softmax()) continue;
     const double pairs = visible_pairs(attention_documents(request_.workload, kind), request_.workload, kind);
     flops += 2 * pairs * static_cast<double>(kind.query_heads * (kind.head_dim_qk + kind.head_dim_v)) *
              static_cast<double>(kind.layers.size());
@@ -130,7 +137,7 @@ AttentionPricer& StepPricer::pricer(std::size_t kind, const Choice& choice) {
 std::string StepPricer::too_much_work(const Choice& choice) {
   for (std::size_t k = 0; k < request_.model->kinds.size(); ++k) {
     const LayerKind& kind = request_.model->kinds[k];
-    if (kind.is_linear()) continue;
+    if (!kind.has_softmax()) continue;
     std::string reason =
         pricer(k, choice).too_much_work(attention_plan(request_, choice, kind), choice.placement);
     if (!reason.empty()) return reason;
@@ -142,7 +149,7 @@ std::vector<LayerAttention> StepPricer::attention(const Choice& choice) {
   std::vector<LayerAttention> result;
   for (std::size_t k = 0; k < request_.model->kinds.size(); ++k) {
     const LayerKind& kind = request_.model->kinds[k];
-    if (kind.is_linear()) continue;
+    if (!kind.has_softmax()) continue;
     LayerAttention layer{k, attention_plan(request_, choice, kind), {}};
     check_attention_plan(layer.plan);
     layer.price = pricer(k, choice).price(layer.plan, choice.placement);

@@ -126,6 +126,7 @@ class StepPricer {
   i64 priced_ = 0;
   /// By local tokens, tensor, expert, tile of the MLP.
   mutable std::map<std::tuple<i64, int, int, i64>, StageWork> works_;
+  double earlier_tokens_ = 0;  ///< that a token of full attention sees, on average
   std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
   std::map<std::tuple<std::size_t, int, i64>, std::unique_ptr<AttentionPricer>>
       pricers_;  ///< kind, tensor, rows

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
+#include "device_order.hpp"
 #include "memory_choices.hpp"
 #include "search_size.hpp"
 #include "step_pricer.hpp"
@@ -26,7 +27,10 @@ constexpr i64 counted_from = 64;
 class Search {
  public:
   Search(const PlanRequest& request, StepPricer& pricer)
-      : request_(request), pricer_(pricer), fixed_(request.fixed) {}
+      : request_(request),
+        pricer_(pricer),
+        fixed_(request.fixed),
+        links_order_(order_by_links(*request.cluster)) {}
 
   PlanResult run() {
     if (!request_.search_pipeline && pricer_.world() % request_.workload.pipeline != 0)
@@ -103,13 +107,16 @@ class Search {
       choice.uneven_heads = uneven_heads;
       choice.split = splits_.front();
       consider(choice);
+      if (links_order_.empty() || workload_.pipeline > 1 || request_.search_pipeline) continue;
+      choice.placement.devices = links_order_;
+      consider(choice);
     }
   }
 
   [[nodiscard]] bool uneven(int tensor, int ulysses) const {
     return std::any_of(
         request_.model->kinds.begin(), request_.model->kinds.end(), [&](const LayerKind& kind) {
-          return !kind.is_linear() &&
+          return kind.has_softmax() &&
                  !even_degree(kind.query_heads / tensor, std::max<i64>(1, kind.kv_heads / tensor), ulysses);
         });
   }
@@ -143,11 +150,13 @@ class Search {
       return a.fits ? a.seconds_per_token < b.seconds_per_token : pricer_.overfull(a) < pricer_.overfull(b);
     });
     if (list.empty())
-      throw Infeasible("no mesh is legal for this model on this cluster" + first_reasons(),
-                       remedies_without_mesh());
+      throw Infeasible(
+          "no mesh is legal for this model on this cluster" + two_level_reason() + first_reasons(),
+          remedies_without_mesh());
     if (!list.front().fits)
       throw DoesNotFit(too_big(list.front()), remedies(list.front()), list.front().memory.total_bytes,
                        pricer_.device_bytes());
+    note_device_order(list.front().choice.placement.devices, *request_.cluster, result_.notes);
     mark_pareto();
     std::uint32_t extrapolation = 0;
     for (const PlanCandidate& c : list) extrapolation |= c.extrapolation;
@@ -155,6 +164,14 @@ class Search {
     result_.verdict = compare_best(list, result_.calibration.kernel_error);
     if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
     if (list.size() > request_.max_candidates) shorten();
+  }
+
+  /// A fixed method whose ring is a product of two degrees leaves meshes out without a reason of theirs.
+  [[nodiscard]] std::string two_level_reason() const {
+    if (!request_.fixed.method || !(*request_.fixed.method)->two_level_ring) return "";
+    return fmt::format(
+        ": {} runs laps inside laps and needs a ring that is a product of two degrees, such as 4 or 6",
+        (*request_.fixed.method)->word);
   }
 
   /// Why the best mesh has no runner-up: others do not fit, were not asked for, or are not legal.
@@ -258,6 +275,7 @@ class Search {
   const PlanRequest& request_;
   StepPricer& pricer_;
   const Constraints& fixed_;
+  std::vector<int> links_order_;  ///< of the devices along their links; empty: the natural one
   std::optional<Best> best_;
   std::map<std::tuple<int, int, int, i64>, Best> attended_;  ///< by key_of, where several stages are tried
   Workload workload_;              ///< the request's, with the stages that are being tried

@@ -50,7 +50,8 @@ const StepPricer::StageWork& StepPricer::stage_work(const Choice& choice, const 
                          .expert_tensor = w.expert_tensor,
                          .fused = request_.fused_pointwise,
                          .mlp_tile = d(mlp_tile),
-                         .loss_tile = d(request_.memory.loss_tile_tokens)};
+                         .loss_tile = d(request_.memory.loss_tile_tokens),
+                         .earlier_tokens = earlier_tokens_};
   for (const AlikeLayers& layers : alike_layers(model, 0, static_cast<int>(model.layers))) {
     const LayerWork one = layer_work(model, layers.layer, w.dtype, share, machine_);
     const double n = d(layers.count);
@@ -140,7 +141,7 @@ void StepPricer::add_scores(PlanCandidate& c, double forward_s, StepContext& ste
   const Workload& w = step.workload;
   double pairs = 0;
   for (const LayerKind& kind : request_.model->kinds)
-    if (!kind.is_linear())
+    if (kind.has_softmax())
       pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) *
                d(static_cast<i64>(kind.layers.size()));
   const double one = pairs * step.per_stage / c.choice.tensor() / c.choice.mesh.size() /

@@ -164,13 +164,13 @@ std::shared_ptr<const Model> Variants::model(const std::vector<Axis>& axes,
     if (kind != AxisKind::heads && kind != AxisKind::kv_heads) continue;
     if (!changed) changed = std::make_shared<Model>(*base_.model);
     for (LayerKind& layer : changed->kinds) {
-      if (layer.is_linear()) continue;
+      if (!layer.has_softmax()) continue;
       (kind == AxisKind::heads ? layer.query_heads : layer.kv_heads) = static_cast<i64>(values[i].number);
     }
   }
   for (std::size_t k = 0; changed && k < changed->kinds.size(); ++k) {
     const LayerKind& layer = changed->kinds[k];
-    if (!layer.is_linear() && layer.query_heads % layer.kv_heads != 0)
+    if (layer.has_softmax() && layer.query_heads % layer.kv_heads != 0)
       throw UsageError(
           fmt::format("--sweep: kv_heads {} does not divide heads {}", layer.kv_heads, layer.query_heads));
   }

@@ -61,10 +61,10 @@ void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t toke
   check_document_count(static_cast<std::int64_t>(lengths.size()), "--documents");
   std::int64_t sum = 0;
   for (const auto length : lengths) {
-    if (length < 1 || length > tokens - sum)
+    if (length < 0 || length > tokens - sum)
       throw InvalidInput({"--documents", 0, std::to_string(length)},
                          fmt::format("the lengths exceed the {} tokens of the sequence, or one of them is "
-                                     "not positive; make them sum to it",
+                                     "negative; make them sum to it",
                                      tokens));
     sum += length;
   }
@@ -84,7 +84,10 @@ int parse_zero_stage(std::string_view text, std::string_view flag) {
 
 std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag) {
   std::vector<std::int64_t> lengths;
-  for (const auto& part : split(text, ',')) lengths.push_back(parse_tokens(trim(part), flag, max_tokens));
+  for (const auto& part : split(text, ',')) {
+    const std::string word = trim(part);
+    lengths.push_back(word == "0" ? 0 : parse_tokens(word, flag, max_tokens));  // an empty document
+  }
   return lengths;
 }
 

@@ -86,7 +86,8 @@ class Mesh:
         ranks `ring` and `ulysses` then split; None: one rank. Its groups are used here only, to exchange an
         address. plan: a plan file's path or text, or a planner's Candidate, which fixes ring, ulysses, layout,
         method, dkv_return and keep_entry. layout: zigzag (default), contiguous, striped or balanced; method:
-        ring (default), ring_direct, all_gather_kv or double_ring; dkv_return: circulate, direct or cycle;
+        ring (default), ring_direct or all_gather_kv; double_ring comes with a plan, which has its inner ring;
+        dkv_return: circulate, direct or cycle;
         backend: auto is cpu, and on GPUs cudnn where it loads, else mma; *_transport: copy_engine or nccl, auto
         is copy_engine; keep_entry: backward reuses q, k, v as forward exchanged them (True), or exchanges them
         again; capacity_tokens: refuse longer steps (None: any length); watchdog_s: a wait for another rank that

@@ -127,8 +127,9 @@ i64 AttentionOperator::planned_memory_bytes(bool training) const {
   const Prepared& prepared = state_->batch();
   std::vector<const schedule::RankSchedule*> schedules{&prepared.schedule(Pass::forward)};
   if (training) schedules.push_back(&prepared.schedule(Pass::backward));
-  return prepared.workspace_bytes() + prepared.saved_bytes() + prepared.sums_bytes() +
-         schedule::kernel_scratch_bytes(prepared.plan(), schedules);
+  const i64 scratch =
+      training ? prepared.workspace_bytes() + prepared.sums_bytes() : prepared.workspace_bytes(Pass::forward);
+  return scratch + prepared.saved_bytes() + schedule::kernel_scratch_bytes(prepared.plan(), schedules);
 }
 
 kernels::ConstView AttentionOperator::row_lse() const {

@@ -39,8 +39,9 @@ constexpr unsigned char poison_byte = 0x7e;
   return align_buffer(prepared.workspace_bytes());
 }
 
-/// Workspace of both passes, then the sums of gradients.
-[[nodiscard]] i64 scratch_bytes(const Prepared& prepared) {
+/// Workspace of both passes, then the sums of gradients; of forward alone where nothing else runs.
+[[nodiscard]] i64 scratch_bytes(const Prepared& prepared, bool forward_only) {
+  if (forward_only) return prepared.workspace_bytes(Pass::forward);
   return prepared.sums_bytes() == 0 ? prepared.workspace_bytes()
                                     : sums_begin(prepared) + prepared.sums_bytes();
 }
@@ -177,7 +178,7 @@ void Executor::reserve(const std::shared_ptr<const Prepared>& prepared) {
 RecentCall& Executor::State::reserve(const std::shared_ptr<const Prepared>& prepared) {
   RecentCall& call = recent.of(prepared->call_key());
   const bool is_new = call.channels[0] == nullptr;
-  const i64 bytes = scratch_bytes(*prepared);
+  const i64 bytes = scratch_bytes(*prepared, options.forward_only);
   if (own_workspace == nullptr ? is_new : workspace->bytes() < bytes) {
     memory.synchronize();  // work in flight reads the workspace
     if (own_workspace == nullptr && workspace->bytes() < bytes) memory.release_unused();
@@ -197,6 +198,7 @@ void Executor::State::connect(const Prepared& prepared, RecentCall& call) {
   Execution& e = executions.at(&prepared);
   std::array<std::unique_ptr<comm::Channels>, 2> channels;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
+    if (pass == Pass::backward && options.forward_only) continue;
     PassRunner& runner = *e.runner[index_of(pass)];
     place_workspace(prepared, pass, runner);
     channels[index_of(pass)] = data_plane.connect(runner.ends(own_workspace == nullptr));
@@ -405,6 +407,7 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
                         kernels::ConstView out, kernels::ConstView d_out, const AttentionGradients& gradients,
                         SavedState& saved, device::StreamRef stream) {
   State& s = *state_;
+  require(!s.options.forward_only, "the executor was made for forward alone (ExecutorOptions::forward_only)");
   s.check_call(prepared, in);
   const OnStream on_stream(s.memory, stream);
   s.check_capture(*prepared, Pass::backward);

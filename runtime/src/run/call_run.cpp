@@ -117,6 +117,7 @@ class RankCall {
  private:
   [[nodiscard]] ExecutorOptions with_progress(ExecutorOptions options) {
     options.progress = &progress_;
+    options.forward_only = !options_.training;
     return options;
   }
 

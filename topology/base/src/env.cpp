@@ -14,6 +14,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"PMI_SIZE", "ranks of the job; set by MPICH's mpiexec and by srun --mpi=pmi2"},
       {"PMIX_RANK", "rank of this process; set by srun --mpi=pmix and by prterun"},
       {"SLURM_STEP_NUM_TASKS", "ranks of the job step; set by srun, not in a batch script itself"},
+      {"SLURM_PROCID", "rank of this process in its job step; set by srun"},
       {"RANK", "rank of this process; set by torchrun"},
       {"WORLD_SIZE", "ranks of the job; set by torchrun"},
       {"LOCAL_WORLD_SIZE", "ranks of the job on this host; set by torchrun"},
@@ -32,6 +33,9 @@ const std::vector<EnvironmentVariable>& environment_variables() {
       {"LOCAL_RANK", "which of its host's ranks this process is; set by torchrun"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "the same; set by Open MPI's mpirun"},
       {"SLURM_LOCALID", "the same; set by srun"},
+      {"CUDA_VISIBLE_DEVICES",
+       "devices that CUDA shows to processes started here; a plan for a described host names it and does not "
+       "apply it"},
   };
   return known;
 }

@@ -8,12 +8,16 @@
 
 namespace usp {
 
-/// How a layer mixes tokens. The first three compute softmax attention and differ in what a query sees.
+/// How a layer mixes tokens. All but `linear` and `none` compute softmax attention and differ in what a query
+/// sees.
 enum class LayerMixer {
   softmax,  ///< all earlier tokens (all tokens when not causal)
   sliding,  ///< the `window` latest tokens
   chunked,  ///< the tokens of its own chunk of `window` tokens
+  sparse,   ///< the earlier tokens that an indexer picks for it (SparseIndex)
+  cross,    ///< all tokens of another sequence (`cross_tokens`)
   linear,   ///< a recurrent state instead of keys
+  none,     ///< nothing: the block holds an MLP alone
 };
 
 /// Which linear attention: they differ in their projections, so in parameters and FLOPs.
@@ -21,6 +25,9 @@ enum class LinearStyle {
   gated_delta,  ///< gated delta rule (Qwen3-Next, Qwen3.5)
   kda,          ///< Kimi delta attention
   lightning,    ///< MiniMax lightning attention
+  mamba,        ///< selective state space of Mamba-1: one head per channel
+  mamba2,       ///< selective state space of Mamba-2: `key_heads` are its groups of B and C
+  short_conv,   ///< gated short convolution (LFM2): no state beyond its kernel
 };
 
 /// Heads of a linear-attention layer; queries have as many heads as keys.
@@ -33,7 +40,16 @@ struct LinearHeads {
   std::int64_t conv_kernel = 0;  ///< width of the short causal convolution; 0: none
 };
 
-/// Layers that are alike. The softmax fields are 0 on linear layers, `linear` is empty on the others.
+/// The indexer of sparse attention (DeepSeek-V3.2): `heads` small queries score all earlier tokens against
+/// one small key each, and attention sees the `topk` best of them.
+struct SparseIndex {
+  std::int64_t topk = 0;
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;
+};
+
+/// Layers that are alike. The softmax fields are 0 on layers without softmax, `linear` is empty on the
+/// others.
 struct LayerKind {
   LayerMixer kind = LayerMixer::softmax;
   std::vector<int> layers;  ///< 0-based, ascending
@@ -46,9 +62,12 @@ struct LayerKind {
   bool sinks = false;                  ///< one learnt logit per head joins the softmax denominator
   bool output_gate = false;            ///< the query projection makes a gate of its own size for the output
   bool shared_kv = false;              ///< values are the keys: no value projection
+  std::optional<SparseIndex> sparse;   ///< of sparse layers
+  std::int64_t cross_tokens = 0;       ///< keys per row of cross layers
   std::optional<LinearHeads> linear;
 
   [[nodiscard]] bool is_linear() const { return kind == LayerMixer::linear; }
+  [[nodiscard]] bool has_softmax() const { return kind != LayerMixer::linear && kind != LayerMixer::none; }
 };
 
 /// Multi-head latent attention. The expanded heads are in LayerKind: head_dim_qk = nope + rope.
@@ -98,7 +117,8 @@ struct Model {
   std::optional<bool> tied_embeddings;
   std::vector<LayerKind> kinds;                    ///< together they name every layer once
   std::optional<std::int64_t> dense_intermediate;  ///< MLP width of the dense layers
-  std::optional<bool> gated_mlp;                   ///< gate, up and down (3 matrices) or up and down (2)
+  std::vector<std::int64_t> mlp_widths;  ///< where dense layers differ: of each layer; 0: it has no MLP
+  std::optional<bool> gated_mlp;         ///< gate, up and down (3 matrices) or up and down (2)
   std::optional<MixtureOfExperts> moe;
   std::optional<MlaRanks> mla;  ///< of the softmax layers
   std::optional<ParameterDetails> details;
@@ -107,9 +127,11 @@ struct Model {
 
   /// Index into `kinds` of a layer. Throws InternalError when no kind names it.
   [[nodiscard]] std::size_t kind_of(int layer) const;
-  /// Layers with softmax attention: full, sliding and chunked.
+  /// Layers with softmax attention.
   [[nodiscard]] std::int64_t attention_layers() const;
   [[nodiscard]] bool is_moe_layer(int layer) const;
+  /// MLP width of a dense layer, 0 where it has no MLP; empty where no width is stated.
+  [[nodiscard]] std::optional<std::int64_t> mlp_width(int layer) const;
 };
 
 /// Layers of one kind with the same MLP: what holds for one of them holds for all.
@@ -124,10 +146,13 @@ struct AlikeLayers {
 /// Ascending; empty without softmax layers.
 [[nodiscard]] std::vector<std::int64_t> even_ulysses_degrees(const Model& model);
 
-/// Ulysses degrees that divide key heads and value heads of every linear layer; empty without linear layers.
+/// The heads of linear layers can be split over so many ranks: value heads divide, and key heads divide or,
+/// as groups that Mamba shares between heads, are copied.
+[[nodiscard]] bool splits_linear_heads(const LinearHeads& heads, std::int64_t degree);
+/// Ulysses degrees that split every linear layer so; empty without linear layers.
 [[nodiscard]] std::vector<std::int64_t> even_ulysses_degrees_linear(const Model& model);
 
-[[nodiscard]] std::string_view mixer_name(LayerMixer mixer);  ///< "softmax", "sliding", "chunked", "linear"
+[[nodiscard]] std::string_view mixer_name(LayerMixer mixer);  ///< the name of the enumerator
 [[nodiscard]] std::string_view linear_style_name(LinearStyle style);
 
 }  // namespace usp

@@ -17,7 +17,8 @@ struct AttentionRequest {
   const Calibration* calibration = nullptr;
   AttentionShape shape;
   Documents documents;
-  std::vector<i64> lengths;  ///< of the packed documents; empty: one
+  std::vector<i64> lengths;     ///< of the packed documents; empty: one
+  std::vector<i64> kv_lengths;  ///< key tokens of each in packed cross attention; empty: as many as queries
   Band band{0, unbounded};
   bool sink = false, return_lse = false;  ///< as in AttentionPlan, like the four below
   Backend backend;

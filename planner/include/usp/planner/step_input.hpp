@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 /// Requests to plan a step, from names to values.
 namespace usp {
@@ -20,6 +21,7 @@ namespace usp {
 struct StepSources {
   std::string model;                        ///< config.json, "-" for stdin, or a preset's name
   std::optional<std::string> model_config;  ///< text of a config.json; `model` then names it in messages
+  std::vector<std::string> model_keys;      ///< keys of its language part to set first, "KEY=VALUE"
   topology::ClusterRequest cluster;
   std::string calibration;  ///< file or shipped calibration; empty: that of the cluster
   bool data_sheet = false;  ///< priced from the card's data sheet, even where the cluster has a calibration
@@ -76,7 +78,8 @@ void load_sources(const StepSources& sources, StepInput& input, const NoteSink& 
 
 /// Reads a request to plan one attention call: cluster (as there) or ranks (threads of this host); shape
 /// {tokens, query_heads, head_dim_qk, and where given batch, kv_heads, head_dim_v, dtype}; and where given
-/// causal, window, scale, softcap, dropout, sink, return_lse, backend, documents (lengths), training,
+/// causal, window (tokens, or [before, after]), scale, softcap, dropout, sink, return_lse, backend, documents
+/// (lengths), kv_documents (keys of each in packed cross attention), training,
 /// calibration, fixed, execution and max_candidates (the last three as there). Throws as read_plan_request.
 [[nodiscard]] std::unique_ptr<AttentionInput> read_attention_request(const std::string& text,
                                                                      const std::string& file,

@@ -60,7 +60,7 @@ void check_workload(const Workload& workload);
 /// Throws InvalidInput unless the lengths of packed documents sum to the tokens of a sequence.
 void check_documents(const std::vector<std::int64_t>& lengths, std::int64_t tokens);
 
-/// "4096,8k,1000": lengths of documents in tokens. Throws UsageError naming `flag`.
+/// "4096,8k,0,1000": lengths of documents in tokens; 0 is an empty one. Throws UsageError naming `flag`.
 [[nodiscard]] std::vector<std::int64_t> parse_document_lengths(std::string_view text, std::string_view flag);
 
 /// One positive length per line; blank lines and lines that start with '#' are skipped. Throws InvalidInput

@@ -67,6 +67,7 @@ Json body(const PlanFile& plan) {
   json["zero_stage"] = plan.zero_stage;
   json["capacity"] = {{"tokens", plan.capacity_tokens}, {"documents", plan.capacity_documents}};
   json["documents"] = plan.documents;
+  if (!plan.kv_documents.empty()) json["kv_documents"] = plan.kv_documents;
   json["transports"] = {{"ulysses", word_of(plan.ulysses_transport)}, {"ring", word_of(plan.ring_transport)}};
   json["overlap"] = plan.overlap;
   json["layers"] = Json::array();
@@ -260,14 +261,19 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   return layer;
 }
 
-/// The batch is the plan's; only a single document may meet keys of another length.
+/// The batch is the plan's; documents meet keys of another length where their own are given.
 void check_tokens(const PlanFile& plan, const PlanLayer& layer, const ObjectReader& reader) {
   const AttentionShape& shape = layer.plan.shape;
   if (shape.q_tokens != plan.capacity_tokens)
     reader.fail("shape/q_tokens", "is not the capacity of the plan");
-  if (shape.kv_tokens != shape.q_tokens && (!plan.documents.empty() || layer.chunk_tokens > 0))
+  i64 keys = 0;
+  for (const i64 length : plan.kv_documents) keys += length;
+  if (!plan.kv_documents.empty() && keys != shape.kv_tokens)
+    reader.fail("shape/kv_tokens", fmt::format("is not the sum of kv_documents, {}", keys));
+  const bool packed = !plan.documents.empty() && plan.kv_documents.empty();
+  if (shape.kv_tokens != shape.q_tokens && (packed || layer.chunk_tokens > 0))
     reader.fail("shape/kv_tokens",
-                "differs from q_tokens: cross attention takes neither documents nor chunks");
+                "differs from q_tokens: packed cross attention needs kv_documents, and takes no chunks");
 }
 
 Mesh mesh_in(ObjectReader reader) {
@@ -318,7 +324,13 @@ void documents_in(ObjectReader& reader, PlanFile& plan) {
   plan.capacity_tokens = capacity.integer("tokens", 1, max_tokens);
   plan.capacity_documents = capacity.integer("documents", 1, max_documents);
   capacity.finish();
-  plan.documents = integers(reader, "documents", 1);
+  plan.documents = integers(reader, "documents", 0);
+  if (reader.has("kv_documents")) plan.kv_documents = integers(reader, "kv_documents", 0);
+  if (!plan.kv_documents.empty() && plan.kv_documents.size() != plan.documents.size())
+    reader.fail("kv_documents",
+                fmt::format("are {}, and documents are {}", plan.kv_documents.size(), plan.documents.size()));
+  for (const i64 length : plan.kv_documents)
+    if (length > max_tokens) reader.fail("kv_documents", "have at most 2^40 tokens each");
   if (static_cast<i64>(plan.documents.size()) > max_documents)
     reader.fail("documents", fmt::format("are more than {}", max_documents));
   if (plan.documents.empty()) return;

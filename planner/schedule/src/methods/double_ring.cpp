@@ -28,7 +28,14 @@ void stages(const Mesh& mesh, std::vector<Stage>& out) {
 }
 
 std::optional<PlanProblem> problem(const AttentionPlan& plan) {
-  if (plan.mesh.ring_outer == 1 || plan.mesh.ring_inner > 1) return {};
+  if (plan.mesh.ring() == 1) return {};  // one row owns all tokens: every method is the same
+  if (plan.mesh.ring_outer == 1)
+    return PlanProblem{
+        "mesh/ring_inner",
+        fmt::format("is all of the ring of {}, which nothing cuts: give an inner ring that divides it, "
+                    "or use method ring",
+                    plan.mesh.ring())};
+  if (plan.mesh.ring_inner > 1) return {};
   return PlanProblem{"mesh/ring_inner",
                      "is 1: a double ring whose inner ring has one rank is a ring; use method ring"};
 }

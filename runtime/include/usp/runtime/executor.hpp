@@ -21,6 +21,8 @@ struct ExecutorOptions {
   /// Compare among ranks, before forward, what must be the same on all: on the host in every call, replicated
   /// tokens included; on a GPU what is per head in the first call of a Prepared, and the seed in every one.
   bool compare_inputs = true;
+  /// No backward follows, on any rank: the workspace is forward's alone, and `backward` is refused.
+  bool forward_only = false;
   /// Hears of the ticks of a pass, and on the host between tiles too.
   WorkProgress* progress = nullptr;
 };

@@ -58,11 +58,27 @@ constexpr int port_distance = 1000;
   return above <= max_port_number ? above : master_port - port_distance;
 }
 
+/// "[fd00::1]", as URLs and some launchers write an address of IPv6, without its brackets.
+[[nodiscard]] std::string bare_host(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']' && host.find(':') != std::string::npos)
+    return host.substr(1, host.size() - 2);
+  return host;
+}
+
+/// A launcher below srun set all four variables, and they agree with the step: RANK is this task, WORLD_SIZE
+/// the number of tasks. Where they disagree they are left over from another job.
+[[nodiscard]] bool set_by_hand_in_step() {
+  const auto rank = environment("RANK"), size = environment("WORLD_SIZE");
+  return rank && size && environment("MASTER_ADDR") && environment("MASTER_PORT") &&
+         rank == environment("SLURM_PROCID") && size == environment("SLURM_STEP_NUM_TASKS");
+}
+
 }  // namespace
 
 bool mpi_launched() {
   if (by_torchrun()) return false;
   if (environment("OMPI_COMM_WORLD_SIZE")) return true;
+  if (set_by_hand_in_step()) return false;
   // A step of one task is what an interactive shell of Slurm is: its ranks are threads.
   if (const auto tasks = environment("SLURM_STEP_NUM_TASKS")) return *tasks != "1";
   return environment("PMI_SIZE") || environment("PMIX_RANK");
@@ -86,7 +102,7 @@ SocketJob torchrun_job() {
   SocketJob job;
   job.size = number_of("WORLD_SIZE", 1, 1 << 20);
   job.rank = number_of("RANK", 0, job.size - 1);
-  job.host = environment("MASTER_ADDR").value_or("");
+  job.host = bare_host(environment("MASTER_ADDR").value_or(""));
   const int master_port = number_of("MASTER_PORT", 1, max_port_number);
   job.port = port_of_rank_0(master_port);
   job.digest = Digest()

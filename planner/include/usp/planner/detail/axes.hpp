@@ -15,7 +15,7 @@ namespace usp {
 
 /// How one axis of the mesh lies on a machine.
 struct AxisView {
-  std::string name;  ///< "tensor", "ulysses", "ring", "data"
+  std::string name;  ///< "tensor", "ulysses", "ring", "data", "gradients"
   int degree = 1;
   std::vector<std::vector<int>> groups;  ///< world ranks of each group of the axis, in axis order
   int hosts = 1;                         ///< most hosts that one group touches
@@ -29,6 +29,12 @@ struct AxisView {
 /// @param transport of groups that stay inside a host or domain; NCCL carries the others
 [[nodiscard]] std::vector<AxisView> axes_of(const topology::Cluster& cluster, const Mesh& mesh,
                                             const Placement& placement, int pipeline, Transport transport);
+
+/// These and, in training, the groups over data x sequence that gradients are summed over ("gradients", by
+/// NCCL), where no single axis is that group.
+[[nodiscard]] std::vector<AxisView> axes_of_step(const topology::Cluster& cluster, const Mesh& mesh,
+                                                 const Placement& placement, int pipeline,
+                                                 Transport transport, bool training);
 
 /// "0-7", "0 8 16 24", "0-30 by 2": ranks in a few characters.
 [[nodiscard]] std::string rank_list(const std::vector<int>& ranks);

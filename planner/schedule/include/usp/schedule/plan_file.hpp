@@ -55,6 +55,8 @@ struct PlanFile {
   i64 capacity_tokens = 0;  ///< a step's batch may not exceed these: memory was planned for them
   i64 capacity_documents = 0;
   std::vector<i64> documents;  ///< lengths the plan was priced with; empty: one document
+  std::vector<i64>
+      kv_documents;  ///< key tokens of each of these in cross attention; empty: as many as queries
   std::vector<PlanLayer> layers;
   Transport ulysses_transport = Transport::copy_engine;
   Transport ring_transport = Transport::copy_engine;
@@ -80,7 +82,13 @@ void check_other_batch(const PlanFile& plan, const PlanLayer& layer, const std::
 [[nodiscard]] Documents chunked_documents(const std::vector<i64>& lengths, i64 chunk);
 
 /// Documents of a layer for the lengths of a batch (empty: one document).
-[[nodiscard]] Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths);
+[[nodiscard]] Documents layer_documents(const PlanLayer& layer, const std::vector<i64>& lengths,
+                                        const std::vector<i64>& kv_lengths = {});
+
+/// Packed cross attention: document i has so many queries and so many keys, either of which may be none.
+/// Causal masks align the last query of a document with its last key. As many lengths of keys as of queries.
+[[nodiscard]] Documents cross_documents(const std::vector<i64>& query_lengths,
+                                        const std::vector<i64>& kv_lengths);
 
 /// JSON (schema: configs/schema/plan.v2.schema.json), with the digest of everything else in it.
 [[nodiscard]] std::string write_plan(const PlanFile& plan);

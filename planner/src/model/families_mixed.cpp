@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts, hybrids of attention and Mamba or convolutions, sparse and doubled attention.
+#include "family.hpp"
+#include "family_details.hpp"
+
+namespace usp::family {
+namespace {
+
+using K = KvRule;
+using H = HeadDimRule;
+using M = MoeRule;
+
+template <class Change>
+void add(std::vector<Family>& list, std::vector<std::string_view> names, Change change) {
+  Family f{.names = std::move(names),
+           .kv = K::equals_heads,
+           .head_dim = H::hidden_over_heads,
+           .moe = M::by_keys,
+           .details = rms()};
+  change(f);
+  list.push_back(std::move(f));
+}
+
+void add_experts(std::vector<Family>& list) {
+  const auto none = [](Family&) {};
+  add(list, {"deepseek", "dots1"}, none);
+  add(list, {"granitemoe", "granitemoeshared"}, none);
+  add(list, {"phimoe"}, [](Family& f) {
+    f.details = layer_norm(true);
+    f.details.mlp_bias = false;
+  });
+  add(list, {"ernie4_5_moe"}, [](Family& f) { f.tied = true; });
+  add(list, {"hunyuan_v1_moe", "hunyuan"}, [](Family& f) {
+    f.tied = true;
+    f.details = rms(2, QkNorm::per_head);
+  });
+  add(list, {"bailing_moe", "bailing_moe_v2"}, none);
+  add(list, {"dbrx"}, [](Family& f) {
+    f.details = layer_norm(false);
+    f.details.norm_vectors = 1;
+  });
+  add(list, {"mimo_v2_flash", "mimo_v2"}, none);
+  add(list, {"step3p5"}, [](Family& f) { f.details = rms(2, QkNorm::per_head); });
+  add(list, {"olmoe"}, [](Family& f) { f.details = rms(2, QkNorm::projection); });
+}
+
+void add_latent(std::vector<Family>& list) {
+  add(list, {"deepseek_v32", "glm_moe_dsa"}, [](Family& f) { f.mla = true; });
+  add(list, {"glm4_moe_lite"}, [](Family& f) { f.mla = true; });
+  add(list, {"longcat_flash"}, [](Family& f) {
+    f.mla = true;
+    f.attentions_per_layer = 2;
+  });
+}
+
+void add_hybrids(std::vector<Family>& list) {
+  const auto none = [](Family&) {};
+  add(list, {"jamba", "bamba"}, none);
+  add(list, {"granitemoehybrid"}, none);
+  add(list, {"lfm2", "lfm2_moe"}, [](Family& f) {
+    f.tied = true;
+    f.details = rms(2, QkNorm::per_head);
+  });
+  add(list, {"nemotron_h"}, [](Family& f) {
+    f.gated = false;
+    f.details = rms(1);
+  });
+  add(list, {"nemotron-nas", "deci", "decilm"}, [](Family& f) { f.moe = M::none; });
+}
+
+}  // namespace
+
+std::vector<Family> mixed_families() {
+  std::vector<Family> list;
+  add_experts(list);
+  add_latent(list);
+  add_hybrids(list);
+  return list;
+}
+
+}  // namespace usp::family
