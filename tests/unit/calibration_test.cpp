@@ -23,7 +23,7 @@ TEST(Calibration, EveryShippedFileLoadsAndNamesItsSources) {
     const CalibrationSummary s = c.summary(bits(Extrapolation::backward));
     ASSERT_EQ(s.sources.size(), 2U);
     EXPECT_NE(s.sources[0].find("Apache-2.0"), std::string::npos);
-    EXPECT_GT(s.kernel_error, 0.02);
+    EXPECT_GT(s.kernel_error, 0.002);
     EXPECT_LT(s.kernel_error, 0.07);
     EXPECT_LT(s.comm_error, 0.08) << name;
     EXPECT_EQ(s.extrapolations.size(), 1U);

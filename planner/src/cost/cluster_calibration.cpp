@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/gemm.hpp"
 
 #include <fmt/format.h>
 
@@ -97,21 +98,38 @@ void name_other_card(const topology::Cluster& cluster, const std::string& asked,
       calibration.name, calibration.device, cluster.specs.front().name);
 }
 
-/// Kernels of another card: rates follow peak and memory bandwidth, launches stay.
+/// Kernels of another card. Within a generation they take as many clocks of a multiprocessor there as here,
+/// or what the tensor cores here take. Across generations products reach the same share of the peak, while
+/// the softmax does not gain more than multiprocessors and clock do.
 void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
-  const double peak =
-      min_of(cluster, &topology::DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
-  const double memory = min_of(cluster, &topology::DeviceSpec::memory_gb_s, "memory bandwidth") /
-                        calibration.device_memory_gb_s;
+  using topology::DeviceSpec;
+  const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
+  const double memory =
+      min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
   KernelData data = calibration.kernel.data();
   data.memory_bytes_s *= memory;
-  if (std::abs(peak - 1) > same_card) {
-    data.scaled_from = calibration.name + (data.scaled_from.empty() ? "" : ", itself scaled");
-    for (KernelFit& fit : data.fits) {
-      fit.peak_tflops *= peak;
-      fit.kv_gb_s *= memory;
-    }
+  const topology::DeviceSpec& card = cluster.specs.front();
+  const bool clocks = card.sm_count.known() && card.clock_hz.known() && card.power_w.known() &&
+                      calibration.device_clock_hz > 0 && calibration.device_power_w > 0;
+  KernelBorrowing by;
+  by.memory = memory;
+  by.same_generation = clocks && !card.generation.empty() && card.generation == calibration.generation;
+  if (card.sm_count.known()) by.sm_count = *card.sm_count.value;
+  if (by.same_generation) {
+    const double clock = *card.clock_hz.value / calibration.device_clock_hz;
+    const double watts = *card.power_w.value / *card.sm_count.value /
+                         (calibration.device_power_w / data.sm_count);
+    by.speed = by.softmax_speed = *card.sm_count.value / data.sm_count * clock * sustained_clock(watts);
+    by.tensor_tflops = peak;
+  } else {
+    by.speed = by.softmax_speed = peak / calibration.device_bf16_tflops;
+    if (clocks)
+      by.softmax_speed = *card.sm_count.value * *card.clock_hz.value /
+                         (data.sm_count * calibration.device_clock_hz);
   }
+  const bool own = std::abs(by.speed - 1) <= same_card &&
+                   std::abs(peak / calibration.device_bf16_tflops - 1) <= same_card;
+  if (!own) data = borrowed(std::move(data), by, calibration.name);
   calibration.kernel = AttentionCostModel(std::move(data));
 }
 

@@ -54,6 +54,9 @@ struct Calibration {
   std::string other_card;  ///< that it is asked for on another card than it was measured on; empty: it is not
   double device_bf16_tflops = 0;  ///< data sheet of the card that was measured
   double device_memory_gb_s = 0;
+  std::string generation;      ///< of that card; empty: not stated, kernels are borrowed by peak
+  double device_clock_hz = 0;  ///< boost clock; 0: not stated
+  double device_power_w = 0;   ///< limit of its board; 0: not stated
   TransferModel comm;
   AttentionCostModel kernel;
   std::array<Interference, 2> interference;  ///< index = Transport
