@@ -113,15 +113,16 @@ TEST(AttentionCostModel, TimeNeverFallsWithMoreWork) {
 }
 
 TEST(AttentionCostModel, PublishedH100RatesComeBack) {
-  // 16K, head_dim 128, 16 heads: FlashAttention-3 paper forward full 648, causal 616, backward full 561; long calls
-  // of either mask 606 and 602 as measured later. A full mask is priced as the long causal call.
+  // 16K, head_dim 128, 16 heads: FlashAttention-3 paper forward full 648, causal 616, backward full 561; long
+  // calls of either mask 606 and 602 as measured later. A full mask is priced as the long causal call.
   const AttentionCostModel h100 = load_calibration("h100_sxm").kernel;
   const KernelShape full{16, 16, 128, 128, 16384, 16384, 16384, Mask::full, 2};
   const double flops = 4.0 * 16 * 128 * 16384 * 16384;
   EXPECT_NEAR(flops / h100.forward(full).seconds * 1e-12 / 648, 1, 0.06);
   EXPECT_NEAR(flops / h100.forward(full).seconds * 1e-12 / 606, 1, 0.06);
   KernelShape long_full{64, 64, 128, 128, 32768, 32768, 32768, Mask::full, 2};
-  EXPECT_NEAR(h100.forward(long_full).seconds / h100.forward(causal_square(64, 64, 128, 32768)).seconds, 2, 0.04);
+  EXPECT_NEAR(h100.forward(long_full).seconds / h100.forward(causal_square(64, 64, 128, 32768)).seconds, 2,
+              0.04);
   EXPECT_NEAR(2.5 * flops / h100.backward(full).seconds * 1e-12 / 561, 1, 0.08);
   KernelShape causal = causal_square(16, 16, 128, 16384);
   EXPECT_NEAR(2.5 * flops / 2 / h100.backward(causal).seconds * 1e-12 / 521, 1, 0.10);  // cuDNN 9.19, H100

@@ -75,8 +75,9 @@ std::vector<Row> cudnn_rows() {
   for (const auto& cell : table_of("sdpa_cudnn_frontend.csv")) {
     if (!cell[4].empty()) continue;
     const double batch = std::stod(cell[5]);
-    const KernelShape shape = call(batch * std::stod(cell[8]), batch * std::stod(cell[9]), std::stoi(cell[10]),
-                                   std::stoi(cell[11]), std::stod(cell[7]), cell[3] == "no_mask" ? Mask::full : Mask::causal);
+    const KernelShape shape =
+        call(batch * std::stod(cell[8]), batch * std::stod(cell[9]), std::stoi(cell[10]), std::stoi(cell[11]),
+             std::stod(cell[7]), cell[3] == "no_mask" ? Mask::full : Mask::causal);
     const std::string& card = cards.at(cell[0]);
     if (cell[13] == "both") {
       rows.push_back({card, shape, false, std::stod(cell[16]) * 1e-3});
@@ -88,7 +89,8 @@ std::vector<Row> cudnn_rows() {
   return rows;
 }
 
-double mape(const std::vector<Row>& rows, const std::string& card, const AttentionCostModel& kernel, bool backward) {
+double mape(const std::vector<Row>& rows, const std::string& card, const AttentionCostModel& kernel,
+            bool backward) {
   double sum = 0;
   int count = 0;
   for (const Row& row : rows) {
@@ -102,7 +104,8 @@ double mape(const std::vector<Row>& rows, const std::string& card, const Attenti
 }
 
 TEST(BorrowedKernels, CardsWithFewTensorFlopsPerMultiprocessorReachTheirOwnPeak) {
-  const std::map<std::string, std::string> lender = {{"rtx-4090", "l40s"}, {"l20", "l40s"}, {"h20", "h100_sxm"}};
+  const std::map<std::string, std::string> lender = {
+      {"rtx-4090", "l40s"}, {"l20", "l40s"}, {"h20", "h100_sxm"}};
   int checked = 0;
   for (const auto& cell : table_of("attn_small_cards.csv")) {
     const AttentionCostModel kernel = on_card(cell[0], lender.at(cell[0]));
@@ -111,7 +114,8 @@ TEST(BorrowedKernels, CardsWithFewTensorFlopsPerMultiprocessorReachTheirOwnPeak)
     const bool full = cell[4] == "full";
     // flash-attention issue 1310: batch 2, 2,048 elements wide; the other tables do not say: many heads.
     const double heads = cell[0] == "h20" ? 2.0 * 2048 / head_dim : cell[0] == "l20" ? 8 : 768;
-    const Estimate e = kernel.forward(call(heads, heads, head_dim, head_dim, tokens, full ? Mask::full : Mask::causal));
+    const Estimate e =
+        kernel.forward(call(heads, heads, head_dim, head_dim, tokens, full ? Mask::full : Mask::causal));
     const double tflops = 4 * heads * head_dim * tokens * tokens * (full ? 1 : 0.5) / e.seconds * 1e-12;
     const double measured = std::stod(cell[5]);
     EXPECT_NEAR(tflops / measured, 1, 0.20) << cell[0] << " " << head_dim << " " << cell[4] << ": " << tflops;
@@ -123,8 +127,9 @@ TEST(BorrowedKernels, CardsWithFewTensorFlopsPerMultiprocessorReachTheirOwnPeak)
 
 TEST(BorrowedKernels, CudnnTablesAreMetWhereTheyCalibrate) {
   const std::vector<Row> rows = cudnn_rows();
-  for (const auto& [card, name] : {std::pair("gb200", "gb200-cudnn-9.22"), std::pair("gb300", "gb300-cudnn-9.22"),
-                                   std::pair("h200-sxm", "h200_sxm-cudnn-9.19")}) {
+  for (const auto& [card, name] :
+       {std::pair("gb200", "gb200-cudnn-9.22"), std::pair("gb300", "gb300-cudnn-9.22"),
+        std::pair("h200-sxm", "h200_sxm-cudnn-9.19")}) {
     const AttentionCostModel kernel = load_calibration(name).kernel;
     for (const bool backward : {false, true}) {
       const double error = mape(rows, card, kernel, backward);
@@ -140,9 +145,9 @@ TEST(BorrowedKernels, LeftOutCards) {
     bool cudnn, sibling;
   };
   // Within a generation from the sibling that ran the same library, else from H100 by its share of the peak.
-  const Case cases[] = {{"h200-sxm", "h100_sxm", false, true},  {"h100-sxm", "h200_sxm", false, true},
+  const Case cases[] = {{"h200-sxm", "h100_sxm", false, true},     {"h100-sxm", "h200_sxm", false, true},
                         {"gb300", "gb200-cudnn-9.22", true, true}, {"gb200", "gb300-cudnn-9.22", true, true},
-                        {"a100-sxm", "h100_sxm", false, false}, {"l40s", "h100_sxm", false, false},
+                        {"a100-sxm", "h100_sxm", false, false},    {"l40s", "h100_sxm", false, false},
                         {"b200-sxm", "h100_sxm", false, false}};
   const std::vector<Row> prefill = prefill_rows(), cudnn = cudnn_rows();
   for (const Case& one : cases) {

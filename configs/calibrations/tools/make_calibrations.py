@@ -318,13 +318,20 @@ def write(out_dir, content):
         f.write(compact(json.dumps(content, indent=1)) + "\n")
 
 
+# Line rate of a device: NVLink through NVSwitch, or its PCIe slot.
+LINE_RATE = {"a100_sxm": 300, "h100_sxm": 450, "h200_sxm": 450, "b200_sxm": 900, "b300_sxm": 900, "gb200": 900,
+             "gb300": 900, "l40s": 32, "rtx_pro_6000": 64}
+
+
 def links_of(name, comm, repeat):
     table, _, _, _, _, nccl, _, _ = PLATFORMS[name]
     source = {"measurement": "collectives", "source": CONFIGURATOR + ", nccl_perf.parquet",
               "licence": "Apache-2.0", "version": "NCCL " + nccl,
               "note": "nccl-tests out of place, fp16, one node; the newest NCCL version of this platform; minimum over "
                       "repeated runs (the slower ones carry other work's noise; this version has none)"}
-    return source, {"repeatability": repeat, "collectives": collectives(comm, table, nccl),
+    links = {"class": "nvswitch" if LINE_RATE[name] > 100 else "pcie", "bytes_per_s": si(LINE_RATE[name], 9),
+             "source": "data sheet"}
+    return source, {"links": links, "repeatability": repeat, "collectives": collectives(comm, table, nccl),
                     "point_to_point": point_to_point() if name in ("h100_sxm", "h200_sxm") else [],
                     "interference": interference()}
 

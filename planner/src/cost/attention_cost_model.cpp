@@ -17,14 +17,14 @@ namespace {
 // Widening of the band beyond the fit's own p90, each by what the public tables scatter:
 constexpr double head_dim_band =
     0.2;  // head_dim 256 against 128 on H100: .94 (cuDNN) to 1.17 (FA3) of its rate
-constexpr double length_band = 0.08;    // 16K to 32K on H100: 0 to -10 %
-constexpr double full_band = 0.08;      // full against causal at 16K: 1.00 (H100) to 1.05 (FA3's paper)
-constexpr double window_band = 0.25;    // where no windowed rows were measured
-constexpr double platform_band = 0.4;   // another architecture's efficiency
-// Cards whose tensor cores are the limit reach 85 (L20, H20) to 102 % (RTX 4090) of their stated peak: the one
-// constant that those published rates were looked at for.
+constexpr double length_band = 0.08;   // 16K to 32K on H100: 0 to -10 %
+constexpr double full_band = 0.08;     // full against causal at 16K: 1.00 (H100) to 1.05 (FA3's paper)
+constexpr double window_band = 0.25;   // where no windowed rows were measured
+constexpr double platform_band = 0.4;  // another architecture's efficiency
+// Cards whose tensor cores are the limit reach 85 (L20, H20) to 102 % (RTX 4090) of their stated peak: the
+// one constant that those published rates were looked at for.
 constexpr double tensor_share = 0.95;
-constexpr double sibling_band = 0.15;   // a card of the same generation, per multiprocessor and clock
+constexpr double sibling_band = 0.15;  // a card of the same generation, per multiprocessor and clock
 constexpr double type_band = 0.5;
 constexpr double uncalibrated_band = 1.0;
 constexpr double memory_band = 0.15;
@@ -287,7 +287,9 @@ double AttentionCostModel::mean_error() const {
 std::vector<std::string> AttentionCostModel::describe() const {
   if (data_.uncalibrated) return {"attention: constant efficiency on the data-sheet peak, uncalibrated"};
   std::vector<std::string> text;
-  const auto dims = [](int qk, int v) { return v == qk || v == 0 ? fmt::to_string(qk) : fmt::format("{}/{}", qk, v); };
+  const auto dims = [](int qk, int v) {
+    return v == qk || v == 0 ? fmt::to_string(qk) : fmt::format("{}/{}", qk, v);
+  };
   for (const KernelFit& fit : data_.fits)
     text.push_back(fmt::format(
         "attention forward, head_dim {}, {}, {}: {} measured calls, mean error {}, 90 % within {}{}",
@@ -303,11 +305,10 @@ std::vector<std::string> AttentionCostModel::describe() const {
                                format_percent(fit.mape)));
   }
   if (!data_.scaled_from.empty())
-    text.push_back(
-        fmt::format("attention: no measurements on this part; fits of {} scaled by {}, extrapolated",
-                    data_.scaled_from,
-                    data_.same_generation ? "multiprocessors, clock and power limit, at most the tensor cores' peak"
-                                          : "peak bf16"));
+    text.push_back(fmt::format(
+        "attention: no measurements on this part; fits of {} scaled by {}, extrapolated", data_.scaled_from,
+        data_.same_generation ? "multiprocessors, clock and power limit, at most the tensor cores' peak"
+                              : "peak bf16"));
   if (published) text.emplace_back("attention backward: ratios of published tables, extrapolated");
   return text;
 }

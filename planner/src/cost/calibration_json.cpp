@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <set>
+#include <tuple>
 
 namespace usp {
 namespace {
@@ -53,19 +54,20 @@ std::vector<CalibrationSource> read_sources(ObjectReader& top) {
 
 std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
   std::vector<CollectiveRow> rows;
-  std::set<std::pair<Collective, int>> seen;
+  std::set<std::tuple<Collective, int, int>> seen;
   top.array("collectives", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
     const auto operation = reader.enumeration<Collective>("operation");
     const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
     auto bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
-    if (!seen.insert({operation, ranks}).second)
+    const int groups = static_cast<int>(reader.maybe_integer("groups", 1, 1 << 20).value_or(1));
+    if (!seen.insert({operation, ranks, groups}).second)
       reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
     const std::size_t before = rows.size();
     reader.array("time_s", [&](const Json& time, const std::string& at) {
       const double seconds = json_number(time, top.file(), at, least_s, most_s);
       check_time(reader, "time_s", bytes, seconds);
-      rows.push_back({operation, ranks, bytes, seconds_of(seconds)});
+      rows.push_back({operation, ranks, bytes, seconds_of(seconds), groups});
       bytes *= 2;
     });
     if (rows.size() - before < 2 || rows.size() - before > 40)
@@ -77,11 +79,12 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
 
 std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
   std::vector<PeerTransferSample> rows;
-  std::set<Transport> seen;
+  std::set<std::pair<Transport, int>> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
     const auto transport = reader.enumeration<Transport>("transport");
-    if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
+    const int ranks = static_cast<int>(reader.maybe_integer("ranks", 2, 1 << 20).value_or(2));
+    if (!seen.insert({transport, ranks}).second) reader.fail("transport", "given twice; keep one");
     static_cast<void>(reader.string("source"));
     const std::size_t before = rows.size();
     reader.array("points", [&](const Json& point, const std::string& at) {
@@ -89,7 +92,7 @@ std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
       const double bytes = p.number("bytes", 1, most);
       const double gb_s = read_si(p, "bytes_per_s", FieldUnit::gb_s, 1e-12, most);
       check_time(p, "bytes_per_s", bytes, bytes / (gb_s * 1e9));
-      rows.push_back({transport, bytes, bytes / (gb_s * 1e9)});
+      rows.push_back({transport, bytes, bytes / (gb_s * 1e9), ranks});
       p.finish();
     });
     if (rows.size() - before < 2) reader.fail("points", "two points or more make a curve");
@@ -246,6 +249,15 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
     kernel.memory_bytes_s = memory_gb_s * 1e9 * reader.number("value", 0.01, 1);
     static_cast<void>(reader.string("source"));
     reader.finish();
+  }
+  if (top.has("links")) {
+    ObjectReader links = top.object("links");
+    calibration.link_class = links.string("class");
+    if (calibration.link_class != "nvswitch" && calibration.link_class != "pcie")
+      links.fail("class", fmt::format("'{}' is not one of nvswitch, pcie", calibration.link_class));
+    calibration.link_gb_s = read_si(links, "bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+    static_cast<void>(links.string("source"));
+    links.finish();
   }
   auto rows = read_collectives(top);
   auto hops = read_hops(top);

@@ -19,7 +19,8 @@ std::string mesh_of(const ScoreChoice& choice) {
 std::string metrics_table(const ScoreReport& report, const std::vector<ScoreMetrics>& all) {
   TextTable table;
   table.column("method");
-  for (const char* name : {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE", "in band", "median band"})
+  for (const char* name :
+       {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE", "in band", "median band"})
     table.column(name, TextTable::Align::right);
   for (std::size_t m = 0; m < all.size(); ++m)
     table.row({report.methods[m], fmt::format("{}/{}", all[m].top1, all[m].ranked_groups),
@@ -148,7 +149,8 @@ std::string score_text(const ScoreReport& report) {
     text += fmt::format("\nOf these, {} by class:\n{}", report.methods.front(), class_table(report));
   if (report.noise.sets > 0)
     text += fmt::format(
-        "\nNoise floor: {} sets of rows of equal work (Ulysses over all ranks, any layout) lie {} apart on average, "
+        "\nNoise floor: {} sets of rows of equal work (Ulysses over all ranks, any layout) lie {} apart on "
+        "average, "
         "{} at worst\n",
         report.noise.sets, format_percent(report.noise.mean), format_percent(report.noise.worst));
   text += "\nShorter groups, and runs that did not wait for the device (shown, not gated):\n" +

@@ -85,13 +85,15 @@ ExecutionOptions score_execution(const ScoreRow& row) {
 
 double library_overhead_s(const ScoreRow& row, const AttentionCostModel& kernel) {
   if (row.library != ScoreRow::Library::yunchang) return 0;
-  const double head_rows = static_cast<double>(row.batch * row.heads) * static_cast<double>(row.seq) / row.world;
+  const double head_rows =
+      static_cast<double>(row.batch * row.heads) * static_cast<double>(row.seq) / row.world;
   constexpr double merge_bytes = 38 - 10;  // per element, beside what merge_kernels prices
-  double seconds =
-      (row.ring - 1) * kernel.memory_bound(merge_bytes * head_rows * static_cast<double>(row.head_dim)).seconds;
+  double seconds = (row.ring - 1) *
+                   kernel.memory_bound(merge_bytes * head_rows * static_cast<double>(row.head_dim)).seconds;
   if (row.ulysses == 1) {
     const double kv_rows = head_rows * static_cast<double>(row.kv_heads) / static_cast<double>(row.heads);
-    for (const double rows : {head_rows, kv_rows, kv_rows, head_rows})  // q, k, v, out: 2 bytes read and written
+    for (const double rows :
+         {head_rows, kv_rows, kv_rows, head_rows})  // q, k, v, out: 2 bytes read and written
       seconds += 3 * kernel.memory_bound(4 * rows * static_cast<double>(row.head_dim)).seconds;
   }
   return (row.direction == Direction::forward_backward ? 2 : 1) * seconds;
@@ -166,7 +168,8 @@ ScoreReport score_on(const topology::Cluster& cluster, const Calibration& calibr
   ScoreReport report = score(std::move(rows), methods, gate_tokens, node_size(cluster));
   report.csv = file;
   report.cluster = cluster_summary(cluster);
-  for (std::string& note : notes_on(report.rows, cluster, calibration)) report.notes.push_back(std::move(note));
+  for (std::string& note : notes_on(report.rows, cluster, calibration))
+    report.notes.push_back(std::move(note));
   report.calibration = calibration.summary(predictor.extrapolation());
   return report;
 }

@@ -117,7 +117,8 @@ ScoreMetrics measure(const ScoreReport& report, std::size_t method, bool gated) 
   }
   if (!bands.empty()) {
     metrics.coverage = static_cast<double>(covered) / static_cast<double>(bands.size());
-    std::nth_element(bands.begin(), bands.begin() + static_cast<std::ptrdiff_t>(bands.size() / 2), bands.end());
+    std::nth_element(bands.begin(), bands.begin() + static_cast<std::ptrdiff_t>(bands.size() / 2),
+                     bands.end());
     metrics.median_band = bands[bands.size() / 2];
   }
   return metrics;
@@ -239,7 +240,8 @@ ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& me
   report.gate_tokens = gate_tokens;
   report.out_of_memory =
       std::count_if(report.rows.begin(), report.rows.end(), [](const ScoreRow& row) { return !row.seconds; });
-  if (std::none_of(report.rows.begin(), report.rows.end(), [](const ScoreRow& r) { return r.synchronised; })) {
+  if (std::none_of(report.rows.begin(), report.rows.end(),
+                   [](const ScoreRow& r) { return r.synchronised; })) {
     report.notes.emplace_back(
         "no row of the table waited for the device after each call: all are gated, and may hold the time of "
         "their neighbours");

@@ -128,7 +128,8 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
     one.fixed.order = rival.placement.order;
     if (memory_settled) {
       one.fixed.zero_stage = rival.zero_stage;
-      one.fixed.recompute = rival.recompute;
+      // A mode that is fixed is that of all layers; how few of them do is searched otherwise.
+      if (!rival.split || !rival.split->recompute_layers) one.fixed.recompute = rival.recompute;
     }
     try {
       fitting.push_back(search_with(one, pricer));
@@ -151,7 +152,7 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
         choice.tensor() == plan.choice.tensor())
       continue;
     plan.runner_up = describe(choice);
-    plan.margin = other.best().seconds_per_token / plan.seconds_per_token - 1;
+    plan.margin = std::max(0.0, other.best().seconds_per_token / plan.seconds_per_token - 1);
     plan.tie = within_bands(fitting.front().best(), other.best(), fitting.front().calibration.kernel_error);
     break;
   }

@@ -41,9 +41,9 @@ struct KernelFit {
   double kv_gb_s = 0;
   std::optional<double> full_extra_keys;  ///< measured: multiplies extra_keys on a full mask
   std::int64_t rows = 0;                  ///< measured rows behind the fit; 0: taken from another kernel
-  double mape = 0;                    ///< mean relative error over them
-  double p90 = 0;                     ///< and its 90th percentile
-  std::optional<double> window_mape;  ///< on windowed rows, which were not fitted
+  double mape = 0;                        ///< mean relative error over them
+  double p90 = 0;                         ///< and its 90th percentile
+  std::optional<double> window_mape;      ///< on windowed rows, which were not fitted
 };
 
 /// Backward against forward at one head dim.
@@ -60,9 +60,10 @@ struct BackwardFit {
 
 /// What a kernel fit measured on one card becomes on another.
 struct KernelBorrowing {
-  double speed = 1;          ///< time of a score there / here, over whole devices
-  double softmax_speed = 1;  ///< of the part that head_dim leaves, where it is less: it runs on the vector units
-  double memory = 1;         ///< memory bandwidth here / there
+  double speed = 1;  ///< time of a score there / here, over whole devices
+  double softmax_speed =
+      1;              ///< of the part that head_dim leaves, where it is less: it runs on the vector units
+  double memory = 1;  ///< memory bandwidth here / there
   double tensor_tflops = 0;  ///< peak of this card's tensor cores: no score is faster; 0: within `speed`
   double sm_count = 0;       ///< of this card; 0: as there
   bool same_generation = false;
@@ -78,14 +79,15 @@ struct KernelData {
   double max_tokens = 16384;
   std::vector<KernelFit> fits;  ///< by head dim, rising
   std::vector<BackwardFit> backward;
-  double full_gain = 1;  ///< published: rate on a full mask / rate on a causal one, tail and diagonal taken out
+  double full_gain =
+      1;  ///< published: rate on a full mask / rate on a causal one, tail and diagonal taken out
   std::optional<double> full_extra_keys;  ///< published: of fits that state none of their own
-  double backward_band = 0.15;  ///< of ratios that were not measured on this card
+  double backward_band = 0.15;            ///< of ratios that were not measured on this card
   double softmax_fraction =
       0;  ///< of the score time at the only measured head dim, the part that head_dim leaves
-  double memory_bytes_s = 0;  ///< what a memory-bound kernel reaches
-  double tensor_tflops = 0;   ///< no score runs faster than the tensor cores; 0: the fits lie below them
-  std::string scaled_from;    ///< calibration whose fits were scaled; empty: measured here
+  double memory_bytes_s = 0;     ///< what a memory-bound kernel reaches
+  double tensor_tflops = 0;      ///< no score runs faster than the tensor cores; 0: the fits lie below them
+  std::string scaled_from;       ///< calibration whose fits were scaled; empty: measured here
   bool same_generation = false;  ///< the card that was measured runs the same kernels
   bool uncalibrated = false;
 };

@@ -44,8 +44,8 @@ struct ScoreRow {
 /// Reads the CSV: comment lines (#) and blank lines are skipped, the header names the columns machine, world,
 /// direction, causal, dtype, batch, seq, heads, kv_heads, head_dim, ring, ulysses, layout, exchange,
 /// iters_per_s in any order, and perhaps library (yunchang) and synchronised (true, but of yunchang's qkvpack
-/// false: its tables' qkvpack runs did not wait for the device). Throws InvalidInput with the line for anything else, for ring * ulysses !=
-/// world, and for a row given twice.
+/// false: its tables' qkvpack runs did not wait for the device). Throws InvalidInput with the line for
+/// anything else, for ring * ulysses != world, and for a row given twice.
 [[nodiscard]] std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string& file);
 
 /// Predicted cost of a row, in the CostUnit of its method.
@@ -156,7 +156,8 @@ struct ScoreReport {
 [[nodiscard]] ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& methods,
                                 std::int64_t gate_tokens = 32768, int gpus_per_node = 1 << 30);
 
-/// Bias, error and coverage per method, span and pass of the gated rows. @param gpus_per_node devices of a host
+/// Bias, error and coverage per method, span and pass of the gated rows. @param gpus_per_node devices of a
+/// host
 [[nodiscard]] std::vector<ScoreClass> score_classes(const ScoreReport& report, int gpus_per_node);
 [[nodiscard]] NoiseFloor noise_floor(const ScoreReport& report);
 
