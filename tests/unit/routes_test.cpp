@@ -78,10 +78,10 @@ TEST(Routes, PcieSlotsAndNumaLink) {
   EXPECT_EQ(kinds(table, 0, 4), (std::vector<K>{K::slot_up, K::numa, K::slot_down}));
   EXPECT_EQ(table.path(0, 1), topology::PathKind::pcie);
   EXPECT_EQ(table.path(0, 4), topology::PathKind::numa);
-  // Four at once over the one link between the sockets (22 GB/s), each direction by itself.
+  // Four at once over the one link between the sockets (90 GB/s), each direction by itself.
   const std::vector<topology::TransferLoad> four = {
       {0, 4, 1e9}, {1, 5, 1e9}, {2, 6, 1e9}, {3, 7, 1e9}, {4, 0, 1e9}};
-  EXPECT_DOUBLE_EQ(table.busiest_s(topology::loads(table, four)), 4e9 / 22e9);
+  EXPECT_DOUBLE_EQ(table.busiest_s(topology::loads(table, four)), 4e9 / 90e9);
 }
 
 TEST(Routes, SysPathsTellNumaNodesApartWhereTheTextNamesNone) {

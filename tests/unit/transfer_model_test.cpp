@@ -23,7 +23,7 @@ double bus_gb_s(const Calibration& c, Collective op, int ranks, double bytes) {
 
 TEST(TransferModel, EveryShippedCurveIsMonotoneInBytes) {
   const auto names = preset_names("calibrations");
-  ASSERT_EQ(names.size(), 9U);
+  ASSERT_EQ(names.size(), 10U);
   for (const std::string& name : names) {
     const Calibration c = load_calibration(name);
     for (const Collective op : all_operations)
@@ -50,10 +50,12 @@ TEST(TransferModel, EveryShippedCurveIsMonotoneInBytes) {
 TEST(TransferModel, PublishedAllToAllBandwidthsComeBack) {
   // Bus bandwidth in GB/s by size in MiB, as nccl-tests prints it.
   const std::tuple<const char*, int, double, double> points[] = {
-      {"a100_sxm", 2, 64, 138},  {"a100_sxm", 4, 4, 76},       {"a100_sxm", 8, 4, 57},
-      {"a100_sxm", 8, 512, 203}, {"h100_sxm", 8, 1, 59},       {"h100_sxm", 8, 64, 265},
-      {"h200_sxm", 8, 512, 311}, {"b200_sxm", 8, 256, 537},    {"b300_sxm", 4, 64, 413},
-      {"gb200", 4, 512, 488},    {"l40s", 2, 64, 22},          {"l40s", 4, 64, 4.61},
+      {"a100_sxm", 2, 64, 138},  {"a100_sxm", 4, 4, 76},
+      {"a100_sxm", 8, 4, 57},    {"a100_sxm", 8, 512, 203},
+      {"h100_sxm", 8, 1, 59},    {"h100_sxm", 8, 64, 265},
+      {"h200_sxm", 8, 512, 311}, {"b200_sxm", 8, 256, 537},
+      {"b300_sxm", 4, 64, 413},  {"gb200-cudnn-9.22", 4, 512, 488},
+      {"l40s", 2, 64, 22},       {"l40s", 4, 64, 4.61},
       {"l40s", 8, 64, 1.53},     {"rtx_pro_6000", 8, 64, 15.4}};
   for (const auto& [name, ranks, size, expected] : points)
     EXPECT_NEAR(bus_gb_s(load_calibration(name), Collective::alltoall, ranks, size * mib) / expected, 1, 0.02)

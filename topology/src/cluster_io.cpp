@@ -77,6 +77,10 @@ std::vector<int> read_ints(ObjectReader& reader, const char* key) {
 DeviceSpec read_spec(ObjectReader reader) {
   DeviceSpec spec;
   spec.name = reader.string("name");
+  spec.generation = reader.maybe_string("generation").value_or("");
+  spec.sm_count = read_quantity(reader, "sm_count");
+  spec.clock_hz = read_quantity(reader, "clock_hz");
+  spec.power_w = read_quantity(reader, "power_w");
   spec.bf16_tflops = read_quantity(reader, "bf16_flop_per_s", FieldUnit::tflops);
   spec.fp16_tflops = read_quantity(reader, "fp16_flop_per_s", FieldUnit::tflops);
   spec.fp32_tflops = read_quantity(reader, "fp32_flop_per_s", FieldUnit::tflops);
@@ -224,6 +228,10 @@ Json write_list(const std::vector<T>& items, F&& write) {
 
 Json write_spec(const DeviceSpec& spec) {
   return {{"name", spec.name},
+          {"generation", spec.generation.empty() ? Json(nullptr) : Json(spec.generation)},
+          {"sm_count", write_quantity(spec.sm_count)},
+          {"clock_hz", write_quantity(spec.clock_hz)},
+          {"power_w", write_quantity(spec.power_w)},
           {"bf16_flop_per_s", write_quantity(spec.bf16_tflops, FieldUnit::tflops)},
           {"fp16_flop_per_s", write_quantity(spec.fp16_tflops, FieldUnit::tflops)},
           {"fp32_flop_per_s", write_quantity(spec.fp32_tflops, FieldUnit::tflops)},

@@ -23,11 +23,16 @@ BoundedQuantity bound_of(FieldUnit unit) {
   return unit == FieldUnit::tflops ? BoundedQuantity::flop_rate : BoundedQuantity::memory_bytes;
 }
 
-Quantity read_value(ObjectReader& device, const char* key, FieldUnit unit, const Sources& sources) {
+/// What reads the number of `key`: within the bounds of a rate or a memory, or any above zero.
+enum class Bound { of_machines, positive };
+
+Quantity read_value(ObjectReader& device, const char* key, FieldUnit unit, const Sources& sources,
+                    Bound bound = Bound::of_machines) {
   auto object = device.maybe_object(key);
   if (!object) return {};
   Quantity result;
-  result.value = read_si(*object, "value", unit, bound_of(unit), 1e18);
+  result.value = bound == Bound::positive ? read_si(*object, "value", unit, 1, 1e18)
+                                          : read_si(*object, "value", unit, bound_of(unit), 1e18);
   const EnumNames<Provenance> names = {
       {"measured", Provenance::measured}, {"preset", Provenance::preset}, {"guess", Provenance::guess}};
   result.provenance = object->maybe_enumeration("provenance", names).value_or(Provenance::preset);
@@ -46,6 +51,10 @@ DevicePreset read_device(ObjectReader reader, const Sources& sources) {
   reader.array("aliases", [&](const Json& value, const std::string& pointer) {
     preset.aliases.push_back(json_string(value, reader.file(), pointer));
   });
+  spec.generation = reader.maybe_string("generation").value_or("");
+  spec.sm_count = read_value(reader, "sm_count", FieldUnit::si, sources, Bound::positive);
+  spec.clock_hz = read_value(reader, "clock_hz", FieldUnit::si, sources, Bound::positive);
+  spec.power_w = read_value(reader, "power_w", FieldUnit::si, sources, Bound::positive);
   spec.bf16_tflops = read_value(reader, "bf16_flop_per_s", FieldUnit::tflops, sources);
   spec.fp16_tflops = read_value(reader, "fp16_flop_per_s", FieldUnit::tflops, sources);
   spec.fp32_tflops = read_value(reader, "fp32_flop_per_s", FieldUnit::tflops, sources);

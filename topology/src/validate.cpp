@@ -73,6 +73,10 @@ class Checker {
   void flop_rate(const Quantity& value, const Pointer& pointer) const {
     quantity(value, pointer, BoundedQuantity::flop_rate, FieldUnit::tflops);
   }
+  void positive(const Quantity& value, const Pointer& pointer) const {
+    origin(value, pointer);
+    need(!value.known() || *value.value > 0, pointer, "the number is not above zero");
+  }
   void origin(const Quantity& value, const Pointer& pointer) const {
     need(value.known() == (value.provenance != Provenance::unknown), pointer,
          "a value needs a provenance (measured, preset, guess), and unknown has no value");
@@ -82,6 +86,9 @@ class Checker {
   void specs() const {
     for (std::size_t i = 0; i < cluster_.specs.size(); ++i) {
       const DeviceSpec& spec = cluster_.specs[i];
+      positive(spec.sm_count, at("specs", i, "sm_count"));
+      positive(spec.clock_hz, at("specs", i, "clock_hz"));
+      positive(spec.power_w, at("specs", i, "power_w"));
       flop_rate(spec.bf16_tflops, at("specs", i, "bf16_flop_per_s"));
       flop_rate(spec.fp16_tflops, at("specs", i, "fp16_flop_per_s"));
       flop_rate(spec.fp32_tflops, at("specs", i, "fp32_flop_per_s"));

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes configs/calibrations/*.json from public measurement tables.
 
-usage: make_calibrations.py COLLECTIVES.csv ATTENTION.csv OUT_DIR     (needs numpy and scipy)
+usage: make_calibrations.py COLLECTIVES.csv ATTENTION.csv SDPA.csv OUT_DIR     (needs numpy and scipy)
 
 COLLECTIVES.csv: platform,lib_version,dtype,op,ngpus,bytes,time_us_min,time_us_max,n_dup  (nccl-tests, out of place)
 ATTENTION.csv:   platform,kernel,batch,isl,heads,kv_heads,head_dim,window,ms              (causal prefill, bf16)
 Both are extracts of ai-dynamo/aiconfigurator @095f58a5 (Apache-2.0). End-to-end tables are never read here.
+SDPA.csv:        gpu_name,cudnn_backend_version,data_type,attn_mask,sliding_window_size,batch_size,q_seqlen,kv_seqlen,
+                 num_q_heads,num_kv_heads,head_dim_qk,head_dim_vo,deterministic_bwd,profile_pass,time_ms,...
+An extract of NVIDIA/cudnn-frontend @3929da2, benchmark/sdpa_benchmark_training/results (MIT).
 """
 import csv
 import json
@@ -20,6 +23,7 @@ TILE = 128
 OPERATIONS = ("alltoall", "all_gather", "reduce_scatter", "all_reduce")
 CONFIGURATOR = "ai-dynamo/aiconfigurator @095f58a5"
 # name: (table name, device, SMs, dense bf16 TFLOP/s, memory GB/s, NCCL version, kernel in the attention table)
+# The card's figures of configs/devices/devices.json are what kernels are borrowed by.
 PLATFORMS = {
     "a100_sxm": ("a100_sxm", "A100-SXM4-80GB", 108, 312, 2039, "2.27.3", "vllm_flash_attn", "fa2"),
     "h100_sxm": ("h100_sxm", "H100-SXM5-80GB", 132, 989, 3352, "2.29.2", "vllm_flash_attn_fa3", "fa3"),
@@ -31,29 +35,35 @@ PLATFORMS = {
     "l40s": ("l40s", "L40S-48GB", 142, 362, 864, "2.27.3", "vllm_flash_attn_fa2", "fa2"),
     "rtx_pro_6000": ("rtx_pro_6000_server", "RTX PRO 6000 Blackwell Server", 188, 468, 1792, "2.29.2", None, "fa2"),
 }
-SCALED_FROM = {"b300_sxm": "b200_sxm", "gb200": "b200_sxm", "gb300": "b200_sxm", "rtx_pro_6000": "l40s"}
+# Kernels of cuDNN: (name in SDPA.csv, calibration with the links, cuDNN version, version as printed).
+CUDNN = {"gb200-cudnn-9.22": ("NVIDIA GB200", "gb200", "92200", "9.22.0"),
+         "gb300-cudnn-9.22": ("NVIDIA GB300", "gb300", "92200", "9.22.0"),
+         "h200_sxm-cudnn-9.19": ("NVIDIA H200", "h200_sxm", "91901", "9.19.1")}
+DEVICES = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200-sxm",
+           "b300_sxm": "b300-sxm", "l40s": "l40s", "rtx_pro_6000": "rtx-pro-6000"}
+SCALED_FROM = {"b300_sxm": "gb300-cudnn-9.22", "rtx_pro_6000": "l40s"}
 SCALED_WHY = {
-    "rtx_pro_6000": "no attention data; L40S is the nearest part (PCIe, mma.sync kernels), scaled by peak bf16"
+    "rtx_pro_6000": "no attention data; L40S is the nearest part (PCIe, mma.sync kernels), scaled by peak bf16",
+    "b300_sxm": "no attention data; the same chip as GB300, scaled by multiprocessors, clock and power limit",
 }
-# Kernel families, from the FlashAttention-3 paper's H100 tables (fwd full against causal, bwd full against fwd full;
-# least squares of 1/rate = 1/asymptote + slope/length). full_extra_keys multiplies extra_keys on a full mask;
-# backward head dims carry (rate forward / rate backward, keys added to extra_keys).
+# Kernel families, from the FlashAttention-3 paper's H100 tables (bwd full against fwd full; least squares of 1/rate = 1/asymptote + slope/length). Backward entries: (head dim, head dim of V, rate forward / rate backward, keys
+# added to extra_keys). 192/128: cuDNN 9.19 on H200. A full mask has no rows of its own: it runs at the causal
+# rate of the longest call (606 against 602 TFLOP/s at 16K on H100; cuDNN on H200 is flat from 4K).
+MLA_HOPPER = (192, 128, 1.49, 105)
 FAMILY = {
     "fa2": {
-        "full_gain": 1.04, "full_extra_keys": 0.48,
-        "backward": [(64, 1.105, 174), (128, 1.146, 170)],
+        "backward": [(64, 64, 1.105, 174), (128, 128, 1.146, 170)],
         "source": "FlashAttention-3 paper (2024-07), FA2 columns, H100 SXM5, fp16, 16K tokens",
     },
     "fa3": {
-        "full_gain": 1.0, "full_extra_keys": 0.68,
-        "backward": [(64, 1.03, 127), (128, 1.132, 218), (256, 1.575, 218)],
+        "backward": [(64, 64, 1.03, 127), (128, 128, 1.132, 218), MLA_HOPPER, (256, 256, 1.575, 218)],
         "source": "FlashAttention-3 paper (2024-07), FA3 columns, H100 SXM5, fp16, 16K tokens; head_dim 256: "
-                  "flash-attention pull request 2889 (H200, 16K)",
+                  "flash-attention pull request 2889 (H200, 16K); 192/128: cuDNN 9.19 on H200",
     },
     "trtllm": {
-        "full_gain": 1.0, "full_extra_keys": 0.68,
-        "backward": [(64, 1.03, 127), (128, 1.132, 218), (256, 1.575, 218)],
-        "source": "FA3 figures on H100; this kernel has no published backward or full-mask figures here",
+        "backward": [(64, 64, 1.30, 127), (128, 128, 1.30, 218), (192, 128, 1.62, 105)], "backward_band": 0.3,
+        "source": "forward over backward rate of cuDNN 9.22 on GB200 and GB300, 16K to 32K tokens: this kernel has no "
+                  "backward",
     },
 }
 # Softmax work per score that is not hidden behind the matrix products, in SM clocks: FA2's head_dim 64 and 128 rates
@@ -150,14 +160,108 @@ def attention(rows, platform, kernel, sms, peak):
 
 def family_json(name, softmax_fraction):
     family = FAMILY[name]
-    out = {"name": name, "full_gain": family["full_gain"], "full_extra_keys": family["full_extra_keys"],
-           "backward": [{"head_dim": d, "rate_ratio": r, "extra_keys": k} for d, r, k in family["backward"]],
+    out = {"name": name, "backward": [
+        {"head_dim": d, "rate_ratio": r, "extra_keys": k} if d == v else
+        {"head_dim": d, "head_dim_v": v, "rate_ratio": r, "extra_keys": k} for d, v, r, k in family["backward"]],
            "source": family["source"]}
+    out.update({k: family[k] for k in ("full_gain", "full_extra_keys", "backward_band") if k in family})
     if softmax_fraction:
         out["softmax_fraction"] = number(softmax_fraction, 3)
         out["softmax_source"] = ("only head_dim 128 is measured: 0.043 SM clocks per score outside the matrix products "
                                  "(FA2 on H100 .043-.046, on L40S .041), of this part's clocks per score at 1.41 GHz")
     return out
+
+
+def sdpa_rows(rows, gpu, head_dim, backward):
+    """bf16 rows of one card, head dim and pass; backward kernels are the ones that add in any order."""
+    out = []
+    for r in rows:
+        if r["gpu_name"] != gpu or r["data_type"] != "bfloat16" or int(r["head_dim_qk"]) != head_dim:
+            continue
+        if r["profile_pass"] == "both":
+            ms = float(r["bwd_time_ms" if backward else "fwd_time_ms"])
+        elif r["profile_pass"] == ("bwd" if backward else "fwd") and not (backward and r["deterministic_bwd"] == "True"):
+            ms = float(r["time_ms"])
+        else:
+            continue
+        out.append({"full": r["attn_mask"] == "no_mask", "window": int(r["sliding_window_size"] or 0), "ms": ms,
+                    "keys": int(r["kv_seqlen"]), "rows": int(r["q_seqlen"]),
+                    "heads": int(r["batch_size"]) * int(r["num_q_heads"]),
+                    "kv": int(r["batch_size"]) * int(r["num_kv_heads"]) * (head_dim + int(r["head_dim_vo"])) * 2,
+                    "head_dim_v": int(r["head_dim_vo"])})
+    return out
+
+
+def sdpa_predict(x, rows, sms):
+    """AttentionCostModel's formula in ms; x: launch, ms of a tile's key, serial, extra keys, ms per byte, full's extra."""
+    launch, per_key, serial, extra, per_kv_byte, full_extra = x
+    out = []
+    for r in rows:
+        w = min(r["window"], r["rows"])
+        mean = r["keys"] if r["full"] else w - w * (w - 1) / (2 * r["rows"]) if w else (r["rows"] + 1) / 2
+        longest = min(r["rows"], mean + TILE) if w else r["keys"]
+        tiles = r["heads"] * np.ceil(r["rows"] / TILE)
+        work = tiles * (mean + extra * (full_extra if r["full"] else 1)) / sms
+        out.append(launch + per_key * (work + (0.5 if r["full"] else 1) * serial * longest)
+                   + r["kv"] * r["keys"] * per_kv_byte)
+    return np.array(out)
+
+
+def sdpa_fit(rows, head_dim, sms, full_extra=None):
+    """Forward: least squares of log time over calls without a window; (parameters, errors)."""
+    ms = np.array([r["ms"] for r in rows])
+    guess = 4 * TILE * (head_dim + rows[0]["head_dim_v"]) / 2 / (1.5e12 / sms)
+    low = [1e-3, guess / 100, 1e-3, 1, 1e-12, full_extra or 0.3]
+    high = [0.2, guess * 100, 3, 3000, 1e-4, (full_extra or 1.5) * 1.0001]
+    r = least_squares(lambda x: np.log(sdpa_predict(np.exp(x), rows, sms) / ms),
+                      np.log([0.02, guess, 0.3, 150, 1e-9, full_extra or 0.7]), loss="soft_l1", f_scale=0.1,
+                      bounds=(np.log(low), np.log(high)))
+    x = np.exp(r.x)
+    return x, np.abs(sdpa_predict(x, rows, sms) / ms - 1)
+
+
+def sdpa_fit_backward(rows, forward, sms):
+    """Backward: launch, time of a key and extra keys; the rest as forward, K and V counted twice."""
+    ms = np.array([r["ms"] for r in rows])
+
+    def whole(x):
+        return [x[0], x[1], forward[2], forward[3] * x[2], 2 * forward[4], forward[5]]
+
+    r = least_squares(lambda x: np.log(sdpa_predict(whole(np.exp(x)), rows, sms) / ms),
+                      np.log([0.05, 3 * forward[1], 1.0]), loss="soft_l1", f_scale=0.1,
+                      bounds=(np.log([1e-3, forward[1], 1e-3]), np.log([0.2, 30 * forward[1], 10])))
+    y = whole(np.exp(r.x))
+    return y, np.abs(sdpa_predict(y, rows, sms) / ms - 1)
+
+
+def sdpa_attention(rows, gpu, sms, narrow):
+    """Fits of both passes by head dim; `narrow`: rate of head_dim 64 over that of 128, where only windows were measured."""
+    dims, backward, full = [], [], []
+    for head_dim in (64, 128, 192):
+        ahead = [r for r in sdpa_rows(rows, gpu, head_dim, False) if not r["window"]]
+        back = [r for r in sdpa_rows(rows, gpu, head_dim, True) if not r["window"]]
+        if len(ahead) < 3:
+            continue
+        masks = any(r["full"] for r in ahead)
+        x, error = sdpa_fit(ahead, head_dim, sms, None if masks else full[0])
+        if masks:
+            full.append(x[5])
+        y, back_error = sdpa_fit_backward(back, x, sms)
+        v = ahead[0]["head_dim_v"]
+        width = (head_dim + v) / 2
+        named = {"head_dim": head_dim} if v == head_dim else {"head_dim": head_dim, "head_dim_v": v}
+        rate = 4 * TILE * width / x[1] * sms / 1e9
+        dims.append({**named, "launch_s": si(number(x[0] * 1e3), -6), "peak_flop_per_s": si(number(rate), 12),
+                     "serial": number(x[2]), "extra_keys": number(x[3]), "full_extra_keys": number(x[5], 3),
+                     "kv_bytes_per_s": si(number(1e-6 / x[4]), 9), "rows": len(ahead),
+                     "mape": number(error.mean(), 3), "p90": number(np.quantile(error, 0.9), 3)})
+        backward.append({**named, "rate_ratio": number(y[1] / x[1] / 2.5), "extra_keys": number(y[3] - x[3]),
+                         "launch_s": si(number(y[0] * 1e3), -6), "rows": len(back),
+                         "mape": number(back_error.mean(), 3), "p90": number(np.quantile(back_error, 0.9), 3)})
+    if dims[0]["head_dim"] == 128 and narrow:
+        dims.insert(0, {**dims[0], "head_dim": 64, "peak_flop_per_s": si(number(
+            dims[0]["peak_flop_per_s"] * narrow / 1e12), 12), "rows": 0, "mape": 0.2, "p90": 0.3})
+    return dims, backward
 
 
 def point_to_point():
@@ -184,48 +288,116 @@ def interference():
     ]
 
 
+def card(devices, name):
+    """Figures of a device by which kernels are borrowed."""
+    d = next(d for d in devices if d["name"] == name)
+    return {"generation": d["generation"], "clock_hz": d["clock_hz"]["value"], "power_w": d["power_w"]["value"]}
+
+
+def power_clock(watts, lender_watts):
+    """The sustained clock over the lender's: the law of GemmCard::at_power."""
+    return ((watts / lender_watts - 0.17) / (1 - 0.17)) ** 0.4
+
+
+def borrowed(dims, name, base, device, lender):
+    """Fits of another card: per multiprocessor and clock within a generation, else by peak."""
+    same = device["generation"] == lender["generation"]
+    if same:
+        speed = device["sm_count"] * device["clock_hz"] / (lender["sm_count"] * lender["clock_hz"])
+        speed *= power_clock(device["power_w"] / device["sm_count"], lender["power_w"] / lender["sm_count"])
+    else:
+        speed = device["bf16_flop_per_s"] / lender["bf16_flop_per_s"]
+    out = [dict(d) for d in dims]
+    for d in out:
+        d["peak_flop_per_s"] = si(number(d["peak_flop_per_s"] / 1e12 * speed), 12)
+    return out
+
+
+def write(out_dir, content):
+    with open(f"{out_dir}/{content['name']}.json", "w") as f:
+        f.write(compact(json.dumps(content, indent=1)) + "\n")
+
+
+# Line rate of a device: NVLink through NVSwitch, or its PCIe slot.
+LINE_RATE = {"a100_sxm": 300, "h100_sxm": 450, "h200_sxm": 450, "b200_sxm": 900, "b300_sxm": 900, "gb200": 900,
+             "gb300": 900, "l40s": 32, "rtx_pro_6000": 64}
+
+
+def links_of(name, comm, repeat):
+    table, _, _, _, _, nccl, _, _ = PLATFORMS[name]
+    source = {"measurement": "collectives", "source": CONFIGURATOR + ", nccl_perf.parquet",
+              "licence": "Apache-2.0", "version": "NCCL " + nccl,
+              "note": "nccl-tests out of place, fp16, one node; the newest NCCL version of this platform; minimum over "
+                      "repeated runs (the slower ones carry other work's noise; this version has none)"}
+    links = {"class": "nvswitch" if LINE_RATE[name] > 100 else "pcie", "bytes_per_s": si(LINE_RATE[name], 9),
+             "source": "data sheet"}
+    return source, {"links": links, "repeatability": repeat, "collectives": collectives(comm, table, nccl),
+                    "point_to_point": point_to_point() if name in ("h100_sxm", "h200_sxm") else [],
+                    "interference": interference()}
+
+
+MEMORY = {"value": 0.88, "source": "device copy 2.95 TB/s of 3.35 on H100; other parts assumed alike"}
+
+
 def main():
-    comm, prefill, out_dir = read(sys.argv[1]), read(sys.argv[2]), sys.argv[3]
+    comm, prefill, sdpa, out_dir = read(sys.argv[1]), read(sys.argv[2]), read(sys.argv[3]), sys.argv[4]
+    devices = json.load(open(__file__.rsplit("/", 3)[0] + "/devices/devices.json"))["devices"]
     repeat = repeatability(comm)
     fits = {n: attention(prefill, p[0], p[6], p[2], p[3]) for n, p in PLATFORMS.items() if p[6]}
-    for name, (table, device, sms, peak, memory, nccl, kernel, family) in PLATFORMS.items():
+    peaks = {d["head_dim"]: d["peak_flop_per_s"] for d in fits["b200_sxm"]}
+    narrow = peaks[64] / peaks[128]
+    device_of = {}
+    for name, p in PLATFORMS.items():
+        device_of[name] = {"name": p[1], "sm_count": p[2], "bf16_flop_per_s": si(p[3], 12), "memory_bytes_per_s":
+                           si(p[4], 9), **card(devices, DEVICES.get(name, name)), "source": "vendor data sheet, dense"}
+    backward_of = {}
+    for name, (gpu, base, _, printed) in CUDNN.items():
+        sms = PLATFORMS[base][2]
+        fits[name], backward_of[name] = sdpa_attention(sdpa, gpu, sms, narrow if base != "h200_sxm" else None)
+        device_of[name] = device_of[base]
+        links, content = links_of(base, comm, repeat)
+        rows = {"measurement": "attention", "source": "NVIDIA/cudnn-frontend @3929da2, benchmark/"
+                "sdpa_benchmark_training/results", "licence": "MIT", "version": "cuDNN " + printed,
+                "note": "bf16, both passes, 2048 to 32768 tokens, batch 1 and 2" +
+                ("; head_dim 64: rate of B200's trtllm kernels against their head_dim 128" if base != "h200_sxm" else "")}
+        write(out_dir, {"format": "usp.calibration", "version": 2, "name": name, "device": device_of[name],
+                        "sources": [links, rows], **content,
+                        "attention": {"library": {"name": "cudnn", "version": printed}, "measured_tokens": [2048, 32768],
+                                      "tile_rows": TILE, "head_dims": fits[name],
+                                      "family": {"name": "cudnn", "backward": backward_of[name],
+                                                 "source": "both passes measured"}},
+                        "memory_efficiency": MEMORY})
+    for name, (_, _, sms, _, _, _, kernel, family) in PLATFORMS.items():
+        if name in ("gb200", "gb300"):
+            continue
         base = SCALED_FROM.get(name)
-        dims = [dict(d) for d in fits[base or name]]
-        if base:
-            for d in dims:
-                d["peak_flop_per_s"] = si(number(d["peak_flop_per_s"] / 1e12 * peak / PLATFORMS[base][3]), 12)
+        dims = borrowed(fits[base], name, base, device_of[name], device_of[base]) if base else fits[name]
         fraction = 0.0
         if len(dims) == 1:
             fraction = FA2_SOFTMAX_CLOCKS / (4 * 128 * sms * A100_HZ / dims[0]["peak_flop_per_s"])
-        sources = [{"measurement": "collectives", "source": CONFIGURATOR + ", nccl_perf.parquet",
-                    "licence": "Apache-2.0", "version": "NCCL " + nccl,
-                    "note": "nccl-tests out of place, fp16, one node; the newest NCCL version of this platform; minimum "
-                            "over repeated runs (the slower ones carry other work's noise; this version has none)"}]
-        sources.append({"measurement": "attention", "source": CONFIGURATOR + ", context_attention_perf.parquet",
-                        "licence": "Apache-2.0", "version": PLATFORMS[base or name][6],
-                        "note": "causal prefill, bf16, 512 to 16384 tokens, batch 1 to 4" + (
-                            "; fitted on " + base if base else "")})
-        content = {
-            "format": "usp.calibration", "version": 2, "name": name,
-            "device": {"name": device, "sm_count": sms, "bf16_flop_per_s": si(peak, 12),
-                       "memory_bytes_per_s": si(memory, 9), "source": "vendor data sheet, dense"},
-            "sources": sources,
-            "repeatability": repeat,
-            "collectives": collectives(comm, table, nccl),
-            "point_to_point": point_to_point() if name in ("h100_sxm", "h200_sxm") else [],
-            "interference": interference(),
-            "attention": {"measured_tokens": [512, 16384], "tile_rows": TILE, "head_dims": dims,
-                          "family": family_json(family, fraction)},
-            "memory_efficiency": {"value": 0.88, "source": "device copy 2.95 TB/s of 3.35 on H100; other parts assumed "
-                                                           "alike"},
-        }
+        cudnn = base in CUDNN
+        library = kernel or (None if cudnn else PLATFORMS[base][6])
+        links, content = links_of(name, comm, repeat)
+        rows = {"measurement": "attention", "source": CONFIGURATOR + ", context_attention_perf.parquet",
+                "licence": "Apache-2.0", "version": library,
+                "note": "causal prefill, bf16, 512 to 16384 tokens, batch 1 to 4" + (
+                    "; fitted on " + base if base else "")}
+        if cudnn:
+            rows.update({"source": "NVIDIA/cudnn-frontend @3929da2, benchmark/sdpa_benchmark_training/results",
+                         "licence": "MIT", "version": "cuDNN " + CUDNN[base][3], "note": "bf16; fitted on " + base})
+        named = {"name": "cudnn", "version": CUDNN[base][3]} if cudnn else {
+            "name": library, "version": "of aiconfigurator 095f58a5"}
+        kernels = {"name": "cudnn", "backward": backward_of[base], "source": "both passes measured on " + base} \
+            if cudnn else family_json(family, fraction)
+        content = {"format": "usp.calibration", "version": 2, "name": name, "device": device_of[name],
+                   "sources": [links, rows], **content,
+                   "attention": {"library": named, "measured_tokens": [2048, 32768] if cudnn else [512, 16384],
+                                 "tile_rows": TILE, "head_dims": dims, "family": kernels},
+                   "memory_efficiency": MEMORY}
         if base:
             content["attention"]["scaled_from"] = base
-            content["attention"]["scaled_why"] = SCALED_WHY.get(
-                name, "no attention data; same architecture, scaled by peak bf16")
-        with open(f"{out_dir}/{name}.json", "w") as f:
-            text = json.dumps(content, indent=1)
-            f.write(compact(text) + "\n")
+            content["attention"]["scaled_why"] = SCALED_WHY[name]
+        write(out_dir, content)
 
 
 def compact(text):

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <set>
+#include <tuple>
 
 namespace usp {
 namespace {
@@ -53,19 +54,20 @@ std::vector<CalibrationSource> read_sources(ObjectReader& top) {
 
 std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
   std::vector<CollectiveRow> rows;
-  std::set<std::pair<Collective, int>> seen;
+  std::set<std::tuple<Collective, int, int>> seen;
   top.array("collectives", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
     const auto operation = reader.enumeration<Collective>("operation");
     const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
     auto bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
-    if (!seen.insert({operation, ranks}).second)
+    const int groups = static_cast<int>(reader.maybe_integer("groups", 1, 1 << 20).value_or(1));
+    if (!seen.insert({operation, ranks, groups}).second)
       reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
     const std::size_t before = rows.size();
     reader.array("time_s", [&](const Json& time, const std::string& at) {
       const double seconds = json_number(time, top.file(), at, least_s, most_s);
       check_time(reader, "time_s", bytes, seconds);
-      rows.push_back({operation, ranks, bytes, seconds_of(seconds)});
+      rows.push_back({operation, ranks, bytes, seconds_of(seconds), groups});
       bytes *= 2;
     });
     if (rows.size() - before < 2 || rows.size() - before > 40)
@@ -77,11 +79,12 @@ std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
 
 std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
   std::vector<PeerTransferSample> rows;
-  std::set<Transport> seen;
+  std::set<std::pair<Transport, int>> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
     const auto transport = reader.enumeration<Transport>("transport");
-    if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
+    const int ranks = static_cast<int>(reader.maybe_integer("ranks", 2, 1 << 20).value_or(2));
+    if (!seen.insert({transport, ranks}).second) reader.fail("transport", "given twice; keep one");
     static_cast<void>(reader.string("source"));
     const std::size_t before = rows.size();
     reader.array("points", [&](const Json& point, const std::string& at) {
@@ -89,7 +92,7 @@ std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
       const double bytes = p.number("bytes", 1, most);
       const double gb_s = read_si(p, "bytes_per_s", FieldUnit::gb_s, 1e-12, most);
       check_time(p, "bytes_per_s", bytes, bytes / (gb_s * 1e9));
-      rows.push_back({transport, bytes, bytes / (gb_s * 1e9)});
+      rows.push_back({transport, bytes, bytes / (gb_s * 1e9), ranks});
       p.finish();
     });
     if (rows.size() - before < 2) reader.fail("points", "two points or more make a curve");
@@ -123,6 +126,8 @@ std::array<Interference, 2> read_interference(ObjectReader& top) {
 KernelFit read_fit(ObjectReader reader) {
   KernelFit fit;
   fit.head_dim = static_cast<int>(reader.integer("head_dim", 1, 1024));
+  fit.head_dim_v = static_cast<int>(reader.maybe_integer("head_dim_v", 1, 1024).value_or(fit.head_dim));
+  fit.full_extra_keys = reader.maybe_number("full_extra_keys", 0, 10);
   fit.launch_s = seconds_of(reader.number("launch_s", 0, 1));
   fit.peak_tflops = read_si(reader, "peak_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
   fit.serial = reader.number("serial", 0, 100);
@@ -136,27 +141,52 @@ KernelFit read_fit(ObjectReader reader) {
   return fit;
 }
 
+/// Order of head dims in a list: that of queries and keys, then that of values.
+template <class Fit>
+bool rises(const std::vector<Fit>& fits) {
+  if (fits.size() < 2) return true;
+  const Fit &before = fits[fits.size() - 2], &last = fits.back();
+  return std::pair(before.head_dim, before.head_dim_v) < std::pair(last.head_dim, last.head_dim_v);
+}
+
+BackwardFit read_backward(ObjectReader reader) {
+  BackwardFit fit;
+  fit.head_dim = static_cast<int>(reader.integer("head_dim", 1, 1024));
+  fit.head_dim_v = static_cast<int>(reader.maybe_integer("head_dim_v", 1, 1024).value_or(fit.head_dim));
+  fit.rate_ratio = reader.number("rate_ratio", 0.1, 10);
+  fit.extra_keys = reader.number("extra_keys", -1e6, 1e6);
+  fit.launch_s = reader.maybe_number("launch_s", 0, 1);
+  fit.rows = reader.maybe_integer("rows", 0, std::int64_t{1} << 40).value_or(0);
+  fit.mape = reader.maybe_number("mape", 0, 100).value_or(0);
+  fit.p90 = reader.maybe_number("p90", 0, 100).value_or(0);
+  reader.finish();
+  return fit;
+}
+
 void read_family(ObjectReader reader, KernelData& data) {
   data.family = reader.string("name");
-  data.full_gain = reader.number("full_gain", 0.1, 10);
-  data.full_extra_keys = reader.number("full_extra_keys", 0, 10);
   data.softmax_fraction = reader.maybe_number("softmax_fraction", 0, 1).value_or(0);
   static_cast<void>(reader.maybe_string("softmax_source"));
   static_cast<void>(reader.string("source"));
+  data.full_gain = reader.maybe_number("full_gain", 0.1, 10).value_or(1);
+  data.full_extra_keys = reader.maybe_number("full_extra_keys", 0, 10);
+  data.backward_band = reader.maybe_number("backward_band", 0, 10).value_or(data.backward_band);
+  bool square = false;
   reader.array("backward", [&](const Json& value, const std::string& pointer) {
-    ObjectReader entry(value, reader.file(), pointer);
-    data.backward.push_back({static_cast<int>(entry.integer("head_dim", 1, 1024)),
-                             entry.number("rate_ratio", 0.1, 10), entry.number("extra_keys", 0, 1e6)});
-    entry.finish();
-    if (data.backward.size() > 1 &&
-        data.backward[data.backward.size() - 2].head_dim >= data.backward.back().head_dim)
-      entry.fail("head_dim", "head dims must rise");
+    data.backward.push_back(read_backward(ObjectReader(value, reader.file(), pointer)));
+    square = square || data.backward.back().head_dim == data.backward.back().head_dim_v;
+    if (!rises(data.backward)) reader.fail("backward", "head dims must rise");
   });
-  if (data.backward.empty()) reader.fail("backward", "at least one head dim is needed");
+  if (!square) reader.fail("backward", "at least one head dim, equal for keys and values, is needed");
   reader.finish();
 }
 
 void read_attention(ObjectReader reader, KernelData& data) {
+  if (reader.has("library")) {
+    ObjectReader library = reader.object("library");
+    data.library = library.string("name") + " " + library.string("version");
+    library.finish();
+  }
   data.tile_rows = static_cast<int>(reader.integer("tile_rows", 1, 4096));
   std::vector<double> tokens;
   reader.array("measured_tokens", [&](const Json& value, const std::string& pointer) {
@@ -168,12 +198,13 @@ void read_attention(ObjectReader reader, KernelData& data) {
                 "the least and the most number of tokens measured, in this order, are needed");
   data.min_tokens = tokens[0];
   data.max_tokens = tokens[1];
+  bool square = false;
   reader.array("head_dims", [&](const Json& value, const std::string& pointer) {
     data.fits.push_back(read_fit(ObjectReader(value, reader.file(), pointer)));
-    if (data.fits.size() > 1 && data.fits[data.fits.size() - 2].head_dim >= data.fits.back().head_dim)
-      reader.fail("head_dims", "head dims must rise");
+    square = square || data.fits.back().head_dim == data.fits.back().head_dim_v;
+    if (!rises(data.fits)) reader.fail("head_dims", "head dims must rise");
   });
-  if (data.fits.empty()) reader.fail("head_dims", "at least one head dim is needed");
+  if (!square) reader.fail("head_dims", "at least one head dim, equal for keys and values, is needed");
   read_family(reader.object("family"), data);
   data.scaled_from = reader.maybe_string("scaled_from").value_or("");
   static_cast<void>(reader.maybe_string("scaled_why"));
@@ -200,6 +231,9 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
         read_si(device, "bf16_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
     calibration.device_memory_gb_s = memory_gb_s =
         read_si(device, "memory_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+    calibration.generation = device.maybe_string("generation").value_or("");
+    calibration.device_clock_hz = device.maybe_number("clock_hz", 1, most).value_or(0);
+    calibration.device_power_w = device.maybe_number("power_w", 1, most).value_or(0);
     static_cast<void>(device.string("source"));
     device.finish();
   }
@@ -215,6 +249,15 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
     kernel.memory_bytes_s = memory_gb_s * 1e9 * reader.number("value", 0.01, 1);
     static_cast<void>(reader.string("source"));
     reader.finish();
+  }
+  if (top.has("links")) {
+    ObjectReader links = top.object("links");
+    calibration.link_class = links.string("class");
+    if (calibration.link_class != "nvswitch" && calibration.link_class != "pcie")
+      links.fail("class", fmt::format("'{}' is not one of nvswitch, pcie", calibration.link_class));
+    calibration.link_gb_s = read_si(links, "bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+    static_cast<void>(links.string("source"));
+    links.finish();
   }
   auto rows = read_collectives(top);
   auto hops = read_hops(top);

@@ -2,7 +2,10 @@
 #include "usp/planner/cluster_calibration.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/presets.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/gemm.hpp"
+#include "usp/topology/devices.hpp"
 
 #include <fmt/format.h>
 
@@ -53,6 +56,19 @@ std::optional<Collective> collective_named(const std::string& name) {
   return std::nullopt;
 }
 
+/// Whether a host has devices that no NVSwitch joins.
+bool has_pcie_pairs(const topology::Cluster& cluster) {
+  std::map<int, int> first;  // per host, the NVLink domain of its first device
+  for (const topology::Device& device : cluster.devices) {
+    const auto [at, fresh] = first.emplace(device.node, device.nvlink_domain);
+    if (fresh) continue;
+    const bool joined = device.nvlink_domain >= 0 && device.nvlink_domain == at->second &&
+                        cluster.domains[static_cast<std::size_t>(device.nvlink_domain)].switched;
+    if (!joined) return true;
+  }
+  return false;
+}
+
 /// Curves of one host; those that span hosts mix two kinds of link and stay unused, which the report says.
 void use_own_curves(const topology::Cluster& cluster, Calibration& calibration) {
   std::vector<CollectiveRow> rows;
@@ -67,7 +83,7 @@ void use_own_curves(const topology::Cluster& cluster, Calibration& calibration) 
       if (operation)
         rows.push_back({*operation, curve.ranks, point.bytes, point.time_s});
       else
-        hops.push_back({Transport::nccl, point.bytes, point.time_s});
+        hops.push_back({Transport::nccl, point.bytes, point.time_s, curve.ranks});
     }
     calibration.sources.push_back(
         {fmt::format("{}{} on {} ranks", used ? "" : "not used: ", curve.collective, curve.ranks),
@@ -76,7 +92,82 @@ void use_own_curves(const topology::Cluster& cluster, Calibration& calibration) 
     if (used && source.find(curve.source) == std::string::npos)
       source += (source.empty() ? "" : ", ") + curve.source;
   }
-  if (!rows.empty() || !hops.empty()) calibration.comm = calibration.comm.with(rows, hops, source);
+  if (rows.empty() && hops.empty()) return;
+  if (calibration.pcie) calibration.pcie = calibration.pcie->with(rows, hops, source);
+  const bool only_pcie = calibration.pcie && cluster.domains.empty();
+  if (!calibration.pcie || only_pcie) calibration.comm = calibration.comm.with(rows, hops, source);
+}
+
+/// Hosts of PCIe cards with the same slots have been measured ten times apart (peer-to-peer, switches,
+/// sockets): a factor of four each way. NVSwitch machines of other lane counts differ by NCCL's channels.
+constexpr double pcie_band = 3, nvswitch_band = 0.25;
+constexpr double same_links = 0.05;
+
+/// The shipped calibration whose links of a class have the nearest line rate.
+const Calibration& lender_of(const std::string& link_class, double gb_s) {
+  static const std::vector<Calibration> shipped = [] {
+    std::vector<Calibration> all;
+    for (const std::string& name : preset_names("calibrations")) all.push_back(load_calibration(name));
+    return all;
+  }();
+  const Calibration* nearest = nullptr;
+  const auto distance = [&](const Calibration& c) { return std::abs(std::log(c.link_gb_s / gb_s)); };
+  for (const Calibration& c : shipped)
+    if (c.link_class == link_class && (nearest == nullptr || distance(c) < distance(*nearest))) nearest = &c;
+  expects(nearest != nullptr, "a calibration of each class of links is shipped");
+  return *nearest;
+}
+
+/// Least rate of the NVLink domains' devices; 0: there are none.
+double nvlink_gb_s(const topology::Cluster& cluster) {
+  double least = 0;
+  for (const topology::NvlinkDomain& domain : cluster.domains)
+    if (domain.gb_s.known() && (least == 0 || *domain.gb_s.value < least)) least = *domain.gb_s.value;
+  return least;
+}
+
+/// The card of devices.json that a calibration was measured on.
+std::string lender_card(const Calibration& calibration) {
+  for (const topology::DevicePreset& preset : topology::device_presets())
+    if (preset.calibration == calibration.name && preset.spec.sm_count.known() &&
+        static_cast<int>(*preset.spec.sm_count.value) == calibration.kernel.data().sm_count)
+      return preset.spec.name;
+  return "";
+}
+
+/// Curves of links come from their class, not from the card: another machine's, scaled by line rate, wherever
+/// the calibration of the kernels ran over links of another kind or rate.
+void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
+  if (calibration.link_class.empty()) return;  // of this very machine
+  const TransferModel own = calibration.comm;
+  const topology::DeviceSpec& card = cluster.specs.front();
+  const auto curves = [&](const char* link_class, double gb_s, double always_band) {
+    const Calibration* from = &calibration;
+    if (calibration.link_class != link_class) from = &lender_of(link_class, gb_s);
+    const double ratio = gb_s / from->link_gb_s;
+    const bool same = from == &calibration && std::abs(ratio - 1) <= same_links;
+    const double band = std::max(always_band, same ? 0 : nvswitch_band);
+    calibration.link_band = std::max(calibration.link_band, band);
+    if (band > 0) calibration.link_lender = from->name;
+    const TransferModel& model = from == &calibration ? own : from->comm;
+    if (band == 0) return model;
+    const TransferModel scaled = model.borrowed(same ? 1 : ratio, band);
+    // The host of another card: nothing but its slots is known of it.
+    const bool stranger = !same || card.name != lender_card(*from);
+    return from->link_class == "pcie" && stranger ? scaled.on_unknown_host(card.pcie_p2p) : scaled;
+  };
+  const double nvlink = nvlink_gb_s(cluster);
+  double slot = 0;
+  for (const topology::Node& node : cluster.nodes)
+    if (node.pcie_gb_s.known() && (slot == 0 || *node.pcie_gb_s.value < slot)) slot = *node.pcie_gb_s.value;
+  std::optional<TransferModel> fast, slow;
+  if (nvlink > 0) fast = curves("nvswitch", nvlink, 0);
+  if (slot > 0 && has_pcie_pairs(cluster)) slow = curves("pcie", slot, pcie_band);
+  if (slow) calibration.pcie = *slow;
+  if (fast)
+    calibration.comm = *fast;
+  else if (slow)
+    calibration.comm = *slow;
 }
 
 constexpr double same_card = 0.02;  // data sheets round
@@ -92,26 +183,43 @@ void name_other_card(const topology::Cluster& cluster, const std::string& asked,
                              calibration.device_memory_gb_s);
   if (!other) return;
   calibration.other_card = fmt::format(
-      "calibration {} was measured on {}, the cluster has {}: link curves are taken as measured there, "
-      "kernel rates follow the data sheets",
+      "calibration {} was measured on {}, the cluster has {}: kernels follow the cards' figures, links their "
+      "class",
       calibration.name, calibration.device, cluster.specs.front().name);
 }
 
-/// Kernels of another card: rates follow peak and memory bandwidth, launches stay.
+/// Kernels of another card. Within a generation they take as many clocks of a multiprocessor there as here,
+/// or what the tensor cores here take. Across generations products reach the same share of the peak, while
+/// the softmax does not gain more than multiprocessors and clock do.
 void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
-  const double peak =
-      min_of(cluster, &topology::DeviceSpec::bf16_tflops, "bf16 peak") / calibration.device_bf16_tflops;
-  const double memory = min_of(cluster, &topology::DeviceSpec::memory_gb_s, "memory bandwidth") /
-                        calibration.device_memory_gb_s;
+  using topology::DeviceSpec;
+  const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
+  const double memory =
+      min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
   KernelData data = calibration.kernel.data();
   data.memory_bytes_s *= memory;
-  if (std::abs(peak - 1) > same_card) {
-    data.scaled_from = calibration.name + (data.scaled_from.empty() ? "" : ", itself scaled");
-    for (KernelFit& fit : data.fits) {
-      fit.peak_tflops *= peak;
-      fit.kv_gb_s *= memory;
-    }
+  const topology::DeviceSpec& card = cluster.specs.front();
+  const bool clocks = card.sm_count.known() && card.clock_hz.known() && card.power_w.known() &&
+                      calibration.device_clock_hz > 0 && calibration.device_power_w > 0;
+  KernelBorrowing by;
+  by.memory = memory;
+  by.same_generation = clocks && !card.generation.empty() && card.generation == calibration.generation;
+  if (card.sm_count.known()) by.sm_count = *card.sm_count.value;
+  if (by.same_generation) {
+    const double clock = *card.clock_hz.value / calibration.device_clock_hz;
+    const double watts =
+        *card.power_w.value / *card.sm_count.value / (calibration.device_power_w / data.sm_count);
+    by.speed = by.softmax_speed = *card.sm_count.value / data.sm_count * clock * sustained_clock(watts);
+    by.tensor_tflops = peak;
+  } else {
+    by.speed = by.softmax_speed = peak / calibration.device_bf16_tflops;
+    if (clocks)
+      by.softmax_speed =
+          *card.sm_count.value * *card.clock_hz.value / (data.sm_count * calibration.device_clock_hz);
   }
+  const bool own =
+      std::abs(by.speed - 1) <= same_card && std::abs(peak / calibration.device_bf16_tflops - 1) <= same_card;
+  if (!own) data = borrowed(std::move(data), by, calibration.name);
   calibration.kernel = AttentionCostModel(std::move(data));
 }
 
@@ -125,6 +233,9 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
   Calibration calibration = load_calibration(wanted);
   if (!name.empty()) name_other_card(cluster, name, calibration);
   scale_kernels(cluster, calibration);
+  choose_links(cluster, calibration);
+  calibration.network.exchange =
+      inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
   use_own_curves(cluster, calibration);
   return calibration;
 }

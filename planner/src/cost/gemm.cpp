@@ -63,6 +63,14 @@ constexpr Tile tiles[] = {{256, 128, 1},  {128, 256, 1},  {128, 128, .93},
 
 }  // namespace
 
+double sustained_clock(double watts) {
+  // What switches takes about clock x voltage^2, and voltage about follows the clock between half and full
+  // clock: clock ~ power^0.4 beside the part that runs always (121 of 700 W read on an idle H200 at full
+  // clock).
+  constexpr double always = 0.17, exponent = 0.4;
+  return watts <= always ? 0 : std::pow((watts - always) / (1 - always), exponent);
+}
+
 GemmCard gemm_card(std::string_view device) {
   for (const CardRow& row : cards)
     if (device.substr(0, std::string_view(row.prefix).size()) == row.prefix)
@@ -83,14 +91,10 @@ GemmCard GemmCard::at_power(double limit) const {
   if (limit <= 0 || limit == limit_w) return *this;
   if (limit_w <= 0)
     throw UsageError("--power-limit: no table knows this card's own limit; give --gemm-efficiency instead");
-  // What switches takes about clock x voltage^2, and voltage about follows the clock between half and full
-  // clock: clock ~ power^0.4 beside the part that runs always (121 of 700 W read on an idle H200 at full
-  // clock).
-  constexpr double always = 0.17, exponent = 0.4;
-  if (limit <= always * limit_w)
-    throw UsageError("--power-limit: less than the card takes before it computes");
+  const double clock = sustained_clock(limit / limit_w);
+  if (clock <= 0) throw UsageError("--power-limit: less than the card takes before it computes");
   GemmCard card = *this;
-  card.sustained *= std::min(1.0, std::pow((limit / limit_w - always) / (1 - always), exponent));
+  card.sustained *= std::min(1.0, clock);
   card.band += 0.1;
   card.source += ", at another power limit";
   return card;

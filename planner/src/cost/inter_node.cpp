@@ -11,11 +11,13 @@ double Efficiency::band() const {
   return std::max(high / value, value / low) - 1;
 }
 
-Efficiency inter_node_alltoall_efficiency() {
-  return {0.42, 0.24, 0.74,
-          "GB300 two racks, 128 GPUs: 47 GB/s of a ceiling of 99 to 198; 4 DGX-H100: 48 of 64.6; geometric "
-          "mean of the "
-          "ends"};
+Efficiency inter_node_hop_efficiency() {
+  return {0.9, 0.7, 0.95, "16 MB over 400 Gb/s: 336 us of wire and 20 to 30 us of latency"};
+}
+
+Efficiency inter_node_alltoall_efficiency(bool rails) {
+  if (rails) return {0.72, 0.5, 0.8, "4 DGX-H100: 48 of 64.6 GB/s; .70 to .74 over rails"};
+  return {0.6, 0.24, 0.8, "4 DGX-H100: 48 of 64.6 GB/s; GB300 racks of a cloud: 47 of 99 to 198 GB/s"};
 }
 
 Efficiency inter_node_ring_efficiency(int nodes, double bytes) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 namespace usp {
 namespace {
@@ -26,6 +27,11 @@ constexpr double uncalibrated_band = 1.0;
 
 constexpr Collective all_operations[] = {Collective::alltoall, Collective::all_gather,
                                          Collective::reduce_scatter, Collective::all_reduce};
+
+/// Band of a time between ranks alone and all that share; that of a class of hosts holds most of it.
+double crowd_band(double band, double shared, double class_band) {
+  return class_band > 0 ? std::max(band, shared - 1) : (1 + band) * shared - 1;
+}
 
 double bus_bandwidth(Collective operation, int ranks, double bytes, double seconds) {
   return traffic_factor(operation, ranks) * bytes / seconds;
@@ -75,7 +81,7 @@ TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
   std::vector<CollectiveRow> merged = rows;
   for (const CollectiveRow& old : rows_) {
     const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
-      return row.operation == old.operation && row.ranks == old.ranks;
+      return row.operation == old.operation && row.ranks == old.ranks && row.groups == old.groups;
     });
     if (!replaced) merged.push_back(old);
   }
@@ -86,7 +92,7 @@ TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
   std::vector<PeerTransferSample> all_hops = hops;
   for (const PeerTransferSample& old : hop_rows_) {
     const bool replaced = std::any_of(hops.begin(), hops.end(), [&](const PeerTransferSample& hop) {
-      return hop.transport == old.transport;
+      return hop.transport == old.transport && hop.ranks == old.ranks;
     });
     if (!own_pair && !replaced) all_hops.push_back(old);
   }
@@ -97,24 +103,70 @@ TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
 }
 
 TransferModel TransferModel::on_faster_links(double ratio) const {
-  std::map<std::pair<Collective, int>, double> shortest;
+  std::map<std::tuple<Collective, int, int>, double> shortest;
   for (const CollectiveRow& row : rows_) {
-    double& least = shortest.try_emplace({row.operation, row.ranks}, row.seconds).first->second;
+    double& least = shortest.try_emplace({row.operation, row.ranks, row.groups}, row.seconds).first->second;
     least = std::min(least, row.seconds);
   }
-  std::map<Transport, double> shortest_hop;
+  std::map<std::pair<Transport, int>, double> shortest_hop;
   for (const PeerTransferSample& row : hop_rows_) {
-    double& least = shortest_hop.try_emplace(row.transport, row.seconds).first->second;
+    double& least = shortest_hop.try_emplace({row.transport, row.ranks}, row.seconds).first->second;
     least = std::min(least, row.seconds);
   }
   std::vector<CollectiveRow> rows = rows_;
   for (CollectiveRow& row : rows) {
-    const double least = shortest[{row.operation, row.ranks}];
+    const double least = shortest[{row.operation, row.ranks, row.groups}];
     row.seconds = least + (row.seconds - least) / ratio;
   }
   std::vector<PeerTransferSample> hops = hop_rows_;
+  for (PeerTransferSample& row : hops) {
+    const double least = shortest_hop[{row.transport, row.ranks}];
+    row.seconds = least + (row.seconds - least) / ratio;
+  }
+  TransferModel curves(std::move(rows), std::move(hops), repeat_, source_);
+  curves.always_ = always_;
+  return curves;
+}
+
+TransferModel TransferModel::borrowed(double ratio, double band) const {
+  TransferModel curves = std::abs(ratio - 1) > 1e-9 ? on_faster_links(ratio) : *this;
+  std::vector<CollectiveRow> rows = curves.rows_;
+  for (CollectiveRow& row : rows) row.class_band = std::max(row.class_band, band);
+  std::vector<PeerTransferSample> hops = curves.hop_rows_;
+  for (PeerTransferSample& hop : hops) hop.class_band = std::max(hop.class_band, band);
+  TransferModel result(std::move(rows), std::move(hops), repeat_, source_);
+  result.always_ = always_;
+  return result;
+}
+
+TransferModel TransferModel::on_unknown_host(std::optional<bool> peer_to_peer) const {
+  std::vector<CollectiveRow> rows = rows_;
+  for (CollectiveRow& row : rows) {
+    const auto& measured = curve(row.operation).measured;
+    const auto pair = measured.find(2);
+    if (row.ranks == 2 || pair == measured.end()) continue;
+    const double alone = traffic_factor(row.operation, row.ranks) / traffic_factor(row.operation, 2) *
+                         pair->second.table.at(row.bytes);
+    row.seconds = peer_to_peer.value_or(false) ? alone : alone * row.ranks / 2;
+  }
+  TransferModel curves(std::move(rows), hop_rows_, repeat_, source_);
+  curves.always_ = always_;
+  return curves;
+}
+
+bool TransferModel::borrows() const {
+  const auto from_another_host = [](const auto& row) { return row.class_band > 0; };
+  return std::any_of(rows_.begin(), rows_.end(), from_another_host) ||
+         std::any_of(hop_rows_.begin(), hop_rows_.end(), from_another_host);
+}
+
+TransferModel TransferModel::borrowed_scaled(double factor) const {
+  std::vector<CollectiveRow> rows = rows_;
+  for (CollectiveRow& row : rows)
+    if (row.class_band > 0) row.seconds /= factor;
+  std::vector<PeerTransferSample> hops = hop_rows_;
   for (PeerTransferSample& row : hops)
-    row.seconds = shortest_hop[row.transport] + (row.seconds - shortest_hop[row.transport]) / ratio;
+    if (row.class_band > 0) row.seconds /= factor;
   TransferModel curves(std::move(rows), std::move(hops), repeat_, source_);
   curves.always_ = always_;
   return curves;
@@ -123,11 +175,16 @@ TransferModel TransferModel::on_faster_links(double ratio) const {
 void TransferModel::fit_collectives() {
   double sum = 0;
   std::size_t count = 0;
-  std::map<std::pair<std::size_t, int>, std::vector<std::pair<double, double>>> series;
-  for (const CollectiveRow& row : rows_)
-    series[{static_cast<std::size_t>(row.operation), row.ranks}].emplace_back(row.bytes, row.seconds);
+  std::map<std::tuple<std::size_t, int, int>, std::vector<std::pair<double, double>>> series;
+  std::map<std::tuple<std::size_t, int, int>, double> class_bands;
+  for (const CollectiveRow& row : rows_) {
+    const std::tuple key(static_cast<std::size_t>(row.operation), row.ranks, row.groups);
+    series[key].emplace_back(row.bytes, row.seconds);
+    class_bands[key] = std::max(class_bands[key], row.class_band);
+  }
   for (auto& [key, points] : series) {
     Measured measured;
+    measured.class_band = class_bands[key];
     measured.table = TimeTable::through(points);
     std::vector<double> errors;
     measured.min_bytes = measured.max_bytes = points.front().first;
@@ -141,7 +198,11 @@ void TransferModel::fit_collectives() {
     }
     std::sort(errors.begin(), errors.end());
     measured.residual = errors[errors.size() * 9 / 10];
-    curves_[key.first].measured.emplace(key.second, measured);
+    const auto& [operation, ranks, groups] = key;
+    if (groups == 1)
+      curves_[operation].measured.emplace(ranks, measured);
+    else
+      curves_[operation].at_once.emplace(std::pair(ranks, groups), measured);
   }
   mean_error_ = count > 0 ? sum / static_cast<double>(count) : 0;
   for (const Collective operation : all_operations)
@@ -155,7 +216,8 @@ void TransferModel::fill_groups(Curve& curve, Collective operation) const {
     Group& group = curve.groups[static_cast<std::size_t>(ranks)];
     const auto exact = curve.measured.find(ranks);
     if (exact != curve.measured.end())
-      group = {exact->second.table, exact->second.max_bytes, exact->second.residual, 0};
+      group = {exact->second.table, exact->second.max_bytes, exact->second.residual, exact->second.class_band,
+               0};
     else
       group = between(curve, operation, ranks);
   }
@@ -189,6 +251,7 @@ TransferModel::Group TransferModel::between(const Curve& curve, Collective opera
     if (i > 0) t = std::max(t, seconds[static_cast<std::size_t>(i - 1)]);
   }
   group.table = TimeTable(seconds);
+  group.class_band = std::max(first->second.class_band, second->second.class_band);
   group.band =
       std::max(first->second.residual, second->second.residual) + (inside ? spread : group_above_band);
   return group;
@@ -200,13 +263,21 @@ void TransferModel::fit_hops() {
   for (const Transport transport : {Transport::copy_engine, Transport::nccl}) {
     Hop& hop = hops_[static_cast<std::size_t>(transport)];
     std::vector<std::pair<double, double>> points;
-    for (const PeerTransferSample& row : hop_rows_)
-      if (row.transport == transport) points.emplace_back(row.bytes, row.seconds);
+    std::map<int, std::vector<std::pair<double, double>>> crowds;
+    for (const PeerTransferSample& row : hop_rows_) {
+      if (row.transport != transport) continue;
+      (row.ranks > 2 ? crowds[row.ranks] : points).emplace_back(row.bytes, row.seconds);
+      hop.class_band = std::max(hop.class_band, row.class_band);
+    }
+    for (auto& [ranks, crowd] : crowds) hop.crowds.emplace(ranks, TimeTable::through(std::move(crowd)));
     std::sort(points.begin(), points.end());
     hop.measured = points.size() > 1;
     hop.known = hop.measured || pair != all.measured.end();
     if (!hop.known) continue;
-    if (!hop.measured) points.clear();
+    if (!hop.measured) {
+      points.clear();
+      hop.class_band = pair->second.class_band;
+    }
     hop.min_bytes = hop.measured ? points.front().first : pair->second.min_bytes / 2;
     hop.max_bytes = hop.measured ? points.back().first : pair->second.max_bytes / 2;
     const double limit = hop.measured ? hop.min_bytes / 2 : hop.max_bytes;
@@ -223,7 +294,7 @@ void TransferModel::fit_hops() {
   }
 }
 
-Estimate TransferModel::time(Collective operation, int ranks, double bytes) const {
+Estimate TransferModel::time(Collective operation, int ranks, double bytes, int groups) const {
   if (ranks <= 1) return {};
   const Curve& of = curve(operation);
   if (of.measured.empty())
@@ -244,10 +315,43 @@ Estimate TransferModel::time(Collective operation, int ranks, double bytes) cons
     estimate.band += bytes_above_band;
     estimate.extrapolation |= bits(Extrapolation::bytes);
   }
+  if (always_ == 0 && group.class_band > 0) {
+    estimate.band = std::max(estimate.band, group.class_band);  // which is of whole hosts: it holds the rest
+    estimate.extrapolation |= bits(Extrapolation::link_class);
+  }
+  if (groups <= 1) return estimate;
+  if (const auto crowd = of.at_once.find({ranks, groups}); crowd != of.at_once.end()) {
+    estimate.seconds = crowd->second.table.at(bytes);
+    return estimate;
+  }
+  // Bytes per second of all ranks: of the groups as if each were alone, and of one group of all ranks.
+  const auto throughput = [&](int n) {
+    const Group& all = of.groups[static_cast<std::size_t>(std::min(n, max_table_ranks))];
+    return (std::min(n, max_table_ranks) - 1) * bytes / all.table.at(bytes);
+  };
+  const double shared = std::sqrt(std::max(1.0, groups * throughput(ranks) / throughput(ranks * groups)));
+  estimate.seconds *= shared;
+  estimate.band = crowd_band(estimate.band, shared, group.class_band);
   return estimate;
 }
 
-Estimate TransferModel::hop(Transport transport, double bytes) const {
+Estimate TransferModel::hop(Transport transport, double bytes, int active) const {
+  Estimate estimate = hop_alone(transport, bytes);
+  if (active <= 2) return estimate;
+  const Hop& of = hop(transport);
+  if (const auto crowd = of.crowds.find(active); crowd != of.crowds.end()) {
+    estimate.seconds = crowd->second.at(bytes);
+    return estimate;
+  }
+  if (!has(Collective::all_gather)) return estimate;
+  const double ratio = contended_hop(active, bytes).seconds / estimate.seconds;
+  const double shared = std::sqrt(std::max(1.0, ratio));
+  estimate.seconds *= shared;
+  estimate.band = crowd_band(estimate.band, shared, of.class_band);
+  return estimate;
+}
+
+Estimate TransferModel::hop_alone(Transport transport, double bytes) const {
   const Hop& of = hop(transport);
   if (!of.known)
     throw MissingValue(
@@ -256,6 +360,11 @@ Estimate TransferModel::hop(Transport transport, double bytes) const {
   Estimate estimate{of.table.at(bytes), repeat_band(bytes), always_};
   if (always_ != 0) {
     estimate.band = uncalibrated_band;
+    return estimate;
+  }
+  if (of.class_band > 0) {
+    estimate.band = of.class_band;
+    estimate.extrapolation |= bits(Extrapolation::link_class);
     return estimate;
   }
   const bool from_pair = !of.measured || (transport == Transport::nccl && bytes < of.min_bytes);
@@ -289,9 +398,10 @@ std::string contended_link_note(const TransferModel& curves, Transport transport
   const double factor = curves.contended_hop(ranks, bytes).seconds / curves.hop(transport, bytes).seconds;
   if (factor < 1.5) return "";
   return fmt::format(
-      "ring hops are priced from a transfer between two ranks; a measured all-gather of {} ranks at once is "
-      "{} times slower per hop: measure send/recv on this machine (--curves)",
-      ranks, format_fixed(factor, 1));
+      "ring hops are priced between a transfer of two ranks alone and a measured all-gather of {} ranks at "
+      "once, "
+      "which is {} times slower per hop: measure all hops at once (sendrecv_perf -g {}, then --curves)",
+      ranks, format_fixed(factor, 1), ranks);
 }
 
 }  // namespace usp

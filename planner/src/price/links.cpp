@@ -4,7 +4,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 
 namespace usp {
 namespace {
@@ -58,21 +58,6 @@ LinkPricer::LinkPricer(const topology::Cluster& cluster, const Calibration& cali
       devices_per_node_(uniform_node_size(cluster)) {
   intra_node_.bytes.assign(table_.resources().size(), 0.0);
   inter_node_.bytes.assign(table_.resources().size(), 0.0);
-  for (int i = 0; i < octaves; ++i) {
-    const Efficiency share = inter_node_ring_efficiency(2, std::ldexp(1.0, i));
-    hop_share_[static_cast<std::size_t>(i)] = share.value;
-    hop_band_ = std::max(hop_band_, share.band());
-  }
-  const Efficiency exchange = inter_node_alltoall_efficiency();
-  exchange_share_ = exchange.value;
-  exchange_band_ = exchange.band();
-}
-
-double LinkPricer::network_hop_share(double bytes) const {
-  const int octave = std::clamp(std::ilogb(bytes), 0, octaves - 2);
-  const double part = std::clamp(bytes / std::ldexp(1.0, octave) - 1, 0.0, 1.0);
-  const auto i = static_cast<std::size_t>(octave);
-  return hop_share_[i] + part * (hop_share_[i + 1] - hop_share_[i]);
 }
 
 LinkPricer::MeshPatterns& LinkPricer::patterns(const Mesh& mesh, const Placement& placement) {
@@ -132,6 +117,7 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
   const bool one_node = node_symmetric(mesh, placement);
   intra_node_.clear();
   inter_node_.clear();
+  std::map<int, int> active;  // per host
   for (int g = 0; g < placement.groups(); ++g)
     for (int slot = 0; slot < mesh.size(); ++slot) {
       // In order of device, so that the first host, where it represents all, is a prefix.
@@ -141,16 +127,23 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
       const int source = placement.device_of(mesh, g, p);
       if (one_node && cluster_.devices[static_cast<std::size_t>(source)].node != 0) break;
       int others = 0, near = 0;
+      bool pcie = false;
       each_peer(mesh, p, peers, shift, [&](int peer) {
         if (peer == p) return;
         ++others;
         const int target = placement.device_of(mesh, g, peer);
-        const bool network = table_.path(source, target) == topology::PathKind::network;
+        const topology::PathKind path = table_.path(source, target);
+        const bool network = path == topology::PathKind::network;
+        pcie = pcie || path == topology::PathKind::pcie || path == topology::PathKind::numa;
         near += network ? 0 : 1;
         result.crosses_network = result.crosses_network || network;
         Loads& loads = network ? inter_node_ : intra_node_;
         table_.visit(source, target, [&](int resource, double share) { loads.add(resource, share); });
       });
+      result.over_pcie = result.over_pcie || pcie;
+      if (pcie)
+        result.active =
+            std::max(result.active, ++active[cluster_.devices[static_cast<std::size_t>(source)].node]);
       result.peers = std::max(result.peers, others);
       result.intra_node_peers = std::max(result.intra_node_peers, near);
     }
@@ -159,34 +152,47 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
   return result;
 }
 
+Estimate LinkPricer::intra_node(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
+                                double bytes_per_peer, Transport transport) const {
+  const TransferModel& curves = pattern.over_pcie ? calibration_.over_pcie() : calibration_.comm;
+  // What NVSwitch joins does not share links; ranks of a PCIe host do, those of all groups together.
+  if (peers == schedule::Peers::shift) return curves.hop(transport, bytes_per_peer, pattern.active);
+  const int n = pattern.intra_node_peers + 1;
+  const bool gather = peers == schedule::Peers::every_ring && mode == WriteMode::overwrite &&
+                      curves.has(Collective::all_gather);
+  return curves.time(gather ? Collective::all_gather : Collective::alltoall, n, bytes_per_peer * n,
+                     std::max(1, pattern.active / n));
+}
+
+void LinkPricer::inter_node(const TransferPattern& pattern, schedule::Peers peers, double bytes_per_peer,
+                            TransferTime& result) const {
+  const NetworkRates& rates = calibration_.network;
+  double load_s = bytes_per_peer * pattern.inter_node_s_per_byte;
+  Efficiency share = peers == schedule::Peers::shift ? rates.hop : rates.exchange;
+  if (peers == schedule::Peers::every_ring) {
+    // Gathers and reduce-scatters carry each remote byte once to a host, over the NICs of all its ranks, and
+    // NVLink does the rest.
+    const int near = pattern.intra_node_peers + 1, all = pattern.peers + 1;
+    load_s /= near;
+    share = inter_node_ring_efficiency((all + near - 1) / near, bytes_per_peer * all);
+  }
+  const topology::Quantity& latency = table_.latency(topology::PathKind::network);
+  result.inter_node_s = rates.latency_factor * latency.value.value_or(0) + load_s / share.value;
+  if (result.inter_node_s > result.intra_node_s) result.band = share.band();
+  result.extrapolation |= bits(Extrapolation::inter_node);
+}
+
 TransferTime LinkPricer::time(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
                               double bytes_per_peer, Transport transport) const {
   TransferTime result;
   if (bytes_per_peer <= 0 || pattern.peers == 0) return result;
   if (pattern.intra_node_peers > 0) {
-    const int n = pattern.intra_node_peers + 1;
-    Estimate curve;
-    if (peers == schedule::Peers::shift) {
-      curve = calibration_.comm.hop(transport, bytes_per_peer);
-    } else {
-      const bool gather = peers == schedule::Peers::every_ring && mode == WriteMode::overwrite &&
-                          calibration_.comm.has(Collective::all_gather);
-      curve = calibration_.comm.time(gather ? Collective::all_gather : Collective::alltoall, n,
-                                     bytes_per_peer * n);
-    }
+    const Estimate curve = intra_node(pattern, peers, mode, bytes_per_peer, transport);
     result.intra_node_s = std::max(curve.seconds, bytes_per_peer * pattern.intra_node_s_per_byte);
     result.band = curve.band;
     result.extrapolation = curve.extrapolation;
   }
-  if (pattern.crosses_network) {
-    const bool hop = peers == schedule::Peers::shift;
-    const topology::Quantity& latency = table_.latency(topology::PathKind::network);
-    result.inter_node_s =
-        latency.value.value_or(0) + bytes_per_peer * pattern.inter_node_s_per_byte /
-                                        (hop ? network_hop_share(bytes_per_peer) : exchange_share_);
-    if (result.inter_node_s > result.intra_node_s) result.band = hop ? hop_band_ : exchange_band_;
-    result.extrapolation |= bits(Extrapolation::inter_node);
-  }
+  if (pattern.crosses_network) inter_node(pattern, peers, bytes_per_peer, result);
   return result;
 }
 

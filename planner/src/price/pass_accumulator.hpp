@@ -35,7 +35,9 @@ struct TickTransfers {
 class PassAccumulator {
  public:
   PassAccumulator(LinkPricer& links, const ExecutionOptions& options)
-      : links_(links), options_(options), overlapped_(links.calibration().beside(options.transport)) {}
+      : links_(links),
+        options_(options),
+        overlapped_(links.calibration().beside(options.transport), links.calibration().network.beside) {}
 
   void start(int ticks) {
     overlapped_.start();

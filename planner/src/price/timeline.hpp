@@ -15,7 +15,8 @@ namespace usp {
 /// with start >= s and due <= t.
 class Timeline {
  public:
-  explicit Timeline(const Interference& interference) : interference_(interference) {}
+  /// @param inside, network what transfers over the two kinds of links add to attention beside them
+  Timeline(const Interference& inside, const Interference& network) : inside_(inside), network_(network) {}
 
   void start() {
     for (auto& link : flying_) link.clear();
@@ -32,9 +33,10 @@ class Timeline {
   TickPrice run(int tick, double compute_s) {
     TickPrice price;
     price.compute_s = compute_s;
-    const double beside =
-        sum(flying_[0], tick, price.intra_node_s) + sum(flying_[1], tick, price.inter_node_s);
-    const double busy = compute_s + interference_.added_seconds(compute_s, beside);
+    const double inside_s = sum(flying_[0], tick, price.intra_node_s);
+    const double network_s = sum(flying_[1], tick, price.inter_node_s);
+    const double busy =
+        compute_s + inside_.added_seconds(compute_s, inside_s) + network_.added_seconds(compute_s, network_s);
     price.total_s = std::max({busy, price.intra_node_s, price.inter_node_s});
     serve(flying_[0], tick, price.total_s - price.intra_node_s);
     serve(flying_[1], tick, price.total_s - price.inter_node_s);
@@ -76,7 +78,8 @@ class Timeline {
     link.erase(link.begin(), link.begin() + static_cast<std::ptrdiff_t>(done));
   }
 
-  const Interference& interference_;
+  const Interference& inside_;
+  const Interference& network_;
   std::vector<Flight> flying_[2];
 };
 

@@ -90,6 +90,27 @@ std::string candidates_text(const AttentionRequest& request, const AttentionResu
   return fmt::format("\n{}{}", table.str(), equals_text(result));
 }
 
+/// What fewer devices take, and that they are faster where they are.
+std::string smaller_text(const AttentionResult& result) {
+  if (result.smaller.empty()) return "";
+  const auto named = [](const AttentionCandidate& c) {
+    const int devices = c.plan.mesh.size();
+    return devices == 1 ? std::string("one device") : fmt::format("{} devices", devices);
+  };
+  std::vector<std::string> parts;
+  const AttentionCandidate* fastest = &result.best();
+  for (const AttentionCandidate& c : result.smaller) {
+    parts.push_back(fmt::format("{} {}", named(c), format_seconds(c.seconds())));
+    if (c.seconds() < fastest->seconds()) fastest = &c;
+  }
+  std::string text = fmt::format("\nfewer devices: {}\n", fmt::join(parts, ", "));
+  if (fastest != &result.best())
+    text += fmt::format("faster on {}: {}; all {} devices lose {}\n", named(*fastest), describe(*fastest),
+                        result.best().plan.mesh.size(),
+                        format_percent(result.best().seconds() / fastest->seconds() - 1));
+  return text;
+}
+
 std::string other_passes(const AttentionRequest& request, const AttentionResult& result) {
   if (!request.training) return "";
   std::string text;
@@ -121,12 +142,14 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   text +=
       fmt::format("\n  buffers   {} at the fullest tick\n  backend   {}\n", format_bytes(best.live_bytes),
                   schedule::backends_text(best.plan.backend, result.forward_steps, result.backward_steps));
-  text += where_text(axes) + candidates_text(request, result) + other_passes(request, result);
+  text += where_text(axes) + candidates_text(request, result) + smaller_text(result) +
+          other_passes(request, result);
   if (result.margin > 0)
     text += fmt::format("\n{}the next mesh is {} slower{}\n", result.tie ? "a tie: " : "",
                         format_percent(result.margin),
                         result.tie ? ", less than the error of the terms that differ" : "");
-  text += list_text("to settle it, measure", result.tie_breaking_measurements);
+  text += guesses_text(result.guesses);
+  text += list_text("to settle it, measure first", result.tie_breaking_measurements);
   text += rejected_text(result.rejected) + groups_text(axes);
   for (const std::string& note : result.notes) text += fmt::format("\nnote: {}\n", note);
   return fmt::format("{}\n{}{} schedules priced\n", text, summary_text(result.calibration),

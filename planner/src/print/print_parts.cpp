@@ -96,6 +96,14 @@ std::string list_text(const std::string& title, const std::vector<std::string>& 
   return text;
 }
 
+std::string guesses_text(const std::vector<GuessedInput>& guesses) {
+  std::vector<std::string> lines;
+  for (const GuessedInput& guess : guesses)
+    lines.push_back(fmt::format("{} ({}): at {} of the assumed rate '{}' is first", guess.input,
+                                guess.provenance, format_percent(guess.factor, 0), guess.first));
+  return list_text("a tie: what nobody measured here decides", lines);
+}
+
 std::string rate_text(double per_second) {
   if (per_second >= 1e6) return format_fixed(per_second / 1e6, 2) + "M";
   if (per_second >= 1e3) return format_fixed(per_second / 1e3, 1) + "K";

@@ -148,6 +148,17 @@ std::string dumped(const Json& json) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Json guesses_json(const std::vector<GuessedInput>& guesses) {
+  Json list = Json::array();
+  for (const GuessedInput& guess : guesses)
+    list.push_back({{"input", guess.input},
+                    {"provenance", guess.provenance},
+                    {"factor", guess.factor},
+                    {"first", guess.first},
+                    {"measurement", guess.measurement}});
+  return list;
+}
+
 Json candidate_json(const AttentionCandidate& c, bool training) {
   const AttentionPlan& plan = c.plan;
   return {{"mesh", mesh_json(plan.mesh)},
@@ -183,6 +194,7 @@ std::string plan_result_json(const PlanRequest& request, const PlanResult& resul
                      {"tie", v.tie},
                      {"runner_up", v.runner_up.empty() ? Json(nullptr) : Json(v.runner_up)},
                      {"tie_breaking_measurements", v.tie_breaking_measurements},
+                     {"guesses", guesses_json(v.guesses)},
                      {"sensitive_terms", v.sensitive_terms},
                      {"flag_costs", flag_costs_json(v.flag_costs)}};
   json["measured"] = measured_json(request, result.best());
@@ -212,7 +224,14 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
   json["rejected"] = rejected_json(result.rejected);
   json["verdict"] = {{"margin", result.margin},
                      {"tie", result.tie},
-                     {"tie_breaking_measurements", result.tie_breaking_measurements}};
+                     {"tie_breaking_measurements", result.tie_breaking_measurements},
+                     {"guesses", guesses_json(result.guesses)}};
+  json["smaller"] = Json::array();
+  for (const AttentionCandidate& c : result.smaller)
+    json["smaller"].push_back({{"devices", c.plan.mesh.size()},
+                               {"time_s", c.seconds()},
+                               {"band", c.band()},
+                               {"description", describe(c)}});
   json["calibration"] = Json::parse(summary_json(result.calibration));
   json["priced_schedules"] = result.considered;
   json["notes"] = result.notes;

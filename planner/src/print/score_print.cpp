@@ -19,13 +19,27 @@ std::string mesh_of(const ScoreChoice& choice) {
 std::string metrics_table(const ScoreReport& report, const std::vector<ScoreMetrics>& all) {
   TextTable table;
   table.column("method");
-  for (const char* name : {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE"})
+  for (const char* name :
+       {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE", "in band", "median band"})
     table.column(name, TextTable::Align::right);
   for (std::size_t m = 0; m < all.size(); ++m)
     table.row({report.methods[m], fmt::format("{}/{}", all[m].top1, all[m].ranked_groups),
                format_percent(all[m].mean_regret, 2), format_percent(all[m].worst_regret, 2),
                format_fixed(all[m].tau_in_groups, 3), all[m].tau ? format_fixed(*all[m].tau, 3) : "-",
-               all[m].mape ? format_percent(*all[m].mape) : "-"});
+               all[m].mape ? format_percent(*all[m].mape) : "-",
+               all[m].coverage ? format_percent(*all[m].coverage) : "-",
+               all[m].median_band ? format_percent(*all[m].median_band) : "-"});
+  return table.str(2);
+}
+
+std::string class_table(const ScoreReport& report) {
+  TextTable table;
+  for (const char* name : {"method", "span", "pass"}) table.column(name);
+  for (const char* name : {"rows", "bias", "MAPE", "in band"}) table.column(name, TextTable::Align::right);
+  for (const ScoreClass& c : report.classes)
+    table.row({c.method, c.span, c.pass, std::to_string(c.rows),
+               fmt::format("{}{}", c.bias < 0 ? "" : "+", format_percent(c.bias)), format_percent(c.mape),
+               c.coverage ? format_percent(*c.coverage) : "-"});
   return table.str(2);
 }
 
@@ -59,7 +73,22 @@ Json metrics_json(const ScoreReport& report, const std::vector<ScoreMetrics>& al
                     {"worst_regret", all[m].worst_regret},
                     {"tau_in_groups", all[m].tau_in_groups},
                     {"tau", json_or_null(all[m].tau)},
-                    {"mape", json_or_null(all[m].mape)}});
+                    {"mape", json_or_null(all[m].mape)},
+                    {"coverage", json_or_null(all[m].coverage)},
+                    {"median_band", json_or_null(all[m].median_band)}});
+  return list;
+}
+
+Json classes_json(const ScoreReport& report) {
+  Json list = Json::array();
+  for (const ScoreClass& c : report.classes)
+    list.push_back({{"method", c.method},
+                    {"span", c.span},
+                    {"pass", c.pass},
+                    {"rows", c.rows},
+                    {"bias", c.bias},
+                    {"mape", c.mape},
+                    {"coverage", json_or_null(c.coverage)}});
   return list;
 }
 
@@ -114,8 +143,18 @@ std::string score_text(const ScoreReport& report) {
       "scored)\n\n",
       report.rows.size(), report.groups.size(), report.out_of_memory);
   const std::string gate = format_tokens(report.gate_tokens);
-  text += fmt::format("Groups of {} tokens and more:\n{}", gate, metrics_table(report, report.gated));
-  text += "\nShorter groups (shown, not gated):\n" + metrics_table(report, report.shorter);
+  text += fmt::format("Groups of {} tokens and more, synchronised:\n{}", gate,
+                      metrics_table(report, report.gated));
+  if (!report.classes.empty())
+    text += fmt::format("\nOf these, {} by class:\n{}", report.methods.front(), class_table(report));
+  if (report.noise.sets > 0)
+    text += fmt::format(
+        "\nNoise floor: {} sets of rows of equal work (Ulysses over all ranks, any layout) lie {} apart on "
+        "average, "
+        "{} at worst\n",
+        report.noise.sets, format_percent(report.noise.mean), format_percent(report.noise.worst));
+  text += "\nShorter groups, and runs that did not wait for the device (shown, not gated):\n" +
+          metrics_table(report, report.shorter);
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);
   if (report.cluster)
     text += fmt::format("\nPriced on {}\n{}", report.cluster->name, summary_text(report.calibration));
@@ -133,6 +172,9 @@ std::string score_json(const ScoreReport& report) {
   json["out_of_memory"] = report.out_of_memory;
   json["gated"] = metrics_json(report, report.gated);
   json["shorter"] = metrics_json(report, report.shorter);
+  json["classes"] = classes_json(report);
+  json["noise_floor"] = {
+      {"sets", report.noise.sets}, {"mean_spread", report.noise.mean}, {"worst_spread", report.noise.worst}};
   json["groups"] = std::move(groups);
   json["notes"] = report.notes;
   return json.dump(2) + "\n";

@@ -187,7 +187,8 @@ std::string verdict_line(const PlanResult& result) {
 std::string verdict_text(const PlanResult& result) {
   const Verdict& v = result.verdict;
   if (v.runner_up.empty()) return verdict_line(result);
-  return verdict_line(result) + list_text("to settle it, measure", v.tie_breaking_measurements) +
+  return verdict_line(result) + guesses_text(v.guesses) +
+         list_text("to settle it, measure first", v.tie_breaking_measurements) +
          list_text("the choice is sensitive to", v.sensitive_terms);
 }
 

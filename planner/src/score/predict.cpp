@@ -83,6 +83,28 @@ ExecutionOptions score_execution(const ScoreRow& row) {
   return options;
 }
 
+double library_overhead_s(const ScoreRow& row, const AttentionCostModel& kernel) {
+  if (row.library != ScoreRow::Library::yunchang) return 0;
+  const double head_rows =
+      static_cast<double>(row.batch * row.heads) * static_cast<double>(row.seq) / row.world;
+  constexpr double merge_bytes = 38 - 10;  // per element, beside what merge_kernels prices
+  double seconds = (row.ring - 1) *
+                   kernel.memory_bound(merge_bytes * head_rows * static_cast<double>(row.head_dim)).seconds;
+  if (row.ulysses == 1) {
+    const double kv_rows = head_rows * static_cast<double>(row.kv_heads) / static_cast<double>(row.heads);
+    for (const double rows :
+         {head_rows, kv_rows, kv_rows, head_rows})  // q, k, v, out: 2 bytes read and written
+      seconds += 3 * kernel.memory_bound(4 * rows * static_cast<double>(row.head_dim)).seconds;
+  }
+  return (row.direction == Direction::forward_backward ? 2 : 1) * seconds;
+}
+
+ScorePredictor::Price ScorePredictor::library_price(const ScoreRow& row) {
+  Price result = price(row, score_execution(row));
+  result.seconds += library_overhead_s(row, links_.calibration().kernel);
+  return result;
+}
+
 ScorePredictor::ScorePredictor(const topology::Cluster& cluster, const Calibration& calibration,
                                std::string file)
     : cluster_(cluster), links_(cluster, calibration), file_(std::move(file)) {}
@@ -105,10 +127,12 @@ ScorePredictor::Price ScorePredictor::price(const ScoreRow& row, const Execution
   const auto add = [&](const PassPrice& pass) {
     result.seconds += pass.seconds;
     result.wire_bytes += pass.wire_bytes;
+    result.band += pass.band * pass.seconds;
     extrapolation_ |= pass.extrapolation;
   };
   if (row.direction != Direction::backward) add(both.forward);
   if (row.direction != Direction::forward) add(both.backward);
+  result.band = result.seconds > 0 ? result.band / result.seconds : 0;
   return result;
 }
 
@@ -131,7 +155,8 @@ ScoreReport score_on(const topology::Cluster& cluster, const Calibration& calibr
        [&](const ScoreRow& row) {
          tell(progress, done++, total, "rows");
          return predictor.seconds(row);
-       }},
+       },
+       CostUnit::seconds, [&](const ScoreRow& row) { return predictor.band(row); }},
       max_ulysses_rule(node_size(cluster)),
       always_ring_rule(),
       volume_rule([&](const ScoreRow& row) { return predictor.wire_bytes(row); }),
@@ -140,10 +165,11 @@ ScoreReport score_on(const topology::Cluster& cluster, const Calibration& calibr
   // A row that ran out of memory is not priced, but still has to be one that could be.
   for (const ScoreRow& row : rows)
     if (!row.seconds) static_cast<void>(score_plan(row, file));
-  ScoreReport report = score(std::move(rows), methods, gate_tokens);
+  ScoreReport report = score(std::move(rows), methods, gate_tokens, node_size(cluster));
   report.csv = file;
   report.cluster = cluster_summary(cluster);
-  report.notes = notes_on(report.rows, cluster, calibration);
+  for (std::string& note : notes_on(report.rows, cluster, calibration))
+    report.notes.push_back(std::move(note));
   report.calibration = calibration.summary(predictor.extrapolation());
   return report;
 }

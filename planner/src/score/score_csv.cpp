@@ -18,6 +18,7 @@ namespace {
 constexpr std::array<const char*, 15> columns = {
     "machine",  "world",    "direction", "causal",  "dtype",  "batch",    "seq",        "heads",
     "kv_heads", "head_dim", "ring",      "ulysses", "layout", "exchange", "iters_per_s"};
+constexpr std::array<const char*, 2> optional_columns = {"library", "synchronised"};
 
 class Line {
  public:
@@ -36,6 +37,9 @@ class Line {
     const std::string& cell = cells_[static_cast<std::size_t>(at - names_.begin())];
     if (cell.empty()) fail(name, "is empty; give a value");
     return cell;
+  }
+  [[nodiscard]] bool has(const char* name) const {
+    return std::find(names_.begin(), names_.end(), name) != names_.end();
   }
   [[nodiscard]] std::int64_t integer(const char* name, std::int64_t most) const {
     const std::string& cell = text(name);
@@ -78,7 +82,8 @@ std::vector<std::string> read_header(const std::string& file, long number, const
   std::vector<std::string> names = split(text, ',');
   for (std::string& name : names) name = trim(name);
   for (const std::string& name : names) {
-    if (std::find(columns.begin(), columns.end(), name) == columns.end())
+    if (std::find(columns.begin(), columns.end(), name) == columns.end() &&
+        std::find(optional_columns.begin(), optional_columns.end(), name) == optional_columns.end())
       throw InvalidInput({file, number, name}, "the column is not known; known are " +
                                                    join({columns.begin(), columns.end()}, ", "));
     if (std::count(names.begin(), names.end(), name) > 1)
@@ -114,6 +119,12 @@ ScoreRow read_row(const Line& line, long number) {
       "layout", {{"contiguous", L::contiguous}, {"zigzag", L::zigzag}, {"striped", L::striped}});
   using X = ScoreRow::Exchange;
   row.exchange = line.one_of<X>("exchange", {{"qkvpack", X::qkvpack}, {"no_packed", X::no_packed}});
+  using Library = ScoreRow::Library;
+  if (line.has("library"))
+    row.library = line.one_of<Library>("library", {{"yunchang", Library::yunchang}, {"usp", Library::usp}});
+  row.synchronised = row.library == Library::usp || row.exchange == X::no_packed;
+  if (line.has("synchronised"))
+    row.synchronised = line.one_of<bool>("synchronised", {{"true", true}, {"false", false}});
   if (static_cast<std::int64_t>(row.ring) * row.ulysses != row.world)
     line.fail("ring",
               fmt::format("ring {} times ulysses {} is not world {}", row.ring, row.ulysses, row.world));

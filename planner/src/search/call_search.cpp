@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
 #include "device_order.hpp"
+#include "doubts.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
 #include "usp/schedule/generate.hpp"
@@ -14,6 +16,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -43,27 +47,18 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
          (std::abs(a.compute_s - b.compute_s) + std::abs(a.exposed_s - b.exposed_s));
 }
 
-/// nccl-tests runs at the sizes of this candidate.
+/// Commands that measure the transfers of this candidate.
 std::vector<std::string> measurements(const AttentionCandidate& c) {
-  const Mesh& mesh = c.plan.mesh;
   const bool spans_hosts = (c.price.forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
-  const auto sizes = [&](double bytes) {
-    return fmt::format(" -b 1M -e {}M -f 2 -g ", std::max<i64>(1, static_cast<i64>(bytes) >> 20));
-  };
   const double bytes = c.price.forward.wire_bytes;
-  std::vector<std::string> runs;
-  if (mesh.ulysses > 1 && spans_hosts)
-    runs.push_back(
-        fmt::format("mpirun -n {} alltoall_perf{}1, a process for each device of one ulysses group, then "
-                    "--curves",
-                    mesh.ulysses, sizes(bytes)));
-  else if (mesh.ulysses > 1)
-    runs.push_back(fmt::format("alltoall_perf{}{} on the devices of one ulysses group, then --curves",
-                               sizes(bytes), mesh.ulysses));
-  if (mesh.ring() > 1)
-    runs.push_back(
-        fmt::format("sendrecv_perf{}2 between ring neighbours, then --curves", sizes(bytes / mesh.ring())));
-  return runs;
+  return mesh_measurements(c.plan.mesh, spans_hosts, bytes, bytes / c.plan.mesh.ring());
+}
+
+/// What of two plans as fast as each other is simpler comes first.
+std::tuple<bool, bool, int> complexity(const AttentionCandidate& c) {
+  const std::uint32_t hosts = bits(Extrapolation::inter_node);
+  return {((c.price.forward.extrapolation | c.price.backward.extrapolation) & hosts) != 0,
+          c.plan.method->two_level_ring, c.plan.head_chunks};
 }
 
 class AttentionSearch {
@@ -102,6 +97,7 @@ class AttentionSearch {
       try_mesh(list[i].first, list[i].second);
     }
     if (result_.candidates.empty()) throw Infeasible(nothing(), remedies());
+    price_smaller();
     finish();
     return std::move(result_);
   }
@@ -140,6 +136,86 @@ class AttentionSearch {
       choices.back().placement.devices = links_order_;
     }
     return choices;
+  }
+
+  /// One device, and those of a host, as if they made the call alone.
+  void price_smaller() {
+    const Constraints& fixed = request_.fixed;
+    if (request_.all_devices || fixed.ring || fixed.ulysses || i64{data_} * tensor_ != 1) return;
+    AttentionResult all = std::move(result_);
+    const i64 world = std::exchange(legality_.world, 1);
+    for (const int devices : divisors_of(std::min<i64>(world, node_size(*request_.cluster)))) {
+      if (devices == world) break;
+      legality_.world = devices;
+      result_ = {};
+      for (const auto& [ring, ulysses] : meshes()) try_mesh(ring, ulysses);
+      const auto faster = [](const AttentionCandidate& a, const AttentionCandidate& b) {
+        return a.seconds() < b.seconds();
+      };
+      if (!result_.candidates.empty())
+        all.smaller.push_back(
+            *std::min_element(result_.candidates.begin(), result_.candidates.end(), faster));
+    }
+    legality_.world = world;
+    result_ = std::move(all);
+  }
+
+  /// Inputs whose plausible range puts another mesh or method first.
+  void name_guesses() {
+    const AttentionCandidate best = result_.candidates.front();
+    for (const Doubt& doubt : doubts_of(*request_.cluster, *request_.calibration))
+      for (const double factor : {doubt.low, doubt.high}) {
+        const AttentionCandidate* first = first_under(doubt, factor);
+        if (first == nullptr) continue;
+        result_.guesses.push_back(
+            {doubt.input, doubt.provenance, factor, describe(*first),
+             measurement_of(doubt.of, *request_.cluster, best.plan.mesh, first->plan.mesh)});
+        break;
+      }
+    if (result_.guesses.empty()) return;
+    result_.tie = true;
+    measure_first(result_.guesses, result_.tie_breaking_measurements);
+  }
+
+  /// The candidate of another mesh or method that is first with a rate of the machine times `factor`; none:
+  /// the best one still is.
+  [[nodiscard]] const AttentionCandidate* first_under(const Doubt& doubt, double factor) const {
+    topology::Cluster cluster = *request_.cluster;
+    Calibration calibration = *request_.calibration;
+    doubt.scale(cluster, calibration, factor);
+    LinkPricer links(cluster, calibration);
+    AttentionPricer pricer(links, local_, request_.documents, request_.execution);
+    const auto seconds = [&](const AttentionCandidate& c) {
+      const AttentionPrice price = pricer.price(c.plan, c.placement);
+      return price.forward.seconds + (request_.training ? price.backward.seconds : 0);
+    };
+    const auto& list = result_.candidates;
+    const double own = seconds(list.front());
+    // No price grows or shrinks by more than the rate does, nor, kernels being what they are, below them.
+    const double most = std::max(factor, 1 / factor);
+    const double kernels = doubt.of == Doubt::Of::kernels ? 1 / most : 1;
+    double least = own * (1 - same_time);
+    const AttentionCandidate* first = nullptr;
+    for (const AttentionCandidate& c : list) {
+      if (same_degrees(c, list.front()) && c.plan.method == list.front().plan.method) continue;
+      const double compute = c.price.forward.compute_s + c.price.backward.compute_s;
+      if (compute * kernels >= least || c.seconds() / most >= least) continue;
+      const double time = seconds(c);
+      if (time >= least) continue;
+      least = time;
+      first = &c;
+    }
+    return first;
+  }
+
+  void simplest_first() {
+    auto& list = result_.candidates;
+    const double limit = list.front().seconds() * (1 + same_time);
+    const auto end = std::find_if(list.begin(), list.end(),
+                                  [&](const AttentionCandidate& c) { return c.seconds() > limit; });
+    std::stable_sort(list.begin(), end, [](const AttentionCandidate& a, const AttentionCandidate& b) {
+      return complexity(a) < complexity(b);
+    });
   }
 
   void try_mesh(int ring, int ulysses) {
@@ -211,11 +287,13 @@ class AttentionSearch {
     const auto backward = [](const AttentionCandidate& c) { return c.price.backward.seconds; };
     const auto both = [](const AttentionCandidate& c) { return c.seconds(); };
     std::stable_sort(list.begin(), list.end(), by(both));
+    simplest_first();
     result_.best_forward = *std::min_element(list.begin(), list.end(), by(forward));
     result_.best_backward =
         request_.training ? *std::min_element(list.begin(), list.end(), by(backward)) : result_.best_forward;
     note_device_order(result_.best().placement.devices, *request_.cluster, result_.notes);
     compare_best();
+    name_guesses();
     keep_best_of_every_mesh();
     for (AttentionCandidate& c : list) fill_live(c);
     fill_live(result_.best_forward);
@@ -243,7 +321,7 @@ class AttentionSearch {
     const auto next = std::find_if(list.begin(), list.end(),
                                    [&](const AttentionCandidate& c) { return !same_degrees(c, best); });
     if (next == list.end()) return;
-    result_.margin = next->seconds() / best.seconds() - 1;
+    result_.margin = std::max(0.0, next->seconds() / best.seconds() - 1);
     result_.tie =
         next->seconds() - best.seconds() <= uncertainty(best.price.forward, next->price.forward) +
                                                 uncertainty(best.price.backward, next->price.backward);

@@ -144,6 +144,9 @@ class StepPricer {
 /// What the result assumes and a reader may not expect.
 void add_notes(const PlanRequest& request, PlanResult& result);
 
+/// Names the guessed and borrowed inputs that decide between the candidates; each makes the result a tie.
+void name_guesses(const PlanRequest& request, PlanResult& result);
+
 /// Compares the best candidate with the best one on another mesh: margin, tie, measurements that break it,
 /// sensitive terms.
 /// @param kernel_error mean relative error of the attention fit

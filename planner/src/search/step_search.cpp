@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
 #include "device_order.hpp"
+#include "doubts.hpp"
 #include "memory_choices.hpp"
 #include "search_size.hpp"
 #include "step_pricer.hpp"
@@ -294,6 +295,7 @@ PlanResult search_with(const PlanRequest& request, StepPricer& pricer) {
 PlanResult plan_step(const PlanRequest& request) {
   StepPricer pricer(request);
   PlanResult result = search_with(request, pricer);
+  name_guesses(request, result);
   result.verdict.flag_costs = flag_costs(request, pricer, result.best());
   add_notes(request, result);
   return result;

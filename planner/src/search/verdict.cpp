@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "doubts.hpp"
 #include "step_pricer.hpp"
 
 #include "usp/base/units.hpp"
@@ -53,37 +54,14 @@ double uncertainty(const PlanCandidate& a, const PlanCandidate& b, double kernel
   return sum;
 }
 
-/// Largest message size of a sweep that covers `bytes`, for nccl-tests' -e.
-std::string sweep_end(double bytes) {
-  i64 mib = 1;
-  while (static_cast<double>(mib << 20) < bytes) mib *= 2;
-  return fmt::format("{}M", mib);
-}
-
 void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
-  const Choice& choice = c.choice;
   if (c.attention.empty()) return;
   const PassPrice& forward = c.attention.front().price.forward;
-  const std::string ulysses = std::to_string(choice.mesh.ulysses);
   const bool spans_hosts = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
-  if (choice.mesh.ulysses > 1 && spans_hosts)
-    out.push_back(fmt::format(
-        "mpirun -n {} alltoall_perf -b 1M -e {} -f 2 -g 1 (nccl-tests with MPI, a process for each device "
-        "of one ulysses group), then --curves",
-        ulysses, sweep_end(forward.wire_bytes)));
-  else if (choice.mesh.ulysses > 1)
-    out.push_back(
-        fmt::format("alltoall_perf -b 1M -e {} -f 2 -g {} (nccl-tests on the devices of one ulysses group), "
-                    "then --curves",
-                    sweep_end(forward.wire_bytes), ulysses));
-  if (choice.mesh.ring() == 1) return;
-  const std::string hop =
-      fmt::format("sendrecv_perf -b 1M -e {} -f 2 ", sweep_end(forward.wire_bytes / choice.mesh.ring()));
-  out.push_back(
-      spans_hosts
-          ? fmt::format("mpirun -n 2 --map-by node {}-g 1 (nccl-tests with MPI, on two neighbouring hosts)",
-                        hop)
-          : hop + "-g 2 (nccl-tests between ring neighbours), then --curves");
+  const Mesh& mesh = c.choice.mesh;
+  for (std::string& run :
+       mesh_measurements(mesh, spans_hosts, forward.wire_bytes, forward.wire_bytes / mesh.ring()))
+    out.push_back(std::move(run));
 }
 
 /// Terms whose error alone, within its band, would put another candidate first.
@@ -125,7 +103,7 @@ Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_err
     return c.fits && !same_layout(c.choice, best.choice);
   });
   if (second == ranked.end()) return verdict;
-  verdict.margin = second->seconds_per_token / best.seconds_per_token - 1;
+  verdict.margin = std::max(0.0, second->seconds_per_token / best.seconds_per_token - 1);
   verdict.runner_up = describe(second->choice);
   verdict.tie = within_bands(best, *second, kernel_error);
   if (verdict.tie) {
@@ -138,6 +116,60 @@ Verdict compare_best(const std::vector<PlanCandidate>& ranked, double kernel_err
   }
   verdict.sensitive_terms = sensitive_terms(ranked);
   return verdict;
+}
+
+namespace {
+
+/// The candidate on another mesh that is first with a rate of the machine times `factor`; none: the best is.
+const PlanCandidate* first_under(const PlanRequest& request, const PlanResult& result, const Doubt& doubt,
+                                 double factor) {
+  topology::Cluster cluster = *request.cluster;
+  Calibration calibration = *request.calibration;
+  doubt.scale(cluster, calibration, factor);
+  PlanRequest varied = request;
+  varied.cluster = &cluster;
+  varied.calibration = &calibration;
+  varied.progress = nullptr;
+  StepPricer pricer(varied);
+  const auto time = [&](const PlanCandidate& c) {
+    return pricer.candidate(c.choice, pricer.attention(c.choice), {}).seconds_per_token;
+  };
+  const PlanCandidate& best = result.best();
+  const double most = std::max(factor, 1 / factor);
+  double least = time(best) * (1 - same_time);
+  const PlanCandidate* first = nullptr;
+  constexpr int most_priced = 12;
+  int priced = 0;
+  for (const PlanCandidate& c : result.candidates) {
+    if (!c.fits || priced == most_priced) break;
+    if (same_layout(c.choice, best.choice) && c.choice.method == best.choice.method) continue;
+    if (c.seconds_per_token / most >= least) continue;
+    ++priced;
+    const double seconds = time(c);
+    if (seconds >= least) continue;
+    least = seconds;
+    first = &c;
+  }
+  return first;
+}
+
+}  // namespace
+
+void name_guesses(const PlanRequest& request, PlanResult& result) {
+  Verdict& verdict = result.verdict;
+  if (result.candidates.size() < 2) return;
+  for (const Doubt& doubt : doubts_of(*request.cluster, *request.calibration))
+    for (const double factor : {doubt.low, doubt.high}) {
+      const PlanCandidate* first = first_under(request, result, doubt, factor);
+      if (first == nullptr) continue;
+      verdict.guesses.push_back(
+          {doubt.input, doubt.provenance, factor, describe(first->choice),
+           measurement_of(doubt.of, *request.cluster, result.best().choice.mesh, first->choice.mesh)});
+      break;
+    }
+  if (verdict.guesses.empty()) return;
+  verdict.tie = true;
+  measure_first(verdict.guesses, verdict.tie_breaking_measurements);
 }
 
 }  // namespace usp

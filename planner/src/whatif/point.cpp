@@ -153,7 +153,7 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
         choice.tensor() == plan.choice.tensor())
       continue;
     plan.runner_up = describe(choice);
-    plan.margin = other.best().seconds_per_token / plan.seconds_per_token - 1;
+    plan.margin = std::max(0.0, other.best().seconds_per_token / plan.seconds_per_token - 1);
     plan.tie = within_bands(fitting.front().best(), other.best(), fitting.front().calibration.kernel_error);
     break;
   }

@@ -22,6 +22,7 @@ enum class Extrapolation : std::uint32_t {
   backward = 1U << 9,       ///< backward pass from published forward/backward ratios
   element_type = 1U << 10,  ///< neither bf16 nor fp16
   inter_node = 1U << 11,    ///< NIC rate times an assumed efficiency
+  link_class = 1U << 12,    ///< links measured on another host of the same kind
 };
 
 [[nodiscard]] constexpr std::uint32_t bits(Extrapolation e) {

@@ -7,6 +7,11 @@
 
 namespace usp {
 
+/// Sustained clock of a card bound by power over the one at which its rates were measured. @param watts power
+/// limit over that of the measurement, per multiprocessor where their number differs. 0: too little to
+/// compute.
+[[nodiscard]] double sustained_clock(double watts);
+
 /// How matrix products run on a card for as long as a training step lasts.
 struct GemmCard {
   double sustained =

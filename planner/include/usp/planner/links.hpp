@@ -6,7 +6,6 @@
 #include "usp/schedule/placement.hpp"
 #include "usp/topology/routes.hpp"
 
-#include <array>
 #include <deque>
 #include <vector>
 
@@ -19,6 +18,8 @@ struct TransferPattern {
   double intra_node_s_per_byte = 0;  ///< busiest resource inside hosts and NVLink domains
   double inter_node_s_per_byte = 0;  ///< busiest NIC, slot or uplink on the way between hosts
   bool crosses_network = false;
+  bool over_pcie = false;  ///< some of the near peers are reached over PCIe
+  int active = 0;          ///< devices of the fullest host that send over PCIe at once
   friend bool operator==(const TransferPattern&, const TransferPattern&) = default;
 };
 
@@ -80,17 +81,14 @@ class LinkPricer {
                                         RingShift shift);
   [[nodiscard]] bool node_symmetric(const Mesh& mesh, const Placement& placement) const;
 
-  /// Share of the NIC line rate that a hop between nodes reaches, by size.
-  [[nodiscard]] double network_hop_share(double bytes) const;
+  [[nodiscard]] Estimate intra_node(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
+                                    double bytes_per_peer, Transport transport) const;
+  void inter_node(const TransferPattern& pattern, schedule::Peers peers, double bytes_per_peer,
+                  TransferTime& result) const;
 
-  static constexpr int octaves = 48;
   const topology::Cluster& cluster_;
   const Calibration& calibration_;
   topology::LinkTable table_;
-  std::array<double, octaves> hop_share_{};  ///< at powers of two bytes
-  double hop_band_ = 0;
-  double exchange_share_ = 1;
-  double exchange_band_ = 0;
   int devices_per_node_ = 0;  ///< 0: nodes differ, or leaves are oversubscribed
   std::deque<MeshPatterns> patterns_;
   Loads intra_node_, inter_node_;

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/progress.hpp"
+#include "usp/planner/guess.hpp"
 #include "usp/planner/memory.hpp"
 #include "usp/planner/model.hpp"
 #include "usp/planner/pricing.hpp"
@@ -148,7 +149,8 @@ struct Verdict {
   bool tie = false;                                    ///< the bands of what differs overlap
   std::string runner_up;                               ///< how it differs from the best
   std::string alone;                                   ///< why there is no runner-up, where there is none
-  std::vector<std::string> tie_breaking_measurements;  ///< for nccl-tests; empty where there is no tie
+  std::vector<std::string> tie_breaking_measurements;  ///< commands; empty where there is no tie
+  std::vector<GuessedInput> guesses;         ///< inputs nobody measured here that decide: each makes a tie
   std::vector<std::string> sensitive_terms;  ///< terms whose error alone, within its band, changes the choice
   std::vector<FlagCost> flag_costs;          ///< of fixed choices that cost something, the dearest first
 };

@@ -19,6 +19,7 @@ struct ScoreRow {
   enum class Layout { contiguous, zigzag, striped };
   enum class Exchange { qkvpack, no_packed };  ///< q, k, v in one all-to-all, or in three
   enum class Type { bf16, fp16 };
+  enum class Library { yunchang, usp };  ///< what ran the call: long-context-attention, or this runtime
 
   long line = 0;  ///< in the file, from 1
   std::string machine;
@@ -35,13 +36,16 @@ struct ScoreRow {
   int ulysses = 0;
   Layout layout = Layout::contiguous;
   Exchange exchange = Exchange::qkvpack;
+  Library library = Library::yunchang;
+  bool synchronised = true;  ///< the device was waited for after each call, so that its time is the call's
   std::optional<double> seconds;  ///< 1 / iters_per_s; empty: out of memory
 };
 
 /// Reads the CSV: comment lines (#) and blank lines are skipped, the header names the columns machine, world,
 /// direction, causal, dtype, batch, seq, heads, kv_heads, head_dim, ring, ulysses, layout, exchange,
-/// iters_per_s in any order. Throws InvalidInput with the line for anything else, for ring * ulysses !=
-/// world, and for a row given twice.
+/// iters_per_s in any order, and perhaps library (yunchang) and synchronised (true, but of yunchang's qkvpack
+/// false: its tables' qkvpack runs did not wait for the device). Throws InvalidInput with the line for
+/// anything else, for ring * ulysses != world, and for a row given twice.
 [[nodiscard]] std::vector<ScoreRow> parse_score_csv(const std::string& text, const std::string& file);
 
 /// Predicted cost of a row, in the CostUnit of its method.
@@ -58,6 +62,7 @@ struct ScoreMethod {
   std::string name;
   ScoreFunction cost;
   CostUnit unit = CostUnit::seconds;
+  ScoreFunction band = nullptr;  ///< of the cost, as Estimate::band; empty: none is stated
 };
 
 /// Rules of thumb. Where no degree fits the node, the smallest one wins.
@@ -77,7 +82,27 @@ struct ScoreMetrics {
   double tau_in_groups = 0;    ///< Kendall tau-b of cost against time, mean over ranked groups
   std::optional<double> tau;   ///< over all scored rows at once
   std::optional<double> mape;  ///< mean |cost / time - 1| over all scored rows
-  std::int64_t rows = 0;       ///< scored rows
+  /// Share of the rows whose time lies within the cost's band, and the median band.
+  std::optional<double> coverage, median_band;
+  std::int64_t rows = 0;  ///< scored rows
+};
+
+/// Rows of one method, span and pass under the first method of the report.
+struct ScoreClass {
+  std::string method;  ///< "ring", "ulysses", "ring x ulysses", "one device"
+  std::string span;    ///< "one host", "hosts"
+  std::string pass;    ///< "forward", "backward", "forward_backward"
+  std::int64_t rows = 0;
+  double bias = 0;  ///< geometric mean of cost / time, minus one
+  double mape = 0;
+  std::optional<double> coverage;
+};
+
+/// How far rows of equal work lie apart: Ulysses over all ranks, where the token layout changes nothing.
+struct NoiseFloor {
+  std::int64_t sets = 0;  ///< with two or more rows
+  double mean = 0;        ///< (slowest - fastest) / fastest, mean over the sets
+  double worst = 0;
 };
 
 /// Kendall's tau-b, ties counted; 0 when either side is constant or there are fewer than two values.
@@ -99,6 +124,7 @@ struct ScoreGroup {
   std::vector<ScoreChoice> choice;        ///< per method
   std::vector<double> regret;             ///< per method
   std::vector<std::vector<double>> cost;  ///< per method, per row
+  std::vector<std::vector<double>> band;  ///< per method, per row; empty where none is stated
 };
 
 struct ScoreReport {
@@ -113,7 +139,9 @@ struct ScoreReport {
   std::int64_t out_of_memory = 0;
   std::vector<ScoreGroup> groups;
   std::vector<ScoreMetrics> gated;    ///< per method
-  std::vector<ScoreMetrics> shorter;  ///< per method, shown only
+  std::vector<ScoreMetrics> shorter;  ///< per method, shown only: shorter, or not synchronised
+  std::vector<ScoreClass> classes;    ///< of gated rows, under the first method
+  NoiseFloor noise;                   ///< of gated rows
 
   ScoreReport() = default;
   ScoreReport(ScoreReport&&) = default;
@@ -126,7 +154,12 @@ struct ScoreReport {
 /// Among rows of equal least cost the slowest measured one counts as chosen: a method gets no credit for a
 /// coin toss.
 [[nodiscard]] ScoreReport score(std::vector<ScoreRow> rows, const std::vector<ScoreMethod>& methods,
-                                std::int64_t gate_tokens = 32768);
+                                std::int64_t gate_tokens = 32768, int gpus_per_node = 1 << 30);
+
+/// Bias, error and coverage per method, span and pass of the gated rows. @param gpus_per_node devices of a
+/// host
+[[nodiscard]] std::vector<ScoreClass> score_classes(const ScoreReport& report, int gpus_per_node);
+[[nodiscard]] NoiseFloor noise_floor(const ScoreReport& report);
 
 [[nodiscard]] std::string score_text(const ScoreReport& report);
 /// One JSON object (schema: configs/schema/score.v2.schema.json).

@@ -20,13 +20,19 @@ namespace usp {
 /// concatenates q, k and v first; flash-attn computes blocks that a second kernel merges.
 [[nodiscard]] ExecutionOptions score_execution(const ScoreRow& row);
 
+/// What yunchang does beside that, in seconds of its rank: its merge is a chain of elementwise kernels of 38
+/// bytes an element where ours has 10, and an exchange among one rank still packs, copies and unpacks.
+[[nodiscard]] double library_overhead_s(const ScoreRow& row, const AttentionCostModel& kernel);
+
 /// Prices rows on the first `world` devices of a cluster. Both arguments must outlive it.
 class ScorePredictor {
  public:
   ScorePredictor(const topology::Cluster& cluster, const Calibration& calibration, std::string file);
 
   /// Of the row's direction, in seconds. Throws InvalidInput when the cluster has fewer devices than `world`.
-  [[nodiscard]] double seconds(const ScoreRow& row) { return price(row, score_execution(row)).seconds; }
+  [[nodiscard]] double seconds(const ScoreRow& row) { return library_price(row).seconds; }
+  /// Relative half width of seconds(), as Estimate::band.
+  [[nodiscard]] double band(const ScoreRow& row) { return library_price(row).band; }
   /// FLOPs and bytes only, no merge or pack kernels: for data-sheet rates.
   [[nodiscard]] double bare_seconds(const ScoreRow& row);
   /// Most bytes that one rank sends or receives, from the schedule.
@@ -38,7 +44,9 @@ class ScorePredictor {
   struct Price {
     double seconds = 0;
     double wire_bytes = 0;
+    double band = 0;
   };
+  Price library_price(const ScoreRow& row);
   Price price(const ScoreRow& row, const ExecutionOptions& options);
 
   const topology::Cluster& cluster_;

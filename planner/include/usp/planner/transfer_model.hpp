@@ -7,6 +7,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,8 @@ struct CollectiveRow {
   int ranks;
   double bytes;
   double seconds;
+  int groups = 1;         ///< groups of `ranks` that made it at once on one host
+  double class_band = 0;  ///< measured on another host of the same kind of links: how far such hosts differ
 };
 
 /// One measured bidirectional transfer to a peer.
@@ -44,6 +47,8 @@ struct PeerTransferSample {
   Transport transport;
   double bytes;
   double seconds;
+  int ranks = 2;  ///< of a ring whose hops all went at once
+  double class_band = 0;
 };
 
 /// Monotone time over bytes, in 8 linear pieces per power of two; one bit-field look-up, no logarithm.
@@ -106,12 +111,30 @@ class TransferModel {
   /// by it. An assumption, for what-if.
   [[nodiscard]] TransferModel on_faster_links(double ratio) const;
 
+  /// The curves as those of another host of this kind of links: rates times `ratio`, every band wider by
+  /// `band`.
+  [[nodiscard]] TransferModel borrowed(double ratio, double band) const;
+
+  /// Curves of a PCIe host as those of one of which only the slots are known. Ranks that copy peer to peer
+  /// all reach a pair's rate; those that copy through the host, or are not known to do otherwise, share what
+  /// the pair has. Curves of two ranks stay.
+  [[nodiscard]] TransferModel on_unknown_host(std::optional<bool> peer_to_peer) const;
+
+  /// Some of the curves are those of another host.
+  [[nodiscard]] bool borrows() const;
+  /// The same with the rates of those curves times `factor`.
+  [[nodiscard]] TransferModel borrowed_scaled(double factor) const;
+
   /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
-  [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes) const;
+  /// @param groups at once on links that they share (PCIe of one host). Not measured so: between alone and
+  /// all groups in the throughput of one group of all ranks, their geometric mean, and the band reaches both
+  [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes, int groups = 1) const;
 
   /// `bytes` to a peer while as many come back. From measured point-to-point rows of that transport, else
   /// from a two-rank all-to-all of twice the bytes (half of which stays at home), flagged two_rank.
-  [[nodiscard]] Estimate hop(Transport transport, double bytes) const;
+  /// @param active ranks of the host whose hops go at once over links that they share. Not measured so:
+  /// between the hop alone and contended_hop(), their geometric mean, and the band reaches both
+  [[nodiscard]] Estimate hop(Transport transport, double bytes, int active = 2) const;
 
   /// A hop while all `ranks` ranks of a ring send at once, by what a measured ring all-gather reaches:
   /// all_gather(ranks, ranks * bytes) / (ranks - 1). On a switch about hop(); on PCIe through one host it can
@@ -130,22 +153,24 @@ class TransferModel {
   static constexpr int max_table_ranks = 16;
   struct Measured {
     TimeTable table;
-    double min_bytes = 0, max_bytes = 0, residual = 0;
+    double min_bytes = 0, max_bytes = 0, residual = 0, class_band = 0;
   };
   struct Group {
     TimeTable table;
-    double max_bytes = 0, band = 0;
+    double max_bytes = 0, band = 0, class_band = 0;
     std::uint32_t extrapolation = 0;
   };
   struct Curve {
     std::map<int, Measured> measured;
-    std::vector<Group> groups;  ///< index = ranks, 2..max_table_ranks
+    std::vector<Group> groups;                        ///< index = ranks, 2..max_table_ranks
+    std::map<std::pair<int, int>, Measured> at_once;  ///< by ranks and groups, more than one
   };
   struct Hop {
     TimeTable table;
     bool measured = false;
     bool known = false;
-    double min_bytes = 0, max_bytes = 0;
+    double min_bytes = 0, max_bytes = 0, class_band = 0;
+    std::map<int, TimeTable> crowds;  ///< by ranks of a ring, more than two
   };
 
   [[nodiscard]] const Curve& curve(Collective operation) const {
@@ -158,6 +183,7 @@ class TransferModel {
   void fill_groups(Curve& curve, Collective operation) const;
   [[nodiscard]] Group between(const Curve& curve, Collective operation, int ranks) const;
   void fit_hops();
+  [[nodiscard]] Estimate hop_alone(Transport transport, double bytes) const;
   [[nodiscard]] double repeat_band(double bytes) const {
     return bytes < 1048576 ? repeat_.below_1mib : repeat_.from_1mib;
   }

@@ -24,7 +24,11 @@ struct Quantity {
 
 /// One kind of accelerator. Peaks are dense, in TFLOP/s; memory in bytes; bandwidth in GB/s (1e9 bytes/s).
 struct DeviceSpec {
-  std::string name;  ///< "h100-sxm"; empty when the input names no card
+  std::string name;        ///< "h100-sxm"; empty when the input names no card
+  std::string generation;  ///< "hopper": cards that run the same kernels; empty: unknown
+  Quantity sm_count;       ///< multiprocessors
+  Quantity clock_hz;       ///< boost clock
+  Quantity power_w;        ///< limit of the board
   Quantity bf16_tflops;
   Quantity fp16_tflops;
   Quantity fp32_tflops;

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/planner/calibration.hpp"
+#include "usp/planner/guess.hpp"
+#include "usp/schedule/mesh.hpp"
+#include "usp/topology/cluster.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace usp {
+
+/// An input with provenance guess or borrowed, and its plausible range as factors of the assumed rate.
+struct Doubt {
+  enum class Of { links, sockets, network_hop, network_exchange, kernels };
+
+  Of of;
+  std::string input;
+  std::string provenance;
+  double low = 1, high = 1;
+  /// The machine with that rate times `factor`.
+  std::function<void(topology::Cluster&, Calibration&, double factor)> scale;
+};
+
+/// What a calibrated price of this cluster rests on without a measurement. Empty for data-sheet prices: there
+/// everything is a guess and every report says so.
+[[nodiscard]] std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration& calibration);
+
+/// The command that measures the input where the two meshes differ. It runs as it stands.
+[[nodiscard]] std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,
+                                         const Mesh& rival);
+
+/// nccl-tests commands for the exchanges of a mesh. @param exchange_bytes, hop_bytes largest messages
+[[nodiscard]] std::vector<std::string> mesh_measurements(const Mesh& mesh, bool spans_hosts,
+                                                         double exchange_bytes, double hop_bytes);
+
+/// Puts the measurements of what decides before the others, each once.
+void measure_first(const std::vector<GuessedInput>& guesses, std::vector<std::string>& measurements);
+
+/// Of equals the simplest is first: times that differ by less cannot be told apart.
+inline constexpr double same_time = 0.005;
+
+}  // namespace usp
