@@ -69,7 +69,7 @@ def correctness(usp, options, report):
             path = f"{folder}/plan.json"
             plan(usp, path, ["--ranks", str(options.gpus)], "--heads", 8, "--kv-heads", 4, "--seq", 1000, "--ring",
                  ring, "--ulysses", ulysses)
-            for kernel in ("cudnn", "mma"):
+            for kernel in dict.fromkeys(["cudnn", "mma", *options.backends]):
                 flags = [] if kernel == "cudnn" else ["--device", "cuda", "--kernel", kernel]
                 done = subprocess.run([usp, "run", path, "--verify", "--json", "-q", *flags], capture_output=True,
                                       text=True)
@@ -112,7 +112,8 @@ def timed(options, report, gpus, heads, tokens, *flags):
         found = pathlib.Path(folder) / "rows.json"
         script = pathlib.Path(__file__).with_name("bench_gpu_ranks_torch.py")
         command = [sys.executable, str(script), f"{options.bin}/bench_gpu_ranks", "--gpus", gpus, "--heads", heads[0],
-                   "--kv-heads", heads[1], "--head-dim", HEAD_DIM, "--backends", *options.backends, "--rounds",
+                   "--kv-heads", heads[1], "--head-dim", HEAD_DIM, "--backends", *options.backends, "--transports",
+                   *options.transports, "--chunks", *options.chunks, "--rounds",
                    3 if options.quick else 7, "--json", found, "--seq", *tokens, *flags]
         done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
         if done.returncode != 0:
@@ -178,6 +179,8 @@ def main():
     parser.add_argument("--heads", nargs="+", type=lambda x: tuple(map(int, x.split("/"))), default=HEADS,
                         metavar="QUERY/KV", help="(32/8 64/8)")
     parser.add_argument("--backends", nargs="+", default=["cudnn"], help="that are timed (cudnn)")
+    parser.add_argument("--transports", nargs="+", default=["copy_engine", "nccl"], help="that are timed (both)")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[1, 2, 4], help="head chunks that are timed (1 2 4)")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     options.seq = options.seq or [16384, 65536, 262144] + ([1048576] if options.gpus >= 8 else [])
