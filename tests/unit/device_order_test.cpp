@@ -56,7 +56,7 @@ TEST(DeviceOrder, TheNaturalOrderStaysWhereItIsSoAlready) {
 TEST(DeviceOrder, UlyssesPairsLieOnTheBridges) {
   const std::vector<std::pair<int, int>> bridges = {{0, 5}, {1, 2}, {3, 4}, {6, 7}};
   const topology::Cluster cluster = bridged(bridges);
-  const Calibration calibration = uncalibrated(data_sheet_of(cluster));
+  const Calibration calibration = calibration_of(cluster, "l40s");
   AttentionRequest request;
   request.shape = {1, 65536, 65536, 32, 32, 128, 128, DType::bf16};
   request.documents = Documents::single(65536, 65536);

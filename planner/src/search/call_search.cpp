@@ -296,8 +296,7 @@ class AttentionSearch {
     name_guesses();
     keep_best_of_every_mesh();
     for (AttentionCandidate& c : list) fill_live(c);
-    fill_live(result_.best_forward);
-    fill_live(result_.best_backward);
+    for (AttentionCandidate* c : {&result_.best_forward, &result_.best_backward}) fill_live(*c);
     result_.calibration = request_.calibration->summary(extrapolation_);
     count_backends();
   }

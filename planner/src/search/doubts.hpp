@@ -41,5 +41,7 @@ void measure_first(const std::vector<GuessedInput>& guesses, std::vector<std::st
 
 /// Of equals the simplest is first: times that differ by less cannot be told apart.
 inline constexpr double same_time = 0.005;
+/// The same of the attention of a step, whose bands are wider than those of a call.
+inline constexpr double same_attention = 0.01;
 
 }  // namespace usp

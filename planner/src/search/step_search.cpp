@@ -22,6 +22,10 @@
 namespace usp {
 namespace {
 
+std::tuple<int, int, bool, int> complexity(const Choice& choice) {
+  return {choice.tensor(), choice.mesh.ring(), choice.method->two_level_ring, choice.head_chunks};
+}
+
 /// Searches on fewer devices are small, and a sweep makes many of them.
 constexpr i64 counted_from = 64;
 
@@ -112,6 +116,17 @@ class Search {
       choice.placement.devices = links_order_;
       consider(choice);
     }
+    if (best_) take_simplest();
+  }
+
+  /// Alternatives come in order of complexity: of those as fast as the fastest, the first.
+  void take_simplest() {
+    const auto simplest = std::find_if(considered_.begin(), considered_.end(), [&](const auto& known) {
+      return known.second * (1 - same_attention) <= best_->seconds;
+    });
+    if (simplest->second > best_->seconds)
+      best_ = Best{simplest->first, pricer_.attention(simplest->first), simplest->second};
+    considered_.clear();
   }
 
   [[nodiscard]] bool uneven(int tensor, int ulysses) const {
@@ -131,6 +146,7 @@ class Search {
     }
     std::vector<LayerAttention> attention = pricer_.attention(choice);
     const double seconds = pricer_.attention_seconds(attention);
+    considered_.emplace_back(choice, seconds);
     if (best_ && best_->seconds <= seconds) return;
     best_ = Best{choice, std::move(attention), seconds};
   }
@@ -157,6 +173,7 @@ class Search {
     if (!list.front().fits)
       throw DoesNotFit(too_big(list.front()), remedies(list.front()), list.front().memory.total_bytes,
                        pricer_.device_bytes());
+    lead_with_simplest();
     note_device_order(list.front().choice.placement.devices, *request_.cluster, result_.notes);
     mark_pareto();
     std::uint32_t extrapolation = 0;
@@ -165,6 +182,21 @@ class Search {
     result_.verdict = compare_best(list, result_.calibration.kernel_error);
     if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
     if (list.size() > request_.max_candidates) shorten();
+  }
+
+  /// Of candidates as fast as the fastest the one whose ring is shortest leads: it crosses the fewest hosts.
+  /// Where rings are alike, that of the method, layout and chunks that come first.
+  void lead_with_simplest() {
+    auto& list = result_.candidates;
+    const double limit = list.front().seconds_per_token * (1 + same_time);
+    const auto end = std::find_if(list.begin(), list.end(), [&](const PlanCandidate& c) {
+      return !c.fits || c.seconds_per_token > limit;
+    });
+    const auto simplest =
+        std::min_element(list.begin(), end, [](const PlanCandidate& a, const PlanCandidate& b) {
+          return complexity(a.choice) < complexity(b.choice);
+        });
+    std::rotate(list.begin(), simplest, simplest + 1);
   }
 
   /// A fixed method whose ring is a product of two degrees leaves meshes out without a reason of theirs.
@@ -278,6 +310,7 @@ class Search {
   const Constraints& fixed_;
   std::vector<int> links_order_;  ///< of the devices along their links; empty: the natural one
   std::optional<Best> best_;
+  std::vector<std::pair<Choice, double>> considered_;        ///< of the mesh, with seconds of attention
   std::map<std::tuple<int, int, int, i64>, Best> attended_;  ///< by key_of, where several stages are tried
   Workload workload_;              ///< the request's, with the stages that are being tried
   std::vector<StepSplit> splits_;  ///< of the mesh that is being tried

@@ -156,6 +156,28 @@ class FlagCost:
 
 
 @dataclass(frozen=True)
+class Guess:
+    """An input that nobody measured here and that decides. factor: of the assumed rate at which `first` is first;
+    measurement: the command that measures it."""
+
+    input: str
+    provenance: str
+    factor: float
+    first: str
+    measurement: str
+
+
+@dataclass(frozen=True)
+class Smaller:
+    """The best plan of fewer devices."""
+
+    devices: int
+    time_s: float
+    band: float
+    description: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How certain the choice is. margin: of the runner-up over the best, relative; tie: within the bands."""
 
@@ -165,6 +187,7 @@ class Verdict:
     runner_up: str | None = None
     sensitive_terms: tuple[str, ...] = ()
     flag_costs: tuple[FlagCost, ...] = ()
+    guesses: tuple[Guess, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,6 +263,7 @@ class AttentionResult(_Result):
     best_forward: Candidate
     best_backward: Candidate | None
     backend_steps: dict
+    smaller: tuple[Smaller, ...]
 
 
 def _choices(candidate: Candidate, asked: dict) -> dict:
