@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 namespace usp {
@@ -223,9 +224,14 @@ TEST(StepChoice, NoTermShrinksByMoreThanAllOfIt) {
   step.request.workload.seq = 1 << 15;
   step.request.search_expert = true;
   for (const std::string& term : plan_step(step.request).verdict.sensitive_terms) {
-    const std::size_t less = term.find("% less than priced");
-    if (less == std::string::npos) continue;
-    EXPECT_LE(std::stoi(term.substr(term.rfind(' ', less) + 1)), 100) << term;
+    const std::size_t percent = term.find('%');
+    ASSERT_NE(percent, std::string::npos) << term;
+    const double change = std::stod(term.substr(term.rfind(' ', percent) + 1));
+    EXPECT_GT(change, 0) << term;
+    EXPECT_TRUE(std::isfinite(change)) << term;
+    if (term.find("% less than priced") != std::string::npos) {
+      EXPECT_LE(change, 100) << term;
+    }
   }
 }
 

@@ -128,6 +128,19 @@ void check_predictions(const PlanFile& plan, const std::string& file) {
   }
 }
 
+namespace {
+
+void require_executable(const LayerKind& kind, const Model& model) {
+  if (kind.kind != LayerMixer::sparse && kind.kind != LayerMixer::cross) return;
+  throw InvalidInput(
+      {model.name, 0, ""},
+      fmt::format("a plan file holds schedules that the runtime executes, and it has none for {} layers; "
+                  "plan without writing a file",
+                  kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention"));
+}
+
+}  // namespace
+
 PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candidate) {
   const Choice& choice = candidate.choice;
   const Workload& workload = request.workload;
@@ -163,11 +176,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   LinkPricer links(*request.cluster, *request.calibration);
   for (const LayerAttention& attention : candidate.attention) {
     const LayerKind& kind = request.model->kinds[attention.kind];
-    if (kind.kind == LayerMixer::sparse || kind.kind == LayerMixer::cross)
-      throw InvalidInput({request.model->name, 0, ""},
-                         fmt::format("a plan file holds schedules that the runtime executes, and it has none "
-                                     "for {} layers; plan without writing a file",
-                                     kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention"));
+    require_executable(kind, *request.model);
     PlanLayer layer;
     layer.kind = mixer_name(kind.kind);
     layer.layers = kind.layers;

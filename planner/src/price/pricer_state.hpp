@@ -20,18 +20,18 @@ namespace usp {
 
 struct HeadSplit {
   explicit HeadSplit(Heads split)
-      : heads(std::move(split)), distinct(static_cast<std::size_t>(heads.chunks()) * parts.size()) {
+      : heads(std::move(split)), distinct_(static_cast<std::size_t>(heads.chunks()) * parts.size()) {
     for (int c = 0; c < heads.chunks(); ++c)
       for (const HeadPart part : parts)
         for (int u = 0; u < heads.ulysses(); ++u) {
-          auto& list = distinct[at(c, part)];
+          auto& list = distinct_[at(c, part)];
           const HeadCount count{heads.query_of(u, c, part).size(), heads.kv_of(u, c, part).size()};
           if (count.query > 0 && std::find(list.begin(), list.end(), count) == list.end())
             list.push_back(count);
         }
   }
   [[nodiscard]] const std::vector<HeadCount>& distinct_of(int chunk, HeadPart part) const {
-    return distinct[at(chunk, part)];
+    return distinct_[at(chunk, part)];
   }
   Heads heads;
 
@@ -40,7 +40,7 @@ struct HeadSplit {
   static std::size_t at(int chunk, HeadPart part) {
     return static_cast<std::size_t>(chunk) * parts.size() + static_cast<std::size_t>(part);
   }
-  std::vector<std::vector<HeadCount>> distinct;
+  std::vector<std::vector<HeadCount>> distinct_;
 };
 
 /// What one move of a kind costs.

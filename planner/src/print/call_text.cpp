@@ -26,7 +26,9 @@ std::string call_text(const AttentionRequest& request) {
   text += fmt::format(" x batch {}", s.batch);
   if (request.lengths.size() > 1) text += fmt::format(" of {} documents each", request.lengths.size());
   if (request.band.diff_max < unbounded)
-    text += fmt::format(", window {}", request.band.diff_max + 1);
+    text += request.band.diff_min == 0 ? fmt::format(", window {}", request.band.diff_max + 1)
+                                       : fmt::format(", window of {} tokens before and {} after",
+                                                     request.band.diff_max, -request.band.diff_min);
   else
     text += request.band.diff_min == 0 ? ", causal" : ", full";
   text += request.training ? ", forward and backward" : ", forward only";

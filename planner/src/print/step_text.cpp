@@ -183,6 +183,9 @@ std::string runners(const PlanResult& result) {
 std::string verdict_line(const PlanResult& result) {
   const Verdict& v = result.verdict;
   if (v.runner_up.empty()) return fmt::format("\n{}\n", v.alone);
+  if (v.tie && v.margin == 0)
+    return fmt::format("\na tie: {} is priced as fast; of equals the one with the shortest ring leads\n",
+                       v.runner_up);
   if (v.tie)
     return fmt::format("\na tie: {} is {} slower, less than the error of the terms that differ\n",
                        v.runner_up, format_percent(v.margin));

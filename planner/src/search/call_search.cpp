@@ -90,6 +90,8 @@ class AttentionSearch {
     take_part();
     if (std::string note = priced_devices_note(request_); !note.empty())
       result_.notes.push_back(std::move(note));
+    if (std::string note = other_architecture_note(request_); !note.empty())
+      result_.notes.push_back(std::move(note));
     if (request_.score.block_tokens > 0) result_.notes.push_back(block_pattern_note(request_.score));
     const auto list = meshes();
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -445,27 +447,6 @@ double AttentionCandidate::band() const {
 AttentionResult plan_attention(const AttentionRequest& request) {
   expects(!request.cluster->devices.empty(), "a cluster without devices");
   return AttentionSearch(request).run();
-}
-
-std::string priced_devices_note(const AttentionRequest& request) {
-  if (request.all_devices == !request.backend->on_gpu) return "";
-  const std::string backend(word_of(request.backend));
-  return request.all_devices
-             ? fmt::format(
-                   "backend {} is priced as threads of a host: the times say nothing about GPUs; give a "
-                   "cluster for times",
-                   backend)
-             : fmt::format(
-                   "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
-                   "backend {} makes a plan that GPUs execute",
-                   backend, gpu_backend_words());
-}
-
-std::string block_pattern_note(const ScoreRules& score) {
-  return fmt::format(
-      "block pattern: the blocks of {} tokens that it skips come with the run, so that times, bytes and "
-      "memory are those of the mask without it: an upper bound",
-      score.block_tokens);
 }
 
 topology::Cluster thread_cluster(int ranks) {

@@ -75,8 +75,9 @@ std::vector<int> order_by_links(const topology::Cluster& cluster) {
     std::vector<int>& of = by_level.emplace_back();
     for (std::size_t i = 0; i < count; ++i) of.push_back(groups.of(static_cast<int>(i)));
   }
-  for (auto level = by_level.rbegin(); level != by_level.rend(); ++level)
-    for (std::size_t i = 0; i < count; ++i) places[i].push_back((*level)[i]);
+  std::reverse(by_level.begin(), by_level.end());
+  for (const std::vector<int>& level : by_level)
+    for (std::size_t i = 0; i < count; ++i) places[i].push_back(level[i]);
   std::vector<int> order(count);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {

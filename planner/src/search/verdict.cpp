@@ -76,6 +76,8 @@ std::vector<std::string> sensitive_terms(const std::vector<PlanCandidate>& ranke
       const double difference = per_token(best, term.seconds) -
                                 (found == theirs.end() ? 0 : per_token(other, found->second->seconds));
       const double lead = other.seconds_per_token - best.seconds_per_token;
+      if (lead <= 0 || difference == 0)
+        continue;  // the simplest of equals leads: the other is first as it is
       // Where the best spends more on it, it loses when the term is longer than thought; where less, when it
       // is shorter, which is never by more than all of it.
       const bool longer = difference > 0;

@@ -26,7 +26,8 @@ void add_scratch(const schedule::ScratchStep& s, schedule::ScratchParts& parts) 
 
 const BackendTraits hopper_traits = {
     .word = "hopper",
-    .display_name = "the hopper kernel",
+    .display_name = "hopper",
+    .generation = "hopper",
     .summary = "this project's kernel for GPUs of compute capability 9.0; what it does not do goes to mma",
     .on_gpu = true,
     .rounds_results = true,

@@ -67,6 +67,9 @@ struct AttentionResult {
 /// What is said of a price that is of other devices than those that execute the plan; empty where they are
 /// the same. `all_devices` means threads of a host.
 [[nodiscard]] std::string priced_devices_note(const AttentionRequest& request);
+/// That the backend's kernels are for other cards than the cluster's; empty where they run there, or the card
+/// is not known.
+[[nodiscard]] std::string other_architecture_note(const AttentionRequest& request);
 
 /// Exhaustive: every mesh of the cluster's devices (of the first ones, where ring and ulysses are fixed to
 /// fewer: the result notes it) x method x layout x dKV return x head chunks x axis order.

@@ -7,7 +7,7 @@ namespace {
 
 /// Query rows times heads below which half of a block leaves a card idle: two tiles of 128 rows for each of
 /// the 132 multiprocessors of an H100.
-constexpr i64 least_half_rows = 2 * 128 * 132;
+constexpr i64 least_half_rows = i64{2} * 128 * 132;
 
 }  // namespace
 

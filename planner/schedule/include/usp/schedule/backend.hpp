@@ -72,10 +72,11 @@ struct ScratchStep {
 
 struct BackendTraits {
   std::string_view word;
-  std::string_view display_name;  ///< in sentences
-  std::string_view summary;       ///< one line for readers of a plan
-  bool on_gpu = false;            ///< works in the memory of a GPU; else of the host
-  bool rounds_results = false;    ///< writes results in the input type, rounded once, where a call overwrites
+  std::string_view display_name;     ///< in sentences
+  std::string_view generation = {};  ///< of the cards it runs on, as DeviceSpec has it; empty: any
+  std::string_view summary;          ///< one line for readers of a plan
+  bool on_gpu = false;               ///< works in the memory of a GPU; else of the host
+  bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
   schedule::KernelTraits takes;
   /// Computes what `takes` leaves; it takes all that a plan may hold, or has a fallback of its own. Null:
   /// whatever is not taken is refused.
