@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// No guess decides silently: every input that nobody measured is varied over its range on every preset, and
+// No guess decides silently: every unmeasured input is varied over its range on every preset, and
 // the answer is the same plan, or a tie that names the input.
 #include "../../planner/src/search/doubts.hpp"
 

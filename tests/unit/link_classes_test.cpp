@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links of machines that nobody measured: borrowed by class, scaled by line rate, in bands as wide as the
+// Links of machines without measurements: borrowed by class, scaled by line rate, in bands as wide as the
 // class.
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/links.hpp"

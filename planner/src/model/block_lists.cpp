@@ -56,7 +56,7 @@ void set_linear(Reading& r, LinearStyle style, const char* key) {
   r.linear = style;
 }
 
-/// Blocks that are an MLP alone stand beside blocks that have none.
+/// Where one block is an MLP alone, the attention blocks have no MLP.
 void alone(Reading& r) {
   if (std::all_of(r.mlps.begin(), r.mlps.end(), [](BlockMlp mlp) { return mlp == BlockMlp::by_rule; })) {
     r.mlps.clear();

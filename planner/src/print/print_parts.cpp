@@ -101,7 +101,7 @@ std::string guesses_text(const std::vector<GuessedInput>& guesses) {
   for (const GuessedInput& guess : guesses)
     lines.push_back(fmt::format("{} ({}): at {} of the assumed rate '{}' is first", guess.input,
                                 guess.provenance, format_percent(guess.factor, 0), guess.first));
-  return list_text("a tie: what nobody measured here decides", lines);
+  return list_text("a tie: unmeasured inputs decide the first place", lines);
 }
 
 std::string rate_text(double per_second) {

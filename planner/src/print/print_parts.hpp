@@ -26,7 +26,7 @@ namespace usp {
 /// A paragraph: title, then indented lines, a dash before each; empty where there are none.
 [[nodiscard]] std::string list_text(const std::string& title, const std::vector<std::string>& lines);
 
-/// Inputs that nobody measured and that decide; empty where there are none.
+/// The unmeasured inputs that decide the first place; empty where there are none.
 [[nodiscard]] std::string guesses_text(const std::vector<GuessedInput>& guesses);
 
 /// "12.3K".

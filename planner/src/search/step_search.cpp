@@ -184,8 +184,8 @@ class Search {
     if (list.size() > request_.max_candidates) shorten();
   }
 
-  /// Of candidates as fast as the fastest the one whose ring is shortest leads: it crosses the fewest hosts.
-  /// Where rings are alike, that of the method, layout and chunks that come first.
+  /// Of candidates as fast as the fastest the one of the least tensor degree leads, then the one of the
+  /// shortest ring, which crosses the fewest hosts.
   void lead_with_simplest() {
     auto& list = result_.candidates;
     const double limit = list.front().seconds_per_token * (1 + same_time);

@@ -157,7 +157,7 @@ class FlagCost:
 
 @dataclass(frozen=True)
 class Guess:
-    """An input that nobody measured here and that decides. factor: of the assumed rate at which `first` is first;
+    """An unmeasured input that decides the first place. factor: of the assumed rate at which `first` is first;
     measurement: the command that measures it."""
 
     input: str

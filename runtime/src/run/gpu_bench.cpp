@@ -46,29 +46,26 @@ double exposed_seconds(const std::vector<TickTimes>& ticks) {
 }
 
 /// Ticks of the rank that waits most, with what the plan's schedule says of them.
-std::vector<GpuTickBench> ticks_of(const AttentionPlan& plan, const RunResult& run, Pass pass) {
+std::vector<GpuTickBench> ticks_of(const schedule::CompactPass& compact, const RunResult& run, Pass pass) {
   const auto waits = [pass](const RankResult& rank) {
     return exposed_seconds(rank.record[index(pass)].ticks);
   };
   const RankResult& rank =
       *std::max_element(run.ranks.begin(), run.ranks.end(),
                         [&](const RankResult& a, const RankResult& b) { return waits(a) < waits(b); });
-  schedule::CompactSchedule compact;
-  schedule::generate(plan, false, compact, schedule::Binds::without);
   std::vector<GpuTickBench> list;
   for (const TickTimes& times : rank.record[index(pass)].ticks) {
     GpuTickBench tick;
     tick.computed_s = times.computed_s - times.posted_s;
     tick.exposed_s = times.end_s - times.computed_s;
     const auto number = static_cast<std::int32_t>(list.size());
-    for (const schedule::TransferOp& move : compact.of(pass).transfers) {
+    for (const schedule::TransferOp& move : compact.transfers) {
       const std::string word(word_of(move.name));
       const bool known =
           std::find(tick.transfers.begin(), tick.transfers.end(), word) != tick.transfers.end();
       if (move.due == number && move.peers != schedule::Peers::self && !known) tick.transfers.push_back(word);
     }
-    for (const schedule::ComputeOp& work : compact.of(pass).work)
-      tick.computes = tick.computes || work.tick == number;
+    for (const schedule::ComputeOp& work : compact.work) tick.computes = tick.computes || work.tick == number;
     list.push_back(std::move(tick));
   }
   return list;
@@ -162,11 +159,14 @@ GpuBenchReport gpu_bench_report(const AttentionPlan& plan, const Documents& docu
   report.deterministic = options.deterministic;
   report.repeat = options.repeat;
   const double pairs = visible_pairs(plan, documents);
+  schedule::CompactSchedule compact;
+  schedule::generate(plan, false, compact, schedule::Binds::without);
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (pass == Pass::forward || timed.training)
       report.passes.push_back({pass, timed.seconds(pass), pairs * flops_per_pair(plan.shape, pass),
                                axis_traffic(plan.mesh, timed, pass, true),
-                               axis_traffic(plan.mesh, timed, pass, false), ticks_of(plan, watched, pass)});
+                               axis_traffic(plan.mesh, timed, pass, false),
+                               ticks_of(compact.of(pass), watched, pass)});
   return report;
 }
 

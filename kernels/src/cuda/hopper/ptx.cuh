@@ -95,7 +95,8 @@ __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
 struct BoxPlace {
   int column, head, row, batch;
 };
-/// Copies the box of a tensor map to shared memory; one thread issues it. What lies outside reads as zero.
+/// Copies the box of a tensor map to shared memory; one thread issues it. Elements outside the tensor are
+/// zero.
 __device__ __forceinline__ void load_box(std::uint32_t to, const CUtensorMap& map, BoxPlace at,
                                          Barrier full) {
   asm volatile(

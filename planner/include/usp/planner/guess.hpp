@@ -5,8 +5,8 @@
 
 namespace usp {
 
-/// An input that nobody measured on this machine and that decides: within its plausible range another plan
-/// comes first.
+/// An input without a measurement on this machine that decides the first place: within its plausible range
+/// another plan leads.
 struct GuessedInput {
   std::string input;        ///< "links of a PCIe host, curves of l40s"
   std::string provenance;   ///< "guess", or "borrowed" from another machine

@@ -150,7 +150,7 @@ struct Verdict {
   std::string runner_up;                               ///< how it differs from the best
   std::string alone;                                   ///< why there is no runner-up, where there is none
   std::vector<std::string> tie_breaking_measurements;  ///< commands; empty where there is no tie
-  std::vector<GuessedInput> guesses;         ///< inputs nobody measured here that decide: each makes a tie
+  std::vector<GuessedInput> guesses;                   ///< unmeasured inputs that decide: each makes a tie
   std::vector<std::string> sensitive_terms;  ///< terms whose error alone, within its band, changes the choice
   std::vector<FlagCost> flag_costs;          ///< of fixed choices that cost something, the dearest first
 };

@@ -53,8 +53,8 @@ struct AttentionResult {
   double margin = 0;                                   ///< of the next mesh over the best one
   bool tie = false;                                    ///< the bands of what differs overlap
   std::vector<std::string> tie_breaking_measurements;  ///< commands; empty where there is no tie
-  std::vector<GuessedInput> guesses;        ///< inputs nobody measured here that decide: each makes a tie
-  std::vector<AttentionCandidate> smaller;  ///< best of one device and of fewer than all, rising
+  std::vector<GuessedInput> guesses;                   ///< unmeasured inputs that decide: each makes a tie
+  std::vector<AttentionCandidate> smaller;             ///< best of one device and of fewer than all, rising
   std::vector<std::string> notes;
   CalibrationSummary calibration;
   i64 considered = 0;
