@@ -228,9 +228,6 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   request.band = flags.call.band();
   request.documents = documents_of(flags.call, request.shape);
   set_rules(flags, request);
-  if (bytes_of(request.shape.dtype) > 2)
-    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
-                         " are a guess: no kernel of that type is calibrated");
   if (request.documents.count() > 1)
     for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
       request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
@@ -252,6 +249,10 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
+  const i64 element_bytes = bytes_of(request.shape.dtype);
+  if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)
+    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
+                         " are a guess: no kernel of that type is calibrated");
   request.cluster = &cluster;
   request.calibration = &calibration;
   const AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });

@@ -103,6 +103,10 @@ void use_own_curves(const topology::Cluster& cluster, Calibration& calibration) 
 constexpr double pcie_band = 3, nvswitch_band = 0.25;
 constexpr double same_links = 0.05;
 
+bool measured_here(const topology::Cluster& cluster, const Calibration& calibration) {
+  return !calibration.cluster.empty() && calibration.cluster == cluster.name;
+}
+
 /// The shipped calibration whose links of a class have the nearest line rate.
 const Calibration& lender_of(const std::string& link_class, double gb_s) {
   static const std::vector<Calibration> shipped = [] {
@@ -138,7 +142,13 @@ std::string lender_card(const Calibration& calibration) {
 /// Curves of links come from their class, not from the card: another machine's, scaled by line rate, wherever
 /// the calibration of the kernels ran over links of another kind or rate.
 void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
-  if (calibration.link_class.empty()) return;  // of this very machine
+  if (calibration.link_class.empty() || measured_here(cluster, calibration)) return;
+  if (calibration.link_class == "host") {  // of other hosts: what memory and cores make of messages differs
+    calibration.link_band = pcie_band;
+    calibration.link_lender = calibration.name;
+    calibration.comm = calibration.comm.borrowed(1, pcie_band);
+    return;
+  }
   const TransferModel own = calibration.comm;
   const topology::DeviceSpec& card = cluster.specs.front();
   const auto curves = [&](const char* link_class, double gb_s, double always_band) {
@@ -234,8 +244,11 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
   if (!name.empty()) name_other_card(cluster, name, calibration);
   scale_kernels(cluster, calibration);
   choose_links(cluster, calibration);
-  calibration.network.exchange =
-      inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
+  if (!measured_here(cluster, calibration))
+    calibration.network = on_another_network(std::move(calibration.network));
+  if (calibration.network.line_gb_s == 0)
+    calibration.network.exchange =
+        inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
   use_own_curves(cluster, calibration);
   return calibration;
 }
