@@ -216,7 +216,7 @@ void add_rule_flags(const Verb& verb, RuleFlags& flags, std::vector<i64>& kv_doc
 }
 
 /// The question without its machine.
-AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invocation) {
+AttentionRequest request_of(const PlanCallFlags& flags) {
   AttentionRequest request;
   request.shape = flags.call.shape();
   const std::vector<i64>& keys = flags.call.kv_documents;
@@ -244,7 +244,7 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
 
 void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   check_output(flags.output, invocation);
-  AttentionRequest request = request_of(flags, invocation);
+  AttentionRequest request = request_of(flags);
   const topology::Cluster cluster = cluster_of(flags, verb, invocation);
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flag_group.hpp"
+#include "progress.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
+#include "usp/base/text.hpp"
+#include "usp/comm/ranks.hpp"
+#include "usp/comm/sockets.hpp"
+#include "usp/runtime/calibrate.hpp"
+#include "usp/schedule/words.hpp"
+#include "usp/topology/cluster_io.hpp"
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+namespace usp::cli {
+namespace {
+
+constexpr double quick_s = 8;
+
+struct CalibrateFlags {
+  CalibrateOptions options;
+  std::optional<double> max_seconds, watchdog_s;
+  bool trust_network = false;
+  std::string output = "calibration.json", cluster_file;
+};
+
+/// What the names of files say.
+CalibrateOptions options_of(const CalibrateFlags& flags) {
+  CalibrateOptions options = flags.options;
+  options.max_seconds = flags.max_seconds.value_or(options.quick ? quick_s : options.max_seconds);
+  if (flags.watchdog_s) options.comm.watchdog_s = *flags.watchdog_s;
+  options.comm.trust_network = flags.trust_network;
+  options.calibration_file = flags.output;
+  if (flags.output == "-")
+    throw UsageError("-o -: finished measurements are kept beside the calibration, so that it needs a file; --json "
+                     "prints it as well");
+  options.name = std::filesystem::path(flags.output).stem().string();
+  options.partial = flags.output + ".partial";
+  return options;
+}
+
+void write_results(const CalibrateFlags& flags, const CalibrateResult& result, const Invocation& invocation) {
+  const std::string text = write_calibration(result.calibration);
+  write_file(flags.output, text);
+  note(invocation, "wrote " + flags.output);
+  if (!flags.cluster_file.empty()) {
+    write_file(flags.cluster_file, topology::write_cluster_json(result.cluster));
+    note(invocation, "wrote " + flags.cluster_file);
+  }
+  static_cast<void>(std::remove((flags.output + ".partial").c_str()));
+  std::cout << (invocation.json ? text : calibrate_text(result));
+}
+
+void run_calibrate(const CalibrateFlags& flags, const Invocation& invocation) {
+  CalibrateOptions options = options_of(flags);
+  options.note = [&](const std::string& text) { note(invocation, text); };
+  options.prepare = [&] {
+    check_writable(flags.output);
+    check_writable(options.partial);
+    if (!flags.cluster_file.empty()) check_writable(flags.cluster_file);
+  };
+  const auto result = with_progress(invocation, options, [&] { return calibrate(options); });
+  if (result) write_results(flags, *result, invocation);
+}
+
+void add_measure_flags(const Verb& verb, CalibrateFlags& flags) {
+  FlagGroup group(verb, plain_group);
+  CalibrateOptions& options = flags.options;
+  group.number("--ranks", options.ranks,
+               "threads of this host (2); under mpirun, srun and torchrun their processes are the ranks", 1, 1024);
+  group.option("--backend", options.kernel, "kernel of the host that is measured (cpu)");
+  group.word("--dtype", options.dtype, "type of the tensors that kernels are measured with: " + word_choice<DType>() +
+                                           " (fp32)");
+  group.flag("--quick", options.quick, "few and small shapes in seconds: for a look, and for tests");
+  group.number("--max-seconds", flags.max_seconds,
+               "sizes and repetitions are cut to stay within (300; with --quick 8); what every curve needs at least "
+               "is measured all the same",
+               0.1, 1e6);
+  group.parsed("--nic", options.nic_gb_s,
+               "line of a host's network in one direction, e.g. 10Gb/s (the most that was measured)",
+               parse_line_rate_gb_s);
+  group.option("--name", options.cluster, "name of the cluster (its first host, hosts x ranks)");
+  group.number("--watchdog", flags.watchdog_s, "seconds that a rank may wait for its peers (60)", 1e-3, 1e6);
+  group.flag("--trust-network", flags.trust_network,
+             "ranks of torchrun may meet over a network without a secret, as of usp run");
+}
+
+void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
+  FlagGroup group(verb, plain_group);
+  group
+      .option("-o,--output", flags.output,
+              "calibration file (calibration.json); FILE.partial keeps what is finished, and the next start goes on "
+              "with it")
+      ->type_name(output_file);
+  group.option("--write-cluster", flags.cluster_file,
+               "cluster file of these hosts, whose devices are the ranks: what --cluster takes, and names the "
+               "calibration")
+      ->type_name(output_file);
+  group.flag("--restart", flags.options.restart, "measure anew what FILE.partial has");
+}
+
+}  // namespace
+
+void register_calibrate(CLI::App& app, Invocation& invocation) {
+  const Verb verb = add_verb(
+      app, invocation, "calibrate",
+      "Measure transfers and kernels of this machine, on threads or on processes of mpirun, srun or torchrun, for "
+      "plan, price and score",
+      "  usp calibrate --ranks 4 -o host.json --write-cluster cluster.json\n"
+      "  mpirun -n 8 usp calibrate -o hosts.json --write-cluster cluster.json\n"
+      "  usp calibrate --quick --json\n"
+      "  usp plan attention --heads 8 --kv-heads 2 --head-dim 64 --seq 4096 --dtype fp32 --cluster cluster.json");
+  auto flags = std::make_shared<CalibrateFlags>();
+  add_measure_flags(verb, *flags);
+  add_file_flags(verb, *flags);
+  verb.runs([flags, &invocation] { run_calibrate(*flags, invocation); },
+            [flags](const Error& error) { comm::notify_other_ranks({}, error); });
+}
+
+}  // namespace usp::cli

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace usp::measure {
+
+constexpr double least_s = 1e-9;  ///< a clock that stands still
+constexpr int most_calls = 1000;
+
+double Timer::slowest(double mine) {
+  std::vector<double> all(static_cast<std::size_t>(control_.size()));
+  control_.all_gather(&mine, all.data(), sizeof mine);
+  return *std::max_element(all.begin(), all.end());
+}
+
+double Timer::elapsed_s() {
+  double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  control_.broadcast(&seconds, sizeof seconds, 0);
+  return seconds;
+}
+
+double Timer::once(const std::function<void()>& call, int count) {
+  memory_.synchronize();
+  control_.barrier();
+  const auto begin = Clock::now();
+  for (int i = 0; i < count; ++i) call();
+  memory_.synchronize();
+  const std::chrono::duration<double> span = Clock::now() - begin;
+  return std::max(least_s, slowest(span.count()) / count);
+}
+
+Sample Timer::measure(const std::function<void()>& call) {
+  static_cast<void>(once(call, 1));  // connections, pages and caches
+  const double first = once(call, 1);
+  const int count = static_cast<int>(std::clamp(std::ceil(pace_.sample_s / first), 1.0, 1.0 * most_calls));
+  std::vector<double> samples;
+  for (int i = 0; i < pace_.samples; ++i) samples.push_back(once(call, count));
+  std::sort(samples.begin(), samples.end());
+  const double median = (samples[(samples.size() - 1) / 2] + samples[samples.size() / 2]) / 2;
+  return {median, (samples.back() - samples.front()) / (2 * median)};
+}
+
+}  // namespace usp::measure
