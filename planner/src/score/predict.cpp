@@ -113,7 +113,7 @@ double library_overhead_s(const ScoreRow& row, const AttentionCostModel& kernel)
 
 ScorePredictor::Price ScorePredictor::library_price(const ScoreRow& row) {
   ExecutionOptions options = score_execution(row);
-  if (links_.calibration().link_class == "host") options.pack_kernels = false;  // copies place every row
+  if (links_.calibration().link_class == host_links) options.pack_kernels = false;  // copies place every row
   Price result = price(row, options);
   result.seconds += library_overhead_s(row, links_.calibration().kernel);
   return result;

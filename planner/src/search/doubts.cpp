@@ -86,6 +86,12 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
   return doubts;
 }
 
+std::string host_measurement(const topology::Cluster& cluster) {
+  const std::size_t ranks = cluster.devices.size();
+  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart", ranks)
+                                  : fmt::format("usp calibrate --ranks {} --restart", ranks);
+}
+
 std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,
                            const Mesh& rival) {
   const int ulysses = std::max(best.ulysses, rival.ulysses);

@@ -11,6 +11,10 @@ namespace {
 
 using Align = TextTable::Align;
 
+std::string counted(std::size_t count, const char* word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
 std::string kernels_table(const CalibrationFile& calibration) {
   TextTable table;
   table.column("kernel");
@@ -62,9 +66,9 @@ std::string transfers_table(const CalibrationFile& calibration) {
 
 std::string calibrate_text(const CalibrateResult& result) {
   const CalibrationFile& calibration = result.calibration;
-  std::string text = fmt::format("{}: {} ranks on {} hosts ({}), {} measurements in {}{}\n", calibration.cluster,
-                                 result.cluster.devices.size(), result.cluster.nodes.size(), result.communicator,
-                                 result.parts, format_seconds(result.seconds),
+  std::string text = fmt::format("{}: {} and {} ({}), {} measurements in {}{}\n", calibration.cluster,
+                                 counted(result.cluster.devices.size(), "rank"),
+                                 counted(result.cluster.nodes.size(), "host"), result.communicator, result.parts, format_seconds(result.seconds),
                                  result.resumed > 0 ? fmt::format(", {} of them before", result.resumed) : "");
   text += kernels_table(calibration);
   if (!calibration.point_to_point.empty() || calibration.network) text += transfers_table(calibration);

@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace usp {
@@ -34,6 +35,9 @@ struct CalibrationSummary {
 [[nodiscard]] std::string summary_json(const CalibrationSummary& summary);
 /// The summary as lines for people.
 [[nodiscard]] std::string summary_text(const CalibrationSummary& summary);
+
+/// Class of the links between ranks that are threads or processes of hosts.
+inline constexpr std::string_view host_links = "host";
 
 /// Measured curves of one machine, or data-sheet rates in the same shape.
 struct Calibration {
