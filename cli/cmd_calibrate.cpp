@@ -28,6 +28,10 @@ struct CalibrateFlags {
   std::string output = "calibration.json", cluster_file;
 };
 
+std::string partial_of(const std::string& output) {
+  return output + ".partial";
+}
+
 /// What the names of files say.
 CalibrateOptions options_of(const CalibrateFlags& flags) {
   CalibrateOptions options = flags.options;
@@ -35,36 +39,40 @@ CalibrateOptions options_of(const CalibrateFlags& flags) {
   if (flags.watchdog_s) options.comm.watchdog_s = *flags.watchdog_s;
   options.comm.trust_network = flags.trust_network;
   options.calibration_file = flags.output;
-  if (flags.output == "-")
-    throw UsageError("-o -: finished measurements are kept beside the calibration, so that it needs a file; --json "
-                     "prints it as well");
   options.name = std::filesystem::path(flags.output).stem().string();
-  options.partial = flags.output + ".partial";
+  // Beside a device or a pipe nothing is kept.
+  if (flags.output != "-" && file_identity(flags.output, 1)) options.partial = partial_of(flags.output);
   return options;
 }
 
-void write_results(const CalibrateFlags& flags, const CalibrateResult& result, const Invocation& invocation) {
+void write_results(const CalibrateFlags& flags, const CalibrateOptions& options, const CalibrateResult& result,
+                   const Invocation& invocation) {
   const std::string text = write_calibration(result.calibration);
   write_file(flags.output, text);
-  note(invocation, "wrote " + flags.output);
+  if (flags.output != "-") note(invocation, "wrote " + flags.output);
   if (!flags.cluster_file.empty()) {
     write_file(flags.cluster_file, topology::write_cluster_json(result.cluster));
     note(invocation, "wrote " + flags.cluster_file);
   }
-  static_cast<void>(std::remove((flags.output + ".partial").c_str()));
+  if (!options.partial.empty()) static_cast<void>(std::remove(options.partial.c_str()));
+  if (flags.output == "-") return;
   std::cout << (invocation.json ? text : calibrate_text(result));
 }
 
 void run_calibrate(const CalibrateFlags& flags, const Invocation& invocation) {
+  if (flags.output == "-" && invocation.json)
+    throw UsageError("-o - prints the calibration on stdout, and so does --json; give one of them");
+  if (flags.output == "-" && !flags.cluster_file.empty())
+    throw UsageError("--write-cluster names the calibration's file, which -o - has not; give -o a file");
   CalibrateOptions options = options_of(flags);
   options.note = [&](const std::string& text) { note(invocation, text); };
   options.prepare = [&] {
     check_writable(flags.output);
-    check_writable(options.partial);
+    if (!options.partial.empty()) check_writable(options.partial);
     if (!flags.cluster_file.empty()) check_writable(flags.cluster_file);
   };
   const auto result = with_progress(invocation, options, [&] { return calibrate(options); });
-  if (result) write_results(flags, *result, invocation);
+  if (result) write_results(flags, options, *result, invocation);
 }
 
 void add_measure_flags(const Verb& verb, CalibrateFlags& flags) {
@@ -93,7 +101,7 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
   FlagGroup group(verb, plain_group);
   group
       .option("-o,--output", flags.output,
-              "calibration file (calibration.json); FILE.partial keeps what is finished, and the next start goes on "
+              "calibration file (calibration.json), - for stdout; FILE.partial keeps what is finished, and the next start goes on "
               "with it")
       ->type_name(output_file);
   group.option("--write-cluster", flags.cluster_file,
