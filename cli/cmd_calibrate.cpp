@@ -45,8 +45,8 @@ CalibrateOptions options_of(const CalibrateFlags& flags) {
   return options;
 }
 
-void write_results(const CalibrateFlags& flags, const CalibrateOptions& options, const CalibrateResult& result,
-                   const Invocation& invocation) {
+void write_results(const CalibrateFlags& flags, const CalibrateOptions& options,
+                   const CalibrateResult& result, const Invocation& invocation) {
   const std::string text = write_calibration(result.calibration);
   write_file(flags.output, text);
   if (flags.output != "-") note(invocation, "wrote " + flags.output);
@@ -79,15 +79,17 @@ void add_measure_flags(const Verb& verb, CalibrateFlags& flags) {
   FlagGroup group(verb, plain_group);
   CalibrateOptions& options = flags.options;
   group.number("--ranks", options.ranks,
-               "threads of this host (2); under mpirun, srun and torchrun their processes are the ranks", 1, 1024);
+               "threads of this host (2); under mpirun, srun and torchrun their processes are the ranks", 1,
+               1024);
   group.option("--backend", options.kernel, "kernel of the host that is measured (cpu)");
-  group.word("--dtype", options.dtype, "type of the tensors that kernels are measured with: " + word_choice<DType>() +
-                                           " (fp32)");
+  group.word("--dtype", options.dtype,
+             "type of the tensors that kernels are measured with: " + word_choice<DType>() + " (fp32)");
   group.flag("--quick", options.quick, "few and small shapes in seconds: for a look, and for tests");
-  group.number("--max-seconds", flags.max_seconds,
-               "sizes and repetitions are cut to stay within (300; with --quick 8); what every curve needs at least "
-               "is measured all the same",
-               0.1, 1e6);
+  group.number(
+      "--max-seconds", flags.max_seconds,
+      "sizes and repetitions are cut to stay within (300; with --quick 8); what every curve needs at least "
+      "is measured all the same",
+      0.1, 1e6);
   group.parsed("--nic", options.nic_gb_s,
                "line of a host's network in one direction, e.g. 10Gb/s (the most that was measured)",
                parse_line_rate_gb_s);
@@ -101,12 +103,14 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
   FlagGroup group(verb, plain_group);
   group
       .option("-o,--output", flags.output,
-              "calibration file (calibration.json), - for stdout; FILE.partial keeps what is finished, and the next start goes on "
+              "calibration file (calibration.json), - for stdout; FILE.partial keeps what is finished, and "
+              "the next start goes on "
               "with it")
       ->type_name(output_file);
-  group.option("--write-cluster", flags.cluster_file,
-               "cluster file of these hosts, whose devices are the ranks: what --cluster takes, and names the "
-               "calibration")
+  group
+      .option("--write-cluster", flags.cluster_file,
+              "cluster file of these hosts, whose devices are the ranks: what --cluster takes, and names the "
+              "calibration")
       ->type_name(output_file);
   group.flag("--restart", flags.options.restart, "measure anew what FILE.partial has");
 }
@@ -114,14 +118,15 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
 }  // namespace
 
 void register_calibrate(CLI::App& app, Invocation& invocation) {
-  const Verb verb = add_verb(
-      app, invocation, "calibrate",
-      "Measure transfers and kernels of this machine, on threads or on processes of mpirun, srun or torchrun, for "
-      "plan, price and score",
-      "  usp calibrate --ranks 4 -o host.json --write-cluster cluster.json\n"
-      "  mpirun -n 8 usp calibrate -o hosts.json --write-cluster cluster.json\n"
-      "  usp calibrate --quick --json\n"
-      "  usp plan attention --heads 8 --kv-heads 2 --head-dim 64 --seq 4096 --dtype fp32 --cluster cluster.json");
+  const Verb verb = add_verb(app, invocation, "calibrate",
+                             "Measure transfers and kernels of this machine, on threads or on processes of "
+                             "mpirun, srun or torchrun, for "
+                             "plan, price and score",
+                             "  usp calibrate --ranks 4 -o host.json --write-cluster cluster.json\n"
+                             "  mpirun -n 8 usp calibrate -o hosts.json --write-cluster cluster.json\n"
+                             "  usp calibrate --quick --json\n"
+                             "  usp plan attention --heads 8 --kv-heads 2 --head-dim 64 --seq 4096 --dtype "
+                             "fp32 --cluster cluster.json");
   auto flags = std::make_shared<CalibrateFlags>();
   add_measure_flags(verb, *flags);
   add_file_flags(verb, *flags);

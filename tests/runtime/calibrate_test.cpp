@@ -75,7 +75,8 @@ TEST(Calibrate, ExchangesMoveWhatTheyAreNamedFor) {
     for (i64 i = 0; i < 4 * part; ++i) sent(i) = static_cast<float>(1000 * control.rank() + i / run % 4);
     control.barrier();
     Exchange(*plane, memory, role(NetworkOperation::alltoall), bytes).run();
-    for (i64 i = 0; i < 4 * part; ++i) ASSERT_EQ(got(i), static_cast<float>(1000 * (i / part) + control.rank()));
+    for (i64 i = 0; i < 4 * part; ++i)
+      ASSERT_EQ(got(i), static_cast<float>(1000 * (i / part) + control.rank()));
     Exchange(*plane, memory, role(NetworkOperation::hop), bytes).run();
     ASSERT_EQ(got(0), static_cast<float>(1000 * ((control.rank() + 3) % 4)));
     control.barrier();
@@ -97,7 +98,8 @@ Measured measured_pair() {
   kernel.tile_rows = 1;
   kernel.element_bytes = 4;
   kernel.memory_bytes_s = 1e10;
-  kernel.fits = {{64, 64, 1e-5, 0.05, 0, 20, 4, 0.5, 1, 0, 0, {}}, {128, 128, 1e-5, 0.06, 0, 20, 4, 0.5, 1, 0, 0, {}}};
+  kernel.fits = {{64, 64, 1e-5, 0.05, 0, 20, 4, 0.5, 1, 0, 0, {}},
+                 {128, 128, 1e-5, 0.06, 0, 20, 4, 0.5, 1, 0, 0, {}}};
   kernel.backward = {{64, 64, 1.2, -3, 2e-5, 1, 0, 0}, {128, 128, 1.2, -3, 2e-5, 1, 0, 0}};
   const AttentionCostModel model(kernel);
   for (const Part& part : parts_of(measured.machine, false)) {
@@ -107,7 +109,8 @@ Measured measured_pair() {
     if (part.kind == Part::Kind::kernel)
       for (const GridCall& call : kernel_grid(part.head_dim, 4, false)) {
         const KernelShape& s = call.shape;
-        rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows, static_cast<double>(s.mask),
+        rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows,
+                        static_cast<double>(s.mask),
                         (part.backward ? model.backward(s) : model.forward(s)).seconds, 0.02});
       }
     if (part.kind == Part::Kind::exchange)
@@ -136,7 +139,8 @@ TEST(Calibrate, PartsBecomeCurvesFitsAndShares) {
   ASSERT_EQ(content.attention.fits.size(), 2U);
   EXPECT_NEAR(content.attention.fits[0].peak_tflops, 0.05, 1e-4);
   EXPECT_LT(content.attention.fits[1].p90, 1e-4);
-  EXPECT_EQ(write_calibration(read_calibration_file(write_calibration(content), "x")), write_calibration(content));
+  EXPECT_EQ(write_calibration(read_calibration_file(write_calibration(content), "x")),
+            write_calibration(content));
 
   const topology::Cluster cluster = cluster_of(measured, content, options);
   EXPECT_EQ(topology::read_cluster_json(topology::write_cluster_json(cluster), "x"), cluster);
@@ -148,9 +152,9 @@ TEST(Calibrate, PartsBecomeCurvesFitsAndShares) {
   EXPECT_FALSE(calibration.comm.borrows());
   LinkPricer links(cluster, calibration);
   LinkPricer::MeshPatterns& patterns = links.patterns({1, 1, 4}, {});
-  const TransferTime time = links.time(links.pattern(patterns, schedule::Peers::every_ulysses, {}),
-                                       schedule::Peers::every_ulysses, WriteMode::overwrite, 1 << 18,
-                                       Transport::copy_engine);
+  const TransferTime time =
+      links.time(links.pattern(patterns, schedule::Peers::every_ulysses, {}), schedule::Peers::every_ulysses,
+                 WriteMode::overwrite, 1 << 18, Transport::copy_engine);
   EXPECT_NEAR(time.inter_node_s, 1e-3 + 4.0 * (1 << 18) / 0.1e9, 1e-6);
   EXPECT_EQ(time.extrapolation, 0U);
 }
@@ -200,7 +204,8 @@ TEST(Calibrate, ASecondStartGoesOnWithWhatIsFinished) {
     static_cast<void>(calibrate(options));
     ADD_FAILURE() << "parts of two ranks served one";
   } catch (const InvalidInput& error) {
-    EXPECT_NE(std::string(error.what()).find("hosts of the ranks '0, 0', and this start has '0'"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("hosts of the ranks '0, 0', and this start has '0'"),
+              std::string::npos)
         << error.what();
   }
   options.restart = true;
@@ -234,7 +239,8 @@ TEST(Calibrate, PartialFilesThatNoMeasurementWroteAreRefused) {
     const auto at = text.find(from);
     ASSERT_NE(at, std::string::npos) << from;
     text.replace(at, std::string(from).size(), to);
-    EXPECT_THROW(static_cast<void>(read_partial(text, "x", settings, parts)), InvalidInput) << from << " -> " << to;
+    EXPECT_THROW(static_cast<void>(read_partial(text, "x", settings, parts)), InvalidInput)
+        << from << " -> " << to;
   }
 }
 

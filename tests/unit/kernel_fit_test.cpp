@@ -53,8 +53,7 @@ std::vector<KernelSample> samples_of(const KernelData& data, double noise) {
               KernelShape s{heads, 1, d, d, rows, 0, full ? keys : rows, full ? Mask::full : Mask::causal, 4};
               s.mean_keys = full ? keys : (rows + 1) / 2;
               all.push_back({s, backward, 0});
-              all.back().seconds =
-                  off(random) * (backward ? model.backward(s) : model.forward(s)).seconds;
+              all.back().seconds = off(random) * (backward ? model.backward(s) : model.forward(s)).seconds;
             }
   return all;
 }

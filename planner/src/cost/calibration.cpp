@@ -69,8 +69,7 @@ Calibration calibration_from(const CalibrationFile& content) {
   for (const InterferenceRow& row : content.interference)
     for (const Transport transport : transports_of(row.transport))
       calibration.interference[static_cast<std::size_t>(transport)] = row.measured;
-  if (content.network)
-    calibration.network = network_rates(*content.network, content.repeatability.from_1mib);
+  if (content.network) calibration.network = network_rates(*content.network, content.repeatability.from_1mib);
   calibration.comm = transfer_model(content);
   calibration.kernel = kernel_model(content);
   return calibration;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "calibration_words.hpp"
+
 #include "usp/base/json_format.hpp"
 #include "usp/base/json_units.hpp"
 #include "usp/planner/calibration_file.hpp"
 
 #include <fmt/format.h>
-
-#include "calibration_words.hpp"
 
 #include <set>
 #include <tuple>
@@ -165,7 +165,8 @@ MeasuredNetwork read_network(ObjectReader reader) {
   reader.array("curves", [&](const Json& value, const std::string& pointer) {
     NetworkCurve curve = read_network_curve(ObjectReader(value, reader.file(), pointer));
     for (const NetworkCurve& other : network.curves)
-      if (other.key == curve.key) reader.fail("curves", "one operation, hosts, ranks_per_host and groups twice");
+      if (other.key == curve.key)
+        reader.fail("curves", "one operation, hosts, ranks_per_host and groups twice");
     network.curves.push_back(std::move(curve));
   });
   if (reader.has("interference")) {

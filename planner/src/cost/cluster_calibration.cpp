@@ -143,7 +143,8 @@ std::string lender_card(const Calibration& calibration) {
 /// the calibration of the kernels ran over links of another kind or rate.
 void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
   if (calibration.link_class.empty() || measured_here(cluster, calibration)) return;
-  if (calibration.link_class == host_links) {  // of other hosts: what memory and cores make of messages differs
+  if (calibration.link_class ==
+      host_links) {  // of other hosts: what memory and cores make of messages differs
     calibration.link_band = pcie_band;
     calibration.link_lender = calibration.name;
     calibration.comm = calibration.comm.borrowed(1, pcie_band);

@@ -22,8 +22,8 @@ using Matrix = std::vector<std::vector<double>>;
 constexpr double unmeasured_kv_gb_s = 1e6;  ///< K and V reads that no sample shows
 constexpr double most_extra_share = 10, least_ratio = 0.1, most_ratio = 10;
 
-/// Solves the normal equations of the chosen columns by Gaussian elimination; nothing where they depend on each
-/// other.
+/// Solves the normal equations of the chosen columns by Gaussian elimination; nothing where they depend on
+/// each other.
 std::optional<std::vector<double>> solve(const Matrix& normal, const std::vector<double>& right,
                                          const std::vector<std::size_t>& columns) {
   const std::size_t n = columns.size();
@@ -160,8 +160,9 @@ KernelFit fit_forward(const Samples& all, const KernelData& data, int qk, int v)
   const bool shared = x[2] > 0 && x[4] <= most_extra_share * x[2];
   if (!shared) x = with(false), x.insert(x.begin() + 4, 0);
   if (!(x[1] > 0))
-    throw InvalidInput({"samples", 0, fmt::format("head dim {}", qk)},
-                       "times do not grow with the scores that are computed; measure again on an idle machine");
+    throw InvalidInput(
+        {"samples", 0, fmt::format("head dim {}", qk)},
+        "times do not grow with the scores that are computed; measure again on an idle machine");
   KernelFit fit;
   fit.head_dim = qk;
   fit.head_dim_v = v;
@@ -197,7 +198,8 @@ BackwardFit fit_backward(const Samples& all, const KernelData& data, const Kerne
 
 /// Mean and 90th percentile of the model's relative errors on some samples.
 template <class Chosen>
-std::pair<double, double> errors(const AttentionCostModel& model, const Samples& samples, const Chosen& chosen) {
+std::pair<double, double> errors(const AttentionCostModel& model, const Samples& samples,
+                                 const Chosen& chosen) {
   std::vector<double> all;
   double sum = 0;
   for (const KernelSample* s : samples) {
@@ -231,8 +233,7 @@ void note_errors(KernelData& data, std::size_t index, const Samples& samples) {
 
 KernelData fit_kernels(KernelData data, const std::vector<KernelSample>& samples) {
   std::map<std::pair<int, int>, Samples> by_dims;
-  for (const KernelSample& s : samples)
-    by_dims[{s.shape.head_dim_qk, s.shape.head_dim_v}].push_back(&s);
+  for (const KernelSample& s : samples) by_dims[{s.shape.head_dim_qk, s.shape.head_dim_v}].push_back(&s);
   data.fits.clear();
   data.backward.clear();
   data.min_tokens = std::numeric_limits<double>::infinity();

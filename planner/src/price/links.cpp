@@ -171,8 +171,8 @@ Estimate LinkPricer::intra_node(const TransferPattern& pattern, schedule::Peers 
       curves.has(Collective::all_gather))
     operation = Collective::all_gather;
   // Sums arrive as messages of this runtime, which a library's reduce-scatter is not.
-  if (peers == schedule::Peers::every_ring && mode == WriteMode::accumulate && !calibration_.cluster.empty() &&
-      curves.has(Collective::reduce_scatter))
+  if (peers == schedule::Peers::every_ring && mode == WriteMode::accumulate &&
+      !calibration_.cluster.empty() && curves.has(Collective::reduce_scatter))
     operation = Collective::reduce_scatter;
   return curves.time(operation, n, bytes_per_peer * n, std::max(1, pattern.active / n));
 }

@@ -10,15 +10,14 @@ std::string priced_devices_note(const AttentionRequest& request) {
   const bool hosts = request.all_devices || request.calibration->link_class == host_links;
   if (hosts == !request.backend->on_gpu) return "";
   const std::string backend(word_of(request.backend));
-  return hosts
-             ? fmt::format(
-                   "backend {} is priced as ranks of a host: the times say nothing about GPUs; give a "
-                   "cluster for times",
-                   backend)
-             : fmt::format(
-                   "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
-                   "backend {} makes a plan that GPUs execute",
-                   backend, gpu_backend_words());
+  return hosts ? fmt::format(
+                     "backend {} is priced as ranks of a host: the times say nothing about GPUs; give a "
+                     "cluster for times",
+                     backend)
+               : fmt::format(
+                     "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
+                     "backend {} makes a plan that GPUs execute",
+                     backend, gpu_backend_words());
 }
 
 std::string block_pattern_note(const ScoreRules& score) {

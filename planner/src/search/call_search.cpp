@@ -57,7 +57,8 @@ std::vector<std::string> measurements(const AttentionRequest& request, const Att
 
 /// What of two plans as fast as each other is simpler comes first.
 std::tuple<bool, bool, int> complexity(const AttentionCandidate& c) {
-  return {c.price.forward.spans_hosts || c.price.backward.spans_hosts, c.plan.method->two_level_ring, c.plan.head_chunks};
+  return {c.price.forward.spans_hosts || c.price.backward.spans_hosts, c.plan.method->two_level_ring,
+          c.plan.head_chunks};
 }
 
 class AttentionSearch {
@@ -169,10 +170,11 @@ class AttentionSearch {
         const AttentionCandidate* first = first_under(doubt, factor);
         if (first == nullptr) continue;
         const topology::Cluster& cluster = *request_.cluster;
-        result_.guesses.push_back({doubt.input, doubt.provenance, factor, describe(*first),
-                                   request_.calibration->link_class == host_links
-                                       ? host_measurement(cluster)
-                                       : measurement_of(doubt.of, cluster, best.plan.mesh, first->plan.mesh)});
+        result_.guesses.push_back(
+            {doubt.input, doubt.provenance, factor, describe(*first),
+             request_.calibration->link_class == host_links
+                 ? host_measurement(cluster)
+                 : measurement_of(doubt.of, cluster, best.plan.mesh, first->plan.mesh)});
         break;
       }
     if (result_.guesses.empty()) return;

@@ -37,8 +37,10 @@ std::vector<KernelSample> kernel_samples(const Measured& measured, int element_b
   std::vector<KernelSample> samples;
   each_part(measured, Part::Kind::kernel, [&](const Part& part, const Rows& rows) {
     for (const auto& row : rows) {
-      KernelShape shape{row[0], row[1], part.head_dim, part.head_dim, row[2], row[3], row[4],
-                        static_cast<KernelShape::Mask>(static_cast<int>(row[5])), element_bytes};
+      KernelShape shape{
+          row[0],       row[1], part.head_dim, part.head_dim,
+          row[2],       row[3], row[4],        static_cast<KernelShape::Mask>(static_cast<int>(row[5])),
+          element_bytes};
       samples.push_back({shape, part.backward, row[6]});
     }
   });
@@ -76,7 +78,8 @@ void add_exchanges(const Measured& measured, CalibrationFile& content) {
       content.point_to_point.push_back(hop_curve(part.key.ranks_per_host, rows));
       return;
     }
-    CollectiveCurve curve{collective_of(part.key.operation), part.key.ranks_per_host, part.key.groups, rows[0][0], {}};
+    CollectiveCurve curve{
+        collective_of(part.key.operation), part.key.ranks_per_host, part.key.groups, rows[0][0], {}};
     for (const auto& row : rows) curve.time_s.push_back(row[1]);
     content.collectives.push_back(std::move(curve));
   });
@@ -149,7 +152,8 @@ void add_kernels(const Measured& measured, const CalibrateOptions& options, Cali
   data.tile_rows = 1;
   data.element_bytes = static_cast<int>(bytes_of(options.dtype));
   data.carries_state = true;
-  content.attention = fit_kernels(std::move(data), kernel_samples(measured, static_cast<int>(bytes_of(options.dtype))));
+  content.attention =
+      fit_kernels(std::move(data), kernel_samples(measured, static_cast<int>(bytes_of(options.dtype))));
   content.library = CalibrationFile::Library{measured.kernel, std::string(version)};
   content.family_source = source;
   for (const KernelFit& fit : content.attention.fits)
@@ -175,8 +179,8 @@ double host_link_gb_s(const CalibrationFile& content) {
   for (const CollectiveCurve& curve : content.collectives) {
     double bytes = curve.first_bytes;
     for (const double seconds : curve.time_s) {
-      best = std::max(best, bytes * traffic_factor(curve.operation, curve.ranks) * curve.groups * curve.ranks /
-                                seconds * 1e-9);
+      best = std::max(best, bytes * traffic_factor(curve.operation, curve.ranks) * curve.groups *
+                                curve.ranks / seconds * 1e-9);
       bytes *= 2;
     }
   }
@@ -204,10 +208,9 @@ CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOp
   content.links = CalibrationFile::Links{"host", host_link_gb_s(content), source};
   const std::string where = fmt::format("{} hosts, {} ranks each, {}", measured.machine.host_count(),
                                         measured.machine.ranks_per_host(), measured.communicator);
-  content.sources = {
-      {"transfers", source, "own measurement", std::string(version), where},
-      {"attention", source, "own measurement", fmt::format("{} {}", measured.kernel, version),
-       fmt::format("{}, all ranks at once", word_of(options.dtype))}};
+  content.sources = {{"transfers", source, "own measurement", std::string(version), where},
+                     {"attention", source, "own measurement", fmt::format("{} {}", measured.kernel, version),
+                      fmt::format("{}, all ranks at once", word_of(options.dtype))}};
   return content;
 }
 

@@ -46,8 +46,9 @@ class RankLab {
     resume();
     resumed = results_.size();
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      if (root()) tell(options_.progress, static_cast<std::int64_t>(i), static_cast<std::int64_t>(parts_.size()),
-                       "measurements");
+      if (root())
+        tell(options_.progress, static_cast<std::int64_t>(i), static_cast<std::int64_t>(parts_.size()),
+             "measurements");
       const std::string name = parts_[i].name();
       if (results_.count(name) > 0) continue;
       begin_part(parts_.size() - i);
@@ -74,8 +75,8 @@ class RankLab {
 
   /// Rank 0 reads the file; all ranks get what it holds.
   void resume() {
-    const bool kept = root() && !options_.partial.empty() && !options_.restart &&
-                      std::filesystem::exists(options_.partial);
+    const bool kept =
+        root() && !options_.partial.empty() && !options_.restart && std::filesystem::exists(options_.partial);
     std::string text = kept ? read_file(options_.partial) : "";
     auto bytes = static_cast<i64>(text.size());
     if (root() && kept) static_cast<void>(read_partial(text, options_.partial, settings(), parts_));
@@ -85,11 +86,12 @@ class RankLab {
     control_.broadcast(text.data(), bytes, 0);
     results_ = read_partial(text, options_.partial, settings(), parts_).results;
     if (root() && options_.note)
-      options_.note(fmt::format("goes on with {} of {} measurements of {}; --restart measures anew", results_.size(),
-                                parts_.size(), options_.partial));
+      options_.note(fmt::format("goes on with {} of {} measurements of {}; --restart measures anew",
+                                results_.size(), parts_.size(), options_.partial));
   }
   void keep() const {
-    if (root() && !options_.partial.empty()) write_file(options_.partial, write_partial({settings(), results_}));
+    if (root() && !options_.partial.empty())
+      write_file(options_.partial, write_partial({settings(), results_}));
   }
 
   /// What is left of the time is for all parts that are left.
@@ -176,8 +178,15 @@ class RankLab {
   Rows interference(const NetworkKey& key) {
     const double heads = options_.quick ? 2 : 4;
     const i64 tokens = options_.quick ? 256 : 512;
-    KernelShape shape{heads, heads, 64, 64, static_cast<double>(tokens), 0, static_cast<double>(tokens),
-                      KernelShape::Mask::causal, static_cast<int>(bytes_of(options_.dtype))};
+    KernelShape shape{heads,
+                      heads,
+                      64,
+                      64,
+                      static_cast<double>(tokens),
+                      0,
+                      static_cast<double>(tokens),
+                      KernelShape::Mask::causal,
+                      static_cast<int>(bytes_of(options_.dtype))};
     KernelCall call(*kernel_, options_.dtype, shape);
     const double kernel_s = timer_.measure([&] { call.forward(); }).seconds;
     const ExchangeRole role = role_of(key, machine_, control_.rank());
@@ -215,19 +224,22 @@ class RankLab {
 void check_options(const CalibrateOptions& options) {
   const kernels::KernelFactory* const factory = kernels::find_factory(options.kernel);
   if (factory == nullptr)
-    throw UsageError(fmt::format("--backend: '{}' is not one of {}", options.kernel, kernels::kernel_words()));
+    throw UsageError(
+        fmt::format("--backend: '{}' is not one of {}", options.kernel, kernels::kernel_words()));
   if (factory->on_gpu)
-    throw UsageError(fmt::format("--backend {} computes on GPUs, which usp calibrate does not measure: it measures "
-                                 "ranks of hosts; curves of GPUs come from nccl-tests (--curves), their kernels from "
-                                 "usp bench --gpu",
-                                 options.kernel));
+    throw UsageError(
+        fmt::format("--backend {} computes on GPUs, which usp calibrate does not measure: it measures "
+                    "ranks of hosts; curves of GPUs come from nccl-tests (--curves), their kernels from "
+                    "usp bench --gpu",
+                    options.kernel));
 }
 
 void agree_on(const CalibrateOptions& options, comm::Communicator& control) {
-  comm::agree(control, {{"--backend", Digest().bytes(options.kernel).value()},
-                        {"--dtype", Digest().add(options.dtype).value()},
-                        {"--quick", Digest().add(options.quick).value()},
-                        {"--max-seconds", Digest().add(static_cast<i64>(options.max_seconds * 1e6)).value()}});
+  comm::agree(control,
+              {{"--backend", Digest().bytes(options.kernel).value()},
+               {"--dtype", Digest().add(options.dtype).value()},
+               {"--quick", Digest().add(options.quick).value()},
+               {"--max-seconds", Digest().add(static_cast<i64>(options.max_seconds * 1e6)).value()}});
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/runtime/calibrate.hpp"
-
 #include "usp/base/table.hpp"
 #include "usp/base/units.hpp"
+#include "usp/runtime/calibrate.hpp"
 
 #include <fmt/format.h>
 
@@ -44,17 +43,18 @@ std::string transfers_table(const CalibrationFile& calibration) {
   const auto row = [&](std::string_view operation, const NetworkKey& key, double shortest_s, double bytes,
                        double seconds, const std::string& share) {
     table.row({std::string(operation), std::to_string(key.hosts), std::to_string(key.ranks_per_host),
-               std::to_string(key.groups), format_seconds(shortest_s), format_bytes(bytes), format_seconds(seconds),
-               share});
+               std::to_string(key.groups), format_seconds(shortest_s), format_bytes(bytes),
+               format_seconds(seconds), share});
   };
   const auto seconds_at = [](const HopCurve::Point& point) { return point.bytes / (point.gb_s * 1e9); };
   for (const HopCurve& curve : calibration.point_to_point)
     row("hop", {NetworkOperation::hop, 1, curve.ranks, 1}, seconds_at(curve.points.front()),
         curve.points.back().bytes, seconds_at(curve.points.back()), "");
   for (const CollectiveCurve& curve : calibration.collectives)
-    row(word_of(curve.operation), {NetworkOperation::alltoall, 1, curve.ranks, curve.groups}, curve.time_s.front(),
-        curve.first_bytes * static_cast<double>(std::uint64_t{1} << (curve.time_s.size() - 1)), curve.time_s.back(),
-        "");
+    row(word_of(curve.operation), {NetworkOperation::alltoall, 1, curve.ranks, curve.groups},
+        curve.time_s.front(),
+        curve.first_bytes * static_cast<double>(std::uint64_t{1} << (curve.time_s.size() - 1)),
+        curve.time_s.back(), "");
   if (calibration.network)
     for (const NetworkCurve& curve : calibration.network->curves)
       row(word_of(curve.key.operation), curve.key, curve.points.front().time_s, curve.points.back().bytes,
@@ -66,10 +66,11 @@ std::string transfers_table(const CalibrationFile& calibration) {
 
 std::string calibrate_text(const CalibrateResult& result) {
   const CalibrationFile& calibration = result.calibration;
-  std::string text = fmt::format("{}: {} and {} ({}), {} measurements in {}{}\n", calibration.cluster,
-                                 counted(result.cluster.devices.size(), "rank"),
-                                 counted(result.cluster.nodes.size(), "host"), result.communicator, result.parts, format_seconds(result.seconds),
-                                 result.resumed > 0 ? fmt::format(", {} of them before", result.resumed) : "");
+  std::string text = fmt::format(
+      "{}: {} and {} ({}), {} measurements in {}{}\n", calibration.cluster,
+      counted(result.cluster.devices.size(), "rank"), counted(result.cluster.nodes.size(), "host"),
+      result.communicator, result.parts, format_seconds(result.seconds),
+      result.resumed > 0 ? fmt::format(", {} of them before", result.resumed) : "");
   text += kernels_table(calibration);
   if (!calibration.point_to_point.empty() || calibration.network) text += transfers_table(calibration);
   text += fmt::format("  copies {} GB/s", format_fixed(calibration.device.memory_gb_s, 2));

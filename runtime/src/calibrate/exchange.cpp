@@ -72,7 +72,8 @@ Exchange::Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, const Ex
   if (n > 0 && role_.operation == NetworkOperation::hop) {
     const auto at = [&](i64 i) { return role_.group[static_cast<std::size_t>((i + n) % n)]; };
     const int next = at(index_ + 1), before = at(index_ - 1);
-    add({.peer = next, .send = true, .tag = tag_of(rank_, next, size_)}, {memory_.sent(), {1, 1, 1}, {}, bytes_});
+    add({.peer = next, .send = true, .tag = tag_of(rank_, next, size_)},
+        {memory_.sent(), {1, 1, 1}, {}, bytes_});
     add({.peer = before, .send = false, .tag = tag_of(before, rank_, size_)},
         {memory_.received(), {1, 1, 1}, {}, bytes_});
   } else {
@@ -124,7 +125,8 @@ void Exchange::finish() {
     const kernels::View heads(memory_.sent(), DType::fp32, 1, rows, {0, n}, width);
     kernels::View mine = part(memory_.received(), index_);
     mine.heads = {index_, index_ + 1};
-    memory_.memory().copy_region(heads, {{0, rows}, mine.heads}, mine, {{0, rows}, mine.heads}, WriteMode::overwrite);
+    memory_.memory().copy_region(heads, {{0, rows}, mine.heads}, mine, {{0, rows}, mine.heads},
+                                 WriteMode::overwrite);
   }
   if (role_.operation != NetworkOperation::reduce_scatter) return;
   for (i64 i = 0; i < static_cast<i64>(role_.group.size()); ++i)

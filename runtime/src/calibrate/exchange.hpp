@@ -18,9 +18,9 @@ struct ExchangeRole {
   std::vector<int> group;  ///< ranks of its group, in order, or of its ring; empty: the rank is idle
 };
 
-/// The role of a rank where `key.groups` groups of `key.ranks_per_host` ranks on `key.hosts` hosts exchange at
-/// once: on every set of so many neighbouring hosts. One host: inside every host. Hops between hosts go from each
-/// host to the next, by ranks_per_host ranks of each.
+/// The role of a rank where `key.groups` groups of `key.ranks_per_host` ranks on `key.hosts` hosts exchange
+/// at once: on every set of so many neighbouring hosts. One host: inside every host. Hops between hosts go
+/// from each host to the next, by ranks_per_host ranks of each.
 [[nodiscard]] ExchangeRole role_of(const NetworkKey& key, const Machine& machine, int rank);
 
 /// Memory that exchanges share: it only grows.
@@ -39,8 +39,9 @@ class ExchangeMemory {
   kernels::Arena* sent_ = nullptr;  ///< what peers reach, where they reach a part of memory only
 };
 
-/// One exchange of a size, connected once and made again and again, as the executor makes those of a pass: the
-/// send of an all-to-all reads the heads of a peer out of rows of all heads, a reduce-scatter adds what arrives.
+/// One exchange of a size, connected once and made again and again, as the executor makes those of a pass:
+/// the send of an all-to-all reads the heads of a peer out of rows of all heads, a reduce-scatter adds what
+/// arrives.
 class Exchange {
  public:
   /// Collective over the data plane's ranks. @param bytes of a message to one peer, a multiple of 512

@@ -47,9 +47,14 @@ KernelCall::KernelCall(kernels::AttentionKernel& kernel, DType dtype, const Kern
                   sum * (query_rows * (v + 2 + qk) + key_rows * (qk + v)) + 16 * boundary);
   kernel.memory().set_bytes(arena_->data(), 0, arena_->bytes());
   kernels::AttendScope scope{{0, heads}, static_cast<int>(heads / kv), &slice_, 1, &terms_, {}, {}};
-  attend_args_ = {take(dtype, rows, heads, qk), take(dtype, keys, kv, qk), take(dtype, keys, kv, v),
-                  take(sums, rows, heads, v),   take(sums, rows, heads, 1), scope,
-                  true,                         nullptr};
+  attend_args_ = {take(dtype, rows, heads, qk),
+                  take(dtype, keys, kv, qk),
+                  take(dtype, keys, kv, v),
+                  take(sums, rows, heads, v),
+                  take(sums, rows, heads, 1),
+                  scope,
+                  true,
+                  nullptr};
   attend_ = kernel.prepare(attend_args_);
   delta_ = take(sums, rows, heads, 1);
   attend_grad_args_ = {attend_args_.q,
@@ -64,7 +69,8 @@ KernelCall::KernelCall(kernels::AttentionKernel& kernel, DType dtype, const Kern
                        scope,
                        true,
                        attend_args_.o};
-  for (const kernels::ConstView& view : {attend_args_.q, attend_args_.k, attend_args_.v, attend_grad_args_.d_o})
+  for (const kernels::ConstView& view :
+       {attend_args_.q, attend_args_.k, attend_args_.v, attend_grad_args_.d_o})
     fill_random(view);
 }
 
@@ -93,7 +99,8 @@ kernels::View KernelCall::take(DType type, i64 rows, i64 heads, i64 width) {
 
 void KernelCall::prepare_backward() {
   forward();
-  kernel_.delta({attend_grad_args_.d_o, attend_args_.o, attend_args_.lse, delta_, attend_args_.scope.query_heads});
+  kernel_.delta(
+      {attend_grad_args_.d_o, attend_args_.o, attend_args_.lse, delta_, attend_args_.scope.query_heads});
   attend_grad_ = kernel_.prepare(attend_grad_args_);
 }
 

@@ -3,10 +3,9 @@
 
 #include "usp/base/error.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
+#include <unistd.h>
 
 namespace usp::measure {
 namespace {
@@ -32,7 +31,8 @@ int Machine::local(int rank) const {
 Machine machine_of(comm::Communicator& control) {
   HostReport mine;
   if (::gethostname(mine.name.data(), mine.name.size() - 1) != 0)
-    throw EnvironmentError("the name of this host is not known, by which ranks of other hosts are told apart");
+    throw EnvironmentError(
+        "the name of this host is not known, by which ranks of other hosts are told apart");
   const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
   mine.memory_bytes = static_cast<double>(std::max(pages, 1L)) * static_cast<double>(std::max(page, 1L));
   std::vector<HostReport> all(static_cast<std::size_t>(control.size()));

@@ -10,10 +10,10 @@ namespace usp::measure {
 
 /// Which host each rank of a job is on.
 struct Machine {
-  std::vector<int> host_of;              ///< per rank
-  std::vector<std::string> hosts;        ///< names, in order of their first rank
-  std::vector<std::vector<int>> ranks;   ///< per host, rising
-  std::vector<double> memory_bytes;      ///< per host
+  std::vector<int> host_of;             ///< per rank
+  std::vector<std::string> hosts;       ///< names, in order of their first rank
+  std::vector<std::vector<int>> ranks;  ///< per host, rising
+  std::vector<double> memory_bytes;     ///< per host
 
   [[nodiscard]] int host_count() const { return static_cast<int>(hosts.size()); }
   /// Ranks that every host has.

@@ -18,9 +18,10 @@ void check_settings(ObjectReader reader, const Settings& settings) {
   for (const auto& [name, value] : settings) {
     const std::string there = reader.string(name.c_str());
     if (there != value)
-      reader.fail(name.c_str(), fmt::format("the parts were measured with {} '{}', and this start has '{}': start as "
-                                            "then, or give --restart to measure anew",
-                                            name, there, value));
+      reader.fail(name.c_str(),
+                  fmt::format("the parts were measured with {} '{}', and this start has '{}': start as "
+                              "then, or give --restart to measure anew",
+                              name, there, value));
   }
   reader.finish();
 }
@@ -31,7 +32,8 @@ bool possible(Part::Kind kind, const Rows& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::vector<double>& row = rows[i];
     const std::size_t needed = kernel ? 5 : kind == Part::Kind::interference ? 3 : 2;
-    if (std::any_of(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(needed), [](double x) { return x <= 0; }))
+    if (std::any_of(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(needed),
+                    [](double x) { return x <= 0; }))
       return false;
     if (kernel && ((row[5] != 0 && row[5] != 1 && row[5] != 2) || row[6] <= 0)) return false;
     if (doubles && i > 0 && row[0] != 2 * rows[i - 1][0]) return false;

@@ -21,7 +21,7 @@ struct PartialFile {
 [[nodiscard]] std::string write_partial(const PartialFile& content);
 /// Throws InvalidInput for anything that write_partial did not write of these settings and parts, naming the
 /// setting that differs.
-[[nodiscard]] PartialFile read_partial(const std::string& text, const std::string& file, const Settings& settings,
-                                       const std::vector<Part>& parts);
+[[nodiscard]] PartialFile read_partial(const std::string& text, const std::string& file,
+                                       const Settings& settings, const std::vector<Part>& parts);
 
 }  // namespace usp::measure

@@ -40,8 +40,7 @@ void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_g
 }
 
 void add_hops(std::vector<Part>& parts, Part::Kind kind, int hosts, const std::vector<int>& counts) {
-  for (const int ranks : counts)
-    parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}});
+  for (const int ranks : counts) parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}});
 }
 
 std::string counted(int n, const char* word) {
@@ -51,7 +50,8 @@ std::string counted(int n, const char* word) {
 }  // namespace
 
 std::string Part::name() const {
-  const std::string where = fmt::format("{} on {}", counted(key.ranks_per_host, "rank"), counted(key.hosts, "host"));
+  const std::string where =
+      fmt::format("{} on {}", counted(key.ranks_per_host, "rank"), counted(key.hosts, "host"));
   switch (kind) {
     case Kind::copy:
       return "copies";
@@ -97,15 +97,22 @@ std::vector<GridCall> kernel_grid(int head_dim, i64 element_bytes, bool quick) {
     double heads, kv_heads;
     i64 rows, keys;
   };
-  const std::vector<Size> square = {{1, 1, 64, 64},    {4, 1, 64, 64},    {2, 2, 128, 128}, {4, 4, 256, 256},
-                                    {2, 1, 256, 256},  {8, 2, 256, 256},  {2, 2, 512, 512}, {4, 1, 1024, 1024},
-                                    {2, 2, 2048, 2048}};
+  const std::vector<Size> square = {{1, 1, 64, 64},   {4, 1, 64, 64},     {2, 2, 128, 128},
+                                    {4, 4, 256, 256}, {2, 1, 256, 256},   {8, 2, 256, 256},
+                                    {2, 2, 512, 512}, {4, 1, 1024, 1024}, {2, 2, 2048, 2048}};
   const std::vector<Size> oblong = {{2, 2, 64, 512}, {2, 1, 512, 128}, {2, 2, 256, 1024}, {4, 4, 1024, 256}};
   const std::size_t most = quick ? 5 : square.size();
   std::vector<GridCall> grid;
   const auto add = [&](const Size& size, Mask mask, i64 window) {
-    KernelShape shape{size.heads, size.kv_heads, head_dim, head_dim, static_cast<double>(size.rows), 0,
-                      static_cast<double>(size.keys), mask, static_cast<int>(element_bytes)};
+    KernelShape shape{size.heads,
+                      size.kv_heads,
+                      head_dim,
+                      head_dim,
+                      static_cast<double>(size.rows),
+                      0,
+                      static_cast<double>(size.keys),
+                      mask,
+                      static_cast<int>(element_bytes)};
     shape.mean_keys = mean_keys(mask, size.rows, size.keys, window);
     grid.push_back({shape, window});
   };

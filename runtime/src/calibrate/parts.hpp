@@ -25,8 +25,9 @@ struct Part {
 };
 
 /// What one part measured, one row per size or shape. Columns by kind:
-/// copy and exchange: bytes, seconds, spread; kernel: query heads, KV heads, rows, mean keys, key rows, mask (0 full,
-/// 1 causal, 2 window), seconds, spread; interference: seconds of the kernel, of the transfer, of both at once.
+/// copy and exchange: bytes, seconds, spread; kernel: query heads, KV heads, rows, mean keys, key rows, mask
+/// (0 full, 1 causal, 2 window), seconds, spread; interference: seconds of the kernel, of the transfer, of
+/// both at once.
 using Rows = std::vector<std::vector<double>>;
 using Results = std::map<std::string, Rows>;
 

@@ -12,9 +12,9 @@ namespace usp::measure {
 
 /// How much is repeated.
 struct Pace {
-  double sample_s = 5e-3;     ///< a sample repeats a call for at least so long
-  int samples = 5;            ///< after one to warm up; the median counts
-  double longest_s = 0.4;     ///< sizes stop growing when a call takes so long
+  double sample_s = 5e-3;  ///< a sample repeats a call for at least so long
+  int samples = 5;         ///< after one to warm up; the median counts
+  double longest_s = 0.4;  ///< sizes stop growing when a call takes so long
   i64 max_bytes = i64{64} << 20;
 };
 
@@ -23,8 +23,8 @@ struct Sample {
   double spread = 0;   ///< relative half width of the samples
 };
 
-/// Times calls that all ranks make at once. Collective in every call: what a rank decides follows from values that
-/// all ranks have.
+/// Times calls that all ranks make at once. Collective in every call: what a rank decides follows from values
+/// that all ranks have.
 class Timer {
  public:
   Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace)

@@ -51,9 +51,10 @@ struct Calibration {
   std::string generation;      ///< of that card; empty: not stated, kernels are borrowed by peak
   double device_clock_hz = 0;  ///< boost clock; 0: not stated
   double device_power_w = 0;   ///< limit of its board; 0: not stated
-  std::string link_class;  ///< "nvswitch", "pcie", "host": kind of the links of `comm`; empty: of this very machine
-  double link_gb_s = 0;    ///< line rate per device of the links that were measured; 0: not stated
-  double link_band = 0;    ///< of curves that were measured on another host: how far hosts of the kind differ
+  std::string
+      link_class;  ///< "nvswitch", "pcie", "host": kind of the links of `comm`; empty: of this very machine
+  double link_gb_s = 0;  ///< line rate per device of the links that were measured; 0: not stated
+  double link_band = 0;  ///< of curves that were measured on another host: how far hosts of the kind differ
   std::string link_lender;  ///< calibration that the curves of the slowest links inside a host come from
   TransferModel comm;       ///< of the fastest links inside hosts and NVLink domains
   std::optional<TransferModel> pcie;  ///< of PCIe, where a host has other links too; empty: `comm` is all

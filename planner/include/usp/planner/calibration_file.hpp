@@ -36,8 +36,8 @@ struct InterferenceRow {
   Interference measured;
 };
 
-/// The content of a calibration file (schema: configs/schema/calibration.v2.schema.json), value by value: what
-/// is read can be written again.
+/// The content of a calibration file (schema: configs/schema/calibration.v2.schema.json), value by value:
+/// what is read can be written again.
 struct CalibrationFile {
   struct Device {
     std::string name, source;

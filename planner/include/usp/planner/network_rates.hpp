@@ -43,8 +43,8 @@ struct WordTable<NetworkOperation> {
                                                      {"reduce_scatter", NetworkOperation::reduce_scatter}};
 };
 
-/// A transfer across hosts, as it was measured: `groups` groups at once, each of `ranks_per_host` ranks on each
-/// of `hosts` hosts. Of a hop, so many ranks of each host that send to the next host.
+/// A transfer across hosts, as it was measured: `groups` groups at once, each of `ranks_per_host` ranks on
+/// each of `hosts` hosts. Of a hop, so many ranks of each host that send to the next host.
 struct NetworkKey {
   NetworkOperation operation = NetworkOperation::hop;
   int hosts = 2;
@@ -85,8 +85,8 @@ struct MeasuredNetwork {
   std::optional<double> interference, min_interference, max_interference;  ///< added beside a kernel
 };
 
-/// The shares of a curve: of the longest message, and their range over the upper half of the sizes, each widened
-/// by `spread`.
+/// The shares of a curve: of the longest message, and their range over the upper half of the sizes, each
+/// widened by `spread`.
 void set_shares(NetworkCurve& curve, double gb_s, double latency_s, double spread);
 
 /// What a transfer beside an attention kernel adds to it: `share` of the shorter of the two times, between

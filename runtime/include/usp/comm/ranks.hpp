@@ -20,8 +20,8 @@ class MpiSession;
 /// build without it.
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
 
-/// The same on as many ranks as mpirun, srun or torchrun started; without them on `ranks` threads, two where it is
-/// empty. Throws UsageError where `ranks` are given and another number was started.
+/// The same on as many ranks as mpirun, srun or torchrun started; without them on `ranks` threads, two where
+/// it is empty. Throws UsageError where `ranks` are given and another number was started.
 bool run_started_ranks(std::optional<int> ranks, const CommOptions& options,
                        const std::function<void(Communicator&)>& body);
 
