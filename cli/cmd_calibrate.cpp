@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cluster_flags.hpp"
 #include "flag_group.hpp"
 #include "progress.hpp"
 
@@ -7,14 +8,19 @@
 #include "usp/base/text.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/sockets.hpp"
+#include "usp/planner/calibration_add.hpp"
+#include "usp/planner/score.hpp"
 #include "usp/runtime/calibrate.hpp"
 #include "usp/schedule/words.hpp"
 #include "usp/topology/cluster_io.hpp"
+
+#include <fmt/format.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <set>
 
 namespace usp::cli {
 namespace {
@@ -26,7 +32,44 @@ struct CalibrateFlags {
   std::optional<double> max_seconds, watchdog_s;
   bool trust_network = false;
   std::string output = "calibration.json", cluster_file;
+  std::string rows, cluster;  ///< of --add and --cluster
 };
+
+/// --add measures nothing: flags of a measurement beside it have no effect.
+void check_add(const CalibrateFlags& flags, const CLI::App& verb) {
+  if (flags.rows.empty()) {
+    if (!flags.cluster.empty())
+      throw UsageError("--cluster names the machine on which the rows of --add were measured; give both");
+    return;
+  }
+  if (flags.cluster.empty()) throw UsageError("--add prices its rows on their machine; name it with --cluster");
+  if (flags.output == "-") throw UsageError("--add corrects the calibration of -o, which has to be a file");
+  const std::set<std::string> read{"--add", "--cluster", "-o", "--output", "--json", "--quiet", "--color"};
+  for (const CLI::Option* option : verb.get_options())
+    if (option->count() > 0 && !option->get_lnames().empty() &&
+        read.count("--" + option->get_lnames().front()) == 0)
+      throw UsageError("--" + option->get_lnames().front() + " is of a measurement, and --add makes none; leave it out");
+}
+
+std::string corrections_text(const CorrectedCalibration& corrected) {
+  std::string text;
+  for (const Correction& c : corrected.corrections)
+    text += fmt::format("{}: times x {:.4g}, by {} {}\n", c.curve, c.factor, c.rows, c.rows == 1 ? "row" : "rows");
+  return text;
+}
+
+void add_measured_rows(const CalibrateFlags& flags, const Invocation& invocation) {
+  topology::ClusterRequest request;
+  request.source = flags.cluster;
+  const topology::Cluster cluster = usp::load_cluster(request, note_sink(invocation));
+  const auto rows = parse_score_csv(read_file(flags.rows), flags.rows);
+  const CorrectedCalibration corrected =
+      add_rows(read_calibration_file(read_file(flags.output), flags.output), cluster, rows, flags.rows);
+  const std::string text = write_calibration(corrected.content);
+  write_file(flags.output, text);
+  note(invocation, "wrote " + flags.output);
+  std::cout << (invocation.json ? text : corrections_text(corrected));
+}
 
 std::string partial_of(const std::string& output) {
   return output + ".partial";
@@ -112,6 +155,13 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
               "cluster file of these hosts, whose devices are the ranks: what --cluster takes, and names the "
               "calibration")
       ->type_name(output_file);
+  group
+      .option("--add", flags.rows,
+              "CSV of calls measured since, as of usp score: corrects the calibration of -o, rows of one rank its "
+              "kernels, of Ulysses alone or a ring alone their transfers; measures nothing")
+      ->type_name(input_file);
+  group.option("--cluster", flags.cluster, "machine of the rows of --add: what --write-cluster wrote")
+      ->type_name(input_file);
   group.flag("--restart", flags.options.restart, "measure anew what FILE.partial has");
 }
 
@@ -125,12 +175,17 @@ void register_calibrate(CLI::App& app, Invocation& invocation) {
                              "  usp calibrate --ranks 4 -o host.json --write-cluster cluster.json\n"
                              "  mpirun -n 8 usp calibrate -o hosts.json --write-cluster cluster.json\n"
                              "  usp calibrate --quick --json\n"
+      "  usp calibrate --add measured.csv --cluster cluster.json -o host.json\n"
                              "  usp plan attention --heads 8 --kv-heads 2 --head-dim 64 --seq 4096 --dtype "
                              "fp32 --cluster cluster.json");
   auto flags = std::make_shared<CalibrateFlags>();
   add_measure_flags(verb, *flags);
   add_file_flags(verb, *flags);
-  verb.runs([flags, &invocation] { run_calibrate(*flags, invocation); },
+  verb.runs(
+      [flags, app = &verb.app, &invocation] {
+        check_add(*flags, *app);
+        (flags->rows.empty() ? run_calibrate : add_measured_rows)(*flags, invocation);
+      },
             [flags](const Error& error) { comm::notify_other_ranks({}, error); });
 }
 

@@ -54,6 +54,25 @@ TEST(Calibrate, PartsHaveNamesOfTheirOwnAndCoverBothKindsOfLinks) {
   for (const Part& part : parts_of(two_hosts(), true)) EXPECT_EQ(names.count(part.name()), 1U) << part.name();
 }
 
+TEST(Calibrate, HostsOfSlowerLinesAreToldApartByPairs) {
+  Measured measured;
+  measured.machine.host_of = {0, 1, 2};
+  measured.machine.hosts = {"a", "b", "c"};
+  measured.machine.ranks = {{0}, {1}, {2}};
+  const auto pairs_at = [&](double with_c_gb_s) {
+    for (const Part& part : parts_of(measured.machine, false))
+      if (part.between_pair())
+        measured.results[part.name()] = {{1024, 1e-4, 0}, {2048, 2048 / ((part.second_host == 2 ? with_c_gb_s : 0.1) * 1e9), 0}};
+  };
+  pairs_at(0.025);
+  EXPECT_EQ(measured.results.size(), 3U);
+  EXPECT_EQ(host_lines(measured, 0.05), (std::vector<double>{0.1, 0.1, 0.025}));
+  pairs_at(0.095);  // no more than they repeat
+  EXPECT_EQ(host_lines(measured, 0.105), (std::vector<double>{0.105, 0.105, 0.105}));
+  EXPECT_EQ(role_between(0, 2, measured.machine, 2).group, (std::vector<int>{0, 2}));
+  EXPECT_TRUE(role_between(0, 2, measured.machine, 1).group.empty());
+}
+
 /// What arrives is what the peers sent, whatever the exchange.
 TEST(Calibrate, ExchangesMoveWhatTheyAreNamedFor) {
   constexpr i64 bytes = 1024;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/calibration_file.hpp"
+#include "usp/planner/calibration_add.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/links.hpp"
+#include "usp/planner/score_predict.hpp"
 #include "usp/topology/cluster_io.hpp"
 
 #include <gtest/gtest.h>
@@ -185,6 +186,71 @@ TEST(CalibrationFile, OnlyTheMachineThatWasMeasuredBorrowsNothing) {
   EXPECT_FALSE(other.network.hop.measured);
   EXPECT_TRUE(other.network.curves.empty());
   EXPECT_GT(other.network.exchange.band(), own.network.exchange.band());
+}
+
+ScoreRow measured_row(int ring, int ulysses) {
+  ScoreRow row;
+  row.line = 2;
+  row.world = ring * ulysses;
+  row.dtype = ScoreRow::Type::fp32;
+  row.batch = 1;
+  row.seq = 4096;
+  row.heads = 8;
+  row.kv_heads = 8;
+  row.head_dim = 64;
+  row.ring = ring;
+  row.ulysses = ulysses;
+  row.layout = ring > 1 ? ScoreRow::Layout::zigzag : ScoreRow::Layout::contiguous;
+  row.exchange = ScoreRow::Exchange::no_packed;
+  row.library = ScoreRow::Library::usp;
+  return row;
+}
+
+TEST(CalibrationFile, MeasuredCallsCorrectTheCurveTheyAreOf) {
+  const CalibrationFile before = two_hosts();
+  const topology::Cluster cluster = hosts("pair", 0.1);
+  const auto priced = [&](const CalibrationFile& content, const ScoreRow& row) {
+    const Calibration calibration = calibration_from(content);
+    return ScorePredictor(cluster, calibration, "x").seconds(row);
+  };
+  ScoreRow alone = measured_row(1, 1), all = measured_row(1, 4), ring = measured_row(4, 1);
+  alone.seconds = 1.3 * priced(before, alone);
+  const CorrectedCalibration kernels = add_rows(before, cluster, {alone}, "x");
+  EXPECT_NEAR(kernels.content.attention.fits[0].peak_tflops, 0.05 / 1.3, 1e-4);
+  EXPECT_NEAR(priced(kernels.content, alone), *alone.seconds, 1e-6);
+  EXPECT_EQ(kernels.content.network->curves[0].points, before.network->curves[0].points);
+
+  all.seconds = priced(kernels.content, all) + 0.05;
+  ring.seconds = priced(kernels.content, ring) + 0.01;
+  const CorrectedCalibration corrected = add_rows(before, cluster, {ring, all, alone}, "x");
+  ASSERT_EQ(corrected.corrections.size(), 3U);
+  EXPECT_EQ(corrected.corrections[0].curve, "kernels");
+  EXPECT_EQ(corrected.corrections[1].curve, "alltoall of 4 ranks on 2 hosts");
+  EXPECT_GT(corrected.corrections[1].factor, 1);
+  for (const ScoreRow& row : {alone, all, ring}) EXPECT_NEAR(priced(corrected.content, row) / *row.seconds, 1, 1e-3);
+  EXPECT_EQ(corrected.content.sources.size(), before.sources.size() + 3);
+  EXPECT_NE(corrected.content.sources.back().note.find("times x"), std::string::npos);
+  EXPECT_LT(corrected.content.network->curves[0].share, before.network->curves[0].share);
+}
+
+TEST(CalibrationFile, CallsThatTellNothingAreRefused) {
+  const CalibrationFile content = two_hosts();
+  const topology::Cluster cluster = hosts("pair", 0.1);
+  const auto refused = [&](ScoreRow row, const topology::Cluster& on) {
+    EXPECT_THROW(static_cast<void>(add_rows(content, on, {row}, "x")), InvalidInput);
+  };
+  ScoreRow row = measured_row(2, 2);
+  row.seconds = 1;
+  refused(row, cluster);
+  row = measured_row(1, 4);
+  refused(row, cluster);  // no time
+  row.seconds = 1e-6;     // faster than its kernels
+  refused(row, cluster);
+  row.seconds = 1;
+  refused(row, hosts("another pair", 0.1));
+  row = measured_row(1, 8);
+  row.seconds = 1;
+  refused(row, cluster);
 }
 
 TEST(CalibrationFile, SharesComeFromTheLongerMessages) {

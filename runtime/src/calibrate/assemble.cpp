@@ -121,25 +121,31 @@ Repeatability repeatability_of(const Measured& measured) {
   return repeat;
 }
 
+/// Bytes per second that leave a host at the longest message. Short ones may fit into what the network buffers, and
+/// be faster than its line.
+double line_gb_s(const NetworkKey& key, const Rows& rows) {
+  return rows.back()[0] / key.messages() * key.messages_per_host() / rows.back()[1] * 1e-9;
+}
+
 void add_network(const Measured& measured, const CalibrateOptions& options, CalibrationFile& content) {
   if (measured.machine.host_count() < 2) return;
   MeasuredNetwork network;
   network.source = fmt::format("{}, {}", source, measured.communicator);
   network.latency_s = std::numeric_limits<double>::infinity();
+  double most = 0;
   each_part(measured, Part::Kind::exchange, [&](const Part& part, const Rows& rows) {
-    if (part.key.hosts < 2) return;
+    if (part.key.hosts < 2 || part.between_pair()) return;
     NetworkCurve& curve = network.curves.emplace_back();
     curve.key = part.key;
     if (part.key.operation == NetworkOperation::hop) curve.key.hosts = 2;  // of both ends
     for (const auto& row : rows) curve.points.push_back({row[0], row[1]});
-    // Short messages may fit into what the network buffers, and be faster than its line.
-    const NetworkPoint& longest = curve.points.back();
-    const double sent = longest.bytes / curve.key.messages() * curve.key.messages_per_host();
-    network.gb_s = std::max(network.gb_s, sent / longest.time_s * 1e-9);
+    most = std::max(most, line_gb_s(curve.key, rows));
     if (part.key.operation == NetworkOperation::hop && part.key.ranks_per_host == 1)
       network.latency_s = std::min(network.latency_s, rows[0][1]);
   });
-  network.gb_s = options.nic_gb_s.value_or(network.gb_s);
+  // All hosts take part in every curve: the slowest one bounds it.
+  const std::vector<double> lines = host_lines(measured, most);
+  network.gb_s = options.nic_gb_s.value_or(*std::min_element(lines.begin(), lines.end()));
   for (NetworkCurve& curve : network.curves)
     set_shares(curve, network.gb_s, network.latency_s, content.repeatability.from_1mib);
   content.network = std::move(network);
@@ -193,6 +199,22 @@ std::string default_name(const Machine& machine) {
 
 }  // namespace
 
+std::vector<double> host_lines(const Measured& measured, double network_gb_s) {
+  constexpr double alike = 0.15;  // repeated measurements of one line lie so far apart on a busy machine
+  const auto hosts = static_cast<std::size_t>(measured.machine.host_count());
+  std::vector<double> lines(hosts, 0);
+  each_part(measured, Part::Kind::exchange, [&](const Part& part, const Rows& rows) {
+    if (!part.between_pair()) return;
+    for (const int host : {part.first_host, part.second_host}) {
+      double& line = lines[static_cast<std::size_t>(host)];
+      line = std::max(line, line_gb_s(part.key, rows));
+    }
+  });
+  const auto [least, most] = std::minmax_element(lines.begin(), lines.end());
+  if (*least < (1 - alike) * *most) return lines;
+  return std::vector<double>(hosts, std::max(network_gb_s, *most));
+}
+
 CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOptions& options) {
   CalibrationFile content;
   content.name = options.name;
@@ -228,6 +250,9 @@ topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& ca
   spec.sm_count = quantity(calibration.device.sm_count);
   spec.bf16_tflops = spec.fp16_tflops = spec.fp32_tflops = quantity(calibration.device.bf16_tflops);
   spec.memory_gb_s = quantity(calibration.device.memory_gb_s);
+  std::vector<double> lines;
+  if (calibration.network) lines = host_lines(measured, calibration.network->gb_s);
+  if (options.nic_gb_s) std::fill(lines.begin(), lines.end(), *options.nic_gb_s);
   std::size_t most_ranks = 1;
   double memory = machine.memory_bytes.front();
   for (int host = 0; host < machine.host_count(); ++host) {
@@ -241,7 +266,7 @@ topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& ca
     node.host_memory_bytes = quantity(machine.memory_bytes[h]);
     node.pcie_gb_s = node.numa_gb_s = quantity(calibration.links->gb_s);
     cluster.nodes.push_back(node);
-    if (calibration.network) cluster.nics.push_back({host, host, "", 0, quantity(calibration.network->gb_s)});
+    if (calibration.network) cluster.nics.push_back({host, host, "", 0, quantity(lines[h])});
   }
   spec.memory_bytes = quantity(std::floor(memory / static_cast<double>(most_ranks)));
   cluster.specs = {spec};

@@ -108,7 +108,7 @@ class RankLab {
       case Part::Kind::kernel:
         return kernel(part);
       case Part::Kind::exchange:
-        return exchange(part.key);
+        return exchange(part);
       case Part::Kind::interference:
         return interference(part.key);
     }
@@ -149,9 +149,13 @@ class RankLab {
     return rows;
   }
 
-  Rows exchange(const NetworkKey& key) {
+  Rows exchange(const Part& part) {
     Rows rows;
-    const ExchangeRole role = role_of(key, machine_, control_.rank());
+    const NetworkKey& key = part.key;
+    const int rank = control_.rank();
+    const ExchangeRole role = part.between_pair()
+                                  ? role_between(part.first_host, part.second_host, machine_, rank)
+                                  : role_of(key, machine_, rank);
     for (i64 message = least_message_bytes;; message *= 2) {
       Exchange exchange(*data_plane_, memory_, role, message);
       const Sample sample = timer_.measure([&] { exchange.run(); });
@@ -164,7 +168,7 @@ class RankLab {
 
   /// A hop that takes about so long.
   [[nodiscard]] i64 hop_bytes(const NetworkKey& key, double seconds) const {
-    const Part part{Part::Kind::exchange, 0, false, key};
+    const Part part{Part::Kind::exchange, 0, false, key, -1, -1};
     auto bytes = static_cast<double>(least_message_bytes);
     double nearest = -1;
     if (const auto rows = results_.find(part.name()); rows != results_.end())

@@ -39,6 +39,12 @@ ExchangeRole role_of(const NetworkKey& key, const Machine& machine, int rank) {
   return role;
 }
 
+ExchangeRole role_between(int first_host, int second_host, const Machine& machine, int rank) {
+  const int a = machine.rank(first_host, 0), b = machine.rank(second_host, 0);
+  if (rank != a && rank != b) return {NetworkOperation::hop, {}};
+  return {NetworkOperation::hop, {a, b}};
+}
+
 ExchangeMemory::ExchangeMemory(comm::DataPlane& data_plane, kernels::Memory& memory)
     : memory_(memory), received_(memory.make_arena()) {
   sent_ = data_plane.peer_arena(memory);

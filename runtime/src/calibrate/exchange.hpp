@@ -22,6 +22,8 @@ struct ExchangeRole {
 /// at once: on every set of so many neighbouring hosts. One host: inside every host. Hops between hosts go
 /// from each host to the next, by ranks_per_host ranks of each.
 [[nodiscard]] ExchangeRole role_of(const NetworkKey& key, const Machine& machine, int rank);
+/// Of the first ranks of two hosts, while all others are idle.
+[[nodiscard]] ExchangeRole role_between(int first_host, int second_host, const Machine& machine, int rank);
 
 /// Memory that exchanges share: it only grows.
 class ExchangeMemory {

@@ -14,6 +14,8 @@ namespace {
 constexpr NetworkOperation collectives[] = {NetworkOperation::alltoall, NetworkOperation::all_gather,
                                             NetworkOperation::reduce_scatter};
 
+constexpr int most_paired_hosts = 8;  ///< 28 pairs
+
 std::vector<int> divisors(int n) {
   std::vector<int> all;
   for (int d = 1; d <= n; ++d)
@@ -32,7 +34,7 @@ std::vector<int> crowds(int least, int most, bool quick) {
 void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_groups) {
   for (const NetworkOperation operation : collectives)
     for (const int groups : std::set<int>{1, most_groups}) {
-      Part part{Part::Kind::exchange, 0, false, shape};
+      Part part{Part::Kind::exchange, 0, false, shape, -1, -1};
       part.key.operation = operation;
       part.key.groups = groups;
       parts.push_back(part);
@@ -40,7 +42,14 @@ void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_g
 }
 
 void add_hops(std::vector<Part>& parts, Part::Kind kind, int hosts, const std::vector<int>& counts) {
-  for (const int ranks : counts) parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}});
+  for (const int ranks : counts) parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}, -1, -1});
+}
+
+/// Which of the hosts has a slower line than the others.
+void add_pairs(std::vector<Part>& parts, int hosts) {
+  for (int a = 0; a < hosts; ++a)
+    for (int b = a + 1; b < hosts; ++b)
+      parts.push_back({Part::Kind::exchange, 0, false, {NetworkOperation::hop, hosts, 1, 1}, a, b});
 }
 
 std::string counted(int n, const char* word) {
@@ -58,6 +67,7 @@ std::string Part::name() const {
     case Kind::kernel:
       return fmt::format("kernel of head dim {} {}", head_dim, backward ? "backward" : "forward");
     case Kind::exchange:
+      if (between_pair()) return fmt::format("hop between hosts {} and {}", first_host, second_host);
       return fmt::format("{} of {}, {} at once", word_of(key.operation), where, counted(key.groups, "group"));
     case Kind::interference:
       return fmt::format("kernel beside a hop of {}", where);
@@ -70,13 +80,14 @@ std::size_t columns_of(Part::Kind kind) {
 }
 
 std::vector<Part> parts_of(const Machine& machine, bool quick) {
-  std::vector<Part> parts{{Part::Kind::copy, 0, false, {}}};
+  std::vector<Part> parts{{Part::Kind::copy, 0, false, {}, -1, -1}};
   for (const int head_dim : {64, 128})
     for (const bool backward : {false, true})
-      if (!quick || head_dim == 64) parts.push_back({Part::Kind::kernel, head_dim, backward, {}});
+      if (!quick || head_dim == 64) parts.push_back({Part::Kind::kernel, head_dim, backward, {}, -1, -1});
   const int ranks = machine.ranks_per_host(), hosts = machine.host_count();
   if (hosts > 1) {
     add_hops(parts, Part::Kind::exchange, hosts, crowds(1, ranks, quick));
+    if (hosts > 2 && hosts <= most_paired_hosts) add_pairs(parts, hosts);
     for (const int span : divisors(hosts))
       for (const int n : divisors(ranks))
         if (span > 1) add_exchanges(parts, {NetworkOperation::alltoall, span, n, 1}, ranks / n);

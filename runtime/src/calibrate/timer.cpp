@@ -39,7 +39,9 @@ Sample Timer::measure(const std::function<void()>& call) {
   for (int i = 0; i < pace_.samples; ++i) samples.push_back(once(call, count));
   std::sort(samples.begin(), samples.end());
   const double median = (samples[(samples.size() - 1) / 2] + samples[samples.size() / 2]) / 2;
-  return {median, (samples.back() - samples.front()) / (2 * median)};
+  // Of five and more, what another program did to one of them does not count.
+  const std::size_t cut = samples.size() >= 5 ? 1 : 0;
+  return {median, (samples[samples.size() - 1 - cut] - samples[cut]) / (2 * median)};
 }
 
 }  // namespace usp::measure

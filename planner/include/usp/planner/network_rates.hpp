@@ -78,7 +78,7 @@ struct NetworkCurve {
 
 /// The network between the hosts of one machine.
 struct MeasuredNetwork {
-  double gb_s = 0;       ///< line of a host in one direction: the most that any pattern reached, or as stated
+  double gb_s = 0;       ///< line of the slowest host in one direction, as measured or stated
   double latency_s = 0;  ///< of a message
   std::string source;
   std::vector<NetworkCurve> curves;

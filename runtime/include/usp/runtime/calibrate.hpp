@@ -25,7 +25,7 @@ struct CalibrateOptions {
   DType dtype = DType::fp32;         ///< of the tensors of kernels
   bool quick = false;                ///< few and small shapes, for a look
   double max_seconds = 300;          ///< sizes and repetitions are cut to stay within
-  std::optional<double> nic_gb_s;    ///< line of a host's network; empty: the most that was measured
+  std::optional<double> nic_gb_s;    ///< line of every host's network; empty: as measured
   std::string partial;               ///< file that finished parts are kept in; empty: none
   bool restart = false;              ///< forget what is there
   comm::CommOptions comm;
