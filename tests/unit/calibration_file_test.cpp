@@ -254,15 +254,20 @@ TEST(CalibrationFile, CallsThatTellNothingAreRefused) {
 }
 
 TEST(CalibrationFile, SharesComeFromTheLongerMessages) {
-  NetworkCurve curve{{NetworkOperation::hop, 2, 2, 1}, 0, 0, 0, {}};
+  MeasuredNetwork network{0.1, 1e-3, "measured", {}, {}, {}, {}};
+  network.curves.push_back({{NetworkOperation::hop, 2, 2, 1}, 0, 0, 0, {}});
   for (const double bytes : {1e4, 1e5, 1e6, 2e6})
-    curve.points.push_back({bytes, 1e-3 + 2 * bytes / (0.8 * 1e8)});
-  set_shares(curve, 0.1, 1e-3, 0);
-  EXPECT_NEAR(curve.share, 0.8, 1e-9);
-  EXPECT_NEAR(curve.min_share, 0.8, 1e-9);
-  EXPECT_NEAR(curve.max_share, 0.8, 1e-9);
-  set_shares(curve, 0.1, 1e-3, 0.25);
-  EXPECT_NEAR(curve.min_share, 0.64, 1e-9);
+    network.curves[0].points.push_back({bytes, 1e-3 + 2 * bytes / (0.8 * 1e8)});
+  // Of short messages alone nothing is known but what the others reach.
+  network.curves.push_back({{NetworkOperation::alltoall, 2, 2, 1}, 0, 0, 0, {{1e3, 1.01e-3}, {2e3, 1.02e-3}}});
+  set_shares(network, 0);
+  for (const NetworkCurve& curve : network.curves) {
+    EXPECT_NEAR(curve.share, 0.8, 1e-9);
+    EXPECT_NEAR(curve.min_share, 0.8, 1e-9);
+    EXPECT_NEAR(curve.max_share, 0.8, 1e-9);
+  }
+  set_shares(network, 0.25);
+  EXPECT_NEAR(network.curves[0].min_share, 0.64, 1e-9);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ CalibrationFile scaled(CalibrationFile content, const Target& target, double fac
   for (NetworkCurve& curve : content.network->curves) {
     if (!target.has(curve.key)) continue;
     for (NetworkPoint& point : curve.points) point.time_s *= factor;
-    set_shares(curve, content.network->gb_s, content.network->latency_s, content.repeatability.from_1mib);
+    for (double* share : {&curve.share, &curve.min_share, &curve.max_share}) *share /= factor;
   }
   return content;
 }

@@ -27,6 +27,26 @@ std::optional<Efficiency> share_of(const MeasuredNetwork& measured, NetworkOpera
   return found;
 }
 
+constexpr double untold_share = 0.25;  ///< at least, of a line that only short messages went over
+
+/// False where the latency was most of every time: a share of what is left of it says nothing.
+bool set_own_shares(NetworkCurve& curve, const MeasuredNetwork& network, double spread) {
+  const double per_byte = curve.key.messages_per_host() / curve.key.messages() / (network.gb_s * 1e9);
+  double low = 0, high = 0;
+  for (std::size_t i = curve.points.size() / 2; i < curve.points.size(); ++i) {
+    const NetworkPoint& point = curve.points[i];
+    if (point.time_s < 2 * network.latency_s) continue;
+    const double share = point.bytes * per_byte / (point.time_s - network.latency_s);
+    low = low == 0 ? share : std::min(low, share);
+    high = std::max(high, share);
+    curve.share = share;
+  }
+  if (low == 0) return false;
+  curve.min_share = low / (1 + spread);
+  curve.max_share = high * (1 + spread);
+  return true;
+}
+
 /// Another network of the same kind: its shares lie as far apart again.
 void widen(Efficiency& share) {
   if (!share.measured) return;
@@ -37,20 +57,25 @@ void widen(Efficiency& share) {
 
 }  // namespace
 
-void set_shares(NetworkCurve& curve, double gb_s, double latency_s, double spread) {
-  const double per_byte = curve.key.messages_per_host() / curve.key.messages() / (gb_s * 1e9);
+void set_shares(MeasuredNetwork& network, double spread) {
+  std::vector<NetworkCurve*> unknown;
+  std::vector<double> known;
   double low = 0, high = 0;
-  for (std::size_t i = curve.points.size() / 2; i < curve.points.size(); ++i) {
-    const NetworkPoint& point = curve.points[i];
-    // Of short messages the latency is all: a share of what is left of them says nothing.
-    const double beside = std::max(point.time_s - latency_s, point.time_s / 2);
-    const double share = point.bytes * per_byte / beside;
-    low = low == 0 ? share : std::min(low, share);
-    high = std::max(high, share);
-    curve.share = share;
+  for (NetworkCurve& curve : network.curves) {
+    if (!set_own_shares(curve, network, spread)) {
+      unknown.push_back(&curve);
+      continue;
+    }
+    low = known.empty() ? curve.min_share : std::min(low, curve.min_share);
+    high = std::max(high, curve.max_share);
+    known.push_back(curve.share);
   }
-  curve.min_share = std::min(low, curve.share) / (1 + spread);
-  curve.max_share = std::max(high, curve.share) * (1 + spread);
+  std::sort(known.begin(), known.end());
+  for (NetworkCurve* curve : unknown) {
+    curve->share = known.empty() ? 1 : known[known.size() / 2];
+    curve->min_share = known.empty() ? untold_share : low;
+    curve->max_share = known.empty() ? 1 : high;
+  }
 }
 
 const NetworkRates::Curve* NetworkRates::curve(const NetworkKey& key) const {

@@ -146,8 +146,7 @@ void add_network(const Measured& measured, const CalibrateOptions& options, Cali
   // All hosts take part in every curve: the slowest one bounds it.
   const std::vector<double> lines = host_lines(measured, most);
   network.gb_s = options.nic_gb_s.value_or(*std::min_element(lines.begin(), lines.end()));
-  for (NetworkCurve& curve : network.curves)
-    set_shares(curve, network.gb_s, network.latency_s, content.repeatability.from_1mib);
+  set_shares(network, content.repeatability.from_1mib);
   content.network = std::move(network);
 }
 

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <thread>
 
 namespace usp {
 namespace {
@@ -27,6 +28,7 @@ namespace {
 using namespace measure;
 
 constexpr i64 least_message_bytes = 1024;
+constexpr double shared_core_sample_s = 0.05;  ///< a turn on a core lasts some milliseconds
 
 /// One rank's part in the measurements.
 class RankLab {
@@ -37,7 +39,7 @@ class RankLab {
         kernel_(kernels::find_factory(options.kernel)->make(kernels::host_memory(), false)),
         data_plane_(comm::make_message_data_plane(control)),
         machine_(machine_of(control)),
-        timer_(control, kernel_->memory(), options.quick ? Pace{1e-3, 3, 0.05, i64{1} << 20} : Pace{}),
+        timer_(control, kernel_->memory(), options.quick ? Pace{1e-3, 3, 4, 0.05, i64{1} << 20} : Pace{}),
         memory_(*data_plane_, kernel_->memory()),
         parts_(parts_of(machine_, options.quick)) {}
 
@@ -134,6 +136,13 @@ class RankLab {
     return rows;
   }
 
+  /// Where ranks share cores, a sample spans many turns of theirs.
+  [[nodiscard]] double kernel_sample_s() const {
+    const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+    const bool shared = machine_.ranks.front().size() * static_cast<std::size_t>(machine_.host_count()) > cores;
+    return shared && !options_.quick ? shared_core_sample_s : 0;
+  }
+
   Rows kernel(const Part& part) {
     Rows rows;
     for (const GridCall& grid : kernel_grid(part.head_dim, bytes_of(options_.dtype), options_.quick)) {
@@ -142,7 +151,8 @@ class RankLab {
       const KernelShape& s = grid.shape;
       KernelCall call(*kernel_, options_.dtype, s, grid.window);
       if (part.backward) call.prepare_backward();
-      const Sample sample = timer_.measure([&] { part.backward ? call.backward() : call.forward(); });
+      const Sample sample =
+          timer_.measure([&] { part.backward ? call.backward() : call.forward(); }, kernel_sample_s());
       rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows,
                       static_cast<double>(static_cast<int>(s.mask)), sample.seconds, sample.spread});
     }
@@ -156,12 +166,13 @@ class RankLab {
     const ExchangeRole role = part.between_pair()
                                   ? role_between(part.first_host, part.second_host, machine_, rank)
                                   : role_of(key, machine_, rank);
-    for (i64 message = least_message_bytes;; message *= 2) {
+    const i64 step = options_.quick && !part.doubles() ? 4 : 2;
+    for (i64 message = least_message_bytes;; message *= step) {
       Exchange exchange(*data_plane_, memory_, role, message);
       const Sample sample = timer_.measure([&] { exchange.run(); });
       const i64 bytes = message * key.messages();
       rows.push_back({static_cast<double>(bytes), sample.seconds, sample.spread});
-      const bool enough = sample.seconds > timer_.pace().longest_s || 2 * bytes > timer_.pace().max_bytes;
+      const bool enough = sample.seconds > timer_.pace().longest_s || step * bytes > timer_.pace().max_bytes;
       if (rows.size() >= 2 && (enough || time_is_up())) return rows;
     }
   }

@@ -26,9 +26,10 @@ void check_settings(ObjectReader reader, const Settings& settings) {
   reader.finish();
 }
 
-/// Only what a measurement gives: positive counts and times, sizes that double, a known mask.
-bool possible(Part::Kind kind, const Rows& rows) {
-  const bool kernel = kind == Part::Kind::kernel, doubles = kind == Part::Kind::exchange;
+/// Only what a measurement gives: positive counts and times, sizes that rise, a known mask.
+bool possible(const Part& part, const Rows& rows) {
+  const Part::Kind kind = part.kind;
+  const bool kernel = kind == Part::Kind::kernel, exchange = kind == Part::Kind::exchange;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::vector<double>& row = rows[i];
     const std::size_t needed = kernel ? 5 : kind == Part::Kind::interference ? 3 : 2;
@@ -36,9 +37,10 @@ bool possible(Part::Kind kind, const Rows& rows) {
                     [](double x) { return x <= 0; }))
       return false;
     if (kernel && ((row[5] != 0 && row[5] != 1 && row[5] != 2) || row[6] <= 0)) return false;
-    if (doubles && i > 0 && row[0] != 2 * rows[i - 1][0]) return false;
+    if (part.doubles() && i > 0 && row[0] != 2 * rows[i - 1][0]) return false;
+    if (exchange && i > 0 && row[0] <= rows[i - 1][0]) return false;
   }
-  return !rows.empty() && (!doubles || rows.size() > 1);
+  return !rows.empty() && (!exchange || rows.size() > 1);
 }
 
 std::vector<double> read_row(const Json& value, const std::string& file, const std::string& pointer,
@@ -79,7 +81,7 @@ PartialFile read_partial(const std::string& text, const std::string& file, const
     reader.array("rows", [&](const Json& row, const std::string& at) {
       rows.push_back(read_row(row, file, at, columns_of(part->kind)));
     });
-    if (!possible(part->kind, rows))
+    if (!possible(*part, rows))
       reader.fail("rows", fmt::format("hold what no measurement gives; {}", remedy));
     if (!content.results.emplace(name, std::move(rows)).second)
       reader.fail("part", fmt::format("is given twice; {}", remedy));

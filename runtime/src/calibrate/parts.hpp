@@ -22,6 +22,10 @@ struct Part {
   int first_host = -1, second_host = -1;  ///< of a hop between two hosts alone, the others idle; -1: of all hosts
 
   [[nodiscard]] bool between_pair() const { return first_host >= 0; }
+  /// Sizes of its rows double, as those of a CollectiveCurve have to.
+  [[nodiscard]] bool doubles() const {
+    return kind == Kind::exchange && key.hosts == 1 && key.operation != NetworkOperation::hop;
+  }
   /// "alltoall of 4 ranks on 1 host, 2 groups at once": names it in files and is unique in a list.
   [[nodiscard]] std::string name() const;
 };

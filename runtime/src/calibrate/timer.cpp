@@ -8,6 +8,7 @@ namespace usp::measure {
 
 constexpr double least_s = 1e-9;  ///< a clock that stands still
 constexpr int most_calls = 1000;
+constexpr double short_sample_s = 0.1;  ///< beside which ranks start together
 
 double Timer::slowest(double mine) {
   std::vector<double> all(static_cast<std::size_t>(control_.size()));
@@ -31,10 +32,13 @@ double Timer::once(const std::function<void()>& call, int count) {
   return std::max(least_s, slowest(span.count()) / count);
 }
 
-Sample Timer::measure(const std::function<void()>& call) {
+Sample Timer::measure(const std::function<void()>& call, double sample_s) {
   static_cast<void>(once(call, 1));  // connections, pages and caches
   const double first = once(call, 1);
-  const int count = static_cast<int>(std::clamp(std::ceil(pace_.sample_s / first), 1.0, 1.0 * most_calls));
+  const double least = std::min(1.0 * pace_.least_calls, std::ceil(short_sample_s / first));
+  const double each = least > 1 ? once(call, static_cast<int>(least)) : first;
+  const double lasting = std::ceil(std::max(pace_.sample_s, sample_s) / each);
+  const int count = static_cast<int>(std::clamp(lasting, std::max(1.0, least), 1.0 * most_calls));
   std::vector<double> samples;
   for (int i = 0; i < pace_.samples; ++i) samples.push_back(once(call, count));
   std::sort(samples.begin(), samples.end());

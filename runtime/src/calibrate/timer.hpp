@@ -14,6 +14,7 @@ namespace usp::measure {
 struct Pace {
   double sample_s = 5e-3;  ///< a sample repeats a call for at least so long
   int samples = 5;         ///< after one to warm up; the median counts
+  int least_calls = 8;     ///< in a sample of short calls: ranks leave the barrier before it apart
   double longest_s = 0.4;  ///< sizes stop growing when a call takes so long
   i64 max_bytes = i64{64} << 20;
 };
@@ -30,7 +31,8 @@ class Timer {
   Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace)
       : control_(control), memory_(memory), pace_(pace), start_(Clock::now()) {}
 
-  [[nodiscard]] Sample measure(const std::function<void()>& call);
+  /// @param sample_s a sample lasts at least so long; that of the pace where it is longer
+  [[nodiscard]] Sample measure(const std::function<void()>& call, double sample_s = 0);
   /// The greatest of what the ranks give.
   [[nodiscard]] double slowest(double mine);
   /// Seconds since this object was made, by rank 0's clock.

@@ -85,9 +85,10 @@ struct MeasuredNetwork {
   std::optional<double> interference, min_interference, max_interference;  ///< added beside a kernel
 };
 
-/// The shares of a curve: of the longest message, and their range over the upper half of the sizes, each
-/// widened by `spread`.
-void set_shares(NetworkCurve& curve, double gb_s, double latency_s, double spread);
+/// The shares of all curves: of the longest message, and their range over the upper half of the sizes, each
+/// widened by `spread`. Curves that were cut while the latency was most of their time get those of the
+/// others.
+void set_shares(MeasuredNetwork& network, double spread);
 
 /// What a transfer beside an attention kernel adds to it: `share` of the shorter of the two times, between
 /// `low` and `high` in the measurements.
