@@ -353,7 +353,7 @@ typedef struct usp_engine_desc {
   int32_t deterministic;   /**< nonzero: gradients repeat bit for bit on a GPU too [0] */
   int32_t ring_transport;  /**< between GPUs, per axis of the mesh [USP_TRANSPORT_COPY_ENGINE] */
   int32_t ulysses_transport;
-  int32_t reserved; /**< 0 */
+  int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
 } usp_engine_desc;
 
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
