@@ -19,9 +19,9 @@ bool splits_own_block(const AttentionPlan& plan) {
   if (!may_split_own_block(plan)) return false;
   const AttentionShape& shape = plan.shape;
   const i64 heads = shape.query_heads / (i64{2} * plan.mesh.ulysses * plan.head_chunks);
+  const i64 rows = shape.q_tokens / plan.mesh.ring();
   // In floating point: shapes are asked about before 64 bits are known to count them.
-  return static_cast<double>(shape.batch) * static_cast<double>(shape.q_tokens / plan.mesh.ring()) *
-             static_cast<double>(heads) >=
+  return static_cast<double>(shape.batch) * static_cast<double>(rows) * static_cast<double>(heads) >=
          least_half_rows;
 }
 
