@@ -7,12 +7,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 readonly exit_usage=2
 readonly exit_environment=5
 
-# Debian 12 packages. python3-jsonschema serves the tests; ccache and clang-format are used when present.
+# Debian 12 packages. python3-jsonschema and iproute2 serve the tests; ccache and clang-format are used when present.
 readonly packages=(
   g++ cmake ninja-build
   nlohmann-json3-dev libcli11-dev libfmt-dev libeigen3-dev libexpat1-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  libopenmpi-dev openmpi-bin
+  libopenmpi-dev openmpi-bin iproute2
   pkg-config python3 python3-jsonschema
 )
 
