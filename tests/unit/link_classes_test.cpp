@@ -102,5 +102,24 @@ TEST(LinkClasses, AGatherOverHostsCarriesEachByteOnceToAHost) {
   EXPECT_NEAR(time.inter_node_s, 3 * bytes / (50e9 * share), 0.02 * time.inter_node_s);
 }
 
+/// The slowest NIC bounds a move wherever its host stands.
+TEST(LinkClasses, AHostWithASlowerNicIsNotRepresentedByTheFirst) {
+  topology::Cluster cluster = compose("dgx-h100", 4);
+  const Calibration calibration = calibration_of(cluster);
+  const Mesh ring{1, 32, 1};
+  const double bytes = 64 << 20;
+  const auto hop = [&] {
+    LinkPricer links(cluster, calibration);
+    const TransferPattern& pattern =
+        links.pattern(links.patterns(ring, Placement{}), schedule::Peers::shift, {0, 1});
+    return links.time(pattern, schedule::Peers::shift, WriteMode::overwrite, bytes, Transport::nccl)
+        .inter_node_s;
+  };
+  const double alike = hop();
+  for (topology::Nic& nic : cluster.nics)
+    if (nic.node == 2) *nic.gb_s.value /= 10;
+  EXPECT_GT(hop(), 8 * alike);
+}
+
 }  // namespace
 }  // namespace usp

@@ -7,9 +7,20 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace usp {
 namespace {
+
+/// Slots and NICs of all hosts run at the rates of the first one's.
+bool alike(const topology::Cluster& cluster) {
+  std::vector<std::vector<std::optional<double>>> rates;
+  for (const topology::Node& node : cluster.nodes)
+    rates.push_back({node.pcie_gb_s.value, node.numa_gb_s.value});
+  for (const topology::Nic& nic : cluster.nics)
+    rates[static_cast<std::size_t>(nic.node)].push_back(nic.gb_s.value);
+  return std::all_of(rates.begin(), rates.end(), [&](const auto& host) { return host == rates.front(); });
+}
 
 /// Devices per node when all nodes are alike and filled in order, so that one represents all; else 0.
 int uniform_node_size(const topology::Cluster& cluster) {
@@ -23,7 +34,7 @@ int uniform_node_size(const topology::Cluster& cluster) {
   }
   for (const topology::NvlinkDomain& domain : cluster.domains)
     if (!domain.switched) return 0;
-  return static_cast<int>(size);
+  return alike(cluster) ? static_cast<int>(size) : 0;
 }
 
 bool divides(int a, int b) {
