@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `usp calibrate` finds on the hosts of a network: a calibration and a cluster that names it, as the planner and
+paced_calls read them."""
+import json
+
+import launchers
+
+PATIENCE_S = 900
+
+
+def calibrate(hosts, per_host, launcher, command, folder):
+    """Runs `command`, a `usp calibrate` without its files, as the ranks of all hosts. Returns (cluster, calibration)."""
+    calibration, cluster = folder / "calibration.json", folder / "cluster.json"
+    code, _, errors = launchers.LAUNCHERS[launcher](
+        hosts, per_host, [*command, "-o", calibration, "--write-cluster", cluster], PATIENCE_S)
+    if code != 0:
+        raise RuntimeError(errors)
+    return cluster, calibration
+
+
+def for_paced_kernels(calibration, alone):
+    """Each rank of emulated hosts has a core of its own: its kernels are those of one rank alone on this machine, as
+    another calibration has them, and a transfer beside them, which sleep, does not slow them down."""
+    content, kernels = json.loads(calibration.read_text()), json.loads(alone.read_text())
+    for key in ("attention", "memory_efficiency", "device"):
+        content[key] = kernels[key]
+    for row in content["interference"]:
+        row.update(ratio=0, min_ratio=0, source="kernels that sleep")
+    content["network"]["interference"].update(ratio=0, min_ratio=0)
+    calibration.write_text(json.dumps(content))
