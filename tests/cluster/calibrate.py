@@ -21,9 +21,8 @@ def calibrate(hosts, per_host, launcher, command, folder):
 def for_paced_kernels(calibration, alone):
     """Each rank of emulated hosts has a core of its own: its kernels are those of one rank alone on this machine, as
     another calibration has them, and a transfer beside them, which sleep, does not slow them down."""
-    content, kernels = json.loads(calibration.read_text()), json.loads(alone.read_text())
-    for key in ("attention", "memory_efficiency", "device"):
-        content[key] = kernels[key]
+    content = json.loads(calibration.read_text())
+    content["attention"] = json.loads(alone.read_text())["attention"]
     for row in content["interference"]:
         row.update(ratio=0, min_ratio=0, source="kernels that sleep")
     content["network"]["interference"].update(ratio=0, min_ratio=0)

@@ -38,8 +38,8 @@ NETWORKS = {
     "slow": Cluster((Nic(400), Nic(400)), 2),
     "very slow": Cluster((Nic(100), Nic(100)), 2),
     "lopsided": Cluster((Nic(800), Nic(200)), 2),
-    "4 hosts, 1 rank": Cluster((Nic(400),) * 4, 1),
-    "4 hosts, 2 ranks": Cluster((Nic(400),) * 4, 2),
+    "4 hosts x 1": Cluster((Nic(400),) * 4, 1),
+    "4 hosts x 2": Cluster((Nic(400),) * 4, 2),
 }
 DELAYED = {"high latency": Cluster((Nic(400, latency_ms=2), Nic(400, latency_ms=2)), 2)}  # needs netem
 
