@@ -7,7 +7,8 @@ their calibrated time. Prints one row per network and call:
   choice          the planner's plan, with its measured time
   best            the fastest plan that was measured
   regret          time of the choice over that of the best, less 1; beside it those of the planner's best plan on the
-                  mesh with most Ulysses and on that of one ring of all ranks
+                  mesh with most Ulysses and on that of one ring of all ranks. One sweep names the best plan and another
+                  one times it, in turns: the fastest of plans that are equal is else the luckiest
   A/A             how far sweeps over the same plans lie apart: median and greatest of those measured again
   bytes           whether every plan moved the bytes that were planned
 
@@ -51,6 +52,16 @@ def measured_s(plan):
     return min(seconds(plan)[1:])
 
 
+def regret(plan, plans):
+    """Mean over sweeps of its time over that of the plan which the other sweeps found the fastest."""
+    own, ratios = seconds(plan)[1:], []
+    for sweep, time_s in enumerate(own):
+        def elsewhere(other, left_out=sweep):
+            return min(t for i, t in enumerate(seconds(other)[1:]) if i != left_out)
+        ratios.append(time_s / seconds(min(plans, key=elsewhere))[1 + sweep])
+    return statistics.mean(ratios) - 1
+
+
 def noise(plans):
     """Between two sweeps over the same plan: (median, greatest) over plans."""
     apart = [max(s[1:]) / min(s[1:]) - 1 for s in map(seconds, plans)]
@@ -72,7 +83,7 @@ def summary(plans):
     typical, worst = noise(finalists)
     return {"plans": len(plans), "finalists": len(finalists), "choice": plans[0]["description"], "choice_s": measured_s(plans[0]),
             "predicted_s": predicted, "best": best["description"], "best_s": measured_s(best),
-            "regret": {name: measured_s(plan) / measured_s(best) - 1 for name, plan in rules.items()},
+            "regret": {name: regret(plan, finalists) for name, plan in rules.items()},
             "noise": typical, "worst_noise": worst, "bytes_equal": bytes_equal(plans)}
 
 
