@@ -106,7 +106,8 @@ class Bench:
         self.network = network.Network(cluster.nics)
         self.hosts = self.network.hosts
         begin = time.monotonic()
-        command = [*AHEAD, options.usp, "calibrate", "-q", "--max-seconds", options.max_seconds]
+        # Few kernels: those of one rank alone take their place.
+        command = [*AHEAD, options.usp, "calibrate", "-q", "--quick", "--max-seconds", options.max_seconds]
         self.files = calibrate.calibrate(self.hosts, cluster.per_host, options.launcher, command, self.folder)
         calibrate.for_paced_kernels(self.files[1], kernels)
         print(f"{name}: calibrated in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
