@@ -46,7 +46,8 @@ inline bool calibration(const std::string& text) {
     for (const NetworkRates::Curve& curve : read.network.curves)
       require(curve.table.at(curve.most_bytes) > 0 && curve.band >= 0, "a transfer that takes no time");
     for (const Efficiency& share : {read.network.hop, read.network.exchange})
-      require(share.low > 0 && share.low <= share.value && share.value <= share.high, "a share outside its range");
+      require(share.low > 0 && share.low <= share.value && share.value <= share.high,
+              "a share outside its range");
     require(!summary_json(read.summary(0)).empty(), "a calibration that prints nothing");
     return true;
   } catch (const InvalidInput&) {

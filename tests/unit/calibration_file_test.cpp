@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/calibration_add.hpp"
-
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
+#include "usp/planner/calibration_add.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/links.hpp"
 #include "usp/planner/score_predict.hpp"
@@ -227,7 +226,8 @@ TEST(CalibrationFile, MeasuredCallsCorrectTheCurveTheyAreOf) {
   EXPECT_EQ(corrected.corrections[0].curve, "kernels");
   EXPECT_EQ(corrected.corrections[1].curve, "alltoall of 4 ranks on 2 hosts");
   EXPECT_GT(corrected.corrections[1].factor, 1);
-  for (const ScoreRow& row : {alone, all, ring}) EXPECT_NEAR(priced(corrected.content, row) / *row.seconds, 1, 1e-3);
+  for (const ScoreRow& row : {alone, all, ring})
+    EXPECT_NEAR(priced(corrected.content, row) / *row.seconds, 1, 1e-3);
   EXPECT_EQ(corrected.content.sources.size(), before.sources.size() + 3);
   EXPECT_NE(corrected.content.sources.back().note.find("times x"), std::string::npos);
   EXPECT_LT(corrected.content.network->curves[0].share, before.network->curves[0].share);
@@ -259,7 +259,8 @@ TEST(CalibrationFile, SharesComeFromTheLongerMessages) {
   for (const double bytes : {1e4, 1e5, 1e6, 2e6})
     network.curves[0].points.push_back({bytes, 1e-3 + 2 * bytes / (0.8 * 1e8)});
   // Of short messages alone nothing is known but what the others reach.
-  network.curves.push_back({{NetworkOperation::alltoall, 2, 2, 1}, 0, 0, 0, {{1e3, 1.01e-3}, {2e3, 1.02e-3}}});
+  network.curves.push_back(
+      {{NetworkOperation::alltoall, 2, 2, 1}, 0, 0, 0, {{1e3, 1.01e-3}, {2e3, 1.02e-3}}});
   set_shares(network, 0);
   for (const NetworkCurve& curve : network.curves) {
     EXPECT_NEAR(curve.share, 0.8, 1e-9);

@@ -121,8 +121,8 @@ Repeatability repeatability_of(const Measured& measured) {
   return repeat;
 }
 
-/// Bytes per second that leave a host at the longest message. Short ones may fit into what the network buffers, and
-/// be faster than its line.
+/// Bytes per second that leave a host at the longest message. Short ones may fit into what the network
+/// buffers, and be faster than its line.
 double line_gb_s(const NetworkKey& key, const Rows& rows) {
   return rows.back()[0] / key.messages() * key.messages_per_host() / rows.back()[1] * 1e-9;
 }
