@@ -6,6 +6,7 @@
 #include "usp/planner/links.hpp"
 #include "usp/planner/score_predict.hpp"
 #include "usp/topology/cluster_io.hpp"
+#include "usp/topology/compose.hpp"
 
 #include <gtest/gtest.h>
 
@@ -180,6 +181,14 @@ TEST(CalibrationFile, OnlyTheMachineThatWasMeasuredBorrowsNothing) {
   EXPECT_TRUE(own.network.hop.measured);
   EXPECT_TRUE(own.other_card.empty());
   EXPECT_TRUE(own.kernel.data().scaled_from.empty());
+  topology::Cluster stated = hosts("pair", 0.1), more = topology::replicate(hosts("pair", 0.1), 2);
+  stated.nics[0].gb_s = stated.nics[1].gb_s = {0.2, topology::Provenance::preset, "--nic"};
+  for (const topology::Cluster& changed : {stated, more}) {
+    const Calibration calibration = calibration_of(changed, file);
+    EXPECT_FALSE(calibration.comm.borrows());
+    EXPECT_FALSE(calibration.network.exchange.measured);
+    EXPECT_TRUE(calibration.network.curves.empty());
+  }
   const Calibration other = calibration_of(hosts("another pair", 0.1), file);
   EXPECT_TRUE(other.comm.borrows());
   EXPECT_FALSE(other.network.hop.measured);
