@@ -47,6 +47,9 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
                topology::max_oversubscription);
   group.option("--slurm", request.slurm, "Slurm topology.conf: the hosts and the switches above them")
       ->type_name(input_file);
+  group.option(
+      "--p2p", request.p2p,
+      "copies between cards over PCIe without host memory: yes, no, or a file of nvidia-smi topo -p2p r");
   group.option("--curves", request.curves, "nccl-tests output measured on this cluster; may be repeated")
       ->type_name(input_file);
   add_rates(group, request);

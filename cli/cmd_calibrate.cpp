@@ -2,6 +2,7 @@
 #include "cluster_flags.hpp"
 #include "flag_group.hpp"
 #include "progress.hpp"
+#include "run_flags.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
@@ -29,8 +30,8 @@ constexpr double quick_s = 8;
 
 struct CalibrateFlags {
   CalibrateOptions options;
-  std::optional<double> max_seconds, watchdog_s;
-  bool trust_network = false;
+  std::optional<double> max_seconds;
+  CommFlags comm;
   std::string output = "calibration.json", cluster_file;
   std::string rows, cluster;  ///< of --add and --cluster
 };
@@ -42,19 +43,22 @@ void check_add(const CalibrateFlags& flags, const CLI::App& verb) {
       throw UsageError("--cluster names the machine on which the rows of --add were measured; give both");
     return;
   }
-  if (flags.cluster.empty()) throw UsageError("--add prices its rows on their machine; name it with --cluster");
+  if (flags.cluster.empty())
+    throw UsageError("--add prices its rows on their machine; name it with --cluster");
   if (flags.output == "-") throw UsageError("--add corrects the calibration of -o, which has to be a file");
   const std::set<std::string> read{"--add", "--cluster", "-o", "--output", "--json", "--quiet", "--color"};
   for (const CLI::Option* option : verb.get_options())
     if (option->count() > 0 && !option->get_lnames().empty() &&
         read.count("--" + option->get_lnames().front()) == 0)
-      throw UsageError("--" + option->get_lnames().front() + " is of a measurement, and --add makes none; leave it out");
+      throw UsageError("--" + option->get_lnames().front() +
+                       " is of a measurement, and --add makes none; leave it out");
 }
 
 std::string corrections_text(const CorrectedCalibration& corrected) {
   std::string text;
   for (const Correction& c : corrected.corrections)
-    text += fmt::format("{}: times x {:.4g}, by {} {}\n", c.curve, c.factor, c.rows, c.rows == 1 ? "row" : "rows");
+    text += fmt::format("{}: times x {:.4g}, by {} {}\n", c.curve, c.factor, c.rows,
+                        c.rows == 1 ? "row" : "rows");
   return text;
 }
 
@@ -79,8 +83,7 @@ std::string partial_of(const std::string& output) {
 CalibrateOptions options_of(const CalibrateFlags& flags) {
   CalibrateOptions options = flags.options;
   options.max_seconds = flags.max_seconds.value_or(options.quick ? quick_s : options.max_seconds);
-  if (flags.watchdog_s) options.comm.watchdog_s = *flags.watchdog_s;
-  options.comm.trust_network = flags.trust_network;
+  options.comm = comm_options(flags.comm);
   options.calibration_file = flags.output;
   options.name = std::filesystem::path(flags.output).stem().string();
   // Beside a device or a pipe nothing is kept.
@@ -108,8 +111,10 @@ void run_calibrate(const CalibrateFlags& flags, const Invocation& invocation) {
   if (flags.output == "-" && !flags.cluster_file.empty())
     throw UsageError("--write-cluster names the calibration's file, which -o - has not; give -o a file");
   CalibrateOptions options = options_of(flags);
+  const std::string network_note = flags.comm.trust_network ? trust_network_note() : "";
   options.note = [&](const std::string& text) { note(invocation, text); };
   options.prepare = [&] {
+    if (!network_note.empty()) note(invocation, network_note);
     check_writable(flags.output);
     if (!options.partial.empty()) check_writable(options.partial);
     if (!flags.cluster_file.empty()) check_writable(flags.cluster_file);
@@ -137,9 +142,7 @@ void add_measure_flags(const Verb& verb, CalibrateFlags& flags) {
                "line of a host's network in one direction, e.g. 10Gb/s (the most that was measured)",
                parse_line_rate_gb_s);
   group.option("--name", options.cluster, "name of the cluster (its first host, hosts x ranks)");
-  group.number("--watchdog", flags.watchdog_s, "seconds that a rank may wait for its peers (60)", 1e-3, 1e6);
-  group.flag("--trust-network", flags.trust_network,
-             "ranks of torchrun may meet over a network without a secret, as of usp run");
+  add_comm_flags(verb, flags.comm, "");
 }
 
 void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
@@ -157,7 +160,8 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
       ->type_name(output_file);
   group
       .option("--add", flags.rows,
-              "CSV of calls measured since, as of usp score: corrects the calibration of -o, rows of one rank its "
+              "CSV of calls measured since, as of usp score: corrects the calibration of -o, rows of one "
+              "rank its "
               "kernels, of Ulysses alone or a ring alone their transfers; measures nothing")
       ->type_name(input_file);
   group.option("--cluster", flags.cluster, "machine of the rows of --add: what --write-cluster wrote")
@@ -175,7 +179,7 @@ void register_calibrate(CLI::App& app, Invocation& invocation) {
                              "  usp calibrate --ranks 4 -o host.json --write-cluster cluster.json\n"
                              "  mpirun -n 8 usp calibrate -o hosts.json --write-cluster cluster.json\n"
                              "  usp calibrate --quick --json\n"
-      "  usp calibrate --add measured.csv --cluster cluster.json -o host.json\n"
+                             "  usp calibrate --add measured.csv --cluster cluster.json -o host.json\n"
                              "  usp plan attention --heads 8 --kv-heads 2 --head-dim 64 --seq 4096 --dtype "
                              "fp32 --cluster cluster.json");
   auto flags = std::make_shared<CalibrateFlags>();
@@ -186,7 +190,7 @@ void register_calibrate(CLI::App& app, Invocation& invocation) {
         check_add(*flags, *app);
         (flags->rows.empty() ? run_calibrate : add_measured_rows)(*flags, invocation);
       },
-            [flags](const Error& error) { comm::notify_other_ranks({}, error); });
+      [flags](const Error& error) { comm::notify_other_ranks(comm_options(flags->comm), error); });
 }
 
 }  // namespace usp::cli

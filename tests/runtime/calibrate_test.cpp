@@ -62,7 +62,8 @@ TEST(Calibrate, HostsOfSlowerLinesAreToldApartByPairs) {
   const auto pairs_at = [&](double with_c_gb_s) {
     for (const Part& part : parts_of(measured.machine, false))
       if (part.between_pair())
-        measured.results[part.name()] = {{1024, 1e-4, 0}, {2048, 2048 / ((part.second_host == 2 ? with_c_gb_s : 0.1) * 1e9), 0}};
+        measured.results[part.name()] = {
+            {1024, 1e-4, 0}, {2048, 2048 / ((part.second_host == 2 ? with_c_gb_s : 0.1) * 1e9), 0}};
   };
   pairs_at(0.025);
   EXPECT_EQ(measured.results.size(), 3U);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/calibration_add.hpp"
-
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
+#include "usp/planner/calibration_add.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/links.hpp"
 #include "usp/planner/score_predict.hpp"
 #include "usp/topology/cluster_io.hpp"
+#include "usp/topology/compose.hpp"
 
 #include <gtest/gtest.h>
 
@@ -181,6 +181,14 @@ TEST(CalibrationFile, OnlyTheMachineThatWasMeasuredBorrowsNothing) {
   EXPECT_TRUE(own.network.hop.measured);
   EXPECT_TRUE(own.other_card.empty());
   EXPECT_TRUE(own.kernel.data().scaled_from.empty());
+  topology::Cluster stated = hosts("pair", 0.1), more = topology::replicate(hosts("pair", 0.1), 2);
+  stated.nics[0].gb_s = stated.nics[1].gb_s = {0.2, topology::Provenance::preset, "--nic"};
+  for (const topology::Cluster& changed : {stated, more}) {
+    const Calibration calibration = calibration_of(changed, file);
+    EXPECT_FALSE(calibration.comm.borrows());
+    EXPECT_FALSE(calibration.network.exchange.measured);
+    EXPECT_TRUE(calibration.network.curves.empty());
+  }
   const Calibration other = calibration_of(hosts("another pair", 0.1), file);
   EXPECT_TRUE(other.comm.borrows());
   EXPECT_FALSE(other.network.hop.measured);
@@ -227,7 +235,8 @@ TEST(CalibrationFile, MeasuredCallsCorrectTheCurveTheyAreOf) {
   EXPECT_EQ(corrected.corrections[0].curve, "kernels");
   EXPECT_EQ(corrected.corrections[1].curve, "alltoall of 4 ranks on 2 hosts");
   EXPECT_GT(corrected.corrections[1].factor, 1);
-  for (const ScoreRow& row : {alone, all, ring}) EXPECT_NEAR(priced(corrected.content, row) / *row.seconds, 1, 1e-3);
+  for (const ScoreRow& row : {alone, all, ring})
+    EXPECT_NEAR(priced(corrected.content, row) / *row.seconds, 1, 1e-3);
   EXPECT_EQ(corrected.content.sources.size(), before.sources.size() + 3);
   EXPECT_NE(corrected.content.sources.back().note.find("times x"), std::string::npos);
   EXPECT_LT(corrected.content.network->curves[0].share, before.network->curves[0].share);
@@ -259,7 +268,8 @@ TEST(CalibrationFile, SharesComeFromTheLongerMessages) {
   for (const double bytes : {1e4, 1e5, 1e6, 2e6})
     network.curves[0].points.push_back({bytes, 1e-3 + 2 * bytes / (0.8 * 1e8)});
   // Of short messages alone nothing is known but what the others reach.
-  network.curves.push_back({{NetworkOperation::alltoall, 2, 2, 1}, 0, 0, 0, {{1e3, 1.01e-3}, {2e3, 1.02e-3}}});
+  network.curves.push_back(
+      {{NetworkOperation::alltoall, 2, 2, 1}, 0, 0, 0, {{1e3, 1.01e-3}, {2e3, 1.02e-3}}});
   set_shares(network, 0);
   for (const NetworkCurve& curve : network.curves) {
     EXPECT_NEAR(curve.share, 0.8, 1e-9);

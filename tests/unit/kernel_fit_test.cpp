@@ -119,10 +119,20 @@ TEST(KernelFit, WindowsAreNotFittedButTold) {
   EXPECT_FALSE(found.fits[1].window_mape.has_value());
 }
 
-TEST(KernelFit, TimesThatDoNotGrowAreRefused) {
+TEST(KernelFit, TimesThatDoNotGrowGiveARateWithAnErrorThatTells) {
   std::vector<KernelSample> samples = samples_of(truth(1, 1), 0);
   for (KernelSample& s : samples) s.seconds = 1 / (s.shape.query_heads * s.shape.rows * s.shape.mean_keys);
+  const KernelData found = fit_kernels(truth(1, 1), samples);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_GT(found.fits[i].peak_tflops, 0);
+    EXPECT_EQ(found.fits[i].extra_keys, 0);
+    EXPECT_GT(found.fits[i].p90, 0.5);
+    EXPECT_GT(found.backward[i].p90, 0.5);
+  }
+  samples.front().seconds = 0;
   EXPECT_THROW(static_cast<void>(fit_kernels(truth(1, 1), samples)), InvalidInput);
+  EXPECT_THROW(static_cast<void>(fit_kernels(truth(1, 1), {samples.begin() + 1, samples.begin() + 4})),
+               InvalidInput);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "usp/topology/compose.hpp"
 
 #include "compose_parts.hpp"
+#include "peer_access.hpp"
 #include "reader_support.hpp"
 
 #include "usp/base/env.hpp"
@@ -314,6 +315,7 @@ Cluster compose(const ClusterRequest& request) {
   apply_visible(cluster, request.devices);
   note_one_device(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
+  if (!request.p2p.empty()) apply_peer_access(cluster, request.p2p);
   if (request.nodes && request.gpus)
     throw UsageError("--nodes and --gpus both say how many devices there are; give one");
   if (request.nodes) apply_nodes(cluster, *request.nodes);

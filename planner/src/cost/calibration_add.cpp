@@ -46,14 +46,17 @@ int hosts_of(const topology::Cluster& cluster, int ranks) {
 }
 
 Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const std::string& file) {
-  if (!row.seconds) throw InvalidInput({file, row.line, "iters_per_s"}, "the row ran out of memory and has no time");
+  if (!row.seconds)
+    throw InvalidInput({file, row.line, "iters_per_s"}, "the row ran out of memory and has no time");
   if (static_cast<std::size_t>(row.world) > cluster.devices.size())
-    throw InvalidInput({file, row.line, "world"}, fmt::format("{} ranks need as many devices, the cluster has {}",
-                                                              row.world, cluster.devices.size()));
+    throw InvalidInput(
+        {file, row.line, "world"},
+        fmt::format("{} ranks need as many devices, the cluster has {}", row.world, cluster.devices.size()));
   if (row.ring > 1 && row.ulysses > 1)
-    throw InvalidInput({file, row.line, "ring"},
-                       "the time of a call along both axes does not tell which of them it is of; give rows of ring 1 "
-                       "or ulysses 1");
+    throw InvalidInput(
+        {file, row.line, "ring"},
+        "the time of a call along both axes does not tell which of them it is of; give rows of ring 1 "
+        "or ulysses 1");
   if (row.world == 1) return {};
   return {row.ring > 1 ? Target::Of::hops : Target::Of::alltoall, row.world, hosts_of(cluster, row.world)};
 }
@@ -98,13 +101,16 @@ double priced(const CalibrationFile& content, const topology::Cluster& cluster, 
 /// Of the times of the target, the factor with which the row is priced as it was measured.
 double factor_of(const CalibrationFile& content, const topology::Cluster& cluster, const Target& target,
                  const ScoreRow& row, const std::string& file) {
-  const auto seconds = [&](double factor) { return priced(scaled(content, target, factor), cluster, row, file); };
+  const auto seconds = [&](double factor) {
+    return priced(scaled(content, target, factor), cluster, row, file);
+  };
   double low = 1 / most_factor, high = most_factor;
   if (seconds(low) > *row.seconds || seconds(high) < *row.seconds)
-    throw InvalidInput({file, row.line, "iters_per_s"},
-                       fmt::format("the call took {:.3g} s and is priced {:.3g} s, which {} up to {} times as fast or "
-                                   "as slow do not explain; give a row of one rank first, or calibrate anew",
-                                   *row.seconds, seconds(1), target.name(), most_factor));
+    throw InvalidInput(
+        {file, row.line, "iters_per_s"},
+        fmt::format("the call took {:.3g} s and is priced {:.3g} s, which {} up to {} times as fast or "
+                    "as slow do not explain; give a row of one rank first, or calibrate anew",
+                    *row.seconds, seconds(1), target.name(), most_factor));
   constexpr int halvings = 30;
   for (int i = 0; i < halvings; ++i) {
     const double middle = std::sqrt(low * high);
@@ -118,20 +124,23 @@ double factor_of(const CalibrationFile& content, const topology::Cluster& cluste
 CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cluster& cluster,
                               const std::vector<ScoreRow>& rows, const std::string& file) {
   if (content.cluster.empty() || content.cluster != cluster.name)
-    throw InvalidInput({file, 0, ""},
-                       fmt::format("calibration {} is of cluster '{}', and the rows were measured on '{}': they say "
-                                   "nothing of it; name its own cluster",
-                                   content.name, content.cluster, cluster.name));
+    throw InvalidInput(
+        {file, 0, ""},
+        fmt::format("calibration {} is of cluster '{}', and the rows were measured on '{}': they say "
+                    "nothing of it; name its own cluster",
+                    content.name, content.cluster, cluster.name));
   std::map<Target, std::vector<const ScoreRow*>> by_target;  // kernels first
   for (const ScoreRow& row : rows) by_target[target_of(row, cluster, file)].push_back(&row);
   CorrectedCalibration result{content, {}};
   for (const auto& [target, told] : by_target) {
     double log_sum = 0;
-    for (const ScoreRow* row : told) log_sum += std::log(factor_of(result.content, cluster, target, *row, file));
+    for (const ScoreRow* row : told)
+      log_sum += std::log(factor_of(result.content, cluster, target, *row, file));
     const double factor = std::exp(log_sum / static_cast<double>(told.size()));
     result.content = scaled(std::move(result.content), target, factor);
     result.corrections.push_back({target.name(), factor, static_cast<int>(told.size())});
-    result.content.sources.push_back({"corrected: " + target.name(), file, "own measurement", "usp score rows",
+    result.content.sources.push_back({"corrected: " + target.name(), file, "own measurement",
+                                      "usp score rows",
                                       fmt::format("times x {:.4g}, by {} rows", factor, told.size())});
   }
   return result;

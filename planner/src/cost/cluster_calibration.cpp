@@ -107,6 +107,17 @@ bool measured_here(const topology::Cluster& cluster, const Calibration& calibrat
   return !calibration.cluster.empty() && calibration.cluster == cluster.name;
 }
 
+/// The network, as it was measured: no more hosts, and no other NICs than were found.
+bool network_measured_here(const topology::Cluster& cluster, const Calibration& calibration) {
+  std::size_t hosts = 0;
+  for (const NetworkRates::Curve& curve : calibration.network.curves)
+    hosts = std::max(hosts, static_cast<std::size_t>(curve.key.hosts));
+  const bool own_nics = std::all_of(cluster.nics.begin(), cluster.nics.end(), [](const topology::Nic& nic) {
+    return nic.gb_s.provenance == topology::Provenance::measured;
+  });
+  return measured_here(cluster, calibration) && own_nics && cluster.nodes.size() <= hosts;
+}
+
 /// The shipped calibration whose links of a class have the nearest line rate.
 const Calibration& lender_of(const std::string& link_class, double gb_s) {
   static const std::vector<Calibration> shipped = [] {
@@ -243,9 +254,9 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
                        "name one with --calibration, or a card that has one with --device");
   Calibration calibration = load_calibration(wanted);
   if (!name.empty()) name_other_card(cluster, name, calibration);
+  choose_links(cluster, calibration);  // first: it knows the measured card by its multiprocessors
   scale_kernels(cluster, calibration);
-  choose_links(cluster, calibration);
-  if (!measured_here(cluster, calibration))
+  if (!network_measured_here(cluster, calibration))
     calibration.network = on_another_network(std::move(calibration.network));
   if (calibration.network.line_gb_s == 0)
     calibration.network.exchange =

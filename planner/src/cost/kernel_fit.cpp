@@ -20,6 +20,7 @@ namespace {
 using Matrix = std::vector<std::vector<double>>;
 
 constexpr double unmeasured_kv_gb_s = 1e6;  ///< K and V reads that no sample shows
+constexpr double most_error = 100;          ///< that files state
 constexpr double most_extra_share = 10, least_ratio = 0.1, most_ratio = 10;
 
 /// Solves the normal equations of the chosen columns by Gaussian elimination; nothing where they depend on
@@ -117,15 +118,14 @@ double tail(const KernelShape& s, const KernelData& data) {
   return (full ? 0.5 : 1.0) * longest * data.tile_rows * data.sm_count;
 }
 
-/// Columns: launch, scores, extra keys of causal and of full masks, K and V, and on a card of more than one
-/// multiprocessor the tail.
-std::vector<double> forward_row(const KernelShape& s, const KernelData& data, bool full_extra) {
+constexpr std::size_t launch = 0, scores = 1, extra = 2, reads = 3, full_extra = 4, last_tile = 5;
+
+/// Columns as these numbers; the last on a card of more than one multiprocessor only.
+std::vector<double> forward_row(const KernelShape& s, const KernelData& data) {
   const bool full = s.mask == Mask::full;
   const double rows = head_rows(s, data.tile_rows);
-  std::vector<double> row{1, rows * s.mean_keys, full ? 0 : rows, kv_bytes(s)};
-  if (full_extra) row.push_back(full ? rows : 0);
-  if (data.sm_count > 1) row.push_back(tail(s, data));
-  return row;
+  return {1,           rows * s.mean_keys, full ? 0 : rows,
+          kv_bytes(s), full ? rows : 0,    data.sm_count > 1 ? tail(s, data) : 0};
 }
 
 Samples fitted(const Samples& all, bool backward) {
@@ -135,63 +135,90 @@ Samples fitted(const Samples& all, bool backward) {
   return chosen;
 }
 
+/// Fits the columns that are named, with relative errors; the others are zero.
 template <class Row>
-std::vector<double> relative_fit(const Samples& samples, const Row& row_of) {
+std::vector<double> relative_fit(const Samples& samples, const Row& row_of,
+                                 const std::vector<std::size_t>& columns) {
   Matrix a;
   std::vector<double> b;
   for (const KernelSample* s : samples) {
-    auto [row, target] = row_of(*s);
-    for (double& x : row) x /= s->seconds;
-    a.push_back(std::move(row));
+    const auto [row, target] = row_of(*s);
+    std::vector<double>& chosen = a.emplace_back(row.size(), 0.0);
+    for (const std::size_t c : columns) chosen[c] = row[c] / s->seconds;
     b.push_back(target / s->seconds);
   }
   return nonnegative_least_squares(a, b);
 }
 
+/// The first of the sets of columns, from rich to poor, by which scores take a tenth of the longest call or
+/// more: on a machine that does other work too, a few times may not grow with theirs. The last is scores
+/// alone, whose error then tells.
+template <class Row, class Accept>
+std::vector<double> first_fit(const Samples& samples, const Row& row_of,
+                              const std::vector<std::vector<std::size_t>>& sets, const Accept& accept) {
+  constexpr double least_share = 0.1;
+  const KernelSample& longest =
+      **std::max_element(samples.begin(), samples.end(), [&](const KernelSample* a, const KernelSample* b) {
+        return row_of(*a).first[scores] < row_of(*b).first[scores];
+      });
+  const double work = row_of(longest).first[scores];
+  std::vector<double> x;
+  for (const std::vector<std::size_t>& columns : sets) {
+    x = relative_fit(samples, row_of, columns);
+    if (x[scores] * work >= least_share * longest.seconds && accept(x)) break;
+  }
+  return x;
+}
+
 KernelFit fit_forward(const Samples& all, const KernelData& data, int qk, int v) {
   const Samples samples = fitted(all, false);
-  const auto with = [&](bool full_extra) {
-    return relative_fit(samples, [&](const KernelSample& s) {
-      return std::pair(forward_row(s.shape, data, full_extra), s.seconds);
-    });
-  };
-  std::vector<double> x = with(true);
+  if (samples.empty() ||
+      std::any_of(samples.begin(), samples.end(), [](const KernelSample* s) { return !(s->seconds > 0); }))
+    throw InvalidInput({"samples", 0, fmt::format("head dim {}", qk)},
+                       "there are no forward times, or some are not above zero; measure again");
+  const auto row_of = [&](const KernelSample& s) { return std::pair(forward_row(s.shape, data), s.seconds); };
   // The share of a full mask is told by the causal extra keys, which have to be there.
-  const bool shared = x[2] > 0 && x[4] <= most_extra_share * x[2];
-  if (!shared) x = with(false), x.insert(x.begin() + 4, 0);
-  if (!(x[1] > 0))
-    throw InvalidInput(
-        {"samples", 0, fmt::format("head dim {}", qk)},
-        "times do not grow with the scores that are computed; measure again on an idle machine");
+  const auto shares = [](const std::vector<double>& x) {
+    return x[full_extra] <= most_extra_share * x[extra];
+  };
+  const std::vector<double> x = first_fit(samples, row_of,
+                                          {{launch, scores, extra, reads, full_extra, last_tile},
+                                           {launch, scores, extra, reads, last_tile},
+                                           {launch, scores},
+                                           {scores}},
+                                          shares);
   KernelFit fit;
   fit.head_dim = qk;
   fit.head_dim_v = v;
-  fit.launch_s = x[0];
-  fit.peak_tflops = 2.0 * (qk + v) / x[1] * 1e-12;
-  fit.extra_keys = x[2] / x[1];
-  fit.kv_gb_s = x[3] > 0 ? std::min(unmeasured_kv_gb_s, 1e-9 / x[3]) : unmeasured_kv_gb_s;
-  fit.full_extra_keys = shared ? x[4] / x[2] : 0;
-  fit.serial = data.sm_count > 1 ? x[5] / x[1] : 0;
+  fit.launch_s = x[launch];
+  fit.peak_tflops = 2.0 * (qk + v) / x[scores] * 1e-12;
+  fit.extra_keys = x[extra] / x[scores];
+  fit.kv_gb_s = x[reads] > 0 ? std::min(unmeasured_kv_gb_s, 1e-9 / x[reads]) : unmeasured_kv_gb_s;
+  fit.full_extra_keys = x[extra] > 0 ? x[full_extra] / x[extra] : 0;
+  fit.serial = x[last_tile] / x[scores];
   fit.rows = static_cast<std::int64_t>(samples.size());
   return fit;
 }
 
 BackwardFit fit_backward(const Samples& all, const KernelData& data, const KernelFit& forward) {
   const Samples samples = fitted(all, true);
-  const std::vector<double> x = relative_fit(samples, [&](const KernelSample& s) {
+  const auto row_of = [&](const KernelSample& s) {
     const double rows = head_rows(s.shape, data.tile_rows);
     const double share = s.shape.mask == Mask::full ? forward.full_extra_keys.value_or(0) : 1;
-    const double scores = rows * s.shape.mean_keys + forward.serial * tail(s.shape, data);
-    return std::pair(std::vector<double>{1, scores, rows * share},
+    const double pairs = rows * s.shape.mean_keys + forward.serial * tail(s.shape, data);
+    return std::pair(std::vector<double>{1, pairs, rows * share},
                      s.seconds - 2 * kv_bytes(s.shape) / (forward.kv_gb_s * 1e9));
-  });
+  };
+  const std::vector<double> x =
+      first_fit(samples, row_of, {{launch, scores, extra}, {launch, scores}, {scores}},
+                [](const std::vector<double>&) { return true; });
   BackwardFit fit;
   fit.head_dim = forward.head_dim;
   fit.head_dim_v = forward.head_dim_v;
   const double forward_score_s = 2.0 * (forward.head_dim + forward.head_dim_v) / (forward.peak_tflops * 1e12);
-  fit.rate_ratio = std::clamp(x[1] / (2.5 * forward_score_s), least_ratio, most_ratio);
-  fit.extra_keys = (x[1] > 0 ? x[2] / x[1] : 0) - forward.extra_keys;
-  fit.launch_s = x[0];
+  fit.rate_ratio = std::clamp(x[scores] / (2.5 * forward_score_s), least_ratio, most_ratio);
+  fit.extra_keys = (x[scores] > 0 ? x[extra] / x[scores] : 0) - forward.extra_keys;
+  fit.launch_s = x[launch];
   fit.rows = static_cast<std::int64_t>(samples.size());
   return fit;
 }
@@ -205,7 +232,7 @@ std::pair<double, double> errors(const AttentionCostModel& model, const Samples&
   for (const KernelSample* s : samples) {
     if (!chosen(*s)) continue;
     const Estimate e = s->backward ? model.backward(s->shape) : model.forward(s->shape);
-    all.push_back(std::abs(e.seconds / s->seconds - 1));
+    all.push_back(std::min(most_error, std::abs(e.seconds / s->seconds - 1)));
     sum += all.back();
   }
   if (all.empty()) return {0, 0};

@@ -114,15 +114,15 @@ void add_interference(const Measured& measured, CalibrationFile& content) {
 Repeatability repeatability_of(const Measured& measured) {
   std::vector<double> small, large;
   each_part(measured, Part::Kind::exchange, [&](const Part&, const Rows& rows) {
-    for (const auto& row : rows) (row[0] < 1048576 ? small : large).push_back(row[2]);
+    for (const auto& row : rows) (row[0] < 1048576 ? small : large).push_back(std::min(row[2], 10.0));
   });
   Repeatability repeat{median(small), median(large)};
   if (large.empty()) repeat.from_1mib = repeat.below_1mib;
   return repeat;
 }
 
-/// Bytes per second that leave a host at the longest message. Short ones may fit into what the network buffers, and
-/// be faster than its line.
+/// Bytes per second that leave a host at the longest message. Short ones may fit into what the network
+/// buffers, and be faster than its line.
 double line_gb_s(const NetworkKey& key, const Rows& rows) {
   return rows.back()[0] / key.messages() * key.messages_per_host() / rows.back()[1] * 1e-9;
 }

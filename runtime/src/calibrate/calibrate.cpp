@@ -139,7 +139,8 @@ class RankLab {
   /// Where ranks share cores, a sample spans many turns of theirs.
   [[nodiscard]] double kernel_sample_s() const {
     const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-    const bool shared = machine_.ranks.front().size() * static_cast<std::size_t>(machine_.host_count()) > cores;
+    const bool shared =
+        machine_.ranks.front().size() * static_cast<std::size_t>(machine_.host_count()) > cores;
     return shared && !options_.quick ? shared_core_sample_s : 0;
   }
 

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace usp::measure {
 namespace {
@@ -64,9 +65,9 @@ void ExchangeMemory::reserve(i64 sent_bytes, i64 received_bytes) {
   memory_.synchronize();
 }
 
-Exchange::Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, const ExchangeRole& role, i64 bytes)
+Exchange::Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, ExchangeRole role, i64 bytes)
     : memory_(memory),
-      role_(role),
+      role_(std::move(role)),
       bytes_(bytes),
       rank_(data_plane.control().rank()),
       size_(data_plane.control().size()) {

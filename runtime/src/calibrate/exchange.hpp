@@ -47,7 +47,7 @@ class ExchangeMemory {
 class Exchange {
  public:
   /// Collective over the data plane's ranks. @param bytes of a message to one peer, a multiple of 512
-  Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, const ExchangeRole& role, i64 bytes);
+  Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, ExchangeRole role, i64 bytes);
   void start();
   void finish();
   void progress() { channels_->progress(); }

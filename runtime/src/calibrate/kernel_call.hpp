@@ -16,6 +16,7 @@ class KernelCall {
   KernelCall(kernels::AttentionKernel& kernel, DType dtype, const KernelShape& shape, i64 window = 0);
   KernelCall(const KernelCall&) = delete;
   KernelCall& operator=(const KernelCall&) = delete;
+  ~KernelCall() = default;
   void forward() { attend_->run(attend_args_); }
   void backward() { attend_grad_->run(attend_grad_args_); }
   /// Before backward(): the state of a forward, and what backward needs beside it.

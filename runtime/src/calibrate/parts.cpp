@@ -42,7 +42,8 @@ void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_g
 }
 
 void add_hops(std::vector<Part>& parts, Part::Kind kind, int hosts, const std::vector<int>& counts) {
-  for (const int ranks : counts) parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}, -1, -1});
+  for (const int ranks : counts)
+    parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}, -1, -1});
 }
 
 /// Which of the hosts has a slower line than the others.

@@ -76,7 +76,7 @@ struct CalibrationFile {
 [[nodiscard]] CalibrationFile read_calibration_file(const std::string& text, const std::string& file);
 /// One JSON object; reading it back gives an equal value.
 [[nodiscard]] std::string write_calibration(const CalibrationFile& content);
-/// The models that the content gives. @param file for messages
+/// The models that the content gives.
 [[nodiscard]] Calibration calibration_from(const CalibrationFile& content);
 
 }  // namespace usp

@@ -21,8 +21,9 @@ struct KernelSample {
 
 /// Fits `data.fits` and `data.backward`, one entry per head dim, to samples of causal and full masks by least
 /// squares of relative errors; windows only count for KernelFit::window_mape. `data` states multiprocessors,
-/// tile and type of the elements. Throws InvalidInput where a head dim has no samples of both masks or too
-/// few of them, or where times do not grow with the work.
+/// tile and type of the elements. Where times hardly grow with the work, scores alone are fitted, and the
+/// errors say so. Throws InvalidInput for a head dim with fewer than six forward samples, or with times that
+/// are none.
 [[nodiscard]] KernelData fit_kernels(KernelData data, const std::vector<KernelSample>& samples);
 
 }  // namespace usp
