@@ -9,7 +9,7 @@ PATIENCE_S = 900
 
 
 def calibrate(hosts, per_host, launcher, command, folder):
-    """Runs `command`, a `usp calibrate` without its files, as the ranks of all hosts. Returns (cluster, calibration)."""
+    """Runs `command`, a `usp calibrate` without its files, as the ranks of all hosts: (cluster, calibration)."""
     calibration, cluster = folder / "calibration.json", folder / "cluster.json"
     code, _, errors = launchers.LAUNCHERS[launcher](
         hosts, per_host, [*command, "-o", calibration, "--write-cluster", cluster], PATIENCE_S)

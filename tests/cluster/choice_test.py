@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""choice_test.py USP PACED_CALLS: what the planner chooses on two emulated hosts of two ranks, which 400 Mbit/s join, by
+"""choice_test.py USP PACED_CALLS: what the planner chooses on two emulated hosts of two ranks that 400 Mbit/s join, by
 what `usp calibrate` measured there. Its choices are tested, no times: kernels of a loaded machine may be slow, and then
 what shows of the network is less, but its order stays. And every plan that it chooses from moves its bytes."""
 import json

@@ -82,8 +82,8 @@ def summary(plans):
              "always_ring": next(p for p in plans if p["mesh"]["ulysses"] == 1)}
     predicted = sum(plans[0][name]["predicted_s"] for name in ("forward", "backward") if plans[0][name])
     typical, worst = noise(finalists)
-    return {"plans": len(plans), "finalists": len(finalists), "choice": plans[0]["description"], "choice_s": measured_s(plans[0]),
-            "predicted_s": predicted, "best": best["description"], "best_s": measured_s(best),
+    return {"plans": len(plans), "finalists": len(finalists), "choice": plans[0]["description"],
+            "choice_s": measured_s(plans[0]), "predicted_s": predicted, "best": best["description"], "best_s": measured_s(best),
             "regret": {name: measured_s(plan) / measured_s(best) - 1 for name, plan in rules.items()},
             "timed_again": timed_again(plans[0], finalists),
             "noise": typical, "worst_noise": worst, "bytes_equal": bytes_equal(plans)}
@@ -94,7 +94,8 @@ def kernels_alone(options):
     if options.kernels:
         return options.kernels
     file = sandbox.RUN / "kernels.json"
-    network.run([*AHEAD, options.usp, "calibrate", "-q", "--ranks", 1, "--max-seconds", options.max_seconds, "-o", file])
+    network.run([*AHEAD, options.usp, "calibrate", "-q", "--ranks", 1, "--max-seconds", options.max_seconds,
+                 "-o", file])
     return file
 
 
@@ -118,9 +119,8 @@ class Bench:
         request = self.folder / "request.json"
         request.write_text(json.dumps(call.request(*self.files)))
         launch = launchers.LAUNCHERS[self.options.launcher]
-        code, out, errors = launch(self.hosts, self.cluster.per_host,
-                                   [*AHEAD, self.options.paced_calls, request, self.options.repeat, self.options.sweeps],
-                                   PATIENCE_S)
+        command = [*AHEAD, self.options.paced_calls, request, self.options.repeat, self.options.sweeps]
+        code, out, errors = launch(self.hosts, self.cluster.per_host, command, PATIENCE_S)
         if code != 0:
             raise RuntimeError(errors)
         return json.loads(out)["plans"]
@@ -145,8 +145,8 @@ HEAD = (f"{'network':17} {'call':5} {'choice':52} {'ms':>7} {'best ms':>7} {'reg
 def line(name, call, row):
     regret = row["regret"]
     return (f"{name:17} {call:5} {row['choice'][:52]:52} {1e3 * row['choice_s']:7.1f} {1e3 * row['best_s']:7.1f} "
-            f"{regret['choice']:7.1%} {row['timed_again']:7.1%} {regret['most_ulysses']:8.1%} {regret['always_ring']:8.1%} {row['noise']:6.1%} "
-            f"{row['worst_noise']:6.1%} {'equal' if row['bytes_equal'] else 'DIFFER'}")
+            f"{regret['choice']:7.1%} {row['timed_again']:7.1%} {regret['most_ulysses']:8.1%} "
+            f"{regret['always_ring']:8.1%} {row['noise']:6.1%} {row['worst_noise']:6.1%} {'equal' if row['bytes_equal'] else 'DIFFER'}")
 
 
 def totals(rows):

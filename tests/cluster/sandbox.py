@@ -12,8 +12,8 @@ INSIDE = "USP_TEST_SANDBOX"
 RUN = pathlib.Path("/run")  # a tmpfs of the sandbox
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2", "mount": "mount"}
 NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--net", "--uts", "--ipc")
-PROBE = f"""mount -t tmpfs tmpfs {RUN} && ip link add name near type veth peer name far && ip link add name switch type bridge &&
-            tc qdisc add dev near root handle 1: htb"""
+PROBE = f"""mount -t tmpfs tmpfs {RUN} && ip link add name near type veth peer name far &&
+            ip link add name switch type bridge && tc qdisc add dev near root handle 1: htb"""
 
 
 def unshare():
