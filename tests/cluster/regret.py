@@ -83,7 +83,8 @@ def summary(plans):
     predicted = sum(plans[0][name]["predicted_s"] for name in ("forward", "backward") if plans[0][name])
     typical, worst = noise(finalists)
     return {"plans": len(plans), "finalists": len(finalists), "choice": plans[0]["description"],
-            "choice_s": measured_s(plans[0]), "predicted_s": predicted, "best": best["description"], "best_s": measured_s(best),
+            "choice_s": measured_s(plans[0]), "predicted_s": predicted, "best": best["description"],
+            "best_s": measured_s(best),
             "regret": {name: measured_s(plan) / measured_s(best) - 1 for name, plan in rules.items()},
             "timed_again": timed_again(plans[0], finalists),
             "noise": typical, "worst_noise": worst, "bytes_equal": bytes_equal(plans)}
@@ -146,7 +147,8 @@ def line(name, call, row):
     regret = row["regret"]
     return (f"{name:17} {call:5} {row['choice'][:52]:52} {1e3 * row['choice_s']:7.1f} {1e3 * row['best_s']:7.1f} "
             f"{regret['choice']:7.1%} {row['timed_again']:7.1%} {regret['most_ulysses']:8.1%} "
-            f"{regret['always_ring']:8.1%} {row['noise']:6.1%} {row['worst_noise']:6.1%} {'equal' if row['bytes_equal'] else 'DIFFER'}")
+            f"{regret['always_ring']:8.1%} {row['noise']:6.1%} {row['worst_noise']:6.1%} "
+            f"{'equal' if row['bytes_equal'] else 'DIFFER'}")
 
 
 def totals(rows):
