@@ -28,6 +28,10 @@ namespace {
 using namespace measure;
 
 constexpr i64 least_message_bytes = 1024;
+/// Where a curve may end when the time is up: its longest message is led by the rate, not by the latency or
+/// by the timers of TCP, which hold single messages of 64 to 256 KiB for milliseconds.
+constexpr i64 ruled_bytes = i64{1} << 20;
+constexpr double ruled_s = 0.1;
 constexpr double shared_core_sample_s = 0.05;  ///< a turn on a core lasts some milliseconds
 
 /// One rank's part in the measurements.
@@ -167,14 +171,16 @@ class RankLab {
     const ExchangeRole role = part.between_pair()
                                   ? role_between(part.first_host, part.second_host, machine_, rank)
                                   : role_of(key, machine_, rank);
-    const i64 step = options_.quick && !part.doubles() ? 4 : 2;
+    i64 step = 2;
     for (i64 message = least_message_bytes;; message *= step) {
+      if (!part.doubles() && (options_.quick || time_is_up())) step = 4;
       Exchange exchange(*data_plane_, memory_, role, message);
       const Sample sample = timer_.measure([&] { exchange.run(); });
       const i64 bytes = message * key.messages();
       rows.push_back({static_cast<double>(bytes), sample.seconds, sample.spread});
       const bool enough = sample.seconds > timer_.pace().longest_s || step * bytes > timer_.pace().max_bytes;
-      if (rows.size() >= 2 && (enough || time_is_up())) return rows;
+      const bool ruled = options_.quick || bytes >= ruled_bytes || sample.seconds >= ruled_s;
+      if (rows.size() >= 2 && (enough || (ruled && time_is_up()))) return rows;
     }
   }
 
