@@ -75,6 +75,31 @@ TEST(Memory, TensorAndPipelineSplitTheStates) {
   EXPECT_EQ(c.table().bytes_of(MemoryKind::activations), 21LL * 6 * 8192 * 16384 * 2);
 }
 
+// 126 layers over 16 stages, as Llama 3 splits them: 7 beside the embedding and beside the head, 8 on the
+// stages between, of which the first keeps most microbatches.
+TEST(Memory, StagesAtTheEndsHoldALayerLess) {
+  Case c("llama-3.1-405b");
+  c.workload.zero_stage = 0;
+  c.input.mesh = {.tensor = 8, .pipeline = 16};
+  c.workload.batch = c.workload.microbatches = 16;
+  c.input.loss_tile_tokens = 256;
+  const MemoryTable t = c.table();
+  EXPECT_EQ(t.stage, 1);
+  EXPECT_EQ(t.bytes_of(MemoryKind::activations), 8LL * 15 * 8192 * 16384 * 2 / 8);
+  c.input.mesh.pipeline = 125;  // one layer more than stages: one of those between has it
+  c.workload.batch = c.workload.microbatches = 125;
+  EXPECT_EQ(c.table().stage, 1);
+}
+
+// ZeRO-3 gathers two layers; those of more than 10^9 parameters matrix by matrix.
+TEST(Memory, LargeLayersAreGatheredByTheirMatrices) {
+  Case c("llama-3.1-405b");
+  c.workload.zero_stage = 3;
+  c.input.mesh = {.data = 64};
+  const std::int64_t head = 128256LL * 16384;  // the largest matrix; a layer has 3.2 x 10^9 parameters
+  EXPECT_EQ(c.table().bytes_of(MemoryKind::gathered_layer), head * (2 * 2 + 2));
+}
+
 // Megatron-LM's interleaved schedule: stage 0 of p with v chunks keeps 2 (p - 1) + (v - 1) p + 1 chunks of
 // L / (p v) layers: for p = 6, v = 7 (10 + 36 + 1) / 7 microbatches of its 21 layers.
 TEST(Memory, InterleavedStagesKeepMoreMicrobatches) {

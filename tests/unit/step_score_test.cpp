@@ -88,6 +88,31 @@ TEST(StepScore, PrintedFlopsBecomeTokensByTheirOwnCount) {
   EXPECT_NEAR(*predict_run(run).measured_s, 1e14 / token / 0.75, 1e-6);
 }
 
+// Cross entropy of a framework holds 10 B of each logit of 8 rows of 2,048 tokens and 50,368 words, a fused
+// one those of a tile of 2,048 tokens.
+TEST(StepScore, LogitsAreWholeUnlessTheLossIsFused) {
+  StepRun run = run_of(mpt);
+  const double whole = predict_run(run).memory_gib;
+  run.kernels = "flash attention; fused cross entropy";
+  EXPECT_NEAR(whole - predict_run(run).memory_gib, 7.0 * 2048 * 50368 * 10 / 0x1p30, 0.01);
+}
+
+TEST(StepScore, MemoryPrintedAsGbIsConverted) {
+  const std::string row = "a-1,X,2,64,,,256,100,8,h100,,,128,1,8,bf16,1,,1,,1,,,,,none,,,1.5,,,40,";
+  EXPECT_DOUBLE_EQ(*run_of(row + "SFT; memory printed as GB,\n").memory_gib, 40e9 / 0x1p30);
+  EXPECT_DOUBLE_EQ(*run_of(row + "passes at 60 GB; memory of rank 0,\n").memory_gib, 40);
+}
+
+TEST(StepScore, FsdpOfAPipelineKeepsWeightsGathered) {
+  StepRun run = run_of(mpt);
+  run.pipeline = 8;
+  run.printed = "zero as printed: 3 (FSDP2)";
+  const StepPrediction p = predict_run(run);
+  ASSERT_TRUE(p.why.empty()) << p.why;
+  EXPECT_NE(p.layout.find("ZeRO-1"), std::string::npos) << p.layout;
+  EXPECT_NE(std::find(p.assumed.begin(), p.assumed.end(), "weights gathered once per step"), p.assumed.end());
+}
+
 TEST(StepScore, WhatCannotBePricedSaysWhy) {
   StepRun run = run_of(mpt);
   run.dtype = "nvfp4";
@@ -146,6 +171,7 @@ TEST(StepScore, PublishedRuns) {
   const StepScore score = score_steps(parse_step_table(read_file(file), file), file);
   ASSERT_EQ(score.runs.size(), 571U);
   EXPECT_LE(score.median_over_sources, 0.20);
+  EXPECT_EQ(score.infeasible, 0);
   EXPECT_GE(score.gated.rows, 300);
   EXPECT_GE(score.gated.coverage, 0.88);
   EXPECT_LE(score.gated.half_width, 0.36);

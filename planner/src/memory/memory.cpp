@@ -251,10 +251,13 @@ MemoryTable memory_per_rank(const MemoryInput& input) {
   check(input);
   MemoryTable most = stage_table(input, 0);
   if (input.mesh.pipeline == 1) return most;
-  // Only the first stage holds the embedding and most microbatches, only the last one the head and the
-  // logits.
-  MemoryTable last = stage_table(input, static_cast<int>(input.mesh.pipeline) - 1);
-  return last.total_bytes > most.total_bytes ? last : most;
+  // The first stage holds the embedding and most microbatches, the second may have a layer more, the last one
+  // holds head and logits.
+  for (const int stage : {1, static_cast<int>(input.mesh.pipeline) - 1}) {
+    MemoryTable other = stage_table(input, stage);
+    if (other.total_bytes > most.total_bytes) most = std::move(other);
+  }
+  return most;
 }
 
 }  // namespace usp

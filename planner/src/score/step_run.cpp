@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 
 namespace usp {
 namespace {
@@ -156,6 +157,10 @@ topology::Cluster cluster_of(const StepRun& run, StepPrediction& p) {
     cluster.specs.front().memory_bytes = {0x1p30 * 40, topology::Provenance::preset,
                                           "NVIDIA A100 data sheet"};
   }
+  // "gpu as printed: h100-sxm 96GB".
+  if (const std::size_t at = run.printed.find("gpu as printed:"); at != std::string::npos)
+    if (const auto gb = number_before(run.printed.substr(at), "GB"); gb && *gb > 0)
+      cluster.specs.front().memory_bytes = {0x1p30 * *gb, topology::Provenance::preset, "the table"};
   if (const auto tb_s = number_before(run.printed, " TB/s"))
     cluster.specs.front().memory_gb_s = {*tb_s * 1000, topology::Provenance::preset, "the table"};
   p.card = host->device;
@@ -178,6 +183,7 @@ void set_types(const StepRun& run, PlanRequest& request, StepPrediction& p) {
 /// What the table's words keep; empty: not stated.
 std::optional<Recompute> recompute_of(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   const std::string& word = run.recompute;
+  if (says(run.printed, "selective: mlp")) return Recompute::mlp;  // Megatron-Core's module of that name
   if (word == "none") return Recompute::none;
   if (word == "full") return Recompute::full;
   if (word == "selective_core_attention") return Recompute::selective;
@@ -188,6 +194,11 @@ std::optional<Recompute> recompute_of(const StepRun& run, PlanRequest& request, 
   }
   p.assumed.emplace_back("recompute: as little as fits");
   return std::nullopt;
+}
+
+/// FSDP of PyTorch's second version, which torchtitan runs.
+bool runs_fsdp2(const StepRun& run) {
+  return says(run.printed, "fsdp2") || says(run.origin, "torchtitan");
 }
 
 void set_degrees(const StepRun& run, PlanRequest& request, StepPrediction& p) {
@@ -294,7 +305,10 @@ void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   }
   // FlashAttention-2 is about twice as fast as its first version (arXiv 2307.08691).
   if (request.flash_attention && !newest && !says(text, "flash attention 2")) request.attention_band = 0.6;
-  request.workload.fp32_gradients = says(run.printed, "fsdp2");  // its default reduces in fp32
+  request.workload.fp32_gradients = runs_fsdp2(run);  // its default reduces in fp32
+  request.library_attention = true;
+  // Cross entropy of a framework holds the logits of all tokens, unless it is fused with their product.
+  if (!says(text, "fused cross entropy")) request.memory.loss_tile_tokens = 0;
 }
 
 /// The calibration of the card, else its data sheet.
@@ -312,8 +326,11 @@ void set_request(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   set_degrees(run, request, p);
   set_batch(run, request, p);
   request.fixed.recompute = recompute_of(run, request, p);
+  // FSDP of a pipeline keeps a stage's weights gathered and its gradients whole between microbatches.
+  const bool gathered = runs_fsdp2(run) && request.workload.pipeline > 1;
+  if (gathered) p.assumed.emplace_back("weights gathered once per step");
   if (run.zero)
-    request.fixed.zero_stage = static_cast<int>(*run.zero);
+    request.fixed.zero_stage = static_cast<int>(gathered ? 1 : *run.zero);
   else
     request.fixed.zero_stage = 1, p.assumed.emplace_back("ZeRO-1");
   set_kernels(run, request, p);
@@ -343,6 +360,11 @@ PlanCandidate candidate_of(const PlanRequest& request, StepPricer& pricer) {
   return made.fastest ? *made.fastest : made.smallest;
 }
 
+/// Memory of a run that was published without what the planner keeps in reserve.
+bool holds(const PlanCandidate& c, const StepPricer& pricer) {
+  return held_gib(c.memory) * 0x1p30 <= pricer.device_bytes();
+}
+
 void price(const StepRun& run, StepPrediction& p) {
   const topology::Cluster cluster = cluster_of(run, p);
   const Model model = model_of(run, p);
@@ -352,11 +374,16 @@ void price(const StepRun& run, StepPrediction& p) {
   request.calibration = &calibration;
   request.model = &model;
   set_request(run, request, p);
-  StepPricer pricer(request);
-  const PlanCandidate c = candidate_of(request, pricer);
-  // A run that was published left what it needed to its allocator: the planner's reserve is not asked of it.
-  p.fits = held_gib(c.memory) * 0x1p30 <= pricer.device_bytes();
-  p.tokens_s = 1 / c.seconds_per_token / static_cast<double>(pricer.world());
+  auto pricer = std::make_unique<StepPricer>(request);
+  PlanCandidate c = candidate_of(request, *pricer);
+  if (!holds(c, *pricer) && request.memory.loss_tile_tokens == 0) {
+    request.memory.loss_tile_tokens = MemoryPolicy{}.loss_tile_tokens;
+    p.assumed.emplace_back("a fused loss: all logits do not fit");
+    pricer = std::make_unique<StepPricer>(request);
+    c = candidate_of(request, *pricer);
+  }
+  p.fits = holds(c, *pricer);
+  p.tokens_s = 1 / c.seconds_per_token / static_cast<double>(pricer->world());
   p.band = c.band;
   p.memory_gib = held_gib(c.memory);
   p.layout = describe(c.choice);

@@ -223,7 +223,7 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.mlp_tile_tokens = mlp_tile_of(choice);
   const std::string when =
       fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
-  input.attention_state = memory.state;
+  if (!request_.library_attention) input.attention_state = memory.state;
   input.attention_buffers = {
       {"attention workspace", static_cast<i64>(memory.workspace - memory.kv_copies + memory.sums),
        when + ": q, k, v, o, lse and gradients on their way; one workspace for all layers" +

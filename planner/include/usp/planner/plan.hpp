@@ -54,7 +54,9 @@ struct PlanRequest {
   bool flash_attention = true;   ///< else scores go through memory, masked ones too
   /// Attention kernels of an older generation than the calibration's: times as long, forward and backward.
   double older_forward = 1, older_backward = 1;
-  double attention_band = 0;              ///< beside the calibration's: which kernels run is not known
+  double attention_band = 0;  ///< beside the calibration's: which kernels run is not known
+  /// Backward reads q, k, v, output and lse as a library's kernels keep them; else what the runtime keeps.
+  bool library_attention = false;
   std::optional<double> measured_step_s;  ///< of the best plan, for rescaled rates; no plan depends on it
   std::size_t max_candidates = 32;        ///< candidates to return
   WorkProgress* progress = nullptr;       ///< hears of the search, when given

@@ -14,8 +14,8 @@ namespace usp {
 /// One line of the table: a run as its source printed it. Empty: not stated there.
 struct StepRun {
   long line = 0;  ///< in the file, from 1
-  std::string id, model, gpu, interconnect, dtype, sequence_parallel, cp_method, recompute, offload, kernels,
-      notes, printed;
+  std::string id, origin, model, gpu, interconnect, dtype, sequence_parallel, cp_method, recompute, offload,
+      kernels, notes, printed;
   std::optional<i64> layers, hidden, heads, kv_heads, ffn, vocab;
   std::optional<i64> gpus, gpus_per_node, seq, micro_batch, global_batch;
   std::optional<i64> tensor, pipeline, virtual_stages, context, expert, data, zero;
