@@ -243,5 +243,25 @@ TEST(Memory, WhatItNeedsIsNamed) {
   EXPECT_THROW(static_cast<void>(stages.table()), InvalidInput);
 }
 
+// Kinds of kept tensors wait in host memory, of some layers; two layers' worth is on its way on the device.
+TEST(Memory, KeptTensorsWaitInHostMemoryByKind) {
+  Case c("llama-3.1-8b");
+  const std::int64_t tokens = c.input.local_tokens, input = tokens * 4096 * 2;
+  const auto mlp = [&](Offload offload, std::optional<std::int64_t> layers) {
+    c.workload.recompute = Recompute::mlp;
+    c.workload.offload = offload;
+    c.workload.offload_layers = layers;
+    return c.table();
+  };
+  const std::int64_t kept = mlp({}, {}).bytes_of(MemoryKind::activations);
+  const MemoryTable some = mlp(Offload{}.with(Kept::input).with(Kept::mlp), 8);
+  EXPECT_EQ(some.host_total_bytes, 8 * 2 * input);  // the layer's input and the MLP's
+  EXPECT_EQ(some.bytes_of(MemoryKind::activations), kept - 8 * 2 * input + 2 * 2 * input);
+  const MemoryTable all = mlp(Offload::everything(), {});
+  EXPECT_EQ(all.host_total_bytes, kept);
+  EXPECT_EQ(all.bytes_of(MemoryKind::activations), 2 * kept / 32);
+  EXPECT_THROW(static_cast<void>(mlp(Offload::everything(), 33)), InvalidInput);
+}
+
 }  // namespace
 }  // namespace usp

@@ -62,6 +62,8 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   step.expert_tensor = workload.expert_tensor;
   step.sequence_parallel = workload.sequence_parallel;
   step.recompute_layers = workload.recompute_layers;
+  step.offload = workload.offload;
+  step.offload_layers = workload.offload_layers;
   step.memory = memory;
   return step;
 }
@@ -143,6 +145,11 @@ void require_executable(const LayerKind& kind, const Model& model) {
 
 PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candidate) {
   const Choice& choice = candidate.choice;
+  if (choice.latent_kv)
+    throw InvalidInput(
+        {request.model->name, 0, ""},
+        "a plan file holds schedules that the runtime executes, and it has none for rings that ship "
+        "latents; plan without --latent-kv, or without writing a file");
   const Workload& workload = request.workload;
   PlanFile file;
   file.model = request.model->name;

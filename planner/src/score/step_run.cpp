@@ -284,6 +284,31 @@ double held_gib(const MemoryTable& table) {
          0x1p30;
 }
 
+/// Kernels of attention before those of the calibrations, FlashAttention-2 on A100 and FlashAttention-3 on
+/// Hopper.
+void set_older_attention(const std::string& text, PlanRequest& request, StepPrediction& p) {
+  // FlashAttention-3 (arXiv 2407.08608) is 1.5 to 2.0 times as fast as FlashAttention-2 on H100 forward, 1.5
+  // to 1.75 times backward; the second version is about twice as fast as the first (arXiv 2307.08691).
+  constexpr double first = 2, forward = 1.75, backward = 1.6;
+  constexpr const char* newer_cards[] = {"h100", "h200", "h800", "h20"};
+  const bool newer = std::any_of(std::begin(newer_cards), std::end(newer_cards),
+                                 [&](const char* card) { return p.card.rfind(card, 0) == 0; });
+  request.older_forward = newer ? forward : 1;
+  request.older_backward = newer ? backward : 1;
+  if (says(text, "flash attention 2") || !says(text, "flash attention")) {  // PyTorch's own is the second
+    if (newer) p.assumed.emplace_back("FlashAttention-2");
+    return;
+  }
+  // One of the two where no version is named: as long as their geometric mean, both within the band.
+  const bool named = says(text, "flash attention v1");
+  const double times = named ? first : std::sqrt(first);
+  request.older_forward *= times;
+  request.older_backward *= times;
+  if (named) return;
+  request.attention_band = times - 1;
+  p.assumed.emplace_back("FlashAttention of version 1 or 2");
+}
+
 /// What the table says of kernels; nothing said is Megatron's set.
 void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   const std::string& text = run.kernels;
@@ -294,17 +319,10 @@ void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   request.fused_pointwise =
       text.empty() ||
       (any({"compile", "fused", "transformer engine", "megatron", "hybridep"}) && !says(text, "eager"));
-  // FlashAttention-3 (arXiv 2407.08608) is 1.5 to 2.0 times as fast as FlashAttention-2 on H100 forward, 1.5
-  // to 1.75 times backward; the Hopper calibration is FlashAttention-3's. PyTorch's own kernel is the older
-  // one.
+  request.expert_overlap = says(text, "ep overlap on");
   const bool newest =
       text.empty() || any({"flash attention 3", "transformer engine", "megatron", "hybridep", "interleaved"});
-  if (p.card.rfind("h100", 0) == 0 && request.flash_attention && !newest) {
-    request.older_forward = 1.75, request.older_backward = 1.6;
-    p.assumed.emplace_back("FlashAttention-2");
-  }
-  // FlashAttention-2 is about twice as fast as its first version (arXiv 2307.08691).
-  if (request.flash_attention && !newest && !says(text, "flash attention 2")) request.attention_band = 0.6;
+  if (request.flash_attention && !newest) set_older_attention(text, request, p);
   request.workload.fp32_gradients = runs_fsdp2(run);  // its default reduces in fp32
   request.library_attention = true;
   // Cross entropy of a framework holds the logits of all tokens, unless it is fused with their product.

@@ -99,6 +99,9 @@ struct MemoryInput {
 /// (2 (p - 1) + (v - 1) p + 1) / v (Megatron-LM's interleaved schedule).
 [[nodiscard]] MemoryTable memory_per_rank(const MemoryInput& input);
 
+/// Microbatches whose activations stage `stage` of a pipeline of `stages` keeps at once.
+[[nodiscard]] double in_flight_microbatches(const Workload& workload, std::int64_t stages, int stage);
+
 /// Bytes that logits of some tokens take in training: in the model's type, an fp32 copy and its fp32
 /// gradient.
 struct LogitsBytes {
