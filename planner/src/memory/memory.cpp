@@ -284,7 +284,10 @@ MemoryTable memory_per_rank(const MemoryInput& input) {
   if (input.mesh.pipeline == 1) return most;
   // The first stage holds the embedding and most microbatches, the second may have a layer more, the last one
   // holds head and logits.
-  for (const int stage : {1, static_cast<int>(input.mesh.pipeline) - 1}) {
+  const int last = static_cast<int>(input.mesh.pipeline) - 1;
+  const bool equal = input.model->layers % input.mesh.pipeline == 0;
+  for (const int stage : {equal ? last : 1, last}) {
+    if (stage == most.stage) continue;
     MemoryTable other = stage_table(input, stage);
     if (other.total_bytes > most.total_bytes) most = std::move(other);
   }

@@ -40,7 +40,13 @@ constexpr double latent_tick_share = 0.2;
 
 void add_latent(const PlanRequest& request, StepPricer& pricer, PlanResult& result) {
   if (!allows_latent(request)) return;
-  const PlanRequest latent = with_latent(request);
+  PlanRequest latent = with_latent(request);
+  if (request.search_pipeline) {  // those of the plan it is held against
+    const StepSplit& split = *result.best().choice.split;
+    latent.search_pipeline = false;
+    latent.workload.pipeline = split.pipeline;
+    latent.workload.virtual_stages = split.virtual_stages;
+  }
   if (search_ticks(latent, pricer.world(), pricer.devices_per_node()) > latent_tick_share * max_search_ticks)
     return;
   try {

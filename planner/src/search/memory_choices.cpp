@@ -88,11 +88,16 @@ class Chooser {
         // What runs again or moves only takes longer; the last stage is tried whole for the smallest
         // candidate.
         if (none && all.fits && stage != zero_stages().back()) break;
-        if (kept.least_layers && static_cast<double>(all.memory.total_bytes) <= pricer_.device_bytes())
-          least_offloaded(all);  // fewer may fit a host that cannot hold those of all layers
-        else if (all.fits && !kept.least_layers && everything && !everything->fits &&
-                 kept.recompute != Recompute::offload && !request_.workload.recompute_layers)
+        if (kept.least_layers && static_cast<double>(all.memory.total_bytes) <= pricer_.device_bytes()) {
+          // Fewer may fit a host that cannot hold those of all layers.
+          const std::optional<double> moved = least_offloaded(all);
+          // Where nothing of the way to the host shows, nothing that computes again is faster.
+          const bool hidden = kept.recompute == Recompute::none && everything && moved == everything->step_s;
+          if (hidden && stage != zero_stages().back()) break;
+        } else if (all.fits && !kept.least_layers && everything && !everything->fits &&
+                   kept.recompute != Recompute::offload && !request_.workload.recompute_layers) {
           some_layers(attention(), *everything, all);
+        }
       }
     }
   }
@@ -134,16 +139,20 @@ class Chooser {
   }
 
   /// Fewest layers that must wait in host memory, of those that fit with all: memory is linear in them.
-  void least_offloaded(const PlanCandidate& all) {
+  /// Returns the seconds of the step with them.
+  std::optional<double> least_offloaded(const PlanCandidate& all) {
     const auto layers = static_cast<double>(request_.model->layers);
     const double away = static_cast<double>(all.memory.host_total_bytes);
+    if (away <= 0) return std::nullopt;
     const double room = pricer_.device_bytes() - static_cast<double>(all.memory.total_bytes);
     const double kept = room / (1 + request_.memory.reserve_fraction) / away;
     const auto fewest = std::max<i64>(1, static_cast<i64>(std::ceil(layers * (1 - kept))));
     for (i64 n = fewest; n < request_.model->layers; n += std::max<i64>(1, n / 8)) {
       choice_.split->offload_layers = n;
-      if (keep(attention()).fits) return;
+      const PlanCandidate fewer = keep(attention());
+      if (fewer.fits) return fewer.step_s;
     }
+    return all.fits ? std::optional<double>(all.step_s) : std::nullopt;
   }
 
   /// Fewest layers that must compute again: memory is linear in them.
@@ -202,14 +211,17 @@ class Chooser {
     const bool least = !request_.workload.offload_layers && !request_.workload.recompute_layers;
     std::vector<Recompute> modes{Recompute::none, Recompute::mlp, Recompute::keep_attention, Recompute::full};
     if (fixed.recompute) modes = {*fixed.recompute};
+    const bool free = !fixed.recompute && !fixed.offload && over_pcie;
     std::vector<Keep> list;
-    for (const Recompute mode : modes) list.push_back({mode, fixed.offload.value_or(Offload{}), false});
-    if (fixed.recompute || fixed.offload || !over_pcie) return list;
-    // Whole activations take terabytes of a host: only where its memory is known to hold them.
-    if (pricer_.host_bytes() > 0)
-      for (const Recompute mode : {Recompute::none, Recompute::mlp, Recompute::keep_attention})
+    for (const Recompute mode : modes) {
+      list.push_back({mode, fixed.offload.value_or(Offload{}), false});
+      if (!free) continue;
+      // Whole activations take terabytes of a host: only where its memory is known to hold them.
+      if (mode == Recompute::full)
+        list.push_back({Recompute::offload, {}, least});
+      else if (pricer_.host_bytes() > 0)
         list.push_back({mode, Offload::everything(), least});
-    list.push_back({Recompute::offload, {}, least});
+    }
     return list;
   }
   [[nodiscard]] std::vector<int> zero_stages() const {
