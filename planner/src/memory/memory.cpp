@@ -90,13 +90,16 @@ struct KeptBytes {
 
 /// @param mlp inner activations of the MLP, unless it is tiled and computes its tiles again
 KeptBytes kept_bytes(Recompute recompute, const LayerActivations& a, const AttentionBytes& attention,
-                     double tokens, double mlp) {
+                     double tokens, double mlp, bool alternate) {
   KeptBytes kept;
   kept[Kept::input] = tokens * a.checkpoint;
   if (recompute == Recompute::full || recompute == Recompute::offload) return kept;
   kept[Kept::attention] = attention.all - attention.home_qkv;
   if (recompute == Recompute::selective) kept[Kept::attention] -= attention.state;
-  if (recompute == Recompute::keep_attention) return kept;
+  if (recompute == Recompute::keep_attention) {
+    kept[Kept::mlp] = alternate ? tokens * a.alternate : 0;
+    return kept;
+  }
   kept[Kept::qkv] = attention.home_qkv;
   kept[Kept::mlp] = tokens * a.mlp_input;
   if (recompute != Recompute::mlp) kept[Kept::mlp] += tokens * a.norms + mlp;
@@ -115,7 +118,8 @@ LayerBytes layer_bytes(const MemoryInput& in, int layer, Recompute recompute) {
   // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
   const double gathered = tokens * a.gathered;
   if (!w.training) return {0, all + gathered, 0};
-  const KeptBytes kept = kept_bytes(recompute, a, attention, tokens, mlp_tokens < tokens ? 0 : mlp);
+  const KeptBytes kept =
+      kept_bytes(recompute, a, attention, tokens, mlp_tokens < tokens ? 0 : mlp, w.alternate_products);
   const Offload offload = offloaded(recompute, w.offload);
   LayerBytes bytes;
   for (const Word<Kept>& kind : word_list<Kept>()) {

@@ -188,8 +188,8 @@ std::optional<Recompute> recompute_of(const StepRun& run, PlanRequest& request, 
   if (word == "full") return Recompute::full;
   if (word == "selective_core_attention") return Recompute::selective;
   if (word == "selective" || word == "selective_per_op") {
-    // PyTorch's per-operator policy keeps attention and every other matrix product.
-    request.workload.recompute_layers = request.model->layers / 2;
+    // PyTorch's policy by operator, torchtitan's default.
+    request.workload.alternate_products = true;
     return Recompute::keep_attention;
   }
   p.assumed.emplace_back("recompute: as little as fits");
@@ -282,6 +282,12 @@ double held_gib(const MemoryTable& table) {
   return static_cast<double>(table.total_bytes - table.bytes_of(MemoryKind::reserve) -
                              table.bytes_of(MemoryKind::communicators)) /
          0x1p30;
+}
+
+/// torchtitan prints what its allocator reserved (components/metrics: max_reserved), fragments among it.
+double printed_gib(const StepRun& run, const MemoryTable& table) {
+  const bool reserved = says(run.origin, "pytorch/torchtitan");
+  return held_gib(table) + (reserved ? static_cast<double>(table.bytes_of(MemoryKind::reserve)) / 0x1p30 : 0);
 }
 
 /// Kernels of attention before those of the calibrations, FlashAttention-2 on A100 and FlashAttention-3 on
@@ -403,7 +409,7 @@ void price(const StepRun& run, StepPrediction& p) {
   p.fits = holds(c, *pricer);
   p.tokens_s = 1 / c.seconds_per_token / static_cast<double>(pricer->world());
   p.band = c.band;
-  p.memory_gib = held_gib(c.memory);
+  p.memory_gib = printed_gib(run, c.memory);
   p.layout = describe(c.choice);
   p.calibrated = calibration.calibrated;
   p.gated = p.gated && p.calibrated;

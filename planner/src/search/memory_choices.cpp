@@ -219,7 +219,7 @@ class Chooser {
       // Whole activations take terabytes of a host: only where its memory is known to hold them.
       if (mode == Recompute::full)
         list.push_back({Recompute::offload, {}, least});
-      else if (pricer_.host_bytes() > 0)
+      else if (request_.search_offload && pricer_.host_bytes() > 0)
         list.push_back({mode, Offload::everything(), least});
     }
     return list;

@@ -35,6 +35,7 @@ Workload workload_of(const PlanRequest& request, const Choice& choice) {
   w.expert_load = given.expert_load;
   w.recompute_layers = given.recompute_layers;
   w.offload_layers = given.offload_layers;
+  w.alternate_products = given.alternate_products;
   w.recompute = choice.recompute;
   w.offload = choice.offload;
   w.zero_stage = choice.zero_stage;

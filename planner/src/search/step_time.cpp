@@ -21,6 +21,16 @@ constexpr double launch_s = 6e-6;
 /// Frameworks fuse more or less of these kernels.
 constexpr double pointwise_band = 0.3, eager_band = 0.5;
 
+/// Share of a layer's products that are not kept where every second one is: k, the one out of attention, the
+/// second into the MLP.
+double alternate_share(const Model& model) {
+  const LayerKind& kind = model.kinds.front();
+  const double q = d(kind.query_heads * kind.head_dim_qk), out = d(kind.query_heads * kind.head_dim_v);
+  const double k = d(kind.kv_heads * kind.head_dim_qk), v = d(kind.kv_heads * kind.head_dim_v);
+  const double width = d(model.mlp_width(0).value_or(0)), matrices = model.gated_mlp.value_or(true) ? 3 : 2;
+  return (k + out + (matrices - 2) * width) / (q + k + v + out + matrices * width);
+}
+
 /// Seconds of the slowest stage over the mean, for `layers` equal layers and a head on the last stage.
 double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
   if (stages == 1) return 0;
@@ -173,6 +183,8 @@ void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
   } else if (w.training && (w.recompute == Recompute::keep_attention || layer_again(w.recompute))) {
     again = layers.products(), pointwise_again = layers.pointwise();
   }
+  if (w.recompute == Recompute::keep_attention && w.alternate_products)
+    again *= alternate_share(*request_.model);
   again *= step.again;
   pointwise_again *= step.again;
   const double flops = flops_per_token_outside_ * d(local_tokens(c.choice)) / c.choice.tensor();

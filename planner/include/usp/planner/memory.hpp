@@ -122,7 +122,8 @@ struct LayerActivations {
   double mlp_input = 0;   ///< the MLP's normalised input
   double norms = 0;       ///< inputs of the norms
   double mlp = 0;         ///< gate, up and their product; tokens routed to experts
-  double gathered = 0;    ///< live only: a layer's input with the tokens of all tensor ranks
+  double alternate = 0;  ///< outputs of every second product: q, v, the first into the MLP, the one out of it
+  double gathered = 0;   ///< live only: a layer's input with the tokens of all tensor ranks
 
   [[nodiscard]] double total() const { return checkpoint + attention + mlp_input + norms + mlp; }
 };

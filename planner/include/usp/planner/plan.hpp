@@ -53,6 +53,7 @@ struct PlanRequest {
   /// Rings of latent attention ship the latent, not the heads made of it. Priced alone: the runtime has no
   /// such schedule, and without this the plan that does so only stands after the others.
   bool latent_kv = false;
+  bool search_offload = true;   ///< kinds of kept tensors, and of which layers, are the planner's to offload
   bool equal_stages = false;    ///< only pipelines whose stages and chunks hold equally many layers
   double gemm_efficiency = 0;   ///< share of the peak of every matrix product; 0: by shape and card
   double power_w = 0;           ///< power limit of a device; 0: that of its data sheet
