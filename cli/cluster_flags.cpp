@@ -43,9 +43,13 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
   group.option("--nic", request.nic, "NICs per host and their rate, e.g. 8x400G; or the rate alone");
   group.option("--fabric", request.fabric, "none, rail, fat_tree(RATIO) or fat_tree(RATIO,HOSTS_PER_LEAF)");
   group.number("--oversubscription", request.oversubscription,
-               "NIC bandwidth below a leaf over its uplinks, at least 1", 1.0, 1e6);
+               "NIC bandwidth below a leaf over its uplinks, at least 1", 1.0,
+               topology::max_oversubscription);
   group.option("--slurm", request.slurm, "Slurm topology.conf: the hosts and the switches above them")
       ->type_name(input_file);
+  group.option(
+      "--p2p", request.p2p,
+      "copies between cards over PCIe without host memory: yes, no, or a file of nvidia-smi topo -p2p r");
   group.option("--curves", request.curves, "nccl-tests output measured on this cluster; may be repeated")
       ->type_name(input_file);
   add_rates(group, request);
@@ -60,13 +64,7 @@ void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* gro
       ->type_name(input_file);
 }
 
-void check_cluster_flags(const ClusterFlags& flags) {
-  if (const auto& ratio = flags.request.oversubscription; ratio && !(*ratio >= 1 && *ratio < 1e6))
-    throw UsageError("--oversubscription: a ratio of 1 or more is needed");
-}
-
 topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
-  check_cluster_flags(flags);
   return usp::load_cluster(flags.request, note_sink(invocation));
 }
 

@@ -23,9 +23,6 @@ CLI::Option* add_cluster_flags(const Verb& verb, ClusterFlags& flags, const std:
 void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* group,
                           const std::string& fallback);
 
-/// Throws UsageError for a value out of range.
-void check_cluster_flags(const ClusterFlags& flags);
-
 /// Composes the cluster and prints its notes on stderr.
 [[nodiscard]] topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation);
 

@@ -174,7 +174,8 @@ std::vector<std::string> unknowns(const topology::Cluster& cluster) {
         return link.kind != topology::LinkKind::nvlink && link.kind != topology::LinkKind::xgmi;
       });
   if (pcie_pairs && !cluster.specs.empty() && !cluster.specs.front().pcie_p2p)
-    result.emplace_back("PCIe peer-to-peer: a path is no proof of it; look at nvidia-smi topo -p2p r");
+    result.emplace_back(
+        "PCIe peer-to-peer: a path is no proof of it; give nvidia-smi topo -p2p r with --p2p");
   if (cluster.nodes.size() > 1 && cluster.fabric.kind == topology::FabricKind::unknown)
     result.emplace_back(
         "fabric between the hosts: give it with --fabric; until then only NICs limit traffic");

@@ -265,7 +265,6 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   request.execution = flags.search.execution.options();
   request.max_candidates = flags.search.keep();
   const ClusterFlags& cluster = flags.search.cluster;
-  check_cluster_flags(cluster);
   load_sources({.model = flags.model,
                 .model_keys = flags.model_keys,
                 .cluster = cluster.request,

@@ -22,7 +22,7 @@ class Member {
   template <class T>
   void say(int peer, const T& value) {
     (void)comm::send_whole(sockets_[static_cast<std::size_t>(peer)], &value, sizeof value,
-                           comm::Deadline(test::limit_s));
+                           comm::StartWatch(test::limit_s));
   }
   void failure_frame(int peer, const FailureFrame& failure_frame) {
     say(peer, Frame{.kind = Frame::Kind::failure});

@@ -150,7 +150,7 @@ TEST(Refusals, StrangersDisplaceNoRanksRefusal) {
   const comm::Socket listener = comm::listen_at(comm::resolve("127.0.0.1", 0));
   comm::Acceptor acceptor(listener, {.size = ranks, .digest = 7, .key = true_key()});
   auto member =
-      std::async(std::launch::async, [&] { return acceptor.next(comm::Deadline(test::limit_s), {}); });
+      std::async(std::launch::async, [&] { return acceptor.next(comm::StartWatch(test::limit_s), {}); });
   const int port = comm::port_of(listener);
   const auto guess = [](const comm::JobKey& key) {
     return [&key](const comm::HandshakeContext& context) { return key.connector_proof(context); };

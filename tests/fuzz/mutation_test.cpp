@@ -65,6 +65,9 @@ TEST(Mutation, MatricesOfLaunchers) {
 TEST(Mutation, NcclTestsOfLaunchers) {
   mutate(nccl_tests, launched(data("nccl_tests")), 5 * 4, 200);
 }
+TEST(Mutation, PeerAccess) {
+  replay("peer_access", peer_access, 2000);
+}
 TEST(Mutation, Slurm) {
   replay("slurm", slurm, 2000);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../../topology/src/peer_access.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/topology/nccl_tests.hpp"
@@ -160,6 +162,18 @@ inline bool nvidia_smi(const std::string& text) {
     const topology::Cluster cluster = topology::read_nvidia_smi_topo(text, "input");
     require_sound(cluster);
     require(cluster.devices.size() == row_like_lines(text), "parsed rows are not the row-like lines");
+    return true;
+  } catch (const InvalidInput&) {
+    return false;
+  }
+}
+
+inline bool peer_access(const std::string& text) {
+  try {
+    const topology::PeerAccess access = topology::read_peer_access(text, "input");
+    require(!access.devices.empty() && access.open.size() == access.devices.size(), "not one row per device");
+    for (std::size_t d = 0; d < access.open.size(); ++d)
+      require(access.open[d].size() == access.devices.size() && access.open[d][d], "not one cell per device");
     return true;
   } catch (const InvalidInput&) {
     return false;

@@ -118,6 +118,27 @@ def test_exchanges_are_as_planned():
     usp.run_threads(4, body, ring=2, ulysses=2)
 
 
+def test_a_mesh_for_forward_alone_holds_less():
+    held, outs = {}, {}
+
+    def body(mesh):
+        batch = mesh.batch(tokens=64)
+        q, k, v, d_out = (x[:, batch.local_tokens] for x in random_qkv(1, 64, 4, 2, 8, 8))
+        out = usp.attention(q.requires_grad_(), k, v, batch)
+        alone = mesh.options.forward_only
+        held[alone, mesh.rank], outs[alone, mesh.rank] = mesh.memory(batch), out.detach()
+        if alone:
+            with pytest.raises(usp.UsageError, match="forward alone"):
+                out.backward(d_out)
+
+    for alone in (False, True):
+        usp.run_threads(4, body, ring=2, ulysses=2, forward_only=alone)
+    for rank in range(4):
+        assert torch.equal(outs[True, rank], outs[False, rank])
+        for bytes_ in ("workspace_bytes", "planned_workspace_bytes"):
+            assert held[True, rank][bytes_] < held[False, rank][bytes_]
+
+
 def test_other_order_on_one_rank_is_an_error():
     def body(mesh):
         batch = mesh.batch(tokens=16)

@@ -2,6 +2,9 @@
 """Meshes of processes: bootstrap, losses beside one process, and faults. A process starts in seconds, so few starts
 check much."""
 
+import signal
+import time
+
 import pytest
 from launch import finish, run, start
 
@@ -12,6 +15,18 @@ def test_meshes_and_losses():
 
 def test_from_env():
     run(2, "from_env")
+
+
+def test_interrupted_meeting():
+    """Ctrl-C ends the wait for a rank that never starts, long before the watchdog's minute."""
+    process, absent = start(2, "from_env")
+    absent.kill()
+    absent.wait()
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    [(code, output), _] = finish([process, absent], 30)
+    assert code != 0 and "KeyboardInterrupt" in output, output
 
 
 def test_forked_child_and_exit_without_close():

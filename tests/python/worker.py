@@ -173,6 +173,7 @@ def workers() -> None:
 
 def from_env() -> None:
     """torchrun's variables alone, without a process group."""
+    print("ready", flush=True)
     mesh = usp.Mesh.from_env(RANKS, 1, layout="contiguous")
     batch = mesh.batch(tokens=16)
     q = torch.arange(16 * 32, dtype=torch.float64).sin().view(1, 16, 4, 8)

@@ -186,6 +186,29 @@ static void test_thread_options(void) {
   REFUSED(usp_run_threads_with(0, NULL, rank_comes_late, &gave_up), USP_USAGE, "ranks is 0");
 }
 
+static void keep_port(void* context, int32_t port) {
+  *(int32_t*)context = port;
+}
+
+/* Ranks that wait for others to start: rank 0 for any, rank 1 for a rank 0 that hears and never answers. */
+static void test_interrupted_meeting(void) {
+  usp_socket_job job;
+  usp_comm_options options;
+  usp_comm* comm = NULL;
+  int asked = 0;
+  int32_t port = 0;
+  OK(usp_socket_job_init(&job, sizeof job));
+  OK(usp_comm_options_init(&options, sizeof options));
+  options.interrupted = at_once, options.context = &asked;
+  job.host = "127.0.0.1", job.rank = 0, job.ranks = 2, job.on_listening = keep_port, job.context = &port;
+  REFUSED(usp_comm_create_sockets(&job, &options, &comm), USP_ENVIRONMENT,
+          "rank 0 was interrupted while it waited in 'start'; the job");
+  CHECK(asked == 1 && port > 0);
+  job.rank = 1, job.port = port, asked = 0; /* nothing listens there any more */
+  REFUSED(usp_comm_create_sockets(&job, &options, &comm), USP_ENVIRONMENT, "rank 1 was interrupted");
+  CHECK(asked == 1);
+}
+
 static void test_threads(void) {
   usp_fault fault;
   fault.size = sizeof fault;
@@ -232,6 +255,7 @@ int main(void) {
   test_fault();
   test_threads();
   test_thread_options();
+  test_interrupted_meeting();
   test_launchers();
   return 0;
 }

@@ -179,9 +179,10 @@ static void interrupted(rank_job* job) {
   const usp_socket_job own = socket_job(job);
   usp_comm_options options = comm_options(60);
   usp_comm* comm = NULL;
-  int asked = 0;
+  int asked = -1000000; /* the meeting asks too */
   if (job->rank == 0) options.interrupted = interrupt_third, options.context = &asked;
   OK(usp_comm_create_sockets(&own, &options, &comm));
+  asked = 0;
   char byte = 0;
   if (job->rank == 0) {
     REFUSED(usp_comm_broadcast(comm, &byte, 1, 1), USP_ENVIRONMENT, "rank 0 was interrupted while it waited");

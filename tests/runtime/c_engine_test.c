@@ -224,6 +224,30 @@ static void check_agree(usp_engine* engine, int rank) {
   OK(usp_engine_agree(engine, "sample", 7)); /* still usable */
 }
 
+/* An engine of forward alone holds less, attends alike, and refuses backward. */
+static void check_forward_only(usp_engine_desc desc, usp_comm* comm, const usp_plan* plan, const int64_t* cu,
+                               layer* l, int64_t training_bytes) {
+  usp_engine* engine = NULL;
+  usp_batch* batch = NULL;
+  usp_batch_sizes sizes;
+  sizes.size = sizeof sizes;
+  desc.forward_only = 1;
+  OK(usp_engine_create(&desc, comm, &engine));
+  OK(usp_batch_create(engine, cu, 2, 0, &batch));
+  OK(usp_batch_get_sizes(batch, plan, &sizes));
+  CHECK(sizes.workspace_bytes < training_bytes);
+  void* trained = malloc(l->out_bytes);
+  memcpy(trained, l->out.data, l->out_bytes);
+  memset(l->out.data, 0x7e, l->out_bytes);
+  forward(engine, plan, batch, l);
+  CHECK(memcmp(trained, l->out.data, l->out_bytes) == 0);
+  free(trained);
+  CHECK(usp_engine_workspace_bytes(engine) <= sizes.workspace_bytes + 256);
+  REFUSED(backward(engine, plan, batch, l), USP_USAGE, "forward alone");
+  usp_batch_destroy(batch);
+  usp_engine_destroy(engine);
+}
+
 static int rank_main(usp_comm* comm, void* user) {
   const usp_plan* plan = user;
   const int64_t cu[MICROBATCHES][3] = {{0, 7, T}, {0, 3, T}};
@@ -322,7 +346,7 @@ static int rank_main(usp_comm* comm, void* user) {
   check_untracked(engine, plan, batches[0], cu[0], comm, &layers[0][1]);
   check_derived(engine, plan, batches[0], cu[0], comm, &layers[0][2]);
   check_agree(engine, usp_comm_rank(comm));
-
+  check_forward_only(desc, comm, plan, cu[0], &layers[0][1], sizes[0].workspace_bytes);
   for (int m = 0; m < MICROBATCHES; ++m) {
     for (int l = 0; l < LAYERS; ++l) free_layer(&layers[m][l]);
     usp_batch_destroy(batches[m]);

@@ -78,7 +78,7 @@ class Stranger {
 
   template <class T>
   void say(const T& value, std::size_t bytes = sizeof(T)) {
-    (void)comm::send_whole(socket_, &value, static_cast<i64>(bytes), comm::Deadline(limit_s));
+    (void)comm::send_whole(socket_, &value, static_cast<i64>(bytes), comm::StartWatch(limit_s));
   }
   /// None when the other end closed.
   [[nodiscard]] std::optional<comm::HandshakeReply> hear() {
@@ -88,7 +88,7 @@ class Stranger {
   }
   [[nodiscard]] bool hear(void* data, std::size_t bytes) {
     const comm::ReadResult result =
-        comm::receive_whole(socket_, data, static_cast<i64>(bytes), comm::Deadline(limit_s));
+        comm::receive_whole(socket_, data, static_cast<i64>(bytes), comm::StartWatch(limit_s));
     if (result == comm::ReadResult::timed_out)
       throw std::runtime_error("no word, and no end of the connection");
     return result == comm::ReadResult::complete;

@@ -67,6 +67,26 @@ TEST(LinkClasses, KernelsComeByCardAndLinksByClass) {
   EXPECT_GE(calibration_of(compose("l40s")).over_pcie().time(Collective::alltoall, 8, 64 << 20).band, 3);
 }
 
+TEST(LinkClasses, ACardOnTheSameSlotsIsOnAnotherHost) {
+  // Slots as fast as the measured host's are no proof that copies go as they went there.
+  topology::ClusterRequest request;
+  request.source = "pcie gpu:4(rtx-4090)";
+  const auto exchange_s = [&](const char* p2p) {
+    request.p2p = p2p;
+    return calibration_of(topology::compose(request))
+        .over_pcie()
+        .time(Collective::alltoall, 4, 64 << 20)
+        .seconds;
+  };
+  const double measured = load_calibration("l40s").comm.time(Collective::alltoall, 4, 64 << 20).seconds;
+  EXPECT_NEAR(exchange_s("no") / exchange_s("yes"), 2, 0.01);
+  EXPECT_EQ(exchange_s(""), exchange_s("no"));  // its driver disables it
+  EXPECT_NE(exchange_s("yes"), measured);
+  // The host of the measured card is the measured host, whatever one knows of peers.
+  request.source = "pcie gpu:4(l40s)";
+  EXPECT_NEAR(exchange_s("yes") / measured, 1, 1e-9);
+}
+
 TEST(LinkClasses, GroupsAndHopsAtOnceLieBetweenAloneAndAllShared) {
   const TransferModel host = load_calibration("l40s").comm;
   const double bytes = 64 << 20;

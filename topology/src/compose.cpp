@@ -2,6 +2,7 @@
 #include "usp/topology/compose.hpp"
 
 #include "compose_parts.hpp"
+#include "peer_access.hpp"
 #include "reader_support.hpp"
 
 #include "usp/base/env.hpp"
@@ -165,6 +166,10 @@ void apply_nic(Cluster& cluster, const std::string& text) {
   if (keep_near || std::all_of(all_of.begin(), all_of.end(), is_count)) {
     for (Nic& nic : cluster.nics)
       if (!keep_near || near[static_cast<std::size_t>(nic.id)]) nic.gb_s = rate;
+    if (keep_near && !is_count(all_of.front()))
+      cluster.notes.push_back(
+          fmt::format("--nic {} is the rate of the {} NICs nearest to devices; the other {} of a host stay",
+                      text, count, all_of.front() - count));
     return;
   }
   if (!cluster.nics.empty())
@@ -210,7 +215,8 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
   if (cluster.fabric.kind != FabricKind::rail && cluster.fabric.kind != FabricKind::fat_tree)
     throw UsageError(
         "--oversubscription: says nothing without a fabric; add --fabric fat_tree or --fabric rail");
-  if (*request.oversubscription < 1) throw UsageError("--oversubscription: the ratio is at least 1");
+  if (!(*request.oversubscription >= 1 && *request.oversubscription <= max_oversubscription))
+    throw UsageError(fmt::format("--oversubscription: the ratio is 1 to {:g}", max_oversubscription));
   cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
 }
 
@@ -309,6 +315,7 @@ Cluster compose(const ClusterRequest& request) {
   apply_visible(cluster, request.devices);
   note_one_device(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
+  if (!request.p2p.empty()) apply_peer_access(cluster, request.p2p);
   if (request.nodes && request.gpus)
     throw UsageError("--nodes and --gpus both say how many devices there are; give one");
   if (request.nodes) apply_nodes(cluster, *request.nodes);

@@ -250,8 +250,7 @@ class MatrixReader {
   [[noreturn]] void refuse_p2p(const Line& line, const std::string& token) const {
     fail(line, token,
          "this is the matrix of nvidia-smi topo -p2p: it shows the status of peer-to-peer access, not links; "
-         "give the "
-         "output of nvidia-smi topo -m");
+         "give the output of nvidia-smi topo -m, and this one beside it with --p2p");
   }
 
   void read_row(const Line& line, std::size_t column) {

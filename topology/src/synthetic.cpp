@@ -346,7 +346,8 @@ void set_fabric(Fabric& fabric, const std::string& text, int nodes, const std::s
   const std::vector<std::string> parts = split(text.substr(9, text.size() - 10), ',');
   if (parts.size() > 2) throw UsageError(wanted);
   const double ratio = parse_number(parts[0], flag);
-  if (ratio < 1) throw UsageError(wanted + "; the ratio is at least 1");
+  if (!(ratio >= 1 && ratio <= max_oversubscription))
+    throw UsageError(fmt::format("{}; the ratio is 1 to {:g}", wanted, max_oversubscription));
   fabric.oversubscription = {ratio, Provenance::preset, fmt::format("{} {}", flag, text)};
   if (parts.size() == 1) return;
   const std::int64_t hosts = parse_integer(parts[1], flag);

@@ -73,9 +73,10 @@ class Checker {
   void flop_rate(const Quantity& value, const Pointer& pointer) const {
     quantity(value, pointer, BoundedQuantity::flop_rate, FieldUnit::tflops);
   }
-  void positive(const Quantity& value, const Pointer& pointer) const {
+  void within(const Quantity& value, const Pointer& pointer, double least, double most) const {
     origin(value, pointer);
-    need(!value.known() || *value.value > 0, pointer, "the number is not above zero");
+    need(!value.known() || (*value.value >= least && *value.value <= most), pointer,
+         fmt::format("{:g} is not from {:g} to {:g}", value.value.value_or(0), least, most));
   }
   void origin(const Quantity& value, const Pointer& pointer) const {
     need(value.known() == (value.provenance != Provenance::unknown), pointer,
@@ -86,9 +87,9 @@ class Checker {
   void specs() const {
     for (std::size_t i = 0; i < cluster_.specs.size(); ++i) {
       const DeviceSpec& spec = cluster_.specs[i];
-      positive(spec.sm_count, at("specs", i, "sm_count"));
-      positive(spec.clock_hz, at("specs", i, "clock_hz"));
-      positive(spec.power_w, at("specs", i, "power_w"));
+      within(spec.sm_count, at("specs", i, "sm_count"), 1, 1e5);
+      within(spec.clock_hz, at("specs", i, "clock_hz"), 1e6, 1e11);
+      within(spec.power_w, at("specs", i, "power_w"), 1, 1e5);
       flop_rate(spec.bf16_tflops, at("specs", i, "bf16_flop_per_s"));
       flop_rate(spec.fp16_tflops, at("specs", i, "fp16_flop_per_s"));
       flop_rate(spec.fp32_tflops, at("specs", i, "fp32_flop_per_s"));
@@ -189,10 +190,7 @@ class Checker {
   }
 
   void fabric() const {
-    const Quantity& oversubscription = cluster_.fabric.oversubscription;
-    origin(oversubscription, at("fabric/oversubscription"));
-    need(!oversubscription.known() || *oversubscription.value >= 1, at("fabric/oversubscription"),
-         "the ratio is at least 1");
+    within(cluster_.fabric.oversubscription, at("fabric/oversubscription"), 1, max_oversubscription);
     quantity(cluster_.fabric.latency_s, at("fabric/latency_s"), BoundedQuantity::latency_s);
     std::set<int> seen;
     for (std::size_t i = 0; i < cluster_.fabric.leaves.size(); ++i)

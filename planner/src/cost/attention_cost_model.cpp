@@ -210,13 +210,16 @@ double AttentionCostModel::work_seconds(const KernelShape& s, const Rates& r, bo
   const double overhead_s = passes * ratio * r.score_s;
   double own_s = overhead_s;
   double extra = std::max(0.0, r.extra_keys + (backward ? r.backward_keys : 0));
+  // Without rows of its own a full mask runs at the causal rate of the longest measured call, and longer
+  // causal calls do too: long calls are bound by power, whatever their mask.
+  const std::optional<double> share = r.full_extra_keys ? r.full_extra_keys : data_.full_extra_keys;
+  const double longest_mean_keys = data_.max_tokens / 2;
   if (full) {
-    // Without rows of its own a full mask runs at the causal rate of the longest call: long calls are bound
-    // by power, whatever their mask.
-    const std::optional<double> share = r.full_extra_keys ? r.full_extra_keys : data_.full_extra_keys;
-    if (!share) own_s *= 1 + extra / (data_.max_tokens / 2);
+    if (!share) own_s *= 1 + extra / longest_mean_keys;
     if (!r.full_extra_keys) own_s /= data_.full_gain;
     extra *= share.value_or(0);
+  } else if (!share && !window) {
+    extra *= std::max(1.0, s.mean_keys / longest_mean_keys);
   }
   const double score_s = std::max(own_s, passes * r.tensor_s);
   const double head_rows = s.query_heads * std::ceil(s.rows / tile) * tile;

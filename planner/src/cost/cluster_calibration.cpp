@@ -232,8 +232,8 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
                        "name one with --calibration, or a card that has one with --device");
   Calibration calibration = load_calibration(wanted);
   if (!name.empty()) name_other_card(cluster, name, calibration);
+  choose_links(cluster, calibration);  // first: it knows the measured card by its multiprocessors
   scale_kernels(cluster, calibration);
-  choose_links(cluster, calibration);
   calibration.network.exchange =
       inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
   use_own_curves(cluster, calibration);

@@ -2,6 +2,7 @@
 // Keys that could change what attention does, and that no rule of the reader has read.
 #include "reading.hpp"
 
+#include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 
 #include <fmt/format.h>
@@ -168,6 +169,19 @@ void refuse_unread_rules(Reading& r) {
   const std::string other = fmt::format("where it changes no layer, leave it out (--model-key {}=null)", key);
   if (r.keys.has({"layer_types"})) r.keys.fail(key.c_str(), problem + "; " + other);
   r.keys.missing("layer_types", problem + "; list one type per layer, or, " + other);
+}
+
+void refuse_unread_settings(const Reading& r, const std::vector<std::string>& settings) {
+  std::set<std::string> read = r.keys.read();
+  read.insert(r.top.read().begin(), r.top.read().end());
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    if (read.count(key) != 0 || setting.ends_with("=null")) continue;
+    const std::string near = nearest_name(key, {read.begin(), read.end()});
+    throw UsageError(fmt::format(
+        "--model-key {}: no rule of {} reads {}, so that it would change nothing{}", setting, r.model.family,
+        key, near.empty() ? "; leave it out" : fmt::format("; did you mean '{}'?", near)));
+  }
 }
 
 }  // namespace usp

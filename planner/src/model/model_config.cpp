@@ -143,6 +143,7 @@ Model read_model_config(const std::string& text, const std::string& file,
   for (const std::string& left : part.left_out)
     if (left != "vision_config") r.note(fmt::format("only the language part is read; {} is left out", left));
   refuse_unread_rules(r);
+  refuse_unread_settings(r, settings);
   return model;
 }
 

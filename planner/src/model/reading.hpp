@@ -43,6 +43,9 @@ struct Reading {
 /// they become a note.
 void refuse_unread_rules(Reading& r);
 
+/// Throws UsageError for a setting "KEY=VALUE" whose key nothing has read; null takes a key away.
+void refuse_unread_settings(const Reading& r, const std::vector<std::string>& settings);
+
 /// Fills Model::kinds and Model::mla: heads and head dims of each layer, grouped.
 void read_layers(Reading& r);
 

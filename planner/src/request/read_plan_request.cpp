@@ -80,6 +80,7 @@ void read_options(ObjectReader& reader, topology::ClusterRequest& cluster) {
   cluster.nvlink_gb_s = rate_in(reader, "nvlink_bytes_per_s");
   cluster.numa_gb_s = rate_in(reader, "numa_bytes_per_s");
   cluster.slurm = maybe_name(reader, "slurm");
+  cluster.p2p = maybe_name(reader, "p2p");
   reader.array(
       "curves",
       [&](const Json& value, const std::string& at) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
 #include "device_order.hpp"
-#include "doubts.hpp"
 #include "memory_choices.hpp"
 #include "search_size.hpp"
+#include "simplest.hpp"
 #include "step_pricer.hpp"
 
 #include "usp/base/error.hpp"
@@ -21,10 +21,6 @@
 
 namespace usp {
 namespace {
-
-std::tuple<int, int, bool, int> complexity(const Choice& choice) {
-  return {choice.tensor(), choice.mesh.ring(), choice.method->two_level_ring, choice.head_chunks};
-}
 
 /// Searches on fewer devices are small, and a sweep makes many of them.
 constexpr i64 counted_from = 64;
@@ -178,7 +174,7 @@ class Search {
     if (!list.front().fits)
       throw DoesNotFit(too_big(list.front()), remedies(list.front()), list.front().memory.total_bytes,
                        pricer_.device_bytes());
-    lead_with_simplest();
+    lead_with_simplest(list, [](const PlanCandidate& c) -> const PlanCandidate& { return c; });
     note_device_order(list.front().choice.placement.devices, *request_.cluster, result_.notes);
     mark_pareto();
     std::uint32_t extrapolation = 0;
@@ -187,21 +183,6 @@ class Search {
     result_.verdict = compare_best(list, result_.calibration.kernel_error);
     if (result_.verdict.runner_up.empty()) result_.verdict.alone = why_alone();
     if (list.size() > request_.max_candidates) shorten();
-  }
-
-  /// Of candidates as fast as the fastest the one of the least tensor degree leads, then the one of the
-  /// shortest ring, which crosses the fewest hosts.
-  void lead_with_simplest() {
-    auto& list = result_.candidates;
-    const double limit = list.front().seconds_per_token * (1 + same_time);
-    const auto end = std::find_if(list.begin(), list.end(), [&](const PlanCandidate& c) {
-      return !c.fits || c.seconds_per_token > limit;
-    });
-    const auto simplest =
-        std::min_element(list.begin(), end, [](const PlanCandidate& a, const PlanCandidate& b) {
-          return complexity(a.choice) < complexity(b.choice);
-        });
-    std::rotate(list.begin(), simplest, simplest + 1);
   }
 
   /// A fixed method whose ring is a product of two degrees leaves meshes out without a reason of theirs.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../search/simplest.hpp"
 #include "variant.hpp"
 
 #include "usp/base/error.hpp"
@@ -144,6 +145,7 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
     return a.best().seconds_per_token < b.best().seconds_per_token;
   };
   std::stable_sort(fitting.begin(), fitting.end(), faster);
+  lead_with_simplest(fitting, [](const PlanResult& r) -> const PlanCandidate& { return r.best(); });
   PointPlan plan = summary(fitting.front());
   plan.runner_up.clear();
   plan.margin = 0;

@@ -157,10 +157,10 @@ typedef struct usp_comm_options {
   double start_s;        /**< how long ranks wait for one another to start [0: watchdog_s] */
   int32_t trust_network; /**< nonzero: sockets without a secret may meet beyond loopback [0] */
   int32_t reserved;      /**< 0 */
-  /** Asked about every tenth of a second by a call on the communicator that waits for other ranks, on the
-   * thread that made the call; nonzero ends the job (USP_ENVIRONMENT on all ranks, the text says that a rank
-   * was interrupted). Neither the making nor the end of a communicator asks: start_s and watchdog_s bound
-   * those. For a host language that handles signals between calls. Must not call usp [null] */
+  /** Asked about every tenth of a second by a call that waits for other ranks, on the thread that made the
+   * call; nonzero ends the job (USP_ENVIRONMENT on all ranks, the text says that a rank was interrupted).
+   * While ranks meet over sockets too (MPI_Init does not ask); the end of a communicator then waits no
+   * longer. For a host language that handles signals between calls. Must not call usp [null] */
   int32_t (*interrupted)(void* context);
   void* context; /**< given to it; may be null */
 } usp_comm_options;
@@ -353,7 +353,7 @@ typedef struct usp_engine_desc {
   int32_t deterministic;   /**< nonzero: gradients repeat bit for bit on a GPU too [0] */
   int32_t ring_transport;  /**< between GPUs, per axis of the mesh [USP_TRANSPORT_COPY_ENGINE] */
   int32_t ulysses_transport;
-  int32_t reserved; /**< 0 */
+  int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
 } usp_engine_desc;
 
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);

@@ -111,6 +111,9 @@ class Comm:
         if self.open and self._owned:
             lib().usp_comm_destroy(self._handle)
         self._handle = ctypes.c_void_p()
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None:
+            raise interrupt
 
     def _watch(self):
         """Resumed about every tenth of a second while a call waits: lets Python handle signals, and gives 1 where a

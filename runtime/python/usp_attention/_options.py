@@ -29,11 +29,13 @@ class MeshOptions:
     watchdog_s: float = 60.0
     check: bool = True
     deterministic: bool = False
+    forward_only: bool = False
 
 
 _WORDS = {"layout": s.LAYOUTS, "method": s.METHODS, "dkv_return": s.DKV_RETURNS}
 RECIPE_OPTIONS = ("layout", "method", "dkv_return", "keep_entry")
-OTHER_OPTIONS = ("backend", "ring_transport", "ulysses_transport", "capacity_tokens", "watchdog_s", "check")
+OTHER_OPTIONS = ("backend", "ring_transport", "ulysses_transport", "capacity_tokens", "watchdog_s", "check",
+                 "forward_only")
 CREATE_OPTIONS = ("plan", "ring", "ulysses", *RECIPE_OPTIONS, *OTHER_OPTIONS)
 
 
@@ -90,7 +92,7 @@ def _plan_text(plan) -> str:
 
 def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | None = None,
                ring_transport: str = "auto", ulysses_transport: str = "auto", capacity_tokens: int | None = None,
-               watchdog_s: float = 60.0) -> MeshOptions:
+               watchdog_s: float = 60.0, forward_only: bool = False) -> MeshOptions:
     _check.word("backend", backend, ("auto", *s.BACKENDS))
     if device.type == "cpu":
         if backend not in ("auto", "cpu"):
@@ -110,7 +112,7 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
         raise UsageError(f"watchdog_s is {watchdog_s}; it is a number of seconds from 0.001 to 1e6")
     return MeshOptions(dataclasses.replace(recipe, backend=backend), ring_transport, ulysses_transport, capacity_tokens,
                        watchdog_s, device.type == "cpu" if check is None else _check.flag("check", check),
-                       torch.are_deterministic_algorithms_enabled())
+                       torch.are_deterministic_algorithms_enabled(), _check.flag("forward_only", forward_only))
 
 
 def _gpu_backend() -> str:

@@ -59,6 +59,7 @@ class Mesh:
         comm.call(lib().usp_engine_desc_init, ctypes.byref(desc), ctypes.sizeof(desc))
         desc.ring, desc.ring_outer, desc.ulysses = recipe.ring, recipe.ring_outer, recipe.ulysses
         desc.compare_inputs, desc.deterministic = options.check, options.deterministic
+        desc.forward_only = options.forward_only
         desc.backend = s.index_of(s.BACKENDS, recipe.backend, "backend")
         desc.device = device.index if device.type == "cuda" else -1
         desc.ring_transport = transport_number(options.ring_transport, "ring_transport")
@@ -79,7 +80,7 @@ class Mesh:
                layout: str | None = None, method: str | None = None, dkv_return: str | None = None,
                backend: str = "auto", ring_transport: str = "auto", ulysses_transport: str = "auto",
                keep_entry: bool | None = None, capacity_tokens: int | None = None, watchdog_s: float = 60.0,
-               check: bool | None = None) -> "Mesh":
+               check: bool | None = None, forward_only: bool = False) -> "Mesh":
         """Collective over the mesh.
 
         device_mesh: a DeviceMesh with the dimensions ("ring", "ulysses"), in this order; or one dimension, whose
@@ -92,7 +93,7 @@ class Mesh:
         is copy_engine; keep_entry: backward reuses q, k, v as forward exchanged them (True), or exchanges them
         again; capacity_tokens: refuse longer steps (None: any length); watchdog_s: a wait for another rank that
         lasts longer ends the job; check: compare layer, sinks and seed among ranks before each forward (None:
-        on CPUs). Raises UsageError, DisagreementError where ranks pass different options, CommunicationError.
+        on CPUs); forward_only: the workspace is forward's alone, and backward is refused. Raises UsageError, DisagreementError where ranks pass different options, CommunicationError.
         """
         from ._bootstrap import device_of, meet, mesh_degrees
 
@@ -103,7 +104,7 @@ class Mesh:
         recipe = dataclasses.replace(recipe, **dict(zip(("ring", "ulysses"), mesh_degrees(device_mesh, *asked))))
         options = options_of(recipe, device, backend=backend, ring_transport=ring_transport,
                            ulysses_transport=ulysses_transport, capacity_tokens=capacity_tokens,
-                           watchdog_s=watchdog_s, check=check)
+                           watchdog_s=watchdog_s, check=check, forward_only=forward_only)
         comm, seed = meet(device_mesh, options)
         return cls(comm, options, device, seed)
 

@@ -54,7 +54,7 @@ usp_status usp_batch_create(usp_engine* engine, const int64_t* cu_seqlens, int64
     usp_engine& handle = given(engine, "engine");
     given(batch, "batch");
     const usp::Documents list = usp::Documents::packed(usp::capi::self_borders(cu_seqlens, documents));
-    *batch = new usp_batch{handle.batches.get(list, dropout_seed), dropout_seed};
+    *batch = new usp_batch{handle.batches.get(list, dropout_seed), dropout_seed, handle.forward_only};
   });
 }
 
@@ -65,7 +65,7 @@ usp_status usp_batch_create_cross(usp_engine* engine, const int64_t* cu_q, const
     usp_engine& handle = given(engine, "engine");
     given(batch, "batch");
     const usp::Documents list = usp::capi::cross_documents(cu_q, cu_k, shift, documents);
-    *batch = new usp_batch{handle.batches.get(list, dropout_seed), dropout_seed};
+    *batch = new usp_batch{handle.batches.get(list, dropout_seed), dropout_seed, handle.forward_only};
   });
 }
 
@@ -75,7 +75,7 @@ usp_status usp_batch_derive(const usp_batch* of, const int64_t* cu_seqlens, int6
     const usp_batch& whole = given(of, "of");
     given(batch, "batch");
     const usp::Documents parts = usp::Documents::packed(usp::capi::self_borders(cu_seqlens, documents));
-    *batch = new usp_batch{whole.batch->derive(parts), whole.dropout_seed};
+    *batch = new usp_batch{whole.batch->derive(parts), whole.dropout_seed, whole.forward_only};
   });
 }
 
@@ -109,7 +109,8 @@ usp_status usp_batch_get_sizes(const usp_batch* batch, const usp_plan* plan, usp
     own.q_rows = static_cast<int64_t>(prepared->q_tokens().size());
     own.kv_rows = static_cast<int64_t>(prepared->kv_tokens().size());
     own.saved_bytes = prepared->saved_bytes();
-    own.workspace_bytes = prepared->workspace_bytes() + prepared->sums_bytes();
+    own.workspace_bytes = batch->forward_only ? prepared->workspace_bytes(usp::Pass::forward)
+                                              : prepared->workspace_bytes() + prepared->sums_bytes();
     own.backward_reads_q = prepared->backward_reads(usp::Tensor::q) ? 1 : 0;
     own.backward_reads_k = prepared->backward_reads(usp::Tensor::k) ? 1 : 0;
     own.backward_reads_v = prepared->backward_reads(usp::Tensor::v) ? 1 : 0;

@@ -126,7 +126,9 @@ usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, co
       ranks(usp::capi::make_ranks(desc, world, mesh, stream)),
       batch_group(usp::capi::group_of_all(world)),
       batches(batch_group == nullptr ? world : *batch_group, mesh, ranks.data_plane().reach()),
-      executor(ranks.data_plane(), *kernel, {.compare_inputs = desc.compare_inputs != 0}),
+      executor(ranks.data_plane(), *kernel,
+               {.compare_inputs = desc.compare_inputs != 0, .forward_only = desc.forward_only != 0}),
+      forward_only(desc.forward_only != 0),
       ring{&ranks.ring(), nullptr},
       ulysses{&ranks.ulysses(), nullptr},
       unsaved(executor.memory()) {}
@@ -141,7 +143,6 @@ usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_en
   return guarded([&] {
     const usp_engine_desc own = taken(desc, first_engine, engine_defaults(), "desc");
     given(engine, "engine");
-    require(own.reserved == 0, fmt::format("desc.reserved is {}; it must be 0", own.reserved));
     require(own.device >= -1,
             fmt::format("desc.device is {}; give a GPU's ordinal, or -1 for the host", own.device));
     require((own.allocator.allocate == nullptr) == (own.allocator.release == nullptr),

@@ -78,6 +78,7 @@ struct usp_engine {
       batch_group;  ///< null for one rank: batches agree beside running layers
   usp::Batches batches;
   usp::Executor executor;
+  bool forward_only;
   usp_comm ring, ulysses;  ///< lent
   std::string notes;       ///< what usp_engine_notes returned
   /// Of forwards in flight, by id, in the callers' memory.
@@ -89,6 +90,7 @@ struct usp_engine {
 struct usp_batch {
   std::shared_ptr<const usp::Batch> batch;
   std::uint64_t dropout_seed = 0;
+  bool forward_only = false;  ///< as its engine
 };
 
 namespace usp::capi {

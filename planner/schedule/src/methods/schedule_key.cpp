@@ -7,7 +7,7 @@ namespace {
 
 /// Query rows times heads below which half of a block leaves a card idle: two tiles of 128 rows for each of
 /// the 132 multiprocessors of an H100.
-constexpr i64 least_half_rows = i64{2} * 128 * 132;
+constexpr double least_half_rows = 2. * 128 * 132;
 
 }  // namespace
 
@@ -19,7 +19,10 @@ bool splits_own_block(const AttentionPlan& plan) {
   if (!may_split_own_block(plan)) return false;
   const AttentionShape& shape = plan.shape;
   const i64 heads = shape.query_heads / (i64{2} * plan.mesh.ulysses * plan.head_chunks);
-  return shape.batch * (shape.q_tokens / plan.mesh.ring()) * heads >= least_half_rows;
+  const i64 rows = shape.q_tokens / plan.mesh.ring();
+  // In floating point: shapes are asked about before 64 bits are known to count them.
+  return static_cast<double>(shape.batch) * static_cast<double>(rows) * static_cast<double>(heads) >=
+         least_half_rows;
 }
 
 bool rounds_once(const AttentionPlan& plan) {

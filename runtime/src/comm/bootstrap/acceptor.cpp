@@ -34,30 +34,32 @@ void wait_for(const Socket& socket, short events, int timeout_ms) {
 
 }  // namespace
 
-bool send_whole(Socket& socket, const void* data, i64 bytes, const Deadline& deadline) {
+bool send_whole(Socket& socket, const void* data, i64 bytes, const StartWatch& watch) {
   auto* at = static_cast<std::byte*>(const_cast<void*>(data));
-  while (bytes > 0 && !deadline.over()) {
+  while (bytes > 0 && !watch.over()) {
+    watch.look();
     const iovec part{at, static_cast<std::size_t>(bytes)};
     const i64 moved = socket.send(&part, 1);
     if (moved < 0) return false;
     at += moved;
     bytes -= moved;
-    if (moved == 0) wait_for(socket, POLLOUT, deadline.left_ms(100));
+    if (moved == 0) wait_for(socket, POLLOUT, watch.left_ms(watch.max_sleep_ms));
   }
   return bytes == 0;
 }
 
-ReadResult receive_whole(Socket& socket, void* data, i64 bytes, const Deadline& deadline) {
+ReadResult receive_whole(Socket& socket, void* data, i64 bytes, const StartWatch& watch) {
   auto* at = static_cast<std::byte*>(data);
   while (bytes > 0) {
+    watch.look();
     const iovec part{at, static_cast<std::size_t>(bytes)};
     const i64 moved = socket.receive(&part, 1);
     if (moved < 0) return ReadResult::closed;
     at += moved;
     bytes -= moved;
     if (moved > 0) continue;
-    if (deadline.over()) return ReadResult::timed_out;
-    wait_for(socket, POLLIN, deadline.left_ms(100));
+    if (watch.over()) return ReadResult::timed_out;
+    wait_for(socket, POLLIN, watch.left_ms(watch.max_sleep_ms));
   }
   return ReadResult::complete;
 }
@@ -88,7 +90,7 @@ Acceptor::Acceptor(const Socket& listener, const AcceptRules& rules)
       joined_(static_cast<std::size_t>(rules.size)) {}
 
 /// Until a peer connects, sends or disconnects.
-void Acceptor::wait(const Deadline& deadline, const std::vector<Socket>& connected) const {
+void Acceptor::wait(const StartWatch& watch, const std::vector<Socket>& connected) const {
   std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
   for (const PendingPeer& pending : pending_) watched.push_back({pending.socket.descriptor(), POLLIN, 0});
   const std::size_t members = watched.size();
@@ -96,7 +98,7 @@ void Acceptor::wait(const Deadline& deadline, const std::vector<Socket>& connect
   // in a moment; where it failed meanwhile, its words, which are read then, tell why.
   for (const Socket& socket : connected)
     watched.push_back({socket.has_unread() ? -1 : socket.descriptor(), POLLRDHUP, 0});
-  ::poll(watched.data(), watched.size(), deadline.left_ms(100));
+  ::poll(watched.data(), watched.size(), watch.left_ms(watch.max_sleep_ms));
   for (std::size_t i = members; i < watched.size(); ++i)
     if (watched[i].fd >= 0 && watched[i].revents != 0 && !connected[i - members].has_unread())
       report_disconnected(rules_.mine, static_cast<int>(i - members));
@@ -221,9 +223,10 @@ void Acceptor::accept_some() {
   }
 }
 
-std::optional<Acceptor::JoinRequest> Acceptor::next(const Deadline& deadline,
+std::optional<Acceptor::JoinRequest> Acceptor::next(const StartWatch& watch,
                                                     const std::vector<Socket>& connected) {
   while (true) {
+    watch.look();
     for (auto pending = pending_.begin(); pending != pending_.end();) {
       if (advance(*pending)) {
         JoinRequest joined{*pending->request, std::move(pending->socket)};
@@ -233,8 +236,8 @@ std::optional<Acceptor::JoinRequest> Acceptor::next(const Deadline& deadline,
       }
       pending = pending->closed ? pending_.erase(pending) : std::next(pending);
     }
-    if (deadline.over()) return std::nullopt;
-    wait(deadline, connected);
+    if (watch.over()) return std::nullopt;
+    wait(watch, connected);
     accept_some();
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../failure/deadline.hpp"
+#include "../failure/start_watch.hpp"
 #include "handshake.hpp"
 #include "socket.hpp"
 
@@ -33,9 +33,9 @@ class Acceptor {
     Socket socket;
   };
   Acceptor(const Socket& listener, const AcceptRules& rules);
-  /// The next member, already acknowledged; none after the deadline. Throws CommunicationError
-  /// when one of `connected` (by rank) leaves.
-  [[nodiscard]] std::optional<JoinRequest> next(const Deadline& deadline,
+  /// The next member, already acknowledged; none where the time is over. Throws CommunicationError
+  /// when one of `connected` (by rank) leaves, or the caller interrupts.
+  [[nodiscard]] std::optional<JoinRequest> next(const StartWatch& watch,
                                                 const std::vector<Socket>& connected);
   [[nodiscard]] bool knows(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
   /// Rejected connections and reasons, for the error about missing ranks; empty: none. The first
@@ -60,7 +60,7 @@ class Acceptor {
     Nonce nonce{};                            ///< what this rank challenged it with
     bool closed = false;
   };
-  void wait(const Deadline& deadline, const std::vector<Socket>& connected) const;
+  void wait(const StartWatch& watch, const std::vector<Socket>& connected) const;
   void accept_some();
   [[nodiscard]] bool advance(PendingPeer& pending);
   void read_request(PendingPeer& pending);
@@ -78,9 +78,9 @@ class Acceptor {
 };
 
 /// Sends what fits into a fresh connection at once; false when the connection is over.
-[[nodiscard]] bool send_whole(Socket& socket, const void* data, i64 bytes, const Deadline& deadline);
+[[nodiscard]] bool send_whole(Socket& socket, const void* data, i64 bytes, const StartWatch& watch);
 enum class ReadResult : std::uint8_t { complete, closed, timed_out };
-[[nodiscard]] ReadResult receive_whole(Socket& socket, void* data, i64 bytes, const Deadline& deadline);
+[[nodiscard]] ReadResult receive_whole(Socket& socket, void* data, i64 bytes, const StartWatch& watch);
 /// Sends the reason of a refusal, or of a job that does not start; does not block.
 void send_rejection(Socket& socket, const std::string& why);
 /// Throws CommunicationError: the connection of rank `mine` to `peer` closed while the ranks met.

@@ -22,12 +22,17 @@ void rest() {
 }
 
 /// One attempt: a connection, or why there is none.
-[[nodiscard]] Socket try_connect(const Address& address, const Deadline& deadline, int& error) {
+[[nodiscard]] Socket try_connect(const Address& address, const StartWatch& watch, int& error) {
   Socket socket = start_connect(address, error);
   if (!socket.is_open()) return socket;
-  constexpr int patience_ms = 5000;  // then another address may do
+  const Deadline patience(5);  // then another address may do
   pollfd one{socket.descriptor(), POLLOUT, 0};
-  error = ::poll(&one, 1, deadline.left_ms(patience_ms)) > 0 ? connect_error(socket) : ETIMEDOUT;
+  int ready = 0;
+  while (ready <= 0 && !patience.over() && !watch.over()) {
+    watch.look();
+    ready = ::poll(&one, 1, watch.left_ms(watch.max_sleep_ms));
+  }
+  error = ready > 0 ? connect_error(socket) : ETIMEDOUT;
   return error == 0 ? std::move(socket) : Socket();
 }
 
@@ -42,13 +47,14 @@ std::string seconds(double value) {
 Socket Connector::connect(const JoinTarget& target) const {
   int error = 0;
   do {
+    watch_.look();
     for (const Address& address : target.addresses) {
-      Socket socket = try_connect(address, deadline_, error);
+      Socket socket = try_connect(address, watch_, error);
       if (socket.is_open()) return socket;
     }
     if (target.listening && error == ECONNREFUSED) report_disconnected(job_.rank, target.peer);
     rest();
-  } while (!deadline_.over());
+  } while (!watch_.over());
   throw CommunicationError({"start",
                             -1,
                             job_.rank,
@@ -67,7 +73,7 @@ Connector::OpenHandshake Connector::send_request(const JoinTarget& target, Socke
                                  .secured = key_.secured() ? 1U : 0U,
                                  .nonce = random_nonce()};
   // Where that fails the connection is over, which finish() hears.
-  (void)send_whole(socket, &request, sizeof request, Deadline(1));
+  (void)send_whole(socket, &request, sizeof request, StartWatch(1));
   return {target, std::move(socket), request};
 }
 
@@ -75,7 +81,7 @@ Connector::OpenHandshake Connector::send_request(const JoinTarget& target, Socke
 bool Connector::receive_reply(OpenHandshake& handshake, HandshakeReply& reply) const {
   std::array<std::byte, sizeof(HandshakeReply)> bytes;
   const ReadResult received =
-      receive_whole(handshake.socket, bytes.data(), static_cast<i64>(bytes.size()), deadline_);
+      receive_whole(handshake.socket, bytes.data(), static_cast<i64>(bytes.size()), watch_);
   if (received == ReadResult::closed) return false;
   const std::string peer = fmt::format("rank {}", handshake.target.peer);
   if (received == ReadResult::timed_out)
@@ -104,7 +110,7 @@ bool Connector::authenticate(OpenHandshake& handshake) const {
   if (!receive_reply(handshake, reply)) return false;
   const HandshakeContext context = context_of(handshake.request, handshake.target.peer, reply.value);
   const Proof proof = key_.connector_proof(context);
-  if (!send_whole(handshake.socket, &proof, sizeof proof, deadline_) || !receive_reply(handshake, reply))
+  if (!send_whole(handshake.socket, &proof, sizeof proof, watch_) || !receive_reply(handshake, reply))
     return false;
   if (key_.secured() && (reply.secured == 0 || !same(reply.value, key_.acceptor_proof(context))))
     throw EnvironmentError(
@@ -116,7 +122,7 @@ bool Connector::authenticate(OpenHandshake& handshake) const {
 
 Socket Connector::complete(OpenHandshake handshake) const {
   while (!authenticate(handshake)) {
-    if (deadline_.over()) report_disconnected(job_.rank, handshake.target.peer);
+    if (watch_.over()) report_disconnected(job_.rank, handshake.target.peer);
     rest();
     handshake = send_request(handshake.target);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../failure/deadline.hpp"
+#include "../failure/start_watch.hpp"
 #include "handshake.hpp"
 #include "socket.hpp"
 
@@ -28,9 +28,9 @@ class Connector {
     Socket socket;
     HandshakeRequest request;
   };
-  /// `deadline` is when `start_s` and some patience are over.
-  Connector(const SocketJob& job, const JobKey& key, const Deadline& deadline, double start_s)
-      : job_(job), key_(key), deadline_(deadline), start_s_(start_s) {}
+  /// `watch`: of `start_s` and some patience.
+  Connector(const SocketJob& job, const JobKey& key, const StartWatch& watch, double start_s)
+      : job_(job), key_(key), watch_(watch), start_s_(start_s) {}
 
   /// Connects to a rank that may not have started yet. Throws CommunicationError when it does not in time.
   [[nodiscard]] Socket connect(const JoinTarget& target) const;
@@ -48,7 +48,7 @@ class Connector {
 
   const SocketJob& job_;
   const JobKey& key_;
-  const Deadline& deadline_;
+  const StartWatch& watch_;
   double start_s_;
 };
 

@@ -94,6 +94,10 @@ void check_job(const SocketJob& job) {
                    job.rank, seconds(start_s), absent, acceptor.rejections(), job.size, hint)});
 }
 
+[[nodiscard]] double start_s_of(const CommOptions& options) {
+  return options.start_s.value_or(options.watchdog_s);
+}
+
 /// A number that ranks of one job greet one another with.
 [[nodiscard]] std::uint64_t random_number() {
   const Nonce nonce = random_nonce();
@@ -103,16 +107,17 @@ void check_job(const SocketJob& job) {
 }
 
 /// Rank 0: hears where all listen.
-[[nodiscard]] std::vector<RankEndpoint> gather_all(const SocketJob& job, double start_s,
+[[nodiscard]] std::vector<RankEndpoint> gather_all(const SocketJob& job, const CommOptions& options,
                                                    const std::vector<Address>& place,
                                                    std::vector<Socket>& sockets) {
   const Socket listener = listen_at(place);
   if (job.on_listening) job.on_listening(port_of(listener));
-  const Deadline deadline(start_s);
+  const double start_s = start_s_of(options);
+  const StartWatch watch(start_s, options, job.rank);
   Acceptor acceptor(listener, {.size = job.size, .digest = job.digest, .key = key_of(job)});
   std::vector<RankEndpoint> table(static_cast<std::size_t>(job.size));
   for (int count = 1; count < job.size; ++count) {
-    std::optional<Acceptor::JoinRequest> one = acceptor.next(deadline, sockets);
+    std::optional<Acceptor::JoinRequest> one = acceptor.next(watch, sockets);
     if (!one) report_absent(job, acceptor, 1, start_s, hint_for(job, place));
     const auto rank = static_cast<std::size_t>(one->request.rank);
     table[rank].port = one->request.port;
@@ -123,11 +128,11 @@ void check_job(const SocketJob& job) {
 }
 
 /// Rank 0: connects all ranks, or sends all of them the reason why that fails.
-void host(const SocketJob& job, double start_s, const std::vector<Address>& place,
+void host(const SocketJob& job, const CommOptions& options, const std::vector<Address>& place,
           std::vector<Socket>& sockets) {
   std::vector<RankEndpoint> table;
   try {
-    table = gather_all(job, start_s, place, sockets);
+    table = gather_all(job, options, place, sockets);
   } catch (const CommunicationError& error) {
     for (Socket& socket : sockets)
       if (socket.is_open()) send_rejection(socket, error.what());
@@ -136,11 +141,11 @@ void host(const SocketJob& job, double start_s, const std::vector<Address>& plac
   const std::uint64_t session = random_number();
   HandshakeReply head = acceptance_reply(key_of(job), {});
   std::memcpy(head.value.data(), &session, sizeof session);
-  const Deadline deadline(start_s);
+  const StartWatch watch(start_s_of(options), options, job.rank);
   for (int rank = 1; rank < job.size; ++rank) {
     Socket& socket = sockets[static_cast<std::size_t>(rank)];
-    if (!send_whole(socket, &head, sizeof head, deadline) ||
-        !send_whole(socket, table.data(), static_cast<i64>(table.size() * sizeof(RankEndpoint)), deadline))
+    if (!send_whole(socket, &head, sizeof head, watch) ||
+        !send_whole(socket, table.data(), static_cast<i64>(table.size() * sizeof(RankEndpoint)), watch))
       report_disconnected(0, rank);
   }
 }
@@ -148,14 +153,14 @@ void host(const SocketJob& job, double start_s, const std::vector<Address>& plac
 /// Another rank: asks rank 0, then the ranks below, and is asked by those above.
 class Joiner {
  public:
-  Joiner(const SocketJob& job, double start_s, const std::vector<Address>& place,
+  Joiner(const SocketJob& job, const CommOptions& options, const std::vector<Address>& place,
          std::vector<Socket>& sockets)
       : job_(job),
-        start_s_(start_s),
+        start_s_(start_s_of(options)),
         place_(place),
-        deadline_(start_s + patience_s),
+        watch_(start_s_ + patience_s, options, job.rank),
         key_(key_of(job)),
-        connector_(job, key_, deadline_, start_s),
+        connector_(job, key_, watch_, start_s_),
         sockets_(sockets) {}
   void join() {
     Connector::JoinTarget target{.addresses = place_, .digest = job_.digest};
@@ -196,7 +201,7 @@ class Joiner {
   }
   void receive(std::vector<std::byte>& bytes) {
     const ReadResult received =
-        receive_whole(sockets_[0], bytes.data(), static_cast<i64>(bytes.size()), deadline_);
+        receive_whole(sockets_[0], bytes.data(), static_cast<i64>(bytes.size()), watch_);
     if (received != ReadResult::complete) report_disconnected(job_.rank, 0);
   }
   [[nodiscard]] Connector::JoinTarget target_of(int peer) const {
@@ -206,7 +211,7 @@ class Joiner {
     return {peer, {address}, 0, session_, true};
   }
   void accept_one(Acceptor& acceptor) {
-    std::optional<Acceptor::JoinRequest> one = acceptor.next(deadline_, sockets_);
+    std::optional<Acceptor::JoinRequest> one = acceptor.next(watch_, sockets_);
     if (!one) report_absent(job_, acceptor, job_.rank + 1, start_s_, "");
     sockets_[static_cast<std::size_t>(one->request.rank)] = std::move(one->socket);
   }
@@ -214,7 +219,7 @@ class Joiner {
   const SocketJob& job_;
   double start_s_;
   const std::vector<Address>& place_;
-  Deadline deadline_;
+  StartWatch watch_;
   JobKey key_;
   Connector connector_;
   std::vector<Socket>& sockets_;
@@ -234,11 +239,10 @@ std::vector<Socket> connect_all(const SocketJob& job, const CommOptions& options
   if (job.size == 1) return sockets;
   const std::vector<Address> place = meeting_place(job);
   check_network(job, options, place);
-  const double start_s = options.start_s.value_or(options.watchdog_s);
   if (job.rank == 0)
-    host(job, start_s, place, sockets);
+    host(job, options, place, sockets);
   else
-    Joiner(job, start_s, place, sockets).join();
+    Joiner(job, options, place, sockets).join();
   return sockets;
 }
 

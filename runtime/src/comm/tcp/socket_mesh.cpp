@@ -249,6 +249,7 @@ bool SocketMesh::leave(double limit_s) {
   Deadline patience(limit_s);
   i64 before = moved();
   while (!is_done() && !patience.over() && !end.over()) {
+    if (options_.interrupted && options_.interrupted()) break;
     const bool was_over = aborted();
     advance(wait_bytes, patience.left_ms(sleep_ms));
     if (aborted() && !was_over) raise();

@@ -92,6 +92,9 @@ enum class FabricKind { none, rail, fat_tree, unknown };
 
 /// What joins the hosts. `oversubscription` is the ratio of NIC bandwidth below a leaf to its uplinks (1 =
 /// full).
+/// Largest ratio of NIC bandwidth below a leaf switch over its uplinks.
+constexpr double max_oversubscription = 1e6;
+
 struct Fabric {
   FabricKind kind = FabricKind::unknown;
   Quantity oversubscription;

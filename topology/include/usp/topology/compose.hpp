@@ -26,13 +26,15 @@ struct ClusterRequest {
   std::optional<double> pcie_gb_s;         ///< per device slot, one direction
   std::optional<double> nvlink_gb_s;       ///< per device, one direction, all its links together
   std::optional<double> numa_gb_s;         ///< between NUMA nodes, one direction
+  std::string p2p;                         ///< over PCIe: "yes", "no", or a file of nvidia-smi topo -p2p r
   std::vector<std::string> curves;         ///< nccl-tests outputs
   std::string slurm;                       ///< topology.conf that names the hosts and their switches
   std::vector<int> devices;                ///< visible devices of every host, in this order; empty: all
 };
 
-/// Reads the source and applies the rest in this order: visible devices, card, hosts (by their number or by
-/// that of all devices), NICs, fabric, Slurm, curves. The result is valid. Throws InvalidInput or UsageError.
+/// Reads the source and applies the rest in this order: visible devices, card, peer-to-peer access, hosts (by
+/// their number or by that of all devices), NICs, fabric, Slurm, curves. The result is valid. Throws
+/// InvalidInput or UsageError.
 [[nodiscard]] Cluster compose(const ClusterRequest& request);
 
 /// "3,1,0": devices of a host by the numbers that its tools print. Throws UsageError naming `flag`: a number
