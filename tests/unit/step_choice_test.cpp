@@ -200,6 +200,25 @@ TEST(StepChoice, ATokenTravelsOncePerHost) {
   EXPECT_LT(seconds(step.price(1, 128, Recompute::none, 1), "expert exchange"), 0.9 * shown);
 }
 
+TEST(StepChoice, FlagsBesideTheMeshSayWhatTheyCost) {
+  Step step("qwen3-30b-a3b", 2);
+  step.request.fixed.data = 16;
+  step.request.workload.expert = 1;  // as --expert gives it: every rank gathers all experts
+  step.request.memory.mlp_tile_tokens = 64;
+  step.request.fixed.offload = Offload{};
+  const PlanResult result = plan_step(step.request);
+  const auto slowdown = [&](const char* flag) {
+    for (const FlagCost& cost : result.verdict.flag_costs)
+      if (cost.flag == flag) return cost.slowdown;
+    return 0.0;
+  };
+  EXPECT_GT(slowdown("--expert 1"), 0.1);
+  EXPECT_GT(slowdown("--mlp-tile 64"), 0.1);
+  EXPECT_GE(slowdown("--offload none"), 0);
+  step.request.search_expert = true;
+  for (const FlagCost& cost : plan_step(step.request).verdict.flag_costs) EXPECT_NE(cost.flag, "--expert 1");
+}
+
 TEST(StepChoice, AFixedFlagSaysWhatItCosts) {
   Step step("llama-3.1-8b", 2);
   step.request.workload.seq = 131072;
