@@ -344,6 +344,30 @@ TEST(ExportPlan, SaysWhichDecisionsOfAStepAFrameworkHasNot) {
   EXPECT_TRUE(has_difference(exported(plan, "deepspeed"), "recompute full of 16 layers"));
 }
 
+// Megatron-LM offloads all that some layers keep, without recompute and pipelines; others say that nothing
+// moves it.
+TEST(ExportPlan, OffloadByKindGoesWhereItCan) {
+  PlanFile plan = Planned(2, 8).plan;
+  plan.recompute = Recompute::none;
+  plan.inputs.step->offload = Offload::everything();
+  plan.inputs.step->offload_layers = 20;
+  const PlanFile read = read_plan(write_plan(plan), "plan.json");
+  EXPECT_EQ(read.inputs.step->offload, Offload::everything());
+  EXPECT_EQ(read.inputs.step->offload_layers, 20);
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--cpu-offloading-num-layers"), "20");
+  EXPECT_FALSE(
+      has_difference(exported(plan, "megatron"), "input, qkv, attention, mlp of 20 layers in host memory"));
+  plan.inputs.step->offload_layers.reset();
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--cpu-offloading-num-layers"), "31");
+  for (const char* framework : {"accelerate", "torchtitan"})
+    EXPECT_TRUE(
+        has_difference(exported(plan, framework), "input, qkv, attention, mlp of all layers in host memory"))
+        << framework;
+  plan.inputs.step->offload = Offload{}.with(Kept::mlp);
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--cpu-offloading-num-layers"), std::nullopt);
+  EXPECT_TRUE(has_difference(exported(plan, "megatron"), "mlp of all layers in host memory"));
+}
+
 TEST(ExportPlan, AttentionRunsAgainInTheLayersThatRecompute) {
   PlanFile plan = decided_step();
   const auto seconds = [&] { return exported(plan, "megatron").plan_attention_s; };

@@ -48,7 +48,6 @@ class Exporter {
     compare();
     input.chosen = result_.chosen;
     framework_.write(input, result_);
-    if (!framework_.any_plan) add_kinds_offload_difference(input, result_);
     note_linear_layers();
     add_launch(input);
     return std::move(result_);

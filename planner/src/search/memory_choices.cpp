@@ -142,7 +142,7 @@ class Chooser {
   /// Returns the seconds of the step with them.
   std::optional<double> least_offloaded(const PlanCandidate& all) {
     const auto layers = static_cast<double>(request_.model->layers);
-    const double away = static_cast<double>(all.memory.host_total_bytes);
+    const auto away = static_cast<double>(all.memory.host_total_bytes);
     if (away <= 0) return std::nullopt;
     const double room = pricer_.device_bytes() - static_cast<double>(all.memory.total_bytes);
     const double kept = room / (1 + request_.memory.reserve_fraction) / away;

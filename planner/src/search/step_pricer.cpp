@@ -34,7 +34,7 @@ double nearest_nics_gb_s(const topology::Cluster& cluster) {
 double visible_pairs(const Documents& documents, const Workload& workload, const LayerKind& kind) {
   if (kind.kind == LayerMixer::cross)
     return static_cast<double>(workload.seq) * static_cast<double>(kind.cross_tokens);
-  double most = static_cast<double>(workload.seq);
+  auto most = static_cast<double>(workload.seq);
   if (kind.kind == LayerMixer::sliding && kind.window) most = static_cast<double>(*kind.window);
   if (kind.sparse) most = static_cast<double>(kind.sparse->topk);
   double pairs = 0;
