@@ -328,6 +328,11 @@ TEST(ExportPlan, MegatronHasTheDecisionsOfAStep) {
 
 TEST(ExportPlan, SaysWhichDecisionsOfAStepAFrameworkHasNot) {
   PlanFile plan = decided_step();
+  plan.inputs.step->expert_overlap = true;
+  EXPECT_TRUE(read_plan(write_plan(plan), "plan.json").inputs.step->expert_overlap);
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--overlap-moe-expert-parallel-comm"), "");
+  EXPECT_TRUE(has_difference(exported(plan, "torchtitan"),
+                             "dispatch and combine run beside another microbatch's compute"));
   const ExportedPlan titan = exported(plan, "torchtitan");
   EXPECT_EQ(value_of(titan, "--parallelism.pipeline_parallel_schedule"), "Interleaved1F1B");
   EXPECT_EQ(value_of(titan, "--parallelism.pipeline_parallel_layers_per_stage"), "4");

@@ -190,6 +190,14 @@ std::string offload_words(const StepWorkload& step) {
                      step.offload_layers ? fmt::format("{} layers", *step.offload_layers) : "all layers");
 }
 
+void add_expert_overlap_difference(const ExportInput& input, ExportedPlan& result) {
+  if (!input.plan.inputs.step) return;
+  const StepWorkload step = input.step();
+  if (step.expert > 1 && step.expert_overlap)
+    differs(result, "dispatch and combine run beside another microbatch's compute",
+            "they wait for each other");
+}
+
 void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result) {
   if (!input.plan.training || !input.plan.inputs.step) return;
   const std::string words = offload_words(input.step());

@@ -146,6 +146,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
           fmt::format("{} {}", input.chosen.ulysses, input.chosen.ring));
   }
   if (step.expert > 1) set(result, "--expert-model-parallel-size", step.expert);
+  if (step.expert > 1 && step.expert_overlap) set(result, "--overlap-moe-expert-parallel-comm");
   if (!step.expert_tensor && input.tensor() > 1) set(result, "--expert-tensor-parallel-size", 1);
   set(result, "--seq-length", plan.capacity_tokens);
   set(result, "--max-position-embeddings", plan.capacity_tokens);

@@ -78,6 +78,7 @@ Json step_json(const StepWorkload& step) {
   if (!step.expert_tensor) json["expert_tensor"] = false;
   if (!step.sequence_parallel) json["sequence_parallel"] = false;
   if (step.recompute_layers) json["recompute_layers"] = *step.recompute_layers;
+  if (step.expert_overlap) json["expert_overlap"] = true;
   if (step.offload.any()) json["offload"] = offload_json(step.offload);
   if (step.offload_layers) json["offload_layers"] = *step.offload_layers;
   json["memory"] = memory_json(step.memory);
@@ -155,6 +156,7 @@ StepWorkload step_in(ObjectReader reader) {
   if (reader.has("sequence_parallel")) step.sequence_parallel = reader.boolean("sequence_parallel");
   if (reader.has("recompute_layers"))
     step.recompute_layers = reader.integer("recompute_layers", 1, max_ranks);
+  if (reader.has("expert_overlap")) step.expert_overlap = reader.boolean("expert_overlap");
   step.offload = offload_in(reader).value_or(Offload{});
   if (reader.has("offload_layers")) step.offload_layers = reader.integer("offload_layers", 1, max_ranks);
   step.memory = memory_in(reader.object("memory"));
