@@ -216,7 +216,7 @@ void add_rule_flags(const Verb& verb, RuleFlags& flags, std::vector<i64>& kv_doc
 }
 
 /// The question without its machine.
-AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invocation) {
+AttentionRequest request_of(const PlanCallFlags& flags) {
   AttentionRequest request;
   request.shape = flags.call.shape();
   const std::vector<i64>& keys = flags.call.kv_documents;
@@ -228,9 +228,6 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
   request.band = flags.call.band();
   request.documents = documents_of(flags.call, request.shape);
   set_rules(flags, request);
-  if (bytes_of(request.shape.dtype) > 2)
-    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
-                         " are a guess: no kernel of that type is calibrated");
   if (request.documents.count() > 1)
     for (std::size_t i = 0; i + 1 < request.documents.cu_q.size(); ++i)
       request.lengths.push_back(request.documents.cu_q[i + 1] - request.documents.cu_q[i]);
@@ -247,11 +244,15 @@ AttentionRequest request_of(const PlanCallFlags& flags, const Invocation& invoca
 
 void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocation& invocation) {
   check_output(flags.output, invocation);
-  AttentionRequest request = request_of(flags, invocation);
+  AttentionRequest request = request_of(flags);
   const topology::Cluster cluster = cluster_of(flags, verb, invocation);
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
+  const i64 element_bytes = bytes_of(request.shape.dtype);
+  if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)
+    note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +
+                         " are a guess: no kernel of that type is calibrated");
   request.cluster = &cluster;
   request.calibration = &calibration;
   const AttentionResult result = with_progress(invocation, request, [&] { return plan_attention(request); });

@@ -95,7 +95,7 @@ void dry_run_plan(const AllFlags& given, const Invocation& invocation) {
       files.q + files.k + files.v + files.d_out + wanted.output + wanted.trace + flags.kernel;
   if (!names.empty() || flags.device || flags.ulysses_transport || flags.ring_transport ||
       flags.deterministic || wanted.verify || wanted.tolerance || wanted.debug_nan || flags.seed ||
-      flags.watchdog_s || !flags.devices.empty())
+      flags.comm.watchdog_s || !flags.devices.empty())
     throw UsageError(
         "--dry-run moves and computes nothing (usp explain --trace draws a plan without running it); leave "
         "out tensors, --seed, --kernel, --device, --devices, "

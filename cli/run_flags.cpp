@@ -22,6 +22,17 @@ void add_plan_file_flags(const Verb& verb, PlanFileFlags& flags) {
   group.documents(flags.documents, "lengths of another batch within the plan's capacity");
 }
 
+void add_comm_flags(const Verb& verb, CommFlags& flags, const std::string& watchdog_note) {
+  FlagGroup group(verb, plain_group);
+  group.number(
+      "--watchdog", flags.watchdog_s,
+      "seconds that a rank may wait for its peers, to start and in the run" + watchdog_note + " (60)", 1e-3,
+      1e6);
+  group.flag("--trust-network", flags.trust_network,
+             "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
+             "--rdzv-id where it is random): only the ranks reach their ports");
+}
+
 void add_run_flags(const Verb& verb, RunFlags& flags) {
   add_plan_file_flags(verb, flags.plan);
   FlagGroup group(verb, plain_group);
@@ -41,14 +52,8 @@ void add_run_flags(const Verb& verb, RunFlags& flags) {
   group.option("--devices", flags.devices, "GPUs of the ranks, such as 0,1, round and round (all)")
       ->delimiter(',')
       ->check(within(0));
-  group.number("--watchdog", flags.watchdog_s,
-               "seconds that a rank may wait for its peers, to start and in the run; bench, which lets "
-               "one rank do the work of all in "
-               "between, waits (ranks + 1) times that (60)",
-               1e-3, 1e6);
-  group.flag("--trust-network", flags.trust_network,
-             "ranks of torchrun may meet over a network without a secret (USP_JOB_TOKEN, or torchrun's "
-             "--rdzv-id where it is random): only the ranks reach their ports");
+  add_comm_flags(verb, flags.comm,
+                 "; bench, which lets one rank do the work of all in between, waits (ranks + 1) times that");
   group.flag("--forward-only", flags.forward_only, "no backward pass, though the plan has one");
 }
 
@@ -66,15 +71,6 @@ void set_transport(std::optional<Transport> wanted, const char* axis, int degree
   if (degree == 1)
     throw UsageError(flag + ": the plan's " + axis + " axis is one rank, which sends nothing; leave it out");
   target = *wanted;
-}
-
-/// Refuses the flag where no launcher of processes over TCP makes it effective.
-void trust_network(LoadedCall& call) {
-  if (!comm::torchrun_launched())
-    throw UsageError(
-        "--trust-network is for ranks that torchrun starts, which meet over TCP, and this process is none; "
-        "leave it out");
-  call.network_note = comm::trust_note(comm::torchrun_job());
 }
 
 /// Ranks of one host go to the devices that the plan's placement names, where no flag names others.
@@ -108,11 +104,19 @@ void place(const RunFlags& flags, LoadedCall& call) {
 
 }  // namespace
 
-comm::CommOptions comm_options(const RunFlags& flags) {
+comm::CommOptions comm_options(const CommFlags& flags) {
   comm::CommOptions options;
   if (flags.watchdog_s) options.watchdog_s = *flags.watchdog_s;
   options.trust_network = flags.trust_network;
   return options;
+}
+
+std::string trust_network_note() {
+  if (!comm::torchrun_launched())
+    throw UsageError(
+        "--trust-network is for ranks that torchrun starts, which meet over TCP, and this process is none; "
+        "leave it out");
+  return comm::trust_note(comm::torchrun_job());
 }
 
 RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
@@ -130,7 +134,7 @@ RunRequest run_request(const RunFlags& flags, const LoadedCall& call) {
   request.ring_transport = flags.ring_transport;
   request.deterministic = flags.deterministic;
   request.watchdog_s = comm_options(flags).watchdog_s;
-  request.trust_network = flags.trust_network;
+  request.trust_network = flags.comm.trust_network;
   request.repeat = call.options.repeat;
   return request;
 }
@@ -155,7 +159,7 @@ LoadedCall load_call(const RunFlags& flags) {
   call.options.ulysses_transport = call.file.ulysses_transport;
   call.options.ring_transport = call.file.ring_transport;
   call.options.comm = comm_options(flags);
-  if (flags.trust_network) trust_network(call);
+  if (flags.comm.trust_network) call.network_note = trust_network_note();
   place(flags, call);
   follow_placement(call);
   const Mesh& mesh = call.plan.mesh;

@@ -25,6 +25,18 @@ struct PlanFileFlags {
 };
 void add_plan_file_flags(const Verb& verb, PlanFileFlags& flags);
 
+/// The flags of every verb whose ranks meet.
+struct CommFlags {
+  std::optional<double> watchdog_s;  ///< that of CommOptions
+  bool trust_network = false;
+};
+void add_comm_flags(const Verb& verb, CommFlags& flags, const std::string& watchdog_note);
+/// How the ranks meet, by the flags alone.
+[[nodiscard]] comm::CommOptions comm_options(const CommFlags& flags);
+/// Throws UsageError for --trust-network where no launcher of processes over TCP makes it effective; else
+/// what it means for the job, for people.
+[[nodiscard]] std::string trust_network_note();
+
 /// The flags of every verb that executes a plan.
 struct RunFlags {
   PlanFileFlags plan;
@@ -35,14 +47,14 @@ struct RunFlags {
   std::optional<Transport> ulysses_transport, ring_transport;
   bool deterministic = false;
   std::vector<int> devices;
-  std::optional<double> watchdog_s;  ///< that of CommOptions
-  bool trust_network = false;
+  CommFlags comm;
   bool forward_only = false;
 };
 void add_run_flags(const Verb& verb, RunFlags& flags);
 
-/// How the ranks meet, by the flags alone.
-[[nodiscard]] comm::CommOptions comm_options(const RunFlags& flags);
+[[nodiscard]] inline comm::CommOptions comm_options(const RunFlags& flags) {
+  return comm_options(flags.comm);
+}
 
 /// Work of a rank before the rendezvous; a failure is reported to the ranks that wait.
 template <class F>

@@ -14,7 +14,11 @@ HOMONYMS = {"--seed": 2,          # of drawn documents; of random tensors
             "--devices": 2,       # visible devices of a host; GPUs of the ranks
             "--trace": 2,         # of a run; of a plan
             "--forward-only": 2,  # of a workload; of a run whose plan has a backward pass
-            "-o,--output": 4}     # topo, plan, run, report: another kind of file each
+            "--backend": 2,       # of a plan; kernel that is calibrated
+            "--dtype": 2,         # of a workload; of tensors of calibrated kernels
+            "--nic": 2,           # NICs of a cluster; line of a host that is calibrated
+            "--ranks": 2,         # threads of a plan; of a calibration
+            "-o,--output": 5}     # topo, plan, run, report, calibrate: another kind of file each
 ADDED = re.compile(r'\b(?:option|number|parsed(?:<[^(]*>)?|word|tokens|flag)\(\s*"(-[^"]+)"')
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 TYPES = re.compile(r"struct WordTable<(\w+)>\s*{\s*static constexpr Word<\w+> words\[\] = {(.*?)};", re.DOTALL)

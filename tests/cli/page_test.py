@@ -19,7 +19,7 @@ STEP = ["llama-3.1-8b", "--cluster", "dgx-h100", "--nodes", "4", "--seq", "1M"]
 CALL = ["--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--seq", "128k", "--cluster", "dgx-h100"]
 EXPORTS = ["megatron", "deepspeed", "accelerate", "torchtitan", "yunchang", "usp-attention"]
 VERBS = ["plan", "compare", "export", "whatif", "report", "model", "models", "topo", "price", "explain", "run", "bench",
-         "validate", "score"]
+         "calibrate", "validate", "score"]
 
 
 def run(words, **environment):

@@ -29,7 +29,7 @@ inline bool score_csv(const std::string& text) {
   }
 }
 
-/// Every collective that was read can be timed.
+/// Every collective that was read can be timed, and every share of a line divides.
 inline bool calibration(const std::string& text) {
   try {
     const Calibration read = parse_calibration(text, "input");
@@ -43,6 +43,11 @@ inline bool calibration(const std::string& text) {
           require(seconds > 0 && !std::isnan(seconds), "a collective that takes no time");
         }
     }
+    for (const NetworkRates::Curve& curve : read.network.curves)
+      require(curve.table.at(curve.most_bytes) > 0 && curve.band >= 0, "a transfer that takes no time");
+    for (const Efficiency& share : {read.network.hop, read.network.exchange})
+      require(share.low > 0 && share.low <= share.value && share.value <= share.high,
+              "a share outside its range");
     require(!summary_json(read.summary(0)).empty(), "a calibration that prints nothing");
     return true;
   } catch (const InvalidInput&) {

@@ -235,7 +235,9 @@ Estimate AttentionCostModel::call(const KernelShape& s, bool backward) const noe
   const bool window = s.mask == KernelShape::Mask::window;
   double kv_bytes = s.kv_heads * s.key_rows * (s.head_dim_qk + s.head_dim_v) * s.element_bytes;
   if (backward) kv_bytes *= 2;  // K and V read, dK and dV written
-  const double type = s.element_bytes == 2 ? 1 : type_rate(s.element_bytes);
+  const bool own_type = s.element_bytes == data_.element_bytes;
+  // No ratio is published of kernels that were measured on other than 16-bit elements.
+  const double type = own_type || data_.element_bytes != 2 ? 1 : type_rate(s.element_bytes);
   Estimate e;
   e.seconds = (backward ? r.backward_launch_s : r.launch_s) +
               work_seconds(s, r, backward, kv_bytes * r.kv_s_per_byte * type) / type;
@@ -257,7 +259,7 @@ Estimate AttentionCostModel::call(const KernelShape& s, bool backward) const noe
   if (full && !r.full_extra_keys) widen(Extrapolation::full_mask, full_band);
   if (window) widen(Extrapolation::window, r.window_band);
   if (backward && !measured_backward) widen(Extrapolation::backward, data_.backward_band);
-  if (s.element_bytes != 2) widen(Extrapolation::element_type, type_band);
+  if (!own_type) widen(Extrapolation::element_type, type_band);
   return e;
 }
 
@@ -274,6 +276,7 @@ Estimate AttentionCostModel::prepare_backward(double head_rows, int head_dim_v,
 }
 
 Estimate AttentionCostModel::merge(double head_rows, int head_dim_v, int block_bytes) const noexcept {
+  if (data_.carries_state) return {};
   return memory_bound(head_rows * (head_dim_v * (8.0 + block_bytes) + 12));
 }
 

@@ -2,10 +2,87 @@
 #include "usp/planner/calibration.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/json_units.hpp"
+#include "usp/base/presets.hpp"
+#include "usp/planner/calibration_file.hpp"
 
 #include <fmt/format.h>
 
 namespace usp {
+namespace {
+
+/// Seconds as nccl-tests' microseconds convert to them: one measurement is one double from either file.
+double seconds_of(double seconds) {
+  return from_si(seconds, FieldUnit::us) * 1e-6;
+}
+
+/// The transports that a row is of.
+std::vector<Transport> transports_of(const std::optional<Transport>& transport) {
+  if (transport) return {*transport};
+  return {Transport::copy_engine, Transport::nccl};
+}
+
+TransferModel transfer_model(const CalibrationFile& content) {
+  std::vector<CollectiveRow> rows;
+  for (const CollectiveCurve& curve : content.collectives) {
+    double bytes = curve.first_bytes;
+    for (const double seconds : curve.time_s) {
+      rows.push_back({curve.operation, curve.ranks, bytes, seconds_of(seconds), curve.groups});
+      bytes *= 2;
+    }
+  }
+  std::vector<PeerTransferSample> hops;
+  for (const HopCurve& curve : content.point_to_point)
+    for (const Transport transport : transports_of(curve.transport))
+      for (const HopCurve::Point& point : curve.points)
+        hops.push_back({transport, point.bytes, point.bytes / (point.gb_s * 1e9), curve.ranks});
+  return {std::move(rows), std::move(hops), content.repeatability, content.name};
+}
+
+AttentionCostModel kernel_model(const CalibrationFile& content) {
+  KernelData data = content.attention;
+  if (content.library) data.library = content.library->name + " " + content.library->version;
+  data.sm_count = content.device.sm_count;
+  data.memory_bytes_s = content.device.memory_gb_s * 1e9 * content.memory_efficiency;
+  for (KernelFit& fit : data.fits) fit.launch_s = seconds_of(fit.launch_s);
+  return AttentionCostModel(std::move(data));
+}
+
+}  // namespace
+
+Calibration calibration_from(const CalibrationFile& content) {
+  Calibration calibration;
+  calibration.calibrated = true;
+  calibration.name = content.name;
+  calibration.cluster = content.cluster;
+  calibration.sources = content.sources;
+  calibration.device = content.device.name;
+  calibration.device_bf16_tflops = content.device.bf16_tflops;
+  calibration.device_memory_gb_s = content.device.memory_gb_s;
+  calibration.generation = content.device.generation.value_or("");
+  calibration.device_clock_hz = content.device.clock_hz.value_or(0);
+  calibration.device_power_w = content.device.power_w.value_or(0);
+  if (content.links) {
+    calibration.link_class = content.links->link_class;
+    calibration.link_gb_s = content.links->gb_s;
+  }
+  for (const InterferenceRow& row : content.interference)
+    for (const Transport transport : transports_of(row.transport))
+      calibration.interference[static_cast<std::size_t>(transport)] = row.measured;
+  if (content.network) calibration.network = network_rates(*content.network, content.repeatability.from_1mib);
+  calibration.comm = transfer_model(content);
+  calibration.kernel = kernel_model(content);
+  return calibration;
+}
+
+Calibration parse_calibration(const std::string& text, const std::string& file) {
+  return calibration_from(read_calibration_file(text, file));
+}
+
+Calibration load_calibration(const std::string& name_or_file) {
+  const NamedText found = file_or_preset("calibrations", name_or_file);
+  return parse_calibration(found.text, found.name);
+}
 
 CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
   CalibrationSummary summary;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "calibration_words.hpp"
+
 #include "usp/base/json_format.hpp"
 #include "usp/base/json_units.hpp"
-#include "usp/base/presets.hpp"
-#include "usp/planner/calibration.hpp"
+#include "usp/planner/calibration_file.hpp"
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <set>
 #include <tuple>
 
@@ -16,6 +16,8 @@ namespace {
 constexpr double most = 1e15;
 constexpr double most_s = 1e9;
 constexpr double least_s = 1e-18;
+// Messages of a gather may cross the network once for a host of many ranks, which counts as many shares.
+constexpr double least_share = 1e-6, most_share = 1e4;
 
 void check_header(ObjectReader& top) {
   const std::string renew = "rename its keys and scale its values as CHANGELOG.md lists, or measure anew";
@@ -36,9 +38,10 @@ void check_time(const ObjectReader& reader, const char* key, double bytes, doubl
                             seconds, bytes));
 }
 
-/// Seconds as nccl-tests' microseconds convert to them: one measurement is one double from either file.
-double seconds_of(double seconds) {
-  return from_si(seconds, FieldUnit::us) * 1e-6;
+/// Empty for the word of ranks of a host.
+std::optional<Transport> read_transport(ObjectReader& reader) {
+  if (reader.string("transport") == host_transport) return std::nullopt;
+  return reader.enumeration<Transport>("transport");
 }
 
 std::vector<CalibrationSource> read_sources(ObjectReader& top) {
@@ -52,75 +55,129 @@ std::vector<CalibrationSource> read_sources(ObjectReader& top) {
   return sources;
 }
 
-std::vector<CollectiveRow> read_collectives(ObjectReader& top) {
-  std::vector<CollectiveRow> rows;
+std::vector<CollectiveCurve> read_collectives(ObjectReader& top) {
+  std::vector<CollectiveCurve> curves;
   std::set<std::tuple<Collective, int, int>> seen;
   top.array("collectives", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const auto operation = reader.enumeration<Collective>("operation");
-    const int ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
-    auto bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
-    const int groups = static_cast<int>(reader.maybe_integer("groups", 1, 1 << 20).value_or(1));
-    if (!seen.insert({operation, ranks, groups}).second)
+    CollectiveCurve curve;
+    curve.operation = reader.enumeration<Collective>("operation");
+    curve.ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
+    curve.first_bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
+    curve.groups = static_cast<int>(reader.maybe_integer("groups", 1, 1 << 20).value_or(1));
+    if (!seen.insert({curve.operation, curve.ranks, curve.groups}).second)
       reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
-    const std::size_t before = rows.size();
+    double bytes = curve.first_bytes;
     reader.array("time_s", [&](const Json& time, const std::string& at) {
-      const double seconds = json_number(time, top.file(), at, least_s, most_s);
-      check_time(reader, "time_s", bytes, seconds);
-      rows.push_back({operation, ranks, bytes, seconds_of(seconds), groups});
+      curve.time_s.push_back(json_number(time, top.file(), at, least_s, most_s));
+      check_time(reader, "time_s", bytes, curve.time_s.back());
       bytes *= 2;
     });
-    if (rows.size() - before < 2 || rows.size() - before > 40)
+    if (curve.time_s.size() < 2 || curve.time_s.size() > 40)
       reader.fail("time_s", "a curve holds 2 to 40 times, one per doubling of first_bytes");
     reader.finish();
+    curves.push_back(std::move(curve));
   });
-  return rows;
+  return curves;
 }
 
-std::vector<PeerTransferSample> read_hops(ObjectReader& top) {
-  std::vector<PeerTransferSample> rows;
-  std::set<std::pair<Transport, int>> seen;
+std::vector<HopCurve> read_hops(ObjectReader& top) {
+  std::vector<HopCurve> curves;
+  std::set<std::pair<std::optional<Transport>, int>> seen;
   top.array("point_to_point", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
-    const auto transport = reader.enumeration<Transport>("transport");
-    const int ranks = static_cast<int>(reader.maybe_integer("ranks", 2, 1 << 20).value_or(2));
-    if (!seen.insert({transport, ranks}).second) reader.fail("transport", "given twice; keep one");
-    static_cast<void>(reader.string("source"));
-    const std::size_t before = rows.size();
+    HopCurve curve;
+    curve.transport = read_transport(reader);
+    curve.ranks = static_cast<int>(reader.maybe_integer("ranks", 2, 1 << 20).value_or(2));
+    if (!seen.insert({curve.transport, curve.ranks}).second)
+      reader.fail("transport", "given twice; keep one");
+    curve.source = reader.string("source");
     reader.array("points", [&](const Json& point, const std::string& at) {
       ObjectReader p(point, top.file(), at);
       const double bytes = p.number("bytes", 1, most);
       const double gb_s = read_si(p, "bytes_per_s", FieldUnit::gb_s, 1e-12, most);
       check_time(p, "bytes_per_s", bytes, bytes / (gb_s * 1e9));
-      rows.push_back({transport, bytes, bytes / (gb_s * 1e9), ranks});
+      curve.points.push_back({bytes, gb_s});
       p.finish();
     });
-    if (rows.size() - before < 2) reader.fail("points", "two points or more make a curve");
-    for (std::size_t i = before + 1; i < rows.size(); ++i)
-      if (rows[i].bytes <= rows[i - 1].bytes || rows[i].seconds <= rows[i - 1].seconds)
+    if (curve.points.size() < 2) reader.fail("points", "two points or more make a curve");
+    for (std::size_t i = 1; i < curve.points.size(); ++i) {
+      const HopCurve::Point &before = curve.points[i - 1], &point = curve.points[i];
+      if (point.bytes <= before.bytes || point.bytes / point.gb_s <= before.bytes / before.gb_s)
         reader.fail("points", "bytes and times must rise from point to point");
+    }
     reader.finish();
+    curves.push_back(std::move(curve));
   });
+  return curves;
+}
+
+std::vector<InterferenceRow> read_interference(ObjectReader& top) {
+  std::vector<InterferenceRow> rows;
+  std::set<std::optional<Transport>> seen;
+  top.array("interference", [&](const Json& value, const std::string& pointer) {
+    ObjectReader reader(value, top.file(), pointer);
+    InterferenceRow row;
+    row.transport = read_transport(reader);
+    if (!seen.insert(row.transport).second) reader.fail("transport", "given twice; keep one");
+    row.measured.share = reader.number("ratio", 0, 1);
+    row.measured.low = reader.number("min_ratio", 0, row.measured.share);
+    row.measured.high = reader.number("max_ratio", row.measured.share, 1);
+    row.measured.source = reader.string("source");
+    reader.finish();
+    rows.push_back(std::move(row));
+  });
+  const bool host = seen.count(std::nullopt) > 0;
+  if (seen.size() != (host ? 1 : std::size(WordTable<Transport>::words)))
+    top.fail("interference", "both transports, copy_engine and nccl, must be there, or host alone");
   return rows;
 }
 
-std::array<Interference, 2> read_interference(ObjectReader& top) {
-  std::array<Interference, 2> all;
-  std::set<Transport> seen;
-  top.array("interference", [&](const Json& value, const std::string& pointer) {
-    ObjectReader reader(value, top.file(), pointer);
-    const auto transport = reader.enumeration<Transport>("transport");
-    if (!seen.insert(transport).second) reader.fail("transport", "given twice; keep one");
-    Interference& entry = all[static_cast<std::size_t>(transport)];
-    entry.share = reader.number("ratio", 0, 1);
-    entry.low = reader.number("min_ratio", 0, entry.share);
-    entry.high = reader.number("max_ratio", entry.share, 1);
-    entry.source = reader.string("source");
-    reader.finish();
+NetworkCurve read_network_curve(ObjectReader reader) {
+  NetworkCurve curve;
+  curve.key.operation = reader.enumeration<NetworkOperation>("operation");
+  curve.key.hosts = static_cast<int>(reader.integer("hosts", 2, 1 << 16));
+  curve.key.ranks_per_host = static_cast<int>(reader.integer("ranks_per_host", 1, 1 << 16));
+  curve.key.groups = static_cast<int>(reader.maybe_integer("groups", 1, 1 << 16).value_or(1));
+  curve.share = reader.number("share", least_share, most_share);
+  curve.min_share = reader.number("min_share", least_share, curve.share);
+  curve.max_share = reader.number("max_share", curve.share, most_share);
+  reader.array("points", [&](const Json& value, const std::string& at) {
+    ObjectReader point(value, reader.file(), at);
+    const double bytes = point.number("bytes", 1, most);
+    const double seconds = point.number("time_s", least_s, most_s);
+    if (!curve.points.empty() && bytes <= curve.points.back().bytes)
+      reader.fail("points", "bytes must rise from point to point");
+    check_time(point, "time_s", bytes * curve.key.messages_per_host(), seconds);
+    curve.points.push_back({bytes, seconds});
+    point.finish();
   });
-  if (seen.size() != std::size(WordTable<Transport>::words))
-    top.fail("interference", "both transports, copy_engine and nccl, must be there");
-  return all;
+  if (curve.points.size() < 2) reader.fail("points", "two points or more make a curve");
+  reader.finish();
+  return curve;
+}
+
+MeasuredNetwork read_network(ObjectReader reader) {
+  MeasuredNetwork network;
+  network.gb_s = read_si(reader, "bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+  network.latency_s = reader.number("latency_s", 0, 10);
+  network.source = reader.string("source");
+  reader.array("curves", [&](const Json& value, const std::string& pointer) {
+    NetworkCurve curve = read_network_curve(ObjectReader(value, reader.file(), pointer));
+    for (const NetworkCurve& other : network.curves)
+      if (other.key == curve.key)
+        reader.fail("curves", "one operation, hosts, ranks_per_host and groups twice");
+    network.curves.push_back(std::move(curve));
+  });
+  if (reader.has("interference")) {
+    ObjectReader beside = reader.object("interference");
+    network.interference = beside.number("ratio", 0, 1);
+    network.min_interference = beside.number("min_ratio", 0, *network.interference);
+    network.max_interference = beside.number("max_ratio", *network.interference, 1);
+    beside.finish();
+  }
+  reader.finish();
+  return network;
 }
 
 KernelFit read_fit(ObjectReader reader) {
@@ -128,7 +185,7 @@ KernelFit read_fit(ObjectReader reader) {
   fit.head_dim = static_cast<int>(reader.integer("head_dim", 1, 1024));
   fit.head_dim_v = static_cast<int>(reader.maybe_integer("head_dim_v", 1, 1024).value_or(fit.head_dim));
   fit.full_extra_keys = reader.maybe_number("full_extra_keys", 0, 10);
-  fit.launch_s = seconds_of(reader.number("launch_s", 0, 1));
+  fit.launch_s = reader.number("launch_s", 0, 1);
   fit.peak_tflops = read_si(reader, "peak_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
   fit.serial = reader.number("serial", 0, 100);
   fit.extra_keys = reader.number("extra_keys", 0, 1e6);
@@ -163,11 +220,12 @@ BackwardFit read_backward(ObjectReader reader) {
   return fit;
 }
 
-void read_family(ObjectReader reader, KernelData& data) {
+void read_family(ObjectReader reader, CalibrationFile& content) {
+  KernelData& data = content.attention;
   data.family = reader.string("name");
   data.softmax_fraction = reader.maybe_number("softmax_fraction", 0, 1).value_or(0);
-  static_cast<void>(reader.maybe_string("softmax_source"));
-  static_cast<void>(reader.string("source"));
+  content.softmax_source = reader.maybe_string("softmax_source").value_or("");
+  content.family_source = reader.string("source");
   data.full_gain = reader.maybe_number("full_gain", 0.1, 10).value_or(1);
   data.full_extra_keys = reader.maybe_number("full_extra_keys", 0, 10);
   data.backward_band = reader.maybe_number("backward_band", 0, 10).value_or(data.backward_band);
@@ -181,12 +239,17 @@ void read_family(ObjectReader reader, KernelData& data) {
   reader.finish();
 }
 
-void read_attention(ObjectReader reader, KernelData& data) {
+void read_attention(ObjectReader reader, CalibrationFile& content) {
+  KernelData& data = content.attention;
   if (reader.has("library")) {
     ObjectReader library = reader.object("library");
-    data.library = library.string("name") + " " + library.string("version");
+    content.library = {library.string("name"), library.string("version")};
     library.finish();
   }
+  data.element_bytes = static_cast<int>(reader.maybe_integer("element_bytes", 1, 8).value_or(2));
+  if (data.element_bytes & (data.element_bytes - 1))
+    reader.fail("element_bytes", "an element has 1, 2, 4 or 8 bytes");
+  data.carries_state = reader.maybe_boolean("carries_state").value_or(false);
   data.tile_rows = static_cast<int>(reader.integer("tile_rows", 1, 4096));
   std::vector<double> tokens;
   reader.array("measured_tokens", [&](const Json& value, const std::string& pointer) {
@@ -205,73 +268,70 @@ void read_attention(ObjectReader reader, KernelData& data) {
     if (!rises(data.fits)) reader.fail("head_dims", "head dims must rise");
   });
   if (!square) reader.fail("head_dims", "at least one head dim, equal for keys and values, is needed");
-  read_family(reader.object("family"), data);
+  read_family(reader.object("family"), content);
   data.scaled_from = reader.maybe_string("scaled_from").value_or("");
-  static_cast<void>(reader.maybe_string("scaled_why"));
+  content.scaled_why = reader.maybe_string("scaled_why").value_or("");
   reader.finish();
+}
+
+CalibrationFile::Device read_device(ObjectReader reader) {
+  CalibrationFile::Device device;
+  device.name = reader.string("name");
+  device.sm_count = static_cast<int>(reader.integer("sm_count", 1, 100000));
+  device.bf16_tflops =
+      read_si(reader, "bf16_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
+  device.memory_gb_s =
+      read_si(reader, "memory_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+  device.generation = reader.maybe_string("generation");
+  device.clock_hz = reader.maybe_number("clock_hz", 1, most);
+  device.power_w = reader.maybe_number("power_w", 1, most);
+  device.source = reader.string("source");
+  reader.finish();
+  return device;
+}
+
+CalibrationFile::Links read_links(ObjectReader reader) {
+  CalibrationFile::Links links;
+  links.link_class = reader.string("class");
+  if (links.link_class != "nvswitch" && links.link_class != "pcie" && links.link_class != "host")
+    reader.fail("class", fmt::format("'{}' is not one of nvswitch, pcie, host", links.link_class));
+  links.gb_s = read_si(reader, "bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+  links.source = reader.string("source");
+  reader.finish();
+  return links;
 }
 
 }  // namespace
 
-Calibration parse_calibration(const std::string& text, const std::string& file) {
+CalibrationFile read_calibration_file(const std::string& text, const std::string& file) {
   const Json json = parse_json(text, file);
   ObjectReader top(json, file, "");
   check_header(top);
-  Calibration calibration;
-  calibration.calibrated = true;
-  calibration.name = top.string("name");
-  calibration.sources = read_sources(top);
-  KernelData kernel;
-  double memory_gb_s = 0;
-  {
-    ObjectReader device = top.object("device");
-    calibration.device = device.string("name");
-    kernel.sm_count = static_cast<int>(device.integer("sm_count", 1, 100000));
-    calibration.device_bf16_tflops =
-        read_si(device, "bf16_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
-    calibration.device_memory_gb_s = memory_gb_s =
-        read_si(device, "memory_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
-    calibration.generation = device.maybe_string("generation").value_or("");
-    calibration.device_clock_hz = device.maybe_number("clock_hz", 1, most).value_or(0);
-    calibration.device_power_w = device.maybe_number("power_w", 1, most).value_or(0);
-    static_cast<void>(device.string("source"));
-    device.finish();
-  }
-  Repeatability repeat;
+  CalibrationFile content;
+  content.name = top.string("name");
+  content.cluster = top.maybe_string("cluster").value_or("");
+  content.sources = read_sources(top);
+  content.device = read_device(top.object("device"));
   {
     ObjectReader reader = top.object("repeatability");
-    repeat.below_1mib = reader.number("small_message_ratio", 0, 10);
-    repeat.from_1mib = reader.number("large_message_ratio", 0, 10);
+    content.repeatability.below_1mib = reader.number("small_message_ratio", 0, 10);
+    content.repeatability.from_1mib = reader.number("large_message_ratio", 0, 10);
     reader.finish();
   }
   {
     ObjectReader reader = top.object("memory_efficiency");
-    kernel.memory_bytes_s = memory_gb_s * 1e9 * reader.number("value", 0.01, 1);
-    static_cast<void>(reader.string("source"));
+    content.memory_efficiency = reader.number("value", 0.01, 1);
+    content.memory_source = reader.string("source");
     reader.finish();
   }
-  if (top.has("links")) {
-    ObjectReader links = top.object("links");
-    calibration.link_class = links.string("class");
-    if (calibration.link_class != "nvswitch" && calibration.link_class != "pcie")
-      links.fail("class", fmt::format("'{}' is not one of nvswitch, pcie", calibration.link_class));
-    calibration.link_gb_s = read_si(links, "bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
-    static_cast<void>(links.string("source"));
-    links.finish();
-  }
-  auto rows = read_collectives(top);
-  auto hops = read_hops(top);
-  calibration.interference = read_interference(top);
-  read_attention(top.object("attention"), kernel);
+  if (top.has("links")) content.links = read_links(top.object("links"));
+  content.collectives = read_collectives(top);
+  content.point_to_point = read_hops(top);
+  content.interference = read_interference(top);
+  if (top.has("network")) content.network = read_network(top.object("network"));
+  read_attention(top.object("attention"), content);
   top.finish();
-  calibration.comm = TransferModel(std::move(rows), std::move(hops), repeat, calibration.name);
-  calibration.kernel = AttentionCostModel(std::move(kernel));
-  return calibration;
-}
-
-Calibration load_calibration(const std::string& name_or_file) {
-  const NamedText found = file_or_preset("calibrations", name_or_file);
-  return parse_calibration(found.text, found.name);
+  return content;
 }
 
 }  // namespace usp

@@ -103,6 +103,21 @@ void use_own_curves(const topology::Cluster& cluster, Calibration& calibration) 
 constexpr double pcie_band = 3, nvswitch_band = 0.25;
 constexpr double same_links = 0.05;
 
+bool measured_here(const topology::Cluster& cluster, const Calibration& calibration) {
+  return !calibration.cluster.empty() && calibration.cluster == cluster.name;
+}
+
+/// The network, as it was measured: no more hosts, and no other NICs than were found.
+bool network_measured_here(const topology::Cluster& cluster, const Calibration& calibration) {
+  std::size_t hosts = 0;
+  for (const NetworkRates::Curve& curve : calibration.network.curves)
+    hosts = std::max(hosts, static_cast<std::size_t>(curve.key.hosts));
+  const bool own_nics = std::all_of(cluster.nics.begin(), cluster.nics.end(), [](const topology::Nic& nic) {
+    return nic.gb_s.provenance == topology::Provenance::measured;
+  });
+  return measured_here(cluster, calibration) && own_nics && cluster.nodes.size() <= hosts;
+}
+
 /// The shipped calibration whose links of a class have the nearest line rate.
 const Calibration& lender_of(const std::string& link_class, double gb_s) {
   static const std::vector<Calibration> shipped = [] {
@@ -138,7 +153,14 @@ std::string lender_card(const Calibration& calibration) {
 /// Curves of links come from their class, not from the card: another machine's, scaled by line rate, wherever
 /// the calibration of the kernels ran over links of another kind or rate.
 void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
-  if (calibration.link_class.empty()) return;  // of this very machine
+  if (calibration.link_class.empty() || measured_here(cluster, calibration)) return;
+  if (calibration.link_class ==
+      host_links) {  // of other hosts: what memory and cores make of messages differs
+    calibration.link_band = pcie_band;
+    calibration.link_lender = calibration.name;
+    calibration.comm = calibration.comm.borrowed(1, pcie_band);
+    return;
+  }
   const TransferModel own = calibration.comm;
   const topology::DeviceSpec& card = cluster.specs.front();
   const auto curves = [&](const char* link_class, double gb_s, double always_band) {
@@ -234,8 +256,11 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
   if (!name.empty()) name_other_card(cluster, name, calibration);
   choose_links(cluster, calibration);  // first: it knows the measured card by its multiprocessors
   scale_kernels(cluster, calibration);
-  calibration.network.exchange =
-      inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
+  if (!network_measured_here(cluster, calibration))
+    calibration.network = on_another_network(std::move(calibration.network));
+  if (calibration.network.line_gb_s == 0)
+    calibration.network.exchange =
+        inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
   use_own_curves(cluster, calibration);
   return calibration;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "usp/planner/calibration.hpp"
+#include "usp/planner/network_rates.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -12,12 +12,12 @@ double Efficiency::band() const {
 }
 
 Efficiency inter_node_hop_efficiency() {
-  return {0.9, 0.7, 0.95, "16 MB over 400 Gb/s: 336 us of wire and 20 to 30 us of latency"};
+  return {0.9, 0.7, 0.95, "16 MB over 400 Gb/s: 336 us of wire and 20 to 30 us of latency", false};
 }
 
 Efficiency inter_node_alltoall_efficiency(bool rails) {
-  if (rails) return {0.72, 0.5, 0.8, "4 DGX-H100: 48 of 64.6 GB/s; .70 to .74 over rails"};
-  return {0.6, 0.24, 0.8, "4 DGX-H100: 48 of 64.6 GB/s; GB300 racks of a cloud: 47 of 99 to 198 GB/s"};
+  if (rails) return {0.72, 0.5, 0.8, "4 DGX-H100: 48 of 64.6 GB/s; .70 to .74 over rails", false};
+  return {0.6, 0.24, 0.8, "4 DGX-H100: 48 of 64.6 GB/s; GB300 racks of a cloud: 47 of 99 to 198 GB/s", false};
 }
 
 Efficiency inter_node_ring_efficiency(int nodes, double bytes) {
@@ -39,7 +39,7 @@ Efficiency inter_node_ring_efficiency(int nodes, double bytes) {
     const std::size_t i = x < log_bytes[1] ? 0 : 1;
     value = row[i] * std::pow(row[i + 1] / row[i], (x - log_bytes[i]) / (log_bytes[i + 1] - log_bytes[i]));
   }
-  return {value, value / 2, std::min(0.95, value * 1.5), "SimAI efficiency table of NIC collectives"};
+  return {value, value / 2, std::min(0.95, value * 1.5), "SimAI efficiency table of NIC collectives", false};
 }
 
 }  // namespace usp

@@ -42,7 +42,7 @@ class KernelTimes {
     const bool backward = operation.cost.kernel == schedule::OperationCost::Kernel::attention_backward;
     Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
     time.seconds *= operation.cost.times;
-    if (!options_.merge_kernels || first) return time;
+    if (!options_.merge_kernels || kernel_.data().carries_state || first) return time;
     constexpr double bytes_per_element = 10;  // fp32 sum read and written, block read in two bytes
     if (backward)
       time += kernel_.memory_bound(bytes_per_element *

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace usp {
 namespace {
@@ -117,7 +119,8 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
   const bool one_node = node_symmetric(mesh, placement);
   intra_node_.clear();
   inter_node_.clear();
-  std::map<int, int> active;  // per host
+  std::map<int, int> active, network_active;  // per host
+  std::vector<int> last_source(cluster_.nodes.size(), -1);
   for (int g = 0; g < placement.groups(); ++g)
     for (int slot = 0; slot < mesh.size(); ++slot) {
       // In order of device, so that the first host, where it represents all, is a prefix.
@@ -126,8 +129,9 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
                         : mesh.rank(slot % mesh.ring(), slot / mesh.ring());
       const int source = placement.device_of(mesh, g, p);
       if (one_node && cluster_.devices[static_cast<std::size_t>(source)].node != 0) break;
-      int others = 0, near = 0;
-      bool pcie = false;
+      const int own_node = cluster_.devices[static_cast<std::size_t>(source)].node;
+      int others = 0, near = 0, hosts = 1;
+      bool pcie = false, crosses = false;
       each_peer(mesh, p, peers, shift, [&](int peer) {
         if (peer == p) return;
         ++others;
@@ -136,14 +140,18 @@ TransferPattern LinkPricer::measure(const Mesh& mesh, const Placement& placement
         const bool network = path == topology::PathKind::network;
         pcie = pcie || path == topology::PathKind::pcie || path == topology::PathKind::numa;
         near += network ? 0 : 1;
-        result.crosses_network = result.crosses_network || network;
+        crosses = crosses || network;
+        const int node = cluster_.devices[static_cast<std::size_t>(target)].node;
+        if (node != own_node && std::exchange(last_source[static_cast<std::size_t>(node)], source) != source)
+          ++hosts;
         Loads& loads = network ? inter_node_ : intra_node_;
         table_.visit(source, target, [&](int resource, double share) { loads.add(resource, share); });
       });
       result.over_pcie = result.over_pcie || pcie;
-      if (pcie)
-        result.active =
-            std::max(result.active, ++active[cluster_.devices[static_cast<std::size_t>(source)].node]);
+      result.crosses_network = result.crosses_network || crosses;
+      result.hosts = std::max(result.hosts, hosts);
+      if (pcie) result.active = std::max(result.active, ++active[own_node]);
+      if (crosses) result.network_active = std::max(result.network_active, ++network_active[own_node]);
       result.peers = std::max(result.peers, others);
       result.intra_node_peers = std::max(result.intra_node_peers, near);
     }
@@ -158,18 +166,82 @@ Estimate LinkPricer::intra_node(const TransferPattern& pattern, schedule::Peers 
   // What NVSwitch joins does not share links; ranks of a PCIe host do, those of all groups together.
   if (peers == schedule::Peers::shift) return curves.hop(transport, bytes_per_peer, pattern.active);
   const int n = pattern.intra_node_peers + 1;
-  const bool gather = peers == schedule::Peers::every_ring && mode == WriteMode::overwrite &&
-                      curves.has(Collective::all_gather);
-  return curves.time(gather ? Collective::all_gather : Collective::alltoall, n, bytes_per_peer * n,
-                     std::max(1, pattern.active / n));
+  Collective operation = Collective::alltoall;
+  if (peers == schedule::Peers::every_ring && mode == WriteMode::overwrite &&
+      curves.has(Collective::all_gather))
+    operation = Collective::all_gather;
+  // Sums arrive as messages of this runtime, which a library's reduce-scatter is not.
+  if (peers == schedule::Peers::every_ring && mode == WriteMode::accumulate &&
+      !calibration_.cluster.empty() && curves.has(Collective::reduce_scatter))
+    operation = Collective::reduce_scatter;
+  return curves.time(operation, n, bytes_per_peer * n, std::max(1, pattern.active / n));
 }
 
-void LinkPricer::inter_node(const TransferPattern& pattern, schedule::Peers peers, double bytes_per_peer,
-                            TransferTime& result) const {
+namespace {
+
+NetworkOperation network_operation(schedule::Peers peers, WriteMode mode) {
+  if (peers == schedule::Peers::shift) return NetworkOperation::hop;
+  if (peers != schedule::Peers::every_ring) return NetworkOperation::alltoall;
+  return mode == WriteMode::overwrite ? NetworkOperation::all_gather : NetworkOperation::reduce_scatter;
+}
+
+/// The share of the line of an operation; empty: that of ring collectives, which were not measured.
+std::optional<Efficiency> share_of(const NetworkRates& rates, NetworkOperation operation) {
+  switch (operation) {
+    case NetworkOperation::hop:
+      return rates.hop;
+    case NetworkOperation::alltoall:
+      return rates.exchange;
+    case NetworkOperation::all_gather:
+      return rates.gather;
+    case NetworkOperation::reduce_scatter:
+      return rates.reduce_scatter;
+  }
+  throw InternalError("an operation of the network has no share");
+}
+
+// Beyond the longest message that was measured: as inside hosts.
+constexpr double bytes_above_band = 0.25;
+
+}  // namespace
+
+/// The measured time of this very transfer, on lines as fast as the cluster's; false where there is none.
+bool LinkPricer::measured_inter_node(const TransferPattern& pattern, NetworkOperation operation,
+                                     double bytes_per_peer, TransferTime& result) const {
+  const NetworkRates& rates = calibration_.network;
+  if (rates.curves.empty()) return false;
+  NetworkKey key{operation, pattern.hosts, pattern.intra_node_peers + 1, 1};
+  if (operation == NetworkOperation::hop) {
+    key.ranks_per_host = pattern.network_active;
+  } else {
+    if (key.hosts * key.ranks_per_host != pattern.peers + 1) return false;
+    if (pattern.network_active % key.ranks_per_host != 0) return false;
+    key.groups = pattern.network_active / key.ranks_per_host;
+  }
+  const NetworkRates::Curve* curve = rates.curve(key);
+  if (curve == nullptr) return false;
+  const double bytes = bytes_per_peer * key.messages();
+  const double measured_s_per_byte = key.messages_per_host() / (rates.line_gb_s * 1e9);
+  const double slower = pattern.inter_node_s_per_byte / measured_s_per_byte;
+  const double latency_s = rates.latency_s.value_or(0), time_s = curve->table.at(bytes);
+  result.inter_node_s = std::min(latency_s, time_s) + std::max(0.0, time_s - latency_s) * slower;
+  if (result.inter_node_s <= result.intra_node_s) return true;
+  result.band = curve->band;
+  if (bytes > curve->most_bytes) {
+    result.band += bytes_above_band;
+    result.extrapolation |= bits(Extrapolation::bytes);
+  }
+  return true;
+}
+
+void LinkPricer::inter_node(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
+                            double bytes_per_peer, TransferTime& result) const {
+  const NetworkOperation operation = network_operation(peers, mode);
+  if (measured_inter_node(pattern, operation, bytes_per_peer, result)) return;
   const NetworkRates& rates = calibration_.network;
   double load_s = bytes_per_peer * pattern.inter_node_s_per_byte;
-  Efficiency share = peers == schedule::Peers::shift ? rates.hop : rates.exchange;
-  if (peers == schedule::Peers::every_ring) {
+  std::optional<Efficiency> share = share_of(rates, operation);
+  if (!share) {
     // Gathers and reduce-scatters carry each remote byte once to a host, over the NICs of all its ranks, and
     // NVLink does the rest.
     const int near = pattern.intra_node_peers + 1, all = pattern.peers + 1;
@@ -177,9 +249,10 @@ void LinkPricer::inter_node(const TransferPattern& pattern, schedule::Peers peer
     share = inter_node_ring_efficiency((all + near - 1) / near, bytes_per_peer * all);
   }
   const topology::Quantity& latency = table_.latency(topology::PathKind::network);
-  result.inter_node_s = rates.latency_factor * latency.value.value_or(0) + load_s / share.value;
-  if (result.inter_node_s > result.intra_node_s) result.band = share.band();
-  result.extrapolation |= bits(Extrapolation::inter_node);
+  const double latency_s = rates.latency_s.value_or(rates.latency_factor * latency.value.value_or(0));
+  result.inter_node_s = latency_s + load_s / share->value;
+  if (result.inter_node_s > result.intra_node_s) result.band = share->band();
+  if (!share->measured) result.extrapolation |= bits(Extrapolation::inter_node);
 }
 
 TransferTime LinkPricer::time(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
@@ -192,7 +265,7 @@ TransferTime LinkPricer::time(const TransferPattern& pattern, schedule::Peers pe
     result.band = curve.band;
     result.extrapolation = curve.extrapolation;
   }
-  if (pattern.crosses_network) inter_node(pattern, peers, bytes_per_peer, result);
+  if (pattern.crosses_network) inter_node(pattern, peers, mode, bytes_per_peer, result);
   return result;
 }
 

@@ -171,6 +171,7 @@ class PassAccumulator {
     out.comm_s += longest;
     out.band += time.band * longest;
     result_.extrapolation |= time.extrapolation;
+    result_.spans_hosts = result_.spans_hosts || time.inter_node_s > 0;
   }
 
   LinkPricer& links_;

@@ -25,6 +25,18 @@ LayoutKind layout_of(ScoreRow::Layout layout) {
   throw InternalError("a layout of a score row is not known");
 }
 
+DType dtype_of(ScoreRow::Type type) {
+  switch (type) {
+    case ScoreRow::Type::bf16:
+      return DType::bf16;
+    case ScoreRow::Type::fp16:
+      return DType::fp16;
+    case ScoreRow::Type::fp32:
+      return DType::fp32;
+  }
+  throw InternalError("a type of a score row is not known");
+}
+
 void check(bool holds, const ScoreRow& row, const std::string& file, const char* token,
            const std::string& problem) {
   if (!holds) throw InvalidInput({file, row.line, token}, problem);
@@ -61,7 +73,7 @@ AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
                 static_cast<int>(row.kv_heads),
                 static_cast<int>(row.head_dim),
                 static_cast<int>(row.head_dim),
-                row.dtype == ScoreRow::Type::bf16 ? DType::bf16 : DType::fp16};
+                dtype_of(row.dtype)};
   plan.mesh = {1, row.ring, row.ulysses};
   plan.layout = layout_of(row.layout);
   if (row.causal) plan.band = {0, unbounded};
@@ -100,7 +112,9 @@ double library_overhead_s(const ScoreRow& row, const AttentionCostModel& kernel)
 }
 
 ScorePredictor::Price ScorePredictor::library_price(const ScoreRow& row) {
-  Price result = price(row, score_execution(row));
+  ExecutionOptions options = score_execution(row);
+  if (links_.calibration().link_class == host_links) options.pack_kernels = false;  // copies place every row
+  Price result = price(row, options);
   result.seconds += library_overhead_s(row, links_.calibration().kernel);
   return result;
 }

@@ -107,8 +107,9 @@ ScoreRow read_row(const Line& line, long number) {
       "direction",
       {{"forward", D::forward}, {"backward", D::backward}, {"forward_backward", D::forward_backward}});
   row.causal = line.one_of<bool>("causal", {{"true", true}, {"false", false}});
-  row.dtype =
-      line.one_of<ScoreRow::Type>("dtype", {{"bf16", ScoreRow::Type::bf16}, {"fp16", ScoreRow::Type::fp16}});
+  row.dtype = line.one_of<ScoreRow::Type>(
+      "dtype",
+      {{"bf16", ScoreRow::Type::bf16}, {"fp16", ScoreRow::Type::fp16}, {"fp32", ScoreRow::Type::fp32}});
   row.batch = line.integer("batch", max_batch);
   row.seq = line.integer("seq", max_tokens);
   row.heads = line.integer("heads", max_heads);

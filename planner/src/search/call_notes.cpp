@@ -7,17 +7,17 @@
 namespace usp {
 
 std::string priced_devices_note(const AttentionRequest& request) {
-  if (request.all_devices == !request.backend->on_gpu) return "";
+  const bool hosts = request.all_devices || request.calibration->link_class == host_links;
+  if (hosts == !request.backend->on_gpu) return "";
   const std::string backend(word_of(request.backend));
-  return request.all_devices
-             ? fmt::format(
-                   "backend {} is priced as threads of a host: the times say nothing about GPUs; give a "
-                   "cluster for times",
-                   backend)
-             : fmt::format(
-                   "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
-                   "backend {} makes a plan that GPUs execute",
-                   backend, gpu_backend_words());
+  return hosts ? fmt::format(
+                     "backend {} is priced as ranks of a host: the times say nothing about GPUs; give a "
+                     "cluster for times",
+                     backend)
+               : fmt::format(
+                     "backend {} is priced as GPUs of the cluster: the times say nothing about a host; "
+                     "backend {} makes a plan that GPUs execute",
+                     backend, gpu_backend_words());
 }
 
 std::string block_pattern_note(const ScoreRules& score) {
@@ -29,7 +29,7 @@ std::string block_pattern_note(const ScoreRules& score) {
 
 std::string other_architecture_note(const AttentionRequest& request) {
   const std::string_view runs_on = request.backend->generation;
-  if (request.all_devices || runs_on.empty()) return "";
+  if (request.all_devices || request.calibration->link_class == host_links || runs_on.empty()) return "";
   for (const topology::DeviceSpec& card : request.cluster->specs)
     if (!card.generation.empty() && card.generation != runs_on)
       return fmt::format(

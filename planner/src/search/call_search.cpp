@@ -48,17 +48,17 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
 }
 
 /// Commands that measure the transfers of this candidate.
-std::vector<std::string> measurements(const AttentionCandidate& c) {
-  const bool spans_hosts = (c.price.forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
-  const double bytes = c.price.forward.wire_bytes;
-  return mesh_measurements(c.plan.mesh, spans_hosts, bytes, bytes / c.plan.mesh.ring());
+std::vector<std::string> measurements(const AttentionRequest& request, const AttentionCandidate& c) {
+  const PassPrice& forward = c.price.forward;
+  if (request.calibration->link_class == host_links) return {host_measurement(*request.cluster)};
+  const double bytes = forward.wire_bytes;
+  return mesh_measurements(c.plan.mesh, forward.spans_hosts, bytes, bytes / c.plan.mesh.ring());
 }
 
 /// What of two plans as fast as each other is simpler comes first.
 std::tuple<bool, bool, int> complexity(const AttentionCandidate& c) {
-  const std::uint32_t hosts = bits(Extrapolation::inter_node);
-  return {((c.price.forward.extrapolation | c.price.backward.extrapolation) & hosts) != 0,
-          c.plan.method->two_level_ring, c.plan.head_chunks};
+  return {c.price.forward.spans_hosts || c.price.backward.spans_hosts, c.plan.method->two_level_ring,
+          c.plan.head_chunks};
 }
 
 class AttentionSearch {
@@ -169,9 +169,12 @@ class AttentionSearch {
       for (const double factor : {doubt.low, doubt.high}) {
         const AttentionCandidate* first = first_under(doubt, factor);
         if (first == nullptr) continue;
+        const topology::Cluster& cluster = *request_.cluster;
         result_.guesses.push_back(
             {doubt.input, doubt.provenance, factor, describe(*first),
-             measurement_of(doubt.of, *request_.cluster, best.plan.mesh, first->plan.mesh)});
+             request_.calibration->link_class == host_links
+                 ? host_measurement(cluster)
+                 : measurement_of(doubt.of, cluster, best.plan.mesh, first->plan.mesh)});
         break;
       }
     if (result_.guesses.empty()) return;
@@ -328,7 +331,7 @@ class AttentionSearch {
                                                 uncertainty(best.price.backward, next->price.backward);
     if (!result_.tie) return;
     for (const AttentionCandidate* c : {&best, &*next})
-      for (const std::string& run : measurements(*c))
+      for (const std::string& run : measurements(request_, *c))
         if (std::find(result_.tie_breaking_measurements.begin(), result_.tie_breaking_measurements.end(),
                       run) == result_.tie_breaking_measurements.end())
           result_.tie_breaking_measurements.push_back(run);

@@ -35,15 +35,18 @@ void add_network(const topology::Cluster& cluster, const Calibration& calibratio
                  std::vector<Doubt>& doubts) {
   if (cluster.nodes.size() < 2) return;
   const Efficiency &hop = calibration.network.hop, &exchange = calibration.network.exchange;
-  doubts.push_back(
-      {Doubt::Of::network_hop, "share of the NIC's line that a ring hop reaches", "guess",
-       hop.low / hop.value, hop.high / hop.value,
-       [](topology::Cluster&, Calibration& c, double factor) { c.network.hop.value *= factor; }});
-  doubts.push_back(
-      {Doubt::Of::network_exchange, "share of the NICs' line that an all-to-all reaches", "guess",
-       exchange.low / exchange.value, exchange.high / exchange.value,
-       [](topology::Cluster&, Calibration& c, double factor) { c.network.exchange.value *= factor; }});
-  if (!cluster.fabric.latency_s.known())
+  const char* const origin = calibration.network.line_gb_s > 0 ? "borrowed" : "guess";
+  if (!hop.measured)
+    doubts.push_back(
+        {Doubt::Of::network_hop, "share of the NIC's line that a ring hop reaches", origin,
+         hop.low / hop.value, hop.high / hop.value,
+         [](topology::Cluster&, Calibration& c, double factor) { c.network.hop.value *= factor; }});
+  if (!exchange.measured)
+    doubts.push_back(
+        {Doubt::Of::network_exchange, "share of the NICs' line that an all-to-all reaches", origin,
+         exchange.low / exchange.value, exchange.high / exchange.value,
+         [](topology::Cluster&, Calibration& c, double factor) { c.network.exchange.value *= factor; }});
+  if (!cluster.fabric.latency_s.known() && !calibration.network.latency_s)
     doubts.push_back(
         {Doubt::Of::network_hop, "latency of a message between hosts", "guess", 1 / 3.0, 2,
          [](topology::Cluster&, Calibration& c, double factor) { c.network.latency_factor /= factor; }});
@@ -81,6 +84,12 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
                       [](topology::Cluster&, Calibration& c, double factor) { scale_kernel(c, factor); }});
   }
   return doubts;
+}
+
+std::string host_measurement(const topology::Cluster& cluster) {
+  const std::size_t ranks = cluster.devices.size();
+  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart", ranks)
+                                  : fmt::format("usp calibrate --ranks {} --restart", ranks);
 }
 
 std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,

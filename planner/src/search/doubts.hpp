@@ -28,6 +28,9 @@ struct Doubt {
 /// everything is a guess and every report says so.
 [[nodiscard]] std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration& calibration);
 
+/// The command that measures all of a cluster whose devices are ranks of hosts.
+[[nodiscard]] std::string host_measurement(const topology::Cluster& cluster);
+
 /// The command that measures the input where the two meshes differ. It runs as it stands.
 [[nodiscard]] std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,
                                          const Mesh& rival);

@@ -57,10 +57,9 @@ double uncertainty(const PlanCandidate& a, const PlanCandidate& b, double kernel
 void suggest(const PlanCandidate& c, std::vector<std::string>& out) {
   if (c.attention.empty()) return;
   const PassPrice& forward = c.attention.front().price.forward;
-  const bool spans_hosts = (forward.extrapolation & bits(Extrapolation::inter_node)) != 0;
   const Mesh& mesh = c.choice.mesh;
   for (std::string& run :
-       mesh_measurements(mesh, spans_hosts, forward.wire_bytes, forward.wire_bytes / mesh.ring()))
+       mesh_measurements(mesh, forward.spans_hosts, forward.wire_bytes, forward.wire_bytes / mesh.ring()))
     out.push_back(std::move(run));
 }
 

@@ -75,6 +75,8 @@ struct KernelData {
   std::string library;  ///< name and version of what was measured
   int sm_count = 0;
   int tile_rows = 128;
+  int element_bytes = 2;       ///< of the tensors that were measured
+  bool carries_state = false;  ///< blocks add to their result in the kernel: none is merged by another one
   double min_tokens = 512;
   double max_tokens = 16384;
   std::vector<KernelFit> fits;  ///< by head dim, rising

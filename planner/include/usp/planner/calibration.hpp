@@ -2,56 +2,16 @@
 #pragma once
 
 #include "usp/planner/attention_cost_model.hpp"
+#include "usp/planner/network_rates.hpp"
 #include "usp/planner/transfer_model.hpp"
 
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace usp {
-
-/// What a transfer beside an attention kernel adds to it: `share` of the shorter of the two times, between
-/// `low` and `high` in the measurements.
-struct Interference {
-  double share = 0;
-  double low = 0;
-  double high = 0;
-  std::string source;
-
-  [[nodiscard]] double added_seconds(double attention_s, double transfer_s) const {
-    return share * (attention_s < transfer_s ? attention_s : transfer_s);
-  }
-};
-
-/// A share of the NIC line rate with the range in which it was seen.
-struct Efficiency {
-  double value = 0;
-  double low = 0;
-  double high = 0;
-  std::string source;
-
-  /// Band as in Estimate.
-  [[nodiscard]] double band() const;
-};
-
-/// One message between two hosts, beside its latency: bytes / (0.9 of the line).
-[[nodiscard]] Efficiency inter_node_hop_efficiency();
-/// All-to-all that crosses nodes. On rails .70 to .74 of the line (NVIDIA's slides for 4 DGX-H100: 48 of 64.6
-/// GB/s); other fabrics have been seen at .24 (a cloud vendor's nccl-tests guide).
-[[nodiscard]] Efficiency inter_node_alltoall_efficiency(bool rails);
-/// Ring collectives over NICs, by nodes and the collective's bytes (SimAI's efficiency table, 2 to 128 nodes,
-/// 16 MB to 1 GB).
-[[nodiscard]] Efficiency inter_node_ring_efficiency(int nodes, double bytes);
-
-/// What transfers between hosts reach. Guesses until measured.
-struct NetworkRates {
-  Efficiency hop = inter_node_hop_efficiency();
-  Efficiency exchange = inter_node_alltoall_efficiency(true);
-  double latency_factor = 1;  ///< of the latency that the cluster states or NCCL's table gives
-  /// A transfer bound by the NIC holds few channels and little memory bandwidth beside attention.
-  Interference beside{0.05, 0, 0.3, "a NIC's bytes through memory and the multiprocessors of its channels"};
-};
 
 struct CalibrationSource {
   std::string measurement;  ///< "collectives", "attention"
@@ -76,10 +36,14 @@ struct CalibrationSummary {
 /// The summary as lines for people.
 [[nodiscard]] std::string summary_text(const CalibrationSummary& summary);
 
+/// Class of the links between ranks that are threads or processes of hosts.
+inline constexpr std::string_view host_links = "host";
+
 /// Measured curves of one machine, or data-sheet rates in the same shape.
 struct Calibration {
   std::string name;
   bool calibrated = false;
+  std::string cluster;  ///< that was measured itself, by its name; empty: links of the kind `link_class`
   std::string device;
   std::string other_card;  ///< that it is asked for on another card than it was measured on; empty: it is not
   double device_bf16_tflops = 0;  ///< data sheet of the card that was measured
@@ -87,9 +51,10 @@ struct Calibration {
   std::string generation;      ///< of that card; empty: not stated, kernels are borrowed by peak
   double device_clock_hz = 0;  ///< boost clock; 0: not stated
   double device_power_w = 0;   ///< limit of its board; 0: not stated
-  std::string link_class;  ///< "nvswitch", "pcie": kind of the links of `comm`; empty: of this very machine
-  double link_gb_s = 0;    ///< line rate per device of the links that were measured; 0: not stated
-  double link_band = 0;    ///< of curves that were measured on another host: how far hosts of the kind differ
+  std::string
+      link_class;  ///< "nvswitch", "pcie", "host": kind of the links of `comm`; empty: of this very machine
+  double link_gb_s = 0;  ///< line rate per device of the links that were measured; 0: not stated
+  double link_band = 0;  ///< of curves that were measured on another host: how far hosts of the kind differ
   std::string link_lender;  ///< calibration that the curves of the slowest links inside a host come from
   TransferModel comm;       ///< of the fastest links inside hosts and NVLink domains
   std::optional<TransferModel> pcie;  ///< of PCIe, where a host has other links too; empty: `comm` is all

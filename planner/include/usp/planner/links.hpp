@@ -20,6 +20,8 @@ struct TransferPattern {
   bool crosses_network = false;
   bool over_pcie = false;  ///< some of the near peers are reached over PCIe
   int active = 0;          ///< devices of the fullest host that send over PCIe at once
+  int hosts = 1;           ///< most that the peers of a rank lie on, its own included
+  int network_active = 0;  ///< devices of the fullest host that send to other hosts at once
   friend bool operator==(const TransferPattern&, const TransferPattern&) = default;
 };
 
@@ -83,8 +85,10 @@ class LinkPricer {
 
   [[nodiscard]] Estimate intra_node(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
                                     double bytes_per_peer, Transport transport) const;
-  void inter_node(const TransferPattern& pattern, schedule::Peers peers, double bytes_per_peer,
-                  TransferTime& result) const;
+  void inter_node(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
+                  double bytes_per_peer, TransferTime& result) const;
+  [[nodiscard]] bool measured_inter_node(const TransferPattern& pattern, NetworkOperation operation,
+                                         double bytes_per_peer, TransferTime& result) const;
 
   const topology::Cluster& cluster_;
   const Calibration& calibration_;

@@ -27,8 +27,9 @@ struct PassPrice {
   double comm_s = 0;     ///< all transfers one after another
   double band = 0;       ///< relative half width, as Estimate
   std::uint32_t extrapolation = 0;
-  double wire_bytes = 0;   ///< most bytes that one rank sends or receives
-  bool overlapped = true;  ///< false: running transfers and kernels one after another is faster
+  double wire_bytes = 0;     ///< most bytes that one rank sends or receives
+  bool spans_hosts = false;  ///< some transfer leaves its host and NVLink domain
+  bool overlapped = true;    ///< false: running transfers and kernels one after another is faster
 };
 
 struct AttentionPrice {

@@ -18,7 +18,7 @@ struct ScoreRow {
   enum class Direction { forward, backward, forward_backward };
   enum class Layout { contiguous, zigzag, striped };
   enum class Exchange { qkvpack, no_packed };  ///< q, k, v in one all-to-all, or in three
-  enum class Type { bf16, fp16 };
+  enum class Type { bf16, fp16, fp32 };
   enum class Library { yunchang, usp };  ///< what ran the call: long-context-attention, or this runtime
 
   long line = 0;  ///< in the file, from 1

@@ -3,6 +3,7 @@
 
 #include "usp/base/words.hpp"
 #include "usp/planner/estimate.hpp"
+#include "usp/planner/time_table.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <array>
@@ -50,33 +51,6 @@ struct PeerTransferSample {
   int ranks = 2;  ///< of a ring whose hops all went at once
   double class_band = 0;
 };
-
-/// Monotone time over bytes, in 8 linear pieces per power of two; one bit-field look-up, no logarithm.
-class TimeTable {
- public:
-  static constexpr int first_octave = 6;
-  static constexpr int last_octave = 38;
-  static constexpr int pieces = 8;
-  static constexpr int nodes = (last_octave - first_octave) * pieces + 1;
-
-  /// @param node_seconds time at each node, non-decreasing
-  TimeTable() = default;
-  explicit TimeTable(const std::array<double, nodes>& node_seconds);
-  /// Through the isotonic fit of the points (pooled in log time), log-log between them, the first time below
-  /// them, the last one's bandwidth above.
-  static TimeTable through(std::vector<std::pair<double, double>> bytes_seconds);
-
-  [[nodiscard]] double at(double bytes) const noexcept;
-  [[nodiscard]] static double node_bytes(int node);
-
- private:
-  std::array<double, nodes> seconds_{};
-  std::array<double, nodes> per_byte_{};
-};
-
-/// Isotonic regression (pool adjacent violators) of log time over bytes; sorts by bytes, merges equal sizes
-/// by their geometric mean.
-[[nodiscard]] std::vector<std::pair<double, double>> isotonic(std::vector<std::pair<double, double>> points);
 
 /// How far repeated measurements of one point lie apart (relative half width), below and from 1 MiB.
 struct Repeatability {
@@ -148,6 +122,7 @@ class TransferModel {
   [[nodiscard]] double mean_error() const { return mean_error_; }
   [[nodiscard]] double worst_error() const { return worst_error_; }
   [[nodiscard]] const std::string& source() const { return source_; }
+  [[nodiscard]] const Repeatability& repeatability() const { return repeat_; }
 
  private:
   static constexpr int max_table_ranks = 16;

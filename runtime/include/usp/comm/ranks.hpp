@@ -20,6 +20,11 @@ class MpiSession;
 /// build without it.
 bool run_ranks(int ranks, const CommOptions& options, const std::function<void(Communicator&)>& body);
 
+/// The same on as many ranks as mpirun, srun or torchrun started; without them on `ranks` threads, two where
+/// it is empty. Throws UsageError where `ranks` are given and another number was started.
+bool run_started_ranks(std::optional<int> ranks, const CommOptions& options,
+                       const std::function<void(Communicator&)>& body);
+
 /// The rank of this process in the job that mpirun, srun or torchrun started, chosen as run_ranks does; a
 /// serial communicator without a launcher. For programs that keep their communicator instead of passing a
 /// body. Collective; made and used by one thread, which under MPI is that of MpiSession.

@@ -54,6 +54,28 @@ bool run_ranks(int ranks, const CommOptions& options, const std::function<void(C
   return true;
 }
 
+bool run_started_ranks(std::optional<int> ranks, const CommOptions& options,
+                       const std::function<void(Communicator&)>& body) {
+  bool first = false;
+  const auto checked = [&](Communicator& world) {
+    if (ranks && world.size() != *ranks)
+      throw UsageError(fmt::format("--ranks {}: the launcher started {} processes; leave --ranks out", *ranks,
+                                   world.size()));
+    first = world.rank() == 0;
+    body(world);
+  };
+  if (mpi_launched()) {
+    check_mpi_build();
+    run_mpi(options, checked);
+    return first;
+  }
+  if (torchrun_launched()) {
+    run_sockets(torchrun_job(), options, checked);
+    return first;
+  }
+  return run_ranks(ranks.value_or(2), options, body);
+}
+
 LaunchedJob::LaunchedJob(const CommOptions& options) : exceptions_(std::uncaught_exceptions()) {
   if (mpi_launched()) {
     check_mpi_build();

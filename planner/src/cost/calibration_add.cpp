@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/calibration_add.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/planner/score_predict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace usp {
+namespace {
+
+constexpr double most_factor = 64;
+
+/// The part of a calibration that a row tells.
+struct Target {
+  enum class Of { kernels, alltoall, hops };
+  Of of = Of::kernels;
+  int ranks = 1;
+  int hosts = 1;
+
+  [[nodiscard]] std::string name() const {
+    if (of == Of::kernels) return "kernels";
+    return fmt::format("{} of {} ranks{}", of == Of::alltoall ? "alltoall" : "hops", ranks,
+                       hosts > 1 ? fmt::format(" on {} hosts", hosts) : "");
+  }
+  [[nodiscard]] bool has(const NetworkKey& key) const {
+    if (hosts < 2) return false;
+    if (of == Of::hops) return key.operation == NetworkOperation::hop;
+    return key.operation == NetworkOperation::alltoall && key.hosts * key.ranks_per_host == ranks;
+  }
+  friend bool operator<(const Target& a, const Target& b) {
+    return std::tie(a.of, a.ranks, a.hosts) < std::tie(b.of, b.ranks, b.hosts);
+  }
+};
+
+int hosts_of(const topology::Cluster& cluster, int ranks) {
+  std::set<int> hosts;
+  for (int rank = 0; rank < ranks; ++rank) hosts.insert(cluster.devices[static_cast<std::size_t>(rank)].node);
+  return static_cast<int>(hosts.size());
+}
+
+Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const std::string& file) {
+  if (!row.seconds)
+    throw InvalidInput({file, row.line, "iters_per_s"}, "the row ran out of memory and has no time");
+  if (static_cast<std::size_t>(row.world) > cluster.devices.size())
+    throw InvalidInput(
+        {file, row.line, "world"},
+        fmt::format("{} ranks need as many devices, the cluster has {}", row.world, cluster.devices.size()));
+  if (row.ring > 1 && row.ulysses > 1)
+    throw InvalidInput(
+        {file, row.line, "ring"},
+        "the time of a call along both axes does not tell which of them it is of; give rows of ring 1 "
+        "or ulysses 1");
+  if (row.world == 1) return {};
+  return {row.ring > 1 ? Target::Of::hops : Target::Of::alltoall, row.world, hosts_of(cluster, row.world)};
+}
+
+void scale_kernels(CalibrationFile& content, double factor) {
+  for (KernelFit& fit : content.attention.fits) {
+    fit.launch_s *= factor;
+    fit.peak_tflops /= factor;
+    fit.kv_gb_s /= factor;
+  }
+  for (BackwardFit& fit : content.attention.backward)
+    if (fit.launch_s) *fit.launch_s *= factor;
+}
+
+CalibrationFile scaled(CalibrationFile content, const Target& target, double factor) {
+  if (target.of == Target::Of::kernels) {
+    scale_kernels(content, factor);
+    return content;
+  }
+  if (target.of == Target::Of::hops)
+    for (HopCurve& curve : content.point_to_point)
+      for (HopCurve::Point& point : curve.points) point.gb_s /= factor;
+  else
+    for (CollectiveCurve& curve : content.collectives)
+      if (curve.operation == Collective::alltoall && curve.ranks == target.ranks)
+        for (double& seconds : curve.time_s) seconds *= factor;
+  if (!content.network) return content;
+  for (NetworkCurve& curve : content.network->curves) {
+    if (!target.has(curve.key)) continue;
+    for (NetworkPoint& point : curve.points) point.time_s *= factor;
+    for (double* share : {&curve.share, &curve.min_share, &curve.max_share}) *share /= factor;
+  }
+  return content;
+}
+
+double priced(const CalibrationFile& content, const topology::Cluster& cluster, const ScoreRow& row,
+              const std::string& file) {
+  const Calibration calibration = calibration_from(content);
+  return ScorePredictor(cluster, calibration, file).seconds(row);
+}
+
+/// Of the times of the target, the factor with which the row is priced as it was measured.
+double factor_of(const CalibrationFile& content, const topology::Cluster& cluster, const Target& target,
+                 const ScoreRow& row, const std::string& file) {
+  const auto seconds = [&](double factor) {
+    return priced(scaled(content, target, factor), cluster, row, file);
+  };
+  double low = 1 / most_factor, high = most_factor;
+  if (seconds(low) > *row.seconds || seconds(high) < *row.seconds)
+    throw InvalidInput(
+        {file, row.line, "iters_per_s"},
+        fmt::format("the call took {:.3g} s and is priced {:.3g} s, which {} up to {} times as fast or "
+                    "as slow do not explain; give a row of one rank first, or calibrate anew",
+                    *row.seconds, seconds(1), target.name(), most_factor));
+  constexpr int halvings = 30;
+  for (int i = 0; i < halvings; ++i) {
+    const double middle = std::sqrt(low * high);
+    (seconds(middle) < *row.seconds ? low : high) = middle;
+  }
+  return std::sqrt(low * high);
+}
+
+}  // namespace
+
+CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cluster& cluster,
+                              const std::vector<ScoreRow>& rows, const std::string& file) {
+  if (content.cluster.empty() || content.cluster != cluster.name)
+    throw InvalidInput(
+        {file, 0, ""},
+        fmt::format("calibration {} is of cluster '{}', and the rows were measured on '{}': they say "
+                    "nothing of it; name its own cluster",
+                    content.name, content.cluster, cluster.name));
+  std::map<Target, std::vector<const ScoreRow*>> by_target;  // kernels first
+  for (const ScoreRow& row : rows) by_target[target_of(row, cluster, file)].push_back(&row);
+  CorrectedCalibration result{content, {}};
+  for (const auto& [target, told] : by_target) {
+    double log_sum = 0;
+    for (const ScoreRow* row : told)
+      log_sum += std::log(factor_of(result.content, cluster, target, *row, file));
+    const double factor = std::exp(log_sum / static_cast<double>(told.size()));
+    result.content = scaled(std::move(result.content), target, factor);
+    result.corrections.push_back({target.name(), factor, static_cast<int>(told.size())});
+    result.content.sources.push_back({"corrected: " + target.name(), file, "own measurement",
+                                      "usp score rows",
+                                      fmt::format("times x {:.4g}, by {} rows", factor, told.size())});
+  }
+  return result;
+}
+
+}  // namespace usp

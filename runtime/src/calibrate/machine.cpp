@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine.hpp"
+
+#include "usp/base/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <unistd.h>
+
+namespace usp::measure {
+namespace {
+
+struct HostReport {
+  std::array<char, 256> name{};
+  double memory_bytes = 0;
+};
+
+}  // namespace
+
+int Machine::ranks_per_host() const {
+  std::size_t least = ranks.front().size();
+  for (const std::vector<int>& of : ranks) least = std::min(least, of.size());
+  return static_cast<int>(least);
+}
+
+int Machine::local(int rank) const {
+  const std::vector<int>& of = ranks[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
+  return static_cast<int>(std::find(of.begin(), of.end(), rank) - of.begin());
+}
+
+Machine machine_of(comm::Communicator& control) {
+  HostReport mine;
+  if (::gethostname(mine.name.data(), mine.name.size() - 1) != 0)
+    throw EnvironmentError(
+        "the name of this host is not known, by which ranks of other hosts are told apart");
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
+  mine.memory_bytes = static_cast<double>(std::max(pages, 1L)) * static_cast<double>(std::max(page, 1L));
+  std::vector<HostReport> all(static_cast<std::size_t>(control.size()));
+  control.all_gather(&mine, all.data(), sizeof mine);
+  Machine machine;
+  for (int rank = 0; rank < control.size(); ++rank) {
+    const HostReport& report = all[static_cast<std::size_t>(rank)];
+    const std::string name = report.name.data();
+    const auto known = std::find(machine.hosts.begin(), machine.hosts.end(), name);
+    const auto host = static_cast<std::size_t>(known - machine.hosts.begin());
+    if (known == machine.hosts.end()) {
+      machine.hosts.push_back(name);
+      machine.ranks.emplace_back();
+      machine.memory_bytes.push_back(report.memory_bytes);
+    }
+    machine.ranks[host].push_back(rank);
+    machine.host_of.push_back(static_cast<int>(host));
+  }
+  return machine;
+}
+
+}  // namespace usp::measure

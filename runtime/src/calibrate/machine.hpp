@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+
+#include <string>
+#include <vector>
+
+namespace usp::measure {
+
+/// Which host each rank of a job is on.
+struct Machine {
+  std::vector<int> host_of;             ///< per rank
+  std::vector<std::string> hosts;       ///< names, in order of their first rank
+  std::vector<std::vector<int>> ranks;  ///< per host, rising
+  std::vector<double> memory_bytes;     ///< per host
+
+  [[nodiscard]] int host_count() const { return static_cast<int>(hosts.size()); }
+  /// Ranks that every host has.
+  [[nodiscard]] int ranks_per_host() const;
+  [[nodiscard]] int rank(int host, int local) const {
+    return ranks[static_cast<std::size_t>(host)][static_cast<std::size_t>(local)];
+  }
+  /// Index of a rank among those of its host.
+  [[nodiscard]] int local(int rank) const;
+};
+
+/// Collective: hosts are told apart by their names.
+[[nodiscard]] Machine machine_of(comm::Communicator& control);
+
+}  // namespace usp::measure

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "usp/comm/communicator.hpp"
+#include "usp/kernels/memory.hpp"
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+namespace usp::measure {
+
+/// How much is repeated.
+struct Pace {
+  double sample_s = 5e-3;  ///< a sample repeats a call for at least so long
+  int samples = 5;         ///< after one to warm up; the median counts
+  int least_calls = 8;     ///< in a sample of short calls: ranks leave the barrier before it apart
+  double longest_s = 0.4;  ///< sizes stop growing when a call takes so long
+  i64 max_bytes = i64{64} << 20;
+};
+
+struct Sample {
+  double seconds = 0;  ///< median over samples of the slowest rank
+  double spread = 0;   ///< relative half width of the samples
+};
+
+/// Times calls that all ranks make at once. Collective in every call: what a rank decides follows from values
+/// that all ranks have.
+class Timer {
+ public:
+  Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace)
+      : control_(control), memory_(memory), pace_(pace), start_(Clock::now()) {}
+
+  /// @param sample_s a sample lasts at least so long; that of the pace where it is longer
+  [[nodiscard]] Sample measure(const std::function<void()>& call, double sample_s = 0);
+  /// The greatest of what the ranks give.
+  [[nodiscard]] double slowest(double mine);
+  /// Seconds since this object was made, by rank 0's clock.
+  [[nodiscard]] double elapsed_s();
+  [[nodiscard]] const Pace& pace() const { return pace_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  [[nodiscard]] double once(const std::function<void()>& call, int count);
+
+  comm::Communicator& control_;
+  kernels::Memory& memory_;
+  Pace pace_;
+  Clock::time_point start_;
+};
+
+}  // namespace usp::measure

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""calibrate_test.py USP [MPIRUN...]: usp calibrate on processes of a launcher like torchrun and, where it is given, of
+mpirun; what it writes is planned, priced and scored with."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import launch_ranks  # noqa: E402
+
+RANKS = 2
+USP = sys.argv[1] if len(sys.argv) > 1 else "usp"
+MPIRUN = sys.argv[2:]
+CALL = ["--heads", "4", "--kv-heads", "2", "--head-dim", "64", "--seq", "512", "--dtype", "fp32"]
+ROW = ("machine,world,direction,causal,dtype,batch,seq,heads,kv_heads,head_dim,ring,ulysses,layout,exchange,library,"
+       "iters_per_s\nhost,2,forward,true,fp32,1,512,4,2,64,2,1,zigzag,no_packed,usp,900\n")
+
+
+def usp(*arguments, **options):
+    return subprocess.run([USP, *arguments], capture_output=True, text=True, check=False, **options)
+
+
+class Calibrate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        self.calibration, self.cluster = self.path / "host.json", self.path / "cluster.json"
+        self.command = ["calibrate", "--quick", "--max-seconds", "0.5", "-o", str(self.calibration), "--write-cluster",
+                        str(self.cluster)]
+
+    def launch(self, *arguments):
+        code, processes = launch_ranks.launch(RANKS, [USP, *self.command, *arguments],
+                                              launch_ranks.parser().parse_args([str(RANKS)]),
+                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return code, *zip(*(process.communicate() for process in processes))
+
+    def check_use(self, communicator):
+        document = json.loads(self.calibration.read_text())
+        self.assertEqual(document["cluster"], json.loads(self.cluster.read_text())["name"])
+        self.assertIn(communicator, document["sources"][0]["note"])
+        self.assertFalse((self.path / "host.json.partial").exists())
+        for verb in (["plan", "attention"], ["price", "--ring", "1", "--ulysses", "2"]):
+            done = usp(*verb, *CALL, "--cluster", str(self.cluster), "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(json.loads(done.stdout)["calibration"]["calibrated"])
+        done = usp("score", "-", "--cluster", str(self.cluster), "--json", input=ROW)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_processes_over_tcp(self):
+        code, outputs, errors = self.launch()
+        self.assertEqual(code, 0, errors)
+        self.assertIn("2 ranks and 1 host (sockets)", outputs[0])
+        self.assertEqual(outputs[1], "", "rank 0 alone reports")
+        self.check_use("sockets")
+
+    def test_processes_of_mpirun(self):
+        if not MPIRUN:
+            self.skipTest("no mpirun")
+        environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        done = subprocess.run([*MPIRUN, str(RANKS), USP, *self.command], capture_output=True, text=True, check=False,
+                              env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("2 ranks and 1 host (mpi)"), 1)
+        self.check_use("mpi")
+
+    def test_another_number_of_ranks_than_were_started_is_refused(self):
+        code, _, errors = self.launch("--ranks", "3")
+        self.assertEqual(code, 2, errors)
+        self.assertIn("--ranks 3", errors[0])
+
+    def test_parts_of_another_machine_are_refused_on_all_ranks(self):
+        partial = self.path / "host.json.partial"
+        partial.write_text(json.dumps({"format": "usp.calibration_partial", "version": 2,
+                                       "settings": {"hosts": "elsewhere"}, "parts": []}))
+        code, _, errors = self.launch()
+        self.assertEqual(code, 3, errors)
+        self.assertIn("elsewhere", "".join(errors))
+        self.assertIn("--restart", "".join(errors))
+        self.assertTrue(partial.exists(), "what was measured elsewhere is kept")
+        partial.write_text("{")
+        self.assertEqual(self.launch()[0], 3)
+        code, _, errors = self.launch("--restart")
+        self.assertEqual(code, 0, errors)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

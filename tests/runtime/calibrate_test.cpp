@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/runtime/calibrate.hpp"
+
+#include "calibrate/assemble.hpp"
+#include "calibrate/exchange.hpp"
+#include "calibrate/partial_file.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/file.hpp"
+#include "usp/comm/threads.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/kernel_fit.hpp"
+#include "usp/planner/links.hpp"
+#include "usp/topology/cluster_io.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+namespace usp {
+namespace {
+
+using namespace measure;
+
+/// Ranks 0, 2 and 1, 3 on two hosts, as mpirun --map-by node places them.
+Machine two_hosts() {
+  Machine machine;
+  machine.host_of = {0, 1, 0, 1};
+  machine.hosts = {"a", "b"};
+  machine.ranks = {{0, 2}, {1, 3}};
+  machine.memory_bytes = {8e9, 4e9};
+  return machine;
+}
+
+TEST(Calibrate, EveryRankIsInOneGroupOfItsHosts) {
+  const Machine machine = two_hosts();
+  EXPECT_EQ(role_of({NetworkOperation::alltoall, 1, 2, 1}, machine, 3).group, (std::vector<int>{1, 3}));
+  EXPECT_EQ(role_of({NetworkOperation::alltoall, 2, 1, 2}, machine, 3).group, (std::vector<int>{2, 3}));
+  EXPECT_TRUE(role_of({NetworkOperation::alltoall, 2, 1, 1}, machine, 3).group.empty());
+  EXPECT_EQ(role_of({NetworkOperation::alltoall, 2, 2, 1}, machine, 0).group, (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_EQ(role_of({NetworkOperation::hop, 2, 2, 1}, machine, 2).group, (std::vector<int>{2, 3}));
+  EXPECT_TRUE(role_of({NetworkOperation::hop, 2, 1, 1}, machine, 2).group.empty());
+}
+
+TEST(Calibrate, PartsHaveNamesOfTheirOwnAndCoverBothKindsOfLinks) {
+  std::set<std::string> names;
+  const std::vector<Part> parts = parts_of(two_hosts(), false);
+  for (const Part& part : parts) EXPECT_TRUE(names.insert(part.name()).second) << part.name();
+  EXPECT_EQ(names.count("alltoall of 2 ranks on 1 host, 1 group at once"), 1U);
+  EXPECT_EQ(names.count("alltoall of 1 rank on 2 hosts, 2 groups at once"), 1U);
+  EXPECT_EQ(names.count("hop of 2 ranks on 2 hosts, 1 group at once"), 1U);
+  for (const Part& part : parts_of(two_hosts(), true)) EXPECT_EQ(names.count(part.name()), 1U) << part.name();
+}
+
+TEST(Calibrate, HostsOfSlowerLinesAreToldApartByPairs) {
+  Measured measured;
+  measured.machine.host_of = {0, 1, 2};
+  measured.machine.hosts = {"a", "b", "c"};
+  measured.machine.ranks = {{0}, {1}, {2}};
+  const auto pairs_at = [&](double with_c_gb_s) {
+    for (const Part& part : parts_of(measured.machine, false))
+      if (part.between_pair())
+        measured.results[part.name()] = {
+            {1024, 1e-4, 0}, {2048, 2048 / ((part.second_host == 2 ? with_c_gb_s : 0.1) * 1e9), 0}};
+  };
+  pairs_at(0.025);
+  EXPECT_EQ(measured.results.size(), 3U);
+  EXPECT_EQ(host_lines(measured, 0.05), (std::vector<double>{0.1, 0.1, 0.025}));
+  pairs_at(0.095);  // no more than they repeat
+  EXPECT_EQ(host_lines(measured, 0.105), (std::vector<double>{0.105, 0.105, 0.105}));
+  EXPECT_EQ(role_between(0, 2, measured.machine, 2).group, (std::vector<int>{0, 2}));
+  EXPECT_TRUE(role_between(0, 2, measured.machine, 1).group.empty());
+}
+
+/// What arrives is what the peers sent, whatever the exchange.
+TEST(Calibrate, ExchangesMoveWhatTheyAreNamedFor) {
+  constexpr i64 bytes = 1024;
+  comm::run_threads(4, {}, [&](comm::Communicator& control) {
+    Machine machine;
+    machine.host_of = {0, 0, 0, 0};
+    machine.hosts = {"a"};
+    machine.ranks = {{0, 1, 2, 3}};
+    machine.memory_bytes = {1e9};
+    const auto plane = comm::make_message_data_plane(control);
+    ExchangeMemory memory(*plane, kernels::host_memory());
+    memory.reserve(4 * bytes, 4 * bytes);
+    const auto sent = [&](i64 i) -> float& { return reinterpret_cast<float*>(memory.sent())[i]; };
+    const auto got = [&](i64 i) { return reinterpret_cast<const float*>(memory.received())[i]; };
+    const auto role = [&](NetworkOperation operation) {
+      return role_of({operation, 1, 4, 1}, machine, control.rank());
+    };
+    constexpr i64 part = bytes / 4, run = 128;
+    for (i64 i = 0; i < 4 * part; ++i) sent(i) = static_cast<float>(1000 * control.rank() + i / run % 4);
+    control.barrier();
+    Exchange(*plane, memory, role(NetworkOperation::alltoall), bytes).run();
+    for (i64 i = 0; i < 4 * part; ++i)
+      ASSERT_EQ(got(i), static_cast<float>(1000 * (i / part) + control.rank()));
+    Exchange(*plane, memory, role(NetworkOperation::hop), bytes).run();
+    ASSERT_EQ(got(0), static_cast<float>(1000 * ((control.rank() + 3) % 4)));
+    control.barrier();
+    for (i64 i = 0; i < 4 * part; ++i) {
+      sent(i) = static_cast<float>(control.rank() + 1);
+      reinterpret_cast<float*>(memory.received())[i] = 0;
+    }
+    control.barrier();
+    Exchange(*plane, memory, role(NetworkOperation::reduce_scatter), bytes).run();
+    ASSERT_EQ(got(control.rank() * part), static_cast<float>(10 - control.rank() - 1));  // of the others
+  });
+}
+
+/// Rows of all parts by simple laws: the network carries 0.1 GB/s after a millisecond.
+Measured measured_pair() {
+  Measured measured{two_hosts(), "mpi", "cpu-test", {}};
+  KernelData kernel;
+  kernel.sm_count = 1;
+  kernel.tile_rows = 1;
+  kernel.element_bytes = 4;
+  kernel.memory_bytes_s = 1e10;
+  kernel.fits = {{64, 64, 1e-5, 0.05, 0, 20, 4, 0.5, 1, 0, 0, {}},
+                 {128, 128, 1e-5, 0.06, 0, 20, 4, 0.5, 1, 0, 0, {}}};
+  kernel.backward = {{64, 64, 1.2, -3, 2e-5, 1, 0, 0}, {128, 128, 1.2, -3, 2e-5, 1, 0, 0}};
+  const AttentionCostModel model(kernel);
+  for (const Part& part : parts_of(measured.machine, false)) {
+    Rows rows;
+    if (part.kind == Part::Kind::copy) rows = {{2e6, 2e-4, 0.01}, {8e6, 1e-3, 0.01}};
+    if (part.kind == Part::Kind::interference) rows = {{0.010, 0.004, 0.012}, {0.010, 0.010, 0.017}};
+    if (part.kind == Part::Kind::kernel)
+      for (const GridCall& call : kernel_grid(part.head_dim, 4, false)) {
+        const KernelShape& s = call.shape;
+        rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows,
+                        static_cast<double>(s.mask),
+                        (part.backward ? model.backward(s) : model.forward(s)).seconds, 0.02});
+      }
+    if (part.kind == Part::Kind::exchange)
+      for (double message = 1024; message <= 1 << 20; message *= 2) {
+        const double load = part.key.hosts > 1 ? part.key.messages_per_host() * message / 0.1e9 + 1e-3
+                                               : part.key.messages() * message / 5e9 + 1e-5;
+        rows.push_back({message * part.key.messages(), load, 0.03});
+      }
+    measured.results[part.name()] = rows;
+  }
+  return measured;
+}
+
+TEST(Calibrate, PartsBecomeCurvesFitsAndShares) {
+  CalibrateOptions options;
+  options.name = "pair";
+  options.calibration_file = ::testing::TempDir() + "usp_calibrate_pair.json";
+  const Measured measured = measured_pair();
+  const CalibrationFile content = calibration_of_parts(measured, options);
+  ASSERT_TRUE(content.network.has_value());
+  EXPECT_NEAR(content.network->gb_s / 0.1, 1, 0.2);
+  EXPECT_NEAR(content.network->latency_s, 1e-3, 2e-5);
+  for (const NetworkCurve& curve : content.network->curves) EXPECT_NEAR(curve.share, 1, 0.2);
+  EXPECT_NEAR(*content.network->interference, 0.7, 1e-9);
+  EXPECT_NEAR(content.repeatability.from_1mib, 0.03, 1e-9);
+  ASSERT_EQ(content.attention.fits.size(), 2U);
+  EXPECT_NEAR(content.attention.fits[0].peak_tflops, 0.05, 1e-4);
+  EXPECT_LT(content.attention.fits[1].p90, 1e-4);
+  EXPECT_EQ(write_calibration(read_calibration_file(write_calibration(content), "x")),
+            write_calibration(content));
+
+  const topology::Cluster cluster = cluster_of(measured, content, options);
+  EXPECT_EQ(topology::read_cluster_json(topology::write_cluster_json(cluster), "x"), cluster);
+  EXPECT_EQ(cluster.devices[1].node, 1);
+  EXPECT_EQ(*cluster.specs[0].memory_bytes.value, 2e9);
+  write_file(options.calibration_file, write_calibration(content));
+  const Calibration calibration = calibration_of(cluster);
+  std::remove(options.calibration_file.c_str());
+  EXPECT_FALSE(calibration.comm.borrows());
+  LinkPricer links(cluster, calibration);
+  LinkPricer::MeshPatterns& patterns = links.patterns({1, 1, 4}, {});
+  const TransferTime time =
+      links.time(links.pattern(patterns, schedule::Peers::every_ulysses, {}), schedule::Peers::every_ulysses,
+                 WriteMode::overwrite, 1 << 18, Transport::copy_engine);
+  EXPECT_NEAR(time.inter_node_s, 1e-3 + 4.0 * (1 << 18) / 0.1e9, 1e-6);
+  EXPECT_EQ(time.extrapolation, 0U);
+}
+
+/// Ends the work at the n-th part, as a signal would.
+class Stop : public WorkProgress {
+ public:
+  explicit Stop(std::int64_t at) : at_(at) {}
+  void reached(std::int64_t done, std::int64_t /*total*/, const char* /*units*/) override {
+    if (done == at_) throw EnvironmentError("stopped here");
+  }
+
+ private:
+  std::int64_t at_;
+};
+
+CalibrateOptions quick_options(const char* file) {
+  CalibrateOptions options;
+  options.quick = true;
+  options.max_seconds = 0.1;
+  options.ranks = 2;
+  options.partial = ::testing::TempDir() + file;
+  return options;
+}
+
+TEST(Calibrate, ASecondStartGoesOnWithWhatIsFinished) {
+  CalibrateOptions options = quick_options("usp_calibrate_resume.partial");
+  options.restart = true;
+  Stop stop(3);
+  options.progress = &stop;
+  EXPECT_THROW(static_cast<void>(calibrate(options)), EnvironmentError);
+  options.restart = false;
+  options.progress = nullptr;
+  std::string told;
+  options.note = [&](const std::string& text) { told = text; };
+  const auto result = calibrate(options);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->resumed, 3U);
+  EXPECT_GT(result->parts, 3U);
+  EXPECT_NE(told.find("goes on with 3 of"), std::string::npos);
+  EXPECT_EQ(result->cluster.devices.size(), 2U);
+  EXPECT_EQ(result->calibration.collectives.size(), 3U);
+
+  // Of other ranks the parts are another machine's.
+  options.ranks = 1;
+  try {
+    static_cast<void>(calibrate(options));
+    ADD_FAILURE() << "parts of two ranks served one";
+  } catch (const InvalidInput& error) {
+    EXPECT_NE(std::string(error.what()).find("hosts of the ranks '0, 0', and this start has '0'"),
+              std::string::npos)
+        << error.what();
+  }
+  options.restart = true;
+  const auto one = calibrate(options);
+  EXPECT_EQ(one->resumed, 0U);
+  EXPECT_TRUE(one->calibration.collectives.empty());
+  std::remove(options.partial.c_str());
+}
+
+TEST(Calibrate, PartialFilesThatNoMeasurementWroteAreRefused) {
+  const std::vector<Part> parts = parts_of(two_hosts(), true);
+  const Settings settings{{"kernel", "cpu"}};
+  PartialFile content{settings, {}};
+  for (const auto& [name, rows] : measured_pair().results)
+    if (name == "copies" || name == "hop of 1 rank on 2 hosts, 1 group at once") content.results[name] = rows;
+  const std::string good = write_partial(content);
+  EXPECT_EQ(read_partial(good, "x", settings, parts).results, content.results);
+  const std::pair<const char*, const char*> faults[] = {
+      {"usp.calibration_partial", "usp.calibration"},
+      {"\"kernel\":\"cpu\"", "\"kernel\":\"mma\""},
+      {"\"kernel\":\"cpu\"", "\"core\":\"cpu\""},
+      {"\"copies\"", "\"copy\""},
+      {"[2000000.0,0.0002,0.01]", "[2000000.0,0.0002]"},
+      {"[2000000.0,0.0002,0.01]", "[2000000.0,0.0,0.01]"},
+      {"[2000000.0,0.0002,0.01]", "[2000000.0,-1,0.01]"},
+      {"[[1024.0,", "[[2048.0,"},
+      {"{\"format\"", "{{\"format\""},
+  };
+  for (const auto& [from, to] : faults) {
+    std::string text = good;
+    const auto at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, std::string(from).size(), to);
+    EXPECT_THROW(static_cast<void>(read_partial(text, "x", settings, parts)), InvalidInput)
+        << from << " -> " << to;
+  }
+}
+
+TEST(Calibrate, KernelsOfGpusAndUnknownOnesAreRefused) {
+  CalibrateOptions options = quick_options("usp_calibrate_none.partial");
+  for (const char* kernel : {"mma", "abacus"}) {
+    options.kernel = kernel;
+    EXPECT_THROW(static_cast<void>(calibrate(options)), UsageError) << kernel;
+  }
+}
+
+}  // namespace
+}  // namespace usp
