@@ -18,6 +18,14 @@ namespace {
 
 constexpr i64 most_layers = 65536;
 
+/// "input,attention", "none".
+Offload parse_offload(const std::string& text, const std::string& flag) {
+  Offload offload;
+  if (text == "none") return offload;
+  for (const std::string& word : split(text, ',')) offload = offload.with(parse_word<Kept>(trim(word), flag));
+  return offload;
+}
+
 void add_step_group(const Verb& verb, StepFlags& flags) {
   constexpr const char* name = "Step";
   add_workload_flags(verb, flags.workload,
@@ -38,6 +46,12 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
   group.number("--recompute-layers", flags.recompute_layers,
                "layers that compute again, the others keep everything; default: the fewest that fit", 1,
                most_layers);
+  group.parsed("--offload", fixed.offload,
+               "kinds of kept tensors that wait in host memory: " + joined_words<Kept>() +
+                   ", joined by commas, or none; default: the fastest",
+               parse_offload);
+  group.number("--offload-layers", flags.offload_layers,
+               "layers whose tensors do so; default: the fewest that fit, all of --offload", 1, most_layers);
   group.word("--gradients", flags.gradients,
              "type of gradients and of their sums: " + word_choice<Precision>() + " (that of --dtype)");
   group.option("--global-batch", flags.global_batch,
@@ -54,6 +68,10 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
                1e6);
   group.flag("--whole-experts", flags.whole_experts,
              "tensor ranks hold whole experts instead of parts of each; expert groups span them");
+  group.flag("--overlap-experts", flags.overlap_experts,
+             "dispatch and combine run beside another microbatch's compute");
+  group.flag("--latent-kv", flags.latent_kv,
+             "rings of latent attention ship the latent: priced, but the runtime cannot execute it");
   group.flag("--no-sequence-parallel", flags.no_sequence_parallel,
              "every tensor rank holds norms, residuals and layer inputs whole");
 }
@@ -140,11 +158,15 @@ void check_split(const StepFlags& flags) {
                     flags.pipeline));
   if (flags.recompute_layers && (!fixed.recompute || *fixed.recompute == Recompute::none))
     throw UsageError("--recompute-layers: say with --recompute what these layers compute again");
+  if (flags.offload_layers && !fixed.offload && fixed.recompute != Recompute::offload)
+    throw UsageError("--offload-layers: say with --offload which tensors of these layers go to host memory");
   if (flags.gradients && *flags.gradients != flags.workload.dtype && *flags.gradients != Precision::fp32)
     throw UsageError("--gradients: fp32, or the type of --dtype");
   refuse_without_backward(flags.workload.forward_only,
                           {{"--gradients", flags.gradients.has_value()},
-                           {"--recompute-layers", flags.recompute_layers.has_value()}});
+                           {"--recompute-layers", flags.recompute_layers.has_value()},
+                           {"--offload", fixed.offload.has_value()},
+                           {"--offload-layers", flags.offload_layers.has_value()}});
 }
 
 Workload workload_of(const StepFlags& flags) {
@@ -175,6 +197,8 @@ Workload workload_of(const StepFlags& flags) {
   workload.expert_tensor = !flags.whole_experts;
   workload.expert_load = flags.expert_load;
   workload.recompute_layers = flags.recompute_layers;
+  workload.offload = fixed.offload.value_or(workload.offload);
+  workload.offload_layers = flags.offload_layers;
   workload.fp32_gradients = flags.gradients == Precision::fp32;
   workload.recompute = fixed.recompute.value_or(workload.recompute);
   workload.zero_stage = fixed.zero_stage.value_or(workload.zero_stage);
@@ -230,6 +254,8 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
   request.objective = flags.objective;
   request.search_expert = !flags.expert;
   request.search_pipeline = flags.pipeline == "auto";
+  request.expert_overlap = flags.overlap_experts;
+  request.latent_kv = flags.latent_kv;
   request.gemm_efficiency = flags.gemm_efficiency;
   request.power_w = flags.power_w;
   check_mesh(flags.search.mesh, flags.workload.forward_only, swept);
@@ -244,10 +270,12 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
                 .cluster = cluster.request,
                 .calibration = cluster.calibration},
                *input, note_sink(invocation));
-  if (!input->model.moe && (flags.whole_experts || flags.expert_load != 1))
-    throw UsageError(fmt::format("{}: {} has no experts; drop the flag",
-                                 flags.whole_experts ? "--whole-experts" : "--expert-load",
-                                 input->model.name));
+  const std::pair<const char*, bool> of_experts[] = {{"--whole-experts", flags.whole_experts},
+                                                     {"--expert-load", flags.expert_load != 1},
+                                                     {"--overlap-experts", flags.overlap_experts}};
+  for (const auto& [flag, given] : of_experts)
+    if (given && !input->model.moe)
+      throw UsageError(fmt::format("{}: {} has no experts; drop the flag", flag, input->model.name));
   return input;
 }
 

@@ -47,7 +47,8 @@ struct StepFlags {
   std::optional<Objective> objective;
   std::optional<Precision> gradients;
   std::optional<i64> recompute_layers;
-  bool no_sequence_parallel = false, whole_experts = false;
+  std::optional<i64> offload_layers;
+  bool no_sequence_parallel = false, whole_experts = false, overlap_experts = false, latent_kv = false;
   double gemm_efficiency = 0, power_w = 0, expert_load = 1;
   SearchFlags search;  ///< --recompute and --zero among its constraints
   MemoryPolicy memory;

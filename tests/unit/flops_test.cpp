@@ -39,7 +39,9 @@ TEST(Flops, RecomputeLeavesTheLogitsOut) {
   const StepFlops full = step_flops(model, {.seq = 1, .recompute = Recompute::full}, 1000);
   EXPECT_DOUBLE_EQ(full.recompute, full.forward - full.logits);
   const StepFlops selective = step_flops(model, {.seq = 1, .recompute = Recompute::selective}, 1000);
-  EXPECT_DOUBLE_EQ(selective.recompute, selective.mlp);
+  EXPECT_EQ(selective.recompute, 0);  // core attention alone runs again
+  const StepFlops mlp = step_flops(model, {.seq = 1, .recompute = Recompute::mlp}, 1000);
+  EXPECT_DOUBLE_EQ(mlp.recompute, mlp.mlp);
   const StepFlops forward = step_flops(model, {.seq = 1, .training = false}, 1000);
   EXPECT_DOUBLE_EQ(forward.total(), forward.forward);
 }

@@ -328,6 +328,11 @@ TEST(ExportPlan, MegatronHasTheDecisionsOfAStep) {
 
 TEST(ExportPlan, SaysWhichDecisionsOfAStepAFrameworkHasNot) {
   PlanFile plan = decided_step();
+  plan.inputs.step->expert_overlap = true;
+  EXPECT_TRUE(read_plan(write_plan(plan), "plan.json").inputs.step->expert_overlap);
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--overlap-moe-expert-parallel-comm"), "");
+  EXPECT_TRUE(has_difference(exported(plan, "torchtitan"),
+                             "dispatch and combine run beside another microbatch's compute"));
   const ExportedPlan titan = exported(plan, "torchtitan");
   EXPECT_EQ(value_of(titan, "--parallelism.pipeline_parallel_schedule"), "Interleaved1F1B");
   EXPECT_EQ(value_of(titan, "--parallelism.pipeline_parallel_layers_per_stage"), "4");
@@ -342,6 +347,30 @@ TEST(ExportPlan, SaysWhichDecisionsOfAStepAFrameworkHasNot) {
   plan.placement.tensor = 1;
   plan.mesh = {1, 1, 16};
   EXPECT_TRUE(has_difference(exported(plan, "deepspeed"), "recompute full of 16 layers"));
+}
+
+// Megatron-LM offloads all that some layers keep, without recompute and pipelines; others say that nothing
+// moves it.
+TEST(ExportPlan, OffloadByKindGoesWhereItCan) {
+  PlanFile plan = Planned(2, 8).plan;
+  plan.recompute = Recompute::none;
+  plan.inputs.step->offload = Offload::everything();
+  plan.inputs.step->offload_layers = 20;
+  const PlanFile read = read_plan(write_plan(plan), "plan.json");
+  EXPECT_EQ(read.inputs.step->offload, Offload::everything());
+  EXPECT_EQ(read.inputs.step->offload_layers, 20);
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--cpu-offloading-num-layers"), "20");
+  EXPECT_FALSE(
+      has_difference(exported(plan, "megatron"), "input, qkv, attention, mlp of 20 layers in host memory"));
+  plan.inputs.step->offload_layers.reset();
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--cpu-offloading-num-layers"), "31");
+  for (const char* framework : {"accelerate", "torchtitan"})
+    EXPECT_TRUE(
+        has_difference(exported(plan, framework), "input, qkv, attention, mlp of all layers in host memory"))
+        << framework;
+  plan.inputs.step->offload = Offload{}.with(Kept::mlp);
+  EXPECT_EQ(value_of(exported(plan, "megatron"), "--cpu-offloading-num-layers"), std::nullopt);
+  EXPECT_TRUE(has_difference(exported(plan, "megatron"), "mlp of all layers in host memory"));
 }
 
 TEST(ExportPlan, AttentionRunsAgainInTheLayersThatRecompute) {

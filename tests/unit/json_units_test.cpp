@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/json_units.hpp"
 
+#include "usp/base/units.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -76,6 +78,13 @@ TEST(JsonUnits, RangesAreInTheUnitOfTheField) {
   EXPECT_EQ(read_si(reader, "bytes_per_s", FieldUnit::gb_s, 0, 2.5), 2.5);
   EXPECT_THROW((void)read_si(reader, "bytes_per_s", FieldUnit::gb_s, 0, 2.4), InvalidInput);
   EXPECT_EQ(maybe_read_si(reader, "absent", FieldUnit::gb_s, 0, 1), std::nullopt);
+}
+
+TEST(Units, WhatRoundsToZeroHasNoSign) {
+  EXPECT_EQ(format_percent(-0.0004), "0.0%");
+  EXPECT_EQ(format_fixed(-0.4, 0), "0");
+  EXPECT_EQ(format_percent(-0.0006), "-0.1%");
+  EXPECT_EQ(format_fixed(-std::numeric_limits<double>::infinity(), 1), "-inf");
 }
 
 }  // namespace

@@ -75,6 +75,31 @@ TEST(Memory, TensorAndPipelineSplitTheStates) {
   EXPECT_EQ(c.table().bytes_of(MemoryKind::activations), 21LL * 6 * 8192 * 16384 * 2);
 }
 
+// 126 layers over 16 stages, as Llama 3 splits them: 7 beside the embedding and beside the head, 8 on the
+// stages between, of which the first keeps most microbatches.
+TEST(Memory, StagesAtTheEndsHoldALayerLess) {
+  Case c("llama-3.1-405b");
+  c.workload.zero_stage = 0;
+  c.input.mesh = {.tensor = 8, .pipeline = 16};
+  c.workload.batch = c.workload.microbatches = 16;
+  c.input.loss_tile_tokens = 256;
+  const MemoryTable t = c.table();
+  EXPECT_EQ(t.stage, 1);
+  EXPECT_EQ(t.bytes_of(MemoryKind::activations), 8LL * 15 * 8192 * 16384 * 2 / 8);
+  c.input.mesh.pipeline = 125;  // one layer more than stages: one of those between has it
+  c.workload.batch = c.workload.microbatches = 125;
+  EXPECT_EQ(c.table().stage, 1);
+}
+
+// ZeRO-3 gathers two layers; those of more than 10^9 parameters matrix by matrix.
+TEST(Memory, LargeLayersAreGatheredByTheirMatrices) {
+  Case c("llama-3.1-405b");
+  c.workload.zero_stage = 3;
+  c.input.mesh = {.data = 64};
+  const std::int64_t head = 128256LL * 16384;  // the largest matrix; a layer has 3.2 x 10^9 parameters
+  EXPECT_EQ(c.table().bytes_of(MemoryKind::gathered_layer), head * (2 * 2 + 2));
+}
+
 // Megatron-LM's interleaved schedule: stage 0 of p with v chunks keeps 2 (p - 1) + (v - 1) p + 1 chunks of
 // L / (p v) layers: for p = 6, v = 7 (10 + 36 + 1) / 7 microbatches of its 21 layers.
 TEST(Memory, InterleavedStagesKeepMoreMicrobatches) {
@@ -216,6 +241,26 @@ TEST(Memory, WhatItNeedsIsNamed) {
   Case stages("llama-3.1-8b");
   stages.input.mesh.pipeline = 33;
   EXPECT_THROW(static_cast<void>(stages.table()), InvalidInput);
+}
+
+// Kinds of kept tensors wait in host memory, of some layers; two layers' worth is on its way on the device.
+TEST(Memory, KeptTensorsWaitInHostMemoryByKind) {
+  Case c("llama-3.1-8b");
+  const std::int64_t tokens = c.input.local_tokens, input = tokens * 4096 * 2;
+  const auto mlp = [&](Offload offload, std::optional<std::int64_t> layers) {
+    c.workload.recompute = Recompute::mlp;
+    c.workload.offload = offload;
+    c.workload.offload_layers = layers;
+    return c.table();
+  };
+  const std::int64_t kept = mlp({}, {}).bytes_of(MemoryKind::activations);
+  const MemoryTable some = mlp(Offload{}.with(Kept::input).with(Kept::mlp), 8);
+  EXPECT_EQ(some.host_total_bytes, 8 * 2 * input);  // the layer's input and the MLP's
+  EXPECT_EQ(some.bytes_of(MemoryKind::activations), kept - 8 * 2 * input + 2 * 2 * input);
+  const MemoryTable all = mlp(Offload::everything(), {});
+  EXPECT_EQ(all.host_total_bytes, kept);
+  EXPECT_EQ(all.bytes_of(MemoryKind::activations), 2 * kept / 32);
+  EXPECT_THROW(static_cast<void>(mlp(Offload::everything(), 33)), InvalidInput);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/topology/compose.hpp"
@@ -20,8 +21,8 @@ struct Step {
   Model model;
   PlanRequest request;
 
-  Step(const char* preset, int nodes)
-      : cluster(topology::compose({.source = "dgx-h100", .nodes = nodes})),
+  Step(const char* preset, int nodes, const char* machine = "dgx-h100")
+      : cluster(topology::compose({.source = machine, .nodes = nodes})),
         calibration(calibration_of(cluster)),
         model(load_model(preset)) {
     request.cluster = &cluster;
@@ -95,6 +96,7 @@ TEST(StepChoice, HostMemoryIsALimitWhereKnown) {
   Step step("llama-3.1-8b", 1);
   step.request.fixed.recompute = Recompute::offload;
   step.request.fixed.tensor = 1;
+  step.cluster.nodes.front().host_memory_bytes = {};
   PlanResult result = plan_step(step.request);
   EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
     return note.find("host_memory_bytes") != std::string::npos;
@@ -114,6 +116,107 @@ TEST(StepChoice, HostMemoryIsALimitWhereKnown) {
   } catch (const Infeasible& error) {
     EXPECT_NE(std::string(error.what()).find("host memory"), std::string::npos);
   }
+}
+
+// What is kept waits in host memory instead of being computed again: a million tokens on 8 H200. Attention
+// runs once more under full recompute, a fifth of the step.
+TEST(StepChoice, OffloadOfWhatIsKeptReplacesRecompute) {
+  Step step("llama-3.1-8b", 1, "h200");
+  step.request.workload.seq = 1 << 20;
+  step.request.fixed.ulysses = 8;
+  const PlanCandidate best = plan_step(step.request).best();
+  EXPECT_TRUE(best.choice.offload.any());
+  EXPECT_EQ(seconds(best, "attention recomputed"), 0);
+  EXPECT_GT(best.memory.host_total_bytes, 0);
+  step.request.fixed.recompute = Recompute::full;
+  EXPECT_GT(plan_step(step.request).best().step_s, 1.15 * best.step_s);
+  step.request.workload.seq = 1 << 18;
+  step.request.fixed.recompute = Recompute::mlp;
+  step.request.fixed.offload = Offload{}.with(Kept::input);
+  const PlanCandidate inputs = plan_step(step.request).best();
+  EXPECT_EQ(inputs.memory.host_total_bytes, 32LL * 32768 * 4096 * 2);
+  step.request.workload.offload_layers = 8;
+  EXPECT_EQ(plan_step(step.request).best().memory.host_total_bytes, 8LL * 32768 * 4096 * 2);
+}
+
+// 8 ranks share the channels of their host: at 8 GB/s for all, what each moves takes 1 GB/s.
+TEST(StepChoice, RanksOfAHostShareItsMemory) {
+  Step step("llama-3.1-8b", 1, "h200");
+  step.request.workload.seq = 1 << 17;
+  const double roomy = step.price(1, 8, Recompute::offload).step_s;
+  EXPECT_EQ(seconds(step.price(1, 8, Recompute::offload), "offload that shows"), 0);
+  step.cluster.nodes.front().host_memory_gb_s = {8, topology::Provenance::preset, "test"};
+  const PlanCandidate narrow = step.price(1, 8, Recompute::offload);
+  EXPECT_GT(seconds(narrow, "offload that shows"), 0);
+  const double moved = 32.0 * 131072 * 4096 * 2 / 1e9;  // seconds each way
+  EXPECT_NEAR(narrow.step_s, std::max(roomy, moved) + moved, moved);
+}
+
+// Latent attention over a ring: the best of them stands after the executable plans, and first where it is
+// asked.
+TEST(StepChoice, ARingOfLatentsIsPricedButNeverFirstUnlessAsked) {
+  Step step("deepseek-v3", 32);
+  step.request.workload.seq = 1 << 17;
+  step.request.search_expert = true;
+  step.request.fixed.ring = 8;
+  step.request.fixed.ulysses = 1;
+  const PlanResult all = plan_step(step.request);
+  EXPECT_TRUE(all.best().executable());
+  ASSERT_FALSE(all.candidates.back().executable());
+  EXPECT_TRUE(all.candidates.back().choice.latent_kv);
+  step.request.latent_kv = true;
+  const PlanResult asked = plan_step(step.request);
+  EXPECT_FALSE(asked.best().executable());
+  EXPECT_EQ(describe(asked.best().choice), describe(all.candidates.back().choice));
+  EXPECT_THROW(static_cast<void>(make_plan_file(step.request, asked.best())), InvalidInput);
+  // 576 of 128 x (192 + 128) elements travel, forward and with their gradients.
+  Choice heads = asked.best().choice;
+  heads.latent_kv = false;
+  const PlanCandidate expanded = price_choice(step.request, heads);
+  const PlanCandidate latent = price_choice(step.request, asked.best().choice);
+  const double share = 576.0 / (128 / heads.tensor() * 320.0);
+  EXPECT_NEAR(latent.attention.front().price.forward.wire_bytes,
+              share * expanded.attention.front().price.forward.wire_bytes, 1);
+  EXPECT_GT(latent.attention.front().price.forward.compute_s,
+            expanded.attention.front().price.forward.compute_s);
+  Step dense("llama-3.1-8b", 1);
+  dense.request.latent_kv = true;
+  EXPECT_THROW(static_cast<void>(plan_step(dense.request)), UsageError);
+}
+
+// 8 of 16 hosts' experts: a token goes to each host once, to 16 (1 - (15/16)^8) of them on average.
+TEST(StepChoice, ATokenTravelsOncePerHost) {
+  Step step("deepseek-v3", 16);
+  step.request.workload.seq = 4096;
+  step.request.workload.expert = 128;
+  const PlanCandidate c = step.price(1, 128, Recompute::none, 1);
+  const double hosts = 16 * (1 - std::pow(15.0 / 16, 8));
+  const double sent = 4096.0 * 7168 * 2 * hosts * 15 / 16;
+  const double once = 20e-6 + sent / (50e9 * 0.74);
+  EXPECT_NEAR(seconds(c, "expert exchange"), 58 * 2 * 2 * once, 1e-6);
+  step.request.workload.batch = step.request.workload.microbatches = 2;
+  const double shown = seconds(step.price(1, 128, Recompute::none, 1), "expert exchange");
+  step.request.expert_overlap = true;
+  EXPECT_LT(seconds(step.price(1, 128, Recompute::none, 1), "expert exchange"), 0.9 * shown);
+}
+
+TEST(StepChoice, FlagsBesideTheMeshSayWhatTheyCost) {
+  Step step("qwen3-30b-a3b", 2);
+  step.request.fixed.data = 16;
+  step.request.workload.expert = 1;  // as --expert gives it: every rank gathers all experts
+  step.request.memory.mlp_tile_tokens = 64;
+  step.request.fixed.offload = Offload{};
+  const PlanResult result = plan_step(step.request);
+  const auto slowdown = [&](const char* flag) {
+    for (const FlagCost& cost : result.verdict.flag_costs)
+      if (cost.flag == flag) return cost.slowdown;
+    return 0.0;
+  };
+  EXPECT_GT(slowdown("--expert 1"), 0.1);
+  EXPECT_GT(slowdown("--mlp-tile 64"), 0.1);
+  EXPECT_GE(slowdown("--offload none"), 0);
+  step.request.search_expert = true;
+  for (const FlagCost& cost : plan_step(step.request).verdict.flag_costs) EXPECT_NE(cost.flag, "--expert 1");
 }
 
 TEST(StepChoice, AFixedFlagSaysWhatItCosts) {

@@ -135,6 +135,7 @@ TEST(WhatIf, BreakEvensHoldOnBothSides) {
     EXPECT_TRUE(leads(even.from, below) && leads(even.to, above)) << even.axis << " " << even.below.text;
     const bool same = even.from.feasible && even.to.feasible && same_lead(even.from.choice, even.to.choice) &&
                       even.from.choice.recompute == even.to.choice.recompute &&
+                      even.from.choice.offload == even.to.choice.offload &&
                       even.from.choice.zero_stage == even.to.choice.zero_stage;
     EXPECT_FALSE(same) << even.axis << " " << even.below.text;
     EXPECT_LT(even.below.number, even.above.number);

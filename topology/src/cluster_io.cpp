@@ -132,6 +132,7 @@ Node read_node(ObjectReader reader) {
   node.name = reader.maybe_string("name").value_or("");
   node.numa_count = maybe_int(reader, "numa_count").value_or(0);
   node.host_memory_bytes = read_quantity(reader, "host_memory_bytes");
+  node.host_memory_gb_s = read_quantity(reader, "host_memory_bytes_per_s", FieldUnit::gb_s);
   node.pcie_gb_s = read_quantity(reader, "pcie_bytes_per_s", FieldUnit::gb_s);
   node.numa_gb_s = read_quantity(reader, "numa_bytes_per_s", FieldUnit::gb_s);
   reader.finish();
@@ -193,6 +194,9 @@ Cluster read_described(ObjectReader& reader) {
     }
   if (const auto fabric = sources.maybe_string("fabric")) cluster.notes.push_back("fabric: " + *fabric);
   sources.finish();
+  const Quantity host = read_quantity(reader, "host_memory_bytes");
+  const Quantity host_rate = read_quantity(reader, "host_memory_bytes_per_s", FieldUnit::gb_s);
+  for (Node& node : cluster.nodes) node.host_memory_bytes = host, node.host_memory_gb_s = host_rate;
   reader.array(
       "aliases", [](const Json&, const std::string&) {}, true);
   return cluster;
@@ -246,6 +250,7 @@ Json write_node(const Node& node) {
           {"name", node.name},
           {"numa_count", node.numa_count},
           {"host_memory_bytes", write_quantity(node.host_memory_bytes)},
+          {"host_memory_bytes_per_s", write_quantity(node.host_memory_gb_s, FieldUnit::gb_s)},
           {"pcie_bytes_per_s", write_quantity(node.pcie_gb_s, FieldUnit::gb_s)},
           {"numa_bytes_per_s", write_quantity(node.numa_gb_s, FieldUnit::gb_s)}};
 }

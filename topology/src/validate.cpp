@@ -110,6 +110,7 @@ class Checker {
       need(node.id == static_cast<int>(i), at("nodes", i, "id"), "ids count from 0 without gaps");
       need(node.numa_count >= 0, at("nodes", i, "numa_count"), "must not be negative");
       quantity(node.host_memory_bytes, at("nodes", i, "host_memory_bytes"), BoundedQuantity::memory_bytes);
+      byte_rate(node.host_memory_gb_s, at("nodes", i, "host_memory_bytes_per_s"));
       byte_rate(node.pcie_gb_s, at("nodes", i, "pcie_bytes_per_s"));
       byte_rate(node.numa_gb_s, at("nodes", i, "numa_bytes_per_s"));
     }

@@ -84,6 +84,8 @@ void write(const ExportInput& input, ExportedPlan& result) {
   result.texts.push_back({"in the training script", code_text(input)});
   add_partial_recompute(input, result);
   add_some_layers_difference(input, result);
+  add_kinds_offload_difference(input, result);
+  add_expert_overlap_difference(input, result);
   add_tensor_differences(input, result, "the model's tp_plan in transformers decides", "its tp_plan decides");
   add_offload_difference(input, result, "--fsdp_activation_checkpointing_offload true");
   add_tile_differences(input, result, "", "");

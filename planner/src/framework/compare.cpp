@@ -42,6 +42,8 @@ class Comparer {
     request_.fixed.data = asked.fixed.data.value_or(1);
     request_.fixed.tensor = asked.fixed.tensor.value_or(1);
     request_.max_candidates = 100000;
+    // No framework's way is priced with it; what is compared are exchanges.
+    request_.search_offload = false;
     if (!asked.fixed.data) {
       best_name_ += ", data 1";
       result_.notes.emplace_back(

@@ -78,6 +78,7 @@ Json way_json(const ComparedWay& way) {
                   {"intra_node_bytes", p.bytes.inside},
                   {"inter_node_bytes", p.bytes.nics},
                   {"memory_bytes", p.memory_bytes},
+                  {"executable", way.runs_on == "usp"},
                   {"fits_memory", p.fits}};
   return json;
 }
@@ -111,8 +112,8 @@ std::string compare_text(const PlanRequest& request, const Comparison& result) {
   }
   text += table.str();
   text +=
-      "mesh: ring x ulysses, t: tensor, d: data; ways without a framework's name run on this project's "
-      "runtime; "
+      "mesh: ring x ulysses, t: tensor, d: data; ways with a framework's name are priced as it executes them "
+      "(executable: false), the others run on this project's runtime; "
       "exposed, in hosts, NICs: exchange of attention and tensor parallelism, per device and step\n";
   if (too_large) text += "!: does not fit the device\n";
   std::vector<std::string> also;
@@ -126,17 +127,17 @@ std::string compare_text(const PlanRequest& request, const Comparison& result) {
 std::string compare_csv(const Comparison& result) {
   std::string text =
       "way,runs_on,ring,ulysses,tensor,data,step_s,time_per_token_s,band,exposed_s,intra_node_bytes,"
-      "inter_node_bytes,memory_bytes,fits_memory,impossible_reason\n";
+      "inter_node_bytes,memory_bytes,fits_memory,executable,impossible_reason\n";
   for (const ComparedWay& way : result.ways) {
     text += fmt::format("{},{},", quoted(way.name), quoted(way.runs_on));
     if (way.plan) {
       const ComparedPlan& p = *way.plan;
-      text +=
-          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},\n", p.choice.mesh.ring(), p.choice.mesh.ulysses,
-                      p.choice.tensor(), p.choice.data(), p.step_s, p.seconds_per_token, p.band, p.exposed_s,
-                      p.bytes.inside, p.bytes.nics, p.memory_bytes, p.fits ? 1 : 0);
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},\n", p.choice.mesh.ring(),
+                          p.choice.mesh.ulysses, p.choice.tensor(), p.choice.data(), p.step_s,
+                          p.seconds_per_token, p.band, p.exposed_s, p.bytes.inside, p.bytes.nics,
+                          p.memory_bytes, p.fits ? 1 : 0, way.runs_on == "usp" ? 1 : 0);
     } else {
-      text += fmt::format(",,,,,,,,,,,,{}\n", quoted(way.impossible_reason));
+      text += fmt::format(",,,,,,,,,,,,,{}\n", quoted(way.impossible_reason));
     }
   }
   return text;

@@ -46,6 +46,8 @@ void write(const ExportInput& input, ExportedPlan& result) {
     result.notes.emplace_back("full recomputation: model.gradient_checkpointing_enable()");
   add_partial_recompute(input, result);
   add_some_layers_difference(input, result);
+  add_kinds_offload_difference(input, result);
+  add_expert_overlap_difference(input, result);
   add_offload_difference(
       input, result, "deepspeed.runtime.activation_checkpointing.offload_activations moves them to the host");
   add_tile_differences(input, result, "", "");

@@ -180,6 +180,30 @@ void add_offload_difference(const ExportInput& input, ExportedPlan& result, cons
     differs(result, "checkpoints in host memory", instead);
 }
 
+/// "input, mlp of 20 layers in host memory"; empty: nothing is.
+std::string offload_words(const StepWorkload& step) {
+  std::vector<std::string_view> kinds;
+  for (const Word<Kept>& kind : word_list<Kept>())
+    if (step.offload.has(kind.value)) kinds.push_back(kind.text);
+  if (kinds.empty()) return "";
+  return fmt::format("{} of {} in host memory", fmt::join(kinds, ", "),
+                     step.offload_layers ? fmt::format("{} layers", *step.offload_layers) : "all layers");
+}
+
+void add_expert_overlap_difference(const ExportInput& input, ExportedPlan& result) {
+  if (!input.plan.inputs.step) return;
+  const StepWorkload step = input.step();
+  if (step.expert > 1 && step.expert_overlap)
+    differs(result, "dispatch and combine run beside another microbatch's compute",
+            "they wait for each other");
+}
+
+void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result) {
+  if (!input.plan.training || !input.plan.inputs.step) return;
+  const std::string words = offload_words(input.step());
+  if (!words.empty()) differs(result, words, "no setting moves them: they stay on the device");
+}
+
 i64 model_layers(const PlanFile& plan) {
   i64 count = 0, end = 0;
   for (const PlanLayer& layer : plan.layers)
@@ -236,12 +260,13 @@ void note_script_settings(const ExportInput& input, ExportedPlan& result) {
   const PlanFile& plan = input.plan;
   if (!plan.inputs.step || !plan.training) return;
   const StepWorkload step = input.step();
-  result.notes.push_back(
-      fmt::format("the training script decides the rest; the plan has recompute {}{}, ZeRO-{} and gradients "
-                  "in {}",
-                  word_of(plan.recompute),
-                  step.recompute_layers ? fmt::format(" of {} layers", *step.recompute_layers) : "",
-                  plan.zero_stage, gradient_word(step)));
+  const std::string offload = offload_words(step);
+  result.notes.push_back(fmt::format(
+      "the training script decides the rest; the plan has recompute {}{}{}, ZeRO-{} and gradients "
+      "in {}",
+      word_of(plan.recompute),
+      step.recompute_layers ? fmt::format(" of {} layers", *step.recompute_layers) : "",
+      offload.empty() ? "" : ", " + offload, plan.zero_stage, gradient_word(step)));
 }
 
 std::string hosts_word(const ExportInput& input) {

@@ -74,8 +74,24 @@ void write_full(const ExportInput& input, ExportedPlan& result) {
             fmt::format("{} in each of {} parts of the model", each, chunks));
 }
 
+/// All that is kept, of the first layers, where nothing is computed again and there is no pipeline.
+void write_cpu_offloading(const ExportInput& input, ExportedPlan& result) {
+  const StepWorkload step = input.step();
+  if (!step.offload.any()) return;
+  const i64 all = input.model_layers(), layers = step.offload_layers.value_or(all);
+  if (step.offload != Offload::everything() || input.plan.recompute != Recompute::none ||
+      input.plan.pipeline > 1 || all < 2)
+    return add_kinds_offload_difference(input, result);
+  set(result, "--cpu-offloading");
+  set(result, "--cpu-offloading-num-layers", std::min(layers, all - 1));
+  if (layers == all)
+    differs(result, "all layers wait in host memory",
+            "--cpu-offloading-num-layers takes all but the last one");
+}
+
 void write_recompute(const ExportInput& input, ExportedPlan& result) {
   if (!input.plan.training) return;
+  write_cpu_offloading(input, result);
   const Recompute recompute = input.plan.recompute;
   if (recompute != Recompute::full && recompute != Recompute::offload)
     add_some_layers_difference(input, result);
@@ -130,6 +146,7 @@ void write(const ExportInput& input, ExportedPlan& result) {
           fmt::format("{} {}", input.chosen.ulysses, input.chosen.ring));
   }
   if (step.expert > 1) set(result, "--expert-model-parallel-size", step.expert);
+  if (step.expert > 1 && step.expert_overlap) set(result, "--overlap-moe-expert-parallel-comm");
   if (!step.expert_tensor && input.tensor() > 1) set(result, "--expert-tensor-parallel-size", 1);
   set(result, "--seq-length", plan.capacity_tokens);
   set(result, "--max-position-embeddings", plan.capacity_tokens);

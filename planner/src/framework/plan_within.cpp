@@ -301,6 +301,10 @@ FrameworkPlan plan_in_modes(const PlanRequest& request, const FrameworkTraits& f
 FrameworkPlan plan_within(const PlanRequest& request, const FrameworkTraits& framework) {
   FrameworkPlan plan = plan_in_modes(request, framework);
   if (framework.any_plan) return plan;
+  for (PlanCandidate& c : plan.result.candidates)
+    if (c.choice.mesh.size() > 1)
+      c.unexecutable_reason =
+          fmt::format("priced as {} executes it, over NCCL in its own order", framework.name);
   const PlanCandidate& best = plan.result.best();
   plan.result.notes.push_back(fmt::format(
       "within {} ({}): {}", framework.name, framework.version,

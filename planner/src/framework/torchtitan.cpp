@@ -46,6 +46,8 @@ void write(const ExportInput& input, ExportedPlan& result) {
                                                 : "SelectiveAC",
         word_of(input.plan.recompute)));
   add_some_layers_difference(input, result);
+  add_kinds_offload_difference(input, result);
+  add_expert_overlap_difference(input, result);
   add_tensor_differences(input, result,
                          step.sequence_parallel ? ""
                                                 : "parallelism.enable_sequence_parallel is true unless "

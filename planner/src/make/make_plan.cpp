@@ -62,6 +62,8 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   step.expert_tensor = workload.expert_tensor;
   step.sequence_parallel = workload.sequence_parallel;
   step.recompute_layers = workload.recompute_layers;
+  step.offload = workload.offload;
+  step.offload_layers = workload.offload_layers;
   step.memory = memory;
   return step;
 }
@@ -139,10 +141,28 @@ void require_executable(const LayerKind& kind, const Model& model) {
                   kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention"));
 }
 
+void require_executable(const Choice& choice, const Model& model) {
+  if (choice.latent_kv)
+    throw InvalidInput(
+        {model.name, 0, ""},
+        "a plan file holds schedules that the runtime executes, and it has none for rings that ship "
+        "latents; plan without --latent-kv, or without writing a file");
+}
+
+PlanInputs inputs_of(const PlanRequest& request, const Choice& choice, const Workload& split) {
+  MemoryPolicy memory = request.memory;
+  if (choice.split && choice.split->mlp_tile_tokens > 0)
+    memory.mlp_tile_tokens = choice.split->mlp_tile_tokens;
+  StepWorkload step = step_workload(split, memory);
+  step.expert_overlap = request.expert_overlap;
+  return {request.fixed, request.execution, true, step};
+}
+
 }  // namespace
 
 PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candidate) {
   const Choice& choice = candidate.choice;
+  require_executable(choice, *request.model);
   const Workload& workload = request.workload;
   PlanFile file;
   file.model = request.model->name;
@@ -162,10 +182,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   file.ulysses_transport = transport_of(axes, "ulysses", request.execution.transport);
   file.ring_transport = transport_of(axes, "ring", request.execution.transport);
   file.overlap = request.execution.overlap;
-  MemoryPolicy memory = request.memory;
-  if (choice.split && choice.split->mlp_tile_tokens > 0)
-    memory.mlp_tile_tokens = choice.split->mlp_tile_tokens;
-  file.inputs = {request.fixed, request.execution, true, step_workload(split, memory)};
+  file.inputs = inputs_of(request, choice, split);
   file.step_s = candidate.step_s;
   file.step_band = candidate.band;
   file.memory_bytes = candidate.memory.total_bytes;

@@ -63,8 +63,13 @@ LayerActivations layer_activations(const Model& model, int layer, Precision dtyp
     a.lse = 4 * d(kind.query_heads) / split;
   }
   a.mlp_input = element * hidden / rows;
+  a.alternate = element * hidden / rows;
+  if (kind.has_softmax())
+    a.alternate +=
+        element * (d(kind.query_heads) * d(kind.head_dim_qk) + d(kind.kv_heads) * d(kind.head_dim_v)) / split;
   a.norms = 2 * element * hidden / rows;
   a.mlp = element * active_width(model, layer, tensors.expert_load) * (*model.gated_mlp ? 3 : 2) / split;
+  if (!model.is_moe_layer(layer)) a.alternate += element * active_width(model, layer, 1) / split;
   // Tokens are copied once per chosen expert on the way in, and their outputs are kept for the weighted sum.
   if (model.is_moe_layer(layer))
     a.mlp += 2 * tensors.expert_load * element * hidden * d(model.moe->experts_per_token) /

@@ -34,6 +34,8 @@ void check(const MemoryInput& in) {
   if (in.workload->recompute_layers.value_or(0) > in.model->layers)
     refuse("recompute_layers",
            fmt::format("{} of {} layers", *in.workload->recompute_layers, in.model->layers));
+  if (in.workload->offload_layers.value_or(0) > in.model->layers)
+    refuse("offload_layers", fmt::format("{} of {} layers", *in.workload->offload_layers, in.model->layers));
   const std::int64_t pool = in.workload->expert_pool(m.sharding_ranks(), m.tensor);
   if (pool % m.expert != 0)
     refuse("expert",
@@ -75,10 +77,34 @@ AttentionBytes attention_bytes(const MemoryInput& in, int layer, const LayerActi
   return {state.saved_bytes + tokens * (a.attention - a.lse - a.qkv) + qkv, qkv, state.saved_bytes};
 }
 
-/// Bytes of one layer: kept for backward, and live beyond them while it is computed.
+/// Bytes of one layer: kept for backward, of these in host memory, and live beyond them while it is computed.
 struct LayerBytes {
   double kept = 0, live = 0, host = 0;
 };
+
+/// What is kept of a layer, by kind of tensor.
+struct KeptBytes {
+  double of[kept_kinds] = {};
+  double& operator[](Kept kind) { return of[static_cast<int>(kind)]; }
+};
+
+/// @param mlp inner activations of the MLP, unless it is tiled and computes its tiles again
+KeptBytes kept_bytes(Recompute recompute, const LayerActivations& a, const AttentionBytes& attention,
+                     double tokens, double mlp, bool alternate) {
+  KeptBytes kept;
+  kept[Kept::input] = tokens * a.checkpoint;
+  if (recompute == Recompute::full || recompute == Recompute::offload) return kept;
+  kept[Kept::attention] = attention.all - attention.home_qkv;
+  if (recompute == Recompute::selective) kept[Kept::attention] -= attention.state;
+  if (recompute == Recompute::keep_attention) {
+    kept[Kept::mlp] = alternate ? tokens * a.alternate : 0;
+    return kept;
+  }
+  kept[Kept::qkv] = attention.home_qkv;
+  kept[Kept::mlp] = tokens * a.mlp_input;
+  if (recompute != Recompute::mlp) kept[Kept::mlp] += tokens * a.norms + mlp;
+  return kept;
+}
 
 LayerBytes layer_bytes(const MemoryInput& in, int layer, Recompute recompute) {
   const Workload& w = *in.workload;
@@ -86,41 +112,23 @@ LayerBytes layer_bytes(const MemoryInput& in, int layer, Recompute recompute) {
       layer_activations(*in.model, layer, w.dtype, in.mesh.tensor,
                         {w.sequence_parallel, in.mesh.expert > 1 ? w.expert_load : 1, w.expert_tensor});
   const double tokens = d(in.local_tokens), mlp_tokens = tile(in.local_tokens, in.mlp_tile_tokens);
-  const bool tiled = mlp_tokens < tokens;
   const AttentionBytes attention = attention_bytes(in, layer, a);
   const double checkpoint = tokens * a.checkpoint, input = tokens * a.mlp_input, norms = tokens * a.norms;
   const double mlp = mlp_tokens * a.mlp, all = checkpoint + attention.all + input + norms + mlp;
   // Two gradients of the residual's size, and those of the MLP's inner activations while they are live.
   const double gathered = tokens * a.gathered;
   if (!w.training) return {0, all + gathered, 0};
+  const KeptBytes kept =
+      kept_bytes(recompute, a, attention, tokens, mlp_tokens < tokens ? 0 : mlp, w.alternate_products);
+  const Offload offload = offloaded(recompute, w.offload);
   LayerBytes bytes;
-  switch (recompute) {
-    case Recompute::none:
-      bytes.kept = all - (tiled ? mlp : 0);  // a tiled MLP computes its tiles again
-      break;
-    case Recompute::selective:
-      bytes.kept = all - (tiled ? mlp : 0) - attention.state;
-      break;
-    case Recompute::mlp:
-      bytes.kept = checkpoint + attention.all + input;
-      break;
-    case Recompute::keep_attention:
-      bytes.kept = checkpoint + attention.all - attention.home_qkv;
-      break;
-    case Recompute::full:
-    case Recompute::offload:
-      (recompute == Recompute::full ? bytes.kept : bytes.host) = checkpoint;
+  for (const Word<Kept>& kind : word_list<Kept>()) {
+    const double size = kept.of[static_cast<int>(kind.value)];
+    bytes.kept += size;
+    if (offload.has(kind.value)) bytes.host += size;
   }
-  bytes.live = all - bytes.kept - bytes.host + 2 * checkpoint + mlp + gathered;
+  bytes.live = all - bytes.kept + 2 * checkpoint + mlp + gathered;
   return bytes;
-}
-
-double in_flight(const MemoryInput& in, int stage) {
-  const double stages = d(in.mesh.pipeline), chunks = in.workload->virtual_stages;
-  const double held = stages == 1 || chunks == 1
-                          ? stages - stage
-                          : (2 * (stages - 1 - stage) + (chunks - 1) * stages + 1) / chunks;
-  return std::min(held, d(in.workload->microbatches));
 }
 
 /// Share of the layers that compute again.
@@ -130,25 +138,32 @@ double recomputed_share(const MemoryInput& in) {
   return std::min(1.0, d(*w.recompute_layers) / d(in.model->layers));
 }
 
+/// Share of the layers whose tensors go to host memory.
+double offloaded_share(const MemoryInput& in) {
+  const Workload& w = *in.workload;
+  if (!w.offload_layers) return recomputed_share(in);
+  return std::min(1.0, d(*w.offload_layers) / d(in.model->layers));
+}
+
 StageActivations stage_activations(const MemoryInput& in, int stage) {
   const Workload& w = *in.workload;
   const StageLayers range = stage_layers(in, stage);
-  const double again = recomputed_share(in);
+  const double again = recomputed_share(in), away = offloaded_share(in);
   StageActivations sum;
-  sum.in_flight = in_flight(in, stage);
-  double checkpoint = 0;
+  sum.in_flight = in_flight_microbatches(w, in.mesh.pipeline, stage);
+  double moving = 0;
   for (const AlikeLayers& layers : alike_layers(*in.model, range.first, range.last)) {
     const LayerBytes chosen = layer_bytes(in, layers.layer, w.recompute);
     const LayerBytes whole = again < 1 ? layer_bytes(in, layers.layer, Recompute::none) : chosen;
     const double count = d(layers.count);
-    sum.saved += count * (again * chosen.kept + (1 - again) * whole.kept);
-    sum.host += count * again * chosen.host;
+    sum.saved += count * (again * chosen.kept + (1 - again) * whole.kept - away * chosen.host);
+    sum.host += count * away * chosen.host;
     sum.live = std::max(sum.live, chosen.live);
-    checkpoint = chosen.host;
+    moving = std::max(moving, chosen.host);
   }
   sum.saved *= sum.in_flight;
   sum.host *= sum.in_flight;
-  if (w.training && w.recompute == Recompute::offload) sum.saved += 2 * checkpoint;
+  if (w.training) sum.saved += 2 * moving;  // of one layer on its way, of another in use
   return sum;
 }
 
@@ -163,11 +178,24 @@ const char* kept_words(Recompute recompute) {
     case Recompute::keep_attention:
       return "layer input, attention's output and lse";
     case Recompute::full:
-      return "layer inputs (checkpoints)";
     case Recompute::offload:
-      return "two checkpoints on their way to and from host memory";
+      return "layer inputs (checkpoints)";
   }
   throw InternalError("a recompute mode has no reason");
+}
+
+/// " but input, mlp in host memory of 20 of 80 layers"; empty: nothing is.
+std::string host_words(const MemoryInput& in) {
+  const Workload& w = *in.workload;
+  const Offload offload = offloaded(w.recompute, w.offload);
+  if (!offload.any()) return "";
+  std::vector<std::string_view> kinds;
+  for (const Word<Kept>& kind : word_list<Kept>())
+    if (offload.has(kind.value)) kinds.push_back(kind.text);
+  return fmt::format(" but {}{} in host memory", fmt::join(kinds, ", "),
+                     w.offload_layers
+                         ? fmt::format(" of {} of {} layers", *w.offload_layers, in.model->layers)
+                         : std::string());
 }
 
 std::string activation_reason(const MemoryInput& in, int stage, const StageActivations& sum) {
@@ -176,7 +204,7 @@ std::string activation_reason(const MemoryInput& in, int stage, const StageActiv
   std::string text = kept_words(w.recompute);
   if (w.recompute_layers)
     text += fmt::format(" of {} of {} layers, all of the others", *w.recompute_layers, in.model->layers);
-  if (w.recompute == Recompute::offload && !w.recompute_layers) return text;
+  text += host_words(in);
   text += fmt::format(": {} layers x {} tokens x {} microbatches", range.last - range.first, in.local_tokens,
                       format_fixed(sum.in_flight, sum.in_flight == std::floor(sum.in_flight) ? 0 : 1));
   const bool split = w.sequence_parallel && in.mesh.tensor > 1;
@@ -188,10 +216,9 @@ void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   if (in.workload->training) {
     table.rows.push_back({MemoryKind::activations, "saved activations", whole_bytes(sum.saved),
                           activation_reason(in, stage, sum)});
-    if (in.workload->recompute == Recompute::offload)
-      table.host_rows.push_back(
-          {MemoryKind::activations, "offloaded checkpoints", whole_bytes(sum.host),
-           fmt::format("layer inputs of {} microbatches", format_fixed(sum.in_flight, 0))});
+    if (sum.host > 0)
+      table.host_rows.push_back({MemoryKind::activations, "offloaded activations", whole_bytes(sum.host),
+                                 fmt::format("of {} microbatches", format_fixed(sum.in_flight, 0))});
   }
   const bool tiled = in.mlp_tile_tokens > 0 && in.mlp_tile_tokens < in.local_tokens;
   table.rows.push_back(
@@ -240,6 +267,14 @@ MemoryTable stage_table(const MemoryInput& in, int stage) {
 
 }  // namespace
 
+double in_flight_microbatches(const Workload& workload, std::int64_t pipeline, int stage) {
+  const double stages = d(pipeline), chunks = workload.virtual_stages;
+  const double held = pipeline == 1 || chunks == 1
+                          ? stages - stage
+                          : (2 * (stages - 1 - stage) + (chunks - 1) * stages + 1) / chunks;
+  return std::min(held, d(workload.microbatches));
+}
+
 std::int64_t MemoryTable::bytes_of(MemoryKind kind) const {
   std::int64_t sum = 0;
   for (const auto& row : rows)
@@ -251,10 +286,16 @@ MemoryTable memory_per_rank(const MemoryInput& input) {
   check(input);
   MemoryTable most = stage_table(input, 0);
   if (input.mesh.pipeline == 1) return most;
-  // Only the first stage holds the embedding and most microbatches, only the last one the head and the
-  // logits.
-  MemoryTable last = stage_table(input, static_cast<int>(input.mesh.pipeline) - 1);
-  return last.total_bytes > most.total_bytes ? last : most;
+  // The first stage holds the embedding and most microbatches, the second may have a layer more, the last one
+  // holds head and logits.
+  const int last = static_cast<int>(input.mesh.pipeline) - 1;
+  const bool equal = input.model->layers % input.mesh.pipeline == 0;
+  for (const int stage : {equal ? last : 1, last}) {
+    if (stage == most.stage) continue;
+    MemoryTable other = stage_table(input, stage);
+    if (other.total_bytes > most.total_bytes) most = std::move(other);
+  }
+  return most;
 }
 
 }  // namespace usp

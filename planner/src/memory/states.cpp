@@ -18,6 +18,9 @@ struct StageParameters {
   double largest_unit = 0;  ///< the largest layer (or embedding, or head): what ZeRO-3 gathers at once
 };
 
+/// Layers of more parameters are gathered matrix by matrix (DeepSpeed's stage3_max_live_parameters).
+constexpr double most_gathered = 1e9;
+
 double needed_mlp(const std::optional<std::int64_t>& value, const Model& model) {
   if (!value && model.dense_intermediate && !model.gated_mlp)
     throw MissingValue({model.name, 0, "/gated_mlp"}, "the number of MLP matrices",
@@ -48,7 +51,14 @@ StageParameters stage_parameters(const MemoryInput& in, int stage) {
                            (in.workload->expert_tensor ? tensor : 1);
     p.dense += dense;
     p.experts += experts;
-    p.largest_unit = std::max(p.largest_unit, dense + experts);
+    double unit = dense + experts;
+    if (unit > most_gathered) {
+      const double matrices_of_mlp = in.model->gated_mlp.value_or(true) ? 3 : 2;
+      const double attention = static_cast<double>(layer.attention) / tensor;
+      unit = std::max(
+          {most_gathered, attention, (dense - attention) / matrices_of_mlp, experts / matrices_of_mlp});
+    }
+    p.largest_unit = std::max(p.largest_unit, unit);
   }
   const bool first = stage == 0, last = stage + 1 == in.mesh.pipeline;
   const double embedding = needed(count.embedding, *in.model, "vocab_size") / tensor;
@@ -70,8 +80,13 @@ std::string shards(bool sharded, const MemoryInput& in) {
 StageLayers stage_layers(const MemoryInput& in, int stage) {
   const auto layers = static_cast<int>(in.model->layers), stages = static_cast<int>(in.mesh.pipeline);
   const int each = layers / stages, extra = layers % stages;
-  const int first = stage * each + std::min(stage, extra);
-  return {first, first + each + (stage < extra ? 1 : 0)};
+  // Stages with one layer more, in the order of their memory: those between the ends, which hold embedding
+  // and head (Llama 3, arXiv 2407.21783, "balanced" stages), then the first.
+  const int between = std::min(extra, std::max(0, stages - 2));
+  const bool first_too = extra > between;
+  const auto more_before = [&](int s) { return s == 0 ? 0 : std::min(s - 1, between) + (first_too ? 1 : 0); };
+  const int first = stage * each + more_before(stage);
+  return {first, (stage + 1) * each + more_before(stage + 1)};
 }
 
 std::int64_t whole_bytes(double bytes) {

@@ -69,9 +69,9 @@ StepFlops step_flops(const Model& model, const Workload& workload, std::int64_t 
   step.forward = step.projections + step.linear_core + step.mlp + step.logits;
   if (!workload.training) return step;
   step.backward = 2 * step.forward;
-  if (workload.recompute == Recompute::full || workload.recompute == Recompute::offload)
+  if (layer_again(workload.recompute) || workload.recompute == Recompute::keep_attention)
     step.recompute = step.projections + step.linear_core + step.mlp;
-  if (workload.recompute == Recompute::selective) step.recompute = step.mlp;
+  if (workload.recompute == Recompute::mlp) step.recompute = step.mlp;
   return step;
 }
 

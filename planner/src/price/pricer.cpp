@@ -246,8 +246,13 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     if (pattern->peers == 0) return;
     double& bytes = costs[kinds.twin_of(kind)].bytes;
     if (bytes < 0 || varies) bytes = move_bytes_per_peer(context, m, *pattern);
-    sum.post(m, *pattern, bytes);
+    const bool latent = latent_ && m.peers == schedule::Peers::shift && m.tokens.of == schedule::Side::k;
+    sum.post(m, *pattern, latent ? bytes * latent_->share : bytes);
   };
+  const double expanded_s = !latent_
+                                ? 0
+                                : static_cast<double>(shape_.batch * context.k_row) *
+                                      (which == Pass::forward ? latent_->forward_s : latent_->backward_s);
   std::size_t move = 0, work = 0;
   for (int t = 0; t < pass.ticks; ++t) {
     TickTransfers*& started = shared_->started[kinds.group_of(t)];
@@ -258,7 +263,9 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     move = kinds.end_of(t);
     for (; work < pass.work.size() && pass.work[work].tick == t; ++work) {
       const schedule::ComputeOp& w = pass.work[work];
-      sum.work(work_times.of(w, context.split->distinct_of(w.chunk, w.part), context.q_row));
+      Estimate time = work_times.of(w, context.split->distinct_of(w.chunk, w.part), context.q_row);
+      if (w.operation->has_pairs && w.offsets.begin != 0) time.seconds += expanded_s;
+      sum.work(time);
     }
     sum.tick(t, *started, ticks, !options_.overlap);
   }

@@ -35,6 +35,7 @@ Json workload_json(const Workload& workload) {
           {"expert_tensor", workload.expert_tensor},
           {"expert_load", workload.expert_load},
           {"recompute_layers", json_or_null(workload.recompute_layers)},
+          {"offload_layers", json_or_null(workload.offload_layers)},
           {"expert", workload.expert}};
 }
 
@@ -101,6 +102,8 @@ Json request_json(const PlanRequest& request) {
           {"global_batch", json_or_null(request.global_batch)},
           {"search_expert", request.search_expert},
           {"search_pipeline", request.search_pipeline},
+          {"expert_overlap", request.expert_overlap},
+          {"latent_kv", request.latent_kv},
           {"gemm_efficiency", request.gemm_efficiency > 0 ? Json(request.gemm_efficiency) : Json(nullptr)},
           {"power_w", request.power_w > 0 ? Json(request.power_w) : Json(nullptr)},
           {"max_candidates", request.max_candidates}};

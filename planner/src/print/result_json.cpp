@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan_inputs_json.hpp"
 #include "print_parts.hpp"
 #include "request_json.hpp"
 #include "steps_json.hpp"
@@ -65,6 +66,7 @@ Json split_json(const PlanRequest& request, const Choice& choice) {
           {"virtual_stages", w.virtual_stages},
           {"expert", w.expert},
           {"recompute_layers", json_or_null(w.recompute_layers)},
+          {"offload_layers", json_or_null(w.offload_layers)},
           {"mlp_tile_tokens", choice.split ? choice.split->mlp_tile_tokens : 0}};
 }
 
@@ -104,6 +106,9 @@ Json brief_json(const PlanRequest& request, const PlanCandidate& c) {
           {"recompute", word_of(choice.recompute)},
           {"zero_stage", choice.zero_stage},
           {"uneven_heads", choice.uneven_heads},
+          {"offload", offload_json(offloaded(choice.recompute, choice.offload))},
+          {"executable", c.executable()},
+          {"unexecutable_reason", c.executable() ? Json(nullptr) : Json(c.unexecutable_reason)},
           {"split", split_json(request, choice)},
           {"fits_memory", c.fits},
           {"time_s", c.step_s},

@@ -28,6 +28,20 @@ std::string metrics_table(const char* title, const std::vector<StepMetrics>& all
   return table.str();
 }
 
+std::string left_out_table(const StepScore& score) {
+  if (score.left_out.empty()) return "";
+  TextTable table;
+  table.column("left out of the fit");
+  for (const char* name : {"runs", "factor", "widening", "median error", "covered", "half width"})
+    table.column(name, Align::right);
+  for (const LeftOutSource& s : score.left_out)
+    table.row({s.name, std::to_string(s.rows), format_fixed(s.factor, 2), format_fixed(s.widening, 2),
+               format_percent(s.median_error), format_percent(s.coverage, 0),
+               format_percent(s.half_width, 0)});
+  return fmt::format("{}median over sources: {}, {} of all runs covered\n\n", table.str(),
+                     format_percent(score.left_out_median), format_percent(score.left_out_coverage, 0));
+}
+
 std::string runs_table(const StepScore& score) {
   TextTable table;
   table.column("run");
@@ -91,6 +105,7 @@ std::string step_score_text(const StepScore& score) {
   std::vector<StepMetrics> gated = score.sources;
   gated.push_back(score.gated);
   text += metrics_table("16-bit types on calibrated cards, by source", gated) + "\n";
+  text += left_out_table(score);
   text += metrics_table("class", score.classes) + "\n" + runs_table(score) + not_priced_text(score);
   return text + list_text("notes", score.notes);
 }
@@ -104,6 +119,17 @@ std::string step_score_json(const StepScore& score) {
   json["gated"] = metrics_json(score.gated);
   json["sources"] = list_json(score.sources);
   json["classes"] = list_json(score.classes);
+  json["left_out"] = {{"median_over_sources", score.left_out_median},
+                      {"coverage", score.left_out_coverage},
+                      {"sources", Json::array()}};
+  for (const LeftOutSource& s : score.left_out)
+    json["left_out"]["sources"].push_back({{"name", s.name},
+                                           {"rows", s.rows},
+                                           {"factor", s.factor},
+                                           {"widening", s.widening},
+                                           {"median_error", s.median_error},
+                                           {"coverage", s.coverage},
+                                           {"median_band", s.half_width}});
   json["runs"] = Json::array();
   for (std::size_t i = 0; i < score.runs.size(); ++i) {
     const StepRun& run = score.runs[i];

@@ -51,11 +51,14 @@ std::string headline(const PlanRequest& request, const PlanResult& result) {
   const double capacity = device_bytes(request);
   const auto devices = static_cast<double>(request.cluster->devices.size());
   return fmt::format(
-      "\n{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  MFU       {} ({} TFLOP/s per device)\n"
+      "\n{}{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  MFU       {} ({} TFLOP/s per "
+      "device)\n"
       "  memory    {} of {} GiB per device{}\n",
-      describe(best.choice), time_text(best.step_s, best.band, calibrated), rate_text(tokens),
-      rate_text(tokens / devices), format_percent(best.mfu), format_fixed(best.flop_s / 1e12, 0),
-      gib(best.memory.total_bytes), gib(static_cast<i64>(capacity)),
+      describe(best.choice),
+      best.executable() ? "" : fmt::format("\n  executable: false: {}", best.unexecutable_reason),
+      time_text(best.step_s, best.band, calibrated), rate_text(tokens), rate_text(tokens / devices),
+      format_percent(best.mfu), format_fixed(best.flop_s / 1e12, 0), gib(best.memory.total_bytes),
+      gib(static_cast<i64>(capacity)),
       best.memory.host_total_bytes > 0
           ? fmt::format(", and {} GiB of host memory per rank", gib(best.memory.host_total_bytes))
           : "");
@@ -172,7 +175,7 @@ std::string runners(const PlanResult& result) {
   std::size_t shown = 0;
   for (std::size_t i = 1; i < result.candidates.size() && shown < max_runners; ++i) {
     const PlanCandidate& c = result.candidates[i];
-    if (!c.fits) continue;
+    if (!c.fits || (best.executable() && !c.executable())) continue;
     ++shown;
     table.row(
         {differs(best.choice, c.choice), slower_text(c, best), gib(c.memory.total_bytes), loses_on(best, c)});
@@ -281,7 +284,16 @@ std::string describe(const Choice& c) {
   }
   if (c.head_chunks > 1) text += fmt::format(", {} head chunks", c.head_chunks);
   if (c.uneven_heads) text += ", uneven heads";
+  if (c.latent_kv) text += ", latents on the ring";
   std::string recompute(word_of(c.recompute));
+  std::vector<std::string_view> away;
+  for (const Word<Kept>& kind : word_list<Kept>())
+    if (c.offload.has(kind.value)) away.push_back(kind.text);
+  std::string host;
+  if (c.offload == Offload::everything())
+    host = "offload all that is kept";
+  else if (!away.empty())
+    host = fmt::format("offload {}", fmt::join(away, " and "));
   if (c.split) {
     const StepSplit& s = *c.split;
     if (s.pipeline > 1) text += fmt::format(", pipeline {}", s.pipeline);
@@ -290,7 +302,10 @@ std::string describe(const Choice& c) {
     if (s.microbatches > 1) text += fmt::format(", {} microbatches", s.microbatches);
     if (s.mlp_tile_tokens > 0) text += fmt::format(", MLP tiles of {} tokens", s.mlp_tile_tokens);
     if (s.recompute_layers) recompute += fmt::format(" of {} layers", *s.recompute_layers);
+    if (s.offload_layers)
+      (host.empty() ? recompute : host) += fmt::format(" of {} layers", *s.offload_layers);
   }
+  if (!host.empty()) recompute += ", " + host;
   return fmt::format("{}, recompute {}, ZeRO-{}", text, recompute, c.zero_stage);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "plan_inputs_json.hpp"
 #include "request_json.hpp"
 
 #include "usp/base/json_format.hpp"
@@ -32,8 +33,13 @@ std::string short_name(const Choice& c) {
   return text;
 }
 
+/// "mlp+offload"
+std::string kept_name(const Choice& c) {
+  return std::string(word_of(c.recompute)) + (c.offload.any() ? "+offload" : "");
+}
+
 std::string memory_name(const Choice& c) {
-  return fmt::format("recompute {}, ZeRO-{}", word_of(c.recompute), c.zero_stage);
+  return fmt::format("recompute {}, ZeRO-{}", kept_name(c), c.zero_stage);
 }
 
 /// What differs: the layout, what decides memory, or both.
@@ -60,6 +66,7 @@ Json choice_json(const Choice& c) {
   json["layout"] = word_of(c.layout);
   json["method"] = word_of(c.method);
   json["recompute"] = word_of(c.recompute);
+  json["offload"] = offload_json(offloaded(c.recompute, c.offload));
   json["zero_stage"] = c.zero_stage;
   json["description"] = describe(c);
   return json;
@@ -155,7 +162,7 @@ std::string point_table(const WhatIfResult& result) {
                                  against > 0 ? "x" + format_fixed(against, 2) : "-",
                                  format_bytes(static_cast<double>(plan.memory_bytes)), lead_text(plan),
                                  fmt::format("{}{}, {}", point.memory_changed ? "* " : "  ",
-                                             word_of(plan.choice.recompute), plan.choice.zero_stage),
+                                             kept_name(plan.choice), plan.choice.zero_stage),
                                  (point.lead_changed ? "* " : "  ") + short_name(plan.choice)});
     }
     table.row(std::move(cells));
@@ -278,7 +285,7 @@ std::string whatif_csv(const WhatIfResult& result) {
   text +=
       "feasible,step_s,time_per_token_s,band,memory_bytes,short_bytes,margin,tie,ring,ulysses,tensor,data,"
       "layout,method,"
-      "recompute,zero_stage,lead_changed,memory_changed\n";
+      "recompute,offload,zero_stage,lead_changed,memory_changed\n";
   for (const WhatIfPoint& point : result.points) {
     for (std::size_t i = 0; i < result.axes.size(); ++i) {
       const AxisValue& value = result.axes[i].values[point.at[i]];
@@ -289,15 +296,15 @@ std::string whatif_csv(const WhatIfResult& result) {
     const PointPlan& p = point.plan;
     const Choice& c = p.choice;
     if (!p.feasible) {
-      text += fmt::format("0,,,,{},{},,,,,,,,,,,{},{}\n", p.memory_bytes, p.short_bytes,
+      text += fmt::format("0,,,,{},{},,,,,,,,,,,,{},{}\n", p.memory_bytes, p.short_bytes,
                           point.lead_changed ? 1 : 0, point.memory_changed ? 1 : 0);
       continue;
     }
-    text +=
-        fmt::format("1,{},{},{},{},0,{},{},{},{},{},{},{},{},{},{},{},{}\n", p.step_s, p.seconds_per_token,
-                    p.band, p.memory_bytes, p.margin, p.tie ? 1 : 0, c.mesh.ring(), c.mesh.ulysses,
-                    c.tensor(), c.data(), word_of(c.layout), word_of(c.method), word_of(c.recompute),
-                    c.zero_stage, point.lead_changed ? 1 : 0, point.memory_changed ? 1 : 0);
+    text += fmt::format("1,{},{},{},{},0,{},{},{},{},{},{},{},{},{},{},{},{},{}\n", p.step_s,
+                        p.seconds_per_token, p.band, p.memory_bytes, p.margin, p.tie ? 1 : 0, c.mesh.ring(),
+                        c.mesh.ulysses, c.tensor(), c.data(), word_of(c.layout), word_of(c.method),
+                        word_of(c.recompute), c.offload.any() ? 1 : 0, c.zero_stage,
+                        point.lead_changed ? 1 : 0, point.memory_changed ? 1 : 0);
   }
   return text;
 }

@@ -163,11 +163,13 @@ Workload workload_in(ObjectReader reader, const Constraints& fixed) {
   w.virtual_stages = static_cast<int>(integer("virtual_stages", w.virtual_stages, max_ranks));
   w.expert = static_cast<int>(integer("expert", w.expert, max_ranks));
   w.recompute_layers = reader.maybe_integer("recompute_layers", 1, max_ranks);
+  w.offload_layers = reader.maybe_integer("offload_layers", 1, max_ranks);
   w.expert_load = reader.maybe_number("expert_load", 1, 1e6).value_or(w.expert_load);
   w.expert_tensor = reader.maybe_boolean("expert_tensor").value_or(w.expert_tensor);
   w.sequence_parallel = reader.maybe_boolean("sequence_parallel").value_or(w.sequence_parallel);
   reader.finish();
   w.recompute = fixed.recompute.value_or(w.recompute);
+  w.offload = fixed.offload.value_or(w.offload);
   w.zero_stage = fixed.zero_stage.value_or(w.zero_stage);
   try {
     check_workload(w);
@@ -248,6 +250,7 @@ void check_effects(const ObjectReader& reader, const Constraints& fixed, bool tr
   refuse(reader,
          {{"dkv_return", fixed.dkv_return.has_value()},
           {"recompute", fixed.recompute.has_value()},
+          {"offload", fixed.offload.has_value()},
           {"zero_stage", fixed.zero_stage == 1 || fixed.zero_stage == 2}},
          (training_key + " is false, which leaves out the backward pass and the update after it").c_str());
 }
@@ -269,6 +272,8 @@ void read_request(ObjectReader& reader, PlanRequest& request) {
   const bool expert_given = reader.object("workload").find("expert") != nullptr;
   request.search_expert = reader.maybe_boolean("search_expert").value_or(!expert_given);
   request.search_pipeline = reader.maybe_boolean("search_pipeline").value_or(false);
+  request.expert_overlap = reader.maybe_boolean("expert_overlap").value_or(false);
+  request.latent_kv = reader.maybe_boolean("latent_kv").value_or(false);
   request.gemm_efficiency = reader.maybe_number("gemm_efficiency", 0.01, 1).value_or(0);
   request.power_w = reader.maybe_number("power_w", 1, 1e5).value_or(0);
   read_max_candidates(reader, request.max_candidates);
@@ -413,6 +418,10 @@ std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std:
   read_request(reader, input->request);
   reader.finish();
   load_named(file, [&] { load_sources(sources, *input, note); });
+  const Workload& w = input->request.workload;
+  if (!input->model.moe && (w.expert_load != 1 || !w.expert_tensor))
+    throw InvalidInput({file, 0, w.expert_load != 1 ? "/workload/expert_load" : "/workload/expert_tensor"},
+                       "has no effect: " + input->model.name + " has no experts; leave it out");
   // An echoed request states the calibration that its cluster names: nothing was asked for on another card.
   if (!sources.calibration.empty() && sources.calibration == input->cluster.calibration)
     input->calibration = calibration_of(input->cluster);

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 
 namespace usp {
 namespace {
@@ -156,6 +157,10 @@ topology::Cluster cluster_of(const StepRun& run, StepPrediction& p) {
     cluster.specs.front().memory_bytes = {0x1p30 * 40, topology::Provenance::preset,
                                           "NVIDIA A100 data sheet"};
   }
+  // "gpu as printed: h100-sxm 96GB".
+  if (const std::size_t at = run.printed.find("gpu as printed:"); at != std::string::npos)
+    if (const auto gb = number_before(run.printed.substr(at), "GB"); gb && *gb > 0)
+      cluster.specs.front().memory_bytes = {0x1p30 * *gb, topology::Provenance::preset, "the table"};
   if (const auto tb_s = number_before(run.printed, " TB/s"))
     cluster.specs.front().memory_gb_s = {*tb_s * 1000, topology::Provenance::preset, "the table"};
   p.card = host->device;
@@ -178,16 +183,22 @@ void set_types(const StepRun& run, PlanRequest& request, StepPrediction& p) {
 /// What the table's words keep; empty: not stated.
 std::optional<Recompute> recompute_of(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   const std::string& word = run.recompute;
+  if (says(run.printed, "selective: mlp")) return Recompute::mlp;  // Megatron-Core's module of that name
   if (word == "none") return Recompute::none;
   if (word == "full") return Recompute::full;
   if (word == "selective_core_attention") return Recompute::selective;
   if (word == "selective" || word == "selective_per_op") {
-    // PyTorch's per-operator policy keeps attention and every other matrix product.
-    request.workload.recompute_layers = request.model->layers / 2;
+    // PyTorch's policy by operator, torchtitan's default.
+    request.workload.alternate_products = true;
     return Recompute::keep_attention;
   }
   p.assumed.emplace_back("recompute: as little as fits");
   return std::nullopt;
+}
+
+/// FSDP of PyTorch's second version, which torchtitan runs.
+bool runs_fsdp2(const StepRun& run) {
+  return says(run.printed, "fsdp2") || says(run.origin, "torchtitan");
 }
 
 void set_degrees(const StepRun& run, PlanRequest& request, StepPrediction& p) {
@@ -273,6 +284,37 @@ double held_gib(const MemoryTable& table) {
          0x1p30;
 }
 
+/// torchtitan prints what its allocator reserved (components/metrics: max_reserved), fragments among it.
+double printed_gib(const StepRun& run, const MemoryTable& table) {
+  const bool reserved = says(run.origin, "pytorch/torchtitan");
+  return held_gib(table) + (reserved ? static_cast<double>(table.bytes_of(MemoryKind::reserve)) / 0x1p30 : 0);
+}
+
+/// Kernels of attention before those of the calibrations, FlashAttention-2 on A100 and FlashAttention-3 on
+/// Hopper.
+void set_older_attention(const std::string& text, PlanRequest& request, StepPrediction& p) {
+  // FlashAttention-3 (arXiv 2407.08608) is 1.5 to 2.0 times as fast as FlashAttention-2 on H100 forward, 1.5
+  // to 1.75 times backward; the second version is about twice as fast as the first (arXiv 2307.08691).
+  constexpr double first = 2, forward = 1.75, backward = 1.6;
+  constexpr const char* newer_cards[] = {"h100", "h200", "h800", "h20"};
+  const bool newer = std::any_of(std::begin(newer_cards), std::end(newer_cards),
+                                 [&](const char* card) { return p.card.rfind(card, 0) == 0; });
+  request.older_forward = newer ? forward : 1;
+  request.older_backward = newer ? backward : 1;
+  if (says(text, "flash attention 2") || !says(text, "flash attention")) {  // PyTorch's own is the second
+    if (newer) p.assumed.emplace_back("FlashAttention-2");
+    return;
+  }
+  // One of the two where no version is named: as long as their geometric mean, both within the band.
+  const bool named = says(text, "flash attention v1");
+  const double times = named ? first : std::sqrt(first);
+  request.older_forward *= times;
+  request.older_backward *= times;
+  if (named) return;
+  request.attention_band = times - 1;
+  p.assumed.emplace_back("FlashAttention of version 1 or 2");
+}
+
 /// What the table says of kernels; nothing said is Megatron's set.
 void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   const std::string& text = run.kernels;
@@ -283,18 +325,14 @@ void set_kernels(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   request.fused_pointwise =
       text.empty() ||
       (any({"compile", "fused", "transformer engine", "megatron", "hybridep"}) && !says(text, "eager"));
-  // FlashAttention-3 (arXiv 2407.08608) is 1.5 to 2.0 times as fast as FlashAttention-2 on H100 forward, 1.5
-  // to 1.75 times backward; the Hopper calibration is FlashAttention-3's. PyTorch's own kernel is the older
-  // one.
+  request.expert_overlap = says(text, "ep overlap on");
   const bool newest =
       text.empty() || any({"flash attention 3", "transformer engine", "megatron", "hybridep", "interleaved"});
-  if (p.card.rfind("h100", 0) == 0 && request.flash_attention && !newest) {
-    request.older_forward = 1.75, request.older_backward = 1.6;
-    p.assumed.emplace_back("FlashAttention-2");
-  }
-  // FlashAttention-2 is about twice as fast as its first version (arXiv 2307.08691).
-  if (request.flash_attention && !newest && !says(text, "flash attention 2")) request.attention_band = 0.6;
-  request.workload.fp32_gradients = says(run.printed, "fsdp2");  // its default reduces in fp32
+  if (request.flash_attention && !newest) set_older_attention(text, request, p);
+  request.workload.fp32_gradients = runs_fsdp2(run);  // its default reduces in fp32
+  request.library_attention = true;
+  // Cross entropy of a framework holds the logits of all tokens, unless it is fused with their product.
+  if (!says(text, "fused cross entropy")) request.memory.loss_tile_tokens = 0;
 }
 
 /// The calibration of the card, else its data sheet.
@@ -312,8 +350,11 @@ void set_request(const StepRun& run, PlanRequest& request, StepPrediction& p) {
   set_degrees(run, request, p);
   set_batch(run, request, p);
   request.fixed.recompute = recompute_of(run, request, p);
+  // FSDP of a pipeline keeps a stage's weights gathered and its gradients whole between microbatches.
+  const bool gathered = runs_fsdp2(run) && request.workload.pipeline > 1;
+  if (gathered) p.assumed.emplace_back("weights gathered once per step");
   if (run.zero)
-    request.fixed.zero_stage = static_cast<int>(*run.zero);
+    request.fixed.zero_stage = static_cast<int>(gathered ? 1 : *run.zero);
   else
     request.fixed.zero_stage = 1, p.assumed.emplace_back("ZeRO-1");
   set_kernels(run, request, p);
@@ -343,6 +384,11 @@ PlanCandidate candidate_of(const PlanRequest& request, StepPricer& pricer) {
   return made.fastest ? *made.fastest : made.smallest;
 }
 
+/// Memory of a run that was published without what the planner keeps in reserve.
+bool holds(const PlanCandidate& c, const StepPricer& pricer) {
+  return held_gib(c.memory) * 0x1p30 <= pricer.device_bytes();
+}
+
 void price(const StepRun& run, StepPrediction& p) {
   const topology::Cluster cluster = cluster_of(run, p);
   const Model model = model_of(run, p);
@@ -352,13 +398,18 @@ void price(const StepRun& run, StepPrediction& p) {
   request.calibration = &calibration;
   request.model = &model;
   set_request(run, request, p);
-  StepPricer pricer(request);
-  const PlanCandidate c = candidate_of(request, pricer);
-  // A run that was published left what it needed to its allocator: the planner's reserve is not asked of it.
-  p.fits = held_gib(c.memory) * 0x1p30 <= pricer.device_bytes();
-  p.tokens_s = 1 / c.seconds_per_token / static_cast<double>(pricer.world());
+  auto pricer = std::make_unique<StepPricer>(request);
+  PlanCandidate c = candidate_of(request, *pricer);
+  if (!holds(c, *pricer) && request.memory.loss_tile_tokens == 0) {
+    request.memory.loss_tile_tokens = MemoryPolicy{}.loss_tile_tokens;
+    p.assumed.emplace_back("a fused loss: all logits do not fit");
+    pricer = std::make_unique<StepPricer>(request);
+    c = candidate_of(request, *pricer);
+  }
+  p.fits = holds(c, *pricer);
+  p.tokens_s = 1 / c.seconds_per_token / static_cast<double>(pricer->world());
   p.band = c.band;
-  p.memory_gib = held_gib(c.memory);
+  p.memory_gib = printed_gib(run, c.memory);
   p.layout = describe(c.choice);
   p.calibrated = calibration.calibrated;
   p.gated = p.gated && p.calibrated;

@@ -18,6 +18,7 @@ struct TextColumn {
   std::string StepRun::*field;
 };
 constexpr TextColumn texts[] = {{"id", &StepRun::id},
+                                {"source", &StepRun::origin},
                                 {"model", &StepRun::model},
                                 {"gpu", &StepRun::gpu},
                                 {"interconnect", &StepRun::interconnect},
@@ -63,7 +64,7 @@ constexpr RateColumn rates[] = {{"tokens_per_s_per_gpu", &StepRun::tokens_s},
                                 {"peak_memory_gib", &StepRun::memory_gib}};
 constexpr double least_rate = 1e-6;
 /// Of the vocabulary, but not read: others say the same, or nothing that is priced.
-constexpr const char* unread[] = {"source", "experts", "topk", "shard"};
+constexpr const char* unread[] = {"experts", "topk", "shard"};
 
 /// Cells of a line; a cell in double quotes may hold commas, and doubled quotes for one.
 std::vector<std::string> cells_of(std::string_view line) {
@@ -98,6 +99,14 @@ std::optional<double> ratio(const std::string& cell) {
   const double value = std::strtod(cell.c_str(), nullptr);
   if (!(value > 0)) return std::nullopt;
   return cell.find('%') != std::string::npos || value > 1 ? value / 100 : value;
+}
+
+/// "memory printed as GB", "memory headed GB": 10^9 bytes.
+bool printed_in_gb(const std::string& notes) {
+  const std::vector<std::string> clauses = split(notes, ';');
+  return std::any_of(clauses.begin(), clauses.end(), [](const std::string& clause) {
+    return clause.find("memory") != std::string::npos && clause.find(" GB") != std::string::npos;
+  });
 }
 
 void check_column(const std::string& name, const Where& where) {
@@ -173,6 +182,7 @@ std::vector<StepRun> parse_step_table(const std::string& text, const std::string
     run.line = line;
     for (std::size_t i = 0; i < names.size(); ++i)
       set_cell(run, names[i], trim(cells[i]), {file, line, names[i]});
+    if (run.memory_gib && printed_in_gb(run.notes)) *run.memory_gib *= 1e9 / 0x1p30;
     if (run.id.empty()) throw InvalidInput({file, line, "id"}, "is empty; name every run");
     runs.push_back(std::move(run));
   });

@@ -17,12 +17,49 @@ constexpr double least_cost = 0.005;
 /// Searches without a flag together take no longer than a fraction of what one command may.
 constexpr double tick_share = 0.05;
 
+/// Devices up to which a pipeline is searched only to say what a fixed one costs.
+constexpr i64 most_for_pipelines = 256;
+
 struct Fixed {
   std::string flag;
   PlanRequest without;
+  bool reprices = false;  ///< differs in more than what a choice holds: needs a pricer of its own
 };
 
-std::vector<Fixed> fixed_choices(const PlanRequest& request) {
+std::string offload_word(Offload offload) {
+  std::string text;
+  for (const Word<Kept>& kind : word_list<Kept>())
+    if (offload.has(kind.value)) text += (text.empty() ? "" : ",") + std::string(kind.text);
+  return text.empty() ? "none" : text;
+}
+
+/// What flags beside Constraints decide.
+void add_workload_choices(const PlanRequest& request, i64 world, std::vector<Fixed>& list) {
+  const Workload& w = request.workload;
+  const auto add = [&](std::string flag, bool reprices) -> PlanRequest& {
+    list.push_back({std::move(flag), request, reprices});
+    return list.back().without;
+  };
+  if (request.model->moe && !request.search_expert)
+    add(fmt::format("--expert {}", w.expert), false).search_expert = true;
+  if (request.model->moe && !w.expert_tensor) add("--whole-experts", true).workload.expert_tensor = true;
+  if (!w.sequence_parallel) add("--no-sequence-parallel", true).workload.sequence_parallel = true;
+  if (request.memory.mlp_tile_tokens > 0)
+    add(fmt::format("--mlp-tile {}", request.memory.mlp_tile_tokens), true).memory.mlp_tile_tokens = 0;
+  if (global_batch_of(request) && w.microbatches > 1 && !request.search_pipeline) {
+    PlanRequest& without = add(fmt::format("--microbatches {}", w.microbatches), true);
+    without.workload.microbatches = without.workload.batch = 1;
+    if (!without.global_batch) without.global_batch = global_batch_of(request);
+  }
+  if (w.pipeline > 1 && !request.search_pipeline && world <= most_for_pipelines) {
+    PlanRequest& without = add(fmt::format("--pipeline {}", w.pipeline), false);
+    without.search_pipeline = true;
+    without.workload.pipeline = without.workload.virtual_stages = 1;
+    without.fixed.data.reset();
+  }
+}
+
+std::vector<Fixed> fixed_choices(const PlanRequest& request, i64 world) {
   std::vector<Fixed> list;
   const auto free = [&](const char* flag, auto Constraints::*member, const std::string& value) {
     if (!(request.fixed.*member)) return;
@@ -43,6 +80,8 @@ std::vector<Fixed> fixed_choices(const PlanRequest& request) {
   free("--dkv-return", &Constraints::dkv_return, word(fixed.dkv_return));
   free("--order", &Constraints::order, word(fixed.order));
   free("--recompute", &Constraints::recompute, word(fixed.recompute));
+  free("--offload", &Constraints::offload, offload_word(fixed.offload.value_or(Offload{})));
+  add_workload_choices(request, world, list);
   return list;
 }
 
@@ -56,11 +95,16 @@ PlanRequest with_room(PlanRequest request, const std::string& flag) {
   return request;
 }
 
+PlanResult searched_anew(const PlanRequest& request) {
+  StepPricer pricer(request);
+  return search_with(request, pricer);
+}
+
 }  // namespace
 
 std::vector<FlagCost> flag_costs(const PlanRequest& request, StepPricer& pricer, const PlanCandidate& best) {
   std::vector<FlagCost> costs;
-  for (const Fixed& fixed : fixed_choices(request)) {
+  for (const Fixed& fixed : fixed_choices(request, pricer.world())) {
     const PlanRequest without = with_room(fixed.without, fixed.flag);
     const bool data_too = fixed.without.fixed.data && !without.fixed.data;
     const std::string flag =
@@ -68,7 +112,7 @@ std::vector<FlagCost> flag_costs(const PlanRequest& request, StepPricer& pricer,
     if (search_ticks(without, pricer.world(), pricer.devices_per_node()) > tick_share * max_search_ticks)
       continue;
     try {
-      const PlanResult other = search_with(without, pricer);
+      const PlanResult other = fixed.reprices ? searched_anew(without) : search_with(without, pricer);
       const double slowdown = best.seconds_per_token / other.best().seconds_per_token - 1;
       if (slowdown > least_cost) costs.push_back({flag, slowdown, describe(other.best().choice)});
     } catch (const Error&) {

@@ -66,9 +66,9 @@ class Chooser {
     take_split(split);
     double least = std::numeric_limits<double>::infinity();
     for (const int stage : {zero_stages().front(), zero_stages().back()})
-      for (const Recompute recompute : {recomputes().front(), recomputes().back()}) {
+      for (const Keep& kept : {keeps().front(), keeps().back()}) {
         choice_.zero_stage = stage;
-        choice_.recompute = recompute;
+        choose(kept);
         const PlanCandidate c = keep(attention());
         if (c.fits) least = std::min(least, c.step_s);
       }
@@ -80,16 +80,24 @@ class Chooser {
     for (const int stage : zero_stages()) {
       choice_.zero_stage = stage;
       std::optional<PlanCandidate> everything;
-      for (const Recompute recompute : recomputes()) {
-        choice_.recompute = recompute;
-        choice_.split->recompute_layers = request_.workload.recompute_layers;
+      for (const Keep& kept : keeps()) {
+        choose(kept);
         PlanCandidate all = keep(attention());
-        if (recompute == Recompute::none) everything = all;
-        // What runs again only takes longer; the last stage is tried whole for the smallest candidate.
-        if (recompute == Recompute::none && all.fits && stage != zero_stages().back()) break;
-        if (everything && !everything->fits && all.fits && recompute != Recompute::offload &&
-            !request_.workload.recompute_layers)
+        const bool none = kept.recompute == Recompute::none && !kept.offload.any();
+        if (none) everything = all;
+        // What runs again or moves only takes longer; the last stage is tried whole for the smallest
+        // candidate.
+        if (none && all.fits && stage != zero_stages().back()) break;
+        if (kept.least_layers && static_cast<double>(all.memory.total_bytes) <= pricer_.device_bytes()) {
+          // Fewer may fit a host that cannot hold those of all layers.
+          const std::optional<double> moved = least_offloaded(all);
+          // Where nothing of the way to the host shows, nothing that computes again is faster.
+          const bool hidden = kept.recompute == Recompute::none && everything && moved == everything->step_s;
+          if (hidden && stage != zero_stages().back()) break;
+        } else if (all.fits && !kept.least_layers && everything && !everything->fits &&
+                   kept.recompute != Recompute::offload && !request_.workload.recompute_layers) {
           some_layers(attention(), *everything, all);
+        }
       }
     }
   }
@@ -116,6 +124,37 @@ class Chooser {
     if (other) memory_ = pricer_.attention_memory(choice_, attention());
   }
 
+  /// What is kept of a layer and where, and whether that is asked of as few layers as fit.
+  struct Keep {
+    Recompute recompute;
+    Offload offload;
+    bool least_layers = false;
+  };
+
+  void choose(const Keep& kept) {
+    choice_.recompute = kept.recompute;
+    choice_.offload = kept.offload;
+    choice_.split->recompute_layers = request_.workload.recompute_layers;
+    choice_.split->offload_layers = request_.workload.offload_layers;
+  }
+
+  /// Fewest layers that must wait in host memory, of those that fit with all: memory is linear in them.
+  /// Returns the seconds of the step with them.
+  std::optional<double> least_offloaded(const PlanCandidate& all) {
+    const auto layers = static_cast<double>(request_.model->layers);
+    const auto away = static_cast<double>(all.memory.host_total_bytes);
+    if (away <= 0) return std::nullopt;
+    const double room = pricer_.device_bytes() - static_cast<double>(all.memory.total_bytes);
+    const double kept = room / (1 + request_.memory.reserve_fraction) / away;
+    const auto fewest = std::max<i64>(1, static_cast<i64>(std::ceil(layers * (1 - kept))));
+    for (i64 n = fewest; n < request_.model->layers; n += std::max<i64>(1, n / 8)) {
+      choice_.split->offload_layers = n;
+      const PlanCandidate fewer = keep(attention());
+      if (fewer.fits) return fewer.step_s;
+    }
+    return all.fits ? std::optional<double>(all.step_s) : std::nullopt;
+  }
+
   /// Fewest layers that must compute again: memory is linear in them.
   void some_layers(const std::vector<LayerAttention>& attention, const PlanCandidate& none,
                    const PlanCandidate& all) {
@@ -138,10 +177,16 @@ class Chooser {
     }
     const bool first = made_.smallest.memory.rows.empty();
     const bool smaller = first || pricer_.overfull(c) < pricer_.overfull(made_.smallest);
-    const bool faster = c.fits && (!made_.fastest || c.seconds_per_token < made_.fastest->seconds_per_token);
+    const bool faster = c.fits && (!made_.fastest || better(c, *made_.fastest));
     if (smaller) made_.smallest = c, smallest_rows_ = rows_;
     if (faster) made_.fastest = c, fastest_rows_ = rows_;
     return c;
+  }
+
+  /// Faster; of equals the one that holds less in host memory.
+  [[nodiscard]] static bool better(const PlanCandidate& c, const PlanCandidate& than) {
+    if (c.seconds_per_token != than.seconds_per_token) return c.seconds_per_token < than.seconds_per_token;
+    return c.memory.host_total_bytes < than.memory.host_total_bytes;
   }
 
   /// Tiles cost nothing where the MLP runs again anyway; a user who wants none says --mlp-tile with all
@@ -159,12 +204,24 @@ class Chooser {
            static_cast<double>(rest) * (1 - request_.memory.reserve_fraction) < pricer_.device_bytes();
   }
 
-  [[nodiscard]] std::vector<Recompute> recomputes() const {
+  [[nodiscard]] std::vector<Keep> keeps() const {
     const Constraints& fixed = request_.fixed;
-    if (!request_.workload.training) return {Recompute::none};
-    if (fixed.recompute) return {*fixed.recompute};
-    std::vector<Recompute> list{Recompute::none, Recompute::mlp, Recompute::keep_attention, Recompute::full};
-    if (request_.cluster->nodes.front().pcie_gb_s.known()) list.push_back(Recompute::offload);
+    if (!request_.workload.training) return {{Recompute::none, {}}};
+    const bool over_pcie = request_.cluster->nodes.front().pcie_gb_s.known();
+    const bool least = !request_.workload.offload_layers && !request_.workload.recompute_layers;
+    std::vector<Recompute> modes{Recompute::none, Recompute::mlp, Recompute::keep_attention, Recompute::full};
+    if (fixed.recompute) modes = {*fixed.recompute};
+    const bool free = !fixed.recompute && !fixed.offload && over_pcie;
+    std::vector<Keep> list;
+    for (const Recompute mode : modes) {
+      list.push_back({mode, fixed.offload.value_or(Offload{}), false});
+      if (!free) continue;
+      // Whole activations take terabytes of a host: only where its memory is known to hold them.
+      if (mode == Recompute::full)
+        list.push_back({Recompute::offload, {}, least});
+      else if (request_.search_offload && pricer_.host_bytes() > 0)
+        list.push_back({mode, Offload::everything(), least});
+    }
     return list;
   }
   [[nodiscard]] std::vector<int> zero_stages() const {
@@ -196,7 +253,8 @@ std::vector<StepSplit> splits_of(const PlanRequest& request, int pipeline, int d
       if (request.equal_stages && request.model->layers % (i64{pipeline} * chunks) != 0) continue;
       for (const int expert :
            expert_degrees(request, request.workload.expert_pool(i64{data} * sequence_ranks, tensor)))
-        list.push_back({batch, batch / rows, pipeline, chunks, expert, request.workload.recompute_layers});
+        list.push_back({batch, batch / rows, pipeline, chunks, expert, request.workload.recompute_layers,
+                        request.workload.offload_layers});
     }
   return list;
 }

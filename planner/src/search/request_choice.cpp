@@ -34,7 +34,10 @@ Workload workload_of(const PlanRequest& request, const Choice& choice) {
   w.expert_tensor = given.expert_tensor;
   w.expert_load = given.expert_load;
   w.recompute_layers = given.recompute_layers;
+  w.offload_layers = given.offload_layers;
+  w.alternate_products = given.alternate_products;
   w.recompute = choice.recompute;
+  w.offload = choice.offload;
   w.zero_stage = choice.zero_stage;
   if (!choice.split) return w;
   w.batch = choice.split->batch;
@@ -43,6 +46,7 @@ Workload workload_of(const PlanRequest& request, const Choice& choice) {
   w.virtual_stages = choice.split->virtual_stages;
   w.expert = choice.split->expert;
   w.recompute_layers = choice.split->recompute_layers;
+  w.offload_layers = choice.split->offload_layers;
   return w;
 }
 

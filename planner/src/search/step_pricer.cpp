@@ -34,7 +34,7 @@ double nearest_nics_gb_s(const topology::Cluster& cluster) {
 double visible_pairs(const Documents& documents, const Workload& workload, const LayerKind& kind) {
   if (kind.kind == LayerMixer::cross)
     return static_cast<double>(workload.seq) * static_cast<double>(kind.cross_tokens);
-  double most = static_cast<double>(workload.seq);
+  auto most = static_cast<double>(workload.seq);
   if (kind.kind == LayerMixer::sliding && kind.window) most = static_cast<double>(*kind.window);
   if (kind.sparse) most = static_cast<double>(kind.sparse->topk);
   double pairs = 0;
@@ -93,6 +93,7 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   softmax_layers_ = request.model->attention_layers();
   const topology::Quantity& host = cluster.nodes.front().host_memory_bytes;
   host_bytes_ = request.memory.host_bytes.value_or(host.value.value_or(0));
+  host_bytes_s_ = cluster.nodes.front().host_memory_gb_s.value.value_or(0) * 1e9;
   earlier_tokens_ = visible_pairs(attention_documents(request.workload, {}), request.workload, {}) /
                     static_cast<double>(request.workload.seq);
   const double passes = request.workload.training ? 3 : 1;
@@ -122,7 +123,8 @@ double StepPricer::attention_flops() const {
 }
 
 AttentionPricer& StepPricer::pricer(std::size_t kind, const Choice& choice) {
-  auto& slot = pricers_[{kind, choice.tensor(), workload_of(request_, choice).rows_per_microbatch()}];
+  auto& slot = pricers_[{kind, choice.tensor(), workload_of(request_, choice).rows_per_microbatch(),
+                         choice.latent_kv}];
   if (!slot) {
     Choice one;
     one.placement.tensor = choice.tensor();
@@ -130,8 +132,26 @@ AttentionPricer& StepPricer::pricer(std::size_t kind, const Choice& choice) {
     const LayerKind& layer = request_.model->kinds[kind];
     slot = std::make_unique<AttentionPricer>(*links_, attention_plan(request_, one, layer).shape,
                                              documents(kind), request_.execution);
+    if (choice.latent_kv)
+      slot->ship_latent(latent_ring(slot->shape(), static_cast<double>(local_tokens(choice))));
   }
   return *slot;
+}
+
+LatentRing StepPricer::latent_ring(const AttentionShape& shape, double rows) const {
+  const MlaRanks& mla = *request_.model->mla;
+  const auto latent = static_cast<double>(mla.kv_lora_rank);
+  const double wire = latent + static_cast<double>(mla.rope_head_dim);
+  const double heads = static_cast<double>(shape.kv_heads) * (shape.head_dim_qk + shape.head_dim_v);
+  const double made =
+      static_cast<double>(shape.kv_heads) * (static_cast<double>(mla.nope_head_dim) + shape.head_dim_v);
+  const double element = bytes_of(request_.workload.dtype);
+  const auto seconds = [&](double m, double n, double k) {
+    return machine_.head.seconds(m, n, k, element) / rows;
+  };
+  LatentRing ring{wire / heads, seconds(rows, made, latent), 0};
+  ring.backward_s = ring.forward_s + seconds(rows, latent, made) + seconds(made, latent, rows);
+  return ring;
 }
 
 std::string StepPricer::too_much_work(const Choice& choice) {
@@ -195,6 +215,15 @@ StepPricer::AttentionMemory StepPricer::attention_memory(const Choice& choice,
       memory.sums = std::max(memory.sums, live.sums);
     }
   }
+  if (choice.latent_kv && !attention.empty()) {  // latents in flight, and the one block that is expanded
+    const AttentionShape& shape = attention.front().plan.shape;
+    const double rows = static_cast<double>(shape.batch * shape.kv_tokens) / choice.mesh.ring();
+    const double block = rows * static_cast<double>(shape.kv_heads) * (shape.head_dim_qk + shape.head_dim_v) *
+                         bytes_of(request_.workload.dtype);
+    const double less = memory.kv_copies * (1 - latent_ring(shape, rows).share) - block;
+    memory.kv_copies -= std::max(0.0, less);
+    memory.workspace -= std::max(0.0, less);
+  }
   return memory;
 }
 
@@ -202,6 +231,14 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
                                     const AttentionMemory& memory) const {
   PlanCandidate c;
   c.choice = choice;
+  if (choice.latent_kv)
+    c.unexecutable_reason =
+        "the ring ships latents, and no generator makes that schedule: it is priced alone";
+  for (const LayerKind& kind : request_.model->kinds)
+    if (kind.kind == LayerMixer::sparse || kind.kind == LayerMixer::cross)
+      c.unexecutable_reason =
+          fmt::format("the runtime has no schedule for {} layers",
+                      kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention");
   add_memory(c, memory);
   add_time(c, attention);
   return c;
@@ -223,7 +260,7 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.mlp_tile_tokens = mlp_tile_of(choice);
   const std::string when =
       fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
-  input.attention_state = memory.state;
+  if (!request_.library_attention) input.attention_state = memory.state;
   input.attention_buffers = {
       {"attention workspace", static_cast<i64>(memory.workspace - memory.kv_copies + memory.sums),
        when + ": q, k, v, o, lse and gradients on their way; one workspace for all layers" +

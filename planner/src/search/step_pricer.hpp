@@ -61,6 +61,8 @@ class StepPricer {
  private:
   [[nodiscard]] std::shared_ptr<const Documents> documents(std::size_t kind);
   AttentionPricer& pricer(std::size_t kind, const Choice& choice);
+  /// Of a rank's share of a layer of latent attention.
+  [[nodiscard]] LatentRing latent_ring(const AttentionShape& shape, double rows) const;
   [[nodiscard]] i64 local_tokens(const Choice& choice) const;
   /// Tokens of the MLP at a time; 0: all.
   [[nodiscard]] i64 mlp_tile_of(const Choice& choice) const;
@@ -79,6 +81,9 @@ class StepPricer {
     const StageWork& work;
     double forward_s = 0, backward_s = 0;  ///< compute so far, which transfers may hide behind
     double layer_s = 0, head_s = 0;
+    /// Bytes of ZeRO between hosts that pass the PCIe link of a device, and what of them shows already.
+    double nic_forward = 0, nic_backward = 0;
+    double gathers_shown_s = 0;
   };
   [[nodiscard]] const StageWork& stage_work(const Choice& choice, const Workload& w) const;
   void add_time(PlanCandidate& c, const std::vector<LayerAttention>& attention) const;
@@ -101,12 +106,15 @@ class StepPricer {
   [[nodiscard]] Estimate over_layers(Collective operation, double element, const StateShare& s) const;
   void add_states(PlanCandidate& c, StepContext& step) const;
   void add_reduction(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
-  void add_gathers(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
+  void add_gathers(PlanCandidate& c, const StateShare& s, StepContext& step) const;
   void add_offload(PlanCandidate& c, StepContext& step) const;
   void add_memory(PlanCandidate& c, const AttentionMemory& memory) const;
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
-  /// All-to-all of the bytes that each rank holds, over expert ranks `stride` devices apart.
-  [[nodiscard]] Estimate expert_time(i64 ranks, i64 stride, double bytes) const;
+  /// Dispatch or combine of `bytes` of tokens on each rank, `copies` of each, over expert ranks `stride`
+  /// devices apart.
+  [[nodiscard]] Estimate expert_time(i64 ranks, i64 stride, double bytes, double copies) const;
+  /// Bytes of a device that cross the NICs of its host in a collective over `ranks`.
+  [[nodiscard]] double crossing_bytes(i64 ranks, i64 stride, double bytes) const;
   [[nodiscard]] double attention_flops() const;
 
   const PlanRequest& request_;
@@ -119,6 +127,7 @@ class StepPricer {
   double flops_per_token_ = 0;          ///< of the model, MFU's
   double flops_per_token_outside_ = 0;  ///< of these, outside softmax attention
   double nic_bytes_s_ = 0;              ///< of one node, 0: none known
+  double host_bytes_s_ = 0;             ///< of a host's memory, 0: not known
   int devices_per_node_ = 1;
   int domain_devices_ = 1;  ///< devices that fast links join
   i64 world_ = 0;
@@ -128,8 +137,8 @@ class StepPricer {
   mutable std::map<std::tuple<i64, int, int, i64>, StageWork> works_;
   double earlier_tokens_ = 0;  ///< that a token of full attention sees, on average
   std::map<i64, std::shared_ptr<const Documents>> documents_;  ///< by chunk of a layer; 0: whole documents
-  std::map<std::tuple<std::size_t, int, i64>, std::unique_ptr<AttentionPricer>>
-      pricers_;  ///< kind, tensor, rows
+  std::map<std::tuple<std::size_t, int, i64, bool>, std::unique_ptr<AttentionPricer>>
+      pricers_;  ///< kind, tensor, rows, latent
 };
 
 /// plan_step with a pricer made for this request or for one that differs in `fixed` and `max_candidates`
@@ -143,6 +152,11 @@ class StepPricer {
                                                const PlanCandidate& best);
 /// What the result assumes and a reader may not expect.
 void add_notes(const PlanRequest& request, PlanResult& result);
+
+/// Adds the fastest ring that ships latents after everything that the runtime can execute, with a note.
+void add_latent(const PlanRequest& request, StepPricer& pricer, PlanResult& result);
+/// Searches rings that ship latents alone. Throws UsageError where model or constraints leave none.
+[[nodiscard]] PlanResult search_latent(const PlanRequest& request, StepPricer& pricer);
 
 /// Names the guessed and borrowed inputs that decide between the candidates; each makes the result a tie.
 void name_guesses(const PlanRequest& request, PlanResult& result);

@@ -75,6 +75,10 @@ class Search {
       result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, std::move(reason)});
       return;
     }
+    if (request_.latent_kv && (d.ring == 1 || d.ulysses > 1)) {
+      result_.rejected.push_back({d.ring, d.ulysses, d.data, d.tensor, "only a ring alone ships latents"});
+      return;
+    }
     splits_ = splits_of(request_, workload_.pipeline, d.data, d.ring * d.ulysses, d.tensor);
     if (splits_.empty()) {
       result_.rejected.push_back(
@@ -106,6 +110,7 @@ class Search {
       choice.placement.tensor = d.tensor;
       choice.placement.data = d.data;
       choice.uneven_heads = uneven_heads;
+      choice.latent_kv = request_.latent_kv;
       choice.split = splits_.front();
       consider(choice);
       if (links_order_.empty() || workload_.pipeline > 1 || request_.search_pipeline) continue;
@@ -308,10 +313,12 @@ PlanResult search_with(const PlanRequest& request, StepPricer& pricer) {
 
 PlanResult plan_step(const PlanRequest& request) {
   StepPricer pricer(request);
+  if (request.latent_kv) return search_latent(request, pricer);
   PlanResult result = search_with(request, pricer);
   name_guesses(request, result);
   result.verdict.flag_costs = flag_costs(request, pricer, result.best());
   add_notes(request, result);
+  add_latent(request, pricer, result);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace usp {
 
@@ -39,10 +40,21 @@ Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, dou
   return time;
 }
 
-Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes) const {
+namespace {
+
+/// Of `places` of which each token's `copies` experts lie on any with equal chance: those with one at least.
+double distinct(double places, double copies) {
+  return places * (1 - std::pow(1 - 1 / places, copies));
+}
+
+}  // namespace
+
+Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes, double copies) const {
   if (ranks <= 1 || bytes <= 0) return {};
   const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
-  const double inside = bytes * d(near) / d(ranks);
+  // A token goes to each host once and from there to each rank once, however many of its experts are there,
+  // and comes back summed in the same way: DeepEP's and HybridEP's kernels.
+  const double inside = bytes * distinct(d(ranks), copies);
   Estimate time = near > 1
                       ? request_.calibration->comm.time(Collective::alltoall, static_cast<int>(near), inside)
                       : Estimate{};
@@ -52,9 +64,17 @@ Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes) const {
   // Each device sends through its share of the host's NICs; .74 of the line for 32 GPUs of DGX-H100 (48 of
   // 64.6 GB/s, NVIDIA's slides), as kernels made for the exchange reach too (DeepEP: 43 to 58 of 50 GB/s).
   constexpr double line_share = 0.74, band = 0.35, latency_s = 20e-6;
-  const double far = latency_s + (bytes - inside) * devices_per_node_ / (nic_bytes_s_ * line_share);
+  const double hosts = d((ranks + near - 1) / near);
+  const double leaving = bytes * distinct(hosts, copies) * (hosts - 1) / hosts;
+  const double far = latency_s + leaving * devices_per_node_ / (nic_bytes_s_ * line_share);
   if (far > time.seconds) time = {far, band, bits(Extrapolation::inter_node)};
   return time;
+}
+
+double StepPricer::crossing_bytes(i64 ranks, i64 stride, double bytes) const {
+  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+  const i64 hosts = (ranks + near - 1) / near;
+  return hosts <= 1 ? 0 : bytes * d(hosts - 1) / d(hosts) / d(near);
 }
 
 /// Transfers of one kind over all layers of a stage.
@@ -121,7 +141,7 @@ void StepPricer::add_reduction(PlanCandidate& c, const StateShare& s, const Step
       "gradients of all weights read and written by each microbatch");
 }
 
-void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, const StepContext& step) const {
+void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, StepContext& step) const {
   const Workload& w = step.workload;
   const Estimate gather = over_layers(Collective::all_gather, bytes_of(w.dtype), s);
   const Estimate scatter =
@@ -133,6 +153,12 @@ void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, const StepCo
                           std::max(gather.band, scatter.band)};
   const Estimate alone{(gather.seconds + scatter.seconds) / s.layers, gather.band};
   const Estimate exposed = shown({{forward, step.forward_s}, {backward, step.backward_s}, {alone, 0}});
+  const double element = bytes_of(w.dtype), gradient = w.fp32_gradients ? 4 : element;
+  const double crossing = times * (crossing_bytes(s.ranks, s.tensor, s.dense) +
+                                   crossing_bytes(s.holders, s.ranks * s.tensor / s.holders, s.experts));
+  step.nic_forward = element * crossing;
+  step.nic_backward = w.training ? (element + gradient) * crossing : 0;
+  step.gathers_shown_s = exposed.seconds;
   add(c, "ZeRO-3 gathers that show", exposed.seconds, exposed.band,
       fmt::format(
           "{} ms of gathers and gradient scatters, ahead of use: what exceeds the compute, and {}% of "
@@ -144,16 +170,29 @@ void StepPricer::add_gathers(PlanCandidate& c, const StateShare& s, const StepCo
 
 void StepPricer::add_offload(PlanCandidate& c, StepContext& step) const {
   const Workload& w = step.workload;
-  if (w.recompute != Recompute::offload || !w.training) return;
+  const i64 kept = c.memory.host_total_bytes;
+  if (!w.training || kept == 0) return;
   const topology::Quantity& pcie = request_.cluster->nodes.front().pcie_gb_s;
   if (!pcie.known())
     throw MissingValue({"cluster", 0, "nodes"}, "the PCIe bandwidth of a device", "give it with --pcie");
-  const double rate = *pcie.value * 1e9;
-  const double bytes = 2 * step.again * d(local_tokens(c.choice)) * step.per_stage *
-                       d(request_.model->hidden * bytes_of(w.dtype) * request_.model->layers) /
-                       (w.sequence_parallel ? c.choice.tensor() : 1);
-  add(c, "checkpoint offload that shows", std::max(0.0, bytes / rate - step.forward_s - step.backward_s), 0.3,
-      "to host memory and back over PCIe, beside the compute");
+  // The table holds what one stage keeps of the microbatches in flight at once; all of a step pass the link.
+  const double bytes =
+      d(kept) * d(w.microbatches) / std::max(1.0, in_flight_microbatches(w, w.pipeline, c.memory.stage));
+  // The ranks of a host write to and read from one memory; what ZeRO moves between hosts passes the same
+  // slot.
+  const double slot = *pcie.value * 1e9;
+  const double share = host_bytes_s_ > 0 ? host_bytes_s_ / devices_per_node_ : slot;
+  const double rate = std::min(slot, share);
+  const double forward = bytes / rate + step.nic_forward / slot;
+  const double backward = bytes / rate + step.nic_backward / slot;
+  const double shows = std::max(0.0, forward - step.forward_s) + std::max(0.0, backward - step.backward_s);
+  add(c, "offload that shows", std::max(0.0, shows - step.gathers_shown_s), 0.3,
+      fmt::format("{} to host memory and back at {} GB/s{}, beside the compute{}", format_bytes(bytes),
+                  format_fixed(rate / 1e9, 0),
+                  rate < slot
+                      ? fmt::format(", a share of {} ranks in the memory of their host", devices_per_node_)
+                      : std::string(" over PCIe"),
+                  step.nic_forward > 0 ? " and what ZeRO-3 moves over the same slot" : ""));
 }
 
 }  // namespace usp

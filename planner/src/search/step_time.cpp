@@ -21,6 +21,16 @@ constexpr double launch_s = 6e-6;
 /// Frameworks fuse more or less of these kernels.
 constexpr double pointwise_band = 0.3, eager_band = 0.5;
 
+/// Share of a layer's products that are not kept where every second one is: k, the one out of attention, the
+/// second into the MLP.
+double alternate_share(const Model& model) {
+  const LayerKind& kind = model.kinds.front();
+  const double q = d(kind.query_heads * kind.head_dim_qk), out = d(kind.query_heads * kind.head_dim_v);
+  const double k = d(kind.kv_heads * kind.head_dim_qk), v = d(kind.kv_heads * kind.head_dim_v);
+  const double width = d(model.mlp_width(0).value_or(0)), matrices = model.gated_mlp.value_or(true) ? 3 : 2;
+  return (k + out + (matrices - 2) * width) / (q + k + v + out + matrices * width);
+}
+
 /// Seconds of the slowest stage over the mean, for `layers` equal layers and a head on the last stage.
 double imbalance(i64 layers, i64 stages, double layer_s, double head_s) {
   if (stages == 1) return 0;
@@ -124,12 +134,14 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
   const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
                                         format_fixed(exposed * 1e3, 0));
   const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
-  const double unknown = request_.attention_band;
-  add(c, "attention forward", forward, forward > 0 ? unknown + forward_band / forward : 0, shown);
-  add(c, "attention recomputed", again, unknown + forward_band / std::max(forward, 1e-30),
+  // Which kernels run and how well their rate is known are independent errors.
+  const auto with_unknown = [&](double band, double seconds) {
+    return seconds > 0 ? std::hypot(request_.attention_band, band / seconds) : 0;
+  };
+  add(c, "attention forward", forward, with_unknown(forward_band, forward), shown);
+  add(c, "attention recomputed", again, with_unknown(forward_band, forward),
       "recompute runs the forward schedule again");
-  add(c, "attention backward", backward, backward > 0 ? unknown + backward_band / backward : 0,
-      "the mirrored schedule");
+  add(c, "attention backward", backward, with_unknown(backward_band, backward), "the mirrored schedule");
   step.forward_s += forward;
   step.backward_s += backward + again;
   if (!request_.flash_attention) add_scores(c, forward, step);
@@ -171,6 +183,8 @@ void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
   } else if (w.training && (w.recompute == Recompute::keep_attention || layer_again(w.recompute))) {
     again = layers.products(), pointwise_again = layers.pointwise();
   }
+  if (w.recompute == Recompute::keep_attention && w.alternate_products)
+    again *= alternate_share(*request_.model);
   again *= step.again;
   pointwise_again *= step.again;
   const double flops = flops_per_token_outside_ * d(local_tokens(c.choice)) / c.choice.tensor();
@@ -237,18 +251,25 @@ void StepPricer::add_experts(PlanCandidate& c, StepContext& step) const {
   const Workload& w = step.workload;
   const int tensor = c.choice.tensor();
   if (!request_.model->moe || (w.expert == 1 && tensor == 1)) return;
-  const double layers = step.work.moe_layers * step.per_stage;
-  const double rows = d(local_tokens(c.choice)) * d(request_.model->moe->experts_per_token);
-  const double bytes = rows * d(request_.model->hidden * bytes_of(w.dtype));
-  const double sent = w.expert_load * (w.sequence_parallel || !w.expert_tensor ? bytes / tensor : bytes);
-  const Estimate exchange = expert_time(w.expert, w.expert_tensor ? tensor : 1, sent);
+  const double layers = step.work.moe_layers * step.per_stage,
+               copies = d(request_.model->moe->experts_per_token);
+  const double tokens = d(local_tokens(c.choice)) * d(request_.model->hidden * bytes_of(w.dtype));
+  const double bytes = tokens * copies;
+  const double sent = w.expert_load * (w.sequence_parallel || !w.expert_tensor ? tokens / tensor : tokens);
+  const Estimate exchange = expert_time(w.expert, w.expert_tensor ? tensor : 1, sent, copies);
   const double passes = 1 + (w.training ? 1 : 0) + (w.training && layer_again(w.recompute) ? step.again : 0);
-  add(c, "expert exchange", layers * passes * 2 * exchange.seconds, exchange.band,
-      fmt::format("dispatch and combine of {} per layer and pass over {} expert ranks, {}, not hidden",
-                  format_bytes(sent), w.expert,
-                  w.expert_load > 1
-                      ? fmt::format("the busiest at {} x the mean", format_fixed(w.expert_load, 2))
-                      : std::string("evenly loaded")));
+  const double all = layers * passes * 2 * exchange.seconds;
+  // A batch of one microbatch has no other to run beside.
+  const bool overlapped = request_.expert_overlap && w.microbatches > 1;
+  const double beside = overlapped ? step.forward_s + step.backward_s : 0;
+  add(c, "expert exchange", overlapped ? shows(all, beside) : all, exchange.band,
+      fmt::format(
+          "dispatch and combine of {} per layer and pass over {} expert ranks, once per host and rank, "
+          "{}, {}",
+          format_bytes(sent), w.expert,
+          w.expert_load > 1 ? fmt::format("the busiest at {} x the mean", format_fixed(w.expert_load, 2))
+                            : std::string("evenly loaded"),
+          overlapped ? "beside another microbatch's compute" : "not hidden"));
   c.extrapolation |= exchange.extrapolation;
   if (tensor == 1 || !w.sequence_parallel || !w.expert_tensor) return;
   const Estimate gather = group_time(Collective::all_gather, tensor, 1, bytes);

@@ -155,7 +155,8 @@ class Grid {
     for (const Index& corner : corners) {
       merge_rivals(rivals, plan_of(corner).kept);
       for (const Choice& kept : plan_of(corner).kept)
-        settled &= kept.recompute == rivals.front().recompute && kept.zero_stage == rivals.front().zero_stage;
+        settled &= kept.recompute == rivals.front().recompute && kept.offload == rivals.front().offload &&
+                   kept.zero_stage == rivals.front().zero_stage;
     }
     const bool feasible = plan_of(corners.front()).feasible;
     Index at = cell.low;

@@ -130,7 +130,8 @@ PointPlan price_rivals(const Variant& variant, const std::vector<Choice>& rivals
     if (memory_settled) {
       one.fixed.zero_stage = rival.zero_stage;
       // Of the other modes the planner chooses on how many layers, which a fixed mode leaves at all of them.
-      if (rival.recompute == Recompute::none || rival.recompute == Recompute::offload)
+      if (!rival.offload.any() &&
+          (rival.recompute == Recompute::none || rival.recompute == Recompute::offload))
         one.fixed.recompute = rival.recompute;
     }
     try {
@@ -181,6 +182,7 @@ Lead follow(const PointPlan& before, const PointPlan& best, const std::function<
     lead.plan = std::move(incumbent);
   }
   lead.memory_changed = lead.plan.choice.recompute != before.choice.recompute ||
+                        lead.plan.choice.offload != before.choice.offload ||
                         lead.plan.choice.zero_stage != before.choice.zero_stage;
   return lead;
 }

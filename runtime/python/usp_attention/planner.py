@@ -35,7 +35,8 @@ class MeshShape:
 
 @dataclass(frozen=True)
 class Split:
-    """How a replica's batch and the layers are split. recompute_layers: that compute again; None: all."""
+    """How a replica's batch and the layers are split. recompute_layers: that compute again, offload_layers: whose
+    tensors go to host memory; None: all."""
 
     batch: int
     microbatches: int
@@ -43,6 +44,7 @@ class Split:
     virtual_stages: int
     expert: int
     recompute_layers: int | None
+    offload_layers: int | None
     mlp_tile_tokens: int
 
 
@@ -70,6 +72,9 @@ class Candidate:
     forward: dict | None = None
     backward: dict | None = None
     split: Split | None = None
+    offload: tuple[str, ...] | None = None
+    executable: bool | None = None
+    unexecutable_reason: str | None = None
     model_flops: float | None = None
     flop_per_s_per_device: float | None = None
     mfu: float | None = None
@@ -121,7 +126,8 @@ class Candidate:
         """What the plan assumes of the step beside its attention."""
         layers = None if self.split is None else self.split.recompute_layers
         tile = 0 if self.split is None else self.split.mlp_tile_tokens
-        return [f"recompute {self.recompute}" + (f" of {layers} layers" if layers else ""),
+        away = f"{', '.join(self.offload)} in host memory" if self.offload else ""
+        return [f"recompute {self.recompute}" + (f" of {layers} layers" if layers else ""), *([away] if away else []),
                 f"ZeRO stage {self.zero_stage} (3: fully_shard)", *([f"MLP tiles of {tile} tokens"] if tile else [])]
 
 
@@ -277,6 +283,8 @@ def _choices(candidate: Candidate, asked: dict) -> dict:
             fixed["order"] = candidate.order
     if training:
         fixed.update(recompute=candidate.recompute, zero_stage=candidate.zero_stage)
+        if candidate.offload:
+            fixed["offload"] = list(candidate.offload)
         if candidate.mesh.ring > 1:
             fixed["dkv_return"] = candidate.dkv_return
     return fixed
@@ -285,7 +293,8 @@ def _choices(candidate: Candidate, asked: dict) -> dict:
 def _split(split: Split) -> dict:
     """The same of the workload."""
     return _given(microbatches=split.microbatches, pipeline=split.pipeline, virtual_stages=split.virtual_stages,
-                  expert=split.expert, recompute_layers=split.recompute_layers)
+                  expert=split.expert, recompute_layers=split.recompute_layers,
+                  offload_layers=split.offload_layers)
 
 
 def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: int = 1,

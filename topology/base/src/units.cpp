@@ -144,7 +144,10 @@ std::string format_tokens(std::int64_t tokens) {
 }
 
 std::string format_fixed(double value, int digits) {
-  return fmt::format("{:.{}f}", value, digits);
+  std::string text = fmt::format("{:.{}f}", value, digits);
+  // What rounds to zero has no sign.
+  if (text.front() == '-' && text.find_first_of("123456789infa") == std::string::npos) text.erase(0, 1);
+  return text;
 }
 
 std::string format_percent(double fraction, int digits) {

@@ -99,6 +99,9 @@ struct MemoryInput {
 /// (2 (p - 1) + (v - 1) p + 1) / v (Megatron-LM's interleaved schedule).
 [[nodiscard]] MemoryTable memory_per_rank(const MemoryInput& input);
 
+/// Microbatches whose activations stage `stage` of a pipeline of `stages` keeps at once.
+[[nodiscard]] double in_flight_microbatches(const Workload& workload, std::int64_t stages, int stage);
+
 /// Bytes that logits of some tokens take in training: in the model's type, an fp32 copy and its fp32
 /// gradient.
 struct LogitsBytes {
@@ -119,7 +122,8 @@ struct LayerActivations {
   double mlp_input = 0;   ///< the MLP's normalised input
   double norms = 0;       ///< inputs of the norms
   double mlp = 0;         ///< gate, up and their product; tokens routed to experts
-  double gathered = 0;    ///< live only: a layer's input with the tokens of all tensor ranks
+  double alternate = 0;  ///< outputs of every second product: q, v, the first into the MLP, the one out of it
+  double gathered = 0;   ///< live only: a layer's input with the tokens of all tensor ranks
 
   [[nodiscard]] double total() const { return checkpoint + attention + mlp_input + norms + mlp; }
 };

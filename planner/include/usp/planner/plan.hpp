@@ -46,15 +46,25 @@ struct PlanRequest {
   std::optional<Objective> objective;  ///< empty: throughput of training, latency of forward only
   bool search_expert = false;    ///< of a model with experts: workload.expert is the planner's to choose
   bool search_pipeline = false;  ///< workload.pipeline and its virtual stages are the planner's to choose
-  bool equal_stages = false;     ///< only pipelines whose stages and chunks hold equally many layers
-  double gemm_efficiency = 0;    ///< share of the peak of every matrix product; 0: by shape and card
-  double power_w = 0;            ///< power limit of a device; 0: that of its data sheet
-  bool fp8_products = false;     ///< of the layers, not of logits; what else is 16-bit stays
-  bool fused_pointwise = true;   ///< norms, activation and rotary embedding each in one kernel, as compiled
-  bool flash_attention = true;   ///< else scores go through memory, masked ones too
+  /// Dispatch and combine of a microbatch run beside another one's compute (Megatron-Core's
+  /// overlap_moe_expert_parallel_comm), with 20 of 132 multiprocessors, as DeepEP's and HybridEP's kernels
+  /// take.
+  bool expert_overlap = false;
+  /// Rings of latent attention ship the latent, not the heads made of it. Priced alone: the runtime has no
+  /// such schedule, and without this the plan that does so only stands after the others.
+  bool latent_kv = false;
+  bool search_offload = true;   ///< kinds of kept tensors, and of which layers, are the planner's to offload
+  bool equal_stages = false;    ///< only pipelines whose stages and chunks hold equally many layers
+  double gemm_efficiency = 0;   ///< share of the peak of every matrix product; 0: by shape and card
+  double power_w = 0;           ///< power limit of a device; 0: that of its data sheet
+  bool fp8_products = false;    ///< of the layers, not of logits; what else is 16-bit stays
+  bool fused_pointwise = true;  ///< norms, activation and rotary embedding each in one kernel, as compiled
+  bool flash_attention = true;  ///< else scores go through memory, masked ones too
   /// Attention kernels of an older generation than the calibration's: times as long, forward and backward.
   double older_forward = 1, older_backward = 1;
-  double attention_band = 0;              ///< beside the calibration's: which kernels run is not known
+  double attention_band = 0;  ///< beside the calibration's: which kernels run is not known
+  /// Backward reads q, k, v, output and lse as a library's kernels keep them; else what the runtime keeps.
+  bool library_attention = false;
   std::optional<double> measured_step_s;  ///< of the best plan, for rescaled rates; no plan depends on it
   std::size_t max_candidates = 32;        ///< candidates to return
   WorkProgress* progress = nullptr;       ///< hears of the search, when given
@@ -71,6 +81,7 @@ struct StepSplit {
   int pipeline = 1, virtual_stages = 1;
   int expert = 1;
   std::optional<i64> recompute_layers = {};
+  std::optional<i64> offload_layers = {};
   i64 mlp_tile_tokens = 0;  ///< MLP of so many tokens at a time; 0: as the request's memory policy says
   bool operator==(const StepSplit&) const = default;
 };
@@ -85,8 +96,10 @@ struct Choice {
   int head_chunks = 1;
   bool prune = false;
   Recompute recompute = Recompute::full;
+  Offload offload = {};
   int zero_stage = 3;
   bool uneven_heads = false;
+  bool latent_kv = false;               ///< the ring ships the latent of latent attention
   std::optional<StepSplit> split = {};  ///< empty: as the request's workload says
   [[nodiscard]] int data() const { return placement.data; }
   [[nodiscard]] int tensor() const { return placement.tensor; }
@@ -128,6 +141,8 @@ struct PlanCandidate {
   double flop_s = 0;  ///< model_flops per second and device
   double mfu = 0;     ///< flop_s over the data-sheet peak of the type
   std::uint32_t extrapolation = 0;
+  std::string unexecutable_reason = {};  ///< why the runtime cannot run what is priced; empty: it can
+  [[nodiscard]] bool executable() const { return unexecutable_reason.empty(); }
 };
 
 /// A layout that is not a candidate, and why.

@@ -7,6 +7,7 @@
 #include "usp/schedule/plan_inputs.hpp"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace usp {
@@ -68,6 +69,14 @@ struct NamedLedger {
 /// The same for one move.
 void add_move(const schedule::TokenMap& geometry, const schedule::TransferOp& move, Ledger& ledger);
 
+/// A ring whose blocks of keys and values travel as the latent that they are made of, and are expanded where
+/// they arrive. No generator makes its schedule: what a plain ring moves and computes is scaled.
+struct LatentRing {
+  double share = 1;       ///< bytes of the latent over those of the heads' keys and values
+  double forward_s = 0;   ///< expansion of one key row of another rank
+  double backward_s = 0;  ///< again, with the gradients of latent and weights
+};
+
 /// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
 /// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. `price` reads
 /// the compact form of schedules, `price_explicit` their expanded form.
@@ -105,6 +114,8 @@ class AttentionPricer {
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
   [[nodiscard]] const Documents& documents() const { return *documents_; }
   [[nodiscard]] const ExecutionOptions& options() const { return options_; }
+  /// From here on blocks travel as latents.
+  void ship_latent(const LatentRing& latent) { latent_ = latent; }
   [[nodiscard]] LinkPricer& links() { return links_; }
   /// Visible pairs per head, all rows.
   [[nodiscard]] double visible_pairs(const AttentionPlan& plan);
@@ -126,6 +137,7 @@ class AttentionPricer {
   AttentionShape shape_;
   std::shared_ptr<const Documents> documents_;
   ExecutionOptions options_;
+  std::optional<LatentRing> latent_;
   schedule::CompactSchedule schedule_;
   schedule::ScheduleKey schedule_key_;  ///< of schedule_
   bool has_binds_ = false;

@@ -14,8 +14,8 @@ namespace usp {
 /// One line of the table: a run as its source printed it. Empty: not stated there.
 struct StepRun {
   long line = 0;  ///< in the file, from 1
-  std::string id, model, gpu, interconnect, dtype, sequence_parallel, cp_method, recompute, offload, kernels,
-      notes, printed;
+  std::string id, origin, model, gpu, interconnect, dtype, sequence_parallel, cp_method, recompute, offload,
+      kernels, notes, printed;
   std::optional<i64> layers, hidden, heads, kv_heads, ffn, vocab;
   std::optional<i64> gpus, gpus_per_node, seq, micro_batch, global_batch;
   std::optional<i64> tensor, pipeline, virtual_stages, context, expert, data, zero;
@@ -63,6 +63,18 @@ struct StepMetrics {
   double memory_error = 0;  ///< median absolute error of memory
 };
 
+/// A source judged by what the other sources say: a common factor on predictions and one on bands are fitted
+/// to their rows, none to its own.
+struct LeftOutSource {
+  std::string name;
+  i64 rows = 0;
+  double factor = 1;    ///< on predicted rates: the median over the other sources of measured over predicted
+  double widening = 1;  ///< exponent of 1 + band that covers 90% of the other sources' rows
+  double median_error = 0;  ///< with that factor
+  double coverage = 0;      ///< with both
+  double half_width = 0;    ///< median, widened
+};
+
 struct StepScore {
   std::string file;
   std::vector<StepRun> runs;
@@ -70,9 +82,14 @@ struct StepScore {
   i64 priced = 0, infeasible = 0;
   std::vector<StepMetrics> classes, sources;  ///< sources: of gated rows
   StepMetrics gated;
-  double median_over_sources = 0;  ///< of the sources' median errors, gated rows
+  double median_over_sources = 0;       ///< of the sources' median errors, gated rows
+  std::vector<LeftOutSource> left_out;  ///< of gated rows; empty with fewer than two sources
+  double left_out_median = 0;           ///< over the sources, of their median errors
+  double left_out_coverage = 0;         ///< of all gated rows
   std::vector<std::string> notes;
 };
+/// Fills the left-out figures of gated runs and predictions.
+void judge_left_out(StepScore& score);
 [[nodiscard]] StepScore score_steps(std::vector<StepRun> runs, const std::string& file,
                                     WorkProgress* progress = nullptr);
 

@@ -37,6 +37,12 @@ struct Workload {
   double expert_load = 1;  ///< tokens of the busiest expert rank over the mean
   /// Layers that compute again what `recompute` says; the others keep everything. Empty: all layers.
   std::optional<std::int64_t> recompute_layers = {};
+  /// Of Recompute::keep_attention: outputs of every second product are kept too, as PyTorch's checkpointing
+  /// by operator does.
+  bool alternate_products = false;
+  Offload offload = {};  ///< of what is kept; Recompute::offload adds layer inputs
+  /// Layers whose tensors go to host memory; the others keep them on the device. Empty: all layers.
+  std::optional<std::int64_t> offload_layers = {};
 
   [[nodiscard]] std::int64_t rows_per_microbatch() const { return batch / microbatches; }
   /// Ranks that expert groups are taken from. @param shards data x sequence ranks

@@ -18,18 +18,42 @@ Json word_or_null(const std::optional<E>& value) {
 
 }  // namespace
 
+Json offload_json(Offload offload) {
+  Json list = Json::array();
+  for (const Word<Kept>& kind : word_list<Kept>())
+    if (offload.has(kind.value)) list.push_back(kind.text);
+  return list;
+}
+
+std::optional<Offload> offload_in(ObjectReader& reader) {
+  if (!reader.has("offload")) return std::nullopt;
+  Offload offload;
+  reader.array("offload", [&](const Json& value, const std::string& at) {
+    const std::string word = json_string(value, reader.file(), at);
+    try {
+      offload = offload.with(parse_word<Kept>(word, "offload"));
+    } catch (const UsageError& error) {
+      throw InvalidInput({reader.file(), 0, at}, error.what());
+    }
+  });
+  return offload;
+}
+
 Json fixed_json(const Constraints& fixed) {
-  return {{"ring", json_or_null(fixed.ring)},
-          {"ulysses", json_or_null(fixed.ulysses)},
-          {"data", json_or_null(fixed.data)},
-          {"tensor", json_or_null(fixed.tensor)},
-          {"method", word_or_null(fixed.method)},
-          {"layout", word_or_null(fixed.layout)},
-          {"dkv_return", word_or_null(fixed.dkv_return)},
-          {"head_chunks", json_or_null(fixed.head_chunks)},
-          {"order", word_or_null(fixed.order)},
-          {"recompute", word_or_null(fixed.recompute)},
-          {"zero_stage", json_or_null(fixed.zero_stage)}};
+  Json json = {{"ring", json_or_null(fixed.ring)},
+               {"ulysses", json_or_null(fixed.ulysses)},
+               {"data", json_or_null(fixed.data)},
+               {"tensor", json_or_null(fixed.tensor)},
+               {"method", word_or_null(fixed.method)},
+               {"layout", word_or_null(fixed.layout)},
+               {"dkv_return", word_or_null(fixed.dkv_return)},
+               {"head_chunks", json_or_null(fixed.head_chunks)},
+               {"order", word_or_null(fixed.order)},
+               {"recompute", word_or_null(fixed.recompute)},
+               {"zero_stage", json_or_null(fixed.zero_stage)}};
+  // Absent is its default, so that files written before it keep their digest.
+  if (fixed.offload) json["offload"] = offload_json(*fixed.offload);
+  return json;
 }
 
 Json memory_json(const MemoryPolicy& memory) {
@@ -54,6 +78,9 @@ Json step_json(const StepWorkload& step) {
   if (!step.expert_tensor) json["expert_tensor"] = false;
   if (!step.sequence_parallel) json["sequence_parallel"] = false;
   if (step.recompute_layers) json["recompute_layers"] = *step.recompute_layers;
+  if (step.expert_overlap) json["expert_overlap"] = true;
+  if (step.offload.any()) json["offload"] = offload_json(step.offload);
+  if (step.offload_layers) json["offload_layers"] = *step.offload_layers;
   json["memory"] = memory_json(step.memory);
   return json;
 }
@@ -84,6 +111,7 @@ Constraints fixed_in(ObjectReader reader) {
   fixed.order = maybe_word<AxisOrder>(reader, "order");
   fixed.recompute = maybe_word<Recompute>(reader, "recompute");
   fixed.zero_stage = maybe_int(reader, "zero_stage", 0, 3);
+  fixed.offload = offload_in(reader);
   reader.finish();
   return fixed;
 }
@@ -128,6 +156,9 @@ StepWorkload step_in(ObjectReader reader) {
   if (reader.has("sequence_parallel")) step.sequence_parallel = reader.boolean("sequence_parallel");
   if (reader.has("recompute_layers"))
     step.recompute_layers = reader.integer("recompute_layers", 1, max_ranks);
+  if (reader.has("expert_overlap")) step.expert_overlap = reader.boolean("expert_overlap");
+  step.offload = offload_in(reader).value_or(Offload{});
+  if (reader.has("offload_layers")) step.offload_layers = reader.integer("offload_layers", 1, max_ranks);
   step.memory = memory_in(reader.object("memory"));
   reader.finish();
   return step;

@@ -11,6 +11,8 @@ namespace usp {
 /// Parts of it, which requests share; null: free.
 [[nodiscard]] Json fixed_json(const Constraints& fixed);
 [[nodiscard]] Json memory_json(const MemoryPolicy& memory);
+/// ["input", "mlp"]
+[[nodiscard]] Json offload_json(Offload offload);
 
 [[nodiscard]] Constraints fixed_in(ObjectReader reader);
 [[nodiscard]] PlanInputs inputs_in(ObjectReader reader, bool overlap);

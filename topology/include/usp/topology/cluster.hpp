@@ -109,8 +109,9 @@ struct Node {
   std::string name;
   int numa_count = 0;  ///< 0: unknown
   Quantity host_memory_bytes;
-  Quantity pcie_gb_s;  ///< one direction, per device slot
-  Quantity numa_gb_s;  ///< one direction, between two NUMA nodes
+  Quantity host_memory_gb_s;  ///< of all its channels together
+  Quantity pcie_gb_s;         ///< one direction, per device slot
+  Quantity numa_gb_s;         ///< one direction, between two NUMA nodes
 
   bool operator==(const Node&) const = default;
 };

@@ -29,6 +29,7 @@ struct Constraints {
   std::optional<int> head_chunks;
   std::optional<AxisOrder> order;
   std::optional<Recompute> recompute;
+  std::optional<Offload> offload;
   std::optional<int> zero_stage;
 };
 
@@ -64,6 +65,9 @@ struct StepWorkload {
   int virtual_stages = 1;         ///< model chunks per pipeline stage: interleaved where more than one
   bool expert_tensor = true;      ///< tensor ranks split each expert's width; else they hold whole experts
   bool sequence_parallel = true;  ///< tensor ranks split norms and residuals by tokens
+  bool expert_overlap = false;    ///< dispatch and combine beside another microbatch
+  Offload offload = {};           ///< kinds of kept tensors in host memory
+  std::optional<i64> offload_layers = {};    ///< whose tensors go there; empty: all
   std::optional<i64> recompute_layers = {};  ///< that compute again what `recompute` says; empty: all
   MemoryPolicy memory;
 };

@@ -24,6 +24,36 @@ enum class Recompute {
   return recompute == Recompute::full || recompute == Recompute::offload;
 }
 
+/// Tensors of a layer, as far as they are kept for the backward pass.
+enum class Kept {
+  input,      ///< the layer's input
+  qkv,        ///< q, k and v of the home layout
+  attention,  ///< attention's output, lse and what else its backward reads
+  mlp,        ///< inputs of the MLP's products and norms, and its inner activations
+};
+inline constexpr int kept_kinds = 4;
+
+/// Kinds of kept tensors that wait in host memory between forward and backward.
+struct Offload {
+  unsigned bits = 0;
+  [[nodiscard]] constexpr bool any() const { return bits != 0; }
+  [[nodiscard]] constexpr bool has(Kept kind) const {
+    return (bits >> static_cast<unsigned>(kind) & 1U) != 0;
+  }
+  [[nodiscard]] constexpr Offload with(Kept kind) const { return {bits | 1U << static_cast<unsigned>(kind)}; }
+  [[nodiscard]] static constexpr Offload everything() { return {(1U << kept_kinds) - 1}; }
+  bool operator==(const Offload&) const = default;
+};
+/// `offload` as a mode is full recompute with layer inputs in host memory.
+[[nodiscard]] constexpr Offload offloaded(Recompute recompute, Offload also) {
+  return recompute == Recompute::offload ? also.with(Kept::input) : also;
+}
+
+template <>
+struct WordTable<Kept> {
+  static constexpr Word<Kept> words[] = {
+      {"input", Kept::input}, {"qkv", Kept::qkv}, {"attention", Kept::attention}, {"mlp", Kept::mlp}};
+};
 template <>
 struct WordTable<Recompute> {
   static constexpr Word<Recompute> words[] = {
