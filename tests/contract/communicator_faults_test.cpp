@@ -158,7 +158,7 @@ TEST(ThreadFaults, AnInterruptedWaitEndsTheJob) {
 
 TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
   Witness witness;
-  witness.run(4, 0.2, [](comm::Communicator& communicator) {
+  witness.run(4, 1, [](comm::Communicator& communicator) {
     if (communicator.rank() == 2) work_on(communicator);
     std::byte byte{};
     const comm::StridedBytes region{.data = &byte, .run_bytes = 1};
@@ -178,7 +178,7 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
 
 TEST(ThreadFaults, GroupsNameRanksOfTheJob) {
   Witness witness;
-  witness.run(4, 0.2, [](comm::Communicator& communicator) {
+  witness.run(4, 1, [](comm::Communicator& communicator) {
     const auto group = communicator.group({3, 1});
     if (communicator.rank() == 1) work_on(communicator);
     (group != nullptr ? *group : communicator).barrier();
