@@ -84,7 +84,12 @@ CalibrateOptions options_of(const CalibrateFlags& flags) {
   CalibrateOptions options = flags.options;
   options.max_seconds = flags.max_seconds.value_or(options.quick ? quick_s : options.max_seconds);
   options.comm = comm_options(flags.comm);
+  // As seen from the cluster's file, which names it.
   options.calibration_file = flags.output;
+  if (!flags.cluster_file.empty() && flags.cluster_file != "-") {
+    const std::filesystem::path folder = std::filesystem::absolute(flags.cluster_file).parent_path();
+    options.calibration_file = std::filesystem::absolute(flags.output).lexically_proximate(folder).string();
+  }
   options.name = std::filesystem::path(flags.output).stem().string();
   // Beside a device or a pipe nothing is kept.
   if (flags.output != "-" && file_identity(flags.output, 1)) options.partial = partial_of(flags.output);

@@ -158,7 +158,8 @@ void check_split(const StepFlags& flags) {
                     flags.pipeline));
   if (flags.recompute_layers && (!fixed.recompute || *fixed.recompute == Recompute::none))
     throw UsageError("--recompute-layers: say with --recompute what these layers compute again");
-  if (flags.offload_layers && !fixed.offload && fixed.recompute != Recompute::offload)
+  if (flags.offload_layers && !(fixed.offload && fixed.offload->any()) &&
+      fixed.recompute != Recompute::offload)
     throw UsageError("--offload-layers: say with --offload which tensors of these layers go to host memory");
   if (flags.gradients && *flags.gradients != flags.workload.dtype && *flags.gradients != Precision::fp32)
     throw UsageError("--gradients: fp32, or the type of --dtype");

@@ -52,6 +52,27 @@ class Calibrate(unittest.TestCase):
         done = usp("score", "-", "--cluster", str(self.cluster), "--json", input=ROW)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_a_cluster_file_names_the_calibration_beside_it(self):
+        place = self.path / "place"
+        place.mkdir()
+        self.assertEqual(usp(*self.command).returncode, 0)
+        for file in (self.calibration, self.cluster):
+            file.rename(place / file.name)
+        self.calibration.write_text("{}")  # of that name, where the command runs
+        plan = ["plan", "attention", *CALL, "--cluster", str(place / self.cluster.name)]
+        done = usp(*plan, cwd=self.path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # Measured anew, the kernels are still those of this machine.
+        again = self.command[:self.command.index("--write-cluster")]
+        again[again.index("-o") + 1] = str(place / self.calibration.name)
+        self.assertEqual(usp(*again).returncode, 0)
+        done = usp(*plan, cwd=self.path)
+        self.assertNotIn("scaled from", done.stdout)
+        (place / self.calibration.name).unlink()
+        done = usp(*plan, cwd=self.path)
+        self.assertEqual(done.returncode, 3, done.stdout)
+        self.assertIn("at '/calibration'", done.stderr)
+
     def test_processes_over_tcp(self):
         code, outputs, errors = self.launch()
         self.assertEqual(code, 0, errors)

@@ -18,6 +18,13 @@ def calibrate(hosts, per_host, launcher, command, folder):
     return cluster, calibration
 
 
+def rates(calibration):
+    """Bytes per second of the fastest hop inside a host, and of a host's line."""
+    content = json.loads(calibration.read_text())
+    inside = max(point["bytes_per_s"] for curve in content["point_to_point"] for point in curve["points"])
+    return inside, content["network"]["bytes_per_s"]
+
+
 def for_paced_kernels(calibration, alone):
     """Each rank of emulated hosts has a core of its own: its kernels are those of one rank alone on this machine, as
     another calibration has them, and a transfer beside them, which sleep, does not slow them down."""

@@ -18,6 +18,7 @@ import sandbox
 USP, PACED_CALLS = sys.argv[1:3] if len(sys.argv) > 2 else ("usp", "paced_calls")
 MBIT = 400
 CALL = ("--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--seq", "4096", "--dtype", "fp32", "--forward-only")
+LEAST_RATIO = 4  # of messages inside a host, which the NICs do not carry, to those between hosts
 TIE = 1.1  # plans that a quick calibration does not tell apart
 
 
@@ -25,7 +26,14 @@ class Choice(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.hosts = network.Network([network.Nic(MBIT)] * 2).hosts
-        cls.files = calibrate.calibrate(cls.hosts, 2, "sockets", [USP, "calibrate", "--quick", "-q"], sandbox.RUN)
+        for _ in range(3):
+            cls.files = calibrate.calibrate(cls.hosts, 2, "sockets", [USP, "calibrate", "--quick", "--restart", "-q"],
+                                            sandbox.RUN)
+            inside, line = calibrate.rates(cls.files[1])
+            if inside > LEAST_RATIO * line and line > MBIT / 8e-6 / LEAST_RATIO:
+                return
+        raise unittest.SkipTest(f"other work takes the cores of this machine: messages inside a host were measured at "
+                                f"{inside / 1e6:.0f} MB/s, between hosts at {line / 1e6:.0f}")
 
     def plan(self, *flags):
         out = subprocess.run([USP, "plan", "attention", *CALL, "--cluster", self.files[0], "--json", "-q", *flags],

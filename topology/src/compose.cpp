@@ -78,6 +78,24 @@ Cluster read_as(SourceFormat format, const Source& source) {
   throw InternalError("a source format has no reader");
 }
 
+/// The calibration that a cluster file names lies beside that file, unless it is shipped or its path is
+/// whole.
+void place_calibration(Cluster& cluster, const Source& source) {
+  const std::filesystem::path named = cluster.calibration;
+  std::error_code ignored;
+  if (named.empty() || named.is_absolute() || !std::filesystem::exists(source.file, ignored)) return;
+  const std::vector<std::string> shipped = preset_names("calibrations");
+  if (std::find(shipped.begin(), shipped.end(), cluster.calibration) != shipped.end()) return;
+  const std::filesystem::path beside = std::filesystem::absolute(source.file).parent_path() / named;
+  if (!std::filesystem::exists(beside, ignored))
+    throw InvalidInput(
+        {source.file, 0, "/calibration"},
+        fmt::format("'{}' is no shipped calibration, and there is no {}; give the file's path as seen "
+                    "from this file, or --calibration",
+                    cluster.calibration, beside.lexically_normal().string()));
+  cluster.calibration = beside.lexically_normal().string();
+}
+
 /// A quantity that the command line states.
 Quantity stated(double value, const std::string& flag) {
   return {value, Provenance::preset, flag};
@@ -307,6 +325,7 @@ Cluster compose(const ClusterRequest& request) {
     const SourceFormat format =
         request.format == SourceFormat::automatic ? detect_format(source.text, source.file) : request.format;
     cluster = read_as(format, source);
+    if (format == SourceFormat::cluster_json && !request.text) place_calibration(cluster, source);
     if (request.devices.empty() && (format == SourceFormat::nvidia_smi || format == SourceFormat::nccl_xml))
       note_visible(cluster);
   }

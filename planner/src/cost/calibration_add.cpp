@@ -45,6 +45,16 @@ int hosts_of(const topology::Cluster& cluster, int ranks) {
   return static_cast<int>(hosts.size());
 }
 
+void check_type(const ScoreRow& row, const CalibrationFile& content, const std::string& file) {
+  const int bytes = row.dtype == ScoreRow::Type::fp32 ? 4 : 2;
+  if (bytes != content.attention.element_bytes)
+    throw InvalidInput(
+        {file, row.line, "dtype"},
+        fmt::format("the row is of {} bytes per element, the calibration was measured with {}; "
+                    "measure rows of its type",
+                    bytes, content.attention.element_bytes));
+}
+
 Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const std::string& file) {
   if (!row.seconds)
     throw InvalidInput({file, row.line, "iters_per_s"}, "the row ran out of memory and has no time");
@@ -130,6 +140,7 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
                     "nothing of it; name its own cluster",
                     content.name, content.cluster, cluster.name));
   std::map<Target, std::vector<const ScoreRow*>> by_target;  // kernels first
+  for (const ScoreRow& row : rows) check_type(row, content, file);
   for (const ScoreRow& row : rows) by_target[target_of(row, cluster, file)].push_back(&row);
   CorrectedCalibration result{content, {}};
   for (const auto& [target, told] : by_target) {

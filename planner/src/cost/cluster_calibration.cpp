@@ -196,6 +196,7 @@ constexpr double same_card = 0.02;  // data sheets round
 
 /// Says so where a calibration is asked for by name and is of another card: its links are taken as they are.
 void name_other_card(const topology::Cluster& cluster, const std::string& asked, Calibration& calibration) {
+  if (measured_here(cluster, calibration)) return;
   const auto differs = [](double a, double b) { return std::abs(a / b - 1) > same_card; };
   const bool shipped = asked == calibration.name;
   const bool other = (shipped && !cluster.calibration.empty() && asked != cluster.calibration) ||
@@ -214,6 +215,7 @@ void name_other_card(const topology::Cluster& cluster, const std::string& asked,
 /// or what the tensor cores here take. Across generations products reach the same share of the peak, while
 /// the softmax does not gain more than multiprocessors and clock do.
 void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
+  if (measured_here(cluster, calibration)) return;
   using topology::DeviceSpec;
   const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
   const double memory =

@@ -201,7 +201,8 @@ void add_expert_overlap_difference(const ExportInput& input, ExportedPlan& resul
 void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result) {
   if (!input.plan.training || !input.plan.inputs.step) return;
   const std::string words = offload_words(input.step());
-  if (!words.empty()) differs(result, words, "no setting moves them: they stay on the device");
+  if (!words.empty())
+    differs(result, words, "no setting moves them: they stay on the device, which may not hold them");
 }
 
 i64 model_layers(const PlanFile& plan) {

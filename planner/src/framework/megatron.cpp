@@ -203,7 +203,7 @@ FrameworkTraits traits() {
       "NVIDIA/Megatron-LM d98e8a6 megatron/training/arguments.py, megatron/core/parallel_state.py; "
       "NVIDIA/TransformerEngine d0067d0 context_parallel.py";
   t.modes = modes();
-  t.equal_stages = t.some_layers = true;
+  t.equal_stages = t.some_layers = t.offloads_layers = true;
   t.sequence_multiple = 2;  // arguments.py: seq-length is a multiple of 2 x context-parallel-size
   t.zero_stages = {0, 1, 2, 3};
   t.recomputes = {Recompute::none, Recompute::selective, Recompute::mlp, Recompute::full};

@@ -73,7 +73,9 @@ class Within {
       throw Infeasible(fmt::format("{} has no tensor parallelism beside the sequence's", framework_.name),
                        {"--tensor 1", "another --framework"});
     check_memory_choices();
+    check_offload();
     check_stages();
+    base.search_offload = false;
     base.equal_stages = framework_.equal_stages;
     for (const ExchangeMode& mode : framework_.modes)
       for (const bool with_ring : {false, true})
@@ -92,6 +94,19 @@ class Within {
       throw Infeasible(
           fmt::format("{} has no recompute {}", framework_.name, word_of(*asked_.fixed.recompute)),
           {"another --recompute"});
+  }
+
+  void check_offload() const {
+    if (!asked_.fixed.offload || !asked_.fixed.offload->any() || framework_.any_plan) return;
+    const bool whole = *asked_.fixed.offload == Offload::everything() &&
+                       asked_.fixed.recompute.value_or(Recompute::none) == Recompute::none;
+    if (whole && framework_.offloads_layers) return;
+    throw Infeasible(
+        fmt::format("{} has no setting that moves these kinds of kept tensors to host memory",
+                    framework_.name),
+        framework_.offloads_layers
+            ? std::vector<std::string>{"--offload input,qkv,attention,mlp --recompute none", "no --offload"}
+            : std::vector<std::string>{"no --offload", "--recompute offload, where it has that"});
   }
 
   /// Of a pipeline that the flags fix.

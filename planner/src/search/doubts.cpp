@@ -88,8 +88,10 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
 
 std::string host_measurement(const topology::Cluster& cluster) {
   const std::size_t ranks = cluster.devices.size();
-  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart", ranks)
-                                  : fmt::format("usp calibrate --ranks {} --restart", ranks);
+  const bool own_file = cluster.calibration.find('.') != std::string::npos;  // shipped ones are names
+  const std::string file = own_file ? cluster.calibration : "calibration.json";
+  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart -o {}", ranks, file)
+                                  : fmt::format("usp calibrate --ranks {} --restart -o {}", ranks, file);
 }
 
 std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,

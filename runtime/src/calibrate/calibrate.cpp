@@ -49,6 +49,7 @@ class RankLab {
 
   /// Collective. Rank 0 returns all parts; `resumed` counts those of the partial file.
   [[nodiscard]] Results measure_all(std::size_t& resumed) {
+    name_shared_cores();
     resume();
     resumed = results_.size();
     for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -77,6 +78,15 @@ class RankLab {
             {"kernel", kernel_->name()},
             {"dtype", std::string(word_of(options_.dtype))},
             {"quick", options_.quick ? "yes" : "no"}};
+  }
+
+  void name_shared_cores() const {
+    const std::size_t ranks = machine_.ranks.front().size(), cores = std::thread::hardware_concurrency();
+    if (!root() || !options_.note || cores == 0 || ranks <= cores) return;
+    options_.note(
+        fmt::format("{} ranks share the {} cores of {}: kernels are timed while others wait for a core, "
+                    "so that their times are rough; give each rank a core of its own",
+                    ranks, cores, machine_.hosts.front()));
   }
 
   /// Rank 0 reads the file; all ranks get what it holds.

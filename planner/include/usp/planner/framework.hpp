@@ -50,6 +50,7 @@ struct FrameworkTraits {
   int sequence_multiple = 1;          ///< tokens are a multiple of this times the ranks of the sequence
   bool equal_stages = false;          ///< `plan` keeps to pipeline stages and chunks of equally many layers
   bool some_layers = false;           ///< can recompute some layers and keep the others
+  bool offloads_layers = false;       ///< can offload all that some layers keep, where nothing runs again
   std::vector<int> zero_stages;       ///< that it has
   std::vector<Recompute> recomputes;  ///< that it has; empty: all
   std::string_view script;            ///< that launch lines start, where no other is named
