@@ -78,7 +78,7 @@ def read(page):
 
 def plan_faults(usp, args, data):
     """What of the embedded plan is not the document of usp plan."""
-    run = subprocess.run([usp, "plan", *args, "-q", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([usp, "plan", *args, "-q", "--json"], capture_output=True, text=True, timeout=200, check=True)
     plan = json.loads(run.stdout)
     return [f"plan.{key} differs from usp plan --json" for key in plan if plan[key] != data["plan"].get(key)] + (
         [] if set(plan) == set(data["plan"]) else ["keys of the plan differ"])
