@@ -21,7 +21,7 @@ NEEDED = {"plan attention": ["--heads", "1", "--kv-heads", "1", "--head-dim", "8
 OUTPUTS = {"topo": {"--output"}, "plan": {"--output"}, "plan attention": {"--output"}, "report": {"--output"},
            "run": {"--output", "--trace"}, "explain": {"--trace"}}
 RESULTS = ["out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "d_sink.npy"]
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 
 
 class Usp:

@@ -105,7 +105,7 @@ def command_faults(usp, folder, data, args):
     """The first command of the page gives the plan of the page."""
     first = data["commands"][0]["command"]
     run = subprocess.run(["bash", "-c", first.replace("usp ", f"{usp} ", 1) + " -q --json"], capture_output=True,
-                         text=True, timeout=60, check=False, cwd=folder)
+                         text=True, timeout=200, check=False, cwd=folder)
     if run.returncode != 0:
         return [f"'{first}' ends with {run.returncode}: {run.stderr.strip()[:200]}"]
     same = json.loads(run.stdout)["best"] == data["plan"]["best"]
@@ -127,7 +127,7 @@ def main():
                 ["gpt-oss-20b", "--seq", "64k", "--cluster", "dgx-h100", "--devices", "0,1", "--forward-only"]]
         failed = 0
         for args in runs:
-            run = subprocess.run([usp, "report", *args, "-q", "-o", "-"], capture_output=True, text=True, timeout=60,
+            run = subprocess.run([usp, "report", *args, "-q", "-o", "-"], capture_output=True, text=True, timeout=200,
                                  check=False)
             if run.returncode != 0:
                 found = [run.stderr.strip()[:400]]

@@ -26,7 +26,7 @@ import tempfile
 
 KEYS = {"name", "args", "stdin", "exit", "stdout", "not_stdout", "stderr", "not_stderr", "json", "files",
         "schema"}
-TIMEOUT_S = 60
+TIMEOUT_S = 200
 ABSENT = object()
 
 
