@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import network
 
@@ -47,6 +48,10 @@ def of_tcp(hosts, per_host, command, timeout=PATIENCE_S):
 LAUNCHERS = {"mpi": of_mpi, "sockets": of_tcp}
 
 
+WITHOUT_MPI = "--without-mpi"  # of the tests: usp was built without it
+
+
 def available():
-    """Those that are installed."""
-    return {name: launch for name, launch in LAUNCHERS.items() if name != "mpi" or shutil.which("mpirun") is not None}
+    """Those that usp was built with and that are installed."""
+    mpi = WITHOUT_MPI not in sys.argv and shutil.which("mpirun") is not None
+    return {name: launch for name, launch in LAUNCHERS.items() if name != "mpi" or mpi}
