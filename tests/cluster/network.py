@@ -102,7 +102,7 @@ class Host:
 
 
 class Network:
-    """Hosts of these NICs, one network at a time in a sandbox, which ends it where nobody takes it down."""
+    """Hosts of these NICs, one network at a time in a sandbox; the end of the sandbox removes it."""
 
     def __init__(self, nics):
         self.hosts = [Host(number, nic) for number, nic in enumerate(nics)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Namespaces of its own for a script. Everything that it makes in them, processes, links and mounts, ends with it,
-however it ends: the kernel kills a PID namespace with its first process, and removes what nobody holds."""
+however it ends: the kernel kills a PID namespace with its first process, and frees namespaces without processes."""
 import os
 import pathlib
 import shutil

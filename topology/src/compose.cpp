@@ -84,8 +84,7 @@ void place_calibration(Cluster& cluster, const Source& source) {
   const std::filesystem::path named = cluster.calibration;
   std::error_code ignored;
   if (named.empty() || named.is_absolute() || !std::filesystem::exists(source.file, ignored)) return;
-  const std::vector<std::string> shipped = preset_names("calibrations");
-  if (std::find(shipped.begin(), shipped.end(), cluster.calibration) != shipped.end()) return;
+  if (is_shipped("calibrations", cluster.calibration)) return;
   const std::filesystem::path beside = std::filesystem::absolute(source.file).parent_path() / named;
   if (!std::filesystem::exists(beside, ignored))
     throw InvalidInput(

@@ -46,7 +46,7 @@ int hosts_of(const topology::Cluster& cluster, int ranks) {
 }
 
 void check_type(const ScoreRow& row, const CalibrationFile& content, const std::string& file) {
-  const int bytes = row.dtype == ScoreRow::Type::fp32 ? 4 : 2;
+  const i64 bytes = bytes_of(score_plan(row, file).shape.dtype);
   if (bytes != content.attention.element_bytes)
     throw InvalidInput(
         {file, row.line, "dtype"},

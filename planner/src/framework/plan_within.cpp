@@ -96,6 +96,7 @@ class Within {
           {"another --recompute"});
   }
 
+  /// Refuses kinds of kept tensors in host memory that no setting of the framework moves there.
   void check_offload() const {
     if (!asked_.fixed.offload || !asked_.fixed.offload->any() || framework_.any_plan) return;
     const bool whole = *asked_.fixed.offload == Offload::everything() &&

@@ -45,11 +45,11 @@ void add_partial_recompute(const ExportInput& input, ExportedPlan& result);
 /// Of checkpoints in host memory.
 void add_offload_difference(const ExportInput& input, ExportedPlan& result, const std::string& instead);
 
-/// Of layers that keep everything beside others that run again, where the framework treats all alike.
 /// Where the plan hides the exchange of experts behind another microbatch.
 void add_expert_overlap_difference(const ExportInput& input, ExportedPlan& result);
 /// Where the plan offloads kinds of tensors that no framework's setting names.
 void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result);
+/// Of layers that keep everything beside others that run again, where the framework treats all alike.
 void add_some_layers_difference(const ExportInput& input, ExportedPlan& result);
 /// Of what tensor ranks split besides attention and the MLP, where the framework has no setting for it.
 /// @param tokens, experts what happens to norms and residuals, and to experts

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doubts.hpp"
 
+#include "usp/base/presets.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/topology/routes.hpp"
 
@@ -88,7 +89,7 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
 
 std::string host_measurement(const topology::Cluster& cluster) {
   const std::size_t ranks = cluster.devices.size();
-  const bool own_file = cluster.calibration.find('.') != std::string::npos;  // shipped ones are names
+  const bool own_file = !cluster.calibration.empty() && !is_shipped("calibrations", cluster.calibration);
   const std::string file = own_file ? cluster.calibration : "calibration.json";
   return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart -o {}", ranks, file)
                                   : fmt::format("usp calibrate --ranks {} --restart -o {}", ranks, file);

@@ -113,6 +113,8 @@ class StepPricer {
   /// Dispatch or combine of `bytes` of tokens on each rank, `copies` of each, over expert ranks `stride`
   /// devices apart.
   [[nodiscard]] Estimate expert_time(i64 ranks, i64 stride, double bytes, double copies) const;
+  /// Of `ranks` that are `stride` devices apart, those that fast links join.
+  [[nodiscard]] i64 near_ranks(i64 ranks, i64 stride) const;
   /// Bytes of a device that cross the NICs of its host in a collective over `ranks`.
   [[nodiscard]] double crossing_bytes(i64 ranks, i64 stride, double bytes) const;
   [[nodiscard]] double attention_flops() const;

@@ -24,7 +24,7 @@ constexpr double bucket_bytes = 1e9;
 
 Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, double bytes) const {
   if (ranks <= 1 || bytes <= 0) return {};
-  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+  const i64 near = near_ranks(ranks, stride);
   const i64 nodes = (ranks + near - 1) / near;
   Estimate time =
       near > 1 ? request_.calibration->comm.time(operation, static_cast<int>(near), bytes) : Estimate{};
@@ -51,7 +51,7 @@ double distinct(double places, double copies) {
 
 Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes, double copies) const {
   if (ranks <= 1 || bytes <= 0) return {};
-  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+  const i64 near = near_ranks(ranks, stride);
   // A token goes to each host once and from there to each rank once, however many of its experts are there,
   // and comes back summed in the same way: DeepEP's and HybridEP's kernels.
   const double inside = bytes * distinct(d(ranks), copies);
@@ -71,8 +71,12 @@ Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes, double cop
   return time;
 }
 
+i64 StepPricer::near_ranks(i64 ranks, i64 stride) const {
+  return std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+}
+
 double StepPricer::crossing_bytes(i64 ranks, i64 stride, double bytes) const {
-  const i64 near = std::max<i64>(1, std::min<i64>(ranks, domain_devices_ / std::max<i64>(1, stride)));
+  const i64 near = near_ranks(ranks, stride);
   const i64 hosts = (ranks + near - 1) / near;
   return hosts <= 1 ? 0 : bytes * d(hosts - 1) / d(hosts) / d(near);
 }

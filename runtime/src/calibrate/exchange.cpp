@@ -9,7 +9,7 @@
 namespace usp::measure {
 namespace {
 
-/// Two heads of 64 elements of four bytes: what lies together in a row of an all-to-all.
+/// Contiguous bytes of a row in an all-to-all: two heads of 64 elements of four bytes.
 constexpr i64 run_bytes = 512;
 
 const char* name_of(NetworkOperation operation) {

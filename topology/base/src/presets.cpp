@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace usp {
@@ -20,6 +21,11 @@ std::vector<std::string> preset_names(const std::string& kind) {
       names.emplace_back(path.substr(kind.size() + 1, path.size() - kind.size() - 6));
   }
   return names;
+}
+
+bool is_shipped(const std::string& kind, const std::string& name) {
+  const std::vector<std::string> names = preset_names(kind);
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 NamedText shipped_preset(const std::string& kind, const std::string& name) {

@@ -29,7 +29,7 @@ class StartWatch {
 
  private:
   Deadline deadline_;
-  const CommOptions* options_ = nullptr;  ///< null: nobody interrupts
+  const CommOptions* options_ = nullptr;  ///< null: not interruptible
   int rank_ = -1;
 };
 

@@ -14,6 +14,9 @@ struct NamedText {
 /// Names of the shipped files of one kind ("clusters", "models", "calibrations", "schema"), without ".json".
 [[nodiscard]] std::vector<std::string> preset_names(const std::string& kind);
 
+/// Whether a file of that kind and name is shipped.
+[[nodiscard]] bool is_shipped(const std::string& kind, const std::string& name);
+
 /// The shipped file of that kind and name. Throws InvalidInput when there is none.
 [[nodiscard]] NamedText shipped_preset(const std::string& kind, const std::string& name);
 
