@@ -5,6 +5,7 @@
 #include "usp/planner/model_config.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/topology/compose.hpp"
+#include "usp/topology/routes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -192,7 +193,9 @@ TEST(StepChoice, ATokenTravelsOncePerHost) {
   const PlanCandidate c = step.price(1, 128, Recompute::none, 1);
   const double hosts = 16 * (1 - std::pow(15.0 / 16, 8));
   const double sent = 4096.0 * 7168 * 2 * hosts * 15 / 16;
-  const double once = 20e-6 + sent / (50e9 * 0.74);
+  const topology::LinkTable links(step.cluster);
+  const double latency = *links.latency(topology::PathKind::network).value;
+  const double once = latency + sent / (50e9 * step.calibration.network.exchange.value);
   EXPECT_NEAR(seconds(c, "expert exchange"), 58 * 2 * 2 * once, 1e-6);
   step.request.workload.batch = step.request.workload.microbatches = 2;
   const double shown = seconds(step.price(1, 128, Recompute::none, 1), "expert exchange");
