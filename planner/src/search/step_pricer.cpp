@@ -260,7 +260,8 @@ std::vector<CommunicatorGroup> StepPricer::communicators(const Choice& choice, c
       add(name, ranks, neighbours);
   };
   axis("ulysses", schedule::Peers::every_ulysses, mesh.ulysses, mesh.ulysses - 1);
-  axis("ring", schedule::Peers::every_ring, mesh.ring(), choice.method == Method::ring ? 1 : mesh.ring() - 1);
+  const i64 others = mesh.ring() - 1, shifts = choice.method->displacements(mesh);
+  axis("ring", schedule::Peers::every_ring, mesh.ring(), shifts > 0 ? std::min(others, shifts) : others);
   add("tensor", choice.tensor());
   if (w.training || choice.zero_stage == 3) add("data x sequence", i64{choice.data()} * mesh.size());
   add("experts", w.expert);
