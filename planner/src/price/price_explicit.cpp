@@ -82,7 +82,7 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
       const double bytes = static_cast<double>(most) / std::max(1, pattern.peers);
       sum.post(m, pattern, bytes,
                staging_times(links_.calibration().kernel, staging, m, bytes, pattern.peers,
-                             staging.copied > 0 ? own_bytes(context, m) : 0));
+                             staging.copied > 0 ? own_bytes(context, m, pattern) : 0));
     }
     // Lock step: each operation costs its slowest rank.
     std::vector<std::pair<const schedule::Operation*, Estimate>> slowest;

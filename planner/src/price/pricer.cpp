@@ -223,10 +223,11 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const schedu
 }
 
 /// Of an exchange, what stays on the rank that keeps most. Of a pruned plan a bound.
-double AttentionPricer::own_bytes(const Context& context, const schedule::TransferOp& move) {
+double AttentionPricer::own_bytes(const Context& context, const schedule::TransferOp& move,
+                                  const TransferPattern& pattern) {
+  if (context.geometry == nullptr) return move_bytes_per_peer(context, move, pattern);
   const AttentionPlan& plan = *context.plan;
   const auto weight = static_cast<double>(schedule::wire_bytes_per_row_head(plan, move));
-  const bool q = move.tokens.of == schedule::Side::q;
   const int ulysses = plan.mesh.ulysses;
   const auto heads_of = [&](int u) {
     const Heads& heads = context.split->heads;
@@ -241,8 +242,6 @@ double AttentionPricer::own_bytes(const Context& context, const schedule::Transf
         return heads.kv_of(u, move.heads.chunk).size();
     }
   };
-  if (context.geometry == nullptr)
-    return static_cast<double>((q ? context.q_row : context.k_row) / ulysses * heads_of(0)) * weight;
   const SequenceLayout& layout = context.geometry->layout(move.tokens.of);
   i64 most = 0;
   for (int r = 0; r < plan.mesh.ring(); ++r)
@@ -259,8 +258,11 @@ void AttentionPricer::weigh(const Context& context, const schedule::TransferOp& 
     cost.bytes *= latent_->share;
   cost.staging = {};
   if (!staging.any()) return;
+  const bool even_exchange = context.geometry == nullptr && pattern.peers > 0;
   cost.staging = staging_times(links_.calibration().kernel, staging, move, cost.bytes, pattern.peers,
-                               staging.copied > 0 ? own_bytes(context, move) : 0);
+                               staging.copied <= 0 ? 0
+                               : even_exchange     ? cost.bytes
+                                                   : own_bytes(context, move, pattern));
 }
 
 PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks) {

@@ -52,10 +52,11 @@ struct StagingTimes {
 [[nodiscard]] inline StagingTimes staging_times(const AttentionCostModel& kernel, const Staging& staging,
                                                 const schedule::TransferOp& move, double bytes, int peers,
                                                 double own_bytes) {
-  const int kernels = move.pairs * std::max(1, peers);
-  return {kernel.memory_bound(staging.packed * bytes * peers, kernels).seconds,
-          kernel.memory_bound(staging.unpacked * bytes * peers, kernels).seconds +
-              kernel.memory_bound(staging.copied * own_bytes, move.pairs).seconds};
+  const int kernels = move.pairs * std::max(1, peers), copies = staging.copied > 0 ? move.pairs : 0;
+  const double unpacked = staging.unpacked * bytes * peers;
+  return {staging.packed > 0 ? kernel.memory_bound(staging.packed * bytes * peers, kernels).seconds : 0,
+          kernel.memory_bound(unpacked + staging.copied * own_bytes, (unpacked > 0 ? kernels : 0) + copies)
+              .seconds};
 }
 
 }  // namespace usp

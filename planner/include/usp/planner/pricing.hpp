@@ -133,7 +133,8 @@ class AttentionPricer {
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const schedule::TransferOp& move,
                                            const TransferPattern& pattern);
-  [[nodiscard]] double own_bytes(const Context& context, const schedule::TransferOp& move);
+  [[nodiscard]] double own_bytes(const Context& context, const schedule::TransferOp& move,
+                                 const TransferPattern& pattern);
   void weigh(const Context& context, const schedule::TransferOp& move, const TransferPattern& pattern,
              MoveCost& cost);
   PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
