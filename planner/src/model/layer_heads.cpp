@@ -25,8 +25,11 @@ std::vector<std::int64_t> repeated(const Reading& r, std::int64_t value) {
 }
 
 std::vector<std::int64_t> query_heads(Reading& r) {
-  for (const char* key : {"num_attention_heads", "num_query_heads"})
-    if (r.keys.is_array(key)) return r.keys.per_layer(key, r.model.layers, 1, limit::heads);
+  for (const char* key : {"num_attention_heads_per_layer", "num_attention_heads", "num_query_heads"})
+    if (r.keys.is_array(key)) {
+      r.keys.mark_read("num_attention_heads");
+      return r.keys.per_layer(key, r.model.layers, 1, limit::heads);
+    }
   return repeated(r, r.keys.need(query_names, 1, limit::heads));
 }
 
@@ -99,7 +102,7 @@ std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
   return r.model.hidden / heads;
 }
 
-/// Keys of Bamba and Granite (mamba_*) and of Nemotron-H.
+/// Keys of Bamba, Granite and Falcon-H1 (mamba_*) and of Nemotron-H.
 LinearHeads mamba2_heads(Reading& r) {
   LinearHeads l{.style = LinearStyle::mamba2};
   l.value_heads = r.keys.need({"mamba_n_heads", "mamba_num_heads"}, 1, limit::heads);
@@ -108,13 +111,18 @@ LinearHeads mamba2_heads(Reading& r) {
   l.conv_kernel = r.keys.need({"mamba_d_conv", "conv_kernel"}, 1, limit::heads);
   const double expand =
       r.keys.number("mamba_expand", 0.01, 64).value_or(r.keys.number("expand", 0.01, 64).value_or(0));
+  const auto inner = r.keys.integer({"mamba_d_ssm"}, 1, limit::width);
   for (const char* key : {"mamba_d_head", "mamba_head_dim"})
     if (r.keys.is_string(key) && r.keys.string(key) == "auto") {
-      if (expand == 0) r.keys.missing("mamba_expand", "add the key: the head dim follows from it");
-      l.value_dim = static_cast<std::int64_t>(expand * static_cast<double>(r.model.hidden)) / l.value_heads;
+      if (expand == 0 && !inner) r.keys.missing("mamba_expand", "add the key: the head dim follows from it");
+      const double width = expand * static_cast<double>(r.model.hidden);
+      l.value_dim = inner.value_or(static_cast<std::int64_t>(width)) / l.value_heads;
       return l;
     }
   l.value_dim = r.keys.need({"mamba_d_head", "mamba_head_dim"}, 1, limit::heads);
+  if (inner && *inner != l.value_heads * l.value_dim)
+    r.keys.fail("mamba_d_ssm",
+                fmt::format("{} channels are not {} heads of {}", *inner, l.value_heads, l.value_dim));
   return l;
 }
 
@@ -133,19 +141,37 @@ LinearHeads short_conv_heads(Reading& r) {
   return {LinearStyle::short_conv, r.model.hidden, r.model.hidden, 1, 1, kernel};
 }
 
+/// Griffin's recurrence: one number per channel; its gates are blocks of as many channels as a head has.
+LinearHeads rg_lru_heads(Reading& r) {
+  const auto heads = r.keys.need(query_names, 1, limit::heads);
+  const auto width = r.keys.integer({"lru_width"}, 1, limit::width).value_or(r.model.hidden);
+  if (width % heads != 0)
+    r.keys.fail("lru_width", fmt::format("{} is not divisible by {} heads", width, heads));
+  return {
+      LinearStyle::rg_lru, heads, heads, 1, width / heads, r.keys.need({"conv1d_width"}, 1, limit::heads)};
+}
+
+/// Heads of Kimi delta attention, in an object of their own or beside the others.
+LinearHeads kda_heads(Reading& r) {
+  auto config = r.keys.object("linear_attn_config");
+  if (!config && !r.keys.has({"linear_num_heads"}))
+    r.keys.missing("linear_attn_config", "add it: it holds the heads of the linear layers");
+  ConfigKeys& keys = config ? *config : r.keys;
+  const auto heads = keys.need({config ? "num_heads" : "linear_num_heads"}, 1, limit::heads);
+  const auto dim = keys.need({config ? "head_dim" : "linear_head_dim"}, 1, limit::heads);
+  const auto kernel =
+      keys.need({config ? "short_conv_kernel_size" : "linear_conv_kernel_dim"}, 1, limit::heads);
+  return {LinearStyle::kda, heads, heads, dim, dim, kernel};
+}
+
 LinearHeads linear_heads(Reading& r) {
   auto style = r.family != nullptr && r.family->linear ? *r.family->linear : LinearStyle::gated_delta;
   if (r.linear) style = *r.linear;
   if (style == LinearStyle::mamba2) return mamba2_heads(r);
   if (style == LinearStyle::mamba) return mamba_heads(r);
   if (style == LinearStyle::short_conv) return short_conv_heads(r);
-  if (style == LinearStyle::kda) {
-    auto config = r.keys.object("linear_attn_config");
-    if (!config) r.keys.missing("linear_attn_config", "add it: it holds the heads of the linear layers");
-    const auto heads = config->need({"num_heads"}, 1, limit::heads);
-    const auto dim = config->need({"head_dim"}, 1, limit::heads);
-    return {style, heads, heads, dim, dim, config->need({"short_conv_kernel_size"}, 1, limit::heads)};
-  }
+  if (style == LinearStyle::rg_lru) return rg_lru_heads(r);
+  if (style == LinearStyle::kda) return kda_heads(r);
   if (style == LinearStyle::lightning) {
     const auto heads = query_heads(r);
     const auto dim = head_dim(r, heads);
@@ -209,6 +235,12 @@ void read_other_heads(Reading& r, SoftmaxShape& shape) {
   shape.sliding.kv = r.keys.integer({"swa_num_key_value_heads"}, 1, limit::heads);
   shape.sliding.head_dim = r.keys.integer({"swa_head_dim"}, 1, limit::head_dim);
   shape.sliding.v_head_dim = r.keys.integer({"swa_v_head_dim"}, 1, limit::head_dim);
+  const std::int64_t factor = r.family == nullptr ? 1 : r.family->sliding_kv_factor;
+  if (factor > 1 && !shape.sliding.kv) {
+    shape.sliding.kv = factor * shape.kv.front();
+    r.derive(fmt::format("kv_heads of sliding layers = {}: {} times those of full ones, the rule of {}",
+                         *shape.sliding.kv, factor, r.model.family));
+  }
   auto other = r.keys.object("attention_other_setting");
   if (!other) return;
   if (other->string("attention_type").value_or("") != "sliding_attention")
@@ -298,7 +330,10 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
     r.keys.fail("num_attention_heads", fmt::format("{} query heads cannot share {} KV heads evenly",
                                                    kind.query_heads, kind.kv_heads));
   if (mixer == LayerMixer::sliding) {
-    kind.window = r.keys.integer(window_names, 1, limit::window);
+    if (r.family != nullptr && !r.family->attention_window.empty())
+      kind.window = r.keys.integer({std::string(r.family->attention_window).c_str()}, 1, limit::window);
+    else
+      kind.window = r.keys.integer(window_names, 1, limit::window);
     if (!kind.window && r.family != nullptr) kind.window = r.family->default_window;
     if (!kind.window) kind.window = r.keys.need(window_names, 1, limit::window);
   }
@@ -307,8 +342,8 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
   if (mixer == LayerMixer::cross) kind.cross_tokens = cross_tokens(r);
   kind.softcap = r.keys.number("attn_logit_softcapping", 1e-6, 1e9);
   kind.sinks = has_sinks(r, mixer);
-  kind.output_gate = r.family != nullptr && r.family->linear == LinearStyle::gated_delta &&
-                     r.keys.boolean("attn_output_gate").value_or(true);
+  kind.output_gate =
+      r.family != nullptr && r.family->output_gate && r.keys.boolean("attn_output_gate").value_or(true);
   return kind;
 }
 

@@ -96,15 +96,19 @@ std::vector<int> layers_of_range(Reading& r) {
   return layers_where(r, [&](std::int64_t i) { return i >= first && i <= last && (i + 1) % step == 0; });
 }
 
+/// mlp_layer_types: "sparse" is a layer with experts, "dense" one without.
+std::vector<int> layers_of_types(Reading& r) {
+  const auto types = r.keys.strings("mlp_layer_types").value_or(std::vector<std::string>{});
+  if (static_cast<std::int64_t>(types.size()) != r.model.layers)
+    r.keys.fail("mlp_layer_types", fmt::format("has {} entries for {} layers", types.size(), r.model.layers));
+  for (const std::string& type : types)
+    if (type != "sparse" && type != "dense")
+      r.keys.fail("mlp_layer_types", fmt::format("'{}' is neither sparse (experts) nor dense", type));
+  return layers_where(r, [&](std::int64_t i) { return types[static_cast<std::size_t>(i)] == "sparse"; });
+}
+
 /// By whichever of the published keys the config has; all layers where it has none.
 std::vector<int> moe_layers_by_keys(Reading& r) {
-  if (const auto types = r.keys.strings("mlp_layer_types")) {
-    if (static_cast<std::int64_t>(types->size()) != r.model.layers)
-      r.keys.fail("mlp_layer_types",
-                  fmt::format("has {} entries for {} layers", types->size(), r.model.layers));
-    return layers_where(r,
-                        [&](std::int64_t i) { return types->at(static_cast<std::size_t>(i)) == "sparse"; });
-  }
   if (r.keys.has({"moe_layers_enum"})) return layers_of_text(r, "moe_layers_enum");
   if (r.keys.has({"moe_layer_start_index"})) return layers_of_range(r);
   if (r.keys.has({"expert_layer_period"})) {
@@ -126,6 +130,7 @@ std::vector<int> moe_layers(Reading& r) {
   if (!r.mlps.empty())
     return layers_where(
         r, [&](std::int64_t i) { return r.mlps[static_cast<std::size_t>(i)] == BlockMlp::experts; });
+  if (r.keys.is_array("mlp_layer_types")) return layers_of_types(r);
   switch (r.family == nullptr ? MoeRule::by_keys : r.family->moe) {
     case MoeRule::qwen_step:
       return moe_layers_of_qwen(r);

@@ -10,8 +10,7 @@
 
 namespace usp {
 
-/// The MLP of a block where the config says so block by block.
-enum class BlockMlp { by_rule, none, dense, experts };
+using family::BlockMlp;
 
 /// One config being read: the language part, the file's top level, the family's rules and the model so far.
 struct Reading {

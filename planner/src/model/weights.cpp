@@ -90,6 +90,14 @@ Weights short_conv(Wide hidden, const LinearHeads& l) {
   return {.matrices = 4 * hidden * hidden + hidden * l.conv_kernel, .vectors = 0};
 }
 
+/// RG-LRU of Griffin: two projections in and one out with biases, a convolution, two gates of diagonal
+/// blocks, one decay per channel.
+Weights rg_lru(Wide hidden, const LinearHeads& l) {
+  const Wide width = Wide{l.value_heads} * l.value_dim;
+  return {.matrices = 3 * hidden * width + width * l.conv_kernel + 2 * width * l.value_dim,
+          .vectors = 2 * width + hidden + width + 2 * width + width};
+}
+
 /// Queries from the latent one where there is one, a key, and a weight per head; a norm with shift on the
 /// key.
 Weights indexer(const Model& model, const SparseIndex& index) {
@@ -124,6 +132,8 @@ Weights attention(const Model& model, const LayerKind& kind) {
       return mamba2(model.hidden, *kind.linear);
     case LinearStyle::short_conv:
       return short_conv(model.hidden, *kind.linear);
+    case LinearStyle::rg_lru:
+      return rg_lru(model.hidden, *kind.linear);
   }
   throw InternalError("a linear style has no weights");
 }

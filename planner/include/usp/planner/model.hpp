@@ -27,6 +27,7 @@ enum class LinearStyle {
   lightning,    ///< MiniMax lightning attention
   mamba,        ///< selective state space of Mamba-1: one head per channel
   mamba2,       ///< selective state space of Mamba-2: `key_heads` are its groups of B and C
+  rg_lru,       ///< real-gated linear recurrence (Griffin): `key_dim` 1, heads are the blocks of its gates
   short_conv,   ///< gated short convolution (LFM2): no state beyond its kernel
 };
 
