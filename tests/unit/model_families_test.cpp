@@ -154,6 +154,16 @@ TEST(ModelFamilies, ThatAreNoPlainDecodersAreRefusedWithTheReason) {
   }
 }
 
+TEST(ModelFamilies, OfTwoStatementsOnTheEmbeddingTheOuterHolds) {
+  const Json text = config_of("Llama-3.1-8B");
+  Json config = {{"model_type", "llava"}, {"text_config", text}, {"tie_word_embeddings", true}};
+  const Model model = read(config);
+  EXPECT_EQ(model.tied_embeddings, true);
+  EXPECT_TRUE(says(model.derived, "the outer config's"));
+  config.erase("tie_word_embeddings");
+  EXPECT_EQ(read(config).tied_embeddings, false);
+}
+
 TEST(ModelFamilies, MlpLayerTypesAreSparseOrDense) {
   Json config = config_of("Laguna (5 layers)");
   EXPECT_EQ(read(config).moe->layers, (std::vector<int>{1, 2, 3, 4}));

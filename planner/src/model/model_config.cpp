@@ -42,8 +42,13 @@ void read_embedding(Reading& r) {
   for (ConfigKeys* part : {&r.keys, &r.top})
     if (!r.model.vocab)
       r.model.vocab = part->integer({padded ? "padded_vocab_size" : "vocab_size"}, 1, limit::vocab);
-  for (ConfigKeys* part : {&r.keys, &r.top})
-    if (!r.model.tied_embeddings) r.model.tied_embeddings = part->boolean("tie_word_embeddings");
+  const auto inner = r.keys.boolean("tie_word_embeddings"), outer = r.top.boolean("tie_word_embeddings");
+  r.model.tied_embeddings = outer ? outer : inner;
+  if (inner && outer && *inner != *outer)
+    r.derive(
+        fmt::format("tie_word_embeddings = {}: the outer config's; the language part's says {}, and "
+                    "transformers 5 takes the outer one",
+                    *outer, *inner));
   for (const char* key : {"tie_embeddings", "share_input_output_layers", "tie_word_embedding"})
     if (!r.model.tied_embeddings) r.model.tied_embeddings = r.keys.boolean(key);
   if (r.model.tied_embeddings) return;
