@@ -154,6 +154,34 @@ TEST(ModelFamilies, ThatAreNoPlainDecodersAreRefusedWithTheReason) {
   }
 }
 
+TEST(ModelFamilies, SmallGemma4HasInputsAndReusedKeysOfLayers) {
+  const Model model = read(config_of("Gemma-4-E2B, language part"));
+  ASSERT_TRUE(model.layer_inputs.has_value());
+  EXPECT_EQ(model.layer_inputs->width, 256);
+  std::int64_t reusing = 0;
+  for (const LayerKind& kind : model.kinds) {
+    EXPECT_EQ(kind.head_dim_qk, kind.kind == LayerMixer::sliding ? 256 : 512);
+    if (kind.reuses_kv) reusing += static_cast<std::int64_t>(kind.layers.size());
+  }
+  EXPECT_EQ(reusing, 20);
+  EXPECT_EQ(model.mlp_width(14), 6144);
+  EXPECT_EQ(model.mlp_width(15), 12288);
+}
+
+TEST(ModelFamilies, SingleLayersMayHaveOtherHeads) {
+  Json config = config_of("Gemma-4-31B");
+  const Model model = read(config);
+  for (const LayerKind& kind : model.kinds) {
+    EXPECT_EQ(kind.kv_heads, kind.kind == LayerMixer::sliding ? 16 : 4);
+    EXPECT_EQ(kind.shared_kv, kind.kind == LayerMixer::softmax);
+  }
+  config["per_layer_config"]["07"] = {{"rope_theta_of_layer", 1}};
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+  config["per_layer_config"].erase("07");
+  config["per_layer_config"]["60"] = {{"head_dim", 512}};
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+}
+
 TEST(ModelFamilies, OfTwoStatementsOnTheEmbeddingTheOuterHolds) {
   const Json text = config_of("Llama-3.1-8B");
   Json config = {{"model_type", "llava"}, {"text_config", text}, {"tie_word_embeddings", true}};

@@ -123,6 +123,13 @@ std::vector<Family> gemma() {
                .period_key = "sliding_window_pattern",
                .tied = true,
                .details = rms(4, QkNorm::per_head)});
+  f.push_back({.names = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"},
+               .pattern = P::every_nth_full,
+               .period = 6,
+               .moe = M::by_keys,
+               .tied = true,
+               .layer_inputs = true,
+               .details = rms(4, QkNorm::per_head)});
   f.push_back({.names = {"cohere2"},
                .kv = K::equals_heads,
                .head_dim = H::hidden_over_heads,

@@ -59,6 +59,7 @@ struct Family {
   bool output_gate = false;                ///< LayerKind::output_gate, unless attn_output_gate says no
   std::int64_t sliding_kv_factor = 1;      ///< KV heads of sliding layers over those of full ones, where no
                                            ///< key states them
+  bool layer_inputs = false;               ///< hidden_size_per_layer_input, num_kv_shared_layers (Gemma 4)
   std::string_view attention_window = {};  ///< key of the window that every softmax layer has
   std::optional<std::int64_t> default_window = {};  ///< of the config class, when the key is absent
   std::optional<LinearStyle> linear = {};

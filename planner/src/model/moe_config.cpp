@@ -16,7 +16,8 @@ using family::MoeRule;
 
 constexpr KeyNames expert_names = {"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"};
 constexpr KeyNames top_k_names = {
-    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "moe_top_k"};
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k",
+    "moe_top_k",           "top_k_experts"};
 constexpr KeyNames expert_width_names = {"moe_intermediate_size", "moe_ffn_hidden_size",
                                          "expert_ffn_hidden_size", "expert_intermediate_size"};
 constexpr KeyNames shared_width_names = {"shared_expert_intermediate_size", "shared_intermediate_size",
@@ -202,6 +203,11 @@ void read_experts(Reading& r, std::int64_t experts) {
   moe.moe_intermediate = expert_width(r, keys);
   moe.layers = moe_layers(r);
   read_shared_experts(r, moe);
+  // Gemma 4 runs the dense MLP beside the experts of a layer.
+  if (r.keys.boolean("enable_moe_block").value_or(false)) {
+    moe.shared_experts = 1;
+    moe.shared_intermediate = r.keys.need(mlp_width_names, 1, limit::width);
+  }
   moe.router_bias = has_router_bias(r);
   const auto zero = r.family == nullptr ? 0 : r.keys.integer({"zero_expert_num"}, 0, max_experts).value_or(0);
   if (zero > 0)
