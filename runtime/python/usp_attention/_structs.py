@@ -102,7 +102,7 @@ class EngineDesc(Struct):
     _fields_ = [("size", c_size_t), ("ring", c_int32), ("ring_outer", c_int32), ("ulysses", c_int32),
                 ("compare_inputs", c_int32), ("allocator", Allocator), ("device", c_int32), ("backend", c_int32),
                 ("deterministic", c_int32), ("ring_transport", c_int32), ("ulysses_transport", c_int32),
-                ("forward_only", c_int32)]
+                ("forward_only", c_int32), ("release_scratch", c_int32)]
 
 
 class LayoutDesc(Struct):

@@ -65,7 +65,7 @@ class Mesh:
         desc.ring_transport = transport_number(options.ring_transport, "ring_transport")
         desc.ulysses_transport = transport_number(options.ulysses_transport, "ulysses_transport")
         if self._callbacks is not None:
-            desc.allocator = self._callbacks
+            desc.allocator, desc.release_scratch = self._callbacks, True
         comm.call(lib().usp_engine_create, ctypes.byref(desc), comm.handle, ctypes.byref(self._engine))
         self._number = next(_numbers)
         _open[self._number] = self
@@ -320,7 +320,7 @@ def _mixed(seed: int, number: int) -> int:
 
 
 def _callbacks(device) -> "s.Allocator | None":
-    """torch's caching allocator for the scratch of kernels; what peers open is the library's own."""
+    """torch's caching allocator for what a call needs while it runs; what peers open is the library's own."""
     if device.type != "cuda":
         return None
     return s.Allocator(
