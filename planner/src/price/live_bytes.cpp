@@ -43,8 +43,9 @@ class Lives {
 
 bool outlives(const AttentionPlan& plan, Pass pass, BufferName name) {
   if (name.place == BufferSlot::home) return true;
-  return pass == Pass::forward && name.place == BufferSlot::row &&
-         (name.tensor == Tensor::o || name.tensor == Tensor::lse || plan.save_exchanged_qkv);
+  if (pass == Pass::backward || name.place != BufferSlot::row) return false;
+  if (name.tensor == Tensor::o) return schedule::has_row_layout(plan);
+  return name.tensor == Tensor::lse || plan.save_exchanged_qkv;
 }
 
 bool holds_others_kv(BufferSlot place) {
