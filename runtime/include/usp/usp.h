@@ -290,6 +290,16 @@ usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size
 
 /** Collective. The communicator's size is the plan's and it outlives the attention; the plan is copied. */
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention);
+/** Fill with usp_attention_options_init. */
+typedef struct usp_attention_options {
+  size_t size;
+  int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
+  int32_t reserved;     /**< 0 */
+} usp_attention_options;
+usp_status usp_attention_options_init(usp_attention_options* options, size_t size);
+/** usp_attention_create with options; null: the defaults. */
+usp_status usp_attention_create_with(const usp_plan* plan, usp_comm* comm,
+                                     const usp_attention_options* options, usp_attention** attention);
 void usp_attention_destroy(usp_attention* attention);
 
 /** Collective: the documents of the steps that follow, cu_seqlens[0] = 0 to cu_seqlens[documents] in tokens,
