@@ -19,6 +19,7 @@ from . import _structs as s
 from . import op as _op  # noqa: F401: torch.ops.usp exists wherever a mesh does
 from ._call import Call
 from ._comm import Comm
+from ._differences import differences, shown
 from ._documents import cu_seqlens_of_positions
 from ._library import import_torch, interpreter_exits_by_error, lib
 from ._options import OTHER_OPTIONS, RECIPE_OPTIONS, MeshOptions, options_of, recipe_of, transport_number
@@ -190,7 +191,7 @@ class Mesh:
 
     def compare(self, call: Call) -> None:
         """Collective where options.check is set: raises DisagreementError, on every rank, where one calls with another
-        batch, layer or rules. What differs first is named."""
+        batch, layer or rules. All that differs is named."""
         if not self.options.check or self.size == 1:
             return
         mine = (ctypes.c_uint64 * 3)(call.batch.ordinal, call.layer & (2**64 - 1), call.plan.digest)
@@ -212,14 +213,10 @@ class Mesh:
 
     @staticmethod
     def _name_difference(everyone: list[dict]) -> None:
-        field, values = next((name, values) for name in everyone[0]
-                             if len(set(values := [entry[name] for entry in everyone])) > 1)
-        common = max(set(values), key=values.count)
-        others = tuple(rank for rank, value in enumerate(values) if value != common)
+        found = differences(everyone)
         raise DisagreementError(
-            f"ranks call attention with different {field}: most with {common}, rank(s) "
-            f"{', '.join(f'{rank} with {values[rank]}' for rank in others)}; every rank makes the same calls in "
-            "the same order", field, others)
+            f"ranks call attention with different {shown(found, 'with')}; every rank makes the same calls in "
+            "the same order", found[0].field, found[0].ranks)
 
     def gather_bytes(self, mine: "torch.Tensor") -> "list[torch.Tensor]":
         """Collective: a uint8 CPU tensor of each rank, all of one size, by rank."""
