@@ -147,7 +147,8 @@ class Mesh:
         row_starts: tuple[int, ...] = (0,)
         if cut is not None:
             _check.instance("cut", cut, Cut, "what a Sharder returned beside the part")
-            cu, row_starts = _check.borders("cut.cu_seqlens", cut.cu_seqlens), cut.row_starts
+            cu, row_starts = _check.borders("cut.cu_seqlens", cut.cu_seqlens), _row_starts(cut)
+            digest = _check.integer("cut.digest", cut.digest, 0, 2**64 - 1)
         elif position_ids is not None:
             cu, row_starts = cu_seqlens_of_positions(position_ids)
         elif tokens is not None:
@@ -157,7 +158,7 @@ class Mesh:
         seed = _mixed(self._seed, self._batches) if seed is None else _check.integer("seed", seed, -2**63, 2**64 - 1)
         documents = self._documents(cu)
         if cut is not None:
-            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", cut.digest)
+            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", digest)
         self._batches += 1
         handle = ctypes.c_void_p()
         self._comm.call(lib().usp_batch_create, self._engine, documents.borders, documents.count, seed & (2**64 - 1),
@@ -222,7 +223,7 @@ class Mesh:
         """Collective: a uint8 CPU tensor of each rank, all of one size, by rank."""
         if self.size == 1:
             return [mine]
-        mine = mine.contiguous()
+        mine = _check.instance("mine", mine, torch.Tensor, "a uint8 tensor on the CPU").contiguous()
         everyone = torch.empty((self.size, mine.numel()), dtype=torch.uint8)
         self._comm.call(lib().usp_comm_all_gather, self._comm.handle, mine.data_ptr() or None,
                         everyone.data_ptr() or None, mine.numel())
@@ -230,6 +231,8 @@ class Mesh:
 
     def broadcast_bytes(self, mine: bytes, root: int) -> bytes:
         """Collective: what rank `root` gave."""
+        _check.instance("mine", mine, bytes, "bytes")
+        root = _check.integer("root", root, 0, self.size - 1, of="a rank of the mesh")
         size = ctypes.c_int64(len(mine))
         self._comm.call(lib().usp_comm_broadcast, self._comm.handle, ctypes.byref(size), ctypes.sizeof(size), root)
         data = ctypes.create_string_buffer(mine if self.rank == root else b"", size.value)
@@ -261,9 +264,12 @@ class Mesh:
     def exchanged(self, batch: Batch, terms: Terms, shape: Shape, backward: bool = False) -> dict[str, int]:
         """Local: bytes that the last call with this batch, rules and shape was planned to send and receive on
         this rank, and those it did."""
+        _check.instance("batch", batch, Batch, "what Mesh.batch returns")
+        _check.instance("terms", terms, Terms, "Terms, the rules of the call")
+        _check.instance("shape", shape, Shape, "Shape, of the call's tensors")
         record = s.PassRecord()
         self._comm.call(lib().usp_batch_record, self._engine, batch._state.plan(terms, shape).handle, batch._state.handle,
-                        s.BACKWARD if backward else s.FORWARD, ctypes.byref(record))
+                        s.BACKWARD if _check.flag("backward", backward) else s.FORWARD, ctypes.byref(record))
         return {name: getattr(record, name) for name in ("planned_sent", "planned_received", "executed_sent",
                                                          "executed_received", "equal")}
 
@@ -306,6 +312,14 @@ def _close_all() -> None:
         if interpreter_exits_by_error():
             mesh.abort(f"rank {mesh.rank} ended by an unhandled exception")
         mesh.close()
+
+
+def _row_starts(cut: Cut) -> tuple[int, ...]:
+    found = _check.integers("cut.row_starts", cut.row_starts)
+    if not {*found} <= {*cut.cu_seqlens[:-1]} or found[:1] != (0,) or [*found] != sorted({*found}):
+        raise UsageError(f"cut.row_starts is {_check.shown(found)}; it holds the first token of each sample row, from 0 on, "
+                         "each where a document begins")
+    return found
 
 
 def _mixed(seed: int, number: int) -> int:
