@@ -5,7 +5,7 @@ usp meshes, on accelerate's context parallel, or with documents dealt whole to d
 length and kind, from one process group.
 
     torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 16384,65536 --layers 8
-    torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 65536 --documents 4096 --kinds ring,ulysses,alone
+    torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 65536 --documents 4096 --kinds ring,balanced,ulysses,alone
 """
 
 import argparse
@@ -53,13 +53,13 @@ def sample(documents: list[int], seed: int) -> dict:
     return dict(input_ids=ids, labels=ids, position_ids=torch.cat([torch.arange(n) for n in documents])[None])
 
 
-def on_mesh(ring: bool):
+def on_mesh(ring: bool, **options):
     def steps(model, tokens: int, mean: int, count: int):
         import usp_attention as usp
 
         ranks = dist.get_world_size()
         mesh = init_device_mesh("cuda", (ranks, 1) if ring else (1, ranks), mesh_dim_names=("ring", "ulysses"))
-        sp = usp.hf.prepare(model, mesh)
+        sp = usp.hf.prepare(model, mesh, **options)
         for part in sp.loader([sample(lengths(tokens, mean, step), step) for step in range(count)]):
             yield contextlib.nullcontext(), part
         sp.remove()
@@ -102,8 +102,8 @@ def alone(model, tokens: int, mean: int, count: int):
     sp.mesh.close()
 
 
-KINDS = {"ring": on_mesh(ring=True), "ulysses": on_mesh(ring=False), "allgather": on_accelerate("allgather"),
-         "alltoall": on_accelerate("alltoall"), "alone": alone}
+KINDS = {"ring": on_mesh(ring=True), "balanced": on_mesh(ring=True, layout="balanced"), "ulysses": on_mesh(ring=False),
+         "allgather": on_accelerate("allgather"), "alltoall": on_accelerate("alltoall"), "alone": alone}
 
 
 def train(kind: str, tokens: int, options) -> dict:

@@ -27,9 +27,9 @@ bench() { ranks 2 "tests/bench/$1" "${@:2}" | tee -a "$results"; }
 : >"$results"
 if ((short)); then
   ranks 2 tests/python/gpu/worker_gpu.py attention forward_only memory graphs
-  bench bench_llama.py --tokens 16384,65536 --steps 5
+  bench bench_llama.py --tokens 16384,65536 --steps 5 --kinds ring,balanced,ulysses,allgather,alltoall
   bench bench_llama.py --tokens 131072 --steps 3 --kinds ring,ulysses,allgather
-  bench bench_llama.py --tokens 65536 --documents 4096 --kinds ring,ulysses,alone --steps 4
+  bench bench_llama.py --tokens 65536 --documents 4096 --kinds ring,balanced,ulysses,alone --steps 4
   exit
 fi
 ranks 1 tests/python/gpu/worker_gpu.py libraries attention forward_only
@@ -39,5 +39,5 @@ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True ranks 2 tests/python/gpu/worker
 ranks 1 tests/bench/bench_torch_overhead.py --device cuda | tee -a "$results"
 bench bench_torch_attention.py
 for layers in 1 8; do bench bench_llama.py --layers "$layers"; done
-bench bench_llama.py --tokens 65536 --documents 4096 --kinds ring,ulysses,alone
+bench bench_llama.py --tokens 65536 --documents 4096 --kinds ring,balanced,ulysses,alone
 echo "results are in $results"
