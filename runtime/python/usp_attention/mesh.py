@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import dataclasses
-import functools
 import itertools
 import json
 import secrets
@@ -47,13 +46,13 @@ class Mesh:
             raise UsageError(f"ring {recipe.ring} x ulysses {recipe.ulysses} are {recipe.ranks} ranks, there are "
                              f"{comm.size}; give degrees whose product is {comm.size}")
         self._comm, self.options, self.device = comm, options, device
-        self._one_call = threading.Lock()
+        self._one_call, self._one_lookup = threading.Lock(), threading.Lock()
         self.recipe, self.ring, self.ulysses, self.size = recipe, recipe.ring, recipe.ulysses, recipe.ranks
         self.rank = comm.rank
         self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
         self._seed, self._batches = seed, 0
         self._plans: dict[tuple[Terms, Shape, bool], Plan] = {}
-        self._documents = functools.lru_cache(maxsize=_KEPT)(functools.partial(Documents, self))
+        self._recent: list[Documents] = []  # the last used first
         self._engine = ctypes.c_void_p()
         self._callbacks = _callbacks(device)
         desc = s.EngineDesc()
@@ -164,6 +163,15 @@ class Mesh:
         self._comm.call(lib().usp_batch_create, self._engine, documents.borders, documents.count, seed & (2**64 - 1),
                         ctypes.byref(handle))
         return Batch(BatchState(self, handle, documents, row_starts, self._batches))
+
+    def _documents(self, cu_seqlens: tuple[int, ...]) -> Documents:
+        """Those of these borders among the last ones, found without a hash of all borders."""
+        with self._one_lookup:
+            at = next((i for i, known in enumerate(self._recent) if known.cu_seqlens == cu_seqlens), None)
+            found = Documents(self, cu_seqlens) if at is None else self._recent.pop(at)
+            self._recent.insert(0, found)
+            del self._recent[_KEPT:]
+        return found
 
     # ---- calls ----------------------------------------------------------------------------------------------
 
