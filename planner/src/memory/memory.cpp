@@ -252,16 +252,17 @@ void add_logits_row(const MemoryInput& in, MemoryTable& table) {
 
 void add_communicators_row(const MemoryInput& in, MemoryTable& table) {
   std::int64_t sets = 0;
-  std::vector<std::string> groups;
-  for (const CommunicatorGroup& group : in.communicators) {
-    sets += group.buffers;
-    groups.push_back(group.buffers == 1 ? group.name : fmt::format("{} ({})", group.name, group.buffers));
-  }
-  table.rows.push_back({MemoryKind::communicators, "communicator buffers", sets * in.communicator_bytes,
-                        sets == 0
-                            ? std::string("no group of NCCL")
-                            : fmt::format("{} each, of NCCL: {}", format_bytes(d(in.communicator_bytes)),
-                                          fmt::join(groups, ", "))});
+  for (const CommunicatorGroup& group : in.communicators) sets += group.buffers;
+  table.rows.push_back(
+      {MemoryKind::communicators, "communicator buffers", sets * in.communicator_bytes, reason_of(in, [&] {
+         std::vector<std::string> groups;
+         for (const CommunicatorGroup& group : in.communicators)
+           groups.push_back(group.buffers == 1 ? group.name
+                                               : fmt::format("{} ({})", group.name, group.buffers));
+         return sets == 0 ? std::string("no group of NCCL")
+                          : fmt::format("{} each, of NCCL: {}", format_bytes(d(in.communicator_bytes)),
+                                        fmt::join(groups, ", "));
+       })});
 }
 
 MemoryTable stage_table(const MemoryInput& in, int stage) {

@@ -290,6 +290,16 @@ usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size
 
 /** Collective. The communicator's size is the plan's and it outlives the attention; the plan is copied. */
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention);
+/** Fill with usp_attention_options_init. */
+typedef struct usp_attention_options {
+  size_t size;
+  int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
+  int32_t reserved;     /**< 0 */
+} usp_attention_options;
+usp_status usp_attention_options_init(usp_attention_options* options, size_t size);
+/** usp_attention_create with options; null: the defaults. */
+usp_status usp_attention_create_with(const usp_plan* plan, usp_comm* comm,
+                                     const usp_attention_options* options, usp_attention** attention);
 void usp_attention_destroy(usp_attention* attention);
 
 /** Collective: the documents of the steps that follow, cu_seqlens[0] = 0 to cu_seqlens[documents] in tokens,
@@ -354,6 +364,9 @@ typedef struct usp_engine_desc {
   int32_t ring_transport;  /**< between GPUs, per axis of the mesh [USP_TRANSPORT_COPY_ENGINE] */
   int32_t ulysses_transport;
   int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
+  int32_t release_scratch; /**< nonzero, with an allocator: scratch of kernels, and what peers do not reach of
+                                the workspace, goes back to it when a call ends; each call then allocates,
+                                also one that a CUDA graph captures [0] */
 } usp_engine_desc;
 
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
@@ -374,7 +387,7 @@ usp_status usp_engine_notes(usp_engine* engine, const char** notes);
  * streams go on with void results: ask after a stream was synchronized, above all after replays of a CUDA
  * graph. */
 usp_status usp_engine_check(usp_engine* engine);
-/** Bytes of the shared workspace now; -1 for null. */
+/** Bytes of the shared workspace in a call, the greatest so far; -1 for null. */
 int64_t usp_engine_workspace_bytes(const usp_engine* engine);
 
 /** Collective: the documents of one step, the same on every rank, as usp_attention_set_batch takes them, and
