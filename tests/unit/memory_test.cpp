@@ -264,5 +264,31 @@ TEST(Memory, KeptTensorsWaitInHostMemoryByKind) {
   EXPECT_THROW(static_cast<void>(mlp(Offload::everything(), 33)), InvalidInput);
 }
 
+// kept_by names the kinds of which the table has bytes.
+TEST(Memory, ARecomputedLayerKeepsTheKindsThatItSays) {
+  for (const Word<Recompute>& mode : word_list<Recompute>())
+    for (const Word<Kept>& kind : word_list<Kept>()) {
+      Case c("llama-3.1-8b");
+      c.workload.recompute = mode.value == Recompute::offload ? Recompute::full : mode.value;
+      c.workload.offload = Offload{}.with(kind.value);
+      EXPECT_EQ(c.table().host_total_bytes > 0, kept_by(mode.value).has(kind.value))
+          << mode.text << " " << kind.text;
+    }
+}
+
+// Reasons are for people: searches leave them out, and count the same.
+TEST(Memory, ReasonsAreWrittenWhereTheyAreRead) {
+  Case c("llama-3.1-8b");
+  const MemoryTable told = c.table();
+  c.input.reasons = false;
+  const MemoryTable silent = c.table();
+  ASSERT_EQ(told.rows.size(), silent.rows.size());
+  for (std::size_t i = 0; i < told.rows.size(); ++i) {
+    EXPECT_EQ(told.rows[i].bytes, silent.rows[i].bytes);
+    EXPECT_FALSE(told.rows[i].reason.empty()) << told.rows[i].name;
+  }
+  EXPECT_EQ(silent.rows.front().reason, "");
+}
+
 }  // namespace
 }  // namespace usp

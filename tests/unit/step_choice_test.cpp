@@ -102,6 +102,35 @@ TEST(StepChoice, OffloadOfWhatIsKeptReplacesRecompute) {
   EXPECT_EQ(plan_step(step.request).best().memory.host_total_bytes, 8LL * 32768 * 4096 * 2);
 }
 
+// Host memory that is missing is what the error names, with the plan that fits without what asks for it.
+TEST(StepChoice, ShortHostMemoryIsNotBlamedOnDevices) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.seq = 1 << 17;
+  step.request.fixed.recompute = Recompute::offload;
+  step.request.memory.host_bytes = 0x1p20;
+  try {
+    static_cast<void>(plan_step(step.request));
+    FAIL();
+  } catch (const DoesNotFit& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("of host memory on a host of 1.00 MiB (8 ranks x "), std::string::npos) << text;
+    EXPECT_EQ(text.find("per device"), std::string::npos) << text;
+    EXPECT_EQ(text.find("--nodes"), std::string::npos) << text;
+    EXPECT_NE(text.find("drop --recompute: ring "), std::string::npos) << text;
+    EXPECT_NE(text.find("(--host-memory)"), std::string::npos) << text;
+    EXPECT_GT(error.short_bytes(), 0);
+  }
+}
+
+// Kinds that are fixed leave the modes that keep them; all that is kept is named by what the mode keeps.
+TEST(StepChoice, FixedOffloadChoosesAmongModesThatKeepIt) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.seq = 1 << 16;
+  step.request.fixed.offload = Offload{}.with(Kept::mlp);
+  for (const PlanCandidate& c : plan_step(step.request).candidates)
+    EXPECT_TRUE(kept_by(c.choice.recompute).has(Kept::mlp)) << describe(c.choice);
+}
+
 // 8 ranks share the channels of their host: at 8 GB/s for all, what each moves takes 1 GB/s.
 TEST(StepChoice, RanksOfAHostShareItsMemory) {
   Step step("llama-3.1-8b", 1, "h200");

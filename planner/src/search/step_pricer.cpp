@@ -228,7 +228,7 @@ StepPricer::AttentionMemory StepPricer::attention_memory(const Choice& choice,
 }
 
 PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
-                                    const AttentionMemory& memory) const {
+                                    const AttentionMemory& memory, bool reasons) const {
   PlanCandidate c;
   c.choice = choice;
   if (choice.latent_kv)
@@ -239,7 +239,7 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
       c.unexecutable_reason =
           fmt::format("the runtime has no schedule for {} layers",
                       kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention");
-  add_memory(c, memory);
+  add_memory(c, memory, reasons);
   add_time(c, attention);
   return c;
 }
@@ -269,7 +269,7 @@ std::vector<CommunicatorGroup> StepPricer::communicators(const Choice& choice, c
   return groups;
 }
 
-void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) const {
+void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory, bool reasons) const {
   const Choice& choice = c.choice;
   const Workload workload = workload_of(request_, choice);
   MemoryInput input;
@@ -284,15 +284,20 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
   input.mlp_tile_tokens = mlp_tile_of(choice);
-  const std::string when =
-      fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
+  input.reasons = reasons;
+  const auto when = [&](const char* what) {
+    if (!reasons) return std::string();
+    return fmt::format("fullest tick of {}: {}", memory.pass == Pass::forward ? "forward" : "backward", what);
+  };
   if (!request_.library_attention) input.attention_state = memory.state;
   input.attention_buffers = {
       {"attention workspace", static_cast<i64>(memory.workspace - memory.kv_copies + memory.sums),
-       when + ": q, k, v, o, lse and gradients on their way; one workspace for all layers" +
-           (memory.sums > 0 ? ", sums of gradients" : "")}};
+       when(
+           memory.sums > 0
+               ? "q, k, v, o, lse and gradients on their way; one workspace for all layers, sums of gradients"
+               : "q, k, v, o, lse and gradients on their way; one workspace for all layers")}};
   input.kv_copies = {{"keys and values of other ranks", static_cast<i64>(memory.kv_copies),
-                      when + ": blocks in flight or gathered"}};
+                      when("blocks in flight or gathered")}};
   c.memory = memory_per_rank(input);
   const double on_host = static_cast<double>(c.memory.host_total_bytes) * devices_per_node_;
   c.fits_host = host_bytes_ <= 0 || on_host <= host_bytes_;

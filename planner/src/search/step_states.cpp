@@ -192,8 +192,8 @@ void StepPricer::add_offload(PlanCandidate& c, StepContext& step) const {
   const double backward = bytes / rate + step.nic_backward / slot;
   const double shows = std::max(0.0, forward - step.forward_s) + std::max(0.0, backward - step.backward_s);
   add(c, "offload that shows", std::max(0.0, shows - step.gathers_shown_s), 0.3,
-      fmt::format("{} to host memory and back at {} GB/s{}, beside the compute{}", format_bytes(bytes),
-                  format_fixed(rate / 1e9, 0),
+      fmt::format("{} to host memory and back at {}{}, beside the compute{}", format_bytes(bytes),
+                  format_byte_rate(rate),
                   rate < slot
                       ? fmt::format(", a share of {} ranks in the memory of their host", devices_per_node_)
                       : std::string(" over PCIe"),

@@ -96,6 +96,7 @@ struct MemoryInput {
   std::int64_t loss_tile_tokens = 0;                  ///< logits of so many tokens at a time; 0: of all
   std::int64_t mlp_tile_tokens = 0;                   ///< MLP of so many tokens at a time; 0: of all
   std::int64_t gathered_layers = 2;  ///< ZeRO-3: layers whole at once (the running one and those prefetched)
+  bool reasons = true;               ///< rows say how their bytes come about: for what is printed
 };
 
 /// Memory of one rank. Throws MissingValue when the model leaves unknown what a row needs (vocabulary, MLP),
