@@ -207,11 +207,12 @@ TEST(Memory, RowsSumAndCarryWhatIsGiven) {
   c.input.attention_buffers = {{"second KV buffer", 1000, "double buffering"}};
   c.input.kv_copies = {{"gathered keys", 70, "all ranks"}, {"gathered values", 7, "all ranks"}};
   c.input.communicator_bytes = 12345;
+  c.input.communicators = {{"ulysses", 3}, {"data x sequence", 1}};
   c.input.reserve_fraction = 0.05;
   const MemoryTable t = c.table();
   EXPECT_EQ(t.bytes_of(MemoryKind::attention_buffers), 1000);
   EXPECT_EQ(t.bytes_of(MemoryKind::kv_copies), 77);
-  EXPECT_EQ(t.bytes_of(MemoryKind::communicators), 12345);
+  EXPECT_EQ(t.bytes_of(MemoryKind::communicators), 4 * 12345);
   EXPECT_EQ(sum_of(t.rows), t.total_bytes);
   EXPECT_EQ(sum_of(t.host_rows), t.host_total_bytes);
   const std::int64_t reserve = t.bytes_of(MemoryKind::reserve);

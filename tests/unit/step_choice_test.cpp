@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "step_case.hpp"
+
 #include "usp/base/error.hpp"
-#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
-#include "usp/planner/model_config.hpp"
-#include "usp/planner/plan.hpp"
-#include "usp/topology/compose.hpp"
+#include "usp/topology/routes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,42 +14,6 @@
 
 namespace usp {
 namespace {
-
-struct Step {
-  topology::Cluster cluster;
-  Calibration calibration;
-  Model model;
-  PlanRequest request;
-
-  Step(const char* preset, int nodes, const char* machine = "dgx-h100")
-      : cluster(topology::compose({.source = machine, .nodes = nodes})),
-        calibration(calibration_of(cluster)),
-        model(load_model(preset)) {
-    request.cluster = &cluster;
-    request.calibration = &calibration;
-    request.model = &model;
-    request.workload.seq = 8192;
-  }
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
-
-  /// One layout of all degrees 1 but tensor and data.
-  PlanCandidate price(int tensor, int data, Recompute recompute = Recompute::full, int zero = 3) {
-    Choice choice;
-    choice.placement.tensor = tensor;
-    choice.placement.data = data;
-    choice.layout = LayoutKind::contiguous;
-    choice.recompute = recompute;
-    choice.zero_stage = zero;
-    return price_choice(request, choice);
-  }
-};
-
-double seconds(const PlanCandidate& c, const std::string& name) {
-  for (const TimeTerm& term : c.terms)
-    if (term.name == name) return term.seconds;
-  return 0;
-}
 
 // 6 FLOPs per matrix weight and token, and 3 x 2 x 2 per visible pair, head and width; the embedding is read,
 // not multiplied.
@@ -238,7 +201,9 @@ TEST(StepChoice, ATokenTravelsOncePerHost) {
   const PlanCandidate c = step.price(1, 128, Recompute::none, 1);
   const double hosts = 16 * (1 - std::pow(15.0 / 16, 8));
   const double sent = 4096.0 * 7168 * 2 * hosts * 15 / 16;
-  const double once = 20e-6 + sent / (50e9 * 0.74);
+  const topology::LinkTable links(step.cluster);
+  const double latency = *links.latency(topology::PathKind::network).value;
+  const double once = latency + sent / (50e9 * step.calibration.network.exchange.value);
   EXPECT_NEAR(seconds(c, "expert exchange"), 58 * 2 * 2 * once, 1e-6);
   step.request.workload.batch = step.request.workload.microbatches = 2;
   const double shown = seconds(step.price(1, 128, Recompute::none, 1), "expert exchange");

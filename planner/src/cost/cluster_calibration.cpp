@@ -252,7 +252,7 @@ void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
   const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
   const double memory =
       min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
-  KernelData data = calibration.kernel.data();
+  KernelData data = at_sustained_clock(calibration.kernel.data());
   data.memory_bytes_s *= memory;
   const topology::DeviceSpec& card = cluster.specs.front();
   const bool clocks = card.sm_count.known() && card.clock_hz.known() && card.power_w.known() &&

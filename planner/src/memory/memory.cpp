@@ -250,6 +250,21 @@ void add_logits_row(const MemoryInput& in, MemoryTable& table) {
        })});
 }
 
+void add_communicators_row(const MemoryInput& in, MemoryTable& table) {
+  std::int64_t sets = 0;
+  for (const CommunicatorGroup& group : in.communicators) sets += group.buffers;
+  table.rows.push_back(
+      {MemoryKind::communicators, "communicator buffers", sets * in.communicator_bytes, reason_of(in, [&] {
+         std::vector<std::string> groups;
+         for (const CommunicatorGroup& group : in.communicators)
+           groups.push_back(group.buffers == 1 ? group.name
+                                               : fmt::format("{} ({})", group.name, group.buffers));
+         return sets == 0 ? std::string("no group of NCCL")
+                          : fmt::format("{} each, of NCCL: {}", format_bytes(d(in.communicator_bytes)),
+                                        fmt::join(groups, ", "));
+       })});
+}
+
 MemoryTable stage_table(const MemoryInput& in, int stage) {
   MemoryTable table;
   table.stage = stage;
@@ -258,10 +273,7 @@ MemoryTable stage_table(const MemoryInput& in, int stage) {
   add_lines(in.attention_buffers, MemoryKind::attention_buffers, table);
   add_lines(in.kv_copies, MemoryKind::kv_copies, table);
   if (stage + 1 == in.mesh.pipeline) add_logits_row(in, table);
-  const MeshDegrees& m = in.mesh;
-  const bool alone = i64{m.data} * m.tensor * m.ring * m.ulysses * m.pipeline == 1;
-  table.rows.push_back({MemoryKind::communicators, "communicator buffers", alone ? 0 : in.communicator_bytes,
-                        alone ? "one device has no peers" : "as given"});
+  add_communicators_row(in, table);
   double sum = 0;
   for (const auto& row : table.rows) sum += d(row.bytes);
   table.rows.push_back({MemoryKind::reserve, "allocator reserve", whole_bytes(sum * in.reserve_fraction),

@@ -244,6 +244,31 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
   return c;
 }
 
+std::vector<CommunicatorGroup> StepPricer::communicators(const Choice& choice, const Workload& w) const {
+  std::vector<CommunicatorGroup> groups;
+  if (request_.calibration->link_class == host_links) return groups;
+  const auto add = [&](const char* name, i64 ranks, i64 buffers = 1) {
+    if (ranks > 1) groups.push_back({name, buffers});
+  };
+  const Mesh& mesh = choice.mesh;
+  LinkPricer::MeshPatterns& patterns = links_->patterns(mesh, choice.placement);
+  const auto axis = [&](const char* name, schedule::Peers peers, i64 ranks, i64 neighbours) {
+    if (ranks == 1) return;
+    if (links_->pattern(patterns, peers, {}).crosses_network)
+      add(name, ranks);
+    else if (request_.execution.transport == Transport::nccl)
+      add(name, ranks, neighbours);
+  };
+  axis("ulysses", schedule::Peers::every_ulysses, mesh.ulysses, mesh.ulysses - 1);
+  const i64 others = mesh.ring() - 1, shifts = choice.method->displacements(mesh);
+  axis("ring", schedule::Peers::every_ring, mesh.ring(), shifts > 0 ? std::min(others, shifts) : others);
+  add("tensor", choice.tensor());
+  if (w.training || choice.zero_stage == 3) add("data x sequence", i64{choice.data()} * mesh.size());
+  add("experts", w.expert);
+  add("pipeline", w.pipeline);
+  return groups;
+}
+
 void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory, bool reasons) const {
   const Choice& choice = c.choice;
   const Workload workload = workload_of(request_, choice);
@@ -255,6 +280,7 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory, boo
                 choice.mesh.ulysses, workload.pipeline, workload.expert};
   input.local_tokens = local_tokens(choice);
   input.communicator_bytes = request_.memory.communicator_bytes;
+  input.communicators = communicators(choice, workload);
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
   input.mlp_tile_tokens = mlp_tile_of(choice);

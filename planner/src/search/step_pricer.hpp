@@ -116,6 +116,8 @@ class StepPricer {
   void add_gathers(PlanCandidate& c, const StateShare& s, StepContext& step) const;
   void add_offload(PlanCandidate& c, StepContext& step) const;
   void add_memory(PlanCandidate& c, const AttentionMemory& memory, bool reasons) const;
+  /// Groups of NCCL that a rank takes part in; transfers of copy engines need no buffers of their own.
+  [[nodiscard]] std::vector<CommunicatorGroup> communicators(const Choice& choice, const Workload& w) const;
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
   /// Dispatch or combine of `bytes` of tokens on each rank, `copies` of each, over expert ranks `stride`
   /// devices apart.

@@ -290,11 +290,12 @@ void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
                        (w.sequence_parallel ? c.choice.tensor() : 1);
   // Neighbouring stages lie world / stages devices apart.
   const bool inside = world_ <= domain_devices_;
-  const double rate = inside ? 0 : nic_bytes_s_ / devices_per_node_ * 0.9;
-  if (!inside && rate <= 0)
+  if (!inside && nic_bytes_s_ <= 0)
     throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  const Estimate near = request_.calibration->comm.hop(request_.execution.transport, bytes);
-  const double hop = inside ? near.seconds : 10e-6 + bytes / rate;
+  const double hop = (inside ? request_.calibration->comm.hop(request_.execution.transport, bytes)
+                             : links_->between_hosts(NetworkOperation::hop, 2, 1, bytes,
+                                                     bytes * devices_per_node_ / nic_bytes_s_))
+                         .seconds;
   const double passes = w.training ? 2 : 1;
   const double layer = std::max(0.0, sum * stages - step.head_s) / d(request_.model->layers);
   const double slow = imbalance(request_.model->layers, w.pipeline, layer, step.head_s);
