@@ -31,8 +31,9 @@ struct CallFlags {
   std::vector<i64> kv_documents;  ///< keys of each document in packed cross attention
 
   [[nodiscard]] AttentionShape shape() const;
-  /// Throws UsageError for masks that exclude each other.
-  [[nodiscard]] Band band() const;
+  /// Throws UsageError for masks that exclude each other, and for a window that masks nothing.
+  /// @param keys of cross attention; 0: the queries' own tokens
+  [[nodiscard]] Band band(i64 keys = 0) const;
   /// Throws InvalidInput when the lengths do not sum to --seq.
   [[nodiscard]] Documents packed_documents() const;
 };

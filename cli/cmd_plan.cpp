@@ -226,7 +226,9 @@ AttentionRequest request_of(const PlanCallFlags& flags) {
   if (request.shape.query_heads % request.shape.kv_heads != 0)
     throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", request.shape.kv_heads,
                                  request.shape.query_heads));
-  request.band = flags.call.band();
+  request.band = flags.call.band(request.shape.kv_tokens == request.shape.q_tokens && keys.empty()
+                                     ? 0
+                                     : std::max(request.shape.kv_tokens, request.shape.q_tokens));
   request.documents = documents_of(flags.call, request.shape);
   set_rules(flags, request);
   if (request.documents.count() > 1)

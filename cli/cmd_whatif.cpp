@@ -35,8 +35,17 @@ SweptDegrees check_sweeps(const WhatIfFlags& flags) {
   if (!swept(AxisKind::ring))
     refuse_without_ring(flags.step.search.mesh.fixed.ring, {{"--sweep method", swept(AxisKind::method)},
                                                             {"--sweep layout", swept(AxisKind::layout)}});
+  const bool sharded = std::any_of(flags.axes.begin(), flags.axes.end(), [](const Axis& axis) {
+    return axis.kind == AxisKind::zero &&
+           std::any_of(axis.values.begin(), axis.values.end(),
+                       [](const AxisValue& v) { return v.number == 1 || v.number == 2; });
+  });
   refuse_without_backward(flags.step.workload.forward_only,
-                          {{"--sweep recompute", swept(AxisKind::recompute)}});
+                          {{"--sweep recompute", swept(AxisKind::recompute)}, {"--sweep zero=1,2", sharded}});
+  if (flags.step.global_batch && swept(AxisKind::batch))
+    throw UsageError(
+        "--sweep batch varies one replica's sequences and --global-batch fixes all of them; leave one of "
+        "them out");
   return {swept(AxisKind::ring), swept(AxisKind::ulysses)};
 }
 

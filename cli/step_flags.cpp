@@ -80,7 +80,8 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
 void add_rate_group(const Verb& verb, StepFlags& flags) {
   FlagGroup group(verb, "Execution");
   group.number("--gemm-efficiency", flags.gemm_efficiency,
-               "share of the peak of every matrix product that its bytes allow; default: by shape and card", 0.01, 1.0);
+               "share of the peak of every matrix product that its bytes allow; default: by shape and card",
+               0.01, 1.0);
   group.number("--power-limit", flags.power_w, "watts of a device instead of its data sheet's", 1.0, 1e5);
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <string>
 
 namespace usp {
@@ -129,6 +130,22 @@ TEST(StepChoice, FixedOffloadChoosesAmongModesThatKeepIt) {
   step.request.fixed.offload = Offload{}.with(Kept::mlp);
   for (const PlanCandidate& c : plan_step(step.request).candidates)
     EXPECT_TRUE(kept_by(c.choice.recompute).has(Kept::mlp)) << describe(c.choice);
+}
+
+// A sliding window over all of a sequence masks nothing: its layers run at the causal rate.
+TEST(StepChoice, AWindowOverAllTokensIsNone) {
+  Step step("gpt-oss-20b", 1);  // windows of 128 in every second layer
+  Choice choice;
+  const auto band = [&](i64 seq, std::vector<i64> documents) {
+    step.request.workload.seq = seq;
+    step.request.workload.documents = std::move(documents);
+    for (const LayerKind& kind : step.model.kinds)
+      if (kind.window) return attention_plan(step.request, choice, kind).band;
+    throw std::logic_error("no window");
+  };
+  EXPECT_EQ(band(128, {}), (Band{0, unbounded}));
+  EXPECT_EQ(band(256, {}), (Band{0, 127}));
+  EXPECT_EQ(band(256, {128, 128}), (Band{0, unbounded}));
 }
 
 // 8 ranks share the channels of their host: at 8 GB/s for all, what each moves takes 1 GB/s.

@@ -156,8 +156,8 @@ void apply_nodes(Cluster& cluster, int wanted) {
 void apply_nic(Cluster& cluster, const std::string& text) {
   const std::size_t cross = text.find_first_of("xX");
   const bool has_count = cross != std::string::npos && cross > 0 &&
-                       std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(cross),
-                                   [](unsigned char c) { return std::isdigit(c) != 0; });
+                         std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(cross),
+                                     [](unsigned char c) { return std::isdigit(c) != 0; });
   const Quantity rate =
       stated(parse_line_rate_gb_s(has_count ? text.substr(cross + 1) : text, "--nic"), "--nic " + text);
   if (!has_count) {

@@ -173,7 +173,7 @@ void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
     if (band > 0) calibration.link_lender = from->name;
     const TransferModel& model = from == &calibration ? own : from->comm;
     if (band == 0) return model;
-    const TransferModel scaled = model.borrowed(same ? 1 : ratio, band);
+    TransferModel scaled = model.borrowed(same ? 1 : ratio, band);
     // The host of another card: nothing but its slots is known of it.
     const bool stranger = !same || card.name != lender_card(*from);
     if (from->link_class != "pcie" || !stranger) return scaled;

@@ -3,6 +3,8 @@
 
 #include "usp/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -91,6 +93,11 @@ GemmCard GemmCard::at_power(double limit) const {
   if (limit <= 0 || limit == limit_w) return *this;
   if (limit_w <= 0)
     throw UsageError("--power-limit: no table knows this card's own limit; give --gemm-efficiency instead");
+  if (limit > limit_w)
+    throw UsageError(
+        fmt::format("--power-limit: {:.0f} W are above the {:.0f} W of this card's board, and change "
+                    "nothing; give less, or leave it out",
+                    limit, limit_w));
   const double clock = sustained_clock(limit / limit_w);
   if (clock <= 0) throw UsageError("--power-limit: less than the card takes before it computes");
   GemmCard card = *this;

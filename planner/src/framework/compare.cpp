@@ -112,10 +112,12 @@ class Comparer {
   void check_some_fits() const {
     const auto fits = [](const ComparedWay& way) { return way.plan && way.plan->fits; };
     if (std::any_of(result_.ways.begin(), result_.ways.end(), fits)) return;
+    std::vector<std::string> remedies{
+        "--data and --tensor, where several replicas or tensor ranks may share the devices"};
+    remedies.insert(remedies.end(), remedies_.begin(), remedies_.end());
     throw Infeasible(fmt::format("no way to divide this job over all devices fits; {}: {}", best_name_,
                                  result_.ways.front().impossible_reason),
-                     {"--data and --tensor, where several replicas or tensor ranks may share the devices",
-                      "more devices (--nodes), or a shorter sequence (--seq)"});
+                     std::move(remedies));
   }
 
   /// Searches once. All ways together may price as many ticks as one command does: later ones are refused.
@@ -141,6 +143,7 @@ class Comparer {
       if (!way.plan) way.impossible_reason = "no mesh of this kind fits or is legal";
     } catch (const Infeasible& error) {
       way.impossible_reason = first_line(error);
+      if (result_.ways.empty()) remedies_ = error.remedies();
     }
     result_.ways.push_back(std::move(way));
   }
@@ -291,6 +294,7 @@ class Comparer {
   PlanRequest request_;
   std::string best_name_ = "best plan";
   double spent_ticks_ = 0;
+  std::vector<std::string> remedies_;  ///< of the best plan, where it does not fit
   Comparison result_;
 };
 

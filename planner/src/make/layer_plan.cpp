@@ -22,6 +22,10 @@ DType dtype_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
+i64 longest_document(const Workload& w) {
+  return w.documents.empty() ? w.seq : *std::max_element(w.documents.begin(), w.documents.end());
+}
+
 }  // namespace
 
 Documents attention_documents(const Workload& workload, const LayerKind& kind) {
@@ -52,13 +56,15 @@ AttentionPlan attention_plan(const PlanRequest& request, const Choice& choice, c
   plan.sink = kind.sinks;
   if (kind.kind == LayerMixer::cross) return plan;
   if (w.causal) plan.band.diff_min = 0;
-  const bool window = kind.kind == LayerMixer::sliding && kind.window.has_value();
+  const i64 longest = longest_document(w);
+  // A window over the whole of every document masks nothing, and neither does a choice of more keys.
+  const bool window = kind.kind == LayerMixer::sliding && kind.window.value_or(longest) < longest;
   if (window) {
     plan.band.diff_max = *kind.window - 1;
     if (!w.causal) plan.band.diff_min = 1 - *kind.window;
   }
   // As many pairs as the chosen keys make; no rank knows which they will be, so all keys are exchanged.
-  if (kind.sparse) plan.band.diff_max = std::min(kind.sparse->topk, w.seq) - 1;
+  if (kind.sparse && kind.sparse->topk < longest) plan.band.diff_max = kind.sparse->topk - 1;
   plan.prune = window || !w.documents.empty() || kind.kind == LayerMixer::chunked;
   plan.split_own_block = schedule::splits_own_block(plan);
   return plan;

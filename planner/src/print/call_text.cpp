@@ -20,9 +20,9 @@ constexpr std::size_t max_rows = 6;
 std::string call_text(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;
   std::string text =
-      fmt::format("attention of {}/{} heads, dim {}{}, {} tokens", s.query_heads, s.kv_heads, s.head_dim_qk,
+      fmt::format("attention of {}/{} heads, dim {}{}, {} {}", s.query_heads, s.kv_heads, s.head_dim_qk,
                   s.head_dim_v == s.head_dim_qk ? "" : fmt::format(" (values {})", s.head_dim_v),
-                  format_tokens(s.q_tokens));
+                  format_tokens(s.q_tokens), plural(s.q_tokens, "token"));
   if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
   text += fmt::format(" x batch {}", s.batch);
   if (request.lengths.size() > 1) text += fmt::format(" of {} documents each", request.lengths.size());

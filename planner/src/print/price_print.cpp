@@ -120,7 +120,9 @@ std::string price_text(const PriceReport& report) {
                         pass_names[i], format_seconds(price.seconds), format_seconds(price.compute_s),
                         format_seconds(price.comm_s), format_seconds(std::max(0.0, price.exposed_s)),
                         format_flop_rate(report.passes[i].flop_s),
-                        price.overlapped ? "" : " (not overlapped: that is faster here)");
+                        price.overlapped                ? ""
+                        : report.call.execution.overlap ? " (not overlapped: that is faster here)"
+                                                        : " (not overlapped, as asked)");
   }
   text += fmt::format("  {} per device{}\n", format_flop_rate(report.flop_s),
                       report.mfu ? fmt::format(", MFU {}", format_percent(*report.mfu)) : "");

@@ -35,9 +35,11 @@ std::string job_text(const PlanRequest& request) {
                                  cluster.specs.front().name);
   if (hosts > 1) text += fmt::format(" in {} hosts", hosts);
   const std::optional<i64> global = global_batch_of(request);
-  text += global ? fmt::format("\n{} tokens x {} {} in all ({} tokens)", format_tokens(w.seq), *global,
-                               plural(*global, "sequence"), format_tokens(*global * w.seq))
-                 : fmt::format("\n{} tokens x batch {} per replica", format_tokens(w.seq), w.batch);
+  text +=
+      global ? fmt::format("\n{} {} x {} {} in all ({} tokens)", format_tokens(w.seq), plural(w.seq, "token"),
+                           *global, plural(*global, "sequence"), format_tokens(*global * w.seq))
+             : fmt::format("\n{} {} x batch {} per replica", format_tokens(w.seq), plural(w.seq, "token"),
+                           w.batch);
   if (!w.documents.empty()) text += fmt::format(" of {} each", counted(w.documents.size(), "document"));
   text += fmt::format(", {}, {}, {}", w.causal ? "causal" : "full attention", word_of(w.dtype),
                       w.training ? fmt::format("training with {}", word_of(w.optimizer)) : "forward only");

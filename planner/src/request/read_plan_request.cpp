@@ -300,7 +300,7 @@ AttentionShape shape_in(ObjectReader reader) {
   return shape;
 }
 
-Band band_in(ObjectReader& reader) {
+Band band_in(ObjectReader& reader, i64 tokens) {
   const bool causal = reader.maybe_boolean("causal").value_or(true);
   if (const Json* sides = reader.find("window"); sides != nullptr && sides->is_array()) {
     std::vector<i64> side;
@@ -314,6 +314,8 @@ Band band_in(ObjectReader& reader) {
   }
   const auto window = reader.maybe_integer("window", 1, max_tokens);
   if (window && !causal) reader.fail("window", "looks back from a causal query, and /causal is false");
+  if (window && *window >= tokens)
+    reader.fail("window", fmt::format("has no effect: it reaches over all {} tokens; leave it out", tokens));
   if (window) return {0, *window - 1};
   return causal ? Band{0, unbounded} : Band{};
 }
@@ -353,7 +355,7 @@ void read_documents(ObjectReader& reader, AttentionRequest& request) {
 
 void read_call(ObjectReader& reader, AttentionRequest& request) {
   request.shape = shape_in(reader.object("shape"));
-  request.band = band_in(reader);
+  request.band = band_in(reader, request.shape.q_tokens);
   request.score = score_in(reader);
   request.sink = reader.maybe_boolean("sink").value_or(false);
   request.return_lse = reader.maybe_boolean("return_lse").value_or(false);

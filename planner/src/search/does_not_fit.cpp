@@ -78,12 +78,12 @@ class Shortfall {
     name("--offload-layers", request_.workload.offload_layers.has_value());
     free.fixed.offload.reset();
     free.workload.offload_layers.reset();
-    bool fits = fixed.recompute != Recompute::offload && add_without(flags, free, list);
+    const bool fits = fixed.recompute != Recompute::offload && add_without(flags, free, list);
     name("--recompute", fixed.recompute.has_value());
     name("--recompute-layers", request_.workload.recompute_layers.has_value());
     free.fixed.recompute.reset();
     free.workload.recompute_layers.reset();
-    if (!fits && fixed.recompute) fits = add_without(flags, free, list);
+    if (!fits && fixed.recompute) add_without(flags, free, list);
     list.push_back(fmt::format("hosts with {} of memory, where they have that (--host-memory)",
                                format_bytes(pricer_.bytes_on_host(smallest_))));
   }

@@ -59,6 +59,9 @@ void note_void_choices(const PlanRequest& request, const PlanCandidate& best,
                                               : "one microbatch has no other to run beside"));
   if (request.model->moe && w.expert_load > 1 && w.expert == 1)
     notes.emplace_back("--expert-load has no effect on this plan: with one expert rank none is busier");
+  if (best.choice.tensor() == 1 && (!w.sequence_parallel || !w.expert_tensor))
+    notes.push_back(fmt::format("{} has no effect on this plan: it has one tensor rank",
+                                w.sequence_parallel ? "--whole-experts" : "--no-sequence-parallel"));
   if (w.training && w.offload.any() && best.memory.host_total_bytes == 0)
     notes.push_back(fmt::format(
         "--offload {} moves nothing: this schedule keeps none of them by themselves (q, k and v that were "

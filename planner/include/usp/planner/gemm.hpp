@@ -24,8 +24,8 @@ struct GemmCard {
 
   /// Of so many cards that wait for each other, the slowest.
   [[nodiscard]] GemmCard slowest_of(std::int64_t cards) const;
-  /// The card under another power limit. Throws UsageError where its own is not known. @param limit 0: its
-  /// own
+  /// The card under another power limit. Throws UsageError where its own is not known or is less. @param
+  /// limit 0: its own
   [[nodiscard]] GemmCard at_power(double limit) const;
 };
 
