@@ -89,7 +89,7 @@ def meet(device_mesh, options) -> tuple[Comm, int]:
 
 
 def _connect(job: s.SocketJob, groups, watchdog_s: float) -> tuple[Comm, int]:
-    """Rank 0 listens at a free port and only then tells it, with a secret that the others prove to know."""
+    """Rank 0 listens at a free port, then broadcasts the port with the secret that the others must prove."""
     told = {"name": socket.gethostname(), "secret": secrets.token_hex(16), "seed": secrets.randbits(63)}
     failure: list[BaseException] = []
 

@@ -247,7 +247,7 @@ class Mesh:
         self._comm.call(lib().usp_comm_broadcast, self._comm.handle, data, size.value, root)
         return data.raw
 
-    # ---- what it knows --------------------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------------------
 
     def notes(self) -> list[str]:
         """Local: what the making of the transports found out that the user should know."""

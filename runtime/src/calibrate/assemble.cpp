@@ -235,6 +235,20 @@ CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOp
   return content;
 }
 
+namespace {
+
+/// One rate is measured, of the kernels' type; the host's cores are taken to compute others as fast.
+void set_rates(DType dtype, const topology::Quantity& measured, topology::DeviceSpec& spec) {
+  const topology::Quantity other{
+      measured.value, topology::Provenance::guess,
+      fmt::format("as {}, the type that {} measured", word_of(dtype), measured.source)};
+  spec.bf16_tflops = dtype == DType::bf16 ? measured : other;
+  spec.fp16_tflops = dtype == DType::fp16 ? measured : other;
+  spec.fp32_tflops = dtype == DType::fp32 ? measured : other;
+}
+
+}  // namespace
+
 topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& calibration,
                              const CalibrateOptions& options) {
   const Machine& machine = measured.machine;
@@ -247,7 +261,7 @@ topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& ca
   topology::DeviceSpec spec;
   spec.name = calibration.device.name;
   spec.sm_count = quantity(calibration.device.sm_count);
-  spec.bf16_tflops = spec.fp16_tflops = spec.fp32_tflops = quantity(calibration.device.bf16_tflops);
+  set_rates(options.dtype, quantity(calibration.device.bf16_tflops), spec);
   spec.memory_gb_s = quantity(calibration.device.memory_gb_s);
   std::vector<double> lines;
   if (calibration.network) lines = host_lines(measured, calibration.network->gb_s);

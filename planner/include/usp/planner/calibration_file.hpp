@@ -67,7 +67,7 @@ struct CalibrationFile {
   std::optional<MeasuredNetwork> network;
   KernelData attention;  ///< without what `device` and `memory_efficiency` say
   std::optional<Library> library;
-  std::string family_source, softmax_source, scaled_why;  ///< the last two may be empty
+  std::string family_source, softmax_source, scaled_why, sustained_source;  ///< the last three may be empty
   double memory_efficiency = 1;
   std::string memory_source;
 };
