@@ -84,16 +84,11 @@ static void check_bytes(trial* t, usp_attention* attention, usp_comm* comm) {
 }
 
 /* An attention of forward alone holds less, attends alike, and refuses backward. */
-static void check_forward_only(const trial* t, usp_comm* comm, const usp_attention_inputs* in, const local* out,
-                               const local* lse, const usp_tensor* d_out,
+static void check_forward_only(const trial* t, usp_comm* comm, const usp_attention_inputs* in,
+                               const local* out, const local* lse, const usp_tensor* d_out,
                                const usp_attention_gradients* gradients) {
   usp_attention* attention = NULL;
-  usp_attention_options options;
-  OK(usp_attention_options_init(&options, sizeof options));
-  options.reserved = 1;
-  REFUSED(usp_attention_create_with(t->plan, comm, &options, &attention), USP_USAGE, "options.reserved");
-  options.reserved = 0, options.forward_only = 1;
-  OK(usp_attention_create_with(t->plan, comm, &options, &attention));
+  OK(usp_attention_create_forward(t->plan, comm, &attention));
   OK(usp_attention_set_batch(attention, t->cu_seqlens, t->documents));
   int64_t rows = 0;
   OK(usp_attention_q_tokens(attention, NULL, &rows));

@@ -265,6 +265,11 @@ static void check_release_scratch(usp_engine_desc desc, usp_comm* comm, const us
     CHECK(held.bytes == 0);
     OK(backward(engine, plan, batch, l));
     CHECK(held.bytes == 0);
+    usp_call alone = l->call; /* no backward follows: what it saves is scratch */
+    alone.saved = NULL, alone.forward_id = 0;
+    const usp_attention_inputs in = inputs_of(l);
+    OK(usp_attend(engine, plan, batch, &in, &l->out, NULL, &alone));
+    CHECK(held.bytes == 0 && held.calls > 0);
   }
   expect_alone(plan, comm, cu, 2, l);
   CHECK(usp_engine_workspace_bytes(engine) > 0);

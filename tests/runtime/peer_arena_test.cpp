@@ -187,12 +187,12 @@ TEST(PeerArena, CallsLeaveNothingElseBehind) {
     for (const bool release : {false, true}) {
       ArenaRanks ranks(comm);
       CountingAllocator heap, saved_heap;
-      const auto memory = kernels::make_host_memory(heap), saved_memory = kernels::make_host_memory(saved_heap);
+      const auto memory = kernels::make_host_memory(heap),
+                 saved_memory = kernels::make_host_memory(saved_heap);
       const auto kernel = kernels::make_cpu_kernel(*memory);
       Executor executor(ranks, *kernel, {.release_scratch = release});
       SavedState saved(*saved_memory);
-      const auto prepared =
-          std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), ranks.reach());
+      const auto prepared = std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), ranks.reach());
       TrialTensors tensors(c, comm, kernels::host_memory(), prepared->q_tokens(), prepared->kv_tokens());
       const auto expect_held = [&](const char* after) {
         if (release)

@@ -125,8 +125,7 @@ typedef struct usp_attention_desc {
 usp_status usp_attention_desc_init(usp_attention_desc* desc, size_t size);
 /** Local. Checks the fields (USP_USAGE) and copies them. */
 usp_status usp_plan_create(const usp_attention_desc* desc, usp_plan** plan);
-/** Local. The text of a plan file (`usp plan -o`), of which layer entry `layer` (0 for `usp plan attention`).
- */
+/** Local. Text of a plan file (`usp plan -o`), of which layer entry `layer` (0 for `usp plan attention`). */
 usp_status usp_plan_parse(const char* text, int32_t layer, usp_plan** plan);
 /** The fields of a plan. desc->size must be set; the replicated_* point into the plan. */
 usp_status usp_plan_get_desc(const usp_plan* plan, usp_attention_desc* desc);
@@ -144,8 +143,7 @@ typedef int (*usp_rank_function)(usp_comm* comm, void* user);
 
 /** Runs `function` on `ranks` threads, each with a communicator that lives for the call; joins them. A rank
  * that returns other than USP_OK ends the others (their calls fail with USP_ENVIRONMENT) and is what this
- * returns, with its usp_last_error() and usp_last_fault(). A rank that others wait for longer than 60 s ends
- * the job. */
+ * returns, with its usp_last_error() and usp_last_fault(). A wait of 60 s for a rank ends the job. */
 usp_status usp_run_threads(int32_t ranks, usp_rank_function function, void* user);
 /** One rank, no peers. */
 usp_status usp_comm_create_serial(usp_comm** comm);
@@ -290,24 +288,15 @@ usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size
 
 /** Collective. The communicator's size is the plan's and it outlives the attention; the plan is copied. */
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention);
-/** Fill with usp_attention_options_init. */
-typedef struct usp_attention_options {
-  size_t size;
-  int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
-  int32_t reserved;     /**< 0 */
-} usp_attention_options;
-usp_status usp_attention_options_init(usp_attention_options* options, size_t size);
-/** usp_attention_create with options; null: the defaults. */
-usp_status usp_attention_create_with(const usp_plan* plan, usp_comm* comm,
-                                     const usp_attention_options* options, usp_attention** attention);
+/** The same of forward alone, on all ranks: the workspace is forward's, backward is refused. */
+usp_status usp_attention_create_forward(const usp_plan* plan, usp_comm* comm, usp_attention** attention);
 void usp_attention_destroy(usp_attention* attention);
 
 /** Collective: the documents of the steps that follow, cu_seqlens[0] = 0 to cu_seqlens[documents] in tokens,
  * at most those of the plan. Null and 0: one document over all tokens of the plan. Local memory follows. */
 usp_status usp_attention_set_batch(usp_attention* attention, const int64_t* cu_seqlens, int64_t documents);
 /** Collective: the same for queries and keys of different lengths. Query token t of document i stands at
- * position t + shift[i] on the scale of the key tokens; shift null: last query of a document at its last key.
- */
+ * position t + shift[i] of the key tokens; shift null: last query of a document at its last key. */
 usp_status usp_attention_set_cross_batch(usp_attention* attention, const int64_t* cu_q, const int64_t* cu_k,
                                          const int64_t* shift, int64_t documents);
 /** Global tokens of this rank's rows, in order; valid until the next set_batch. Either result may be null. */
@@ -317,7 +306,7 @@ usp_status usp_attention_kv_tokens(const usp_attention* attention, const int64_t
 /** Collective. lse: width 1, the type of sums; null unless the plan returns it. */
 usp_status usp_attention_forward(usp_attention* attention, const usp_attention_inputs* inputs,
                                  const usp_tensor* out, const usp_tensor* lse);
-/** Collective: of the last forward, with its inputs where they were; an attention holds the state of one
+/** Collective: of the last forward, with its inputs and out as they were; an attention holds the state of one
  * call. USP_USAGE where q, k or v lie elsewhere than in that forward, and where set_batch came in between. */
 usp_status usp_attention_backward(usp_attention* attention, const usp_attention_inputs* inputs,
                                   const usp_tensor* d_out, const usp_attention_gradients* gradients);
@@ -328,8 +317,7 @@ usp_status usp_attention_record(const usp_attention* attention, int32_t pass, us
 usp_status usp_attention_traffic(const usp_attention* attention, int32_t pass, int32_t tick, int32_t peer,
                                  int64_t planned[2], int64_t executed[2]);
 
-/* Layers that share schedules and workspace -----------------------------------------------------------------
- */
+/* Layers that share schedules and workspace -------------------------------------------------------------- */
 
 /** Source of the memory that an engine holds: workspace and scratch of kernels. Both functions, or none (the
  * heap, or plain device memory). Workspace that other processes open (copy engines between processes) is
@@ -364,9 +352,9 @@ typedef struct usp_engine_desc {
   int32_t ring_transport;  /**< between GPUs, per axis of the mesh [USP_TRANSPORT_COPY_ENGINE] */
   int32_t ulysses_transport;
   int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
-  int32_t release_scratch; /**< nonzero, with an allocator: scratch of kernels, and what peers do not reach of
-                                the workspace, goes back to it when a call ends; each call then allocates,
-                                also one that a CUDA graph captures [0] */
+  int32_t
+      release_scratch; /**< nonzero, with an allocator: kernels' scratch, and workspace that peers do not
+                            reach, go back to it after each call, also one that a CUDA graph captures [0] */
 } usp_engine_desc;
 
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
@@ -384,8 +372,7 @@ usp_status usp_engine_ulysses_comm(usp_engine* engine, usp_comm** comm);
  * Valid as long as the engine. */
 usp_status usp_engine_notes(usp_engine* engine, const char** notes);
 /** Local: fails with USP_ENVIRONMENT and the reason when the job has failed. On GPUs a failed job lets
- * streams go on with void results: ask after a stream was synchronized, above all after replays of a CUDA
- * graph. */
+ * streams go on with void results: ask after a stream was synchronized, above all after CUDA graphs. */
 usp_status usp_engine_check(usp_engine* engine);
 /** Bytes of the shared workspace in a call, the greatest so far; -1 for null. */
 int64_t usp_engine_workspace_bytes(const usp_engine* engine);

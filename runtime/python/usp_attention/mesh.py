@@ -256,8 +256,9 @@ class Mesh:
         return [line for line in (text.value or b"").decode().splitlines() if line]
 
     def memory(self, batch: Batch | None = None) -> dict[str, int]:
-        """Local: bytes that the mesh holds beside torch's tensors (workspace, which all layers share), and of a batch
-        what the calls so far plan for it: workspace, and what one forward saves in torch's memory until its backward."""
+        """Local: bytes of the workspace that calls use in turn, the greatest so far (on GPUs a call takes what peers do not
+        reach of it from torch's allocator, and gives it back), and of a batch what the calls so far plan for it:
+        workspace, and what one forward saves in torch's memory until its backward."""
         self._comm.require_open()
         if batch is not None:
             _check.instance("batch", batch, Batch, "what Mesh.batch returns, or None")

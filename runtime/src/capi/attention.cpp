@@ -14,8 +14,13 @@ std::unique_ptr<kernels::AttentionKernel> make_kernel() {
 
 namespace {
 
-constexpr std::size_t first_options =
-    offsetof(usp_attention_options, reserved) + sizeof(usp_attention_options::reserved);
+usp_status create(const usp_plan* plan, usp_comm* comm, const ExecutorOptions& options,
+                  usp_attention** attention) {
+  return guarded([&] {
+    given(attention, "attention");
+    *attention = new usp_attention(given(plan, "plan"), *given(comm, "comm").communicator, options);
+  });
+}
 
 /// The tensors of the attention's plan and batch.
 Tensors tensors_of(const usp_attention& handle) {
@@ -69,24 +74,11 @@ usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size
 }
 
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention) {
-  return usp_attention_create_with(plan, comm, nullptr, attention);
+  return create(plan, comm, {}, attention);
 }
 
-usp_status usp_attention_options_init(usp_attention_options* options, size_t size) {
-  return guarded([&] { start(options, size, first_options, zero<usp_attention_options>(), "options"); });
-}
-
-usp_status usp_attention_create_with(const usp_plan* plan, usp_comm* comm,
-                                     const usp_attention_options* options, usp_attention** attention) {
-  return guarded([&] {
-    given(attention, "attention");
-    const auto defaults = zero<usp_attention_options>();
-    const usp_attention_options own =
-        options == nullptr ? defaults : taken(options, first_options, defaults, "options");
-    require(own.reserved == 0, "options.reserved must be 0");
-    *attention = new usp_attention(given(plan, "plan"), *given(comm, "comm").communicator,
-                                   {.forward_only = own.forward_only != 0});
-  });
+usp_status usp_attention_create_forward(const usp_plan* plan, usp_comm* comm, usp_attention** attention) {
+  return create(plan, comm, {.forward_only = true}, attention);
 }
 
 void usp_attention_destroy(usp_attention* attention) {

@@ -133,7 +133,7 @@ usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, co
       forward_only(desc.forward_only != 0),
       ring{&ranks.ring(), nullptr},
       ulysses{&ranks.ulysses(), nullptr},
-      unsaved(executor.memory()) {}
+      unsaved(usp::SavedState::of_scratch(executor.memory())) {}
 
 using namespace usp::capi;
 

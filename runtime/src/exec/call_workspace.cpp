@@ -77,8 +77,7 @@ i64 CallWorkspace::bytes() const {
 }
 
 void CallWorkspace::place_reached(const Prepared& prepared, Pass pass, PassRunner& runner) const {
-  if (reached_ != nullptr)
-    place_packed(prepared, pass, runner, reached_->data(), &Prepared::reached_offset);
+  if (reached_ != nullptr) place_packed(prepared, pass, runner, reached_->data(), &Prepared::reached_offset);
 }
 
 void CallWorkspace::place(const Prepared& prepared, Pass pass, PassRunner& runner) const {
@@ -118,8 +117,7 @@ void CallWorkspace::finish_gradients(const Prepared& prepared, PassRunner& runne
 }
 
 void CallWorkspace::poison(const Prepared& prepared, Pass pass) {
-  if (reached_ != nullptr)
-    memory_.set_bytes(reached_->data(), poison_byte, prepared.reached_bytes(pass));
+  if (reached_ != nullptr) memory_.set_bytes(reached_->data(), poison_byte, prepared.reached_bytes(pass));
   memory_.set_bytes(own_->data(), poison_byte, prepared.own_bytes(pass));
 }
 

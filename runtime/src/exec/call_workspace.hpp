@@ -16,8 +16,8 @@ namespace usp {
 void place_packed(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* base,
                   i64 (Prepared::*offset_of)(Pass, schedule::BufferId) const);
 
-/// Memory that the calls of a rank use in turn: what peers reach, which is the data plane's where they reach the
-/// workspace alone, the rest of the workspace, and sums of gradients.
+/// Memory that the calls of a rank use in turn: what peers reach, which is the data plane's where they reach
+/// the workspace alone, the rest of the workspace, and sums of gradients.
 class CallWorkspace {
  public:
   CallWorkspace(comm::DataPlane& data_plane, kernels::Memory& memory);

@@ -9,7 +9,13 @@
 
 namespace usp {
 
-SavedState::SavedState(kernels::Memory& memory) : arena_(memory.make_arena()) {}
+SavedState::SavedState(kernels::Memory& memory) : SavedState(memory.make_arena()) {}
+
+SavedState::SavedState(std::unique_ptr<kernels::Arena> arena) : arena_(std::move(arena)) {}
+
+SavedState SavedState::of_scratch(kernels::Memory& memory) {
+  return SavedState(memory.make_scratch());
+}
 
 SavedState::SavedState(MemoryRef memory) {
   move_to(memory);

@@ -27,7 +27,7 @@ bench() { ranks 2 "tests/bench/$1" "${@:2}" | tee -a "$results"; }
 : >"$results"
 if ((short)); then
   ranks 2 tests/python/gpu/worker_gpu.py attention forward_only memory graphs
-  bench bench_llama.py --tokens 16384,65536 --steps 5 --kinds ring,balanced,ulysses,allgather,alltoall
+  bench bench_llama.py --tokens 16384,65536 --steps 5
   bench bench_llama.py --tokens 131072 --steps 3 --kinds ring,ulysses,allgather
   bench bench_llama.py --tokens 65536 --documents 4096 --kinds ring,balanced,ulysses,alone --steps 4
   exit

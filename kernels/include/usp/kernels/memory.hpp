@@ -39,8 +39,8 @@ class Memory {
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
   /// An arena for what no call leaves to the next one; the memory outlives it.
   [[nodiscard]] virtual std::unique_ptr<Arena> make_scratch() { return make_arena(); }
-  /// What those arenas hold of the caller's allocator goes back to it, behind what is enqueued; data() takes as
-  /// much again. Nothing where the memory has no allocator of the caller's.
+  /// What those arenas hold of the caller's allocator goes back to it, behind what is enqueued; data() takes
+  /// as much again. Nothing where the memory has no allocator of the caller's.
   virtual void release_scratch() {}
   /// Allocator::release_unused() where the memory has an allocator of the caller's.
   virtual void release_unused() {}

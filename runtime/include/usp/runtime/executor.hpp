@@ -23,8 +23,8 @@ struct ExecutorOptions {
   bool compare_inputs = true;
   /// No backward follows, on any rank: the workspace is forward's alone, and `backward` is refused.
   bool forward_only = false;
-  /// What a call took of the memory's allocator for its own time goes back to it when the call ends: scratch of
-  /// kernels and what peers do not reach of the workspace. Each call then allocates, one that a CUDA graph
+  /// What a call took of the memory's allocator for its own time goes back to it when the call ends: scratch
+  /// of kernels and what peers do not reach of the workspace. Each call then allocates, one that a CUDA graph
   /// captures too.
   bool release_scratch = false;
   /// Hears of the ticks of a pass, and on the host between tiles too.

@@ -26,6 +26,8 @@ class SavedState {
 
   /// Owns memory of the kernel's kind, which grows to what a forward needs. `memory` outlives this.
   explicit SavedState(kernels::Memory& memory);
+  /// The same, of forwards that no backward follows: the content may be gone after each (release_scratch).
+  [[nodiscard]] static SavedState of_scratch(kernels::Memory& memory);
   /// Uses the caller's memory, on a boundary of `alignment` bytes (256 on a GPU, which the executor checks):
   /// a forward that needs more is refused. The content may be moved between forward and backward (MemoryRef
   /// of the new place by `move_to`).
@@ -54,6 +56,8 @@ class SavedState {
     bool spent = false;
     bool assumed = false;  ///< `inputs` is unknown
   };
+
+  explicit SavedState(std::unique_ptr<kernels::Arena> arena);
 
   std::unique_ptr<kernels::Arena> arena_;
   MemoryRef memory_;
