@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
 #include "flag_group.hpp"
+#include "interrupt.hpp"
 #include "progress.hpp"
 #include "run_flags.hpp"
 
@@ -63,6 +64,7 @@ std::string corrections_text(const CorrectedCalibration& corrected) {
 }
 
 void add_measured_rows(const CalibrateFlags& flags, const Invocation& invocation) {
+  if (!comm::first_of_launch()) return;  // a file is corrected once
   topology::ClusterRequest request;
   request.source = flags.cluster;
   const topology::Cluster cluster = usp::load_cluster(request, note_sink(invocation));
@@ -99,6 +101,7 @@ CalibrateOptions options_of(const CalibrateFlags& flags) {
 void write_results(const CalibrateFlags& flags, const CalibrateOptions& options,
                    const CalibrateResult& result, const Invocation& invocation) {
   const std::string text = write_calibration(result.calibration);
+  static_cast<void>(read_calibration_file(text, flags.output));  // nothing is written that no verb reads
   write_file(flags.output, text);
   if (flags.output != "-") note(invocation, "wrote " + flags.output);
   if (!flags.cluster_file.empty()) {
@@ -124,6 +127,8 @@ void run_calibrate(const CalibrateFlags& flags, const Invocation& invocation) {
     if (!options.partial.empty()) check_writable(options.partial);
     if (!flags.cluster_file.empty()) check_writable(flags.cluster_file);
   };
+  const InterruptWatch watch;
+  options.interrupted = InterruptWatch::interrupted;
   const auto result = with_progress(invocation, options, [&] { return calibrate(options); });
   if (result) write_results(flags, options, *result, invocation);
 }

@@ -235,6 +235,56 @@ TEST(Calibrate, ASecondStartGoesOnWithWhatIsFinished) {
   std::remove(options.partial.c_str());
 }
 
+TEST(Calibrate, AnInterruptSaysWhatIsKept) {
+  CalibrateOptions options = quick_options("usp_calibrate_interrupt.partial");
+  options.restart = true;
+  int asked = 0;
+  options.interrupted = [&] { return ++asked > 20; };  // in the first parts
+  try {
+    static_cast<void>(calibrate(options));
+    ADD_FAILURE() << "it went on";
+  } catch (const EnvironmentError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("interrupted after "), std::string::npos) << text;
+    EXPECT_NE(text.find(options.partial + " keeps them"), std::string::npos) << text;
+  }
+  options.interrupted = nullptr;
+  options.restart = false;
+  EXPECT_GT(calibrate(options)->resumed, 0U);
+  std::remove(options.partial.c_str());
+}
+
+TEST(Calibrate, ALineFarFromWhatMessagesReachedIsRefused) {
+  CalibrateOptions options;
+  options.nic_gb_s = 1e6;
+  EXPECT_THROW(static_cast<void>(calibration_of_parts(measured_pair(), options)), UsageError);
+  options.nic_gb_s = 0.2;
+  EXPECT_EQ(calibration_of_parts(measured_pair(), options).network->gb_s, 0.2);
+}
+
+TEST(Calibrate, RanksThatShareCoresMeasureNoInterference) {
+  Measured measured = measured_pair();
+  measured.machine.own_core = {true, true, false, false};
+  for (const Part& part : parts_of(measured.machine, false))
+    EXPECT_NE(part.kind, Part::Kind::interference) << part.name();
+  const CalibrationFile content = calibration_of_parts(measured, {});
+  EXPECT_EQ(content.interference.front().measured.source, "not measured: ranks share cores");
+  EXPECT_FALSE(content.network->interference.has_value());
+}
+
+TEST(Calibrate, WhereTheTimeIsUpRefinementsAreLeftOut) {
+  CalibrateOptions options = quick_options("usp_calibrate_time.partial");
+  options.ranks = 4;
+  options.max_seconds = 1e-3;
+  options.restart = true;
+  std::string told;
+  options.note = [&](const std::string& text) { told += text; };
+  const auto result = calibrate(options);
+  EXPECT_NE(told.find("the time was up before"), std::string::npos) << told;
+  for (const CollectiveCurve& curve : result->calibration.collectives) EXPECT_EQ(curve.ranks, 4);
+  std::remove(options.partial.c_str());
+}
+
 TEST(Calibrate, PartialFilesThatNoMeasurementWroteAreRefused) {
   const std::vector<Part> parts = parts_of(two_hosts(), true);
   const Settings settings{{"kernel", "cpu"}};

@@ -3,11 +3,13 @@
 
 #include "usp/base/presets.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/schedule/words.hpp"
 #include "usp/topology/routes.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace usp {
 namespace {
@@ -87,12 +89,15 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
   return doubts;
 }
 
-std::string host_measurement(const topology::Cluster& cluster) {
+std::string host_measurement(const topology::Cluster& cluster, DType dtype) {
   const std::size_t ranks = cluster.devices.size();
   const bool own_file = !cluster.calibration.empty() && !is_shipped("calibrations", cluster.calibration);
   const std::string file = own_file ? cluster.calibration : "calibration.json";
-  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart -o {}", ranks, file)
-                                  : fmt::format("usp calibrate --ranks {} --restart -o {}", ranks, file);
+  const std::filesystem::path beside = std::filesystem::path(file).parent_path() / "cluster.json";
+  const std::string what =
+      fmt::format("--dtype {} --restart -o {} --write-cluster {}", word_of(dtype), file, beside.string());
+  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate {}", ranks, what)
+                                  : fmt::format("usp calibrate --ranks {} {}", ranks, what);
 }
 
 std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,

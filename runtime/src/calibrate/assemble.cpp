@@ -96,7 +96,9 @@ Interference interference_of(const Rows& rows) {
 }
 
 void add_interference(const Measured& measured, CalibrationFile& content) {
-  Interference inside{0, 0, 1, "not measured: one rank per host"};
+  Interference inside{0, 0, 1,
+                      measured.machine.shares_cores() ? "not measured: ranks share cores"
+                                                      : "not measured: one rank per host"};
   each_part(measured, Part::Kind::interference, [&](const Part& part, const Rows& rows) {
     const Interference found = interference_of(rows);
     if (part.key.hosts == 1) {
@@ -127,6 +129,16 @@ double line_gb_s(const NetworkKey& key, const Rows& rows) {
   return rows.back()[0] / key.messages() * key.messages_per_host() / rows.back()[1] * 1e-9;
 }
 
+/// A stated line that is no order of magnitude of what messages reached counts other units.
+void check_line(double stated_gb_s, double measured_gb_s) {
+  constexpr double most = 1000;
+  if (stated_gb_s <= most * measured_gb_s && measured_gb_s <= most * stated_gb_s) return;
+  throw UsageError(fmt::format(
+      "--nic {:.4g} GB/s: messages between hosts reached {:.4g} GB/s, which is more than {} times "
+      "off; state the line in bits or bytes per second (10Gb/s, 1.25GB/s), or leave --nic out",
+      stated_gb_s, measured_gb_s, most));
+}
+
 void add_network(const Measured& measured, const CalibrateOptions& options, CalibrationFile& content) {
   if (measured.machine.host_count() < 2) return;
   MeasuredNetwork network;
@@ -145,7 +157,9 @@ void add_network(const Measured& measured, const CalibrateOptions& options, Cali
   });
   // All hosts take part in every curve: the slowest one bounds it.
   const std::vector<double> lines = host_lines(measured, most);
-  network.gb_s = options.nic_gb_s.value_or(*std::min_element(lines.begin(), lines.end()));
+  const double slowest = *std::min_element(lines.begin(), lines.end());
+  if (options.nic_gb_s) check_line(*options.nic_gb_s, slowest);
+  network.gb_s = options.nic_gb_s.value_or(slowest);
   set_shares(network, content.repeatability.from_1mib);
   content.network = std::move(network);
 }

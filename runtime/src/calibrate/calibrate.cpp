@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <thread>
 
 namespace usp {
 namespace {
@@ -32,7 +31,10 @@ constexpr i64 least_message_bytes = 1024;
 /// by the timers of TCP, which hold single messages of 64 to 256 KiB for milliseconds.
 constexpr i64 ruled_bytes = i64{1} << 20;
 constexpr double ruled_s = 0.1;
-constexpr double shared_core_sample_s = 0.05;  ///< a turn on a core lasts some milliseconds
+/// Where a part has less time than its sizes take at the full pace.
+constexpr double hurried_part_s = 0.5;
+constexpr Pace hurried_pace{1e-3, 3, 4, 0.05, i64{64} << 20};
+constexpr Pace quick_pace{1e-3, 3, 4, 0.05, i64{1} << 20};
 
 /// One rank's part in the measurements.
 class RankLab {
@@ -43,13 +45,15 @@ class RankLab {
         kernel_(kernels::find_factory(options.kernel)->make(kernels::host_memory(), false)),
         data_plane_(comm::make_message_data_plane(control)),
         machine_(machine_of(control)),
-        timer_(control, kernel_->memory(), options.quick ? Pace{1e-3, 3, 4, 0.05, i64{1} << 20} : Pace{}),
+        timer_(control, kernel_->memory(), options.quick ? quick_pace : Pace{},
+               [this] { check_interrupt(); }),
         memory_(*data_plane_, kernel_->memory()),
         parts_(parts_of(machine_, options.quick)) {}
 
   /// Collective. Rank 0 returns all parts; `resumed` counts those of the partial file.
   [[nodiscard]] Results measure_all(std::size_t& resumed) {
     name_shared_cores();
+    name_idle_line();
     resume();
     resumed = results_.size();
     for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -58,15 +62,16 @@ class RankLab {
              "measurements");
       const std::string name = parts_[i].name();
       if (results_.count(name) > 0) continue;
-      begin_part(parts_.size() - i);
+      if (!begin_part(i)) continue;
       results_[name] = measure(parts_[i]);
       keep();
     }
+    name_left_out();
     return results_;
   }
   [[nodiscard]] const Machine& machine() const { return machine_; }
   [[nodiscard]] std::string kernel_name() const { return kernel_->name(); }
-  [[nodiscard]] std::size_t part_count() const { return parts_.size(); }
+  [[nodiscard]] std::size_t part_count() const { return results_.size(); }
 
  private:
   [[nodiscard]] bool root() const { return control_.rank() == 0; }
@@ -80,13 +85,30 @@ class RankLab {
             {"quick", options_.quick ? "yes" : "no"}};
   }
 
+  /// Throws on rank 0, which ends the others.
+  void check_interrupt() const {
+    if (!root() || !options_.interrupted || !options_.interrupted()) return;
+    const std::string kept =
+        options_.partial.empty()
+            ? "nothing is kept: the output is no file"
+            : fmt::format("{} keeps them: the same command goes on with the others, --restart measures anew",
+                          options_.partial);
+    throw EnvironmentError(
+        fmt::format("interrupted after {} of {} measurements; {}", results_.size(), parts_.size(), kept));
+  }
+
+  void name_idle_line() const {
+    if (root() && options_.note && options_.nic_gb_s && machine_.host_count() == 1)
+      options_.note("--nic has no effect: all ranks are on one host");
+  }
+
   void name_shared_cores() const {
-    const std::size_t ranks = machine_.ranks.front().size(), cores = std::thread::hardware_concurrency();
-    if (!root() || !options_.note || cores == 0 || ranks <= cores) return;
-    options_.note(
-        fmt::format("{} ranks share the {} cores of {}: kernels are timed while others wait for a core, "
-                    "so that their times are rough; give each rank a core of its own",
-                    ranks, cores, machine_.hosts.front()));
+    if (!root() || !options_.note || !machine_.shares_cores()) return;
+    options_.note(fmt::format(
+        "{} ranks share {} cores: kernels and copies are timed on as many ranks as there are cores while the "
+        "others wait, transfers on all at once, and what transfers add to kernels is not measured; give each "
+        "rank a core of its own",
+        control_.size(), std::count(machine_.own_core.begin(), machine_.own_core.end(), true)));
   }
 
   /// Rank 0 reads the file; all ranks get what it holds.
@@ -110,11 +132,27 @@ class RankLab {
       write_file(options_.partial, write_partial({settings(), results_}));
   }
 
-  /// What is left of the time is for all parts that are left.
-  void begin_part(std::size_t left) {
-    const double now = timer_.elapsed_s();
-    part_end_s_ = now + std::max(0.0, options_.max_seconds - now) / static_cast<double>(left);
+  /// What is left of the time is for all parts that are left. False for one that is not needed where none
+  /// is.
+  [[nodiscard]] bool begin_part(std::size_t index) {
+    const double now = timer_.elapsed_s(), left = std::max(0.0, options_.max_seconds - now);
+    if (left == 0 && parts_[index].optional) return false;
+    const double share = left / static_cast<double>(parts_.size() - index);
+    part_end_s_ = now + share;
+    if (!options_.quick) timer_.set_pace(share < hurried_part_s ? hurried_pace : Pace{});
+    return true;
   }
+
+  void name_left_out() const {
+    if (!root() || !options_.note || results_.size() == parts_.size()) return;
+    const auto first = std::find_if(parts_.begin(), parts_.end(),
+                                    [&](const Part& part) { return results_.count(part.name()) == 0; });
+    options_.note(
+        fmt::format("the time was up before {} of {} measurements, the first of them {}; what they "
+                    "refine is interpolated; more --max-seconds have them",
+                    parts_.size() - results_.size(), parts_.size(), first->name()));
+  }
+
   [[nodiscard]] bool time_is_up() { return timer_.elapsed_s() >= part_end_s_; }
 
   [[nodiscard]] Rows measure(const Part& part) {
@@ -142,7 +180,7 @@ class RankLab {
       const kernels::ViewRegion all{{0, count}, {0, 1}};
       const kernels::View source(from->data(), DType::fp32, 1, count, {0, 1}, width),
           target(to->data(), DType::fp32, 1, count, {0, 1}, width);
-      const Sample sample = timer_.measure(
+      const Sample sample = measure_local(
           [&] { kernel_->memory().copy_region(source, all, target, all, WriteMode::overwrite); });
       rows.push_back({2.0 * static_cast<double>(bytes), sample.seconds, sample.spread});
       if (time_is_up()) break;
@@ -150,12 +188,10 @@ class RankLab {
     return rows;
   }
 
-  /// Where ranks share cores, a sample spans many turns of theirs.
-  [[nodiscard]] double kernel_sample_s() const {
-    const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-    const bool shared =
-        machine_.ranks.front().size() * static_cast<std::size_t>(machine_.host_count()) > cores;
-    return shared && !options_.quick ? shared_core_sample_s : 0;
+  /// What a rank computes alone: where ranks share cores, so many take part as there are cores.
+  [[nodiscard]] Sample measure_local(const std::function<void()>& call) {
+    if (machine_.has_own_core(control_.rank())) return timer_.measure(call);
+    return timer_.measure([] {});
   }
 
   Rows kernel(const Part& part) {
@@ -166,8 +202,7 @@ class RankLab {
       const KernelShape& s = grid.shape;
       KernelCall call(*kernel_, options_.dtype, s, grid.window);
       if (part.backward) call.prepare_backward();
-      const Sample sample =
-          timer_.measure([&] { part.backward ? call.backward() : call.forward(); }, kernel_sample_s());
+      const Sample sample = measure_local([&] { part.backward ? call.backward() : call.forward(); });
       rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows,
                       static_cast<double>(static_cast<int>(s.mask)), sample.seconds, sample.spread});
     }
@@ -196,7 +231,7 @@ class RankLab {
 
   /// A hop that takes about so long.
   [[nodiscard]] i64 hop_bytes(const NetworkKey& key, double seconds) const {
-    const Part part{Part::Kind::exchange, 0, false, key, -1, -1};
+    const Part part{.kind = Part::Kind::exchange, .key = key};
     auto bytes = static_cast<double>(least_message_bytes);
     double nearest = -1;
     if (const auto rows = results_.find(part.name()); rows != results_.end())

@@ -31,10 +31,11 @@ std::vector<int> crowds(int least, int most, bool quick) {
   return {counts.begin(), counts.end()};
 }
 
-void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_groups) {
+/// @param all the shape takes in every host and rank there is: the others refine it
+void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_groups, bool all) {
   for (const NetworkOperation operation : collectives)
     for (const int groups : std::set<int>{1, most_groups}) {
-      Part part{Part::Kind::exchange, 0, false, shape, -1, -1};
+      Part part{.kind = Part::Kind::exchange, .key = shape, .optional = !all};
       part.key.operation = operation;
       part.key.groups = groups;
       parts.push_back(part);
@@ -43,14 +44,19 @@ void add_exchanges(std::vector<Part>& parts, const NetworkKey& shape, int most_g
 
 void add_hops(std::vector<Part>& parts, Part::Kind kind, int hosts, const std::vector<int>& counts) {
   for (const int ranks : counts)
-    parts.push_back({kind, 0, false, {NetworkOperation::hop, hosts, ranks, 1}, -1, -1});
+    parts.push_back({.kind = kind,
+                     .key = {NetworkOperation::hop, hosts, ranks, 1},
+                     .optional = ranks != counts.front() && ranks != counts.back()});
 }
 
 /// Which of the hosts has a slower line than the others.
 void add_pairs(std::vector<Part>& parts, int hosts) {
   for (int a = 0; a < hosts; ++a)
     for (int b = a + 1; b < hosts; ++b)
-      parts.push_back({Part::Kind::exchange, 0, false, {NetworkOperation::hop, hosts, 1, 1}, a, b});
+      parts.push_back({.kind = Part::Kind::exchange,
+                       .key = {NetworkOperation::hop, hosts, 1, 1},
+                       .first_host = a,
+                       .second_host = b});
 }
 
 std::string counted(int n, const char* word) {
@@ -81,25 +87,31 @@ std::size_t columns_of(Part::Kind kind) {
 }
 
 std::vector<Part> parts_of(const Machine& machine, bool quick) {
-  std::vector<Part> parts{{Part::Kind::copy, 0, false, {}, -1, -1}};
+  std::vector<Part> parts{{.kind = Part::Kind::copy}};
   for (const int head_dim : {64, 128})
     for (const bool backward : {false, true})
-      if (!quick || head_dim == 64) parts.push_back({Part::Kind::kernel, head_dim, backward, {}, -1, -1});
+      if (!quick || head_dim == 64)
+        parts.push_back({.kind = Part::Kind::kernel,
+                         .head_dim = head_dim,
+                         .backward = backward,
+                         .optional = head_dim != 64});
   const int ranks = machine.ranks_per_host(), hosts = machine.host_count();
   if (hosts > 1) {
     add_hops(parts, Part::Kind::exchange, hosts, crowds(1, ranks, quick));
     if (hosts > 2 && hosts <= most_paired_hosts) add_pairs(parts, hosts);
     for (const int span : divisors(hosts))
       for (const int n : divisors(ranks))
-        if (span > 1) add_exchanges(parts, {NetworkOperation::alltoall, span, n, 1}, ranks / n);
+        if (span > 1)
+          add_exchanges(parts, {NetworkOperation::alltoall, span, n, 1}, ranks / n,
+                        span == hosts && (n == 1 || n == ranks));
   }
   if (ranks > 1) {
     add_hops(parts, Part::Kind::exchange, 1, crowds(2, ranks, quick));
     for (const int n : divisors(ranks))
-      if (n > 1) add_exchanges(parts, {NetworkOperation::alltoall, 1, n, 1}, ranks / n);
-    add_hops(parts, Part::Kind::interference, 1, {ranks});
+      if (n > 1) add_exchanges(parts, {NetworkOperation::alltoall, 1, n, 1}, ranks / n, n == ranks);
+    if (!machine.shares_cores()) add_hops(parts, Part::Kind::interference, 1, {ranks});
   }
-  if (hosts > 1) add_hops(parts, Part::Kind::interference, hosts, {ranks});
+  if (hosts > 1 && !machine.shares_cores()) add_hops(parts, Part::Kind::interference, hosts, {ranks});
   return parts;
 }
 

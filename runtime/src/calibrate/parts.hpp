@@ -20,7 +20,8 @@ struct Part {
   bool backward = false;  ///< of a kernel
   NetworkKey key;         ///< of an exchange, and of the hops of an interference; one host: inside each
   int first_host = -1,
-      second_host = -1;  ///< of a hop between two hosts alone, the others idle; -1: of all hosts
+      second_host = -1;   ///< of a hop between two hosts alone, the others idle; -1: of all hosts
+  bool optional = false;  ///< refines what other parts tell: left out where the time is up
 
   [[nodiscard]] bool between_pair() const { return first_host >= 0; }
   /// Sizes of its rows double, as those of a CollectiveCurve have to.

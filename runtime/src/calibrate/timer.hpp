@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace usp::measure {
@@ -28,16 +29,23 @@ struct Sample {
 /// that all ranks have.
 class Timer {
  public:
-  Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace)
-      : control_(control), memory_(memory), pace_(pace), start_(Clock::now()) {}
+  /// @param before_sample called on every rank before each sample; may throw
+  Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace,
+        std::function<void()> before_sample = {})
+      : control_(control),
+        memory_(memory),
+        pace_(pace),
+        before_sample_(std::move(before_sample)),
+        start_(Clock::now()) {}
 
-  /// @param sample_s a sample lasts at least so long; that of the pace where it is longer
-  [[nodiscard]] Sample measure(const std::function<void()>& call, double sample_s = 0);
+  [[nodiscard]] Sample measure(const std::function<void()>& call);
   /// The greatest of what the ranks give.
   [[nodiscard]] double slowest(double mine);
   /// Seconds since this object was made, by rank 0's clock.
   [[nodiscard]] double elapsed_s();
   [[nodiscard]] const Pace& pace() const { return pace_; }
+  /// The same on all ranks.
+  void set_pace(const Pace& pace) { pace_ = pace; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -46,6 +54,7 @@ class Timer {
   comm::Communicator& control_;
   kernels::Memory& memory_;
   Pace pace_;
+  std::function<void()> before_sample_;
   Clock::time_point start_;
 };
 

@@ -25,12 +25,14 @@ struct CalibrateOptions {
   DType dtype = DType::fp32;         ///< of the tensors of kernels
   bool quick = false;                ///< few and small shapes, for a look
   double max_seconds = 300;          ///< sizes and repetitions are cut to stay within
-  std::optional<double> nic_gb_s;    ///< line of every host's network; empty: as measured
+  std::optional<double> nic_gb_s;    ///< line of every host's network; empty: as measured; of hosts that have
+                                     ///< one, within a factor of 1000 of it (UsageError)
   std::string partial;               ///< file that finished parts are kept in; empty: none
   bool restart = false;              ///< forget what is there
   comm::CommOptions comm;
   WorkProgress* progress = nullptr;              ///< hears on rank 0's thread
   std::function<void(const std::string&)> note;  ///< for people, called on rank 0's thread
+  std::function<bool()> interrupted;             ///< asked by rank 0 between calls; true ends all ranks
   std::function<void()> prepare;  ///< on rank 0, before anything else: what it throws ends all ranks
 };
 
@@ -46,7 +48,8 @@ struct CalibrateResult {
 /// Collective. Ranks measure in one order and decide from gathered times alone, so that none waits for a
 /// slower one longer than its work. Empty in processes without rank 0. Throws UsageError for an unknown
 /// kernel or one of GPUs and where a launcher started another number of ranks, InvalidInput for a partial
-/// file of another machine or other settings, naming what differs.
+/// file of another machine or other settings, naming what differs, EnvironmentError that says what is kept
+/// where it was interrupted.
 [[nodiscard]] std::optional<CalibrateResult> calibrate(const CalibrateOptions& options);
 
 [[nodiscard]] std::string calibrate_text(const CalibrateResult& result);
