@@ -120,6 +120,25 @@ class Calibrate(unittest.TestCase):
                      if source["measurement"].startswith("corrected")]
         self.assertEqual(len(corrected), 1)
 
+    def test_runs_of_plans_are_added(self):
+        self.assertEqual(usp(*self.command, "--ranks", "2").returncode, 0)
+        plan, run = self.path / "plan.json", self.path / "run.json"
+        add = ["calibrate", "--add", str(run), "--cluster", str(self.cluster), "-o", str(self.calibration)]
+        self.assertEqual(usp("plan", "attention", *CALL, "--ranks", "1", "-o", str(plan)).returncode, 0)
+        for verb in ("run", "bench"):
+            run.write_text(usp(verb, str(plan), "--json").stdout)
+            done = usp(*add, "--plan", str(plan))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("kernels: times x", done.stdout)
+            self.assertIn("by 2 rows", done.stdout)
+        done = usp(*add)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--plan", done.stderr)
+        self.assertEqual(usp("plan", "attention", *CALL, "--ranks", "1", "--forward-only", "-o", str(plan)).returncode, 0)
+        done = usp(*add, "--plan", str(plan))
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("another plan", done.stderr)
+
     def test_another_number_of_ranks_than_were_started_is_refused(self):
         code, _, errors = self.launch("--ranks", "3")
         self.assertEqual(code, 2, errors)

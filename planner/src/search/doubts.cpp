@@ -19,11 +19,15 @@ constexpr double sockets_range = 2.2;
 // Kernels of another card, as leave-one-card-out has it: within a generation and across.
 constexpr double sibling_range = 1.15, stranger_range = 1.4;
 
-void scale_kernel(Calibration& calibration, double factor) {
-  KernelData data = calibration.kernel.data();
-  for (KernelFit& fit : data.fits) fit.peak_tflops *= factor;
-  data.tensor_tflops *= factor;
-  calibration.kernel = AttentionCostModel(std::move(data));
+void scale_kernels(Calibration& calibration, double factor) {
+  const auto scale = [factor](AttentionCostModel& kernel) {
+    KernelData data = kernel.data();
+    for (KernelFit& fit : data.fits) fit.peak_tflops *= factor;
+    data.tensor_tflops *= factor;
+    kernel = AttentionCostModel(std::move(data));
+  };
+  scale(calibration.kernel);
+  for (auto& [backend, kernel] : calibration.other_kernels) scale(kernel);
 }
 
 bool guessed_sockets(const topology::Cluster& cluster) {
@@ -84,7 +88,7 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
     const double range = data.same_generation ? sibling_range : stranger_range;
     doubts.push_back({Doubt::Of::kernels, fmt::format("attention kernels, fits of {}", data.scaled_from),
                       "borrowed", 1 / range, range,
-                      [](topology::Cluster&, Calibration& c, double factor) { scale_kernel(c, factor); }});
+                      [](topology::Cluster&, Calibration& c, double factor) { scale_kernels(c, factor); }});
   }
   return doubts;
 }

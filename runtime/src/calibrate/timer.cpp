@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace usp::measure {
 
@@ -24,13 +25,11 @@ double Timer::elapsed_s() {
 
 double Timer::once(const std::function<void()>& call, int count) {
   if (before_sample_) before_sample_();
-  memory_.synchronize();
+  clock_.settle();
   control_.barrier();
-  const auto begin = Clock::now();
+  clock_.begin();
   for (int i = 0; i < count; ++i) call();
-  memory_.synchronize();
-  const std::chrono::duration<double> span = Clock::now() - begin;
-  return std::max(least_s, slowest(span.count()) / count);
+  return std::max(least_s, slowest(clock_.end()) / count);
 }
 
 Sample Timer::measure(const std::function<void()>& call) {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "span_clock.hpp"
+
 #include "usp/comm/communicator.hpp"
-#include "usp/kernels/memory.hpp"
+#include "usp/schedule/types.hpp"
 
 #include <chrono>
 #include <functional>
 #include <utility>
-#include <vector>
 
 namespace usp::measure {
 
-/// How much is repeated.
+/// How much is repeated, and how large it grows.
 struct Pace {
   double sample_s = 5e-3;  ///< a sample repeats a call for at least so long
   int samples = 5;         ///< after one to warm up; the median counts
@@ -29,11 +30,12 @@ struct Sample {
 /// that all ranks have.
 class Timer {
  public:
+  /// @param clock of this rank's calls. Both outlive it.
   /// @param before_sample called on every rank before each sample; may throw
-  Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace,
+  Timer(comm::Communicator& control, SpanClock& clock, const Pace& pace,
         std::function<void()> before_sample = {})
       : control_(control),
-        memory_(memory),
+        clock_(clock),
         pace_(pace),
         before_sample_(std::move(before_sample)),
         start_(Clock::now()) {}
@@ -52,7 +54,7 @@ class Timer {
   [[nodiscard]] double once(const std::function<void()>& call, int count);
 
   comm::Communicator& control_;
-  kernels::Memory& memory_;
+  SpanClock& clock_;
   Pace pace_;
   std::function<void()> before_sample_;
   Clock::time_point start_;
