@@ -42,7 +42,7 @@ std::string beyond_rows(const AttentionPlan& plan, std::size_t documents) {
   if (documents > 1) return "packed documents";
   if (shape.q_tokens != shape.kv_tokens) return "cross attention";
   if (shape.head_dim_qk != shape.head_dim_v) return "unequal head dims";
-  if (plan.method != Method::ring) return fmt::format("method {}", word_of(plan.method));
+  if (plan.method != Method{}) return fmt::format("method {}", word_of(plan.method));
   if (plan.band.diff_max < unbounded || (plan.band.diff_min > -unbounded && plan.band.diff_min != 0))
     return "windows";
   if (!layout_of(plan.layout)) return fmt::format("layout {}", word_of(plan.layout));
