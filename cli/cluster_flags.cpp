@@ -4,6 +4,7 @@
 #include "flag_group.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/planner/cluster_calibration.hpp"
 
 namespace usp::cli {
 namespace {
@@ -66,6 +67,12 @@ void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* gro
 
 topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation) {
   return usp::load_cluster(flags.request, note_sink(invocation));
+}
+
+void note_void_p2p(const ClusterFlags& flags, const topology::Cluster& cluster,
+                   const Calibration& calibration, const Invocation& invocation) {
+  if (const std::string text = void_p2p(flags.request, cluster, calibration); !text.empty())
+    note(invocation, text);
 }
 
 NoteSink note_sink(const Invocation& invocation) {

@@ -26,6 +26,10 @@ void add_calibration_flag(const Verb& verb, ClusterFlags& flags, const char* gro
 /// Composes the cluster and prints its notes on stderr.
 [[nodiscard]] topology::Cluster load_cluster(const ClusterFlags& flags, const Invocation& invocation);
 
+/// Notes that --p2p changes no price of the cluster, where that is so.
+void note_void_p2p(const ClusterFlags& flags, const topology::Cluster& cluster,
+                   const Calibration& calibration, const Invocation& invocation);
+
 /// Prints notes on stderr; `invocation` outlives it.
 [[nodiscard]] NoteSink note_sink(const Invocation& invocation);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "commands.hpp"
 #include "flag_group.hpp"
 
 #include "usp/base/error.hpp"
@@ -31,14 +32,6 @@ struct WordTable<cli::Shell> {
 namespace usp::cli {
 namespace {
 
-/// A command word and what may follow it.
-struct Command {
-  std::string name;     ///< "plan", "plan attention"
-  std::string summary;  ///< of --help
-  std::vector<const CLI::Option*> flags;
-  std::vector<std::string> words;  ///< verbs below, and names of presets that it takes by place
-};
-
 /// Names that a flag or place takes; empty: files.
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::string name = option.get_name(true, true);
@@ -48,17 +41,13 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return {};
 }
 
-void collect(const CLI::App& app, const std::string& name, std::vector<Command>& commands) {
-  Command command{name, app.get_description(), {}, {}};
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->nonpositional()) command.flags.push_back(option);
-    if (option->get_positional())
-      for (const std::string& value : values_of(*option)) command.words.push_back(value);
-  }
-  for (const CLI::App* below : app.get_subcommands({})) command.words.push_back(below->get_name());
-  commands.push_back(std::move(command));
-  for (const CLI::App* below : app.get_subcommands({}))
-    collect(*below, (name.empty() ? "" : name + " ") + below->get_name(), commands);
+/// Verbs below a command, and names of presets that it takes by place.
+std::vector<std::string> words_of(const Command& command) {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : command.places)
+    for (const std::string& value : values_of(*option)) words.push_back(value);
+  words.insert(words.end(), command.verbs.begin(), command.verbs.end());
+  return words;
 }
 
 std::vector<std::string> flag_words(const Command& command) {
@@ -103,7 +92,7 @@ std::string bash_text(const std::vector<Command>& commands) {
   text += "  esac\n  local flags=\"\" words=\"\"\n  case \"$command\" in\n";
   for (const Command& command : commands)
     text += fmt::format("    \"{}\") flags=\"{}\"; words=\"{}\" ;;\n", command.name,
-                        joined(flag_words(command)), joined(command.words));
+                        joined(flag_words(command)), joined(words_of(command)));
   text +=
       "  esac\n"
       "  if [[ $word == -* ]]; then COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
@@ -134,7 +123,7 @@ std::string fish_text(const std::vector<Command>& commands) {
       for (const std::string& word : words)
         condition += (condition.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
     }
-    for (const std::string& word : command.words)
+    for (const std::string& word : words_of(command))
       text += fmt::format("complete -c usp -n {} -a {}\n", fish_quoted(condition), fish_quoted(word));
     for (const CLI::Option* option : command.flags)
       for (const std::string& name : option->get_lnames()) {
@@ -150,8 +139,7 @@ std::string fish_text(const std::vector<Command>& commands) {
 }
 
 void complete(const CLI::App& program, Shell shell) {
-  std::vector<Command> commands;
-  collect(program, "", commands);
+  const std::vector<Command> commands = commands_of(program);
   switch (shell) {
     case Shell::bash:
       std::cout << bash_text(commands);

@@ -46,6 +46,7 @@ void export_to(const ExportFlags& flags, const CLI::App& verb, const Invocation&
   const std::optional<topology::Cluster> cluster = cluster_of(flags, plan, verb, invocation);
   std::optional<Calibration> calibration;
   if (cluster) calibration = calibration_or_sheet(*cluster, flags.cluster.calibration, note_sink(invocation));
+  if (calibration) note_void_p2p(flags.cluster, *cluster, *calibration, invocation);
   if (calibration && !calibration->other_card.empty()) note(invocation, calibration->other_card);
   ExportRequest request;
   request.plan = &plan;

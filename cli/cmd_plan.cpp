@@ -6,6 +6,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/plan_attention.hpp"
@@ -113,8 +114,8 @@ Documents cross_documents_of(const CallFlags& flags, const AttentionShape& shape
   const std::vector<i64>& queries = flags.workload.documents;
   if (queries.size() != flags.kv_documents.size())
     throw UsageError(
-        fmt::format("--kv-documents: {} lengths of keys for {} documents; give one for each of --documents",
-                    flags.kv_documents.size(), queries.size()));
+        fmt::format("--kv-documents: {} lengths of keys for {}; give one for each of --documents",
+                    flags.kv_documents.size(), counted(queries.size(), "document")));
   check_documents(queries, shape.q_tokens);
   const i64 keys = std::accumulate(flags.kv_documents.begin(), flags.kv_documents.end(), i64{0});
   if (keys != shape.kv_tokens)
@@ -249,6 +250,7 @@ void plan_call(const PlanCallFlags& flags, const CLI::App& verb, const Invocatio
   const Calibration calibration =
       flags.ranks ? uncalibrated(data_sheet_of(cluster))
                   : calibration_or_sheet(cluster, flags.search.cluster.calibration, note_sink(invocation));
+  note_void_p2p(flags.search.cluster, cluster, calibration, invocation);
   const i64 element_bytes = bytes_of(request.shape.dtype);
   if (element_bytes > 2 && element_bytes != calibration.kernel.data().element_bytes)
     note(invocation, "times of " + std::string(word_of(request.shape.dtype)) +

@@ -33,6 +33,7 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
   check_call(call, cluster);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
+  note_void_p2p(flags.cluster, cluster, calibration, invocation);
   const PriceReport report = price_call(cluster, calibration, call);
   std::cout << (invocation.json ? price_json(report) : price_text(report));
 }

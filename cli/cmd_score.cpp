@@ -37,6 +37,7 @@ void score(const ScoreFlags& flags, const Invocation& invocation) {
     throw UsageError("no machine is named: give --cluster, that which was measured");
   const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
+  note_void_p2p(flags.cluster, cluster, calibration, invocation);
   ProgressLine line(invocation);
   const ScoreReport report =
       score_on(cluster, calibration, parse_score_csv(text, flags.csv), flags.csv, flags.gate, &line);

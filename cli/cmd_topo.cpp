@@ -24,10 +24,12 @@
 namespace usp::cli {
 namespace {
 
-std::string shown(const topology::Quantity& value, const char* unit, int digits = 0) {
-  if (!value.known()) return "unknown";
-  return format_fixed(*value.value, digits) + " " + unit + " (" +
-         topology::provenance_name(value.provenance) + ")";
+std::string shown(const topology::Quantity& value, const std::string& text) {
+  return value.known() ? text + " (" + topology::provenance_name(value.provenance) + ")" : "unknown";
+}
+
+std::string rate_shown(const topology::Quantity& gb_s, int digits = 0) {
+  return shown(gb_s, format_byte_rate(gb_s.value.value_or(0) * 1e9, digits));
 }
 
 Json quantity_json(const topology::Quantity& value) {
@@ -120,20 +122,22 @@ void print_devices(const topology::Cluster& cluster) {
   }
   std::cout << "\n" << table.str();
   if (cluster.devices.size() > most)
-    std::cout << "... and " << cluster.devices.size() - most << " more devices (--json lists all)\n";
+    std::cout << "... and " << counted(cluster.devices.size() - most, "more device")
+              << " (--json lists all)\n";
 }
 
 void print_islands(const topology::Cluster& cluster) {
   const auto groups = topology::islands(cluster);
-  std::cout << "\n" << groups.size() << (groups.size() == 1 ? " NVLink island" : " NVLink islands") << "\n";
+  std::cout << "\n" << counted(groups.size(), "NVLink island") << "\n";
   for (std::size_t i = 0; i < groups.size() && i < 16; ++i) {
-    std::cout << "  " << i << ": devices " << ranges(groups[i]);
+    std::cout << "  " << i << ": " << plural(static_cast<std::int64_t>(groups[i].size()), "device") << " "
+              << ranges(groups[i]);
     const int id = cluster.devices[static_cast<std::size_t>(groups[i].front())].nvlink_domain;
     if (id < 0) {
       std::cout << ", PCIe only";
     } else {
       const topology::NvlinkDomain& domain = cluster.domains[static_cast<std::size_t>(id)];
-      std::cout << (domain.switched ? ", switched, " : ", direct links, ") << shown(domain.gb_s, "GB/s")
+      std::cout << (domain.switched ? ", switched, " : ", direct links, ") << rate_shown(domain.gb_s)
                 << " per device and direction";
     }
     std::cout << "\n";
@@ -185,23 +189,25 @@ std::vector<std::string> unknowns(const topology::Cluster& cluster) {
 }
 
 void print_text(const topology::Cluster& cluster) {
-  std::cout << cluster.name << ": " << cluster.nodes.size()
-            << (cluster.nodes.size() == 1 ? " host, " : " hosts, ") << cluster.devices.size()
-            << (cluster.devices.size() == 1 ? " device\n" : " devices\n");
+  std::cout << cluster.name << ": " << counted(cluster.nodes.size(), "host") << ", "
+            << counted(cluster.devices.size(), "device") << "\n";
   for (const topology::DeviceSpec& spec : cluster.specs) {
     std::cout << "card " << (spec.name.empty() ? "unknown" : spec.name);
     if (!spec.name.empty())
-      std::cout << ": bf16 " << shown(spec.bf16_tflops, "TFLOP/s") << ", memory "
+      std::cout << ": bf16 "
+                << shown(spec.bf16_tflops, format_flop_rate(spec.bf16_tflops.value.value_or(0) * 1e12))
+                << ", memory "
                 << (spec.memory_bytes.known() ? format_bytes(*spec.memory_bytes.value) : "unknown") << ", "
-                << shown(spec.memory_gb_s, "GB/s")
+                << rate_shown(spec.memory_gb_s)
                 << (spec.pcie_p2p == false ? ", PCIe peer-to-peer disabled: copies go through host memory"
                                            : "");
     std::cout << "\n";
   }
   if (!cluster.nodes.empty())
-    std::cout << "PCIe slot " << shown(cluster.nodes.front().pcie_gb_s, "GB/s") << "\n";
+    std::cout << "PCIe slot " << rate_shown(cluster.nodes.front().pcie_gb_s) << "\n";
   if (!cluster.nics.empty())
-    std::cout << cluster.nics.size() << " NICs, " << shown(cluster.nics.front().gb_s, "GB/s", 1) << " each\n";
+    std::cout << counted(cluster.nics.size(), "NIC") << ", " << rate_shown(cluster.nics.front().gb_s, 1)
+              << " each\n";
   std::cout << "fabric " << topology::fabric_kind_name(cluster.fabric.kind);
   if (cluster.fabric.oversubscription.known())
     std::cout << ", oversubscription " << format_fixed(*cluster.fabric.oversubscription.value, 2);

@@ -30,10 +30,6 @@
 namespace usp::cli {
 namespace {
 
-std::string counted(std::size_t n, const std::string& what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
-
 std::string machine(const topology::Cluster& cluster) {
   return counted(cluster.nodes.size(), "host") + ", " + counted(cluster.devices.size(), "device") + ", " +
          counted(cluster.nics.size(), "NIC");
@@ -50,8 +46,7 @@ std::string plan_summary(const std::string& text, const std::string& file) {
 std::string model_summary(const std::string& text, const std::string& file) {
   const Model model = read_model_config(text, file);
   return fmt::format("{}, {}, {} with softmax attention, hidden {}", model.family,
-                     counted(static_cast<std::size_t>(model.layers), "layer"), model.attention_layers(),
-                     model.hidden);
+                     counted(model.layers, "layer"), model.attention_layers(), model.hidden);
 }
 
 std::string calibration_summary(const std::string& text, const std::string& file) {
@@ -63,17 +58,14 @@ std::string calibration_summary(const std::string& text, const std::string& file
 std::string nccl_tests_summary(const std::string& text, const std::string& file) {
   const topology::NcclTestsResult result = topology::read_nccl_tests(text, file);
   return result.operation.value_or("an operation it does not name") + " on " +
-         (result.ranks ? counted(static_cast<std::size_t>(*result.ranks), "rank")
-                       : "an unknown number of ranks") +
-         ", " + counted(result.rows.size(), "row");
+         (result.ranks ? counted(*result.ranks, "rank") : "an unknown number of ranks") + ", " +
+         counted(result.rows.size(), "row");
 }
 
 std::string slurm_summary(const std::string& text, const std::string& file) {
   const topology::SlurmTopology topology = topology::read_slurm_topology(text, file);
-  const std::string parts = topology.blocks.empty()
-                                ? fmt::format("{} {}", topology.switches.size(),
-                                              topology.switches.size() == 1 ? "switch" : "switches")
-                                : counted(topology.blocks.size(), "block");
+  const std::string parts = topology.blocks.empty() ? counted(topology.switches.size(), "switch")
+                                                    : counted(topology.blocks.size(), "block");
   return fmt::format("{}, {}", parts, counted(topology.node_names.size(), "node"));
 }
 

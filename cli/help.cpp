@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "help.hpp"
 
+#include "usp/base/json_format.hpp"
+#include "usp/base/text.hpp"
+#include "usp/base/version.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +41,8 @@ void shorten(CLI::App& verb, const std::string& command) {
     ++hidden;
   }
   if (hidden > 0)
-    verb.footer(fmt::format("{} more flags: {} --help-all\n\n{}", hidden, command, verb.get_footer()));
+    verb.footer(
+        fmt::format("{}: {} --help-all\n\n{}", counted(hidden, "more flag"), command, verb.get_footer()));
 }
 
 }  // namespace
@@ -51,8 +56,15 @@ std::vector<std::string> with_help_words(const std::vector<std::string>& typed) 
   for (std::string& word : words) {
     if (word == "--help-all") word = "--help";
   }
-  if (words.size() == 1 && words.front() == "-V") words.front() = "--version";
+  if (!words.empty() && words.front() == "-V") words.front() = "--version";
   return words;
+}
+
+std::string version_text(const std::vector<std::string>& typed) {
+  if (!holds(typed, "--json")) return "usp " + std::string(version);
+  Json json = json_header("usp.version");
+  json["usp"] = version;
+  return json.dump(1);
 }
 
 void shorten_help(CLI::App& app, const std::vector<std::string>& typed) {

@@ -7,7 +7,6 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
-#include "usp/base/version.hpp"
 #include "usp/comm/ranks.hpp"
 
 #include <algorithm>
@@ -65,12 +64,12 @@ int run(const CLI::App& app, Invocation& invocation) {
 // What the set-up of flags throws is a fault of this program, which std::terminate reports.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   CLI::App app("usp: plan and price sequence-parallel attention on a ring x ulysses mesh", "usp");
-  app.set_version_flag("--version", "usp " + std::string(usp::version));
+  const usp::cli::Words given(argv + 1, argv + argc), typed = usp::cli::with_help_words(given);
+  app.set_version_flag("--version", [&typed] { return usp::cli::version_text(typed); });
   app.require_subcommand(0, 1);  // none is refused below: CLI11 would not name an unknown verb
   usp::cli::Invocation invocation;
   usp::cli::register_verbs(app, invocation);
   app.footer("usp VERB --help shows the flags that most commands need, --help-all every one.");
-  const usp::cli::Words given(argv + 1, argv + argc), typed = usp::cli::with_help_words(given);
   usp::cli::shorten_help(app, given);
   try {
     app.parse(usp::cli::Words(typed.rbegin(), typed.rend()));  // CLI11 takes them from the back

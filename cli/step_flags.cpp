@@ -7,6 +7,7 @@
 #include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/request_fault.hpp"
 #include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
@@ -79,7 +80,7 @@ void add_step_group(const Verb& verb, StepFlags& flags) {
 void add_rate_group(const Verb& verb, StepFlags& flags) {
   FlagGroup group(verb, "Execution");
   group.number("--gemm-efficiency", flags.gemm_efficiency,
-               "share of the peak of every matrix product; default: by shape and card", 0.01, 1.0);
+               "share of the peak of every matrix product that its bytes allow; default: by shape and card", 0.01, 1.0);
   group.number("--power-limit", flags.power_w, "watts of a device instead of its data sheet's", 1.0, 1e5);
 }
 
@@ -196,7 +197,7 @@ Workload workload_of(const StepFlags& flags) {
   workload.expert = flags.expert.value_or(1);
   workload.sequence_parallel = !flags.no_sequence_parallel;
   workload.expert_tensor = !flags.whole_experts;
-  workload.expert_load = flags.expert_load;
+  workload.expert_load = flags.expert_load.value_or(workload.expert_load);
   workload.recompute_layers = flags.recompute_layers;
   workload.offload = fixed.offload.value_or(workload.offload);
   workload.offload_layers = flags.offload_layers;
@@ -271,12 +272,15 @@ std::unique_ptr<StepInput> load_step(const StepFlags& flags, const Invocation& i
                 .cluster = cluster.request,
                 .calibration = cluster.calibration},
                *input, note_sink(invocation));
-  const std::pair<const char*, bool> of_experts[] = {{"--whole-experts", flags.whole_experts},
-                                                     {"--expert-load", flags.expert_load != 1},
-                                                     {"--overlap-experts", flags.overlap_experts}};
+  // Of a model without experts, the values that stand for none of them.
+  const std::pair<const char*, bool> of_experts[] = {{"--expert", flags.expert.has_value()},
+                                                     {"--expert-load", flags.expert_load.has_value()}};
   for (const auto& [flag, given] : of_experts)
     if (given && !input->model.moe)
-      throw UsageError(fmt::format("{}: {} has no experts; drop the flag", flag, input->model.name));
+      throw UsageError(
+          fmt::format("{}: has no effect: {} has no experts; leave it out", flag, input->model.name));
+  if (const auto fault = request_fault(request))
+    throw UsageError(fmt::format("{}: {}", fault->flag, fault->why));
   return input;
 }
 

@@ -49,7 +49,8 @@ struct StepFlags {
   std::optional<i64> recompute_layers;
   std::optional<i64> offload_layers;
   bool no_sequence_parallel = false, whole_experts = false, overlap_experts = false, latent_kv = false;
-  double gemm_efficiency = 0, power_w = 0, expert_load = 1;
+  std::optional<double> expert_load;
+  double gemm_efficiency = 0, power_w = 0;
   SearchFlags search;  ///< --recompute and --zero among its constraints
   MemoryPolicy memory;
 };

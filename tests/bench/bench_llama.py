@@ -5,7 +5,7 @@ usp meshes, on accelerate's context parallel, or with documents dealt whole to d
 length and kind, from one process group.
 
     torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 16384,65536 --layers 8
-    torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 65536 --documents 4096 --kinds ring,ulysses,alone
+    torchrun --nproc-per-node 2 tests/bench/bench_llama.py --tokens 65536 --documents 4096 --kinds ring,balanced,ulysses,alone
 """
 
 import argparse
@@ -21,7 +21,7 @@ import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-VOCABULARY, STEPS, WARM = 32768, 6, 2
+VOCABULARY, WARM = 32768, 2
 
 
 def make_model(layers: int):
@@ -53,14 +53,14 @@ def sample(documents: list[int], seed: int) -> dict:
     return dict(input_ids=ids, labels=ids, position_ids=torch.cat([torch.arange(n) for n in documents])[None])
 
 
-def on_mesh(ring: bool):
-    def steps(model, tokens: int, mean: int):
+def on_mesh(ring: bool, **options):
+    def steps(model, tokens: int, mean: int, count: int):
         import usp_attention as usp
 
         ranks = dist.get_world_size()
         mesh = init_device_mesh("cuda", (ranks, 1) if ring else (1, ranks), mesh_dim_names=("ring", "ulysses"))
-        sp = usp.hf.prepare(model, mesh)
-        for part in sp.loader([sample(lengths(tokens, mean, step), step) for step in range(STEPS)]):
+        sp = usp.hf.prepare(model, mesh, **options)
+        for part in sp.loader([sample(lengths(tokens, mean, step), step) for step in range(count)]):
             yield contextlib.nullcontext(), part
         sp.remove()
         sp.mesh.close()
@@ -68,7 +68,7 @@ def on_mesh(ring: bool):
 
 
 def on_accelerate(rotate: str):
-    def steps(model, tokens: int, mean: int):
+    def steps(model, tokens: int, mean: int, count: int):
         import transformers.models.llama.modeling_llama as modeling
         from torch.distributed.tensor.experimental import context_parallel
         from torch.distributed.tensor.experimental._attention import set_rotate_method  # as accelerate's cp_size does
@@ -79,7 +79,7 @@ def on_accelerate(rotate: str):
         make_mask, modeling.create_causal_mask = modeling.create_causal_mask, lambda **_: None  # accelerate drops it
         model.set_attn_implementation("sdpa")
         mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("cp",))
-        for step in range(STEPS):
+        for step in range(count):
             one = {name: x.cuda() for name, x in sample([tokens], step).items()}
             one["shift_labels"] = torch.nn.functional.pad(one["labels"][:, 1:], (0, 1), value=-100)
             one["num_items_in_batch"] = (tokens - 1) / dist.get_world_size()
@@ -89,21 +89,21 @@ def on_accelerate(rotate: str):
     return steps
 
 
-def alone(model, tokens: int, mean: int):
+def alone(model, tokens: int, mean: int, count: int):
     """Each rank takes every other document whole: a mesh of one rank each."""
     import usp_attention as usp
 
     sp = usp.hf.prepare(model, usp.Mesh.create(init_device_mesh(
         "cuda", (dist.get_world_size(), 1, 1), mesh_dim_names=("data", "ring", "ulysses"))["ring", "ulysses"]))
     for part in sp.loader([sample(lengths(tokens, mean, step)[dist.get_rank()::dist.get_world_size()], step)
-                           for step in range(STEPS)]):
+                           for step in range(count)]):
         yield contextlib.nullcontext(), part
     sp.remove()
     sp.mesh.close()
 
 
-KINDS = {"ring": on_mesh(ring=True), "ulysses": on_mesh(ring=False), "allgather": on_accelerate("allgather"),
-         "alltoall": on_accelerate("alltoall"), "alone": alone}
+KINDS = {"ring": on_mesh(ring=True), "balanced": on_mesh(ring=True, layout="balanced"), "ulysses": on_mesh(ring=False),
+         "allgather": on_accelerate("allgather"), "alltoall": on_accelerate("alltoall"), "alone": alone}
 
 
 def train(kind: str, tokens: int, options) -> dict:
@@ -112,7 +112,7 @@ def train(kind: str, tokens: int, options) -> dict:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5)
     torch.cuda.reset_peak_memory_stats()
     times, losses, beside = [], [], 0
-    for context, part in KINDS[kind](model, tokens, options.documents):
+    for context, part in KINDS[kind](model, tokens, options.documents, options.steps):
         torch.cuda.synchronize()
         dist.barrier()
         began = time.perf_counter()
@@ -140,8 +140,11 @@ def main() -> None:
     parser.add_argument("--tokens", default="16384,65536,131072", help="lengths (16384,65536,131072)")
     parser.add_argument("--kinds", default="ring,ulysses,allgather,alltoall", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=6, help=f"in all; the first {WARM} are not timed")
     parser.add_argument("--documents", type=int, default=0, help="mean length of packed documents (one document)")
     options = parser.parse_args()
+    if options.steps <= WARM:
+        parser.error(f"--steps is {options.steps}; the first {WARM} are not timed, so give more")
     dist.init_process_group("nccl")
     torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     for tokens in map(int, options.tokens.split(",")):

@@ -75,9 +75,11 @@ def overhead(device: str) -> None:
 
 
 def batches(ranks: int) -> None:
-    """Also what a bare agreement of these ranks takes: threads of one process share its cores and Python's lock."""
+    """Also what a bare agreement of these ranks takes, and the processor time of one rank: threads of one process share
+    its cores and Python's lock, which ranks that are processes do not."""
     generator = torch.Generator().manual_seed(0)
     times = {"agreement": [], "new": [], "known": []}
+    own = {kind: [] for kind in times}
 
     def documents(step: int) -> list[int]:
         cuts = torch.randperm((1 << 20) - 1, generator=generator.manual_seed(step))[:3999] + 1
@@ -90,14 +92,16 @@ def batches(ranks: int) -> None:
                  "new": lambda cu: mesh.batch(cu_seqlens=cu), "known": lambda cu: mesh.batch(cu_seqlens=cu)}
         for kind, call in calls.items():
             for cu in lists * (1 if kind == "new" else 20):
-                began = time.perf_counter()
+                began, used = time.perf_counter(), time.thread_time()
                 call(cu)
                 if mesh.rank == 0:
+                    own[kind].append(time.thread_time() - used)
                     times[kind].append(time.perf_counter() - began)
 
     usp.run_threads(ranks, body, ring=max(ranks // 2, 1), ulysses=min(ranks, 2))
     print(json.dumps({"bench": "torch_batch", "threads": ranks, "tokens": 1 << 20, "documents": 4000,
                       **{f"{kind}_ms": round(1e3 * statistics.median(values), 3) for kind, values in times.items()},
+                      **{f"{kind}_cpu_ms": round(1e3 * statistics.median(values), 3) for kind, values in own.items()},
                       "target_new_ms": 3, "target_known_ms": 0.05}), flush=True)
 
 

@@ -34,7 +34,7 @@ def meshes(gpus):
 
 
 class Report:
-    """What was found so far; on disk after every step, so that predictions stand there before measurements."""
+    """What was found so far; on disk after every step, so that predictions are written before measurements."""
 
     def __init__(self, path):
         self.path = path
@@ -78,7 +78,7 @@ def correctness(usp, options, report):
                     answer = json.loads(done.stdout)
                     row.update(errors=answer["errors"], bytes_equal=answer["traffic"]["equal"])
                 else:
-                    row.update(story=done.stderr.strip()[-300:])
+                    row.update(error=done.stderr.strip()[-300:])
                 report.add("correctness", row)
 
 
@@ -98,7 +98,7 @@ def predictions(usp, options, report):
                         found = plan(usp, f"{folder}/p.json", cluster_flags(options), *shape, "--ring", ring,
                                      "--ulysses", ulysses)["best"]
                     except subprocess.CalledProcessError as error:
-                        report.add("faults", {"step": "predictions", "story": error.stderr[-300:]})
+                        report.add("faults", {"step": "predictions", "error": error.stderr[-300:]})
                         continue
                     report.add("predictions", {
                         "tokens": tokens, "heads": heads, "kv_heads": kv_heads, "ring": ring, "ulysses": ulysses,
@@ -117,7 +117,7 @@ def timed(options, report, gpus, heads, tokens, *flags):
                    3 if options.quick else 7, "--json", found, "--seq", *tokens, *flags]
         done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
         if done.returncode != 0:
-            report.add("faults", {"step": f"timing on {gpus}", "story": done.stderr.strip()[-300:]})
+            report.add("faults", {"step": f"timing on {gpus}", "error": done.stderr.strip()[-300:]})
         rows = found.read_text().splitlines() if found.exists() else []
     for row in map(json.loads, rows):
         report.add("measured", row)
@@ -192,13 +192,13 @@ def main():
     if names:
         correctness(usp, options, report)
     else:
-        report.add("faults", {"step": "correctness", "story": "no GPU here"})
+        report.add("faults", {"step": "correctness", "error": "no GPU here"})
     if len(names) >= options.gpus:
         measure(options, report)
         for row in summary(report.found, options.gpus):
             report.add("summary", row)
     else:
-        report.add("faults", {"step": "timing", "story": f"{options.gpus} GPUs asked for, {len(names)} here: not run"})
+        report.add("faults", {"step": "timing", "error": f"{options.gpus} GPUs asked for, {len(names)} here: not run"})
     wrong = [r for r in report.found["correctness"] if not r["ok"]]
     return 1 if wrong or report.found["faults"] else 0
 

@@ -205,7 +205,7 @@ def main():
     check_pipes(usp)
     check_text(usp, pathlib.Path(sys.argv[2]))
     check_full(usp)
-    print("files are told apart, pipes are not waited for, text is read alike")
+    print("files are distinguished, pipes are not waited for, text is read alike")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Witness {
       final_text = error.what();
     }
   }
-  void expect_same_story(std::size_t ranks) const {
+  void expect_same_error(std::size_t ranks) const {
     ASSERT_EQ(faults.size(), ranks);
     for (const comm::CommunicationFault& fault : faults) EXPECT_EQ(fault.message, faults[0].message);
   }
@@ -75,7 +75,7 @@ TEST(ThreadFaults, ARankThatThrowsEndsAllOthers) {
       communicator.barrier();
     });
     EXPECT_EQ(witness.final_text, "out of paper");
-    witness.expect_same_story(4);
+    witness.expect_same_error(4);
     EXPECT_EQ(witness.faults[0].message, "rank " + std::to_string(thrower) + " failed: out of paper");
     EXPECT_EQ(witness.faults[0].missing, std::vector<int>{thrower});
   }
@@ -102,7 +102,7 @@ TEST(ThreadFaults, AnAbortReachesEverybodyAndTheFirstStoryWins) {
     if (communicator.rank() == 2) work_on(communicator);
     group->barrier();
   });
-  witness.expect_same_story(4);
+  witness.expect_same_error(4);
   EXPECT_EQ(witness.final_text, "first");
 }
 
@@ -122,7 +122,7 @@ TEST(ThreadFaults, TheWatchdogNamesTheMissingRank) {
       if (communicator.rank() == 2) work_on(communicator);
       collective(communicator);
     });
-    witness.expect_same_story(4);
+    witness.expect_same_error(4);
     EXPECT_EQ(witness.faults[0].missing, std::vector<int>{2});
     EXPECT_NE(witness.final_text.find("rank 2, which did not arrive"), std::string::npos)
         << witness.final_text;
@@ -167,7 +167,7 @@ TEST(ThreadFaults, TheWatchdogNamesOperationTickAndTheCauseBehind) {
     communicator.post(&message, 1, &ticket);
     communicator.wait(ticket);
   });
-  witness.expect_same_story(4);
+  witness.expect_same_error(4);
   const comm::CommunicationFault& fault = witness.faults[0];
   EXPECT_EQ(fault.operation, "kv_exchange");
   EXPECT_EQ(fault.tick, 6);
@@ -198,7 +198,7 @@ TEST(ThreadFaults, SizesThatDifferAreNoticed) {
     communicator.post(&message, 1, &ticket);
     communicator.wait(ticket);
   });
-  witness.expect_same_story(3);
+  witness.expect_same_error(3);
   EXPECT_NE(witness.final_text.find("8"), std::string::npos);
   EXPECT_NE(witness.final_text.find("7"), std::string::npos);
 }

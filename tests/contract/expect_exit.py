@@ -20,7 +20,7 @@ def main():
         faults.append(f"{len(lines)} lines match {pattern}, not {count}")
     tellers = [line.split(":")[1] for line in lines if line.startswith("usp: rank ")]
     if len(set(tellers)) != len(tellers):
-        faults.append("a rank told its story twice")
+        faults.append("a rank printed its error twice")
     print("\n".join(faults))
     return 1 if faults else 0
 

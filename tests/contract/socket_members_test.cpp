@@ -130,8 +130,8 @@ TEST(Members, FramesWithoutSenseEndTheJob) {
   }
 }
 
-/// A connection that closes does not hide the story that another one brings.
-TEST(Members, AClosedConnectionHidesNoStory) {
+/// A connection that closes does not hide the failure that another one reports.
+TEST(Members, AClosedConnectionHidesNoFailure) {
   const auto leave = [](Member& member) { member.close(0); };
   FailureFrame failure_frame = failure_frame_of(6);
   failure_frame.origin = 2;
@@ -143,8 +143,9 @@ TEST(Members, AClosedConnectionHidesNoStory) {
   EXPECT_NE(silent.fault.message.find("rank 1 has gone"), std::string::npos) << silent.fault.message;
 }
 
-/// Who knows the story tells it before it leaves, to whom the first teller did not reach too.
-TEST(Members, AStoryIsToldOn) {
+/// A rank that has received a failure passes it on before it leaves, also to ranks that the first sender did
+/// not reach.
+TEST(Members, AFailureIsPassedOn) {
   const int port = test::free_port();
   auto sender = std::async(std::launch::async, [=] { return Member(test::secured_job(2, 3, port)); });
   std::promise<void> told;

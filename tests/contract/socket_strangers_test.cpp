@@ -145,7 +145,7 @@ TEST_F(Strangers, ASeatIsTakenOnce) {
   EXPECT_NE(job_.error(0).find("rank 1 left while the ranks met"), std::string::npos) << job_.error(0);
 }
 
-/// However many are refused for what they say, the story of a rank with a wrong token stands first.
+/// However many are refused for what they say, the error of a rank with a wrong token comes first.
 TEST(Refusals, StrangersDisplaceNoRanksRefusal) {
   const comm::Socket listener = comm::listen_at(comm::resolve("127.0.0.1", 0));
   comm::Acceptor acceptor(listener, {.size = ranks, .digest = 7, .key = true_key()});

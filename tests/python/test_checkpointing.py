@@ -155,9 +155,10 @@ def test_other_rules_on_one_rank_are_an_error():
     def body(mesh):
         batch = mesh.batch(tokens=16)
         q, k, v, _ = (x[:, batch.local_tokens] for x in random_qkv(1, 16, 4, 2, 8, 8))
-        usp.attention(q, k, v, batch, window=3 + mesh.rank // 3)
+        usp.attention(q, k, v, batch, window=3 + mesh.rank // 3, softcap=2.5 if mesh.rank == 1 else None)
 
-    with pytest.raises(usp.DisagreementError, match=r"window: most with 3, rank\(s\) 3 with 4") as error:
+    text = r"different window: most with 3, rank\(s\) 3 with 4; softcap: most with None, rank\(s\) 1 with 2.5; every"
+    with pytest.raises(usp.DisagreementError, match=text) as error:
         usp.run_threads(4, body, ring=2, ulysses=2)
     assert (error.value.field, error.value.ranks) == ("window", (3,))
 

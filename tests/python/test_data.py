@@ -197,3 +197,25 @@ def test_token_mean_of_one_rank():
     assert loss == 2
     with pytest.raises(usp.UsageError, match="average_over is 0"):
         usp.token_mean(total, 3, average_over=0)
+
+
+def pairs_of(whole, layout, ranks):
+    """Causal pairs that each rank of a ring attends, and its tokens."""
+    parts = [part["position_ids"][0] for part, _ in parts_of(whole, ranks, 1, layout)]
+    return [int((positions + 1).sum()) for positions in parts], [len(positions) for positions in parts]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_balanced_deals_long_tails_evenly(ranks):
+    """Documents of a Pareto law, the longest of which hold most of the pairs: balanced deals tokens and pairs alike;
+    zigzag, which suits one document, leaves a rank more than twice the excess over its share."""
+    worst = {}
+    for seed in range(6):
+        draws = torch.rand(400, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        lengths = (64 * draws.pow(-1 / 1.1)).long().clamp(max=4096).tolist()
+        lengths = lengths[: next(i for i in range(400) if sum(lengths[:i]) >= 8192)]
+        for layout in ("balanced", "zigzag"):
+            pairs, tokens = pairs_of(sample(lengths), layout, ranks)
+            assert max(tokens) - min(tokens) <= 4
+            worst[layout] = max(worst.get(layout, 0), max(pairs) * ranks / sum(pairs))
+    assert worst["balanced"] - 1 < (worst["zigzag"] - 1) / 2, worst

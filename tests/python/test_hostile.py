@@ -169,6 +169,13 @@ def test_mesh_methods(mesh):
     batch = mesh.batch(tokens=7)
     assert attack(mesh.memory, dict(batch=batch))["batch"]
     assert outcome(usp.Batch, state=None)
+    cut = dict(cu_seqlens=(0, 3, 7), row_starts=(0, 3), valid_labels=3, digest=5)
+    refused = attack(lambda **fields: mesh.batch(cut=usp.Cut(**fields)), cut)
+    assert refused["cu_seqlens"] and refused["row_starts"] and refused["digest"]
+    assert all(attack(mesh.broadcast_bytes, dict(mine=b"abc", root=0), own={}).values())
+    usp.attention(*random_qkv(1, 7, 4, 2, 8, 8)[:3], batch)
+    (terms, shape, _), = mesh._plans
+    assert all(attack(mesh.exchanged, dict(batch=batch, terms=terms, shape=shape, backward=False)).values())
     assert attack(lambda reason: usp.Mesh.create().abort(reason), dict(reason="x"))["reason"]
 
 

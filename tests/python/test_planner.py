@@ -94,7 +94,7 @@ def test_notebook_and_two_lines(result):
     assert result.best.description in page and page.count("<tr>") == 1 + min(10, len(result.candidates))
     text = result.candidates[0].two_lines()
     assert "usp.hf.prepare(model, mesh[" in text and "sp.loader(loader)" in text
-    inner = dataclasses.replace(usp.plan(**QUESTION, ring=2).best, order="ring_inner").two_lines()
+    inner = dataclasses.replace(usp.plan(**QUESTION, ring=2, ulysses=2).best, order="ring_inner").two_lines()
     assert "DeviceMesh(" in inner and "init_device_mesh(\"cuda\"" not in inner
     for code in (text, inner):
         compile(code, "two_lines", "exec")

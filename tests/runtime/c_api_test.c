@@ -83,6 +83,28 @@ static void check_bytes(trial* t, usp_attention* attention, usp_comm* comm) {
   }
 }
 
+/* An attention of forward alone holds less, attends alike, and refuses backward. */
+static void check_forward_only(const trial* t, usp_comm* comm, const usp_attention_inputs* in, const local* out,
+                               const local* lse, const usp_tensor* d_out,
+                               const usp_attention_gradients* gradients) {
+  usp_attention* attention = NULL;
+  usp_attention_options options;
+  OK(usp_attention_options_init(&options, sizeof options));
+  options.reserved = 1;
+  REFUSED(usp_attention_create_with(t->plan, comm, &options, &attention), USP_USAGE, "options.reserved");
+  options.reserved = 0, options.forward_only = 1;
+  OK(usp_attention_create_with(t->plan, comm, &options, &attention));
+  OK(usp_attention_set_batch(attention, t->cu_seqlens, t->documents));
+  int64_t rows = 0;
+  OK(usp_attention_q_tokens(attention, NULL, &rows));
+  local again = make(t, rows, H, DV);
+  OK(usp_attention_forward(attention, in, &again.tensor, t->desc.return_lse ? &lse->tensor : NULL));
+  CHECK(memcmp(again.data, out->data, (size_t)(B * rows * H * DV) * sizeof(float)) == 0);
+  REFUSED(usp_attention_backward(attention, in, d_out, gradients), USP_USAGE, "forward alone");
+  free(again.data);
+  usp_attention_destroy(attention);
+}
+
 static int rank_main(usp_comm* comm, void* user) {
   trial* t = user;
   usp_attention* attention = NULL;
@@ -118,6 +140,7 @@ static int rank_main(usp_comm* comm, void* user) {
   OK(usp_attention_forward(attention, &in, &out.tensor, t->desc.return_lse ? &lse.tensor : NULL));
   OK(usp_attention_backward(attention, &in, &d_out.tensor, &gradients));
   check_bytes(t, attention, comm);
+  if (!t->cross) check_forward_only(t, comm, &in, &out, &lse, &d_out.tensor, &gradients);
 
   move(out, t->out, mine, rows, H * DV, 0);
   if (t->desc.return_lse) move(lse, t->lse, mine, rows, H, 0);

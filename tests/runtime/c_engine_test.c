@@ -248,6 +248,31 @@ static void check_forward_only(usp_engine_desc desc, usp_comm* comm, const usp_p
   usp_engine_destroy(engine);
 }
 
+/* Scratch goes back to the allocator when a call ends, and the next call takes it again. */
+static void check_release_scratch(usp_engine_desc desc, usp_comm* comm, const usp_plan* plan,
+                                  const int64_t* cu, layer* l) {
+  usp_engine* engine = NULL;
+  usp_batch* batch = NULL;
+  counter held = {0};
+  desc.release_scratch = 1;
+  desc.allocator = (usp_allocator){NULL, NULL, NULL, NULL};
+  REFUSED(usp_engine_create(&desc, comm, &engine), USP_USAGE, "desc.release_scratch");
+  desc.allocator = (usp_allocator){count_allocate, count_release, &held, NULL};
+  OK(usp_engine_create(&desc, comm, &engine));
+  OK(usp_batch_create(engine, cu, 2, 0, &batch));
+  for (int step = 0; step < 2; ++step) {
+    forward(engine, plan, batch, l);
+    CHECK(held.bytes == 0);
+    OK(backward(engine, plan, batch, l));
+    CHECK(held.bytes == 0);
+  }
+  expect_alone(plan, comm, cu, 2, l);
+  CHECK(usp_engine_workspace_bytes(engine) > 0);
+  usp_batch_destroy(batch);
+  usp_engine_destroy(engine);
+  CHECK(held.blocks == 0);
+}
+
 static int rank_main(usp_comm* comm, void* user) {
   const usp_plan* plan = user;
   const int64_t cu[MICROBATCHES][3] = {{0, 7, T}, {0, 3, T}};
@@ -347,6 +372,7 @@ static int rank_main(usp_comm* comm, void* user) {
   check_derived(engine, plan, batches[0], cu[0], comm, &layers[0][2]);
   check_agree(engine, usp_comm_rank(comm));
   check_forward_only(desc, comm, plan, cu[0], &layers[0][1], sizes[0].workspace_bytes);
+  check_release_scratch(desc, comm, plan, cu[0], &layers[0][1]);
   for (int m = 0; m < MICROBATCHES; ++m) {
     for (int l = 0; l < LAYERS; ++l) free_layer(&layers[m][l]);
     usp_batch_destroy(batches[m]);

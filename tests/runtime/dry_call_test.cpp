@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a dry run tells while it plays, what it counts, and what it refuses before it starts.
+// What a dry run reports while it runs, what it counts, and what it refuses before it starts.
 #include "usp/base/error.hpp"
 #include "usp/runtime/call_run.hpp"
 #include "usp/schedule/expand.hpp"

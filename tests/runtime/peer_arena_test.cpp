@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where peers reach an arena only, as processes on GPUs do, every message has one end in it, results are bit
 // for bit the same, and the arena grows on all ranks at once.
+#include "counting_allocator.hpp"
 #include "runtime_trial.hpp"
 
 #include "usp/base/error.hpp"
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace usp::test {
 namespace {
@@ -152,7 +154,63 @@ TEST(PeerArena, GrowsWhereAllRanksFindACallNew) {
     }
     EXPECT_EQ(ranks.arena.calls, 1);
     EXPECT_EQ(ranks.connected, 2) << "both passes, once";
-    EXPECT_EQ(executor.workspace_bytes(), ranks.arena.bytes());
+    EXPECT_EQ(executor.workspace_bytes(), prepared->workspace_bytes() + prepared->sums_bytes());
+  });
+}
+
+/// What no peer copies from or into is not in their arena: of a ring the gradients of queries and of the own
+/// keys, of which a rank keeps fp32 sums while blocks pass by.
+TEST(PeerArena, HoldsWhatPeersReachAlone) {
+  comm::run_threads(2, comm::CommOptions{5, i64{1} << 30}, [](comm::Communicator& comm) {
+    RuntimeCase c = small();
+    c.plan.mesh = {1, 2, 1};
+    c.plan.shape = {1, 64, 64, 4, 4, 64, 64, DType::bf16};
+    c.documents = Documents::single(64, 64);
+    ArenaRanks ranks(comm);
+    const auto kernel = kernels::make_cpu_kernel();
+    Executor executor(ranks, *kernel);
+    const auto prepared =
+        std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), schedule::PeerReach::workspace);
+    executor.reserve(prepared);
+    const i64 rows = 32, kv_bytes = rows * 4 * 64 * 2 * 2;  // bf16 k and v of one rank
+    EXPECT_EQ(ranks.arena.bytes(), kv_bytes + 2 * kv_bytes) << "a block that arrives, and its fp32 dK and dV";
+    EXPECT_GE(prepared->own_bytes(Pass::backward), rows * 4 * 64 * 4) << "fp32 dQ";
+    EXPECT_EQ(executor.workspace_bytes() - ranks.arena.bytes(), prepared->own_bytes(Pass::backward));
+  });
+}
+
+/// With release_scratch a rank holds between calls what peers reach, and nothing else.
+TEST(PeerArena, CallsLeaveNothingElseBehind) {
+  comm::run_threads(4, comm::CommOptions{5, i64{1} << 30}, [](comm::Communicator& comm) {
+    const RuntimeCase c = small();
+    std::vector<std::vector<std::byte>> bits;
+    for (const bool release : {false, true}) {
+      ArenaRanks ranks(comm);
+      CountingAllocator heap, saved_heap;
+      const auto memory = kernels::make_host_memory(heap), saved_memory = kernels::make_host_memory(saved_heap);
+      const auto kernel = kernels::make_cpu_kernel(*memory);
+      Executor executor(ranks, *kernel, {.release_scratch = release});
+      SavedState saved(*saved_memory);
+      const auto prepared =
+          std::make_shared<const Prepared>(c.plan, c.documents, comm.rank(), ranks.reach());
+      TrialTensors tensors(c, comm, kernels::host_memory(), prepared->q_tokens(), prepared->kv_tokens());
+      const auto expect_held = [&](const char* after) {
+        if (release)
+          EXPECT_EQ(heap.held_bytes, 0) << after;
+        else
+          EXPECT_GT(heap.held_bytes, 0) << after;
+      };
+      for (int step = 0; step < 2; ++step) {
+        executor.forward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.lse_view(), saved);
+        expect_held("forward");
+        executor.backward(prepared, tensors.inputs(), tensors.out_on.view(), tensors.d_out_on.view(),
+                          tensors.gradients(), saved);
+        expect_held("backward");
+      }
+      tensors.fetch();
+      bits.push_back(tensors.bits());
+    }
+    EXPECT_EQ(bits.front(), bits.back());
   });
 }
 

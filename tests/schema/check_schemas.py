@@ -31,7 +31,7 @@ NESTED = ("properties", "patternProperties", "definitions")
 FOREIGN_UNITS = ("_ms", "_us", "_ns", "_kb", "_mb", "_gb", "_kib", "_mib", "_gib", "_gb_s", "_gib_s", "_gflops", "_tflops",
                  "_gflop_s", "_tflop_s", "_percent")
 # Verbs that refuse --json.
-PRINT_NO_JSON = {"completion"}
+PRINT_NO_JSON = {"completion", "man"}
 TIMEOUT_S = 60
 # A step's result echoes its request.
 PLAN_RESULT, PLAN_REQUEST = "plan_result.v2.schema.json", "plan_request.v2.schema.json"

@@ -373,6 +373,24 @@ TEST(ExportPlan, OffloadByKindGoesWhereItCan) {
   EXPECT_TRUE(has_difference(exported(plan, "megatron"), "mlp of all layers in host memory"));
 }
 
+// What no setting moves to host memory takes so much of the device.
+TEST(ExportPlan, TensorsThatStayOnTheDeviceAreCounted) {
+  PlanFile plan = Planned(2, 8).plan;
+  plan.recompute = Recompute::mlp;
+  plan.inputs.step->offload = Offload{}.with(Kept::mlp);
+  plan.memory_bytes = i64{70} << 30;
+  plan.host_memory_bytes = i64{6} << 30;
+  const auto stays = [&](double device_bytes) {
+    plan.inputs.step->memory.device_bytes = device_bytes;
+    for (const Difference& d : exported(read_plan(write_plan(plan), "plan.json"), "deepspeed").differences)
+      if (d.plan.find("in host memory") != std::string::npos) return d.framework;
+    return std::string();
+  };
+  EXPECT_NE(stays(80 * 0x1p30).find("needs 76.00 GiB (6.00 GiB more) of its 80.00 GiB"), std::string::npos)
+      << stays(80 * 0x1p30);
+  EXPECT_NE(stays(72 * 0x1p30).find("and has 72.00 GiB: it does not hold them"), std::string::npos);
+}
+
 TEST(ExportPlan, AttentionRunsAgainInTheLayersThatRecompute) {
   PlanFile plan = decided_step();
   const auto seconds = [&] { return exported(plan, "megatron").plan_attention_s; };

@@ -207,11 +207,12 @@ TEST(Memory, RowsSumAndCarryWhatIsGiven) {
   c.input.attention_buffers = {{"second KV buffer", 1000, "double buffering"}};
   c.input.kv_copies = {{"gathered keys", 70, "all ranks"}, {"gathered values", 7, "all ranks"}};
   c.input.communicator_bytes = 12345;
+  c.input.communicators = {{"ulysses", 3}, {"data x sequence", 1}};
   c.input.reserve_fraction = 0.05;
   const MemoryTable t = c.table();
   EXPECT_EQ(t.bytes_of(MemoryKind::attention_buffers), 1000);
   EXPECT_EQ(t.bytes_of(MemoryKind::kv_copies), 77);
-  EXPECT_EQ(t.bytes_of(MemoryKind::communicators), 12345);
+  EXPECT_EQ(t.bytes_of(MemoryKind::communicators), 4 * 12345);
   EXPECT_EQ(sum_of(t.rows), t.total_bytes);
   EXPECT_EQ(sum_of(t.host_rows), t.host_total_bytes);
   const std::int64_t reserve = t.bytes_of(MemoryKind::reserve);
@@ -261,6 +262,32 @@ TEST(Memory, KeptTensorsWaitInHostMemoryByKind) {
   EXPECT_EQ(all.host_total_bytes, kept);
   EXPECT_EQ(all.bytes_of(MemoryKind::activations), 2 * kept / 32);
   EXPECT_THROW(static_cast<void>(mlp(Offload::everything(), 33)), InvalidInput);
+}
+
+// kept_by names the kinds of which the table has bytes.
+TEST(Memory, ARecomputedLayerKeepsTheKindsThatItSays) {
+  for (const Word<Recompute>& mode : word_list<Recompute>())
+    for (const Word<Kept>& kind : word_list<Kept>()) {
+      Case c("llama-3.1-8b");
+      c.workload.recompute = mode.value == Recompute::offload ? Recompute::full : mode.value;
+      c.workload.offload = Offload{}.with(kind.value);
+      EXPECT_EQ(c.table().host_total_bytes > 0, kept_by(mode.value).has(kind.value))
+          << mode.text << " " << kind.text;
+    }
+}
+
+// Reasons are for people: searches leave them out, and count the same.
+TEST(Memory, ReasonsAreWrittenWhereTheyAreRead) {
+  Case c("llama-3.1-8b");
+  const MemoryTable told = c.table();
+  c.input.reasons = false;
+  const MemoryTable silent = c.table();
+  ASSERT_EQ(told.rows.size(), silent.rows.size());
+  for (std::size_t i = 0; i < told.rows.size(); ++i) {
+    EXPECT_EQ(told.rows[i].bytes, silent.rows[i].bytes);
+    EXPECT_FALSE(told.rows[i].reason.empty()) << told.rows[i].name;
+  }
+  EXPECT_EQ(silent.rows.front().reason, "");
 }
 
 }  // namespace

@@ -91,6 +91,114 @@ TEST(ModelFamilies, UnderAnUnknownNameReadTheSameOrAreRefused) {
   EXPECT_GT(refused, 15);
 }
 
+const Json& config_of(const std::string& name) {
+  for (const Json& row : published())
+    if (row["name"] == name) return row["config"];
+  throw UsageError("no row of that name: " + name);
+}
+
+TEST(ModelFamilies, BlocksThatRunBesideEachOtherAreLayersOfTheirOwn) {
+  const Model model = read(config_of("Falcon-H1-7B"));
+  ASSERT_EQ(model.kinds.size(), 2U);
+  EXPECT_EQ(model.kinds[0].kind, LayerMixer::softmax);
+  EXPECT_EQ(model.kinds[1].linear->style, LinearStyle::mamba2);
+  EXPECT_EQ(model.kinds[1].linear->value_heads, 24);
+  EXPECT_EQ(model.mlp_width(0), 0);
+  EXPECT_EQ(model.mlp_width(1), 12288);
+  Json wrong = config_of("Falcon-H1-7B");
+  wrong["mamba_d_ssm"] = 3073;
+  EXPECT_THROW(static_cast<void>(read(wrong)), InvalidInput);
+}
+
+TEST(ModelFamilies, GriffinHasRecurrentLayersAndAWindow) {
+  const Model model = read(config_of("RecurrentGemma-2B"));
+  ASSERT_EQ(model.kinds.size(), 2U);
+  EXPECT_EQ(model.kinds[0].linear->style, LinearStyle::rg_lru);
+  EXPECT_EQ(model.kinds[0].linear->value_dim, 256);
+  EXPECT_EQ(model.kinds[1].window, 2048);
+  EXPECT_EQ(model.kinds[1].layers, (std::vector<int>{2, 5, 8, 11, 14, 17, 20, 23}));
+  EXPECT_EQ(model.dense_intermediate, 7680);
+}
+
+TEST(ModelFamilies, HybridsWithoutAListOfLayersAreLinearThroughout) {
+  Json config = config_of("Bamba-9B");
+  config["attn_layer_indices"] = nullptr;
+  EXPECT_EQ(read(config).attention_layers(), 0);
+}
+
+TEST(ModelFamilies, SlidingLayersOfMiMoHaveTwiceTheKvHeads) {
+  Json config = config_of("MiMo-V2-Flash");
+  config.erase("swa_num_key_value_heads");
+  const Model model = read(config);
+  for (const LayerKind& kind : model.kinds)
+    EXPECT_EQ(kind.kv_heads, kind.kind == LayerMixer::sliding ? 8 : 4);
+}
+
+TEST(ModelFamilies, LayersAndPartsMayBothBeCounted) {
+  Json config = config_of("LongCat-Flash");
+  const Model model = read(config);
+  config["num_hidden_layers"] = model.layers;
+  EXPECT_EQ(read(config).layers, model.layers);
+  config["num_hidden_layers"] = model.layers + 1;
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+}
+
+TEST(ModelFamilies, ThatAreNoPlainDecodersAreRefusedWithTheReason) {
+  const Json plain_sizes = config_of("Llama-3.1-8B");
+  for (const char* name :
+       {"jetmoe", "zamba", "zamba2", "diffllama", "gemma3n", "gemma3n_text", "mamba", "mamba2", "rwkv"}) {
+    SCOPED_TRACE(name);
+    Json config = plain_sizes;
+    config["model_type"] = name;
+    EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+  }
+}
+
+TEST(ModelFamilies, SmallGemma4HasInputsAndReusedKeysOfLayers) {
+  const Model model = read(config_of("Gemma-4-E2B, language part"));
+  ASSERT_TRUE(model.layer_inputs.has_value());
+  EXPECT_EQ(model.layer_inputs->width, 256);
+  std::int64_t reusing = 0;
+  for (const LayerKind& kind : model.kinds) {
+    EXPECT_EQ(kind.head_dim_qk, kind.kind == LayerMixer::sliding ? 256 : 512);
+    if (kind.reuses_kv) reusing += static_cast<std::int64_t>(kind.layers.size());
+  }
+  EXPECT_EQ(reusing, 20);
+  EXPECT_EQ(model.mlp_width(14), 6144);
+  EXPECT_EQ(model.mlp_width(15), 12288);
+}
+
+TEST(ModelFamilies, SingleLayersMayHaveOtherHeads) {
+  Json config = config_of("Gemma-4-31B");
+  const Model model = read(config);
+  for (const LayerKind& kind : model.kinds) {
+    EXPECT_EQ(kind.kv_heads, kind.kind == LayerMixer::sliding ? 16 : 4);
+    EXPECT_EQ(kind.shared_kv, kind.kind == LayerMixer::softmax);
+  }
+  config["per_layer_config"]["07"] = {{"rope_theta_of_layer", 1}};
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+  config["per_layer_config"].erase("07");
+  config["per_layer_config"]["60"] = {{"head_dim", 512}};
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+}
+
+TEST(ModelFamilies, OfTwoStatementsOnTheEmbeddingTheOuterHolds) {
+  const Json text = config_of("Llama-3.1-8B");
+  Json config = {{"model_type", "llava"}, {"text_config", text}, {"tie_word_embeddings", true}};
+  const Model model = read(config);
+  EXPECT_EQ(model.tied_embeddings, true);
+  EXPECT_TRUE(says(model.derived, "the outer config's"));
+  config.erase("tie_word_embeddings");
+  EXPECT_EQ(read(config).tied_embeddings, false);
+}
+
+TEST(ModelFamilies, MlpLayerTypesAreSparseOrDense) {
+  Json config = config_of("Laguna (5 layers)");
+  EXPECT_EQ(read(config).moe->layers, (std::vector<int>{1, 2, 3, 4}));
+  config["mlp_layer_types"][0] = "spares";
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+}
+
 constexpr const char* plain =
     R"({"model_type":"unheard_of","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,
         "num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"hidden_act":"silu",

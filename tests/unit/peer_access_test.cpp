@@ -27,7 +27,7 @@ topology::Cluster described(const std::string& source, const std::string& access
 
 topology::Cluster with(const std::string& source, const std::string& matrix) {
   topology::Cluster cluster = described(source);
-  topology::apply_peer_access(cluster, topology::read_peer_access(matrix, "m"), "m");
+  topology::apply_peer_access(cluster, topology::read_peer_access(matrix, "m"), "m", false);
   return cluster;
 }
 
@@ -48,8 +48,24 @@ TEST(PeerAccess, AHostIsWhatAllItsPairsOverPcieAre) {
   EXPECT_TRUE(notes_have(some.notes, "2 of 6 pairs over PCIe copy peer to peer"));
   const topology::Cluster switched = with("nvswitch gpu:2(h100)", one_way);
   EXPECT_EQ(switched.specs.at(0).pcie_p2p, std::nullopt);
-  EXPECT_TRUE(notes_have(switched.notes, "NVLink joins all pairs"));
+  EXPECT_TRUE(notes_have(switched.notes, "NVLink or xGMI joins all pairs"));
   expect_refused([] { (void)with("pcie gpu:8(l40s)", two_pairs); }, 0, "GPU4", "no row");
+}
+
+// A matrix of more devices is another host's, unless some devices of the host are selected.
+TEST(PeerAccess, ALargerMatrixIsOfAnotherHost) {
+  expect_refused([] { (void)with("pcie gpu:2(l40s)", two_pairs); }, 0, "GPU2", "no host has it");
+  topology::Cluster some = described("pcie gpu:2(l40s)");
+  topology::apply_peer_access(some, topology::read_peer_access(two_pairs, "m"), "m", true);
+  EXPECT_EQ(some.specs.at(0).pcie_p2p, true);
+}
+
+TEST(PeerAccess, WhereNothingCopiesOverPcieANoteSaysSo) {
+  const topology::Cluster switched = described("nvswitch gpu:4(h100)", "yes");
+  EXPECT_EQ(switched.specs.at(0).pcie_p2p, std::nullopt);
+  EXPECT_TRUE(notes_have(switched.notes, "--p2p yes changes nothing: NVLink or xGMI joins all pairs"));
+  EXPECT_TRUE(notes_have(described("pcie gpu:1(l40s)", "no").notes, "no host has two devices"));
+  EXPECT_FALSE(notes_have(described("pcie gpu:4(l40s)", "no").notes, "changes nothing"));
 }
 
 TEST(PeerAccess, OrOneSaysSo) {
@@ -65,7 +81,7 @@ TEST(PeerAccess, WhatIsNoMatrixIsRefusedByLineAndToken) {
   refused("", 0, "", "not the output of");
   refused("GPU0 GPU0\n", 1, "GPU0", "two columns");
   refused("GPU0 GPU1\nGPU0 X OK\n", 0, "GPU1", "no row");
-  refused("GPU0 GPU1\nGPU0 X\nGPU1 OK X\n", 2, "GPU0", "the row has 1 cells, the header 2");
+  refused("GPU0 GPU1\nGPU0 X\nGPU1 OK X\n", 2, "GPU0", "the row has 1 cell, the header 2");
   refused("GPU0 GPU1\nGPU0 X NV4\nGPU1 OK X\n", 2, "NV4", "no state");
   refused("GPU0 GPU1\nGPU0 OK X\nGPU1 OK X\n", 2, "OK", "diagonal");
   refused("GPU0 GPU1\nGPU0 X OK\nGPU0 X OK\n", 3, "GPU0", "a second row");

@@ -127,5 +127,20 @@ TEST(Score, ReportsForPeopleAndPrograms) {
   EXPECT_TRUE(json.at("gated").at(0).at("mape").is_null());
 }
 
+// Where no group is gated there is nothing to rank: no share of nothing, no regret of 0.
+TEST(Score, OfNoGroupsThereIsNone) {
+  const ScoreReport report = score(parse_score_csv(small_table(), "t.csv"), {max_ulysses_rule(8)}, 1 << 30);
+  const std::string text = score_text(report);
+  const std::string gated = text.substr(0, text.find("Shorter groups"));
+  EXPECT_NE(gated.find("none"), std::string::npos);
+  EXPECT_EQ(gated.find("0/0"), std::string::npos);
+  EXPECT_EQ(gated.find("0.00%"), std::string::npos);
+  const auto json = nlohmann::json::parse(score_json(report));
+  for (const char* key : {"mean_regret", "worst_regret", "tau_in_groups"}) {
+    EXPECT_TRUE(json.at("gated").at(0).at(key).is_null()) << key;
+    EXPECT_TRUE(json.at("shorter").at(0).at(key).is_number()) << key;
+  }
+}
+
 }  // namespace
 }  // namespace usp

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "step_case.hpp"
+
 #include "usp/base/error.hpp"
-#include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/make_plan.hpp"
-#include "usp/planner/model_config.hpp"
-#include "usp/planner/plan.hpp"
-#include "usp/topology/compose.hpp"
+#include "usp/topology/routes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,42 +13,6 @@
 
 namespace usp {
 namespace {
-
-struct Step {
-  topology::Cluster cluster;
-  Calibration calibration;
-  Model model;
-  PlanRequest request;
-
-  Step(const char* preset, int nodes, const char* machine = "dgx-h100")
-      : cluster(topology::compose({.source = machine, .nodes = nodes})),
-        calibration(calibration_of(cluster)),
-        model(load_model(preset)) {
-    request.cluster = &cluster;
-    request.calibration = &calibration;
-    request.model = &model;
-    request.workload.seq = 8192;
-  }
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
-
-  /// One layout of all degrees 1 but tensor and data.
-  PlanCandidate price(int tensor, int data, Recompute recompute = Recompute::full, int zero = 3) {
-    Choice choice;
-    choice.placement.tensor = tensor;
-    choice.placement.data = data;
-    choice.layout = LayoutKind::contiguous;
-    choice.recompute = recompute;
-    choice.zero_stage = zero;
-    return price_choice(request, choice);
-  }
-};
-
-double seconds(const PlanCandidate& c, const std::string& name) {
-  for (const TimeTerm& term : c.terms)
-    if (term.name == name) return term.seconds;
-  return 0;
-}
 
 // 6 FLOPs per matrix weight and token, and 3 x 2 x 2 per visible pair, head and width; the embedding is read,
 // not multiplied.
@@ -139,6 +102,35 @@ TEST(StepChoice, OffloadOfWhatIsKeptReplacesRecompute) {
   EXPECT_EQ(plan_step(step.request).best().memory.host_total_bytes, 8LL * 32768 * 4096 * 2);
 }
 
+// Host memory that is missing is what the error names, with the plan that fits without what asks for it.
+TEST(StepChoice, ShortHostMemoryIsNotBlamedOnDevices) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.seq = 1 << 17;
+  step.request.fixed.recompute = Recompute::offload;
+  step.request.memory.host_bytes = 0x1p20;
+  try {
+    static_cast<void>(plan_step(step.request));
+    FAIL();
+  } catch (const DoesNotFit& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("of host memory on a host of 1.00 MiB (8 ranks x "), std::string::npos) << text;
+    EXPECT_EQ(text.find("per device"), std::string::npos) << text;
+    EXPECT_EQ(text.find("--nodes"), std::string::npos) << text;
+    EXPECT_NE(text.find("drop --recompute: ring "), std::string::npos) << text;
+    EXPECT_NE(text.find("(--host-memory)"), std::string::npos) << text;
+    EXPECT_GT(error.short_bytes(), 0);
+  }
+}
+
+// Kinds that are fixed leave the modes that keep them; all that is kept is named by what the mode keeps.
+TEST(StepChoice, FixedOffloadChoosesAmongModesThatKeepIt) {
+  Step step("llama-3.1-8b", 1);
+  step.request.workload.seq = 1 << 16;
+  step.request.fixed.offload = Offload{}.with(Kept::mlp);
+  for (const PlanCandidate& c : plan_step(step.request).candidates)
+    EXPECT_TRUE(kept_by(c.choice.recompute).has(Kept::mlp)) << describe(c.choice);
+}
+
 // 8 ranks share the channels of their host: at 8 GB/s for all, what each moves takes 1 GB/s.
 TEST(StepChoice, RanksOfAHostShareItsMemory) {
   Step step("llama-3.1-8b", 1, "h200");
@@ -192,7 +184,9 @@ TEST(StepChoice, ATokenTravelsOncePerHost) {
   const PlanCandidate c = step.price(1, 128, Recompute::none, 1);
   const double hosts = 16 * (1 - std::pow(15.0 / 16, 8));
   const double sent = 4096.0 * 7168 * 2 * hosts * 15 / 16;
-  const double once = 20e-6 + sent / (50e9 * 0.74);
+  const topology::LinkTable links(step.cluster);
+  const double latency = *links.latency(topology::PathKind::network).value;
+  const double once = latency + sent / (50e9 * step.calibration.network.exchange.value);
   EXPECT_NEAR(seconds(c, "expert exchange"), 58 * 2 * 2 * once, 1e-6);
   step.request.workload.batch = step.request.workload.microbatches = 2;
   const double shown = seconds(step.price(1, 128, Recompute::none, 1), "expert exchange");

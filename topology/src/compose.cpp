@@ -113,8 +113,8 @@ void note_visible(Cluster& cluster) {
   if (!visible) return;
   const bool indices = !visible->empty() && visible->find_first_not_of("0123456789,") == std::string::npos;
   cluster.notes.push_back(
-      fmt::format("CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {} devices; {}",
-                  excerpt(*visible), cluster.devices.size(),
+      fmt::format("CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {}; {}",
+                  excerpt(*visible), counted(cluster.devices.size(), "device"),
                   indices ? "give --devices " + *visible + " to plan for these, in this order"
                           : "give --devices with the indices that nvidia-smi -L lists"));
 }
@@ -144,8 +144,8 @@ void apply_nodes(Cluster& cluster, int wanted) {
     return;
   }
   if (wanted > have)
-    throw UsageError(
-        fmt::format("--nodes: {} is no multiple of the {} hosts that the source describes", wanted, have));
+    throw UsageError(fmt::format("--nodes: {} is no multiple of the {} that the source describes", wanted,
+                                 counted(have, "host")));
   std::vector<int> ids;
   for (const Device& device : cluster.devices)
     if (device.node < wanted) ids.push_back(device.id);
@@ -155,12 +155,12 @@ void apply_nodes(Cluster& cluster, int wanted) {
 /// "8x400G" or "400G".
 void apply_nic(Cluster& cluster, const std::string& text) {
   const std::size_t cross = text.find_first_of("xX");
-  const bool counted = cross != std::string::npos && cross > 0 &&
+  const bool has_count = cross != std::string::npos && cross > 0 &&
                        std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(cross),
                                    [](unsigned char c) { return std::isdigit(c) != 0; });
   const Quantity rate =
-      stated(parse_line_rate_gb_s(counted ? text.substr(cross + 1) : text, "--nic"), "--nic " + text);
-  if (!counted) {
+      stated(parse_line_rate_gb_s(has_count ? text.substr(cross + 1) : text, "--nic"), "--nic " + text);
+  if (!has_count) {
     if (cluster.nics.empty())
       throw UsageError("--nic: the source names no NICs; say how many each host has, e.g. --nic 8x" + text);
     for (Nic& nic : cluster.nics) nic.gb_s = rate;
@@ -185,8 +185,8 @@ void apply_nic(Cluster& cluster, const std::string& text) {
       if (!keep_near || near[static_cast<std::size_t>(nic.id)]) nic.gb_s = rate;
     if (keep_near && !is_count(all_of.front()))
       cluster.notes.push_back(
-          fmt::format("--nic {} is the rate of the {} NICs nearest to devices; the other {} of a host stay",
-                      text, count, all_of.front() - count));
+          fmt::format("--nic {} is the rate of the {} nearest to devices; the other {} of a host stay", text,
+                      counted(count, "NIC"), all_of.front() - count));
     return;
   }
   if (!cluster.nics.empty())
@@ -263,9 +263,9 @@ void apply_gpus(Cluster& cluster, int wanted) {
   const int per_host = devices / hosts;
   if (devices % hosts == 0 && wanted % per_host == 0) return apply_nodes(cluster, wanted / per_host);
   if (wanted > per_host)
-    throw UsageError(
-        fmt::format("--gpus {}: hosts have {} devices, and more than one host is taken whole; give {} or {}",
-                    wanted, per_host, wanted / per_host * per_host, (wanted / per_host + 1) * per_host));
+    throw UsageError(fmt::format(
+        "--gpus {}: hosts have {}, and more than one host is taken whole; give {} or {}", wanted,
+        counted(per_host, "device"), wanted / per_host * per_host, (wanted / per_host + 1) * per_host));
   std::vector<int> first;
   for (const Device& device : cluster.devices)
     if (device.node == cluster.devices.front().node && static_cast<int>(first.size()) < wanted)
@@ -333,7 +333,7 @@ Cluster compose(const ClusterRequest& request) {
   apply_visible(cluster, request.devices);
   note_one_device(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);
-  if (!request.p2p.empty()) apply_peer_access(cluster, request.p2p);
+  if (!request.p2p.empty()) apply_peer_access(cluster, request.p2p, !request.devices.empty());
   if (request.nodes && request.gpus)
     throw UsageError("--nodes and --gpus both say how many devices there are; give one");
   if (request.nodes) apply_nodes(cluster, *request.nodes);

@@ -2,6 +2,7 @@
 #include "compose_parts.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/topology/compose.hpp"
 #include "usp/topology/nccl_tests.hpp"
 #include "usp/topology/slurm.hpp"
@@ -56,8 +57,9 @@ void join_blocks(Cluster& cluster) {
     joined[static_cast<std::size_t>(device.nvlink_domain)].devices.push_back(device.id);
   }
   cluster.domains = std::move(joined);
-  cluster.notes.push_back(fmt::format("the devices of a block share NVLink: {} domains over {} hosts",
-                                      cluster.domains.size(), cluster.nodes.size()));
+  cluster.notes.push_back(fmt::format("the devices of a block share NVLink: {} over {}",
+                                      counted(cluster.domains.size(), "domain"),
+                                      counted(cluster.nodes.size(), "host")));
 }
 
 }  // namespace
@@ -69,8 +71,8 @@ void apply_slurm(Cluster& cluster, const std::string& text, const std::string& f
   if (cluster.nodes.size() == 1 && named > 1)
     cluster = replicate(cluster, static_cast<int>(named), "--slurm");
   if (cluster.nodes.size() > named)
-    throw InvalidInput({file, 0, ""}, fmt::format("names {} hosts, and the cluster has {}; lower --nodes",
-                                                  named, cluster.nodes.size()));
+    throw InvalidInput({file, 0, ""}, fmt::format("names {}, and the cluster has {}; lower --nodes",
+                                                  counted(named, "host"), cluster.nodes.size()));
   for (Node& node : cluster.nodes) node.name = topology.node_names[static_cast<std::size_t>(node.id)];
   cluster.fabric = fabric_from(topology);
   std::vector<std::vector<int>> leaves;

@@ -90,7 +90,8 @@ class Reader {
     if (table_.blank_cells() > 0)
       result_.notes.push_back(fmt::format("{} rows leave redop or root blank", table_.blank_cells()));
     if (table_.stamped_rows() > 0)
-      result_.notes.push_back(fmt::format("stripped time stamps behind {} rows", table_.stamped_rows()));
+      result_.notes.push_back(
+          fmt::format("stripped time stamps behind {}", counted(table_.stamped_rows(), "row")));
     if (table_.cycles() > 1)
       result_.notes.push_back(
           fmt::format("sizes repeat: the test ran {} times, and its rows are samples of the same points",

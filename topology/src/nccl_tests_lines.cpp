@@ -227,7 +227,8 @@ std::vector<std::string> Table::aligned(long line, std::vector<std::string> toke
     tokens.insert(tokens.begin() + root, "-1");
   if (tokens.size() != columns_.size())
     fail(line, tokens.back(),
-         fmt::format("the row has {} values for {} columns; is the line cut?", all, columns_.size()));
+         fmt::format("the row has {} for {}; is the line cut?", counted(all, "value"),
+                     counted(columns_.size(), "column")));
   ++blank_cells_;
   return tokens;
 }
@@ -248,8 +249,8 @@ NcclTestsRow Table::read_row(long line, const std::vector<std::string>& given, c
   const std::vector<std::string> tokens = aligned(line, given);
   if (tokens.size() != columns_.size())
     fail(line, tokens.back(),
-         fmt::format("the row has {} values for {} columns; is the line cut?", tokens.size(),
-                     columns_.size()));
+         fmt::format("the row has {} for {}; is the line cut?", counted(tokens.size(), "value"),
+                     counted(columns_.size(), "column")));
   NcclTestsRow row;
   for (std::size_t i = 0; i < sides_[0].first; ++i) {
     if (columns_[i] == "size") row.size_bytes = integer(file_, line, tokens[i]);

@@ -5,6 +5,7 @@
 #include "reader_support.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 
 #include <fmt/format.h>
 
@@ -56,10 +57,11 @@ class ClusterBuilder {
     });
     for (std::size_t column : gpus_) {
       if (!matrix_.columns[column].row)
-        throw InvalidInput({file_, matrix_.columns[column].line, matrix_.columns[column].label},
-                           fmt::format("the header names {} devices but this one has no row; give the whole "
-                                       "output of nvidia-smi topo -m",
-                                       gpus_.size()));
+        throw InvalidInput(
+            {file_, matrix_.columns[column].line, matrix_.columns[column].label},
+            fmt::format(
+                "the header names {} but this one has no row; give the whole output of nvidia-smi topo -m",
+                counted(gpus_.size(), "device")));
       Device device;
       device.id = static_cast<int>(cluster_.devices.size());
       device.local = *matrix_.columns[column].gpu;

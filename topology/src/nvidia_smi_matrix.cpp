@@ -223,8 +223,8 @@ class MatrixReader {
     if (const auto column = find_column(first)) return read_row(line, *column);
     if (is_gpu_label(first) || (looks_like_row(line) && is_nic_label(first)))
       fail(line, first,
-           fmt::format("this row has no column: the header names {} labels, this not among them",
-                       matrix_.columns.size()));
+           fmt::format("this row has no column: the header names {}, this not among them",
+                       counted(matrix_.columns.size(), "label")));
     if (looks_like_row(line))
       fail(line, first, "looks like a row of the matrix, but its label is in no column");
     if (!read_legend(line)) ignore_line(line);
@@ -323,9 +323,9 @@ class MatrixReader {
 
   /// Between blanks an empty cell cannot be seen, so a missing one cannot be located.
   void ignore_ambiguous(const Line& line, const std::vector<std::string>& values) {
-    matrix_.ignored.push_back(
-        fmt::format("line {}: {} affinity values for {} columns: the NUMA node is left unknown", line.number,
-                    values.size(), titles_.size()));
+    matrix_.ignored.push_back(fmt::format("line {}: {} for {}: the NUMA node is left unknown", line.number,
+                                          counted(values.size(), "affinity value"),
+                                          counted(titles_.size(), "column")));
   }
 
   std::string file_;

@@ -92,8 +92,8 @@ class Reader {
     std::vector<bool>& row = access_.open[static_cast<std::size_t>(at - access_.devices.begin())];
     if (!row.empty()) fail(tokens.front(), "a second row of this label");
     if (tokens.size() != access_.devices.size() + 1)
-      fail(tokens.front(),
-           fmt::format("the row has {} cells, the header {}", tokens.size() - 1, access_.devices.size()));
+      fail(tokens.front(), fmt::format("the row has {}, the header {}", counted(tokens.size() - 1, "cell"),
+                                       access_.devices.size()));
     for (std::size_t c = 1; c < tokens.size(); ++c) {
       const std::optional<bool> open = open_by(tokens[c]);
       if (!open) fail(tokens[c], "no state of nvidia-smi topo -p2p (X, OK, CNS, GNS, TNS, NS, DR, U)");
@@ -109,7 +109,30 @@ class Reader {
   std::vector<std::string> ignored_;
 };
 
-/// Pairs of one host that NVLink does not join: all, and those that copy both ways.
+/// Pairs of devices of one host that NVLink does not join.
+std::vector<std::pair<const Device*, const Device*>> pcie_pairs(const Cluster& cluster) {
+  std::set<std::pair<int, int>> linked;
+  for (const Link& link : cluster.links)
+    if (link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi) linked.emplace(link.a, link.b);
+  std::vector<std::pair<const Device*, const Device*>> pairs;
+  for (const Device& a : cluster.devices)
+    for (const Device& b : cluster.devices) {
+      if (b.id <= a.id || b.node != a.node || linked.count({a.id, b.id}) != 0) continue;
+      const bool switched = a.nvlink_domain >= 0 && a.nvlink_domain == b.nvlink_domain &&
+                            cluster.domains[static_cast<std::size_t>(a.nvlink_domain)].switched;
+      if (!switched) pairs.emplace_back(&a, &b);
+    }
+  return pairs;
+}
+
+void note_no_pairs(Cluster& cluster, const std::string& source) {
+  const bool joined = cluster.devices.size() > cluster.nodes.size();
+  cluster.notes.push_back(fmt::format("{} changes nothing: {}", source,
+                                      joined ? "NVLink or xGMI joins all pairs of a host"
+                                             : "no host has two devices that would copy over PCIe"));
+}
+
+/// All pairs, and those that copy both ways.
 struct PairCount {
   std::size_t all = 0, open = 0;
 };
@@ -122,22 +145,24 @@ PairCount count_pairs(const Cluster& cluster, const PeerAccess& access, const st
                          "the host has this device and the matrix has no row of it");
     return static_cast<std::size_t>(at - access.devices.begin());
   };
-  std::set<std::pair<int, int>> linked;
-  for (const Link& link : cluster.links)
-    if (link.kind == LinkKind::nvlink || link.kind == LinkKind::xgmi) linked.emplace(link.a, link.b);
+  for (const Device& device : cluster.devices) static_cast<void>(column(device));
   PairCount count;
-  for (const Device& a : cluster.devices) {
-    const std::size_t row = column(a);
-    for (const Device& b : cluster.devices) {
-      if (b.id <= a.id || b.node != a.node || linked.count({a.id, b.id}) != 0) continue;
-      const bool switched = a.nvlink_domain >= 0 && a.nvlink_domain == b.nvlink_domain &&
-                            cluster.domains[static_cast<std::size_t>(a.nvlink_domain)].switched;
-      if (switched) continue;
-      ++count.all;
-      count.open += access.open[row][column(b)] && access.open[column(b)][row] ? 1U : 0U;
-    }
+  for (const auto& [a, b] : pcie_pairs(cluster)) {
+    const std::size_t row = column(*a), other = column(*b);
+    ++count.all;
+    count.open += access.open[row][other] && access.open[other][row] ? 1U : 0U;
   }
   return count;
+}
+
+/// A matrix of more devices is another host's.
+void refuse_strangers(const Cluster& cluster, const PeerAccess& access, const std::string& file) {
+  for (const int device : access.devices)
+    if (std::none_of(cluster.devices.begin(), cluster.devices.end(),
+                     [&](const Device& own) { return own.local == device; }))
+      throw InvalidInput({file, 0, fmt::format("GPU{}", device)},
+                         "the matrix has this device and no host has it: give the matrix of these hosts, or "
+                         "name the devices of them that are used with --devices");
 }
 
 }  // namespace
@@ -146,20 +171,18 @@ PeerAccess read_peer_access(const std::string& text, const std::string& file) {
   return Reader(file).read(text);
 }
 
-void apply_peer_access(Cluster& cluster, const std::string& access) {
+void apply_peer_access(Cluster& cluster, const std::string& access, bool selected) {
   if (access != "yes" && access != "no")
-    return apply_peer_access(cluster, read_peer_access(read_file(access), access), access);
+    return apply_peer_access(cluster, read_peer_access(read_file(access), access), access, selected);
+  if (pcie_pairs(cluster).empty()) return note_no_pairs(cluster, "--p2p " + access);
   for (DeviceSpec& spec : cluster.specs) spec.pcie_p2p = access == "yes";
 }
 
-void apply_peer_access(Cluster& cluster, const PeerAccess& matrix, const std::string& file) {
+void apply_peer_access(Cluster& cluster, const PeerAccess& matrix, const std::string& file, bool selected) {
   for (const std::string& note : matrix.notes) cluster.notes.push_back(fmt::format("{}: {}", file, note));
+  if (!selected) refuse_strangers(cluster, matrix, file);
   const PairCount pairs = count_pairs(cluster, matrix, file);
-  if (pairs.all == 0) {
-    cluster.notes.push_back(fmt::format(
-        "{}: NVLink joins all pairs of a host; peer-to-peer access over PCIe changes nothing", file));
-    return;
-  }
+  if (pairs.all == 0) return note_no_pairs(cluster, file);
   for (DeviceSpec& spec : cluster.specs) spec.pcie_p2p = pairs.open == pairs.all;
   if (pairs.open != 0 && pairs.open != pairs.all)
     cluster.notes.push_back(fmt::format(

@@ -22,9 +22,10 @@ struct PeerAccess {
 
 /// States for every card whether its devices copy peer to peer over PCIe, by the matrix of a host that `file`
 /// held. A host where but some pairs do counts as one where none does, which a note says; pairs that NVLink
-/// joins do not count. Throws InvalidInput where a device has no row.
-void apply_peer_access(Cluster& cluster, const PeerAccess& matrix, const std::string& file);
+/// joins do not count, and a note says where none is left. Throws InvalidInput where a device has no row.
+/// @param selected the cluster's devices are some of their hosts'; else InvalidInput for a row of no device
+void apply_peer_access(Cluster& cluster, const PeerAccess& matrix, const std::string& file, bool selected);
 /// The same. @param access "yes", "no", or a file with the matrix of a host; InvalidInput as read_peer_access
-void apply_peer_access(Cluster& cluster, const std::string& access);
+void apply_peer_access(Cluster& cluster, const std::string& access, bool selected);
 
 }  // namespace usp::topology

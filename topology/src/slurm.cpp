@@ -260,14 +260,14 @@ SlurmTopology below_one_root(const SlurmTopology& topology, std::size_t hosts, c
   if (largest.node_names.size() < hosts)
     throw InvalidInput(
         {file, 0, largest.roots.front()},
-        fmt::format("has {} hosts below it, the most of {} switches that nothing joins, and the cluster has "
-                    "{}; lower "
+        fmt::format("has {} below it, the most of {} that nothing joins, and the cluster has {}; lower "
                     "--nodes, or name the switch above them (SwitchName=top Switches={})",
-                    largest.node_names.size(), topology.roots.size(), hosts, some_of(topology.roots)));
+                    counted(largest.node_names.size(), "host"), counted(topology.roots.size(), "switch"),
+                    hosts, some_of(topology.roots)));
   largest.notes = topology.notes;
-  largest.notes.push_back(fmt::format("the cluster is what is below {}: {} of {} hosts",
-                                      largest.roots.front(), largest.node_names.size(),
-                                      topology.node_names.size()));
+  largest.notes.push_back(fmt::format("the cluster is what is below {}: {} of {}", largest.roots.front(),
+                                      largest.node_names.size(),
+                                      counted(topology.node_names.size(), "host")));
   return largest;
 }
 

@@ -200,8 +200,8 @@ class Parser {
     if (result_.wiring != Wiring::pcie &&
         (spans ? total % result_.group != 0 || result_.group % result_.gpus != 0
                : result_.gpus % result_.group != 0))
-      fail(wiring_token_,
-           fmt::format("groups of {} do not divide {} devices", result_.group, spans ? total : result_.gpus));
+      fail(wiring_token_, fmt::format("groups of {} do not divide {}", result_.group,
+                                      counted(spans ? total : result_.gpus, "device")));
     const auto pairs = [](std::int64_t devices) { return devices * (devices - 1) / 2; };
     const bool by_host = result_.numas > 0 && !spans;  // then every pair of a host has its path
     const std::int64_t groups = total / result_.group * pairs(result_.group);

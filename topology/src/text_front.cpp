@@ -211,7 +211,8 @@ bool strip_shared(Lines& lines, const Prefix& prefix, std::vector<std::string>& 
   }
   if (shared < 2 || 4 * shared < 3 * written) return false;
   for (std::string& line : lines) line.erase(0, prefix.length(line));
-  notes.push_back(fmt::format("stripped {} ('{}') from {} lines", prefix.name, excerpt(example), shared));
+  notes.push_back(
+      fmt::format("stripped {} ('{}') from {}", prefix.name, excerpt(example), counted(shared, "line")));
   return true;
 }
 
@@ -222,7 +223,7 @@ void strip_stamps(Lines& lines, std::vector<std::string>& notes) {
       line.erase(0, length);
       ++stamped;
     }
-  if (stamped > 0) notes.push_back(fmt::format("stripped time stamps from {} lines", stamped));
+  if (stamped > 0) notes.push_back(fmt::format("stripped time stamps from {}", counted(stamped, "line")));
 }
 
 void replace_all(std::string& line, std::string_view from, std::string_view to) {
@@ -275,7 +276,7 @@ void strip_markdown(Lines& lines, std::vector<std::string>& notes) {
       }
   }
   if (fences > 0) notes.emplace_back("stripped the fences of a markdown block");
-  if (rows > 0) notes.push_back(fmt::format("read {} lines as rows of a markdown table", rows));
+  if (rows > 0) notes.push_back(fmt::format("read {} as rows of a markdown table", counted(rows, "line")));
   if (marks > 0) notes.emplace_back("stripped the backslashes of markdown");
 }
 
@@ -293,7 +294,7 @@ CleanText clean_text(std::string_view text, const std::string& file) {
   Counts counts;
   const std::string plain = without_controls(text, counts);
   if (counts.escapes > 0)
-    clean.notes.push_back(fmt::format("stripped {} terminal control sequences", counts.escapes));
+    clean.notes.push_back(fmt::format("stripped {}", counted(counts.escapes, "terminal control sequence")));
   if (counts.spaces > 0)
     clean.notes.push_back(fmt::format("{} no-break spaces are read as blanks", counts.spaces));
   Lines lines = split_lines(plain);

@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes configs/calibrations/*.json from public measurement tables.
 
-usage: make_calibrations.py COLLECTIVES.csv ATTENTION.csv SDPA.csv OUT_DIR     (needs numpy and scipy)
+usage: make_calibrations.py COLLECTIVES.csv ATTENTION.csv SDPA.csv BACK_TO_BACK.csv OUT_DIR     (needs numpy and scipy)
 
 COLLECTIVES.csv: platform,lib_version,dtype,op,ngpus,bytes,time_us_min,time_us_max,n_dup  (nccl-tests, out of place)
 ATTENTION.csv:   platform,kernel,batch,isl,heads,kv_heads,head_dim,window,ms              (causal prefill, bf16)
 Both are extracts of ai-dynamo/aiconfigurator @095f58a5 (Apache-2.0). End-to-end tables are never read here.
 SDPA.csv:        gpu_name,cudnn_backend_version,data_type,attn_mask,sliding_window_size,batch_size,q_seqlen,kv_seqlen,
                  num_q_heads,num_kv_heads,head_dim_qk,head_dim_vo,deterministic_bwd,profile_pass,time_ms,...
-An extract of NVIDIA/cudnn-frontend @3929da2, benchmark/sdpa_benchmark_training/results (MIT).
+An extract of NVIDIA/cudnn-frontend @3929da2, benchmark/sdpa_benchmark_training/results (MIT). Its calls rest: after each
+the benchmark sleeps ten times as long as the call took.
+BACK_TO_BACK.csv: calls that do not, tests/data/measurements/sdpa_back_to_back.csv.
 """
 import csv
 import json
@@ -234,6 +236,25 @@ def sdpa_fit_backward(rows, forward, sms):
     return y, np.abs(sdpa_predict(y, rows, sms) / ms - 1)
 
 
+def sustained(rows, gpu, dims, backward, sms):
+    """Rate of calls back to back over what the fits of calls with rests say; None where none were measured."""
+    ratios = []
+    for r in rows:
+        if r["gpu_name"] != gpu:
+            continue
+        d = int(r["head_dim"])
+        fit, back = (next(x for x in part if x["head_dim"] == d) for part in (dims, backward))
+        call = [{"full": False, "window": 0, "keys": int(r["q_seqlen"]), "rows": int(r["q_seqlen"]),
+                 "heads": int(r["batch_size"]) * int(r["num_q_heads"]),
+                 "kv": int(r["batch_size"]) * int(r["num_kv_heads"]) * 2 * d * 2}]
+        per_key = 4e3 * TILE * d * sms / fit["peak_flop_per_s"]
+        x = [fit["launch_s"] * 1e3, per_key, fit["serial"], fit["extra_keys"], 1e3 / fit["kv_bytes_per_s"], 1]
+        y = [back["launch_s"] * 1e3, 2.5 * back["rate_ratio"] * per_key, x[2], x[3] + back["extra_keys"], 2 * x[4], 1]
+        both = sdpa_predict(x, call, sms)[0] + sdpa_predict(y, call, sms)[0]
+        ratios.append(both / float(r["fwd_bwd_ms"]))
+    return number(float(np.mean(ratios)), 3) if ratios else None
+
+
 def sdpa_attention(rows, gpu, sms, narrow):
     """Fits of both passes by head dim; `narrow`: rate of head_dim 64 over that of 128, where only windows were measured."""
     dims, backward, full = [], [], []
@@ -340,7 +361,7 @@ MEMORY = {"value": 0.88, "source": "device copy 2.95 TB/s of 3.35 on H100; other
 
 
 def main():
-    comm, prefill, sdpa, out_dir = read(sys.argv[1]), read(sys.argv[2]), read(sys.argv[3]), sys.argv[4]
+    comm, prefill, sdpa, back_to_back, out_dir = *map(read, sys.argv[1:5]), sys.argv[5]
     devices = json.load(open(__file__.rsplit("/", 3)[0] + "/devices/devices.json"))["devices"]
     repeat = repeatability(comm)
     fits = {n: attention(prefill, p[0], p[6], p[2], p[3]) for n, p in PLATFORMS.items() if p[6]}
@@ -360,10 +381,13 @@ def main():
                 "sdpa_benchmark_training/results", "licence": "MIT", "version": "cuDNN " + printed,
                 "note": "bf16, both passes, 2048 to 32768 tokens, batch 1 and 2" +
                 ("; head_dim 64: rate of B200's trtllm kernels against their head_dim 128" if base != "h200_sxm" else "")}
+        ratio = sustained(back_to_back, gpu, fits[name], backward_of[name], sms)
+        clock = {"sustained": {"ratio": ratio, "source": "the measured calls rest ten times their own time; calls back to "
+                               "back on one H200, 64K causal, both passes"}} if ratio else {}
         write(out_dir, {"format": "usp.calibration", "version": 2, "name": name, "device": device_of[name],
                         "sources": [links, rows], **content,
                         "attention": {"library": {"name": "cudnn", "version": printed}, "measured_tokens": [2048, 32768],
-                                      "tile_rows": TILE, "head_dims": fits[name],
+                                      "tile_rows": TILE, **clock, "head_dims": fits[name],
                                       "family": {"name": "cudnn", "backward": backward_of[name],
                                                  "source": "both passes measured"}},
                         "memory_efficiency": MEMORY})

@@ -11,7 +11,7 @@ namespace usp::kernels::cpu {
 /// One block of memory that a call cuts into arrays; it grows to the greatest call and stays.
 class Scratch {
  public:
-  explicit Scratch(Memory& memory) : arena_(memory.make_arena()) {}
+  explicit Scratch(Memory& memory) : arena_(memory.make_scratch()) {}
 
   /// Calls `cut` with *this twice: to measure, then to hand out.
   template <class Cut>

@@ -30,10 +30,9 @@ class AllocatedArena final : public Arena {
   void reserve(i64 bytes) override;
   [[nodiscard]] std::byte* data() const override { return data_; }
   [[nodiscard]] i64 bytes() const override { return bytes_; }
-
- private:
   void release() noexcept;
 
+ private:
   ArenaSource source_;
   std::byte* data_ = nullptr;
   i64 bytes_ = 0;

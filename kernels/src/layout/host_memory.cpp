@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocated_arena.hpp"
+#include "scratch_pool.hpp"
 
 #include "usp/kernels/memory.hpp"
 
@@ -24,15 +25,13 @@ class HeapAllocator final : public Allocator {
   static constexpr std::align_val_t alignment{static_cast<std::size_t>(buffer_alignment)};
 };
 
-class HostMemory final : public Memory {
+class HostMemory : public Memory {
  public:
   HostMemory(Allocator& allocator, std::shared_ptr<i64> held)
       : allocator_(allocator), held_(std::move(held)) {}
   [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
   [[nodiscard]] int device() const override { return -1; }
-  std::unique_ptr<Arena> make_arena() override {
-    return std::make_unique<AllocatedArena>(ArenaSource{.allocator = &allocator_, .held_bytes = held_});
-  }
+  std::unique_ptr<Arena> make_arena() override { return make_block(); }
   void release_unused() override { allocator_.release_unused(); }
   [[nodiscard]] i64 held_bytes() const override { return held_ == nullptr ? 0 : *held_; }
   void copy_region(ConstView from, ViewRegion source, View to, ViewRegion target, WriteMode mode) override {
@@ -66,9 +65,25 @@ class HostMemory final : public Memory {
   }
   void synchronize() override {}
 
+ protected:
+  [[nodiscard]] std::unique_ptr<AllocatedArena> make_block() {
+    return std::make_unique<AllocatedArena>(ArenaSource{.allocator = &allocator_, .held_bytes = held_});
+  }
+
  private:
   Allocator& allocator_;
   std::shared_ptr<i64> held_;  ///< null: shared by ranks, not counted
+};
+
+/// One rank's, of the caller's allocator.
+class RankMemory final : public HostMemory {
+ public:
+  explicit RankMemory(Allocator& allocator) : HostMemory(allocator, std::make_shared<i64>(0)) {}
+  std::unique_ptr<Arena> make_scratch() override { return scratch_.make(make_block()); }
+  void release_scratch() override { scratch_.release(); }
+
+ private:
+  ScratchPool<AllocatedArena> scratch_;
 };
 
 }  // namespace
@@ -80,7 +95,7 @@ Memory& host_memory() {
 }
 
 std::unique_ptr<Memory> make_host_memory(Allocator& allocator) {
-  return std::make_unique<HostMemory>(allocator, std::make_shared<i64>(0));
+  return std::make_unique<RankMemory>(allocator);
 }
 
 }  // namespace usp::kernels

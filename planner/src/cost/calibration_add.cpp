@@ -2,6 +2,7 @@
 #include "usp/planner/calibration_add.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/score_predict.hpp"
 
 #include <fmt/format.h>
@@ -26,7 +27,7 @@ struct Target {
 
   [[nodiscard]] std::string name() const {
     if (of == Of::kernels) return "kernels";
-    return fmt::format("{} of {} ranks{}", of == Of::alltoall ? "alltoall" : "hops", ranks,
+    return fmt::format("{} of {}{}", of == Of::alltoall ? "alltoall" : "hops", counted(ranks, "rank"),
                        hosts > 1 ? fmt::format(" on {} hosts", hosts) : "");
   }
   [[nodiscard]] bool has(const NetworkKey& key) const {
@@ -150,9 +151,9 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
     const double factor = std::exp(log_sum / static_cast<double>(told.size()));
     result.content = scaled(std::move(result.content), target, factor);
     result.corrections.push_back({target.name(), factor, static_cast<int>(told.size())});
-    result.content.sources.push_back({"corrected: " + target.name(), file, "own measurement",
-                                      "usp score rows",
-                                      fmt::format("times x {:.4g}, by {} rows", factor, told.size())});
+    result.content.sources.push_back(
+        {"corrected: " + target.name(), file, "own measurement", "usp score rows",
+         fmt::format("times x {:.4g}, by {}", factor, counted(told.size(), "row"))});
   }
   return result;
 }

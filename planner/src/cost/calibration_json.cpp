@@ -281,6 +281,12 @@ AttentionSurface read_attention(ObjectReader reader) {
   });
   if (!square) reader.fail("head_dims", "at least one head dim, equal for keys and values, is needed");
   read_family(reader.object("family"), surface);
+  if (reader.has("sustained")) {
+    ObjectReader sustained = reader.object("sustained");
+    data.sustained = sustained.number("ratio", 0.1, 1);
+    surface.sustained_source = sustained.string("source");
+    sustained.finish();
+  }
   data.scaled_from = reader.maybe_string("scaled_from").value_or("");
   surface.scaled_why = reader.maybe_string("scaled_why").value_or("");
   reader.finish();

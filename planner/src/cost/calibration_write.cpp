@@ -166,6 +166,8 @@ Json attention_json(const AttentionSurface& surface) {
   json["measured_tokens"] = {static_cast<std::int64_t>(data.min_tokens),
                              static_cast<std::int64_t>(data.max_tokens)};
   json["tile_rows"] = data.tile_rows;
+  if (data.sustained != 1)
+    json["sustained"] = {{"ratio", data.sustained}, {"source", surface.sustained_source}};
   if (!data.scaled_from.empty()) json["scaled_from"] = data.scaled_from;
   if (!surface.scaled_why.empty()) json["scaled_why"] = surface.scaled_why;
   json["head_dims"] = Json::array();

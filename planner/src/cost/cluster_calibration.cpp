@@ -176,7 +176,9 @@ void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
     const TransferModel scaled = model.borrowed(same ? 1 : ratio, band);
     // The host of another card: nothing but its slots is known of it.
     const bool stranger = !same || card.name != lender_card(*from);
-    return from->link_class == "pcie" && stranger ? scaled.on_unknown_host(card.pcie_p2p) : scaled;
+    if (from->link_class != "pcie" || !stranger) return scaled;
+    calibration.asks_p2p = true;
+    return scaled.on_unknown_host(card.pcie_p2p);
   };
   const double nvlink = nvlink_gb_s(cluster);
   double slot = 0;
@@ -190,6 +192,36 @@ void choose_links(const topology::Cluster& cluster, Calibration& calibration) {
     calibration.comm = *fast;
   else if (slow)
     calibration.comm = *slow;
+}
+
+/// Cards that a table or their links name; the cores of hosts are described as devices too.
+bool has_cards(const topology::Cluster& cluster) {
+  if (!cluster.domains.empty()) return true;
+  const std::vector<topology::DevicePreset>& known = topology::device_presets();
+  return std::any_of(cluster.specs.begin(), cluster.specs.end(), [&](const topology::DeviceSpec& spec) {
+    return !spec.generation.empty() || std::any_of(known.begin(), known.end(), [&](const auto& preset) {
+      return preset.spec.name == spec.name;
+    });
+  });
+}
+
+/// Kernels of a host's cores say nothing of a card's, nor those of a card of cores.
+void refuse_other_class(const topology::Cluster& cluster, const Calibration& calibration) {
+  const bool of_host = calibration.link_class == host_links;
+  const std::string& device = cluster.specs.front().name;
+  if (of_host && has_cards(cluster))
+    throw UsageError(fmt::format(
+        "--calibration: {} was measured on the cores of a host ({}), which tell nothing of the {} of {}; {}",
+        calibration.name, calibration.device, device, cluster.name,
+        cluster.calibration.empty() ? "leave it out for data-sheet rates"
+                                    : fmt::format("leave it out for {}", cluster.calibration)));
+  if (of_host || cluster.calibration.empty()) return;
+  if (load_calibration(cluster.calibration).link_class == host_links)
+    throw UsageError(
+        fmt::format("--calibration: {} was measured on {}, which tells nothing of the cores of hosts of {} "
+                    "({}); leave it out "
+                    "for {}",
+                    calibration.name, calibration.device, cluster.name, device, cluster.calibration));
 }
 
 constexpr double same_card = 0.02;  // data sheets round
@@ -243,7 +275,7 @@ void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
   const bool own =
       std::abs(by.speed - 1) <= same_card && std::abs(peak / calibration.device_bf16_tflops - 1) <= same_card;
   const auto scale = [&](AttentionCostModel& kernel) {
-    KernelData data = kernel.data();
+    KernelData data = at_sustained_clock(kernel.data());
     data.memory_bytes_s *= memory;
     if (!own) data = borrowed(std::move(data), by, calibration.name);
     kernel = AttentionCostModel(std::move(data));
@@ -261,6 +293,7 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
     throw MissingValue({cluster.name, 0, ""}, "the calibration",
                        "name one with --calibration, or a card that has one with --device");
   Calibration calibration = load_calibration(wanted);
+  if (!name.empty()) refuse_other_class(cluster, calibration);
   if (!name.empty()) name_other_card(cluster, name, calibration);
   choose_links(cluster, calibration);  // first: it knows the measured card by its multiprocessors
   scale_kernels(cluster, calibration);
@@ -271,6 +304,16 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
         inter_node_alltoall_efficiency(cluster.fabric.kind == topology::FabricKind::rail);
   use_own_curves(cluster, calibration);
   return calibration;
+}
+
+std::string void_p2p(const topology::ClusterRequest& asked, const topology::Cluster& cluster,
+                     const Calibration& calibration) {
+  // Without such pairs the cluster's own note says that nothing changes.
+  if (asked.p2p.empty() || calibration.asks_p2p || !has_pcie_pairs(cluster)) return "";
+  return "--p2p changes no price: " +
+         (calibration.calibrated
+              ? fmt::format("calibration {} was measured over such links", calibration.name)
+              : std::string("uncalibrated links have the rates of their data sheets"));
 }
 
 int node_size(const topology::Cluster& cluster) {

@@ -106,7 +106,9 @@ GemmModel::GemmModel(GemmCard card, double peak_flops, double memory_bytes_s, do
 double GemmModel::seconds(double m, double n, double k, double element, double count) const {
   if (m <= 0 || n <= 0 || k <= 0 || count <= 0) return 0;
   const double flops = 2 * m * n * k * count;
-  if (fixed_ > 0) return flops / (peak_flops_ * fixed_);
+  const double bytes = element * count * (m * k + k * n + m * n);
+  const double bytes_s = bytes / (memory_share * memory_bytes_s_);
+  if (fixed_ > 0) return std::max(flops / (peak_flops_ * fixed_), bytes_s);
   double filled = 1;
   if (card_.multiprocessors > 0) {
     filled = 0;
@@ -122,8 +124,7 @@ double GemmModel::seconds(double m, double n, double k, double element, double c
     if (waves >= 1) filled = std::max(filled, 1 - .12 / waves);
   }
   const double rate = peak_flops_ * card_.sustained * filled * k / (k + reduction_start);
-  const double bytes = element * count * (m * k + k * n + m * n);
-  return launch_s + std::max(flops / rate, bytes / (memory_share * memory_bytes_s_));
+  return launch_s + std::max(flops / rate, bytes_s);
 }
 
 double GemmModel::efficiency(double m, double n, double k, double element, double count) const {

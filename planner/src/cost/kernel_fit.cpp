@@ -152,7 +152,7 @@ std::vector<double> relative_fit(const Samples& samples, const Row& row_of,
 
 /// The first of the sets of columns, from rich to poor, by which scores take a third of the longest call or
 /// more: on a machine that does other work too, a few times may not grow with theirs. The last is scores
-/// alone, whose error then tells.
+/// alone, whose error then shows it.
 template <class Row, class Accept>
 std::vector<double> first_fit(const Samples& samples, const Row& row_of,
                               const std::vector<std::vector<std::size_t>>& sets, const Accept& accept) {

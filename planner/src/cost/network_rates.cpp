@@ -78,6 +78,25 @@ void set_shares(MeasuredNetwork& network, double spread) {
   }
 }
 
+LineShare NetworkRates::share(NetworkOperation operation, int hosts, double bytes) const {
+  const auto of = [](const Efficiency& e) { return LineShare{e.value, e.band(), e.measured}; };
+  switch (operation) {
+    case NetworkOperation::hop:
+      return of(hop);
+    case NetworkOperation::alltoall:
+      return of(exchange);
+    case NetworkOperation::all_gather:
+      if (gather) return of(*gather);
+      break;
+    case NetworkOperation::reduce_scatter:
+      if (reduce_scatter) return of(*reduce_scatter);
+      break;
+  }
+  LineShare ring = of(inter_node_ring_efficiency(hosts, bytes));
+  ring.value *= ring_factor;
+  return ring;
+}
+
 const NetworkRates::Curve* NetworkRates::curve(const NetworkKey& key) const {
   const auto found =
       std::find_if(curves.begin(), curves.end(), [&](const Curve& curve) { return curve.key == key; });

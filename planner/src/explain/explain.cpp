@@ -66,7 +66,8 @@ std::string ranks_table(const PlanFile& plan, const ExplainView& view) {
   }
   std::string text = table.str(2);
   if (view.ranks.size() > max_rows)
-    text += fmt::format("  ... and {} more ranks (--json lists all)\n", view.ranks.size() - max_rows);
+    text +=
+        fmt::format("  ... and {} (--json lists all)\n", counted(view.ranks.size() - max_rows, "more rank"));
   return text;
 }
 
@@ -87,12 +88,12 @@ std::string message_text(const MessageView& m, bool arrival) {
 
 std::string step_text(const StepView& step) {
   if (step.kind == "delta") return "delta: rowsum(dO * O) for query heads " + heads_text(step.query_heads);
-  return fmt::format("{}: query heads {}, kv heads {}, {} {}, {} pairs per head, by {}{}", step.kind,
-                     heads_text(step.query_heads), heads_text(step.kv_heads), step.slices,
-                     step.slices == 1 ? "slice" : "slices",
+  return fmt::format("{}: query heads {}, kv heads {}, {}, {} {} per head, by {}{}", step.kind,
+                     heads_text(step.query_heads), heads_text(step.kv_heads), counted(step.slices, "slice"),
                      fits(step.pairs) ? std::to_string(static_cast<i64>(step.pairs))
                                       : format_fixed(static_cast<double>(step.pairs), 0),
-                     word_of(step.backend.use), step.reason.empty() ? "" : ": " + step.reason);
+                     step.pairs == 1 ? "pair" : "pairs", word_of(step.backend.use),
+                     step.reason.empty() ? "" : ": " + step.reason);
 }
 
 std::string bind_text(const std::vector<BindView>& binds) {
@@ -106,14 +107,15 @@ std::string bind_text(const std::vector<BindView>& binds) {
 }
 
 std::string schedule_text(const ExplainRequest& request, const ExplainView& view) {
-  std::string text = fmt::format(
-      "\nschedule of rank {}, {}: {} ticks, sends {}, receives {}, workspace {}{}\n", *request.rank,
-      word_of(request.pass), view.ticks.size(), format_bytes(static_cast<double>(view.sent_bytes)),
-      format_bytes(static_cast<double>(view.received_bytes)),
-      format_bytes(static_cast<double>(view.workspace_bytes)),
-      view.kernel_scratch_bytes == 0
-          ? ""
-          : ", kernel scratch " + format_bytes(static_cast<double>(view.kernel_scratch_bytes)));
+  std::string text =
+      fmt::format("\nschedule of rank {}, {}: {}, sends {}, receives {}, workspace {}{}\n", *request.rank,
+                  word_of(request.pass), counted(view.ticks.size(), "tick"),
+                  format_bytes(static_cast<double>(view.sent_bytes)),
+                  format_bytes(static_cast<double>(view.received_bytes)),
+                  format_bytes(static_cast<double>(view.workspace_bytes)),
+                  view.kernel_scratch_bytes == 0
+                      ? ""
+                      : ", kernel scratch " + format_bytes(static_cast<double>(view.kernel_scratch_bytes)));
   for (std::size_t t = 0; t < view.ticks.size(); ++t) {
     const TickView& tick = view.ticks[t];
     text += fmt::format("  tick {}\n", t);
@@ -141,7 +143,7 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
                       format_tokens(s.q_tokens));
   if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
   if (s.batch > 1) text += fmt::format(", batch {}", s.batch);
-  if (!layer.layers.empty()) text += fmt::format(", {} layers", layer.layers.size());
+  if (!layer.layers.empty()) text += fmt::format(", {}", counted(layer.layers.size(), "layer"));
   return text + "\n";
 }
 

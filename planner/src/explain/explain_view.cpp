@@ -2,6 +2,7 @@
 #include "explain_view.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/schedule/effort.hpp"
@@ -153,8 +154,8 @@ std::vector<std::string> why(const PlanFile& plan, const PlanLayer& layer,
   const int u = plan.mesh.ulysses;
   if (u > 1) {
     std::string heads =
-        fmt::format("ulysses {}: {}/{} heads over {} ranks, {} query heads each", u, shape.query_heads,
-                    shape.kv_heads, u, geometry.heads().query_of(0).size());
+        fmt::format("ulysses {}: {}/{} heads over {}, {} each", u, shape.query_heads, shape.kv_heads,
+                    counted(u, "rank"), counted(geometry.heads().query_of(0).size(), "query head"));
     if (!geometry.heads().even())
       heads += fmt::format(" at most (uneven: the last has {})", geometry.heads().query_of(u - 1).size());
     if (geometry.heads().shared_kv())

@@ -297,6 +297,11 @@ class Comparer {
 }  // namespace
 
 Comparison compare_ways(const PlanRequest& request) {
+  if (request.latent_kv)
+    throw UsageError(
+        "--latent-kv: the ways side by side are those that something executes, and nothing executes a ring "
+        "of "
+        "latents; usp plan --latent-kv prices it, and without the flag its note says what that would gain");
   return Comparer(request).run();
 }
 

@@ -78,7 +78,7 @@ Json way_json(const ComparedWay& way) {
                   {"intra_node_bytes", p.bytes.inside},
                   {"inter_node_bytes", p.bytes.nics},
                   {"memory_bytes", p.memory_bytes},
-                  {"executable", way.runs_on == "usp"},
+                  {"executable", way.executable()},
                   {"fits_memory", p.fits}};
   return json;
 }
@@ -94,8 +94,8 @@ std::string quoted(const std::string& text) {
 std::string compare_text(const PlanRequest& request, const Comparison& result) {
   const topology::Cluster& cluster = *request.cluster;
   std::string text =
-      fmt::format("{} on {}: {} devices in {} hosts, {} tokens x batch {}\n\n", request.model->name,
-                  cluster.name, cluster.devices.size(), cluster.nodes.size(),
+      fmt::format("{} on {}: {} in {}, {} tokens x batch {}\n\n", request.model->name, cluster.name,
+                  counted(cluster.devices.size(), "device"), counted(cluster.nodes.size(), "host"),
                   format_tokens(request.workload.seq), request.workload.batch);
   TextTable table;
   table.column("way");
@@ -135,7 +135,7 @@ std::string compare_csv(const Comparison& result) {
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},\n", p.choice.mesh.ring(),
                           p.choice.mesh.ulysses, p.choice.tensor(), p.choice.data(), p.step_s,
                           p.seconds_per_token, p.band, p.exposed_s, p.bytes.inside, p.bytes.nics,
-                          p.memory_bytes, p.fits ? 1 : 0, way.runs_on == "usp" ? 1 : 0);
+                          p.memory_bytes, p.fits ? 1 : 0, way.executable() ? 1 : 0);
     } else {
       text += fmt::format(",,,,,,,,,,,,,{}\n", quoted(way.impossible_reason));
     }

@@ -6,6 +6,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/base/shell.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/cluster_summary.hpp"
 #include "usp/planner/make_plan.hpp"
 #include "usp/planner/model_config.hpp"
@@ -75,8 +76,8 @@ class Exporter {
     if (framework_.any_plan || ranks == 1) return;
     for (const ExchangeMode& mode : framework_.modes) add_mode(mode);
     if (result_.modes.empty())
-      throw Infeasible(fmt::format("{} exchanges attention over {} ranks in no way: {}", framework_.name,
-                                   ranks, fmt::join(result_.impossible, "; ")),
+      throw Infeasible(fmt::format("{} exchanges attention over {} in no way: {}", framework_.name,
+                                   counted(ranks, "rank"), fmt::join(result_.impossible, "; ")),
                        {fmt::format("plan --framework {}, which keeps to what it can do", framework_.word)});
     std::stable_sort(result_.modes.begin(), result_.modes.end(),
                      [](const PricedMode& a, const PricedMode& b) {
@@ -190,9 +191,9 @@ class Exporter {
       differs(result_, fmt::format("{} head chunks, exchanged beside attention", plan.head_chunks),
               "one exchange before attention and one after it");
     if (m.mode->repeats_kv && m.ulysses > plan.shape.kv_heads)
-      differs(
-          result_, "each rank receives the KV heads it needs",
-          fmt::format("KV heads are repeated {} times before the exchange", m.ulysses / plan.shape.kv_heads));
+      differs(result_, "each rank receives the KV heads it needs",
+              fmt::format("KV heads are repeated {} before the exchange",
+                          counted(m.ulysses / plan.shape.kv_heads, "time")));
   }
 
   void compare_execution(const AttentionPlan& plan, const PricedMode& m) {
@@ -232,8 +233,8 @@ class Exporter {
     const auto hosts = static_cast<i64>(request_.cluster->nodes.size());
     const auto devices = static_cast<i64>(request_.cluster->devices.size());
     if (devices < input.world())
-      throw UsageError(fmt::format("the plan has {} ranks, --cluster has {} devices; give the plan's cluster",
-                                   input.world(), devices));
+      throw UsageError(fmt::format("the plan has {}, --cluster has {}; give the plan's cluster",
+                                   counted(input.world(), "rank"), counted(devices, "device")));
     if (hosts == 0 || devices % hosts != 0) return;
     const i64 per_host = std::min(devices / hosts, input.world());
     if (input.world() % per_host != 0) return;

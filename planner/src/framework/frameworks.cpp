@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
 #include "usp/planner/plan_attention.hpp"
 
 #include <fmt/format.h>
@@ -21,13 +22,14 @@ std::vector<std::string> words() {
 std::string unsupported_heads(const ExchangeMode& mode, const LayerNeeds& layer, int ulysses) {
   if (ulysses == 1) return "";
   if (layer.query_heads % ulysses != 0)
-    return fmt::format("ulysses {} does not divide the {} query heads", ulysses, layer.query_heads);
+    return fmt::format("ulysses {} does not divide the {}", ulysses,
+                       counted(layer.query_heads, "query head"));
   const bool divides = layer.kv_heads % ulysses == 0;
   if (mode.repeats_kv && !divides && ulysses % layer.kv_heads != 0)
     return fmt::format("ulysses {} neither divides the {} KV heads nor is a multiple of them", ulysses,
                        layer.kv_heads);
   if (!mode.repeats_kv && !divides)
-    return fmt::format("ulysses {} does not divide the {} KV heads", ulysses, layer.kv_heads);
+    return fmt::format("ulysses {} does not divide the {}", ulysses, counted(layer.kv_heads, "KV head"));
   return "";
 }
 
@@ -113,8 +115,8 @@ std::string unsupported_job(const FrameworkTraits& f, const FrameworkCase& job) 
   if (job.expert > 1 && !f.expert)
     return fmt::format("{} has no expert parallelism in its record here; plan with --expert 1", f.name);
   if (f.tensor_divides_kv && job.kv_heads > 0 && job.kv_heads % job.tensor != 0)
-    return fmt::format("{} wants a tensor degree that divides the {} KV heads, not {}", f.name, job.kv_heads,
-                       job.tensor);
+    return fmt::format("{} wants a tensor degree that divides the {}, not {}", f.name,
+                       counted(job.kv_heads, "KV head"), job.tensor);
   return "";
 }
 
@@ -161,10 +163,11 @@ void add_tile_differences(const ExportInput& input, ExportedPlan& result, const 
   const MemoryPolicy& memory = input.step().memory;
   if (memory.loss_tile_tokens > 0)
     differs(result,
-            fmt::format("loss in tiles of {} tokens (its memory counts on it)", memory.loss_tile_tokens),
+            fmt::format("loss in tiles of {} (its memory counts on it)",
+                        counted(memory.loss_tile_tokens, "token")),
             loss.empty() ? "a fused or chunked cross entropy (Liger's, ALST's TiledFusedLogitsLoss)" : loss);
   if (memory.mlp_tile_tokens > 0)
-    differs(result, fmt::format("MLP in tiles of {} tokens", memory.mlp_tile_tokens),
+    differs(result, fmt::format("MLP in tiles of {}", counted(memory.mlp_tile_tokens, "token")),
             mlp.empty() ? "ALST's TiledMLP" : mlp);
 }
 
@@ -182,12 +185,9 @@ void add_offload_difference(const ExportInput& input, ExportedPlan& result, cons
 
 /// "input, mlp of 20 layers in host memory"; empty: nothing is.
 std::string offload_words(const StepWorkload& step) {
-  std::vector<std::string_view> kinds;
-  for (const Word<Kept>& kind : word_list<Kept>())
-    if (step.offload.has(kind.value)) kinds.push_back(kind.text);
-  if (kinds.empty()) return "";
-  return fmt::format("{} of {} in host memory", fmt::join(kinds, ", "),
-                     step.offload_layers ? fmt::format("{} layers", *step.offload_layers) : "all layers");
+  if (!step.offload.any()) return "";
+  return fmt::format("{} of {} in host memory", kinds_text(step.offload),
+                     step.offload_layers ? counted(*step.offload_layers, "layer") : "all layers");
 }
 
 void add_expert_overlap_difference(const ExportInput& input, ExportedPlan& result) {
@@ -198,11 +198,31 @@ void add_expert_overlap_difference(const ExportInput& input, ExportedPlan& resul
             "they wait for each other");
 }
 
+namespace {
+
+/// What tensors that no setting moves to host memory take of the device.
+std::string stays_text(const ExportInput& input) {
+  const PlanFile& plan = input.plan;
+  if (plan.host_memory_bytes == 0 || plan.memory_bytes == 0) return "they stay on the device";
+  const double needed = static_cast<double>(plan.memory_bytes) + static_cast<double>(plan.host_memory_bytes);
+  std::string text =
+      fmt::format("they stay on the device, which then needs {} ({} more)", format_bytes(needed),
+                  format_bytes(static_cast<double>(plan.host_memory_bytes)));
+  std::optional<double> capacity = input.step().memory.device_bytes;
+  if (!capacity && input.request.cluster != nullptr)
+    capacity = input.request.cluster->specs.front().memory_bytes.value;
+  if (!capacity) return text;
+  return text + (needed > *capacity
+                     ? fmt::format(" and has {}: it does not hold them", format_bytes(*capacity))
+                     : fmt::format(" of its {}", format_bytes(*capacity)));
+}
+
+}  // namespace
+
 void add_kinds_offload_difference(const ExportInput& input, ExportedPlan& result) {
   if (!input.plan.training || !input.plan.inputs.step) return;
   const std::string words = offload_words(input.step());
-  if (!words.empty())
-    differs(result, words, "no setting moves them: they stay on the device, which may not hold them");
+  if (!words.empty()) differs(result, words, "no setting moves them: " + stays_text(input));
 }
 
 i64 model_layers(const PlanFile& plan) {
@@ -225,7 +245,7 @@ double recomputed_share(const PlanFile& plan) {
 void add_some_layers_difference(const ExportInput& input, ExportedPlan& result) {
   const std::optional<i64> layers = input.step().recompute_layers;
   if (!layers || !input.plan.training || input.plan.recompute == Recompute::none) return;
-  differs(result, fmt::format("recompute {} of {} layers", word_of(input.plan.recompute), *layers),
+  differs(result, fmt::format("recompute {} of {}", word_of(input.plan.recompute), counted(*layers, "layer")),
           "of every layer or of none; the price of attention counts every layer");
 }
 

@@ -2,6 +2,7 @@
 #include "records.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 
 #include <fmt/format.h>
 
@@ -24,7 +25,8 @@ void write_uneven_stages(i64 layers, i64 stages, ExportedPlan& result) {
   const i64 most = (layers + stages - 1) / stages, missing = most * stages - layers;
   const i64 first = most - missing / 2, last = most - (missing - missing / 2);
   if (first < 1 || last < 1)
-    throw Infeasible(fmt::format("Megatron-LM has no pipeline of {} stages for {} layers", stages, layers),
+    throw Infeasible(fmt::format("Megatron-LM has no pipeline of {} for {}", counted(stages, "stage"),
+                                 counted(layers, "layer")),
                      {"plan --framework megatron, which keeps to stages of equally many layers"});
   set(result, "--decoder-first-pipeline-num-layers", first);
   set(result, "--decoder-last-pipeline-num-layers", last);

@@ -72,8 +72,8 @@ class Within {
     if (!framework_.tensor && conflicts(base.fixed.tensor))
       throw Infeasible(fmt::format("{} has no tensor parallelism beside the sequence's", framework_.name),
                        {"--tensor 1", "another --framework"});
-    check_memory_choices();
     check_offload();
+    check_memory_choices();
     check_stages();
     base.search_offload = false;
     base.equal_stages = framework_.equal_stages;
@@ -92,8 +92,11 @@ class Within {
                        {fmt::format("--zero {}", fmt::join(framework_.zero_stages, " or --zero "))});
     if (training && recomputes().empty())
       throw Infeasible(
-          fmt::format("{} has no recompute {}", framework_.name, word_of(*asked_.fixed.recompute)),
-          {"another --recompute"});
+          asked_.fixed.recompute
+              ? fmt::format("{} has no recompute {}", framework_.name, word_of(*asked_.fixed.recompute))
+              : fmt::format("{} has no recompute that keeps {}", framework_.name,
+                            kinds_text(*asked_.fixed.offload)),
+          {asked_.fixed.recompute ? "another --recompute" : "no --offload"});
   }
 
   /// Refuses kinds of kept tensors in host memory that no setting of the framework moves there.
@@ -116,9 +119,10 @@ class Within {
     const i64 parts = i64{w.pipeline} * w.virtual_stages;
     if (asked_.search_pipeline || !framework_.equal_stages || asked_.model->layers % parts == 0) return;
     throw Infeasible(
-        fmt::format("{} divides a model into parts of equally many layers: {} layers are no multiple of "
-                    "pipeline {} x {} virtual stages",
-                    framework_.name, asked_.model->layers, w.pipeline, w.virtual_stages),
+        fmt::format(
+            "{} divides a model into parts of equally many layers: {} are no multiple of pipeline {} x {}",
+            framework_.name, counted(asked_.model->layers, "layer"), w.pipeline,
+            counted(w.virtual_stages, "virtual stage")),
         {"--pipeline and --virtual-stages whose product divides the layers", "--pipeline auto"});
   }
 
@@ -141,6 +145,8 @@ class Within {
       std::erase_if(list, [&](Recompute recompute) { return recompute != *asked_.fixed.recompute; });
     else if (!asked_.cluster->nodes.front().pcie_gb_s.known())
       std::erase(list, Recompute::offload);
+    if (const auto& kinds = asked_.fixed.offload)
+      std::erase_if(list, [&](Recompute recompute) { return kinds->without(kept_by(recompute)).any(); });
     return list;
   }
 
@@ -303,6 +309,9 @@ class Within {
 }  // namespace
 
 FrameworkPlan plan_in_modes(const PlanRequest& request, const FrameworkTraits& framework) {
+  if (request.latent_kv)
+    throw UsageError(fmt::format("--latent-kv: no exchange of {} ships latents; leave it or --framework out",
+                                 framework.name));
   if (!framework.any_plan) return Within(request, framework).run();
   if (const std::string reason =
           unsupported_job(framework, framework_case(request, request.fixed.tensor.value_or(1)));

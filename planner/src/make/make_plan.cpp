@@ -199,6 +199,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
   file.step_s = candidate.step_s;
   file.step_band = candidate.band;
   file.memory_bytes = candidate.memory.total_bytes;
+  file.host_memory_bytes = candidate.memory.host_total_bytes;
   file.calibration = request.calibration->calibrated ? request.calibration->name : "uncalibrated";
   file.model_digest = model_digest(*request.model);
   file.workload_digest = workload_digest(workload);

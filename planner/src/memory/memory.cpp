@@ -4,6 +4,7 @@
 #include "states.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
 #include <fmt/format.h>
@@ -172,7 +173,7 @@ const char* kept_words(Recompute recompute) {
     case Recompute::none:
       return "all that backward reads";
     case Recompute::selective:
-      return "all that backward reads but attention's own state";
+      return "all that backward reads except attention's own state";
     case Recompute::mlp:
       return "layer input, q, k, v, output, lse and MLP input";
     case Recompute::keep_attention:
@@ -184,18 +185,21 @@ const char* kept_words(Recompute recompute) {
   throw InternalError("a recompute mode has no reason");
 }
 
-/// " but input, mlp in host memory of 20 of 80 layers"; empty: nothing is.
+/// "; input, mlp in host memory instead, of 20 of 80 layers"; empty: nothing is.
 std::string host_words(const MemoryInput& in) {
   const Workload& w = *in.workload;
   const Offload offload = offloaded(w.recompute, w.offload);
   if (!offload.any()) return "";
-  std::vector<std::string_view> kinds;
-  for (const Word<Kept>& kind : word_list<Kept>())
-    if (offload.has(kind.value)) kinds.push_back(kind.text);
-  return fmt::format(" but {}{} in host memory", fmt::join(kinds, ", "),
+  return fmt::format("; {} in host memory instead{}", kinds_text(offload),
                      w.offload_layers
-                         ? fmt::format(" of {} of {} layers", *w.offload_layers, in.model->layers)
+                         ? fmt::format(", of {} of {} layers", *w.offload_layers, in.model->layers)
                          : std::string());
+}
+
+/// An interleaved schedule keeps parts of some.
+std::string microbatches_text(double in_flight) {
+  return in_flight == std::floor(in_flight) ? counted(static_cast<std::int64_t>(in_flight), "microbatch")
+                                            : format_fixed(in_flight, 1) + " microbatches";
 }
 
 std::string activation_reason(const MemoryInput& in, int stage, const StageActivations& sum) {
@@ -205,8 +209,8 @@ std::string activation_reason(const MemoryInput& in, int stage, const StageActiv
   if (w.recompute_layers)
     text += fmt::format(" of {} of {} layers, all of the others", *w.recompute_layers, in.model->layers);
   text += host_words(in);
-  text += fmt::format(": {} layers x {} tokens x {} microbatches", range.last - range.first, in.local_tokens,
-                      format_fixed(sum.in_flight, sum.in_flight == std::floor(sum.in_flight) ? 0 : 1));
+  text += fmt::format(": {} x {} x {}", counted(range.last - range.first, "layer"),
+                      counted(in.local_tokens, "token"), microbatches_text(sum.in_flight));
   const bool split = w.sequence_parallel && in.mesh.tensor > 1;
   return text + (split ? fmt::format(" / {} tensor ranks", in.mesh.tensor) : "");
 }
@@ -215,17 +219,18 @@ void add_activation_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   const StageActivations sum = stage_activations(in, stage);
   if (in.workload->training) {
     table.rows.push_back({MemoryKind::activations, "saved activations", whole_bytes(sum.saved),
-                          activation_reason(in, stage, sum)});
+                          reason_of(in, [&] { return activation_reason(in, stage, sum); })});
     if (sum.host > 0)
       table.host_rows.push_back({MemoryKind::activations, "offloaded activations", whole_bytes(sum.host),
-                                 fmt::format("of {} microbatches", format_fixed(sum.in_flight, 0))});
+                                 reason_of(in, [&] { return "of " + microbatches_text(sum.in_flight); })});
   }
   const bool tiled = in.mlp_tile_tokens > 0 && in.mlp_tile_tokens < in.local_tokens;
   table.rows.push_back(
-      {MemoryKind::live_layer, "one live layer", whole_bytes(sum.live),
-       fmt::format("activations of the running layer{}{}",
-                   in.workload->training ? ", with its gradients" : "",
-                   tiled ? fmt::format("; MLP in tiles of {} tokens", in.mlp_tile_tokens) : "")});
+      {MemoryKind::live_layer, "one live layer", whole_bytes(sum.live), reason_of(in, [&] {
+         return fmt::format(
+             "activations of the running layer{}{}", in.workload->training ? ", with its gradients" : "",
+             tiled ? fmt::format("; MLP in tiles of {}", counted(in.mlp_tile_tokens, "token")) : "");
+       })});
 }
 
 void add_lines(const std::vector<MemoryLine>& lines, MemoryKind kind, MemoryTable& table) {
@@ -237,10 +242,27 @@ void add_logits_row(const MemoryInput& in, MemoryTable& table) {
   const std::int64_t vocab = (*in.model->vocab + in.mesh.tensor - 1) / in.mesh.tensor;
   const auto tokens = static_cast<std::int64_t>(tile(in.local_tokens, in.loss_tile_tokens));
   const LogitsBytes bytes = logits_bytes(tokens, vocab, *in.workload);
-  table.rows.push_back({MemoryKind::logits, tokens < in.local_tokens ? "logits, tiled" : "logits",
-                        bytes.total(),
-                        fmt::format("{} tokens x {} x ({}{}", tokens, vocab, bytes_of(in.workload->dtype),
-                                    in.workload->training ? " B, 4 B fp32 copy, 4 B gradient)" : " B)")});
+  table.rows.push_back(
+      {MemoryKind::logits, tokens < in.local_tokens ? "logits, tiled" : "logits", bytes.total(),
+       reason_of(in, [&] {
+         return fmt::format("{} x {} x ({}{}", counted(tokens, "token"), vocab, bytes_of(in.workload->dtype),
+                            in.workload->training ? " B, 4 B fp32 copy, 4 B gradient)" : " B)");
+       })});
+}
+
+void add_communicators_row(const MemoryInput& in, MemoryTable& table) {
+  std::int64_t sets = 0;
+  for (const CommunicatorGroup& group : in.communicators) sets += group.buffers;
+  table.rows.push_back(
+      {MemoryKind::communicators, "communicator buffers", sets * in.communicator_bytes, reason_of(in, [&] {
+         std::vector<std::string> groups;
+         for (const CommunicatorGroup& group : in.communicators)
+           groups.push_back(group.buffers == 1 ? group.name
+                                               : fmt::format("{} ({})", group.name, group.buffers));
+         return sets == 0 ? std::string("no group of NCCL")
+                          : fmt::format("{} each, of NCCL: {}", format_bytes(d(in.communicator_bytes)),
+                                        fmt::join(groups, ", "));
+       })});
 }
 
 MemoryTable stage_table(const MemoryInput& in, int stage) {
@@ -251,10 +273,7 @@ MemoryTable stage_table(const MemoryInput& in, int stage) {
   add_lines(in.attention_buffers, MemoryKind::attention_buffers, table);
   add_lines(in.kv_copies, MemoryKind::kv_copies, table);
   if (stage + 1 == in.mesh.pipeline) add_logits_row(in, table);
-  const MeshDegrees& m = in.mesh;
-  const bool alone = i64{m.data} * m.tensor * m.ring * m.ulysses * m.pipeline == 1;
-  table.rows.push_back({MemoryKind::communicators, "communicator buffers", alone ? 0 : in.communicator_bytes,
-                        alone ? "one device has no peers" : "as given"});
+  add_communicators_row(in, table);
   double sum = 0;
   for (const auto& row : table.rows) sum += d(row.bytes);
   table.rows.push_back({MemoryKind::reserve, "allocator reserve", whole_bytes(sum * in.reserve_fraction),

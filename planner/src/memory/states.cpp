@@ -2,6 +2,7 @@
 #include "states.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 
 #include <fmt/format.h>
 
@@ -72,7 +73,8 @@ StageParameters stage_parameters(const MemoryInput& in, int stage) {
 }
 
 std::string shards(bool sharded, const MemoryInput& in) {
-  return sharded ? fmt::format("/ {} data x sequence ranks", in.mesh.sharding_ranks()) : "whole on each rank";
+  return sharded ? fmt::format("/ {}", counted(in.mesh.sharding_ranks(), "data x sequence rank"))
+                 : "whole on each rank";
 }
 
 }  // namespace
@@ -107,9 +109,11 @@ void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   const double element = bytes_of(w.dtype), gradient = w.fp32_gradients ? 4 : element;
   const auto row = [&](MemoryKind kind, const char* name, double each, int from_stage) {
     const bool split = w.zero_stage >= from_stage;
-    table.rows.push_back({kind, name, whole_bytes(each * (split ? sharded : full)),
-                          fmt::format("{} B x {} parameters of the stage, {}", static_cast<int>(each),
-                                      static_cast<std::int64_t>(full), shards(split, in))});
+    table.rows.push_back({kind, name, whole_bytes(each * (split ? sharded : full)), reason_of(in, [&] {
+                            return fmt::format("{} B x {} of the stage, {}", static_cast<int>(each),
+                                               counted(static_cast<std::int64_t>(full), "parameter"),
+                                               shards(split, in));
+                          })});
   };
   row(MemoryKind::parameters, "parameters", element, 3);
   if (w.training) {
@@ -121,12 +125,13 @@ void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   if (w.zero_stage < 3 && (w.zero_stage < 2 || !w.training)) return;
   const double layers = w.zero_stage == 3 ? static_cast<double>(in.gathered_layers) : 0;
   const double bucket = w.training ? gradient : 0;
-  table.rows.push_back(
-      {MemoryKind::gathered_layer, "gathered layers and gradient bucket",
-       whole_bytes(p.largest_unit * (element * layers + bucket)),
-       fmt::format("{} gathered and {} unreduced gradient of the largest unit, {} parameters",
-                   static_cast<int>(layers), w.training ? "1" : "0",
-                   static_cast<std::int64_t>(p.largest_unit))});
+  table.rows.push_back({MemoryKind::gathered_layer, "gathered layers and gradient bucket",
+                        whole_bytes(p.largest_unit * (element * layers + bucket)), reason_of(in, [&] {
+                          return fmt::format(
+                              "{} gathered and {} unreduced gradient of the largest unit, {} parameters",
+                              static_cast<int>(layers), w.training ? "1" : "0",
+                              static_cast<std::int64_t>(p.largest_unit));
+                        })});
 }
 
 }  // namespace usp

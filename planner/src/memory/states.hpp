@@ -5,6 +5,12 @@
 
 namespace usp {
 
+/// The text that `make` writes, where the table is for people: searches weigh thousands that nobody reads.
+template <class Make>
+[[nodiscard]] std::string reason_of(const MemoryInput& in, const Make& make) {
+  return in.reasons ? make() : std::string();
+}
+
 /// Layers of one pipeline stage: the first stages take one more where the split is uneven.
 struct StageLayers {
   int first = 0;

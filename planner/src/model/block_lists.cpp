@@ -31,6 +31,7 @@ constexpr BlockName block_names[] = {
     {"mamba", LayerMixer::linear, BlockMlp::by_rule, LinearStyle::mamba},
     {"mamba2", LayerMixer::linear, BlockMlp::by_rule, LinearStyle::mamba2},
     {"conv", LayerMixer::linear, BlockMlp::by_rule, LinearStyle::short_conv},
+    {"recurrent", LayerMixer::linear, BlockMlp::by_rule, LinearStyle::rg_lru},
     {"mlp", LayerMixer::none, BlockMlp::dense},
     {"moe", LayerMixer::none, BlockMlp::experts},
 };
@@ -186,6 +187,15 @@ Mixers from_flags(Reading& r, const char* key) {
   return mixers;
 }
 
+/// block_types over and over, cut at the number of layers (RecurrentGemma).
+std::vector<std::string> cycled(Reading& r, const std::vector<std::string>& names) {
+  if (names.empty() || names.size() >= layer_count(r)) return names;
+  r.derive(fmt::format("block_types: its {} entries over and over", names.size()));
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < layer_count(r); ++i) all.push_back(names[i % names.size()]);
+  return all;
+}
+
 /// [[["global", "local"], 16]]: the names over and over, so many times (GPT-Neo).
 std::vector<std::string> repeated_names(Reading& r, const char* key) {
   std::vector<std::string> names;
@@ -228,8 +238,10 @@ std::vector<bool> listed_layers(Reading& r, ConfigKeys& keys, const char* key) {
 }
 
 std::optional<std::vector<LayerMixer>> mixers_of_lists(Reading& r) {
-  for (const char* key : {"layer_types", "layers_block_type", "block_types"})
+  for (const char* key : {"layer_types", "layers_block_type"})
     if (const auto names = r.keys.strings(key)) return from_names(r, key, *names);
+  if (const auto names = r.keys.strings("block_types"))
+    return from_names(r, "block_types", cycled(r, *names));
   if (r.keys.is_string("hybrid_override_pattern"))
     return from_letters(r, "hybrid_override_pattern", *r.keys.string("hybrid_override_pattern"));
   if (r.keys.is_string("sliding_window_pattern"))

@@ -78,6 +78,7 @@ const Words& harmless_words() {
                               "softmax",
                               "scaling",
                               "multiplier",
+                              "multipliers",
                               "output",
                               "outputs",
                               "auto",

@@ -47,10 +47,22 @@ void add_gated(std::vector<Family>& list) {
   add(list, {"stablelm"}, [](Family& f) { f.details = layer_norm(false); });
   add(list, {"minicpm3"}, [](Family& f) { f.mla = true; });
   add(list, {"mllama_text_model"});
+  add(list, {"bitnet"}, [](Family& f) { f.details = rms(3); });  // the third: of the attention's output
+  add(list, {"vaultgemma"}, [](Family& f) { f.tied = true; });
+  add(list, {"granite_swa"}, [](Family& f) { f.sinks = true; });
+  add(list, {"hyperclovax"}, [](Family& f) { f.details = rms(4); });
 }
 
 /// Two matrices: squared ReLU and its kin.
 void add_ungated(std::vector<Family>& list) {
+  add(list, {"nanochat"}, [](Family& f) {
+    f.gated = false;
+    f.details.norm_vectors = 0;
+  });
+  add(list, {"jais2"}, [](Family& f) {
+    f.gated = false;
+    f.details = layer_norm(true);
+  });
   add(list, {"arcee"}, [](Family& f) { f.gated = false; });
   add(list, {"apertus"}, [](Family& f) {
     f.gated = false;

@@ -39,7 +39,15 @@ void add_experts(std::vector<Family>& list) {
     f.details = layer_norm(false);
     f.details.norm_vectors = 1;
   });
-  add(list, {"mimo_v2_flash", "mimo_v2"}, none);
+  add(list, {"mimo_v2_flash", "mimo_v2"}, [](Family& f) { f.sliding_kv_factor = 2; });
+  add(list, {"mellum", "hy_v3", "exaone_moe"}, [](Family& f) { f.details = rms(2, QkNorm::per_head); });
+  add(list, {"flex_olmo"}, [](Family& f) { f.details = rms(2, QkNorm::projection); });
+  add(list, {"afmoe"}, [](Family& f) {
+    f.output_gate = true;
+    f.details = rms(4, QkNorm::per_head);
+  });
+  add(list, {"granitemoe_swa"}, [](Family& f) { f.sinks = true; });
+  add(list, {"laguna"}, [](Family& f) { f.details = rms(2, QkNorm::per_head); });
   add(list, {"step3p5"}, [](Family& f) { f.details = rms(2, QkNorm::per_head); });
   add(list, {"olmoe"}, [](Family& f) { f.details = rms(2, QkNorm::projection); });
 }
@@ -49,19 +57,40 @@ void add_latent(std::vector<Family>& list) {
   add(list, {"glm4_moe_lite"}, [](Family& f) { f.mla = true; });
   add(list, {"longcat_flash"}, [](Family& f) {
     f.mla = true;
-    f.attentions_per_layer = 2;
+    f.parts = {{LayerMixer::softmax, BlockMlp::experts}, {LayerMixer::softmax, BlockMlp::dense}};
   });
 }
 
 void add_hybrids(std::vector<Family>& list) {
-  const auto none = [](Family&) {};
-  add(list, {"jamba", "bamba"}, none);
-  add(list, {"granitemoehybrid"}, none);
+  add(list, {"jamba"}, [](Family& f) { f.linear = LinearStyle::mamba; });
+  add(list, {"bamba", "granitemoehybrid"}, [](Family& f) {
+    f.pattern = PatternRule::linear;
+    f.linear = LinearStyle::mamba2;
+  });
+  add(list, {"falcon_h1"}, [](Family& f) {
+    f.parts = {{LayerMixer::softmax, BlockMlp::none}, {LayerMixer::linear, BlockMlp::dense}};
+    f.linear = LinearStyle::mamba2;
+    f.details = rms(1);  // two over the parts of a layer
+  });
+  add(list, {"recurrent_gemma"}, [](Family& f) {
+    f.width = MlpWidthRule::half_stated;
+    f.tied = true;
+    f.linear = LinearStyle::rg_lru;
+    f.attention_window = "attention_window_size";
+    f.default_window = 2048;
+    f.details.output_bias = f.details.mlp_bias = true;
+  });
+  add(list, {"olmo_hybrid"}, [](Family& f) {
+    f.linear = LinearStyle::gated_delta;
+    f.details = rms(2, QkNorm::projection);
+  });
   add(list, {"lfm2", "lfm2_moe"}, [](Family& f) {
     f.tied = true;
+    f.linear = LinearStyle::short_conv;
     f.details = rms(2, QkNorm::per_head);
   });
   add(list, {"nemotron_h"}, [](Family& f) {
+    f.linear = LinearStyle::mamba2;
     f.gated = false;
     f.details = rms(1);
   });

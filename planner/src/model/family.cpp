@@ -70,6 +70,7 @@ std::vector<Family> qwen() {
                       .pattern = P::every_nth_softmax,
                       .period = 4,
                       .period_key = "full_attention_interval",
+                      .output_gate = true,
                       .linear = LinearStyle::gated_delta,
                       .details = rms(2, QkNorm::per_head)};
   f.push_back(hybrid);
@@ -92,7 +93,8 @@ std::vector<Family> mixtures() {
                .mla = true,
                .linear = LinearStyle::kda,
                .details = rms()});
-  f.push_back({.names = {"glm4_moe"}, .moe = M::deepseek, .details = rms()});
+  f.push_back(
+      {.names = {"glm4_moe"}, .head_dim = H::hidden_over_heads, .moe = M::deepseek, .details = rms()});
   f.push_back({.names = {"minimax_m2"}, .moe = M::all_layers, .details = rms()});
   f.push_back({.names = {"minimax", "minimax_text_01", "minimax_m1"},
                .head_dim = H::hidden_over_heads,
@@ -120,6 +122,13 @@ std::vector<Family> gemma() {
                .period = 6,
                .period_key = "sliding_window_pattern",
                .tied = true,
+               .details = rms(4, QkNorm::per_head)});
+  f.push_back({.names = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"},
+               .pattern = P::every_nth_full,
+               .period = 6,
+               .moe = M::by_keys,
+               .tied = true,
+               .layer_inputs = true,
                .details = rms(4, QkNorm::per_head)});
   f.push_back({.names = {"cohere2"},
                .kv = K::equals_heads,
@@ -186,6 +195,30 @@ const Family* find(std::string_view model_type) {
     for (const auto name : entry.names)
       if (name == model_type) return &entry;
   return nullptr;
+}
+
+std::string_view unplannable(std::string_view model_type) {
+  struct Reason {
+    std::string_view name, why;
+  };
+  constexpr std::string_view no_attention = "no layer has attention, which is what a plan distributes";
+  constexpr std::string_view shared = "several layers use the weights of one attention block";
+  static constexpr Reason reasons[] = {
+      {"mamba", no_attention},
+      {"mamba2", no_attention},
+      {"falcon_mamba", no_attention},
+      {"rwkv", no_attention},
+      {"xlstm", no_attention},
+      {"zamba", shared},
+      {"zamba2", shared},
+      {"jetmoe", "the projections of its attention are experts too"},
+      {"diffllama", "each head subtracts two attentions with values of twice the width"},
+      {"gemma3n", "layers share keys and values and have inputs of their own"},
+      {"gemma3n_text", "layers share keys and values and have inputs of their own"},
+      {"blt", "it attends over patches of bytes"}};
+  for (const Reason& reason : reasons)
+    if (reason.name == model_type) return reason.why;
+  return "";
 }
 
 std::string model_type_of_architecture(std::string_view architecture) {

@@ -24,12 +24,21 @@ enum class PatternRule {
   every_nth_full,     ///< layer i is full when (i + 1) % period == 0, else sliding
   chunked,            ///< as every_nth_full, chunked instead of sliding (Llama 4)
   every_nth_softmax,  ///< as every_nth_full, linear instead of sliding (Qwen3-Next)
+  linear,             ///< every layer is linear
   kimi_linear,        ///< linear_attn_config
   minimax_list,       ///< attn_type_list
 };
 /// `by_keys`: by whichever published key names the layers; without experts the MLP is dense.
 enum class MoeRule { none, all_layers, qwen_step, deepseek, llama4, by_keys };
-enum class MlpWidthRule { stated, four_hidden_if_absent, four_hidden };
+enum class MlpWidthRule { stated, half_stated, four_hidden_if_absent, four_hidden };
+
+/// The MLP of a block where the config or the family says so block by block.
+enum class BlockMlp { by_rule, none, dense, experts };
+/// One of the blocks that a layer of the config becomes.
+struct LayerPart {
+  LayerMixer mixer = LayerMixer::softmax;
+  BlockMlp mlp = BlockMlp::dense;
+};
 
 struct Family {
   std::vector<std::string_view> names = {};  ///< values of model_type
@@ -40,11 +49,18 @@ struct Family {
   std::string_view period_key = {};  ///< config key that overrides it
   MoeRule moe = MoeRule::none;
   MlpWidthRule width = MlpWidthRule::stated;
-  int attentions_per_layer = 1;  ///< LongCat: two, each with a dense MLP, and experts beside the first
+  /// Blocks that one layer of the config is here; empty: one. LongCat: two attentions with an MLP each;
+  /// Falcon-H1: attention and Mamba beside each other, then one MLP.
+  std::vector<LayerPart> parts = {};
   bool gated = true;
   bool tied = false;
   bool mla = false;
   bool sinks = false;
+  bool output_gate = false;                ///< LayerKind::output_gate, unless attn_output_gate says no
+  std::int64_t sliding_kv_factor = 1;      ///< KV heads of sliding layers over those of full ones, where no
+                                           ///< key states them
+  bool layer_inputs = false;               ///< hidden_size_per_layer_input, num_kv_shared_layers (Gemma 4)
+  std::string_view attention_window = {};  ///< key of the window that every softmax layer has
   std::optional<std::int64_t> default_window = {};  ///< of the config class, when the key is absent
   std::optional<LinearStyle> linear = {};
   ParameterDetails details = {};
@@ -56,6 +72,9 @@ struct Family {
 /// The tables of families; `find` looks in all of them.
 [[nodiscard]] std::vector<Family> dense_families();
 [[nodiscard]] std::vector<Family> mixed_families();
+
+/// Why a family cannot be planned as a decoder of this kind; empty for all others.
+[[nodiscard]] std::string_view unplannable(std::string_view model_type);
 
 /// Null for a family that is not in the table.
 [[nodiscard]] const Family* find(std::string_view model_type);

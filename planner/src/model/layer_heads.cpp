@@ -13,7 +13,6 @@ namespace {
 using family::HeadDimRule;
 using family::KvRule;
 
-constexpr KeyNames query_names = {"num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"};
 constexpr KeyNames kv_names = {"num_key_value_heads",   "num_kv_heads", "n_head_kv",
                                "multi_query_group_num", "n_kv_heads",   "num_attention_groups",
                                "num_query_groups"};
@@ -22,12 +21,6 @@ constexpr KeyNames window_names = {"sliding_window", "sliding_window_size", "win
 
 std::vector<std::int64_t> repeated(const Reading& r, std::int64_t value) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(r.model.layers), value);
-}
-
-std::vector<std::int64_t> query_heads(Reading& r) {
-  for (const char* key : {"num_attention_heads", "num_query_heads"})
-    if (r.keys.is_array(key)) return r.keys.per_layer(key, r.model.layers, 1, limit::heads);
-  return repeated(r, r.keys.need(query_names, 1, limit::heads));
 }
 
 std::vector<std::int64_t> as_query_heads(Reading& r, const std::vector<std::int64_t>& query,
@@ -77,89 +70,6 @@ std::vector<std::int64_t> kv_heads(Reading& r, const std::vector<std::int64_t>& 
   return repeated(r, r.keys.need(kv_names, 1, limit::heads));
 }
 
-std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
-  if (const auto stated = r.keys.integer(head_dim_names, 1, limit::head_dim)) return *stated;
-  if (r.family != nullptr && r.family->head_dim == HeadDimRule::stated)
-    return r.keys.need(head_dim_names, 1, limit::head_dim);
-  const std::int64_t heads = query.front();
-  if (r.model.hidden % heads != 0 ||
-      std::any_of(query.begin(), query.end(), [&](auto q) { return q != heads; }))
-    r.keys.missing(
-        "head_dim",
-        fmt::format(
-            "hidden_size {} is not divisible by {} heads, so the rule hidden / heads gives none; add it",
-            r.model.hidden, heads));
-  r.derive(r.family == nullptr
-               ? fmt::format(
-                     "head_dim = hidden / heads = {}: assumed, as decoders do that state none (--model-key "
-                     "head_dim=N for another)",
-                     r.model.hidden / heads)
-               : fmt::format("head_dim = hidden / heads = {}: the rule of {}", r.model.hidden / heads,
-                             r.model.family));
-  return r.model.hidden / heads;
-}
-
-/// Keys of Bamba and Granite (mamba_*) and of Nemotron-H.
-LinearHeads mamba2_heads(Reading& r) {
-  LinearHeads l{.style = LinearStyle::mamba2};
-  l.value_heads = r.keys.need({"mamba_n_heads", "mamba_num_heads"}, 1, limit::heads);
-  l.key_heads = r.keys.need({"mamba_n_groups", "n_groups"}, 1, limit::heads);
-  l.key_dim = r.keys.need({"mamba_d_state", "ssm_state_size"}, 1, limit::heads);
-  l.conv_kernel = r.keys.need({"mamba_d_conv", "conv_kernel"}, 1, limit::heads);
-  const double expand =
-      r.keys.number("mamba_expand", 0.01, 64).value_or(r.keys.number("expand", 0.01, 64).value_or(0));
-  for (const char* key : {"mamba_d_head", "mamba_head_dim"})
-    if (r.keys.is_string(key) && r.keys.string(key) == "auto") {
-      if (expand == 0) r.keys.missing("mamba_expand", "add the key: the head dim follows from it");
-      l.value_dim = static_cast<std::int64_t>(expand * static_cast<double>(r.model.hidden)) / l.value_heads;
-      return l;
-    }
-  l.value_dim = r.keys.need({"mamba_d_head", "mamba_head_dim"}, 1, limit::heads);
-  return l;
-}
-
-LinearHeads mamba_heads(Reading& r) {
-  const double expand = r.keys.number("mamba_expand", 0.01, 64).value_or(2);
-  LinearHeads l{.style = LinearStyle::mamba, .key_heads = 1, .value_dim = 1};
-  l.value_heads = static_cast<std::int64_t>(expand * static_cast<double>(r.model.hidden));
-  l.key_dim = r.keys.need({"mamba_d_state"}, 1, limit::heads);
-  l.conv_kernel = r.keys.need({"mamba_d_conv"}, 1, limit::heads);
-  static_cast<void>(r.keys.integer({"mamba_dt_rank"}, 1, limit::width));
-  return l;
-}
-
-LinearHeads short_conv_heads(Reading& r) {
-  const auto kernel = r.keys.need({"conv_L_cache"}, 1, limit::heads);
-  return {LinearStyle::short_conv, r.model.hidden, r.model.hidden, 1, 1, kernel};
-}
-
-LinearHeads linear_heads(Reading& r) {
-  auto style = r.family != nullptr && r.family->linear ? *r.family->linear : LinearStyle::gated_delta;
-  if (r.linear) style = *r.linear;
-  if (style == LinearStyle::mamba2) return mamba2_heads(r);
-  if (style == LinearStyle::mamba) return mamba_heads(r);
-  if (style == LinearStyle::short_conv) return short_conv_heads(r);
-  if (style == LinearStyle::kda) {
-    auto config = r.keys.object("linear_attn_config");
-    if (!config) r.keys.missing("linear_attn_config", "add it: it holds the heads of the linear layers");
-    const auto heads = config->need({"num_heads"}, 1, limit::heads);
-    const auto dim = config->need({"head_dim"}, 1, limit::heads);
-    return {style, heads, heads, dim, dim, config->need({"short_conv_kernel_size"}, 1, limit::heads)};
-  }
-  if (style == LinearStyle::lightning) {
-    const auto heads = query_heads(r);
-    const auto dim = head_dim(r, heads);
-    r.derive("lightning attention has the query heads of the softmax layers for keys and values");
-    return {style, heads.front(), heads.front(), dim, dim, 0};
-  }
-  return {style,
-          r.keys.need({"linear_num_key_heads"}, 1, limit::heads),
-          r.keys.need({"linear_num_value_heads"}, 1, limit::heads),
-          r.keys.need({"linear_key_head_dim"}, 1, limit::heads),
-          r.keys.need({"linear_value_head_dim"}, 1, limit::heads),
-          r.keys.need({"linear_conv_kernel_dim"}, 1, limit::heads)};
-}
-
 /// Latent attention expands to as many KV heads as query heads, keys of nope + rope wide.
 void fill_mla(Reading& r, LayerKind& kind) {
   const MlaRanks& mla = *r.model.mla;
@@ -198,7 +108,38 @@ struct SoftmaxShape {
   std::int64_t head_dim = 0;
   std::int64_t v_head_dim = 0;  ///< of values
   OtherHeads full, sliding;
+  std::vector<OtherHeads> layers;  ///< of per_layer_config; empty without it
 };
+
+/// {"05": {"head_dim": 512}}: what differs in single layers (transformers 5).
+std::vector<OtherHeads> heads_by_layer(Reading& r) {
+  auto config = r.keys.object("per_layer_config");
+  if (!config) return {};
+  std::vector<OtherHeads> layers(static_cast<std::size_t>(r.model.layers));
+  for (const auto& [name, value] : config->json().items()) {
+    const bool number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+    const std::int64_t layer = number && name.size() < 6 ? std::stoll(name) : r.model.layers;
+    if (layer >= r.model.layers) config->fail(name.c_str(), fmt::format("is no layer of {}", r.model.layers));
+    auto own = config->object(name.c_str());
+    if (!own) continue;
+    OtherHeads& heads = layers[static_cast<std::size_t>(layer)];
+    heads.query = own->integer({"num_attention_heads"}, 1, limit::heads);
+    heads.kv = own->integer({"num_key_value_heads"}, 1, limit::heads);
+    heads.head_dim = own->integer({"head_dim"}, 1, limit::head_dim);
+    heads.v_head_dim = own->integer({"v_head_dim"}, 1, limit::head_dim);
+    for (const auto& [key, unread] : own->json().items())
+      if (own->read().count(key) == 0)
+        own->fail(key.c_str(), "what it changes in a single layer is not known");
+  }
+  return layers;
+}
+
+/// `single` where it says so, else `kind`.
+OtherHeads over(const OtherHeads& kind, const OtherHeads& single) {
+  const auto first = [](const auto& a, const auto& b) { return a ? a : b; };
+  return {first(single.query, kind.query), first(single.kv, kind.kv), first(single.head_dim, kind.head_dim),
+          first(single.v_head_dim, kind.v_head_dim)};
+}
 
 /// Sliding layers beside full ones: `global_*` are the full layers' (Gemma 4), `swa_*` (MiMo-V2) and
 /// attention_other_setting (Step 3.5) the sliding ones'.
@@ -209,6 +150,12 @@ void read_other_heads(Reading& r, SoftmaxShape& shape) {
   shape.sliding.kv = r.keys.integer({"swa_num_key_value_heads"}, 1, limit::heads);
   shape.sliding.head_dim = r.keys.integer({"swa_head_dim"}, 1, limit::head_dim);
   shape.sliding.v_head_dim = r.keys.integer({"swa_v_head_dim"}, 1, limit::head_dim);
+  const std::int64_t factor = r.family == nullptr ? 1 : r.family->sliding_kv_factor;
+  if (factor > 1 && !shape.sliding.kv) {
+    shape.sliding.kv = factor * shape.kv.front();
+    r.derive(fmt::format("kv_heads of sliding layers = {}: {} times those of full ones, the rule of {}",
+                         *shape.sliding.kv, factor, r.model.family));
+  }
   auto other = r.keys.object("attention_other_setting");
   if (!other) return;
   if (other->string("attention_type").value_or("") != "sliding_attention")
@@ -227,6 +174,7 @@ SoftmaxShape softmax_shape(Reading& r, bool has_sliding) {
   shape.head_dim = head_dim(r, shape.query);
   shape.v_head_dim = r.keys.integer({"v_head_dim"}, 1, limit::head_dim).value_or(shape.head_dim);
   if (has_sliding) read_other_heads(r, shape);
+  shape.layers = heads_by_layer(r);
   return shape;
 }
 
@@ -266,9 +214,10 @@ SparseIndex sparse_index(Reading& r) {
 /// Heads and widths of a layer without latent attention.
 void fill_heads(Reading& r, const SoftmaxShape& shape, std::size_t layer, LayerKind& kind) {
   const bool full = kind.kind == LayerMixer::softmax;
-  const OtherHeads other = full                               ? shape.full
-                           : kind.kind == LayerMixer::sliding ? shape.sliding
-                                                              : OtherHeads{};
+  const OtherHeads of_kind = full                               ? shape.full
+                             : kind.kind == LayerMixer::sliding ? shape.sliding
+                                                                : OtherHeads{};
+  const OtherHeads other = over(of_kind, shape.layers.empty() ? OtherHeads{} : shape.layers[layer]);
   kind.query_heads = other.query.value_or(shape.query[layer]);
   kind.kv_heads = other.kv.value_or(shape.kv[layer]);
   kind.head_dim_qk = other.head_dim.value_or(shape.head_dim);
@@ -298,7 +247,10 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
     r.keys.fail("num_attention_heads", fmt::format("{} query heads cannot share {} KV heads evenly",
                                                    kind.query_heads, kind.kv_heads));
   if (mixer == LayerMixer::sliding) {
-    kind.window = r.keys.integer(window_names, 1, limit::window);
+    if (r.family != nullptr && !r.family->attention_window.empty())
+      kind.window = r.keys.integer({std::string(r.family->attention_window).c_str()}, 1, limit::window);
+    else
+      kind.window = r.keys.integer(window_names, 1, limit::window);
     if (!kind.window && r.family != nullptr) kind.window = r.family->default_window;
     if (!kind.window) kind.window = r.keys.need(window_names, 1, limit::window);
   }
@@ -307,12 +259,70 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
   if (mixer == LayerMixer::cross) kind.cross_tokens = cross_tokens(r);
   kind.softcap = r.keys.number("attn_logit_softcapping", 1e-6, 1e9);
   kind.sinks = has_sinks(r, mixer);
-  kind.output_gate = r.family != nullptr && r.family->linear == LinearStyle::gated_delta &&
-                     r.keys.boolean("attn_output_gate").value_or(true);
+  kind.output_gate =
+      r.family != nullptr && r.family->output_gate && r.keys.boolean("attn_output_gate").value_or(true);
   return kind;
 }
 
+/// Layers from this one on use the keys and values of the layer of their kind before it (Gemma 4).
+std::int64_t first_reusing_layer(Reading& r) {
+  if (r.family == nullptr || !r.family->layer_inputs) return r.model.layers;
+  const auto count = r.keys.integer({"num_kv_shared_layers"}, 0, r.model.layers).value_or(0);
+  if (count > 0)
+    r.derive(
+        fmt::format("num_kv_shared_layers: the last {} layers project no keys and values; they exchange "
+                    "those of an earlier layer again",
+                    count));
+  return r.model.layers - count;
+}
+
+/// An embedding per layer, and twice the width of MLP where keys and values are reused.
+void read_layer_inputs(Reading& r, std::int64_t first_reusing) {
+  if (r.family == nullptr || !r.family->layer_inputs) return;
+  const auto width = r.keys.integer({"hidden_size_per_layer_input"}, 0, limit::width).value_or(0);
+  const auto vocab = r.keys.integer({"vocab_size_per_layer_input"}, 1, limit::vocab);
+  if (width > 0) {
+    r.model.layer_inputs = LayerInputs{width, vocab ? *vocab : r.model.vocab.value_or(0)};
+    r.note("the activations of the layers' own inputs are not counted");
+  }
+  if (!r.keys.boolean("use_double_wide_mlp").value_or(false)) return;
+  const auto stated = r.keys.need(mlp_width_names, 1, limit::width);
+  for (std::int64_t i = 0; i < r.model.layers; ++i)
+    r.widths.push_back(i < first_reusing ? stated : 2 * stated);
+}
+
 }  // namespace
+
+std::vector<std::int64_t> query_heads(Reading& r) {
+  for (const char* key : {"num_attention_heads_per_layer", "num_attention_heads", "num_query_heads"})
+    if (r.keys.is_array(key)) {
+      r.keys.mark_read("num_attention_heads");
+      return r.keys.per_layer(key, r.model.layers, 1, limit::heads);
+    }
+  return repeated(r, r.keys.need(query_names, 1, limit::heads));
+}
+
+std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
+  if (const auto stated = r.keys.integer(head_dim_names, 1, limit::head_dim)) return *stated;
+  if (r.family != nullptr && r.family->head_dim == HeadDimRule::stated)
+    return r.keys.need(head_dim_names, 1, limit::head_dim);
+  const std::int64_t heads = query.front();
+  if (r.model.hidden % heads != 0 ||
+      std::any_of(query.begin(), query.end(), [&](auto q) { return q != heads; }))
+    r.keys.missing(
+        "head_dim",
+        fmt::format(
+            "hidden_size {} is not divisible by {} heads, so the rule hidden / heads gives none; add it",
+            r.model.hidden, heads));
+  r.derive(r.family == nullptr
+               ? fmt::format(
+                     "head_dim = hidden / heads = {}: assumed, as decoders do that state none (--model-key "
+                     "head_dim=N for another)",
+                     r.model.hidden / heads)
+               : fmt::format("head_dim = hidden / heads = {}: the rule of {}", r.model.hidden / heads,
+                             r.model.family));
+  return r.model.hidden / heads;
+}
 
 void read_layers(Reading& r) {
   const auto mixers = read_mixers(r);
@@ -323,9 +333,11 @@ void read_layers(Reading& r) {
     return m == LayerMixer::linear || m == LayerMixer::none;
   });
   std::optional<LinearHeads> linear;
-  if (present(LayerMixer::linear)) linear = linear_heads(r);
+  if (present(LayerMixer::linear)) linear = read_linear_heads(r);
   const SoftmaxShape shape = no_softmax ? SoftmaxShape{} : softmax_shape(r, present(LayerMixer::sliding));
-  using Key = std::tuple<LayerMixer, std::int64_t, std::int64_t>;
+  const std::int64_t first_reusing = first_reusing_layer(r);
+  read_layer_inputs(r, first_reusing);
+  using Key = std::tuple<LayerMixer, std::int64_t, std::int64_t, std::int64_t, bool>;
   std::map<Key, std::size_t> known;  // the other fields follow from these
   for (std::size_t i = 0; i < mixers.size(); ++i) {
     LayerKind kind;
@@ -336,9 +348,11 @@ void read_layers(Reading& r) {
       kind.kind = LayerMixer::none;
     } else {
       kind = softmax_kind(r, mixers[i], shape, i);
+      kind.reuses_kv = static_cast<std::int64_t>(i) >= first_reusing;
     }
     const auto [at, fresh] =
-        known.emplace(Key{kind.kind, kind.query_heads, kind.kv_heads}, r.model.kinds.size());
+        known.emplace(Key{kind.kind, kind.query_heads, kind.kv_heads, kind.head_dim_qk, kind.reuses_kv},
+                      r.model.kinds.size());
     if (fresh) r.model.kinds.push_back(kind);
     r.model.kinds[at->second].layers.push_back(static_cast<int>(i));
   }

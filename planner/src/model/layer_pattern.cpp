@@ -141,8 +141,16 @@ void refuse_contradiction(Reading& r, const Mixers& listed) {
     r.keys.fail("full_attention_interval", "disagrees with layer_types; keep the one that is true");
 }
 
+/// The blocks of a family's layers, over and over.
+Mixers from_parts(Reading& r, const std::vector<family::LayerPart>& parts) {
+  Mixers mixers;
+  for (std::size_t i = 0; i < layer_count(r); ++i) mixers.push_back(parts[i % parts.size()].mixer);
+  return mixers;
+}
+
 /// What the config or the family says of the pattern of layers.
 Mixers pattern(Reading& r) {
+  if (r.family != nullptr && !r.family->parts.empty()) return from_parts(r, r.family->parts);
   if (auto listed = mixers_of_lists(r)) {
     // A list of all layers says it; a window or a period beside it adds nothing.
     for (const char* key :
@@ -169,6 +177,9 @@ Mixers pattern(Reading& r) {
       return chunks_of_llama4(r);
     case PatternRule::every_nth_softmax:
       return hybrid_of_qwen(r);
+    case PatternRule::linear:
+      r.derive(fmt::format("no list of layers: every layer of {} is linear", r.model.family));
+      return Mixers(layer_count(r), LayerMixer::linear);
     case PatternRule::kimi_linear:
       return lists_of_kimi(r);
     case PatternRule::minimax_list:
@@ -181,6 +192,8 @@ Mixers pattern(Reading& r) {
 
 std::vector<LayerMixer> read_mixers(Reading& r) {
   Mixers mixers = pattern(r);
+  if (r.family != nullptr && !r.family->attention_window.empty())
+    std::replace(mixers.begin(), mixers.end(), LayerMixer::softmax, LayerMixer::sliding);
   if (r.keys.integer({"index_topk"}, 1, limit::window))
     for (LayerMixer& mixer : mixers)
       if (mixer == LayerMixer::softmax) mixer = LayerMixer::sparse;

@@ -55,6 +55,12 @@ void read_dense_width(Reading& r) {
     r.model.dense_intermediate = llama4 ? r.keys.integer({"intermediate_size_mlp"}, 1, limit::width)
                                         : r.keys.integer(mlp_width_names, 1, limit::width);
   adjust_width(r);
+  if (rule == MlpWidthRule::half_stated && r.model.dense_intermediate) {
+    *r.model.dense_intermediate /= 2;
+    r.derive(fmt::format("MLP width {}: half of intermediate_size, which counts both of its first matrices",
+                         *r.model.dense_intermediate));
+    return;
+  }
   if (r.model.dense_intermediate || rule == MlpWidthRule::stated) return;
   if (const auto factor = r.keys.number("expansion_ratio", 1e-3, 1e3)) {
     r.model.dense_intermediate = static_cast<std::int64_t>(*factor * static_cast<double>(r.model.hidden));

@@ -129,6 +129,8 @@ std::string_view linear_style_name(LinearStyle style) {
       return "mamba";
     case LinearStyle::mamba2:
       return "mamba2";
+    case LinearStyle::rg_lru:
+      return "rg_lru";
     case LinearStyle::short_conv:
       return "short_conv";
   }

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace usp {
 namespace {
 
@@ -40,8 +42,13 @@ void read_embedding(Reading& r) {
   for (ConfigKeys* part : {&r.keys, &r.top})
     if (!r.model.vocab)
       r.model.vocab = part->integer({padded ? "padded_vocab_size" : "vocab_size"}, 1, limit::vocab);
-  for (ConfigKeys* part : {&r.keys, &r.top})
-    if (!r.model.tied_embeddings) r.model.tied_embeddings = part->boolean("tie_word_embeddings");
+  const auto inner = r.keys.boolean("tie_word_embeddings"), outer = r.top.boolean("tie_word_embeddings");
+  r.model.tied_embeddings = outer ? outer : inner;
+  if (inner && outer && *inner != *outer)
+    r.derive(
+        fmt::format("tie_word_embeddings = {}: the outer config's; the language part's says {}, and "
+                    "transformers 5 takes the outer one",
+                    *outer, *inner));
   for (const char* key : {"tie_embeddings", "share_input_output_layers", "tie_word_embedding"})
     if (!r.model.tied_embeddings) r.model.tied_embeddings = r.keys.boolean(key);
   if (r.model.tied_embeddings) return;
@@ -78,28 +85,44 @@ std::vector<std::string> add_class_defaults(const Json& config, LanguagePart& pa
   return added;
 }
 
-/// Layers as the planner counts them: with one attention each.
+constexpr KeyNames layer_count_names = {"num_hidden_layers", "n_layer", "num_layers", "n_layers",
+                                        "num_transformer_layers"};
+
+/// Layers as the config counts them. Where it states none, a list that names every layer has the count.
+/// `parts` of one layer: some configs state layers and parts (LongCat: num_layers and num_hidden_layers).
+std::int64_t layers_of_config(Reading& r, std::int64_t parts) {
+  if (!r.keys.has(layer_count_names))
+    for (const char* key : {"layers_block_type", "layer_types"})
+      if (const auto names = r.keys.strings(key); names && !names->empty()) {
+        r.derive(fmt::format("num_hidden_layers = {}: the entries of {}", names->size(), key));
+        return static_cast<std::int64_t>(names->size());
+      }
+  if (parts > 1) {
+    const auto whole = r.keys.integer({"num_layers"}, 1, limit::layers);
+    const auto all = r.keys.integer({"num_hidden_layers"}, 1, limit::layers);
+    if (whole && all == parts * *whole) return *whole;
+  }
+  return r.keys.need(layer_count_names, 1, limit::layers);
+}
+
+/// Layers as the planner counts them: with one mixer and at most one MLP each.
 void read_sizes(Reading& r) {
   r.model.hidden = r.keys.need({"hidden_size", "n_embd", "d_model", "model_dim", "n_embed"}, 1, limit::width);
-  r.model.layers = r.keys.need(
-      {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "num_transformer_layers"}, 1, limit::layers);
-  const int parts = r.family == nullptr ? 1 : r.family->attentions_per_layer;
-  if (parts == 1) return;
-  r.derive(fmt::format(
-      "{} layers with {} attentions and dense MLPs each are {} layers here, with experts beside the "
-      "first of each",
-      r.model.layers, parts, parts * r.model.layers));
+  const std::vector<family::LayerPart> parts =
+      r.family == nullptr ? std::vector<family::LayerPart>{} : r.family->parts;
+  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(parts.size()));
+  r.model.layers = layers_of_config(r, count);
+  if (parts.empty()) return;
+  r.derive(fmt::format("{} layers of {} with {} mixers each are {} layers here", r.model.layers,
+                       r.model.family, count, count * r.model.layers));
   for (std::int64_t i = 0; i < r.model.layers; ++i)
-    for (int part = 0; part < parts; ++part)
-      r.mlps.push_back(part == 0 ? BlockMlp::experts : BlockMlp::dense);
-  r.model.layers *= parts;
+    for (const family::LayerPart& part : parts) r.mlps.push_back(part.mlp);
+  r.model.layers *= count;
 }
 
 /// The dense MLP beside the experts counts as a shared expert of its width.
 void join_dense_to_experts(Reading& r) {
-  if (r.family == nullptr || r.family->attentions_per_layer == 1 || !r.model.moe ||
-      !r.model.dense_intermediate)
-    return;
+  if (r.family == nullptr || r.family->parts.empty() || !r.model.moe || !r.model.dense_intermediate) return;
   r.model.moe->shared_experts = 1;
   r.model.moe->shared_intermediate = *r.model.dense_intermediate;
 }
@@ -118,6 +141,11 @@ Model read_model_config(const std::string& text, const std::string& file,
   model.name = model_name(file);
   model.family = family_name(keys, top);
   Reading r{keys, top, family::find(model.family), model};
+  if (const auto why = family::unplannable(model.family); !why.empty())
+    keys.fail("model_type",
+              fmt::format("'{}' cannot be planned as a model: {}; one attention call of given heads can "
+                          "(usp plan attention)",
+                          model.family, why));
   if (keys.boolean("is_encoder_decoder").value_or(false))
     keys.fail("is_encoder_decoder", "encoder-decoder models cannot be planned; decoder-only models can");
   if (!defaults.empty())

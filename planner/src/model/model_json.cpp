@@ -25,6 +25,7 @@ Json kind_json(const LayerKind& kind) {
             {"softcap", json_or_null(kind.softcap)},
             {"sinks", kind.sinks},
             {"output_gate", kind.output_gate},
+            {"reuses_kv", kind.reuses_kv},
             {"sparse", nullptr},
             {"cross_tokens", kind.kind == LayerMixer::cross ? Json(kind.cross_tokens) : Json(nullptr)},
             {"linear", nullptr}};
@@ -109,6 +110,9 @@ std::string model_json(const Model& model) {
               {"widths", model.mlp_widths.empty() ? Json(nullptr) : Json(model.mlp_widths)}};
   j["moe"] = moe_json(model);
   j["mla"] = mla_json(model);
+  j["layer_inputs"] = model.layer_inputs
+                          ? Json{{"width", model.layer_inputs->width}, {"vocab", model.layer_inputs->vocab}}
+                          : Json(nullptr);
   j["parameters"] = parameters_json(count);
   j["derived"] = model.derived;
   j["notes"] = notes;

@@ -16,7 +16,8 @@ using family::MoeRule;
 
 constexpr KeyNames expert_names = {"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"};
 constexpr KeyNames top_k_names = {
-    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "moe_top_k"};
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k",
+    "moe_top_k",           "top_k_experts"};
 constexpr KeyNames expert_width_names = {"moe_intermediate_size", "moe_ffn_hidden_size",
                                          "expert_ffn_hidden_size", "expert_intermediate_size"};
 constexpr KeyNames shared_width_names = {"shared_expert_intermediate_size", "shared_intermediate_size",
@@ -96,15 +97,19 @@ std::vector<int> layers_of_range(Reading& r) {
   return layers_where(r, [&](std::int64_t i) { return i >= first && i <= last && (i + 1) % step == 0; });
 }
 
+/// mlp_layer_types: "sparse" is a layer with experts, "dense" one without.
+std::vector<int> layers_of_types(Reading& r) {
+  const auto types = r.keys.strings("mlp_layer_types").value_or(std::vector<std::string>{});
+  if (static_cast<std::int64_t>(types.size()) != r.model.layers)
+    r.keys.fail("mlp_layer_types", fmt::format("has {} entries for {} layers", types.size(), r.model.layers));
+  for (const std::string& type : types)
+    if (type != "sparse" && type != "dense")
+      r.keys.fail("mlp_layer_types", fmt::format("'{}' is neither sparse (experts) nor dense", type));
+  return layers_where(r, [&](std::int64_t i) { return types[static_cast<std::size_t>(i)] == "sparse"; });
+}
+
 /// By whichever of the published keys the config has; all layers where it has none.
 std::vector<int> moe_layers_by_keys(Reading& r) {
-  if (const auto types = r.keys.strings("mlp_layer_types")) {
-    if (static_cast<std::int64_t>(types->size()) != r.model.layers)
-      r.keys.fail("mlp_layer_types",
-                  fmt::format("has {} entries for {} layers", types->size(), r.model.layers));
-    return layers_where(r,
-                        [&](std::int64_t i) { return types->at(static_cast<std::size_t>(i)) == "sparse"; });
-  }
   if (r.keys.has({"moe_layers_enum"})) return layers_of_text(r, "moe_layers_enum");
   if (r.keys.has({"moe_layer_start_index"})) return layers_of_range(r);
   if (r.keys.has({"expert_layer_period"})) {
@@ -126,6 +131,7 @@ std::vector<int> moe_layers(Reading& r) {
   if (!r.mlps.empty())
     return layers_where(
         r, [&](std::int64_t i) { return r.mlps[static_cast<std::size_t>(i)] == BlockMlp::experts; });
+  if (r.keys.is_array("mlp_layer_types")) return layers_of_types(r);
   switch (r.family == nullptr ? MoeRule::by_keys : r.family->moe) {
     case MoeRule::qwen_step:
       return moe_layers_of_qwen(r);
@@ -197,6 +203,11 @@ void read_experts(Reading& r, std::int64_t experts) {
   moe.moe_intermediate = expert_width(r, keys);
   moe.layers = moe_layers(r);
   read_shared_experts(r, moe);
+  // Gemma 4 runs the dense MLP beside the experts of a layer.
+  if (r.keys.boolean("enable_moe_block").value_or(false)) {
+    moe.shared_experts = 1;
+    moe.shared_intermediate = r.keys.need(mlp_width_names, 1, limit::width);
+  }
   moe.router_bias = has_router_bias(r);
   const auto zero = r.family == nullptr ? 0 : r.keys.integer({"zero_expert_num"}, 0, max_experts).value_or(0);
   if (zero > 0)

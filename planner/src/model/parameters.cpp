@@ -71,7 +71,10 @@ void count_embedding(const Model& model, ParameterCount& count) {
   }
   const Wide table = Wide{*model.vocab} * model.hidden;
   const Wide positions = model.details ? Wide{model.details->learnt_positions} * model.hidden : Wide{0};
-  count.embedding = narrow(table + positions, model);
+  const Wide layer_tables = model.layer_inputs
+                                ? Wide{model.layer_inputs->vocab} * model.layer_inputs->width * model.layers
+                                : Wide{0};
+  count.embedding = narrow(table + positions + layer_tables, model);
   if (model.tied_embeddings)
     count.lm_head = *model.tied_embeddings ? 0 : narrow(table, model);
   else

@@ -10,8 +10,7 @@
 
 namespace usp {
 
-/// The MLP of a block where the config says so block by block.
-enum class BlockMlp { by_rule, none, dense, experts };
+using family::BlockMlp;
 
 /// One config being read: the language part, the file's top level, the family's rules and the model so far.
 struct Reading {
@@ -45,6 +44,16 @@ void refuse_unread_rules(Reading& r);
 
 /// Throws UsageError for a setting "KEY=VALUE" whose key nothing has read; null takes a key away.
 void refuse_unread_settings(const Reading& r, const std::vector<std::string>& settings);
+
+/// Names of the number of query heads.
+inline constexpr KeyNames query_names = {"num_attention_heads", "n_head", "n_heads", "num_heads",
+                                         "attention_heads"};
+/// Of each layer.
+[[nodiscard]] std::vector<std::int64_t> query_heads(Reading& r);
+/// Stated, or hidden size over heads where the family's rule says so.
+[[nodiscard]] std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query);
+/// Heads of the linear layers, by the style that the names of layers or the family tell.
+[[nodiscard]] LinearHeads read_linear_heads(Reading& r);
 
 /// Fills Model::kinds and Model::mla: heads and head dims of each layer, grouped.
 void read_layers(Reading& r);

@@ -30,15 +30,16 @@ Weights latent_attention(const Model& model, const LayerKind& kind) {
 Weights plain_attention(const Model& model, const LayerKind& kind) {
   const Wide hidden = model.hidden;
   const Wide q = Wide{kind.query_heads} * kind.head_dim_qk * (kind.output_gate ? 2 : 1);
-  const Wide k = Wide{kind.kv_heads} * kind.head_dim_qk;
-  const Wide v = kind.shared_kv ? Wide{0} : Wide{kind.kv_heads} * kind.head_dim_v;
+  const Wide k = kind.reuses_kv ? Wide{0} : Wide{kind.kv_heads} * kind.head_dim_qk;
+  const Wide v = kind.reuses_kv || kind.shared_kv ? Wide{0} : Wide{kind.kv_heads} * kind.head_dim_v;
   Weights w;
   w.matrices = hidden * (q + k + v) + Wide{kind.query_heads} * kind.head_dim_v * hidden;
   if (kind.sinks) w.vectors += kind.query_heads;
   if (!model.details) return w;
   if (model.details->qkv_bias) w.vectors += q + k + v;
   if (model.details->output_bias) w.vectors += hidden;
-  if (model.details->qk_norm == QkNorm::per_head) w.vectors += 2 * Wide{kind.head_dim_qk};
+  if (model.details->qk_norm == QkNorm::per_head)
+    w.vectors += (kind.reuses_kv ? 1 : 2) * Wide{kind.head_dim_qk};
   if (model.details->qk_norm == QkNorm::projection)
     w.vectors += Wide{kind.query_heads + kind.kv_heads} * kind.head_dim_qk;
   return w;
@@ -90,6 +91,14 @@ Weights short_conv(Wide hidden, const LinearHeads& l) {
   return {.matrices = 4 * hidden * hidden + hidden * l.conv_kernel, .vectors = 0};
 }
 
+/// RG-LRU of Griffin: two projections in and one out with biases, a convolution, two gates of diagonal
+/// blocks, one decay per channel.
+Weights rg_lru(Wide hidden, const LinearHeads& l) {
+  const Wide width = Wide{l.value_heads} * l.value_dim;
+  return {.matrices = 3 * hidden * width + width * l.conv_kernel + 2 * width * l.value_dim,
+          .vectors = 2 * width + hidden + width + 2 * width + width};
+}
+
 /// Queries from the latent one where there is one, a key, and a weight per head; a norm with shift on the
 /// key.
 Weights indexer(const Model& model, const SparseIndex& index) {
@@ -99,9 +108,13 @@ Weights indexer(const Model& model, const SparseIndex& index) {
       .vectors = 2 * Wide{index.head_dim}};
 }
 
-}  // namespace
+/// Gate and projection of a layer's own input with their norm, and its part of the projection that makes the
+/// inputs of all layers from the embedding.
+Weights layer_input(const Model& model) {
+  return {.matrices = 3 * Wide{model.hidden} * model.layer_inputs->width, .vectors = model.hidden};
+}
 
-Weights attention(const Model& model, const LayerKind& kind) {
+Weights mixer(const Model& model, const LayerKind& kind) {
   if (kind.kind == LayerMixer::none) return {};
   if (kind.has_softmax()) {
     Weights w = model.mla ? latent_attention(model, kind) : plain_attention(model, kind);
@@ -124,8 +137,21 @@ Weights attention(const Model& model, const LayerKind& kind) {
       return mamba2(model.hidden, *kind.linear);
     case LinearStyle::short_conv:
       return short_conv(model.hidden, *kind.linear);
+    case LinearStyle::rg_lru:
+      return rg_lru(model.hidden, *kind.linear);
   }
   throw InternalError("a linear style has no weights");
+}
+
+}  // namespace
+
+Weights attention(const Model& model, const LayerKind& kind) {
+  Weights w = mixer(model, kind);
+  if (!model.layer_inputs) return w;
+  const Weights added = layer_input(model);
+  w.matrices += added.matrices;
+  w.vectors += added.vectors;
+  return w;
 }
 
 std::optional<Weights> mlp(const Model& model, std::int64_t width) {

@@ -4,6 +4,7 @@
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/detail/work_profile.hpp"
 #include "usp/planner/pricing.hpp"
+#include "usp/schedule/generate.hpp"
 #include "usp/schedule/operation.hpp"
 
 namespace usp {
@@ -17,7 +18,8 @@ struct HeadCount {
   }
 };
 
-/// Times of the kernels of one plan.
+/// Times of the kernels of one plan. Where a pass has several units its results are fp32 sums in memory:
+/// blocks of kernels that do not carry them are written in the input type, read again and added.
 class KernelTimes {
  public:
   KernelTimes(const AttentionCostModel& kernel, const AttentionPlan& plan, const ExecutionOptions& options)
@@ -42,15 +44,8 @@ class KernelTimes {
     const bool backward = operation.cost.kernel == schedule::OperationCost::Kernel::attention_backward;
     Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
     time.seconds *= operation.cost.times;
-    if (!options_.merge_kernels || kernel_.data().carries_state || first) return time;
-    constexpr double bytes_per_element = 10;  // fp32 sum read and written, block read in two bytes
-    if (backward)
-      time += kernel_.memory_bound(bytes_per_element *
-                                   (call.query_heads * block.rows * shape_.head_dim_qk +
-                                    call.kv_heads * block.keys * (shape_.head_dim_qk + shape_.head_dim_v)));
-    else
-      time += kernel_.merge(call.query_heads * block.rows, shape_.head_dim_v,
-                            static_cast<int>(bytes_of(shape_.dtype)));
+    if (options_.merge_kernels && plan_.mesh.ring() > 1)
+      time += backward ? sum_gradients(call, first) : merge(call, first);
     return time;
   }
 
@@ -68,6 +63,32 @@ class KernelTimes {
   }
 
  private:
+  /// The own block begins the state.
+  [[nodiscard]] Estimate merge(const KernelShape& call, bool first) const {
+    if (kernel_.data().carries_state) return {};
+    const double head_rows = call.query_heads * call.rows;
+    if (!first) return kernel_.merge(head_rows, call.head_dim_v, call.element_bytes);
+    return kernel_.memory_bound(head_rows * call.head_dim_v * (call.element_bytes + sum_bytes));
+  }
+  /// Sums begin with zeros: dQ with the pass, dK and dV with each block. A kernel that takes O instead of
+  /// delta takes it in the input type.
+  [[nodiscard]] Estimate sum_gradients(const KernelShape& call, bool first) const {
+    const double dq = call.query_heads * call.rows * call.head_dim_qk;
+    const double dkv = call.kv_heads * call.key_rows * (call.head_dim_qk + call.head_dim_v);
+    double bytes = sum_bytes * (dkv + (first ? dq : 0));
+    int kernels = first ? 3 : 2;
+    if (!kernel_.data().carries_state) {
+      bytes += (call.element_bytes + 2 * sum_bytes) * (dq + dkv);
+      kernels += 3;
+      if (!schedule::computes_delta(plan_)) {
+        bytes += call.query_heads * call.rows * call.head_dim_v * (sum_bytes + call.element_bytes);
+        ++kernels;
+      }
+    }
+    return kernel_.memory_bound(bytes, kernels);
+  }
+
+  static constexpr double sum_bytes = 4;
   const AttentionCostModel& kernel_;
   const AttentionPlan& plan_;
   const AttentionShape& shape_;

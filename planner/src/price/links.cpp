@@ -196,21 +196,6 @@ NetworkOperation network_operation(schedule::Peers peers, WriteMode mode) {
   return mode == WriteMode::overwrite ? NetworkOperation::all_gather : NetworkOperation::reduce_scatter;
 }
 
-/// The share of the line of an operation; empty: that of ring collectives, which were not measured.
-std::optional<Efficiency> share_of(const NetworkRates& rates, NetworkOperation operation) {
-  switch (operation) {
-    case NetworkOperation::hop:
-      return rates.hop;
-    case NetworkOperation::alltoall:
-      return rates.exchange;
-    case NetworkOperation::all_gather:
-      return rates.gather;
-    case NetworkOperation::reduce_scatter:
-      return rates.reduce_scatter;
-  }
-  throw InternalError("an operation of the network has no share");
-}
-
 // Beyond the longest message that was measured: as inside hosts.
 constexpr double bytes_above_band = 0.25;
 
@@ -249,21 +234,27 @@ void LinkPricer::inter_node(const TransferPattern& pattern, schedule::Peers peer
                             double bytes_per_peer, TransferTime& result) const {
   const NetworkOperation operation = network_operation(peers, mode);
   if (measured_inter_node(pattern, operation, bytes_per_peer, result)) return;
+  const bool once =
+      operation == NetworkOperation::all_gather || operation == NetworkOperation::reduce_scatter;
+  // Gathers and reduce-scatters carry each remote byte once to a host, over the NICs of all its ranks, and
+  // NVLink does the rest.
+  const int near = once ? pattern.intra_node_peers + 1 : 1, all = pattern.peers + 1;
+  const Estimate time = between_hosts(operation, (all + near - 1) / near, near, bytes_per_peer * all,
+                                      bytes_per_peer * pattern.inter_node_s_per_byte / near);
+  result.inter_node_s = time.seconds;
+  if (result.inter_node_s > result.intra_node_s) result.band = time.band;
+  result.extrapolation |= time.extrapolation;
+}
+
+Estimate LinkPricer::between_hosts(NetworkOperation operation, int hosts, int near, double bytes,
+                                   double line_s) const {
   const NetworkRates& rates = calibration_.network;
-  double load_s = bytes_per_peer * pattern.inter_node_s_per_byte;
-  std::optional<Efficiency> share = share_of(rates, operation);
-  if (!share) {
-    // Gathers and reduce-scatters carry each remote byte once to a host, over the NICs of all its ranks, and
-    // NVLink does the rest.
-    const int near = pattern.intra_node_peers + 1, all = pattern.peers + 1;
-    load_s /= near;
-    share = inter_node_ring_efficiency((all + near - 1) / near, bytes_per_peer * all);
-  }
+  const LineShare share = rates.share(operation, hosts, bytes);
+  // Measured shares of gathers count every message of every rank.
+  const double load_s = share.measured ? line_s * near : line_s;
   const topology::Quantity& latency = table_.latency(topology::PathKind::network);
   const double latency_s = rates.latency_s.value_or(rates.latency_factor * latency.value.value_or(0));
-  result.inter_node_s = latency_s + load_s / share->value;
-  if (result.inter_node_s > result.intra_node_s) result.band = share->band();
-  if (!share->measured) result.extrapolation |= bits(Extrapolation::inter_node);
+  return {latency_s + load_s / share.value, share.band, share.measured ? 0 : bits(Extrapolation::inter_node)};
 }
 
 TransferTime LinkPricer::time(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,

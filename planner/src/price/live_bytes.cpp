@@ -14,6 +14,7 @@ struct Life {
   double bytes = 0;
   int first = 0;
   int last = 0;
+  bool is_wide = false;  ///< of another type than the inputs
 };
 
 /// Follows which buffer a name means, tick by tick.
@@ -22,9 +23,9 @@ class Lives {
   Lives() {
     for (auto& row : current_) row.fill(-1);
   }
-  void bind(BufferName name, double bytes, int tick) {
+  void bind(BufferName name, double bytes, int tick, bool is_wide) {
     slot(name) = static_cast<int>(lives.size());
-    lives.push_back({name, bytes, tick, tick});
+    lives.push_back({name, bytes, tick, tick, is_wide});
   }
   void use(BufferName name, int tick) {
     const int id = slot(name);
@@ -42,8 +43,9 @@ class Lives {
 
 bool outlives(const AttentionPlan& plan, Pass pass, BufferName name) {
   if (name.place == BufferSlot::home) return true;
-  return pass == Pass::forward && name.place == BufferSlot::row &&
-         (name.tensor == Tensor::o || name.tensor == Tensor::lse || plan.save_exchanged_qkv);
+  if (pass == Pass::backward || name.place != BufferSlot::row) return false;
+  if (name.tensor == Tensor::o) return schedule::has_row_layout(plan);
+  return name.tensor == Tensor::lse || plan.save_exchanged_qkv;
 }
 
 bool holds_others_kv(BufferSlot place) {
@@ -89,7 +91,7 @@ LiveBytes peak_of(const std::vector<Life>& lives, const AttentionPlan& plan, Pas
     const bool outlives_pass = outlives(plan, pass, life.name), stage = life.name.place == BufferSlot::stage;
     const double kv_copies = holds_others_kv(life.name.place) ? life.bytes : 0;
     if (outlives_pass && life.name.place == BufferSlot::home)
-      peak.sums += pass == Pass::backward ? life.bytes : 0;
+      peak.sums += pass == Pass::backward && life.is_wide ? life.bytes : 0;
     else if (outlives_pass)
       peak.saved += life.bytes;
     const int last = outlives_pass ? ticks - 1 : std::min(life.last, ticks - 1);
@@ -166,6 +168,9 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
                                schedule::width_of(plan.shape, bind.buffer.tensor) *
                                bytes_of(schedule::buffer_type(plan, heads.shared_kv(), bind.buffer)));
   };
+  const auto is_wide = [&](const schedule::BufferBinding& bind) {
+    return schedule::buffer_type(plan, heads.shared_kv(), bind.buffer) != plan.shape.dtype;
+  };
   const auto stage_bytes = [&](const schedule::TransferOp& move) {
     TransferPattern pattern;
     pattern.peers = peers_of(move, plan.mesh);
@@ -176,7 +181,7 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
   std::size_t move = 0, work = 0, bind = 0;
   for (int t = 0; t < compact.ticks; ++t) {
     for (; bind < compact.binds.size() && compact.binds[bind].tick == t; ++bind)
-      lives.bind(compact.binds[bind].buffer, bytes(compact.binds[bind]), t);
+      lives.bind(compact.binds[bind].buffer, bytes(compact.binds[bind]), t, is_wide(compact.binds[bind]));
     for (; move < compact.transfers.size() && compact.transfers[move].start == t; ++move) {
       const schedule::TransferOp& m = compact.transfers[move];
       for (int i = 0; i < m.pairs; ++i) {
@@ -184,7 +189,7 @@ LiveBytes AttentionPricer::live_bytes(const AttentionPlan& plan, Pass pass) {
         lives.use(m.to[i], m.due);
       }
       const double staged = stage_bytes(m);
-      if (staged > 0) lives.lives.push_back({{m.to[0].tensor, BufferSlot::stage}, staged, t, m.due});
+      if (staged > 0) lives.lives.push_back({{m.to[0].tensor, BufferSlot::stage}, staged, t, m.due, false});
     }
     for (; work < compact.work.size() && compact.work[work].tick == t; ++work)
       use_operands(lives, compact.work[work], t);

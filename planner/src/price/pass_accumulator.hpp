@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "staging.hpp"
 #include "timeline.hpp"
 
 #include <algorithm>
@@ -16,7 +17,14 @@ struct TickTransfers {
     int flight;  ///< ticks from start to due
     double intra_node_s, inter_node_s;
   };
+  /// Kernels on what has arrived, so many ticks later.
+  struct Arrival {
+    int flight;
+    double seconds;
+  };
   std::vector<Send> sends;
+  std::vector<Arrival> arrivals;
+  double packing_s = 0, arrived_s = 0;  ///< kernels before the transfers, and on all arrivals
   double bytes = 0, comm_s = 0, band = 0;
   bool at_once = true;      ///< all are due in the tick in which they start
   bool priced = false;      ///< the tick is known where links are idle before it, and so after it
@@ -24,7 +32,8 @@ struct TickTransfers {
 
   void clear() {
     sends.clear();
-    bytes = comm_s = band = 0;
+    arrivals.clear();
+    packing_s = arrived_s = bytes = comm_s = band = 0;
     at_once = true;
     priced = false;
   }
@@ -37,23 +46,32 @@ class PassAccumulator {
   PassAccumulator(LinkPricer& links, const ExecutionOptions& options)
       : links_(links),
         options_(options),
+        staging_band_(links.calibration().kernel.memory_bound(1).band),
         overlapped_(links.calibration().beside(options.transport), links.calibration().network.beside) {}
 
   void start(int ticks) {
     overlapped_.start();
     serial_.start(ticks);
-    compute_ = bytes_ = with_ = without_ = 0;
+    compute_ = bytes_ = with_ = without_ = arrived_s_ = 0;
     posts_.clear();
     last_ = nullptr;
     cache_.fill({});
     result_ = {};
   }
 
-  /// A move that starts in the tick whose exchange() comes next.
-  void post(const schedule::TransferOp& move, const TransferPattern& pattern, double bytes_per_peer) {
-    if (bytes_per_peer <= 0 || pattern.peers == 0) return;
-    posts_.push_back(
-        {&pattern, bytes_per_peer, move.due - move.start, move.pairs, move.peers, move.write_mode});
+  /// A move that starts in the tick whose exchange() comes next. @param staging kernels at its two ends
+  void post(const schedule::TransferOp& move, const TransferPattern& pattern, double bytes_per_peer,
+            const StagingTimes& staging) {
+    const bool travels = bytes_per_peer > 0 && pattern.peers > 0;
+    if (!travels && !staging.any()) return;
+    Post& post = posts_.emplace_back();
+    post.pattern = &pattern;
+    post.bytes = travels ? bytes_per_peer : 0;
+    post.staging = staging;
+    post.flight = move.due - move.start;
+    post.pairs = move.pairs;
+    post.peers = move.peers;
+    post.write_mode = move.write_mode;
   }
 
   void work(const Estimate& estimate) {
@@ -70,8 +88,13 @@ class PassAccumulator {
       return *last_;
     }
     out.clear();
+    for (const Post& post : posts_) stage(out, post);
     for (std::size_t i = 0; i < posts_.size();) {
       const Post& first = posts_[i];
+      if (first.bytes <= 0) {
+        ++i;
+        continue;
+      }
       // The sends of a hop are posted as one group whatever the exchange does.
       const double rounds = options_.packed || first.peers == schedule::Peers::shift ? 1 : first.pairs;
       double bytes = 0, pack_s = 0;
@@ -91,7 +114,7 @@ class PassAccumulator {
   /// Ends a tick in which `started` start. Most ticks of a ring repeat others: where links are idle before
   /// such a tick and all that starts is due in it, it costs what it did before.
   void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
-    const double compute = std::exchange(compute_, 0);
+    const double compute = std::exchange(compute_, 0) + started.packing_s;
     const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t);
     if (!(alone && started.priced && compute == started.with.compute_s)) {
       for (const TickTransfers::Send& send : started.sends) {
@@ -103,17 +126,20 @@ class PassAccumulator {
       started.priced = alone;
     }
     bytes_ += started.bytes;
+    arrived_s_ += started.arrived_s;
     result_.comm_s += started.comm_s;
     result_.band += started.band;
     result_.compute_s += compute;
     with_ += started.with.total_s;
     without_ += started.without.total_s;
-    if (ticks != nullptr) ticks->push_back(show_serial ? started.without : started.with);
+    if (ticks != nullptr) show(t, started, *ticks, show_serial);
   }
 
   [[nodiscard]] PassPrice finish() {
     result_.overlapped = options_.overlap && with_ <= without_;
-    result_.seconds = result_.overlapped ? with_ : without_;
+    // What has arrived is added after the transfers of its tick, with nothing beside it.
+    result_.seconds = (result_.overlapped ? with_ : without_) + arrived_s_;
+    result_.compute_s += arrived_s_;
     result_.exposed_s = result_.seconds - result_.compute_s;
     result_.wire_bytes = bytes_;
     const double all = result_.compute_s + result_.comm_s;
@@ -123,12 +149,13 @@ class PassAccumulator {
 
  private:
   struct Post {
-    const TransferPattern* pattern;
-    double bytes;  ///< per peer
-    int flight;    ///< ticks from start to due
-    std::uint8_t pairs;
-    schedule::Peers peers;
-    WriteMode write_mode;
+    const TransferPattern* pattern = nullptr;
+    double bytes = 0;  ///< per peer
+    StagingTimes staging;
+    int flight = 0;  ///< ticks from start to due
+    std::uint8_t pairs = 1;
+    schedule::Peers peers = schedule::Peers::self;
+    WriteMode write_mode = WriteMode::overwrite;
     [[nodiscard]] bool travels_with(const Post& other) const {
       return pattern == other.pattern && peers == other.peers && flight == other.flight &&
              write_mode == other.write_mode;
@@ -162,6 +189,31 @@ class PassAccumulator {
     return 2 * rounds * links_.calibration().kernel.memory_bound(bytes).seconds;
   }
 
+  void show(int t, const TickTransfers& started, std::vector<TickPrice>& ticks, bool serial) {
+    ticks.push_back(serial ? started.without : started.with);
+    if (t == 0) due_work_s_.clear();
+    for (const TickTransfers::Arrival& arrival : started.arrivals) {
+      const auto due = static_cast<std::size_t>(t + arrival.flight);
+      if (due_work_s_.size() <= due) due_work_s_.resize(due + 1, 0);
+      due_work_s_[due] += arrival.seconds;
+    }
+    if (due_work_s_.size() <= static_cast<std::size_t>(t)) return;
+    ticks.back().compute_s += due_work_s_[static_cast<std::size_t>(t)];
+    ticks.back().total_s += due_work_s_[static_cast<std::size_t>(t)];
+  }
+
+  void stage(TickTransfers& out, const Post& post) const {
+    if (!post.staging.any()) return;
+    out.packing_s += post.staging.before_s;
+    out.band += staging_band_ * (post.staging.before_s + post.staging.after_s);
+    if (post.staging.after_s <= 0) return;
+    out.arrived_s += post.staging.after_s;
+    if (!out.arrivals.empty() && out.arrivals.back().flight == post.flight)
+      out.arrivals.back().seconds += post.staging.after_s;
+    else
+      out.arrivals.push_back({post.flight, post.staging.after_s});
+  }
+
   void send(TickTransfers& out, int flight, const TransferTime& time, double rounds, double pack_s) {
     const auto with_pack = [&](double seconds) { return seconds > 0 ? seconds * rounds + pack_s : 0; };
     const double intra_node_s = with_pack(time.intra_node_s), inter_node_s = with_pack(time.inter_node_s);
@@ -176,11 +228,14 @@ class PassAccumulator {
 
   LinkPricer& links_;
   const ExecutionOptions& options_;
+  double staging_band_;
   Timeline overlapped_;
   SerialTimeline serial_;
   double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;
-  std::vector<Post> posts_;       ///< of this tick
-  std::vector<Post> last_posts_;  ///< what `last_` was made of
+  double arrived_s_ = 0;            ///< of kernels on arrivals
+  std::vector<double> due_work_s_;  ///< the same by tick, where ticks are shown
+  std::vector<Post> posts_;         ///< of this tick
+  std::vector<Post> last_posts_;    ///< what `last_` was made of
   TickTransfers* last_ = nullptr;
   std::array<CachedPrice, 4> cache_;  ///< the few exchanges that the ticks of a pass repeat
   std::size_t oldest_ = 0;

@@ -78,7 +78,12 @@ PassPrice AttentionPricer::price_explicit(const AttentionPlan& plan, const Place
       i64 most = 0;
       for (std::size_t p = 0; p < ranks.size(); ++p)
         most = std::max({most, moved[i].sent[p], moved[i].received[p]});
-      sum.post(m, pattern, static_cast<double>(most) / std::max(1, pattern.peers));
+      const Staging staging =
+          staging_of(plan, context.split->heads.shared_kv(), m, options_, pattern.peers > 0);
+      const double bytes = static_cast<double>(most) / std::max(1, pattern.peers);
+      sum.post(m, pattern, bytes,
+               staging_times(links_.calibration().kernel, staging, m, bytes, pattern.peers,
+                             staging.copied > 0 ? own_bytes(context, m) : 0));
     }
     // Lock step: each operation costs its slowest rank.
     std::vector<std::pair<const schedule::Operation*, Estimate>> slowest;

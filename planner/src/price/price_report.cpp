@@ -2,6 +2,7 @@
 #include "usp/planner/price_report.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/schedule/validate.hpp"
 #include "usp/schedule/words.hpp"
@@ -61,16 +62,16 @@ void check_call(const AttentionCall& call, const topology::Cluster& cluster) {
   const i64 ranks = i64{plan.mesh.ring()} * plan.mesh.ulysses;
   const std::string near = nearest_meshes(plan, devices);
   if (shape.query_heads % shape.kv_heads != 0)
-    throw Infeasible(fmt::format("{} query heads do not form equal groups over {} KV heads",
-                                 shape.query_heads, shape.kv_heads),
+    throw Infeasible(fmt::format("{} query heads do not form equal groups over {}", shape.query_heads,
+                                 counted(shape.kv_heads, "KV head")),
                      {"a number of KV heads that divides the query heads"});
   if (plan.mesh.ulysses > shape.query_heads)
-    throw Infeasible(fmt::format("ulysses {} exceeds the {} query heads, so that some rank would hold none",
-                                 plan.mesh.ulysses, shape.query_heads),
+    throw Infeasible(fmt::format("ulysses {} exceeds the {}, so that some rank would hold none",
+                                 plan.mesh.ulysses, counted(shape.query_heads, "query head")),
                      {near});
   if (ranks > devices)
-    throw Infeasible(fmt::format("ring {} x ulysses {} needs {} devices, the cluster has {}",
-                                 plan.mesh.ring(), plan.mesh.ulysses, ranks, devices),
+    throw Infeasible(fmt::format("ring {} x ulysses {} needs {}, the cluster has {}", plan.mesh.ring(),
+                                 plan.mesh.ulysses, counted(ranks, "device"), devices),
                      {near, "more hosts with --nodes"});
   if (ranks > shape.q_tokens)
     throw Infeasible(fmt::format("{} tokens are fewer than the {} ranks, so that some rank would hold none",

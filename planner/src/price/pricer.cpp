@@ -222,6 +222,47 @@ double AttentionPricer::move_bytes_per_peer(const Context& context, const schedu
   return static_cast<double>(most) / std::max(1, pattern.peers);
 }
 
+/// Of an exchange, what stays on the rank that keeps most. Of a pruned plan a bound.
+double AttentionPricer::own_bytes(const Context& context, const schedule::TransferOp& move) {
+  const AttentionPlan& plan = *context.plan;
+  const auto weight = static_cast<double>(schedule::wire_bytes_per_row_head(plan, move));
+  const bool q = move.tokens.of == schedule::Side::q;
+  const int ulysses = plan.mesh.ulysses;
+  const auto heads_of = [&](int u) {
+    const Heads& heads = context.split->heads;
+    switch (move.heads.kind) {
+      case schedule::HeadKind::query:
+        return heads.query_of(u, move.heads.chunk).size();
+      case schedule::HeadKind::kv_new:
+        return heads.kv_new(u, move.heads.chunk).size();
+      case schedule::HeadKind::kv_last:
+        return heads.kv_last(u, move.heads.chunk).size();
+      default:
+        return heads.kv_of(u, move.heads.chunk).size();
+    }
+  };
+  if (context.geometry == nullptr)
+    return static_cast<double>((q ? context.q_row : context.k_row) / ulysses * heads_of(0)) * weight;
+  const SequenceLayout& layout = context.geometry->layout(move.tokens.of);
+  i64 most = 0;
+  for (int r = 0; r < plan.mesh.ring(); ++r)
+    for (int u = 0; u < ulysses; ++u) most = std::max(most, layout.home(r, u).size() * heads_of(u));
+  return static_cast<double>(most) * weight;
+}
+
+void AttentionPricer::weigh(const Context& context, const schedule::TransferOp& move,
+                            const TransferPattern& pattern, MoveCost& cost) {
+  const Staging staging =
+      staging_of(*context.plan, context.split->heads.shared_kv(), move, options_, pattern.peers > 0);
+  cost.bytes = pattern.peers > 0 ? move_bytes_per_peer(context, move, pattern) : 0;
+  if (latent_ && move.peers == schedule::Peers::shift && move.tokens.of == schedule::Side::k)
+    cost.bytes *= latent_->share;
+  cost.staging = {};
+  if (!staging.any()) return;
+  cost.staging = staging_times(links_.calibration().kernel, staging, move, cost.bytes, pattern.peers,
+                               staging.copied > 0 ? own_bytes(context, move) : 0);
+}
+
 PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks) {
   const AttentionPlan& plan = *context.plan;
   const schedule::CompactPass& pass = schedule_.of(which);
@@ -244,11 +285,9 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
     const std::size_t kind = kinds.of(move);
     const TransferPattern*& pattern = costs[kind].pattern;
     if (pattern == nullptr) pattern = &links_.pattern(patterns, m.peers, m.shift);
-    if (pattern->peers == 0) return;
-    double& bytes = costs[kinds.twin_of(kind)].bytes;
-    if (bytes < 0 || varies) bytes = move_bytes_per_peer(context, m, *pattern);
-    const bool latent = latent_ && m.peers == schedule::Peers::shift && m.tokens.of == schedule::Side::k;
-    sum.post(m, *pattern, latent ? bytes * latent_->share : bytes);
+    MoveCost& cost = costs[kinds.twin_of(kind)];
+    if (cost.bytes < 0 || varies) weigh(context, m, *pattern, cost);
+    sum.post(m, *pattern, cost.bytes, cost.staging);
   };
   const double expanded_s = !latent_
                                 ? 0

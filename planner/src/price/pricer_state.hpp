@@ -47,6 +47,7 @@ struct HeadSplit {
 struct MoveCost {
   const TransferPattern* pattern = nullptr;
   double bytes = -1;  ///< per peer; negative: not known
+  StagingTimes staging;
 };
 
 /// What candidates share.

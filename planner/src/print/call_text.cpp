@@ -2,6 +2,7 @@
 #include "print_parts.hpp"
 
 #include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/plan_print.hpp"
 
@@ -26,13 +27,15 @@ std::string call_text(const AttentionRequest& request) {
   text += fmt::format(" x batch {}", s.batch);
   if (request.lengths.size() > 1) text += fmt::format(" of {} documents each", request.lengths.size());
   if (request.band.diff_max < unbounded)
-    text += request.band.diff_min == 0 ? fmt::format(", window {}", request.band.diff_max + 1)
-                                       : fmt::format(", window of {} tokens before and {} after",
-                                                     request.band.diff_max, -request.band.diff_min);
+    text += request.band.diff_min == 0
+                ? fmt::format(", window {}", request.band.diff_max + 1)
+                : fmt::format(", window of {} before and {} after", counted(request.band.diff_max, "token"),
+                              -request.band.diff_min);
   else
     text += request.band.diff_min == 0 ? ", causal" : ", full";
   text += request.training ? ", forward and backward" : ", forward only";
-  return fmt::format("{}\non {}, {} devices\n", text, request.cluster->name, request.cluster->devices.size());
+  return fmt::format("{}\non {}, {}\n", text, request.cluster->name,
+                     counted(request.cluster->devices.size(), "device"));
 }
 
 std::string pass_text(const char* name, const PassPrice& pass, bool calibrated) {
@@ -154,8 +157,8 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   text += list_text("to settle it, measure first", result.tie_breaking_measurements);
   text += rejected_text(result.rejected) + groups_text(axes);
   for (const std::string& note : result.notes) text += fmt::format("\nnote: {}\n", note);
-  return fmt::format("{}\n{}{} schedules priced\n", text, summary_text(result.calibration),
-                     result.considered);
+  return fmt::format("{}\n{}{} priced\n", text, summary_text(result.calibration),
+                     counted(result.considered, "schedule"));
 }
 
 std::string describe(const AttentionCandidate& candidate) {

@@ -3,6 +3,7 @@
 
 #include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/planner/price_report.hpp"
@@ -47,7 +48,8 @@ std::string tick_table(const PriceReport& report) {
     }
   }
   return table.str(2) +
-         (left_out > 0 ? fmt::format("  ... and {} more ticks (--json lists all)\n", left_out) : "");
+         (left_out > 0 ? fmt::format("  ... and {} (--json lists all)\n", counted(left_out, "more tick"))
+                       : "");
 }
 
 std::string byte_table(const PriceReport& report) {
@@ -114,13 +116,13 @@ std::string price_text(const PriceReport& report) {
                                  plan.mesh.ulysses, word_of(plan.layout), word_of(plan.method));
   for (std::size_t i = 0; i < report.passes.size(); ++i) {
     const PassPrice& price = report.passes[i].price;
-    text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows, {} TFLOP/s per device{}\n",
+    text += fmt::format("  {} {}: kernels {}, communication {} of which {} shows, {} per device{}\n",
                         pass_names[i], format_seconds(price.seconds), format_seconds(price.compute_s),
                         format_seconds(price.comm_s), format_seconds(std::max(0.0, price.exposed_s)),
-                        format_fixed(report.passes[i].flop_s / 1e12, 0),
+                        format_flop_rate(report.passes[i].flop_s),
                         price.overlapped ? "" : " (not overlapped: that is faster here)");
   }
-  text += fmt::format("  {} TFLOP/s per device{}\n", format_fixed(report.flop_s / 1e12, 0),
+  text += fmt::format("  {} per device{}\n", format_flop_rate(report.flop_s),
                       report.mfu ? fmt::format(", MFU {}", format_percent(*report.mfu)) : "");
   text += fmt::format("\nTicks\n{}\nBytes\n{}\n{}", tick_table(report), byte_table(report),
                       summary_text(report.calibration));

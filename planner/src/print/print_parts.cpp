@@ -2,6 +2,7 @@
 #include "print_parts.hpp"
 
 #include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
 #include <fmt/format.h>
@@ -85,7 +86,8 @@ std::string rejected_text(const std::vector<Rejection>& rejected) {
     text += fmt::format("  {} x  {}: {}\n", groups[i].count, mesh_of(*groups[i].example),
                         groups[i].example->reason);
   if (groups.size() > max_reasons)
-    text += fmt::format("  and {} other reasons (--json lists all)\n", groups.size() - max_reasons);
+    text +=
+        fmt::format("  and {} (--json lists all)\n", counted(groups.size() - max_reasons, "other reason"));
   return text;
 }
 

@@ -3,6 +3,7 @@
 
 #include "usp/base/json_format.hpp"
 #include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/score.hpp"
@@ -22,10 +23,16 @@ std::string metrics_table(const ScoreReport& report, const std::vector<ScoreMetr
   for (const char* name :
        {"top-1", "regret mean", "worst", "tau in groups", "tau", "MAPE", "in band", "median band"})
     table.column(name, TextTable::Align::right);
+  // Of no group there is nothing to rank.
+  const auto ranked = [](const ScoreMetrics& of, const std::string& text) {
+    return of.ranked_groups > 0 ? text : std::string("none");
+  };
   for (std::size_t m = 0; m < all.size(); ++m)
-    table.row({report.methods[m], fmt::format("{}/{}", all[m].top1, all[m].ranked_groups),
-               format_percent(all[m].mean_regret, 2), format_percent(all[m].worst_regret, 2),
-               format_fixed(all[m].tau_in_groups, 3), all[m].tau ? format_fixed(*all[m].tau, 3) : "-",
+    table.row({report.methods[m], ranked(all[m], fmt::format("{}/{}", all[m].top1, all[m].ranked_groups)),
+               ranked(all[m], format_percent(all[m].mean_regret, 2)),
+               ranked(all[m], format_percent(all[m].worst_regret, 2)),
+               ranked(all[m], format_fixed(all[m].tau_in_groups, 3)),
+               all[m].tau ? format_fixed(*all[m].tau, 3) : "-",
                all[m].mape ? format_percent(*all[m].mape) : "-",
                all[m].coverage ? format_percent(*all[m].coverage) : "-",
                all[m].median_band ? format_percent(*all[m].median_band) : "-"});
@@ -64,18 +71,20 @@ std::string group_table(const ScoreReport& report) {
 
 Json metrics_json(const ScoreReport& report, const std::vector<ScoreMetrics>& all) {
   Json list = Json::array();
-  for (std::size_t m = 0; m < all.size(); ++m)
+  for (std::size_t m = 0; m < all.size(); ++m) {
+    const auto ranked = [&](double value) { return all[m].ranked_groups > 0 ? Json(value) : Json(nullptr); };
     list.push_back({{"method", report.methods[m]},
                     {"groups", all[m].ranked_groups},
                     {"rows", all[m].rows},
                     {"top1", all[m].top1},
-                    {"mean_regret", all[m].mean_regret},
-                    {"worst_regret", all[m].worst_regret},
-                    {"tau_in_groups", all[m].tau_in_groups},
+                    {"mean_regret", ranked(all[m].mean_regret)},
+                    {"worst_regret", ranked(all[m].worst_regret)},
+                    {"tau_in_groups", ranked(all[m].tau_in_groups)},
                     {"tau", json_or_null(all[m].tau)},
                     {"mape", json_or_null(all[m].mape)},
                     {"coverage", json_or_null(all[m].coverage)},
                     {"median_band", json_or_null(all[m].median_band)}});
+  }
   return list;
 }
 
@@ -139,9 +148,8 @@ Json group_json(const ScoreReport& report, const ScoreGroup& group) {
 
 std::string score_text(const ScoreReport& report) {
   std::string text = fmt::format(
-      "{} rows, {} groups (rows that differ in ring and ulysses only), {} out of memory (counted, not "
-      "scored)\n\n",
-      report.rows.size(), report.groups.size(), report.out_of_memory);
+      "{}, {} (rows that differ in ring and ulysses only), {} out of memory (counted, not scored)\n\n",
+      counted(report.rows.size(), "row"), counted(report.groups.size(), "group"), report.out_of_memory);
   const std::string gate = format_tokens(report.gate_tokens);
   text += fmt::format("Groups of {} tokens and more, synchronised:\n{}", gate,
                       metrics_table(report, report.gated));
@@ -149,10 +157,11 @@ std::string score_text(const ScoreReport& report) {
     text += fmt::format("\nOf these, {} by class:\n{}", report.methods.front(), class_table(report));
   if (report.noise.sets > 0)
     text += fmt::format(
-        "\nNoise floor: {} sets of rows of equal work (Ulysses over all ranks, any layout) lie {} apart on "
+        "\nNoise floor, of {} of rows of equal work (Ulysses over all ranks, any layout): {} apart on "
         "average, "
         "{} at worst\n",
-        report.noise.sets, format_percent(report.noise.mean), format_percent(report.noise.worst));
+        counted(report.noise.sets, "set"), format_percent(report.noise.mean),
+        format_percent(report.noise.worst));
   text += "\nShorter groups, and runs that did not wait for the device (shown, not gated):\n" +
           metrics_table(report, report.shorter);
   text += "\nChosen (ring, ulysses) and regret per group:\n" + group_table(report);

@@ -36,9 +36,9 @@ std::string job_text(const PlanRequest& request) {
   if (hosts > 1) text += fmt::format(" in {} hosts", hosts);
   const std::optional<i64> global = global_batch_of(request);
   text += global ? fmt::format("\n{} tokens x {} {} in all ({} tokens)", format_tokens(w.seq), *global,
-                               *global == 1 ? "sequence" : "sequences", format_tokens(*global * w.seq))
+                               plural(*global, "sequence"), format_tokens(*global * w.seq))
                  : fmt::format("\n{} tokens x batch {} per replica", format_tokens(w.seq), w.batch);
-  if (!w.documents.empty()) text += fmt::format(" of {} documents each", w.documents.size());
+  if (!w.documents.empty()) text += fmt::format(" of {} each", counted(w.documents.size(), "document"));
   text += fmt::format(", {}, {}, {}", w.causal ? "causal" : "full attention", word_of(w.dtype),
                       w.training ? fmt::format("training with {}", word_of(w.optimizer)) : "forward only");
   return text + "\n";
@@ -51,13 +51,13 @@ std::string headline(const PlanRequest& request, const PlanResult& result) {
   const double capacity = device_bytes(request);
   const auto devices = static_cast<double>(request.cluster->devices.size());
   return fmt::format(
-      "\n{}{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  MFU       {} ({} TFLOP/s per "
+      "\n{}{}\n  step      {}\n  rate      {} tokens/s, {} per device\n  MFU       {} ({} per "
       "device)\n"
       "  memory    {} of {} GiB per device{}\n",
       describe(best.choice),
       best.executable() ? "" : fmt::format("\n  executable: false: {}", best.unexecutable_reason),
       time_text(best.step_s, best.band, calibrated), rate_text(tokens), rate_text(tokens / devices),
-      format_percent(best.mfu), format_fixed(best.flop_s / 1e12, 0), gib(best.memory.total_bytes),
+      format_percent(best.mfu), format_flop_rate(best.flop_s), gib(best.memory.total_bytes),
       gib(static_cast<i64>(capacity)),
       best.memory.host_total_bytes > 0
           ? fmt::format(", and {} GiB of host memory per rank", gib(best.memory.host_total_bytes))
@@ -221,10 +221,10 @@ std::string measured_text(const PlanRequest& request, const PlanCandidate& best)
   std::string text = fmt::format(
       "\nmeasured {}: {} times the prediction, {} its band\n  rate      {} tokens/s, {} per device\n  MFU    "
       "   {} "
-      "({} TFLOP/s per device)\n",
+      "({} per device)\n",
       format_seconds(m.seconds), format_fixed(m.ratio, 2), m.in_band ? "within" : "outside",
       rate_text(m.tokens_s), rate_text(m.tokens_s / devices), format_percent(m.mfu),
-      format_fixed(m.flop_s / 1e12, 0));
+      format_flop_rate(m.flop_s));
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < std::min(max_factors, m.terms.size()); ++i)
     lines.push_back(fmt::format("{} x {}", m.terms[i].name, format_fixed(m.terms[i].factor, 2)));
@@ -266,8 +266,8 @@ std::string plan_text(const PlanRequest& request, const PlanResult& result, bool
   text += pareto_text(result) + rejected_text(result.rejected);
   text += groups_text(axes);
   text += list_text("notes", result.notes);
-  return fmt::format("{}\n{}{} attention schedules priced\n", text, summary_text(result.calibration),
-                     result.considered);
+  return fmt::format("{}\n{}{} priced\n", text, summary_text(result.calibration),
+                     counted(result.considered, "attention schedule"));
 }
 
 std::string describe(const Choice& c) {
@@ -286,24 +286,21 @@ std::string describe(const Choice& c) {
   if (c.uneven_heads) text += ", uneven heads";
   if (c.latent_kv) text += ", latents on the ring";
   std::string recompute(word_of(c.recompute));
-  std::vector<std::string_view> away;
-  for (const Word<Kept>& kind : word_list<Kept>())
-    if (c.offload.has(kind.value)) away.push_back(kind.text);
   std::string host;
-  if (c.offload == Offload::everything())
-    host = "offload all that is kept";
-  else if (!away.empty())
-    host = fmt::format("offload {}", fmt::join(away, " and "));
+  if (c.offload.any())
+    host = "offload " + (c.offload == kept_by(c.recompute) && !layer_again(c.recompute)
+                             ? std::string("all that is kept")
+                             : kinds_text(c.offload, " and "));
   if (c.split) {
     const StepSplit& s = *c.split;
     if (s.pipeline > 1) text += fmt::format(", pipeline {}", s.pipeline);
     if (s.virtual_stages > 1) text += fmt::format(" x {} chunks", s.virtual_stages);
     if (s.expert > 1) text += fmt::format(", expert {}", s.expert);
     if (s.microbatches > 1) text += fmt::format(", {} microbatches", s.microbatches);
-    if (s.mlp_tile_tokens > 0) text += fmt::format(", MLP tiles of {} tokens", s.mlp_tile_tokens);
-    if (s.recompute_layers) recompute += fmt::format(" of {} layers", *s.recompute_layers);
+    if (s.mlp_tile_tokens > 0) text += fmt::format(", MLP tiles of {}", counted(s.mlp_tile_tokens, "token"));
+    if (s.recompute_layers) recompute += fmt::format(" of {}", counted(*s.recompute_layers, "layer"));
     if (s.offload_layers)
-      (host.empty() ? recompute : host) += fmt::format(" of {} layers", *s.offload_layers);
+      (host.empty() ? recompute : host) += fmt::format(" of {}", counted(*s.offload_layers, "layer"));
   }
   if (!host.empty()) recompute += ", " + host;
   return fmt::format("{}, recompute {}, ZeRO-{}", text, recompute, c.zero_stage);

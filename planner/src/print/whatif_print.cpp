@@ -154,7 +154,8 @@ std::string point_table(const WhatIfResult& result) {
           cells.end(),
           {"-", "-", "-", memory ? format_bytes(static_cast<double>(plan.memory_bytes)) : "-", "", "",
            std::string(point.lead_changed ? "* " : "  ") +
-               (memory ? format_bytes(plan.short_bytes) + " too much" : "nothing is possible")});
+               (memory ? format_bytes(plan.short_bytes) + " too much"
+                       : "nothing is possible: " + plan.why.substr(0, plan.why.find('\n')))});
     } else {
       const double against =
           result.base.feasible ? plan.seconds_per_token / result.base.seconds_per_token : 0;
@@ -169,7 +170,8 @@ std::string point_table(const WhatIfResult& result) {
   }
   std::string text = table.str(2);
   if (result.points.size() > max_rows)
-    text += fmt::format("  ... {} more points; --json lists all\n", result.points.size() - max_rows);
+    text +=
+        fmt::format("  ... {}; --json lists all\n", counted(result.points.size() - max_rows, "more point"));
   return text +
          "  vs base: time per token; lead: of the best over the runner-up, or a tie within their bands; "
          "recompute "
@@ -275,8 +277,8 @@ std::string whatif_text(const WhatIfResult& result, bool brief) {
   if (result.break_evens_sought) text += "break-evens (all else as in the base)\n" + break_even_lines(result);
   if (result.base.feasible && !brief) text += diff_table(result);
   for (const std::string& note : result.notes) text += fmt::format("note: {}\n", note);
-  return fmt::format("{}{} whole searches, {} points priced from their neighbours' rivals\n", text,
-                     result.searches, result.repriced);
+  return fmt::format("{}{}, {} priced from their neighbours' rivals\n", text,
+                     counted(result.searches, "whole search"), counted(result.repriced, "point"));
 }
 
 std::string whatif_csv(const WhatIfResult& result) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report_parts.hpp"
 
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/planner/framework.hpp"
 #include "usp/planner/parameters.hpp"
@@ -51,22 +52,24 @@ Json question_json(const ReportInput& input) {
   const topology::Cluster& c = *input.request->cluster;
   const std::optional<i64> total = count_parameters(m).total;
   const std::string documents =
-      w.documents.empty() ? "" : fmt::format(", {} packed documents", w.documents.size());
-  return {{"model", m.name},
-          {"cluster", c.name},
-          {"hosts", c.nodes.size()},
-          {"devices", c.devices.size()},
-          {"seq", w.seq},
-          {"training", w.training},
-          {"rows",
-           {{"model", fmt::format("{} ({}), {} layers, hidden {}{}", m.name, m.family, m.layers, m.hidden,
-                                  total ? fmt::format(", {} parameters", format_count(*total)) : "")},
-            {"cluster", fmt::format("{}: {} hosts, {} devices, {} NICs", c.name, c.nodes.size(),
-                                    c.devices.size(), c.nics.size())},
-            {"sequence", fmt::format("{} tokens, {}{}", w.seq, w.causal ? "causal" : "no mask", documents)},
-            {"batch", fmt::format("{} rows per replica in {} microbatches", w.batch, w.microbatches)},
-            {"type", std::string(word_of(w.dtype))},
-            {"optimizer", w.training ? std::string(word_of(w.optimizer)) : std::string("forward only")}}}};
+      w.documents.empty() ? "" : fmt::format(", {}", counted(w.documents.size(), "packed document"));
+  return {
+      {"model", m.name},
+      {"cluster", c.name},
+      {"hosts", c.nodes.size()},
+      {"devices", c.devices.size()},
+      {"seq", w.seq},
+      {"training", w.training},
+      {"rows",
+       {{"model", fmt::format("{} ({}), {}, hidden {}{}", m.name, m.family, counted(m.layers, "layer"),
+                              m.hidden, total ? fmt::format(", {} parameters", format_count(*total)) : "")},
+        {"cluster", fmt::format("{}: {}, {}, {}", c.name, counted(c.nodes.size(), "host"),
+                                counted(c.devices.size(), "device"), counted(c.nics.size(), "NIC"))},
+        {"sequence",
+         fmt::format("{}, {}{}", counted(w.seq, "token"), w.causal ? "causal" : "no mask", documents)},
+        {"batch", fmt::format("{} rows per replica in {}", w.batch, counted(w.microbatches, "microbatch"))},
+        {"type", std::string(word_of(w.dtype))},
+        {"optimizer", w.training ? std::string(word_of(w.optimizer)) : std::string("forward only")}}}};
 }
 
 Json notes_json(const ReportInput& input) {

@@ -63,7 +63,7 @@ Json report_ticks_json(const ReportInput& input) {
   const PlanRequest& request = *input.request;
   const PlanCandidate& best = input.plan->best();
   Json list = Json::array();
-  if (best.attention.empty()) return list;
+  if (best.attention.empty() || !best.executable()) return list;  // no generator makes its schedule
   const PlanFile file = make_plan_file(request, best);
   LinkPricer links(*request.cluster, *request.calibration);
   for (std::size_t i = 0; i < best.attention.size(); ++i) {

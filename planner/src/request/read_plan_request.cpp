@@ -5,6 +5,7 @@
 #include "usp/base/json_units.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/cluster_summary.hpp"
+#include "usp/planner/request_fault.hpp"
 #include "usp/planner/step_input.hpp"
 #include "usp/planner/workload.hpp"
 #include "usp/schedule/limits.hpp"
@@ -396,6 +397,8 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
       input->cluster = load_cluster(cluster, note);
       input->calibration = calibration_or_sheet(input->cluster, calibration, note);
     });
+    if (const std::string remark = void_p2p(cluster, input->cluster, input->calibration); !remark.empty())
+      note(remark);
     if (stated.devices || stated.digest) check_cluster(stated, cluster_summary(input->cluster), file);
   }
   reader.finish();
@@ -418,10 +421,8 @@ std::unique_ptr<StepInput> read_plan_request(const std::string& text, const std:
   read_request(reader, input->request);
   reader.finish();
   load_named(file, [&] { load_sources(sources, *input, note); });
-  const Workload& w = input->request.workload;
-  if (!input->model.moe && (w.expert_load != 1 || !w.expert_tensor))
-    throw InvalidInput({file, 0, w.expert_load != 1 ? "/workload/expert_load" : "/workload/expert_tensor"},
-                       "has no effect: " + input->model.name + " has no experts; leave it out");
+  if (const auto fault = request_fault(input->request))
+    throw InvalidInput({file, 0, fault->pointer}, fault->why);
   // An echoed request states the calibration that its cluster names: nothing was asked for on another card.
   if (!sources.calibration.empty() && sources.calibration == input->cluster.calibration)
     input->calibration = calibration_of(input->cluster);

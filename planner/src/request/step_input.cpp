@@ -31,6 +31,8 @@ void load_sources(const StepSources& sources, StepInput& input, const NoteSink& 
   input.cluster = load_cluster(sources.cluster, note);
   input.calibration = sources.data_sheet ? uncalibrated(data_sheet_of(input.cluster))
                                          : calibration_or_sheet(input.cluster, sources.calibration, note);
+  if (const std::string text = void_p2p(sources.cluster, input.cluster, input.calibration); !text.empty())
+    note(text);
   input.request.model = &input.model;
   input.request.cluster = &input.cluster;
   input.request.calibration = &input.calibration;

@@ -4,6 +4,7 @@
 #include "doubts.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/plan_attention.hpp"
 #include "usp/planner/price_report.hpp"
@@ -374,7 +375,7 @@ class AttentionSearch {
              " runs laps inside laps: it needs a ring that is a product of two degrees, such as 4 "
              "or 6";
     if (result_.rejected.size() == 1) return result_.rejected.front().reason;
-    std::string text = fmt::format("no mesh of {} ranks is legal for this call", legality_.world);
+    std::string text = fmt::format("no mesh of {} is legal for this call", counted(legality_.world, "rank"));
     if (result_.rejected.empty()) text += fixed_product();
     std::set<std::string> seen;
     for (const Rejection& r : result_.rejected)
@@ -396,9 +397,9 @@ class AttentionSearch {
       text += fmt::format("{}{} {}", text.empty() ? ": " : " x ", name, degree);
       ranks *= degree;
     }
-    return text.empty()
-               ? ""
-               : fmt::format("{} is {} ranks, the cluster has {} devices", text, ranks, legality_.world);
+    return text.empty() ? ""
+                        : fmt::format("{} is {}, the cluster has {}", text, counted(ranks, "rank"),
+                                      counted(legality_.world, "device"));
   }
 
   [[nodiscard]] std::vector<std::string> remedies() const {
@@ -458,7 +459,7 @@ topology::Cluster thread_cluster(int ranks) {
     return topology::Quantity{value, topology::Provenance::guess, "one thread of a host"};
   };
   topology::Cluster cluster;
-  cluster.name = fmt::format("{} threads of one host", ranks);
+  cluster.name = fmt::format("{} of one host", counted(ranks, "thread"));
   topology::DeviceSpec thread;
   thread.name = "thread";
   thread.bf16_tflops = thread.fp16_tflops = thread.fp32_tflops = guess(0.05);

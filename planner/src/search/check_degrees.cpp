@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/plan.hpp"
 
 #include <fmt/format.h>
@@ -32,10 +33,11 @@ void check_degrees(const PlanRequest& request) {
   if (product <= world && world % rest == 0)
     remedies.push_back(fmt::format("use --data {}, or leave a degree to the planner", world / rest));
   else
-    remedies.push_back(fmt::format(
-        "give degrees whose product divides {}, or a cluster with a multiple of {} devices", world, product));
-  throw Infeasible(fmt::format("{} is {} {}, the cluster has {} devices", text, product,
-                               product > world ? "ranks or more" : "ranks", world),
+    remedies.push_back(
+        fmt::format("give degrees whose product divides {}, or a cluster with a multiple of {}", world,
+                    counted(product, "device")));
+  throw Infeasible(fmt::format("{} is {} {}, the cluster has {}", text, product,
+                               product > world ? "ranks or more" : "ranks", counted(world, "device")),
                    remedies);
 }
 

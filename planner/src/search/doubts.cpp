@@ -16,6 +16,8 @@ namespace {
 
 // Lanes between the sockets of a host: 2 to 4 links of 20 to 48 GB/s (UPI, xGMI).
 constexpr double sockets_range = 2.2;
+// As Efficiency of inter_node_ring_efficiency.
+constexpr double gather_range = 2;
 // Kernels of another card, as leave-one-card-out has it: within a generation and across.
 constexpr double sibling_range = 1.15, stranger_range = 1.4;
 
@@ -53,6 +55,16 @@ void add_network(const topology::Cluster& cluster, const Calibration& calibratio
         {Doubt::Of::network_exchange, "share of the NICs' line that an all-to-all reaches", origin,
          exchange.low / exchange.value, exchange.high / exchange.value,
          [](topology::Cluster&, Calibration& c, double factor) { c.network.exchange.value *= factor; }});
+  const std::optional<Efficiency>&gather = calibration.network.gather,
+        &reduce_scatter = calibration.network.reduce_scatter;
+  if (!(gather && gather->measured && reduce_scatter && reduce_scatter->measured))
+    doubts.push_back(
+        {Doubt::Of::network_gather, "share of the NICs' line that gathers and reductions reach", origin,
+         1 / gather_range, 1.5, [](topology::Cluster&, Calibration& c, double factor) {
+           c.network.ring_factor *= factor;
+           for (std::optional<Efficiency>* share : {&c.network.gather, &c.network.reduce_scatter})
+             if (*share) (*share)->value *= factor;
+         }});
   if (!cluster.fabric.latency_s.known() && !calibration.network.latency_s)
     doubts.push_back(
         {Doubt::Of::network_hop, "latency of a message between hosts", "guess", 1 / 3.0, 2,
@@ -118,6 +130,8 @@ std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const
       return "mpirun -n 2 --map-by node sendrecv_perf -b 1M -e 256M -f 2 -g 1";
     case Doubt::Of::network_exchange:
       return fmt::format("mpirun -n {} alltoall_perf -b 1M -e 256M -f 2 -g 1", ulysses);
+    case Doubt::Of::network_gather:
+      return fmt::format("mpirun -n {} all_gather_perf -b 1M -e 1024M -f 2 -g 1", cluster.devices.size());
     case Doubt::Of::kernels:
       break;
   }

@@ -15,7 +15,7 @@ namespace usp {
 
 /// An input with provenance guess or borrowed, and its plausible range as factors of the assumed rate.
 struct Doubt {
-  enum class Of { links, sockets, network_hop, network_exchange, kernels };
+  enum class Of { links, sockets, network_hop, network_exchange, network_gather, kernels };
 
   Of of;
   std::string input;

@@ -26,13 +26,6 @@ struct Fixed {
   bool reprices = false;  ///< differs in more than what a choice holds: needs a pricer of its own
 };
 
-std::string offload_word(Offload offload) {
-  std::string text;
-  for (const Word<Kept>& kind : word_list<Kept>())
-    if (offload.has(kind.value)) text += (text.empty() ? "" : ",") + std::string(kind.text);
-  return text.empty() ? "none" : text;
-}
-
 /// What flags beside Constraints decide.
 void add_workload_choices(const PlanRequest& request, i64 world, std::vector<Fixed>& list) {
   const Workload& w = request.workload;
@@ -80,7 +73,7 @@ std::vector<Fixed> fixed_choices(const PlanRequest& request, i64 world) {
   free("--dkv-return", &Constraints::dkv_return, word(fixed.dkv_return));
   free("--order", &Constraints::order, word(fixed.order));
   free("--recompute", &Constraints::recompute, word(fixed.recompute));
-  free("--offload", &Constraints::offload, offload_word(fixed.offload.value_or(Offload{})));
+  free("--offload", &Constraints::offload, kinds_text(fixed.offload.value_or(Offload{}), ","));
   add_workload_choices(request, world, list);
   return list;
 }

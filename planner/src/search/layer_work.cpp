@@ -227,6 +227,9 @@ HeadWork head_work(const Model& model, Precision dtype, const LayerShare& share,
   products.in_tiles(t, share.loss_tile);
   work.products = products.add(t, vocab, hidden);
   work.products_backward = products_work.backward;
+  // Beside each tile's products its loss; embedding and the last norm are few.
+  work.kernels = 2 * products_work.kernels;
+  work.kernels_backward = products_work.kernels_backward + products_work.kernels;
   const double bytes_s = streamed_bytes_s(machine.memory_bytes_s);
   // Logits are read, written as fp32 and read for the softmax; backward reads them and writes the gradient.
   work.pointwise = t * (vocab * (element + 8) + 2 * hidden * element) / bytes_s;

@@ -55,6 +55,7 @@ struct LayerWork {
 struct HeadWork {
   double products = 0, products_backward = 0;
   double pointwise = 0, pointwise_backward = 0;
+  double kernels = 0, kernels_backward = 0;  ///< launches
 };
 [[nodiscard]] HeadWork head_work(const Model& model, Precision dtype, const LayerShare& share,
                                  const LayerMachine& machine);

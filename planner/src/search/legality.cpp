@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/plan.hpp"
 #include "usp/schedule/limits.hpp"
 #include "usp/schedule/validate.hpp"
@@ -67,16 +68,18 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
   const Workload& w = *input.workload;
   const i64 used = ranks_of({tensor, data, mesh.ring(), mesh.ulysses, w.pipeline});
   if (used != input.world)
-    return fmt::format(
-        "ring {} x ulysses {} x tensor {} x data {}{} is {} ranks, the cluster has {} devices{}", mesh.ring(),
-        mesh.ulysses, tensor, data, w.pipeline > 1 ? fmt::format(" x pipeline {}", w.pipeline) : "",
-        used > max_ranks ? fmt::format("more than {}", max_ranks) : std::to_string(used), input.world,
-        used <= max_ranks && input.world % (used / data) == 0
-            ? fmt::format("; use --data {}", input.world / (used / data))
-            : "");
+    return fmt::format("ring {} x ulysses {} x tensor {} x data {}{} is {} ranks, the cluster has {}{}",
+                       mesh.ring(), mesh.ulysses, tensor, data,
+                       w.pipeline > 1 ? fmt::format(" x pipeline {}", w.pipeline) : "",
+                       used > max_ranks ? fmt::format("more than {}", max_ranks) : std::to_string(used),
+                       counted(input.world, "device"),
+                       used <= max_ranks && input.world % (used / data) == 0
+                           ? fmt::format("; use --data {}", input.world / (used / data))
+                           : "");
   if (std::string reason = unsupported_degree(mesh, input.head_chunks); !reason.empty()) return reason;
   if (tensor > input.devices_per_node)
-    return fmt::format("tensor {} would leave the host ({} devices)", tensor, input.devices_per_node);
+    return fmt::format("tensor {} would leave the host ({})", tensor,
+                       counted(input.devices_per_node, "device"));
   for (const LayerKind& kind : input.model->kinds) {
     if (std::string reason = unsupported_tensor(kind, tensor); !reason.empty()) return reason;
     if (std::string reason = unsupported_heads(kind, tensor, mesh.ulysses, input.head_chunks);
@@ -89,11 +92,11 @@ std::string unsupported_reason(const LegalityInput& input, int tensor, int data,
           mesh.ring());
   }
   if (input.global_batch && *input.global_batch % data != 0)
-    return fmt::format("data {} does not divide the {} sequences of the global batch", data,
-                       *input.global_batch);
+    return fmt::format("data {} does not divide the {} of the global batch", data,
+                       counted(*input.global_batch, "sequence"));
   if (w.seq < mesh.size())
-    return fmt::format("the sequence of {} tokens is shorter than its {} ranks; use fewer", w.seq,
-                       mesh.size());
+    return fmt::format("the sequence of {} is shorter than its {}; use fewer", counted(w.seq, "token"),
+                       counted(mesh.size(), "rank"));
   if (const i64 pool = w.expert_pool(i64{data} * mesh.size(), tensor); w.expert > 1 && pool % w.expert != 0)
     return fmt::format("expert {} does not divide the {} data x sequence{} ranks", w.expert, pool,
                        w.expert_tensor ? "" : " x tensor");

@@ -3,6 +3,8 @@
 
 #include "alternatives.hpp"
 
+#include "usp/base/text.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -102,8 +104,8 @@ class Chooser {
     }
   }
   [[nodiscard]] MemoryChoices take() {
-    made_.smallest.attention = attention_of(smallest_rows_);
-    if (made_.fastest) made_.fastest->attention = attention_of(fastest_rows_);
+    explain(made_.smallest, smallest_rows_);
+    if (made_.fastest) explain(*made_.fastest, fastest_rows_);
     return std::move(made_);
   }
 
@@ -122,6 +124,15 @@ class Chooser {
     const bool other = !memory_ || rows != rows_;
     rows_ = rows;
     if (other) memory_ = pricer_.attention_memory(choice_, attention());
+  }
+
+  /// Adds attention, and the reasons of memory rows, which candidates that nobody sees are priced without.
+  void explain(PlanCandidate& c, i64 rows) {
+    const std::vector<LayerAttention>& attention = attention_of(rows);
+    c = rows == rows_
+            ? pricer_.candidate(c.choice, attention, *memory_, true)
+            : pricer_.candidate(c.choice, attention, pricer_.attention_memory(c.choice, attention), true);
+    c.attention = attention;
   }
 
   /// What is kept of a layer and where, and whether that is asked of as few layers as fit.
@@ -170,10 +181,10 @@ class Chooser {
 
   PlanCandidate keep(const std::vector<LayerAttention>& attention) {
     choice_.split->mlp_tile_tokens = 0;
-    PlanCandidate c = pricer_.candidate(choice_, attention, *memory_);
+    PlanCandidate c = pricer_.candidate(choice_, attention, *memory_, false);
     if (!c.fits && may_tile() && tiles_may_help(c)) {
       choice_.split->mlp_tile_tokens = mlp_tile;
-      c = pricer_.candidate(choice_, attention, *memory_);
+      c = pricer_.candidate(choice_, attention, *memory_, false);
     }
     const bool first = made_.smallest.memory.rows.empty();
     const bool smaller = first || pricer_.overfull(c) < pricer_.overfull(made_.smallest);
@@ -211,6 +222,9 @@ class Chooser {
     const bool least = !request_.workload.offload_layers && !request_.workload.recompute_layers;
     std::vector<Recompute> modes{Recompute::none, Recompute::mlp, Recompute::keep_attention, Recompute::full};
     if (fixed.recompute) modes = {*fixed.recompute};
+    // Of fixed kinds all must be kept, or the choice would not do what it says.
+    if (fixed.offload)
+      std::erase_if(modes, [&](Recompute mode) { return fixed.offload->without(kept_by(mode)).any(); });
     const bool free = !fixed.recompute && !fixed.offload && over_pcie;
     std::vector<Keep> list;
     for (const Recompute mode : modes) {
@@ -220,7 +234,7 @@ class Chooser {
       if (mode == Recompute::full)
         list.push_back({Recompute::offload, {}, least});
       else if (request_.search_offload && pricer_.host_bytes() > 0)
-        list.push_back({mode, Offload::everything(), least});
+        list.push_back({mode, kept_by(mode), least});
     }
     return list;
   }
@@ -265,14 +279,15 @@ std::string why_no_split(const PlanRequest& request, int pipeline, int data) {
   const i64 batch = global ? *global / data : w.batch;
   const i64 microbatches = w.microbatches;
   if (batch % microbatches != 0)
-    return fmt::format("{} rows of a replica{} are no multiple of {} microbatches", batch,
-                       data > 1 ? fmt::format(" (data {})", data) : "", microbatches);
+    return fmt::format("{} microbatches do not divide the {} of a replica{}", microbatches,
+                       counted(batch, "row"), data > 1 ? fmt::format(" (data {})", data) : "");
   if (!request.search_pipeline && w.virtual_stages > 1 && batch % pipeline != 0)
-    return fmt::format("{} virtual stages run microbatches in rounds of {}, and {} rows make none",
-                       w.virtual_stages, pipeline, batch);
+    return fmt::format("{} virtual stages run microbatches in rounds of {}, which does not divide {}",
+                       w.virtual_stages, pipeline, counted(batch, "row"));
   if (request.equal_stages)
-    return fmt::format("{} layers do not divide over {} stages of {} chunks", request.model->layers, pipeline,
-                       request.search_pipeline ? 1 : w.virtual_stages);
+    return fmt::format("{} layers do not divide over {} of {}", request.model->layers,
+                       counted(pipeline, "stage"),
+                       counted(request.search_pipeline ? 1 : w.virtual_stages, "chunk"));
   return "no expert degree divides the ranks";
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_pricer.hpp"
 
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
 #include <fmt/format.h>
@@ -29,9 +30,10 @@ void note_host_memory(const PlanRequest& request, const PlanCandidate& best,
     return;
   const std::size_t ranks = cluster.devices.size() / std::max<std::size_t>(1, cluster.nodes.size());
   notes.push_back(fmt::format(
-      "a host must hold {} for its {} ranks: the cluster does not say how much it has "
-      "(host_memory_bytes; --host-memory says it), so that this is not checked",
-      format_bytes(static_cast<double>(best.memory.host_total_bytes) * static_cast<double>(ranks)), ranks));
+      "a host must hold {} for its {}: the cluster does not say how much it has (host_memory_bytes; "
+      "--host-memory says it), so that this is not checked",
+      format_bytes(static_cast<double>(best.memory.host_total_bytes) * static_cast<double>(ranks)),
+      counted(ranks, "rank")));
 }
 
 void note_tiled_loss(const PlanRequest& request, const PlanCandidate& best, std::vector<std::string>& notes) {
@@ -47,11 +49,29 @@ void note_tiled_loss(const PlanRequest& request, const PlanCandidate& best, std:
                   tile, format_bytes(static_cast<double>(logits_bytes(tokens, vocab, w).total()))));
 }
 
+/// Choices of the request that the best plan leaves nothing to act on.
+void note_void_choices(const PlanRequest& request, const PlanCandidate& best,
+                       std::vector<std::string>& notes) {
+  const Workload w = workload_of(request, best.choice);
+  if (request.expert_overlap && (w.expert == 1 || w.microbatches == 1))
+    notes.push_back(fmt::format("--overlap-experts has no effect on this plan: {}",
+                                w.expert == 1 ? "with one expert rank nothing is exchanged"
+                                              : "one microbatch has no other to run beside"));
+  if (request.model->moe && w.expert_load > 1 && w.expert == 1)
+    notes.emplace_back("--expert-load has no effect on this plan: with one expert rank none is busier");
+  if (w.training && w.offload.any() && best.memory.host_total_bytes == 0)
+    notes.push_back(fmt::format(
+        "--offload {} moves nothing: this schedule keeps none of them by themselves (q, k and v that were "
+        "exchanged wait with attention)",
+        kinds_text(w.offload, ",")));
+}
+
 }  // namespace
 
 void add_notes(const PlanRequest& request, PlanResult& result) {
   const PlanCandidate& best = result.best();
   note_kv_heads(request, best.choice, result.notes);
+  note_void_choices(request, best, result.notes);
   note_host_memory(request, best, result.notes);
   note_tiled_loss(request, best, result.notes);
   if (best.choice.split && best.choice.split->mlp_tile_tokens > 0)

@@ -234,7 +234,7 @@ StepPricer::AttentionMemory StepPricer::attention_memory(const Choice& choice,
 }
 
 PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
-                                    const AttentionMemory& memory) const {
+                                    const AttentionMemory& memory, bool reasons) const {
   PlanCandidate c;
   c.choice = choice;
   if (choice.latent_kv)
@@ -245,12 +245,37 @@ PlanCandidate StepPricer::candidate(const Choice& choice, const std::vector<Laye
       c.unexecutable_reason =
           fmt::format("the runtime has no schedule for {} layers",
                       kind.kind == LayerMixer::sparse ? "sparse-index" : "cross-attention");
-  add_memory(c, memory);
+  add_memory(c, memory, reasons);
   add_time(c, attention);
   return c;
 }
 
-void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) const {
+std::vector<CommunicatorGroup> StepPricer::communicators(const Choice& choice, const Workload& w) const {
+  std::vector<CommunicatorGroup> groups;
+  if (request_.calibration->link_class == host_links) return groups;
+  const auto add = [&](const char* name, i64 ranks, i64 buffers = 1) {
+    if (ranks > 1) groups.push_back({name, buffers});
+  };
+  const Mesh& mesh = choice.mesh;
+  LinkPricer::MeshPatterns& patterns = links_->patterns(mesh, choice.placement);
+  const auto axis = [&](const char* name, schedule::Peers peers, i64 ranks, i64 neighbours) {
+    if (ranks == 1) return;
+    if (links_->pattern(patterns, peers, {}).crosses_network)
+      add(name, ranks);
+    else if (request_.execution.transport == Transport::nccl)
+      add(name, ranks, neighbours);
+  };
+  axis("ulysses", schedule::Peers::every_ulysses, mesh.ulysses, mesh.ulysses - 1);
+  const i64 others = mesh.ring() - 1, shifts = choice.method->displacements(mesh);
+  axis("ring", schedule::Peers::every_ring, mesh.ring(), shifts > 0 ? std::min(others, shifts) : others);
+  add("tensor", choice.tensor());
+  if (w.training || choice.zero_stage == 3) add("data x sequence", i64{choice.data()} * mesh.size());
+  add("experts", w.expert);
+  add("pipeline", w.pipeline);
+  return groups;
+}
+
+void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory, bool reasons) const {
   const Choice& choice = c.choice;
   const Workload workload = workload_of(request_, choice);
   MemoryInput input;
@@ -261,18 +286,24 @@ void StepPricer::add_memory(PlanCandidate& c, const AttentionMemory& memory) con
                 choice.mesh.ulysses, workload.pipeline, workload.expert};
   input.local_tokens = local_tokens(choice);
   input.communicator_bytes = request_.memory.communicator_bytes;
+  input.communicators = communicators(choice, workload);
   input.reserve_fraction = request_.memory.reserve_fraction;
   input.loss_tile_tokens = request_.memory.loss_tile_tokens;
   input.mlp_tile_tokens = mlp_tile_of(choice);
-  const std::string when =
-      fmt::format("fullest tick of {}", memory.pass == Pass::forward ? "forward" : "backward");
+  input.reasons = reasons;
+  const auto when = [&](const char* what) {
+    if (!reasons) return std::string();
+    return fmt::format("fullest tick of {}: {}", memory.pass == Pass::forward ? "forward" : "backward", what);
+  };
   if (!request_.library_attention) input.attention_state = memory.state;
   input.attention_buffers = {
       {"attention workspace", static_cast<i64>(memory.workspace - memory.kv_copies + memory.sums),
-       when + ": q, k, v, o, lse and gradients on their way; one workspace for all layers" +
-           (memory.sums > 0 ? ", sums of gradients" : "")}};
+       when(
+           memory.sums > 0
+               ? "q, k, v, o, lse and gradients on their way; one workspace for all layers, sums of gradients"
+               : "q, k, v, o, lse and gradients on their way; one workspace for all layers")}};
   input.kv_copies = {{"keys and values of other ranks", static_cast<i64>(memory.kv_copies),
-                      when + ": blocks in flight or gathered"}};
+                      when("blocks in flight or gathered")}};
   c.memory = memory_per_rank(input);
   const double on_host = static_cast<double>(c.memory.host_total_bytes) * devices_per_node_;
   c.fits_host = host_bytes_ <= 0 || on_host <= host_bytes_;

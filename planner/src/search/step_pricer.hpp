@@ -41,17 +41,24 @@ class StepPricer {
                                                  const std::vector<LayerAttention>& attention);
 
   /// Time terms and memory of a choice whose attention is priced; `attention` of the result is left empty.
+  /// @param reasons memory rows say how their bytes come about
   [[nodiscard]] PlanCandidate candidate(const Choice& choice, const std::vector<LayerAttention>& attention,
-                                        const AttentionMemory& memory) const;
+                                        const AttentionMemory& memory, bool reasons) const;
 
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] double device_bytes() const { return device_bytes_; }
   [[nodiscard]] double host_bytes() const { return host_bytes_; }  ///< of a host; 0: not known
   /// Memory of a candidate over what there is, of the device or the host, whichever is fuller.
   [[nodiscard]] double overfull(const PlanCandidate& c) const {
-    const double device = static_cast<double>(c.memory.total_bytes) / device_bytes_;
-    const double host = static_cast<double>(c.memory.host_total_bytes) * devices_per_node_;
-    return host_bytes_ > 0 ? std::max(device, host / host_bytes_) : device;
+    return std::max(static_cast<double>(c.memory.total_bytes) / device_bytes_, host_overfull(c));
+  }
+  /// Of the host alone; 0: its memory is not known.
+  [[nodiscard]] double host_overfull(const PlanCandidate& c) const {
+    return host_bytes_ > 0 ? bytes_on_host(c) / host_bytes_ : 0;
+  }
+  /// Of all ranks of a host.
+  [[nodiscard]] double bytes_on_host(const PlanCandidate& c) const {
+    return static_cast<double>(c.memory.host_total_bytes) * devices_per_node_;
   }
   [[nodiscard]] int devices_per_node() const { return devices_per_node_; }
   [[nodiscard]] i64 world() const { return world_; }
@@ -108,7 +115,9 @@ class StepPricer {
   void add_reduction(PlanCandidate& c, const StateShare& s, const StepContext& step) const;
   void add_gathers(PlanCandidate& c, const StateShare& s, StepContext& step) const;
   void add_offload(PlanCandidate& c, StepContext& step) const;
-  void add_memory(PlanCandidate& c, const AttentionMemory& memory) const;
+  void add_memory(PlanCandidate& c, const AttentionMemory& memory, bool reasons) const;
+  /// Groups of NCCL that a rank takes part in; transfers of copy engines need no buffers of their own.
+  [[nodiscard]] std::vector<CommunicatorGroup> communicators(const Choice& choice, const Workload& w) const;
   [[nodiscard]] Estimate group_time(Collective operation, i64 ranks, i64 stride, double bytes) const;
   /// Dispatch or combine of `bytes` of tokens on each rank, `copies` of each, over expert ranks `stride`
   /// devices apart.
@@ -147,6 +156,10 @@ class StepPricer {
 /// only.
 [[nodiscard]] PlanResult search_with(const PlanRequest& request, StepPricer& pricer);
 
+/// Why the smallest plan does not fit, and what would.
+[[nodiscard]] DoesNotFit does_not_fit(const PlanRequest& request, StepPricer& pricer,
+                                      const PlanCandidate& smallest);
+
 /// Whether the error of what differs between two candidates is greater than their distance in time per token.
 [[nodiscard]] bool within_bands(const PlanCandidate& a, const PlanCandidate& b, double kernel_error);
 /// Of the choices that a request fixes: what each costs against leaving it to the planner.
@@ -157,8 +170,8 @@ void add_notes(const PlanRequest& request, PlanResult& result);
 
 /// Adds the fastest ring that ships latents after everything that the runtime can execute, with a note.
 void add_latent(const PlanRequest& request, StepPricer& pricer, PlanResult& result);
-/// Searches rings that ship latents alone. Throws UsageError where model or constraints leave none.
-[[nodiscard]] PlanResult search_latent(const PlanRequest& request, StepPricer& pricer);
+/// The request of the rings that ship latents: the method that is priced so.
+[[nodiscard]] PlanRequest ring_of_latents(const PlanRequest& request);
 
 /// Names the guessed and borrowed inputs that decide between the candidates; each makes the result a tie.
 void name_guesses(const PlanRequest& request, PlanResult& result);

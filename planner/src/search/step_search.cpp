@@ -9,6 +9,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
+#include "usp/planner/request_fault.hpp"
 #include "usp/schedule/limits.hpp"
 
 #include <fmt/format.h>
@@ -35,8 +36,8 @@ class Search {
 
   PlanResult run() {
     if (!request_.search_pipeline && pricer_.world() % request_.workload.pipeline != 0)
-      throw UsageError(fmt::format("pipeline {} does not divide the {} devices of the cluster",
-                                   request_.workload.pipeline, pricer_.world()));
+      throw UsageError(fmt::format("pipeline {} does not divide the {} of the cluster",
+                                   request_.workload.pipeline, counted(pricer_.world(), "device")));
     if (pricer_.world() > counted_from || fixed_.head_chunks)
       check_ticks(search_ticks(request_, pricer_.world(), pricer_.devices_per_node()), "the search");
     for (const int stages : pipelines()) {
@@ -171,9 +172,7 @@ class Search {
       throw Infeasible(
           "no mesh is legal for this model on this cluster" + two_level_reason() + first_reasons(),
           remedies_without_mesh());
-    if (!list.front().fits)
-      throw DoesNotFit(too_big(list.front()), remedies(list.front()), list.front().memory.total_bytes,
-                       pricer_.device_bytes());
+    if (!list.front().fits) throw does_not_fit(request_, pricer_, list.front());
     lead_with_simplest(list, [](const PlanCandidate& c) -> const PlanCandidate& { return c; });
     note_device_order(list.front().choice.placement.devices, *request_.cluster, result_.notes);
     mark_pareto();
@@ -251,40 +250,6 @@ class Search {
     list.emplace_back("use a device count whose divisors fit the heads, with --nodes or --devices");
     return list;
   }
-  [[nodiscard]] std::string too_big(const PlanCandidate& c) const {
-    if (!c.fits_host && static_cast<double>(c.memory.total_bytes) <= pricer_.device_bytes())
-      return fmt::format(
-          "no plan fits: the smallest ({}) needs {} of host memory on a host of {} ({} ranks x {})",
-          describe(c.choice),
-          format_bytes(static_cast<double>(c.memory.host_total_bytes) * pricer_.devices_per_node()),
-          format_bytes(pricer_.host_bytes()), pricer_.devices_per_node(),
-          format_bytes(static_cast<double>(c.memory.host_total_bytes)));
-    const auto largest =
-        std::max_element(c.memory.rows.begin(), c.memory.rows.end(),
-                         [](const MemoryRow& a, const MemoryRow& b) { return a.bytes < b.bytes; });
-    return fmt::format("no plan fits: the smallest ({}) needs {} of {} per device; most of it is {}, {} ({})",
-                       describe(c.choice), format_bytes(static_cast<double>(c.memory.total_bytes)),
-                       format_bytes(pricer_.device_bytes()), largest->name,
-                       format_bytes(static_cast<double>(largest->bytes)), largest->reason);
-  }
-  [[nodiscard]] std::vector<std::string> remedies(const PlanCandidate& c) const {
-    std::vector<std::string> list;
-    const double over = pricer_.overfull(c);
-    if (const double devices = static_cast<double>(pricer_.world()) * over; devices < max_ranks)
-      list.push_back(fmt::format("about {} devices instead of {} (--nodes)", static_cast<i64>(devices) + 1,
-                                 pricer_.world()));
-    if (const i64 tokens = static_cast<i64>(static_cast<double>(request_.workload.seq) / over) / 1024 * 1024;
-        tokens > 0)
-      list.push_back(fmt::format("a sequence of about {} tokens instead of {} (--seq)", format_tokens(tokens),
-                                 format_tokens(request_.workload.seq)));
-    if (request_.memory.loss_tile_tokens == 0) list.emplace_back("a tiled loss (--loss-tile 2048)");
-    if (fixed_.recompute) list.emplace_back("another recompute mode (drop --recompute)");
-    if (fixed_.zero_stage && *fixed_.zero_stage < 3) list.emplace_back("ZeRO stage 3 (--zero 3)");
-    const bool keeps_mlp = fixed_.recompute == Recompute::none || fixed_.recompute == Recompute::selective;
-    if (request_.memory.mlp_tile_tokens == 0 && keeps_mlp) list.emplace_back("a tiled MLP (--mlp-tile 8192)");
-    return list;
-  }
-
   struct Best {
     Choice choice;
     std::vector<LayerAttention> attention;
@@ -308,13 +273,20 @@ class Search {
 }  // namespace
 
 PlanResult search_with(const PlanRequest& request, StepPricer& pricer) {
-  return Search(request, pricer).run();
+  if (const auto fault = request_fault(request))
+    throw UsageError(fmt::format("{}: {}", fault->flag, fault->why));
+  if (!request.latent_kv) return Search(request, pricer).run();
+  const PlanRequest ring = ring_of_latents(request);
+  return Search(ring, pricer).run();
 }
 
 PlanResult plan_step(const PlanRequest& request) {
   StepPricer pricer(request);
-  if (request.latent_kv) return search_latent(request, pricer);
   PlanResult result = search_with(request, pricer);
+  if (request.latent_kv) {
+    add_notes(request, result);
+    return result;
+  }
   name_guesses(request, result);
   result.verdict.flag_costs = flag_costs(request, pricer, result.best());
   add_notes(request, result);
@@ -330,7 +302,8 @@ PlanCandidate price_choice(const PlanRequest& request, const Choice& choice) {
       choice.tensor(), choice.data(), choice.mesh);
   if (!reason.empty()) throw Infeasible(reason, {});
   const std::vector<LayerAttention> attention = pricer.attention(choice);
-  PlanCandidate candidate = pricer.candidate(choice, attention, pricer.attention_memory(choice, attention));
+  PlanCandidate candidate =
+      pricer.candidate(choice, attention, pricer.attention_memory(choice, attention), true);
   candidate.attention = attention;
   return candidate;
 }

@@ -31,13 +31,15 @@ Estimate StepPricer::group_time(Collective operation, i64 ranks, i64 stride, dou
   if (nodes <= 1) return time;
   if (nic_bytes_s_ <= 0)
     throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  const Efficiency share = inter_node_ring_efficiency(static_cast<int>(nodes), bytes);
   // `stride` groups cross at once and share the node's NICs; one ring enters each node once per group.
-  const double crossing = bytes * static_cast<double>(nodes - 1) / static_cast<double>(nodes) *
-                          (operation == Collective::all_reduce ? 2 : 1) * static_cast<double>(stride);
-  const double slow = crossing / (nic_bytes_s_ * share.value);
-  if (slow > time.seconds) time = {slow, share.band(), bits(Extrapolation::inter_node)};
-  return time;
+  const double line_s = bytes * d(nodes - 1) / d(nodes) * d(stride) / nic_bytes_s_;
+  const auto crossing = [&](NetworkOperation part) {
+    return links_->between_hosts(part, static_cast<int>(nodes), static_cast<int>(near), bytes, line_s);
+  };
+  Estimate slow;
+  if (operation != Collective::reduce_scatter) slow += crossing(NetworkOperation::all_gather);
+  if (operation != Collective::all_gather) slow += crossing(NetworkOperation::reduce_scatter);
+  return slow.seconds > time.seconds ? slow : time;
 }
 
 namespace {
@@ -61,14 +63,13 @@ Estimate StepPricer::expert_time(i64 ranks, i64 stride, double bytes, double cop
   if (near == ranks) return time;
   if (nic_bytes_s_ <= 0)
     throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  // Each device sends through its share of the host's NICs; .74 of the line for 32 GPUs of DGX-H100 (48 of
-  // 64.6 GB/s, NVIDIA's slides), as kernels made for the exchange reach too (DeepEP: 43 to 58 of 50 GB/s).
-  constexpr double line_share = 0.74, band = 0.35, latency_s = 20e-6;
+  // Each device sends through its share of the host's NICs, at an all-to-all's rate, as kernels made for the
+  // exchange do (DeepEP: 43 to 58 of 50 GB/s).
   const double hosts = d((ranks + near - 1) / near);
   const double leaving = bytes * distinct(hosts, copies) * (hosts - 1) / hosts;
-  const double far = latency_s + leaving * devices_per_node_ / (nic_bytes_s_ * line_share);
-  if (far > time.seconds) time = {far, band, bits(Extrapolation::inter_node)};
-  return time;
+  const Estimate far = links_->between_hosts(NetworkOperation::alltoall, static_cast<int>(hosts), 1, bytes,
+                                             leaving * devices_per_node_ / nic_bytes_s_);
+  return far.seconds > time.seconds ? far : time;
 }
 
 i64 StepPricer::near_ranks(i64 ranks, i64 stride) const {
@@ -191,8 +192,8 @@ void StepPricer::add_offload(PlanCandidate& c, StepContext& step) const {
   const double backward = bytes / rate + step.nic_backward / slot;
   const double shows = std::max(0.0, forward - step.forward_s) + std::max(0.0, backward - step.backward_s);
   add(c, "offload that shows", std::max(0.0, shows - step.gathers_shown_s), 0.3,
-      fmt::format("{} to host memory and back at {} GB/s{}, beside the compute{}", format_bytes(bytes),
-                  format_fixed(rate / 1e9, 0),
+      fmt::format("{} to host memory and back at {}{}, beside the compute{}", format_bytes(bytes),
+                  format_byte_rate(rate),
                   rate < slot
                       ? fmt::format(", a share of {} ranks in the memory of their host", devices_per_node_)
                       : std::string(" over PCIe"),

@@ -3,6 +3,7 @@
 #include "step_terms.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 
 #include <fmt/format.h>
@@ -190,8 +191,9 @@ void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
   const double flops = flops_per_token_outside_ * d(local_tokens(c.choice)) / c.choice.tensor();
   const double share = flops / ((forward + backward) * machine_.gemm.peak_flops());
   add(c, "projections, MLP, logits", n * (forward + backward), band,
-      fmt::format("{} local tokens at {}% of the peak rate; {}", local_tokens(c.choice) * w.microbatches,
-                  format_fixed(100 * share, 0),
+      fmt::format("{} at {}% of the peak rate; {}",
+                  counted(local_tokens(c.choice) * w.microbatches, "local token"),
+                  format_fixed(100 * share, share < 0.01 ? 2 : 0),
                   machine_.gemm.fixed() ? "as --gemm-efficiency says" : machine_.gemm.card().source));
   add(c, "the same recomputed", n * again, band, fmt::format("recompute {}", word_of(w.recompute)));
   const double pointwise = layers.pointwise() + head.pointwise;
@@ -205,8 +207,8 @@ void StepPricer::add_dense(PlanCandidate& c, StepContext& step) const {
   const double head_s =
       head.products + head.pointwise + (w.training ? head.products_backward + head.pointwise_backward : 0);
   step.head_s = d(w.microbatches) * head_s;
-  const double launches = n * (layers.kernels * (1 + (pointwise_again > 0 ? step.again : 0)) +
-                               (w.training ? layers.kernels_backward : 0));
+  const double launches = n * (layers.kernels * (1 + (pointwise_again > 0 ? step.again : 0)) + head.kernels +
+                               (w.training ? layers.kernels_backward + head.kernels_backward : 0));
   add(c, "waiting for launches", launches * launch_s - step.forward_s - step.backward_s, 0.5,
       "6 us of host time per kernel are longer than the kernels");
 }
@@ -288,11 +290,12 @@ void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
                        (w.sequence_parallel ? c.choice.tensor() : 1);
   // Neighbouring stages lie world / stages devices apart.
   const bool inside = world_ <= domain_devices_;
-  const double rate = inside ? 0 : nic_bytes_s_ / devices_per_node_ * 0.9;
-  if (!inside && rate <= 0)
+  if (!inside && nic_bytes_s_ <= 0)
     throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
-  const Estimate near = request_.calibration->comm.hop(request_.execution.transport, bytes);
-  const double hop = inside ? near.seconds : 10e-6 + bytes / rate;
+  const double hop = (inside ? request_.calibration->comm.hop(request_.execution.transport, bytes)
+                             : links_->between_hosts(NetworkOperation::hop, 2, 1, bytes,
+                                                     bytes * devices_per_node_ / nic_bytes_s_))
+                         .seconds;
   const double passes = w.training ? 2 : 1;
   const double layer = std::max(0.0, sum * stages - step.head_s) / d(request_.model->layers);
   const double slow = imbalance(request_.model->layers, w.pipeline, layer, step.head_s);

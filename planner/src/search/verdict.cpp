@@ -133,7 +133,7 @@ const PlanCandidate* first_under(const PlanRequest& request, const PlanResult& r
   varied.progress = nullptr;
   StepPricer pricer(varied);
   const auto time = [&](const PlanCandidate& c) {
-    return pricer.candidate(c.choice, pricer.attention(c.choice), {}).seconds_per_token;
+    return pricer.candidate(c.choice, pricer.attention(c.choice), {}, false).seconds_per_token;
   };
   const PlanCandidate& best = result.best();
   const double most = std::max(factor, 1 / factor);

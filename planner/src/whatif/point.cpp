@@ -102,7 +102,7 @@ PointPlan search_point(const Variant& variant) {
   } catch (const DoesNotFit& error) {
     PointPlan plan = nothing(error.what());
     plan.memory_bytes = error.needed_bytes();
-    plan.short_bytes = static_cast<double>(error.needed_bytes()) - error.device_bytes();
+    plan.short_bytes = error.short_bytes();
     plan.searched = true;
     return plan;
   } catch (const Infeasible& error) {

@@ -2,6 +2,7 @@
 #include "variant.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/topology/compose.hpp"
 
 #include <fmt/format.h>
@@ -37,8 +38,8 @@ topology::Cluster resized(const topology::Cluster& cluster, i64 count, const cha
       [&](const topology::NvlinkDomain& d) { return static_cast<i64>(d.devices.size()) > per_node; });
   const i64 unit = spans ? have : per_node;
   if (unit == 0 || count % unit != 0)
-    throw UsageError(
-        fmt::format("--sweep: {} {} devices are no whole number of copies of {} devices", what, count, unit));
+    throw UsageError(fmt::format("--sweep: {} {} are no whole number of copies of {} devices", what,
+                                 counted(count, "device"), unit));
   const topology::Cluster one = unit == have ? cluster : first_devices(cluster, static_cast<int>(unit));
   return topology::replicate(one, static_cast<int>(count / unit));
 }

@@ -41,16 +41,15 @@ int bytes_of(Precision dtype) {
 void check_workload(const Workload& w) {
   within("--seq", w.seq, max_tokens);
   within("--batch", w.batch, max_batch);
-  require(
-      i128{w.seq} * w.batch <= max_step_tokens,
-      fmt::format("--batch: {} rows of {} tokens are more than the {} tokens of a replica that are counted",
-                  w.batch, w.seq, max_step_tokens));
+  require(i128{w.seq} * w.batch <= max_step_tokens,
+          fmt::format("--batch: {} of {} are more than the {} tokens of a replica that are counted",
+                      counted(w.batch, "row"), counted(w.seq, "token"), max_step_tokens));
   within("--microbatches", w.microbatches, max_batch);
   within("--pipeline", w.pipeline, max_ranks);
   within("--expert", w.expert, max_ranks);
   require(w.microbatches >= 1 && w.batch % w.microbatches == 0,
-          fmt::format("--microbatches: {} rows cannot be split into {} microbatches; choose a divisor",
-                      w.batch, w.microbatches));
+          fmt::format("--microbatches: {} cannot be split into {}; choose a divisor", counted(w.batch, "row"),
+                      counted(w.microbatches, "microbatch")));
   require(w.expert_load >= 1 && w.expert_load <= 1e6,
           "--expert-load: the busiest rank holds at least the mean; 1 or more");
   require(w.zero_stage >= 0 && w.zero_stage <= 3, "--zero: the stages are 0, 1, 2 and 3");

@@ -290,6 +290,16 @@ usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size
 
 /** Collective. The communicator's size is the plan's and it outlives the attention; the plan is copied. */
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention);
+/** Fill with usp_attention_options_init. */
+typedef struct usp_attention_options {
+  size_t size;
+  int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
+  int32_t reserved;     /**< 0 */
+} usp_attention_options;
+usp_status usp_attention_options_init(usp_attention_options* options, size_t size);
+/** usp_attention_create with options; null: the defaults. */
+usp_status usp_attention_create_with(const usp_plan* plan, usp_comm* comm,
+                                     const usp_attention_options* options, usp_attention** attention);
 void usp_attention_destroy(usp_attention* attention);
 
 /** Collective: the documents of the steps that follow, cu_seqlens[0] = 0 to cu_seqlens[documents] in tokens,
@@ -354,6 +364,9 @@ typedef struct usp_engine_desc {
   int32_t ring_transport;  /**< between GPUs, per axis of the mesh [USP_TRANSPORT_COPY_ENGINE] */
   int32_t ulysses_transport;
   int32_t forward_only; /**< nonzero on all ranks: the workspace is forward's, backward is refused [0] */
+  int32_t release_scratch; /**< nonzero, with an allocator: scratch of kernels, and what peers do not reach of
+                                the workspace, goes back to it when a call ends; each call then allocates,
+                                also one that a CUDA graph captures [0] */
 } usp_engine_desc;
 
 usp_status usp_engine_desc_init(usp_engine_desc* desc, size_t size);
@@ -374,7 +387,7 @@ usp_status usp_engine_notes(usp_engine* engine, const char** notes);
  * streams go on with void results: ask after a stream was synchronized, above all after replays of a CUDA
  * graph. */
 usp_status usp_engine_check(usp_engine* engine);
-/** Bytes of the shared workspace now; -1 for null. */
+/** Bytes of the shared workspace in a call, the greatest so far; -1 for null. */
 int64_t usp_engine_workspace_bytes(const usp_engine* engine);
 
 /** Collective: the documents of one step, the same on every rank, as usp_attention_set_batch takes them, and
@@ -477,24 +490,8 @@ void usp_forward_drop(usp_engine* engine, uint64_t forward_id);
 usp_status usp_batch_record(usp_engine* engine, const usp_plan* plan, const usp_batch* batch, int32_t pass,
                             usp_pass_record* record);
 
-/* Planning ---------------------------------------------------------------------------------------------- */
-/* In libusp.so; of the static libraries in usp::c_planner, which alone links the planner. */
-
-/** Local: plans a training or forward step, as `usp plan` does. `request` is a JSON object
- * (configs/schema/plan_request.v2.schema.json): model, cluster and workload, and where given calibration,
- * fixed degrees and choices, memory and execution. *result is the text that `usp plan --json` prints for the
- * same question, to be freed with usp_text_free; its key "request" can be asked again. USP_INVALID_INPUT
- * names the key that is unknown, missing or wrong, USP_INFEASIBLE says what would fit. Notes on the cluster's
- * source, which the command line prints on stderr, are not given. */
-usp_status usp_plan_step_json(const char* request, char** result);
-/** Local: the same question; *plan is the text that `usp plan -o` writes, for usp_plan_parse. */
-usp_status usp_plan_step_file(const char* request, char** plan);
-/** Local: plans one attention call, as `usp plan attention --json` prints it. `request`: cluster (as above)
- * or ranks (threads of this host), shape and the call's rules; keys: usp/planner/step_input.hpp. */
-usp_status usp_plan_attention_json(const char* request, char** result);
-/** Frees a text that a function of this section returned; null is allowed. */
-void usp_text_free(char* text);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include "usp/planning.h"

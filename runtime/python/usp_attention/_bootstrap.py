@@ -11,6 +11,7 @@ import socket
 from . import _check
 from . import _structs as s
 from ._comm import Comm
+from ._differences import differences, shown
 from ._library import import_torch, lib
 from ._options import split_ranks
 from .errors import DisagreementError, UsageError
@@ -88,7 +89,7 @@ def meet(device_mesh, options) -> tuple[Comm, int]:
 
 
 def _connect(job: s.SocketJob, groups, watchdog_s: float) -> tuple[Comm, int]:
-    """Rank 0 listens at a free port and only then tells it, with a secret that the others prove to know."""
+    """Rank 0 listens at a free port, then broadcasts the port with the secret that the others must prove."""
     told = {"name": socket.gethostname(), "secret": secrets.token_hex(16), "seed": secrets.randbits(63)}
     failure: list[BaseException] = []
 
@@ -125,15 +126,10 @@ def _gather(mine, groups) -> list:
 
 
 def _compare(everyone: list[dict]) -> None:
-    for field in everyone[0]:
-        values = [entry[field] for entry in everyone]
-        if field == "host" or len(set(values)) == 1:
-            continue
-        common = max(set(values), key=values.count)
-        others = tuple(rank for rank, value in enumerate(values) if value != common)
-        raise DisagreementError(
-            f"ranks of the mesh differ in {field}: most have {common}, ranks {', '.join(map(str, others))} have "
-            f"{', '.join(str(values[rank]) for rank in others)}; pass the same options on every rank", field, others)
+    found = differences([{name: value for name, value in entry.items() if name != "host"} for entry in everyone])
+    if found:
+        raise DisagreementError(f"ranks of the mesh differ in {shown(found, 'have')}; pass the same options on "
+                                "every rank", found[0].field, found[0].ranks)
 
 
 def _flat(options) -> dict:

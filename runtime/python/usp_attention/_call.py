@@ -21,7 +21,7 @@ _FP64 = s.DTYPES.index("fp64")
 class Call:
     """What forward and backward of one call share: mesh, batch, plan and layer, of tensors that were checked."""
 
-    __slots__ = ("mesh", "terms", "chunk", "layer", "batch", "plan")
+    __slots__ = ("mesh", "terms", "chunk", "layer", "batch", "plan", "shape")
 
     def __init__(self, q, k, v, sinks, batch_id, terms: Terms, chunk: int | None, layer: int):
         if batch_id.device.type != "cpu":
@@ -29,34 +29,52 @@ class Call:
         whole = state_of(int(batch_id))
         self.mesh, self.terms, self.chunk, self.layer = whole.mesh, terms, chunk, layer
         self.batch: BatchState = whole if chunk is None else whole.parts(chunk)
-        self.plan: Plan = self.batch.plan(terms, _shape_of(q, k, v, sinks, whole))
+        self.shape = _shape_of(q, k, v, sinks, whole)
+        self.plan: Plan = self.batch.plan(terms, self.shape)
 
     def forward(self, q, k, v, sinks, save: bool):
-        """(out, lse, saved): saved is empty unless `save`, as lse is unless the terms return it."""
+        """(out, lse, saved): saved is None unless `save`, as lse is unless the terms return it."""
         self.mesh.compare(self)
         batch, rows, heads, _ = q.shape
-        return_lse = self.terms.return_lse
         out = q.new_empty((batch, rows, heads, v.shape[-1]))
-        lse = q.new_empty((batch, rows, heads) if return_lse else (0,), dtype=sum_dtype(q))
-        saved = q.new_empty(self.batch.sizes(self.plan).saved_bytes if save else 0, dtype=torch.uint8)
-        self.run(lib().usp_attend, Inputs(q, k, v, sinks), self.struct(saved if save else None), view(out),
-                 view(lse.unsqueeze(-1)) if return_lse else None)
+        lse = q.new_empty((batch, rows, heads), dtype=sum_dtype(q)) if self.terms.return_lse else None
+        saved = q.new_empty(self.batch.sizes(self.plan).saved_bytes, dtype=torch.uint8) if save else None
+        self.run(lib().usp_attend, Inputs(q, k, v, sinks), self.struct(saved), view(out),
+                 None if lse is None else view(lse.unsqueeze(-1)))
         return out, lse, saved
 
+    @property
+    def backward_reads(self) -> tuple[bool, bool, bool, bool]:
+        """Whether backward reads q, k, v and out; where it does not, `saved` holds what it reads instead."""
+        return self.batch.sizes(self.plan).reads
+
+    def shapes(self) -> tuple[tuple[int, int, int, int], ...]:
+        """Of q, k, v and out."""
+        shape, rows = self.shape, self.batch.rows
+        batch, heads, kv_heads, dim, dim_v, _ = shape
+        return ((batch, rows, heads, dim), (batch, rows, kv_heads, dim), (batch, rows, kv_heads, dim_v),
+                (batch, rows, heads, dim_v))
+
     def backward(self, d_out, q, k, v, out, sinks, saved):
-        """(dq, dk, dv, d_sinks), the last one empty without sinks."""
+        """(dq, dk, dv, d_sinks), the last one None without sinks. q, k, v and out may be None where backward does not
+        read them."""
         if d_out.stride(-1) != 1 and d_out.shape[-1] != 1:
             d_out = d_out.contiguous()
-        out = out.contiguous()
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        d_sinks = q.new_zeros((0,) if sinks is None else sinks.shape, dtype=sum_dtype(q))
-        gradients = s.AttentionGradients(dq=view(dq), dk=view(dk), dv=view(dv), d_sink=None,
-                                         d_sink_dtype=_dtype_number(d_sinks, "d_sinks"))
+        dq, dk, dv = (d_out.new_empty(shape) for shape in self.shapes()[:3])
+        gradients = s.AttentionGradients(dq=view(dq), dk=view(dk), dv=view(dv), d_sink_dtype=_FP64)
+        d_sinks = None
         if sinks is not None:
-            gradients.d_sink = d_sinks.data_ptr()
-        self.run(lib().usp_attend_grad, Inputs(q, k, v, sinks), self.struct(saved), view(out), view(d_out),
+            d_sinks = d_out.new_zeros(sinks.shape, dtype=sum_dtype(d_out))
+            gradients.d_sink, gradients.d_sink_dtype = d_sinks.data_ptr(), _dtype_number(d_sinks, "d_sinks")
+        out_view = self.nowhere if out is None else view(out.contiguous())
+        self.run(lib().usp_attend_grad, Inputs(q, k, v, sinks, self.nowhere), self.struct(saved), out_view, view(d_out),
                  gradients)
-        return dq, dk, dv, d_sinks if sinks is None else d_sinks.to(sinks.dtype)
+        return dq, dk, dv, None if sinks is None else d_sinks.to(sinks.dtype)
+
+    @property
+    def nowhere(self) -> s.Tensor:
+        """A tensor of this call that is not read: elements that share one place."""
+        return s.Tensor(_NOWHERE, s.DTYPES.index(self.shape.dtype), 0, 0, 0)
 
     def struct(self, saved) -> s.Call:
         """Of a call with this saved state, or with none to follow."""
@@ -78,9 +96,11 @@ class Inputs:
 
     __slots__ = ("struct", "_kept")
 
-    def __init__(self, q, k, v, sinks):
-        kept = [x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
-        self.struct = s.AttentionInputs(q=view(kept[0]), k=view(kept[1]), v=view(kept[2]), sink_dtype=_FP64)
+    def __init__(self, q, k, v, sinks, absent: s.Tensor | None = None):
+        """absent: what stands for one that is None."""
+        kept = [x if x is None or x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
+        q_view, k_view, v_view = (absent if x is None else view(x) for x in kept)
+        self.struct = s.AttentionInputs(q=q_view, k=k_view, v=v_view, sink_dtype=_FP64)
         if sinks is not None:
             kept.append(sinks.contiguous())
             self.struct.sink, self.struct.sink_dtype = kept[-1].data_ptr(), _dtype_number(sinks, "sinks")
@@ -93,8 +113,9 @@ def view(tensor) -> s.Tensor:
     return s.Tensor(_address(tensor), _DTYPE_NUMBERS[tensor.dtype], batch, row, head)
 
 
-_nowhere = torch.empty(512, dtype=torch.uint8)
-_NOWHERE = -(-_nowhere.data_ptr() // 256) * 256  # on the boundary that the library asks of what has no bytes, too
+# The address of what has no bytes, and of what is not read: on the library's boundary, with room for one head.
+_nowhere = torch.empty(256 + 8 * 1024, dtype=torch.uint8)
+_NOWHERE = -(-_nowhere.data_ptr() // 256) * 256
 
 
 def _address(tensor) -> int:

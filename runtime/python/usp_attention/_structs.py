@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
 from . import _check
@@ -39,7 +40,7 @@ class Struct(ctypes.Structure):
     """A struct that begins with its own size."""
 
     def __init__(self, **fields):
-        super().__init__(size=ctypes.sizeof(type(self)), **fields)
+        super().__init__(ctypes.sizeof(self), **fields)
 
 
 class Fault(Struct):
@@ -102,7 +103,7 @@ class EngineDesc(Struct):
     _fields_ = [("size", c_size_t), ("ring", c_int32), ("ring_outer", c_int32), ("ulysses", c_int32),
                 ("compare_inputs", c_int32), ("allocator", Allocator), ("device", c_int32), ("backend", c_int32),
                 ("deterministic", c_int32), ("ring_transport", c_int32), ("ulysses_transport", c_int32),
-                ("forward_only", c_int32)]
+                ("forward_only", c_int32), ("release_scratch", c_int32)]
 
 
 class LayoutDesc(Struct):
@@ -115,6 +116,12 @@ class BatchSizes(Struct):
     _fields_ = [("size", c_size_t), ("q_rows", c_int64), ("kv_rows", c_int64), ("saved_bytes", c_int64),
                 ("workspace_bytes", c_int64), ("backward_reads_q", c_int32), ("backward_reads_k", c_int32),
                 ("backward_reads_v", c_int32), ("backward_reads_out", c_int32)]
+
+    @functools.cached_property
+    def reads(self) -> tuple[bool, bool, bool, bool]:
+        """Whether backward reads q, k, v and out."""
+        return (self.backward_reads_q != 0, self.backward_reads_k != 0, self.backward_reads_v != 0,
+                self.backward_reads_out != 0)
 
 
 class Call(Struct):

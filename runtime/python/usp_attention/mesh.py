@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import dataclasses
-import functools
 import itertools
 import json
 import secrets
@@ -19,6 +18,7 @@ from . import _structs as s
 from . import op as _op  # noqa: F401: torch.ops.usp exists wherever a mesh does
 from ._call import Call
 from ._comm import Comm
+from ._differences import differences, shown
 from ._documents import cu_seqlens_of_positions
 from ._library import import_torch, interpreter_exits_by_error, lib
 from ._options import OTHER_OPTIONS, RECIPE_OPTIONS, MeshOptions, options_of, recipe_of, transport_number
@@ -46,13 +46,13 @@ class Mesh:
             raise UsageError(f"ring {recipe.ring} x ulysses {recipe.ulysses} are {recipe.ranks} ranks, there are "
                              f"{comm.size}; give degrees whose product is {comm.size}")
         self._comm, self.options, self.device = comm, options, device
-        self._one_call = threading.Lock()
+        self._one_call, self._one_lookup = threading.Lock(), threading.Lock()
         self.recipe, self.ring, self.ulysses, self.size = recipe, recipe.ring, recipe.ulysses, recipe.ranks
         self.rank = comm.rank
         self.coordinate = (self.rank // self.ulysses, self.rank % self.ulysses)
         self._seed, self._batches = seed, 0
         self._plans: dict[tuple[Terms, Shape, bool], Plan] = {}
-        self._documents = functools.lru_cache(maxsize=_KEPT)(functools.partial(Documents, self))
+        self._recent: list[Documents] = []  # the last used first
         self._engine = ctypes.c_void_p()
         self._callbacks = _callbacks(device)
         desc = s.EngineDesc()
@@ -65,7 +65,7 @@ class Mesh:
         desc.ring_transport = transport_number(options.ring_transport, "ring_transport")
         desc.ulysses_transport = transport_number(options.ulysses_transport, "ulysses_transport")
         if self._callbacks is not None:
-            desc.allocator = self._callbacks
+            desc.allocator, desc.release_scratch = self._callbacks, True
         comm.call(lib().usp_engine_create, ctypes.byref(desc), comm.handle, ctypes.byref(self._engine))
         self._number = next(_numbers)
         _open[self._number] = self
@@ -146,7 +146,8 @@ class Mesh:
         row_starts: tuple[int, ...] = (0,)
         if cut is not None:
             _check.instance("cut", cut, Cut, "what a Sharder returned beside the part")
-            cu, row_starts = _check.borders("cut.cu_seqlens", cut.cu_seqlens), cut.row_starts
+            cu, row_starts = _check.borders("cut.cu_seqlens", cut.cu_seqlens), _row_starts(cut)
+            digest = _check.integer("cut.digest", cut.digest, 0, 2**64 - 1)
         elif position_ids is not None:
             cu, row_starts = cu_seqlens_of_positions(position_ids)
         elif tokens is not None:
@@ -156,12 +157,21 @@ class Mesh:
         seed = _mixed(self._seed, self._batches) if seed is None else _check.integer("seed", seed, -2**63, 2**64 - 1)
         documents = self._documents(cu)
         if cut is not None:
-            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", cut.digest)
+            self._comm.call(lib().usp_engine_agree, self._engine, b"sample", digest)
         self._batches += 1
         handle = ctypes.c_void_p()
         self._comm.call(lib().usp_batch_create, self._engine, documents.borders, documents.count, seed & (2**64 - 1),
                         ctypes.byref(handle))
         return Batch(BatchState(self, handle, documents, row_starts, self._batches))
+
+    def _documents(self, cu_seqlens: tuple[int, ...]) -> Documents:
+        """Those of these borders among the last ones, found without a hash of all borders."""
+        with self._one_lookup:
+            at = next((i for i, known in enumerate(self._recent) if known.cu_seqlens == cu_seqlens), None)
+            found = Documents(self, cu_seqlens) if at is None else self._recent.pop(at)
+            self._recent.insert(0, found)
+            del self._recent[_KEPT:]
+        return found
 
     # ---- calls ----------------------------------------------------------------------------------------------
 
@@ -190,7 +200,7 @@ class Mesh:
 
     def compare(self, call: Call) -> None:
         """Collective where options.check is set: raises DisagreementError, on every rank, where one calls with another
-        batch, layer or rules. What differs first is named."""
+        batch, layer or rules. All that differs is named."""
         if not self.options.check or self.size == 1:
             return
         mine = (ctypes.c_uint64 * 3)(call.batch.ordinal, call.layer & (2**64 - 1), call.plan.digest)
@@ -212,20 +222,16 @@ class Mesh:
 
     @staticmethod
     def _name_difference(everyone: list[dict]) -> None:
-        field, values = next((name, values) for name in everyone[0]
-                             if len(set(values := [entry[name] for entry in everyone])) > 1)
-        common = max(set(values), key=values.count)
-        others = tuple(rank for rank, value in enumerate(values) if value != common)
+        found = differences(everyone)
         raise DisagreementError(
-            f"ranks call attention with different {field}: most with {common}, rank(s) "
-            f"{', '.join(f'{rank} with {values[rank]}' for rank in others)}; every rank makes the same calls in "
-            "the same order", field, others)
+            f"ranks call attention with different {shown(found, 'with')}; every rank makes the same calls in "
+            "the same order", found[0].field, found[0].ranks)
 
     def gather_bytes(self, mine: "torch.Tensor") -> "list[torch.Tensor]":
         """Collective: a uint8 CPU tensor of each rank, all of one size, by rank."""
         if self.size == 1:
             return [mine]
-        mine = mine.contiguous()
+        mine = _check.instance("mine", mine, torch.Tensor, "a uint8 tensor on the CPU").contiguous()
         everyone = torch.empty((self.size, mine.numel()), dtype=torch.uint8)
         self._comm.call(lib().usp_comm_all_gather, self._comm.handle, mine.data_ptr() or None,
                         everyone.data_ptr() or None, mine.numel())
@@ -233,13 +239,15 @@ class Mesh:
 
     def broadcast_bytes(self, mine: bytes, root: int) -> bytes:
         """Collective: what rank `root` gave."""
+        _check.instance("mine", mine, bytes, "bytes")
+        root = _check.integer("root", root, 0, self.size - 1, of="a rank of the mesh")
         size = ctypes.c_int64(len(mine))
         self._comm.call(lib().usp_comm_broadcast, self._comm.handle, ctypes.byref(size), ctypes.sizeof(size), root)
         data = ctypes.create_string_buffer(mine if self.rank == root else b"", size.value)
         self._comm.call(lib().usp_comm_broadcast, self._comm.handle, data, size.value, root)
         return data.raw
 
-    # ---- what it knows --------------------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------------------
 
     def notes(self) -> list[str]:
         """Local: what the making of the transports found out that the user should know."""
@@ -264,9 +272,12 @@ class Mesh:
     def exchanged(self, batch: Batch, terms: Terms, shape: Shape, backward: bool = False) -> dict[str, int]:
         """Local: bytes that the last call with this batch, rules and shape was planned to send and receive on
         this rank, and those it did."""
+        _check.instance("batch", batch, Batch, "what Mesh.batch returns")
+        _check.instance("terms", terms, Terms, "Terms, the rules of the call")
+        _check.instance("shape", shape, Shape, "Shape, of the call's tensors")
         record = s.PassRecord()
         self._comm.call(lib().usp_batch_record, self._engine, batch._state.plan(terms, shape).handle, batch._state.handle,
-                        s.BACKWARD if backward else s.FORWARD, ctypes.byref(record))
+                        s.BACKWARD if _check.flag("backward", backward) else s.FORWARD, ctypes.byref(record))
         return {name: getattr(record, name) for name in ("planned_sent", "planned_received", "executed_sent",
                                                          "executed_received", "equal")}
 
@@ -311,6 +322,14 @@ def _close_all() -> None:
         mesh.close()
 
 
+def _row_starts(cut: Cut) -> tuple[int, ...]:
+    found = _check.integers("cut.row_starts", cut.row_starts)
+    if not {*found} <= {*cut.cu_seqlens[:-1]} or found[:1] != (0,) or [*found] != sorted({*found}):
+        raise UsageError(f"cut.row_starts is {_check.shown(found)}; it holds the first token of each sample row, from 0 on, "
+                         "each where a document begins")
+    return found
+
+
 def _mixed(seed: int, number: int) -> int:
     """splitmix64 of a seed and a number: the same on every rank, another one for each number."""
     x = (seed + (number + 1) * 0x9E3779B97F4A7C15) & (2**64 - 1)
@@ -320,7 +339,7 @@ def _mixed(seed: int, number: int) -> int:
 
 
 def _callbacks(device) -> "s.Allocator | None":
-    """torch's caching allocator for the scratch of kernels; what peers open is the library's own."""
+    """torch's caching allocator for what a call needs while it runs; what peers open is the library's own."""
     if device.type != "cuda":
         return None
     return s.Allocator(

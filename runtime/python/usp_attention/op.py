@@ -75,7 +75,9 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
     if not _operators_are_watched(q, k, v, sinks):
         _refuse_tangents(q, k, v, sinks)
         call = Call(q, k, v, sinks, batch_id, terms, chunk, layer)
-        out, lse, _ = UspAttention.apply(q, k, v, sinks, batch_id, call) if save else call.forward(q, k, v, sinks, False)
+        if save:
+            return UspAttention.apply(q, k, v, sinks, batch_id, call)
+        out, lse, _ = call.forward(q, k, v, sinks, False)
         return (out, lse) if return_lse else out
     rules = rules_of(terms, chunk, layer, save)
     run = torch.ops.usp.attend if torch.compiler.is_compiling() else _attend_or_say
@@ -115,18 +117,6 @@ def _refuse_foreign(name: str, tensor, q) -> None:
         raise UsageError(f"{name} lies on {tensor.device}, q on {q.device}; move them to the mesh's device")
 
 
-def _keep(ctx, q, k, v, sinks, batch_id, out, lse, saved) -> None:
-    """For backward, by ctx.save_for_backward alone, so that hooks on saved tensors see all of it."""
-    ctx.mark_non_differentiable(lse, saved)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, out, saved, batch_id, *([] if sinks is None else [sinks]))
-
-
-def _kept(ctx):
-    q, k, v, out, saved, batch_id, *sinks = ctx.saved_tensors
-    return q, k, v, out, saved, batch_id, sinks[0] if sinks else None
-
-
 # ---- in plain eager code ----------------------------------------------------------------------------------------
 #
 # torch's Python side of an operator with an autograd formula costs 50 us a call more than a Function of its own, so
@@ -147,27 +137,36 @@ def _operators_are_watched(*tensors) -> bool:
 
 
 class UspAttention(torch.autograd.Function):
-    """usp::attend and its formula, without the operator. `call` is checked, and holds the plan for backward too."""
+    """usp::attend and its formula, without the operator. `call` is checked, and holds the plan for backward too. What
+    backward needs is kept by save_for_backward alone, so that hooks on saved tensors see all of it."""
 
     @staticmethod
     def forward(ctx, q, k, v, sinks, batch_id, call: Call):
         out, lse, saved = call.forward(q, k, v, sinks, True)
-        _keep(ctx, q, k, v, sinks, batch_id, out, lse, saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(x if read else None for x, read in zip((q, k, v, out), call.backward_reads)), saved,
+                              batch_id, sinks)
         ctx.call = call
-        return out, lse, saved
+        if lse is None:
+            return out
+        ctx.mark_non_differentiable(lse)
+        return out, lse
 
     @staticmethod
-    def backward(ctx, d_out, _d_lse, _d_saved):
+    def backward(ctx, d_out, _d_lse=None):
         if d_out is None:
             return (None,) * 6
-        q, k, v, out, saved, batch_id, sinks = _kept(ctx)
+        q, k, v, out, saved, batch_id, sinks = ctx.saved_tensors
         call: Call = ctx.call
         if torch.is_grad_enabled() or _operators_are_watched(d_out, q, k, v, out, sinks):
             rules = rules_of(call.terms, call.chunk, call.layer, True)
+            q, k, v, out = (d_out.new_empty(()).expand(shape) if x is None else x
+                            for x, shape in zip((q, k, v, out), call.shapes()))
             dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules)
+            d_sinks = None if sinks is None else d_sinks
         else:
             dq, dk, dv, d_sinks = call.backward(d_out, q, k, v, out, sinks, saved)
-        return dq, dk, dv, None if sinks is None else d_sinks, None, None
+        return dq, dk, dv, d_sinks, None, None
 
 
 def _refuse_tangents(*tensors) -> None:
@@ -192,12 +191,16 @@ def _attend_or_say(*arguments):
 
 
 def _attend(q, k, v, sinks, batch_id, rules):
-    return Call(q, k, v, sinks, batch_id, *_terms(rules, sinks is not None)).forward(q, k, v, sinks, _saves(rules))
+    call = Call(q, k, v, sinks, batch_id, *_terms(rules, sinks is not None))
+    out, lse, saved = call.forward(q, k, v, sinks, _saves(rules))
+    return (out, q.new_empty((0,), dtype=sum_dtype(q)) if lse is None else lse,
+            q.new_empty((0,), dtype=torch.uint8) if saved is None else saved)
 
 
 def _attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, rules):
     call = Call(q, k, v, sinks, batch_id, *_terms(rules, sinks is not None))
-    return call.backward(d_out, q, k, v, out, sinks, saved)
+    *gradients, d_sinks = call.backward(d_out, q, k, v, out, sinks, saved)
+    return *gradients, q.new_empty((0,), dtype=sum_dtype(q)) if d_sinks is None else d_sinks
 
 
 def _attend_fake(q, k, v, sinks, batch_id, rules):
@@ -214,8 +217,11 @@ def _attend_grad_fake(d_out, q, k, v, out, sinks, saved, batch_id, rules):
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    *tensors, rules = inputs
-    _keep(ctx, *tensors, *output)
+    q, k, v, sinks, batch_id, rules = inputs
+    out, lse, saved = output
+    ctx.mark_non_differentiable(lse, saved)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, out, saved, batch_id, sinks)
     ctx.rules = rules
 
 
@@ -224,7 +230,7 @@ def _backward(ctx, d_out, _d_lse, _d_saved):
         return (None,) * 6
     if not _saves(ctx.rules):
         raise UsageError("attention was run without state for backward; run it where gradients are enabled")
-    q, k, v, out, saved, batch_id, sinks = _kept(ctx)
+    q, k, v, out, saved, batch_id, sinks = ctx.saved_tensors
     dq, dk, dv, d_sinks = torch.ops.usp.attend_grad(d_out, q, k, v, out, sinks, saved, batch_id, ctx.rules)
     return dq, dk, dv, None if sinks is None else d_sinks, None, None
 

@@ -374,8 +374,9 @@ topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& ca
   std::vector<double> lines;
   if (calibration.network) lines = host_lines(measured, calibration.network->gb_s);
   if (options.nic_gb_s) std::fill(lines.begin(), lines.end(), *options.nic_gb_s);
-  topology::Cluster cluster = measured.card ? cluster_of_cards(measured, calibration)
-                                            : cluster_of_ranks(measured.machine, calibration);
+  topology::Cluster cluster =
+      measured.card ? cluster_of_cards(measured, calibration)
+                    : cluster_of_ranks(measured.machine, calibration, options.dtype.value_or(DType::fp32));
   cluster.name = calibration.cluster;
   cluster.calibration = options.calibration_file;
   const auto quantity = [](double value) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measured_cluster.hpp"
 
-#include "usp/base/text.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
 
@@ -58,6 +58,16 @@ topology::Cluster hosts_of(const Machine& machine, const topology::DeviceSpec& s
     cluster.spec_of_device.push_back(0);
   }
   return cluster;
+}
+
+/// One rate is measured, of the kernels' type; the host's cores are taken to compute others as fast.
+void set_rates(DType dtype, const topology::Quantity& measured, topology::DeviceSpec& spec) {
+  const topology::Quantity other{
+      measured.value, topology::Provenance::guess,
+      fmt::format("as {}, the type that {} measured", word_of(dtype), measured.source)};
+  spec.bf16_tflops = dtype == DType::bf16 ? measured : other;
+  spec.fp16_tflops = dtype == DType::fp16 ? measured : other;
+  spec.fp32_tflops = dtype == DType::fp32 ? measured : other;
 }
 
 /// All devices of a host behind one switch.
@@ -137,11 +147,11 @@ CalibrationFile::Links links_of_card(const Card& card, const CalibrationFile& co
   return {nvlink ? "nvswitch" : "pcie", best > 0 ? best : slot_gb_s, best > 0 ? source : "PCIe 5.0 x16"};
 }
 
-topology::Cluster cluster_of_ranks(const Machine& machine, const CalibrationFile& calibration) {
+topology::Cluster cluster_of_ranks(const Machine& machine, const CalibrationFile& calibration, DType dtype) {
   topology::DeviceSpec spec;
   spec.name = calibration.device.name;
   spec.sm_count = quantity(calibration.device.sm_count);
-  spec.bf16_tflops = spec.fp16_tflops = spec.fp32_tflops = quantity(calibration.device.bf16_tflops);
+  set_rates(dtype, quantity(calibration.device.bf16_tflops), spec);
   spec.memory_gb_s = quantity(calibration.device.memory_gb_s);
   std::size_t most_ranks = 1;
   double memory = machine.memory_bytes.front();

@@ -25,8 +25,10 @@ inline constexpr const char* source = "usp calibrate";
 /// Kind and line of the links between cards: NVLink where links are up or messages were faster than a slot.
 [[nodiscard]] CalibrationFile::Links links_of_card(const Card& card, const CalibrationFile& content);
 
-/// The hosts of the machine without their NICs; each rank is a device with the rates of the calibration.
-[[nodiscard]] topology::Cluster cluster_of_ranks(const Machine& machine, const CalibrationFile& calibration);
+/// The hosts of the machine without their NICs; each rank is a device with the rates of the calibration,
+/// whose kernels computed in `dtype`.
+[[nodiscard]] topology::Cluster cluster_of_ranks(const Machine& machine, const CalibrationFile& calibration,
+                                                 DType dtype);
 /// The same of GPUs: cards and links of the kind that was found.
 [[nodiscard]] topology::Cluster cluster_of_cards(const Measured& measured,
                                                  const CalibrationFile& calibration);

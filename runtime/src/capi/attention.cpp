@@ -14,6 +14,9 @@ std::unique_ptr<kernels::AttentionKernel> make_kernel() {
 
 namespace {
 
+constexpr std::size_t first_options =
+    offsetof(usp_attention_options, reserved) + sizeof(usp_attention_options::reserved);
+
 /// The tensors of the attention's plan and batch.
 Tensors tensors_of(const usp_attention& handle) {
   return {handle.layer.plan, static_cast<i64>(handle.attention.q_tokens().size()),
@@ -45,8 +48,11 @@ usp_status tokens(const usp_attention* attention, bool queries, const int64_t** 
 }  // namespace
 }  // namespace usp::capi
 
-usp_attention::usp_attention(const usp_plan& plan, usp::comm::Communicator& communicator)
-    : layer(plan.layer), kernel(usp::capi::make_kernel()), attention(layer.plan, communicator, *kernel) {}
+usp_attention::usp_attention(const usp_plan& plan, usp::comm::Communicator& communicator,
+                             const usp::ExecutorOptions& options)
+    : layer(plan.layer),
+      kernel(usp::capi::make_kernel()),
+      attention(layer.plan, communicator, *kernel, options) {}
 
 using namespace usp::capi;
 
@@ -63,9 +69,23 @@ usp_status usp_attention_gradients_init(usp_attention_gradients* gradients, size
 }
 
 usp_status usp_attention_create(const usp_plan* plan, usp_comm* comm, usp_attention** attention) {
+  return usp_attention_create_with(plan, comm, nullptr, attention);
+}
+
+usp_status usp_attention_options_init(usp_attention_options* options, size_t size) {
+  return guarded([&] { start(options, size, first_options, zero<usp_attention_options>(), "options"); });
+}
+
+usp_status usp_attention_create_with(const usp_plan* plan, usp_comm* comm,
+                                     const usp_attention_options* options, usp_attention** attention) {
   return guarded([&] {
     given(attention, "attention");
-    *attention = new usp_attention(given(plan, "plan"), *given(comm, "comm").communicator);
+    const auto defaults = zero<usp_attention_options>();
+    const usp_attention_options own =
+        options == nullptr ? defaults : taken(options, first_options, defaults, "options");
+    require(own.reserved == 0, "options.reserved must be 0");
+    *attention = new usp_attention(given(plan, "plan"), *given(comm, "comm").communicator,
+                                   {.forward_only = own.forward_only != 0});
   });
 }
 

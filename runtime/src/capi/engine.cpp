@@ -127,7 +127,9 @@ usp_engine::usp_engine(usp::comm::Communicator& world, const usp::Mesh& mesh, co
       batch_group(usp::capi::group_of_all(world)),
       batches(batch_group == nullptr ? world : *batch_group, mesh, ranks.data_plane().reach()),
       executor(ranks.data_plane(), *kernel,
-               {.compare_inputs = desc.compare_inputs != 0, .forward_only = desc.forward_only != 0}),
+               {.compare_inputs = desc.compare_inputs != 0,
+                .forward_only = desc.forward_only != 0,
+                .release_scratch = desc.release_scratch != 0}),
       forward_only(desc.forward_only != 0),
       ring{&ranks.ring(), nullptr},
       ulysses{&ranks.ulysses(), nullptr},
@@ -147,6 +149,8 @@ usp_status usp_engine_create(const usp_engine_desc* desc, usp_comm* comm, usp_en
             fmt::format("desc.device is {}; give a GPU's ordinal, or -1 for the host", own.device));
     require((own.allocator.allocate == nullptr) == (own.allocator.release == nullptr),
             "desc.allocator has one of allocate and release; give both, or none for the heap");
+    require(own.release_scratch == 0 || own.allocator.allocate != nullptr,
+            "desc.release_scratch is set without desc.allocator, which the memory goes back to; give one");
     auto made = std::make_unique<usp_engine>(*given(comm, "comm").communicator, mesh_of(own), own);
     made->ring.job = made->ulysses.job = &job_of(*comm);
     *engine = made.release();

@@ -38,7 +38,8 @@ struct usp_comm {
 };
 
 struct usp_attention {
-  usp_attention(const usp_plan& plan, usp::comm::Communicator& communicator);
+  usp_attention(const usp_plan& plan, usp::comm::Communicator& communicator,
+                const usp::ExecutorOptions& options);
   usp::PlanLayer layer;
   std::unique_ptr<usp::kernels::AttentionKernel> kernel;
   usp::AttentionOperator attention;

@@ -2,6 +2,7 @@
 #include "usp/runtime/executor.hpp"
 
 #include "call_checks.hpp"
+#include "call_workspace.hpp"
 #include "inputs_digest.hpp"
 #include "on_stream.hpp"
 #include "pass_runner.hpp"
@@ -28,22 +29,8 @@
 namespace usp {
 namespace {
 
-/// The highest byte of no number that an attention call computes: fp16 NaN, beyond 1e37 in the other types.
-constexpr unsigned char poison_byte = 0x7e;
-
 [[nodiscard]] std::size_t index_of(Pass pass) {
   return pass == Pass::forward ? 0 : 1;
-}
-
-[[nodiscard]] i64 sums_begin(const Prepared& prepared) {
-  return align_buffer(prepared.workspace_bytes());
-}
-
-/// Workspace of both passes, then the sums of gradients; of forward alone where nothing else runs.
-[[nodiscard]] i64 scratch_bytes(const Prepared& prepared, bool forward_only) {
-  if (forward_only) return prepared.workspace_bytes(Pass::forward);
-  return prepared.sums_bytes() == 0 ? prepared.workspace_bytes()
-                                    : sums_begin(prepared) + prepared.sums_bytes();
 }
 
 /// Inputs are only read; one view type serves all buffers of a schedule.
@@ -53,17 +40,6 @@ constexpr unsigned char poison_byte = 0x7e;
   target.batch_stride = view.batch_stride, target.row_stride = view.row_stride,
   target.head_stride = view.head_stride;
   return target;
-}
-
-/// Places the buffers that have an offset from `base`.
-void place_packed(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* base,
-                  i64 (Prepared::*offset_of)(Pass, schedule::BufferId) const) {
-  const std::vector<schedule::Buffer>& buffers = prepared.schedule(pass).buffers;
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const auto id = static_cast<schedule::BufferId>(i);
-    const i64 offset = (prepared.*offset_of)(pass, id);
-    if (offset >= 0) runner.place(id, prepared.packed(buffers[i], base + offset));
-  }
 }
 
 /// Why a capture is refused.
@@ -86,12 +62,13 @@ struct Execution {
 
 struct Executor::State {
   State(comm::DataPlane& t, kernels::AttentionKernel& k, const ExecutorOptions& o)
-      : data_plane(t), communicator(t.control()), kernel(k), memory(k.memory()), options(o), sinks(memory) {
-    workspace = data_plane.peer_arena(memory);
-    if (workspace != nullptr) return;
-    own_workspace = memory.make_arena();
-    workspace = own_workspace.get();
-  }
+      : data_plane(t),
+        communicator(t.control()),
+        kernel(k),
+        memory(k.memory()),
+        options(o),
+        workspace(data_plane, memory),
+        sinks(memory) {}
 
   State(std::unique_ptr<comm::DataPlane> owned, kernels::AttentionKernel& k, const ExecutorOptions& o)
       : State(*owned, k, o) {
@@ -104,8 +81,7 @@ struct Executor::State {
   kernels::AttentionKernel& kernel;
   kernels::Memory& memory;
   ExecutorOptions options;
-  std::unique_ptr<kernels::Arena> own_workspace;  ///< null: the data plane's arena
-  kernels::Arena* workspace = nullptr;
+  CallWorkspace workspace;
   std::map<const Prepared*, Execution> executions;
   std::set<std::uint64_t> admitted;  ///< plan keys
   RecentCalls recent;                ///< goes before the data plane
@@ -124,16 +100,27 @@ struct Executor::State {
   void check_saved(const Prepared& prepared, const AttentionInputs& in, const SavedState& saved) const;
   void compare(const Prepared& prepared, RecentCall& call, const AttentionInputs& in, std::uint64_t digest);
   [[nodiscard]] std::uint64_t digest_of_call(const Prepared& prepared, const AttentionInputs& in) const;
-  void place_workspace(const Prepared& prepared, Pass pass, PassRunner& runner) const;
   void place_saved(const Prepared& prepared, Pass pass, PassRunner& runner, std::byte* saved) const;
   void place_inputs(const Prepared& prepared, Pass pass, PassRunner& runner, const AttentionInputs& in) const;
-  void place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
-                      const kernels::View& target) const;
-  void finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
-                       const kernels::View& target) const;
   void run(const Prepared& prepared, Pass pass, RecentCall& call, const AttentionInputs& in,
            const AttentionGradients* gradients);
-  void measure(PassRecord& record) const;
+};
+
+/// A call's stream, and what the call took of the memory's allocator for as long as it runs.
+class Executor::CallScope {
+ public:
+  CallScope(State& state, device::StreamRef stream)
+      : memory_(state.memory), releases_(state.options.release_scratch), on_stream_(memory_, stream) {}
+  ~CallScope() {
+    if (releases_) memory_.release_scratch();
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  kernels::Memory& memory_;
+  bool releases_;
+  OnStream on_stream_;  ///< the release comes before its end
 };
 
 Executor::Executor(comm::DataPlane& data_plane, kernels::AttentionKernel& kernel,
@@ -170,24 +157,19 @@ void Executor::State::admit(const AttentionPlan& plan, std::uint64_t key) {
 }
 
 void Executor::reserve(const std::shared_ptr<const Prepared>& prepared) {
-  const OnStream on_stream(state_->memory, {});
+  const CallScope scope(*state_, {});
   (void)state_->reserve(prepared);
 }
 
-/// Workspace, runners and channels of a call. The arena of peers grows on all ranks at once.
+/// Workspace, runners and channels of a call.
 RecentCall& Executor::State::reserve(const std::shared_ptr<const Prepared>& prepared) {
   RecentCall& call = recent.of(prepared->call_key());
   const bool is_new = call.channels[0] == nullptr;
-  const i64 bytes = scratch_bytes(*prepared, options.forward_only);
-  if (own_workspace == nullptr ? is_new : workspace->bytes() < bytes) {
-    memory.synchronize();  // work in flight reads the workspace
-    if (own_workspace == nullptr && workspace->bytes() < bytes) memory.release_unused();
-    try {
-      workspace->reserve(bytes);
-    } catch (...) {
-      recent.clear();  // the workspace of earlier calls is gone too
-      throw;
-    }
+  try {
+    workspace.reserve(*prepared, options.forward_only, is_new);
+  } catch (...) {
+    recent.clear();  // the workspace of earlier calls is gone too
+    throw;
   }
   (void)execution(prepared);
   if (is_new) connect(*prepared, call);
@@ -200,8 +182,8 @@ void Executor::State::connect(const Prepared& prepared, RecentCall& call) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     if (pass == Pass::backward && options.forward_only) continue;
     PassRunner& runner = *e.runner[index_of(pass)];
-    place_workspace(prepared, pass, runner);
-    channels[index_of(pass)] = data_plane.connect(runner.ends(own_workspace == nullptr));
+    workspace.place_reached(prepared, pass, runner);
+    channels[index_of(pass)] = data_plane.connect(runner.ends(workspace.has_peer_arena()));
   }
   call.channels = std::move(channels);
 }
@@ -286,10 +268,6 @@ void Executor::State::compare(const Prepared& prepared, RecentCall& call, const 
   call.compared = true;
 }
 
-void Executor::State::place_workspace(const Prepared& prepared, Pass pass, PassRunner& runner) const {
-  place_packed(prepared, pass, runner, workspace->data(), &Prepared::workspace_offset);
-}
-
 void Executor::State::place_saved(const Prepared& prepared, Pass pass, PassRunner& runner,
                                   std::byte* saved) const {
   if (!on_host() && reinterpret_cast<std::uintptr_t>(saved) % buffer_alignment != 0)
@@ -308,29 +286,12 @@ void Executor::State::place_inputs(const Prepared& prepared, Pass pass, PassRunn
   place(Tensor::v, in.v);
 }
 
-/// A gradient lands in the caller's tensor where that has the type of the sum.
-void Executor::State::place_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
-                                     const kernels::View& target) const {
-  const schedule::BufferId id = prepared.result(Pass::backward, {tensor, BufferSlot::home});
-  const schedule::Buffer& b = prepared.schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
-  std::byte* const sum = workspace->data() + sums_begin(prepared) + prepared.sum_offset(tensor);
-  runner.place(id, target.type == b.type ? target : prepared.packed(b, sum));
-}
-
-void Executor::State::finish_gradient(const Prepared& prepared, PassRunner& runner, Tensor tensor,
-                                      const kernels::View& target) const {
-  const kernels::View sum = runner.view(prepared.result(Pass::backward, {tensor, BufferSlot::home}));
-  if (sum.data == target.data) return;
-  memory.copy_region(sum, {{0, sum.rows}, sum.heads}, target, {{0, target.rows}, target.heads},
-                     WriteMode::overwrite);
-}
-
 void Executor::State::run(const Prepared& prepared, Pass pass, RecentCall& call, const AttentionInputs& in,
                           const AttentionGradients* gradients) {
   const AttentionPlan& plan = prepared.plan();
   Execution& e = executions.at(&prepared);
   PassRecord& record = e.record[index_of(pass)];
-  if (options.measure_workspace) memory.set_bytes(workspace->data(), poison_byte, record.workspace_bytes);
+  if (options.measure_workspace) workspace.poison(prepared, pass);
   terms = score_terms(plan, in);
   StepInputs inputs;
   inputs.group = plan.shape.query_heads / plan.shape.kv_heads;
@@ -346,23 +307,14 @@ void Executor::State::run(const Prepared& prepared, Pass pass, RecentCall& call,
   runner.run(inputs, *call.channels[index_of(pass)], record);
   sinks.finish_sum();
   e.warm[index_of(pass)] = true;
-  if (options.measure_workspace) measure(record);
-}
-
-void Executor::State::measure(PassRecord& record) const {
-  std::vector<unsigned char> content(static_cast<std::size_t>(record.workspace_bytes));
-  memory.to_host(content.data(), workspace->data(), record.workspace_bytes);
-  memory.synchronize();
-  i64 end = record.workspace_bytes;
-  while (end > 0 && content[static_cast<std::size_t>(end - 1)] == poison_byte) --end;
-  record.touched_bytes = end;
+  if (options.measure_workspace) record.touched_bytes = workspace.touched_bytes(prepared, pass);
 }
 
 void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const AttentionInputs& in,
                        kernels::View out, kernels::View lse, SavedState& saved, device::StreamRef stream) {
   State& s = *state_;
   s.check_call(prepared, in);
-  const OnStream on_stream(s.memory, stream);
+  const CallScope scope(s, stream);
   s.check_capture(*prepared, Pass::forward);
   check_results(*prepared, in, out, lse, saved.memory_);
   require(saved.arena_ != nullptr || saved.bytes() >= prepared->saved_bytes(),
@@ -377,7 +329,7 @@ void Executor::forward(const std::shared_ptr<const Prepared>& prepared, const At
   saved.forward_ = {};  // until this one has run to its end
   if (saved.arena_ != nullptr) saved.arena_->reserve(prepared->saved_bytes());
   PassRunner& runner = *s.execution(prepared).runner[0];
-  s.place_workspace(*prepared, Pass::forward, runner);
+  s.workspace.place(*prepared, Pass::forward, runner);
   s.place_saved(*prepared, Pass::forward, runner, saved.data());
   s.place_inputs(*prepared, Pass::forward, runner, in);
   runner.place(prepared->result(Pass::forward, {Tensor::o, BufferSlot::home}), out);
@@ -409,23 +361,21 @@ void Executor::backward(const std::shared_ptr<const Prepared>& prepared, const A
   State& s = *state_;
   require(!s.options.forward_only, "the executor was made for forward alone (ExecutorOptions::forward_only)");
   s.check_call(prepared, in);
-  const OnStream on_stream(s.memory, stream);
+  const CallScope scope(s, stream);
   s.check_capture(*prepared, Pass::backward);
   s.check_saved(*prepared, in, saved);
   check_gradients(*prepared, in, d_out, gradients, out, saved.memory_);
   RecentCall& call = s.reserve(prepared);
   PassRunner& runner = *s.execution(prepared).runner[1];
-  s.place_workspace(*prepared, Pass::backward, runner);
+  s.workspace.place(*prepared, Pass::backward, runner);
   s.place_saved(*prepared, Pass::backward, runner, saved.data());
   s.place_inputs(*prepared, Pass::backward, runner, in);
   runner.place(prepared->input(Pass::backward, {Tensor::d_o, BufferSlot::home}), read_only(d_out));
   const schedule::BufferId home_o = prepared->input(Pass::backward, {Tensor::o, BufferSlot::home});
   if (home_o >= 0) runner.place(home_o, read_only(out));
-  const std::pair<Tensor, const kernels::View*> results[] = {
-      {Tensor::dq, &gradients.dq}, {Tensor::dk, &gradients.dk}, {Tensor::dv, &gradients.dv}};
-  for (const auto& [tensor, target] : results) s.place_gradient(*prepared, runner, tensor, *target);
+  s.workspace.place_gradients(*prepared, runner, gradients);
   s.run(*prepared, Pass::backward, call, in, &gradients);
-  for (const auto& [tensor, target] : results) s.finish_gradient(*prepared, runner, tensor, *target);
+  s.workspace.finish_gradients(*prepared, runner, gradients);
   saved.forward_.spent = true;
 }
 
@@ -442,7 +392,7 @@ kernels::Memory& Executor::memory() const {
   return state_->memory;
 }
 i64 Executor::workspace_bytes() const {
-  return state_->workspace->bytes();
+  return state_->workspace.bytes();
 }
 
 const PassRecord& Executor::record(const Prepared& prepared, Pass pass) const {

@@ -70,10 +70,18 @@ void Prepared::expand_passes(const schedule::CompactSchedule& compact, int rank)
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Part& p = parts_[pass == Pass::forward ? 0 : 1];
     p.schedule = schedule::expand(*geometry_, compact, rank, pass, reach_);
-    p.workspace = schedule::pack_workspace(p.schedule, plan().shape.batch);
+    const auto pack = [&](schedule::WorkspacePart part) {
+      return schedule::pack_workspace(p.schedule, plan().shape.batch, part);
+    };
+    const bool in_parts = reach_ == schedule::PeerReach::workspace;
+    p.own = pack(in_parts ? schedule::WorkspacePart::own : schedule::WorkspacePart::all);
+    if (in_parts)
+      p.reached = pack(schedule::WorkspacePart::reached);
+    else
+      p.reached.offset.assign(p.schedule.buffers.size(), -1);
   }
   lay_out_saved();
-  lay_out_sums();
+  count_sums();
   q_tokens_ = home_tokens(Tensor::q, schedule::Side::q);
   kv_tokens_ = home_tokens(Tensor::k, schedule::Side::k);
 }
@@ -95,14 +103,13 @@ void Prepared::lay_out_saved() {
             "backward reads what forward did not save");
 }
 
-void Prepared::lay_out_sums() {
-  sum_offset_.fill(-1);
+void Prepared::count_sums() {
   for (const Tensor tensor : {Tensor::dq, Tensor::dk, Tensor::dv}) {
     const schedule::BufferId id = result(Pass::backward, {tensor, BufferSlot::home});
     if (id < 0) continue;
-    sum_offset_[static_cast<std::size_t>(tensor)] = sums_bytes_;
-    sums_bytes_ += align_buffer(schedule::bytes_of(
-        schedule(Pass::backward).buffers[static_cast<std::size_t>(id)], plan().shape.batch));
+    const schedule::Buffer& sum = schedule(Pass::backward).buffers[static_cast<std::size_t>(id)];
+    if (sum.type != plan().shape.dtype)
+      sums_bytes_ += align_buffer(schedule::bytes_of(sum, plan().shape.batch));
   }
 }
 
@@ -127,7 +134,8 @@ kernels::View Prepared::packed(const schedule::Buffer& b, std::byte* at) const {
 }
 
 i64 Prepared::workspace_bytes() const {
-  return std::max(workspace_bytes(Pass::forward), workspace_bytes(Pass::backward));
+  return std::max(reached_bytes(Pass::forward), reached_bytes(Pass::backward)) +
+         std::max(own_bytes(Pass::forward), own_bytes(Pass::backward));
 }
 
 bool Prepared::backward_reads(Tensor tensor) const {
@@ -144,8 +152,12 @@ i64 Prepared::saved_offset(Pass pass, schedule::BufferId id) const {
   return part(pass).saved_offset[static_cast<std::size_t>(id)];
 }
 
-i64 Prepared::workspace_offset(Pass pass, schedule::BufferId id) const {
-  return part(pass).workspace.offset[static_cast<std::size_t>(id)];
+i64 Prepared::reached_offset(Pass pass, schedule::BufferId id) const {
+  return part(pass).reached.offset[static_cast<std::size_t>(id)];
+}
+
+i64 Prepared::own_offset(Pass pass, schedule::BufferId id) const {
+  return part(pass).own.offset[static_cast<std::size_t>(id)];
 }
 
 std::vector<i64> Prepared::home_tokens(Tensor tensor, schedule::Side side) const {

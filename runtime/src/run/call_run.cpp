@@ -35,7 +35,7 @@ std::uint64_t digest_of(const std::vector<T>& values) {
   return digest_of_bytes(values.data(), values.size() * sizeof(T));
 }
 
-/// Before anything of a run: rank 0 prepares, and processes that were started differently are told so.
+/// Before anything of a run: rank 0 prepares, and processes that were started differently end with an error.
 void prepare(const RunOptions& options, const CallTensors& tensors, comm::Communicator& communicator) {
   if (communicator.rank() == 0 && options.prepare) options.prepare();
   const auto tensor = [&](const char* name, const HostTensor& t) {

@@ -65,6 +65,48 @@ def one_call(mesh, rule: dict, dtype, cu, stream) -> None:
         assert error <= BOUNDS[dtype], (mesh, name, rule, dtype, cu, error)
 
 
+def forward_only() -> None:
+    """An engine of forward alone gives the same bits, holds less, and refuses backward."""
+    found: dict = {}
+    for alone in (False, True):
+        for mesh in meshes(forward_only=alone):
+            batch = mesh.batch(tokens=2048)
+            q, k, v, d_out = (x[:, batch.local_tokens].cuda() for x in random_qkv(1, 2048, 8, 2, 64, 64, torch.bfloat16))
+            out = usp.attention(q.requires_grad_(), k, v, batch)
+            out_bits, workspace = found.setdefault(mesh.ring, (out.detach(), mesh.memory(batch)["workspace_bytes"]))
+            assert torch.equal(out.detach(), out_bits), mesh
+            if alone:
+                assert mesh.memory(batch)["workspace_bytes"] <= workspace, mesh
+                try:
+                    out.backward(d_out)
+                    raise AssertionError("backward of an engine of forward alone ran")
+                except usp.UsageError as error:
+                    assert "forward alone" in str(error), error
+            mesh.close()
+
+
+def memory() -> None:
+    """Between calls a rank holds what peers reach, and nothing of torch's memory but tensors: kernels' scratch and the
+    rest of the workspace went back."""
+    for mesh in meshes():
+        batch = mesh.batch(tokens=16384)
+        shape = (1, len(batch.local_tokens))
+        q, k, v = (torch.randn(*shape, heads, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+                   for heads in (32, 8, 8))
+        for _ in range(2):
+            before = torch.cuda.memory_allocated()
+            out = usp.attention(q, k, v, batch)
+            kept = torch.cuda.memory_allocated() - before
+            planned = mesh.memory(batch)["saved_bytes_per_forward"] + out.numel() * out.element_size()
+            assert kept <= planned + (4 << 20), (mesh, kept, planned)  # tables of tiles are some kilobytes
+            out.backward(torch.ones_like(out))
+            out = q.grad = k.grad = v.grad = None
+            torch.cuda.synchronize()
+            left = torch.cuda.memory_allocated() - before
+            assert left <= 4 << 20, (mesh, left)
+        mesh.close()
+
+
 def graphs() -> None:
     """G1: a capture is right, or refused by name."""
     for transport in ("nccl", "copy_engine"):

@@ -90,6 +90,24 @@ std::string escaped(std::string_view text, bool lines) {
   return result;
 }
 
+std::string plural(std::int64_t count, std::string_view noun) {
+  std::string word(noun);
+  if (count == 1 || noun.empty()) return word;
+  const auto ends = [&](std::string_view end) {
+    return noun.size() > end.size() && noun.substr(noun.size() - end.size()) == end;
+  };
+  const bool vowel_before_y = ends("ay") || ends("ey") || ends("oy");
+  if (ends("y") && !vowel_before_y) {
+    word.back() = 'i';
+    return word + "es";
+  }
+  return word + (ends("ch") || ends("sh") || ends("x") || ends("s") ? "es" : "s");
+}
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + plural(count, noun);
+}
+
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {
   return fmt::format("{}", fmt::join(parts, separator));
 }

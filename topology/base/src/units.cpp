@@ -126,6 +126,18 @@ std::string format_seconds(double seconds) {
   return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
+std::string format_flop_rate(double flop_s) {
+  constexpr std::pair<double, const char*> units[] = {{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}};
+  for (const auto& [unit, name] : units)
+    if (std::abs(flop_s) >= 0.9995 * unit) return fmt::format("{:.3g} {}FLOP/s", flop_s / unit, name);
+  return fmt::format("{:.3g} FLOP/s", flop_s);
+}
+
+std::string format_byte_rate(double bytes_s, int digits) {
+  if (bytes_s >= 0.9995e9) return format_fixed(bytes_s / 1e9, digits) + " GB/s";
+  return fmt::format("{:.3g} MB/s", bytes_s / 1e6);
+}
+
 std::string format_count(std::int64_t count) {
   constexpr std::pair<double, const char*> units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}};
   const auto size = static_cast<double>(count);

@@ -37,6 +37,11 @@ class Memory {
   /// The GPU's ordinal; -1 on the host.
   [[nodiscard]] virtual int device() const = 0;
   [[nodiscard]] virtual std::unique_ptr<Arena> make_arena() = 0;
+  /// An arena for what no call leaves to the next one; the memory outlives it.
+  [[nodiscard]] virtual std::unique_ptr<Arena> make_scratch() { return make_arena(); }
+  /// What those arenas hold of the caller's allocator goes back to it, behind what is enqueued; data() takes as
+  /// much again. Nothing where the memory has no allocator of the caller's.
+  virtual void release_scratch() {}
   /// Allocator::release_unused() where the memory has an allocator of the caller's.
   virtual void release_unused() {}
   /// Bytes of all arenas now; 0 in host_memory(), which ranks share.

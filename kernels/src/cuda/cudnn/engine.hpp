@@ -62,11 +62,11 @@ struct Division {
 /// Memory that each step uses in turn.
 struct ScratchArenas {
   explicit ScratchArenas(Memory& memory)
-      : block(memory.make_arena()),
-        state(memory.make_arena()),
-        input(memory.make_arena()),
-        delta(memory.make_arena()),
-        workspace(memory.make_arena()) {}
+      : block(memory.make_scratch()),
+        state(memory.make_scratch()),
+        input(memory.make_scratch()),
+        delta(memory.make_scratch()),
+        workspace(memory.make_scratch()) {}
   std::unique_ptr<Arena> block;      ///< results of one block
   std::unique_ptr<Arena> state;      ///< fp32 results, before they are rounded
   std::unique_ptr<Arena> input;      ///< inputs in cuDNN's type

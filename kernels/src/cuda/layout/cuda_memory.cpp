@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../layout/allocated_arena.hpp"
+#include "../../layout/scratch_pool.hpp"
 #include "strided_copy.hpp"
 
 #include "usp/base/error.hpp"
@@ -52,14 +53,17 @@ class StreamArena final : public Arena {
   StreamArena& operator=(const StreamArena&) = delete;
   void reserve(i64 bytes) override {
     if (bytes <= this->bytes()) return;
-    if (block_ != nullptr && taken_for_ != stream_.get()) stream_.synchronize();
-    block_.reset();  // first, so that the peak is the greater of the two
+    release();  // first, so that the peak is the greater of the two
     taken_for_ = stream_.get();
     block_ = std::make_unique<AllocatedArena>(ArenaSource{&allocator_, stream_.device(), taken_for_, held_});
     block_->reserve(bytes);
   }
   std::byte* data() const override { return block_ == nullptr ? nullptr : block_->data(); }
   i64 bytes() const override { return block_ == nullptr ? 0 : block_->bytes(); }
+  void release() {
+    if (block_ != nullptr && taken_for_ != stream_.get()) stream_.synchronize();
+    block_.reset();
+  }
 
  private:
   device::CallStream& stream_;
@@ -80,6 +84,11 @@ class CudaMemory final : public Memory {
     if (allocator_ == nullptr) return std::make_unique<DeviceArena>(device_, held_);
     return std::make_unique<StreamArena>(stream_, *allocator_, held_);
   }
+  std::unique_ptr<Arena> make_scratch() override {
+    if (allocator_ == nullptr) return make_arena();
+    return scratch_.make(std::make_unique<StreamArena>(stream_, *allocator_, held_));
+  }
+  void release_scratch() override { scratch_.release(); }
   void release_unused() override {
     if (allocator_ != nullptr) allocator_->release_unused();
   }
@@ -157,6 +166,7 @@ class CudaMemory final : public Memory {
   Allocator* allocator_;          ///< null: plain device memory
   std::optional<Beside> beside_;  ///< made with the first copy
   std::shared_ptr<i64> held_ = std::make_shared<i64>(0);
+  ScratchPool<StreamArena> scratch_;
 };
 
 }  // namespace

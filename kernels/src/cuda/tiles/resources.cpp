@@ -33,7 +33,7 @@ Resources::Resources(Memory& memory, const CudaKernelOptions& options)
         device_));
   shared_per_block_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
   shared_per_sm_ = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device_);
-  for (auto& arena : scratch_) arena = memory.make_arena();
+  for (auto& arena : scratch_) arena = memory.make_scratch();
 }
 
 void Resources::make_room(const ConstView& view, DType io, Range heads, Role role) {

@@ -86,6 +86,8 @@ struct KernelData {
       1;  ///< published: rate on a full mask / rate on a causal one, tail and diagonal taken out
   std::optional<double> full_extra_keys;  ///< published: of fits that state none of their own
   double backward_band = 0.15;            ///< of ratios that were not measured on this card
+  double sustained =
+      1;  ///< rate of calls back to back over that of the measured ones, between which the card rests
   double softmax_fraction =
       0;  ///< of the score time at the only measured head dim, the part that head_dim leaves
   double memory_bytes_s = 0;     ///< what a memory-bound kernel reaches
@@ -94,6 +96,9 @@ struct KernelData {
   bool same_generation = false;  ///< the card that was measured runs the same kernels
   bool uncalibrated = false;
 };
+
+/// The fits at the clock that calls back to back leave a card.
+[[nodiscard]] KernelData at_sustained_clock(KernelData data);
 
 /// The fits of one card on another.
 [[nodiscard]] KernelData borrowed(KernelData data, const KernelBorrowing& by, const std::string& from);
@@ -116,8 +121,8 @@ class AttentionCostModel {
   /// once.
   /// @param head_rows batch * query heads * rows; `block_bytes` per element of the block's out (2 or 4)
   [[nodiscard]] Estimate merge(double head_rows, int head_dim_v, int block_bytes) const noexcept;
-  /// A kernel that moves `bytes` (read plus written): pack, unpack, cast, copy.
-  [[nodiscard]] Estimate memory_bound(double bytes) const noexcept;
+  /// Kernels that move `bytes` (read plus written) in all: pack, unpack, cast, add, copy.
+  [[nodiscard]] Estimate memory_bound(double bytes, int kernels = 1) const noexcept;
 
   [[nodiscard]] const KernelData& data() const { return data_; }
   /// Mean of the fits' MAPE, weighted by rows; 0 when uncalibrated.

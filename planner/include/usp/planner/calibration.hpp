@@ -64,6 +64,7 @@ struct Calibration {
   double link_gb_s = 0;  ///< line rate per device of the links that were measured; 0: not stated
   double link_band = 0;  ///< of curves that were measured on another host: how far hosts of the kind differ
   std::string link_lender;  ///< calibration that the curves of the slowest links inside a host come from
+  bool asks_p2p = false;    ///< whether peers copy over PCIe decides on the rates of its links
   TransferModel comm;       ///< of the fastest links inside hosts and NVLink domains
   std::optional<TransferModel> pcie;  ///< of PCIe, where a host has other links too; empty: `comm` is all
   NetworkRates network;

@@ -45,7 +45,7 @@ struct AttentionSurface {
   std::string backend;  ///< word of the backend; empty: not stated
   KernelData data;      ///< without what CalibrationFile::device and memory_efficiency say
   std::optional<Library> library;
-  std::string family_source, softmax_source, scaled_why;  ///< the last two may be empty
+  std::string family_source, softmax_source, scaled_why, sustained_source;  ///< the last three may be empty
 };
 
 /// Matrix products, in the 16-bit types on a GPU, in fp32 on a host.

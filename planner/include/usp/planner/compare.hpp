@@ -35,6 +35,9 @@ struct ComparedWay {
   std::optional<ComparedPlan> plan;  ///< empty: not possible
   std::string impossible_reason;
   std::vector<std::string> also_in;  ///< modes of frameworks with the same exchange: "megatron p2p"
+
+  /// Whether this project's runtime runs it.
+  [[nodiscard]] bool executable() const { return plan && runs_on == "usp"; }
 };
 
 struct Comparison {

@@ -38,7 +38,7 @@ struct GemmCard {
 class GemmModel {
  public:
   GemmModel() = default;
-  /// @param efficiency > 0: the share of the peak at which every product runs, whatever its shape
+  /// @param efficiency > 0: the share of the peak at which every product runs whose bytes do not take longer
   GemmModel(GemmCard card, double peak_flops, double memory_bytes_s, double efficiency = 0);
 
   /// Seconds of (m x k) times (k x n). @param element bytes of an element; @param count products launched

@@ -57,6 +57,12 @@ class LinkPricer {
   [[nodiscard]] TransferTime time(const TransferPattern& pattern, schedule::Peers peers, WriteMode mode,
                                   double bytes_per_peer, Transport transport) const;
 
+  /// Between hosts, of any term: one latency, and `line_s` (what the busiest line takes at its rate when each
+  /// remote byte enters a host once) at the share of the line that the operation reaches.
+  /// @param near ranks of a group on one host; @param bytes of a collective as CollectiveRow::bytes
+  [[nodiscard]] Estimate between_hosts(NetworkOperation operation, int hosts, int near, double bytes,
+                                       double line_s) const;
+
   /// Devices whose messages are followed for one pattern: those of one host where all hosts are alike.
   [[nodiscard]] i64 sources_followed(const Mesh& mesh, const Placement& placement) const;
 

@@ -73,6 +73,13 @@ struct AttentionState {
   bool keeps_home_qkv = true;  ///< backward reads q, k and v of the home layout too
 };
 
+/// A group of ranks that NCCL joins.
+struct CommunicatorGroup {
+  std::string name;
+  /// Sets of buffers: one for collectives, or for all peers behind NICs; one for each peer inside a host.
+  std::int64_t buffers = 1;
+};
+
 struct MemoryInput {
   const Model* model = nullptr;
   const ParameterCount* parameters = nullptr;  ///< count_parameters(*model)
@@ -80,14 +87,16 @@ struct MemoryInput {
   MeshDegrees mesh = {};
   std::int64_t local_tokens = 0;  ///< tokens on this rank in one microbatch (all its rows)
   std::map<std::size_t, AttentionState> attention_state =
-      {};                                          ///< by layer kind; others keep q, k, v, out, lse
-  std::vector<MemoryLine> attention_buffers = {};  ///< of the exchange method
-  std::vector<MemoryLine> kv_copies = {};          ///< keys and values of others that this rank holds
-  std::int64_t communicator_bytes = 0;
-  double reserve_fraction = 0;        ///< of all other device rows: allocator fragmentation
-  std::int64_t loss_tile_tokens = 0;  ///< logits of so many tokens at a time; 0: of all
-  std::int64_t mlp_tile_tokens = 0;   ///< MLP of so many tokens at a time; 0: of all
-  std::int64_t gathered_layers = 2;   ///< ZeRO-3: layers whole at once (the running one and those prefetched)
+      {};                                             ///< by layer kind; others keep q, k, v, out, lse
+  std::vector<MemoryLine> attention_buffers = {};     ///< of the exchange method
+  std::vector<MemoryLine> kv_copies = {};             ///< keys and values of others that this rank holds
+  std::int64_t communicator_bytes = 0;                ///< of one set of NCCL's buffers
+  std::vector<CommunicatorGroup> communicators = {};  ///< that the rank takes part in
+  double reserve_fraction = 0;                        ///< of all other device rows: allocator fragmentation
+  std::int64_t loss_tile_tokens = 0;                  ///< logits of so many tokens at a time; 0: of all
+  std::int64_t mlp_tile_tokens = 0;                   ///< MLP of so many tokens at a time; 0: of all
+  std::int64_t gathered_layers = 2;  ///< ZeRO-3: layers whole at once (the running one and those prefetched)
+  bool reasons = true;               ///< rows say how their bytes come about: for what is printed
 };
 
 /// Memory of one rank. Throws MissingValue when the model leaves unknown what a row needs (vocabulary, MLP),

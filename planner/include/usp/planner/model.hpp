@@ -27,6 +27,7 @@ enum class LinearStyle {
   lightning,    ///< MiniMax lightning attention
   mamba,        ///< selective state space of Mamba-1: one head per channel
   mamba2,       ///< selective state space of Mamba-2: `key_heads` are its groups of B and C
+  rg_lru,       ///< real-gated linear recurrence (Griffin): `key_dim` 1, heads are the blocks of its gates
   short_conv,   ///< gated short convolution (LFM2): no state beyond its kernel
 };
 
@@ -62,6 +63,7 @@ struct LayerKind {
   bool sinks = false;                  ///< one learnt logit per head joins the softmax denominator
   bool output_gate = false;            ///< the query projection makes a gate of its own size for the output
   bool shared_kv = false;              ///< values are the keys: no value projection
+  bool reuses_kv = false;              ///< keys and values of an earlier layer: no projections of them
   std::optional<SparseIndex> sparse;   ///< of sparse layers
   std::int64_t cross_tokens = 0;       ///< keys per row of cross layers
   std::optional<LinearHeads> linear;
@@ -87,6 +89,12 @@ struct MixtureOfExperts {
   bool shared_gate = false;              ///< a learnt scalar gate on the shared expert (Qwen2-MoE and after)
   bool router_bias = false;              ///< one learnt or tuned bias per expert
   std::vector<int> layers;               ///< 0-based; the other layers are dense
+};
+
+/// An embedding of its own for each layer, gated into the layer's output (Gemma 4's small models).
+struct LayerInputs {
+  std::int64_t width = 0;  ///< of one layer
+  std::int64_t vocab = 0;
 };
 
 enum class QkNorm {
@@ -121,6 +129,7 @@ struct Model {
   std::optional<bool> gated_mlp;         ///< gate, up and down (3 matrices) or up and down (2)
   std::optional<MixtureOfExperts> moe;
   std::optional<MlaRanks> mla;  ///< of the softmax layers
+  std::optional<LayerInputs> layer_inputs;
   std::optional<ParameterDetails> details;
   std::vector<std::string> derived;  ///< what the architecture's rules supplied, one sentence each
   std::vector<std::string> notes;    ///< what the reader leaves out or wants known

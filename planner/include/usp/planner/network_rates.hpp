@@ -103,11 +103,19 @@ struct Interference {
   }
 };
 
-/// What transfers between hosts reach. Guesses until measured.
+/// A share of the line, as a price takes it.
+struct LineShare {
+  double value = 1;
+  double band = 0;  ///< as in Estimate
+  bool measured = false;
+};
+
+/// What transfers between hosts reach: of every term that crosses NICs. Guesses until measured.
 struct NetworkRates {
   Efficiency hop = inter_node_hop_efficiency();
   Efficiency exchange = inter_node_alltoall_efficiency(true);
   std::optional<Efficiency> gather, reduce_scatter;  ///< empty: inter_node_ring_efficiency
+  double ring_factor = 1;                            ///< of that efficiency
   double latency_factor = 1;        ///< of the latency that the cluster states or NCCL's table gives
   std::optional<double> latency_s;  ///< measured, instead of that
   /// A transfer bound by the NIC holds few channels and little memory bandwidth beside attention.
@@ -123,6 +131,8 @@ struct NetworkRates {
   std::vector<Curve> curves;
   double line_gb_s = 0;  ///< of the curves
 
+  /// Of an operation over `hosts`. @param bytes of a collective as CollectiveRow::bytes
+  [[nodiscard]] LineShare share(NetworkOperation operation, int hosts, double bytes) const;
   /// Null where the key was not measured.
   [[nodiscard]] const Curve* curve(const NetworkKey& key) const;
 };

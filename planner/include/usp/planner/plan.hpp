@@ -186,14 +186,15 @@ struct PlanResult {
 class DoesNotFit : public Infeasible {
  public:
   DoesNotFit(const std::string& problem, std::vector<std::string> remedies, i64 needed_bytes,
-             double device_bytes)
-      : Infeasible(problem, std::move(remedies)), needed_bytes_(needed_bytes), device_bytes_(device_bytes) {}
-  [[nodiscard]] i64 needed_bytes() const noexcept { return needed_bytes_; }
-  [[nodiscard]] double device_bytes() const noexcept { return device_bytes_; }
+             double short_bytes)
+      : Infeasible(problem, std::move(remedies)), needed_bytes_(needed_bytes), short_bytes_(short_bytes) {}
+  [[nodiscard]] i64 needed_bytes() const noexcept { return needed_bytes_; }  ///< per device
+  /// Needed beyond what there is: on a device, or on a host where that is what is missing.
+  [[nodiscard]] double short_bytes() const noexcept { return short_bytes_; }
 
  private:
   i64 needed_bytes_;
-  double device_bytes_;
+  double short_bytes_;
 };
 
 /// What the rules of legality depend on, beside the mesh.

@@ -77,6 +77,8 @@ struct LatentRing {
   double backward_s = 0;  ///< again, with the gradients of latent and weights
 };
 
+struct MoveCost;
+
 /// Prices attention calls of one shape and one batch of documents on one machine. Keeps what candidates
 /// share: head splits, layouts, work profiles, link patterns; so a search reuses one pricer. `price` reads
 /// the compact form of schedules, `price_explicit` their expanded form.
@@ -131,6 +133,9 @@ class AttentionPricer {
   Context context_of(const AttentionPlan& plan, const Placement& placement);
   [[nodiscard]] double move_bytes_per_peer(const Context& context, const schedule::TransferOp& move,
                                            const TransferPattern& pattern);
+  [[nodiscard]] double own_bytes(const Context& context, const schedule::TransferOp& move);
+  void weigh(const Context& context, const schedule::TransferOp& move, const TransferPattern& pattern,
+             MoveCost& cost);
   PassPrice price_pass(const Context& context, Pass which, std::vector<TickPrice>* ticks);
 
   LinkPricer& links_;

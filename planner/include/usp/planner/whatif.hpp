@@ -60,8 +60,9 @@ struct WhatIfRequest {
 /// The best plan at one point, without what only a plan of its own needs.
 struct PointPlan {
   bool feasible = false;
-  std::string why;         ///< why nothing fits
-  double short_bytes = 0;  ///< what the smallest plan needs beyond the device; 0: memory is not the reason
+  std::string why;  ///< why nothing fits
+  double short_bytes =
+      0;  ///< what the smallest plan needs beyond the device or host; 0: memory is not the reason
   Choice choice;
   double step_s = 0;
   double seconds_per_token = 0;

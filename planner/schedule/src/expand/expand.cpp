@@ -145,7 +145,7 @@ class Expander {
     input(Tensor::v, Side::k);
     if (out_.pass == Pass::forward) return;
     input(Tensor::d_o, Side::q);
-    if (rounds_once(plan_) && !schedule_key(plan_, false).exchanged) input(Tensor::o, Side::q);
+    if (!has_row_layout(plan_)) input(Tensor::o, Side::q);
     for (const BufferBinding& bind : compact.forward.binds)
       if (bind.buffer.place != BufferSlot::home && outlives_pass(bind.buffer)) hold(bind, -1);
   }
@@ -300,7 +300,7 @@ class Expander {
   [[nodiscard]] bool outlives_pass(BufferName name) const {
     const Tensor x = name.tensor;
     return name.place == BufferSlot::home || saves_exchanged(name) ||
-           (name.place == BufferSlot::row && (x == Tensor::o || x == Tensor::lse));
+           (name.place == BufferSlot::row && (x == Tensor::lse || (x == Tensor::o && has_row_layout(plan_))));
   }
   [[nodiscard]] bool saves_exchanged(BufferName name) const {
     const Tensor x = name.tensor;

@@ -14,10 +14,6 @@
 namespace usp::schedule {
 namespace {
 
-std::string counted(i64 count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::string shape_text(const BandBlock& b) {
   const bool right = b.bounds_right(), left = b.bounds_left();
   const bool corner = (right && b.right_bound() == 0) || (left && b.left_bound() == 1);

@@ -26,6 +26,23 @@ class Touched {
   std::vector<bool> touched_;
 };
 
+/// Marks the buffers that peers copy from or into.
+std::vector<bool> reached_buffers(const RankSchedule& schedule) {
+  std::vector<bool> reached(schedule.buffers.size(), false);
+  for (const Transfer& t : schedule.transfers) {
+    if (t.peer == schedule.rank || t.send == t.push) continue;  // the other end names its regions
+    if (t.stage >= 0) {
+      reached[static_cast<std::size_t>(t.stage)] = true;
+      continue;
+    }
+    for (std::int32_t i = 0; i < t.regions.count; ++i) {
+      const BufferRegion& region = schedule.regions[static_cast<std::size_t>(t.regions.begin + i)];
+      reached[static_cast<std::size_t>(region.buffer)] = true;
+    }
+  }
+  return reached;
+}
+
 /// Bytes of the workspace that buffers hold in one tick: disjoint ranges in ascending order. What touches is
 /// one range, so that packed buffers leave few of them.
 class Held {
@@ -66,15 +83,19 @@ i64 first_gap(std::vector<Range>& taken, i64 bytes) {
 
 }  // namespace
 
-Workspace pack_workspace(const RankSchedule& schedule, i64 batch) {
+Workspace pack_workspace(const RankSchedule& schedule, i64 batch, WorkspacePart part) {
   const int ticks = static_cast<int>(schedule.ticks.size());
   const auto& buffers = schedule.buffers;
   Workspace result;
   result.offset.assign(buffers.size(), -1);
   const Touched touched(schedule);
+  const std::vector<bool> reached = reached_buffers(schedule);
+  const auto wanted = [&](std::size_t i) {
+    return part == WorkspacePart::all || reached[i] == (part == WorkspacePart::reached);
+  };
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < buffers.size(); ++i)
-    if (buffers[i].internal(ticks) && touched[i]) order.push_back(i);
+    if (buffers[i].internal(ticks) && touched[i] && wanted(i)) order.push_back(i);
   const auto size_of = [&](std::size_t i) { return align_buffer(bytes_of(buffers[i], batch)); };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return size_of(a) > size_of(b); });

@@ -77,6 +77,8 @@ Json body(const PlanFile& plan) {
                         {"memory_bytes", plan.memory_bytes > 0 ? Json(plan.memory_bytes) : Json(nullptr)},
                         {"calibration", plan.calibration},
                         {"workspace", enum_name(plan.workspace, basis_words())}};
+  // Absent is none, so that files written before it keep their digest.
+  if (plan.host_memory_bytes > 0) json["prediction"]["host_memory_bytes"] = plan.host_memory_bytes;
   json["digests"] = {
       {"model", plan.model_digest}, {"workload", plan.workload_digest}, {"cluster", plan.cluster_digest}};
   return json;
@@ -314,6 +316,7 @@ void prediction_in(ObjectReader reader, PlanFile& plan) {
   plan.step_s = reader.number("step_s", 0, 1e15);
   plan.step_band = reader.number("band", 0, 1e6);
   plan.memory_bytes = reader.maybe_integer("memory_bytes", 1, most).value_or(0);
+  if (reader.has("host_memory_bytes")) plan.host_memory_bytes = reader.integer("host_memory_bytes", 1, most);
   plan.calibration = reader.string("calibration");
   plan.workspace = reader.enumeration("workspace", basis_words());
   reader.finish();

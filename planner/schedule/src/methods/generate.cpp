@@ -263,7 +263,8 @@ class Generator {
     w.q = row_or_home();
     w.kv = kv_place(k);
     w.d_o = d_o_place();
-    w.o = w.dq = result_place();
+    w.dq = result_place();
+    w.o = &operation == &operations::attend ? result_place() : row_or_home();
     // The own block comes first: forward's state begins there.
     w.overwrite =
         &operation == &operations::attend ? k == 0 : key_.direct && &operation == &operations::attend_grad;

@@ -38,6 +38,10 @@ bool rounds_once(const AttentionPlan& plan) {
   return true;
 }
 
+bool has_row_layout(const AttentionPlan& plan) {
+  return plan.mesh.ulysses > 1 || !plan.replicated_q.empty() || !plan.replicated_k.empty();
+}
+
 bool computes_delta(const AttentionPlan& plan) {
   return plan.backend->takes.grad_without_o || plan.sink;
 }
@@ -52,7 +56,7 @@ ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {
   key.split_own_block = plan.split_own_block;
   key.replicated_q = !plan.replicated_q.empty();
   key.replicated_k = !plan.replicated_k.empty();
-  key.exchanged = plan.mesh.ulysses > 1 || key.replicated_q || key.replicated_k;
+  key.exchanged = has_row_layout(plan);
   key.shared_kv = shared_kv;
   key.direct = rounds_once(plan);
   key.delta = computes_delta(plan);

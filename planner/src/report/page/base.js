@@ -28,6 +28,11 @@ function picture(width, height, title, ...children) {
 
 // Numbers as the command line prints them.
 const three = (value) => String(Number(value.toPrecision(3)));
+function flop_rate(value) {
+  for (const [unit, name] of [[1e15, "P"], [1e12, "T"], [1e9, "G"]])
+    if (value >= 0.9995 * unit) return `${three(value / unit)} ${name}FLOP/s`;
+  return `${three(value / 1e6)} MFLOP/s`;
+}
 function seconds(value) {
   if (value === 0) return "0";
   if (value >= 999.5) {

@@ -9,7 +9,7 @@ function draw_answer() {
     [rate(best.tokens_per_s / q.devices), "tokens/s per device"],
     [seconds(best.time_s), q.training ? "a training step" : "a forward step"],
     [band(best.band), "band of the times"],
-    [percent(best.mfu), `MFU, ${three(best.flop_per_s_per_device / 1e12)} TFLOP/s per device`],
+    [percent(best.mfu), `MFU, ${flop_rate(best.flop_per_s_per_device)} per device`],
     [(best.memory_bytes / 2 ** 30).toFixed(2) + " GiB", `of ${bytes(data.card_bytes)} per device`, best.memory_bytes / data.card_bytes],
     lead,
   ];

@@ -91,7 +91,8 @@ function chooser(name, options, change) {
 function draw_ticks() {
   const box = by_id("ticks");
   if (data.ticks.length === 0) {
-    box.append(element("p", {text: "No layer computes softmax attention."}));
+    const why = data.plan.best.unexecutable_reason;
+    box.append(element("p", {text: why ? `There is no schedule to draw: ${why}.` : "No layer computes softmax attention."}));
     return;
   }
   const controls = element("div", {class: "controls"}), chart = element("div"), after = element("div");

@@ -23,6 +23,10 @@ struct ExecutorOptions {
   bool compare_inputs = true;
   /// No backward follows, on any rank: the workspace is forward's alone, and `backward` is refused.
   bool forward_only = false;
+  /// What a call took of the memory's allocator for its own time goes back to it when the call ends: scratch of
+  /// kernels and what peers do not reach of the workspace. Each call then allocates, one that a CUDA graph
+  /// captures too.
+  bool release_scratch = false;
   /// Hears of the ticks of a pass, and on the host between tiles too.
   WorkProgress* progress = nullptr;
 };
@@ -80,7 +84,7 @@ class Executor {
   [[nodiscard]] kernels::Memory& memory() const;
   /// Of the last call of a pass with `prepared`; UsageError where there was none.
   [[nodiscard]] const PassRecord& record(const Prepared& prepared, Pass pass) const;
-  /// Bytes of the workspace now: the greatest of all calls so far, sums of gradients included.
+  /// Bytes of the workspace of a call: the greatest of all calls so far, sums of gradients included.
   [[nodiscard]] i64 workspace_bytes() const;
 
   /// Makes room for calls with `prepared`, which then allocate nothing, and connects their transfers.
@@ -89,6 +93,7 @@ class Executor {
 
  private:
   struct State;
+  class CallScope;
   std::unique_ptr<State> state_;
 };
 

@@ -45,12 +45,17 @@ class Prepared {
   [[nodiscard]] const std::vector<i64>& q_tokens() const { return q_tokens_; }
   [[nodiscard]] const std::vector<i64>& kv_tokens() const { return kv_tokens_; }
 
-  /// Scratch of a pass, and of both: free again when the pass has ended.
-  [[nodiscard]] i64 workspace_bytes(Pass pass) const { return part(pass).workspace.bytes; }
+  /// Scratch of a pass, and of both, the greatest of each part: free again when the pass has ended.
+  [[nodiscard]] i64 workspace_bytes(Pass pass) const {
+    return part(pass).reached.bytes + part(pass).own.bytes;
+  }
   [[nodiscard]] i64 workspace_bytes() const;
+  /// Its parts: what peers copy from and into, where they reach the workspace alone (else 0), and the rest.
+  [[nodiscard]] i64 reached_bytes(Pass pass) const { return part(pass).reached.bytes; }
+  [[nodiscard]] i64 own_bytes(Pass pass) const { return part(pass).own.bytes; }
   /// Forward's state that backward reads: row buffers that outlive the pass. One per forward in flight.
   [[nodiscard]] i64 saved_bytes() const { return saved_bytes_; }
-  /// Sums of gradients whose type is not the caller's tensor's: scratch of backward.
+  /// Sums of gradients whose type is not the input's, in which the caller takes them: scratch of backward.
   [[nodiscard]] i64 sums_bytes() const { return sums_bytes_; }
   /// Whether backward reads a home tensor of forward's: q, k, v (not where the exchanged ones are saved) and
   /// o. Memory of the others may be freed after forward.
@@ -59,11 +64,10 @@ class Prepared {
   /// The buffer of a name that exists when the pass begins, or that is its result; -1: none.
   [[nodiscard]] schedule::BufferId input(Pass pass, BufferName name) const;
   [[nodiscard]] schedule::BufferId result(Pass pass, BufferName name) const;
-  /// Offset of a buffer in the saved state and in the workspace; -1: not in there.
+  /// Offset of a buffer in the saved state and in a part of the workspace; -1: not in there.
   [[nodiscard]] i64 saved_offset(Pass pass, schedule::BufferId id) const;
-  [[nodiscard]] i64 workspace_offset(Pass pass, schedule::BufferId id) const;
-  /// Offset of a result's sum in the memory for sums.
-  [[nodiscard]] i64 sum_offset(Tensor tensor) const { return sum_offset_[static_cast<std::size_t>(tensor)]; }
+  [[nodiscard]] i64 reached_offset(Pass pass, schedule::BufferId id) const;
+  [[nodiscard]] i64 own_offset(Pass pass, schedule::BufferId id) const;
   /// A packed view of a buffer.
   [[nodiscard]] kernels::View packed(const schedule::Buffer& buffer, std::byte* at) const;
   /// Global tokens of a buffer's rows.
@@ -72,14 +76,14 @@ class Prepared {
  private:
   struct Part {
     schedule::RankSchedule schedule;
-    schedule::Workspace workspace;
+    schedule::Workspace reached, own;
     std::vector<i64> saved_offset;  ///< per buffer; -1: not saved
   };
   [[nodiscard]] const Part& part(Pass pass) const { return parts_[pass == Pass::forward ? 0 : 1]; }
   void expand_passes(const schedule::CompactSchedule& compact, int rank);
   void set_keys(const AttentionPlan& plan);
   void lay_out_saved();
-  void lay_out_sums();
+  void count_sums();
   [[nodiscard]] std::vector<i64> home_tokens(Tensor tensor, schedule::Side side) const;
 
   std::shared_ptr<const schedule::TokenMap> geometry_;
@@ -88,7 +92,6 @@ class Prepared {
   std::array<Part, 2> parts_;
   i64 saved_bytes_ = 0;
   i64 sums_bytes_ = 0;
-  std::array<i64, 10> sum_offset_{};
   std::vector<i64> q_tokens_, kv_tokens_;
 };
 

@@ -35,7 +35,7 @@ template <class T>
   return value;
 }
 
-/// An IPv4 address that an IPv6 socket reports is told as what it is.
+/// An IPv4 address that an IPv6 socket reports is written as IPv4.
 void unmap(Address& address) {
   if (address.storage.ss_family != AF_INET6) return;
   const auto six = storage_as<sockaddr_in6>(address);

@@ -31,7 +31,7 @@ class StallWatch {
   /// Adds to `operations` the wait of a stream for a flag, which is 0 again after it.
   void await(FlagOperations& operations, int stream, Flag* flag, const Message& message);
 
-  /// Throws the failure, after the job has been told.
+  /// Throws the failure after it has been sent to the other ranks.
   void check() {
     if (failed()) raise();
   }

@@ -18,7 +18,7 @@ namespace {
 constexpr i64 progress_bytes = i64{1} << 17;
 /// What a wait moves per peer before it turns to the next.
 constexpr i64 wait_bytes = i64{1} << 22;
-/// Parts of a payload: between two of them the end of the job can be told.
+/// Parts of a payload: a failure of the job can be sent between two of them.
 constexpr i64 max_part = i64{1} << 18;
 /// Looks before a wait sleeps: most answers come at once, but ranks that compute need the core.
 constexpr int looks = 100;

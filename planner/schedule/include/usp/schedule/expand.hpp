@@ -5,6 +5,9 @@
 #include "usp/schedule/geometry.hpp"
 #include "usp/schedule/rank_schedule.hpp"
 
+#include <cstdint>
+#include <vector>
+
 namespace usp::schedule {
 
 /// The type of a tensor at a place: inputs and outputs in the input type, whatever is summed in the
@@ -28,10 +31,17 @@ namespace usp::schedule {
 
 /// Where each internal buffer lies in one workspace: lives that overlap never share bytes.
 struct Workspace {
-  std::vector<i64> offset;  ///< per buffer; -1: lives outside the pass, or nothing touches it
+  std::vector<i64> offset;  ///< per buffer; -1: lives outside the pass, of another part, or untouched
   i64 bytes = 0;
 };
+/// Which internal buffers.
+enum class WorkspacePart : std::uint8_t {
+  all,
+  reached,  ///< those that peers copy from or into: an end of a message that offers its regions
+  own,      ///< the others
+};
 /// Packs greedily, greatest first; offsets are multiples of 256 bytes, the end is that of the last buffer.
-[[nodiscard]] Workspace pack_workspace(const RankSchedule& schedule, i64 batch);
+[[nodiscard]] Workspace pack_workspace(const RankSchedule& schedule, i64 batch,
+                                       WorkspacePart part = WorkspacePart::all);
 
 }  // namespace usp::schedule

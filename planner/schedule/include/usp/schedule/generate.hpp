@@ -32,6 +32,9 @@ struct ScheduleKey {
 /// Every query row meets all its keys in one step of a backend that rounds results itself: then results are
 /// computed in the input type at once and, without an exchange, straight in the caller's tensors.
 [[nodiscard]] bool rounds_once(const AttentionPlan& plan);
+/// Whether rows and heads are exchanged before attention: row layout differs from home layout. Where it does
+/// not, backward reads the caller's o, and forward saves none.
+[[nodiscard]] bool has_row_layout(const AttentionPlan& plan);
 /// Backward begins with rowsum(dO * O): not for a backend that takes it from O itself, unless a sink's
 /// gradient is summed from it.
 [[nodiscard]] bool computes_delta(const AttentionPlan& plan);

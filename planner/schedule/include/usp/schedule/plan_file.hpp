@@ -63,7 +63,8 @@ struct PlanFile {
   bool overlap = true;
   double step_s = 0;  ///< predicted; of a single call: both passes
   double step_band = 0;
-  i64 memory_bytes = 0;  ///< per device; 0: not planned (a single call)
+  i64 memory_bytes = 0;       ///< per device; 0: not planned (a single call)
+  i64 host_memory_bytes = 0;  ///< per rank, of tensors that wait there; 0: none, or not planned
   std::string calibration;
   WorkspaceBasis workspace = WorkspaceBasis::exact;
   PlanInputs inputs;

@@ -35,9 +35,12 @@ struct Constraints {
 
 /// Memory limits and tiles.
 struct MemoryPolicy {
-  double reserve_fraction = 0.08;           ///< allocator fragmentation, of all other rows
-  i64 communicator_bytes = i64{384} << 20;  ///< per rank: NCCL buffers of the groups (340 to 390 MB measured)
-  i64 loss_tile_tokens = 2048;              ///< 0: logits of all local tokens at once
+  double reserve_fraction = 0.08;  ///< allocator fragmentation, of all other rows
+  /// One set of NCCL's buffers: 340 to 390 MB of a communicator (aiconfigurator), and 32 channels of 10 + 2
+  /// MiB of each peer inside a host that messages go to (NVIDIA/nccl issue 1685: an all-to-all of 8 takes 3.3
+  /// GB).
+  i64 communicator_bytes = i64{384} << 20;
+  i64 loss_tile_tokens = 2048;  ///< 0: logits of all local tokens at once
   i64 mlp_tile_tokens = 0;
   std::optional<double> device_bytes;  ///< instead of the card's memory
   std::optional<double> host_bytes;    ///< of a host, instead of the cluster's

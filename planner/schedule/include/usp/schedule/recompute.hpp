@@ -3,6 +3,9 @@
 
 #include "usp/base/words.hpp"
 
+#include <string>
+#include <string_view>
+
 namespace usp {
 
 /// What of a layer's forward pass the backward pass computes again, from what is kept of it.
@@ -41,9 +44,17 @@ struct Offload {
     return (bits >> static_cast<unsigned>(kind) & 1U) != 0;
   }
   [[nodiscard]] constexpr Offload with(Kept kind) const { return {bits | 1U << static_cast<unsigned>(kind)}; }
+  /// Of these kinds, those that are not among `others`.
+  [[nodiscard]] constexpr Offload without(Offload others) const { return {bits & ~others.bits}; }
   [[nodiscard]] static constexpr Offload everything() { return {(1U << kept_kinds) - 1}; }
   bool operator==(const Offload&) const = default;
 };
+/// Kinds of which a recomputed layer keeps something.
+[[nodiscard]] constexpr Offload kept_by(Recompute recompute) {
+  if (layer_again(recompute)) return Offload{}.with(Kept::input);
+  if (recompute == Recompute::keep_attention) return Offload{}.with(Kept::input).with(Kept::attention);
+  return Offload::everything();
+}
 /// `offload` as a mode is full recompute with layer inputs in host memory.
 [[nodiscard]] constexpr Offload offloaded(Recompute recompute, Offload also) {
   return recompute == Recompute::offload ? also.with(Kept::input) : also;
@@ -61,5 +72,8 @@ struct WordTable<Recompute> {
       {"mlp", Recompute::mlp},   {"keep_attention", Recompute::keep_attention},
       {"full", Recompute::full}, {"offload", Recompute::offload}};
 };
+
+/// "input, mlp"; "none".
+[[nodiscard]] std::string kinds_text(Offload offload, std::string_view separator = ", ");
 
 }  // namespace usp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,15 @@ void for_each_line(std::string_view text,
 /// tabs too. Line feeds stay when `lines` (a message of several lines).
 [[nodiscard]] std::string escaped(std::string_view text, bool lines = false);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
+
+/// "1 host", "2 hosts", "2 switches", "2 copies": a count and its noun, whose last word takes the plural.
+[[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);
+template <class Integer>
+[[nodiscard]] std::string counted(Integer count, std::string_view noun) {
+  return counted(static_cast<std::int64_t>(count), noun);
+}
+/// The noun alone, as `counted` inflects it.
+[[nodiscard]] std::string plural(std::int64_t count, std::string_view noun);
 
 /// The name among `known` nearest to `name` by edit distance, if near enough to be a typing error; else
 /// empty.

@@ -38,10 +38,12 @@ enum class BoundedQuantity {
 /// could be either. Throws UsageError naming `flag`, also beyond min_rate_gb_s and max_rate_gb_s.
 [[nodiscard]] double parse_line_rate_gb_s(std::string_view text, std::string_view flag);
 
-[[nodiscard]] std::string format_bytes(double bytes);          ///< "1.50 GiB"
-[[nodiscard]] std::string format_seconds(double seconds);      ///< "12.3 ms", "1h 10m"
-[[nodiscard]] std::string format_count(std::int64_t count);    ///< "8.03B", "596M", "512"
-[[nodiscard]] std::string format_tokens(std::int64_t tokens);  ///< "128K", "1M", "57826"
+[[nodiscard]] std::string format_bytes(double bytes);       ///< "1.50 GiB"
+[[nodiscard]] std::string format_seconds(double seconds);   ///< "12.3 ms", "1h 10m"
+[[nodiscard]] std::string format_flop_rate(double flop_s);  ///< "494 TFLOP/s", "12.3 GFLOP/s", "1.2 PFLOP/s"
+[[nodiscard]] std::string format_byte_rate(double bytes_s, int digits = 0);  ///< "64 GB/s", "420 MB/s"
+[[nodiscard]] std::string format_count(std::int64_t count);                  ///< "8.03B", "596M", "512"
+[[nodiscard]] std::string format_tokens(std::int64_t tokens);                ///< "128K", "1M", "57826"
 [[nodiscard]] std::string format_fixed(double value, int digits);
 [[nodiscard]] std::string format_percent(double fraction, int digits = 1);
 
