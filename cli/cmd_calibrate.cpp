@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster_flags.hpp"
 #include "flag_group.hpp"
+#include "interrupt.hpp"
 #include "progress.hpp"
 #include "run_flags.hpp"
 
@@ -10,6 +11,7 @@
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/sockets.hpp"
 #include "usp/planner/calibration_add.hpp"
+#include "usp/planner/run_rows.hpp"
 #include "usp/planner/score.hpp"
 #include "usp/runtime/calibrate.hpp"
 #include "usp/schedule/words.hpp"
@@ -33,25 +35,45 @@ struct CalibrateFlags {
   std::optional<double> max_seconds;
   CommFlags comm;
   std::string output = "calibration.json", cluster_file;
-  std::string rows, cluster;  ///< of --add and --cluster
+  std::string rows, cluster, plan;  ///< of --add, --cluster and --plan
 };
+
+/// "copy_engine,nccl"
+std::vector<Transport> parse_transports(const std::string& text, const std::string& flag) {
+  std::vector<Transport> transports;
+  for (const std::string& word : split(text, ',')) transports.push_back(parse_word<Transport>(word, flag));
+  return transports;
+}
 
 /// --add measures nothing: flags of a measurement beside it have no effect.
 void check_add(const CalibrateFlags& flags, const CLI::App& verb) {
   if (flags.rows.empty()) {
-    if (!flags.cluster.empty())
-      throw UsageError("--cluster names the machine on which the rows of --add were measured; give both");
+    for (const auto& [name, value] : {std::pair("--cluster", flags.cluster), std::pair("--plan", flags.plan)})
+      if (!value.empty()) throw UsageError(fmt::format("{} belongs to what --add reads; give both", name));
     return;
   }
   if (flags.cluster.empty())
     throw UsageError("--add prices its rows on their machine; name it with --cluster");
   if (flags.output == "-") throw UsageError("--add corrects the calibration of -o, which has to be a file");
-  const std::set<std::string> read{"--add", "--cluster", "-o", "--output", "--json", "--quiet", "--color"};
+  const std::set<std::string> read{"--add",    "--cluster", "--plan",  "-o",
+                                   "--output", "--json",    "--quiet", "--color"};
   for (const CLI::Option* option : verb.get_options())
     if (option->count() > 0 && !option->get_lnames().empty() &&
         read.count("--" + option->get_lnames().front()) == 0)
       throw UsageError("--" + option->get_lnames().front() +
                        " is of a measurement, and --add makes none; leave it out");
+}
+
+/// A table of rows, or the JSON of a run of a plan.
+std::vector<ScoreRow> added_rows(const CalibrateFlags& flags) {
+  const std::string text = read_file(flags.rows);
+  if (!is_json_document(text)) {
+    if (!flags.plan.empty()) throw UsageError("--plan is of a run in JSON, and --add names a table of rows");
+    return parse_score_csv(text, flags.rows);
+  }
+  if (flags.plan.empty())
+    throw UsageError("--add names the JSON of a run, whose call its plan describes; name that with --plan");
+  return run_rows(text, flags.rows, read_plan(read_file(flags.plan), flags.plan));
 }
 
 std::string corrections_text(const CorrectedCalibration& corrected) {
@@ -63,10 +85,11 @@ std::string corrections_text(const CorrectedCalibration& corrected) {
 }
 
 void add_measured_rows(const CalibrateFlags& flags, const Invocation& invocation) {
+  if (!comm::first_of_launch()) return;  // a file is corrected once
   topology::ClusterRequest request;
   request.source = flags.cluster;
   const topology::Cluster cluster = usp::load_cluster(request, note_sink(invocation));
-  const auto rows = parse_score_csv(read_file(flags.rows), flags.rows);
+  const auto rows = added_rows(flags);
   const CorrectedCalibration corrected =
       add_rows(read_calibration_file(read_file(flags.output), flags.output), cluster, rows, flags.rows);
   const std::string text = write_calibration(corrected.content);
@@ -99,6 +122,7 @@ CalibrateOptions options_of(const CalibrateFlags& flags) {
 void write_results(const CalibrateFlags& flags, const CalibrateOptions& options,
                    const CalibrateResult& result, const Invocation& invocation) {
   const std::string text = write_calibration(result.calibration);
+  static_cast<void>(read_calibration_file(text, flags.output));  // nothing is written that no verb reads
   write_file(flags.output, text);
   if (flags.output != "-") note(invocation, "wrote " + flags.output);
   if (!flags.cluster_file.empty()) {
@@ -124,6 +148,8 @@ void run_calibrate(const CalibrateFlags& flags, const Invocation& invocation) {
     if (!options.partial.empty()) check_writable(options.partial);
     if (!flags.cluster_file.empty()) check_writable(flags.cluster_file);
   };
+  const InterruptWatch watch;
+  options.interrupted = InterruptWatch::interrupted;
   const auto result = with_progress(invocation, options, [&] { return calibrate(options); });
   if (result) write_results(flags, options, *result, invocation);
 }
@@ -132,11 +158,25 @@ void add_measure_flags(const Verb& verb, CalibrateFlags& flags) {
   FlagGroup group(verb, plain_group);
   CalibrateOptions& options = flags.options;
   group.number("--ranks", options.ranks,
-               "threads of this host (2); under mpirun, srun and torchrun their processes are the ranks", 1,
-               1024);
-  group.option("--backend", options.kernel, "kernel of the host that is measured (cpu)");
+               "threads of this host (2; of GPUs one each); under mpirun, srun and torchrun their processes "
+               "are the ranks",
+               1, 1024);
+  group.word("--device", options.device, word_choice<RunOn>() + ": what the ranks compute on (cpu)");
+  group
+      .option("--backend", options.kernels,
+              fmt::format("kernels that are measured, with a comma between ({}; of GPUs all that run there)",
+                          word_of(Backend{})))
+      ->delimiter(',');
+  group.option("--devices", options.devices, "GPUs of the ranks, such as 0,1, round and round (all)")
+      ->delimiter(',')
+      ->check(within(0));
+  group.parsed(
+      "--transport", options.transports,
+      "between GPUs: " + word_choice<Transport>() + ", or both, with a comma between (all there are)",
+      parse_transports);
   group.word("--dtype", options.dtype,
-             "type of the tensors that kernels are measured with: " + word_choice<DType>() + " (fp32)");
+             "type of the tensors that kernels are measured with: " + word_choice<DType>() +
+                 " (fp32; of GPUs bf16)");
   group.flag("--quick", options.quick, "few and small shapes in seconds: for a look, and for tests");
   group.number(
       "--max-seconds", flags.max_seconds,
@@ -165,12 +205,14 @@ void add_file_flags(const Verb& verb, CalibrateFlags& flags) {
       ->type_name(output_file);
   group
       .option("--add", flags.rows,
-              "CSV of calls measured since, as of usp score: corrects the calibration of -o, rows of one "
+              "calls measured since, a CSV as of usp score or what usp run, usp bench or bench --gpu printed "
+              "with --json (give its --plan too): corrects the calibration of -o, rows of one "
               "rank its "
               "kernels, of Ulysses alone or a ring alone their transfers; measures nothing")
       ->type_name(input_file);
   group.option("--cluster", flags.cluster, "machine of the rows of --add: what --write-cluster wrote")
       ->type_name(input_file);
+  group.option("--plan", flags.plan, "plan file of the run whose JSON --add names")->type_name(input_file);
   group.flag("--restart", flags.options.restart, "measure anew what FILE.partial has");
 }
 

@@ -5,9 +5,9 @@
 #include "page.hpp"
 #include "verb.hpp"
 
-#include "usp/base/env.hpp"
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/comm/ranks.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -19,17 +19,10 @@
 namespace usp::cli {
 namespace {
 
-/// Of the processes of a launched job only the first prints a document.
-bool prints_documents() {
-  for (const char* name : {"RANK", "PMIX_RANK"})
-    if (environment(name).value_or("0") != "0") return false;
-  return true;
-}
-
 /// Tells why on stderr, and on stdout as JSON where that is asked for and nothing else was printed.
 int fail(const Invocation& invocation, const Failure& failure) {
   say(invocation, "", escaped(failure.text, !failure.remedies.empty()));
-  if (invocation.json && !invocation.printed && prints_documents())
+  if (invocation.json && !invocation.printed && comm::first_of_launch())
     std::cout << error_json(failure) << std::flush;
   return static_cast<int>(failure.code);
 }

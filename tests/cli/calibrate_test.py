@@ -5,9 +5,11 @@ mpirun; what it writes is planned, priced and scored with."""
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
@@ -19,6 +21,7 @@ MPIRUN = sys.argv[2:]
 CALL = ["--heads", "4", "--kv-heads", "2", "--head-dim", "64", "--seq", "512", "--dtype", "fp32"]
 ROW = ("machine,world,direction,causal,dtype,batch,seq,heads,kv_heads,head_dim,ring,ulysses,layout,exchange,library,"
        "iters_per_s\nhost,2,forward,true,fp32,1,512,4,2,64,2,1,zigzag,no_packed,usp,900\n")
+ONE_RANK = ROW.splitlines()[0] + "\nhost,1,forward,true,fp32,1,2048,4,2,64,1,1,contiguous,no_packed,usp,50\n"
 
 
 def usp(*arguments, **options):
@@ -89,6 +92,52 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("2 ranks and 1 host (mpi)"), 1)
         self.check_use("mpi")
+
+    def test_an_interrupt_says_what_is_kept(self):
+        partial = self.path / "host.json.partial"
+        process = subprocess.Popen([USP, "calibrate", "--ranks", "2", "-o", str(self.calibration)],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and not partial.exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 5, errors)
+        self.assertIn("interrupted after", errors)
+        self.assertIn(f"{partial} keeps them", errors)
+        self.assertFalse(self.calibration.exists())
+        self.assertTrue(json.loads(partial.read_text())["parts"])
+
+    def test_rows_are_added_once_by_all_processes(self):
+        self.assertEqual(usp(*self.command, "--ranks", "2").returncode, 0)
+        rows = self.path / "rows.csv"
+        rows.write_text(ONE_RANK)
+        self.command = ["calibrate", "--add", str(rows), "--cluster", str(self.cluster), "-o", str(self.calibration)]
+        code, outputs, errors = self.launch()
+        self.assertEqual(code, 0, errors)
+        self.assertIn("kernels: times x", outputs[0])
+        self.assertEqual(outputs[1], "")
+        corrected = [source for source in json.loads(self.calibration.read_text())["sources"]
+                     if source["measurement"].startswith("corrected")]
+        self.assertEqual(len(corrected), 1)
+
+    def test_runs_of_plans_are_added(self):
+        self.assertEqual(usp(*self.command, "--ranks", "2").returncode, 0)
+        plan, run = self.path / "plan.json", self.path / "run.json"
+        add = ["calibrate", "--add", str(run), "--cluster", str(self.cluster), "-o", str(self.calibration)]
+        self.assertEqual(usp("plan", "attention", *CALL, "--ranks", "1", "-o", str(plan)).returncode, 0)
+        for verb in ("run", "bench"):
+            run.write_text(usp(verb, str(plan), "--json").stdout)
+            done = usp(*add, "--plan", str(plan))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("kernels: times x", done.stdout)
+            self.assertIn("by 2 rows", done.stdout)
+        done = usp(*add)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--plan", done.stderr)
+        self.assertEqual(usp("plan", "attention", *CALL, "--ranks", "1", "--forward-only", "-o", str(plan)).returncode, 0)
+        done = usp(*add, "--plan", str(plan))
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("another plan", done.stderr)
 
     def test_another_number_of_ranks_than_were_started_is_refused(self):
         code, _, errors = self.launch("--ranks", "3")

@@ -10,8 +10,9 @@ import re
 import sys
 
 HOMONYMS = {"--seed": 2,          # of drawn documents; of random tensors
-            "--device": 2,        # card of a cluster; hardware of a run
-            "--devices": 2,       # visible devices of a host; GPUs of the ranks
+            "--device": 3,        # card of a cluster; hardware of a run; hardware that is calibrated
+            "--devices": 3,       # visible devices of a host; GPUs of the ranks; GPUs that are calibrated
+            "--transport": 2,     # of a plan; all that are calibrated
             "--trace": 2,         # of a run; of a plan
             "--forward-only": 2,  # of a workload; of a run whose plan has a backward pass
             "--backend": 2,       # of a plan; kernel that is calibrated

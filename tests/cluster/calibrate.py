@@ -32,5 +32,5 @@ def for_paced_kernels(calibration, alone):
     content["attention"] = json.loads(alone.read_text())["attention"]
     for row in content["interference"]:
         row.update(ratio=0, min_ratio=0, source="kernels that sleep")
-    content["network"]["interference"].update(ratio=0, min_ratio=0)
+    content["network"]["interference"] = {"ratio": 0, "min_ratio": 0, "max_ratio": 1}
     calibration.write_text(json.dumps(content))

@@ -116,5 +116,19 @@ TEST(Guesses, NoneDecidesSilently) {
   EXPECT_GT(varied_plans, 20);
 }
 
+TEST(Guesses, HostsAreMeasuredWithTheTypeAndTheFilesOfTheCall) {
+  topology::Cluster cluster;
+  cluster.nodes.resize(1);
+  cluster.devices.resize(4);
+  EXPECT_EQ(
+      host_measurement(cluster, DType::bf16),
+      "usp calibrate --ranks 4 --dtype bf16 --restart -o calibration.json --write-cluster cluster.json");
+  cluster.nodes.resize(2);
+  cluster.calibration = "runs/hosts.json";
+  EXPECT_EQ(host_measurement(cluster, DType::fp32),
+            "mpirun -n 4 usp calibrate --dtype fp32 --restart -o runs/hosts.json --write-cluster "
+            "runs/cluster.json");
+}
+
 }  // namespace
 }  // namespace usp

@@ -3,11 +3,14 @@
 
 #include "calibrate/assemble.hpp"
 #include "calibrate/exchange.hpp"
+#include "calibrate/measured_cluster.hpp"
 #include "calibrate/partial_file.hpp"
+#include "calibrate/timer.hpp"
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
 #include "usp/comm/threads.hpp"
+#include "usp/device/device.hpp"
 #include "usp/planner/cluster_calibration.hpp"
 #include "usp/planner/kernel_fit.hpp"
 #include "usp/planner/links.hpp"
@@ -17,12 +20,14 @@
 
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <set>
 
 namespace usp {
 namespace {
 
 using namespace measure;
+using measure::Part;
 
 /// Ranks 0, 2 and 1, 3 on two hosts, as mpirun --map-by node places them.
 Machine two_hosts() {
@@ -46,12 +51,13 @@ TEST(Calibrate, EveryRankIsInOneGroupOfItsHosts) {
 
 TEST(Calibrate, PartsHaveNamesOfTheirOwnAndCoverBothKindsOfLinks) {
   std::set<std::string> names;
-  const std::vector<Part> parts = parts_of(two_hosts(), false);
+  const std::vector<Part> parts = parts_of(two_hosts(), {});
   for (const Part& part : parts) EXPECT_TRUE(names.insert(part.name()).second) << part.name();
   EXPECT_EQ(names.count("alltoall of 2 ranks on 1 host, 1 group at once"), 1U);
   EXPECT_EQ(names.count("alltoall of 1 rank on 2 hosts, 2 groups at once"), 1U);
   EXPECT_EQ(names.count("hop of 2 ranks on 2 hosts, 1 group at once"), 1U);
-  for (const Part& part : parts_of(two_hosts(), true)) EXPECT_EQ(names.count(part.name()), 1U) << part.name();
+  for (const Part& part : parts_of(two_hosts(), {.quick = true}))
+    EXPECT_EQ(names.count(part.name()), 1U) << part.name();
 }
 
 TEST(Calibrate, HostsOfSlowerLinesAreToldApartByPairs) {
@@ -60,7 +66,7 @@ TEST(Calibrate, HostsOfSlowerLinesAreToldApartByPairs) {
   measured.machine.hosts = {"a", "b", "c"};
   measured.machine.ranks = {{0}, {1}, {2}};
   const auto pairs_at = [&](double with_c_gb_s) {
-    for (const Part& part : parts_of(measured.machine, false))
+    for (const Part& part : parts_of(measured.machine, measured.scope))
       if (part.between_pair())
         measured.results[part.name()] = {
             {1024, 1e-4, 0}, {2048, 2048 / ((part.second_host == 2 ? with_c_gb_s : 0.1) * 1e9), 0}};
@@ -112,7 +118,7 @@ TEST(Calibrate, ExchangesMoveWhatTheyAreNamedFor) {
 
 /// Rows of all parts by simple laws: the network carries 0.1 GB/s after a millisecond.
 Measured measured_pair() {
-  Measured measured{two_hosts(), "mpi", "cpu-test", {}};
+  Measured measured{two_hosts(), {}, "mpi", {{"cpu-test", "1"}}, {}};
   KernelData kernel;
   kernel.sm_count = 1;
   kernel.tile_rows = 1;
@@ -122,12 +128,14 @@ Measured measured_pair() {
                  {128, 128, 1e-5, 0.06, 0, 20, 4, 0.5, 1, 0, 0, {}}};
   kernel.backward = {{64, 64, 1.2, -3, 2e-5, 1, 0, 0}, {128, 128, 1.2, -3, 2e-5, 1, 0, 0}};
   const AttentionCostModel model(kernel);
-  for (const Part& part : parts_of(measured.machine, false)) {
+  for (const Part& part : parts_of(measured.machine, measured.scope)) {
     Rows rows;
     if (part.kind == Part::Kind::copy) rows = {{2e6, 2e-4, 0.01}, {8e6, 1e-3, 0.01}};
     if (part.kind == Part::Kind::interference) rows = {{0.010, 0.004, 0.012}, {0.010, 0.010, 0.017}};
+    if (part.kind == Part::Kind::product) rows = {{256, 256, 256, 1e-3, 0.01}, {512, 512, 512, 6e-3, 0.01}};
+    if (part.kind == Part::Kind::call) rows = {{1e-4, 1.2e-4}, {2e-4, 2.5e-4}};
     if (part.kind == Part::Kind::kernel)
-      for (const GridCall& call : kernel_grid(part.head_dim, 4, false)) {
+      for (const GridCall& call : kernel_grid(part, 4, measured.scope)) {
         const KernelShape& s = call.shape;
         rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows,
                         static_cast<double>(s.mask),
@@ -156,9 +164,14 @@ TEST(Calibrate, PartsBecomeCurvesFitsAndShares) {
   for (const NetworkCurve& curve : content.network->curves) EXPECT_NEAR(curve.share, 1, 0.2);
   EXPECT_NEAR(*content.network->interference, 0.7, 1e-9);
   EXPECT_NEAR(content.repeatability.from_1mib, 0.03, 1e-9);
-  ASSERT_EQ(content.attention.fits.size(), 2U);
-  EXPECT_NEAR(content.attention.fits[0].peak_tflops, 0.05, 1e-4);
-  EXPECT_LT(content.attention.fits[1].p90, 1e-4);
+  const KernelData& kernels = content.attention.data;
+  ASSERT_EQ(kernels.fits.size(), 2U);
+  EXPECT_NEAR(kernels.fits[0].peak_tflops, 0.05, 1e-4);
+  EXPECT_LT(kernels.fits[1].p90, 1e-4);
+  EXPECT_NEAR(kernels.call_forward_s, 2e-5, 1e-12);
+  EXPECT_NEAR(kernels.call_backward_s, 5e-5, 1e-12);
+  EXPECT_NEAR(content.products->share, 2 * 512.0 * 512 * 512 / 6e-3 * 1e-12 / content.device.bf16_tflops,
+              1e-9);
   EXPECT_EQ(write_calibration(read_calibration_file(write_calibration(content), "x")),
             write_calibration(content));
 
@@ -177,6 +190,158 @@ TEST(Calibrate, PartsBecomeCurvesFitsAndShares) {
                  WriteMode::overwrite, 1 << 18, Transport::copy_engine);
   EXPECT_NEAR(time.inter_node_s, 1e-3 + 4.0 * (1 << 18) / 0.1e9, 1e-6);
   EXPECT_EQ(time.extrapolation, 0U);
+}
+
+/// A clock by which every call takes as long as it says, as one of a GPU may while the host runs ahead.
+class CallClock : public SpanClock {
+ public:
+  void call() { ++calls_; }
+  void settle() override { ++settled; }
+  void begin() override { calls_ = 0; }
+  double end() override { return calls_ * seconds; }
+  double seconds = 2e-3;
+  int settled = 0;
+
+ private:
+  int calls_ = 0;
+};
+
+TEST(Calibrate, TheTimerTakesTheClockOfTheDevice) {
+  const auto control = comm::make_serial_communicator();
+  CallClock clock;
+  Timer timer(*control, clock, {20e-3, 3, 4, 0.4, 1 << 20});
+  const Sample sample = timer.measure([&] { clock.call(); });
+  EXPECT_NEAR(sample.seconds, 2e-3, 1e-12);
+  EXPECT_NEAR(sample.spread, 0, 1e-12);
+  EXPECT_GE(clock.settled, 5);  // before every sample
+}
+
+Machine one_host_of_two() {
+  Machine machine;
+  machine.host_of = {0, 0};
+  machine.hosts = {"a"};
+  machine.ranks = {{0, 1}};
+  machine.memory_bytes = {2e11};
+  return machine;
+}
+
+KernelData card_kernel(double tflops, bool carries_state) {
+  KernelData data;
+  data.sm_count = 132;
+  data.tile_rows = 128;
+  data.carries_state = carries_state;
+  data.memory_bytes_s = 4e12;
+  for (const auto& [qk, v] : {std::pair(64, 64), std::pair(128, 128), std::pair(192, 128)}) {
+    data.fits.push_back({qk, v, 8e-6, tflops, 0.3, 90, 2000, 0.6, 1, 0, 0, {}});
+    data.backward.push_back({qk, v, 1.3, -20, 3e-5, 1, 0, 0});
+  }
+  return data;
+}
+
+/// Two H200 by simple laws: cudnn computes at 600 TFLOP/s, mma at 350, hopper at 500; copy engines carry
+/// 380 GB/s, NCCL 320.
+Measured measured_cards() {
+  Measured measured{one_host_of_two(), {}, "threads", {}, {}};
+  measured.scope.on_gpu = true;
+  measured.scope.kernels = {"cudnn", "mma", "hopper"};
+  measured.scope.transports = {Transport::copy_engine, Transport::nccl};
+  measured.kernels = {{"cudnn", "9.19.1"}, {"mma", "0.1.0"}, {"hopper", "0.1.0"}};
+  measured.nccl = "2.28.9";
+  measured.products = "cublas 13.0.2";
+  Card card;
+  card.info.name = "NVIDIA H200";
+  card.info.multiprocessors = 132;
+  card.info.memory_bytes = i64{141} << 30;
+  card.state.power_w = 700;
+  card.state.nvlinks = 18;
+  card.state.driver = "580.159";
+  measured.card = card;
+  const std::map<std::string, AttentionCostModel> models = {
+      {"cudnn", AttentionCostModel(card_kernel(600, false))},
+      {"mma", AttentionCostModel(card_kernel(350, true))},
+      {"hopper", AttentionCostModel(card_kernel(500, true))}};
+  for (const Part& part : parts_of(measured.machine, measured.scope)) {
+    Rows rows;
+    if (part.kind == Part::Kind::copy) rows = {{5.4e8, 1.3e-4, 0.01}, {1.1e9, 2.6e-4, 0.01}};
+    if (part.kind == Part::Kind::product)
+      rows = {{8192, 8192, 8192, 1.6e-3, 0.01}, {4096, 4096, 4096, 2.1e-4, 0.01}};
+    if (part.kind == Part::Kind::call) rows = {{1e-5, 3e-5}, {4e-5, 7e-5}};
+    if (part.kind == Part::Kind::interference) rows = {{0.002, 0.001, 0.0021}, {0.002, 0.002, 0.0022}};
+    if (part.kind == Part::Kind::kernel)
+      for (const GridCall& call : kernel_grid(part, 2, measured.scope)) {
+        const KernelShape& s = call.shape;
+        const AttentionCostModel& model = models.at(part.backend);
+        rows.push_back({s.query_heads, s.kv_heads, s.rows, s.mean_keys, s.key_rows,
+                        static_cast<double>(s.mask),
+                        (part.backward ? model.backward(s) : model.forward(s)).seconds, 0.02});
+      }
+    if (part.kind == Part::Kind::exchange)
+      for (double message = 2048; message <= 1 << 27; message *= 2)
+        rows.push_back({message * part.key.messages(),
+                        message / (part.transport == Transport::nccl ? 320e9 : 380e9) + 1e-5, 0.03});
+    measured.results[part.name()] = rows;
+  }
+  return measured;
+}
+
+TEST(Calibrate, CardsHaveKernelsByBackendAndCurvesByTransport) {
+  CalibrateOptions options;
+  options.name = "cards";
+  options.calibration_file = ::testing::TempDir() + "usp_calibrate_cards.json";
+  const Measured measured = measured_cards();
+  for (const Part& part : parts_of(measured.machine, measured.scope)) {
+    EXPECT_FALSE(part.backend == "hopper" && part.head_dim > 128) << part.name();  // it has no backward
+    EXPECT_EQ(measured.results.count(part.name()), 1U) << part.name();
+  }
+  const CalibrationFile content = calibration_of_parts(measured, options);
+  EXPECT_EQ(content.attention.backend, "cudnn");
+  ASSERT_EQ(content.other_attention.size(), 2U);
+  EXPECT_FALSE(content.attention.data.carries_state);
+  EXPECT_TRUE(content.other_attention[0].data.carries_state);
+  EXPECT_EQ(content.attention.library->version, "9.19.1");
+  ASSERT_EQ(content.attention.data.fits.size(), 3U);
+  for (const KernelFit& fit : content.attention.data.fits) EXPECT_LT(fit.p90, 1e-3) << fit.head_dim;
+  EXPECT_NEAR(content.other_attention[0].data.fits[1].peak_tflops, 350, 1);
+  EXPECT_EQ(content.device.generation, "hopper");
+  EXPECT_EQ(content.links->link_class, "nvswitch");
+  EXPECT_EQ(content.links->gb_s, 450);
+  EXPECT_EQ(content.interference.size(), 2U);
+  EXPECT_NEAR(content.interference[0].measured.share, 0.1, 1e-9);
+  EXPECT_GT(content.products->share, 0.6);
+  const std::string text = write_calibration(read_calibration_file(write_calibration(content), "x"));
+  EXPECT_TRUE(write_calibration(read_calibration_file(text, "x")) == text);
+
+  const topology::Cluster cluster = cluster_of(measured, content, options);
+  EXPECT_EQ(topology::read_cluster_json(topology::write_cluster_json(cluster), "x"), cluster);
+  write_file(options.calibration_file, text);
+  const Calibration calibration = calibration_of(cluster);
+  std::remove(options.calibration_file.c_str());
+  EXPECT_FALSE(calibration.comm.borrows());
+  const KernelShape call{16, 16, 128, 128, 8192, 8192, 8192, KernelShape::Mask::full, 2};
+  EXPECT_GT(calibration.kernel_of(Backend::mma).forward(call).seconds,
+            1.5 * calibration.kernel_of(Backend::cudnn).forward(call).seconds);
+  EXPECT_EQ(calibration.kernel_of(Backend::cpu).forward(call).seconds,
+            calibration.kernel.forward(call).seconds);
+  const double bytes = 1 << 26;
+  EXPECT_NEAR(calibration.comm.time(Collective::alltoall, 2, 2 * bytes, 1, Transport::copy_engine).seconds,
+              bytes / 380e9 + 1e-5, 2e-6);
+  EXPECT_NEAR(calibration.comm.time(Collective::alltoall, 2, 2 * bytes).seconds, bytes / 320e9 + 1e-5, 2e-6);
+  EXPECT_NEAR(calibration.comm.hop(Transport::copy_engine, bytes).seconds, bytes / 380e9 + 1e-5, 2e-6);
+}
+
+TEST(Calibrate, ProductNamesFindTheirCards) {
+  for (const auto& [product, card] : std::map<std::string, std::string>{{"NVIDIA H200", "h200-sxm"},
+                                                                        {"NVIDIA H20", "h20-sxm"},
+                                                                        {"NVIDIA H200 NVL", "h200-nvl"},
+                                                                        {"NVIDIA H100 80GB HBM3", "h100-sxm"},
+                                                                        {"NVIDIA H100 PCIe", "h100-pcie"},
+                                                                        {"NVIDIA A100-SXM4-80GB", "a100-sxm"},
+                                                                        {"NVIDIA L40S", "l40s"}}) {
+    const topology::DevicePreset* const found = preset_of(product);
+    ASSERT_NE(found, nullptr) << product;
+    EXPECT_EQ(found->spec.name, card) << product;
+  }
+  EXPECT_EQ(preset_of("NVIDIA T4"), nullptr);
 }
 
 /// Ends the work at the n-th part, as a signal would.
@@ -235,8 +400,58 @@ TEST(Calibrate, ASecondStartGoesOnWithWhatIsFinished) {
   std::remove(options.partial.c_str());
 }
 
+TEST(Calibrate, AnInterruptSaysWhatIsKept) {
+  CalibrateOptions options = quick_options("usp_calibrate_interrupt.partial");
+  options.restart = true;
+  int asked = 0;
+  options.interrupted = [&] { return ++asked > 20; };  // in the first parts
+  try {
+    static_cast<void>(calibrate(options));
+    ADD_FAILURE() << "it went on";
+  } catch (const EnvironmentError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("interrupted after "), std::string::npos) << text;
+    EXPECT_NE(text.find(options.partial + " keeps them"), std::string::npos) << text;
+  }
+  options.interrupted = nullptr;
+  options.restart = false;
+  EXPECT_GT(calibrate(options)->resumed, 0U);
+  std::remove(options.partial.c_str());
+}
+
+TEST(Calibrate, ALineFarFromWhatMessagesReachedIsRefused) {
+  CalibrateOptions options;
+  options.nic_gb_s = 1e6;
+  EXPECT_THROW(static_cast<void>(calibration_of_parts(measured_pair(), options)), UsageError);
+  options.nic_gb_s = 0.2;
+  EXPECT_EQ(calibration_of_parts(measured_pair(), options).network->gb_s, 0.2);
+}
+
+TEST(Calibrate, RanksThatShareCoresMeasureNoInterference) {
+  Measured measured = measured_pair();
+  measured.machine.own_core = {true, true, false, false};
+  for (const Part& part : parts_of(measured.machine, measured.scope))
+    EXPECT_NE(part.kind, Part::Kind::interference) << part.name();
+  const CalibrationFile content = calibration_of_parts(measured, {});
+  EXPECT_EQ(content.interference.front().measured.source, "not measured: ranks share cores");
+  EXPECT_FALSE(content.network->interference.has_value());
+}
+
+TEST(Calibrate, WhereTheTimeIsUpRefinementsAreLeftOut) {
+  CalibrateOptions options = quick_options("usp_calibrate_time.partial");
+  options.ranks = 4;
+  options.max_seconds = 1e-3;
+  options.restart = true;
+  std::string told;
+  options.note = [&](const std::string& text) { told += text; };
+  const auto result = calibrate(options);
+  EXPECT_NE(told.find("the time was up before"), std::string::npos) << told;
+  for (const CollectiveCurve& curve : result->calibration.collectives) EXPECT_EQ(curve.ranks, 4);
+  std::remove(options.partial.c_str());
+}
+
 TEST(Calibrate, PartialFilesThatNoMeasurementWroteAreRefused) {
-  const std::vector<Part> parts = parts_of(two_hosts(), true);
+  const std::vector<Part> parts = parts_of(two_hosts(), {.quick = true});
   const Settings settings{{"kernel", "cpu"}};
   PartialFile content{settings, {}};
   for (const auto& [name, rows] : measured_pair().results)
@@ -264,11 +479,19 @@ TEST(Calibrate, PartialFilesThatNoMeasurementWroteAreRefused) {
   }
 }
 
-TEST(Calibrate, KernelsOfGpusAndUnknownOnesAreRefused) {
+TEST(Calibrate, UnknownKernelsAndMixesOfHostsAndGpusAreRefused) {
   CalibrateOptions options = quick_options("usp_calibrate_none.partial");
-  for (const char* kernel : {"mma", "abacus"}) {
-    options.kernel = kernel;
-    EXPECT_THROW(static_cast<void>(calibrate(options)), UsageError) << kernel;
+  options.kernels = {"abacus"};
+  EXPECT_THROW(static_cast<void>(calibrate(options)), UsageError);
+  options.kernels = {"cpu", "mma"};  // of a host and of GPUs
+  EXPECT_THROW(static_cast<void>(calibrate(options)), UsageError);
+  options.kernels = {"cpu"};
+  options.transports = {Transport::nccl};
+  EXPECT_THROW(static_cast<void>(calibrate(options)), UsageError);
+  options.transports.clear();
+  options.kernels = {"mma"};
+  if (device::device_count() == 0) {
+    EXPECT_THROW(static_cast<void>(calibrate(options)), EnvironmentError);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "usp/base/file.hpp"
 #include "usp/base/text.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/kernel_fit.hpp"
 #include "usp/topology/compose.hpp"
 
 #include <gtest/gtest.h>
@@ -101,6 +102,30 @@ double mape(const std::vector<Row>& rows, const std::string& card, const Attenti
   }
   EXPECT_GE(count, 10) << card;
   return sum / std::max(count, 1);
+}
+
+/// What `usp calibrate` makes of the calls of a card, from those of a public table.
+TEST(BorrowedKernels, TablesOfCudnnAreFittedWhereTheyCalibrate) {
+  const std::vector<Row> rows = cudnn_rows();
+  for (const char* card : {"gb200", "gb300"}) {
+    KernelData data;
+    data.family = "cudnn";
+    data.sm_count = 148;
+    data.memory_bytes_s = 7e12;
+    std::map<std::pair<int, int>, int> forwards;
+    for (const Row& row : rows)
+      if (row.card == card && !row.backward) ++forwards[{row.shape.head_dim_qk, row.shape.head_dim_v}];
+    std::vector<KernelSample> samples;
+    std::vector<Row> fitted;
+    for (const Row& row : rows) {
+      if (row.card != card || forwards[{row.shape.head_dim_qk, row.shape.head_dim_v}] < 6) continue;
+      samples.push_back({row.shape, row.backward, row.seconds});
+      fitted.push_back(row);
+    }
+    const AttentionCostModel model(fit_kernels(data, samples));
+    EXPECT_LE(mape(fitted, card, model, false), 0.08) << card;
+    EXPECT_LE(mape(fitted, card, model, true), 0.08) << card;
+  }
 }
 
 TEST(BorrowedKernels, CardsWithFewTensorFlopsPerMultiprocessorReachTheirOwnPeak) {

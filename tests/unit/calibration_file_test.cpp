@@ -33,10 +33,10 @@ CalibrationFile two_hosts() {
   network.curves.push_back(
       {{NetworkOperation::hop, 2, 1, 1}, 0.95, 0.9, 1.0, {{1 << 20, 0.012}, {2 << 20, 0.023}}});
   content.network = network;
-  content.library = CalibrationFile::Library{"usp cpu", "1"};
-  content.family_source = "measured";
+  content.attention.library = AttentionSurface::Library{"usp cpu", "1"};
+  content.attention.family_source = "measured";
   content.memory_source = "measured";
-  KernelData& kernel = content.attention;
+  KernelData& kernel = content.attention.data;
   kernel.family = "cpu";
   kernel.tile_rows = 1;
   kernel.element_bytes = 4;
@@ -100,6 +100,42 @@ TEST(CalibrationFile, WhatIsReadIsWrittenAgain) {
     EXPECT_EQ(a.network.curves.size(), b.network.curves.size());
     EXPECT_EQ(a.summary(0).sources, b.summary(0).sources);
   }
+}
+
+TEST(CalibrationFile, KernelsOfSeveralBackendsAreNamedAndGivenOnce) {
+  CalibrationFile content = two_hosts();
+  content.attention.backend = "hopper";
+  content.attention.data.call_forward_s = 2e-5;
+  content.other_attention = {content.attention};
+  content.other_attention[0].backend = "mma";
+  content.other_attention[0].data.fits[0].peak_tflops = 0.02;
+  content.collectives[0].transport = Transport::copy_engine;
+  content.products = MeasuredProducts{0.7, 0.6, 0.8, "blas", "measured"};
+  const std::string text = write_calibration(content);
+  EXPECT_EQ(write_calibration(read_calibration_file(text, "x")), text);
+  const Calibration calibration = parse_calibration(text, "x");
+  EXPECT_EQ(calibration.kernel_backend, "hopper");
+  EXPECT_EQ(calibration.kernel_of(Backend::mma).data().fits[0].peak_tflops, 0.02);
+  EXPECT_EQ(calibration.kernel_of(Backend::hopper).data().call_forward_s, 2e-5);
+  EXPECT_EQ(calibration.gemm->share, 0.7);
+
+  const auto refused = [](const CalibrationFile& faulty) {
+    EXPECT_THROW(static_cast<void>(parse_calibration(write_calibration(faulty), "x")), InvalidInput);
+  };
+  CalibrationFile twice = content;
+  twice.other_attention[0].backend = "hopper";
+  refused(twice);
+  CalibrationFile unnamed = content;
+  unnamed.other_attention[0].backend = "";
+  refused(unnamed);
+  unnamed = content;
+  unnamed.attention.backend = "";
+  refused(unnamed);
+  CalibrationFile curves = content;
+  curves.collectives.push_back(curves.collectives[0]);
+  refused(curves);
+  curves.collectives.back().transport = Transport::nccl;
+  EXPECT_NO_THROW(static_cast<void>(parse_calibration(write_calibration(curves), "x")));
 }
 
 TEST(CalibrationFile, FaultsOfTheNetworkAndOfHostsAreRefused) {
@@ -224,7 +260,7 @@ TEST(CalibrationFile, MeasuredCallsCorrectTheCurveTheyAreOf) {
   ScoreRow alone = measured_row(1, 1), all = measured_row(1, 4), ring = measured_row(4, 1);
   alone.seconds = 1.3 * priced(before, alone);
   const CorrectedCalibration kernels = add_rows(before, cluster, {alone}, "x");
-  EXPECT_NEAR(kernels.content.attention.fits[0].peak_tflops, 0.05 / 1.3, 1e-4);
+  EXPECT_NEAR(kernels.content.attention.data.fits[0].peak_tflops, 0.05 / 1.3, 1e-4);
   EXPECT_NEAR(priced(kernels.content, alone), *alone.seconds, 1e-6);
   EXPECT_EQ(kernels.content.network->curves[0].points, before.network->curves[0].points);
 

@@ -67,6 +67,21 @@ TEST(Launch, KnowsWhoStartedTheProcess) {
   }
 }
 
+TEST(Launch, KnowsTheFirstProcessOfTheJob) {
+  const std::pair<std::map<std::string, std::string>, bool> starts[] = {
+      {{}, true},
+      {{{"RANK", "3"}}, true},  // no job: nothing says where its ranks meet
+      {{{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "0"}}, true},
+      {{{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "2"}}, false},
+      {{{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}}, false},
+      {{{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}, false},
+      {{{"PMIX_RANK", "1"}}, false}};
+  for (const auto& [variables, first] : starts) {
+    const Environment environment(variables);
+    EXPECT_EQ(comm::first_of_launch(), first);
+  }
+}
+
 /// What torchrun sets for a rank, with changes.
 std::map<std::string, std::string> torchrun_variables(std::map<std::string, std::string> changes = {}) {
   changes.insert({{"RANK", "3"},
@@ -86,6 +101,7 @@ TEST(Launch, TorchrunIsKnownByItsVariables) {
   EXPECT_EQ(comm::local_rank(), 1);
   const comm::SocketJob job = comm::torchrun_job();
   EXPECT_EQ(job.rank, 3);
+  EXPECT_FALSE(comm::first_of_launch());
   EXPECT_EQ(job.size, 4);
   EXPECT_EQ(job.host, "node0");
   EXPECT_EQ(job.port, 30500);

@@ -169,5 +169,33 @@ TEST(TransferModel, DataSheetCurvesAreAlphaBetaAndSaySo) {
   EXPECT_THROW(static_cast<void>(uncalibrated({312, 2039, 0, 5e-6, 0.5})), MissingValue);
 }
 
+TEST(TransferModel, CopyEnginesHaveCurvesOfTheirOwn) {
+  const auto rows_of = [](std::optional<Transport> transport, double gb_s) {
+    std::vector<CollectiveRow> rows;
+    for (double bytes = 1 << 20; bytes <= 1 << 26; bytes *= 2)
+      rows.push_back({Collective::alltoall, 2, bytes, bytes / (gb_s * 1e9), 1, 0, transport});
+    return rows;
+  };
+  const auto joined = [](std::vector<CollectiveRow> a, const std::vector<CollectiveRow>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const auto gb_s = [](const TransferModel& curves, std::optional<Transport> transport) {
+    return (1 << 24) / curves.time(Collective::alltoall, 2, 1 << 24, 1, transport).seconds * 1e-9;
+  };
+  const TransferModel both(joined(rows_of(Transport::copy_engine, 400), rows_of(Transport::nccl, 300)), {},
+                           {}, "x");
+  EXPECT_NEAR(gb_s(both, Transport::copy_engine), 400, 1);
+  EXPECT_NEAR(gb_s(both, Transport::nccl), 300, 1);
+  EXPECT_NEAR(gb_s(both, std::nullopt), 300, 1);  // what libraries take
+  const TransferModel one(rows_of(Transport::copy_engine, 400), {}, {}, "x");
+  EXPECT_NEAR(gb_s(one, Transport::nccl), 400, 1);
+  // nccl-tests of the user replace NCCL's, and those alone.
+  const TransferModel own = both.with(rows_of(std::nullopt, 200), "y");
+  EXPECT_NEAR(gb_s(own, Transport::nccl), 200, 1);
+  EXPECT_NEAR(gb_s(own, Transport::copy_engine), 400, 1);
+  EXPECT_NEAR(gb_s(both.borrowed(0.5, 0.1), Transport::copy_engine), 200, 20);
+}
+
 }  // namespace
 }  // namespace usp

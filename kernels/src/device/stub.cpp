@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "no_cuda.hpp"
 
+#include "usp/device/card.hpp"
 #include "usp/device/device.hpp"
 #include "usp/device/stream_clock.hpp"
 
@@ -13,6 +14,9 @@ int device_count() {
   return 0;
 }
 DeviceInfo device_info(int) {
+  refuse_without_cuda();
+}
+CardState card_state(int) {
   refuse_without_cuda();
 }
 DeviceScope::DeviceScope(int) {

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace usp {
 namespace {
 
@@ -27,7 +29,8 @@ TransferModel transfer_model(const CalibrationFile& content) {
   for (const CollectiveCurve& curve : content.collectives) {
     double bytes = curve.first_bytes;
     for (const double seconds : curve.time_s) {
-      rows.push_back({curve.operation, curve.ranks, bytes, seconds_of(seconds), curve.groups});
+      rows.push_back(
+          {curve.operation, curve.ranks, bytes, seconds_of(seconds), curve.groups, 0, curve.transport});
       bytes *= 2;
     }
   }
@@ -39,9 +42,9 @@ TransferModel transfer_model(const CalibrationFile& content) {
   return {std::move(rows), std::move(hops), content.repeatability, content.name};
 }
 
-AttentionCostModel kernel_model(const CalibrationFile& content) {
-  KernelData data = content.attention;
-  if (content.library) data.library = content.library->name + " " + content.library->version;
+AttentionCostModel kernel_model(const CalibrationFile& content, const AttentionSurface& surface) {
+  KernelData data = surface.data;
+  if (surface.library) data.library = surface.library->name + " " + surface.library->version;
   data.sm_count = content.device.sm_count;
   data.memory_bytes_s = content.device.memory_gb_s * 1e9 * content.memory_efficiency;
   for (KernelFit& fit : data.fits) fit.launch_s = seconds_of(fit.launch_s);
@@ -71,7 +74,13 @@ Calibration calibration_from(const CalibrationFile& content) {
       calibration.interference[static_cast<std::size_t>(transport)] = row.measured;
   if (content.network) calibration.network = network_rates(*content.network, content.repeatability.from_1mib);
   calibration.comm = transfer_model(content);
-  calibration.kernel = kernel_model(content);
+  calibration.kernel = kernel_model(content, content.attention);
+  calibration.kernel_backend = content.attention.backend;
+  for (const AttentionSurface& surface : content.other_attention)
+    calibration.other_kernels.emplace_back(surface.backend, kernel_model(content, surface));
+  if (const auto& products = content.products)
+    calibration.gemm = {products->share, std::max(products->max_share / products->share - 1,
+                                                  1 - products->min_share / products->share)};
   return calibration;
 }
 
@@ -82,6 +91,12 @@ Calibration parse_calibration(const std::string& text, const std::string& file) 
 Calibration load_calibration(const std::string& name_or_file) {
   const NamedText found = file_or_preset("calibrations", name_or_file);
   return parse_calibration(found.text, found.name);
+}
+
+const AttentionCostModel& Calibration::kernel_of(Backend backend) const {
+  const auto found = std::find_if(other_kernels.begin(), other_kernels.end(),
+                                  [&](const auto& other) { return other.first == backend->word; });
+  return found == other_kernels.end() ? kernel : found->second;
 }
 
 CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {

@@ -48,12 +48,12 @@ int hosts_of(const topology::Cluster& cluster, int ranks) {
 
 void check_type(const ScoreRow& row, const CalibrationFile& content, const std::string& file) {
   const i64 bytes = bytes_of(score_plan(row, file).shape.dtype);
-  if (bytes != content.attention.element_bytes)
+  if (bytes != content.attention.data.element_bytes)
     throw InvalidInput(
         {file, row.line, "dtype"},
         fmt::format("the row is of {} bytes per element, the calibration was measured with {}; "
                     "measure rows of its type",
-                    bytes, content.attention.element_bytes));
+                    bytes, content.attention.data.element_bytes));
 }
 
 Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const std::string& file) {
@@ -72,19 +72,19 @@ Target target_of(const ScoreRow& row, const topology::Cluster& cluster, const st
   return {row.ring > 1 ? Target::Of::hops : Target::Of::alltoall, row.world, hosts_of(cluster, row.world)};
 }
 
-void scale_kernels(CalibrationFile& content, double factor) {
-  for (KernelFit& fit : content.attention.fits) {
+void scale_kernels(KernelData& data, double factor) {
+  for (KernelFit& fit : data.fits) {
     fit.launch_s *= factor;
     fit.peak_tflops /= factor;
     fit.kv_gb_s /= factor;
   }
-  for (BackwardFit& fit : content.attention.backward)
+  for (BackwardFit& fit : data.backward)
     if (fit.launch_s) *fit.launch_s *= factor;
 }
 
 CalibrationFile scaled(CalibrationFile content, const Target& target, double factor) {
   if (target.of == Target::Of::kernels) {
-    scale_kernels(content, factor);
+    scale_kernels(content.attention.data, factor);
     return content;
   }
   if (target.of == Target::Of::hops)

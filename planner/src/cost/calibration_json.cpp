@@ -4,6 +4,7 @@
 #include "usp/base/json_format.hpp"
 #include "usp/base/json_units.hpp"
 #include "usp/planner/calibration_file.hpp"
+#include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
 
@@ -18,6 +19,7 @@ constexpr double most_s = 1e9;
 constexpr double least_s = 1e-18;
 // Messages of a gather may cross the network once for a host of many ranks, which counts as many shares.
 constexpr double least_share = 1e-6, most_share = 1e4;
+constexpr double least_product_share = 1e-4;
 
 void check_header(ObjectReader& top) {
   const std::string renew = "rename its keys and scale its values as CHANGELOG.md lists, or measure anew";
@@ -57,16 +59,18 @@ std::vector<CalibrationSource> read_sources(ObjectReader& top) {
 
 std::vector<CollectiveCurve> read_collectives(ObjectReader& top) {
   std::vector<CollectiveCurve> curves;
-  std::set<std::tuple<Collective, int, int>> seen;
+  std::set<std::tuple<Collective, std::optional<Transport>, int, int>> seen;
   top.array("collectives", [&](const Json& value, const std::string& pointer) {
     ObjectReader reader(value, top.file(), pointer);
     CollectiveCurve curve;
     curve.operation = reader.enumeration<Collective>("operation");
+    if (reader.has("transport")) curve.transport = reader.enumeration<Transport>("transport");
     curve.ranks = static_cast<int>(reader.integer("ranks", 2, 1 << 20));
     curve.first_bytes = static_cast<double>(reader.integer("first_bytes", 1, std::int64_t{1} << 40));
     curve.groups = static_cast<int>(reader.maybe_integer("groups", 1, 1 << 20).value_or(1));
-    if (!seen.insert({curve.operation, curve.ranks, curve.groups}).second)
-      reader.fail("operation", "this operation and number of ranks are given twice; keep one curve");
+    if (!seen.insert({curve.operation, curve.transport, curve.ranks, curve.groups}).second)
+      reader.fail("operation",
+                  "this operation, transport and number of ranks are given twice; keep one curve");
     double bytes = curve.first_bytes;
     reader.array("time_s", [&](const Json& time, const std::string& at) {
       curve.time_s.push_back(json_number(time, top.file(), at, least_s, most_s));
@@ -220,12 +224,12 @@ BackwardFit read_backward(ObjectReader reader) {
   return fit;
 }
 
-void read_family(ObjectReader reader, CalibrationFile& content) {
-  KernelData& data = content.attention;
+void read_family(ObjectReader reader, AttentionSurface& surface) {
+  KernelData& data = surface.data;
   data.family = reader.string("name");
   data.softmax_fraction = reader.maybe_number("softmax_fraction", 0, 1).value_or(0);
-  content.softmax_source = reader.maybe_string("softmax_source").value_or("");
-  content.family_source = reader.string("source");
+  surface.softmax_source = reader.maybe_string("softmax_source").value_or("");
+  surface.family_source = reader.string("source");
   data.full_gain = reader.maybe_number("full_gain", 0.1, 10).value_or(1);
   data.full_extra_keys = reader.maybe_number("full_extra_keys", 0, 10);
   data.backward_band = reader.maybe_number("backward_band", 0, 10).value_or(data.backward_band);
@@ -239,17 +243,25 @@ void read_family(ObjectReader reader, CalibrationFile& content) {
   reader.finish();
 }
 
-void read_attention(ObjectReader reader, CalibrationFile& content) {
-  KernelData& data = content.attention;
+AttentionSurface read_attention(ObjectReader reader) {
+  AttentionSurface surface;
+  KernelData& data = surface.data;
+  if (reader.has("backend")) surface.backend = word_of(reader.enumeration<Backend>("backend"));
   if (reader.has("library")) {
     ObjectReader library = reader.object("library");
-    content.library = {library.string("name"), library.string("version")};
+    surface.library = {library.string("name"), library.string("version")};
     library.finish();
   }
   data.element_bytes = static_cast<int>(reader.maybe_integer("element_bytes", 1, 8).value_or(2));
   if (data.element_bytes & (data.element_bytes - 1))
     reader.fail("element_bytes", "an element has 1, 2, 4 or 8 bytes");
   data.carries_state = reader.maybe_boolean("carries_state").value_or(false);
+  if (reader.has("call")) {
+    ObjectReader call = reader.object("call");
+    data.call_forward_s = call.number("forward_s", 0, 1);
+    data.call_backward_s = call.number("backward_s", 0, 1);
+    call.finish();
+  }
   data.tile_rows = static_cast<int>(reader.integer("tile_rows", 1, 4096));
   std::vector<double> tokens;
   reader.array("measured_tokens", [&](const Json& value, const std::string& pointer) {
@@ -268,16 +280,43 @@ void read_attention(ObjectReader reader, CalibrationFile& content) {
     if (!rises(data.fits)) reader.fail("head_dims", "head dims must rise");
   });
   if (!square) reader.fail("head_dims", "at least one head dim, equal for keys and values, is needed");
-  read_family(reader.object("family"), content);
+  read_family(reader.object("family"), surface);
   if (reader.has("sustained")) {
     ObjectReader sustained = reader.object("sustained");
     data.sustained = sustained.number("ratio", 0.1, 1);
-    content.sustained_source = sustained.string("source");
+    surface.sustained_source = sustained.string("source");
     sustained.finish();
   }
   data.scaled_from = reader.maybe_string("scaled_from").value_or("");
-  content.scaled_why = reader.maybe_string("scaled_why").value_or("");
+  surface.scaled_why = reader.maybe_string("scaled_why").value_or("");
   reader.finish();
+  return surface;
+}
+
+/// Of other backends than `first`: each named, and once.
+std::vector<AttentionSurface> read_other_attention(ObjectReader& top, const std::string& first) {
+  std::vector<AttentionSurface> others;
+  std::set<std::string> seen{first};
+  top.array("other_attention", [&](const Json& value, const std::string& pointer) {
+    ObjectReader reader(value, top.file(), pointer);
+    if (first.empty() || !reader.has("backend"))
+      reader.fail("backend", "where several backends were measured, each entry names its own");
+    others.push_back(read_attention(std::move(reader)));
+    if (!seen.insert(others.back().backend).second)
+      throw InvalidInput({top.file(), 0, pointer + "/backend"}, "given twice; keep one entry per backend");
+  });
+  return others;
+}
+
+MeasuredProducts read_products(ObjectReader reader) {
+  MeasuredProducts products;
+  products.share = reader.number("share", least_product_share, 1);
+  products.min_share = reader.number("min_share", least_product_share, products.share);
+  products.max_share = reader.number("max_share", products.share, 1);
+  products.library = reader.string("library");
+  products.source = reader.string("source");
+  reader.finish();
+  return products;
 }
 
 CalibrationFile::Device read_device(ObjectReader reader) {
@@ -335,7 +374,10 @@ CalibrationFile read_calibration_file(const std::string& text, const std::string
   content.point_to_point = read_hops(top);
   content.interference = read_interference(top);
   if (top.has("network")) content.network = read_network(top.object("network"));
-  read_attention(top.object("attention"), content);
+  content.attention = read_attention(top.object("attention"));
+  if (top.has("other_attention"))
+    content.other_attention = read_other_attention(top, content.attention.backend);
+  if (top.has("products")) content.products = read_products(top.object("products"));
   top.finish();
   return content;
 }

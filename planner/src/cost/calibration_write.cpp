@@ -46,6 +46,7 @@ Json collectives_json(const std::vector<CollectiveCurve>& curves) {
   Json list = Json::array();
   for (const CollectiveCurve& curve : curves) {
     Json json{{"operation", word_of(curve.operation)}, {"ranks", curve.ranks}};
+    if (curve.transport) json["transport"] = word_of(*curve.transport);
     if (curve.groups > 1) json["groups"] = curve.groups;
     json["first_bytes"] = static_cast<std::int64_t>(curve.first_bytes);
     json["time_s"] = curve.time_s;
@@ -139,11 +140,11 @@ Json backward_json(const BackwardFit& fit) {
   return json;
 }
 
-Json family_json(const CalibrationFile& content) {
-  const KernelData& data = content.attention;
-  Json json{{"name", data.family}, {"source", content.family_source}};
+Json family_json(const AttentionSurface& surface) {
+  const KernelData& data = surface.data;
+  Json json{{"name", data.family}, {"source", surface.family_source}};
   if (data.softmax_fraction > 0) json["softmax_fraction"] = data.softmax_fraction;
-  if (!content.softmax_source.empty()) json["softmax_source"] = content.softmax_source;
+  if (!surface.softmax_source.empty()) json["softmax_source"] = surface.softmax_source;
   json["backward"] = Json::array();
   for (const BackwardFit& fit : data.backward) json["backward"].push_back(backward_json(fit));
   if (data.full_gain != 1) json["full_gain"] = data.full_gain;
@@ -152,23 +153,26 @@ Json family_json(const CalibrationFile& content) {
   return json;
 }
 
-Json attention_json(const CalibrationFile& content) {
-  const KernelData& data = content.attention;
+Json attention_json(const AttentionSurface& surface) {
+  const KernelData& data = surface.data;
   Json json;
-  if (content.library)
-    json["library"] = {{"name", content.library->name}, {"version", content.library->version}};
+  if (!surface.backend.empty()) json["backend"] = surface.backend;
+  if (surface.library)
+    json["library"] = {{"name", surface.library->name}, {"version", surface.library->version}};
   if (data.element_bytes != 2) json["element_bytes"] = data.element_bytes;
   if (data.carries_state) json["carries_state"] = true;
+  if (data.call_forward_s > 0 || data.call_backward_s > 0)
+    json["call"] = {{"forward_s", data.call_forward_s}, {"backward_s", data.call_backward_s}};
   json["measured_tokens"] = {static_cast<std::int64_t>(data.min_tokens),
                              static_cast<std::int64_t>(data.max_tokens)};
   json["tile_rows"] = data.tile_rows;
   if (data.sustained != 1)
-    json["sustained"] = {{"ratio", data.sustained}, {"source", content.sustained_source}};
+    json["sustained"] = {{"ratio", data.sustained}, {"source", surface.sustained_source}};
   if (!data.scaled_from.empty()) json["scaled_from"] = data.scaled_from;
-  if (!content.scaled_why.empty()) json["scaled_why"] = content.scaled_why;
+  if (!surface.scaled_why.empty()) json["scaled_why"] = surface.scaled_why;
   json["head_dims"] = Json::array();
   for (const KernelFit& fit : data.fits) json["head_dims"].push_back(fit_json(fit));
-  json["family"] = family_json(content);
+  json["family"] = family_json(surface);
   return json;
 }
 
@@ -190,7 +194,18 @@ std::string write_calibration(const CalibrationFile& content) {
   json["point_to_point"] = hops_json(content.point_to_point);
   json["interference"] = interference_json(content.interference);
   if (content.network) json["network"] = network_json(*content.network);
-  json["attention"] = attention_json(content);
+  json["attention"] = attention_json(content.attention);
+  if (!content.other_attention.empty()) {
+    json["other_attention"] = Json::array();
+    for (const AttentionSurface& surface : content.other_attention)
+      json["other_attention"].push_back(attention_json(surface));
+  }
+  if (content.products)
+    json["products"] = {{"share", content.products->share},
+                        {"min_share", content.products->min_share},
+                        {"max_share", content.products->max_share},
+                        {"library", content.products->library},
+                        {"source", content.products->source}};
   json["memory_efficiency"] = {{"value", content.memory_efficiency}, {"source", content.memory_source}};
   return json.dump(1) + "\n";
 }

@@ -252,8 +252,7 @@ void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
   const double peak = min_of(cluster, &DeviceSpec::bf16_tflops, "bf16 peak");
   const double memory =
       min_of(cluster, &DeviceSpec::memory_gb_s, "memory bandwidth") / calibration.device_memory_gb_s;
-  KernelData data = at_sustained_clock(calibration.kernel.data());
-  data.memory_bytes_s *= memory;
+  const KernelData measured = calibration.kernel.data();
   const topology::DeviceSpec& card = cluster.specs.front();
   const bool clocks = card.sm_count.known() && card.clock_hz.known() && card.power_w.known() &&
                       calibration.device_clock_hz > 0 && calibration.device_power_w > 0;
@@ -264,19 +263,26 @@ void scale_kernels(const topology::Cluster& cluster, Calibration& calibration) {
   if (by.same_generation) {
     const double clock = *card.clock_hz.value / calibration.device_clock_hz;
     const double watts =
-        *card.power_w.value / *card.sm_count.value / (calibration.device_power_w / data.sm_count);
-    by.speed = by.softmax_speed = *card.sm_count.value / data.sm_count * clock * sustained_clock(watts);
+        *card.power_w.value / *card.sm_count.value / (calibration.device_power_w / measured.sm_count);
+    by.speed = by.softmax_speed = *card.sm_count.value / measured.sm_count * clock * sustained_clock(watts);
     by.tensor_tflops = peak;
   } else {
     by.speed = by.softmax_speed = peak / calibration.device_bf16_tflops;
     if (clocks)
       by.softmax_speed =
-          *card.sm_count.value * *card.clock_hz.value / (data.sm_count * calibration.device_clock_hz);
+          *card.sm_count.value * *card.clock_hz.value / (measured.sm_count * calibration.device_clock_hz);
   }
   const bool own =
       std::abs(by.speed - 1) <= same_card && std::abs(peak / calibration.device_bf16_tflops - 1) <= same_card;
-  if (!own) data = borrowed(std::move(data), by, calibration.name);
-  calibration.kernel = AttentionCostModel(std::move(data));
+  const auto scale = [&](AttentionCostModel& kernel) {
+    KernelData data = at_sustained_clock(kernel.data());
+    data.memory_bytes_s *= memory;
+    if (!own) data = borrowed(std::move(data), by, calibration.name);
+    kernel = AttentionCostModel(std::move(data));
+  };
+  scale(calibration.kernel);
+  for (auto& [backend, kernel] : calibration.other_kernels) scale(kernel);
+  if (!own) calibration.gemm.reset();
 }
 
 }  // namespace

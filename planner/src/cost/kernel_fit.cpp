@@ -150,13 +150,13 @@ std::vector<double> relative_fit(const Samples& samples, const Row& row_of,
   return nonnegative_least_squares(a, b);
 }
 
-/// The first of the sets of columns, from rich to poor, by which scores take a tenth of the longest call or
+/// The first of the sets of columns, from rich to poor, by which scores take a third of the longest call or
 /// more: on a machine that does other work too, a few times may not grow with theirs. The last is scores
 /// alone, whose error then shows it.
 template <class Row, class Accept>
 std::vector<double> first_fit(const Samples& samples, const Row& row_of,
                               const std::vector<std::vector<std::size_t>>& sets, const Accept& accept) {
-  constexpr double least_share = 0.1;
+  constexpr double least_share = 1.0 / 3;
   const KernelSample& longest =
       **std::max_element(samples.begin(), samples.end(), [&](const KernelSample* a, const KernelSample* b) {
         return row_of(*a).first[scores] < row_of(*b).first[scores];

@@ -79,9 +79,11 @@ TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
                                   const std::vector<PeerTransferSample>& hops,
                                   const std::string& source) const {
   std::vector<CollectiveRow> merged = rows;
+  const auto copies = [](const CollectiveRow& row) { return row.transport == Transport::copy_engine; };
   for (const CollectiveRow& old : rows_) {
     const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
-      return row.operation == old.operation && row.ranks == old.ranks && row.groups == old.groups;
+      return row.operation == old.operation && row.ranks == old.ranks && row.groups == old.groups &&
+             copies(row) == copies(old);
     });
     if (!replaced) merged.push_back(old);
   }
@@ -103,9 +105,12 @@ TransferModel TransferModel::with(const std::vector<CollectiveRow>& rows,
 }
 
 TransferModel TransferModel::on_faster_links(double ratio) const {
-  std::map<std::tuple<Collective, int, int>, double> shortest;
+  const auto key = [](const CollectiveRow& row) {
+    return std::tuple(row.operation, row.transport, row.ranks, row.groups);
+  };
+  std::map<std::tuple<Collective, std::optional<Transport>, int, int>, double> shortest;
   for (const CollectiveRow& row : rows_) {
-    double& least = shortest.try_emplace({row.operation, row.ranks, row.groups}, row.seconds).first->second;
+    double& least = shortest.try_emplace(key(row), row.seconds).first->second;
     least = std::min(least, row.seconds);
   }
   std::map<std::pair<Transport, int>, double> shortest_hop;
@@ -115,7 +120,7 @@ TransferModel TransferModel::on_faster_links(double ratio) const {
   }
   std::vector<CollectiveRow> rows = rows_;
   for (CollectiveRow& row : rows) {
-    const double least = shortest[{row.operation, row.ranks, row.groups}];
+    const double least = shortest[key(row)];
     row.seconds = least + (row.seconds - least) / ratio;
   }
   std::vector<PeerTransferSample> hops = hop_rows_;
@@ -142,7 +147,7 @@ TransferModel TransferModel::borrowed(double ratio, double band) const {
 TransferModel TransferModel::on_unknown_host(std::optional<bool> peer_to_peer) const {
   std::vector<CollectiveRow> rows = rows_;
   for (CollectiveRow& row : rows) {
-    const auto& measured = curve(row.operation).measured;
+    const auto& measured = curve(row.operation, row.transport).measured;
     const auto pair = measured.find(2);
     if (row.ranks == 2 || pair == measured.end()) continue;
     const double alone = traffic_factor(row.operation, row.ranks) / traffic_factor(row.operation, 2) *
@@ -172,16 +177,28 @@ TransferModel TransferModel::borrowed_scaled(double factor) const {
   return curves;
 }
 
+bool TransferModel::only_copy_engines() const {
+  return std::all_of(rows_.begin(), rows_.end(),
+                     [](const CollectiveRow& row) { return row.transport == Transport::copy_engine; });
+}
+
 void TransferModel::fit_collectives() {
+  using Key = std::tuple<Curves*, std::size_t, int, int>;
+  std::map<Key, std::vector<std::pair<double, double>>> series;
+  std::map<Key, double> class_bands;
+  const bool no_library = only_copy_engines();
+  for (const CollectiveRow& row : rows_) {
+    const auto add = [&](Curves& curves) {
+      const Key key(&curves, static_cast<std::size_t>(row.operation), row.ranks, row.groups);
+      series[key].emplace_back(row.bytes, row.seconds);
+      class_bands[key] = std::max(class_bands[key], row.class_band);
+    };
+    const bool copies = row.transport == Transport::copy_engine;
+    if (copies) add(copy_engine_curves_);
+    if (!copies || no_library) add(curves_);
+  }
   double sum = 0;
   std::size_t count = 0;
-  std::map<std::tuple<std::size_t, int, int>, std::vector<std::pair<double, double>>> series;
-  std::map<std::tuple<std::size_t, int, int>, double> class_bands;
-  for (const CollectiveRow& row : rows_) {
-    const std::tuple key(static_cast<std::size_t>(row.operation), row.ranks, row.groups);
-    series[key].emplace_back(row.bytes, row.seconds);
-    class_bands[key] = std::max(class_bands[key], row.class_band);
-  }
   for (auto& [key, points] : series) {
     Measured measured;
     measured.class_band = class_bands[key];
@@ -198,15 +215,17 @@ void TransferModel::fit_collectives() {
     }
     std::sort(errors.begin(), errors.end());
     measured.residual = errors[errors.size() * 9 / 10];
-    const auto& [operation, ranks, groups] = key;
+    const auto& [curves, operation, ranks, groups] = key;
+    Curve& curve = (*curves)[operation];
     if (groups == 1)
-      curves_[operation].measured.emplace(ranks, measured);
+      curve.measured.emplace(ranks, measured);
     else
-      curves_[operation].at_once.emplace(std::pair(ranks, groups), measured);
+      curve.at_once.emplace(std::pair(ranks, groups), measured);
   }
   mean_error_ = count > 0 ? sum / static_cast<double>(count) : 0;
   for (const Collective operation : all_operations)
-    fill_groups(curves_[static_cast<std::size_t>(operation)], operation);
+    for (Curves* curves : {&curves_, &copy_engine_curves_})
+      fill_groups((*curves)[static_cast<std::size_t>(operation)], operation);
 }
 
 void TransferModel::fill_groups(Curve& curve, Collective operation) const {
@@ -294,9 +313,10 @@ void TransferModel::fit_hops() {
   }
 }
 
-Estimate TransferModel::time(Collective operation, int ranks, double bytes, int groups) const {
+Estimate TransferModel::time(Collective operation, int ranks, double bytes, int groups,
+                             std::optional<Transport> transport) const {
   if (ranks <= 1) return {};
-  const Curve& of = curve(operation);
+  const Curve& of = curve(operation, transport);
   if (of.measured.empty())
     throw MissingValue({source_, 0, std::string(word_of(operation))},
                        fmt::format("time of {}", word_of(operation)),

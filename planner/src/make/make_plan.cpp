@@ -68,14 +68,27 @@ StepWorkload step_workload(const Workload& workload, const MemoryPolicy& memory)
   return step;
 }
 
+/// The backend that the calibration prices with, where the cards of the cluster run it; else the preferred
+/// one.
+Backend gpu_backend(const topology::Cluster& cluster, const Calibration& calibration) {
+  for (const Backend backend : backends()) {
+    if (backend->word != calibration.kernel_backend || !backend->on_gpu) continue;
+    const bool runs = std::all_of(cluster.specs.begin(), cluster.specs.end(), [&](const auto& card) {
+      return backend->generation.empty() || card.generation == backend->generation;
+    });
+    if (runs) return backend;
+  }
+  return preferred_gpu_backend();
+}
+
 /// What computes the layers where the plan is for GPUs that this project has kernels for; else the host.
-Backend backend_of(const topology::Cluster& cluster, AttentionPlan plan) {
+Backend backend_of(const topology::Cluster& cluster, const Calibration& calibration, AttentionPlan plan) {
   const bool other_gpus =
       std::any_of(cluster.links.begin(), cluster.links.end(),
                   [](const topology::Link& link) { return link.kind == topology::LinkKind::xgmi; });
   const Backend host = plan.backend;
   if (other_gpus) return host;
-  plan.backend = preferred_gpu_backend();
+  plan.backend = gpu_backend(cluster, calibration);
   try {
     check_attention_plan(plan);
   } catch (const Error&) {  // a type or heads that no kernel of GPUs takes
@@ -199,7 +212,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
     layer.kind = mixer_name(kind.kind);
     layer.layers = kind.layers;
     layer.plan = attention.plan;
-    layer.plan.backend = backend_of(*request.cluster, attention.plan);
+    layer.plan.backend = backend_of(*request.cluster, *request.calibration, attention.plan);
     if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);
     layer.forward = {attention.price.forward.seconds, attention.price.forward.band};
     if (workload.training) layer.backward = {attention.price.backward.seconds, attention.price.backward.band};

@@ -49,6 +49,11 @@ class KernelTimes {
     return time;
   }
 
+  /// What a pass takes beside its operations.
+  [[nodiscard]] Estimate of_call(bool backward) const {
+    return {backward ? kernel_.data().call_backward_s : kernel_.data().call_forward_s, 0, 0};
+  }
+
   /// Of an operation on all query rows.
   [[nodiscard]] Estimate on_rows(const schedule::Operation& operation, i64 query_heads, i64 rows) const {
     Estimate time = kernel_.prepare_backward(static_cast<double>(shape_.batch * query_heads * rows),

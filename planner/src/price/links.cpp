@@ -185,7 +185,7 @@ Estimate LinkPricer::intra_node(const TransferPattern& pattern, schedule::Peers 
   if (peers == schedule::Peers::every_ring && mode == WriteMode::accumulate &&
       !calibration_.cluster.empty() && curves.has(Collective::reduce_scatter))
     operation = Collective::reduce_scatter;
-  return curves.time(operation, n, bytes_per_peer * n, std::max(1, pattern.active / n));
+  return curves.time(operation, n, bytes_per_peer * n, std::max(1, pattern.active / n), transport);
 }
 
 namespace {

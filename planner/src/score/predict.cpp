@@ -88,9 +88,9 @@ AttentionPlan score_plan(const ScoreRow& row, const std::string& file) {
 
 ExecutionOptions score_execution(const ScoreRow& row) {
   ExecutionOptions options;
-  options.transport = Transport::nccl;
+  options.transport = row.transport;
   options.packed = row.exchange == ScoreRow::Exchange::qkvpack;
-  options.pack_kernels = true;
+  options.pack_kernels = row.transport == Transport::nccl;
   options.merge_kernels = true;
   return options;
 }

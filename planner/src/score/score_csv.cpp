@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<const char*, 15> columns = {
     "machine",  "world",    "direction", "causal",  "dtype",  "batch",    "seq",        "heads",
     "kv_heads", "head_dim", "ring",      "ulysses", "layout", "exchange", "iters_per_s"};
-constexpr std::array<const char*, 2> optional_columns = {"library", "synchronised"};
+constexpr std::array<const char*, 3> optional_columns = {"library", "transport", "synchronised"};
 
 class Line {
  public:
@@ -125,6 +125,9 @@ ScoreRow read_row(const Line& line, long number) {
   using Library = ScoreRow::Library;
   if (line.has("library"))
     row.library = line.one_of<Library>("library", {{"yunchang", Library::yunchang}, {"usp", Library::usp}});
+  if (line.has("transport"))
+    row.transport = line.one_of<Transport>(
+        "transport", {{"copy_engine", Transport::copy_engine}, {"nccl", Transport::nccl}});
   row.synchronised = row.library == Library::usp || row.exchange == X::no_packed;
   if (line.has("synchronised"))
     row.synchronised = line.one_of<bool>("synchronised", {{"true", true}, {"false", false}});

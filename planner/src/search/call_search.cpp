@@ -51,7 +51,8 @@ double uncertainty(const PassPrice& a, const PassPrice& b) {
 /// Commands that measure the transfers of this candidate.
 std::vector<std::string> measurements(const AttentionRequest& request, const AttentionCandidate& c) {
   const PassPrice& forward = c.price.forward;
-  if (request.calibration->link_class == host_links) return {host_measurement(*request.cluster)};
+  if (request.calibration->link_class == host_links)
+    return {host_measurement(*request.cluster, c.plan.shape.dtype)};
   const double bytes = forward.wire_bytes;
   return mesh_measurements(c.plan.mesh, forward.spans_hosts, bytes, bytes / c.plan.mesh.ring());
 }
@@ -174,7 +175,7 @@ class AttentionSearch {
         result_.guesses.push_back(
             {doubt.input, doubt.provenance, factor, describe(*first),
              request_.calibration->link_class == host_links
-                 ? host_measurement(cluster)
+                 ? host_measurement(cluster, local_.dtype)
                  : measurement_of(doubt.of, cluster, best.plan.mesh, first->plan.mesh)});
         break;
       }

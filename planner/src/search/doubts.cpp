@@ -3,11 +3,13 @@
 
 #include "usp/base/presets.hpp"
 #include "usp/planner/cluster_calibration.hpp"
+#include "usp/schedule/words.hpp"
 #include "usp/topology/routes.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace usp {
 namespace {
@@ -19,11 +21,15 @@ constexpr double gather_range = 2;
 // Kernels of another card, as leave-one-card-out has it: within a generation and across.
 constexpr double sibling_range = 1.15, stranger_range = 1.4;
 
-void scale_kernel(Calibration& calibration, double factor) {
-  KernelData data = calibration.kernel.data();
-  for (KernelFit& fit : data.fits) fit.peak_tflops *= factor;
-  data.tensor_tflops *= factor;
-  calibration.kernel = AttentionCostModel(std::move(data));
+void scale_kernels(Calibration& calibration, double factor) {
+  const auto scale = [factor](AttentionCostModel& kernel) {
+    KernelData data = kernel.data();
+    for (KernelFit& fit : data.fits) fit.peak_tflops *= factor;
+    data.tensor_tflops *= factor;
+    kernel = AttentionCostModel(std::move(data));
+  };
+  scale(calibration.kernel);
+  for (auto& [backend, kernel] : calibration.other_kernels) scale(kernel);
 }
 
 bool guessed_sockets(const topology::Cluster& cluster) {
@@ -94,17 +100,20 @@ std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration
     const double range = data.same_generation ? sibling_range : stranger_range;
     doubts.push_back({Doubt::Of::kernels, fmt::format("attention kernels, fits of {}", data.scaled_from),
                       "borrowed", 1 / range, range,
-                      [](topology::Cluster&, Calibration& c, double factor) { scale_kernel(c, factor); }});
+                      [](topology::Cluster&, Calibration& c, double factor) { scale_kernels(c, factor); }});
   }
   return doubts;
 }
 
-std::string host_measurement(const topology::Cluster& cluster) {
+std::string host_measurement(const topology::Cluster& cluster, DType dtype) {
   const std::size_t ranks = cluster.devices.size();
   const bool own_file = !cluster.calibration.empty() && !is_shipped("calibrations", cluster.calibration);
   const std::string file = own_file ? cluster.calibration : "calibration.json";
-  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate --restart -o {}", ranks, file)
-                                  : fmt::format("usp calibrate --ranks {} --restart -o {}", ranks, file);
+  const std::filesystem::path beside = std::filesystem::path(file).parent_path() / "cluster.json";
+  const std::string what =
+      fmt::format("--dtype {} --restart -o {} --write-cluster {}", word_of(dtype), file, beside.string());
+  return cluster.nodes.size() > 1 ? fmt::format("mpirun -n {} usp calibrate {}", ranks, what)
+                                  : fmt::format("usp calibrate --ranks {} {}", ranks, what);
 }
 
 std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,

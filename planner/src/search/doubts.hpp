@@ -4,6 +4,7 @@
 #include "usp/planner/calibration.hpp"
 #include "usp/planner/guess.hpp"
 #include "usp/schedule/mesh.hpp"
+#include "usp/schedule/types.hpp"
 #include "usp/topology/cluster.hpp"
 
 #include <functional>
@@ -28,8 +29,9 @@ struct Doubt {
 /// everything is a guess and every report says so.
 [[nodiscard]] std::vector<Doubt> doubts_of(const topology::Cluster& cluster, const Calibration& calibration);
 
-/// The command that measures all of a cluster whose devices are ranks of hosts.
-[[nodiscard]] std::string host_measurement(const topology::Cluster& cluster);
+/// The command that measures all of a cluster whose devices are ranks of hosts, kernels with tensors of
+/// `dtype`.
+[[nodiscard]] std::string host_measurement(const topology::Cluster& cluster, DType dtype);
 
 /// The command that measures the input where the two meshes differ. It runs as it stands.
 [[nodiscard]] std::string measurement_of(Doubt::Of of, const topology::Cluster& cluster, const Mesh& best,

@@ -69,7 +69,13 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
                                                                                : spec.bf16_tflops;
   const double peak_flops = required(peak, "the device's peak rate", remedy) * 1e12;
   machine_.memory_bytes_s = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
-  const GemmCard card = gemm_card(spec.name).slowest_of(static_cast<i64>(cluster.devices.size()));
+  GemmCard card = gemm_card(spec.name);
+  if (const auto& measured = request.calibration->gemm; measured && !fp32) {
+    card.sustained = measured->share;
+    card.band = measured->band;
+    card.source = request.calibration->name;
+  }
+  card = card.slowest_of(static_cast<i64>(cluster.devices.size()));
   const GemmCard limited = card.at_power(request.power_w);
   slower_clock_ = card.sustained / limited.sustained;
   machine_.head = GemmModel(limited, peak_flops, machine_.memory_bytes_s, request.gemm_efficiency);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "assemble.hpp"
 
+#include "measured_cluster.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/base/version.hpp"
 #include "usp/planner/kernel_fit.hpp"
@@ -16,8 +18,6 @@
 namespace usp::measure {
 namespace {
 
-constexpr const char* source = "usp calibrate";
-
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -27,18 +27,22 @@ double median(std::vector<double> values) {
 /// Parts of a kind that were measured, in the order of the list.
 template <class Each>
 void each_part(const Measured& measured, Part::Kind kind, const Each& each) {
-  for (const Part& part : parts_of(measured.machine, false)) {
+  Scope all = measured.scope;
+  all.quick = false;
+  for (const Part& part : parts_of(measured.machine, all)) {
     const auto rows = measured.results.find(part.name());
     if (part.kind == kind && rows != measured.results.end()) each(part, rows->second);
   }
 }
 
-std::vector<KernelSample> kernel_samples(const Measured& measured, int element_bytes) {
+std::vector<KernelSample> kernel_samples(const Measured& measured, const std::string& kernel,
+                                         int element_bytes) {
   std::vector<KernelSample> samples;
   each_part(measured, Part::Kind::kernel, [&](const Part& part, const Rows& rows) {
+    if (part.backend != kernel) return;
     for (const auto& row : rows) {
       KernelShape shape{
-          row[0],       row[1], part.head_dim, part.head_dim,
+          row[0],       row[1], part.head_dim, part.head_dim_v,
           row[2],       row[3], row[4],        static_cast<KernelShape::Mask>(static_cast<int>(row[5])),
           element_bytes};
       samples.push_back({shape, part.backward, row[6]});
@@ -48,9 +52,9 @@ std::vector<KernelSample> kernel_samples(const Measured& measured, int element_b
 }
 
 /// Inside hosts: times that rise, as curves of hops have to.
-HopCurve hop_curve(int ranks, const Rows& rows) {
+HopCurve hop_curve(const Part& part, const Rows& rows) {
   constexpr double least_rise = 1.0001;
-  HopCurve curve{std::nullopt, ranks, source, {}};
+  HopCurve curve{part.transport, part.key.ranks_per_host, source, {}};
   double before = 0;
   for (const auto& row : rows) {
     const double seconds = std::max(row[1], before * least_rise);
@@ -75,11 +79,15 @@ void add_exchanges(const Measured& measured, CalibrationFile& content) {
   each_part(measured, Part::Kind::exchange, [&](const Part& part, const Rows& rows) {
     if (part.key.hosts > 1) return;
     if (part.key.operation == NetworkOperation::hop) {
-      content.point_to_point.push_back(hop_curve(part.key.ranks_per_host, rows));
+      content.point_to_point.push_back(hop_curve(part, rows));
       return;
     }
-    CollectiveCurve curve{
-        collective_of(part.key.operation), part.key.ranks_per_host, part.key.groups, rows[0][0], {}};
+    CollectiveCurve curve{collective_of(part.key.operation),
+                          part.key.ranks_per_host,
+                          part.key.groups,
+                          rows[0][0],
+                          {},
+                          part.transport};
     for (const auto& row : rows) curve.time_s.push_back(row[1]);
     content.collectives.push_back(std::move(curve));
   });
@@ -95,19 +103,33 @@ Interference interference_of(const Rows& rows) {
   return {median(shares), *low, *high, source};
 }
 
+/// Why transfers over a transport were not timed beside a kernel.
+std::string no_interference(const Measured& measured, std::optional<Transport> transport) {
+  const auto& over = measured.scope.transports;
+  if (std::find(over.begin(), over.end(), transport) == over.end())
+    return "not measured: this transport was not";
+  if (!measured.scope.on_gpu && measured.machine.shares_cores()) return "not measured: ranks share cores";
+  return "not measured: one rank per host";
+}
+
 void add_interference(const Measured& measured, CalibrationFile& content) {
-  Interference inside{0, 0, 1, "not measured: one rank per host"};
-  each_part(measured, Part::Kind::interference, [&](const Part& part, const Rows& rows) {
-    const Interference found = interference_of(rows);
-    if (part.key.hosts == 1) {
-      inside = found;
-    } else if (content.network) {
-      content.network->interference = found.share;
-      content.network->min_interference = found.low;
-      content.network->max_interference = found.high;
-    }
-  });
-  content.interference.push_back({std::nullopt, inside});
+  std::vector<std::optional<Transport>> transports{std::nullopt};
+  if (measured.scope.on_gpu) transports = {Transport::copy_engine, Transport::nccl};
+  for (const std::optional<Transport> transport : transports) {
+    Interference inside{0, 0, 1, no_interference(measured, transport)};
+    each_part(measured, Part::Kind::interference, [&](const Part& part, const Rows& rows) {
+      if (part.transport != transport) return;
+      const Interference found = interference_of(rows);
+      if (part.key.hosts == 1) {
+        inside = found;
+      } else if (content.network) {
+        content.network->interference = found.share;
+        content.network->min_interference = found.low;
+        content.network->max_interference = found.high;
+      }
+    });
+    content.interference.push_back({transport, inside});
+  }
 }
 
 /// Of small and of large messages: the median over all points.
@@ -125,6 +147,16 @@ Repeatability repeatability_of(const Measured& measured) {
 /// buffers, and be faster than its line.
 double line_gb_s(const NetworkKey& key, const Rows& rows) {
   return rows.back()[0] / key.messages() * key.messages_per_host() / rows.back()[1] * 1e-9;
+}
+
+/// A stated line that is no order of magnitude of what messages reached counts other units.
+void check_line(double stated_gb_s, double measured_gb_s) {
+  constexpr double most = 1000;
+  if (stated_gb_s <= most * measured_gb_s && measured_gb_s <= most * stated_gb_s) return;
+  throw UsageError(fmt::format(
+      "--nic {:.4g} GB/s: messages between hosts reached {:.4g} GB/s, which is more than {} times "
+      "off; state the line in bits or bytes per second (10Gb/s, 1.25GB/s), or leave --nic out",
+      stated_gb_s, measured_gb_s, most));
 }
 
 void add_network(const Measured& measured, const CalibrateOptions& options, CalibrationFile& content) {
@@ -145,35 +177,110 @@ void add_network(const Measured& measured, const CalibrateOptions& options, Cali
   });
   // All hosts take part in every curve: the slowest one bounds it.
   const std::vector<double> lines = host_lines(measured, most);
-  network.gb_s = options.nic_gb_s.value_or(*std::min_element(lines.begin(), lines.end()));
+  const double slowest = *std::min_element(lines.begin(), lines.end());
+  if (options.nic_gb_s) check_line(*options.nic_gb_s, slowest);
+  network.gb_s = options.nic_gb_s.value_or(slowest);
   set_shares(network, content.repeatability.from_1mib);
   content.network = std::move(network);
 }
 
-void add_kernels(const Measured& measured, const CalibrateOptions& options, CalibrationFile& content) {
-  KernelData data;
-  data.family = options.kernel;
-  data.sm_count = content.device.sm_count;
-  data.tile_rows = 1;
-  data.element_bytes = static_cast<int>(bytes_of(options.dtype));
-  data.carries_state = true;
-  content.attention =
-      fit_kernels(std::move(data), kernel_samples(measured, static_cast<int>(bytes_of(options.dtype))));
-  content.library = CalibrationFile::Library{measured.kernel, std::string(version)};
-  content.family_source = source;
-  for (const KernelFit& fit : content.attention.fits)
-    content.device.bf16_tflops = std::max(content.device.bf16_tflops, fit.peak_tflops);
+constexpr int device_tile_rows = 128;  ///< of the kernels of all backends of GPUs
+
+/// What a pass through the runtime takes beside the kernel.
+void add_calls(const Measured& measured, const std::string& kernel, KernelData& data) {
+  each_part(measured, Part::Kind::call, [&](const Part& part, const Rows& rows) {
+    if (part.backend != kernel || rows.size() != 2) return;
+    data.call_forward_s = std::max(0.0, rows[0][1] - rows[0][0]);
+    data.call_backward_s = std::max(0.0, rows[1][1] - rows[1][0]);
+  });
 }
 
-/// Rates of copies: bytes read and written.
-void add_copies(const Measured& measured, CalibrationFile& content) {
+/// Both passes of a long causal call, by which the backend is told that plans take first.
+double typical_seconds(const AttentionSurface& surface, const CalibrationFile::Device& device) {
+  constexpr double tokens = 8192;
+  const KernelShape call{16, 16, 128, 128, tokens, tokens / 2, tokens, KernelShape::Mask::causal, 2};
+  KernelData data = surface.data;
+  data.memory_bytes_s = std::max(1.0, device.memory_gb_s) * 1e9;
+  const AttentionCostModel model(std::move(data));
+  return model.forward(call).seconds + model.backward(call).seconds;
+}
+
+void add_kernels(const Measured& measured, int element_bytes, CalibrationFile& content) {
+  for (std::size_t i = 0; i < measured.scope.kernels.size(); ++i) {
+    const std::string& word = measured.scope.kernels[i];
+    const auto samples = kernel_samples(measured, word, element_bytes);
+    if (samples.empty()) continue;
+    KernelData data;
+    data.family = word;
+    data.sm_count = content.device.sm_count;
+    data.tile_rows = measured.scope.on_gpu ? device_tile_rows : 1;
+    data.element_bytes = element_bytes;
+    data.carries_state = true;
+    AttentionSurface surface;
+    for (const Backend backend : backends())
+      if (backend->word == word) {
+        surface.backend = word;
+        data.carries_state = backend->carries_state;
+      }
+    add_calls(measured, word, data);
+    surface.data = fit_kernels(std::move(data), samples);
+    surface.library = AttentionSurface::Library{measured.kernels[i].name, measured.kernels[i].version};
+    surface.family_source = source;
+    content.other_attention.push_back(std::move(surface));
+  }
+  auto& all = content.other_attention;
+  if (all.empty())
+    throw EnvironmentError("no attention kernel could be measured; name another one with --backend");
+  const auto fastest =
+      std::min_element(all.begin(), all.end(), [&](const AttentionSurface& a, const AttentionSurface& b) {
+        return typical_seconds(a, content.device) < typical_seconds(b, content.device);
+      });
+  content.attention = std::move(*fastest);
+  all.erase(fastest);
+}
+
+/// Of rates of copies, bytes read and written.
+std::vector<double> copy_rates(const Measured& measured) {
   std::vector<double> rates;
   each_part(measured, Part::Kind::copy, [&](const Part&, const Rows& rows) {
     for (const auto& row : rows) rates.push_back(row[0] / row[1] * 1e-9);
   });
-  content.device.memory_gb_s = *std::max_element(rates.begin(), rates.end());
-  content.memory_efficiency = std::clamp(median(rates) / content.device.memory_gb_s, 0.01, 1.0);
+  return rates;
+}
+
+/// Rates of products, TFLOP/s.
+std::vector<double> product_rates(const Measured& measured) {
+  std::vector<double> rates;
+  each_part(measured, Part::Kind::product, [&](const Part&, const Rows& rows) {
+    for (const auto& row : rows) rates.push_back(2 * row[0] * row[1] * row[2] / row[3] * 1e-12);
+  });
+  return rates;
+}
+
+/// Of a rank of a host, and of a card without a data sheet: the peak is what kernels and products reach, the
+/// bandwidth that of copies.
+void fill_rates(const Measured& measured, CalibrationFile& content) {
+  CalibrationFile::Device& device = content.device;
+  if (device.bf16_tflops == 0) {
+    for (const KernelFit& fit : content.attention.data.fits)
+      device.bf16_tflops = std::max(device.bf16_tflops, fit.peak_tflops);
+    for (const double rate : product_rates(measured)) device.bf16_tflops = std::max(device.bf16_tflops, rate);
+  }
+  if (device.memory_gb_s > 0) return;
+  const std::vector<double> copies = copy_rates(measured);
+  device.memory_gb_s = *std::max_element(copies.begin(), copies.end());
+}
+
+void add_shares(const Measured& measured, CalibrationFile& content) {
+  content.memory_efficiency =
+      std::clamp(median(copy_rates(measured)) / content.device.memory_gb_s, 0.01, 1.0);
   content.memory_source = source;
+  std::vector<double> shares;
+  for (const double rate : product_rates(measured))
+    shares.push_back(std::clamp(rate / content.device.bf16_tflops, 1e-4, 1.0));
+  if (shares.empty()) return;
+  const auto [low, high] = std::minmax_element(shares.begin(), shares.end());
+  content.products = MeasuredProducts{median(shares), *low, *high, measured.products, source};
 }
 
 /// The best rate of messages inside a host: what its curves are relative to.
@@ -190,6 +297,32 @@ double host_link_gb_s(const CalibrationFile& content) {
     }
   }
   return best;
+}
+
+/// What carried transfers, with its version.
+std::string carriers(const Measured& measured) {
+  std::string names;
+  for (const std::optional<Transport> transport : measured.scope.transports) {
+    const std::string name = !transport                      ? measured.communicator
+                             : *transport == Transport::nccl ? "NCCL " + measured.nccl
+                                                             : "copy engines";
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return names.empty() ? measured.communicator : names;
+}
+
+void add_sources(const Measured& measured, DType dtype, CalibrationFile& content) {
+  const std::string where = fmt::format("{} hosts, {} ranks each, {}{}", measured.machine.host_count(),
+                                        measured.machine.ranks_per_host(), measured.communicator,
+                                        measured.card ? "; " + conditions_of(*measured.card) : std::string());
+  content.sources.push_back({"transfers", source, "own measurement", carriers(measured), where});
+  for (const Measured::Kernel& kernel : measured.kernels)
+    content.sources.push_back({"attention", source, "own measurement",
+                               fmt::format("{} {}", kernel.name, kernel.version),
+                               fmt::format("{}, all ranks at once", word_of(dtype))});
+  if (content.products)
+    content.sources.push_back({"matrix products", source, "own measurement", measured.products,
+                               fmt::format("{}, all ranks at once", word_of(dtype))});
 }
 
 std::string default_name(const Machine& machine) {
@@ -215,86 +348,48 @@ std::vector<double> host_lines(const Measured& measured, double network_gb_s) {
 }
 
 CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOptions& options) {
+  const DType dtype = options.dtype.value_or(measured.scope.on_gpu ? DType::bf16 : DType::fp32);
   CalibrationFile content;
   content.name = options.name;
   content.cluster = options.cluster.empty() ? default_name(measured.machine) : options.cluster;
-  content.device.name = measured.kernel + " rank";
-  content.device.source = source;
   content.repeatability = repeatability_of(measured);
-  add_copies(measured, content);
-  add_kernels(measured, options, content);
+  content.device.name = measured.kernels.front().name + " rank";
+  content.device.source = source;
+  if (measured.card) content.device = device_of_card(*measured.card);
+  add_kernels(measured, static_cast<int>(bytes_of(dtype)), content);
+  fill_rates(measured, content);
+  add_shares(measured, content);
   add_exchanges(measured, content);
   add_network(measured, options, content);
   add_interference(measured, content);
-  content.links = CalibrationFile::Links{"host", host_link_gb_s(content), source};
-  const std::string where = fmt::format("{} hosts, {} ranks each, {}", measured.machine.host_count(),
-                                        measured.machine.ranks_per_host(), measured.communicator);
-  content.sources = {{"transfers", source, "own measurement", std::string(version), where},
-                     {"attention", source, "own measurement", fmt::format("{} {}", measured.kernel, version),
-                      fmt::format("{}, all ranks at once", word_of(options.dtype))}};
+  content.links = measured.card
+                      ? links_of_card(*measured.card, content)
+                      : CalibrationFile::Links{std::string(host_links), host_link_gb_s(content), source};
+  add_sources(measured, dtype, content);
   return content;
 }
 
-namespace {
-
-/// One rate is measured, of the kernels' type; the host's cores are taken to compute others as fast.
-void set_rates(DType dtype, const topology::Quantity& measured, topology::DeviceSpec& spec) {
-  const topology::Quantity other{
-      measured.value, topology::Provenance::guess,
-      fmt::format("as {}, the type that {} measured", word_of(dtype), measured.source)};
-  spec.bf16_tflops = dtype == DType::bf16 ? measured : other;
-  spec.fp16_tflops = dtype == DType::fp16 ? measured : other;
-  spec.fp32_tflops = dtype == DType::fp32 ? measured : other;
-}
-
-}  // namespace
-
 topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& calibration,
                              const CalibrateOptions& options) {
-  const Machine& machine = measured.machine;
-  const auto quantity = [](double value) {
-    return topology::Quantity{value, topology::Provenance::measured, source};
-  };
-  topology::Cluster cluster;
-  cluster.name = calibration.cluster;
-  cluster.calibration = options.calibration_file;
-  topology::DeviceSpec spec;
-  spec.name = calibration.device.name;
-  spec.sm_count = quantity(calibration.device.sm_count);
-  set_rates(options.dtype, quantity(calibration.device.bf16_tflops), spec);
-  spec.memory_gb_s = quantity(calibration.device.memory_gb_s);
   std::vector<double> lines;
   if (calibration.network) lines = host_lines(measured, calibration.network->gb_s);
   if (options.nic_gb_s) std::fill(lines.begin(), lines.end(), *options.nic_gb_s);
-  std::size_t most_ranks = 1;
-  double memory = machine.memory_bytes.front();
-  for (int host = 0; host < machine.host_count(); ++host) {
-    const auto h = static_cast<std::size_t>(host);
-    most_ranks = std::max(most_ranks, machine.ranks[h].size());
-    memory = std::min(memory, machine.memory_bytes[h]);
-    topology::Node node;
-    node.id = host;
-    node.name = machine.hosts[h];
-    node.numa_count = 1;
-    node.host_memory_bytes = quantity(machine.memory_bytes[h]);
-    node.pcie_gb_s = node.numa_gb_s = quantity(calibration.links->gb_s);
-    cluster.nodes.push_back(node);
-    if (calibration.network) cluster.nics.push_back({host, host, "", 0, quantity(lines[h])});
+  topology::Cluster cluster =
+      measured.card ? cluster_of_cards(measured, calibration)
+                    : cluster_of_ranks(measured.machine, calibration, options.dtype.value_or(DType::fp32));
+  cluster.name = calibration.cluster;
+  cluster.calibration = options.calibration_file;
+  const auto quantity = [](double value) {
+    return topology::Quantity{value, topology::Provenance::measured, source};
+  };
+  for (std::size_t host = 0; host < lines.size(); ++host)
+    cluster.nics.push_back({static_cast<int>(host), static_cast<int>(host), "", 0, quantity(lines[host])});
+  if (calibration.network) {
+    for (topology::Device& device : cluster.devices) device.nics = {device.node};
+    cluster.fabric.latency_s = quantity(calibration.network->latency_s);
   }
-  spec.memory_bytes = quantity(std::floor(memory / static_cast<double>(most_ranks)));
-  cluster.specs = {spec};
-  for (std::size_t rank = 0; rank < machine.host_of.size(); ++rank) {
-    topology::Device device;
-    device.id = static_cast<int>(rank);
-    device.node = machine.host_of[rank];
-    device.local = machine.local(device.id);
-    device.numa = 0;
-    if (calibration.network) device.nics = {device.node};
-    cluster.devices.push_back(device);
-    cluster.spec_of_device.push_back(0);
-  }
-  cluster.fabric.kind = machine.host_count() > 1 ? topology::FabricKind::unknown : topology::FabricKind::none;
-  if (calibration.network) cluster.fabric.latency_s = quantity(calibration.network->latency_s);
+  cluster.fabric.kind =
+      measured.machine.host_count() > 1 ? topology::FabricKind::unknown : topology::FabricKind::none;
   topology::validate(cluster, "the cluster that was measured");
   return cluster;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "parts.hpp"
+#include "rank_device.hpp"
 
 #include "usp/planner/calibration_file.hpp"
 #include "usp/runtime/calibrate.hpp"
@@ -13,12 +14,22 @@ namespace usp::measure {
 
 /// The machine as it measured.
 struct Measured {
+  struct Kernel {
+    std::string name, version;  ///< AttentionKernel::name(), and of its library
+  };
+
   Machine machine;
-  std::string communicator, kernel;  ///< Communicator::name(), AttentionKernel::name()
+  Scope scope;
+  std::string communicator;     ///< Communicator::name()
+  std::vector<Kernel> kernels;  ///< as Scope::kernels
   Results results;
+  std::optional<Card> card{};  ///< of rank 0; empty: ranks of hosts
+  std::string nccl{};          ///< its version; empty: not there
+  std::string products{};      ///< library of matrix products; empty: none
 };
 
-/// Curves, fits and shares from all parts. Throws InvalidInput as fit_kernels does.
+/// Curves, fits and shares from all parts. Throws InvalidInput as fit_kernels does, EnvironmentError where no
+/// kernel was measured.
 [[nodiscard]] CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOptions& options);
 /// Line of each host in one direction, GB/s: the most that a hop between it and another reached; that of the
 /// whole network where no pairs were measured or where all are as fast.

@@ -14,51 +14,61 @@ std::string counted(std::size_t count, const char* word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
+std::string head_dims_text(int qk, int v) {
+  return qk == v ? std::to_string(qk) : fmt::format("{}/{}", qk, v);
+}
+
+void add_surface(TextTable& table, const AttentionSurface& surface) {
+  const std::string backend = surface.backend.empty() ? surface.data.family : surface.backend;
+  const auto row = [&](const char* pass, const auto& fit, double tflops, double launch_s) {
+    table.row({fmt::format("{} {}", backend, pass), head_dims_text(fit.head_dim, fit.head_dim_v),
+               format_fixed(tflops * 1e3, 2), format_seconds(launch_s), std::to_string(fit.rows),
+               format_percent(fit.mape), format_percent(fit.p90)});
+  };
+  for (std::size_t i = 0; i < surface.data.fits.size(); ++i) {
+    const KernelFit& fit = surface.data.fits[i];
+    row("forward", fit, fit.peak_tflops, fit.launch_s);
+    const BackwardFit& backward = surface.data.backward[i];
+    if (backward.rows > 0)
+      row("backward", backward, fit.peak_tflops / backward.rate_ratio, backward.launch_s.value_or(0));
+  }
+}
+
 std::string kernels_table(const CalibrationFile& calibration) {
   TextTable table;
   table.column("kernel");
   for (const char* name : {"head dim", "GFLOP/s", "launch", "calls", "mean error", "90% within"})
     table.column(name, Align::right);
-  const auto row = [&](const char* pass, int head_dim, double tflops, double launch_s, std::int64_t calls,
-                       double mape, double p90) {
-    table.row({pass, std::to_string(head_dim), format_fixed(tflops * 1e3, 2), format_seconds(launch_s),
-               std::to_string(calls), format_percent(mape), format_percent(p90)});
-  };
-  for (std::size_t i = 0; i < calibration.attention.fits.size(); ++i) {
-    const KernelFit& fit = calibration.attention.fits[i];
-    row("forward", fit.head_dim, fit.peak_tflops, fit.launch_s, fit.rows, fit.mape, fit.p90);
-    const BackwardFit& backward = calibration.attention.backward[i];
-    if (backward.rows > 0)
-      row("backward", backward.head_dim, fit.peak_tflops / backward.rate_ratio, backward.launch_s.value_or(0),
-          backward.rows, backward.mape, backward.p90);
-  }
+  add_surface(table, calibration.attention);
+  for (const AttentionSurface& surface : calibration.other_attention) add_surface(table, surface);
   return table.str(2);
 }
 
 std::string transfers_table(const CalibrationFile& calibration) {
   TextTable table;
   table.column("transfer");
+  table.column("by");
   for (const char* name : {"hosts", "ranks per host", "groups", "shortest", "longest", "its time", "share"})
     table.column(name, Align::right);
-  const auto row = [&](std::string_view operation, const NetworkKey& key, double shortest_s, double bytes,
-                       double seconds, const std::string& share) {
-    table.row({std::string(operation), std::to_string(key.hosts), std::to_string(key.ranks_per_host),
-               std::to_string(key.groups), format_seconds(shortest_s), format_bytes(bytes),
-               format_seconds(seconds), share});
+  const auto row = [&](std::string_view operation, std::optional<Transport> transport, const NetworkKey& key,
+                       double shortest_s, double bytes, double seconds, const std::string& share) {
+    table.row({std::string(operation), transport ? std::string(word_of(*transport)) : "",
+               std::to_string(key.hosts), std::to_string(key.ranks_per_host), std::to_string(key.groups),
+               format_seconds(shortest_s), format_bytes(bytes), format_seconds(seconds), share});
   };
   const auto seconds_at = [](const HopCurve::Point& point) { return point.bytes / (point.gb_s * 1e9); };
   for (const HopCurve& curve : calibration.point_to_point)
-    row("hop", {NetworkOperation::hop, 1, curve.ranks, 1}, seconds_at(curve.points.front()),
+    row("hop", curve.transport, {NetworkOperation::hop, 1, curve.ranks, 1}, seconds_at(curve.points.front()),
         curve.points.back().bytes, seconds_at(curve.points.back()), "");
   for (const CollectiveCurve& curve : calibration.collectives)
-    row(word_of(curve.operation), {NetworkOperation::alltoall, 1, curve.ranks, curve.groups},
+    row(word_of(curve.operation), curve.transport, {NetworkOperation::alltoall, 1, curve.ranks, curve.groups},
         curve.time_s.front(),
         curve.first_bytes * static_cast<double>(std::uint64_t{1} << (curve.time_s.size() - 1)),
         curve.time_s.back(), "");
   if (calibration.network)
     for (const NetworkCurve& curve : calibration.network->curves)
-      row(word_of(curve.key.operation), curve.key, curve.points.front().time_s, curve.points.back().bytes,
-          curve.points.back().time_s, format_percent(curve.share));
+      row(word_of(curve.key.operation), std::nullopt, curve.key, curve.points.front().time_s,
+          curve.points.back().bytes, curve.points.back().time_s, format_percent(curve.share));
   return table.str(2);
 }
 
@@ -74,6 +84,10 @@ std::string calibrate_text(const CalibrateResult& result) {
   text += kernels_table(calibration);
   if (!calibration.point_to_point.empty() || calibration.network) text += transfers_table(calibration);
   text += fmt::format("  copies {} GB/s", format_fixed(calibration.device.memory_gb_s, 2));
+  if (const auto& products = calibration.products)
+    text += fmt::format("; products {} GFLOP/s ({})",
+                        format_fixed(products->share * calibration.device.bf16_tflops * 1e3, 2),
+                        products->library);
   if (calibration.network)
     text += fmt::format("; line of a host {} GB/s, latency {}", format_fixed(calibration.network->gb_s, 4),
                         format_seconds(calibration.network->latency_s));

@@ -9,9 +9,6 @@
 namespace usp::measure {
 namespace {
 
-/// Contiguous bytes of a row in an all-to-all: two heads of 64 elements of four bytes.
-constexpr i64 run_bytes = 512;
-
 const char* name_of(NetworkOperation operation) {
   return word_of(operation).data();
 }
@@ -46,8 +43,8 @@ ExchangeRole role_between(int first_host, int second_host, const Machine& machin
   return {NetworkOperation::hop, {a, b}};
 }
 
-ExchangeMemory::ExchangeMemory(comm::DataPlane& data_plane, kernels::Memory& memory)
-    : memory_(memory), received_(memory.make_arena()) {
+ExchangeMemory::ExchangeMemory(comm::DataPlane& data_plane, kernels::Memory& memory, ExchangeShape shape)
+    : memory_(memory), shape_(shape), received_(memory.make_arena()) {
   sent_ = data_plane.peer_arena(memory);
   if (sent_ != nullptr) return;
   own_sent_ = memory.make_arena();
@@ -57,7 +54,7 @@ ExchangeMemory::ExchangeMemory(comm::DataPlane& data_plane, kernels::Memory& mem
 void ExchangeMemory::reserve(i64 sent_bytes, i64 received_bytes) {
   const auto grow = [&](kernels::Arena& arena, i64 bytes) {
     const i64 before = arena.bytes();
-    arena.reserve(std::max(bytes, run_bytes));
+    arena.reserve(std::max(bytes, shape_.run_bytes));
     if (arena.bytes() > before) memory_.set_bytes(arena.data(), 0, arena.bytes());
   };
   grow(*sent_, sent_bytes);
@@ -71,7 +68,7 @@ Exchange::Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, Exchange
       bytes_(bytes),
       rank_(data_plane.control().rank()),
       size_(data_plane.control().size()) {
-  expects(bytes % run_bytes == 0, "a message that is no multiple of its runs");
+  expects(bytes % memory.shape().run_bytes == 0, "a message that is no multiple of its runs");
   const auto n = static_cast<i64>(role_.group.size());
   memory_.reserve(std::max<i64>(1, n) * bytes, std::max<i64>(1, n) * bytes);
   index_ = std::find(role_.group.begin(), role_.group.end(), rank_) - role_.group.begin();
@@ -94,9 +91,11 @@ Exchange::Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, Exchange
 void Exchange::add_peer(int peer, i64 place, i64 source) {
   comm::StridedBytes sent{memory_.sent(), {1, 1, 1}, {}, bytes_};
   const auto n = static_cast<i64>(role_.group.size());
-  if (role_.operation == NetworkOperation::alltoall)
-    sent = {memory_.sent() + place * run_bytes, {1, 1, bytes_ / run_bytes}, {0, 0, n * run_bytes}, run_bytes};
-  if (role_.operation == NetworkOperation::reduce_scatter) sent.data += place * bytes_;
+  const i64 run = memory_.shape().run_bytes;
+  if (strided())
+    sent = {memory_.sent() + place * run, {1, 1, bytes_ / run}, {0, 0, n * run}, run};
+  else if (role_.operation != NetworkOperation::all_gather)
+    sent.data += place * bytes_;
   add({.peer = peer, .send = true, .tag = tag_of(rank_, peer, size_)}, sent);
   add({.peer = peer, .send = false, .tag = tag_of(peer, rank_, size_)},
       {memory_.received() + source * bytes_, {1, 1, 1}, {}, bytes_});
@@ -113,6 +112,10 @@ void Exchange::add(const comm::ChannelEnd& end, const comm::StridedBytes& region
   starts_.push_back({static_cast<std::int32_t>(starts_.size()), &regions_.back(), 1});
 }
 
+bool Exchange::strided() const {
+  return role_.operation == NetworkOperation::alltoall && memory_.shape().strided;
+}
+
 void Exchange::start() {
   channels_->begin();
   if (!starts_.empty()) channels_->start(starts_.data(), static_cast<i64>(starts_.size()));
@@ -122,12 +125,16 @@ void Exchange::finish() {
   for (std::size_t i = 0; i < starts_.size(); ++i)
     static_cast<void>(channels_->wait(static_cast<std::int32_t>(i)));
   if (role_.group.empty() || role_.operation == NetworkOperation::hop) return;
-  const i64 width = run_bytes / bytes_of(DType::fp32), rows = bytes_ / run_bytes;
+  const i64 width = memory_.shape().run_bytes / bytes_of(DType::fp32),
+            rows = bytes_ / memory_.shape().run_bytes;
   const kernels::ViewRegion all{{0, rows}, {0, 1}};
   const auto part = [&](std::byte* memory, i64 i) {
     return kernels::View(memory + i * bytes_, DType::fp32, 1, rows, {0, 1}, width);
   };
-  if (role_.operation == NetworkOperation::alltoall) {
+  if (role_.operation == NetworkOperation::alltoall && !strided())
+    memory_.memory().copy_region(part(memory_.sent(), index_), all, part(memory_.received(), index_), all,
+                                 WriteMode::overwrite);
+  if (strided()) {
     const auto n = static_cast<i64>(role_.group.size());
     const kernels::View heads(memory_.sent(), DType::fp32, 1, rows, {0, n}, width);
     kernels::View mine = part(memory_.received(), index_);

@@ -25,18 +25,26 @@ struct ExchangeRole {
 /// Of the first ranks of two hosts, while all others are idle.
 [[nodiscard]] ExchangeRole role_between(int first_host, int second_host, const Machine& machine, int rank);
 
+/// How an all-to-all lies in memory.
+struct ExchangeShape {
+  i64 run_bytes = 512;  ///< contiguous, of a row that goes to one rank
+  bool strided = true;  ///< what goes to one rank is read out of rows of all heads; else it lies together
+};
+
 /// Memory that exchanges share: it only grows.
 class ExchangeMemory {
  public:
-  ExchangeMemory(comm::DataPlane& data_plane, kernels::Memory& memory);
+  ExchangeMemory(comm::DataPlane& data_plane, kernels::Memory& memory, ExchangeShape shape = {});
   /// Collective.
   void reserve(i64 sent_bytes, i64 received_bytes);
   [[nodiscard]] std::byte* sent() const { return sent_->data(); }
   [[nodiscard]] std::byte* received() const { return received_->data(); }
   [[nodiscard]] kernels::Memory& memory() const { return memory_; }
+  [[nodiscard]] const ExchangeShape& shape() const { return shape_; }
 
  private:
   kernels::Memory& memory_;
+  ExchangeShape shape_;
   std::unique_ptr<kernels::Arena> own_sent_, received_;
   kernels::Arena* sent_ = nullptr;  ///< what peers reach, where they reach a part of memory only
 };
@@ -46,7 +54,8 @@ class ExchangeMemory {
 /// arrives.
 class Exchange {
  public:
-  /// Collective over the data plane's ranks. @param bytes of a message to one peer, a multiple of 512
+  /// Collective over the data plane's ranks. @param bytes of a message to one peer, a multiple of the
+  /// memory's run_bytes
   Exchange(comm::DataPlane& data_plane, ExchangeMemory& memory, ExchangeRole role, i64 bytes);
   void start();
   void finish();
@@ -59,6 +68,7 @@ class Exchange {
  private:
   void add_peer(int peer, i64 place, i64 source);
   void add(const comm::ChannelEnd& end, const comm::StridedBytes& region);
+  [[nodiscard]] bool strided() const;
 
   ExchangeMemory& memory_;
   ExchangeRole role_;

@@ -1,19 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "random_fill.hpp"
+
 #include "usp/kernels/attention_kernel.hpp"
 #include "usp/planner/attention_cost_model.hpp"
+#include "usp/schedule/backend.hpp"
 #include "usp/schedule/slice.hpp"
 
 #include <memory>
+#include <optional>
 
 namespace usp::measure {
+
+/// What is called: shapes of one block of attention.
+struct BlockCall {
+  DType dtype = DType::fp32;
+  KernelShape shape;
+  i64 window = 0;  ///< keys that a query sees, itself included; of KernelShape::Mask::window alone
+  /// Backend of GPUs whose kernel it is: what it leaves to another counts among its fallbacks. Results have
+  /// the type that it gives a block which another kernel merges. Empty: of the host, which adds to a state.
+  std::optional<Backend> use{};
+};
 
 /// One attention block call of a shape, in memory of its own, made again and again.
 class KernelCall {
  public:
-  /// @param window keys that a query sees, itself included; of KernelShape::Mask::window alone
-  KernelCall(kernels::AttentionKernel& kernel, DType dtype, const KernelShape& shape, i64 window = 0);
+  KernelCall(kernels::AttentionKernel& kernel, const BlockCall& call);
   KernelCall(const KernelCall&) = delete;
   KernelCall& operator=(const KernelCall&) = delete;
   ~KernelCall() = default;
@@ -25,15 +38,10 @@ class KernelCall {
   void set_progress(kernels::Progress progress);
 
  private:
-  [[nodiscard]] kernels::View take(DType type, i64 rows, i64 heads, i64 width);
-  void fill_random(const kernels::ConstView& view);
-
   kernels::AttentionKernel& kernel_;
-  DType dtype_;
   kernels::ScoreTerms terms_;
   schedule::Slice slice_;
-  std::unique_ptr<kernels::Arena> arena_;
-  i64 used_ = 0;
+  Tensors tensors_;
   kernels::View delta_;
   kernels::AttendArgs attend_args_;
   kernels::AttendGradArgs attend_grad_args_;

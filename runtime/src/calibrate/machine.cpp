@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <map>
+#include <sched.h>
+#include <thread>
 #include <unistd.h>
 
 namespace usp::measure {
@@ -12,8 +16,39 @@ namespace {
 
 struct HostReport {
   std::array<char, 256> name{};
+  std::array<char, 64> boot{};  ///< of the kernel that hosts of one machine share; empty: not known
+  cpu_set_t cores{};
   double memory_bytes = 0;
 };
+
+void read_boot(std::array<char, 64>& boot) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  if (std::getline(file, text)) text.copy(boot.data(), boot.size() - 1);
+}
+
+std::vector<bool> with_own_cores(const std::vector<HostReport>& ranks) {
+  struct Cores {
+    cpu_set_t set{};
+    int taken = 0;
+  };
+  const auto key = [](const HostReport& report) {
+    return report.boot[0] == 0 ? report.name.data() : report.boot.data();
+  };
+  std::map<std::string, Cores> machines;
+  for (const HostReport& report : ranks) {
+    cpu_set_t& all = machines[key(report)].set;
+    CPU_OR(&all, &all, &report.cores);
+  }
+  std::vector<bool> own;
+  for (const HostReport& report : ranks) {
+    Cores& cores = machines[key(report)];
+    const int known = CPU_COUNT(&cores.set);
+    const int count = known > 0 ? known : static_cast<int>(std::thread::hardware_concurrency());
+    own.push_back(cores.taken++ < std::max(1, count));
+  }
+  return own;
+}
 
 }  // namespace
 
@@ -33,11 +68,15 @@ Machine machine_of(comm::Communicator& control) {
   if (::gethostname(mine.name.data(), mine.name.size() - 1) != 0)
     throw EnvironmentError(
         "the name of this host is not known, by which ranks of other hosts are told apart");
+  read_boot(mine.boot);
+  if (::sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0)
+    CPU_ZERO(&mine.cores);  // more cores than the set has room for
   const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
   mine.memory_bytes = static_cast<double>(std::max(pages, 1L)) * static_cast<double>(std::max(page, 1L));
   std::vector<HostReport> all(static_cast<std::size_t>(control.size()));
   control.all_gather(&mine, all.data(), sizeof mine);
   Machine machine;
+  machine.own_core = with_own_cores(all);
   for (int rank = 0; rank < control.size(); ++rank) {
     const HostReport& report = all[static_cast<std::size_t>(rank)];
     const std::string name = report.name.data();

@@ -3,6 +3,7 @@
 
 #include "usp/comm/communicator.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct Machine {
   std::vector<std::string> hosts;       ///< names, in order of their first rank
   std::vector<std::vector<int>> ranks;  ///< per host, rising
   std::vector<double> memory_bytes;     ///< per host
+  std::vector<bool> own_core;  ///< per rank: has one; of those that share a machine, as many as it has cores
 
   [[nodiscard]] int host_count() const { return static_cast<int>(hosts.size()); }
   /// Ranks that every host has.
@@ -21,11 +23,19 @@ struct Machine {
   [[nodiscard]] int rank(int host, int local) const {
     return ranks[static_cast<std::size_t>(host)][static_cast<std::size_t>(local)];
   }
+  /// More ranks than cores on some machine: emulated hosts are one.
+  [[nodiscard]] bool shares_cores() const {
+    return std::find(own_core.begin(), own_core.end(), false) != own_core.end();
+  }
+  [[nodiscard]] bool has_own_core(int rank) const {
+    return own_core.empty() || own_core[static_cast<std::size_t>(rank)];
+  }
   /// Index of a rank among those of its host.
   [[nodiscard]] int local(int rank) const;
 };
 
-/// Collective: hosts are told apart by their names.
+/// Collective: hosts are told apart by their names, machines by their boot, whose cores are all that some
+/// rank on them may run on.
 [[nodiscard]] Machine machine_of(comm::Communicator& control);
 
 }  // namespace usp::measure

@@ -26,14 +26,27 @@ void check_settings(ObjectReader reader, const Settings& settings) {
   reader.finish();
 }
 
+/// Columns from the first on that are above zero.
+std::size_t positive_columns(Part::Kind kind) {
+  switch (kind) {
+    case Part::Kind::kernel:
+      return 5;
+    case Part::Kind::product:
+      return 4;
+    case Part::Kind::interference:
+      return 3;
+    default:
+      return 2;
+  }
+}
+
 /// Only what a measurement gives: positive counts and times, sizes that rise, a known mask.
 bool possible(const Part& part, const Rows& rows) {
   const Part::Kind kind = part.kind;
   const bool kernel = kind == Part::Kind::kernel, exchange = kind == Part::Kind::exchange;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::vector<double>& row = rows[i];
-    const std::size_t needed = kernel ? 5 : kind == Part::Kind::interference ? 3 : 2;
-    if (std::any_of(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(needed),
+    if (std::any_of(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(positive_columns(kind)),
                     [](double x) { return x <= 0; }))
       return false;
     if (kernel && ((row[5] != 0 && row[5] != 1 && row[5] != 2) || row[6] <= 0)) return false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace usp::measure {
 
@@ -23,21 +24,20 @@ double Timer::elapsed_s() {
 }
 
 double Timer::once(const std::function<void()>& call, int count) {
-  memory_.synchronize();
+  if (before_sample_) before_sample_();
+  clock_.settle();
   control_.barrier();
-  const auto begin = Clock::now();
+  clock_.begin();
   for (int i = 0; i < count; ++i) call();
-  memory_.synchronize();
-  const std::chrono::duration<double> span = Clock::now() - begin;
-  return std::max(least_s, slowest(span.count()) / count);
+  return std::max(least_s, slowest(clock_.end()) / count);
 }
 
-Sample Timer::measure(const std::function<void()>& call, double sample_s) {
+Sample Timer::measure(const std::function<void()>& call) {
   static_cast<void>(once(call, 1));  // connections, pages and caches
   const double first = once(call, 1);
   const double least = std::min(1.0 * pace_.least_calls, std::ceil(short_sample_s / first));
   const double each = least > 1 ? once(call, static_cast<int>(least)) : first;
-  const double lasting = std::ceil(std::max(pace_.sample_s, sample_s) / each);
+  const double lasting = std::ceil(pace_.sample_s / each);
   const int count = static_cast<int>(std::clamp(lasting, std::max(1.0, least), 1.0 * most_calls));
   std::vector<double> samples;
   for (int i = 0; i < pace_.samples; ++i) samples.push_back(once(call, count));

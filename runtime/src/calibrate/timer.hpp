@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "span_clock.hpp"
+
 #include "usp/comm/communicator.hpp"
-#include "usp/kernels/memory.hpp"
+#include "usp/schedule/types.hpp"
 
 #include <chrono>
 #include <functional>
-#include <vector>
+#include <utility>
 
 namespace usp::measure {
 
-/// How much is repeated.
+/// How much is repeated, and how large it grows.
 struct Pace {
   double sample_s = 5e-3;  ///< a sample repeats a call for at least so long
   int samples = 5;         ///< after one to warm up; the median counts
@@ -28,24 +30,33 @@ struct Sample {
 /// that all ranks have.
 class Timer {
  public:
-  Timer(comm::Communicator& control, kernels::Memory& memory, const Pace& pace)
-      : control_(control), memory_(memory), pace_(pace), start_(Clock::now()) {}
+  /// @param clock of this rank's calls. Both outlive it.
+  /// @param before_sample called on every rank before each sample; may throw
+  Timer(comm::Communicator& control, SpanClock& clock, const Pace& pace,
+        std::function<void()> before_sample = {})
+      : control_(control),
+        clock_(clock),
+        pace_(pace),
+        before_sample_(std::move(before_sample)),
+        start_(Clock::now()) {}
 
-  /// @param sample_s a sample lasts at least so long; that of the pace where it is longer
-  [[nodiscard]] Sample measure(const std::function<void()>& call, double sample_s = 0);
+  [[nodiscard]] Sample measure(const std::function<void()>& call);
   /// The greatest of what the ranks give.
   [[nodiscard]] double slowest(double mine);
   /// Seconds since this object was made, by rank 0's clock.
   [[nodiscard]] double elapsed_s();
   [[nodiscard]] const Pace& pace() const { return pace_; }
+  /// The same on all ranks.
+  void set_pace(const Pace& pace) { pace_ = pace; }
 
  private:
   using Clock = std::chrono::steady_clock;
   [[nodiscard]] double once(const std::function<void()>& call, int count);
 
   comm::Communicator& control_;
-  kernels::Memory& memory_;
+  SpanClock& clock_;
   Pace pace_;
+  std::function<void()> before_sample_;
   Clock::time_point start_;
 };
 

@@ -11,7 +11,9 @@ namespace usp {
 const std::vector<EnvironmentVariable>& environment_variables() {
   static const std::vector<EnvironmentVariable> known{
       {"OMPI_COMM_WORLD_SIZE", "ranks of the job; set by Open MPI's mpirun"},
+      {"OMPI_COMM_WORLD_RANK", "rank of this process; set by Open MPI's mpirun"},
       {"PMI_SIZE", "ranks of the job; set by MPICH's mpiexec and by srun --mpi=pmi2"},
+      {"PMI_RANK", "rank of this process; set by both"},
       {"PMIX_RANK", "rank of this process; set by srun --mpi=pmix and by prterun"},
       {"SLURM_STEP_NUM_TASKS", "ranks of the job step; set by srun, not in a batch script itself"},
       {"SLURM_PROCID", "rank of this process in its job step; set by srun"},

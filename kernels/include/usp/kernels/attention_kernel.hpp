@@ -6,6 +6,7 @@
 #include "usp/kernels/step_form.hpp"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 /// One block of attention on one rank: the contract of every backend. Kernels compute; they never
@@ -57,6 +58,8 @@ class AttentionKernel {
  public:
   virtual ~AttentionKernel() = default;
   [[nodiscard]] virtual const char* name() const = 0;
+  /// Of the library that computes, "9.19.1"; empty: it is this project's own.
+  [[nodiscard]] virtual std::string library_version() const { return ""; }
   /// Where the views of all calls, and everything that is per head, lie.
   [[nodiscard]] virtual Memory& memory() { return host_memory(); }
   /// Of runs since the kernel was made. A step without AttendScope::use departs from nothing.

@@ -18,6 +18,7 @@ class CudnnKernel final : public AttentionKernel {
   CudnnKernel(Memory& memory, const CudaKernelOptions& options, cuda::MakeFallback fallback)
       : engine_(memory, options, std::move(fallback)) {}
   [[nodiscard]] const char* name() const override { return "cudnn"; }
+  [[nodiscard]] std::string library_version() const override { return engine_.library_version(); }
   [[nodiscard]] Memory& memory() override { return engine_.memory(); }
   [[nodiscard]] bool rounds_results() const override { return cudnn_traits.rounds_results; }
   [[nodiscard]] bool wants_o() const override { return !cudnn_traits.takes.grad_without_o; }

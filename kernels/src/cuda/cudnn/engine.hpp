@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,7 @@ class Engine {
 
   [[nodiscard]] Memory& memory() { return memory_; }
   [[nodiscard]] ScratchArenas& scratch() { return scratch_; }
+  [[nodiscard]] std::string library_version() const { return graphs_.version(); }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] int compute_major() const { return compute_major_; }
   [[nodiscard]] bool deterministic() const { return options_.deterministic; }

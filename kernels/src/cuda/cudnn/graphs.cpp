@@ -178,6 +178,10 @@ class LoadedLibrary final : public Library {
     if (status.is_bad()) return {nullptr, fmt::format("cuDNN has no plan: {}", status.get_message())};
     return {std::make_shared<PlannedSdpa>(handle_, graph, key.direction), {}};
   }
+  [[nodiscard]] std::string version() const override {
+    const std::size_t code = fe::detail::get_backend_version();
+    return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+  }
 
  private:
   std::shared_ptr<Handle> handle_;

@@ -59,6 +59,7 @@ class Library {
   virtual ~Library() = default;
   /// Takes tens of milliseconds.
   [[nodiscard]] virtual PlannedGraph plan(const GraphKey& key) = 0;
+  [[nodiscard]] virtual std::string version() const = 0;  ///< "9.19.1"
 };
 
 /// Throws EnvironmentError where cuDNN is missing at run time or was at build time. Its device is
@@ -69,6 +70,7 @@ class Library {
 class Graphs {
  public:
   Graphs() : library_(open_library()) {}
+  [[nodiscard]] std::string version() const { return library_->version(); }
   [[nodiscard]] const PlannedGraph& of(const GraphKey& key) {
     const auto known = graphs_.find(key);
     if (known != graphs_.end()) return known->second;

@@ -114,6 +114,7 @@ const BackendTraits cudnn_traits = {
     .summary = "NVIDIA's fused attention, with what it does not do left to the fallback",
     .on_gpu = true,
     .rounds_results = true,
+    .carries_state = false,
     .takes = {.supports_fp32_fp64 = false,
               .head_dim_step = 8,
               .max_head_dim = 256,

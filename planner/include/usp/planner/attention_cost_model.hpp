@@ -75,7 +75,8 @@ struct KernelData {
   std::string library;  ///< name and version of what was measured
   int sm_count = 0;
   int tile_rows = 128;
-  int element_bytes = 2;       ///< of the tensors that were measured
+  int element_bytes = 2;                           ///< of the tensors that were measured
+  double call_forward_s = 0, call_backward_s = 0;  ///< of a pass of the runtime, beside kernels and transfers
   bool carries_state = false;  ///< blocks add to their result in the kernel: none is merged by another one
   double min_tokens = 512;
   double max_tokens = 16384;

@@ -4,11 +4,13 @@
 #include "usp/planner/attention_cost_model.hpp"
 #include "usp/planner/network_rates.hpp"
 #include "usp/planner/transfer_model.hpp"
+#include "usp/schedule/backend.hpp"
 
 #include <array>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace usp {
@@ -39,6 +41,12 @@ struct CalibrationSummary {
 /// Class of the links between ranks that are threads or processes of hosts.
 inline constexpr std::string_view host_links = "host";
 
+/// Matrix products as they were measured on the card.
+struct MeasuredGemm {
+  double share = 0;  ///< of its peak, of large ones
+  double band = 0;   ///< relative half width
+};
+
 /// Measured curves of one machine, or data-sheet rates in the same shape.
 struct Calibration {
   std::string name;
@@ -60,10 +68,16 @@ struct Calibration {
   TransferModel comm;       ///< of the fastest links inside hosts and NVLink domains
   std::optional<TransferModel> pcie;  ///< of PCIe, where a host has other links too; empty: `comm` is all
   NetworkRates network;
-  AttentionCostModel kernel;
+  AttentionCostModel kernel;   ///< of the backend that plans take first
+  std::string kernel_backend;  ///< its word; empty: not stated
+  std::vector<std::pair<std::string, AttentionCostModel>>
+      other_kernels;                         ///< of other backends, by their words
+  std::optional<MeasuredGemm> gemm;          ///< empty: not measured
   std::array<Interference, 2> interference;  ///< index = Transport
   std::vector<CalibrationSource> sources;
 
+  /// Of a backend that was measured; else `kernel`.
+  [[nodiscard]] const AttentionCostModel& kernel_of(Backend backend) const;
   [[nodiscard]] const TransferModel& over_pcie() const { return pcie ? *pcie : comm; }
   [[nodiscard]] const Interference& beside(Transport transport) const {
     return interference[static_cast<std::size_t>(transport)];

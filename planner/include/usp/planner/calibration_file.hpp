@@ -16,6 +16,7 @@ struct CollectiveCurve {
   int groups = 1;  ///< that made it at once on one host
   double first_bytes = 0;
   std::vector<double> time_s;
+  std::optional<Transport> transport{};  ///< that carried it; empty: a library, or what joins ranks of a host
 };
 
 /// Rates of hops whose two directions run at once.
@@ -36,6 +37,23 @@ struct InterferenceRow {
   Interference measured;
 };
 
+/// Attention kernels of one backend.
+struct AttentionSurface {
+  struct Library {
+    std::string name, version;
+  };
+  std::string backend;  ///< word of the backend; empty: not stated
+  KernelData data;      ///< without what CalibrationFile::device and memory_efficiency say
+  std::optional<Library> library;
+  std::string family_source, softmax_source, scaled_why, sustained_source;  ///< the last three may be empty
+};
+
+/// Matrix products, in the 16-bit types on a GPU, in fp32 on a host.
+struct MeasuredProducts {
+  double share = 0, min_share = 0, max_share = 0;  ///< of the device's peak: median and range of large ones
+  std::string library, source;
+};
+
 /// The content of a calibration file (schema: configs/schema/calibration.v2.schema.json), value by value:
 /// what is read can be written again.
 struct CalibrationFile {
@@ -51,9 +69,6 @@ struct CalibrationFile {
     double gb_s = 0;
     std::string source;
   };
-  struct Library {
-    std::string name, version;
-  };
 
   std::string name;
   std::string cluster;  ///< as Calibration::cluster
@@ -65,9 +80,9 @@ struct CalibrationFile {
   std::vector<HopCurve> point_to_point;
   std::vector<InterferenceRow> interference;
   std::optional<MeasuredNetwork> network;
-  KernelData attention;  ///< without what `device` and `memory_efficiency` say
-  std::optional<Library> library;
-  std::string family_source, softmax_source, scaled_why, sustained_source;  ///< the last three may be empty
+  AttentionSurface attention;                     ///< of the fastest backend, which plans take first
+  std::vector<AttentionSurface> other_attention;  ///< of other backends, all named
+  std::optional<MeasuredProducts> products;       ///< empty: not measured
   double memory_efficiency = 1;
   std::string memory_source;
 };

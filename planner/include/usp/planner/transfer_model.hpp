@@ -41,6 +41,7 @@ struct CollectiveRow {
   double seconds;
   int groups = 1;         ///< groups of `ranks` that made it at once on one host
   double class_band = 0;  ///< measured on another host of the same kind of links: how far such hosts differ
+  std::optional<Transport> transport{};  ///< that carried it; empty: a library, or the host
 };
 
 /// One measured bidirectional transfer to a peer.
@@ -102,7 +103,9 @@ class TransferModel {
   /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
   /// @param groups at once on links that they share (PCIe of one host). Not measured so: between alone and
   /// all groups in the throughput of one group of all ranks, their geometric mean, and the band reaches both
-  [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes, int groups = 1) const;
+  /// @param transport copy engines: by their own curves, where they were measured
+  [[nodiscard]] Estimate time(Collective operation, int ranks, double bytes, int groups = 1,
+                              std::optional<Transport> transport = std::nullopt) const;
 
   /// `bytes` to a peer while as many come back. From measured point-to-point rows of that transport, else
   /// from a two-rank all-to-all of twice the bytes (half of which stays at home), flagged two_rank.
@@ -148,13 +151,18 @@ class TransferModel {
     std::map<int, TimeTable> crowds;  ///< by ranks of a ring, more than two
   };
 
-  [[nodiscard]] const Curve& curve(Collective operation) const {
-    return curves_[static_cast<std::size_t>(operation)];
+  [[nodiscard]] const Curve& curve(Collective operation,
+                                   std::optional<Transport> transport = std::nullopt) const {
+    const auto index = static_cast<std::size_t>(operation);
+    const Curve& own = copy_engine_curves_[index];
+    return transport == Transport::copy_engine && !own.measured.empty() ? own : curves_[index];
   }
   [[nodiscard]] const Hop& hop(Transport transport) const {
     return hops_[static_cast<std::size_t>(transport)];
   }
+  using Curves = std::array<Curve, 4>;
   void fit_collectives();
+  [[nodiscard]] bool only_copy_engines() const;
   void fill_groups(Curve& curve, Collective operation) const;
   [[nodiscard]] Group between(const Curve& curve, Collective operation, int ranks) const;
   void fit_hops();
@@ -169,7 +177,8 @@ class TransferModel {
   std::string source_;
   std::uint32_t always_ = 0;
   double mean_error_ = 0, worst_error_ = 0;
-  std::array<Curve, 4> curves_;
+  Curves curves_;              ///< of NCCL, and of rows that name no transport
+  Curves copy_engine_curves_;  ///< of rows that name copy engines
   std::array<Hop, 2> hops_;
 };
 

@@ -4,6 +4,7 @@
 #include "usp/comm/communicator.hpp"
 
 #include <memory>
+#include <string>
 
 namespace usp::device {
 class CallStream;
@@ -13,6 +14,9 @@ namespace usp::comm {
 
 /// libnccl can be loaded here, and this build knows its header.
 [[nodiscard]] bool nccl_available();
+
+/// "2.28.9"; empty where it is not available.
+[[nodiscard]] std::string nccl_version();
 
 /// Moves device memory between ranks by NCCL, in the order of each rank's compute stream: for what copy
 /// engines cannot reach. One NCCL communicator per group of ranks; `control` (threads or MPI) carries the

@@ -54,6 +54,10 @@ void check_torchrun_ranks(int ranks);
 /// or mpirun and srun notice.
 void notify_other_ranks(const CommOptions& options, const std::exception& error);
 
+/// Whether this process is the first that a launcher started, by its variables; true without a launcher. For
+/// work that a job does once, before its ranks meet.
+[[nodiscard]] bool first_of_launch();
+
 /// Which of the ranks of its host this process is, from 0, where the launcher says so: its share of the
 /// host's GPUs. None when there is no launcher.
 [[nodiscard]] std::optional<int> local_rank();

@@ -4,6 +4,8 @@
 #include "usp/base/progress.hpp"
 #include "usp/comm/communicator.hpp"
 #include "usp/planner/calibration_file.hpp"
+#include "usp/runtime/devices.hpp"
+#include "usp/schedule/transport.hpp"
 #include "usp/schedule/types.hpp"
 #include "usp/topology/cluster.hpp"
 
@@ -17,20 +19,25 @@
 namespace usp {
 
 struct CalibrateOptions {
-  std::string name = "calibration";  ///< of the calibration: its file name without the extension
-  std::string cluster;               ///< name of the cluster; empty: hosts and ranks
-  std::string calibration_file;      ///< that the cluster names
-  std::optional<int> ranks;          ///< threads; of a launcher's job, what it has to have; empty: two
-  std::string kernel = "cpu";        ///< word of a kernel of the host
-  DType dtype = DType::fp32;         ///< of the tensors of kernels
-  bool quick = false;                ///< few and small shapes, for a look
-  double max_seconds = 300;          ///< sizes and repetitions are cut to stay within
-  std::optional<double> nic_gb_s;    ///< line of every host's network; empty: as measured
-  std::string partial;               ///< file that finished parts are kept in; empty: none
-  bool restart = false;              ///< forget what is there
+  std::string name = "calibration";   ///< of the calibration: its file name without the extension
+  std::string cluster;                ///< name of the cluster; empty: hosts and ranks
+  std::string calibration_file;       ///< that the cluster names
+  std::optional<int> ranks;           ///< threads; of a launcher's job, what it has to have; empty: two
+  std::optional<RunOn> device;        ///< empty: that of the kernels
+  std::vector<std::string> kernels;   ///< their words; empty: cpu, and on GPUs all that run there
+  std::vector<int> devices;           ///< GPUs of the ranks, as RunOptions has them
+  std::vector<Transport> transports;  ///< between GPUs; empty: all there are
+  std::optional<DType> dtype;         ///< of the tensors of kernels; empty: fp32, on GPUs bf16
+  bool quick = false;                 ///< few and small shapes, for a look
+  double max_seconds = 300;           ///< sizes and repetitions are cut to stay within
+  std::optional<double> nic_gb_s;  ///< line of every host's network; empty: as measured; of hosts that have
+                                   ///< one, within a factor of 1000 of it (UsageError)
+  std::string partial;             ///< file that finished parts are kept in; empty: none
+  bool restart = false;            ///< forget what is there
   comm::CommOptions comm;
   WorkProgress* progress = nullptr;              ///< hears on rank 0's thread
   std::function<void(const std::string&)> note;  ///< for people, called on rank 0's thread
+  std::function<bool()> interrupted;             ///< asked by rank 0 between calls; true ends all ranks
   std::function<void()> prepare;  ///< on rank 0, before anything else: what it throws ends all ranks
 };
 
@@ -46,7 +53,8 @@ struct CalibrateResult {
 /// Collective. Ranks measure in one order and decide from gathered times alone, so that none waits for a
 /// slower one longer than its work. Empty in processes without rank 0. Throws UsageError for an unknown
 /// kernel or one of GPUs and where a launcher started another number of ranks, InvalidInput for a partial
-/// file of another machine or other settings, naming what differs.
+/// file of another machine or other settings, naming what differs, EnvironmentError that says what is kept
+/// where it was interrupted.
 [[nodiscard]] std::optional<CalibrateResult> calibrate(const CalibrateOptions& options);
 
 [[nodiscard]] std::string calibrate_text(const CalibrateResult& result);

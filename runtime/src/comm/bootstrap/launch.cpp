@@ -117,6 +117,14 @@ SocketJob torchrun_job() {
   return job;
 }
 
+bool first_of_launch() {
+  if (torchrun_launched()) return environment("RANK") == "0";
+  if (!mpi_launched()) return true;
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const auto rank = environment(name)) return *rank == "0";
+  return true;
+}
+
 std::optional<int> local_rank() {
   constexpr int most = 1 << 20;
   if (torchrun_launched() && environment("LOCAL_RANK")) return number_of("LOCAL_RANK", 0, most);

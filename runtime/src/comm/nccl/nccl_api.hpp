@@ -22,6 +22,7 @@ struct NcclApi {
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetVersion) get_version = nullptr;  ///< null: it does not say
 };
 
 /// From libnccl.so.2; null where it cannot be loaded or lacks a call.

@@ -4,6 +4,8 @@
 #include "usp/base/error.hpp"
 #include "usp/comm/nccl.hpp"
 
+#include <fmt/format.h>
+
 #include <dlfcn.h>
 #include <optional>
 
@@ -29,6 +31,7 @@ template <class Call>
       find(library, "ncclSend", api.send) && find(library, "ncclRecv", api.recv) &&
       find(library, "ncclGetErrorString", api.get_error_string);
   if (!complete) return std::nullopt;
+  static_cast<void>(find(library, "ncclGetVersion", api.get_version));
   return api;
 }
 
@@ -41,6 +44,13 @@ const NcclApi* load_nccl() {
 
 bool nccl_available() {
   return load_nccl() != nullptr;
+}
+
+std::string nccl_version() {
+  const NcclApi* api = load_nccl();
+  int code = 0;
+  if (api == nullptr || api->get_version == nullptr || api->get_version(&code) != ncclSuccess) return "";
+  return fmt::format("{}.{}.{}", code / 10000, code % 10000 / 100, code % 100);  // of 2.9 and newer
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& control,

@@ -77,6 +77,7 @@ struct BackendTraits {
   std::string_view summary;          ///< one line for readers of a plan
   bool on_gpu = false;               ///< works in the memory of a GPU; else of the host
   bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
+  bool carries_state = true;    ///< a block is added to its result by the kernel; else by another one
   schedule::KernelTraits takes;
   /// Computes what `takes` leaves; it takes all that a plan may hold, or has a fallback of its own. Null:
   /// whatever is not taken is refused.

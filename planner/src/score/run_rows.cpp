@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "usp/planner/run_rows.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/json_format.hpp"
+#include "usp/schedule/words.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+namespace usp {
+namespace {
+
+constexpr double most_s = 1e6;
+constexpr std::int64_t most_layers = 1 << 20;
+const std::set<std::string> formats{"usp.run", "usp.bench", "usp.bench_gpu"};
+
+template <class Of>
+std::optional<Of> one_of(const std::map<std::string_view, Of>& known, std::string_view word) {
+  const auto found = known.find(word);
+  if (found == known.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<ScoreRow::Layout> layout_of(LayoutKind layout) {
+  using L = ScoreRow::Layout;
+  return one_of<L>({{"contiguous", L::contiguous}, {"zigzag", L::zigzag}, {"striped", L::striped}},
+                   word_of(layout));
+}
+
+std::optional<ScoreRow::Type> type_of(DType dtype) {
+  using T = ScoreRow::Type;
+  return one_of<T>({{"bf16", T::bf16}, {"fp16", T::fp16}, {"fp32", T::fp32}}, word_of(dtype));
+}
+
+/// What rows of score do not describe of a call; empty: they describe it.
+std::string beyond_rows(const AttentionPlan& plan, std::size_t documents) {
+  const AttentionShape& shape = plan.shape;
+  if (documents > 1) return "packed documents";
+  if (shape.q_tokens != shape.kv_tokens) return "cross attention";
+  if (shape.head_dim_qk != shape.head_dim_v) return "unequal head dims";
+  if (plan.method != Method{}) return fmt::format("method {}", word_of(plan.method));
+  if (plan.band.diff_max < unbounded || (plan.band.diff_min > -unbounded && plan.band.diff_min != 0))
+    return "windows";
+  if (!layout_of(plan.layout)) return fmt::format("layout {}", word_of(plan.layout));
+  if (!type_of(plan.shape.dtype)) return fmt::format("type {}", word_of(plan.shape.dtype));
+  return "";
+}
+
+ScoreRow row_of(const AttentionPlan& plan) {
+  ScoreRow row;
+  row.machine = "run";
+  row.world = plan.mesh.size();
+  row.causal = plan.band.diff_min == 0;
+  row.dtype = *type_of(plan.shape.dtype);
+  row.batch = plan.shape.batch;
+  row.seq = plan.shape.q_tokens;
+  row.heads = plan.shape.query_heads;
+  row.kv_heads = plan.shape.kv_heads;
+  row.head_dim = plan.shape.head_dim_qk;
+  row.ring = plan.mesh.ring();
+  row.ulysses = plan.mesh.ulysses;
+  row.layout = *layout_of(plan.layout);
+  row.exchange = ScoreRow::Exchange::no_packed;
+  row.library = ScoreRow::Library::usp;
+  return row;
+}
+
+ScoreRow::Direction direction_of(const ObjectReader& reader, const std::string& pass) {
+  if (pass == "forward") return ScoreRow::Direction::forward;
+  if (pass == "backward") return ScoreRow::Direction::backward;
+  reader.fail("passes", fmt::format("'{}' is no pass", pass));
+}
+
+/// Seconds by pass, of either form: a list, or an object with a pass each.
+std::map<std::string, double> times_of(ObjectReader& top) {
+  std::map<std::string, double> times;
+  if (top.need("passes").is_array()) {
+    top.array("passes", [&](const Json& value, const std::string& at) {
+      ObjectReader pass(value, top.file(), at);
+      times[pass.string("pass")] = pass.number("time_s", 0, most_s);
+    });
+    return times;
+  }
+  ObjectReader passes = top.object("passes");
+  for (const char* name : {"forward", "backward"})
+    if (passes.has(name)) times[name] = passes.object(name).number("time_s", 0, most_s);
+  return times;
+}
+
+/// Of the axis that has peers, where the run was one of GPUs.
+std::optional<Transport> transport_of(const ObjectReader& top, const PlanFile& plan) {
+  if (top.json().value("format", "") != "usp.bench_gpu") return std::nullopt;
+  return plan.mesh.ulysses > 1 ? plan.ulysses_transport : plan.ring_transport;
+}
+
+}  // namespace
+
+bool is_json_document(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '{';
+}
+
+std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file, const PlanFile& plan) {
+  const Json json = parse_json(text, file);
+  ObjectReader top(json, file, "");
+  if (formats.count(top.string("format")) == 0)
+    top.fail("format",
+             "is none of usp run, usp bench and usp bench --gpu; give what --json of these printed");
+  ObjectReader request = top.object("request");
+  if (request.string("plan_digest") != plan_digest(plan))
+    request.fail("plan_digest", "is of another plan than --plan names; give the file that was run");
+  if (top.has("verdict") && top.string("verdict") == "wrong")
+    top.fail("verdict", "the run was wrong: its time is of no use");
+  const PlanLayer& layer = layer_at(plan, static_cast<std::size_t>(request.integer("layer", 0, most_layers)));
+  const std::size_t documents =
+      request.has("documents") ? request.need("documents").size() : plan.documents.size();
+  if (const std::string beyond = beyond_rows(layer.plan, documents); !beyond.empty())
+    throw InvalidInput({file, 0, "request"},
+                       fmt::format("is a call with {}, whose time tells no curve of the calibration; run a "
+                                   "plain causal or full call",
+                                   beyond));
+  std::vector<ScoreRow> rows;
+  for (const auto& [pass, seconds] : times_of(top)) {
+    rows.push_back(row_of(layer.plan));
+    rows.back().direction = direction_of(top, pass);
+    rows.back().seconds = seconds;
+    if (const auto transport = transport_of(top, plan)) rows.back().transport = *transport;
+  }
+  return rows;
+}
+
+}  // namespace usp
