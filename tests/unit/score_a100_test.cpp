@@ -52,6 +52,7 @@ TEST(ScoreA100, ReachesItsTargetsOnNvlink) {
   EXPECT_EQ(report.noise.sets, 5);
   EXPECT_LT(report.noise.worst, 0.02);
   ASSERT_TRUE(ours.coverage && ours.median_band);
+  EXPECT_LE(*ours.median_band, 0.3);
   ASSERT_EQ(report.classes.size(), 3U);  // ring, both, ulysses
   const ScoreMetrics& sheet = metrics(report, "spec-sheet alpha-beta (uncalibrated)");
   EXPECT_LE(1 - ours.tau_in_groups, 0.5 * (1 - sheet.tau_in_groups));

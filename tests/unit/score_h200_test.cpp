@@ -13,20 +13,29 @@
 namespace usp {
 namespace {
 
-TEST(ScoreH200, ChoosesTheFasterMeshOfEveryPairAndForeseesItsTime) {
+/// @param calibration empty: the cluster's own
+ScoreReport scored(const std::string& calibration) {
   const std::string table = std::string(USP_TEST_DATA) + "/measurements/usp_attention_2xh200.csv";
   topology::ClusterRequest request;
   request.source = "h200";
   const topology::Cluster cluster = topology::compose(request);
-  const ScoreReport report =
-      score_on(cluster, calibration_of(cluster), parse_score_csv(read_file(table), table), table);
-  ASSERT_EQ(report.methods.front(), "usp");
-  EXPECT_TRUE(report.calibration.calibrated);
-  EXPECT_EQ(report.groups.size(), 8U);
-  const ScoreMetrics& ours = report.gated.front();
-  EXPECT_EQ(ours.ranked_groups, 6);
-  EXPECT_EQ(ours.top1, 6);
-  EXPECT_LE(*ours.mape, 0.08);
+  return score_on(cluster, calibration_of(cluster, calibration), parse_score_csv(read_file(table), table),
+                  table);
+}
+
+TEST(ScoreH200, ChoosesTheFasterMeshOfEveryPairAndForeseesItsTime) {
+  // FA3's kernels, and cuDNN's, which ran: at the clock that calls back to back leave the card.
+  for (const char* calibration : {"", "h200_sxm-cudnn-9.19"}) {
+    const ScoreReport report = scored(calibration);
+    ASSERT_EQ(report.methods.front(), "usp");
+    EXPECT_TRUE(report.calibration.calibrated);
+    EXPECT_EQ(report.groups.size(), 8U);
+    const ScoreMetrics& ours = report.gated.front();
+    EXPECT_EQ(ours.ranked_groups, 6);
+    EXPECT_EQ(ours.top1, 6);
+    EXPECT_LE(*ours.mape, 0.05) << calibration;
+    EXPECT_GE(*ours.coverage, 0.9) << calibration;
+  }
 }
 
 }  // namespace
