@@ -63,8 +63,9 @@ bool first_differs(const AttentionResult& varied, const AttentionCandidate& best
 
 void expect_runnable(const std::string& command, int devices_of_host) {
   if (command == "usp bench plan.json --gpu --repeat 20") return;
-  EXPECT_THAT(command, testing::MatchesRegex("(mpirun -n [0-9]+ (--map-by node )?)?(alltoall|all_gather|sendrecv)_perf "
-                                             "-b 1M -e [0-9]+M -f 2 -g [0-9]+"));
+  EXPECT_THAT(command, testing::MatchesRegex(
+                           "(mpirun -n [0-9]+ (--map-by node )?)?(alltoall|all_gather|sendrecv)_perf "
+                           "-b 1M -e [0-9]+M -f 2 -g [0-9]+"));
   const int per_process = std::stoi(command.substr(command.rfind(' ') + 1));
   EXPECT_EQ(command.starts_with("mpirun"), per_process == 1) << command;
   EXPECT_LE(per_process, devices_of_host) << command;

@@ -3,8 +3,8 @@
 
 #include "usp/usp.h"
 
-/* Planning from C; part of usp/usp.h. In libusp.so; of the static libraries in usp::c_planner, which alone links
- * the planner. */
+/* Planning from C; part of usp/usp.h. In libusp.so; of the static libraries in usp::c_planner, which alone
+ * links the planner. */
 
 #ifdef __cplusplus
 extern "C" {
