@@ -45,7 +45,10 @@ class Calibrate(unittest.TestCase):
 
     def check_use(self, communicator):
         document = json.loads(self.calibration.read_text())
-        self.assertEqual(document["cluster"], json.loads(self.cluster.read_text())["name"])
+        cluster = json.loads(self.cluster.read_text())
+        self.assertEqual(document["cluster"], cluster["name"])
+        rates = {dtype: cluster["specs"][0][f"{dtype}_flop_per_s"]["provenance"] for dtype in ("bf16", "fp16", "fp32")}
+        self.assertEqual(rates, {"bf16": "guess", "fp16": "guess", "fp32": "measured"})
         self.assertIn(communicator, document["sources"][0]["note"])
         self.assertFalse((self.path / "host.json.partial").exists())
         for verb in (["plan", "attention"], ["price", "--ring", "1", "--ulysses", "2"]):
