@@ -20,9 +20,13 @@ def output(command, **options):
     return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
 
 
-def header_functions(header):
-    text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.S)
-    return set(re.findall(r"\b(usp_\w+)\s*\((?!\*)[^;{]*\);", text))
+def header_functions(folder):
+    """Functions of all headers of the C API."""
+    names = set()
+    for header in folder.glob("*.h"):
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.S)
+        names |= set(re.findall(r"\b(usp_\w+)\s*\((?!\*)[^;{]*\);", text))
+    return names
 
 
 def exported(library):
@@ -31,9 +35,9 @@ def exported(library):
 
 
 def check_symbols(prefix, library):
-    declared, found = header_functions(prefix / "include/usp/usp.h"), exported(library)
-    assert declared, "no function was found in usp.h"
-    assert declared == found, f"only in usp.h: {declared - found}; only exported: {found - declared}"
+    declared, found = header_functions(prefix / "include/usp"), exported(library)
+    assert declared, "no function was found in the headers"
+    assert declared == found, f"only in the headers: {declared - found}; only exported: {found - declared}"
     versions = output(["objdump", "-T", str(library)])
     assert re.search(r"USP_0\s+usp_version", versions), "usp_version has no symbol version"
 

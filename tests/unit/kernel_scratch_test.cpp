@@ -10,10 +10,10 @@
 namespace usp {
 namespace {
 
-[[nodiscard]] AttentionPlan plan_of(Backend backend, int ring, int kv_heads) {
+[[nodiscard]] AttentionPlan plan_of(Backend backend, int ring, int kv_heads, int ulysses = 1) {
   AttentionPlan p;
   p.backend = backend;
-  p.mesh = {1, ring, 1};
+  p.mesh = {1, ring, ulysses};
   p.shape = {1, 1024, 1024, 8, kv_heads, 64, 64, DType::bf16};
   p.band = {0, unbounded};
   return p;
@@ -43,12 +43,20 @@ TEST(KernelScratch, FewerKvHeadsMakeCudnnKeepGradientsOfEveryQueryHead) {
   EXPECT_EQ(scratch(plan_of(Backend::cudnn, 1, 2)), scratch(plan_of(Backend::cudnn, 1, 8)) + keys);
 }
 
-TEST(KernelScratch, HopsOfCudnnWaitToBeMerged) {
-  const i64 half = rows / 2, row_heads = half * heads;
-  const i64 block = row_heads * width * 2 * 3 + row_heads * 4;  // dq, dk, dv and statistics of the own block
-  const i64 input = row_heads * width * 2;                      // o, rounded
+/// Of the own block: dq, dk, dv and statistics; and the library's own sums.
+[[nodiscard]] i64 hop_of_cudnn(i64 row_heads) {
+  const i64 block = row_heads * width * 2 * 3 + row_heads * 4;
   const i64 sums = row_heads * (width + 1) * 4 + 256;
-  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 2, 8)), block + input + sums);
+  return block + sums;
+}
+
+TEST(KernelScratch, HopsOfCudnnWaitToBeMerged) {
+  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 2, 8)), hop_of_cudnn(rows / 2 * heads));
+}
+
+TEST(KernelScratch, CudnnRoundsTheOutputThatAnExchangeLeftInFp32) {
+  const i64 row_heads = rows / 2 * heads / 2, rounded = row_heads * width * 2;
+  EXPECT_EQ(scratch(plan_of(Backend::cudnn, 2, 8, 2)), hop_of_cudnn(row_heads) + rounded);
 }
 
 TEST(KernelScratch, MmaSumsDqWhereItIsRounded) {
