@@ -108,6 +108,9 @@ TEST(ModelFamilies, BlocksThatRunBesideEachOtherAreLayersOfTheirOwn) {
   Json wrong = config_of("Falcon-H1-7B");
   wrong["mamba_d_ssm"] = 3073;
   EXPECT_THROW(static_cast<void>(read(wrong)), InvalidInput);
+  wrong["mamba_d_ssm"] = 3072;
+  wrong["mamba_n_groups"] = 5;
+  EXPECT_THROW(static_cast<void>(read(wrong)), InvalidInput);
 }
 
 TEST(ModelFamilies, GriffinHasRecurrentLayersAndAWindow) {
@@ -118,6 +121,12 @@ TEST(ModelFamilies, GriffinHasRecurrentLayersAndAWindow) {
   EXPECT_EQ(model.kinds[1].window, 2048);
   EXPECT_EQ(model.kinds[1].layers, (std::vector<int>{2, 5, 8, 11, 14, 17, 20, 23}));
   EXPECT_EQ(model.dense_intermediate, 7680);
+  Json config = config_of("RecurrentGemma-2B");
+  config.erase("block_types");
+  EXPECT_EQ(read(config).attention_layers(), 8) << "its class has the same";
+  config["block_types"] = {"recurrent", "recurrent", "attention"};
+  config["num_hidden_layers"] = 2;
+  EXPECT_EQ(read(config).attention_layers(), 0) << "the list is cut";
 }
 
 TEST(ModelFamilies, HybridsWithoutAListOfLayersAreLinearThroughout) {
@@ -166,6 +175,11 @@ TEST(ModelFamilies, SmallGemma4HasInputsAndReusedKeysOfLayers) {
   EXPECT_EQ(reusing, 20);
   EXPECT_EQ(model.mlp_width(14), 6144);
   EXPECT_EQ(model.mlp_width(15), 12288);
+  Json config = config_of("Gemma-4-E2B, language part");
+  for (const int count : {31, 35}) {  // of each kind of layers one has to come before those that reuse it
+    config["num_kv_shared_layers"] = count;
+    EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << count;
+  }
 }
 
 TEST(ModelFamilies, SingleLayersMayHaveOtherHeads) {
@@ -178,6 +192,9 @@ TEST(ModelFamilies, SingleLayersMayHaveOtherHeads) {
   config["per_layer_config"]["07"] = {{"rope_theta_of_layer", 1}};
   EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
   config["per_layer_config"].erase("07");
+  config["per_layer_config"]["5"] = {{"head_dim", 256}};
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "beside \"05\"";
+  config["per_layer_config"].erase("5");
   config["per_layer_config"]["60"] = {{"head_dim", 512}};
   EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
 }
@@ -197,6 +214,10 @@ TEST(ModelFamilies, MlpLayerTypesAreSparseOrDense) {
   EXPECT_EQ(read(config).moe->layers, (std::vector<int>{1, 2, 3, 4}));
   config["mlp_layer_types"][0] = "spares";
   EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+  config["mlp_layer_types"] = "dense";
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
+  config.erase("mlp_layer_types");
+  EXPECT_EQ(read(config).moe->layers, (std::vector<int>{1, 2, 3, 4})) << "the class of Laguna";
 }
 
 constexpr const char* plain =

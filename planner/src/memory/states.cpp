@@ -109,11 +109,16 @@ void add_state_rows(const MemoryInput& in, int stage, MemoryTable& table) {
   const double element = bytes_of(w.dtype), gradient = w.fp32_gradients ? 4 : element;
   const auto row = [&](MemoryKind kind, const char* name, double each, int from_stage) {
     const bool split = w.zero_stage >= from_stage;
-    table.rows.push_back({kind, name, whole_bytes(each * (split ? sharded : full)), reason_of(in, [&] {
-                            return fmt::format("{} B x {} of the stage, {}", static_cast<int>(each),
-                                               counted(static_cast<std::int64_t>(full), "parameter"),
-                                               shards(split, in));
-                          })});
+    table.rows.push_back(
+        {kind, name, whole_bytes(each * (split ? sharded : full)), reason_of(in, [&] {
+           if (split && in.mesh.expert > 1 && p.experts > 0)
+             return fmt::format("{} B x ({} / {} + {} of experts / {})", static_cast<int>(each),
+                                counted(static_cast<std::int64_t>(p.dense), "parameter"), ranks,
+                                static_cast<std::int64_t>(p.experts),
+                                pool / static_cast<double>(in.mesh.expert));
+           return fmt::format("{} B x {} of the stage, {}", static_cast<int>(each),
+                              counted(static_cast<std::int64_t>(full), "parameter"), shards(split, in));
+         })});
   };
   row(MemoryKind::parameters, "parameters", element, 3);
   if (w.training) {

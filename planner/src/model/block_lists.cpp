@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reading.hpp"
 
+#include "usp/base/text.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,8 +44,8 @@ std::size_t layer_count(const Reading& r) {
 
 void check_count(Reading& r, const char* key, std::size_t entries) {
   if (entries != layer_count(r))
-    r.keys.fail(
-        key, fmt::format("has {} entries for {} layers; one of the two is wrong", entries, r.model.layers));
+    r.keys.fail(key, fmt::format("has {} for {}; one of the two is wrong", counted(entries, "entry"),
+                                 counted(r.model.layers, "layer")));
 }
 
 /// "mamba" alone says neither version: Mamba-2 has heads.
@@ -187,12 +189,21 @@ Mixers from_flags(Reading& r, const char* key) {
   return mixers;
 }
 
-/// block_types over and over, cut at the number of layers (RecurrentGemma).
-std::vector<std::string> cycled(Reading& r, const std::vector<std::string>& names) {
-  if (names.empty() || names.size() >= layer_count(r)) return names;
-  r.derive(fmt::format("block_types: its {} entries over and over", names.size()));
+/// block_types over and over, cut at the number of layers; without the key what the config class has
+/// (RecurrentGemma).
+std::optional<std::vector<std::string>> cycled_blocks(Reading& r) {
+  auto names = r.keys.strings("block_types");
+  const bool cycles = r.family != nullptr && !r.family->cycle.empty();
+  if (!names && cycles) {
+    names.emplace(r.family->cycle.begin(), r.family->cycle.end());
+    r.derive(
+        fmt::format("block_types: the config states none; {} has {}", r.model.family, join(*names, ", ")));
+  }
+  if (!names || !cycles || names->empty() || names->size() == layer_count(r)) return names;
+  r.derive(fmt::format("block_types: its {} over and over, cut at the number of layers",
+                       counted(names->size(), "entry")));
   std::vector<std::string> all;
-  for (std::size_t i = 0; i < layer_count(r); ++i) all.push_back(names[i % names.size()]);
+  for (std::size_t i = 0; i < layer_count(r); ++i) all.push_back((*names)[i % names->size()]);
   return all;
 }
 
@@ -240,8 +251,7 @@ std::vector<bool> listed_layers(Reading& r, ConfigKeys& keys, const char* key) {
 std::optional<std::vector<LayerMixer>> mixers_of_lists(Reading& r) {
   for (const char* key : {"layer_types", "layers_block_type"})
     if (const auto names = r.keys.strings(key)) return from_names(r, key, *names);
-  if (const auto names = r.keys.strings("block_types"))
-    return from_names(r, "block_types", cycled(r, *names));
+  if (const auto names = cycled_blocks(r)) return from_names(r, "block_types", *names);
   if (r.keys.is_string("hybrid_override_pattern"))
     return from_letters(r, "hybrid_override_pattern", *r.keys.string("hybrid_override_pattern"));
   if (r.keys.is_string("sliding_window_pattern"))

@@ -57,7 +57,7 @@ std::vector<std::int64_t> ConfigKeys::per_layer(const char* key, std::int64_t la
   auto list = integers(key, least, most);
   if (!list) missing(key, "add the key");
   if (static_cast<std::int64_t>(list->size()) != layers)
-    fail(key, fmt::format("has {} entries for {} layers", list->size(), layers));
+    fail(key, fmt::format("has {} for {}", counted(list->size(), "entry"), counted(layers, "layer")));
   return *list;
 }
 

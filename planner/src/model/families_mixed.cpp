@@ -47,7 +47,10 @@ void add_experts(std::vector<Family>& list) {
     f.details = rms(4, QkNorm::per_head);
   });
   add(list, {"granitemoe_swa"}, [](Family& f) { f.sinks = true; });
-  add(list, {"laguna"}, [](Family& f) { f.details = rms(2, QkNorm::per_head); });
+  add(list, {"laguna"}, [](Family& f) {
+    f.moe = M::first_dense;
+    f.details = rms(2, QkNorm::per_head);
+  });
   add(list, {"step3p5"}, [](Family& f) { f.details = rms(2, QkNorm::per_head); });
   add(list, {"olmoe"}, [](Family& f) { f.details = rms(2, QkNorm::projection); });
 }
@@ -76,6 +79,7 @@ void add_hybrids(std::vector<Family>& list) {
     f.width = MlpWidthRule::half_stated;
     f.tied = true;
     f.linear = LinearStyle::rg_lru;
+    f.cycle = {"recurrent", "recurrent", "attention"};
     f.attention_window = "attention_window_size";
     f.default_window = 2048;
     f.details.output_bias = f.details.mlp_bias = true;

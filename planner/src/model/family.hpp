@@ -28,8 +28,9 @@ enum class PatternRule {
   kimi_linear,        ///< linear_attn_config
   minimax_list,       ///< attn_type_list
 };
+/// `first_dense`: without mlp_layer_types all but the first layer have experts.
 /// `by_keys`: by whichever published key names the layers; without experts the MLP is dense.
-enum class MoeRule { none, all_layers, qwen_step, deepseek, llama4, by_keys };
+enum class MoeRule { none, all_layers, qwen_step, deepseek, llama4, first_dense, by_keys };
 enum class MlpWidthRule { stated, half_stated, four_hidden_if_absent, four_hidden };
 
 /// The MLP of a block where the config or the family says so block by block.
@@ -56,11 +57,12 @@ struct Family {
   bool tied = false;
   bool mla = false;
   bool sinks = false;
-  bool output_gate = false;                ///< LayerKind::output_gate, unless attn_output_gate says no
-  std::int64_t sliding_kv_factor = 1;      ///< KV heads of sliding layers over those of full ones, where no
-                                           ///< key states them
-  bool layer_inputs = false;               ///< hidden_size_per_layer_input, num_kv_shared_layers (Gemma 4)
-  std::string_view attention_window = {};  ///< key of the window that every softmax layer has
+  bool output_gate = false;                  ///< LayerKind::output_gate, unless attn_output_gate says no
+  std::int64_t sliding_kv_factor = 1;        ///< KV heads of sliding layers over those of full ones, where no
+                                             ///< key states them
+  bool layer_inputs = false;                 ///< hidden_size_per_layer_input, num_kv_shared_layers (Gemma 4)
+  std::vector<std::string_view> cycle = {};  ///< block_types of the config class
+  std::string_view attention_window = {};    ///< key of the window that every softmax layer has
   std::optional<std::int64_t> default_window = {};  ///< of the config class, when the key is absent
   std::optional<LinearStyle> linear = {};
   ParameterDetails details = {};

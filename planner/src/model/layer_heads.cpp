@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace usp {
@@ -116,12 +117,15 @@ std::vector<OtherHeads> heads_by_layer(Reading& r) {
   auto config = r.keys.object("per_layer_config");
   if (!config) return {};
   std::vector<OtherHeads> layers(static_cast<std::size_t>(r.model.layers));
+  std::set<std::int64_t> seen;
   for (const auto& [name, value] : config->json().items()) {
     const bool number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t layer = number && name.size() < 6 ? std::stoll(name) : r.model.layers;
     if (layer >= r.model.layers) config->fail(name.c_str(), fmt::format("is no layer of {}", r.model.layers));
     auto own = config->object(name.c_str());
     if (!own) continue;
+    if (!seen.insert(layer).second)
+      config->fail(name.c_str(), fmt::format("layer {} is given twice; keep one", layer));
     OtherHeads& heads = layers[static_cast<std::size_t>(layer)];
     heads.query = own->integer({"num_attention_heads"}, 1, limit::heads);
     heads.kv = own->integer({"num_key_value_heads"}, 1, limit::heads);
@@ -265,7 +269,7 @@ LayerKind softmax_kind(Reading& r, LayerMixer mixer, const SoftmaxShape& shape, 
 }
 
 /// Layers from this one on use the keys and values of the layer of their kind before it (Gemma 4).
-std::int64_t first_reusing_layer(Reading& r) {
+std::int64_t first_reusing_layer(Reading& r, const std::vector<LayerMixer>& mixers) {
   if (r.family == nullptr || !r.family->layer_inputs) return r.model.layers;
   const auto count = r.keys.integer({"num_kv_shared_layers"}, 0, r.model.layers).value_or(0);
   if (count > 0)
@@ -273,6 +277,12 @@ std::int64_t first_reusing_layer(Reading& r) {
         fmt::format("num_kv_shared_layers: the last {} layers project no keys and values; they exchange "
                     "those of an earlier layer again",
                     count));
+  const auto first = mixers.begin() + static_cast<std::ptrdiff_t>(r.model.layers - count);
+  for (auto layer = first; layer != mixers.end(); ++layer)
+    if (std::find(mixers.begin(), first, *layer) == first)
+      r.keys.fail("num_kv_shared_layers",
+                  fmt::format("{} leaves no {} layer before the last {} whose keys and values they could use",
+                              count, mixer_name(*layer), count));
   return r.model.layers - count;
 }
 
@@ -335,7 +345,7 @@ void read_layers(Reading& r) {
   std::optional<LinearHeads> linear;
   if (present(LayerMixer::linear)) linear = read_linear_heads(r);
   const SoftmaxShape shape = no_softmax ? SoftmaxShape{} : softmax_shape(r, present(LayerMixer::sliding));
-  const std::int64_t first_reusing = first_reusing_layer(r);
+  const std::int64_t first_reusing = first_reusing_layer(r, mixers);
   read_layer_inputs(r, first_reusing);
   using Key = std::tuple<LayerMixer, std::int64_t, std::int64_t, std::int64_t, bool>;
   std::map<Key, std::size_t> known;  // the other fields follow from these

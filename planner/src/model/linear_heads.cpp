@@ -25,6 +25,9 @@ LinearHeads mamba2_heads(Reading& r) {
       return l;
     }
   l.value_dim = r.keys.need({"mamba_d_head", "mamba_head_dim"}, 1, limit::heads);
+  if (l.value_heads % l.key_heads != 0)
+    r.keys.fail("mamba_n_groups",
+                fmt::format("{} heads cannot share {} groups evenly", l.value_heads, l.key_heads));
   if (inner && *inner != l.value_heads * l.value_dim)
     r.keys.fail("mamba_d_ssm",
                 fmt::format("{} channels are not {} heads of {}", *inner, l.value_heads, l.value_dim));

@@ -101,7 +101,8 @@ std::vector<int> layers_of_range(Reading& r) {
 std::vector<int> layers_of_types(Reading& r) {
   const auto types = r.keys.strings("mlp_layer_types").value_or(std::vector<std::string>{});
   if (static_cast<std::int64_t>(types.size()) != r.model.layers)
-    r.keys.fail("mlp_layer_types", fmt::format("has {} entries for {} layers", types.size(), r.model.layers));
+    r.keys.fail("mlp_layer_types", fmt::format("has {} for {}", counted(types.size(), "entry"),
+                                               counted(r.model.layers, "layer")));
   for (const std::string& type : types)
     if (type != "sparse" && type != "dense")
       r.keys.fail("mlp_layer_types", fmt::format("'{}' is neither sparse (experts) nor dense", type));
@@ -131,7 +132,7 @@ std::vector<int> moe_layers(Reading& r) {
   if (!r.mlps.empty())
     return layers_where(
         r, [&](std::int64_t i) { return r.mlps[static_cast<std::size_t>(i)] == BlockMlp::experts; });
-  if (r.keys.is_array("mlp_layer_types")) return layers_of_types(r);
+  if (r.keys.has({"mlp_layer_types"})) return layers_of_types(r);
   switch (r.family == nullptr ? MoeRule::by_keys : r.family->moe) {
     case MoeRule::qwen_step:
       return moe_layers_of_qwen(r);
@@ -141,6 +142,10 @@ std::vector<int> moe_layers(Reading& r) {
       return moe_layers_of_llama4(r);
     case MoeRule::all_layers:
       return layers_where(r, [](std::int64_t) { return true; });
+    case MoeRule::first_dense:
+      r.derive(
+          fmt::format("the first layer is dense: the config names none; the rule of {}", r.model.family));
+      return layers_where(r, [](std::int64_t i) { return i > 0; });
     default:
       return moe_layers_by_keys(r);
   }
@@ -180,7 +185,7 @@ std::int64_t expert_width(Reading& r, ConfigKeys& keys) {
   const MoeRule rule = r.family == nullptr ? MoeRule::by_keys : r.family->moe;
   if (rule == MoeRule::qwen_step || rule == MoeRule::deepseek)
     return needed(r.keys, {"moe_intermediate_size"}, 1, limit::width);
-  if (rule == MoeRule::by_keys)
+  if (rule == MoeRule::by_keys || rule == MoeRule::first_dense)
     if (const auto stated = uniform(keys, expert_width_names, 1, limit::width)) return *stated;
   return keys.need(mlp_width_names, 1, limit::width);
 }

@@ -70,7 +70,9 @@ StepPricer::StepPricer(const PlanRequest& request, std::shared_ptr<LinkPricer> l
   const double peak_flops = required(peak, "the device's peak rate", remedy) * 1e12;
   machine_.memory_bytes_s = required(spec.memory_gb_s, "the device's memory bandwidth", remedy) * 1e9;
   GemmCard card = gemm_card(spec.name);
-  if (const auto& measured = request.calibration->gemm; measured && !fp32) {
+  // Products are measured in a 16-bit type on cards, in fp32 on the cores of hosts.
+  const bool of_type = fp32 == (request.calibration->link_class == host_links);
+  if (const auto& measured = request.calibration->gemm; measured && of_type) {
     card.sustained = measured->share;
     card.band = measured->band;
     card.source = request.calibration->name;

@@ -4,6 +4,7 @@
 #include "measured_cluster.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/version.hpp"
 #include "usp/planner/kernel_fit.hpp"
 #include "usp/schedule/words.hpp"
@@ -312,9 +313,10 @@ std::string carriers(const Measured& measured) {
 }
 
 void add_sources(const Measured& measured, DType dtype, CalibrationFile& content) {
-  const std::string where = fmt::format("{} hosts, {} ranks each, {}{}", measured.machine.host_count(),
-                                        measured.machine.ranks_per_host(), measured.communicator,
-                                        measured.card ? "; " + conditions_of(*measured.card) : std::string());
+  const std::string where =
+      fmt::format("{}, {} each, {}{}", counted(measured.machine.host_count(), "host"),
+                  counted(measured.machine.ranks_per_host(), "rank"), measured.communicator,
+                  measured.card ? "; " + conditions_of(*measured.card) : std::string());
   content.sources.push_back({"transfers", source, "own measurement", carriers(measured), where});
   for (const Measured::Kernel& kernel : measured.kernels)
     content.sources.push_back({"attention", source, "own measurement",
