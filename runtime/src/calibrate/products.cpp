@@ -98,6 +98,8 @@ class DeviceProducts final : public ProductLibrary {
     expect(api_.create(&handle_), "cublasCreate");
   }
   ~DeviceProducts() override { static_cast<void>(api_.destroy(handle_)); }
+  DeviceProducts(const DeviceProducts&) = delete;
+  DeviceProducts& operator=(const DeviceProducts&) = delete;
   [[nodiscard]] std::string name() const override {
     int code = 0;
     static_cast<void>(api_.version(handle_, &code));

@@ -51,7 +51,7 @@ kernels::AttentionKernel& RankDevice::kernel(const std::string& word) {
   std::unique_ptr<kernels::AttentionKernel>& made = kernels_[word];
   if (made == nullptr) {
     const kernels::KernelFactory* const factory = kernels::find_factory(word);
-    expects(factory != nullptr, "a calibration names a kernel that is none");
+    if (factory == nullptr) throw InternalError("a calibration names a kernel that is none: " + word);
     made = factory->make(*memory_, false);
   }
   return *made;
