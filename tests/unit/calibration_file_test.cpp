@@ -278,6 +278,24 @@ TEST(CalibrationFile, MeasuredCallsCorrectTheCurveTheyAreOf) {
   EXPECT_LT(corrected.content.network->curves[0].share, before.network->curves[0].share);
 }
 
+TEST(CalibrationFile, CallsThatDisagreeWidenTheBandOrAreRefused) {
+  const CalibrationFile before = two_hosts();
+  const topology::Cluster cluster = hosts("pair", 0.1);
+  const Calibration calibration = calibration_from(before);
+  ScoreRow one = measured_row(1, 1), two = measured_row(1, 1);
+  const double priced = ScorePredictor(cluster, calibration, "x").seconds(one);
+  two.line = 3;
+  one.seconds = priced;
+  two.seconds = 1.69 * priced;
+  const CorrectedCalibration corrected = add_rows(before, cluster, {one, two}, "x");
+  EXPECT_NEAR(corrected.corrections[0].factor, 1.3, 1e-3);
+  EXPECT_GE(corrected.content.attention.data.fits[0].p90, 0.299);
+  two.seconds = 3 * priced;
+  EXPECT_THROW(static_cast<void>(add_rows(before, cluster, {one, two}, "x")), InvalidInput);
+  one.seconds = priced / 50;  // above the peak of the device
+  EXPECT_THROW(static_cast<void>(add_rows(before, cluster, {one}, "x")), InvalidInput);
+}
+
 TEST(CalibrationFile, CallsThatTellNothingAreRefused) {
   const CalibrationFile content = two_hosts();
   const topology::Cluster cluster = hosts("pair", 0.1);

@@ -3,6 +3,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/text.hpp"
+#include "usp/base/units.hpp"
 #include "usp/planner/score_predict.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +18,11 @@ namespace usp {
 namespace {
 
 constexpr double most_factor = 64;
+constexpr double most_spread = 2;  ///< of the factors of rows that one factor is to explain
+constexpr double most_above_peak =
+    1.25;  ///< of corrected kernels; the peak of cores is a measured rate itself
 
-/// The part of a calibration that a row tells.
+/// The part of a calibration that a row measures.
 struct Target {
   enum class Of { kernels, alltoall, hops };
   Of of = Of::kernels;
@@ -130,6 +134,46 @@ double factor_of(const CalibrationFile& content, const topology::Cluster& cluste
   return std::sqrt(low * high);
 }
 
+struct RowFactor {
+  const ScoreRow* row = nullptr;
+  double factor = 1;
+};
+
+/// One factor for rows that agree. Throws InvalidInput where they do not.
+double common_factor(const std::vector<RowFactor>& rows, const Target& target, const std::string& file) {
+  const auto less = [](const RowFactor& a, const RowFactor& b) { return a.factor < b.factor; };
+  const auto [least, most] = std::minmax_element(rows.begin(), rows.end(), less);
+  if (most->factor > most_spread * least->factor)
+    throw InvalidInput(
+        {file, most->row->line, "iters_per_s"},
+        fmt::format("the times of {} would be x {:.3g} by this row and x {:.3g} by line {}: no "
+                    "correction explains both; leave out the wrong one, or calibrate anew",
+                    target.name(), most->factor, least->factor, least->row->line));
+  double log_sum = 0;
+  for (const RowFactor& row : rows) log_sum += std::log(row.factor);
+  return std::exp(log_sum / static_cast<double>(rows.size()));
+}
+
+/// Bands that hold what the rows were off from their common factor.
+void widen(KernelData& data, const std::vector<RowFactor>& rows, double factor) {
+  double off = 0;
+  for (const RowFactor& row : rows)
+    off = std::max(off, std::exp(std::abs(std::log(row.factor / factor))) - 1);
+  for (KernelFit& fit : data.fits) fit.p90 = std::max(fit.p90, off);
+  for (BackwardFit& fit : data.backward) fit.p90 = std::max(fit.p90, off);
+}
+
+void check_peak(const CalibrationFile& content, const std::string& file) {
+  for (const KernelFit& fit : content.attention.data.fits)
+    if (fit.peak_tflops > most_above_peak * content.device.bf16_tflops)
+      throw InvalidInput(
+          {file, 0, "iters_per_s"},
+          fmt::format("with these rows the kernels would run at {}, above the {} of {}; are "
+                      "shape, mask and pass of the rows right? Else calibrate anew",
+                      format_flop_rate(fit.peak_tflops * 1e12),
+                      format_flop_rate(content.device.bf16_tflops * 1e12), content.device.name));
+}
+
 }  // namespace
 
 CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cluster& cluster,
@@ -144,16 +188,20 @@ CorrectedCalibration add_rows(const CalibrationFile& content, const topology::Cl
   for (const ScoreRow& row : rows) check_type(row, content, file);
   for (const ScoreRow& row : rows) by_target[target_of(row, cluster, file)].push_back(&row);
   CorrectedCalibration result{content, {}};
-  for (const auto& [target, told] : by_target) {
-    double log_sum = 0;
-    for (const ScoreRow* row : told)
-      log_sum += std::log(factor_of(result.content, cluster, target, *row, file));
-    const double factor = std::exp(log_sum / static_cast<double>(told.size()));
+  for (const auto& [target, of_target] : by_target) {
+    std::vector<RowFactor> factors;
+    for (const ScoreRow* row : of_target)
+      factors.push_back({row, factor_of(result.content, cluster, target, *row, file)});
+    const double factor = common_factor(factors, target, file);
     result.content = scaled(std::move(result.content), target, factor);
-    result.corrections.push_back({target.name(), factor, static_cast<int>(told.size())});
+    if (target.of == Target::Of::kernels) {
+      widen(result.content.attention.data, factors, factor);
+      check_peak(result.content, file);
+    }
+    result.corrections.push_back({target.name(), factor, static_cast<int>(of_target.size())});
     result.content.sources.push_back(
         {"corrected: " + target.name(), file, "own measurement", "usp score rows",
-         fmt::format("times x {:.4g}, by {}", factor, counted(told.size(), "row"))});
+         fmt::format("times x {:.4g}, by {}", factor, counted(of_target.size(), "row"))});
   }
   return result;
 }
