@@ -290,10 +290,20 @@ TEST(CalibrationFile, CallsThatDisagreeWidenTheBandOrAreRefused) {
   const CorrectedCalibration corrected = add_rows(before, cluster, {one, two}, "x");
   EXPECT_NEAR(corrected.corrections[0].factor, 1.3, 1e-3);
   EXPECT_GE(corrected.content.attention.data.fits[0].p90, 0.299);
-  two.seconds = 3 * priced;
+  two.seconds = 17 * priced;
   EXPECT_THROW(static_cast<void>(add_rows(before, cluster, {one, two}, "x")), InvalidInput);
-  one.seconds = priced / 50;  // above the peak of the device
-  EXPECT_THROW(static_cast<void>(add_rows(before, cluster, {one}, "x")), InvalidInput);
+}
+
+TEST(CalibrationFile, KernelsAboveThePeakRaiseThatOfCoresAndAreRefusedOfCards) {
+  CalibrationFile content = two_hosts();
+  const topology::Cluster cluster = hosts("pair", 0.1);
+  ScoreRow row = measured_row(1, 1);
+  row.seconds = ScorePredictor(cluster, calibration_from(content), "x").seconds(row) / 50;
+  const CalibrationFile raised = add_rows(content, cluster, {row}, "x").content;
+  EXPECT_GT(raised.device.bf16_tflops, content.device.bf16_tflops);
+  EXPECT_EQ(raised.device.bf16_tflops, raised.attention.data.fits[0].peak_tflops);
+  content.links->link_class = "nvswitch";
+  EXPECT_THROW(static_cast<void>(add_rows(content, cluster, {row}, "x")), InvalidInput);
 }
 
 TEST(CalibrationFile, CallsThatTellNothingAreRefused) {
