@@ -73,6 +73,10 @@ class Within {
       throw Infeasible(fmt::format("{} has no tensor parallelism beside the sequence's", framework_.name),
                        {"--tensor 1", "another --framework"});
     check_offload();
+    if (offloads(base)) {
+      base.search_pipeline = false;
+      base.workload.pipeline = 1;
+    }
     check_memory_choices();
     check_stages();
     base.search_offload = false;
@@ -101,16 +105,31 @@ class Within {
 
   /// Refuses kinds of kept tensors in host memory that no setting of the framework moves there.
   void check_offload() const {
-    if (!asked_.fixed.offload || !asked_.fixed.offload->any() || framework_.any_plan) return;
+    if (!offloads(asked_)) return;
     const bool whole = *asked_.fixed.offload == Offload::everything() &&
                        asked_.fixed.recompute.value_or(Recompute::none) == Recompute::none;
-    if (whole && framework_.offloads_layers) return;
+    if (whole && framework_.offloads_layers) return check_offloaded_layers();
     throw Infeasible(
         fmt::format("{} has no setting that moves these kinds of kept tensors to host memory",
                     framework_.name),
         framework_.offloads_layers
             ? std::vector<std::string>{"--offload input,qkv,attention,mlp --recompute none", "no --offload"}
             : std::vector<std::string>{"no --offload", "--recompute offload, where it has that"});
+  }
+
+  [[nodiscard]] bool offloads(const PlanRequest& request) const {
+    return request.fixed.offload && request.fixed.offload->any() && !framework_.any_plan;
+  }
+  /// The setting counts the layers of one stage, of models whose layers are alike.
+  void check_offloaded_layers() const {
+    if (asked_.workload.pipeline > 1 && !asked_.search_pipeline)
+      throw Infeasible(
+          fmt::format("{} moves kept tensors to host memory only without a pipeline", framework_.name),
+          {"--pipeline 1", "no --offload"});
+    if (asked_.model->attention_layers() < asked_.model->layers)
+      throw Infeasible(fmt::format("{} has no setting that moves what layers of {} kinds keep to host memory",
+                                   framework_.name, asked_.model->kinds.size()),
+                       {"no --offload", "--recompute full"});
   }
 
   /// Of a pipeline that the flags fix.

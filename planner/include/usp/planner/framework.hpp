@@ -47,11 +47,11 @@ struct FrameworkTraits {
   bool training = true, causal = true;  ///< else forward only, full masks only
   bool tensor = true, pipeline = true, expert = true;  ///< axes beside data and the sequence
   bool tensor_divides_kv = false;                      ///< tensor parallelism does not repeat KV heads
-  int sequence_multiple = 1;          ///< tokens are a multiple of this times the ranks of the sequence
-  bool equal_stages = false;          ///< `plan` keeps to pipeline stages and chunks of equally many layers
-  bool some_layers = false;           ///< can recompute some layers and keep the others
-  bool offloads_layers = false;       ///< can offload all that some layers keep, where nothing runs again
-  std::vector<int> zero_stages;       ///< that it has
+  int sequence_multiple = 1;     ///< tokens are a multiple of this times the ranks of the sequence
+  bool equal_stages = false;     ///< `plan` keeps to pipeline stages and chunks of equally many layers
+  bool some_layers = false;      ///< can recompute some layers and keep the others
+  bool offloads_layers = false;  ///< can offload all that some layers keep, without recompute and pipeline
+  std::vector<int> zero_stages;  ///< that it has
   std::vector<Recompute> recomputes;  ///< that it has; empty: all
   std::string_view script;            ///< that launch lines start, where no other is named
   bool launcher_arguments = false;    ///< arguments are the launcher's, before the script; else the script's
