@@ -39,8 +39,8 @@ TEST(Sockets, BothSendFirstWhateverTheSize) {
   }
 }
 
-/// The job ends while payloads are half sent: all report the same error, and nobody reads or writes a
-/// message's memory any more.
+/// The job ends while payloads are half sent: all report the same error, and no rank reads or writes
+/// the memory of a message after it.
 TEST(Sockets, AnAbortReachesAllInTheMiddleOfPayloads) {
   const auto errors = test::run_socket_threads(4, {}, [](comm::Communicator& communicator) {
     const int ranks = communicator.size();

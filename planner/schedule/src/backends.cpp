@@ -11,6 +11,12 @@ const std::vector<Backend>& backends() {
   return list;
 }
 
+std::optional<Backend> find_backend(std::string_view word) {
+  for (const Backend backend : backends())
+    if (backend->word == word) return backend;
+  return std::nullopt;
+}
+
 std::size_t index_of(Backend backend) {
   const auto at = std::find(backends().begin(), backends().end(), backend);
   expects(at != backends().end(), "a backend that no list names has no number");

@@ -5,7 +5,8 @@
 
 namespace usp {
 
-/// The text that `make` writes, where the table is for people: searches weigh thousands that nobody reads.
+/// The text that `make` writes where MemoryInput::reasons is set: a search prices thousands of tables that
+/// are not printed.
 template <class Make>
 [[nodiscard]] std::string reason_of(const MemoryInput& in, const Make& make) {
   return in.reasons ? make() : std::string();

@@ -126,7 +126,7 @@ class Chooser {
     if (other) memory_ = pricer_.attention_memory(choice_, attention());
   }
 
-  /// Adds attention, and the reasons of memory rows, which candidates that nobody sees are priced without.
+  /// Adds attention and the reasons of memory rows, which the search prices candidates without.
   void explain(PlanCandidate& c, i64 rows) {
     const std::vector<LayerAttention>& attention = attention_of(rows);
     c = rows == rows_

@@ -97,7 +97,7 @@ class Inputs:
     __slots__ = ("struct", "_kept")
 
     def __init__(self, q, k, v, sinks, absent: s.Tensor | None = None):
-        """absent: what stands for one that is None."""
+        """absent: the value that replaces None."""
         kept = [x if x is None or x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (q, k, v)]
         q_view, k_view, v_view = (absent if x is None else view(x) for x in kept)
         self.struct = s.AttentionInputs(q=q_view, k=k_view, v=v_view, sink_dtype=_FP64)

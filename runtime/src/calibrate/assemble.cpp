@@ -218,11 +218,10 @@ void add_kernels(const Measured& measured, int element_bytes, CalibrationFile& c
     data.element_bytes = element_bytes;
     data.carries_state = true;
     AttentionSurface surface;
-    for (const Backend backend : backends())
-      if (backend->word == word) {
-        surface.backend = word;
-        data.carries_state = backend->carries_state;
-      }
+    if (const auto backend = find_backend(word)) {
+      surface.backend = word;
+      data.carries_state = (*backend)->carries_state;
+    }
     add_calls(measured, word, data);
     surface.data = fit_kernels(std::move(data), samples);
     surface.library = AttentionSurface::Library{measured.kernels[i].name, measured.kernels[i].version};
@@ -381,9 +380,6 @@ topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& ca
                     : cluster_of_ranks(measured.machine, calibration, options.dtype.value_or(DType::fp32));
   cluster.name = calibration.cluster;
   cluster.calibration = options.calibration_file;
-  const auto quantity = [](double value) {
-    return topology::Quantity{value, topology::Provenance::measured, source};
-  };
   for (std::size_t host = 0; host < lines.size(); ++host)
     cluster.nics.push_back({static_cast<int>(host), static_cast<int>(host), "", 0, quantity(lines[host])});
   if (calibration.network) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/table.hpp"
+#include "usp/base/text.hpp"
 #include "usp/base/units.hpp"
 #include "usp/runtime/calibrate.hpp"
 
@@ -9,10 +10,6 @@ namespace usp {
 namespace {
 
 using Align = TextTable::Align;
-
-std::string counted(std::size_t count, const char* word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
-}
 
 std::string head_dims_text(int qk, int v) {
   return qk == v ? std::to_string(qk) : fmt::format("{}/{}", qk, v);

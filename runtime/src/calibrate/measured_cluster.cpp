@@ -10,11 +10,12 @@
 #include <cmath>
 
 namespace usp::measure {
-namespace {
 
 topology::Quantity quantity(double value) {
   return {value, topology::Provenance::measured, source};
 }
+
+namespace {
 
 /// "h200" of "NVIDIA H200", "a100-sxm4-80gb" of "NVIDIA A100-SXM4-80GB".
 std::string card_word(const std::string& product) {

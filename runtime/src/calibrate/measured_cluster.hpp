@@ -14,6 +14,8 @@ namespace usp::measure {
 
 /// What files name as the origin of a measured value.
 inline constexpr const char* source = "usp calibrate";
+/// A measured value of a cluster.
+[[nodiscard]] topology::Quantity quantity(double value);
 
 /// The shipped card of this product name ("NVIDIA H200", "NVIDIA A100-SXM4-80GB"); null: none is.
 [[nodiscard]] const topology::DevicePreset* preset_of(const std::string& product);

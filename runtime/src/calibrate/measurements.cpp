@@ -20,15 +20,9 @@ constexpr i64 kib = 1024, mib = i64{1} << 20;
 constexpr i64 host_ruled_bytes = mib, device_ruled_bytes = 32 * mib;
 constexpr double ruled_s = 0.1;
 
-std::optional<Backend> backend_named(const std::string& word) {
-  for (const Backend backend : backends())
-    if (backend->word == word) return backend;
-  return std::nullopt;
-}
-
 /// On GPUs the backend of the part, whose fallbacks then count.
 std::optional<Backend> use_of(const Part& part, const Workbench& bench) {
-  return bench.scope.on_gpu ? backend_named(part.backend) : std::nullopt;
+  return bench.scope.on_gpu ? find_backend(part.backend) : std::nullopt;
 }
 
 i64 fallbacks_of(const kernels::AttentionKernel& kernel) {

@@ -4,6 +4,7 @@
 #include "kernel_call.hpp"
 
 #include "usp/base/error.hpp"
+#include "usp/base/text.hpp"
 #include "usp/schedule/backend.hpp"
 #include "usp/schedule/words.hpp"
 
@@ -65,10 +66,6 @@ void add_pairs(std::vector<Part>& parts, Part hop) {
       parts.push_back(hop);
 }
 
-std::string counted(int n, const char* word) {
-  return fmt::format("{} {}{}", n, word, n == 1 ? "" : "s");
-}
-
 }  // namespace
 
 std::string Part::name() const {
@@ -114,18 +111,14 @@ namespace {
 
 /// Whether a backend computes both passes of these head dims by itself.
 bool takes(const std::string& word, int qk, int v) {
-  for (const Backend backend : backends()) {
-    if (backend->word != word) continue;
-    const schedule::KernelTraits& traits = backend->takes;
-    const i64 widest = std::max(qk, v);
-    if (widest > traits.max_head_dim) return false;
-    const bool dims =
-        qk == v || traits.any_unequal_head_dims || (qk == traits.grad_dim_qk && v == traits.grad_dim_v);
-    // Of the pair that is named for unequal dims the bound does not hold.
-    const bool named = qk == traits.grad_dim_qk && v == traits.grad_dim_v;
-    return dims && (named || widest <= traits.max_grad_head_dim);
-  }
-  return true;  // the reference
+  const std::optional<Backend> backend = find_backend(word);
+  if (!backend) return true;  // the reference
+  const schedule::KernelTraits& traits = (*backend)->takes;
+  const i64 widest = std::max(qk, v);
+  if (widest > traits.max_head_dim) return false;
+  // Of the pair that is named for unequal dims the bound does not hold.
+  const bool named = qk == traits.grad_dim_qk && v == traits.grad_dim_v;
+  return named || ((qk == v || traits.any_unequal_head_dims) && widest <= traits.max_grad_head_dim);
 }
 
 void add_kernels(std::vector<Part>& parts, const Scope& scope) {
@@ -207,6 +200,13 @@ struct Grid {
   std::vector<std::pair<GridSize, i64>> windows;  ///< with their keys
 };
 
+/// The first of each kind of call, for --quick.
+Grid look_at(const Grid& whole, std::ptrdiff_t squares) {
+  return {{whole.square.begin(), whole.square.begin() + squares},
+          {whole.oblong.begin(), whole.oblong.begin() + 2},
+          {whole.windows.front()}};
+}
+
 /// Of a host, by what one core computes in milliseconds.
 const Grid& host_grid(bool quick) {
   static const Grid whole{{{1, 1, 64, 64},
@@ -220,9 +220,7 @@ const Grid& host_grid(bool quick) {
                            {2, 2, 2048, 2048}},
                           {{2, 2, 64, 512}, {2, 1, 512, 128}, {2, 2, 256, 1024}, {4, 4, 1024, 256}},
                           {{{2, 2, 256, 256}, 64}, {{2, 1, 1024, 1024}, 128}}};
-  static const Grid look{{whole.square.begin(), whole.square.begin() + 5},
-                         {whole.oblong.begin(), whole.oblong.begin() + 2},
-                         {whole.windows.front()}};
+  static const Grid look = look_at(whole, 5);
   return quick ? look : whole;
 }
 
@@ -240,9 +238,7 @@ const Grid& device_grid(bool quick) {
                            {16, 16, 32768, 32768}},
                           {{16, 16, 1024, 8192}, {16, 4, 8192, 1024}, {16, 16, 4096, 16384}},
                           {{{16, 16, 8192, 8192}, 1024}, {{16, 16, 16384, 16384}, 4096}}};
-  static const Grid look{{whole.square.begin(), whole.square.begin() + 7},
-                         {whole.oblong.begin(), whole.oblong.begin() + 2},
-                         {whole.windows.front()}};
+  static const Grid look = look_at(whole, 7);
   return quick ? look : whole;
 }
 

@@ -40,12 +40,12 @@ bool on_every_rank(comm::Communicator& control, bool mine) {
 std::string objection_to(const std::string& word, RankDevice& device) {
   const kernels::KernelFactory& factory = factory_named(word);
   if (!factory.built) return "this build has none";
-  for (const Backend backend : backends())
-    if (backend->word == word && device.card()) {
-      const int major = device.card()->info.compute_major;
-      if (major < backend->takes.min_compute_major || major > backend->takes.max_compute_major)
-        return fmt::format("it is for other cards than {}", device.card()->info.name);
-    }
+  if (const auto backend = find_backend(word); backend && device.card()) {
+    const int major = device.card()->info.compute_major;
+    const schedule::KernelTraits& traits = (*backend)->takes;
+    if (major < traits.min_compute_major || major > traits.max_compute_major)
+      return fmt::format("it is for other cards than {}", device.card()->info.name);
+  }
   try {
     static_cast<void>(device.kernel(word));
     return "";

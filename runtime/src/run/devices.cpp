@@ -20,8 +20,7 @@ bool is_gpu_kernel(const std::string& kernel) {
 
 /// Expects a word of the list.
 Backend backend_named(const std::string& word) {
-  for (const Backend backend : backends())
-    if (backend->word == word) return backend;
+  if (const auto backend = find_backend(word)) return *backend;
   throw InternalError("a kernel of GPUs is no backend");
 }
 

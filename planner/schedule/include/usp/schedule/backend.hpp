@@ -6,6 +6,7 @@
 #include "usp/schedule/types.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,6 +112,8 @@ inline constexpr Backend Backend::hopper{hopper_traits};
 
 /// The backends that files, flags and the C API name, in the order of the C API's enumerators.
 [[nodiscard]] const std::vector<Backend>& backends();
+/// The backend of this word; empty: none has it.
+[[nodiscard]] std::optional<Backend> find_backend(std::string_view word);
 /// Place of a backend in that list. Throws InternalError for one that is not in it.
 [[nodiscard]] std::size_t index_of(Backend backend);
 template <>
