@@ -177,8 +177,7 @@ Json step_json(const StepView& s) {
   };
   for (const Backend fallback : backends())
     if (is_fallback(fallback))
-      json["slices_to_" + std::string(word_of(fallback))] =
-          s.backend.use->fallback == &*fallback ? s.backend.left : 0;
+      json["slices_to_" + std::string(word_of(fallback))] = s.left_to == fallback ? s.backend.left : 0;
   json["reason"] = s.reason.empty() ? Json(nullptr) : Json(s.reason);
   return json;
 }

@@ -190,6 +190,7 @@ class BackwardStep final : public PreparedAttendGrad {
     AttendGradArgs rest = sums;
     rest.scope.slices = slices;
     rest.scope.slice_count = rest_count_;
+    rest.scope.use.reset();  // the plan names no other than this one
     rest.overwrite = false;
     return rest;
   }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pass_kernels.hpp"
+#include "../cudnn/cudnn_kernel.hpp"
 
-#include "usp/kernels/kernel_factory.hpp"
+#include "usp/kernels/cuda_backends.hpp"
+
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace usp::kernels {
 namespace {
 
+/// Forward by one kernel, backward by another.
 class PassKernels final : public AttentionKernel {
  public:
-  PassKernels(Backend backend, Memory& memory, bool deterministic)
-      : word_(backend->word),
-        forward_(factory_of(backend.of(Pass::forward)).make(memory, deterministic)),
-        backward_(factory_of(backend.of(Pass::backward)).make(memory, deterministic)) {}
+  PassKernels(std::unique_ptr<AttentionKernel> forward, std::unique_ptr<AttentionKernel> backward)
+      : forward_(std::move(forward)), backward_(std::move(backward)) {}
 
-  [[nodiscard]] const char* name() const override { return word_.c_str(); }
-  [[nodiscard]] std::string library_version() const override {
-    std::string version = forward_->library_version();
-    return version.empty() ? backward_->library_version() : version;
-  }
+  [[nodiscard]] const char* name() const override { return "hopper_cudnn"; }
+  [[nodiscard]] std::string library_version() const override { return backward_->library_version(); }
   [[nodiscard]] Memory& memory() override { return forward_->memory(); }
   [[nodiscard]] std::vector<BackendFallback> fallbacks() const override {
     std::vector<BackendFallback> all = forward_->fallbacks();
@@ -37,14 +37,14 @@ class PassKernels final : public AttentionKernel {
   void delta(const DeltaArgs& args) override { backward_->delta(args); }
 
  private:
-  std::string word_;
   std::unique_ptr<AttentionKernel> forward_, backward_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionKernel> make_pass_kernels(Backend backend, Memory& memory, bool deterministic) {
-  return std::make_unique<PassKernels>(backend, memory, deterministic);
+std::unique_ptr<AttentionKernel> make_hopper_cudnn_kernel(Memory& memory, const CudaKernelOptions& options) {
+  const auto hopper = [&memory, options] { return make_hopper_kernel(memory, options); };
+  return std::make_unique<PassKernels>(hopper(), cudnn::make_kernel(memory, options, hopper));
 }
 
 }  // namespace usp::kernels
