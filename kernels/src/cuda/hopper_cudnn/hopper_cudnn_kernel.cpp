@@ -34,6 +34,13 @@ class PassKernels final : public AttentionKernel {
   [[nodiscard]] std::unique_ptr<PreparedAttendGrad> prepare(const AttendGradArgs& args) override {
     return backward_->prepare(args);
   }
+  [[nodiscard]] std::unique_ptr<PreparedAttendBlocks> prepare_blocks(const AttendBlocks& list) override {
+    return forward_->prepare_blocks(list);
+  }
+  [[nodiscard]] std::unique_ptr<PreparedAttendGradBlocks> prepare_blocks(
+      const AttendGradBlocks& list) override {
+    return backward_->prepare_blocks(list);
+  }
   void delta(const DeltaArgs& args) override { backward_->delta(args); }
 
  private:
