@@ -99,7 +99,7 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
             raise UsageError(f"backend is {backend!r} and the mesh is one of CPUs; give 'cpu' or 'auto'")
         backend = "cpu"
     elif backend == "auto":
-        backend = _gpu_backend()
+        backend = recipe.backend if recipe.backend != "cpu" and _loads(recipe.backend) else _gpu_backend()
     if not _built(backend):
         raise EnvironmentFault(f"backend is {backend!r}, without which this libusp.so was built ({library_path()}); install "
                                "usp-attention where nvcc is (and cuDNN's headers, for cudnn), or choose another backend")
@@ -117,13 +117,20 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
 
 def _gpu_backend() -> str:
     """cudnn where libusp.so was built with it and it loads; by the soname that torch's own libraries need."""
-    if not _built("cudnn"):
-        return "mma"
+    return "cudnn" if _loads("cudnn") else "mma"
+
+
+def _loads(backend: str) -> bool:
+    """Whether libusp.so was built with it and what it needs is there."""
+    if not _built(backend):
+        return False
+    if backend != "cudnn":
+        return True
     try:
         ctypes.CDLL("libcudnn.so.9")
     except OSError:
-        return "mma"
-    return "cudnn"
+        return False
+    return True
 
 
 def _built(backend: str) -> bool:
