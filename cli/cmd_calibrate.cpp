@@ -7,6 +7,7 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/file_lock.hpp"
 #include "usp/base/text.hpp"
 #include "usp/comm/ranks.hpp"
 #include "usp/comm/sockets.hpp"
@@ -64,8 +65,16 @@ void check_add(const CalibrateFlags& flags, const CLI::App& verb) {
                        " is of a measurement, and --add makes none; leave it out");
 }
 
+std::string lock_of(const std::string& output) {
+  return output + ".lock";
+}
+
+std::string taken_text(const std::string& output) {
+  return fmt::format("another usp calibrate writes {}; wait for it, or give another -o", output);
+}
+
 /// A table of rows, or the JSON of a run of a plan.
-std::vector<ScoreRow> added_rows(const CalibrateFlags& flags) {
+std::vector<ScoreRow> added_rows(const CalibrateFlags& flags, const CalibrationFile& calibration) {
   const std::string text = read_file(flags.rows);
   if (!is_json_document(text)) {
     if (!flags.plan.empty()) throw UsageError("--plan is of a run in JSON, and --add names a table of rows");
@@ -73,7 +82,9 @@ std::vector<ScoreRow> added_rows(const CalibrateFlags& flags) {
   }
   if (flags.plan.empty())
     throw UsageError("--add names the JSON of a run, whose call its plan describes; name that with --plan");
-  return run_rows(text, flags.rows, read_plan(read_file(flags.plan), flags.plan));
+  auto rows = run_rows(text, flags.rows, read_plan(read_file(flags.plan), flags.plan));
+  check_run_machine(text, flags.rows, calibration);
+  return rows;
 }
 
 std::string corrections_text(const CorrectedCalibration& corrected) {
@@ -89,9 +100,9 @@ void add_measured_rows(const CalibrateFlags& flags, const Invocation& invocation
   topology::ClusterRequest request;
   request.source = flags.cluster;
   const topology::Cluster cluster = usp::load_cluster(request, note_sink(invocation));
-  const auto rows = added_rows(flags);
-  const CorrectedCalibration corrected =
-      add_rows(read_calibration_file(read_file(flags.output), flags.output), cluster, rows, flags.rows);
+  const FileLock lock(lock_of(flags.output), taken_text(flags.output));
+  const CalibrationFile before = read_calibration_file(read_file(flags.output), flags.output);
+  const CorrectedCalibration corrected = add_rows(before, cluster, added_rows(flags, before), flags.rows);
   const std::string text = write_calibration(corrected.content);
   write_file(flags.output, text);
   note(invocation, "wrote " + flags.output);
@@ -142,9 +153,11 @@ void run_calibrate(const CalibrateFlags& flags, const Invocation& invocation) {
   CalibrateOptions options = options_of(flags);
   const std::string network_note = flags.comm.trust_network ? trust_network_note() : "";
   options.note = [&](const std::string& text) { note(invocation, text); };
+  std::optional<FileLock> lock;
   options.prepare = [&] {
     if (!network_note.empty()) note(invocation, network_note);
     check_writable(flags.output);
+    if (!options.partial.empty()) lock.emplace(lock_of(flags.output), taken_text(flags.output));
     if (!options.partial.empty()) check_writable(options.partial);
     if (!flags.cluster_file.empty()) check_writable(flags.cluster_file);
   };

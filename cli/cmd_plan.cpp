@@ -183,8 +183,8 @@ void set_rules(const PlanCallFlags& flags, AttentionRequest& request) {
         "--scale 0 would give every key the same weight; leave it out for 1 / sqrt of --head-dim");
   request.sink = rules.sink;
   request.return_lse = rules.lse;
-  request.backend = rules.backend.value_or(request.backend);
-  check_transport(flags, request.backend);
+  request.backend = rules.backend;
+  check_transport(flags, rules.backend.value_or(Backend{}));
   const AttentionShape& shape = request.shape;
   check_blocks(rules.score.block_tokens, shape);
   if (!rules.replicated) return;
@@ -209,8 +209,9 @@ void add_rule_flags(const Verb& verb, RuleFlags& flags, std::vector<i64>& kv_doc
   group.tokens("--replicated", flags.replicated,
                "the first N tokens are on every rank; of --kv-seq, only the keys");
   group.word("--backend", flags.backend,
-             "computes the blocks: " + word_choice<Backend>() + " (" +
-                 std::string(word_of(AttentionRequest{}.backend)) + ")");
+             "computes the blocks: " + word_choice<Backend>() +
+                 " (the fastest that the calibration measured; without one " +
+                 std::string(word_of(Backend{})) + ")");
   group.flag("--alibi", flags.score.alibi, "ALiBi: a slope per query head, given with the run");
   group.flag("--sinks", flags.sink, "a learned logit per query head joins the softmax");
   group.flag("--lse", flags.lse, "return the log-sum-exp in the layout of the output");

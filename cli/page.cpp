@@ -4,6 +4,7 @@
 #include "usp/base/env.hpp"
 #include "usp/base/line.hpp"
 #include "usp/base/text.hpp"
+#include "usp/comm/mpi.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -92,9 +93,13 @@ std::size_t columns_of(int descriptor) {
   return std::clamp<std::size_t>(size.ws_col, min_columns, max_columns);
 }
 
+bool on_terminal(int descriptor) {
+  return ::isatty(descriptor) != 0 && !comm::mpi_launched();
+}
+
 bool colored(Color color, int descriptor) {
   if (color != Color::automatic) return color == Color::always;
-  return ::isatty(descriptor) != 0 && environment("NO_COLOR").value_or("").empty();
+  return on_terminal(descriptor) && environment("NO_COLOR").value_or("").empty();
 }
 
 std::string wrapped(std::string_view line, std::size_t columns) {

@@ -29,6 +29,8 @@ namespace usp::cli {
 /// Whether escape sequences go to a file descriptor: as --color says, else to terminals unless NO_COLOR is
 /// set.
 [[nodiscard]] bool colored(Color color, int descriptor);
+/// Whether people watch it: mpirun gives its processes terminals, and writes what they say into logs.
+[[nodiscard]] bool on_terminal(int descriptor);
 
 /// The line in parts no wider than `columns`, broken between words. What does not fit goes below the last
 /// column of a table that has room for text, else a little further in. A command to copy (a line that begins

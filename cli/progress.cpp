@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.hpp"
 
+#include "page.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +19,7 @@ constexpr std::chrono::milliseconds between{100};
 }  // namespace
 
 ProgressLine::ProgressLine(const Invocation& invocation)
-    : shown_(!invocation.quiet && !invocation.json && ::isatty(STDERR_FILENO) != 0),
+    : shown_(!invocation.quiet && !invocation.json && on_terminal(STDERR_FILENO)),
       next_(std::chrono::steady_clock::now() + quiet_time) {}
 
 ProgressLine::~ProgressLine() {

@@ -94,6 +94,7 @@ class Calibrate(unittest.TestCase):
                               env=environment)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("2 ranks and 1 host (mpi)"), 1)
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
         self.check_use("mpi")
 
     def test_an_interrupt_says_what_is_kept(self):
@@ -109,6 +110,20 @@ class Calibrate(unittest.TestCase):
         self.assertIn(f"{partial} keeps them", errors)
         self.assertFalse(self.calibration.exists())
         self.assertTrue(json.loads(partial.read_text())["parts"])
+
+    def test_two_that_write_one_file_do_not_overwrite_each_other(self):
+        lock = self.path / "host.json.lock"
+        first = subprocess.Popen([USP, "calibrate", "--ranks", "2", "-o", str(self.calibration)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while first.poll() is None and not lock.exists():
+            time.sleep(0.01)
+        done = usp(*self.command)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn("another usp calibrate writes", done.stderr)
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=60)
+        self.assertFalse(lock.exists())
+        self.assertEqual(usp(*self.command, "--restart").returncode, 0)
 
     def test_rows_are_added_once_by_all_processes(self):
         self.assertEqual(usp(*self.command, "--ranks", "2").returncode, 0)
@@ -137,6 +152,14 @@ class Calibrate(unittest.TestCase):
         done = usp(*add)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("--plan", done.stderr)
+        run.write_text(usp("run", str(plan), "--dry-run", "--json").stdout)
+        done = usp(*add, "--plan", str(plan))
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("dry_run", done.stderr)
+        run.write_text(usp("run", str(plan), "--kernel", "reference", "--json").stdout)
+        done = usp(*add, "--plan", str(plan))
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("computed with reference", done.stderr)
         self.assertEqual(usp("plan", "attention", *CALL, "--ranks", "1", "--forward-only", "-o", str(plan)).returncode, 0)
         done = usp(*add, "--plan", str(plan))
         self.assertEqual(done.returncode, 3, done.stderr)

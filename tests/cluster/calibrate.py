@@ -31,6 +31,6 @@ def for_paced_kernels(calibration, alone):
     content = json.loads(calibration.read_text())
     content["attention"] = json.loads(alone.read_text())["attention"]
     for row in content["interference"]:
-        row.update(ratio=0, min_ratio=0, source="kernels that sleep")
+        row.update(ratio=0, min_ratio=0, tick_s=None, source="kernels that sleep")
     content["network"]["interference"] = {"ratio": 0, "min_ratio": 0, "max_ratio": 1}
     calibration.write_text(json.dumps(content))

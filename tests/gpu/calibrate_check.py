@@ -26,22 +26,10 @@ SCHEMA = ROOT / "configs" / "schema" / "calibration.v2.schema.json"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def over_copy_engines(table):
-    """The rows of the table with the transport that its heading names."""
-    lines, added = [], "transport"
-    for line in table.splitlines():
-        if not line.startswith("#"):
-            line, added = f"{line},{added}", "copy_engine"
-        lines.append(line)
-    return "\n".join(lines) + "\n"
-
-
 class Check:
     def __init__(self, options, gpus):
         self.options, self.gpus, self.failed = options, gpus, 0
         self.usp = str(options.bin / "usp")
-        self.rows = options.out / ROWS.name
-        self.rows.write_text(over_copy_engines(ROWS.read_text(encoding="utf-8")), encoding="utf-8")
         self.end = time.monotonic() + ALL_SECONDS
 
     def call(self, name, command):
@@ -121,7 +109,7 @@ class Check:
         """MAPE and regret of measured calls; empty where they are of another machine."""
         if self.gpus < 2:
             return ""
-        code, output, errors, _ = self.call(f"{name}-score", [self.usp, "score", str(self.rows), "--cluster", str(cluster), "--json"])
+        code, output, errors, _ = self.call(f"{name}-score", [self.usp, "score", str(ROWS), "--cluster", str(cluster), "--json"])
         if code != 0:
             self.fail(name, f"usp score: {errors.strip()[-500:]}")
             return ""

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
 #include "usp/base/presets.hpp"
 #include "usp/planner/calibration_add.hpp"
 #include "usp/planner/cluster_calibration.hpp"
@@ -324,6 +325,46 @@ TEST(CalibrationFile, CallsThatTellNothingAreRefused) {
   row = measured_row(1, 8);
   row.seconds = 1;
   refused(row, cluster);
+}
+
+TEST(CalibrationFile, NullSaysTheSameAsAbsent) {
+  const std::string whole = write_calibration(two_hosts());
+  EXPECT_TRUE(read_calibration_file(whole, "x").network.has_value());
+  for (const char* key :
+       {"/cluster", "/shared_cores", "/links", "/network", "/network/interference", "/other_attention",
+        "/products", "/device/clock_hz", "/attention/backend", "/attention/library", "/attention/call",
+        "/attention/sustained", "/attention/element_bytes", "/attention/carries_state",
+        "/attention/head_dims/0/kv_bytes_per_s", "/attention/family/backward/0/serial",
+        "/collectives/0/transport", "/interference/0/tick_s"}) {
+    Json json = parse_json(whole, "x");
+    json[Json::json_pointer(key)] = nullptr;
+    EXPECT_NO_THROW(static_cast<void>(read_calibration_file(json.dump(), "x"))) << key;
+    json["unheard_of"] = nullptr;
+    EXPECT_THROW(static_cast<void>(read_calibration_file(json.dump(), "x")), InvalidInput);
+  }
+}
+
+TEST(CalibrationFile, RanksThatShareCoresAreSaidByEveryPlan) {
+  CalibrationFile content = two_hosts();
+  EXPECT_TRUE(calibration_from(content).summary(0).extrapolations.empty());
+  content.shared_cores = {4, 2};
+  const CalibrationFile again = read_calibration_file(write_calibration(content), "x");
+  const auto said = calibration_from(again).summary(0).extrapolations;
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_NE(said[0].find("4 ranks on 2 cores"), std::string::npos) << said[0];
+}
+
+TEST(CalibrationFile, AClusterOfCardsIsNotPricedByTheCoresOfAHost) {
+  const std::string file = ::testing::TempDir() + "usp_calibration_of_cores.json";
+  std::ofstream(file) << write_calibration(two_hosts());
+  topology::ClusterRequest request;
+  request.source = "h200";
+  topology::Cluster cards = topology::compose(request);
+  cards.calibration = file;
+  EXPECT_THROW(static_cast<void>(calibration_of(cards, "")), InvalidInput);
+  topology::Cluster cores = hosts("pair", 0.1);
+  cores.calibration = file;
+  EXPECT_NO_THROW(static_cast<void>(calibration_of(cores, "")));
 }
 
 TEST(CalibrationFile, SharesComeFromTheLongerMessages) {

@@ -21,10 +21,11 @@ TEST(Calibration, EveryShippedFileLoadsAndNamesItsSources) {
     EXPECT_EQ(c.name, name);
     EXPECT_TRUE(c.calibrated);
     const CalibrationSummary s = c.summary(bits(Extrapolation::backward));
-    ASSERT_EQ(s.sources.size(), 2U);
-    EXPECT_NE(s.sources[0].find("Apache-2.0"), std::string::npos);
+    const bool own = !c.cluster.empty();  // by usp calibrate, with short calls among the few of its grid
+    ASSERT_GE(s.sources.size(), 2U);
+    EXPECT_NE(s.sources[0].find(own ? "own measurement" : "Apache-2.0"), std::string::npos);
     EXPECT_GT(s.kernel_error, 0.002);
-    EXPECT_LT(s.kernel_error, 0.07);
+    EXPECT_LT(s.kernel_error, own ? 0.1 : 0.07);
     EXPECT_LT(s.comm_error, 0.08) << name;
     EXPECT_EQ(s.extrapolations.size(), 1U);
     EXPECT_LT(file_or_preset("calibrations", name).text.size(), 20000U);

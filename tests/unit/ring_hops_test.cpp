@@ -112,5 +112,25 @@ TEST(RingHops, SharedHeadsCostLessBackward) {
   EXPECT_GT(priced(row, calibration), own + 0.05);
 }
 
+/// The hand-shakes of a tick in which something flies beside a kernel: of a ring of two the first of two.
+TEST(RingHops, ATickTakesItsHandShakes) {
+  topology::ClusterRequest request;
+  request.source = "h200";
+  const topology::Cluster cluster = topology::compose(request);
+  Calibration calibration = load_calibration("h200_sxm");
+  const auto forward_s = [&] {
+    LinkPricer links(cluster, calibration);
+    AttentionPlan plan;
+    plan.mesh = {1, 2, 1};
+    plan.shape = {1, 65536, 65536, 16, 16, 128, 128, DType::bf16};
+    plan.band = {0, unbounded};
+    AttentionPricer pricer(links, plan.shape, Documents::single(65536, 65536), {});
+    return pricer.price(plan, {}).forward.seconds;
+  };
+  const double without = forward_s();
+  for (Interference& beside : calibration.interference) beside.tick_s = 1e-3;
+  EXPECT_NEAR(forward_s() - without, 1e-3, 1e-9);
+}
+
 }  // namespace
 }  // namespace usp

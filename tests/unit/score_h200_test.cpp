@@ -14,11 +14,13 @@ namespace usp {
 namespace {
 
 /// @param calibration empty: the cluster's own
-ScoreReport scored(const std::string& calibration) {
+/// @param name of the cluster: where the calibration's, it is the one that was measured
+ScoreReport scored(const std::string& calibration, const std::string& name = "") {
   const std::string table = std::string(USP_TEST_DATA) + "/measurements/usp_attention_2xh200.csv";
   topology::ClusterRequest request;
   request.source = "h200";
-  const topology::Cluster cluster = topology::compose(request);
+  topology::Cluster cluster = topology::compose(request);
+  if (!name.empty()) cluster.name = name;
   return score_on(cluster, calibration_of(cluster, calibration), parse_score_csv(read_file(table), table),
                   table);
 }
@@ -35,6 +37,19 @@ TEST(ScoreH200, ChoosesTheFasterMeshOfEveryPairAndForeseesItsTime) {
     EXPECT_EQ(ours.top1, 6);
     EXPECT_LE(*ours.mape, 0.05) << calibration;
     EXPECT_GE(*ours.coverage, 0.9) << calibration;
+  }
+}
+
+/// A pair of H200 by what `usp calibrate` measured on it, a day after the calls.
+TEST(ScoreH200, APairIsForeseenByItsOwnCalibration) {
+  for (const char* cluster : {"h200-pair", ""}) {
+    const ScoreReport report = scored("h200_sxm-pair", cluster);
+    const ScoreMetrics &gated = report.gated.front(), &shorter = report.shorter.front();
+    EXPECT_EQ(gated.rows, 12);
+    EXPECT_LE(*gated.mape, 0.08) << cluster;
+    EXPECT_LE(gated.mean_regret, 0.005) << cluster;
+    EXPECT_GE(*gated.coverage, 0.9) << cluster;
+    EXPECT_LE(*shorter.mape, 0.12) << cluster;
   }
 }
 

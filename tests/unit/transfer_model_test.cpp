@@ -23,7 +23,7 @@ double bus_gb_s(const Calibration& c, Collective op, int ranks, double bytes) {
 
 TEST(TransferModel, EveryShippedCurveIsMonotoneInBytes) {
   const auto names = preset_names("calibrations");
-  ASSERT_EQ(names.size(), 10U);
+  ASSERT_EQ(names.size(), 11U);
   for (const std::string& name : names) {
     const Calibration c = load_calibration(name);
     for (const Collective op : all_operations)
@@ -45,6 +45,19 @@ TEST(TransferModel, EveryShippedCurveIsMonotoneInBytes) {
       }
     }
   }
+}
+
+TEST(TransferModel, AnAllReduceThatWasNotMeasuredIsItsTwoHalves) {
+  const Calibration pair = load_calibration("h200_sxm-pair"), whole = load_calibration("h200_sxm");
+  const auto time = [](const Calibration& c, Collective op) { return c.comm.time(op, 2, 64 * mib); };
+  const Estimate both = time(pair, Collective::all_reduce);
+  EXPECT_EQ(both.seconds,
+            time(pair, Collective::reduce_scatter).seconds + time(pair, Collective::all_gather).seconds);
+  EXPECT_NE(both.extrapolation & bits(Extrapolation::all_reduce), 0U);
+  const Estimate measured = time(whole, Collective::all_reduce);
+  EXPECT_EQ(measured.extrapolation & bits(Extrapolation::all_reduce), 0U);
+  EXPECT_LT(measured.seconds, both.seconds * (1 + both.band));
+  EXPECT_GT(measured.seconds, both.seconds / (1 + both.band));
 }
 
 TEST(TransferModel, PublishedAllToAllBandwidthsComeBack) {

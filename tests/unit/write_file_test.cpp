@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "usp/base/error.hpp"
 #include "usp/base/file.hpp"
+#include "usp/base/file_lock.hpp"
 #include "usp/base/text.hpp"
 
 #include <gtest/gtest.h>
@@ -39,6 +40,23 @@ TEST_F(WriteFile, ReplacesTheWholeContentAndKeepsTheMode) {
   EXPECT_EQ(read_file(path("a")), "short");
   EXPECT_EQ(fs::status(path("a")).permissions(), fs::perms::owner_read | fs::perms::owner_write);
   EXPECT_EQ(files(), 1U);
+}
+
+TEST_F(WriteFile, ALockKeepsOthersOutAndIsGoneWithItsHolder) {
+  {
+    const FileLock first(path("lock"), "someone is at work");
+    try {
+      const FileLock second(path("lock"), "someone is at work");
+      ADD_FAILURE() << "two hold it";
+    } catch (const EnvironmentError& error) {
+      EXPECT_NE(std::string(error.what()).find("someone is at work"), std::string::npos);
+    }
+    EXPECT_EQ(files(), 1U);
+  }
+  EXPECT_EQ(files(), 0U);
+  write_file(path("lock"), "left by one that was killed");
+  EXPECT_NO_THROW(FileLock(path("lock"), ""));
+  EXPECT_THROW(FileLock(path("no/folder"), ""), EnvironmentError);
 }
 
 TEST_F(WriteFile, ALinkKeepsItsTarget) {

@@ -89,6 +89,11 @@ def si(x, exponent):
     return int(value) if value == value.to_integral_value() else float(value)
 
 
+def kv_rate(ms_per_byte):
+    """Of the reads of K and V; nothing where the fit ends at its bound: no measured call shows them."""
+    return {} if 1e3 / ms_per_byte >= 0.999e15 else {"kv_bytes_per_s": si(number(1e-6 / ms_per_byte), 9)}
+
+
 def collectives(rows, table, version):
     curves = []
     for op in OPERATIONS:
@@ -150,7 +155,7 @@ def attention(rows, platform, kernel, sms, peak):
         error = np.abs(predict(x, fit, head_dim, sms) / ms - 1)
         entry = {"head_dim": head_dim, "launch_s": si(number(x[0] * 1e3), -6), "peak_flop_per_s":
                  si(number(4 * TILE * head_dim / x[1] * sms / 1e9), 12), "serial": number(x[2]),
-                 "extra_keys": number(x[3]), "kv_bytes_per_s": si(number(1e-6 / x[4]), 9), "rows": len(fit), "mape": number(error.mean(), 3),
+                 "extra_keys": number(x[3]), **kv_rate(x[4]), "rows": len(fit), "mape": number(error.mean(), 3),
                  "p90": number(np.quantile(error, 0.9), 3)}
         windowed = select(rows, platform, kernel, head_dim, True)
         if windowed:
@@ -248,7 +253,7 @@ def sustained(rows, gpu, dims, backward, sms):
                  "heads": int(r["batch_size"]) * int(r["num_q_heads"]),
                  "kv": int(r["batch_size"]) * int(r["num_kv_heads"]) * 2 * d * 2}]
         per_key = 4e3 * TILE * d * sms / fit["peak_flop_per_s"]
-        x = [fit["launch_s"] * 1e3, per_key, fit["serial"], fit["extra_keys"], 1e3 / fit["kv_bytes_per_s"], 1]
+        x = [fit["launch_s"] * 1e3, per_key, fit["serial"], fit["extra_keys"], 1e3 / fit.get("kv_bytes_per_s", np.inf), 1]
         y = [back["launch_s"] * 1e3, 2.5 * back["rate_ratio"] * per_key, x[2], x[3] + back["extra_keys"], 2 * x[4], 1]
         both = sdpa_predict(x, call, sms)[0] + sdpa_predict(y, call, sms)[0]
         ratios.append(both / float(r["fwd_bwd_ms"]))
@@ -274,7 +279,7 @@ def sdpa_attention(rows, gpu, sms, narrow):
         rate = 4 * TILE * width / x[1] * sms / 1e9
         dims.append({**named, "launch_s": si(number(x[0] * 1e3), -6), "peak_flop_per_s": si(number(rate), 12),
                      "serial": number(x[2]), "extra_keys": number(x[3]), "full_extra_keys": number(x[5], 3),
-                     "kv_bytes_per_s": si(number(1e-6 / x[4]), 9), "rows": len(ahead),
+                     **kv_rate(x[4]), "rows": len(ahead),
                      "mape": number(error.mean(), 3), "p90": number(np.quantile(error, 0.9), 3)})
         backward.append({**named, "rate_ratio": number(y[1] / x[1] / 2.5), "extra_keys": number(y[3] - x[3]),
                          "launch_s": si(number(y[0] * 1e3), -6), "rows": len(back),

@@ -65,9 +65,9 @@ KernelData at_sustained_clock(KernelData data) {
   const double band = 1 / data.sustained - 1;
   for (KernelFit& fit : data.fits) {
     fit.peak_tflops *= data.sustained;
-    fit.p90 = std::max(fit.p90, band);
+    widen_fit(fit, band);
   }
-  for (BackwardFit& fit : data.backward) fit.p90 = std::max(fit.p90, band);
+  for (BackwardFit& fit : data.backward) widen_fit(fit, band);
   data.sustained = 1;
   return data;
 }
@@ -84,7 +84,7 @@ KernelData borrowed(KernelData data, const KernelBorrowing& by, const std::strin
     const double fixed_s = std::min(softmax_s, whole_s);
     fit.peak_tflops =
         4 * width / (fixed_s / std::min(by.speed, by.softmax_speed) + (whole_s - fixed_s) / by.speed) * 1e-12;
-    fit.kv_gb_s *= by.memory;
+    if (fit.kv_gb_s) *fit.kv_gb_s *= by.memory;
   }
   return data;
 }
@@ -121,8 +121,10 @@ void AttentionCostModel::prepare_pairs() {
     rates.backward_ratio = fit.rate_ratio;
     rates.backward_keys = fit.extra_keys;
     rates.backward_launch_s = fit.launch_s.value_or(2 * rates.launch_s);
+    rates.backward_serial = fit.serial.value_or(rates.serial);
     rates.backward_measured = fit.rows > 0;
     rates.backward_p90 = fit.p90;
+    rates.backward_long_p90 = fit.long_p90.value_or(fit.p90);
   }
 }
 
@@ -138,7 +140,6 @@ AttentionCostModel AttentionCostModel::constant(double peak_tflops, double effic
   fit.rows = 1;  // one rate for every head dim: nothing goes beyond it
   fit.full_extra_keys = 1;
   fit.peak_tflops = peak_tflops * efficiency;
-  fit.kv_gb_s = 1e18;
   data.fits.push_back(fit);
   data.backward.push_back({.head_dim = 128, .head_dim_v = 128});
   data.memory_bytes_s = memory_gb_s * 1e9;
@@ -163,11 +164,12 @@ AttentionCostModel::Rates AttentionCostModel::rates_of(const KernelFit& fit, dou
   r.tensor_s = data_.tensor_tflops > 0 ? 4 * width / (tensor_share * data_.tensor_tflops * 1e12) : 0;
   r.launch_s = fit.launch_s;
   r.backward_launch_s = 2 * fit.launch_s;  // the kernel and the cast of the accumulated dQ
-  r.serial = fit.serial;
+  r.serial = r.backward_serial = fit.serial;
   r.extra_keys = fit.extra_keys;
   r.full_extra_keys = fit.full_extra_keys;
-  r.kv_s_per_byte = 1 / (fit.kv_gb_s * 1e9);
+  r.kv_s_per_byte = fit.kv_gb_s ? 1 / (*fit.kv_gb_s * 1e9) : 0;
   r.p90 = fit.p90;
+  r.long_p90 = fit.long_p90.value_or(fit.p90);
   r.window_band = fit.window_mape ? 2 * *fit.window_mape : window_band;
   return r;
 }
@@ -190,8 +192,10 @@ AttentionCostModel::Rates AttentionCostModel::rates_at(double head_dim) const {
     r.backward_ratio = fit.rate_ratio;
     r.backward_keys = fit.extra_keys;
     if (fit.launch_s) r.backward_launch_s = *fit.launch_s;
+    if (fit.serial) r.backward_serial = *fit.serial;
     r.backward_measured = fit.rows > 0 && fit.head_dim == static_cast<int>(head_dim);
     r.backward_p90 = fit.p90;
+    r.backward_long_p90 = fit.long_p90.value_or(fit.p90);
   } else {
     const BackwardFit &low = **std::prev(above), &high = **above;
     const double w = (head_dim - low.head_dim) / (high.head_dim - low.head_dim);
@@ -219,7 +223,8 @@ double AttentionCostModel::work_seconds(const KernelShape& s, const Rates& r, bo
                          : window ? std::min(s.key_rows, s.mean_keys + tile)
                                   : std::min(s.key_rows, 2 * s.mean_keys);
   // On a full mask all tiles are alike: no short ones at the start, on average half a tile's time at the end.
-  const double tail = (full ? 0.5 : 1.0) * r.serial * longest * tile * data_.sm_count;
+  const double serial = backward ? r.backward_serial : r.serial;
+  const double tail = (full ? 0.5 : 1.0) * serial * longest * tile * data_.sm_count;
   const double passes = backward ? 2.5 : 1, ratio = backward ? r.backward_ratio : 1;
   // Prologue, softmax and tail take the measured card's clocks; products also the tensor cores of this one.
   const double overhead_s = passes * ratio * r.score_s;
@@ -243,6 +248,21 @@ double AttentionCostModel::work_seconds(const KernelShape& s, const Rates& r, bo
   return head_rows * (score_s * s.mean_keys + overhead_s * extra) + overhead_s * tail + kv_s;
 }
 
+double AttentionCostModel::scores_seconds(const KernelShape& s, bool backward) const noexcept {
+  const Rates& r = rates(s);
+  const double head_rows = s.query_heads * std::ceil(s.rows / data_.tile_rows) * data_.tile_rows;
+  return head_rows * s.mean_keys * r.score_s * (backward ? 2.5 * r.backward_ratio : 1);
+}
+
+double AttentionCostModel::fit_band(const KernelShape& s, const Rates& r, bool backward,
+                                    double seconds) const noexcept {
+  const bool of_backward = backward && r.backward_measured;
+  const double all = of_backward ? r.backward_p90 : r.p90,
+               of_long = of_backward ? r.backward_long_p90 : r.long_p90;
+  if (all == of_long) return all;
+  return is_long_call(scores_seconds(s, backward), seconds) ? of_long : all;
+}
+
 Estimate AttentionCostModel::call(const KernelShape& s, bool backward) const noexcept {
   if (s.rows <= 0 || s.query_heads <= 0 || s.mean_keys <= 0) return {};
   const Rates& r = rates(s);
@@ -259,7 +279,7 @@ Estimate AttentionCostModel::call(const KernelShape& s, bool backward) const noe
   if (data_.uncalibrated) return {e.seconds, uncalibrated_band, bits(Extrapolation::uncalibrated)};
 
   const bool measured_backward = backward && r.backward_measured;
-  e.band = measured_backward ? r.backward_p90 : r.p90;
+  e.band = fit_band(s, r, backward, e.seconds);
   e.extrapolation = r.extrapolation;
   const auto widen = [&e](Extrapolation why, double band) {
     e.extrapolation |= bits(why);

@@ -4,6 +4,7 @@
 #include "usp/base/error.hpp"
 #include "usp/base/json_units.hpp"
 #include "usp/base/presets.hpp"
+#include "usp/base/text.hpp"
 #include "usp/planner/calibration_file.hpp"
 
 #include <fmt/format.h>
@@ -60,6 +61,11 @@ Calibration calibration_from(const CalibrationFile& content) {
   calibration.cluster = content.cluster;
   calibration.sources = content.sources;
   calibration.device = content.device.name;
+  if (const auto& shared = content.shared_cores)
+    calibration.shared_cores = fmt::format(
+        "calibration {} was measured by {} on {}, which wait for each other: kernels were timed on as many "
+        "ranks as there are cores, and what transfers add to them was not",
+        content.name, counted(shared->ranks, "rank"), counted(shared->cores, "core"));
   calibration.device_bf16_tflops = content.device.bf16_tflops;
   calibration.device_memory_gb_s = content.device.memory_gb_s;
   calibration.generation = content.device.generation.value_or("");
@@ -110,6 +116,7 @@ CalibrationSummary Calibration::summary(std::uint32_t extrapolation) const {
   summary.kernel_error = kernel.mean_error();
   summary.extrapolations = extrapolation_reasons(extrapolation);
   if (!other_card.empty()) summary.extrapolations.push_back(other_card);
+  if (!shared_cores.empty()) summary.extrapolations.push_back(shared_cores);
   return summary;
 }
 

@@ -80,7 +80,7 @@ void scale_kernels(KernelData& data, double factor) {
   for (KernelFit& fit : data.fits) {
     fit.launch_s *= factor;
     fit.peak_tflops /= factor;
-    fit.kv_gb_s /= factor;
+    if (fit.kv_gb_s) *fit.kv_gb_s /= factor;
   }
   for (BackwardFit& fit : data.backward)
     if (fit.launch_s) *fit.launch_s *= factor;
@@ -159,8 +159,8 @@ void widen(KernelData& data, const std::vector<RowFactor>& rows, double factor) 
   double off = 0;
   for (const RowFactor& row : rows)
     off = std::max(off, std::exp(std::abs(std::log(row.factor / factor))) - 1);
-  for (KernelFit& fit : data.fits) fit.p90 = std::max(fit.p90, off);
-  for (BackwardFit& fit : data.backward) fit.p90 = std::max(fit.p90, off);
+  for (KernelFit& fit : data.fits) widen_fit(fit, off);
+  for (BackwardFit& fit : data.backward) widen_fit(fit, off);
 }
 
 /// The peak of cores is a measured rate, which rows may exceed; that of a card is its data sheet's.

@@ -4,6 +4,7 @@
 #include "usp/base/json_format.hpp"
 #include "usp/base/json_units.hpp"
 #include "usp/planner/calibration_file.hpp"
+#include "usp/schedule/limits.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
@@ -128,6 +129,7 @@ std::vector<InterferenceRow> read_interference(ObjectReader& top) {
     row.measured.low = reader.number("min_ratio", 0, row.measured.share);
     row.measured.high = reader.number("max_ratio", row.measured.share, 1);
     row.measured.source = reader.string("source");
+    row.measured.tick_s = reader.maybe_number("tick_s", 0, 1).value_or(0);
     reader.finish();
     rows.push_back(std::move(row));
   });
@@ -193,11 +195,13 @@ KernelFit read_fit(ObjectReader reader) {
   fit.peak_tflops = read_si(reader, "peak_flop_per_s", FieldUnit::tflops, BoundedQuantity::flop_rate, most);
   fit.serial = reader.number("serial", 0, 100);
   fit.extra_keys = reader.number("extra_keys", 0, 1e6);
-  fit.kv_gb_s = read_si(reader, "kv_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
+  if (reader.find("kv_bytes_per_s") != nullptr)
+    fit.kv_gb_s = read_si(reader, "kv_bytes_per_s", FieldUnit::gb_s, BoundedQuantity::byte_rate, most);
   fit.rows = reader.integer("rows", 0, std::int64_t{1} << 40);
   fit.mape = reader.number("mape", 0, 100);
   fit.p90 = reader.number("p90", 0, 100);
   fit.window_mape = reader.maybe_number("window_mape", 0, 100);
+  fit.long_p90 = reader.maybe_number("long_p90", 0, 100);
   reader.finish();
   return fit;
 }
@@ -217,9 +221,11 @@ BackwardFit read_backward(ObjectReader reader) {
   fit.rate_ratio = reader.number("rate_ratio", 0.1, 10);
   fit.extra_keys = reader.number("extra_keys", -1e6, 1e6);
   fit.launch_s = reader.maybe_number("launch_s", 0, 1);
+  fit.serial = reader.maybe_number("serial", 0, 100);
   fit.rows = reader.maybe_integer("rows", 0, std::int64_t{1} << 40).value_or(0);
   fit.mape = reader.maybe_number("mape", 0, 100).value_or(0);
   fit.p90 = reader.maybe_number("p90", 0, 100).value_or(0);
+  fit.long_p90 = reader.maybe_number("long_p90", 0, 100);
   reader.finish();
   return fit;
 }
@@ -368,6 +374,11 @@ CalibrationFile read_calibration_file(const std::string& text, const std::string
     content.memory_efficiency = reader.number("value", 0.01, 1);
     content.memory_source = reader.string("source");
     reader.finish();
+  }
+  if (auto shared = top.maybe_object("shared_cores")) {
+    content.shared_cores = {static_cast<int>(shared->integer("ranks", 2, max_ranks)),
+                            static_cast<int>(shared->integer("cores", 1, max_ranks))};
+    shared->finish();
   }
   if (top.has("links")) content.links = read_links(top.object("links"));
   content.collectives = read_collectives(top);

@@ -72,12 +72,14 @@ Json hops_json(const std::vector<HopCurve>& curves) {
 
 Json interference_json(const std::vector<InterferenceRow>& rows) {
   Json list = Json::array();
-  for (const InterferenceRow& row : rows)
-    list.push_back({{"transport", transport_json(row.transport)},
-                    {"ratio", row.measured.share},
-                    {"min_ratio", row.measured.low},
-                    {"max_ratio", row.measured.high},
-                    {"source", row.measured.source}});
+  for (const InterferenceRow& row : rows) {
+    Json& json = list.emplace_back(Json{{"transport", transport_json(row.transport)},
+                                        {"ratio", row.measured.share},
+                                        {"min_ratio", row.measured.low},
+                                        {"max_ratio", row.measured.high}});
+    if (row.measured.tick_s > 0) json["tick_s"] = row.measured.tick_s;
+    json["source"] = row.measured.source;
+  }
   return list;
 }
 
@@ -120,10 +122,11 @@ Json fit_json(const KernelFit& fit) {
   json["peak_flop_per_s"] = si_json(fit.peak_tflops, FieldUnit::tflops);
   json["serial"] = fit.serial;
   json["extra_keys"] = fit.extra_keys;
-  json["kv_bytes_per_s"] = si_json(fit.kv_gb_s, FieldUnit::gb_s);
+  if (fit.kv_gb_s) json["kv_bytes_per_s"] = si_json(*fit.kv_gb_s, FieldUnit::gb_s);
   json["rows"] = fit.rows;
   json["mape"] = fit.mape;
   json["p90"] = fit.p90;
+  put(json, "long_p90", fit.long_p90);
   put(json, "window_mape", fit.window_mape);
   return json;
 }
@@ -134,9 +137,11 @@ Json backward_json(const BackwardFit& fit) {
   json["rate_ratio"] = fit.rate_ratio;
   json["extra_keys"] = fit.extra_keys;
   put(json, "launch_s", fit.launch_s);
+  put(json, "serial", fit.serial);
   json["rows"] = fit.rows;
   json["mape"] = fit.mape;
   json["p90"] = fit.p90;
+  put(json, "long_p90", fit.long_p90);
   return json;
 }
 
@@ -183,6 +188,8 @@ std::string write_calibration(const CalibrationFile& content) {
   json["name"] = content.name;
   if (!content.cluster.empty()) json["cluster"] = content.cluster;
   json["device"] = device_json(content.device);
+  if (const auto& shared = content.shared_cores)
+    json["shared_cores"] = {{"ranks", shared->ranks}, {"cores", shared->cores}};
   json["sources"] = sources_json(content.sources);
   if (content.links)
     json["links"] = {{"class", content.links->link_class},

@@ -205,6 +205,16 @@ bool has_cards(const topology::Cluster& cluster) {
   });
 }
 
+/// The same of the calibration that the cluster itself names.
+void refuse_own_class(const topology::Cluster& cluster, const Calibration& calibration) {
+  if (calibration.link_class != host_links || !has_cards(cluster)) return;
+  throw InvalidInput(
+      {cluster.name, 0, "/calibration"},
+      fmt::format("{} was measured on the cores of a host ({}), which tell nothing of the {} of "
+                  "this cluster; name one of its card",
+                  calibration.name, calibration.device, cluster.specs.front().name));
+}
+
 /// Kernels of a host's cores say nothing of a card's, nor those of a card of cores.
 void refuse_other_class(const topology::Cluster& cluster, const Calibration& calibration) {
   const bool of_host = calibration.link_class == host_links;
@@ -293,7 +303,10 @@ Calibration calibration_of(const topology::Cluster& cluster, const std::string& 
     throw MissingValue({cluster.name, 0, ""}, "the calibration",
                        "name one with --calibration, or a card that has one with --device");
   Calibration calibration = load_calibration(wanted);
-  if (!name.empty()) refuse_other_class(cluster, calibration);
+  if (name.empty())
+    refuse_own_class(cluster, calibration);
+  else
+    refuse_other_class(cluster, calibration);
   if (!name.empty()) name_other_card(cluster, name, calibration);
   choose_links(cluster, calibration);  // first: it knows the measured card by its multiprocessors
   scale_kernels(cluster, calibration);

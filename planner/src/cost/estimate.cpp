@@ -19,6 +19,7 @@ std::vector<std::string> extrapolation_reasons(std::uint32_t extrapolation) {
       {Extrapolation::backward, "backward from published forward/backward ratios"},
       {Extrapolation::element_type, "element type without measurements"},
       {Extrapolation::link_class, "links of another host of the same kind: measure this one first"},
+      {Extrapolation::all_reduce, "all-reduce, not measured, as reduce-scatter and then all-gather"},
       {Extrapolation::inter_node, "inter-node rate from NIC rate and an assumed efficiency"},
   };
   std::vector<std::string> reasons;

@@ -11,7 +11,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 namespace usp {
@@ -19,8 +18,9 @@ namespace {
 
 using Matrix = std::vector<std::vector<double>>;
 
-constexpr double unmeasured_kv_gb_s = 1e6;  ///< K and V reads that no sample shows
-constexpr double most_error = 100;          ///< that files state
+constexpr double most_kv_gb_s = 1e6;         ///< faster reads of K and V are none that bind
+constexpr std::size_t least_long_calls = 5;  ///< whose errors are told apart
+constexpr double most_error = 100;           ///< that files state
 constexpr double most_extra_share = 10, least_ratio = 0.1, most_ratio = 10;
 
 /// Solves the normal equations of the chosen columns by Gaussian elimination; nothing where they depend on
@@ -193,7 +193,7 @@ KernelFit fit_forward(const Samples& all, const KernelData& data, int qk, int v)
   fit.launch_s = x[launch];
   fit.peak_tflops = 2.0 * (qk + v) / x[scores] * 1e-12;
   fit.extra_keys = x[extra] / x[scores];
-  fit.kv_gb_s = x[reads] > 0 ? std::min(unmeasured_kv_gb_s, 1e-9 / x[reads]) : unmeasured_kv_gb_s;
+  if (x[reads] * 1e9 * most_kv_gb_s > 1) fit.kv_gb_s = 1e-9 / x[reads];
   fit.full_extra_keys = x[extra] > 0 ? x[full_extra] / x[extra] : 0;
   fit.serial = x[last_tile] / x[scores];
   fit.rows = static_cast<std::int64_t>(samples.size());
@@ -205,12 +205,15 @@ BackwardFit fit_backward(const Samples& all, const KernelData& data, const Kerne
   const auto row_of = [&](const KernelSample& s) {
     const double rows = head_rows(s.shape, data.tile_rows);
     const double share = s.shape.mask == Mask::full ? forward.full_extra_keys.value_or(0) : 1;
-    const double pairs = rows * s.shape.mean_keys + forward.serial * tail(s.shape, data);
-    return std::pair(std::vector<double>{1, pairs, rows * share},
-                     s.seconds - 2 * kv_bytes(s.shape) / (forward.kv_gb_s * 1e9));
+    const double reads_s = forward.kv_gb_s ? 2 * kv_bytes(s.shape) / (*forward.kv_gb_s * 1e9) : 0;
+    return std::pair(std::vector<double>{1, rows * s.shape.mean_keys, rows * share,
+                                         data.sm_count > 1 ? tail(s.shape, data) : 0},
+                     s.seconds - reads_s);
   };
+  constexpr std::size_t own_tile = 3;
   const std::vector<double> x =
-      first_fit(samples, row_of, {{launch, scores, extra}, {launch, scores}, {scores}},
+      first_fit(samples, row_of,
+                {{launch, scores, extra, own_tile}, {launch, scores, own_tile}, {launch, scores}, {scores}},
                 [](const std::vector<double>&) { return true; });
   BackwardFit fit;
   fit.head_dim = forward.head_dim;
@@ -219,14 +222,18 @@ BackwardFit fit_backward(const Samples& all, const KernelData& data, const Kerne
   fit.rate_ratio = std::clamp(x[scores] / (2.5 * forward_score_s), least_ratio, most_ratio);
   fit.extra_keys = (x[scores] > 0 ? x[extra] / x[scores] : 0) - forward.extra_keys;
   fit.launch_s = x[launch];
+  if (data.sm_count > 1 && x[scores] > 0) fit.serial = x[own_tile] / x[scores];
   fit.rows = static_cast<std::int64_t>(samples.size());
   return fit;
 }
 
-/// Mean and 90th percentile of the model's relative errors on some samples.
+/// The model's relative errors on some samples.
+struct Errors {
+  double mean = 0, p90 = 0;
+  std::size_t count = 0;
+};
 template <class Chosen>
-std::pair<double, double> errors(const AttentionCostModel& model, const Samples& samples,
-                                 const Chosen& chosen) {
+Errors errors(const AttentionCostModel& model, const Samples& samples, const Chosen& chosen) {
   std::vector<double> all;
   double sum = 0;
   for (const KernelSample* s : samples) {
@@ -235,9 +242,9 @@ std::pair<double, double> errors(const AttentionCostModel& model, const Samples&
     all.push_back(std::min(most_error, std::abs(e.seconds / s->seconds - 1)));
     sum += all.back();
   }
-  if (all.empty()) return {0, 0};
+  if (all.empty()) return {};
   std::sort(all.begin(), all.end());
-  return {sum / static_cast<double>(all.size()), all[all.size() * 9 / 10]};
+  return {sum / static_cast<double>(all.size()), all[all.size() * 9 / 10], all.size()};
 }
 
 void note_errors(KernelData& data, std::size_t index, const Samples& samples) {
@@ -247,13 +254,23 @@ void note_errors(KernelData& data, std::size_t index, const Samples& samples) {
       return s.backward == backward && (s.shape.mask == Mask::window) == window;
     });
   };
+  const auto note = [&](auto& fit, bool backward) {
+    const Errors all = of(backward, false);
+    fit.mape = all.mean;
+    fit.p90 = all.p90;
+    const Errors long_ones = errors(model, samples, [&](const KernelSample& s) {
+      return s.backward == backward && s.shape.mask != Mask::window &&
+             is_long_call(model.scores_seconds(s.shape, backward), s.seconds);
+    });
+    if (long_ones.count >= least_long_calls) fit.long_p90 = long_ones.p90;
+  };
   const bool windows = std::any_of(samples.begin(), samples.end(),
                                    [](const KernelSample* s) { return s->shape.mask == Mask::window; });
   KernelFit& forward = data.fits[index];
-  std::tie(forward.mape, forward.p90) = of(false, false);
-  if (windows) forward.window_mape = of(false, true).first;
+  note(forward, false);
+  if (windows) forward.window_mape = of(false, true).mean;
   BackwardFit& backward = data.backward[index];
-  if (backward.rows > 0) std::tie(backward.mape, backward.p90) = of(true, false);
+  if (backward.rows > 0) note(backward, true);
 }
 
 }  // namespace

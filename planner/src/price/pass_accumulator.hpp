@@ -47,6 +47,7 @@ class PassAccumulator {
       : links_(links),
         options_(options),
         staging_band_(links.calibration().kernel.memory_bound(1).band),
+        tick_s_(links.calibration().beside(options.transport).tick_s),
         overlapped_(links.calibration().beside(options.transport), links.calibration().network.beside) {}
 
   void start(int ticks) {
@@ -114,7 +115,8 @@ class PassAccumulator {
   /// Ends a tick in which `started` start. Most ticks of a ring repeat others: where links are idle before
   /// such a tick and all that starts is due in it, it costs what it did before.
   void tick(int t, TickTransfers& started, std::vector<TickPrice>* ticks, bool show_serial) {
-    const double compute = std::exchange(compute_, 0) + started.packing_s;
+    double compute = std::exchange(compute_, 0) + started.packing_s;
+    if (compute > 0 && !started.sends.empty()) compute += tick_s_;
     const bool alone = started.at_once && overlapped_.idle() && serial_.idle(t);
     if (!(alone && started.priced && compute == started.with.compute_s)) {
       for (const TickTransfers::Send& send : started.sends) {
@@ -228,7 +230,7 @@ class PassAccumulator {
 
   LinkPricer& links_;
   const ExecutionOptions& options_;
-  double staging_band_;
+  double staging_band_, tick_s_;
   Timeline overlapped_;
   SerialTimeline serial_;
   double compute_ = 0, bytes_ = 0, with_ = 0, without_ = 0;

@@ -74,6 +74,26 @@ std::string equals_text(const AttentionResult& result) {
                      count > 1 ? fmt::format(", and {} more", count - 1) : "");
 }
 
+/// How much slower the other measured backends are, and why some do not take the call.
+std::string backends_text(const AttentionResult& result) {
+  if (result.backends.size() < 2) return "";
+  std::vector<std::string> slower, refused;
+  for (std::size_t i = 1; i < result.backends.size(); ++i) {
+    const BackendPrice& b = result.backends[i];
+    if (b.objection.empty())
+      slower.push_back(fmt::format("{} {} (+{}{})", word_of(b.backend), format_seconds(b.seconds),
+                                   format_percent(b.seconds / result.best().seconds() - 1),
+                                   b.tie ? ", within the errors" : ""));
+    else
+      refused.push_back(fmt::format("{}: {}", word_of(b.backend), b.objection));
+  }
+  std::string text;
+  if (!slower.empty())
+    text += fmt::format("            fastest by the calibration; {}\n", fmt::join(slower, ", "));
+  for (const std::string& line : refused) text += fmt::format("            not {}\n", line);
+  return text;
+}
+
 std::string candidates_text(const AttentionRequest& request, const AttentionResult& result) {
   const bool calibrated = result.calibration.calibrated;
   TextTable table;
@@ -147,7 +167,7 @@ std::string attention_text(const AttentionRequest& request, const AttentionResul
   text +=
       fmt::format("\n  buffers   {} at the fullest tick\n  backend   {}\n", format_bytes(best.live_bytes),
                   schedule::backends_text(best.plan.backend, result.forward_steps, result.backward_steps));
-  text += where_text(axes) + candidates_text(request, result) + smaller_text(result) +
+  text += backends_text(result) + where_text(axes) + candidates_text(request, result) + smaller_text(result) +
           other_passes(request, result);
   if (result.margin > 0)
     text += fmt::format("\n{}the next mesh is {} slower{}\n", result.tie ? "a tie: " : "",

@@ -123,7 +123,7 @@ Json request_json(const AttentionRequest& request) {
           {"band", band_json(request.band)},
           {"sink", request.sink},
           {"return_lse", request.return_lse},
-          {"backend", word_of(request.backend)},
+          {"backend", request.backend ? Json(word_of(*request.backend)) : Json(nullptr)},
           {"score", score_rules_json(request.score)},
           {"replicated_q", ranges_json(request.replicated_q)},
           {"replicated_k", ranges_json(request.replicated_k)},

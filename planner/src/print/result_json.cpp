@@ -174,6 +174,7 @@ Json candidate_json(const AttentionCandidate& c, bool training) {
           {"dkv_return", word_of(plan.dkv_return)},
           {"head_chunks", plan.head_chunks},
           {"order", word_of(c.placement.order)},
+          {"backend", word_of(plan.backend)},
           {"uneven_heads", c.uneven_heads},
           {"time_s", c.seconds()},
           {"band", c.band()},
@@ -181,6 +182,21 @@ Json candidate_json(const AttentionCandidate& c, bool training) {
           {"backward", training ? pass_json(c.price.backward) : Json(nullptr)},
           {"memory_bytes", count_json(c.live_bytes)},
           {"description", describe(c)}};
+}
+
+}  // namespace
+
+namespace {
+
+Json backend_json(const BackendPrice& b, double best_s) {
+  const bool priced = b.seconds > 0;
+  return {{"backend", word_of(b.backend)},
+          {"time_s", priced ? Json(b.seconds) : Json(nullptr)},
+          {"band", priced ? Json(b.band) : Json(nullptr)},
+          {"slower", priced ? Json(b.seconds / best_s - 1) : Json(nullptr)},
+          {"tie", b.tie},
+          {"description", priced ? Json(b.description) : Json(nullptr)},
+          {"objection", b.objection.empty() ? Json(nullptr) : Json(b.objection)}};
 }
 
 }  // namespace
@@ -224,6 +240,8 @@ std::string attention_result_json(const AttentionRequest& request, const Attenti
   json["candidates"] = Json::array();
   for (const AttentionCandidate& c : result.candidates)
     json["candidates"].push_back(candidate_json(c, request.training));
+  json["backends"] = Json::array();
+  for (const BackendPrice& b : result.backends) json["backends"].push_back(backend_json(b, best.seconds()));
   json["backend_steps"] = {{"forward", steps_json(result.forward_steps)},
                            {"backward", steps_json(result.backward_steps)}};
   json["rejected"] = rejected_json(result.rejected);

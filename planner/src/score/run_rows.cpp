@@ -3,6 +3,9 @@
 
 #include "usp/base/error.hpp"
 #include "usp/base/json_format.hpp"
+#include "usp/base/text.hpp"
+#include "usp/planner/calibration.hpp"
+#include "usp/schedule/limits.hpp"
 #include "usp/schedule/words.hpp"
 
 #include <fmt/format.h>
@@ -87,7 +90,8 @@ std::map<std::string, double> times_of(ObjectReader& top) {
   }
   ObjectReader passes = top.object("passes");
   for (const char* name : {"forward", "backward"})
-    if (passes.has(name)) times[name] = passes.object(name).number("time_s", 0, most_s);
+    if (auto pass = passes.maybe_object(name))
+      if (const auto seconds = pass->maybe_number("time_s", 0, most_s)) times[name] = *seconds;
   return times;
 }
 
@@ -95,6 +99,24 @@ std::map<std::string, double> times_of(ObjectReader& top) {
 std::optional<Transport> transport_of(const ObjectReader& top, const PlanFile& plan) {
   if (top.json().value("format", "") != "usp.bench_gpu") return std::nullopt;
   return plan.mesh.ulysses > 1 ? plan.ulysses_transport : plan.ring_transport;
+}
+
+void check_is_run(ObjectReader& top) {
+  const std::string format = top.string("format");
+  if (formats.count(format) == 0)
+    top.fail("format",
+             "is none of usp run, usp bench and usp bench --gpu; give what --json of these printed");
+  check_json_header(top, format, "run the plan anew");
+}
+
+/// Whether its times are those of the kernels and transfers alone.
+void check_worth(ObjectReader& top, ObjectReader& request) {
+  if (top.has("verdict") && top.string("verdict") == "wrong")
+    top.fail("verdict", "the run was wrong: its time is of no use");
+  if (request.maybe_boolean("dry_run").value_or(false))
+    request.fail("dry_run", "nothing was computed or sent; give a run that executed the plan");
+  if (request.maybe_boolean("debug_nan").value_or(false))
+    request.fail("debug_nan", "the run looked at every step's values, which takes time; run without it");
 }
 
 }  // namespace
@@ -107,14 +129,13 @@ bool is_json_document(std::string_view text) {
 std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file, const PlanFile& plan) {
   const Json json = parse_json(text, file);
   ObjectReader top(json, file, "");
-  if (formats.count(top.string("format")) == 0)
-    top.fail("format",
-             "is none of usp run, usp bench and usp bench --gpu; give what --json of these printed");
+  check_is_run(top);
   ObjectReader request = top.object("request");
   if (request.string("plan_digest") != plan_digest(plan))
     request.fail("plan_digest", "is of another plan than --plan names; give the file that was run");
-  if (top.has("verdict") && top.string("verdict") == "wrong")
-    top.fail("verdict", "the run was wrong: its time is of no use");
+  check_worth(top, request);
+  if (top.integer("ranks", 1, max_ranks) != plan.mesh.size())
+    top.fail("ranks", fmt::format("the plan has {}", counted(plan.mesh.size(), "rank")));
   const PlanLayer& layer = layer_at(plan, static_cast<std::size_t>(request.integer("layer", 0, most_layers)));
   const std::size_t documents =
       request.has("documents") ? request.need("documents").size() : plan.documents.size();
@@ -123,14 +144,38 @@ std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
                        fmt::format("is a call with {}, whose time tells no curve of the calibration; run a "
                                    "plain causal or full call",
                                    beyond));
+  if (const std::string_view dtype = word_of(layer.plan.shape.dtype);
+      top.has("dtype") && top.string("dtype") != dtype)
+    top.fail("dtype", fmt::format("the plan is of {}", dtype));
   std::vector<ScoreRow> rows;
-  for (const auto& [pass, seconds] : times_of(top)) {
+  const auto times = times_of(top);
+  if (times.empty()) top.fail("passes", "no pass has a time; give a run that executed the plan");
+  for (const auto& [pass, seconds] : times) {
     rows.push_back(row_of(layer.plan));
     rows.back().direction = direction_of(top, pass);
     rows.back().seconds = seconds;
     if (const auto transport = transport_of(top, plan)) rows.back().transport = *transport;
   }
   return rows;
+}
+
+void check_run_machine(const std::string& text, const std::string& file, const CalibrationFile& calibration) {
+  const Json json = parse_json(text, file);
+  ObjectReader top(json, file, "");
+  check_is_run(top);
+  const std::string kernel = top.string("kernel");
+  if (const auto& library = calibration.attention.library; library && library->name != kernel)
+    top.fail("kernel",
+             fmt::format("the run computed with {}, and calibration {} prices with {}; run the plan "
+                         "with it, or calibrate anew",
+                         kernel, calibration.name, library->name));
+  if (!top.has("devices")) return;
+  top.array("devices", [&](const Json& value, const std::string& pointer) {
+    const std::string device = json_string(value, file, pointer);
+    if (device.find(calibration.device.name) == std::string::npos)
+      throw InvalidInput({file, 0, pointer}, fmt::format("the run was on {}, and calibration {} is of {}",
+                                                         device, calibration.name, calibration.device.name));
+  });
 }
 
 }  // namespace usp

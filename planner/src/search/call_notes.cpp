@@ -8,8 +8,9 @@ namespace usp {
 
 std::string priced_devices_note(const AttentionRequest& request) {
   const bool hosts = request.all_devices || request.calibration->link_class == host_links;
-  if (hosts == !request.backend->on_gpu) return "";
-  const std::string backend(word_of(request.backend));
+  const Backend asked = request.backend.value_or(Backend{});
+  if (hosts == !asked->on_gpu) return "";
+  const std::string backend(word_of(asked));
   return hosts ? fmt::format(
                      "backend {} is priced as ranks of a host: the times say nothing about GPUs; give a "
                      "cluster for times",
@@ -28,14 +29,15 @@ std::string block_pattern_note(const ScoreRules& score) {
 }
 
 std::string other_architecture_note(const AttentionRequest& request) {
-  const std::string_view runs_on = request.backend->generation;
+  const Backend asked = request.backend.value_or(Backend{});
+  const std::string_view runs_on = asked->generation;
   if (request.all_devices || request.calibration->link_class == host_links || runs_on.empty()) return "";
   for (const topology::DeviceSpec& card : request.cluster->specs)
     if (!card.generation.empty() && card.generation != runs_on)
       return fmt::format(
           "backend {} does not run on {} ({}): its steps go to {} there, whatever the times say; name "
           "another backend",
-          word_of(request.backend), card.name, card.generation, word_of(last_fallback(request.backend)));
+          word_of(asked), card.name, card.generation, word_of(last_fallback(asked)));
   return "";
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "alternatives.hpp"
+#include "backend_choice.hpp"
 #include "device_order.hpp"
 #include "doubts.hpp"
 
@@ -274,7 +275,7 @@ class AttentionSearch {
     plan.band = request_.band;
     plan.sink = request_.sink;
     plan.return_lse = request_.return_lse;
-    plan.backend = request_.backend;
+    plan.backend = request_.backend.value_or(Backend{});
     plan.score = request_.score;
     plan.replicated_q = request_.replicated_q;
     plan.replicated_k = request_.replicated_k;
@@ -309,7 +310,7 @@ class AttentionSearch {
   }
 
   void count_backends() {
-    if (request_.backend->fallback == nullptr) return;
+    if (request_.backend.value_or(Backend{})->fallback == nullptr) return;
     PlanLayer layer;
     layer.plan = result_.best().plan;
     WorkspaceBasis basis = WorkspaceBasis::exact;
@@ -451,7 +452,8 @@ double AttentionCandidate::band() const {
 
 AttentionResult plan_attention(const AttentionRequest& request) {
   expects(!request.cluster->devices.empty(), "a cluster without devices");
-  return AttentionSearch(request).run();
+  if (request.backend) return AttentionSearch(request).run();
+  return with_fastest_backend(request, [](const AttentionRequest& of) { return AttentionSearch(of).run(); });
 }
 
 topology::Cluster thread_cluster(int ranks) {

@@ -78,6 +78,7 @@ class Candidate:
     model_flops: float | None = None
     flop_per_s_per_device: float | None = None
     mfu: float | None = None
+    backend: str | None = None
 
     def recipe(self):
         """What Mesh.create(plan=...) runs."""
@@ -85,7 +86,7 @@ class Candidate:
 
         return Recipe(ring=self.mesh.ring, ulysses=self.mesh.ulysses, ring_outer=self.mesh.ring_outer,
                       method=self.method, layout=self.layout, dkv_return=self.dkv_return,
-                      head_chunks=self.head_chunks)
+                      head_chunks=self.head_chunks, backend=self.backend or "cpu")
 
     def two_lines(self) -> str:
         """The two lines of a training loop and the command that launches it, for this layout."""
@@ -177,6 +178,19 @@ class Guess:
     factor: float
     first: str
     measurement: str
+
+
+@dataclass(frozen=True)
+class BackendPrice:
+    """A backend that was priced, or what of the call it does not take (objection)."""
+
+    backend: str
+    time_s: float | None
+    band: float | None
+    slower: float | None
+    tie: bool
+    description: str | None
+    objection: str | None
 
 
 @dataclass(frozen=True)
@@ -274,6 +288,7 @@ class AttentionResult(_Result):
     _format = "usp.attention_plan_result"
     best_forward: Candidate
     best_backward: Candidate | None
+    backends: tuple[BackendPrice, ...]
     backend_steps: dict
     smaller: tuple[Smaller, ...]
 
@@ -342,11 +357,12 @@ def plan(model: Any, cluster: str | os.PathLike | Mapping, *, seq: int, batch: i
 def plan_attention(*, query_heads: int, kv_heads: int, head_dim: int, seq: int, batch: int = 1, cluster=None,
                    ranks: int | None = None, nodes: int | None = None, head_dim_v: int | None = None,
                    causal: bool = True, window: int | None = None, sink: bool = False, softcap: float | None = None,
-                   dropout: float = 0.0, documents: Sequence[int] = (), dtype: str = "bf16", backend: str = "cpu",
+                   dropout: float = 0.0, documents: Sequence[int] = (), dtype: str = "bf16", backend: str | None = None,
                    training: bool = True, max_candidates: int | None = None, **fixed) -> AttentionResult:
     """Lays out one attention call on a cluster, or on `ranks` threads of this host (times are then a guess).
 
-    fixed: ring, ulysses, method, layout, dkv_return, head_chunks, order. Raises as `plan`.
+    backend: None is the fastest of those that the cluster's calibration measured, and without one cpu. fixed: ring,
+    ulysses, method, layout, dkv_return, head_chunks, order. Raises as `plan`.
     """
     if (cluster is None) == (ranks is None):
         raise UsageError("plan_attention takes one of cluster and ranks")

@@ -94,14 +94,16 @@ void add_exchanges(const Measured& measured, CalibrationFile& content) {
   });
 }
 
+/// What is moved adds to a kernel that waits for the hand-shakes of its tick anyway.
 Interference interference_of(const Rows& rows) {
-  std::vector<double> shares;
+  std::vector<double> shares, ticks;
   for (const auto& row : rows) {
-    const double shorter = std::min(row[0], row[1]), longer = std::max(row[0], row[1]);
-    shares.push_back(std::clamp((row[2] - longer) / shorter, 0.0, 1.0));
+    const double shorter = std::min(row[1], row[2]), longer = std::max(row[1], row[2]);
+    shares.push_back(std::clamp((row[3] - longer) / shorter, 0.0, 1.0));
+    ticks.push_back(std::max(0.0, row[1] - row[0]));
   }
   const auto [low, high] = std::minmax_element(shares.begin(), shares.end());
-  return {median(shares), *low, *high, source};
+  return {median(shares), *low, *high, source, median(ticks)};
 }
 
 /// Why transfers over a transport were not timed beside a kernel.
@@ -326,6 +328,13 @@ void add_sources(const Measured& measured, DType dtype, CalibrationFile& content
                                fmt::format("{}, all ranks at once", word_of(dtype))});
 }
 
+/// "32/8 x 4096 causal", "16/16 x 1024 of 8192 full".
+std::string call_text(const KernelShape& s) {
+  return fmt::format("{:.0f}/{:.0f} x {:.0f}{} {}", s.query_heads, s.kv_heads, s.rows,
+                     s.key_rows == s.rows ? "" : fmt::format(" of {:.0f}", s.key_rows),
+                     s.mask == KernelShape::Mask::full ? "full" : "causal");
+}
+
 std::string default_name(const Machine& machine) {
   return fmt::format("{}, {} x {}", machine.hosts.front(), machine.host_count(), machine.ranks_per_host());
 }
@@ -348,12 +357,40 @@ std::vector<double> host_lines(const Measured& measured, double network_gb_s) {
   return std::vector<double>(hosts, std::max(network_gb_s, *most));
 }
 
+std::vector<KernelMiss> misses_of(const Measured& measured, const CalibrationFile& calibration) {
+  std::vector<KernelMiss> misses;
+  std::vector<const AttentionSurface*> surfaces{&calibration.attention};
+  for (const AttentionSurface& other : calibration.other_attention) surfaces.push_back(&other);
+  for (const AttentionSurface* surface : surfaces) {
+    const std::string& word = surface->data.family;
+    const AttentionCostModel model(surface->data);
+    for (const KernelSample& s : kernel_samples(measured, word, surface->data.element_bytes)) {
+      if (s.shape.mask == KernelShape::Mask::window) continue;  // told apart
+      const Estimate fit = s.backward ? model.backward(s.shape) : model.forward(s.shape);
+      const double off = fit.seconds / s.seconds - 1;
+      const auto same = std::find_if(misses.begin(), misses.end(), [&](const KernelMiss& m) {
+        return m.kernel == word && m.backward == s.backward && m.head_dim == s.shape.head_dim_qk &&
+               m.head_dim_v == s.shape.head_dim_v;
+      });
+      const KernelMiss miss{word, s.backward, s.shape.head_dim_qk, s.shape.head_dim_v, call_text(s.shape),
+                            off};
+      if (same == misses.end())
+        misses.push_back(miss);
+      else if (std::abs(off) > std::abs(same->off))
+        *same = miss;
+    }
+  }
+  return misses;
+}
+
 CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOptions& options) {
-  const DType dtype = options.dtype.value_or(measured.scope.on_gpu ? DType::bf16 : DType::fp32);
+  const DType dtype = dtype_of(options, measured.scope.on_gpu);
   CalibrationFile content;
   content.name = options.name;
   content.cluster = options.cluster.empty() ? default_name(measured.machine) : options.cluster;
   content.repeatability = repeatability_of(measured);
+  if (!measured.scope.on_gpu && measured.machine.shares_cores())
+    content.shared_cores = {static_cast<int>(measured.machine.own_core.size()), measured.machine.cores()};
   content.device.name = measured.kernels.front().name + " rank";
   content.device.source = source;
   if (measured.card) content.device = device_of_card(*measured.card);
@@ -375,9 +412,9 @@ topology::Cluster cluster_of(const Measured& measured, const CalibrationFile& ca
   std::vector<double> lines;
   if (calibration.network) lines = host_lines(measured, calibration.network->gb_s);
   if (options.nic_gb_s) std::fill(lines.begin(), lines.end(), *options.nic_gb_s);
-  topology::Cluster cluster =
-      measured.card ? cluster_of_cards(measured, calibration)
-                    : cluster_of_ranks(measured.machine, calibration, options.dtype.value_or(DType::fp32));
+  topology::Cluster cluster = measured.card
+                                  ? cluster_of_cards(measured, calibration)
+                                  : cluster_of_ranks(measured.machine, calibration, dtype_of(options, false));
   cluster.name = calibration.cluster;
   cluster.calibration = options.calibration_file;
   for (std::size_t host = 0; host < lines.size(); ++host)

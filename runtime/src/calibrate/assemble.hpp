@@ -31,6 +31,8 @@ struct Measured {
 /// Curves, fits and shares from all parts. Throws InvalidInput as fit_kernels does, EnvironmentError where no
 /// kernel was measured.
 [[nodiscard]] CalibrationFile calibration_of_parts(const Measured& measured, const CalibrateOptions& options);
+/// Of each kernel, pass and head dims.
+[[nodiscard]] std::vector<KernelMiss> misses_of(const Measured& measured, const CalibrationFile& calibration);
 /// Line of each host in one direction, GB/s: the most that a hop between it and another reached; that of the
 /// whole network where no pairs were measured or where all are as fast.
 [[nodiscard]] std::vector<double> host_lines(const Measured& measured, double network_gb_s);

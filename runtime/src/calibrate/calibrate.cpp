@@ -51,6 +51,7 @@ std::optional<CalibrateResult> calibrate(const CalibrateOptions& options) {
     if (control.rank() != 0) return;
     result.resumed = resumed;
     result.calibration = calibration_of_parts(measured, options);
+    result.misses = misses_of(measured, result.calibration);
     result.cluster = cluster_of(measured, result.calibration, options);
     result.communicator = control.name();
     result.parts = measured.results.size();

@@ -15,12 +15,22 @@ std::string head_dims_text(int qk, int v) {
   return qk == v ? std::to_string(qk) : fmt::format("{}/{}", qk, v);
 }
 
-void add_surface(TextTable& table, const AttentionSurface& surface) {
+std::string farthest_text(const std::vector<KernelMiss>& misses, const std::string& kernel, bool backward,
+                          int qk, int v) {
+  for (const KernelMiss& m : misses)
+    if (m.kernel == kernel && m.backward == backward && m.head_dim == qk && m.head_dim_v == v)
+      return fmt::format("{} {:+.0f}%", m.call, 100 * m.off);
+  return "";
+}
+
+void add_surface(TextTable& table, const AttentionSurface& surface, const std::vector<KernelMiss>& misses) {
   const std::string backend = surface.backend.empty() ? surface.data.family : surface.backend;
   const auto row = [&](const char* pass, const auto& fit, double tflops, double launch_s) {
     table.row({fmt::format("{} {}", backend, pass), head_dims_text(fit.head_dim, fit.head_dim_v),
                format_fixed(tflops * 1e3, 2), format_seconds(launch_s), std::to_string(fit.rows),
-               format_percent(fit.mape), format_percent(fit.p90)});
+               format_percent(fit.mape), format_percent(fit.p90),
+               farthest_text(misses, surface.data.family, pass == std::string_view("backward"), fit.head_dim,
+                             fit.head_dim_v)});
   };
   for (std::size_t i = 0; i < surface.data.fits.size(); ++i) {
     const KernelFit& fit = surface.data.fits[i];
@@ -31,13 +41,14 @@ void add_surface(TextTable& table, const AttentionSurface& surface) {
   }
 }
 
-std::string kernels_table(const CalibrationFile& calibration) {
+std::string kernels_table(const CalibrationFile& calibration, const std::vector<KernelMiss>& misses) {
   TextTable table;
   table.column("kernel");
   for (const char* name : {"head dim", "GFLOP/s", "launch", "calls", "mean error", "90% within"})
     table.column(name, Align::right);
-  add_surface(table, calibration.attention);
-  for (const AttentionSurface& surface : calibration.other_attention) add_surface(table, surface);
+  table.column("farthest off by its fit");
+  add_surface(table, calibration.attention, misses);
+  for (const AttentionSurface& surface : calibration.other_attention) add_surface(table, surface, misses);
   return table.str(2);
 }
 
@@ -78,9 +89,10 @@ std::string calibrate_text(const CalibrateResult& result) {
       counted(result.cluster.devices.size(), "rank"), counted(result.cluster.nodes.size(), "host"),
       result.communicator, result.parts, format_seconds(result.seconds),
       result.resumed > 0 ? fmt::format(", {} of them before", result.resumed) : "");
-  text += kernels_table(calibration);
+  text += kernels_table(calibration, result.misses);
   if (!calibration.point_to_point.empty() || calibration.network) text += transfers_table(calibration);
-  text += fmt::format("  copies {} GB/s", format_fixed(calibration.device.memory_gb_s, 2));
+  text += fmt::format("  copies {} GB/s",
+                      format_fixed(calibration.device.memory_gb_s * calibration.memory_efficiency, 2));
   if (const auto& products = calibration.products)
     text += fmt::format("; products {} GFLOP/s ({})",
                         format_fixed(products->share * calibration.device.bf16_tflops * 1e3, 2),
@@ -88,9 +100,11 @@ std::string calibrate_text(const CalibrateResult& result) {
   if (calibration.network)
     text += fmt::format("; line of a host {} GB/s, latency {}", format_fixed(calibration.network->gb_s, 4),
                         format_seconds(calibration.network->latency_s));
-  return text + fmt::format("; repeats within {} (short) and {} (long messages)\n",
-                            format_percent(calibration.repeatability.below_1mib),
-                            format_percent(calibration.repeatability.from_1mib));
+  if (!calibration.point_to_point.empty() || !calibration.collectives.empty() || calibration.network)
+    text += fmt::format("; repeats within {} (short) and {} (long messages)",
+                        format_percent(calibration.repeatability.below_1mib),
+                        format_percent(calibration.repeatability.from_1mib));
+  return text + "\n";
 }
 
 }  // namespace usp

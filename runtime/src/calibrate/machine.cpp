@@ -19,7 +19,23 @@ struct HostReport {
   std::array<char, 64> boot{};  ///< of the kernel that hosts of one machine share; empty: not known
   cpu_set_t cores{};
   double memory_bytes = 0;
+  std::int64_t cache_bytes = 0;
 };
+
+/// "32768K" of the highest level that the first core has.
+std::int64_t last_cache_bytes() {
+  constexpr std::int64_t guess = std::int64_t{64} << 20;
+  std::int64_t most = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+    std::int64_t count = 0;
+    char unit = 0;
+    if (!(file >> count)) continue;
+    file >> unit;
+    most = std::max(most, count << (unit == 'M' ? 20 : unit == 'K' ? 10 : 0));
+  }
+  return most > 0 ? most : guess;
+}
 
 void read_boot(std::array<char, 64>& boot) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -73,12 +89,14 @@ Machine machine_of(comm::Communicator& control) {
     CPU_ZERO(&mine.cores);  // more cores than the set has room for
   const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
   mine.memory_bytes = static_cast<double>(std::max(pages, 1L)) * static_cast<double>(std::max(page, 1L));
+  mine.cache_bytes = last_cache_bytes();
   std::vector<HostReport> all(static_cast<std::size_t>(control.size()));
   control.all_gather(&mine, all.data(), sizeof mine);
   Machine machine;
   machine.own_core = with_own_cores(all);
   for (int rank = 0; rank < control.size(); ++rank) {
     const HostReport& report = all[static_cast<std::size_t>(rank)];
+    machine.cache_bytes = std::max(machine.cache_bytes, report.cache_bytes);
     const std::string name = report.name.data();
     const auto known = std::find(machine.hosts.begin(), machine.hosts.end(), name);
     const auto host = static_cast<std::size_t>(known - machine.hosts.begin());

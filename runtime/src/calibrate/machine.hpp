@@ -4,6 +4,7 @@
 #include "usp/comm/communicator.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct Machine {
   std::vector<std::string> hosts;       ///< names, in order of their first rank
   std::vector<std::vector<int>> ranks;  ///< per host, rising
   std::vector<double> memory_bytes;     ///< per host
+  std::int64_t cache_bytes =
+      0;                       ///< the largest last cache of a core's on any host; a guess where none is told
   std::vector<bool> own_core;  ///< per rank: has one; of those that share a machine, as many as it has cores
 
   [[nodiscard]] int host_count() const { return static_cast<int>(hosts.size()); }
@@ -29,6 +32,10 @@ struct Machine {
   }
   [[nodiscard]] bool has_own_core(int rank) const {
     return own_core.empty() || own_core[static_cast<std::size_t>(rank)];
+  }
+  /// Of all machines.
+  [[nodiscard]] int cores() const {
+    return static_cast<int>(std::count(own_core.begin(), own_core.end(), true));
   }
   /// Index of a rank among those of its host.
   [[nodiscard]] int local(int rank) const;

@@ -36,7 +36,8 @@ double best_hop_gb_s(const CalibrationFile& content) {
 constexpr double slot_gb_s = 64;  ///< PCIe 5.0 x16: what no slot of today passes
 
 /// Hosts and their devices, each of the one card.
-topology::Cluster hosts_of(const Machine& machine, const topology::DeviceSpec& spec, double pcie_gb_s) {
+topology::Cluster hosts_of(const Machine& machine, const topology::DeviceSpec& spec,
+                           const topology::Quantity& pcie_gb_s) {
   topology::Cluster cluster;
   for (int host = 0; host < machine.host_count(); ++host) {
     const auto h = static_cast<std::size_t>(host);
@@ -45,7 +46,7 @@ topology::Cluster hosts_of(const Machine& machine, const topology::DeviceSpec& s
     node.name = machine.hosts[h];
     node.numa_count = 1;
     node.host_memory_bytes = quantity(machine.memory_bytes[h]);
-    node.pcie_gb_s = node.numa_gb_s = quantity(pcie_gb_s);
+    node.pcie_gb_s = node.numa_gb_s = pcie_gb_s;
     cluster.nodes.push_back(node);
   }
   cluster.specs = {spec};
@@ -71,12 +72,18 @@ void set_rates(DType dtype, const topology::Quantity& measured, topology::Device
   spec.fp32_tflops = dtype == DType::fp32 ? measured : other;
 }
 
+/// The line of links, which a data sheet or a hop tells.
+topology::Quantity line_of(const CalibrationFile::Links& links) {
+  if (links.source == source) return quantity(links.gb_s);
+  return {links.gb_s, topology::Provenance::preset, links.source};
+}
+
 /// All devices of a host behind one switch.
-void join_by_nvlink(topology::Cluster& cluster, double gb_s) {
+void join_by_nvlink(topology::Cluster& cluster, const topology::Quantity& gb_s) {
   for (const topology::Node& node : cluster.nodes) {
     topology::NvlinkDomain domain;
     domain.switched = true;
-    domain.gb_s = quantity(gb_s);
+    domain.gb_s = gb_s;
     for (topology::Device& device : cluster.devices)
       if (device.node == node.id) {
         domain.devices.push_back(device.id);
@@ -161,7 +168,7 @@ topology::Cluster cluster_of_ranks(const Machine& machine, const CalibrationFile
     memory = std::min(memory, machine.memory_bytes[host]);
   }
   spec.memory_bytes = quantity(std::floor(memory / static_cast<double>(most_ranks)));
-  return hosts_of(machine, spec, calibration.links->gb_s);
+  return hosts_of(machine, spec, quantity(calibration.links->gb_s));
 }
 
 topology::Cluster cluster_of_cards(const Measured& measured, const CalibrationFile& calibration) {
@@ -177,10 +184,11 @@ topology::Cluster cluster_of_cards(const Measured& measured, const CalibrationFi
     spec.bf16_tflops = spec.fp16_tflops = quantity(calibration.device.bf16_tflops);
   if (!spec.memory_gb_s.known()) spec.memory_gb_s = quantity(calibration.device.memory_gb_s);
   const bool nvlink = calibration.links->link_class == "nvswitch";
-  const double slot = preset != nullptr && preset->pcie_gb_s.known() ? *preset->pcie_gb_s.value : slot_gb_s;
-  topology::Cluster cluster =
-      hosts_of(measured.machine, spec, nvlink ? slot : std::max(1.0, calibration.links->gb_s));
-  if (nvlink) join_by_nvlink(cluster, calibration.links->gb_s);
+  const topology::Quantity line = line_of(*calibration.links);
+  topology::Quantity slot{slot_gb_s, topology::Provenance::guess, "PCIe 5.0 x16"};
+  if (preset != nullptr && preset->pcie_gb_s.known()) slot = preset->pcie_gb_s;
+  topology::Cluster cluster = hosts_of(measured.machine, spec, nvlink ? slot : line);
+  if (nvlink) join_by_nvlink(cluster, line);
   return cluster;
 }
 

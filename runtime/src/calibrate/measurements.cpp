@@ -9,7 +9,6 @@
 #include "usp/base/error.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace usp::measure {
 namespace {
@@ -31,13 +30,19 @@ i64 fallbacks_of(const kernels::AttentionKernel& kernel) {
   return count;
 }
 
-/// Beyond what caches of a GPU hold; on a host from what one call hides to what memory bounds.
+/// Of the copies of one rank: those of all ranks of a host hold several times its last cache.
+i64 beyond_cache_bytes(const Machine& machine) {
+  constexpr i64 times = 4, least = 8 * mib, most = 256 * mib;
+  const i64 all = times * machine.cache_bytes / std::max(1, machine.ranks_per_host());
+  return std::clamp((all + mib - 1) / mib * mib, least, most);
+}
+
+/// Beyond what caches hold: what memory bounds.
 std::vector<i64> copy_sizes(const Workbench& bench) {
   if (bench.scope.on_gpu && bench.scope.quick) return {128 * mib, 256 * mib};
   if (bench.scope.on_gpu) return {256 * mib, 512 * mib, 1024 * mib};
-  std::vector<i64> sizes;
-  for (i64 bytes = mib; bytes <= bench.timer.pace().max_bytes; bytes *= 4) sizes.push_back(bytes);
-  return sizes;
+  const i64 bytes = beyond_cache_bytes(bench.machine);
+  return {bytes, 2 * bytes};
 }
 
 Rows copies(const Workbench& bench) {
@@ -145,18 +150,20 @@ Rows exchange(const Part& part, const Workbench& bench) {
   }
 }
 
-/// A hop that takes about so long.
+/// Of the shortest message.
+i64 least_bytes(const Part& part, const Workbench& bench) {
+  return std::max(kib, bench.device.lane(part.transport).memory.shape().run_bytes);
+}
+
+/// The longest hop that takes no longer: what it adds to a kernel then shows in the kernel's time.
 i64 hop_bytes(const Part& part, const Workbench& bench, double seconds) {
   Part hops = part;
   hops.kind = Part::Kind::exchange;
-  auto bytes = static_cast<double>(std::max(kib, bench.device.lane(part.transport).memory.shape().run_bytes));
-  double nearest = -1;
+  i64 bytes = least_bytes(part, bench);
   if (const auto rows = bench.results.find(hops.name()); rows != bench.results.end())
-    for (const auto& row : rows->second) {
-      const double off = std::abs(std::log(row[1] / seconds));
-      if (nearest < 0 || off < nearest) nearest = off, bytes = row[0];
-    }
-  return static_cast<i64>(bytes);
+    for (const auto& row : rows->second)
+      if (row[1] <= seconds) bytes = std::max(bytes, static_cast<i64>(row[0]));
+  return bytes;
 }
 
 BlockCall call_beside(const Part& part, const Workbench& bench) {
@@ -177,28 +184,66 @@ BlockCall call_beside(const Part& part, const Workbench& bench) {
   return {bench.dtype, shape, 0, use_of(part, bench)};
 }
 
+/// One pass of a kernel, alone and beside hops.
+class KernelBesideHops {
+ public:
+  KernelBesideHops(const Part& part, const Workbench& bench)
+      : bench_(bench),
+        lane_(bench.device.lane(part.transport)),
+        role_(role_of(part.key, bench.machine, bench.rank)),
+        call_(bench.device.kernel(part.backend), call_beside(part, bench)) {
+    call_.prepare_backward();
+  }
+  void set_pass(bool backward) { backward_ = backward; }
+
+  [[nodiscard]] double alone_s() {
+    return bench_.timer.measure([&] { compute(); }).seconds;
+  }
+  [[nodiscard]] double hop_s(i64 bytes) {
+    Exchange hop(*lane_.plane, lane_.memory, role_, bytes);
+    return bench_.timer.measure([&] { hop.run(); }).seconds;
+  }
+  [[nodiscard]] double both_s(i64 bytes) {
+    Exchange hop(*lane_.plane, lane_.memory, role_, bytes);
+    if (!bench_.scope.on_gpu)
+      call_.set_progress({[](void* of) { static_cast<Exchange*>(of)->progress(); }, &hop});
+    const Sample both = bench_.timer.measure([&] {
+      hop.start();
+      compute();
+      hop.finish();
+    });
+    call_.set_progress({});
+    lane_.plane->check();
+    return both.seconds;
+  }
+
+ private:
+  void compute() { backward_ ? call_.backward() : call_.forward(); }
+
+  const Workbench& bench_;
+  Lane& lane_;
+  ExchangeRole role_;
+  KernelCall call_;
+  bool backward_ = false;
+};
+
+/// Alone, beside a hop of next to no bytes and beside one that lasts are timed in turns: the clock of a card
+/// drifts with what it did before.
 Rows interference(const Part& part, const Workbench& bench) {
-  KernelCall call(bench.device.kernel(part.backend), call_beside(part, bench));
-  const double kernel_s = bench.timer.measure([&] { call.forward(); }).seconds;
-  const ExchangeRole role = role_of(part.key, bench.machine, bench.rank);
-  Lane& lane = bench.device.lane(part.transport);
+  constexpr int turns = 2;
+  KernelBesideHops kernel(part, bench);
+  const i64 least = least_bytes(part, bench);
   Rows rows;
-  for (const double share : {0.25, 0.5, 1.0}) {
-    Exchange hop(*lane.plane, lane.memory, role, hop_bytes(part, bench, share * kernel_s));
-    if (!bench.scope.on_gpu)
-      call.set_progress({[](void* of) { static_cast<Exchange*>(of)->progress(); }, &hop});
-    const double transfer_s = bench.timer.measure([&] { hop.run(); }).seconds;
-    const double both_s = bench.timer
-                              .measure([&] {
-                                hop.start();
-                                call.forward();
-                                hop.finish();
-                              })
-                              .seconds;
-    call.set_progress({});
-    lane.plane->check();
-    rows.push_back({kernel_s, transfer_s, both_s});
-    if (bench.time_is_up()) break;
+  for (const bool backward : {false, true}) {
+    kernel.set_pass(backward);
+    const double kernel_s = kernel.alone_s();
+    for (const double share : {0.5, 1.0}) {
+      const i64 bytes = hop_bytes(part, bench, share * kernel_s);
+      const double transfer_s = kernel.hop_s(bytes);
+      for (int turn = 0; turn < turns; ++turn)
+        rows.push_back({kernel.alone_s(), kernel.both_s(least), transfer_s, kernel.both_s(bytes)});
+      if (bench.time_is_up()) return rows;
+    }
   }
   return rows;
 }

@@ -38,8 +38,8 @@ struct Part {
 /// What one part measured, one row per size or shape. Columns by kind:
 /// copy and exchange: bytes, seconds, spread; product: m, n, k, seconds, spread; kernel: query heads, KV
 /// heads, rows, mean keys, key rows, mask (0 full, 1 causal, 2 window), seconds, spread; call: seconds of the
-/// kernel, of a pass through the runtime; interference: seconds of the kernel, of the transfer, of both at
-/// once.
+/// kernel, of a pass through the runtime; interference: seconds of the kernel, of the kernel beside a
+/// transfer of next to no bytes, of the transfer, of kernel and transfer at once.
 using Rows = std::vector<std::vector<double>>;
 using Results = std::map<std::string, Rows>;
 
@@ -53,7 +53,8 @@ struct GridCall {
   KernelShape shape;
   i64 window = 0;
 };
-/// Calls of the head dims of a part from short to long, of both masks in turn and a few windows at the end.
+/// Calls of the head dims of a part, of both masks in turn and a few windows at the end; the first
+/// least_grid_calls already span short and long ones.
 [[nodiscard]] std::vector<GridCall> kernel_grid(const Part& part, i64 element_bytes, const Scope& scope);
 /// Products from small to large.
 struct ProductShape {

@@ -35,7 +35,7 @@ RankLab::RankLab(const CalibrateOptions& options, comm::Communicator& control)
       device_(options, measures_gpus(options), control),
       machine_(machine_of(control)),
       scope_(scope_of(options, machine_, device_, control)),
-      dtype_(options.dtype.value_or(scope_.on_gpu ? DType::bf16 : DType::fp32)),
+      dtype_(dtype_of(options, scope_.on_gpu)),
       clock_(make_span_clock(device_.memory())),
       timer_(control, *clock_, pace_of(scope_, false), [this] { check_interrupt(); }),
       parts_(parts_of(machine_, scope_)) {
@@ -115,7 +115,7 @@ void RankLab::name_shared_cores() const {
       "{} ranks share {} cores: kernels and copies are timed on as many ranks as there are cores while the "
       "others wait, transfers on all at once, and what transfers add to kernels is not measured; give each "
       "rank a core of its own",
-      control_.size(), std::count(machine_.own_core.begin(), machine_.own_core.end(), true)));
+      control_.size(), machine_.cores()));
 }
 
 void RankLab::name_left_out(std::size_t skipped, const std::string& first) const {

@@ -143,6 +143,10 @@ bool measures_gpus(const CalibrateOptions& options) {
   return false;
 }
 
+DType dtype_of(const CalibrateOptions& options, bool on_gpu) {
+  return options.dtype.value_or(on_gpu ? DType::bf16 : DType::fp32);
+}
+
 Scope scope_of(const CalibrateOptions& options, const Machine& machine, RankDevice& device,
                comm::Communicator& control) {
   Scope scope;

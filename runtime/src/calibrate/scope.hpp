@@ -25,6 +25,9 @@ struct Scope {
 /// Throws UsageError for unknown kernels, for kernels of both hosts and GPUs, for flags of GPUs without one.
 [[nodiscard]] bool measures_gpus(const CalibrateOptions& options);
 
+/// Of the tensors of kernels and of their fits.
+[[nodiscard]] DType dtype_of(const CalibrateOptions& options, bool on_gpu);
+
 /// Collective. What all ranks can do of what the options ask for; on GPUs, where they name neither kernels
 /// nor transports, all there are. Throws EnvironmentError where they name what some rank has not, UsageError
 /// for ranks on cards of several kinds.

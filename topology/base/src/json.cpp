@@ -114,7 +114,9 @@ ObjectReader::ObjectReader(const Json& value, std::string file, std::string poin
 
 bool ObjectReader::has(const char* key) const {
   const auto at = value_->find(key);
-  return at != value_->end() && !at->is_null();
+  if (at == value_->end()) return false;
+  if (at->is_null()) known_.insert(key);
+  return !at->is_null();
 }
 
 const Json* ObjectReader::find(const char* key) {

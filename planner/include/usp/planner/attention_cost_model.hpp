@@ -38,12 +38,13 @@ struct KernelFit {
   double peak_tflops = 0;  ///< rate of one long call with many heads
   double serial = 0;       ///< how much of the longest tile's own time is not hidden behind other tiles
   double extra_keys = 0;   ///< prologue, epilogue and masked part of the diagonal, in keys per row
-  double kv_gb_s = 0;
+  std::optional<double> kv_gb_s;          ///< empty: no measured call shows the reads of K and V
   std::optional<double> full_extra_keys;  ///< measured: multiplies extra_keys on a full mask
   std::int64_t rows = 0;                  ///< measured rows behind the fit; 0: taken from another kernel
   double mape = 0;                        ///< mean relative error over them
   double p90 = 0;                         ///< and its 90th percentile
   std::optional<double> window_mape;      ///< on windowed rows, which were not fitted
+  std::optional<double> long_p90;  ///< p90 of long calls: their scores take three quarters of their time
 };
 
 /// Backward against forward at one head dim.
@@ -56,7 +57,16 @@ struct BackwardFit {
   std::optional<double> launch_s;  ///< of all its kernels; empty: twice the forward's
   std::int64_t rows = 0;           ///< measured on this card; 0: a published ratio
   double mape = 0, p90 = 0;        ///< over the measured rows
+  std::optional<double> serial;    ///< KernelFit::serial of its own tiles; empty: the forward's
+  std::optional<double> long_p90;  ///< as KernelFit::long_p90
 };
+
+/// Errors of at least `band`, of all calls and of long ones.
+template <class Fit>
+void widen_fit(Fit& fit, double band) {
+  if (fit.p90 < band) fit.p90 = band;
+  if (fit.long_p90 && *fit.long_p90 < band) fit.long_p90 = band;
+}
 
 /// What a kernel fit measured on one card becomes on another.
 struct KernelBorrowing {
@@ -97,6 +107,12 @@ struct KernelData {
   bool uncalibrated = false;
 };
 
+/// Whether scores take three quarters of a call's time: its errors are then those of the rate, not of launch
+/// and tail.
+[[nodiscard]] constexpr bool is_long_call(double scores_s, double seconds) {
+  return 4 * scores_s >= 3 * seconds;
+}
+
 /// The fits at the clock that calls back to back leave a card.
 [[nodiscard]] KernelData at_sustained_clock(KernelData data);
 
@@ -125,6 +141,8 @@ class AttentionCostModel {
   [[nodiscard]] Estimate memory_bound(double bytes, int kernels = 1) const noexcept;
 
   [[nodiscard]] const KernelData& data() const { return data_; }
+  /// Seconds that the scores of a call take on the whole device, nothing else.
+  [[nodiscard]] double scores_seconds(const KernelShape& shape, bool backward) const noexcept;
   /// Mean of the fits' MAPE, weighted by rows; 0 when uncalibrated.
   [[nodiscard]] double mean_error() const;
   /// Sentences for a report: fits, their errors, what is scaled or taken from published ratios.
@@ -134,10 +152,11 @@ class AttentionCostModel {
   struct Rates {
     double score_s = 0;   ///< seconds per score over the whole device
     double tensor_s = 0;  ///< of it, what the tensor cores take at least
-    double launch_s = 0, serial = 0, extra_keys = 0, kv_s_per_byte = 0, p90 = 0;
+    double launch_s = 0, serial = 0, extra_keys = 0, kv_s_per_byte = 0, p90 = 0, long_p90 = 0;
     std::optional<double> full_extra_keys;
     double window_band = 0;
-    double backward_ratio = 1, backward_keys = 0, backward_launch_s = 0, backward_p90 = 0;
+    double backward_ratio = 1, backward_keys = 0, backward_launch_s = 0, backward_serial = 0,
+           backward_p90 = 0, backward_long_p90 = 0;
     bool backward_measured = false;
     std::uint32_t extrapolation = 0;
   };
@@ -147,6 +166,9 @@ class AttentionCostModel {
   };
 
   [[nodiscard]] Estimate call(const KernelShape& shape, bool backward) const noexcept;
+  /// Of the fit, by the part that scores have in `seconds`.
+  [[nodiscard]] double fit_band(const KernelShape& shape, const Rates& rates, bool backward,
+                                double seconds) const noexcept;
   [[nodiscard]] double work_seconds(const KernelShape& shape, const Rates& rates, bool backward,
                                     double kv_s) const noexcept;
   [[nodiscard]] Rates rates_at(double head_dim) const;

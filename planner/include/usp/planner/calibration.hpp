@@ -54,6 +54,7 @@ struct Calibration {
   std::string cluster;  ///< that was measured itself, by its name; empty: links of the kind `link_class`
   std::string device;
   std::string other_card;  ///< that it is asked for on another card than it was measured on; empty: it is not
+  std::string shared_cores;       ///< sentence on ranks that had no core each; empty: they had, or were GPUs
   double device_bf16_tflops = 0;  ///< data sheet of the card that was measured
   double device_memory_gb_s = 0;
   std::string generation;      ///< of that card; empty: not stated, kernels are borrowed by peak

@@ -70,9 +70,15 @@ struct CalibrationFile {
     std::string source;
   };
 
+  /// Ranks that had no core each: kernels and transfers wait for one.
+  struct SharedCores {
+    int ranks = 0, cores = 0;
+  };
+
   std::string name;
   std::string cluster;  ///< as Calibration::cluster
   Device device;
+  std::optional<SharedCores> shared_cores;  ///< empty: every rank had one of its own
   std::optional<Links> links;
   std::vector<CalibrationSource> sources;
   Repeatability repeatability;

@@ -23,6 +23,7 @@ enum class Extrapolation : std::uint32_t {
   element_type = 1U << 10,  ///< neither bf16 nor fp16
   inter_node = 1U << 11,    ///< NIC rate times an assumed efficiency
   link_class = 1U << 12,    ///< links measured on another host of the same kind
+  all_reduce = 1U << 13,    ///< all-reduce as reduce-scatter and then all-gather
 };
 
 [[nodiscard]] constexpr std::uint32_t bits(Extrapolation e) {

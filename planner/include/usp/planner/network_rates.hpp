@@ -91,12 +91,13 @@ struct MeasuredNetwork {
 void set_shares(MeasuredNetwork& network, double spread);
 
 /// What a transfer beside an attention kernel adds to it: `share` of the shorter of the two times, between
-/// `low` and `high` in the measurements.
+/// `low` and `high` in the measurements; and what a tick of both takes whatever is moved.
 struct Interference {
   double share = 0;
   double low = 0;
   double high = 0;
   std::string source;
+  double tick_s = 0;  ///< of the hand-shakes around a kernel beside which a transfer flies; 0: not measured
 
   [[nodiscard]] double added_seconds(double attention_s, double transfer_s) const {
     return share * (attention_s < transfer_s ? attention_s : transfer_s);

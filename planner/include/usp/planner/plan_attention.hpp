@@ -21,7 +21,9 @@ struct AttentionRequest {
   std::vector<i64> kv_lengths;  ///< key tokens of each in packed cross attention; empty: as many as queries
   Band band{0, unbounded};
   bool sink = false, return_lse = false;  ///< as in AttentionPlan, like the four below
-  Backend backend;
+  /// Empty: of those whose kernels the calibration measured, the fastest that takes the call on these cards;
+  /// where it measured none that does, the host's.
+  std::optional<Backend> backend;
   ScoreRules score;
   std::vector<Range> replicated_q, replicated_k;
   bool training = true;  ///< price forward and backward; else forward only
@@ -43,10 +45,23 @@ struct AttentionCandidate {
   [[nodiscard]] double band() const;  ///< of the sum of both passes
 };
 
+/// One backend that a call was priced with, or why it is not taken.
+struct BackendPrice {
+  Backend backend;
+  double seconds = 0;  ///< of both passes of its best plan; of a forward-only call, of that
+  double band = 0;
+  std::string description;  ///< of that plan
+  std::string objection;    ///< what it does not do; seconds are 0 where no plan was priced
+  bool tie = false;         ///< as fast as the chosen one, within the bands of both
+};
+
 struct AttentionResult {
   std::vector<AttentionCandidate> candidates;  ///< best sum of the passes first; at least one per mesh
   AttentionCandidate best_forward;             ///< of all, by that pass alone
   AttentionCandidate best_backward;            ///< the same as best_forward when forward only
+  /// Where the request names no backend and the calibration several: the chosen one, the others by rising
+  /// time, those that do not take the call.
+  std::vector<BackendPrice> backends;
   /// Of the best, for a backend with a fallback, on few enough ranks to be counted; backward where training.
   std::optional<schedule::StepBackends> forward_steps, backward_steps;
   std::vector<Rejection> rejected;
@@ -71,9 +86,9 @@ struct AttentionResult {
 /// is not known.
 [[nodiscard]] std::string other_architecture_note(const AttentionRequest& request);
 
-/// Exhaustive: every mesh of the cluster's devices (of the first ones, where ring and ulysses are fixed to
-/// fewer: the result notes it) x method x layout x dKV return x head chunks x axis order.
-/// Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
+/// Exhaustive, for each backend: every mesh of the cluster's devices (of the first ones, where ring and
+/// ulysses are fixed to fewer: the result notes it) x method x layout x dKV return x head chunks x axis
+/// order. Throws Infeasible with remedies when no mesh is legal, naming the nearest degrees that are.
 [[nodiscard]] AttentionResult plan_attention(const AttentionRequest& request);
 
 /// The recipe of a candidate.

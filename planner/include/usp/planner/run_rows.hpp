@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "usp/planner/calibration_file.hpp"
 #include "usp/planner/score.hpp"
 #include "usp/schedule/plan_file.hpp"
 
@@ -14,10 +15,15 @@ namespace usp {
 [[nodiscard]] bool is_json_document(std::string_view text);
 
 /// Rows of score of what `usp run --json`, `usp bench --json` or `usp bench --gpu --json` printed of `plan`:
-/// one per pass. Throws InvalidInput for another document, for a run of another plan or one that went wrong,
-/// and for calls that rows do not describe: documents, windows, cross attention, unequal head dims, other
-/// methods than the ring.
+/// one per pass. Throws InvalidInput for another document or version, for a run of another plan, of other
+/// ranks or another type, for one that went wrong, was dry, looked at every step or has no times, and for
+/// calls that rows do not describe: documents, windows, cross attention, unequal head dims, other methods
+/// than the ring.
 [[nodiscard]] std::vector<ScoreRow> run_rows(const std::string& text, const std::string& file,
                                              const PlanFile& plan);
+
+/// Throws InvalidInput where such a run computed with other kernels than those that `calibration` prices
+/// with, or on other devices.
+void check_run_machine(const std::string& text, const std::string& file, const CalibrationFile& calibration);
 
 }  // namespace usp

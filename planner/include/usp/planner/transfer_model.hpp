@@ -100,7 +100,8 @@ class TransferModel {
   /// The same with the rates of those curves times `factor`.
   [[nodiscard]] TransferModel borrowed_scaled(double factor) const;
 
-  /// Throws MissingValue when the operation was not measured at any group size. One rank takes no time.
+  /// Throws MissingValue when the operation was not measured at any group size; an all-reduce is then a
+  /// reduce-scatter and an all-gather. One rank takes no time.
   /// @param groups at once on links that they share (PCIe of one host). Not measured so: between alone and
   /// all groups in the throughput of one group of all ranks, their geometric mean, and the band reaches both
   /// @param transport copy engines: by their own curves, where they were measured

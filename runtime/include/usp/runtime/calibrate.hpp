@@ -41,12 +41,22 @@ struct CalibrateOptions {
   std::function<void()> prepare;  ///< on rank 0, before anything else: what it throws ends all ranks
 };
 
+/// The call of a kernel's grid that its fit misses most.
+struct KernelMiss {
+  std::string kernel;  ///< its word
+  bool backward = false;
+  int head_dim = 0, head_dim_v = 0;
+  std::string call;  ///< "16/16 x 1024 full"
+  double off = 0;    ///< time by the fit over the measured one, less 1
+};
+
 struct CalibrateResult {
   CalibrationFile calibration;
-  topology::Cluster cluster;  ///< hosts whose devices are the ranks
-  std::string communicator;   ///< "threads", "mpi", "sockets"
-  std::size_t parts = 0;      ///< measurements, of which
-  std::size_t resumed = 0;    ///< so many came from the partial file
+  std::vector<KernelMiss> misses;  ///< one of each kernel, pass and head dims
+  topology::Cluster cluster;       ///< hosts whose devices are the ranks
+  std::string communicator;        ///< "threads", "mpi", "sockets"
+  std::size_t parts = 0;           ///< measurements, of which
+  std::size_t resumed = 0;         ///< so many came from the partial file
   double seconds = 0;
 };
 

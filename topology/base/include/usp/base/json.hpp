@@ -39,7 +39,8 @@ class ObjectReader {
   /// not exist is null. Readers of the objects inside inherit it; those of array elements do not.
   void need_every_key() { every_key_ = true; }
 
-  [[nodiscard]] bool has(const char* key) const;        ///< present and not null
+  /// Present and not null. A null says the same as absent: asked for, the key is known.
+  [[nodiscard]] bool has(const char* key) const;
   [[nodiscard]] const Json* find(const char* key);      ///< marks the key as known; null and absent: nullptr
   [[nodiscard]] const Json& need(const char* key);      ///< as find; throws MissingValue when absent
   void ignore(const char* key) { known_.insert(key); }  ///< a key that may be there and does not concern us
@@ -95,7 +96,7 @@ class ObjectReader {
   const Json* value_;
   std::string file_;
   std::string pointer_;
-  std::set<std::string> known_;
+  mutable std::set<std::string> known_;  ///< has() adds what is null
   bool every_key_ = false;
 };
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What usp run and usp bench printed, as rows that correct a calibration.
+#include "usp/planner/run_rows.hpp"
+
+#include "usp/base/error.hpp"
+#include "usp/base/json.hpp"
+#include "usp/planner/cluster_calibration.hpp"
+#include "usp/planner/plan_attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+namespace usp {
+namespace {
+
+PlanFile plan_of_two() {
+  const topology::Cluster cluster = thread_cluster(2);
+  const Calibration calibration = uncalibrated(data_sheet_of(cluster));
+  AttentionRequest request;
+  request.cluster = &cluster;
+  request.calibration = &calibration;
+  request.shape = {1, 256, 256, 4, 2, 64, 64, DType::fp32};
+  request.documents = Documents::single(256, 256);
+  request.fixed.ring = 2;
+  request.fixed.ulysses = 1;
+  return make_plan_file(request, plan_attention(request).best());
+}
+
+Json run_of(const PlanFile& plan) {
+  return {{"format", "usp.run"},
+          {"version", 2},
+          {"request",
+           {{"plan_digest", plan_digest(plan)}, {"layer", 0}, {"dry_run", false}, {"debug_nan", false}}},
+          {"ranks", 2},
+          {"kernel", "cpu"},
+          {"dtype", "fp32"},
+          {"verdict", "ok"},
+          {"passes", {{"forward", {{"time_s", 1e-3}}}, {"backward", nullptr}}}};
+}
+
+TEST(RunRows, ARunIsARowPerPassThatWasTimed) {
+  const PlanFile plan = plan_of_two();
+  Json run = run_of(plan);
+  const auto rows = run_rows(run.dump(), "run", plan);
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].ring, 2);
+  EXPECT_EQ(*rows[0].seconds, 1e-3);
+  run["passes"]["backward"] = {{"time_s", 2e-3}};
+  EXPECT_EQ(run_rows(run.dump(), "run", plan).size(), 2U);
+}
+
+TEST(RunRows, RunsThatTellNothingAreRefusedWithTheKey) {
+  const PlanFile plan = plan_of_two();
+  const std::tuple<const char*, Json, const char*> faults[] = {
+      {"/format", "usp.plan", "/format"},
+      {"/version", 1, "/version"},
+      {"/request/plan_digest", "0", "/request/plan_digest"},
+      {"/request/dry_run", true, "/request/dry_run"},
+      {"/request/debug_nan", true, "/request/debug_nan"},
+      {"/verdict", "wrong", "/verdict"},
+      {"/ranks", 4, "/ranks"},
+      {"/dtype", "bf16", "/dtype"},
+      {"/passes", Json::object(), "/passes"},
+      {"/passes", Json::parse(R"({"forward": null, "backward": null})"), "/passes"},
+      {"/passes", Json::array(), "/passes"}};
+  for (const auto& [at, value, named] : faults) {
+    Json run = run_of(plan);
+    run[Json::json_pointer(at)] = value;
+    try {
+      static_cast<void>(run_rows(run.dump(), "run", plan));
+      ADD_FAILURE() << at << " is taken";
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.where().token, named);
+    }
+  }
+}
+
+TEST(RunRows, OtherKernelsAndOtherDevicesSayNothingOfACalibration) {
+  CalibrationFile calibration;
+  calibration.name = "mine";
+  calibration.device.name = "NVIDIA H200";
+  calibration.attention.library = AttentionSurface::Library{"cpu", "1"};
+  Json run = run_of(plan_of_two());
+  EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration));
+  run["devices"] = {"0 NVIDIA H200", "1 NVIDIA H200"};
+  EXPECT_NO_THROW(check_run_machine(run.dump(), "run", calibration));
+  run["devices"][1] = "1 NVIDIA A100-SXM4-80GB";
+  EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput);
+  run.erase("devices");
+  run["kernel"] = "reference";
+  EXPECT_THROW(check_run_machine(run.dump(), "run", calibration), InvalidInput);
+}
+
+}  // namespace
+}  // namespace usp
