@@ -97,14 +97,18 @@ const Json& config_of(const std::string& name) {
   throw UsageError("no row of that name: " + name);
 }
 
-TEST(ModelFamilies, BlocksThatRunBesideEachOtherAreLayersOfTheirOwn) {
+TEST(ModelFamilies, MixersThatRunBesideEachOtherAreOneLayer) {
   const Model model = read(config_of("Falcon-H1-7B"));
   ASSERT_EQ(model.kinds.size(), 2U);
   EXPECT_EQ(model.kinds[0].kind, LayerMixer::softmax);
   EXPECT_EQ(model.kinds[1].linear->style, LinearStyle::mamba2);
   EXPECT_EQ(model.kinds[1].linear->value_heads, 24);
-  EXPECT_EQ(model.mlp_width(0), 0);
-  EXPECT_EQ(model.mlp_width(1), 12288);
+  for (const LayerKind& kind : model.kinds) EXPECT_EQ(kind.calls(), 44);
+  EXPECT_EQ(model.kinds_of(43), (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(model.mlp_width(0), 12288);
+  const std::vector<AlikeLayers> alike = alike_layers(model, 10, 21);
+  ASSERT_EQ(alike.size(), 1U);
+  EXPECT_EQ(alike.front().count, 11);
   Json wrong = config_of("Falcon-H1-7B");
   wrong["mamba_d_ssm"] = 3073;
   EXPECT_THROW(static_cast<void>(read(wrong)), InvalidInput);
@@ -143,12 +147,20 @@ TEST(ModelFamilies, SlidingLayersOfMiMoHaveTwiceTheKvHeads) {
     EXPECT_EQ(kind.kv_heads, kind.kind == LayerMixer::sliding ? 8 : 4);
 }
 
-TEST(ModelFamilies, LayersAndPartsMayBothBeCounted) {
+TEST(ModelFamilies, TwoAttentionsOfALayerAreOneLayer) {
   Json config = config_of("LongCat-Flash");
   const Model model = read(config);
-  config["num_hidden_layers"] = model.layers;
+  ASSERT_EQ(model.kinds.size(), 1U);
+  EXPECT_EQ(model.kinds.front().layers.size(), 28U);
+  EXPECT_EQ(model.kinds.front().per_layer, 2);
+  EXPECT_EQ(model.kinds.front().calls(), 56);
+  EXPECT_EQ(layer_count_text(model.kinds.front()), "28 x 2");
+  EXPECT_EQ(model.moe->layers.size(), 28U);
+  EXPECT_EQ(model.moe->shared_intermediate, 2 * 12288) << "both dense MLPs";
+  EXPECT_EQ(parse_json(model_json(model), "model")["layer_kinds"][0]["per_layer"], 2);
+  config["num_hidden_layers"] = 2 * model.layers;  // its class counts attentions beside num_layers
   EXPECT_EQ(read(config).layers, model.layers);
-  config["num_hidden_layers"] = model.layers + 1;
+  config["num_hidden_layers"] = 2 * model.layers + 1;
   EXPECT_THROW(static_cast<void>(read(config)), InvalidInput);
 }
 

@@ -27,8 +27,8 @@ struct Reading {
   void note(const std::string& sentence) { model.notes.push_back(sentence); }
 };
 
-/// What each layer does, one entry per layer; windows are found by layer_window.
-[[nodiscard]] std::vector<LayerMixer> read_mixers(Reading& r);
+/// The mixers of each layer, one entry per layer.
+[[nodiscard]] std::vector<std::vector<LayerMixer>> read_mixers(Reading& r);
 
 /// Mixers from lists that name every block, whatever the family: layer types, patterns of letters, lists of
 /// block configs, lists of layer numbers, periods. Empty when the config has none of them.
