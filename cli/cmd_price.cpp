@@ -31,6 +31,7 @@ void price(const PriceFlags& flags, const Invocation& invocation) {
   call.execution = flags.execution.options();
   call.backward = !forward_only;
   const topology::Cluster cluster = load_cluster(flags.cluster, invocation);
+  check_transport(flags.execution, cluster);
   check_call(call, cluster);
   const Calibration calibration = calibration_of(cluster, flags.cluster.calibration);
   note_void_p2p(flags.cluster, cluster, calibration, invocation);

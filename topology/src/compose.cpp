@@ -237,6 +237,20 @@ void apply_fabric(Cluster& cluster, const ClusterRequest& request) {
   cluster.fabric.oversubscription = stated(*request.oversubscription, "--oversubscription");
 }
 
+/// What only cards have.
+void refuse_card_flags(const Cluster& cluster, const ClusterRequest& request) {
+  if (!on_host_cores(cluster)) return;
+  const std::pair<const char*, bool> of_cards[] = {{"--device", !request.device.empty()},
+                                                   {"--p2p", !request.p2p.empty()},
+                                                   {"--pcie", request.pcie_gb_s.has_value()},
+                                                   {"--nvlink", request.nvlink_gb_s.has_value()}};
+  for (const auto& [flag, given] : of_cards)
+    if (given)
+      throw UsageError(fmt::format(
+          "{}: has no effect: the devices of {} are ranks on the cores of their hosts, not cards; leave it out",
+          flag, cluster.name));
+}
+
 /// A number that may have been meant as a count.
 void note_one_device(Cluster& cluster, const std::vector<int>& devices) {
   if (devices.size() == 1 && devices.front() > 0)
@@ -330,6 +344,7 @@ Cluster compose(const ClusterRequest& request) {
   }
   if (cluster.name.empty())
     cluster.name = source.file == "-" ? "stdin" : std::filesystem::path(source.file).stem().string();
+  refuse_card_flags(cluster, request);
   apply_visible(cluster, request.devices);
   note_one_device(cluster, request.devices);
   if (!request.device.empty()) name_device(cluster, find_device(request.device, "--device"), source.file);

@@ -110,10 +110,29 @@ void place_widths(Reading& r) {
                                                                                   : 0);
 }
 
+/// A model without experts has no layer that is said to hold them.
+void refuse_sparse_layers(Reading& r, std::optional<std::int64_t> experts) {
+  const auto refuse = [&](const std::string& key) {
+    const std::string why = experts ? "the config states 0 experts" : "no key states their number";
+    r.keys.fail(key.c_str(), "names layers with experts, and " + why + "; one of the two is wrong");
+  };
+  const auto types = r.keys.strings("mlp_layer_types").value_or(std::vector<std::string>{});
+  if (std::find(types.begin(), types.end(), "sparse") != types.end()) refuse("mlp_layer_types");
+  if (r.keys.is_array("moe_layer_freq")) {
+    const auto flags = r.keys.per_layer("moe_layer_freq", r.model.layers, 0, 1);
+    if (std::find(flags.begin(), flags.end(), 1) != flags.end()) refuse("moe_layer_freq");
+  }
+  for (const char* key : {"moe_layers", "moe_layers_enum"})
+    if (r.keys.has({key}) && !r.keys.json().at(key).empty()) refuse(key);
+  if (std::find(r.mlps.begin(), r.mlps.end(), BlockMlp::experts) != r.mlps.end())
+    refuse("num_experts");
+}
+
 }  // namespace
 
 void read_mlp(Reading& r) {
   const auto experts = expert_count(r);
+  if (experts.value_or(0) == 0) refuse_sparse_layers(r, experts);
   const MoeRule rule = r.family == nullptr ? MoeRule::by_keys : r.family->moe;
   if (r.family == nullptr)
     assume_gate(r);

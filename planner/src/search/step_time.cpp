@@ -132,8 +132,9 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
-  const std::string shown = fmt::format("schedule priced tick by tick; {} ms of exchange show in both passes",
-                                        format_fixed(exposed * 1e3, 0));
+  const std::string shown = fmt::format("schedule priced tick by tick; {} of exchange shows in {}",
+                                        format_seconds(std::max(0.0, exposed)),
+                                        w.training ? "both passes" : "it");
   const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
   // Which kernels run and how well their rate is known are independent errors.
   const auto with_unknown = [&](double band, double seconds) {
@@ -294,7 +295,7 @@ void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
   // Neighbouring stages lie world / stages devices apart.
   const bool inside = world_ <= domain_devices_;
   if (!inside && nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the NICs between hosts", "give them with --nic 8x400G");
+    throw MissingValue({"cluster", 0, "nics"}, "the rate of the NICs between hosts", "give it with --nic 8x400G");
   const double hop = (inside ? request_.calibration->comm.hop(request_.execution.transport, bytes)
                              : links_->between_hosts(NetworkOperation::hop, 2, 1, bytes,
                                                      bytes * devices_per_node_ / nic_bytes_s_))
