@@ -300,15 +300,39 @@ TEST(ModelFamilies, NestsOfAnyDepthAndOfNewNames) {
     Json config = {{"model_type", "outer"},
                    {"vision_config", {{"hidden_size", 1024}, {"num_hidden_layers", 24}}}};
     config[Json::json_pointer(path)] = inner;
-    // Objects without a known name are found where they state sizes themselves.
-    const bool hidden = std::string(path) == "/a/llm_config" || std::string(path).rfind("/omni", 0) == 0;
-    if (hidden)
-      EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << path;
-    else
+    EXPECT_EQ(read(config).layers, 32) << path;
+    config["other_config"] = {{"inside", inner}};  // as likely the language model, where the first has no known name
+    const bool known = std::string(path).find("/a/") == std::string::npos &&
+                       std::string(path).rfind("/omni", 0) != 0 && std::string(path) != "/model_config";
+    if (known)
       EXPECT_EQ(read(config).layers, 32) << path;
+    else
+      EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << path;
   }
   Json two = {{"left", inner}, {"right", inner}};
   EXPECT_THROW(static_cast<void>(read(two)), InvalidInput);
+}
+
+TEST(ModelFamilies, WidthsOfSingleLayersMayBeListed) {
+  Json config = parse_json(plain, "plain");
+  const std::int64_t layers = config["num_hidden_layers"], width = config["intermediate_size"];
+  const auto whole = count_parameters(read(config)).mlp;
+  config["intermediate_size"] = std::vector<std::int64_t>(static_cast<std::size_t>(layers), width);
+  EXPECT_EQ(count_parameters(read(config)).mlp, whole);
+  config["intermediate_size"][1] = 2 * width;
+  EXPECT_EQ(read(config).mlp_width(1), 2 * width);
+  EXPECT_EQ(*count_parameters(read(config)).mlp, *whole / layers * (layers + 1));
+  config["intermediate_size"].erase(0);
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "fewer entries than layers";
+}
+
+TEST(ModelFamilies, ExpertsThatNoLayerOrNoRuleHoldsAreRefused) {
+  Json config = config_of("Llama-3.1-8B");
+  config["num_local_experts"] = 8;
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "llama has no experts";
+  config = config_of("DeepSeek-V3.2");
+  config["first_k_dense_replace"] = config["num_hidden_layers"];
+  EXPECT_THROW(static_cast<void>(read(config)), InvalidInput) << "every layer is dense";
 }
 
 TEST(ModelFamilies, ANestedConfigIsSavedWithoutWhatItsClassSets) {

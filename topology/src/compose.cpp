@@ -107,16 +107,35 @@ void check_once(const std::vector<int>& devices, const std::string& flag) {
       throw UsageError(fmt::format("{}: duplicate device {}; name each device once", flag, device));
 }
 
+/// What to give for the devices that CUDA would show: those before the first entry that names none.
+std::string visible_advice(const Cluster& cluster, const std::string& visible) {
+  if (visible.find("GPU-") != std::string::npos || visible.find("MIG-") != std::string::npos)
+    return "give --devices with the indices that nvidia-smi -L lists beside these UUIDs";
+  std::set<std::string> known;
+  for (const Device& device : cluster.devices) known.insert(std::to_string(device.local));
+  std::vector<std::string> shown;
+  const std::vector<std::string> entries = split(visible, ',');
+  for (const std::string& entry : entries) {
+    if (std::find(shown.begin(), shown.end(), trim(entry)) != shown.end())
+      return fmt::format("it names device {} twice; give --devices with each once", trim(entry));
+    if (known.count(trim(entry)) == 0) break;
+    shown.push_back(trim(entry));
+  }
+  if (shown.empty()) return "CUDA would show none of these";
+  const std::string list = join(shown, ",");
+  if (shown.size() == entries.size())
+    return fmt::format("give --devices {} to plan for these, in this order", list);
+  return fmt::format("CUDA stops at '{}', which names no device: give --devices {} to plan for what it shows",
+                     excerpt(trim(entries[shown.size()])), list);
+}
+
 /// Whether the variable of this shell is meant for the host that a text describes is not known.
 void note_visible(Cluster& cluster) {
   const auto visible = environment("CUDA_VISIBLE_DEVICES");
   if (!visible) return;
-  const bool indices = !visible->empty() && visible->find_first_not_of("0123456789,") == std::string::npos;
-  cluster.notes.push_back(
-      fmt::format("CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {}; {}",
-                  excerpt(*visible), counted(cluster.devices.size(), "device"),
-                  indices ? "give --devices " + *visible + " to plan for these, in this order"
-                          : "give --devices with the indices that nvidia-smi -L lists"));
+  cluster.notes.push_back(fmt::format(
+      "CUDA_VISIBLE_DEVICES is '{}' here and is not applied to the source's {}; {}", excerpt(*visible),
+      counted(cluster.devices.size(), "device"), visible_advice(cluster, *visible)));
 }
 
 void apply_visible(Cluster& cluster, const std::vector<int>& visible) {

@@ -155,7 +155,7 @@ Mixers pattern(Reading& r) {
   if (r.family == nullptr) return of_unknown_family(r);
   switch (r.family->pattern) {
     case PatternRule::full:
-      if (r.keys.has({"sliding_window"}))
+      if (r.keys.has({"sliding_window"}) && r.keys.json().at("sliding_window") != false)
         r.note(fmt::format("sliding_window is set, but {} has no sliding layers", r.model.family));
       return Mixers(layer_count(r), LayerMixer::softmax);
     case PatternRule::window_all:

@@ -47,10 +47,25 @@ void read_multipliers(Reading& r) {
   r.derive("MLP widths follow from ffn_multipliers");
 }
 
+/// A width for each layer in place of one.
+bool read_listed_widths(Reading& r) {
+  for (const char* key : mlp_width_names) {
+    if (!r.keys.is_array(key)) continue;
+    const std::vector<std::int64_t> listed = r.keys.per_layer(key, r.model.layers, 0, limit::width);
+    if (listed.empty()) return false;
+    r.model.dense_intermediate = *std::max_element(listed.begin(), listed.end());
+    if (std::any_of(listed.begin(), listed.end(), [&](auto width) { return width != listed.front(); }))
+      r.widths = listed;
+    return true;
+  }
+  return false;
+}
+
 void read_dense_width(Reading& r) {
   const auto rule = r.family == nullptr ? MlpWidthRule::stated : r.family->width;
   const bool llama4 = r.family != nullptr && r.family->moe == MoeRule::llama4;
   if (r.keys.is_array("ffn_multipliers")) return read_multipliers(r);
+  if (read_listed_widths(r)) return;
   if (rule != MlpWidthRule::four_hidden)
     r.model.dense_intermediate = llama4 ? r.keys.integer({"intermediate_size_mlp"}, 1, limit::width)
                                         : r.keys.integer(mlp_width_names, 1, limit::width);
@@ -134,6 +149,11 @@ void read_mlp(Reading& r) {
   const auto experts = expert_count(r);
   if (experts.value_or(0) == 0) refuse_sparse_layers(r, experts);
   const MoeRule rule = r.family == nullptr ? MoeRule::by_keys : r.family->moe;
+  if (rule == MoeRule::none && experts.value_or(0) > 1)
+    r.keys.fail(stated_expert_key(r).c_str(),
+                fmt::format("states {} experts, and {} has none; name the family that they are of (--model-key "
+                            "model_type=...), or take them away",
+                            *experts, r.model.family));
   if (r.family == nullptr)
     assume_gate(r);
   else

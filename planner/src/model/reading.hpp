@@ -62,6 +62,7 @@ void read_layers(Reading& r);
 inline constexpr KeyNames mlp_width_names = {"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"};
 /// Routed experts of a layer; empty when the config states none.
 [[nodiscard]] std::optional<std::int64_t> expert_count(Reading& r);
+[[nodiscard]] std::string stated_expert_key(const Reading& r);  ///< the key that states their number
 /// Fills Model::moe. @param experts of a layer; 0 refuses by the key's name
 void read_experts(Reading& r, std::int64_t experts);
 
