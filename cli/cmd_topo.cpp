@@ -214,7 +214,8 @@ void print_text(const topology::Cluster& cluster) {
     std::cout << "\n";
   }
   if (!cluster.nodes.empty())
-    std::cout << (host_cores ? "between ranks of a host " : "PCIe slot ") << rate_shown(cluster.nodes.front().pcie_gb_s) << "\n";
+    std::cout << (host_cores ? "between ranks of a host " : "PCIe slot ")
+              << rate_shown(cluster.nodes.front().pcie_gb_s) << "\n";
   if (!cluster.nics.empty())
     std::cout << counted(cluster.nics.size(), "NIC") << ", " << rate_shown(cluster.nics.front().gb_s, 1)
               << " each\n";

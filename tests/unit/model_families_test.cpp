@@ -301,7 +301,8 @@ TEST(ModelFamilies, NestsOfAnyDepthAndOfNewNames) {
                    {"vision_config", {{"hidden_size", 1024}, {"num_hidden_layers", 24}}}};
     config[Json::json_pointer(path)] = inner;
     EXPECT_EQ(read(config).layers, 32) << path;
-    config["other_config"] = {{"inside", inner}};  // as likely the language model, where the first has no known name
+    config["other_config"] = {
+        {"inside", inner}};  // as likely the language model, where the first has no known name
     const bool known = std::string(path).find("/a/") == std::string::npos &&
                        std::string(path).rfind("/omni", 0) != 0 && std::string(path) != "/model_config";
     if (known)

@@ -265,9 +265,10 @@ void refuse_card_flags(const Cluster& cluster, const ClusterRequest& request) {
                                                    {"--nvlink", request.nvlink_gb_s.has_value()}};
   for (const auto& [flag, given] : of_cards)
     if (given)
-      throw UsageError(fmt::format(
-          "{}: has no effect: the devices of {} are ranks on the cores of their hosts, not cards; leave it out",
-          flag, cluster.name));
+      throw UsageError(
+          fmt::format("{}: has no effect: the devices of {} are ranks on the cores of their hosts, not "
+                      "cards; leave it out",
+                      flag, cluster.name));
 }
 
 /// A number that may have been meant as a count.

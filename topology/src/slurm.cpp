@@ -30,8 +30,8 @@ std::string some_of(const std::vector<std::string>& names) {
 
 /// First words of lines of Slurm's other tools.
 bool names_no_switches(const std::string& key) {
-  constexpr std::string_view words[] = {"nodelist", "partition", "partitionname", "nodename", "hostnames", "jobid",
-                                        "node"};
+  constexpr std::string_view words[] = {"nodelist",  "partition", "partitionname", "nodename",
+                                        "hostnames", "jobid",     "node"};
   return std::find(std::begin(words), std::end(words), key) != std::end(words);
 }
 
@@ -91,7 +91,8 @@ class Reader {
       const std::string key = lower(token.substr(0, equals));
       if (names_no_switches(key))
         fail(line, token,
-             "this is what sinfo, squeue or scontrol show node print, which names no switches; give topology.conf, "
+             "this is what sinfo, squeue or scontrol show node print, which names no switches; give "
+             "topology.conf, "
              "or what scontrol show topology prints");
       if (equals == std::string::npos) fail(line, token, "expected Keyword=value without blanks");
       const std::string value = token.substr(equals + 1);

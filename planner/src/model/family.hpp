@@ -48,8 +48,8 @@ struct Family {
   /// Of every layer, where it has more than one: LongCat-Flash two attentions, Falcon-H1 attention beside
   /// Mamba. Empty: the pattern names one.
   std::vector<LayerMixer> mixers = {};
-  int blocks = 2;         ///< Model::blocks_per_layer
-  int dense_beside = 0;   ///< dense MLPs of a layer beside its experts
+  int blocks = 2;        ///< Model::blocks_per_layer
+  int dense_beside = 0;  ///< dense MLPs of a layer beside its experts
   bool gated = true;
   bool tied = false;
   bool mla = false;

@@ -10,8 +10,8 @@
 namespace usp {
 namespace {
 
-constexpr const char* language_names[] = {"text_config",    "language_config",  "llm_config",
-                                          "thinker_config", "lm_config",        "language_model_config",
+constexpr const char* language_names[] = {"text_config",    "language_config",   "llm_config",
+                                          "thinker_config", "lm_config",         "language_model_config",
                                           "decoder_config", "text_model_config", "language_model"};
 constexpr const char* hidden_names[] = {"hidden_size", "n_embd", "d_model", "model_dim", "n_embed"};
 constexpr const char* layer_names[] = {"num_hidden_layers", "n_layer", "num_layers", "n_layers",

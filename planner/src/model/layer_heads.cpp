@@ -337,7 +337,8 @@ std::int64_t head_dim(Reading& r, const std::vector<std::int64_t>& query) {
 namespace {
 
 /// By mixer, query heads, KV heads, head dim, reuse of keys and values; the other fields follow from these.
-using KindsByShape = std::map<std::tuple<LayerMixer, std::int64_t, std::int64_t, std::int64_t, bool>, std::size_t>;
+using KindsByShape =
+    std::map<std::tuple<LayerMixer, std::int64_t, std::int64_t, std::int64_t, bool>, std::size_t>;
 
 /// All layers have as many mixers of a kind as the first that has it.
 void add_to_kinds(Model& model, KindsByShape& known, LayerKind kind, int layer) {
@@ -359,9 +360,8 @@ void read_layers(Reading& r) {
   std::set<LayerMixer> all;
   for (const auto& mixers : layers) all.insert(mixers.begin(), mixers.end());
   const auto present = [&](LayerMixer m) { return all.count(m) > 0; };
-  const bool no_softmax = std::all_of(all.begin(), all.end(), [](LayerMixer m) {
-    return m == LayerMixer::linear || m == LayerMixer::none;
-  });
+  const bool no_softmax = std::all_of(
+      all.begin(), all.end(), [](LayerMixer m) { return m == LayerMixer::linear || m == LayerMixer::none; });
   std::optional<LinearHeads> linear;
   if (present(LayerMixer::linear)) linear = read_linear_heads(r);
   const SoftmaxShape shape = no_softmax ? SoftmaxShape{} : softmax_shape(r, present(LayerMixer::sliding));

@@ -139,8 +139,7 @@ void refuse_sparse_layers(Reading& r, std::optional<std::int64_t> experts) {
   }
   for (const char* key : {"moe_layers", "moe_layers_enum"})
     if (r.keys.has({key}) && !r.keys.json().at(key).empty()) refuse(key);
-  if (std::find(r.mlps.begin(), r.mlps.end(), BlockMlp::experts) != r.mlps.end())
-    refuse("num_experts");
+  if (std::find(r.mlps.begin(), r.mlps.end(), BlockMlp::experts) != r.mlps.end()) refuse("num_experts");
 }
 
 }  // namespace
@@ -150,10 +149,11 @@ void read_mlp(Reading& r) {
   if (experts.value_or(0) == 0) refuse_sparse_layers(r, experts);
   const MoeRule rule = r.family == nullptr ? MoeRule::by_keys : r.family->moe;
   if (rule == MoeRule::none && experts.value_or(0) > 1)
-    r.keys.fail(stated_expert_key(r).c_str(),
-                fmt::format("states {} experts, and {} has none; name the family that they are of (--model-key "
-                            "model_type=...), or take them away",
-                            *experts, r.model.family));
+    r.keys.fail(
+        stated_expert_key(r).c_str(),
+        fmt::format("states {} experts, and {} has none; name the family that they are of (--model-key "
+                    "model_type=...), or take them away",
+                    *experts, r.model.family));
   if (r.family == nullptr)
     assume_gate(r);
   else

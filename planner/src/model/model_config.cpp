@@ -112,7 +112,8 @@ void read_sizes(Reading& r) {
   if (mixers.empty()) return;
   std::vector<std::string> names;
   for (const LayerMixer mixer : mixers) names.emplace_back(mixer_name(mixer));
-  r.derive(fmt::format("each layer of {} has {} mixers: {}", r.model.family, mixers.size(), join(names, ", ")));
+  r.derive(
+      fmt::format("each layer of {} has {} mixers: {}", r.model.family, mixers.size(), join(names, ", ")));
   r.model.blocks_per_layer = r.family->blocks;
 }
 

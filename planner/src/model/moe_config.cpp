@@ -214,10 +214,11 @@ void read_experts(Reading& r, std::int64_t experts) {
   moe.moe_intermediate = expert_width(r, keys);
   moe.layers = moe_layers(r);
   if (moe.layers.empty())
-    r.keys.fail(stated_expert_key(r).c_str(),
-                fmt::format("states {} experts, and the other keys leave none of {} to hold them; one of the two "
-                            "is wrong",
-                            moe.experts, counted(r.model.layers, "layer")));
+    r.keys.fail(
+        stated_expert_key(r).c_str(),
+        fmt::format("states {} experts, and the other keys leave none of {} to hold them; one of the two "
+                    "is wrong",
+                    moe.experts, counted(r.model.layers, "layer")));
   read_shared_experts(r, moe);
   // Gemma 4 runs the dense MLP beside the experts of a layer.
   if (r.keys.boolean("enable_moe_block").value_or(false)) {

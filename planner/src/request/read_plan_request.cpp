@@ -200,9 +200,10 @@ MemoryPolicy memory_policy_in(ObjectReader reader) {
 void check_transport(const ExecutionOptions& execution, const topology::Cluster& cluster,
                      const std::string& file) {
   if (execution.transport == Transport::nccl && topology::on_host_cores(cluster))
-    throw InvalidInput({file, 0, "/execution/transport"},
-                       "nccl carries data between GPUs, and the devices are ranks on the cores of their hosts; "
-                       "leave it out");
+    throw InvalidInput(
+        {file, 0, "/execution/transport"},
+        "nccl carries data between GPUs, and the devices are ranks on the cores of their hosts; "
+        "leave it out");
 }
 
 ExecutionOptions execution_options_in(ObjectReader reader) {
@@ -313,7 +314,8 @@ AttentionShape shape_in(ObjectReader reader) {
 Band band_in(ObjectReader& reader, i64 tokens) {
   const auto refuse_void = [&](i64 before, std::optional<i64> after) {
     if (masks_none(before, after, tokens))
-      reader.fail("window", fmt::format("has no effect: it reaches over all {} tokens; leave it out", tokens));
+      reader.fail("window",
+                  fmt::format("has no effect: it reaches over all {} tokens; leave it out", tokens));
   };
   const bool causal = reader.maybe_boolean("causal").value_or(true);
   if (const Json* sides = reader.find("window"); sides != nullptr && sides->is_array()) {
@@ -376,9 +378,8 @@ void read_call(ObjectReader& reader, AttentionRequest& request) {
   if (reader.find("backend") != nullptr) request.backend = reader.enumeration<Backend>("backend");
   read_documents(reader, request);
   const bool own_keys = request.kv_lengths.empty() && request.shape.kv_tokens == request.shape.q_tokens;
-  request.band =
-      band_in(reader, own_keys ? longest_document(request.lengths, request.shape.q_tokens)
-                               : std::max(request.shape.q_tokens, request.shape.kv_tokens));
+  request.band = band_in(reader, own_keys ? longest_document(request.lengths, request.shape.q_tokens)
+                                          : std::max(request.shape.q_tokens, request.shape.kv_tokens));
   if (const auto fixed = reader.maybe_object("fixed")) {
     request.fixed = fixed_in(*fixed);
     if (request.fixed.head_chunks.value_or(1) > max_head_chunks)

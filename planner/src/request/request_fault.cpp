@@ -34,8 +34,9 @@ Fault of_dense_model(const PlanRequest& request) {
 Fault of_tensor(const PlanRequest& request) {
   if (request.fixed.tensor != 1) return std::nullopt;
   const auto none = [](const char* flag, const char* pointer) {
-    return RequestFault{flag, pointer,
-                        "has no effect: it is of several tensor ranks, and tensor is 1; leave one of them out"};
+    return RequestFault{
+        flag, pointer,
+        "has no effect: it is of several tensor ranks, and tensor is 1; leave one of them out"};
   };
   if (!request.workload.expert_tensor) return none("--whole-experts", "/workload/expert_tensor");
   if (!request.workload.sequence_parallel)

@@ -118,8 +118,7 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
   double forward = 0, backward = 0, forward_band = 0, backward_band = 0;
   double exposed = 0;
   for (const LayerAttention& layer : attention) {
-    const double layers =
-        d(request_.model->kinds[layer.kind].calls()) * step.per_stage;
+    const double layers = d(request_.model->kinds[layer.kind].calls()) * step.per_stage;
     const double one = clocked(layer.price.forward, request_.older_forward);
     forward += layers * one;
     forward_band += layers * one * layer.price.forward.band;
@@ -132,9 +131,9 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
-  const std::string shown = fmt::format("schedule priced tick by tick; {} of exchange shows in {}",
-                                        format_seconds(std::max(0.0, exposed)),
-                                        w.training ? "both passes" : "it");
+  const std::string shown =
+      fmt::format("schedule priced tick by tick; {} of exchange shows in {}",
+                  format_seconds(std::max(0.0, exposed)), w.training ? "both passes" : "it");
   const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
   // Which kernels run and how well their rate is known are independent errors.
   const auto with_unknown = [&](double band, double seconds) {
@@ -156,8 +155,7 @@ void StepPricer::add_scores(PlanCandidate& c, double forward_s, StepContext& ste
   double pairs = 0;
   for (const LayerKind& kind : request_.model->kinds)
     if (kind.has_softmax())
-      pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) *
-               d(kind.calls());
+      pairs += d(w.seq) * d(w.seq) * d(w.rows_per_microbatch()) * d(kind.query_heads) * d(kind.calls());
   const double one = pairs * step.per_stage / c.choice.tensor() / c.choice.mesh.size() /
                      streamed_bytes_s(machine_.memory_bytes_s);
   const double again = w.training && attention_again(w.recompute) ? step.again : 0;
@@ -295,7 +293,8 @@ void StepPricer::add_pipeline(PlanCandidate& c, StepContext& step) const {
   // Neighbouring stages lie world / stages devices apart.
   const bool inside = world_ <= domain_devices_;
   if (!inside && nic_bytes_s_ <= 0)
-    throw MissingValue({"cluster", 0, "nics"}, "the rate of the NICs between hosts", "give it with --nic 8x400G");
+    throw MissingValue({"cluster", 0, "nics"}, "the rate of the NICs between hosts",
+                       "give it with --nic 8x400G");
   const double hop = (inside ? request_.calibration->comm.hop(request_.execution.transport, bytes)
                              : links_->between_hosts(NetworkOperation::hop, 2, 1, bytes,
                                                      bytes * devices_per_node_ / nic_bytes_s_))

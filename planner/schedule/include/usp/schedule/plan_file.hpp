@@ -38,9 +38,7 @@ struct PlanLayer {
   PassPrediction backward;  ///< zero when forward only
 
   /// In one pass over the model.
-  [[nodiscard]] i64 calls() const {
-    return layers.empty() ? 1 : static_cast<i64>(layers.size()) * per_layer;
-  }
+  [[nodiscard]] i64 calls() const { return layers.empty() ? 1 : static_cast<i64>(layers.size()) * per_layer; }
 };
 
 /// How WorkspaceBytes were found.
