@@ -131,9 +131,9 @@ void StepPricer::add_attention(PlanCandidate& c, const std::vector<LayerAttentio
     exposed += layers * layer.price.backward.exposed_s;
     c.extrapolation |= layer.price.backward.extrapolation;
   }
-  const std::string shown =
-      fmt::format("schedule priced tick by tick; {} of exchange shows in {}",
-                  format_seconds(std::max(0.0, exposed)), w.training ? "both passes" : "it");
+  const std::string shown = fmt::format("schedule priced tick by tick; {} of the exchange shows{}",
+                                        exposed > 0 ? format_seconds(exposed) : std::string("none"),
+                                        w.training ? " in both passes" : "");
   const double again = w.training && attention_again(w.recompute) ? step.again * forward : 0;
   // Which kernels run and how well their rate is known are independent errors.
   const auto with_unknown = [&](double band, double seconds) {
