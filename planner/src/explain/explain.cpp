@@ -144,6 +144,7 @@ std::string headline(const PlanFile& plan, const PlanLayer& layer) {
   if (s.kv_tokens != s.q_tokens) text += fmt::format(" against {} keys", format_tokens(s.kv_tokens));
   if (s.batch > 1) text += fmt::format(", batch {}", s.batch);
   if (!layer.layers.empty()) text += fmt::format(", {}", counted(layer.layers.size(), "layer"));
+  if (layer.per_layer > 1) text += fmt::format(" with {} of it each", layer.per_layer);
   return text + "\n";
 }
 

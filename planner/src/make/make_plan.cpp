@@ -168,6 +168,7 @@ PlanInputs inputs_of(const PlanRequest& request, const Choice& choice, const Wor
     memory.mlp_tile_tokens = choice.split->mlp_tile_tokens;
   StepWorkload step = step_workload(split, memory);
   step.expert_overlap = request.expert_overlap;
+  if (request.model->attention_layers() < request.model->layers) step.model_layers = request.model->layers;
   return {request.fixed, request.execution, true, step};
 }
 
@@ -211,6 +212,7 @@ PlanFile make_plan_file(const PlanRequest& request, const PlanCandidate& candida
     PlanLayer layer;
     layer.kind = mixer_name(kind.kind);
     layer.layers = kind.layers;
+    layer.per_layer = kind.per_layer;
     layer.plan = attention.plan;
     layer.plan.backend = backend_of(*request.cluster, *request.calibration, attention.plan);
     if (kind.kind == LayerMixer::chunked) layer.chunk_tokens = kind.window.value_or(0);

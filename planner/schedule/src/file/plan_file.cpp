@@ -43,6 +43,7 @@ Json pass_json(const PassPrediction& pass) {
 Json layer_json(const PlanLayer& layer, bool training) {
   const AttentionPlan& plan = layer.plan;
   Json json = {{"kind", layer.kind}, {"layers", layer.layers}};
+  if (layer.per_layer > 1) json["per_layer"] = layer.per_layer;  // absent is 1
   json["chunk_tokens"] = layer.chunk_tokens > 0 ? Json(layer.chunk_tokens) : Json(nullptr);
   json.update(recipe_json(plan));
   json["prediction"] = {{"forward", pass_json(layer.forward)},
@@ -235,6 +236,7 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   AttentionPlan& plan = layer.plan;
   layer.kind = reader.enumeration("kind", kind_words());
   layer.layers = small_integers(reader, "layers");
+  if (reader.has("per_layer")) layer.per_layer = static_cast<int>(reader.integer("per_layer", 2, max_degree));
   layer.chunk_tokens = reader.maybe_integer("chunk_tokens", 1, max_tokens).value_or(0);
   plan.mesh = mesh;
   plan.shape = shape_in(reader.object("shape"));
