@@ -13,14 +13,13 @@
 namespace usp {
 namespace {
 
-/// The one that plans take first, then the others, in the calibration's order.
+/// The one that plans take first, then the others.
 std::vector<Backend> measured_backends(const Calibration& calibration) {
   std::vector<Backend> measured;
-  const auto add = [&](const std::string& word) {
-    if (const auto backend = find_backend(word)) measured.push_back(*backend);
-  };
-  add(calibration.kernel_backend);
-  for (const auto& [word, kernel] : calibration.other_kernels) add(word);
+  for (const Backend backend : backends())
+    if (calibration.measured(backend)) measured.push_back(backend);
+  std::stable_partition(measured.begin(), measured.end(),
+                        [&](Backend backend) { return backend->word == calibration.kernel_backend; });
   return measured;
 }
 
@@ -41,8 +40,9 @@ std::string objection_to(Backend backend, const AttentionRequest& request) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     if (pass == Pass::backward && !request.training) continue;
     const schedule::CallTraits call = schedule::call_traits(plan, pass, {0, request.shape.query_heads});
-    const schedule::UnsupportedReason why = schedule::unsupported_reason(backend->takes, call);
-    if (why != schedule::UnsupportedReason::none) return schedule::text_of(why, backend);
+    const Backend part = backend.of(pass);
+    const schedule::UnsupportedReason why = schedule::unsupported_reason(part->takes, call);
+    if (why != schedule::UnsupportedReason::none) return schedule::text_of(why, part);
   }
   return "";
 }
@@ -50,16 +50,20 @@ std::string objection_to(Backend backend, const AttentionRequest& request) {
 /// What its best plan leaves to its fallback, whose kernels its price knows nothing of.
 std::string left_of(Backend backend, const AttentionResult& result) {
   i64 left = 0, all = 0;
-  std::string why;
-  for (const auto* steps : {&result.forward_steps, &result.backward_steps}) {
-    if (!*steps) continue;
-    all += (*steps)->steps();
-    left += (*steps)->steps() - (*steps)->of(backend) + (*steps)->mixed;
-    if (why.empty() && !(*steps)->why.empty()) why = schedule::text_of((*steps)->why.front(), backend);
+  std::string why, to;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const auto& steps = pass == Pass::forward ? result.forward_steps : result.backward_steps;
+    if (!steps) continue;
+    const Backend part = backend.of(pass);
+    const i64 others = steps->steps() - steps->of(part) + steps->mixed;
+    all += steps->steps();
+    left += others;
+    if (others == 0 || !to.empty()) continue;
+    to = word_of(fallback_of(backend, pass));
+    if (!steps->why.empty()) why = schedule::text_of(steps->why.front(), part);
   }
   if (left == 0) return "";
-  return fmt::format("it leaves {} of {} steps to {}{}{}", left, all, word_of(last_fallback(backend)),
-                     why.empty() ? "" : ": ", why);
+  return fmt::format("it leaves {} of {} steps to {}{}{}", left, all, to, why.empty() ? "" : ": ", why);
 }
 
 }  // namespace
