@@ -18,6 +18,13 @@ struct HeadCount {
   }
 };
 
+/// What the results of a step hold before it.
+struct ResultsBefore {
+  bool first = false;           ///< nothing: of the blocks that add to one result it is the first
+  bool overwrites_dkv = false;  ///< dK and dV hold nothing, and are written
+  friend bool operator==(const ResultsBefore&, const ResultsBefore&) = default;
+};
+
 /// Times of the kernels of one plan. Where a pass has several units its results are fp32 sums in memory:
 /// blocks of kernels that do not carry them are written in the input type, read again and added.
 class KernelTimes {
@@ -29,9 +36,9 @@ class KernelTimes {
         shape_(plan.shape),
         options_(options) {}
 
-  /// Of an operation on the pairs of a block. @param first of the blocks that add to one result
+  /// Of an operation on the pairs of a block.
   [[nodiscard]] Estimate on_pairs(const schedule::Operation& operation, const HeadCount& heads,
-                                  const BlockShape& block, bool first) const {
+                                  const BlockShape& block, const ResultsBefore& results) const {
     KernelShape call;
     const auto batch = static_cast<double>(shape_.batch);
     call.query_heads = batch * static_cast<double>(heads.query);
@@ -49,7 +56,7 @@ class KernelTimes {
     Estimate time = backward ? kernel_.backward(call) : kernel_.forward(call);
     time.seconds *= operation.cost.times;
     if (options_.merge_kernels && plan_.mesh.ring() > 1)
-      time += backward ? sum_gradients(call, first) : merge(call, first);
+      time += backward ? sum_gradients(call, results) : merge(call, results.first);
     return time;
   }
 
@@ -74,15 +81,17 @@ class KernelTimes {
     if (!first) return kernel_.merge(head_rows, call.head_dim_v, call.element_bytes);
     return kernel_.memory_bound(head_rows * call.head_dim_v * (call.element_bytes + sum_bytes));
   }
-  /// Sums begin with zeros: dQ with the pass, dK and dV with each block. A kernel that takes O instead of
-  /// delta takes it in the input type.
-  [[nodiscard]] Estimate sum_gradients(const KernelShape& call, bool first) const {
+  /// Sums begin with zeros: dQ with the pass, dK and dV where no step writes them first. A kernel that takes
+  /// O instead of delta takes it in the input type.
+  [[nodiscard]] Estimate sum_gradients(const KernelShape& call, const ResultsBefore& results) const {
     const double dq = call.query_heads * call.rows * call.head_dim_qk;
     const double dkv = call.kv_heads * call.key_rows * (call.head_dim_qk + call.head_dim_v);
-    double bytes = sum_bytes * (dkv + (first ? dq : 0));
-    int kernels = first ? 3 : 2;
+    const bool zeroes = !results.overwrites_dkv;
+    double bytes = sum_bytes * ((zeroes ? dkv : 0) + (results.first ? dq : 0));
+    int kernels = (results.first ? 1 : 0) + (zeroes ? 2 : 0);
     if (!kernel_.data().carries_state) {
-      bytes += (call.element_bytes + 2 * sum_bytes) * (dq + dkv);
+      bytes += (call.element_bytes + 2 * sum_bytes) * dq;
+      bytes += (call.element_bytes + (zeroes ? 2 : 1) * sum_bytes) * dkv;
       kernels += 3;
       if (!schedule::computes_delta(plan_)) {
         bytes += call.query_heads * call.rows * call.head_dim_v * (sum_bytes + call.element_bytes);

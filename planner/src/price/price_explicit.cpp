@@ -14,7 +14,7 @@ namespace {
 struct PairsCall {
   HeadCount heads;
   BlockShape block;
-  bool first = false;  ///< against the own row
+  ResultsBefore results;
 };
 
 PairsCall call_of(const schedule::RankSchedule& rank, const schedule::Step& step) {
@@ -33,7 +33,8 @@ PairsCall call_of(const schedule::RankSchedule& rank, const schedule::Step& step
   call.block.rows = static_cast<double>(schedule::total(rows));
   call.block.keys = static_cast<double>(schedule::total(keys));
   const BufferSlot place = rank.buffers[static_cast<std::size_t>(step[Tensor::k])].name.place;
-  call.first = place == BufferSlot::row || place == BufferSlot::home;
+  call.results = {place == BufferSlot::row || place == BufferSlot::home,
+                  step.overwrite || step.overwrite_dkv};
   return call;
 }
 
@@ -45,7 +46,7 @@ Estimate time_of(const KernelTimes& times, const schedule::RankSchedule& rank, c
                          rank.buffers[static_cast<std::size_t>(rows)].rows);
   }
   const PairsCall call = call_of(rank, step);
-  return times.on_pairs(operation, call.heads, call.block, call.first);
+  return times.on_pairs(operation, call.heads, call.block, call.results);
 }
 
 }  // namespace

@@ -64,19 +64,19 @@ class WorkTimes {
       return longest;
     }
     const int front = profile_.front_of(w.offsets);
-    const bool first = w.offsets.begin == 0;
+    const ResultsBefore results{w.offsets.begin == 0, w.overwrite || w.overwrite_dkv};
     if (&operation == operation_ && front == front_ && w.chunk == chunk_ && w.part == part_ &&
-        first == first_)
+        results == results_)
       return last_;
     last_ = {};
     for (const HeadCount& c : counts)
       for (const BlockShape& block : profile_.pareto_front(front))
-        keep_longest(last_, times_.on_pairs(operation, c, block, first));
+        keep_longest(last_, times_.on_pairs(operation, c, block, results));
     operation_ = &operation;
     front_ = front;
     chunk_ = w.chunk;
     part_ = w.part;
-    first_ = first;
+    results_ = results;
     return last_;
   }
 
@@ -86,7 +86,7 @@ class WorkTimes {
   const schedule::Operation* operation_ = nullptr;
   int front_ = -1, chunk_ = -1;
   HeadPart part_ = HeadPart::all;
-  bool first_ = false;
+  ResultsBefore results_;
   Estimate last_;
 };
 
