@@ -30,8 +30,8 @@ std::string some_of(const std::vector<std::string>& names) {
 
 /// First words of lines of Slurm's other tools.
 bool names_no_switches(const std::string& key) {
-  constexpr std::string_view words[] = {"nodelist",  "partition", "partitionname", "nodename",
-                                        "hostnames", "jobid",     "node"};
+  constexpr std::string_view words[] = {"nodelist", "partition", "partitionname",
+                                        "nodename", "hostnames", "jobid"};
   return std::find(std::begin(words), std::end(words), key) != std::end(words);
 }
 
