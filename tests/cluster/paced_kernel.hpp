@@ -78,6 +78,10 @@ class PacedKernel final : public kernels::AttentionKernel {
     double seconds_;
   };
 
+  [[nodiscard]] static ResultsBefore results_of(const kernels::AttendArgs& a) { return {a.overwrite, false}; }
+  [[nodiscard]] static ResultsBefore results_of(const kernels::AttendGradArgs& a) {
+    return {a.overwrite, a.overwrites_dkv()};
+  }
   template <class Args>
   [[nodiscard]] static double seconds_of(const KernelTimes& times, const schedule::Operation& operation,
                                          const Args& args) {
@@ -94,7 +98,7 @@ class PacedKernel final : public kernels::AttentionKernel {
     block.rows = static_cast<double>(schedule::total(rows));
     block.keys = static_cast<double>(schedule::total(keys));
     const HeadCount heads{args.scope.query_heads.size(), args.scope.kv_heads().size()};
-    return times.on_pairs(operation, heads, block, args.overwrite).seconds;
+    return times.on_pairs(operation, heads, block, results_of(args)).seconds;
   }
 
   Pace pace_;
