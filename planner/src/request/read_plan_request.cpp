@@ -421,8 +421,8 @@ std::unique_ptr<AttentionInput> read_attention_request(const std::string& text, 
       note(remark);
     if (stated.devices || stated.digest) check_cluster(stated, cluster_summary(input->cluster), file);
   }
-  const std::optional<Backend>& backend = input->request.backend;
-  if (!backend || !(*backend)->on_gpu) check_transport(input->request.execution, input->cluster, file);
+  if (!input->request.backend.value_or(Backend{})->on_gpu)
+    check_transport(input->request.execution, input->cluster, file);
   reader.finish();
   input->request.cluster = &input->cluster;
   input->request.calibration = &input->calibration;
