@@ -33,17 +33,28 @@ void add_comm_flags(const Verb& verb, CommFlags& flags, const std::string& watch
              "--rdzv-id where it is random): only the ranks reach their ports");
 }
 
+namespace {
+
+/// "hopper_cudnn, cudnn or mma".
+std::string preferred_words() {
+  std::string words;
+  for (const Backend backend : preferred_gpu_backends())
+    words += (words.empty() ? "" : ", ") + std::string(word_of(backend));
+  return words + " or " + std::string(word_of(last_fallback(preferred_gpu_backend())));
+}
+
+}  // namespace
+
 void add_run_flags(const Verb& verb, RunFlags& flags) {
   add_plan_file_flags(verb, flags.plan);
   FlagGroup group(verb, plain_group);
   group.number("--seed", flags.seed, "of the random tensors and of dropout (0)", 0);
   group.option("--kernel", flags.kernel, kernels::kernel_words(" or ") + " (the plan's backend)");
-  group.word(
-      "--device", flags.device,
-      word_choice<RunOn>() +
-          fmt::format(", whatever the plan's backend is: cuda takes {} where it is installed, else {} "
-                      "(the plan's)",
-                      word_of(preferred_gpu_backend()), word_of(last_fallback(preferred_gpu_backend()))));
+  group.word("--device", flags.device,
+             word_choice<RunOn>() +
+                 fmt::format(", whatever the plan's backend is: cuda takes {}: the first that the card runs "
+                             "and that is installed (the plan's)",
+                             preferred_words()));
   group.word("--ulysses-transport", flags.ulysses_transport,
              "of GPUs, along the Ulysses axis: " + word_choice<Transport>() + " (the plan's)");
   group.word("--ring-transport", flags.ring_transport, "the same along the ring (the plan's)");

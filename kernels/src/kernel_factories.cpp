@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "pass_kernels.hpp"
+
 #include "usp/base/error.hpp"
 #include "usp/kernels/backends.hpp"
 #include "usp/kernels/cuda_backends.hpp"
@@ -34,7 +36,12 @@ const std::vector<KernelFactory>& kernel_factories() {
        built_cudnn},
       {hopper_traits.word, hopper_traits.on_gpu,
        [](Memory& memory, bool deterministic) { return make_hopper_kernel(memory, {deterministic}); },
-       built_cuda}};
+       built_cuda},
+      {hopper_cudnn_traits.word, hopper_cudnn_traits.on_gpu,
+       [](Memory& memory, bool deterministic) {
+         return make_pass_kernels(Backend::hopper_cudnn, memory, deterministic);
+       },
+       built_cudnn}};
   return list;
 }
 

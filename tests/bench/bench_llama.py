@@ -53,9 +53,13 @@ def sample(documents: list[int], seed: int) -> dict:
     return dict(input_ids=ids, labels=ids, position_ids=torch.cat([torch.arange(n) for n in documents])[None])
 
 
-def on_mesh(ring: bool, **options):
+def on_mesh(ring: bool, keep: bool = False, **options):
+    """keep: what attention returned is kept, so that checkpointing recomputes everything else."""
     def steps(model, tokens: int, mean: int, count: int):
         import usp_attention as usp
+
+        if keep:
+            model.gradient_checkpointing_enable(dict(use_reentrant=False, context_fn=usp.keep_attention))
 
         ranks = dist.get_world_size()
         mesh = init_device_mesh("cuda", (ranks, 1) if ring else (1, ranks), mesh_dim_names=("ring", "ulysses"))
@@ -103,6 +107,7 @@ def alone(model, tokens: int, mean: int, count: int):
 
 
 KINDS = {"ring": on_mesh(ring=True), "balanced": on_mesh(ring=True, layout="balanced"), "ulysses": on_mesh(ring=False),
+         "ring_kept": on_mesh(ring=True, keep=True), "ulysses_kept": on_mesh(ring=False, keep=True),
          "allgather": on_accelerate("allgather"), "alltoall": on_accelerate("alltoall"), "alone": alone}
 
 

@@ -148,7 +148,8 @@ TEST_P(AttentionGpu, ErrorHardlyGrowsWithTheRing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionGpu,
-                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper),
+                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper,
+                                         Backend::hopper_cudnn),
                          [](const auto& backend) { return std::string(word_of(backend.param)); });
 
 }  // namespace

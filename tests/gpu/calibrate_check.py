@@ -102,7 +102,8 @@ class Check:
                          for curve in content["point_to_point"])
         products = content.get("products")
         share = f"; products {100 * products['share']:.0f}% of the peak ({products['library']})" if products else ""
-        beside = ", ".join(f"{row['transport']} {row['ratio']:.2f}" for row in content["interference"])
+        beside = ", ".join(f"{row['transport']} {row['ratio']:.2f} and {1e6 * row.get('tick_s', 0):.0f} us a tick"
+                           for row in content["interference"])
         return f"{'; '.join(kernels)}; hops {hops or 'none'}; beside kernels {beside}{share}"
 
     def score(self, name, cluster):

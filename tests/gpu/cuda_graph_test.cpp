@@ -140,7 +140,9 @@ TEST_P(CudaGraph, RanksOnGpusOfTheirOwnReplay) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CudaGraph, testing::Values(Backend::mma, Backend::cudnn, Backend::hopper),
+INSTANTIATE_TEST_SUITE_P(Backends, CudaGraph,
+                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper,
+                                         Backend::hopper_cudnn),
                          [](const auto& backend) { return std::string(word_of(backend.param)); });
 
 }  // namespace

@@ -168,7 +168,8 @@ TEST_P(DeviceMemory, NewBatchesTakeNoneInTheEnd) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, DeviceMemory,
-                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper),
+                         testing::Values(Backend::mma, Backend::cudnn, Backend::hopper,
+                                         Backend::hopper_cudnn),
                          [](const auto& backend) { return std::string(word_of(backend.param)); });
 
 }  // namespace

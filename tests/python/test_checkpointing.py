@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recomputation, batches in flight and accumulation; and calls in another order on one rank."""
 
+import contextlib
 import functools
 
 import pytest
 import torch
 import usp_attention as usp
 from reference import fill, random_qkv
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 LAYERS = 3
 CU = {"A": (0, 5, 17), "B": (0, 13)}
@@ -31,19 +32,13 @@ class Model(torch.nn.Module):
         return x
 
 
-def keep_attention(ctx, op, *args, **kwargs):
-    kept = op == torch.ops.usp.attend.default
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-
 WAYS = {
     "none": None,
     "reentrant": functools.partial(checkpoint, use_reentrant=True),
     "not reentrant": functools.partial(checkpoint, use_reentrant=False),
-    "selective": functools.partial(checkpoint, use_reentrant=False, context_fn=functools.partial(
-        create_selective_checkpoint_contexts, keep_attention)),
+    "attention kept": functools.partial(checkpoint, use_reentrant=False, context_fn=usp.keep_attention),
 }
-FORWARDS = {"none": 1, "reentrant": 2, "not reentrant": 2, "selective": 1}
+FORWARDS = {"none": 1, "reentrant": 2, "not reentrant": 2, "attention kept": 1}
 
 
 def sample(batch, name):
@@ -170,3 +165,37 @@ def test_other_documents_on_one_rank_are_an_error():
     with pytest.raises(usp.DisagreementError) as error:
         usp.run_threads(4, body, ring=2, ulysses=2)
     assert (error.value.field, error.value.ranks) == ("batch", (2,))
+
+
+@contextlib.contextmanager
+def kept_region(body):
+    """Leaves and the result of `body(batch, q, k, v)` of one rank within a region that keeps attention."""
+    with usp.Mesh.create() as mesh:
+        q, k, v, _ = random_qkv(1, 17, 4, 2, 8, 8)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        yield leaves, checkpoint(functools.partial(body, mesh.batch(cu_seqlens=(0, 5, 17))), *leaves, use_reentrant=False,
+                                 context_fn=usp.keep_attention)
+
+
+def test_kept_attention_survives_a_second_backward():
+    def body(batch, q, k, v):
+        return usp.attention(q.sin(), k, v, batch).square()
+
+    with kept_region(body) as (leaves, out):
+        first = torch.autograd.grad(out.sum(), leaves, retain_graph=True)
+        for a, b in zip(first, torch.autograd.grad(out.sum(), leaves)):
+            assert torch.equal(a, b)
+
+
+def test_kept_attention_is_that_of_the_same_call():
+    windows = iter((4, 3))
+
+    def other_rules(batch, q, k, v):
+        return usp.attention(q.sin(), k, v, batch, window=next(windows)).square()
+
+    def in_place(batch, q, k, v):
+        return usp.attention(q.sin(), k, v, batch).mul_(2).square()
+
+    for body, why in ((other_rules, "not that of the forward pass"), (in_place, "changed in place")):
+        with kept_region(body) as (_, out), pytest.raises(usp.UsageError, match=why):
+            out.sum().backward()

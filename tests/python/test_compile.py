@@ -62,3 +62,30 @@ def test_ranks_compile_for_themselves():
 
     for degrees in (dict(ring=2, ulysses=2), dict(ring=2)):
         usp.run_threads(degrees["ring"] * degrees.get("ulysses", 1), body, **degrees)
+
+
+def test_kept_attention_runs_forward_once():
+    """Within compiled code the policy of selective checkpointing keeps it."""
+    from torch.utils.checkpoint import checkpoint
+    from usp_attention._library import lib
+
+    torch._dynamo.reset()
+    model = Block(1)
+
+    def kept(x, batch):
+        return checkpoint(model, x, batch, use_reentrant=False, context_fn=usp.keep_attention)
+
+    with usp.Mesh.create() as mesh:
+        batch, calls, inner = mesh.batch(cu_seqlens=(0, 5, 17)), [], mesh.call
+        mesh.call = lambda function, *arguments: (calls.append(function is lib().usp_attend), inner(function, *arguments))[1]
+        x = torch.linspace(-1, 1, 17 * 32, dtype=torch.float64).sin().view(1, 17, 32)
+        gradients = []
+        for call in (model, kept, torch.compile(kept, fullgraph=True, backend="aot_eager")):
+            calls.clear()
+            model.zero_grad()
+            call(x, batch).square().sum().backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+            assert sum(calls) == 1, call
+        for other in gradients[1:]:
+            for a, b in zip(gradients[0], other):
+                torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-10)

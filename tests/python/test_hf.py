@@ -163,10 +163,10 @@ def test_losses_are_divided_by_the_exact_count():
     assert seen[0].dtype == torch.float32 and float(seen[0]) == 299
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_gradient_checkpointing(use_reentrant):
-    compare("gpt_oss", "packed", dict(ring=2, ulysses=2), change=lambda model: model.gradient_checkpointing_enable(
-        dict(use_reentrant=use_reentrant)))
+@pytest.mark.parametrize("how", [dict(use_reentrant=True), dict(use_reentrant=False),
+                                 dict(use_reentrant=False, context_fn=usp.keep_attention)])
+def test_gradient_checkpointing(how):
+    compare("gpt_oss", "packed", dict(ring=2, ulysses=2), change=lambda model: model.gradient_checkpointing_enable(how))
 
 
 def test_microbatches_in_flight():

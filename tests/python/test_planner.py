@@ -104,6 +104,18 @@ def test_notebook_and_two_lines(result):
     assert 'plan="plan.json"' in chunked and "2 head chunks" in chunked and "layout=" not in chunked
 
 
+@pytest.mark.parametrize("recompute,line", [("full", "use_reentrant=False))"), ("mlp", None),
+                                            ("keep_attention", "context_fn=usp.keep_attention))")])
+def test_two_lines_checkpoint_as_planned(result, recompute, line):
+    best = dataclasses.replace(result.best, recompute=recompute, tensor=1,
+                               split=dataclasses.replace(result.best.split, recompute_layers=None))
+    text = best.two_lines()
+    compile(text, "two_lines", "exec")
+    assert ("gradient_checkpointing_enable" in text) == (line is not None) and (line or "") in text
+    some = dataclasses.replace(best, split=dataclasses.replace(best.split, recompute_layers=3)).two_lines()
+    assert "gradient_checkpointing_enable" not in some
+
+
 def test_a_failing_nvidia_smi(monkeypatch, tmp_path):
     import torch
     from usp_attention import _machine

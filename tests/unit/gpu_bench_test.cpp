@@ -56,8 +56,13 @@ bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(PlacePlan, AHostPlanTakesCudnnWhereItIsThereElseMma) {
-  const PlacedPlan fast = place_plan(small_plan(), RunOn::gpu, "", no_objection);
+TEST(PlacePlan, AHostPlanTakesTheFirstPreferredThatIsThereElseMma) {
+  const PlacedPlan both = place_plan(small_plan(), RunOn::gpu, "", no_objection);
+  EXPECT_EQ(both.plan.backend, Backend::hopper_cudnn);
+  EXPECT_EQ(both.note, "backend cpu of the plan becomes hopper_cudnn, hopper with cuDNN is available");
+  const PlacedPlan fast = place_plan(small_plan(), RunOn::gpu, "", [](Backend backend) {
+    return std::string(backend->generation.empty() ? "" : "it is for other cards");
+  });
   EXPECT_EQ(fast.plan.backend, Backend::cudnn);
   EXPECT_EQ(fast.note, "backend cpu of the plan becomes cudnn, cuDNN is available");
   const PlacedPlan plain = place_plan(small_plan(), RunOn::gpu, "", objection);

@@ -72,6 +72,19 @@ TEST(KernelScratch, HopperSumsDqWhereItIsRoundedAndLeavesRoomToItsFallback) {
   EXPECT_EQ(scratch(plan), scratch(plan_of(Backend::mma, 1, 2)));
 }
 
+TEST(KernelScratch, PassesOfTwoBackendsKeepTheirOwn) {
+  for (const int ring : {1, 2}) {
+    EXPECT_EQ(scratch(plan_of(Backend::hopper_cudnn, ring, 2), false),
+              scratch(plan_of(Backend::hopper, ring, 2), false));
+    EXPECT_EQ(scratch(plan_of(Backend::hopper_cudnn, ring, 2)), scratch(plan_of(Backend::cudnn, ring, 2)));
+  }
+  AttentionPlan plan = plan_of(Backend::hopper_cudnn, 1, 2);
+  plan.score.softcap = 30;  // both leave all to kernels of their own
+  AttentionPlan mma = plan;
+  mma.backend = Backend::mma;
+  EXPECT_GE(scratch(plan), scratch(mma));
+}
+
 TEST(KernelScratch, HostKeepsNone) {
   EXPECT_EQ(scratch(plan_of(Backend::cpu, 2, 8)), 0);
 }

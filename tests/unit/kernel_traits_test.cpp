@@ -28,20 +28,22 @@ schedule::UnsupportedReason cudnn_refuses(Change&& change) {
 
 /// Files, flags and usp.h name backends by word and number.
 TEST(Backends, AreListedInTheOrderOfTheCApi) {
-  const std::vector<Backend> expected{Backend::cpu, Backend::mma, Backend::cudnn, Backend::hopper};
+  const std::vector<Backend> expected{Backend::cpu, Backend::mma, Backend::cudnn, Backend::hopper,
+                                      Backend::hopper_cudnn};
   EXPECT_EQ(backends(), expected);
   EXPECT_EQ(Backend(), Backend::cpu);
-  EXPECT_EQ(joined_words<Backend>(), "cpu, mma, cudnn, hopper");
+  EXPECT_EQ(joined_words<Backend>(), "cpu, mma, cudnn, hopper, hopper_cudnn");
   for (const Backend backend : backends()) {
     EXPECT_EQ(backends()[index_of(backend)], backend);
     EXPECT_EQ(parse_word<Backend>(word_of(backend), "--backend"), backend);
     EXPECT_FALSE(backend->summary.empty());
   }
-  EXPECT_EQ(gpu_backend_words(), "mma or cudnn or hopper");
+  EXPECT_EQ(gpu_backend_words(), "mma or cudnn or hopper or hopper_cudnn");
 }
 
 TEST(Backends, FallBackToOneThatTakesAllOfTheirHardware) {
   EXPECT_EQ(preferred_gpu_backend(), Backend::cudnn);
+  EXPECT_EQ(preferred_gpu_backends(), (std::vector<Backend>{Backend::hopper_cudnn, Backend::cudnn}));
   EXPECT_EQ(last_fallback(Backend::cudnn), Backend::mma);
   EXPECT_EQ(last_fallback(Backend::cpu), Backend::cpu);
   EXPECT_TRUE(is_fallback(Backend::mma));
@@ -51,6 +53,24 @@ TEST(Backends, FallBackToOneThatTakesAllOfTheirHardware) {
     EXPECT_TRUE(last_fallback(backend)->takes.any_slices) << word_of(backend);
     EXPECT_EQ(last_fallback(backend)->on_gpu, backend->on_gpu) << word_of(backend);
   }
+}
+
+TEST(Backends, OfTwoPartsLeaveEachPassToOne) {
+  EXPECT_EQ(Backend::hopper_cudnn.of(Pass::forward), Backend::hopper);
+  EXPECT_EQ(Backend::hopper_cudnn.of(Pass::backward), Backend::cudnn);
+  for (const Backend backend : backends()) {
+    EXPECT_EQ(backend.has_parts(), backend.of(Pass::forward) != backend) << word_of(backend);
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const Backend part = backend.of(pass);
+      EXPECT_FALSE(part.has_parts());
+      EXPECT_EQ(last_fallback(part), last_fallback(backend)) << word_of(backend);
+      EXPECT_EQ(part->on_gpu, backend->on_gpu);
+      EXPECT_TRUE(part->rounds_results || !backend->rounds_results);
+    }
+  }
+  EXPECT_TRUE(schedule::runs_on(Backend::hopper_cudnn, 9));
+  for (const int major : {8, 10, 12}) EXPECT_FALSE(schedule::runs_on(Backend::hopper_cudnn, major)) << major;
+  EXPECT_TRUE(schedule::runs_on(Backend::cudnn, 8));
 }
 
 TEST(KernelTraits, EveryRefusalHasOneNameAndAText) {

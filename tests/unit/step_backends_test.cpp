@@ -34,13 +34,13 @@ std::vector<StepSeen> steps_of(const AttentionPlan& plan, const Documents& docum
   schedule::CompactSchedule compact;
   schedule::generate(plan, geometry.heads().shared_kv(), compact);
   const schedule::RankSchedule schedule = schedule::expand(geometry, compact, rank, pass);
-  EXPECT_EQ(schedule.backend, plan.backend);
+  EXPECT_EQ(schedule.backend, plan.backend.of(pass));
   std::vector<StepSeen> seen;
   for (const schedule::Step& step : schedule.steps) {
     if (!step.operation->has_pairs) continue;
     const schedule::Slice* slices = schedule.slices.data() + step.slices.begin;
     seen.push_back(
-        {step.backend, schedule::reason_of(plan.backend, step.backend, pass, slices, step.slices.count)});
+        {step.backend, schedule::reason_of(schedule.backend, step.backend, pass, slices, step.slices.count)});
   }
   return seen;
 }
@@ -128,6 +128,26 @@ TEST(StepBackends, UnequalHeadDimsAreLeftBackwardOnly) {
   plan.shape.head_dim_qk = 96;
   expect_all(steps_of(plan, 0, Pass::forward), Backend::cudnn, schedule::UnsupportedReason::none);
   expect_all(steps_of(plan, 0, Pass::backward), Backend::mma, schedule::UnsupportedReason::unequal_head_dims);
+}
+
+TEST(StepBackends, OfTwoPartsEachPassIsItsOwn) {
+  AttentionPlan plan = plan_for(2, 2);
+  plan.backend = Backend::hopper_cudnn;
+  expect_all(steps_of(plan, 0, Pass::forward), Backend::hopper, schedule::UnsupportedReason::none);
+  expect_all(steps_of(plan, 0, Pass::backward), Backend::cudnn, schedule::UnsupportedReason::none);
+  // Of many documents the second leaves all, the first nothing.
+  std::vector<i64> cu;
+  for (i64 i = 0; i <= 64; ++i) cu.push_back(16 * i);
+  expect_all(steps_of(plan, Documents::packed(cu), 0, Pass::forward), Backend::hopper,
+             schedule::UnsupportedReason::none);
+  expect_all(steps_of(plan, Documents::packed(cu), 0, Pass::backward), Backend::mma,
+             schedule::UnsupportedReason::many_blocks);
+  EXPECT_FALSE(schedule::computes_delta(plan));
+  plan.score.softcap = 30;
+  EXPECT_EQ(schedule::all_left_note(plan, true, {}, {}),
+            "backend hopper_cudnn: every step goes to the mma kernel: " +
+                schedule::text_of(schedule::UnsupportedReason::softcap, Backend::hopper) +
+                "; plan with --backend mma");
 }
 
 TEST(StepBackends, TornGroupsAreLeftOnTheRanksThatTearThem) {

@@ -7,7 +7,8 @@
 namespace usp {
 
 const std::vector<Backend>& backends() {
-  static const std::vector<Backend> list = {Backend::cpu, Backend::mma, Backend::cudnn, Backend::hopper};
+  static const std::vector<Backend> list = {Backend::cpu, Backend::mma, Backend::cudnn, Backend::hopper,
+                                            Backend::hopper_cudnn};
   return list;
 }
 
@@ -43,9 +44,18 @@ bool is_fallback(Backend backend) {
                      [&](Backend other) { return other->fallback == &*backend; });
 }
 
-Backend preferred_gpu_backend() {
+std::vector<Backend> preferred_gpu_backends() {
+  std::vector<Backend> preferred;
   for (const Backend backend : backends())
-    if (backend->on_gpu && !is_fallback(backend)) return backend;
+    if (backend->on_gpu && backend->preference > 0) preferred.push_back(backend);
+  std::sort(preferred.begin(), preferred.end(),
+            [](Backend a, Backend b) { return a->preference > b->preference; });
+  return preferred;
+}
+
+Backend preferred_gpu_backend() {
+  for (const Backend backend : preferred_gpu_backends())
+    if (backend->generation.empty()) return backend;
   throw InternalError("no backend of GPUs is listed");
 }
 

@@ -26,10 +26,19 @@ std::string mesh_text(const ExportInput& input) {
       input.data() * mesh.size(), input.data(), mesh.ulysses, mesh.ring(), names);
 }
 
+/// transformers checkpoints all layers or none.
+std::string checkpointing_text(const ExportInput& input) {
+  const Recompute recompute = input.plan.recompute;
+  if (!input.plan.training || input.step().recompute_layers) return "";
+  if (recompute != Recompute::full && recompute != Recompute::keep_attention) return "";
+  return fmt::format("model.gradient_checkpointing_enable(dict(use_reentrant=False{}))\n",
+                     recompute == Recompute::full ? "" : ", context_fn=usp.keep_attention");
+}
+
 void write(const ExportInput& input, ExportedPlan& result) {
   result.texts.push_back(
       {"in the training script (transformers)",
-       "import usp_attention as usp\n" + mesh_text(input) +
+       "import usp_attention as usp\n" + mesh_text(input) + checkpointing_text(input) +
            "sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"],\n"
            "                    plan=" +
            Json(input.request.plan_file).dump(-1, ' ', false, Json::error_handler_t::replace) +

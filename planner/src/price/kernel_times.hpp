@@ -22,8 +22,12 @@ struct HeadCount {
 /// blocks of kernels that do not carry them are written in the input type, read again and added.
 class KernelTimes {
  public:
-  KernelTimes(const AttentionCostModel& kernel, const AttentionPlan& plan, const ExecutionOptions& options)
-      : kernel_(kernel), plan_(plan), shape_(plan.shape), options_(options) {}
+  KernelTimes(const Calibration& calibration, const AttentionPlan& plan, Pass pass,
+              const ExecutionOptions& options)
+      : kernel_(calibration.kernel_of(plan.backend.of(pass))),
+        plan_(plan),
+        shape_(plan.shape),
+        options_(options) {}
 
   /// Of an operation on the pairs of a block. @param first of the blocks that add to one result
   [[nodiscard]] Estimate on_pairs(const schedule::Operation& operation, const HeadCount& heads,

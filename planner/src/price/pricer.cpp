@@ -278,7 +278,7 @@ PassPrice AttentionPricer::price_pass(const Context& context, Pass which, std::v
   sum.start(pass.ticks);
   // Rows may be uneven; but where all of a block is sent, every move of a kind has the same greatest message.
   const bool varies = context.geometry != nullptr && plan.prune;
-  const KernelTimes times(links_.calibration().kernel_of(plan.backend), plan, options_);
+  const KernelTimes times(links_.calibration(), plan, which, options_);
   WorkTimes work_times(times, *context.profile);
   sum.work(times.of_call(which == Pass::backward));
   const auto post = [&](std::size_t move) {

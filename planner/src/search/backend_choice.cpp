@@ -13,7 +13,8 @@
 namespace usp {
 namespace {
 
-/// The one that plans take first, then the others, in the calibration's order.
+/// The one that plans take first, then the others, in the calibration's order, then those that are made of
+/// them.
 std::vector<Backend> measured_backends(const Calibration& calibration) {
   std::vector<Backend> measured;
   const auto add = [&](const std::string& word) {
@@ -21,6 +22,12 @@ std::vector<Backend> measured_backends(const Calibration& calibration) {
   };
   add(calibration.kernel_backend);
   for (const auto& [word, kernel] : calibration.other_kernels) add(word);
+  const auto known = [&](Backend part) {
+    return std::find(measured.begin(), measured.end(), part) != measured.end();
+  };
+  for (const Backend backend : backends())
+    if (backend.has_parts() && known(backend.of(Pass::forward)) && known(backend.of(Pass::backward)))
+      measured.push_back(backend);
   return measured;
 }
 
@@ -41,8 +48,9 @@ std::string objection_to(Backend backend, const AttentionRequest& request) {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     if (pass == Pass::backward && !request.training) continue;
     const schedule::CallTraits call = schedule::call_traits(plan, pass, {0, request.shape.query_heads});
-    const schedule::UnsupportedReason why = schedule::unsupported_reason(backend->takes, call);
-    if (why != schedule::UnsupportedReason::none) return schedule::text_of(why, backend);
+    const Backend part = backend.of(pass);
+    const schedule::UnsupportedReason why = schedule::unsupported_reason(part->takes, call);
+    if (why != schedule::UnsupportedReason::none) return schedule::text_of(why, part);
   }
   return "";
 }
@@ -51,11 +59,13 @@ std::string objection_to(Backend backend, const AttentionRequest& request) {
 std::string left_of(Backend backend, const AttentionResult& result) {
   i64 left = 0, all = 0;
   std::string why;
-  for (const auto* steps : {&result.forward_steps, &result.backward_steps}) {
-    if (!*steps) continue;
-    all += (*steps)->steps();
-    left += (*steps)->steps() - (*steps)->of(backend) + (*steps)->mixed;
-    if (why.empty() && !(*steps)->why.empty()) why = schedule::text_of((*steps)->why.front(), backend);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const auto& steps = pass == Pass::forward ? result.forward_steps : result.backward_steps;
+    if (!steps) continue;
+    const Backend part = backend.of(pass);
+    all += steps->steps();
+    left += steps->steps() - steps->of(part) + steps->mixed;
+    if (why.empty() && !steps->why.empty()) why = schedule::text_of(steps->why.front(), part);
   }
   if (left == 0) return "";
   return fmt::format("it leaves {} of {} steps to {}{}{}", left, all, word_of(last_fallback(backend)),

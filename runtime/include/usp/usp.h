@@ -34,7 +34,13 @@ enum { USP_RING = 0, USP_RING_DIRECT = 1, USP_ALL_GATHER_KV = 2, USP_DOUBLE_RING
 /** Which tokens a ring row owns. */
 enum { USP_CONTIGUOUS = 0, USP_ZIGZAG = 1, USP_STRIPED = 2, USP_BALANCED = 3 };
 /** What computes. */
-enum { USP_BACKEND_CPU = 0, USP_BACKEND_MMA = 1, USP_BACKEND_CUDNN = 2, USP_BACKEND_HOPPER = 3 };
+enum {
+  USP_BACKEND_CPU = 0,
+  USP_BACKEND_MMA = 1,
+  USP_BACKEND_CUDNN = 2,
+  USP_BACKEND_HOPPER = 3,
+  USP_BACKEND_HOPPER_CUDNN = 4 /**< forward by hopper, backward by cudnn */
+};
 /** What carries payload between GPUs. */
 enum { USP_TRANSPORT_COPY_ENGINE = 0, USP_TRANSPORT_NCCL = 1 };
 /** How partial key and value gradients reach their owner. */

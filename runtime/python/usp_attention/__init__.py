@@ -25,6 +25,7 @@ _HOMES = {
     **dict.fromkeys(("Sharder", "Cut", "shard", "unshard"), "data"),
     "Loader": "loader",
     "token_mean": "loss",
+    "keep_attention": "checkpointing",
     "run_threads": "threads",
 }
 _MODULES = ("hf",)
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from . import hf
     from ._library import LibraryInfo, library
     from .batch import Batch
+    from .checkpointing import keep_attention
     from .errors import (
         CommunicationError, DisagreementError, EnvironmentFault, Infeasible, InternalError, InvalidInput, UsageError,
         UspError,

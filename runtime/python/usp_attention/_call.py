@@ -43,6 +43,11 @@ class Call:
                  None if lse is None else view(lse.unsqueeze(-1)))
         return out, lse, saved
 
+    def same_as(self, other: "Call") -> bool:
+        """Whether both compute the same of equal tensors."""
+        return (self.batch is other.batch and self.terms == other.terms and self.shape == other.shape and
+                self.layer == other.layer)
+
     @property
     def backward_reads(self) -> tuple[bool, bool, bool, bool]:
         """Whether backward reads q, k, v and out; where it does not, `saved` holds what it reads instead."""

@@ -99,7 +99,7 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
             raise UsageError(f"backend is {backend!r} and the mesh is one of CPUs; give 'cpu' or 'auto'")
         backend = "cpu"
     elif backend == "auto":
-        backend = recipe.backend if recipe.backend != "cpu" and _loads(recipe.backend) else _gpu_backend()
+        backend = recipe.backend if recipe.backend != "cpu" and _loads(recipe.backend) else _gpu_backend(device)
     if not _built(backend):
         raise EnvironmentFault(f"backend is {backend!r}, without which this libusp.so was built ({library_path()}); install "
                                "usp-attention where nvcc is (and cuDNN's headers, for cudnn), or choose another backend")
@@ -115,16 +115,18 @@ def options_of(recipe: Recipe, device, *, backend: str = "auto", check: bool | N
                        torch.are_deterministic_algorithms_enabled(), _check.flag("forward_only", forward_only))
 
 
-def _gpu_backend() -> str:
-    """cudnn where libusp.so was built with it and it loads; by the soname that torch's own libraries need."""
-    return "cudnn" if _loads("cudnn") else "mma"
+def _gpu_backend(device) -> str:
+    """cudnn where it loads; with this project's forward kernels on compute capability 9.0."""
+    if not _loads("cudnn"):
+        return "mma"
+    return "hopper_cudnn" if torch.cuda.get_device_capability(device)[0] == 9 else "cudnn"
 
 
 def _loads(backend: str) -> bool:
-    """Whether libusp.so was built with it and what it needs is there."""
+    """Whether libusp.so was built with it and what it needs is there: cuDNN by the soname that torch's libraries need."""
     if not _built(backend):
         return False
-    if backend != "cudnn":
+    if "cudnn" not in backend:
         return True
     try:
         ctypes.CDLL("libcudnn.so.9")

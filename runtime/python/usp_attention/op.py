@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from . import _check
 from ._call import Call, sum_dtype
+from ._kept import kept_calls
 from ._library import import_torch
 from ._plans import Terms, checked_terms
 from .batch import Batch, entered_batch
@@ -72,7 +73,7 @@ def attend(q, k, v, batch_id, *, causal: bool, window: int | None, scale: float 
                                         (sinks is not None and sinks.requires_grad))
     terms = checked_terms(causal, window, scale, softcap, dropout, sinks is not None, return_lse)
     layer = _check.integer("layer", layer, 0)
-    if not _operators_are_watched(q, k, v, sinks):
+    if not operators_are_watched(q, k, v, sinks):
         _refuse_tangents(q, k, v, sinks)
         call = Call(q, k, v, sinks, batch_id, terms, chunk, layer)
         if save:
@@ -130,7 +131,8 @@ _KNOWS = _MODES is not None and _TRANSFORMS is not None and _TRACING is not None
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
-def _operators_are_watched(*tensors) -> bool:
+def operators_are_watched(*tensors) -> bool:
+    """Whether this code is compiled or traced, or runs in a dispatch mode or transform."""
     if torch.compiler.is_compiling() or not _KNOWS:
         return True
     return _MODES() > 0 or _TRANSFORMS() or _TRACING() is not None or not {*map(type, tensors)} <= _PLAIN
@@ -142,7 +144,8 @@ class UspAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, sinks, batch_id, call: Call):
-        out, lse, saved = call.forward(q, k, v, sinks, True)
+        kept = kept_calls()
+        out, lse, saved = (call.forward(q, k, v, sinks, True) if kept is None else kept.results(call, q, k, v, sinks))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(x if read else None for x, read in zip((q, k, v, out), call.backward_reads)), saved,
                               batch_id, sinks)
@@ -158,7 +161,7 @@ class UspAttention(torch.autograd.Function):
             return (None,) * 6
         q, k, v, out, saved, batch_id, sinks = ctx.saved_tensors
         call: Call = ctx.call
-        if torch.is_grad_enabled() or _operators_are_watched(d_out, q, k, v, out, sinks):
+        if torch.is_grad_enabled() or operators_are_watched(d_out, q, k, v, out, sinks):
             rules = rules_of(call.terms, call.chunk, call.layer, True)
             q, k, v, out = (d_out.new_empty(()).expand(shape) if x is None else x
                             for x, shape in zip((q, k, v, out), call.shapes()))

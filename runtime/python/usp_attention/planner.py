@@ -110,7 +110,7 @@ class Candidate:
             "import torch\nimport usp_attention as usp\n"
             "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh\n\n"
             f"# torchrun --nproc-per-node {ranks} train.py   (on one host; --nnodes for more)\n"
-            f"{planned}mesh = {made}\n"
+            f"{planned}mesh = {made}\n{self._checkpointing()}"
             f"sp = usp.hf.prepare(model, mesh[\"ring\", \"ulysses\"], {self._options()}\n"
             "for batch in sp.loader(loader):\n"
             "    model(**batch).loss.backward()\n")
@@ -122,6 +122,12 @@ class Candidate:
             return (f'plan="plan.json")  # what plan_file() gave: {self.head_chunks} head chunks, '
                     f"{self.mesh.ring_outer} outer ring ranks")
         return f"layout={self.layout!r}, method={self.method!r}, dkv_return={self.dkv_return!r})"
+
+    def _checkpointing(self) -> str:
+        """transformers checkpoints all layers or none."""
+        kept = {"full": "", "keep_attention": ", context_fn=usp.keep_attention"}.get(self.recompute)
+        some = self.split is not None and self.split.recompute_layers
+        return "" if kept is None or some else f"model.gradient_checkpointing_enable(dict(use_reentrant=False{kept}))\n"
 
     def _beside(self) -> list[str]:
         """What the plan assumes of the step beside its attention."""

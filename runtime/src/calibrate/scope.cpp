@@ -40,12 +40,12 @@ bool on_every_rank(comm::Communicator& control, bool mine) {
 std::string objection_to(const std::string& word, RankDevice& device) {
   const kernels::KernelFactory& factory = factory_named(word);
   if (!factory.built) return "this build has none";
-  if (const auto backend = find_backend(word); backend && device.card()) {
-    const int major = device.card()->info.compute_major;
-    const schedule::KernelTraits& traits = (*backend)->takes;
-    if (major < traits.min_compute_major || major > traits.max_compute_major)
-      return fmt::format("it is for other cards than {}", device.card()->info.name);
-  }
+  const auto backend = find_backend(word);
+  if (backend && backend->has_parts())
+    return fmt::format("its kernels are those of {} and {}: measure these",
+                       word_of(backend->of(Pass::forward)), word_of(backend->of(Pass::backward)));
+  if (backend && device.card() && !schedule::runs_on(*backend, device.card()->info.compute_major))
+    return fmt::format("it is for other cards than {}", device.card()->info.name);
   try {
     static_cast<void>(device.kernel(word));
     return "";
@@ -61,7 +61,8 @@ std::vector<std::string> kernels_of(const CalibrateOptions& options, bool on_gpu
   if (asked.empty()) {
     asked = {std::string(word_of(preferred_gpu_backend()))};
     for (const Backend backend : backends())
-      if (backend->on_gpu && backend != preferred_gpu_backend()) asked.emplace_back(word_of(backend));
+      if (backend->on_gpu && !backend.has_parts() && backend != preferred_gpu_backend())
+        asked.emplace_back(word_of(backend));
   }
   std::vector<std::string> there;
   for (const std::string& word : asked) {

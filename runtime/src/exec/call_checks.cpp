@@ -80,7 +80,7 @@ void check_runs_plan(const AttentionPlan& plan, const kernels::AttentionKernel& 
           fmt::format("the plan's steps round their results (backend {}), the {} kernel keeps a wider state; "
                       "plan with --backend {}, or run with --device cpu",
                       word_of(plan.backend), kernel.name(), word_of(Backend{})));
-  require(kernel.wants_o() || plan.backend->takes.grad_without_o,
+  require(kernel.wants_o() || plan.backend.of(Pass::backward)->takes.grad_without_o,
           fmt::format("the plan is for {}, whose backward needs no delta; the {} kernel does: plan with "
                       "another --backend",
                       plan.backend->display_name, kernel.name()));

@@ -61,11 +61,14 @@ PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const 
       backend = backend_named(kernel);
       reason = "which --kernel names";
     } else if (!backend->on_gpu) {
-      const Backend best = preferred_gpu_backend();
-      const std::string objection = objection_to(best);
-      backend = objection.empty() ? best : last_fallback(best);
-      reason = fmt::format("{} is {}", best->display_name,
-                           objection.empty() ? "available" : "not available: " + objection);
+      std::string objection;
+      for (const Backend preferred : preferred_gpu_backends()) {
+        objection = objection_to(preferred);
+        backend = objection.empty() ? preferred : last_fallback(preferred);
+        reason = fmt::format("{} is {}", preferred->display_name,
+                             objection.empty() ? "available" : "not available: " + objection);
+        if (objection.empty()) break;
+      }
     }
   }
   if (backend == plan.backend) return {plan, ""};
@@ -76,7 +79,10 @@ PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on, const 
 }
 
 std::string why_not_available(Backend backend, const std::vector<int>& devices) {
-  device::CallStream stream(device_of(0, devices));
+  const int device = device_of(0, devices);
+  if (!schedule::runs_on(backend, device::device_info(device).compute_major))
+    return fmt::format("it is for other cards than {}", device::device_info(device).name);
+  device::CallStream stream(device);
   const auto memory = kernels::make_cuda_memory(stream);
   try {
     static_cast<void>(kernels::factory_of(backend).make(*memory, false));

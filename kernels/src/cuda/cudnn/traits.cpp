@@ -115,6 +115,7 @@ const BackendTraits cudnn_traits = {
     .on_gpu = true,
     .rounds_results = true,
     .carries_state = false,
+    .preference = 1,
     .takes = {.supports_fp32_fp64 = false,
               .head_dim_step = 8,
               .max_head_dim = 256,

@@ -6,11 +6,11 @@ namespace usp::schedule {
 StepBackend choose_backend(const AttentionPlan& plan, Pass pass, Range query_heads, const Slice* slices,
                            i64 count) {
   StepBackend step;
-  step.use = plan.backend;
-  const KernelTraits& traits = kernel_traits(plan.backend);
-  if (plan.backend->fallback == nullptr) return step;
+  step.use = plan.backend.of(pass);
+  const KernelTraits& traits = kernel_traits(step.use);
+  if (step.use->fallback == nullptr) return step;
   const auto left = [&](UnsupportedReason why) {
-    return StepBackend{fallback_of(plan.backend), why, 0, static_cast<std::int32_t>(count)};
+    return StepBackend{fallback_of(plan.backend.of(pass)), why, 0, static_cast<std::int32_t>(count)};
   };
   if (const UnsupportedReason why = unsupported_reason(traits, call_traits(plan, pass, query_heads));
       why != UnsupportedReason::none)

@@ -86,7 +86,7 @@ class Expander {
       : geometry_(geometry), plan_(geometry.plan()), compact_(compact.of(pass)), rank_(rank), reach_(reach) {
     out_.rank = rank;
     out_.pass = pass;
-    out_.backend = plan_.backend;
+    out_.backend = plan_.backend.of(out_.pass);
     for (auto& row : held_) row.fill(-1);
     bind_inputs(compact);
   }

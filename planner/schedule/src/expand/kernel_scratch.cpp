@@ -6,16 +6,19 @@
 namespace usp::schedule {
 
 i64 kernel_scratch_bytes(const AttentionPlan& plan, const std::vector<const RankSchedule*>& schedules) {
-  if (plan.backend->add_scratch == nullptr) return 0;
-  ScratchParts parts;
-  for (const RankSchedule* schedule : schedules)
+  // Kernels of passes of their own share no scratch.
+  ScratchParts of_pass[2];
+  for (const RankSchedule* schedule : schedules) {
+    if (schedule->backend->add_scratch == nullptr) continue;
+    ScratchParts& parts = of_pass[plan.backend.has_parts() ? static_cast<int>(schedule->pass) : 0];
     for (const Step& step : schedule->steps) {
       if (!step.operation->has_pairs) continue;
       const BufferId dq = step[Tensor::dq];
       const DType grads = dq < 0 ? plan.shape.dtype : schedule->buffers[static_cast<std::size_t>(dq)].type;
-      plan.backend->add_scratch({plan, *schedule, step, grads}, parts);
+      schedule->backend->add_scratch({plan, *schedule, step, grads}, parts);
     }
-  return parts.bytes();
+  }
+  return of_pass[0].bytes() + of_pass[1].bytes();
 }
 
 }  // namespace usp::schedule

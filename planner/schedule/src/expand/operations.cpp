@@ -10,7 +10,7 @@ namespace usp::schedule {
 namespace {
 
 bool takes_o(const AttentionPlan& plan) {
-  return !plan.backend->takes.grad_without_o;
+  return !plan.backend.of(Pass::backward)->takes.grad_without_o;
 }
 
 constexpr Operand attend_operands[] = {{Tensor::q, &ComputeOp::q},

@@ -33,30 +33,30 @@ std::string pass_text(Backend backend, const StepBackends& pass) {
   return text;
 }
 
-std::string words(Backend backend, const std::vector<UnsupportedReason>& why) {
+/// The reasons of one pass, in words.
+std::vector<std::string> words(Backend backend, const std::vector<UnsupportedReason>& why) {
   std::vector<std::string> texts;
   for (const UnsupportedReason each : why) texts.push_back(text_of(each, backend));
-  return join(texts, "; ");
+  return texts;
 }
 
 /// Of both passes, each once.
-std::vector<UnsupportedReason> reasons(const std::optional<StepBackends>& forward,
-                                       const std::optional<StepBackends>& backward) {
-  std::vector<UnsupportedReason> why;
-  for (const auto* pass : {&forward, &backward})
-    if (*pass) why.insert(why.end(), (*pass)->why.begin(), (*pass)->why.end());
-  std::sort(why.begin(), why.end());
-  why.erase(std::unique(why.begin(), why.end()), why.end());
-  return why;
+std::string words(Backend backend, const std::vector<UnsupportedReason>& forward,
+                  const std::vector<UnsupportedReason>& backward) {
+  std::vector<std::string> texts = words(backend.of(Pass::forward), forward);
+  for (std::string& text : words(backend.of(Pass::backward), backward))
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(std::move(text));
+  return join(texts, "; ");
 }
 
 /// Why the plan's backend computes nothing of a pass; empty where it computes something.
 std::vector<UnsupportedReason> nothing_because(const AttentionPlan& plan, Pass pass,
                                                const std::optional<StepBackends>& steps) {
-  if (steps) return steps->of(plan.backend) == 0 ? steps->why : std::vector<UnsupportedReason>{};
+  const Backend backend = plan.backend.of(pass);
+  if (steps) return steps->of(backend) == 0 ? steps->why : std::vector<UnsupportedReason>{};
   const Range one_group{0, plan.shape.query_heads / plan.shape.kv_heads};
   const UnsupportedReason why =
-      unsupported_reason(kernel_traits(plan.backend), call_traits(plan, pass, one_group));
+      unsupported_reason(kernel_traits(backend), call_traits(plan, pass, one_group));
   return why == UnsupportedReason::none ? std::vector<UnsupportedReason>{}
                                         : std::vector<UnsupportedReason>{why};
 }
@@ -119,9 +119,13 @@ std::string backends_text(Backend backend, const std::optional<StepBackends>& fo
   if (backend->fallback == nullptr) return text;
   if (!forward && !backward) return text + ": steps are not counted on so many ranks or documents";
   text += ":";
-  if (forward) text += " forward " + pass_text(backend, *forward);
-  if (backward) text += std::string(forward ? "; backward " : " backward ") + pass_text(backend, *backward);
-  const std::string why = words(backend, reasons(forward, backward));
+  if (forward) text += " forward " + pass_text(backend.of(Pass::forward), *forward);
+  if (backward)
+    text += std::string(forward ? "; backward " : " backward ") +
+            pass_text(backend.of(Pass::backward), *backward);
+  using Reasons = std::vector<UnsupportedReason>;
+  const std::string why =
+      words(backend, forward ? forward->why : Reasons{}, backward ? backward->why : Reasons{});
   return text + (why.empty() ? "" : ": " + why);
 }
 
@@ -129,15 +133,16 @@ std::string all_left_note(const AttentionPlan& plan, bool training,
                           const std::optional<StepBackends>& forward,
                           const std::optional<StepBackends>& backward) {
   if (plan.backend->fallback == nullptr) return "";
-  const std::string_view fallback = word_of(fallback_of(plan.backend));
   const std::vector<UnsupportedReason> first = nothing_because(plan, Pass::forward, forward);
   const std::vector<UnsupportedReason> second =
       training ? nothing_because(plan, Pass::backward, backward) : std::vector<UnsupportedReason>{};
   if (first.empty() && second.empty()) return "";
   const bool whole = !first.empty() && (!training || !second.empty());
   const char* which = whole ? "every step" : second.empty() ? "every forward step" : "every backward step";
+  const Pass left = first.empty() ? Pass::backward : Pass::forward;
+  const std::string_view fallback = word_of(fallback_of(plan.backend.of(left)));
   return fmt::format("backend {}: {} goes to the {} kernel: {}{}", word_of(plan.backend), which, fallback,
-                     words(plan.backend, first.empty() ? second : first),
+                     join(words(plan.backend.of(left), first.empty() ? second : first), "; "),
                      whole ? fmt::format("; plan with --backend {}", fallback) : "");
 }
 

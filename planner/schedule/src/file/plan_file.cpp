@@ -159,7 +159,7 @@ Backend mixed_backend(Backend asked) {
 schedule::StepBackends steps_in(ObjectReader reader, Backend asked) {
   schedule::StepBackends steps;
   for (const Backend backend : backends())
-    if (counted_at_zero(backend) || reader.has(key_of(backend).c_str()))
+    if (!backend.has_parts() && (counted_at_zero(backend) || reader.has(key_of(backend).c_str())))
       steps.add(backend, reader.integer(key_of(backend).c_str(), 0, most));
   steps.mixed = reader.integer("mixed", 0, most);
   reader.array("why", [&](const Json& value, const std::string& pointer) {
@@ -253,9 +253,9 @@ PlanLayer layer_in(ObjectReader reader, const Mesh& mesh, bool training) {
   plan.replicated_k = ranges(reader, "replicated_k");
   check_layer(reader, plan);
   ObjectReader prediction = reader.object("prediction");
-  layer.forward = pass_in(prediction.object("forward"), plan.backend);
+  layer.forward = pass_in(prediction.object("forward"), plan.backend.of(Pass::forward));
   if (training)
-    layer.backward = pass_in(prediction.object("backward"), plan.backend);
+    layer.backward = pass_in(prediction.object("backward"), plan.backend.of(Pass::backward));
   else if (prediction.find("backward") != nullptr)
     prediction.fail("backward", "a plan that is not for training has none");
   prediction.finish();

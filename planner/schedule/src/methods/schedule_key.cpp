@@ -43,7 +43,7 @@ bool has_row_layout(const AttentionPlan& plan) {
 }
 
 bool computes_delta(const AttentionPlan& plan) {
-  return plan.backend->takes.grad_without_o || plan.sink;
+  return plan.backend.of(Pass::backward)->takes.grad_without_o || plan.sink;
 }
 
 ScheduleKey schedule_key(const AttentionPlan& plan, bool shared_kv) {

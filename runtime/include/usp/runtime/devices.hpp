@@ -28,9 +28,9 @@ struct PlacedPlan {
 };
 
 /// Changes the backend of a plan; without `on` it stays. On GPUs: that of `kernel` where it names one, else
-/// the plan's own, else preferred_gpu_backend() where `objection_to` it is empty, else its last fallback. The
-/// objection is asked for last, and only where it matters. Throws UsageError where `kernel` is of other
-/// hardware, and where no backend there takes the plan.
+/// the plan's own, else the first of preferred_gpu_backends() for which `objection_to` is empty, else the
+/// last fallback. Objections are asked for last, and only where they matter. Throws UsageError where `kernel`
+/// is of other hardware, and where no backend there takes the plan.
 [[nodiscard]] PlacedPlan place_plan(const AttentionPlan& plan, std::optional<RunOn> on,
                                     const std::string& kernel,
                                     const std::function<std::string(Backend)>& objection_to);

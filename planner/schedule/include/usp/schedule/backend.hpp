@@ -79,10 +79,17 @@ struct BackendTraits {
   bool on_gpu = false;               ///< works in the memory of a GPU; else of the host
   bool rounds_results = false;  ///< writes results in the input type, rounded once, where a call overwrites
   bool carries_state = true;    ///< a block is added to its result by the kernel; else by another one
+  /// Where a choice is free the greatest is taken of those that the card runs; 0: only by its name, or as a
+  /// fallback.
+  int preference = 0;
   schedule::KernelTraits takes;
   /// Computes what `takes` leaves; it takes all that a plan may hold, or has a fallback of its own. Null:
   /// whatever is not taken is refused.
   const BackendTraits* fallback = nullptr;
+  /// What computes each pass, where they differ: `takes`, `carries_state` and scratch are theirs
+  /// (Backend::of).
+  const BackendTraits* forward = nullptr;
+  const BackendTraits* backward = nullptr;
   /// Adds the scratch of a step that is given to this backend, its fallback's included; null: none.
   void (*add_scratch)(const schedule::ScratchStep& step, schedule::ScratchParts& parts) = nullptr;
 };
@@ -97,18 +104,27 @@ class Backend {
   friend constexpr bool operator==(Backend a, Backend b) { return a.traits_ == b.traits_; }
   friend constexpr bool operator!=(Backend a, Backend b) { return a.traits_ != b.traits_; }
 
-  static const Backend cpu, mma, cudnn, hopper;
+  /// What computes this pass: a part of a backend that has two, else itself.
+  [[nodiscard]] constexpr Backend of(Pass pass) const {
+    const BackendTraits* const part = pass == Pass::forward ? traits_->forward : traits_->backward;
+    return part == nullptr ? *this : Backend(*part);
+  }
+  /// Whether passes have backends of their own.
+  [[nodiscard]] constexpr bool has_parts() const { return traits_->forward != nullptr; }
+
+  static const Backend cpu, mma, cudnn, hopper, hopper_cudnn;
 
  private:
   const BackendTraits* traits_;
 };
 
-extern const BackendTraits cpu_traits, mma_traits, cudnn_traits, hopper_traits;
+extern const BackendTraits cpu_traits, mma_traits, cudnn_traits, hopper_traits, hopper_cudnn_traits;
 constexpr Backend::Backend() : traits_(&cpu_traits) {}
 inline constexpr Backend Backend::cpu{cpu_traits};
 inline constexpr Backend Backend::mma{mma_traits};
 inline constexpr Backend Backend::cudnn{cudnn_traits};
 inline constexpr Backend Backend::hopper{hopper_traits};
+inline constexpr Backend Backend::hopper_cudnn{hopper_cudnn_traits};
 
 /// The backends that files, flags and the C API name, in the order of the C API's enumerators.
 [[nodiscard]] const std::vector<Backend>& backends();
@@ -132,7 +148,9 @@ template <>
 [[nodiscard]] Backend last_fallback(Backend backend);
 /// Whether a backend of the list leaves calls to this one.
 [[nodiscard]] bool is_fallback(Backend backend);
-/// Computes on GPUs where a plan is free to choose: the first of the list that is no other's fallback.
+/// Backends of GPUs with a preference, the greatest first.
+[[nodiscard]] std::vector<Backend> preferred_gpu_backends();
+/// The first of those that any generation of cards runs.
 [[nodiscard]] Backend preferred_gpu_backend();
 /// "a or b": the words of the backends of GPUs.
 [[nodiscard]] std::string gpu_backend_words();

@@ -89,6 +89,15 @@ inline constexpr std::size_t unsupported_reason_count = std::size(WordTable<Unsu
   return backend->takes;
 }
 
+/// Whether cards of this compute capability run what computes both passes.
+[[nodiscard]] inline bool runs_on(Backend backend, int compute_major) {
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const KernelTraits& traits = kernel_traits(backend.of(pass));
+    if (compute_major < traits.min_compute_major || compute_major > traits.max_compute_major) return false;
+  }
+  return true;
+}
+
 /// What decides about a whole call before its slices are looked at. Plans assume the defaults of the last
 /// three, which are facts of a run.
 struct CallTraits {
